@@ -1,0 +1,90 @@
+// Package config holds the manifests that every Shardplane comes with, embedded
+// in the binary: the CustomResourceDefinitions of the project's own kinds, and
+// the WorkspaceTypes that root starts with.
+//
+// crds/ is generated from the API types (generate.sh); workspacetypes/ is
+// written by hand.
+package config
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"path"
+
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+//go:generate ./generate.sh
+
+//go:embed crds/*.yaml workspacetypes/*.yaml
+var manifests embed.FS
+
+// logicalClusters is the name of the CRD whose objects are singletons.
+const logicalClusters = "logicalclusters.core.kcp.io"
+
+// SystemCRDs returns the definitions of the kinds that are served in every
+// logical cluster, defaulted as the API server would do it. The caller owns
+// them.
+func SystemCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	crds, err := load[apiextensionsv1.CustomResourceDefinition]("crds")
+	if err != nil {
+		return nil, err
+	}
+	for _, crd := range crds {
+		if crd.Name == logicalClusters {
+			if err := requireSingletonName(crd); err != nil {
+				return nil, err
+			}
+		}
+		apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
+	}
+	return crds, nil
+}
+
+// RootWorkspaceTypes returns the WorkspaceTypes that exist in root from the
+// start. The caller owns them.
+func RootWorkspaceTypes() ([]*tenancyv1alpha1.WorkspaceType, error) {
+	return load[tenancyv1alpha1.WorkspaceType]("workspacetypes")
+}
+
+// requireSingletonName adds the rule that the API types only state in prose:
+// the one LogicalCluster of a logical cluster is named "cluster".
+func requireSingletonName(crd *apiextensionsv1.CustomResourceDefinition) error {
+	for i := range crd.Spec.Versions {
+		schema := crd.Spec.Versions[i].Schema
+		if schema == nil || schema.OpenAPIV3Schema == nil {
+			return fmt.Errorf("version %s of %s has no schema: run config/generate.sh", crd.Spec.Versions[i].Name, crd.Name)
+		}
+		root := schema.OpenAPIV3Schema
+		root.XValidations = append(root.XValidations, apiextensionsv1.ValidationRule{
+			Rule:    "self.metadata.name == 'cluster'",
+			Message: "the LogicalCluster of a logical cluster is named \"cluster\"",
+		})
+	}
+	return nil
+}
+
+// load parses the manifests of one directory, one object a file, in the order
+// of the file names.
+func load[T any](dir string) ([]*T, error) {
+	files, err := fs.Glob(manifests, path.Join(dir, "*.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("listing the embedded manifests of %s: %w", dir, err)
+	}
+	objects := make([]*T, 0, len(files))
+	for _, file := range files {
+		raw, err := manifests.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("reading the embedded manifest %s: %w", file, err)
+		}
+		object := new(T)
+		if err := yaml.UnmarshalStrict(raw, object); err != nil {
+			return nil, fmt.Errorf("the embedded manifest %s is malformed, fix it and build again: %w", file, err)
+		}
+		objects = append(objects, object)
+	}
+	return objects, nil
+}

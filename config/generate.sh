@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Writes config/crds from the API types of the kcp SDK. The directory given as
+# the first argument is written instead where there is one, which is how
+# `make verify` compares without touching the checkout.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# The resources that every logical cluster is served with; the packages below
+# declare more, which are not served yet.
+served=(
+  core.kcp.io_logicalclusters
+  core.kcp.io_shards
+  tenancy.kcp.io_workspaces
+  tenancy.kcp.io_workspacetypes
+)
+
+target="${1:-config/crds}"
+scratch="$(mktemp -d)"
+trap 'rm -rf "${scratch}"' EXIT
+
+go tool -modfile=tools/go.mod controller-gen crd:crdVersions=v1 \
+  paths=github.com/kcp-dev/sdk/apis/core/v1alpha1 \
+  paths=github.com/kcp-dev/sdk/apis/tenancy/v1alpha1 \
+  output:crd:artifacts:config="${scratch}"
+
+mkdir -p "${target}"
+rm -f "${target}"/*.yaml
+for name in "${served[@]}"; do
+  cp "${scratch}/${name}.yaml" "${target}/"
+done
