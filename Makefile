@@ -1,0 +1,84 @@
+# Everything here needs only git, make and a Go toolchain: tools are built from
+# the versions pinned in tools/go.mod, into bin/.
+
+GO      ?= go
+BIN     := bin
+TOOLBIN := $(BIN)/tools
+# Nothing in bin/ depends on the work tree's state, so that two builds of one
+# commit are equal; the version is what git calls the commit.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# The Kubernetes release that this one serves, from go.mod: clients see it in /version.
+KUBE_VERSION := $(shell sed -n 's|^[[:space:]]*k8s.io/apiserver \(v0\..*\)|\1|p' go.mod | sed 's|^v0|v1|')
+LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION)+shardplane-$(VERSION) \
+	-X k8s.io/component-base/version.gitCommit=$(VERSION)
+KUBECTL_LDFLAGS := -s -w -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION)
+
+# TEST_FLAGS adds to go test's flags: make test TEST_FLAGS='-run Wildcard -v'
+TEST_FLAGS ?=
+# PKG narrows test: make test PKG=./pkg/storage/...
+PKG ?= ./...
+# DEV_FLAGS go to `shardplane dev`: make dev DEV_FLAGS='--shards 3'
+DEV_FLAGS ?=
+# BENCH_FLAGS go to the benchmark client: make bench BENCH_FLAGS='all --duration 10s'
+BENCH_FLAGS ?= all
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show what can be made
+	@awk 'BEGIN {FS = ":.*## "} /^[a-zA-Z0-9_\/-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/shardplane
+	$(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $(BIN)/shardplane ./cmd/shardplane
+
+.PHONY: dev
+dev: build ## Start a development cluster here; Ctrl-C stops it (DEV_FLAGS='--shards 3')
+	$(BIN)/shardplane dev $(DEV_FLAGS)
+
+.PHONY: test
+test: ## Run every test with the race detector (PKG=./pkg/..., TEST_FLAGS=-v)
+	$(GO) test -race -timeout 15m $(TEST_FLAGS) $(PKG)
+
+.PHONY: lint
+lint: $(TOOLBIN)/golangci-lint ## Run the linters of .golangci.yml
+	$(TOOLBIN)/golangci-lint run ./...
+
+.PHONY: lint-fix
+lint-fix: $(TOOLBIN)/golangci-lint ## Let the linters and formatters mend what they can
+	$(TOOLBIN)/golangci-lint run --fix ./...
+
+.PHONY: generate
+generate: $(TOOLBIN)/controller-gen $(TOOLBIN)/openapi-gen ## Regenerate generated code and manifests
+	PATH="$(CURDIR)/$(TOOLBIN):$$PATH" $(GO) generate ./...
+
+.PHONY: verify
+verify: ## Check that formatting, go.mod files and generated code are up to date
+	tools/verify.sh
+
+.PHONY: bench
+bench: build ## Measure a development cluster of its own; see docs/benchmarks.md (BENCH_FLAGS='all')
+	$(GO) run -buildvcs=false ./test/bench --binary $(BIN)/shardplane $(BENCH_FLAGS)
+
+.PHONY: clean
+clean: ## Remove bin/ (not the data of a development cluster)
+	rm -rf $(BIN)
+
+# The tools are ordinary files: make rebuilds one when tools/go.mod changes.
+.PHONY: tools
+tools: $(TOOLBIN)/golangci-lint $(TOOLBIN)/controller-gen $(TOOLBIN)/openapi-gen $(TOOLBIN)/benchstat bin/kubectl ## Build every tool
+
+$(TOOLBIN)/golangci-lint: tools/go.mod tools/go.sum
+	$(GO) build -C tools -buildvcs=false -o ../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+$(TOOLBIN)/controller-gen: tools/go.mod tools/go.sum
+	$(GO) build -C tools -buildvcs=false -o ../$@ sigs.k8s.io/controller-tools/cmd/controller-gen
+
+$(TOOLBIN)/openapi-gen: tools/go.mod tools/go.sum
+	$(GO) build -C tools -buildvcs=false -o ../$@ k8s.io/kube-openapi/cmd/openapi-gen
+
+$(TOOLBIN)/benchstat: tools/go.mod tools/go.sum
+	$(GO) build -C tools -buildvcs=false -o ../$@ golang.org/x/perf/cmd/benchstat
+
+bin/kubectl: tools/go.mod tools/go.sum tools/kubectl/main.go ## Build the kubectl of this Kubernetes release
+	$(GO) build -C tools -buildvcs=false -ldflags '$(KUBECTL_LDFLAGS)' -o ../$@ ./kubectl

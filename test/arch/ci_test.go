@@ -1,0 +1,29 @@
+package arch_test
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestContinuousIntegrationRunsTheREADME checks that there is one test command:
+// .ci/run takes it from the README, and it is a target of the Makefile.
+func TestContinuousIntegrationRunsTheREADME(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "../../.ci/run", "--test-command").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	command := strings.TrimSpace(string(out))
+
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	require.Regexp(t, `(?m)^`+regexp.QuoteMeta(command), string(readme))
+
+	makefile, err := os.ReadFile("../../Makefile")
+	require.NoError(t, err)
+	target, ok := strings.CutPrefix(command, "make ")
+	require.True(t, ok, "the README's test command is %q, not a make target", command)
+	require.Regexp(t, `(?m)^`+regexp.QuoteMeta(target)+`:.*## `, string(makefile))
+}

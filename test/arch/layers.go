@@ -1,0 +1,161 @@
+package arch
+
+import "strings"
+
+// Layer is a set of packages that stand on the same step. A package may import
+// the layers above its own, which are those before it in the table, and nothing
+// else of the module: neither what stands below nor a sibling.
+type Layer struct {
+	// Units are directories. The packages of one unit may import each other; the
+	// units of one layer may not. A unit that ends in /* stands for every
+	// directory below it, each a unit of its own.
+	Units []string
+	// Reason says why these packages stand here.
+	Reason string
+	// Only narrows what the layer may import to these units; nil means every
+	// layer above.
+	Only []string
+	// Leaf marks layers that nothing imports.
+	Leaf bool
+	// ForTests marks layers that tests of every package may use, where they
+	// stand in the way of nothing: tests run against the real thing.
+	ForTests bool
+}
+
+// Layers is the house from its roof to its foundation: what is generic and
+// knows nothing first, what assembles everything last.
+var Layers = []Layer{
+	{
+		Units:  []string{"config"},
+		Reason: "embedded manifests are data: whoever applies them imports them, they import nothing",
+	},
+	{
+		Units:  []string{"pkg/request"},
+		Reason: "the contract at the centre: the tenant of a request. All else depends on it, so it depends on nothing",
+		Only:   []string{},
+	},
+	{
+		Units:  []string{"pkg/storage"},
+		Reason: "tenancy lives here and knows resources by their keys only, so that any registry can be put on top",
+		Only:   []string{"pkg/request"},
+	},
+	{
+		Units:    []string{"pkg/etcd"},
+		Reason:   "gives one etcd client to storage; it knows servers and certificates, not objects",
+		ForTests: true,
+	},
+	{
+		Units:  []string{"pkg/registry"},
+		Reason: "built-in resources are tables over upstream's registry; they see storage only as generic.RESTOptions",
+	},
+	{
+		Units:  []string{"pkg/customresource"},
+		Reason: "custom resources are served by upstream's handler over shared caches; built-in ones do not know of them",
+	},
+	{
+		Units:  []string{"pkg/client"},
+		Reason: "clients and informers speak HTTP: everything below uses them, so they know nothing of servers",
+	},
+	{
+		Units:  []string{"pkg/authn", "pkg/authz", "pkg/admission"},
+		Reason: "who you are, what you may do and what you may write are asked one after the other, never of each other",
+	},
+	{
+		Units:  []string{"pkg/serving"},
+		Reason: "filters that every server shares, assembled in one visible chain",
+	},
+	{
+		Units:  []string{"pkg/reconcile"},
+		Reason: "the plumbing of controllers: queue, workers, one committer; it decides nothing",
+	},
+	{
+		Units:  []string{"pkg/workspaceindex"},
+		Reason: "where a workspace path leads: shards and front-proxy ask the same index",
+	},
+	{
+		Units:  []string{"pkg/controllers/*"},
+		Reason: "controllers talk through objects, never through each other's code, so that each can be read, tested and removed alone",
+	},
+	{
+		Units:  []string{"pkg/controllers"},
+		Reason: "the catalogue of controllers: it names them all, and servers start what it names",
+	},
+	{
+		Units:  []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver"},
+		Reason: "three servers that run as separate processes and know each other by URL only",
+	},
+	{
+		Units:  []string{"pkg/dev"},
+		Reason: "starts the servers as child processes and writes their files",
+	},
+	{
+		Units:  []string{"cmd/shardplane"},
+		Reason: "the command line only joins flags to servers: what it could decide is decided, and tested, in them",
+		Only:   []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev"},
+		Leaf:   true,
+	},
+	{
+		Units:  []string{"contrib"},
+		Reason: "what operators take away; the Go code in it only reads those files",
+		Only:   []string{},
+	},
+	{
+		Units:  []string{"test/arch"},
+		Reason: "reads source text, runs nothing of it",
+		Only:   []string{},
+		Leaf:   true,
+	},
+	{
+		Units:    []string{"test/harness"},
+		Reason:   "starts whole servers for tests; the product must not be able to import it",
+		ForTests: true,
+	},
+	{
+		Units:  []string{"test/bench"},
+		Reason: "measures any server through its public API, so that it can measure others too; its reference server borrows the tables of built-in resources",
+		Only:   []string{"pkg/etcd", "pkg/registry"},
+		Leaf:   true,
+	},
+	{
+		Units:  []string{"test/*"},
+		Reason: "test suites: they may use everything and nothing uses them",
+		Leaf:   true,
+	},
+}
+
+// place is where a package stands.
+type place struct {
+	layer *Layer
+	index int
+	unit  string
+}
+
+// placeOf finds the package's layer and unit: the longest unit that holds it.
+func placeOf(layers []Layer, pkg string) (place, bool) {
+	var best place
+	found := false
+	for i := range layers {
+		for _, unit := range layers[i].Units {
+			u, ok := unitOf(unit, pkg)
+			if ok && (!found || len(u) > len(best.unit)) {
+				best, found = place{layer: &layers[i], index: i, unit: u}, true
+			}
+		}
+	}
+	return best, found
+}
+
+// unitOf matches pkg against a unit of the table and returns the directory
+// that is the unit.
+func unitOf(unit, pkg string) (string, bool) {
+	dir, each := strings.CutSuffix(unit, "/*")
+	if !each {
+		return dir, within(pkg, dir)
+	}
+	rest, ok := strings.CutPrefix(pkg, dir+"/")
+	if !ok {
+		return "", false
+	}
+	name, _, _ := strings.Cut(rest, "/")
+	return dir + "/" + name, true
+}

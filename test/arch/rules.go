@@ -1,0 +1,225 @@
+package arch
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// MaxLines is the number of lines that a file stays below.
+const MaxLines = 500
+
+// Rule is one rule of the house.
+type Rule struct {
+	Name string
+	// Reason is printed with each violation: a rule that nobody can explain is
+	// one that nobody should keep.
+	Reason string
+	// Check returns what breaks the rule, each with its place.
+	Check func(*Tree) []string
+}
+
+// Rules are the rules of this house, given its layers.
+func Rules(layers []Layer) []Rule {
+	return []Rule{
+		{
+			Name:   "layers",
+			Reason: "imports point to the layers above, so that a part can be understood, tested and replaced without what uses it",
+			Check:  func(t *Tree) []string { return checkLayers(t, layers) },
+		},
+		{
+			Name:   "tests stay outside",
+			Reason: "what ships must not depend on test libraries or test code",
+			Check:  checkTestCode,
+		},
+		{
+			Name:   "foreign imports",
+			Reason: "k8s.io/kubernetes is no library, and of the kcp SDK only the API types are contract",
+			Check:  checkForeign,
+		},
+		{
+			Name:   "go.mod",
+			Reason: "no replace and no exclude, so that the module builds as a dependency as it builds here; one version of Kubernetes' modules, which are released together",
+			Check:  checkMods,
+		},
+		{
+			Name:   "package comments",
+			Reason: "the architecture is told beside the code: a package that cannot say its one purpose has none",
+			Check:  checkComments,
+		},
+		{
+			Name:   "file length",
+			Reason: "a file is one subject, read in one sitting",
+			Check:  checkLengths,
+		},
+		{
+			Name:   "links",
+			Reason: "documentation that points nowhere is worse than none",
+			Check:  checkLinks,
+		},
+	}
+}
+
+// Check runs the rules and returns every violation as a line to print.
+func Check(t *Tree, rules []Rule) []string {
+	var all []string
+	for _, rule := range rules {
+		for _, violation := range rule.Check(t) {
+			all = append(all, fmt.Sprintf("%s: %s (%s)", rule.Name, violation, rule.Reason))
+		}
+	}
+	return all
+}
+
+func checkLayers(t *Tree, layers []Layer) []string {
+	var bad []string
+	for _, pkg := range t.sortedPackages() {
+		from, ok := placeOf(layers, pkg.Path)
+		if !ok {
+			bad = append(bad, fmt.Sprintf("%s has no layer: give it one in test/arch/layers.go, with the reason", pkg.Path))
+			continue
+		}
+		for _, file := range pkg.Files {
+			for _, imported := range file.Imports {
+				if why := forbidden(t, layers, from, file, imported); why != "" {
+					bad = append(bad, fmt.Sprintf("%s imports %s: %s", file.Name, imported, why))
+				}
+			}
+		}
+	}
+	return bad
+}
+
+// forbidden says why a file at from must not import what it imports, or "".
+func forbidden(t *Tree, layers []Layer, from place, file *File, imported string) string {
+	local, ok := t.local(imported)
+	if !ok {
+		return ""
+	}
+	to, ok := placeOf(layers, local)
+	switch {
+	case !ok:
+		return "it has no layer"
+	case to.unit == from.unit:
+		return ""
+	case file.Test && to.layer.ForTests:
+		return ""
+	case to.layer.Leaf:
+		return "nothing imports " + to.unit + ": " + to.layer.Reason
+	case to.index == from.index:
+		return to.unit + " and " + from.unit + " are siblings: " + from.layer.Reason
+	case to.index > from.index:
+		return to.unit + " stands below " + from.unit + ": " + from.layer.Reason
+	case from.layer.Only != nil && !file.Test && !slices.Contains(from.layer.Only, to.unit):
+		return "not among what " + from.unit + " may import: " + from.layer.Reason
+	default:
+		return ""
+	}
+}
+
+func checkTestCode(t *Tree) []string {
+	libraries := []string{"testing", "github.com/stretchr/testify", "go.uber.org/goleak"}
+	var bad []string
+	for _, pkg := range t.sortedPackages() {
+		if within(pkg.Path, "test") {
+			continue
+		}
+		for _, file := range pkg.Files {
+			for _, imported := range file.Imports {
+				local, isLocal := t.local(imported)
+				if !file.Test && (slices.ContainsFunc(libraries, func(lib string) bool { return within(imported, lib) }) ||
+					isLocal && within(local, "test")) {
+					bad = append(bad, fmt.Sprintf("%s imports %s", file.Name, imported))
+				}
+			}
+		}
+	}
+	return bad
+}
+
+func checkForeign(t *Tree) []string {
+	var bad []string
+	for _, pkg := range t.sortedPackages() {
+		for _, file := range pkg.Files {
+			for _, imported := range file.Imports {
+				sdk := within(imported, "github.com/kcp-dev/sdk") && !within(imported, "github.com/kcp-dev/sdk/apis")
+				if sdk || within(imported, "k8s.io/kubernetes") || within(imported, "github.com/kcp-dev/kcp") {
+					bad = append(bad, fmt.Sprintf("%s imports %s", file.Name, imported))
+				}
+			}
+		}
+	}
+	return bad
+}
+
+// released are Kubernetes' modules that carry the release in their version;
+// others of k8s.io have versions of their own.
+var released = []string{
+	"k8s.io/api", "k8s.io/apiextensions-apiserver", "k8s.io/apimachinery", "k8s.io/apiserver", "k8s.io/cli-runtime",
+	"k8s.io/client-go", "k8s.io/code-generator", "k8s.io/component-base", "k8s.io/component-helpers", "k8s.io/kms",
+	"k8s.io/kubectl", "k8s.io/metrics",
+}
+
+func checkMods(t *Tree) []string {
+	var bad []string
+	var dirs []string
+	for dir := range t.Mods {
+		dirs = append(dirs, dir)
+	}
+	slices.Sort(dirs)
+	release, openapi := "", ""
+	for _, dir := range dirs { // "." is the first
+		mod := t.Mods[dir]
+		name := strings.TrimPrefix(dir+"/go.mod", "./")
+		for _, r := range mod.Replace {
+			bad = append(bad, fmt.Sprintf("%s replaces %s", name, r.Old.Path))
+		}
+		for _, e := range mod.Exclude {
+			bad = append(bad, fmt.Sprintf("%s excludes %s", name, e.Path))
+		}
+		for _, req := range mod.Require {
+			switch {
+			case req.Path == "k8s.io/kubernetes" || req.Path == "github.com/kcp-dev/kcp":
+				bad = append(bad, fmt.Sprintf("%s requires %s", name, req.Path))
+			case req.Path == "k8s.io/kube-openapi":
+				bad = append(bad, differs(name, req.Path, req.Version, &openapi)...)
+			case slices.Contains(released, req.Path):
+				bad = append(bad, differs(name, req.Path, req.Version, &release)...)
+			}
+		}
+	}
+	return bad
+}
+
+// differs reports a version that is not the first one seen.
+func differs(name, module, version string, first *string) []string {
+	if *first == "" {
+		*first = version
+	}
+	if version == *first {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s requires %s %s, but %s is used elsewhere", name, module, version, *first)}
+}
+
+func checkComments(t *Tree) []string {
+	var bad []string
+	for _, pkg := range t.sortedPackages() {
+		if !slices.ContainsFunc(pkg.Files, func(f *File) bool { return f.Doc }) {
+			bad = append(bad, pkg.Path+" has no package comment: say in doc.go what it is for")
+		}
+	}
+	return bad
+}
+
+func checkLengths(t *Tree) []string {
+	var bad []string
+	for _, pkg := range t.sortedPackages() {
+		for _, file := range pkg.Files {
+			if !file.Generated && file.Lines >= MaxLines {
+				bad = append(bad, fmt.Sprintf("%s has %d lines, %d is the limit", file.Name, file.Lines, MaxLines))
+			}
+		}
+	}
+	return bad
+}

@@ -1,0 +1,5 @@
+//go:build linux
+
+// This one is apart from the package clause.
+
+package centre

@@ -1,0 +1,6 @@
+// Package main is part of a fixture.
+package main
+
+import (
+	_ "example.com/m/pkg/parts/b"
+)

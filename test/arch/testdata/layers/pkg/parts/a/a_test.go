@@ -1,0 +1,5 @@
+package a_test
+
+import (
+	_ "example.com/m/pkg/whole"
+)

@@ -1,0 +1,6 @@
+// Package a is part of a fixture.
+package a
+
+import (
+	_ "example.com/m/pkg/parts/b"
+)

@@ -1,0 +1,2 @@
+// Package stray is part of a fixture.
+package stray

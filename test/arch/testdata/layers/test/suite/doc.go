@@ -1,0 +1,2 @@
+// Package suite is part of a fixture.
+package suite

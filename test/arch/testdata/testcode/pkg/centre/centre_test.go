@@ -1,0 +1,6 @@
+package centre
+
+import (
+	_ "testing"
+	_ "github.com/stretchr/testify/require"
+)

@@ -1,0 +1,6 @@
+// Package suite is part of a fixture.
+package suite
+
+import (
+	_ "testing"
+)

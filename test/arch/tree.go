@@ -1,0 +1,191 @@
+package arch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Tree is a module's source as the rules see it.
+type Tree struct {
+	// Root is the directory with go.mod.
+	Root string
+	// Module is the module's path.
+	Module string
+	// Mods are the go.mod files by directory relative to Root; "." is the
+	// module itself.
+	Mods map[string]GoMod
+	// Packages are the module's packages by path relative to the module;
+	// packages of nested modules and testdata are not among them.
+	Packages map[string]*Package
+	// Docs are the Markdown files, relative to Root.
+	Docs []string
+}
+
+// Package is one directory with Go files.
+type Package struct {
+	// Path is relative to the module, such as pkg/storage.
+	Path  string
+	Files []*File
+}
+
+// File is one Go file.
+type File struct {
+	// Name is relative to Root.
+	Name string
+	// Test is set for _test.go files.
+	Test bool
+	// Generated is set for files that carry Go's generated-code line.
+	Generated bool
+	// Doc is set where the file has a package comment.
+	Doc     bool
+	Lines   int
+	Imports []string
+}
+
+// GoMod is what the rules want to know of a go.mod file; its form is that of
+// `go mod edit -json`.
+type GoMod struct {
+	Module  struct{ Path string }
+	Require []struct{ Path, Version string }
+	Replace []struct{ Old struct{ Path string } }
+	Exclude []struct{ Path string }
+}
+
+// Load reads the tree below root.
+func Load(ctx context.Context, root string) (*Tree, error) {
+	t := &Tree{Root: root, Mods: map[string]GoMod{}, Packages: map[string]*Package{}}
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		return t.visit(ctx, filepath.ToSlash(rel), d)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the source tree at %s: %w", root, err)
+	}
+	mod, ok := t.Mods["."]
+	if !ok {
+		return nil, fmt.Errorf("no go.mod in %s: give the module's root", root)
+	}
+	t.Module = mod.Module.Path
+	t.dropNestedModules()
+	return t, nil
+}
+
+// visit takes one file or directory in.
+func (t *Tree) visit(ctx context.Context, rel string, d fs.DirEntry) error {
+	switch {
+	case d.IsDir():
+		if rel != "." && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"testdata", "bin", "vendor"}, d.Name())) {
+			return fs.SkipDir
+		}
+		return nil
+	case d.Name() == "go.mod":
+		return t.addMod(ctx, path.Dir(rel))
+	case strings.HasSuffix(rel, ".md"):
+		t.Docs = append(t.Docs, rel)
+		return nil
+	case strings.HasSuffix(rel, ".go"):
+		return t.addFile(rel)
+	default:
+		return nil
+	}
+}
+
+func (t *Tree) addMod(ctx context.Context, dir string) error {
+	cmd := exec.CommandContext(ctx, "go", "mod", "edit", "-json")
+	cmd.Dir = filepath.Join(t.Root, dir)
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("reading %s/go.mod with go mod edit: %w", dir, err)
+	}
+	var mod GoMod
+	if err := json.Unmarshal(out, &mod); err != nil {
+		return fmt.Errorf("reading what go mod edit says of %s/go.mod: %w", dir, err)
+	}
+	t.Mods[dir] = mod
+	return nil
+}
+
+func (t *Tree) addFile(rel string) error {
+	content, err := os.ReadFile(filepath.Join(t.Root, rel))
+	if err != nil {
+		return err
+	}
+	parsed, err := parser.ParseFile(token.NewFileSet(), rel, content, parser.ImportsOnly|parser.ParseComments)
+	if err != nil {
+		return err
+	}
+	file := &File{
+		Name:      rel,
+		Test:      strings.HasSuffix(rel, "_test.go"),
+		Generated: ast.IsGenerated(parsed),
+		Doc:       parsed.Doc != nil && strings.TrimSpace(parsed.Doc.Text()) != "",
+		Lines:     bytes.Count(content, []byte("\n")),
+	}
+	for _, spec := range parsed.Imports {
+		imported, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			return err
+		}
+		file.Imports = append(file.Imports, imported)
+	}
+	dir := path.Dir(rel)
+	if t.Packages[dir] == nil {
+		t.Packages[dir] = &Package{Path: dir}
+	}
+	t.Packages[dir].Files = append(t.Packages[dir].Files, file)
+	return nil
+}
+
+// dropNestedModules removes the packages that belong to other modules in the
+// tree: those have rules of their own.
+func (t *Tree) dropNestedModules() {
+	for dir := range t.Mods {
+		for pkg := range t.Packages {
+			if dir != "." && within(pkg, dir) {
+				delete(t.Packages, pkg)
+			}
+		}
+	}
+}
+
+// local returns imported relative to the module, and whether it is in it.
+func (t *Tree) local(imported string) (string, bool) {
+	if imported == t.Module {
+		return ".", true
+	}
+	return strings.CutPrefix(imported, t.Module+"/")
+}
+
+// sortedPackages returns the packages in a stable order.
+func (t *Tree) sortedPackages() []*Package {
+	var pkgs []*Package
+	for _, p := range t.Packages {
+		pkgs = append(pkgs, p)
+	}
+	slices.SortFunc(pkgs, func(a, b *Package) int { return strings.Compare(a.Path, b.Path) })
+	return pkgs
+}
+
+// within says whether pkg is dir or below it.
+func within(pkg, dir string) bool {
+	return pkg == dir || strings.HasPrefix(pkg, dir+"/")
+}

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Checks that what is derived is up to date: formatting, the module files and
+# generated code. It changes nothing: code is generated in a copy of the tree.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+GO="${GO:-go}"
+failed=0
+fail() {
+  echo "verify: $*" >&2
+  failed=1
+}
+
+unformatted="$(find . -name '*.go' -not -path './bin/*' -not -path '*/testdata/*' -print0 | xargs -0 gofmt -l)"
+if [[ -n "$unformatted" ]]; then
+  fail "not formatted; run 'make lint-fix': $(tr '\n' ' ' <<<"$unformatted")"
+fi
+
+for module in . tools; do
+  "$GO" -C "$module" mod tidy -diff || fail "$module/go.mod or go.sum is not tidy; run 'go -C $module mod tidy'"
+done
+"$GO" -C tools vet ./... || fail "go vet complains about tools"
+
+copy="$(mktemp -d)"
+trap 'rm -rf "$copy"' EXIT
+tar -cf - --exclude=./.git --exclude=./bin --exclude='./.kcp*' . | tar -xf - -C "$copy"
+mkdir -p bin/tools
+make --no-print-directory -s bin/tools/controller-gen bin/tools/openapi-gen
+mkdir "$copy/bin"
+cp -rp bin/tools "$copy/bin/tools"
+# make must not rebuild the copied tools because of the order of the copies.
+make -C "$copy" --no-print-directory -s -o tools/go.mod -o tools/go.sum generate
+diff -r --exclude=.git --exclude=bin --exclude='.kcp*' . "$copy" ||
+  fail "generated files are not up to date; run 'make generate' and commit what it changes"
+
+exit "$failed"
