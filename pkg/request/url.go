@@ -70,7 +70,8 @@ func SplitShard(urlPath string) (s Shard, rest string, found bool, err error) {
 	if segment == Wildcard {
 		return Shard{Wildcard: true}, rest, true, nil
 	}
-	if !logicalcluster.Name(segment).IsValid() {
+	// Name.IsValid would not do: it accepts anything that starts with "system:".
+	if path, valid := logicalcluster.NewValidatedPath(segment); !valid || strings.Contains(path.String(), ":") {
 		return Shard{}, "", true, &InvalidURLError{
 			Segment: segment,
 			Reason:  "a shard's name consists of lower-case letters, digits and hyphens",

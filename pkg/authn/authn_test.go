@@ -1,0 +1,149 @@
+package authn_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/authn"
+)
+
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	file string
+}
+
+func newAuthority(t *testing.T, name string) authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), name+".crt")
+	require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	return authority{cert: cert, key: key, file: file}
+}
+
+func (a authority) issue(t *testing.T, name string, groups ...string) *x509.Certificate {
+	t.Helper()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name, Organization: groups},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, a.key.Public(), a.key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return cert
+}
+
+func TestAuthenticate(t *testing.T) {
+	clients, proxies, strangers := newAuthority(t, "clients"), newAuthority(t, "proxies"), newAuthority(t, "strangers")
+	authentication, err := authn.New(authn.Options{ClientCAFile: clients.file, RequestHeaderCAFile: proxies.file, DevTokens: true})
+	require.NoError(t, err)
+	require.Len(t, authentication.CAs, 2)
+
+	forged := http.Header{authn.HeaderUser: {"root"}, authn.HeaderGroup: {user.SystemPrivilegedGroup}}
+	for _, tc := range []struct {
+		name    string
+		cert    *x509.Certificate
+		header  http.Header
+		path    string
+		user    string
+		groups  []string
+		extra   map[string][]string
+		refused bool
+		failed  bool
+	}{
+		{name: "client certificate", cert: clients.issue(t, "ann", "team"), user: "ann", groups: []string{"team", user.AllAuthenticated}},
+		{name: "client certificate with forged headers", cert: clients.issue(t, "ann", "team"), header: forged, user: "ann", groups: []string{"team", user.AllAuthenticated}},
+		{name: "front-proxy", cert: proxies.issue(t, "front-proxy"),
+			header: http.Header{authn.HeaderUser: {"bob"}, authn.HeaderGroup: {"a", "b"}, authn.HeaderExtraPrefix + "Color": {"red"}},
+			user:   "bob", groups: []string{"a", "b", user.AllAuthenticated}, extra: map[string][]string{"color": {"red"}}},
+		{name: "front-proxy without a user", cert: proxies.issue(t, "front-proxy"), failed: true},
+		{name: "unknown certificate", cert: strangers.issue(t, "eve", user.SystemPrivilegedGroup), failed: true},
+		{name: "unknown certificate with forged headers", cert: strangers.issue(t, "eve"), header: forged, failed: true},
+		{name: "headers alone", header: forged, refused: true},
+		{name: "user token", header: bearer("user-3-token"), user: "user-3", groups: []string{"team-3", user.AllAuthenticated}},
+		{name: "admin token", header: bearer("admin-token"), user: "admin", groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}},
+		{name: "wrong token", header: bearer("user-6-token"), failed: true},
+		{name: "nobody", refused: true},
+		{name: "nobody, probe", path: "/readyz", user: user.Anonymous, groups: []string{user.AllUnauthenticated}},
+		{name: "nobody, below a probe", path: "/readyz/etcd", refused: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := tc.path
+			if path == "" {
+				path = "/api"
+			}
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
+			r.Header = tc.header.Clone()
+			if r.Header == nil {
+				r.Header = http.Header{}
+			}
+			r.TLS = &tls.ConnectionState{}
+			if tc.cert != nil {
+				r.TLS.PeerCertificates = []*x509.Certificate{tc.cert}
+			}
+			got, ok, err := authentication.Authenticator.AuthenticateRequest(r)
+			if tc.refused || tc.failed {
+				require.False(t, ok)
+				require.Equal(t, tc.failed, err != nil, "%v", err)
+				return
+			}
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.Equal(t, tc.user, got.User.GetName())
+			require.Equal(t, tc.groups, got.User.GetGroups())
+			if tc.extra != nil {
+				require.Equal(t, tc.extra, got.User.GetExtra())
+			}
+		})
+	}
+}
+
+func TestDevTokensAreOffByDefault(t *testing.T) {
+	authentication, err := authn.New(authn.Options{ClientCAFile: newAuthority(t, "clients").file})
+	require.NoError(t, err)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", http.NoBody)
+	r.Header = bearer("admin-token")
+	_, ok, err := authentication.Authenticator.AuthenticateRequest(r)
+	require.NoError(t, err)
+	require.False(t, ok)
+}
+
+func TestUnreadableCA(t *testing.T) {
+	garbage := filepath.Join(t.TempDir(), "ca.crt")
+	require.NoError(t, os.WriteFile(garbage, []byte("no certificate"), 0o600))
+	for _, file := range []string{garbage, garbage + ".missing"} {
+		_, err := authn.New(authn.Options{ClientCAFile: file})
+		require.ErrorContains(t, err, "--client-ca-file")
+	}
+}
+
+func bearer(token string) http.Header {
+	return http.Header{"Authorization": {"Bearer " + token}}
+}
