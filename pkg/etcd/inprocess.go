@@ -1,0 +1,140 @@
+package etcd
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// leaseKeepAliveTimeout is how long the client waits for the first answer to a
+// keep-alive before it regards a lease as lost.
+const leaseKeepAliveTimeout = time.Second
+
+// errStopping is what calls get once the server stops. Unavailable is what a
+// network client would see.
+var errStopping = status.Error(codes.Unavailable, "the embedded etcd is stopping")
+
+// newInProcessClient returns a client that calls the handlers of s directly.
+// It is etcd's own v3client, with each call counted by calls.
+func newInProcessClient(ctx context.Context, s *etcdserver.EtcdServer, calls *callCounter) *clientv3.Client {
+	c := clientv3.NewCtxClient(ctx, clientv3.WithZapLogger(s.Logger()))
+	kv := countedKV{KVServer: v3rpc.NewQuotaKVServer(s), calls: calls}
+	c.KV = clientv3.NewKVFromKVClient(adapter.KvServerToKvClient(kv), c)
+	lease := countedLease{LeaseServer: v3rpc.NewQuotaLeaseServer(s), calls: calls}
+	c.Lease = clientv3.NewLeaseFromLeaseClient(adapter.LeaseServerToLeaseClient(lease), c, leaseKeepAliveTimeout)
+	watch := countedWatch{WatchServer: v3rpc.NewWatchServer(s), calls: calls}
+	c.Watcher = clientv3.NewWatchFromWatchClient(adapter.WatchServerToWatchClient(watch), c)
+	c.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(adapter.MaintenanceServerToMaintenanceClient(v3rpc.NewMaintenanceServer(s, nil)), c)
+	c.Cluster = clientv3.NewClusterFromClusterClient(adapter.ClusterServerToClusterClient(v3rpc.NewClusterServer(s)), c)
+	return c
+}
+
+// callCounter counts the calls in flight, and refuses them once closed: a read
+// of a database that was closed below it would end the process.
+type callCounter struct {
+	mu       sync.Mutex
+	closed   bool
+	inFlight sync.WaitGroup
+}
+
+func (c *callCounter) enter() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return errStopping
+	}
+	c.inFlight.Add(1)
+	return nil
+}
+
+func (c *callCounter) leave() { c.inFlight.Done() }
+
+func (c *callCounter) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+}
+
+func (c *callCounter) wait() { c.inFlight.Wait() }
+
+func counted[Request, Response any](
+	ctx context.Context, calls *callCounter, r *Request,
+	call func(context.Context, *Request) (*Response, error),
+) (*Response, error) {
+	if err := calls.enter(); err != nil {
+		return nil, err
+	}
+	defer calls.leave()
+	return call(ctx, r)
+}
+
+type countedKV struct {
+	pb.KVServer
+	calls *callCounter
+}
+
+func (s countedKV) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	return counted(ctx, s.calls, r, s.KVServer.Range)
+}
+
+func (s countedKV) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, error) {
+	return counted(ctx, s.calls, r, s.KVServer.Put)
+}
+
+func (s countedKV) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
+	return counted(ctx, s.calls, r, s.KVServer.DeleteRange)
+}
+
+func (s countedKV) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+	return counted(ctx, s.calls, r, s.KVServer.Txn)
+}
+
+func (s countedKV) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
+	return counted(ctx, s.calls, r, s.KVServer.Compact)
+}
+
+type countedLease struct {
+	pb.LeaseServer
+	calls *callCounter
+}
+
+func (s countedLease) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+	return counted(ctx, s.calls, r, s.LeaseServer.LeaseGrant)
+}
+
+func (s countedLease) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
+	return counted(ctx, s.calls, r, s.LeaseServer.LeaseRevoke)
+}
+
+func (s countedLease) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+	return counted(ctx, s.calls, r, s.LeaseServer.LeaseTimeToLive)
+}
+
+func (s countedLease) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
+	if err := s.calls.enter(); err != nil {
+		return err
+	}
+	defer s.calls.leave()
+	return s.LeaseServer.LeaseKeepAlive(stream)
+}
+
+type countedWatch struct {
+	pb.WatchServer
+	calls *callCounter
+}
+
+func (s countedWatch) Watch(stream pb.Watch_WatchServer) error {
+	if err := s.calls.enter(); err != nil {
+		return err
+	}
+	defer s.calls.leave()
+	return s.WatchServer.Watch(stream)
+}

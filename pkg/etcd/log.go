@@ -1,0 +1,105 @@
+package etcd
+
+import (
+	"fmt"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
+)
+
+// newLogger returns a logger for etcd that writes to klog. etcd tells much, so
+// that what it calls a warning needs -v=2 and what it calls information -v=5;
+// errors are always shown.
+//
+// etcd ends the process on errors that it regards as fatal. Here they panic
+// instead, so that Start can turn them into an error.
+func newLogger() *zap.Logger {
+	return zap.New(klogCore{}, zap.WithFatalHook(panicHook{}), zap.WithPanicHook(panicHook{}))
+}
+
+// fatalError is what panicHook panics with.
+type fatalError struct {
+	message string
+	fields  map[string]any
+}
+
+func (e *fatalError) Error() string {
+	if cause, ok := e.fields["error"]; ok {
+		return fmt.Sprintf("%s: %v", e.message, cause)
+	}
+	return e.message
+}
+
+type panicHook struct{}
+
+// OnWrite panics with what was logged.
+func (panicHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+	panic(&fatalError{message: entry.Message, fields: encodeFields(fields)})
+}
+
+// klogCore is a zapcore.Core that writes to klog.
+type klogCore struct {
+	fields []zapcore.Field
+}
+
+func verbosity(level zapcore.Level) klog.Level {
+	switch level {
+	case zapcore.DebugLevel:
+		return 6
+	case zapcore.InfoLevel:
+		return 5
+	case zapcore.WarnLevel:
+		return 2
+	default:
+		return 0
+	}
+}
+
+// Enabled says whether klog would show a message of the level.
+func (c klogCore) Enabled(level zapcore.Level) bool {
+	return level >= zapcore.ErrorLevel || klog.V(verbosity(level)).Enabled()
+}
+
+// With returns a core that adds fields to each message.
+func (c klogCore) With(fields []zapcore.Field) zapcore.Core {
+	return klogCore{fields: append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+}
+
+// Check adds the core to the entry where the level is enabled.
+func (c klogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(entry.Level) {
+		return checked.AddCore(entry, c)
+	}
+	return checked
+}
+
+// Write writes one message.
+func (c klogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	values := encodeFields(append(c.fields[:len(c.fields):len(c.fields)], fields...))
+	pairs := make([]any, 0, 2*len(values))
+	for key, value := range values {
+		pairs = append(pairs, key, value)
+	}
+	message := "etcd: " + entry.Message
+	if entry.Level >= zapcore.ErrorLevel {
+		klog.ErrorS(nil, message, pairs...)
+		return nil
+	}
+	klog.V(verbosity(entry.Level)).InfoS(message, pairs...)
+	return nil
+}
+
+// Sync flushes klog.
+func (c klogCore) Sync() error {
+	klog.Flush()
+	return nil
+}
+
+func encodeFields(fields []zapcore.Field) map[string]any {
+	encoder := zapcore.NewMapObjectEncoder()
+	for _, field := range fields {
+		field.AddTo(encoder)
+	}
+	return encoder.Fields
+}

@@ -1,0 +1,99 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+)
+
+// Options are the settings, as a person gives them on the command line, that
+// say where a server keeps its data: in an embedded etcd below DataDir, or,
+// where Servers are given, in an external etcd cluster.
+type Options struct {
+	// DataDir is the server's data directory; the embedded etcd's data is in
+	// its subdirectory "etcd".
+	DataDir string
+	// Servers are the URLs of an external etcd cluster.
+	Servers []string
+	// CAFile, CertFile and KeyFile are for TLS with the external cluster.
+	CAFile, CertFile, KeyFile string
+	// CompactionInterval is how long history is kept; 0 keeps it for ever. The
+	// storage layer compacts, not etcd.
+	CompactionInterval time.Duration
+	// UnsafeNoFsync makes the embedded etcd lose acknowledged writes when the
+	// machine crashes. It is for tests.
+	UnsafeNoFsync bool
+}
+
+// NewOptions returns the defaults for a server with the given data directory.
+func NewOptions(dataDir string) *Options {
+	return &Options{DataDir: dataDir, CompactionInterval: 5 * time.Minute}
+}
+
+// AddFlags adds the flags of o to fs.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.DataDir, "data-dir", o.DataDir, "directory for the data of the embedded etcd; created if missing")
+	fs.StringSliceVar(&o.Servers, "etcd-servers", o.Servers, "URLs of an external etcd cluster; without them an etcd runs embedded, in the data directory")
+	fs.StringVar(&o.CAFile, "etcd-cafile", o.CAFile, "PEM file of the CAs of the external etcd's certificates")
+	fs.StringVar(&o.CertFile, "etcd-certfile", o.CertFile, "PEM file of the client certificate for the external etcd")
+	fs.StringVar(&o.KeyFile, "etcd-keyfile", o.KeyFile, "PEM file of the private key of --etcd-certfile")
+	fs.DurationVar(&o.CompactionInterval, "etcd-compaction-interval", o.CompactionInterval, "how long the history of objects is kept, and how often it is compacted; 0 never compacts")
+	fs.BoolVar(&o.UnsafeNoFsync, "unsafe-no-fsync", o.UnsafeNoFsync, "do not sync the embedded etcd's writes to disk; for tests only, loses data when the machine crashes")
+}
+
+// Validate returns what is wrong with o.
+func (o *Options) Validate() []error {
+	var errs []error
+	if (o.CertFile == "") != (o.KeyFile == "") {
+		errs = append(errs, errors.New("--etcd-certfile and --etcd-keyfile go together: give both or none"))
+	}
+	if len(o.Servers) == 0 && (o.CAFile != "" || o.CertFile != "") {
+		errs = append(errs, errors.New("--etcd-cafile, --etcd-certfile and --etcd-keyfile are for an external etcd: give --etcd-servers too"))
+	}
+	if len(o.Servers) == 0 && o.DataDir == "" {
+		errs = append(errs, errors.New("--data-dir is required for the embedded etcd"))
+	}
+	if o.CompactionInterval < 0 {
+		errs = append(errs, fmt.Errorf("--etcd-compaction-interval %s is negative: use 0 to never compact", o.CompactionInterval))
+	}
+	return errs
+}
+
+// Handle is an open etcd, embedded or external.
+type Handle struct {
+	client *kubernetes.Client
+	done   <-chan struct{}
+	stop   func()
+}
+
+// Open starts the embedded etcd of o, or connects to the external one. ctx
+// bounds the start only; Stop ends it.
+func (o *Options) Open(ctx context.Context) (*Handle, error) {
+	if len(o.Servers) > 0 {
+		c, err := Connect(ctx, ExternalConfig{Servers: o.Servers, CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile})
+		if err != nil {
+			return nil, err
+		}
+		return &Handle{client: c.Client(), stop: func() { _ = c.Close() }}, nil
+	}
+	s, err := Start(ctx, Config{DataDir: filepath.Join(o.DataDir, "etcd"), UnsafeNoFsync: o.UnsafeNoFsync})
+	if err != nil {
+		return nil, fmt.Errorf("starting the embedded etcd: %w", err)
+	}
+	return &Handle{client: s.Client(), done: s.Done(), stop: s.Stop}, nil
+}
+
+// Client returns the client that all resources of the process share.
+func (h *Handle) Client() *kubernetes.Client { return h.client }
+
+// Done is closed when an embedded etcd has stopped, be it by itself; it is nil
+// for an external one.
+func (h *Handle) Done() <-chan struct{} { return h.done }
+
+// Stop closes the client and ends the embedded etcd.
+func (h *Handle) Stop() { h.stop() }

@@ -1,0 +1,101 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// Server is an etcd server that runs in this process.
+type Server struct {
+	dir    *dataDir
+	etcd   *embed.Etcd
+	client *kubernetes.Client
+	calls  *callCounter
+
+	stopOnce sync.Once
+}
+
+// Start starts an embedded etcd server and returns when it serves. ctx bounds
+// the start only; Stop ends the server.
+func Start(ctx context.Context, cfg Config) (s *Server, err error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	s = &Server{calls: &callCounter{}}
+	defer func() {
+		if err != nil {
+			s.Stop()
+			s = nil
+		}
+	}()
+	if s.dir, err = openDataDir(cfg.DataDir); err != nil {
+		return s, err
+	}
+	embedConfig, err := cfg.embedConfig(newLogger())
+	if err != nil {
+		return s, err
+	}
+	if s.etcd, err = startEtcd(embedConfig); err != nil {
+		return s, err
+	}
+	select {
+	case <-s.etcd.Server.ReadyNotify():
+	case err := <-s.etcd.Err():
+		return s, fmt.Errorf("the embedded etcd failed to start: %w", err)
+	case <-s.etcd.Server.StopNotify():
+		return s, errors.New("the embedded etcd stopped while it started: see its log with -v=5")
+	case <-ctx.Done():
+		return s, fmt.Errorf("the embedded etcd did not become ready: %w", context.Cause(ctx))
+	}
+	client := newInProcessClient(context.WithoutCancel(ctx), s.etcd.Server, s.calls)
+	s.client = wrapClient(client)
+	return s, nil
+}
+
+// startEtcd starts etcd, and gives an error where etcd would panic or end the
+// process.
+func startEtcd(cfg *embed.Config) (e *embed.Etcd, err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case error:
+			e, err = nil, corrupt(cfg.Dir, r)
+		default:
+			e, err = nil, corrupt(cfg.Dir, fmt.Errorf("%v", r))
+		}
+	}()
+	if e, err = embed.StartEtcd(cfg); err != nil {
+		return nil, fmt.Errorf("the embedded etcd cannot start from %s: restore it from a backup, or remove it to start empty: %w", cfg.Dir, err)
+	}
+	return e, nil
+}
+
+// Client returns the client of the server, which all resources share.
+func (s *Server) Client() *kubernetes.Client { return s.client }
+
+// Done is closed when the server has stopped, be it by Stop or by an error.
+func (s *Server) Done() <-chan struct{} { return s.etcd.Server.StopNotify() }
+
+// Stop ends the client and the server and unlocks the data directory. Calls
+// that are in flight are answered; later ones fail. It may be called again.
+func (s *Server) Stop() {
+	s.stopOnce.Do(func() {
+		s.calls.close()
+		if s.client != nil {
+			// The error is that of the context which Close cancels.
+			_ = s.client.Close()
+		}
+		s.calls.wait()
+		if s.etcd != nil {
+			s.etcd.Close()
+		}
+		if s.dir != nil {
+			s.dir.close()
+		}
+	})
+}
