@@ -1,0 +1,165 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// recorder answers patches with the next resourceVersion and records them.
+type recorder struct {
+	patches []string
+	version int
+	fail    map[string]error
+}
+
+func (r *recorder) Patch(_ context.Context, name string, pt types.PatchType, data []byte, _ metav1.PatchOptions, subresources ...string) (*tenancyv1alpha1.Workspace, error) {
+	sub := strings.Join(subresources, "/")
+	if err := r.fail[sub]; err != nil {
+		return nil, err
+	}
+	if pt != types.MergePatchType {
+		return nil, errors.New("not a merge patch")
+	}
+	r.patches = append(r.patches, sub+" "+string(data))
+	r.version++
+	ws := workspace(name)
+	ws.ResourceVersion = string(rune('0' + r.version))
+	return ws, nil
+}
+
+func workspace(name string) *tenancyv1alpha1.Workspace {
+	return &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: "u", ResourceVersion: "5", Annotations: map[string]string{"kcp.io/cluster": "root", "a": "1"},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+	}}
+}
+
+func TestCommit(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{}, "w", errors.New("changed"))
+	cases := map[string]struct {
+		change  func(*tenancyv1alpha1.Workspace)
+		fail    map[string]error
+		want    []string
+		wantErr error
+		version string
+	}{
+		"nothing": {change: func(*tenancyv1alpha1.Workspace) {}, version: "5"},
+		"what the server owns is not written": {
+			change:  func(w *tenancyv1alpha1.Workspace) { w.ManagedFields, w.Generation = nil, 7 },
+			version: "5",
+		},
+		"metadata and spec": {
+			change: func(w *tenancyv1alpha1.Workspace) {
+				w.Annotations["b"] = "2"
+				delete(w.Annotations, "a")
+				w.Spec.Cluster = "c"
+			},
+			want:    []string{` {"metadata":{"annotations":{"a":null,"b":"2"},"resourceVersion":"5","uid":"u"},"spec":{"cluster":"c"}}`},
+			version: "1",
+		},
+		"status": {
+			change:  func(w *tenancyv1alpha1.Workspace) { w.Status.Phase = "Ready" },
+			want:    []string{`status {"metadata":{"resourceVersion":"5","uid":"u"},"status":{"phase":"Ready"}}`},
+			version: "1",
+		},
+		"both, the second from where the first one ended": {
+			change: func(w *tenancyv1alpha1.Workspace) { w.Finalizers, w.Status.Phase = []string{"f"}, "Ready" },
+			want: []string{
+				` {"metadata":{"finalizers":["f"],"resourceVersion":"5","uid":"u"}}`,
+				`status {"metadata":{"resourceVersion":"1","uid":"u"},"status":{"phase":"Ready"}}`,
+			},
+			version: "2",
+		},
+		"a conflict in the first writes nothing": {
+			change:  func(w *tenancyv1alpha1.Workspace) { w.Finalizers, w.Status.Phase = []string{"f"}, "Ready" },
+			fail:    map[string]error{"": conflict},
+			wantErr: conflict,
+			version: "5",
+		},
+		"a conflict in the second shows the first": {
+			change:  func(w *tenancyv1alpha1.Workspace) { w.Finalizers, w.Status.Phase = []string{"f"}, "Ready" },
+			fail:    map[string]error{"status": conflict},
+			want:    []string{` {"metadata":{"finalizers":["f"],"resourceVersion":"5","uid":"u"}}`},
+			wantErr: conflict,
+			version: "1",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			r := &recorder{fail: tc.fail}
+			old := workspace("w")
+			updated := old.DeepCopy()
+			tc.change(updated)
+			got, err := Commit(t.Context(), r, old, updated)
+			require.ErrorIs(t, err, tc.wantErr)
+			if tc.wantErr != nil {
+				require.True(t, apierrors.IsConflict(err), "the wrapped error keeps its kind")
+			}
+			require.Equal(t, tc.want, r.patches)
+			require.Equal(t, tc.version, got.ResourceVersion)
+		})
+	}
+}
+
+func TestCommitReplacesConditionsAsAWhole(t *testing.T) {
+	r := &recorder{}
+	old := workspace("w")
+	conditions.MarkTrue(old, tenancyv1alpha1.WorkspaceScheduled)
+	updated := old.DeepCopy()
+	conditions.MarkTrue(updated, tenancyv1alpha1.WorkspaceInitialized)
+	_, err := Commit(t.Context(), r, old, updated)
+	require.NoError(t, err)
+	require.Len(t, r.patches, 1)
+	var patch tenancyv1alpha1.Workspace
+	require.NoError(t, json.Unmarshal([]byte(strings.TrimPrefix(r.patches[0], "status ")), &patch))
+	require.Len(t, patch.Status.Conditions, 2)
+	require.True(t, conditions.IsTrue(&patch, tenancyv1alpha1.WorkspaceScheduled))
+	require.True(t, conditions.IsTrue(&patch, tenancyv1alpha1.WorkspaceInitialized))
+	require.Equal(t, "5", patch.ResourceVersion)
+}
+
+func TestLatest(t *testing.T) {
+	at := func(version string) *tenancyv1alpha1.Workspace {
+		w := workspace("w")
+		w.ResourceVersion = version
+		return w
+	}
+	key := client.KeyOf(at("1"))
+	var l Latest[*tenancyv1alpha1.Workspace]
+
+	got, exists := l.Of(key, at("1"), true)
+	require.True(t, exists)
+	require.Equal(t, "1", got.ResourceVersion)
+
+	l.Wrote(at("10"))
+	l.Wrote(at("9"))
+	got, _ = l.Of(key, at("8"), true)
+	require.Equal(t, "10", got.ResourceVersion, "the informer is behind")
+	got, _ = l.Of(key, at("11"), true)
+	require.Equal(t, "11", got.ResourceVersion, "the informer has caught up")
+	require.Empty(t, l.objects)
+
+	l.Wrote(at("12"))
+	_, exists = l.Of(key, nil, false)
+	require.False(t, exists, "what was deleted does not come back")
+	require.Empty(t, l.objects)
+
+	l.Wrote(at("13"))
+	other := at("2")
+	other.UID = "another"
+	got, _ = l.Of(key, other, true)
+	require.Equal(t, "2", got.ResourceVersion, "another object of the same name is not compared")
+}

@@ -1,0 +1,174 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	_ "k8s.io/component-base/metrics/prometheus/workqueue" // queues report their metrics
+)
+
+const (
+	defaultWorkers    = 4
+	defaultMinBackoff = 5 * time.Millisecond
+	defaultMaxBackoff = 30 * time.Second
+	defaultTimeout    = 30 * time.Second
+)
+
+// ErrPanic is wrapped by the error that a panic in a Reconcile function is
+// turned into.
+var ErrPanic = errors.New("panic")
+
+// Result says what a Reconcile function that succeeded wants next.
+type Result struct {
+	// RequeueAfter, if positive, is when the key is looked at again although
+	// nothing may have changed.
+	RequeueAfter time.Duration
+}
+
+// Queue is where sources put the keys that need a look. A key that waits
+// already is not added twice; a key that is being worked on is looked at again
+// afterwards.
+type Queue[K comparable] interface {
+	// Add puts key into the queue now.
+	Add(key K)
+	// AddAfter puts key into the queue after a while.
+	AddAfter(key K, after time.Duration)
+}
+
+// Source feeds a queue, typically from the events of an informer, until stop
+// is called. When stop has returned, it adds nothing any more.
+type Source[K comparable] func(ctx context.Context, queue Queue[K]) (stop func(), err error)
+
+// Config describes a controller over keys of type K.
+type Config[K comparable] struct {
+	// Name is the controller's name in logs and metrics.
+	Name string
+	// Reconcile brings what key stands for one step closer to what is wanted.
+	// It is called for one key at a time never twice at once. After an error it
+	// is called again with backoff.
+	Reconcile func(ctx context.Context, key K) (Result, error)
+	// Sources feed the queue while the controller runs.
+	Sources []Source[K]
+	// Workers is how many keys are worked on at a time; 4 by default.
+	Workers int
+	// MinBackoff and MaxBackoff bound the wait after an error, which doubles
+	// with each one in a row; 5 ms and 30 s by default.
+	MinBackoff, MaxBackoff time.Duration
+	// Timeout bounds the context of one Reconcile call; 30 s by default.
+	Timeout time.Duration
+}
+
+// Controller works off a queue of keys. Make one with New.
+type Controller[K comparable] struct {
+	config Config[K]
+}
+
+// New returns the controller that config describes. It owns nothing until it
+// runs.
+func New[K comparable](config Config[K]) *Controller[K] {
+	if config.Workers <= 0 {
+		config.Workers = defaultWorkers
+	}
+	if config.MinBackoff <= 0 {
+		config.MinBackoff = defaultMinBackoff
+	}
+	if config.MaxBackoff <= 0 {
+		config.MaxBackoff = defaultMaxBackoff
+	}
+	if config.Timeout <= 0 {
+		config.Timeout = defaultTimeout
+	}
+	return &Controller[K]{config: config}
+}
+
+// Name returns the controller's name.
+func (c *Controller[K]) Name() string { return c.config.Name }
+
+// Run feeds and works off the queue until ctx ends, and returns when all of its
+// goroutines have. It fails only if a source cannot be started. A controller
+// can run again after it has returned.
+func (c *Controller[K]) Run(ctx context.Context) error {
+	logger := klog.FromContext(ctx).WithValues("controller", c.config.Name)
+	ctx = klog.NewContext(ctx, logger)
+
+	queue := workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[K](c.config.MinBackoff, c.config.MaxBackoff),
+		workqueue.TypedRateLimitingQueueConfig[K]{Name: c.config.Name},
+	)
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer queue.ShutDown()
+
+	for i := range c.config.Workers {
+		workers.Go(func() {
+			for c.next(ctx, i, queue) {
+			}
+		})
+	}
+	for _, source := range c.config.Sources {
+		stop, err := source(ctx, queue)
+		if err != nil {
+			return fmt.Errorf("controller %s cannot watch what it needs: %w", c.config.Name, err)
+		}
+		defer stop()
+	}
+	logger.V(2).Info("Controller runs", "workers", c.config.Workers)
+	<-ctx.Done()
+	return nil
+}
+
+// next works on one key. It is false when the queue has been shut down.
+func (c *Controller[K]) next(ctx context.Context, worker int, queue workqueue.TypedRateLimitingInterface[K]) bool {
+	key, shutdown := queue.Get()
+	if shutdown {
+		return false
+	}
+	defer queue.Done(key)
+	if ctx.Err() != nil {
+		return true // drain what is left without working on it
+	}
+
+	logger := klog.FromContext(ctx).WithValues("key", fmt.Sprint(key), "worker", worker)
+	result, err := c.reconcile(klog.NewContext(ctx, logger), key)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		// Cut short by the end of the process; nothing to report.
+	case apierrors.IsConflict(err):
+		// Somebody else wrote first: not a failure, look again at the new state.
+		logger.V(4).Info("Changed meanwhile, looking again", "reason", err.Error())
+		queue.AddRateLimited(key)
+	case err != nil:
+		failures.WithLabelValues(c.config.Name).Inc()
+		logger.Error(err, "Reconciling failed, trying again", "attempt", queue.NumRequeues(key)+1)
+		queue.AddRateLimited(key)
+	default:
+		queue.Forget(key)
+		if result.RequeueAfter > 0 {
+			queue.AddAfter(key, result.RequeueAfter)
+		}
+	}
+	return true
+}
+
+// reconcile calls the Reconcile function and turns a panic into an error, so
+// that one bad object does not stop the work on all others.
+func (c *Controller[K]) reconcile(ctx context.Context, key K) (result Result, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
+	defer cancel()
+	defer func() {
+		if r := recover(); r != nil {
+			panics.WithLabelValues(c.config.Name).Inc()
+			klog.FromContext(ctx).Error(nil, "Reconciling panicked", "panic", r, "stack", string(debug.Stack()))
+			err = fmt.Errorf("%w: %v", ErrPanic, r)
+		}
+	}()
+	return c.config.Reconcile(ctx, key)
+}

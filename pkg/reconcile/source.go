@@ -1,0 +1,43 @@
+package reconcile
+
+import (
+	"context"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// FromInformer feeds a queue with the keys that keysOf names for each object
+// that is added, changed or deleted, starting with those that exist.
+func FromInformer[K comparable, T client.Object](informer *client.Informer[T], keysOf func(obj T) []K) Source[K] {
+	return func(_ context.Context, queue Queue[K]) (func(), error) {
+		enqueue := func(obj T) {
+			for _, key := range keysOf(obj) {
+				queue.Add(key)
+			}
+		}
+		return informer.AddEventHandler(client.Handler[T]{
+			OnAdd: func(obj T, _ bool) { enqueue(obj) },
+			OnUpdate: func(old, obj T) {
+				enqueue(old)
+				enqueue(obj)
+			},
+			OnDelete: func(last T, _ bool) { enqueue(last) },
+		}), nil
+	}
+}
+
+// Keys feeds a queue with the keys of an informer's own objects.
+func Keys[T client.Object](informer *client.Informer[T]) Source[client.Key] {
+	return func(_ context.Context, queue Queue[client.Key]) (func(), error) {
+		return informer.AddEventHandler(informer.KeyHandler(queue.Add)), nil
+	}
+}
+
+// Once feeds a queue with one key when the controller starts, for controllers
+// that look after one thing.
+func Once[K comparable](key K) Source[K] {
+	return func(_ context.Context, queue Queue[K]) (func(), error) {
+		queue.Add(key)
+		return func() {}, nil
+	}
+}
