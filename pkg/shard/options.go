@@ -1,0 +1,132 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/spf13/pflag"
+
+	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/serving"
+)
+
+// RootName is the name of the shard that holds the logical cluster root.
+const RootName = "root"
+
+const defaultPort = 6444
+
+// Options are the settings of a shard as a person gives them on the command
+// line. Complete makes them usable.
+type Options struct {
+	// Name is the name of the shard and of its Shard object in root.
+	Name string
+	// Serving are the listener, its certificates and who may connect.
+	Serving *serving.Options
+	// Etcd says where the data is kept.
+	Etcd *etcd.Options
+	// ExternalURL is the address that users know, the front-proxy's; workspace
+	// URLs start with it.
+	ExternalURL string
+	// BaseURL is where other shards and the front-proxy reach this shard.
+	BaseURL string
+	// RootKubeconfig reaches the root shard as system:masters. The root shard
+	// itself needs none.
+	RootKubeconfig string
+	// CacheKubeconfig reaches the cache server as system:masters; without it
+	// nothing is replicated.
+	CacheKubeconfig string
+	// ShardClientCertFile, ShardClientKeyFile and ShardCAFile are how this shard
+	// reaches others as system:masters.
+	ShardClientCertFile, ShardClientKeyFile, ShardCAFile string
+}
+
+// NewOptions returns the defaults of the root shard.
+func NewOptions() *Options {
+	return &Options{
+		Name:    RootName,
+		Serving: serving.NewOptions(defaultPort),
+		Etcd:    etcd.NewOptions(".shardplane"),
+	}
+}
+
+// AddFlags adds the flags of all options to fs.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	o.Serving.AddFlags(fs)
+	o.Etcd.AddFlags(fs)
+	fs.StringVar(&o.Name, "name", o.Name, "name of the shard; the shard named root holds the logical cluster root")
+	fs.StringVar(&o.ExternalURL, "external-url", o.ExternalURL, "URL of the front-proxy, with which the URLs of workspaces start; the shard's own by default")
+	fs.StringVar(&o.BaseURL, "base-url", o.BaseURL, "URL at which other shards and the front-proxy reach this shard; made of --bind-address and --secure-port by default")
+	fs.StringVar(&o.RootKubeconfig, "root-kubeconfig", o.RootKubeconfig, "kubeconfig for the root shard as system:masters; required for every other shard")
+	fs.StringVar(&o.CacheKubeconfig, "cache-kubeconfig", o.CacheKubeconfig, "kubeconfig for the cache server as system:masters; without it nothing is replicated")
+	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate, a member of system:masters, for other shards")
+	fs.StringVar(&o.ShardClientKeyFile, "shard-client-key-file", o.ShardClientKeyFile, "PEM file of the private key of --shard-client-cert-file")
+	fs.StringVar(&o.ShardCAFile, "shard-ca-file", o.ShardCAFile, "PEM file of the CAs of other shards' serving certificates")
+}
+
+// CompletedOptions are options whose defaults are filled in. Only Complete
+// makes them.
+type CompletedOptions struct{ *completedOptions }
+
+type completedOptions struct{ Options }
+
+// Complete fills in what can be derived.
+func (o *Options) Complete() CompletedOptions {
+	c := *o
+	if c.BaseURL == "" {
+		port := c.Serving.SecurePort
+		if c.Serving.Listener != nil {
+			if address, ok := c.Serving.Listener.Addr().(*net.TCPAddr); ok {
+				port = address.Port
+			}
+		}
+		c.BaseURL = "https://" + net.JoinHostPort(c.Serving.BindAddress, strconv.Itoa(port))
+	}
+	if c.ExternalURL == "" {
+		c.ExternalURL = c.BaseURL
+	}
+	return CompletedOptions{&completedOptions{c}}
+}
+
+// Root tells whether this is the root shard.
+func (o CompletedOptions) Root() bool { return o.Name == RootName }
+
+// Validate says what is wrong with the options, all of it, naming the flags.
+func (o CompletedOptions) Validate() error {
+	errs := append(o.Serving.Validate(), o.Etcd.Validate()...)
+	if path, ok := logicalcluster.NewValidatedPath(o.Name); !ok || path.String() == "*" {
+		errs = append(errs, fmt.Errorf("--name %q is not a shard's name: use lower-case letters, digits and hyphens", o.Name))
+	} else if _, ok := path.Name(); !ok {
+		errs = append(errs, fmt.Errorf("--name %q must not contain a colon", o.Name))
+	}
+	if o.Root() && o.RootKubeconfig != "" {
+		errs = append(errs, errors.New("--root-kubeconfig is for other shards than root: leave it out, or give the shard another --name"))
+	}
+	if !o.Root() && o.RootKubeconfig == "" {
+		errs = append(errs, fmt.Errorf("--root-kubeconfig is required: shard %q registers itself with the root shard", o.Name))
+	}
+	for flag, value := range map[string]string{"--external-url": o.ExternalURL, "--base-url": o.BaseURL} {
+		if u, err := url.Parse(value); err != nil || u.Scheme != "https" || u.Host == "" {
+			errs = append(errs, fmt.Errorf("%s %q is not of the form https://host:port", flag, value))
+		}
+	}
+	for flag, file := range map[string]string{
+		"--root-kubeconfig": o.RootKubeconfig, "--cache-kubeconfig": o.CacheKubeconfig,
+		"--shard-client-cert-file": o.ShardClientCertFile, "--shard-client-key-file": o.ShardClientKeyFile, "--shard-ca-file": o.ShardCAFile,
+	} {
+		if file == "" {
+			continue
+		}
+		if _, err := os.Stat(file); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", flag, err))
+		}
+	}
+	if o.ShardClientCertFile == "" || o.ShardClientKeyFile == "" || o.ShardCAFile == "" {
+		errs = append(errs, errors.New("--shard-client-cert-file, --shard-client-key-file and --shard-ca-file are required: workspaces of one shard have logical clusters on others"))
+	}
+	return errors.Join(errs...)
+}
