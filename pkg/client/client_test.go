@@ -1,0 +1,97 @@
+package client_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+func TestKeys(t *testing.T) {
+	for text, want := range map[string]client.Key{
+		"root|name":                {Cluster: "root", Name: "name"},
+		"root|ns/name":             {Cluster: "root", Namespace: "ns", Name: "name"},
+		"shard|root|ns/name":       {Shard: "shard", Cluster: "root", Namespace: "ns", Name: "name"},
+		"system:admin|system:node": {Cluster: "system:admin", Name: "system:node"},
+	} {
+		got, err := client.SplitKey(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got)
+		require.Equal(t, text, got.String())
+	}
+	for _, text := range []string{"", "name", "ns/name", "|name", "root|", "root|/name", "root|ns/", "root|a/b/c", "|root|name", "a|b|c|d"} {
+		_, err := client.SplitKey(text)
+		require.ErrorContains(t, err, "want [shard|]cluster|[namespace/]name", text)
+	}
+}
+
+func TestURLs(t *testing.T) {
+	requests := make(chan *http.Request, 1)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests <- r
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","code":404}`))
+	}))
+	t.Cleanup(server.Close)
+	factory, err := client.NewFactory(&rest.Config{Host: server.URL + "/clusters/root:other", TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	require.Equal(t, server.URL, factory.Host())
+	ctx := t.Context()
+
+	for want, call := range map[string]func(context.Context){
+		"/clusters/root:a/apis/tenancy.kcp.io/v1alpha1/workspaces/x": func(ctx context.Context) {
+			_, _ = client.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root:a"))).Get(ctx, "x", metav1.GetOptions{})
+		},
+		"/clusters/*/api/v1/configmaps": func(ctx context.Context) {
+			_, _ = client.ConfigMaps.In(factory.Wildcard()).List(ctx, metav1.ListOptions{})
+		},
+		"/clusters/abc/api/v1/namespaces/ns/configmaps": func(ctx context.Context) {
+			_, _ = client.ConfigMaps.InNamespace(factory.Cluster(logicalcluster.NewPath("abc")), "ns").List(ctx, metav1.ListOptions{})
+		},
+		"/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards": func(ctx context.Context) {
+			_, _ = client.Shards.In(factory.Shard("*").Wildcard()).List(ctx, metav1.ListOptions{})
+		},
+		"/clusters/a/../%?b/apis/core.kcp.io/v1alpha1/shards/x": func(ctx context.Context) {
+			_, _ = client.Shards.In(factory.Cluster(logicalcluster.NewPath("a/../%?b"))).Get(ctx, "x", metav1.GetOptions{})
+		},
+		"/clusters/abc/apis/x.io/v1/things": func(ctx context.Context) {
+			c, err := factory.Cluster(logicalcluster.NewPath("abc")).Dynamic()
+			require.NoError(t, err)
+			gvr := client.ConfigMaps.GroupVersionResource
+			gvr.Group, gvr.Resource = "x.io", "things"
+			_, _ = c.Resource(gvr).List(ctx, metav1.ListOptions{})
+		},
+		"/clusters/abc/version": func(context.Context) {
+			c, err := factory.Cluster(logicalcluster.NewPath("abc")).Discovery()
+			require.NoError(t, err)
+			_, _ = c.ServerVersion()
+		},
+	} {
+		call(ctx)
+		require.Equal(t, want, (<-requests).URL.Path)
+	}
+}
+
+func TestNewFactoryErrors(t *testing.T) {
+	_, err := client.NewFactory(&rest.Config{Host: "https://%zz"})
+	require.ErrorContains(t, err, "invalid server")
+	_, err = client.NewFactory(&rest.Config{Host: "https://h", TLSClientConfig: rest.TLSClientConfig{CAFile: "/does/not/exist"}})
+	require.ErrorContains(t, err, "check the certificates")
+}
+
+func BenchmarkTypedClient(b *testing.B) {
+	factory, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
+	require.NoError(b, err)
+	b.ReportAllocs()
+	for b.Loop() {
+		client.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root:a")))
+	}
+}

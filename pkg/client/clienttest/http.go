@@ -1,0 +1,245 @@
+package clienttest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// kinds are the kinds of the resources that may be asked for.
+var kinds = map[string]string{
+	"workspaces": "Workspace", "logicalclusters": "LogicalCluster", "shards": "Shard",
+	"configmaps": "ConfigMap", "secrets": "Secret", "workspacetypes": "WorkspaceType",
+}
+
+// query is what a request selects.
+type query struct {
+	cluster   string
+	shard     string
+	namespace string
+	resource  schema.GroupVersionResource
+	selector  labels.Selector
+	metadata  bool
+}
+
+func (q query) hasResource(key string) bool { return strings.HasPrefix(key, q.resource.String()+"|") }
+
+func (q query) matches(obj *unstructured.Unstructured) bool {
+	return (q.cluster == request.Wildcard || q.cluster == logicalcluster.From(obj).String()) &&
+		(q.shard == "" || q.shard == request.Wildcard || q.shard == obj.GetAnnotations()[shardAnnotation]) &&
+		(q.namespace == "" || q.namespace == obj.GetNamespace()) &&
+		q.selector.Matches(labels.Set(obj.GetLabels()))
+}
+
+func (q query) view(obj *unstructured.Unstructured) map[string]any {
+	if !q.metadata {
+		return obj.Object
+	}
+	return map[string]any{
+		"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": obj.Object["metadata"],
+	}
+}
+
+func parseQuery(r *http.Request) (query, error) {
+	q := query{metadata: strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")}
+	path := strings.TrimPrefix(r.URL.Path, request.CachePrefix)
+	shard, rest, found, err := request.SplitShard(path)
+	if err != nil {
+		return query{}, err
+	}
+	if found {
+		q.shard, path = shard.String(), rest
+	}
+	u, found, err := request.SplitCluster(path)
+	if err != nil || !found {
+		return query{}, fmt.Errorf("no logical cluster in %s: %w", r.URL.Path, err)
+	}
+	q.cluster = u.Path.String()
+	if u.Wildcard {
+		q.cluster = request.Wildcard
+	}
+	parts := strings.Split(strings.Trim(u.Rest, "/"), "/")
+	switch {
+	case len(parts) >= 3 && parts[0] == "api":
+		q.resource.Version, parts = parts[1], parts[2:]
+	case len(parts) >= 4 && parts[0] == "apis":
+		q.resource.Group, q.resource.Version, parts = parts[1], parts[2], parts[3:]
+	default:
+		return query{}, fmt.Errorf("no resource in %s", r.URL.Path)
+	}
+	if len(parts) == 3 && parts[0] == "namespaces" {
+		q.namespace, parts = parts[1], parts[2:]
+	}
+	q.resource.Resource = parts[0]
+	q.selector, err = labels.Parse(r.URL.Query().Get("labelSelector"))
+	return q, err
+}
+
+// ServeHTTP serves LIST and WATCH.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	failing := s.failing
+	s.mu.Unlock()
+	if failing != 0 {
+		writeStatus(w, apierrors.NewGenericServerResponse(failing, r.Method, schema.GroupResource{}, "", "told to fail", 0, true))
+		return
+	}
+	q, err := parseQuery(r)
+	switch {
+	case err != nil:
+		writeStatus(w, apierrors.NewBadRequest(err.Error()))
+	case r.Method != http.MethodGet:
+		writeStatus(w, apierrors.NewMethodNotSupported(q.resource.GroupResource(), r.Method))
+	case r.URL.Query().Get("watch") != "":
+		s.watch(w, r, q)
+	default:
+		s.list(w, r, q)
+	}
+}
+
+func (s *Server) list(w http.ResponseWriter, r *http.Request, q query) {
+	s.mu.Lock()
+	s.lists++
+	rv := s.revision
+	objs := s.snapshot(q)
+	compacted := s.compacted
+	s.mu.Unlock()
+
+	start := 0
+	if token := r.URL.Query().Get("continue"); token != "" {
+		if _, err := fmt.Sscanf(token, "%d-%d", &rv, &start); err != nil {
+			writeStatus(w, apierrors.NewBadRequest("invalid continue token"))
+			return
+		}
+		if rv < compacted {
+			writeStatus(w, apierrors.NewResourceExpired("the continue token is too old"))
+			return
+		}
+	}
+	meta := map[string]any{"resourceVersion": strconv.FormatInt(rv, 10)}
+	end := len(objs)
+	if limit, err := strconv.Atoi(r.URL.Query().Get("limit")); err == nil && limit > 0 && start+limit < end {
+		end = start + limit
+		meta["continue"] = fmt.Sprintf("%d-%d", rv, end)
+	}
+	items := make([]any, 0, len(objs))
+	for _, obj := range objs[min(start, end):end] {
+		items = append(items, q.view(obj))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	answer := map[string]any{"apiVersion": q.resource.GroupVersion().String(), "kind": kinds[q.resource.Resource] + "List", "metadata": meta, "items": items}
+	if q.metadata {
+		answer["apiVersion"], answer["kind"] = "meta.k8s.io/v1", "PartialObjectMetadataList"
+	}
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, q query) {
+	initial := r.URL.Query().Get("sendInitialEvents") == "true"
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches++
+	from, err := s.watchStart(r.URL.Query().Get("resourceVersion"), initial)
+	if err != nil {
+		writeStatus(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	out := &events{encoder: json.NewEncoder(w), flush: http.NewResponseController(w)}
+	if initial {
+		for _, obj := range s.snapshot(q) {
+			out.send("ADDED", q.view(obj))
+		}
+		out.send("BOOKMARK", bookmark(q, from))
+	}
+	out.err = errors.Join(out.err, out.flush.Flush())
+
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-r.Context().Done():
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.cond.Broadcast()
+		case <-stop:
+		}
+	}()
+	epoch := s.epoch
+	for at := 0; epoch == s.epoch && out.err == nil && r.Context().Err() == nil; {
+		for ; at < len(s.history); at++ {
+			c := s.history[at]
+			if c.revision > from && c.resource == q.resource && q.matches(c.object) {
+				out.send(c.kind, q.view(c.object))
+			}
+		}
+		out.err = errors.Join(out.err, out.flush.Flush())
+		s.cond.Wait()
+	}
+}
+
+func (s *Server) watchStart(rv string, initial bool) (int64, *apierrors.StatusError) {
+	if initial {
+		if s.noWatchList {
+			return 0, apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "", nil)
+		}
+		return s.revision, nil
+	}
+	from, err := strconv.ParseInt(rv, 10, 64)
+	switch {
+	case err != nil:
+		return 0, apierrors.NewBadRequest("invalid resourceVersion")
+	case from < s.compacted:
+		return 0, apierrors.NewResourceExpired("too old resource version")
+	case from > s.revision:
+		e := apierrors.NewTimeoutError("Too large resource version", 1)
+		e.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+		return 0, e
+	}
+	return from, nil
+}
+
+type events struct {
+	encoder *json.Encoder
+	flush   *http.ResponseController
+	err     error
+}
+
+func (e *events) send(kind string, obj map[string]any) {
+	e.err = errors.Join(e.err, e.encoder.Encode(map[string]any{"type": kind, "object": obj}))
+}
+
+func bookmark(q query, rv int64) map[string]any {
+	obj := map[string]any{
+		"apiVersion": q.resource.GroupVersion().String(), "kind": kinds[q.resource.Resource],
+		"metadata": map[string]any{
+			"resourceVersion": strconv.FormatInt(rv, 10),
+			"annotations":     map[string]any{metav1.InitialEventsAnnotationKey: "true"},
+		},
+	}
+	if q.metadata {
+		obj["apiVersion"], obj["kind"] = "meta.k8s.io/v1", "PartialObjectMetadata"
+	}
+	return obj
+}
+
+func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
+	status := err.Status()
+	status.Kind, status.APIVersion = "Status", "v1"
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(status.Code))
+	_ = json.NewEncoder(w).Encode(status)
+}

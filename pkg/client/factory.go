@@ -1,0 +1,137 @@
+package client
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// Factory makes clients of one server (a shard, the front-proxy or the cache
+// server) that share one HTTP transport. It is safe for concurrent use.
+type Factory struct {
+	config  *rest.Config
+	http    *http.Client
+	sharded bool
+}
+
+// NewFactory returns a factory for the server of config. A logical cluster in
+// the host's URL (…/clusters/<x>, as kubeconfigs have it) is dropped, since
+// every client names its own. Clients are not rate limited unless config sets
+// QPS or a RateLimiter.
+func NewFactory(config *rest.Config) (*Factory, error) {
+	config = rest.CopyConfig(config)
+	host, err := bareHost(config)
+	if err != nil {
+		return nil, err
+	}
+	config.Host = host
+	if config.QPS == 0 && config.RateLimiter == nil {
+		config.QPS = -1
+	}
+	if config.UserAgent == "" {
+		config.UserAgent = rest.DefaultKubernetesUserAgent()
+	}
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make an HTTP client for %s, check the certificates of the kubeconfig: %w", host, err)
+	}
+	return &Factory{config: config, http: httpClient}, nil
+}
+
+func bareHost(config *rest.Config) (string, error) {
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return "", fmt.Errorf("invalid server %q in the client configuration: %w", config.Host, err)
+	}
+	if at := strings.Index(base.Path+"/", request.ClusterPath("")); at >= 0 {
+		base.Path = base.Path[:at]
+	}
+	bare := url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(base.Path, "/")}
+	return bare.String(), nil
+}
+
+// Shard returns the factory for the replicas of one shard on a cache server,
+// or of all of them for "*". Its informers keep shards apart.
+func (f *Factory) Shard(name string) *Factory {
+	config := rest.CopyConfig(f.config)
+	config.Host = strings.TrimSuffix(config.Host, request.CachePrefix) + strings.TrimSuffix(request.ShardPath(name, ""), request.ClusterPath(""))
+	return &Factory{config: config, http: f.http, sharded: true}
+}
+
+// Cluster returns the access to one logical cluster, by name or path.
+func (f *Factory) Cluster(path logicalcluster.Path) Scope {
+	return Scope{factory: f, segment: url.PathEscape(path.String())}
+}
+
+// Wildcard returns the access to all logical clusters of the server. Only LIST
+// and WATCH work there.
+func (f *Factory) Wildcard() Scope { return Scope{factory: f, segment: request.Wildcard} }
+
+// Host returns the URL of the server without a logical cluster.
+func (f *Factory) Host() string { return f.config.Host }
+
+// HTTPClient returns the shared HTTP client, credentials included.
+func (f *Factory) HTTPClient() *http.Client { return f.http }
+
+// CloseIdleConnections closes connections that no request uses.
+func (f *Factory) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(f.http.Transport) }
+
+// Scope is the access to one logical cluster, or to all of a server. It is a
+// small value; making clients from it costs a few microseconds, so there is no
+// need to keep clients by logical cluster.
+type Scope struct {
+	factory *Factory
+	segment string
+}
+
+// String returns the logical cluster as it stands in URLs, or "*".
+func (s Scope) String() string { return s.segment }
+
+// Config returns a client configuration for other libraries. They make their
+// own transport unless they are given HTTPClient of the factory.
+func (s Scope) Config() *rest.Config {
+	config := rest.CopyConfig(s.factory.config)
+	config.Host += request.ClusterPath(s.segment)
+	return config
+}
+
+// Dynamic returns a client for objects of any kind.
+func (s Scope) Dynamic() (dynamic.Interface, error) {
+	c, err := dynamic.NewForConfigAndClient(s.Config(), s.factory.http)
+	if err != nil {
+		return nil, s.clientError(err)
+	}
+	return c, nil
+}
+
+// Metadata returns a client for the metadata of objects of any kind.
+func (s Scope) Metadata() (metadata.Interface, error) {
+	c, err := metadata.NewForConfigAndClient(s.Config(), s.factory.http)
+	if err != nil {
+		return nil, s.clientError(err)
+	}
+	return c, nil
+}
+
+// Discovery returns a client for discovery, OpenAPI and the server's version.
+func (s Scope) Discovery() (discovery.DiscoveryInterface, error) {
+	c, err := discovery.NewDiscoveryClientForConfigAndClient(s.Config(), s.factory.http)
+	if err != nil {
+		return nil, s.clientError(err)
+	}
+	return c, nil
+}
+
+func (s Scope) clientError(err error) error {
+	return fmt.Errorf("cannot make a client for logical cluster %q: %w", s.segment, err)
+}

@@ -1,0 +1,102 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// Runner is an informer of any type.
+type Runner interface {
+	// Name returns the informer's name.
+	Name() string
+	// Run follows the resource until ctx is done.
+	Run(ctx context.Context) error
+	// HasSynced tells whether the complete state has been seen once.
+	HasSynced() bool
+	// WaitForSync waits until HasSynced.
+	WaitForSync(ctx context.Context) error
+}
+
+// Group runs informers together. The zero value is an empty group.
+type Group struct {
+	mu      sync.Mutex
+	runners []Runner
+	start   func(Runner)
+}
+
+// Add adds informers. Those added to a running group start at once; those
+// added after the group has stopped never start.
+func (g *Group) Add(runners ...Runner) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.runners = append(g.runners, runners...)
+	if g.start == nil {
+		return
+	}
+	for _, r := range runners {
+		g.start(r)
+	}
+}
+
+// Run runs all informers until ctx is done and all have ended. It fails, and
+// ends the others, if an informer cannot run.
+func (g *Group) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		wg   sync.WaitGroup
+		once sync.Once
+		fail error
+	)
+	g.mu.Lock()
+	if g.start != nil {
+		g.mu.Unlock()
+		return errors.New("the informer group has been run already: make a new one")
+	}
+	g.start = func(r Runner) {
+		wg.Go(func() {
+			if err := r.Run(ctx); err != nil {
+				once.Do(func() { fail = err })
+				cancel()
+			}
+		})
+	}
+	for _, r := range g.runners {
+		g.start(r)
+	}
+	g.mu.Unlock()
+
+	<-ctx.Done()
+	g.mu.Lock()
+	g.start = func(Runner) {}
+	g.mu.Unlock()
+	wg.Wait()
+	return fail
+}
+
+// HasSynced tells whether all informers have synced.
+func (g *Group) HasSynced() bool {
+	for _, r := range g.members() {
+		if !r.HasSynced() {
+			return false
+		}
+	}
+	return true
+}
+
+// WaitForSync waits until all informers have synced, and says which ones have
+// not and why when ctx ends first.
+func (g *Group) WaitForSync(ctx context.Context) error {
+	var errs []error
+	for _, r := range g.members() {
+		errs = append(errs, r.WaitForSync(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func (g *Group) members() []Runner {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]Runner(nil), g.runners...)
+}

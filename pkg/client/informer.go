@@ -1,0 +1,254 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/klog/v2"
+)
+
+// InformerOptions restrict and shape what an informer holds. The zero value
+// holds everything.
+type InformerOptions[T Object] struct {
+	// Namespace restricts a namespaced resource to one namespace.
+	Namespace string
+	// LabelSelector and FieldSelector restrict the objects.
+	LabelSelector, FieldSelector string
+	// ShardSelector restricts the objects to those whose hash lies in its
+	// ranges: shardRange(object.metadata.uid, '0x…', '0x…') || …
+	ShardSelector string
+	// Indexers are additional indexes, by name, for Informer.ByIndex.
+	Indexers map[string]IndexFunc[T]
+	// Transform changes each object before it is stored; it may keep less of
+	// it. It must not change name, namespace and annotation kcp.io/cluster.
+	Transform func(obj T) (T, error)
+	// KeepManagedFields keeps metadata.managedFields. They are dropped by
+	// default, since they often are half of an object, and a server takes an
+	// update without them as one that leaves them alone.
+	KeepManagedFields bool
+	// Name is the informer's name in logs; the resource and the logical
+	// cluster by default.
+	Name string
+	// DisableWatchList makes the informer list in pages instead of asking for
+	// the initial state on its watch. It does so by itself where the server
+	// does not support the latter.
+	DisableWatchList bool
+}
+
+// Handler is told about changes. Its functions run one at a time on the
+// goroutine of the informer, in the order of the events: they must return soon
+// (put a key into a queue) and must not wait for the informer. Any may be nil.
+type Handler[T Object] struct {
+	// OnAdd is called for a new object. initial is true for objects that
+	// existed before the informer had synced or the handler was added.
+	OnAdd func(obj T, initial bool)
+	// OnUpdate is called for a changed object. An object that was replaced by
+	// another one of the same name is a delete and an add instead.
+	OnUpdate func(old, obj T)
+	// OnDelete is called for an object that is gone. tombstone says that the
+	// deletion itself was missed, because the informer was disconnected: last
+	// is then the last state known, not the final one.
+	OnDelete func(last T, tombstone bool)
+}
+
+// KeyHandler returns a handler that calls f with the key of every object that
+// is added, changed or deleted.
+func (i *Informer[T]) KeyHandler(f func(Key)) Handler[T] {
+	return Handler[T]{
+		OnAdd:    func(obj T, _ bool) { f(i.KeyOf(obj)) },
+		OnUpdate: func(_, obj T) { f(i.KeyOf(obj)) },
+		OnDelete: func(last T, _ bool) { f(i.KeyOf(last)) },
+	}
+}
+
+// Informer keeps a copy of a resource's objects, of one logical cluster or of
+// all of a server, and tells handlers about changes. Make one with
+// Resource.Informer, NewMetadataInformer or NewDynamicInformer.
+type Informer[T Object] struct {
+	gvr     schema.GroupVersionResource
+	name    string
+	sharded bool
+	options InformerOptions[T]
+	source  listerWatcher
+	store   *store[T]
+
+	synced     chan struct{}
+	syncedOnce sync.Once
+
+	// mu orders events and the adding of handlers.
+	mu       sync.Mutex
+	handlers []*Handler[T]
+
+	state state
+}
+
+// listerWatcher is the client that an informer reads from.
+type listerWatcher struct {
+	list  func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error)
+	watch func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
+}
+
+func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source listerWatcher, options InformerOptions[T]) *Informer[T] {
+	name := options.Name
+	if name == "" {
+		name = gvr.GroupResource().String() + "@" + scope.String()
+	}
+	return &Informer[T]{
+		gvr:     gvr,
+		name:    name,
+		sharded: scope.factory.sharded,
+		options: options,
+		source:  source,
+		store:   newStore(options.Indexers),
+		synced:  make(chan struct{}),
+	}
+}
+
+// Name returns the informer's name.
+func (i *Informer[T]) Name() string { return i.name }
+
+// KeyOf returns the key under which the informer keeps obj.
+func (i *Informer[T]) KeyOf(obj T) Key {
+	key := KeyOf(obj)
+	if i.sharded {
+		key.Shard = obj.GetAnnotations()[ShardAnnotation]
+	}
+	return key
+}
+
+// HasSynced tells whether the informer has had the complete state once, and
+// all handlers have been told of it.
+func (i *Informer[T]) HasSynced() bool {
+	select {
+	case <-i.synced:
+		return true
+	default:
+		return false
+	}
+}
+
+// Synced returns a channel that is closed when HasSynced becomes true.
+func (i *Informer[T]) Synced() <-chan struct{} { return i.synced }
+
+// WaitForSync waits until the informer has synced. Its error says what has kept
+// the informer from it.
+func (i *Informer[T]) WaitForSync(ctx context.Context) error {
+	select {
+	case <-i.synced:
+		return nil
+	case <-ctx.Done():
+	}
+	if i.HasSynced() {
+		return nil
+	}
+	if err := i.LastError(); err != nil {
+		return fmt.Errorf("informer %s has not synced: %w", i.name, err)
+	}
+	return fmt.Errorf("informer %s has not synced: %w", i.name, context.Cause(ctx))
+}
+
+// AddEventHandler adds a handler, before or after the informer runs, and tells
+// it of all objects that are already there before it returns. The function it
+// returns removes the handler. Neither may be called from a handler.
+func (i *Informer[T]) AddEventHandler(h Handler[T]) (remove func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if h.OnAdd != nil {
+		for _, obj := range i.store.list() {
+			h.OnAdd(obj, true)
+		}
+	}
+	i.handlers = append(i.handlers, &h)
+	return func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.handlers = slices.DeleteFunc(slices.Clone(i.handlers), func(other *Handler[T]) bool { return other == &h })
+	}
+}
+
+// prepare applies the options to an object that the server sent.
+func (i *Informer[T]) prepare(obj T) (T, error) {
+	if !i.options.KeepManagedFields && len(obj.GetManagedFields()) > 0 {
+		obj.SetManagedFields(nil)
+	}
+	if i.options.Transform == nil {
+		return obj, nil
+	}
+	transformed, err := i.options.Transform(obj)
+	if err != nil {
+		return obj, fmt.Errorf("cannot transform %s: %w", i.KeyOf(obj), err)
+	}
+	return transformed, nil
+}
+
+// upsert stores obj and tells the handlers, unless nothing changed.
+func (i *Informer[T]) upsert(key Key, obj T) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	old, replaced := i.store.set(key, obj)
+	switch {
+	case !replaced:
+		i.notifyAdd(obj)
+	case old.GetUID() != obj.GetUID():
+		i.notifyDelete(old, true)
+		i.notifyAdd(obj)
+	case old.GetResourceVersion() != obj.GetResourceVersion() || obj.GetResourceVersion() == "":
+		for _, h := range i.handlers {
+			if h.OnUpdate != nil {
+				h.OnUpdate(old, obj)
+			}
+		}
+	}
+}
+
+// remove forgets the object under key. final is its last state where known;
+// otherwise the deletion was missed.
+func (i *Informer[T]) remove(key Key, final *T) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	old, removed := i.store.remove(key)
+	switch {
+	case !removed:
+	case final != nil:
+		i.notifyDelete(*final, false)
+	default:
+		i.notifyDelete(old, true)
+	}
+}
+
+// prune removes what is not in keep: the complete state of the server.
+func (i *Informer[T]) prune(keep map[Key]struct{}) {
+	for _, key := range i.store.keysExcept(keep) {
+		i.remove(key, nil)
+	}
+}
+
+func (i *Informer[T]) markSynced(ctx context.Context) {
+	i.syncedOnce.Do(func() {
+		close(i.synced)
+		klog.FromContext(ctx).V(2).Info("Informer synced", "informer", i.name, "objects", i.store.len())
+	})
+}
+
+func (i *Informer[T]) notifyAdd(obj T) {
+	initial := !i.HasSynced()
+	for _, h := range i.handlers {
+		if h.OnAdd != nil {
+			h.OnAdd(obj, initial)
+		}
+	}
+}
+
+func (i *Informer[T]) notifyDelete(last T, tombstone bool) {
+	for _, h := range i.handlers {
+		if h.OnDelete != nil {
+			h.OnDelete(last, tombstone)
+		}
+	}
+}

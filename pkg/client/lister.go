@@ -1,0 +1,115 @@
+package client
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Lister reads what an informer holds. Its answers are shared with everybody:
+// copy before changing.
+type Lister[T Object] struct {
+	informer *Informer[T]
+}
+
+// Lister returns the read access to the informer's objects.
+func (i *Informer[T]) Lister() Lister[T] { return Lister[T]{informer: i} }
+
+// Get returns the object with the given key, or a NotFound error.
+func (l Lister[T]) Get(key Key) (T, error) {
+	if obj, ok := l.informer.store.get(key); ok {
+		return obj, nil
+	}
+	var none T
+	return none, apierrors.NewNotFound(l.informer.gvr.GroupResource(), key.Name)
+}
+
+// List returns all objects that match, in no particular order. A nil selector
+// matches everything.
+func (l Lister[T]) List(selector labels.Selector) []T {
+	objs := l.informer.store.list()
+	if selector == nil || selector.Empty() {
+		return objs
+	}
+	return slices.DeleteFunc(objs, func(obj T) bool { return !selector.Matches(labels.Set(obj.GetLabels())) })
+}
+
+// Len returns the number of objects.
+func (l Lister[T]) Len() int { return l.informer.store.len() }
+
+// Clusters returns the names of the logical clusters that have objects.
+func (l Lister[T]) Clusters() []logicalcluster.Name { return l.informer.store.clusterNames() }
+
+// ByIndex returns the objects that the named index of InformerOptions holds
+// under value. It fails for an index that does not exist.
+func (l Lister[T]) ByIndex(index, value string) ([]T, error) {
+	return l.informer.store.byIndex(index, value)
+}
+
+// Cluster returns the read access to the objects of one logical cluster.
+func (l Lister[T]) Cluster(name logicalcluster.Name) ClusterLister[T] {
+	return ClusterLister[T]{informer: l.informer, cluster: name}
+}
+
+// ClusterLister reads the objects of one logical cluster. On a cache server
+// these are those of all shards.
+type ClusterLister[T Object] struct {
+	informer *Informer[T]
+	cluster  logicalcluster.Name
+}
+
+// Get returns an object, or a NotFound error. The namespace of a
+// cluster-scoped object is empty. Where several shards have the object, as
+// during a migration, the one of the first shard by name answers.
+func (l ClusterLister[T]) Get(namespace, name string) (T, error) {
+	if !l.informer.sharded {
+		return l.informer.Lister().Get(Key{Cluster: l.cluster, Namespace: namespace, Name: name})
+	}
+	var found T
+	var shard string
+	var ok bool
+	l.informer.store.inCluster(l.cluster, func(key local, obj T) {
+		if key.namespace == namespace && key.name == name && (!ok || key.shard < shard) {
+			found, shard, ok = obj, key.shard, true
+		}
+	})
+	if !ok {
+		return found, apierrors.NewNotFound(l.informer.gvr.GroupResource(), name)
+	}
+	return found, nil
+}
+
+// List returns the objects that match, ordered by namespace and name. A nil
+// selector matches everything.
+func (l ClusterLister[T]) List(selector labels.Selector) []T {
+	return l.list(func(_ local, obj T) bool {
+		return selector == nil || selector.Matches(labels.Set(obj.GetLabels()))
+	})
+}
+
+// ListNamespace is List in one namespace.
+func (l ClusterLister[T]) ListNamespace(namespace string, selector labels.Selector) []T {
+	return l.list(func(key local, obj T) bool {
+		return key.namespace == namespace && (selector == nil || selector.Matches(labels.Set(obj.GetLabels())))
+	})
+}
+
+func (l ClusterLister[T]) list(match func(local, T) bool) []T {
+	var objs []T
+	l.informer.store.inCluster(l.cluster, func(key local, obj T) {
+		if match(key, obj) {
+			objs = append(objs, obj)
+		}
+	})
+	slices.SortFunc(objs, func(a, b T) int {
+		return cmp.Or(
+			cmp.Compare(a.GetNamespace(), b.GetNamespace()),
+			cmp.Compare(a.GetName(), b.GetName()),
+			cmp.Compare(a.GetAnnotations()[ShardAnnotation], b.GetAnnotations()[ShardAnnotation]),
+		)
+	})
+	return objs
+}

@@ -1,0 +1,123 @@
+package client
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/gentype"
+	"k8s.io/client-go/rest"
+)
+
+// Object is what informers hold and clients return: a pointer to an API type.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// Resource is a resource with its Go types, from which typed clients and
+// informers are made. T and L are pointers to the kind and to its list.
+type Resource[T Object, L runtime.Object] struct {
+	schema.GroupVersionResource
+
+	newObject func() T
+	newList   func() L
+	protobuf  bool
+}
+
+// Client is a typed client of one resource in one logical cluster.
+type Client[T Object, L runtime.Object] = gentype.ClientWithList[T, L]
+
+type pointerTo[T any] interface {
+	*T
+	Object
+}
+
+type listPointerTo[T any] interface {
+	*T
+	runtime.Object
+}
+
+// DefineResource returns the resource named plural of a group and version
+// whose Go types Scheme holds. The kinds every logical cluster serves are
+// defined in this package already.
+func DefineResource[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.GroupVersion, plural string) Resource[PT, PL] {
+	return Resource[PT, PL]{
+		GroupVersionResource: gv.WithResource(plural),
+		newObject:            func() PT { return new(T) },
+		newList:              func() PL { return new(L) },
+	}
+}
+
+// builtin is DefineResource for a kind with a protobuf encoding, which custom
+// resources do not have.
+func builtin[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.GroupVersion, plural string) Resource[PT, PL] {
+	r := DefineResource[T, L, PT, PL](gv, plural)
+	r.protobuf = true
+	return r
+}
+
+// In returns the client of a cluster-scoped resource, or of a namespaced one
+// across all namespaces.
+func (r Resource[T, L]) In(scope Scope) *Client[T, L] { return r.InNamespace(scope, "") }
+
+// InNamespace returns the client of a namespaced resource in one namespace.
+func (r Resource[T, L]) InNamespace(scope Scope, namespace string) *Client[T, L] {
+	var options []gentype.Option[T]
+	if r.protobuf {
+		options = append(options, gentype.PrefersProtobuf[T]())
+	}
+	return gentype.NewClientWithList[T, L](r.Resource, r.restClient(scope), ParameterCodec, namespace, r.newObject, r.newList, options...)
+}
+
+// Informer returns an informer of the resource; run it with Informer.Run or in
+// a Group. An empty namespace in options means all.
+func (r Resource[T, L]) Informer(scope Scope, options InformerOptions[T]) *Informer[T] {
+	c := r.InNamespace(scope, options.Namespace)
+	list := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, opts) }
+	return newInformer(r.GroupVersionResource, scope, listerWatcher{list: list, watch: c.Watch}, options)
+}
+
+// NewMetadataInformer returns an informer of a resource's metadata. On a
+// wildcard it also works for resources whose schemas differ between logical
+// clusters.
+func NewMetadataInformer(scope Scope, gvr schema.GroupVersionResource, options InformerOptions[*metav1.PartialObjectMetadata]) (*Informer[*metav1.PartialObjectMetadata], error) {
+	clients, err := scope.Metadata()
+	if err != nil {
+		return nil, err
+	}
+	c := clients.Resource(gvr).Namespace(options.Namespace)
+	list := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, opts) }
+	return newInformer(gvr, scope, listerWatcher{list: list, watch: c.Watch}, options), nil
+}
+
+// NewDynamicInformer returns an informer of a resource without Go types.
+func NewDynamicInformer(scope Scope, gvr schema.GroupVersionResource, options InformerOptions[*unstructured.Unstructured]) (*Informer[*unstructured.Unstructured], error) {
+	clients, err := scope.Dynamic()
+	if err != nil {
+		return nil, err
+	}
+	c := clients.Resource(gvr).Namespace(options.Namespace)
+	list := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, opts) }
+	return newInformer(gvr, scope, listerWatcher{list: list, watch: c.Watch}, options), nil
+}
+
+// restClient makes a REST client for the resource's group and version. It
+// cannot fail: NewFactory has parsed the host, a Scope's segment is escaped, and
+// the rest is set here.
+func (r Resource[T, L]) restClient(scope Scope) rest.Interface {
+	config := scope.Config()
+	gv := r.GroupVersion()
+	config.GroupVersion = &gv
+	config.APIPath = "/apis"
+	if gv.Group == "" {
+		config.APIPath = "/api"
+	}
+	config.NegotiatedSerializer = Codecs.WithoutConversion()
+	c, err := rest.RESTClientForConfigAndClient(config, scope.factory.http)
+	utilruntime.Must(err)
+	return c
+}

@@ -1,0 +1,187 @@
+package client
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+)
+
+// IndexFunc returns the values under which an object is found in an index.
+type IndexFunc[T Object] func(obj T) []string
+
+// local is the part of a key below the logical cluster. Its strings are those
+// of the object, so that a store costs no text of its own.
+type local struct{ shard, namespace, name string }
+
+func (k Key) local() local { return local{shard: k.Shard, namespace: k.Namespace, name: k.Name} }
+
+func (l local) key(cluster logicalcluster.Name) Key {
+	return Key{Shard: l.shard, Cluster: cluster, Namespace: l.namespace, Name: l.name}
+}
+
+// store keeps the objects of an informer by logical cluster.
+type store[T Object] struct {
+	indexers map[string]IndexFunc[T]
+
+	mu       sync.RWMutex
+	clusters map[logicalcluster.Name]map[local]T
+	indices  map[string]map[string]map[Key]T
+	count    int
+}
+
+func newStore[T Object](indexers map[string]IndexFunc[T]) *store[T] {
+	s := &store[T]{indexers: indexers}
+	s.clear()
+	return s
+}
+
+func (s *store[T]) clear() {
+	s.clusters = map[logicalcluster.Name]map[local]T{}
+	s.indices = make(map[string]map[string]map[Key]T, len(s.indexers))
+	for name := range s.indexers {
+		s.indices[name] = map[string]map[Key]T{}
+	}
+	s.count = 0
+}
+
+func (s *store[T]) get(key Key) (T, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	obj, ok := s.clusters[key.Cluster][key.local()]
+	return obj, ok
+}
+
+// set stores obj and returns what it replaced.
+func (s *store[T]) set(key Key, obj T) (old T, replaced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	objects := s.clusters[key.Cluster]
+	if objects == nil {
+		objects = map[local]T{}
+		s.clusters[key.Cluster] = objects
+	}
+	old, replaced = objects[key.local()]
+	if replaced {
+		s.unindex(key, old)
+	} else {
+		s.count++
+	}
+	// Delete first: assigning to an existing key would keep the strings of
+	// the old object, and with them its whole decoded list, alive.
+	delete(objects, key.local())
+	objects[key.local()] = obj
+	s.index(key, obj)
+	return old, replaced
+}
+
+// remove returns what it removed.
+func (s *store[T]) remove(key Key) (old T, removed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	objects := s.clusters[key.Cluster]
+	old, removed = objects[key.local()]
+	if !removed {
+		return old, false
+	}
+	s.unindex(key, old)
+	delete(objects, key.local())
+	if len(objects) == 0 {
+		delete(s.clusters, key.Cluster)
+	}
+	s.count--
+	return old, true
+}
+
+func (s *store[T]) index(key Key, obj T) {
+	for name, f := range s.indexers {
+		index := s.indices[name]
+		for _, value := range f(obj) {
+			entries := index[value]
+			if entries == nil {
+				entries = map[Key]T{}
+				index[value] = entries
+			}
+			entries[key] = obj
+		}
+	}
+}
+
+func (s *store[T]) unindex(key Key, obj T) {
+	for name, f := range s.indexers {
+		index := s.indices[name]
+		for _, value := range f(obj) {
+			delete(index[value], key)
+			if len(index[value]) == 0 {
+				delete(index, value)
+			}
+		}
+	}
+}
+
+func (s *store[T]) len() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.count
+}
+
+func (s *store[T]) clusterNames() []logicalcluster.Name {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	names := make([]logicalcluster.Name, 0, len(s.clusters))
+	for name := range s.clusters {
+		names = append(names, name)
+	}
+	return names
+}
+
+func (s *store[T]) list() []T {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	objs := make([]T, 0, s.count)
+	for _, objects := range s.clusters {
+		for _, obj := range objects {
+			objs = append(objs, obj)
+		}
+	}
+	return objs
+}
+
+// inCluster calls visit for the objects of one logical cluster, under the lock.
+func (s *store[T]) inCluster(cluster logicalcluster.Name, visit func(local, T)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for l, obj := range s.clusters[cluster] {
+		visit(l, obj)
+	}
+}
+
+func (s *store[T]) byIndex(name, value string) ([]T, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	index, ok := s.indices[name]
+	if !ok {
+		return nil, fmt.Errorf("the informer has no index %q: add it to InformerOptions.Indexers", name)
+	}
+	objs := make([]T, 0, len(index[value]))
+	for _, obj := range index[value] {
+		objs = append(objs, obj)
+	}
+	return objs, nil
+}
+
+// keysExcept returns the keys of all objects that keep does not hold.
+func (s *store[T]) keysExcept(keep map[Key]struct{}) []Key {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var keys []Key
+	for cluster, objects := range s.clusters {
+		for l := range objects {
+			key := l.key(cluster)
+			if _, ok := keep[key]; !ok {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
+}
