@@ -59,8 +59,14 @@ func TestURLs(t *testing.T) {
 		"/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards": func(ctx context.Context) {
 			_, _ = client.Shards.In(factory.Shard("*").Wildcard()).List(ctx, metav1.ListOptions{})
 		},
-		"/clusters/a/../%?b/apis/core.kcp.io/v1alpha1/shards/x": func(ctx context.Context) {
+		"/clusters/a%2F%2E%2E%2F%25%3Fb/apis/core.kcp.io/v1alpha1/shards/x": func(ctx context.Context) {
 			_, _ = client.Shards.In(factory.Cluster(logicalcluster.NewPath("a/../%?b"))).Get(ctx, "x", metav1.GetOptions{})
+		},
+		"/clusters/%2A/api/v1/secrets": func(ctx context.Context) {
+			_, _ = client.Secrets.In(factory.Cluster(logicalcluster.NewPath("*"))).List(ctx, metav1.ListOptions{})
+		},
+		"/clusters/%2E%2E/api/v1/secrets": func(ctx context.Context) {
+			_, _ = client.Secrets.In(factory.Cluster(logicalcluster.NewPath(".."))).List(ctx, metav1.ListOptions{})
 		},
 		"/clusters/abc/apis/x.io/v1/things": func(ctx context.Context) {
 			c, err := factory.Cluster(logicalcluster.NewPath("abc")).Dynamic()

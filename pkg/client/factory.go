@@ -68,9 +68,16 @@ func (f *Factory) Shard(name string) *Factory {
 	return &Factory{config: config, http: f.http, sharded: true}
 }
 
-// Cluster returns the access to one logical cluster, by name or path.
+// Cluster returns the access to one logical cluster, by name or path. With a
+// path that is not valid, or the wildcard, every request fails: a path that came
+// from a user cannot reach anything but the logical cluster it names.
 func (f *Factory) Cluster(path logicalcluster.Path) Scope {
-	return Scope{factory: f, segment: url.PathEscape(path.String())}
+	segment := path.String()
+	if path == logicalcluster.Wildcard || !path.IsValid() {
+		// Twice, so that the server sees the escapes as a (malformed) name.
+		segment = url.PathEscape(strings.ReplaceAll(url.PathEscape(segment), ".", "%2E"))
+	}
+	return Scope{factory: f, segment: segment}
 }
 
 // Wildcard returns the access to all logical clusters of the server. Only LIST
