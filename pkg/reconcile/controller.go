@@ -31,6 +31,9 @@ type Result struct {
 	// RequeueAfter, if positive, is when the key is looked at again although
 	// nothing may have changed.
 	RequeueAfter time.Duration
+	// Backoff asks for another look after a wait that doubles each time, as
+	// after an error: for what takes its time and cannot be watched.
+	Backoff bool
 }
 
 // Queue is where sources put the keys that need a look. A key that waits
@@ -148,6 +151,8 @@ func (c *Controller[K]) next(ctx context.Context, worker int, queue workqueue.Ty
 	case err != nil:
 		failures.WithLabelValues(c.config.Name).Inc()
 		logger.Error(err, "Reconciling failed, trying again", "attempt", queue.NumRequeues(key)+1)
+		queue.AddRateLimited(key)
+	case result.Backoff:
 		queue.AddRateLimited(key)
 	default:
 		queue.Forget(key)

@@ -22,7 +22,7 @@ var (
 	}, []string{"controller"})
 )
 
-//nolint:gochecknoinits // metrics are registered once for the process, as component-base does it
+// Metrics are registered once for the process, as component-base does it.
 func init() {
 	legacyregistry.MustRegister(failures, panics)
 }
