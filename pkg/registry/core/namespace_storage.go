@@ -1,0 +1,185 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage"
+	storageerr "k8s.io/apiserver/pkg/storage/errors"
+	"k8s.io/apiserver/pkg/util/dryrun"
+)
+
+// namespaceVerbs is what namespaces take over from the generic store: every
+// verb but delete, which is different, and deletecollection, which is missing.
+type namespaceVerbs interface {
+	rest.Scoper
+	rest.Getter
+	rest.Lister
+	rest.CreaterUpdater
+	rest.Watcher
+	rest.ResetFieldsStrategy
+	rest.SingularNameProvider
+	rest.StorageVersionProvider
+	rest.StorageWithReadiness
+}
+
+// namespaceStorage serves namespaces. It differs from a generic store in how
+// it deletes: a namespace first becomes Terminating and goes away when the
+// finalizers of its spec are gone.
+type namespaceStorage struct {
+	namespaceVerbs
+	store *genericregistry.Store
+}
+
+var (
+	_ rest.GracefulDeleter    = &namespaceStorage{}
+	_ rest.ShortNamesProvider = &namespaceStorage{}
+)
+
+// newNamespaceStorage returns the storage of namespaces on a completed store.
+func newNamespaceStorage(store *genericregistry.Store) rest.Storage {
+	return &namespaceStorage{namespaceVerbs: store, store: store}
+}
+
+// ShortNames implements rest.ShortNamesProvider.
+func (s *namespaceStorage) ShortNames() []string { return namespaceShortNames }
+
+// Delete makes the namespace Terminating the first time. Later calls change
+// nothing until its spec has no finalizers, and then delete it.
+func (s *namespaceStorage) Delete(ctx context.Context, name string, validation rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	obj, err := s.store.Get(ctx, name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, false, err
+	}
+	namespace, err := asNamespace(obj)
+	if err != nil {
+		return nil, false, err
+	}
+	if options == nil {
+		options = metav1.NewDeleteOptions(0)
+	}
+	if err := pinToObject(options, namespace); err != nil {
+		return nil, false, err
+	}
+	switch {
+	case namespace.DeletionTimestamp.IsZero():
+		terminating, err := s.terminate(ctx, name, validation, options)
+		return terminating, false, err
+	case len(namespace.Spec.Finalizers) > 0:
+		return namespace, false, nil
+	default:
+		return s.store.Delete(ctx, name, validation, options)
+	}
+}
+
+// pinToObject makes sure that what is deleted is the namespace that was read,
+// and not another one that takes its name in between.
+func pinToObject(options *metav1.DeleteOptions, namespace *corev1.Namespace) error {
+	if options.Preconditions == nil {
+		options.Preconditions = &metav1.Preconditions{}
+	}
+	want := options.Preconditions
+	if want.UID == nil {
+		want.UID = &namespace.UID
+	}
+	if *want.UID != namespace.UID {
+		return preconditionFailed(namespace.Name, "UID", string(*want.UID), string(namespace.UID))
+	}
+	if want.ResourceVersion != nil && *want.ResourceVersion != namespace.ResourceVersion {
+		return preconditionFailed(namespace.Name, "ResourceVersion", *want.ResourceVersion, namespace.ResourceVersion)
+	}
+	return nil
+}
+
+func preconditionFailed(name, field, want, got string) error {
+	//nolint:staticcheck // kube-apiserver's text starts with a capital letter
+	return apierrors.NewConflict(corev1.Resource("namespaces"), name,
+		fmt.Errorf("Precondition failed: %s in precondition: %v, %s in object meta: %v", field, want, field, got))
+}
+
+// terminate sets the deletion timestamp and the phase.
+func (s *namespaceStorage) terminate(ctx context.Context, name string, validation rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
+	key, err := s.store.KeyFunc(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	update := func(existing runtime.Object) (runtime.Object, error) {
+		namespace, err := asNamespace(existing)
+		if err != nil {
+			return nil, err
+		}
+		if err := validation(ctx, namespace); err != nil {
+			return nil, err
+		}
+		if namespace.DeletionTimestamp.IsZero() {
+			now := metav1.Now()
+			namespace.DeletionTimestamp = &now
+		}
+		namespace.Status.Phase = corev1.NamespaceTerminating
+		if s.store.EnableGarbageCollection {
+			namespace.Finalizers = dependentsFinalizers(namespace.Finalizers, options)
+		}
+		return namespace, nil
+	}
+	out := s.store.NewFunc()
+	preconditions := storage.Preconditions{UID: options.Preconditions.UID, ResourceVersion: options.Preconditions.ResourceVersion}
+	err = s.store.Storage.GuaranteedUpdate(ctx, key, out, false, &preconditions,
+		storage.SimpleUpdate(update), dryrun.IsDryRun(options.DryRun), nil)
+	if err != nil {
+		return nil, interpret(err, name)
+	}
+	return out, nil
+}
+
+// interpret turns an error of the storage into one for clients.
+func interpret(err error, name string) error {
+	resource := corev1.Resource("namespaces")
+	err = storageerr.InterpretUpdateError(storageerr.InterpretGetError(err, resource, name), resource, name)
+	//nolint:errorlint // a wrapped status is not a status to the API machinery
+	if _, ok := err.(apierrors.APIStatus); !ok {
+		return apierrors.NewInternalError(err)
+	}
+	return err
+}
+
+// dependentsFinalizers returns the finalizers with those that tell the garbage
+// collector what to do with dependents: as the options say, or as they are.
+func dependentsFinalizers(current []string, options *metav1.DeleteOptions) []string {
+	orphan := slices.Contains(current, metav1.FinalizerOrphanDependents)
+	foreground := slices.Contains(current, metav1.FinalizerDeleteDependents)
+	//nolint:staticcheck // old clients still send the deprecated field
+	if options.OrphanDependents != nil {
+		orphan, foreground = *options.OrphanDependents, false
+	} else if options.PropagationPolicy != nil {
+		orphan = *options.PropagationPolicy == metav1.DeletePropagationOrphan
+		foreground = *options.PropagationPolicy == metav1.DeletePropagationForeground
+	}
+	var out []string
+	for _, name := range current {
+		if name != metav1.FinalizerOrphanDependents && name != metav1.FinalizerDeleteDependents {
+			out = append(out, name)
+		}
+	}
+	if orphan {
+		out = append(out, metav1.FinalizerOrphanDependents)
+	}
+	if foreground {
+		out = append(out, metav1.FinalizerDeleteDependents)
+	}
+	return out
+}
+
+func asNamespace(obj runtime.Object) (*corev1.Namespace, error) {
+	namespace, ok := obj.(*corev1.Namespace)
+	if !ok {
+		return nil, fmt.Errorf("expected a *v1.Namespace in the storage of namespaces, got %T", obj)
+	}
+	return namespace, nil
+}

@@ -1,0 +1,165 @@
+package core
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/registry/validate"
+)
+
+var secrets = &resource.Resource[*corev1.Secret]{
+	Name:       "secrets",
+	Singular:   "secret",
+	Kind:       "Secret",
+	Namespaced: true,
+	New:        func() *corev1.Secret { return &corev1.Secret{} },
+	NewList:    func() runtime.Object { return &corev1.SecretList{} },
+	Default:    defaultSecret,
+	Strategy: resource.Strategy[*corev1.Secret]{
+		PrepareForUpdate: func(_ context.Context, secret, old *corev1.Secret) {
+			if secret.Type == "" {
+				secret.Type = old.Type
+			}
+		},
+		Validate:            func(_ context.Context, secret *corev1.Secret) field.ErrorList { return validateSecret(secret) },
+		ValidateUpdate:      validateSecretUpdate,
+		Warnings:            secretWarnings,
+		UnconditionalUpdate: true,
+	},
+	Selectable: func(secret *corev1.Secret) fields.Set {
+		return fields.Set{"type": string(secret.Type)}
+	},
+	FieldLabels: []string{"type"},
+	Columns: []resource.Column[*corev1.Secret]{
+		resource.NameColumn[*corev1.Secret](),
+		{
+			Name:        "Type",
+			Description: corev1.Secret{}.SwaggerDoc()["type"],
+			Cell:        func(secret *corev1.Secret) any { return string(secret.Type) },
+		},
+		{
+			Name:        "Data",
+			Description: corev1.Secret{}.SwaggerDoc()["data"],
+			Cell:        func(secret *corev1.Secret) any { return int64(len(secret.Data)) },
+		},
+		resource.AgeColumn[*corev1.Secret](),
+	},
+}
+
+// defaultSecret sets the type and moves the write-only stringData into data.
+// It runs on decoding, before field managers see the object, so that nobody
+// ever owns or reads stringData.
+func defaultSecret(secret *corev1.Secret) {
+	if secret.Type == "" {
+		secret.Type = corev1.SecretTypeOpaque
+	}
+	if len(secret.StringData) > 0 {
+		// The map may be shared with the object this one was converted from.
+		data := make(map[string][]byte, len(secret.Data)+len(secret.StringData))
+		for key, value := range secret.Data {
+			data[key] = value
+		}
+		for key, value := range secret.StringData {
+			data[key] = []byte(value)
+		}
+		secret.Data = data
+	}
+	secret.StringData = nil
+}
+
+func validateSecret(secret *corev1.Secret) field.ErrorList {
+	errs := validate.ObjectMeta(&secret.ObjectMeta, true, apivalidation.NameIsDNSSubdomain)
+	data := field.NewPath("data")
+	size := 0
+	for key, value := range secret.Data {
+		errs = append(errs, validate.DataKey(key, data)...)
+		size += len(value)
+	}
+	if size > maxDataSize {
+		errs = append(errs, field.TooLong(data, "", maxDataSize))
+	}
+	return append(errs, validateSecretType(secret, data)...)
+}
+
+// validateSecretType checks what the well-known types promise to hold.
+func validateSecretType(secret *corev1.Secret, data *field.Path) field.ErrorList {
+	switch secret.Type {
+	case corev1.SecretTypeServiceAccountToken:
+		// The token and the account's uid may be added by a controller later.
+		if secret.Annotations[corev1.ServiceAccountNameKey] == "" {
+			path := field.NewPath("metadata", "annotations").Key(corev1.ServiceAccountNameKey)
+			return field.ErrorList{field.Required(path, "")}
+		}
+	case corev1.SecretTypeDockercfg:
+		return validateJSONKey(secret, data, corev1.DockerConfigKey)
+	case corev1.SecretTypeDockerConfigJson:
+		return validateJSONKey(secret, data, corev1.DockerConfigJsonKey)
+	case corev1.SecretTypeBasicAuth:
+		_, username := secret.Data[corev1.BasicAuthUsernameKey]
+		_, password := secret.Data[corev1.BasicAuthPasswordKey]
+		if !username && !password {
+			return field.ErrorList{
+				field.Required(data.Key(corev1.BasicAuthUsernameKey), ""),
+				field.Required(data.Key(corev1.BasicAuthPasswordKey), ""),
+			}
+		}
+	case corev1.SecretTypeSSHAuth:
+		if len(secret.Data[corev1.SSHAuthPrivateKey]) == 0 {
+			return field.ErrorList{field.Required(data.Key(corev1.SSHAuthPrivateKey), "")}
+		}
+	case corev1.SecretTypeTLS:
+		var errs field.ErrorList
+		for _, key := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey} {
+			if _, ok := secret.Data[key]; !ok {
+				errs = append(errs, field.Required(data.Key(key), ""))
+			}
+		}
+		return errs
+	default:
+		// Opaque, and types that are the user's own, promise nothing.
+	}
+	return nil
+}
+
+// validateJSONKey checks that the key is there and holds a JSON object.
+func validateJSONKey(secret *corev1.Secret, data *field.Path, key string) field.ErrorList {
+	value, ok := secret.Data[key]
+	if !ok {
+		return field.ErrorList{field.Required(data.Key(key), "")}
+	}
+	if err := json.Unmarshal(value, &map[string]any{}); err != nil {
+		return field.ErrorList{field.Invalid(data.Key(key), "<secret contents redacted>", err.Error())}
+	}
+	return nil
+}
+
+func validateSecretUpdate(_ context.Context, secret, old *corev1.Secret) field.ErrorList {
+	errs := validate.ObjectMetaUpdate(&secret.ObjectMeta, &old.ObjectMeta)
+	errs = append(errs, validate.Immutable(secret.Type, old.Type, field.NewPath("type"))...)
+	var changed []string
+	if !reflect.DeepEqual(secret.Data, old.Data) {
+		changed = append(changed, "data")
+	}
+	errs = append(errs, validate.Frozen(secret.Immutable, old.Immutable, changed...)...)
+	return append(errs, validateSecret(secret)...)
+}
+
+// secretWarnings tells about a TLS secret whose key does not fit.
+func secretWarnings(_ context.Context, secret *corev1.Secret) []string {
+	if secret.Type != corev1.SecretTypeTLS {
+		return nil
+	}
+	if _, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]); err != nil {
+		return []string{err.Error()}
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package registry
+
+import (
+	"fmt"
+
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/shardplane/shardplane/pkg/registry/resource"
+)
+
+// Install serves the built-in resources from the server, which must have its
+// OpenAPI configuration set from GetOpenAPIDefinitions of generated/openapi.
+// options says where they are stored; it must use StorageCodec. From then on
+// the server destroys the storages when it shuts down.
+func Install(server *genericapiserver.GenericAPIServer, options generic.RESTOptionsGetter) (err error) {
+	builder := &resource.Builder{Scheme: Scheme, RESTOptions: options}
+	storages, err := builder.Build(groups)
+	if err != nil {
+		return fmt.Errorf("building the built-in resources: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			builder.Destroy()
+		}
+	}()
+	named := make([]*genericapiserver.APIGroupInfo, 0, len(groups))
+	for i, group := range groups {
+		info := groupInfo(group, storages[i])
+		if group.GroupVersion.Group != "" {
+			named = append(named, info)
+			continue
+		}
+		if err := server.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, info); err != nil {
+			return fmt.Errorf("installing the core group: %w", err)
+		}
+	}
+	if err := server.InstallAPIGroups(named...); err != nil {
+		return fmt.Errorf("installing the built-in API groups: %w", err)
+	}
+	return nil
+}
+
+// groupInfo is what the server needs to know of a group.
+func groupInfo(group resource.Group, storages map[string]rest.Storage) *genericapiserver.APIGroupInfo {
+	info := genericapiserver.NewDefaultAPIGroupInfo(group.GroupVersion.Group, Scheme, ParameterCodec, Codecs)
+	info.VersionedResourcesStorageMap[group.GroupVersion.Version] = storages
+	return &info
+}

@@ -1,0 +1,48 @@
+package resource
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+const (
+	nameField      = "metadata.name"
+	namespaceField = "metadata.namespace"
+)
+
+// attrs returns an object's labels and selectable fields.
+func (r *Resource[T]) attrs(obj runtime.Object) (labels.Set, fields.Set, error) {
+	typed, ok := obj.(T)
+	if !ok {
+		return nil, nil, fmt.Errorf("unexpected type %T in the storage of %s", obj, r.Name)
+	}
+	var set fields.Set
+	if r.Selectable != nil {
+		set = r.Selectable(typed)
+	} else {
+		set = make(fields.Set, 2)
+	}
+	set[nameField] = typed.GetName()
+	if r.Namespaced {
+		set[namespaceField] = typed.GetNamespace()
+	}
+	return typed.GetLabels(), set, nil
+}
+
+// predicate returns the matcher of label and field selectors.
+func (r *Resource[T]) predicate(label labels.Selector, field fields.Selector) storage.SelectionPredicate {
+	return storage.SelectionPredicate{Label: label, Field: field, GetAttrs: r.attrs}
+}
+
+// eachItem calls visit with every item of a list.
+func eachItem(list runtime.Object, visit func(runtime.Object)) error {
+	return meta.EachListItem(list, func(obj runtime.Object) error {
+		visit(obj)
+		return nil
+	})
+}

@@ -1,0 +1,143 @@
+package resource
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// storage builds the store of the resource and the storages around it.
+func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]rest.Storage, error) {
+	store := r.newStore(b.Scheme, gv, b.versions(r))
+	if r.Customize != nil {
+		r.Customize(store)
+	}
+	if err := store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: b.RESTOptions, AttrFunc: r.attrs}); err != nil {
+		return nil, fmt.Errorf("building the storage of %s: %w", r.groupResource(gv.Group), err)
+	}
+	store.StorageVersioner = gv
+
+	out := map[string]rest.Storage{r.Name: r.mainStorage(store)}
+	for _, sub := range r.Subresources {
+		out[r.Name+"/"+sub.Name] = r.subresourceStorage(b, store, sub)
+	}
+	if r.Extra != nil {
+		for name, storage := range r.Extra(store) {
+			out[r.Name+"/"+name] = storage
+		}
+	}
+	return out, nil
+}
+
+// newStore returns the incomplete store; versions are the API versions that
+// show the resource.
+func (r *Resource[T]) newStore(typer runtime.ObjectTyper, gv schema.GroupVersion, versions []string) *genericregistry.Store {
+	s := newStrategy(typer, r.Namespaced, r.Strategy, versions...)
+	store := &genericregistry.Store{
+		NewFunc:                   func() runtime.Object { return r.New() },
+		NewListFunc:               r.NewList,
+		DefaultQualifiedResource:  r.groupResource(gv.Group),
+		SingularQualifiedResource: schema.GroupResource{Group: gv.Group, Resource: r.Singular},
+		PredicateFunc:             r.predicate,
+		CreateStrategy:            s,
+		UpdateStrategy:            s,
+		DeleteStrategy:            s,
+		ResetFieldsStrategy:       s,
+		TableConvertor:            newTable(r.groupResource(gv.Group), r.Columns),
+	}
+	if r.TTL > 0 {
+		seconds := uint64(r.TTL.Seconds())
+		store.TTLFunc = func(runtime.Object, uint64, bool) (uint64, error) { return seconds, nil }
+	}
+	return store
+}
+
+// mainStorage returns what serves the resource itself.
+func (r *Resource[T]) mainStorage(store *genericregistry.Store) rest.Storage {
+	if r.Wrap != nil {
+		return r.Wrap(store)
+	}
+	main := &Storage{Store: store, shortNames: r.ShortNames}
+	if len(r.Categories) == 0 {
+		return main
+	}
+	return &categorizedStorage{Storage: main, categories: r.Categories}
+}
+
+// Storage is a store with short names. It serves every generic verb.
+type Storage struct {
+	*genericregistry.Store
+	shortNames []string
+}
+
+// ShortNames implements rest.ShortNamesProvider.
+func (s *Storage) ShortNames() []string { return s.shortNames }
+
+// categorizedStorage is a Storage that belongs to categories.
+type categorizedStorage struct {
+	*Storage
+	categories []string
+}
+
+// Categories implements rest.CategoriesProvider.
+func (s *categorizedStorage) Categories() []string { return s.categories }
+
+// subresourceStorage returns what serves a view of the object.
+func (r *Resource[T]) subresourceStorage(b *Builder, store *genericregistry.Store, sub Subresource[T]) rest.Storage {
+	s := newStrategy(b.Scheme, r.Namespaced, sub.Strategy, b.versions(r)...)
+	copied := *store
+	copied.UpdateStrategy = s
+	copied.ResetFieldsStrategy = s
+	update := updateStorage{store: &copied}
+	if sub.WriteOnly {
+		return &update
+	}
+	return &getUpdateStorage{updateStorage: update}
+}
+
+// updateStorage serves PUT of a subresource.
+type updateStorage struct{ store *genericregistry.Store }
+
+var (
+	_ rest.Updater             = &updateStorage{}
+	_ rest.ResetFieldsStrategy = &updateStorage{}
+	_ rest.Patcher             = &getUpdateStorage{}
+	_ rest.TableConvertor      = &getUpdateStorage{}
+)
+
+// New implements rest.Storage.
+func (s *updateStorage) New() runtime.Object { return s.store.New() }
+
+// Destroy does nothing: the resource owns the store, which is destroyed once.
+func (s *updateStorage) Destroy() {}
+
+// Update changes the part of the object that the subresource shows. It never
+// creates one.
+func (s *updateStorage) Update(ctx context.Context, name string, objInfo rest.UpdatedObjectInfo, createValidation rest.ValidateObjectFunc, updateValidation rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	return s.store.Update(ctx, name, objInfo, createValidation, updateValidation, false, options)
+}
+
+// GetResetFields implements rest.ResetFieldsStrategy.
+func (s *updateStorage) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return s.store.GetResetFields()
+}
+
+// getUpdateStorage serves GET, PUT and PATCH of a subresource.
+type getUpdateStorage struct{ updateStorage }
+
+// Get returns the whole object.
+func (s *getUpdateStorage) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+	return s.store.Get(ctx, name, options)
+}
+
+// ConvertToTable prints the object as the resource does.
+func (s *getUpdateStorage) ConvertToTable(ctx context.Context, object, tableOptions runtime.Object) (*metav1.Table, error) {
+	return s.store.ConvertToTable(ctx, object, tableOptions)
+}

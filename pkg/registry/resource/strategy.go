@@ -1,0 +1,105 @@
+package resource
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage/names"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// strategy adapts a Strategy to the interfaces of the generic registry.
+type strategy[T Object] struct {
+	runtime.ObjectTyper
+	names.NameGenerator
+
+	namespaced  bool
+	do          Strategy[T]
+	resetFields map[fieldpath.APIVersion]*fieldpath.Set
+}
+
+var (
+	_ rest.RESTCreateUpdateStrategy        = strategy[Object]{}
+	_ rest.RESTDeleteStrategy              = strategy[Object]{}
+	_ rest.GarbageCollectionDeleteStrategy = strategy[Object]{}
+	_ rest.ResetFieldsStrategy             = strategy[Object]{}
+)
+
+// newStrategy returns the adapter; versions are the API versions in which
+// field managers may name the reset fields.
+func newStrategy[T Object](typer runtime.ObjectTyper, namespaced bool, do Strategy[T], versions ...string) strategy[T] {
+	s := strategy[T]{ObjectTyper: typer, NameGenerator: names.SimpleNameGenerator, namespaced: namespaced, do: do}
+	if len(do.ResetFields) == 0 {
+		return s
+	}
+	set := fieldpath.NewSet()
+	for _, path := range do.ResetFields {
+		parts := make([]any, 0, len(path))
+		for _, name := range path {
+			parts = append(parts, name)
+		}
+		set.Insert(fieldpath.MakePathOrDie(parts...))
+	}
+	s.resetFields = make(map[fieldpath.APIVersion]*fieldpath.Set, len(versions))
+	for _, version := range versions {
+		s.resetFields[fieldpath.APIVersion(version)] = set
+	}
+	return s
+}
+
+func (s strategy[T]) NamespaceScoped() bool { return s.namespaced }
+
+func (s strategy[T]) AllowCreateOnUpdate(context.Context) bool { return s.do.CreateOnUpdate }
+
+func (s strategy[T]) AllowUnconditionalUpdate(context.Context) bool { return s.do.UnconditionalUpdate }
+
+func (s strategy[T]) DefaultGarbageCollectionPolicy(context.Context) rest.GarbageCollectionPolicy {
+	return s.do.GarbageCollection
+}
+
+func (s strategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set { return s.resetFields }
+
+func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	if s.do.PrepareForCreate != nil {
+		s.do.PrepareForCreate(ctx, obj.(T))
+	}
+}
+
+func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	if s.do.PrepareForUpdate != nil {
+		s.do.PrepareForUpdate(ctx, obj.(T), old.(T))
+	}
+}
+
+func (s strategy[T]) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	if s.do.Validate == nil {
+		return nil
+	}
+	return s.do.Validate(ctx, obj.(T))
+}
+
+func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	if s.do.ValidateUpdate == nil {
+		return nil
+	}
+	return s.do.ValidateUpdate(ctx, obj.(T), old.(T))
+}
+
+func (s strategy[T]) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
+	if s.do.Warnings == nil {
+		return nil
+	}
+	return s.do.Warnings(ctx, obj.(T))
+}
+
+func (s strategy[T]) WarningsOnUpdate(ctx context.Context, obj, _ runtime.Object) []string {
+	return s.WarningsOnCreate(ctx, obj)
+}
+
+func (s strategy[T]) Canonicalize(obj runtime.Object) {
+	if s.do.Canonicalize != nil {
+		s.do.Canonicalize(obj.(T))
+	}
+}

@@ -1,0 +1,75 @@
+package registry
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+
+	"github.com/shardplane/shardplane/pkg/registry/coordination"
+	"github.com/shardplane/shardplane/pkg/registry/core"
+	"github.com/shardplane/shardplane/pkg/registry/events"
+	"github.com/shardplane/shardplane/pkg/registry/resource"
+)
+
+var (
+	// Scheme knows the types of all built-in resources.
+	Scheme = runtime.NewScheme()
+	// Codecs encodes and decodes them.
+	Codecs = serializer.NewCodecFactory(Scheme)
+	// ParameterCodec decodes query parameters.
+	ParameterCodec = runtime.NewParameterCodec(Scheme)
+)
+
+// groups lists the API groups in the order in which they are built; the core
+// group comes first because others show its resources.
+var groups = []resource.Group{
+	core.Group(events.Core()),
+	events.Group(),
+	coordination.Group(),
+}
+
+func init() {
+	utilruntime.Must(addToScheme(Scheme))
+}
+
+// addToScheme registers the built-in groups and the kinds that every API
+// server needs: options, Status, and the documents of discovery.
+func addToScheme(scheme *runtime.Scheme) error {
+	for _, group := range groups {
+		if err := group.Register(scheme); err != nil {
+			return err
+		}
+	}
+	scheme.AddUnversionedTypes(schema.GroupVersion{Version: "v1"},
+		&metav1.Status{},
+		&metav1.APIVersions{},
+		&metav1.APIGroupList{},
+		&metav1.APIGroup{},
+		&metav1.APIResourceList{},
+	)
+	return nil
+}
+
+// StorageCodec returns the codec with which objects of a built-in resource are
+// stored: protobuf in the version that is served.
+func StorageCodec(resource schema.GroupResource) (runtime.Codec, error) {
+	versions := Scheme.PrioritizedVersionsForGroup(resource.Group)
+	if len(versions) == 0 {
+		return nil, fmt.Errorf("no storage codec for %s: its group is not built in", resource)
+	}
+	codec, _, err := serverstorage.NewStorageCodec(serverstorage.StorageCodecConfig{
+		StorageMediaType:  runtime.ContentTypeProtobuf,
+		StorageSerializer: Codecs,
+		StorageVersion:    versions[0],
+		MemoryVersion:     schema.GroupVersion{Group: resource.Group, Version: runtime.APIVersionInternal},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making the storage codec for %s: %w", resource, err)
+	}
+	return codec, nil
+}
