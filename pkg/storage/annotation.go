@@ -1,0 +1,98 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// ShardAnnotation names the shard that an object in the cache server is of.
+const ShardAnnotation = "kcp.io/shard"
+
+// Annotate sets the annotations kcp.io/cluster and, on the cache server,
+// kcp.io/shard of obj to those of the request. The storage does so for each
+// write; who answers a write without the storage, as dry-run does, calls it.
+func Annotate(ctx context.Context, obj runtime.Object) error {
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return err
+	}
+	shard, _ := request.ShardFrom(ctx)
+	return annotate(obj, tenant{shard: shard.Name, cluster: cluster})
+}
+
+func annotate(obj runtime.Object, t tenant) error {
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return fmt.Errorf("cannot annotate an object with its logical cluster: %w", err)
+	}
+	annotations := object.GetAnnotations()
+	if annotations[logicalcluster.AnnotationKey] == string(t.cluster) && (t.shard == "" || annotations[ShardAnnotation] == t.shard) {
+		return nil
+	}
+	// A copy, for the map may be shared with an object in the watch cache.
+	changed := make(map[string]string, len(annotations)+2)
+	maps.Copy(changed, annotations)
+	changed[logicalcluster.AnnotationKey] = string(t.cluster)
+	if t.shard != "" {
+		changed[ShardAnnotation] = t.shard
+	}
+	object.SetAnnotations(changed)
+	return nil
+}
+
+// tenantOf returns the tenant that an object is annotated with. ok is false
+// where the annotations are missing or could not be a key.
+func tenantOf(obj runtime.Object, sharded bool) (t tenant, ok bool) {
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return tenant{}, false
+	}
+	annotations := object.GetAnnotations()
+	t.cluster = logicalcluster.Name(annotations[logicalcluster.AnnotationKey])
+	if !validCluster(string(t.cluster)) {
+		return tenant{}, false
+	}
+	if sharded {
+		t.shard = annotations[ShardAnnotation]
+		return t, validName(t.shard)
+	}
+	return t, true
+}
+
+// AnnotateDryRun makes the store annotate objects in dry-run requests, which
+// it answers without its storage. Call it before the store serves; hooks that
+// the store has stay.
+func AnnotateDryRun(store *genericregistry.Store) {
+	beginCreate, beginUpdate := store.BeginCreate, store.BeginUpdate
+	store.BeginCreate = func(ctx context.Context, obj runtime.Object, options *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
+		if len(options.DryRun) > 0 {
+			if err := Annotate(ctx, obj); err != nil {
+				return nil, err
+			}
+		}
+		if beginCreate == nil {
+			return func(context.Context, bool) {}, nil
+		}
+		return beginCreate(ctx, obj, options)
+	}
+	store.BeginUpdate = func(ctx context.Context, obj, old runtime.Object, options *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
+		if len(options.DryRun) > 0 {
+			if err := Annotate(ctx, obj); err != nil {
+				return nil, err
+			}
+		}
+		if beginUpdate == nil {
+			return func(context.Context, bool) {}, nil
+		}
+		return beginUpdate(ctx, obj, old, options)
+	}
+}

@@ -1,0 +1,224 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/etcd3"
+	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// DefaultPrefix is the prefix of all keys of a backend.
+	DefaultPrefix = "/shardplane"
+
+	// defaultReadyWait is how long a request waits for a watch cache that is
+	// still being filled.
+	defaultReadyWait = 5 * time.Second
+
+	// countPeriod is how often the number of a resource's objects is measured.
+	countPeriod = time.Minute
+)
+
+// BackendConfig says how a process stores its resources.
+type BackendConfig struct {
+	// Client is the one etcd client, which the backend shares and does not
+	// close.
+	Client *kubernetes.Client
+	// Prefix starts all keys; DefaultPrefix if empty.
+	Prefix string
+	// CompactionInterval is how often history that is older than the interval
+	// is removed. 0 means never: for tests, or where another process does so.
+	CompactionInterval time.Duration
+	// ShardSegment puts the request's shard before the logical cluster in keys:
+	// for the cache server. Without it, requests with a shard fail.
+	ShardSegment bool
+	// Uncached are the resources that have no watch cache; events, if nil.
+	Uncached sets.Set[schema.GroupResource]
+	// Transformer encrypts what is stored; nil stores it as it is.
+	Transformer value.Transformer
+	// EnableGarbageCollection lets deletion orphan or wait for dependents. It
+	// takes a garbage collector that removes the finalizers.
+	EnableGarbageCollection bool
+	// ReadyWait is how long a request waits for a watch cache that is being
+	// filled, before it is told to retry; 5 s if 0.
+	ReadyWait time.Duration
+}
+
+// stopper is etcd3's compactor, whose type is not exported.
+type stopper interface {
+	etcd3.Compactor
+	Stop()
+}
+
+// Backend stores the resources of a process in one etcd.
+type Backend struct {
+	cfg       BackendConfig
+	compactor stopper
+
+	mu       sync.Mutex
+	closed   bool
+	nextID   int
+	storages map[int]func()
+}
+
+// NewBackend returns a backend on the shared client of cfg.
+func NewBackend(cfg BackendConfig) (*Backend, error) {
+	if cfg.Client == nil {
+		return nil, errors.New("a storage backend needs an etcd client")
+	}
+	if cfg.CompactionInterval < 0 {
+		return nil, fmt.Errorf("the compaction interval must not be negative, got %s", cfg.CompactionInterval)
+	}
+	if cfg.Prefix == "" {
+		cfg.Prefix = DefaultPrefix
+	}
+	if cfg.ReadyWait == 0 {
+		cfg.ReadyWait = defaultReadyWait
+	}
+	if cfg.Uncached == nil {
+		cfg.Uncached = sets.New(
+			schema.GroupResource{Resource: "events"},
+			schema.GroupResource{Group: "events.k8s.io", Resource: "events"})
+	}
+	checkFeatures(cfg.Client)
+	return &Backend{
+		cfg:       cfg,
+		compactor: etcd3.NewCompactor(cfg.Client.Client, cfg.CompactionInterval, clock.RealClock{}, nil),
+		storages:  map[int]func(){},
+	}, nil
+}
+
+// RESTOptionsGetter returns the options for registries. codecFor gives the
+// codec that a resource is stored with.
+func (b *Backend) RESTOptionsGetter(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter {
+	return restOptionsGetter{backend: b, codecFor: codecFor}
+}
+
+type restOptionsGetter struct {
+	backend  *Backend
+	codecFor func(schema.GroupResource) (runtime.Codec, error)
+}
+
+// GetRESTOptions implements generic.RESTOptionsGetter.
+func (g restOptionsGetter) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+	codec, err := g.codecFor(resource)
+	if err != nil {
+		return generic.RESTOptions{}, fmt.Errorf("codec for %s: %w", resource, err)
+	}
+	return generic.RESTOptions{
+		StorageConfig:           g.backend.storageConfig(resource, codec),
+		Decorator:               g.backend.Decorator,
+		EnableGarbageCollection: g.backend.cfg.EnableGarbageCollection,
+		DeleteCollectionWorkers: 1,
+		ResourcePrefix:          ResourcePrefix(resource),
+		CountMetricPollPeriod:   countPeriod,
+	}, nil
+}
+
+func (b *Backend) storageConfig(resource schema.GroupResource, codec runtime.Codec) *storagebackend.ConfigForResource {
+	cfg := storagebackend.NewDefaultConfig(b.cfg.Prefix, codec)
+	cfg.CompactionInterval = b.cfg.CompactionInterval
+	cfg.CountMetricPollPeriod = countPeriod
+	cfg.Transformer = b.cfg.Transformer
+	return cfg.ForResource(resource)
+}
+
+// Decorator is the generic.StorageDecorator of the backend: it opens the
+// storage of one resource, for all logical clusters. The trigger and indexers
+// of the registry are not used: the watch cache takes one index function, and
+// it is that of the logical cluster; and lists by cluster prefix are cheap.
+func (b *Backend) Decorator(
+	config *storagebackend.ConfigForResource,
+	resourcePrefix string,
+	keyFunc func(obj runtime.Object) (string, error),
+	newFunc func() runtime.Object,
+	newListFunc func() runtime.Object,
+	getAttrs storage.AttrFunc,
+	_ storage.IndexerFuncs,
+	_ *cache.Indexers,
+) (storage.Interface, factory.DestroyFunc, error) {
+	s, destroy, err := b.open(resource{
+		config:         config,
+		resourcePrefix: resourcePrefix,
+		keyFunc:        keyFunc,
+		newFunc:        newFunc,
+		newListFunc:    newListFunc,
+		getAttrs:       getAttrs,
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
+	}
+	destroy, err = b.track(destroy)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, destroy, nil
+}
+
+// track has destroy called by Close, unless it was called before.
+func (b *Backend) track(destroy func()) (func(), error) {
+	destroy = sync.OnceFunc(destroy)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		destroy()
+		return nil, errors.New("the storage backend is closed")
+	}
+	id := b.nextID
+	b.nextID++
+	b.storages[id] = destroy
+	return func() {
+		b.mu.Lock()
+		delete(b.storages, id)
+		b.mu.Unlock()
+		destroy()
+	}, nil
+}
+
+// Ready says whether etcd answers and supports what the watch caches need.
+func (b *Backend) Ready(ctx context.Context) error {
+	if err := b.Health(ctx); err != nil {
+		return err
+	}
+	if !etcdfeature.DefaultFeatureSupportChecker.Supports(storage.RequestWatchProgress) {
+		return errors.New("etcd does not support progress notifications, or was not asked yet: it must be v3.5.13 or newer")
+	}
+	return nil
+}
+
+// Health says whether etcd answers.
+func (b *Backend) Health(ctx context.Context) error {
+	if _, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+"/health"); err != nil {
+		return fmt.Errorf("etcd does not answer: %w", err)
+	}
+	return nil
+}
+
+// Close closes what is left of the storages, and the compactor. The etcd
+// client stays open.
+func (b *Backend) Close() {
+	b.mu.Lock()
+	b.closed = true
+	storages := b.storages
+	b.storages = map[int]func(){}
+	b.mu.Unlock()
+	for _, destroy := range storages {
+		destroy()
+	}
+	b.compactor.Stop()
+}

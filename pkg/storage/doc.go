@@ -1,0 +1,16 @@
+// Package storage makes any Kubernetes registry multi-tenant: it is the
+// generic.RESTOptionsGetter whose storage takes the logical cluster of a
+// request from its context and works below that cluster's own key prefix.
+//
+//	registry        keys without a tenant: /core/configmaps/<namespace>/<name>
+//	   │
+//	tenantStorage   key prefix, annotation, wildcard, continue tokens, dispatch index
+//	   │
+//	CacheDelegator  the upstream watch cache, one for all logical clusters;
+//	   │            left out for resources such as events
+//	belowCache      what the watch cache must not use of etcd3
+//	   │
+//	etcd3           the upstream store on the shared client
+//
+// See docs/storage.md for the key layout and for why each piece is there.
+package storage

@@ -1,0 +1,161 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const (
+	// systemPrefix starts the names of logical clusters that no user creates.
+	systemPrefix = "system:"
+
+	// nowhere is the key segment of objects without a logical cluster in the
+	// watch cache. It can never be a name, so that only wildcard readers see
+	// such objects.
+	nowhere = "~"
+
+	// coreGroup stands for the empty API group in keys.
+	coreGroup = "core"
+
+	maxSegmentLength = 63
+)
+
+// ResourcePrefix returns the key prefix of a resource, without the prefix of
+// the backend: /<group>/<resource>, where the core group is called "core".
+func ResourcePrefix(resource schema.GroupResource) string {
+	group := resource.Group
+	if group == "" {
+		group = coreGroup
+	}
+	return "/" + group + "/" + resource.Resource
+}
+
+// tenant is whose objects a request is for. An empty field stands for all.
+type tenant struct {
+	shard   string
+	cluster logicalcluster.Name
+}
+
+// tenantFrom returns the tenant of a request. sharded says whether keys have a
+// shard segment, in which case the request must say which shard.
+func tenantFrom(ctx context.Context, sharded bool) (tenant, error) {
+	cluster, ok := request.ClusterFrom(ctx)
+	if !ok {
+		return tenant{}, apierrors.NewBadRequest(request.ErrNoCluster.Error())
+	}
+	if !cluster.Wildcard && !validCluster(string(cluster.Name)) {
+		return tenant{}, apierrors.NewBadRequest(fmt.Sprintf("invalid name of a logical cluster: %q", cluster.Name))
+	}
+	t := tenant{cluster: cluster.Name}
+	shard, ok := request.ShardFrom(ctx)
+	switch {
+	case ok && !sharded:
+		return tenant{}, apierrors.NewInternalError(errors.New("the request names a shard, but this backend has no shard segment in its keys"))
+	case !ok && sharded:
+		return tenant{}, apierrors.NewBadRequest("no shard in the request: use a URL of the form /shards/<name>/clusters/<name>/…")
+	case ok && !shard.Wildcard && !validName(shard.Name):
+		return tenant{}, apierrors.NewBadRequest(fmt.Sprintf("invalid name of a shard: %q", shard.Name))
+	case ok:
+		t.shard = shard.Name
+	}
+	return t, nil
+}
+
+// validCluster says whether s is fit to be the key segment of a logical
+// cluster. logicalcluster.Name.IsValid does not do: it takes anything that
+// starts with "system:", slashes and dots included.
+func validCluster(s string) bool {
+	return validName(strings.TrimPrefix(s, systemPrefix))
+}
+
+// validName says whether s consists of lower-case letters, digits and inner
+// hyphens.
+func validName(s string) bool {
+	if s == "" || len(s) > maxSegmentLength || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// keyspace maps the keys that the registry of one resource makes to keys with
+// a tenant.
+type keyspace struct {
+	// root is the resource's prefix, with a slash at its end.
+	root string
+	// sharded says whether a shard segment comes before the cluster.
+	sharded bool
+}
+
+func newKeyspace(resourcePrefix string, sharded bool) (keyspace, error) {
+	root := strings.TrimSuffix(resourcePrefix, "/") + "/"
+	if !strings.HasPrefix(root, "/") || root == "/" {
+		return keyspace{}, fmt.Errorf("invalid resource prefix %q: it must start with a slash and not be empty", resourcePrefix)
+	}
+	return keyspace{root: root, sharded: sharded}, nil
+}
+
+// prefix returns the prefix of all objects of t, with a slash at its end.
+// Where t is for all shards but one cluster, it is that of all objects.
+func (k keyspace) prefix(t tenant) string {
+	switch {
+	case !k.sharded && t.cluster == "", k.sharded && t.shard == "":
+		return k.root
+	case !k.sharded:
+		return k.root + string(t.cluster) + "/"
+	case t.cluster == "":
+		return k.root + t.shard + "/"
+	default:
+		return k.root + t.shard + "/" + string(t.cluster) + "/"
+	}
+}
+
+// single says whether t is exactly one tenant.
+func (k keyspace) single(t tenant) bool {
+	return t.cluster != "" && (t.shard != "" || !k.sharded)
+}
+
+// relative returns what follows the resource's prefix in a key of the
+// registry: "", "<namespace>", "<name>" or "<namespace>/<name>". A segment
+// that could lead elsewhere is an error.
+func (k keyspace) relative(key string) (string, error) {
+	if key+"/" == k.root || key == k.root {
+		return "", nil
+	}
+	rest, ok := strings.CutPrefix(key, k.root)
+	if !ok {
+		return "", apierrors.NewInternalError(fmt.Errorf("the key %q is outside of %q", key, k.root))
+	}
+	rest = strings.TrimSuffix(rest, "/")
+	for segment := range strings.SplitSeq(rest, "/") {
+		if segment == "" || segment == "." || segment == ".." {
+			return "", apierrors.NewBadRequest(fmt.Sprintf("invalid key %q: a namespace or name must not be empty, \".\" or \"..\"", rest))
+		}
+	}
+	return rest, nil
+}
+
+// object returns the key of one object of t.
+func (k keyspace) object(t tenant, key string) (string, error) {
+	rest, err := k.relative(key)
+	if err != nil {
+		return "", err
+	}
+	if rest == "" {
+		return "", apierrors.NewBadRequest("invalid key: no name")
+	}
+	return k.prefix(t) + rest, nil
+}

@@ -1,0 +1,166 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/api/apitesting"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// deadline bounds the wait for anything that a test expects to happen.
+const deadline = 30 * time.Second
+
+var (
+	scheme   = runtime.NewScheme()
+	codecs   = serializer.NewCodecFactory(scheme)
+	podsGR   = schema.GroupResource{Resource: "pods"}
+	eventsGR = schema.GroupResource{Resource: "events"}
+)
+
+func TestMain(m *testing.M) {
+	metav1.AddToGroupVersion(scheme, metav1.SchemeGroupVersion)
+	utilruntime.Must(example.AddToScheme(scheme))
+	utilruntime.Must(examplev1.AddToScheme(scheme))
+	goleak.VerifyTestMain(m,
+		// Upstream's alarm for reads that wait for a fresh cache: it sleeps on
+		// for three seconds after the read.
+		goleak.IgnoreTopFunction("k8s.io/apiserver/pkg/storage/cacher.(*watchCache).waitUntilFreshLocked.func2"))
+}
+
+func startEtcd(tb testing.TB) *etcd.Server {
+	tb.Helper()
+	server, err := etcd.Start(tb.Context(), etcd.Config{DataDir: tb.TempDir(), UnsafeNoFsync: true})
+	require.NoError(tb, err)
+	tb.Cleanup(server.Stop)
+	return server
+}
+
+// backendOf returns a backend on an etcd of its own.
+func backendOf(tb testing.TB, cfg BackendConfig) *Backend {
+	tb.Helper()
+	if cfg.Client == nil {
+		cfg.Client = startEtcd(tb).Client()
+	}
+	b, err := NewBackend(cfg)
+	require.NoError(tb, err)
+	tb.Cleanup(b.Close)
+	require.Eventually(tb, func() bool { return b.Ready(tb.Context()) == nil }, deadline, time.Millisecond)
+	return b
+}
+
+func podCodec(tb testing.TB) runtime.Codec {
+	tb.Helper()
+	if _, ok := tb.(*testing.T); ok {
+		return apitesting.TestCodec(codecs, examplev1.SchemeGroupVersion)
+	}
+	return codecs.LegacyCodec(examplev1.SchemeGroupVersion)
+}
+
+func podKey(obj runtime.Object) (string, error) {
+	return storage.NamespaceKeyFunc("/pods/", obj)
+}
+
+// open opens the storage of pods, or of what looks like pods.
+func open(tb testing.TB, b *Backend, resource schema.GroupResource) *tenantStorage {
+	tb.Helper()
+	s, destroy, err := b.Decorator(b.storageConfig(resource, podCodec(tb)), "/pods", podKey,
+		func() runtime.Object { return &example.Pod{} },
+		func() runtime.Object { return &example.PodList{} },
+		podAttrs, nil, nil)
+	require.NoError(tb, err)
+	tb.Cleanup(destroy)
+	return s.(*tenantStorage)
+}
+
+func podAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
+	pod, ok := obj.(*example.Pod)
+	if !ok {
+		return nil, nil, fmt.Errorf("not a pod: %T", obj)
+	}
+	return pod.Labels, fields.Set{
+		"metadata.name":      pod.Name,
+		"metadata.namespace": pod.Namespace,
+		"spec.nodeName":      pod.Spec.NodeName,
+	}, nil
+}
+
+func in(ctx context.Context, cluster string) context.Context {
+	return request.WithClusterName(ctx, logicalcluster.Name(cluster))
+}
+
+func newPod(namespace, name string) *example.Pod {
+	return &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+}
+
+func create(ctx context.Context, tb testing.TB, s storage.Interface, pod *example.Pod) *example.Pod {
+	tb.Helper()
+	out := &example.Pod{}
+	require.NoError(tb, s.Create(ctx, "/pods/"+pod.Namespace+"/"+pod.Name, pod, out, 0))
+	return out
+}
+
+func listOpts() storage.ListOptions {
+	return storage.ListOptions{Predicate: everything(), Recursive: true}
+}
+
+func everything() storage.SelectionPredicate {
+	return storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), GetAttrs: podAttrs}
+}
+
+func list(ctx context.Context, tb testing.TB, s storage.Interface, key string, opts storage.ListOptions) *example.PodList {
+	tb.Helper()
+	pods := &example.PodList{}
+	require.NoError(tb, s.GetList(ctx, key, opts, pods))
+	return pods
+}
+
+// names returns cluster|namespace/name of each pod.
+func names(pods ...example.Pod) []string {
+	found := make([]string, 0, len(pods))
+	for i := range pods {
+		found = append(found, nameOf(&pods[i]))
+	}
+	return found
+}
+
+func nameOf(pod *example.Pod) string {
+	return string(logicalcluster.From(pod)) + "|" + pod.Namespace + "/" + pod.Name
+}
+
+// next returns the next event of a watch.
+func next(tb testing.TB, w watch.Interface) watch.Event {
+	tb.Helper()
+	select {
+	case event, ok := <-w.ResultChan():
+		require.True(tb, ok, "the watch ended")
+		if co, ok := event.Object.(runtime.CacheableObject); ok {
+			event.Object = co.GetObject()
+		}
+		return event
+	case <-time.After(deadline):
+		require.FailNow(tb, "no event")
+		return watch.Event{}
+	}
+}
+
+func only(resources ...schema.GroupResource) sets.Set[schema.GroupResource] { return sets.New(resources...) }

@@ -1,0 +1,171 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+	"k8s.io/apiserver/pkg/storage/etcd3"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+)
+
+// resource is what the storage of one resource is made of.
+type resource struct {
+	config         *storagebackend.ConfigForResource
+	resourcePrefix string
+	keyFunc        func(runtime.Object) (string, error)
+	newFunc        func() runtime.Object
+	newListFunc    func() runtime.Object
+	getAttrs       storage.AttrFunc
+}
+
+// open assembles the layers that the package comment draws.
+func (b *Backend) open(r resource) (storage.Interface, func(), error) {
+	keys, err := newKeyspace(r.resourcePrefix, b.cfg.ShardSegment)
+	if err != nil {
+		return nil, nil, err
+	}
+	getAttrs := r.getAttrs
+	if keys.sharded {
+		getAttrs = withClusterField(getAttrs)
+	}
+	s := &tenantStorage{keys: keys, resource: r.config.GroupResource, getAttrs: getAttrs, newFunc: r.newFunc, newListFunc: r.newListFunc, stop: make(chan struct{})}
+
+	raw, closeRaw, err := b.openEtcd(r, keys)
+	if err != nil {
+		return nil, nil, err
+	}
+	if b.cfg.Uncached.Has(r.config.GroupResource) {
+		s.inner, s.watches = raw, raw
+		return s, closeRaw, nil
+	}
+	c, err := cacher.NewCacherFromConfig(cacher.Config{
+		Storage:             belowCache{Interface: raw},
+		Versioner:           raw.Versioner(),
+		GroupResource:       r.config.GroupResource,
+		EventsHistoryWindow: r.config.EventsHistoryWindow,
+		ResourcePrefix:      keys.root,
+		KeyFunc:             keys.cacheKeyFunc(r.keyFunc),
+		GetAttrsFunc:        getAttrs,
+		IndexerFuncs:        storage.IndexerFuncs{clusterField: keys.dispatchValueOf},
+		NewFunc:             r.newFunc,
+		NewListFunc:         r.newListFunc,
+		Codec:               r.config.Codec,
+	})
+	if err != nil {
+		closeRaw()
+		return nil, nil, fmt.Errorf("watch cache: %w", err)
+	}
+	delegator := cacher.NewCacheDelegator(c, belowCache{Interface: raw})
+	s.inner, s.watches = delegator, delegator
+	s.cache, s.readyWait = c, b.cfg.ReadyWait
+	return s, func() {
+		close(s.stop)
+		delegator.Stop()
+		c.Stop()
+		s.streams.Wait()
+		closeRaw()
+	}, nil
+}
+
+// openEtcd opens upstream's store on the shared client.
+func (b *Backend) openEtcd(r resource, keys keyspace) (storage.Interface, func(), error) {
+	cfg := r.config
+	if cfg.Codec == nil {
+		return nil, nil, errors.New("no codec")
+	}
+	transformer := cfg.Transformer
+	if transformer == nil {
+		transformer = identity.NewEncryptCheckTransformer()
+	}
+	versioner := storage.APIObjectVersioner{}
+	decoder := etcd3.NewDefaultDecoder(cfg.Codec, versioner)
+	s, err := etcd3.New(b.cfg.Client, b.compactor, cfg.Codec, r.newFunc, r.newListFunc, cfg.Prefix, keys.root,
+		cfg.GroupResource, transformer, cfg.LeaseManagerConfig, decoder, versioner)
+	if err != nil {
+		return nil, nil, fmt.Errorf("etcd store: %w", err)
+	}
+	return s, s.Close, nil
+}
+
+// belowCache is the store as the watch cache sees it.
+type belowCache struct {
+	storage.Interface
+}
+
+// IsWatchListSemanticsUnSupported makes the watch cache fill itself with a
+// list. A streamed list collects objects by namespace and name in the
+// reflector, where same-named objects of different logical clusters replace
+// one another: after a restart, all but one would be gone from the cache.
+func (belowCache) IsWatchListSemanticsUnSupported() bool { return true }
+
+// EnableResourceSizeEstimation does nothing: the estimate takes memory for
+// each object, and only feeds upstream's request cost estimator, which does
+// not know logical clusters.
+func (belowCache) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
+
+// cacheKeyFunc returns the function that gives the watch cache an object's
+// key. It never fails, for an error would fail the whole cache: an object that
+// was written around the API gets a key that only wildcard readers see.
+func (k keyspace) cacheKeyFunc(keyFunc func(runtime.Object) (string, error)) func(runtime.Object) (string, error) {
+	return func(obj runtime.Object) (string, error) {
+		t, ok := tenantOf(obj, k.sharded)
+		if ok {
+			if key, err := keyFunc(obj); err == nil {
+				if key, err = k.object(t, key); err == nil {
+					return key, nil
+				}
+			}
+		}
+		object, err := meta.Accessor(obj)
+		if err != nil {
+			return k.root + nowhere + "/" + nowhere, nil //nolint:nilerr // see above
+		}
+		return k.root + nowhere + "/" + url.PathEscape(object.GetNamespace()) + "/" + url.PathEscape(object.GetName()) + "/" + string(object.GetUID()), nil
+	}
+}
+
+// clusterField is the name of the watch cache's one index, and on the cache
+// server of a field of each object. It can be no path in an object.
+const clusterField = "shardplane.io/cluster"
+
+// dispatchValueOf is the index function of the watch cache.
+func (k keyspace) dispatchValueOf(obj runtime.Object) string {
+	t, ok := tenantOf(obj, k.sharded)
+	if !ok {
+		return ""
+	}
+	return t.dispatchValue()
+}
+
+func (t tenant) dispatchValue() string {
+	if t.shard == "" {
+		return string(t.cluster)
+	}
+	return t.shard + "/" + string(t.cluster)
+}
+
+// withClusterField makes the logical cluster a field that can be selected, for
+// requests for one logical cluster of all shards.
+func withClusterField(getAttrs storage.AttrFunc) storage.AttrFunc {
+	return func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		l, f, err := getAttrs(obj)
+		if err != nil {
+			return nil, nil, err
+		}
+		t, _ := tenantOf(obj, true)
+		withCluster := make(fields.Set, len(f)+1)
+		for name, value := range f {
+			withCluster[name] = value
+		}
+		withCluster[clusterField] = string(t.cluster)
+		return l, withCluster, nil
+	}
+}

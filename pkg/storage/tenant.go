@@ -1,0 +1,253 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// readiness is what tenantStorage wants of a watch cache beside serving.
+type readiness interface {
+	Ready() bool
+	Wait(ctx context.Context) error
+}
+
+// watcher is the part of storage.Interface that serves watches.
+type watcher interface {
+	Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error)
+}
+
+// tenantStorage is the storage of one resource for all logical clusters.
+type tenantStorage struct {
+	keys        keyspace
+	resource    schema.GroupResource
+	getAttrs    storage.AttrFunc
+	newFunc     func() runtime.Object
+	newListFunc func() runtime.Object
+
+	inner storage.Interface
+	// watches serves watches, once they have a tenant: the watch cache, or
+	// whatever else shares its events out.
+	watches watcher
+	// cache is nil for resources without a watch cache.
+	cache     readiness
+	readyWait time.Duration
+
+	// stop ends the streams, which are counted by streams.
+	stop    chan struct{}
+	streams sync.WaitGroup
+}
+
+var _ storage.Interface = (*tenantStorage)(nil)
+
+// one returns the tenant and the key of the object that a verb works on.
+func (s *tenantStorage) one(ctx context.Context, key, verb string) (tenant, string, error) {
+	t, err := tenantFrom(ctx, s.keys.sharded)
+	if err != nil {
+		return tenant{}, "", err
+	}
+	if !s.keys.single(t) {
+		err := apierrors.NewMethodNotSupported(s.resource, verb)
+		err.ErrStatus.Message = "the verb " + verb + " needs one logical cluster, but the request is for all (*)"
+		return tenant{}, "", err
+	}
+	key, err = s.keys.object(t, key)
+	return t, key, err
+}
+
+// Versioner implements storage.Interface.
+func (s *tenantStorage) Versioner() storage.Versioner { return s.inner.Versioner() }
+
+// Create implements storage.Interface.
+func (s *tenantStorage) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	t, key, err := s.one(ctx, key, "create")
+	if err != nil {
+		return err
+	}
+	if err := annotate(obj, t); err != nil {
+		return err
+	}
+	return s.inner.Create(ctx, key, obj, out, ttl)
+}
+
+// Delete implements storage.Interface.
+func (s *tenantStorage) Delete(
+	ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
+	validateDeletion storage.ValidateObjectFunc, cachedExistingObject runtime.Object, opts storage.DeleteOptions,
+) error {
+	_, key, err := s.one(ctx, key, "delete")
+	if err != nil {
+		return err
+	}
+	return s.inner.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts)
+}
+
+// Get implements storage.Interface.
+func (s *tenantStorage) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+	_, key, err := s.one(ctx, key, "get")
+	if err != nil {
+		return err
+	}
+	return s.inner.Get(ctx, key, opts, out)
+}
+
+// GuaranteedUpdate implements storage.Interface. Whatever the update says, the
+// object stays annotated with its logical cluster.
+func (s *tenantStorage) GuaranteedUpdate(
+	ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
+	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, cachedExistingObject runtime.Object,
+) error {
+	t, key, err := s.one(ctx, key, "update")
+	if err != nil {
+		return err
+	}
+	annotated := func(input runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		output, ttl, err := tryUpdate(input, res)
+		if err != nil {
+			return nil, nil, err
+		}
+		return output, ttl, annotate(output, t)
+	}
+	return s.inner.GuaranteedUpdate(ctx, key, destination, ignoreNotFound, preconditions, annotated, cachedExistingObject)
+}
+
+// collection is a list or watch with its tenant.
+type collection struct {
+	tenant tenant
+	key    string
+	opts   storage.ListOptions
+	// scope tells continue tokens apart.
+	scope string
+}
+
+// collect gives a list or watch its tenant.
+func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.ListOptions) (collection, error) {
+	t, err := tenantFrom(ctx, s.keys.sharded)
+	if err != nil {
+		return collection{}, err
+	}
+	rest, err := s.keys.relative(key)
+	if err != nil {
+		return collection{}, err
+	}
+	prefix := s.keys.prefix(t)
+	c := collection{tenant: t, key: prefix, opts: opts, scope: strings.Join([]string{s.keys.root, t.shard, string(t.cluster), rest}, "\x00")}
+	pred := &c.opts.Predicate
+	if pred.GetAttrs == nil || s.keys.sharded {
+		pred.GetAttrs = s.getAttrs
+	}
+	if s.keys.single(t) {
+		switch {
+		case rest != "" && opts.Recursive:
+			c.key += rest + "/"
+		case rest != "":
+			c.key += rest
+		}
+		return c, nil
+	}
+	// One namespace or name of all logical clusters is no prefix: select it.
+	if t.cluster != "" && t.shard == "" {
+		pred.Field = and(pred.Field, clusterField, string(t.cluster))
+	}
+	if rest != "" {
+		namespace, name, both := strings.Cut(rest, "/")
+		switch {
+		case both:
+			pred.Field = and(and(pred.Field, "metadata.namespace", namespace), "metadata.name", name)
+		case opts.Recursive:
+			pred.Field = and(pred.Field, "metadata.namespace", namespace)
+		default:
+			pred.Field = and(pred.Field, "metadata.name", namespace)
+		}
+	}
+	c.opts.Recursive = true
+	return c, nil
+}
+
+func and(selector fields.Selector, field, value string) fields.Selector {
+	term := fields.OneTermEqualSelector(field, value)
+	if selector == nil || selector.Empty() {
+		return term
+	}
+	return fields.AndSelectors(selector, term)
+}
+
+// GetList implements storage.Interface.
+func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	c, err := s.collect(ctx, key, opts)
+	if err != nil {
+		return err
+	}
+	pred := &c.opts.Predicate
+	if pred.Continue, err = openToken(c.scope, pred.Continue); err != nil {
+		return err
+	}
+	s.waitReady(ctx)
+	if err := s.inner.GetList(ctx, c.key, c.opts, list); err != nil {
+		return sealError(c.scope, err)
+	}
+	accessor, err := meta.ListAccessor(list)
+	if err != nil {
+		return err
+	}
+	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
+	return nil
+}
+
+// sealError seals the token with which a client may go on after its own has
+// expired.
+func sealError(scope string, err error) error {
+	var status *apierrors.StatusError
+	if !errors.As(err, &status) || status.ErrStatus.Continue == "" {
+		return err
+	}
+	sealed := *status
+	sealed.ErrStatus.Continue = sealToken(scope, status.ErrStatus.Continue)
+	return &sealed
+}
+
+// waitReady waits a moment for a watch cache that is being filled, where the
+// client would otherwise be told to retry. Should it take longer, the watch
+// cache says so itself.
+func (s *tenantStorage) waitReady(ctx context.Context) {
+	if s.cache == nil || s.cache.Ready() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.readyWait)
+	defer cancel()
+	_ = s.cache.Wait(ctx)
+}
+
+// Stats implements storage.Interface.
+func (s *tenantStorage) Stats(ctx context.Context) (storage.Stats, error) { return s.inner.Stats(ctx) }
+
+// ReadinessCheck implements storage.Interface.
+func (s *tenantStorage) ReadinessCheck() error { return s.inner.ReadinessCheck() }
+
+// RequestWatchProgress implements storage.Interface.
+func (s *tenantStorage) RequestWatchProgress(ctx context.Context) error {
+	return s.inner.RequestWatchProgress(ctx)
+}
+
+// GetCurrentResourceVersion implements storage.Interface.
+func (s *tenantStorage) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
+	return s.inner.GetCurrentResourceVersion(ctx)
+}
+
+// EnableResourceSizeEstimation implements storage.Interface.
+func (s *tenantStorage) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
+	return s.inner.EnableResourceSizeEstimation(keys)
+}
+
+// CompactRevision implements storage.Interface.
+func (s *tenantStorage) CompactRevision() int64 { return s.inner.CompactRevision() }
