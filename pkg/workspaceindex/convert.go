@@ -1,0 +1,34 @@
+package workspaceindex
+
+import (
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+)
+
+// migratingAnnotation marks a LogicalCluster whose content moves to another
+// shard.
+const migratingAnnotation = "internal.kcp.io/migrating"
+
+// LogicalClusterOf returns what a LogicalCluster object announces.
+func LogicalClusterOf(obj *corev1alpha1.LogicalCluster) LogicalCluster {
+	_, migrating := obj.Annotations[migratingAnnotation]
+	return LogicalCluster{
+		Name:      logicalcluster.From(obj),
+		Shard:     obj.Annotations[corev1alpha1.LogicalClusterShardAnnotationKey],
+		Phase:     obj.Status.Phase,
+		Migrating: migrating,
+		Deleting:  obj.DeletionTimestamp != nil,
+		Created:   obj.CreationTimestamp.Unix(),
+	}
+}
+
+// WorkspaceOf returns what a Workspace object announces.
+func WorkspaceOf(obj *tenancyv1alpha1.Workspace) Workspace {
+	return Workspace{
+		Parent:  logicalcluster.From(obj),
+		Name:    obj.Name,
+		Cluster: logicalcluster.Name(obj.Spec.Cluster),
+		Phase:   obj.Status.Phase,
+	}
+}

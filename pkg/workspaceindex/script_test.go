@@ -1,0 +1,107 @@
+package workspaceindex
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/require"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the results of the scripts in testdata into their .golden files")
+
+// TestScripts runs the scripts in testdata: announcements and lookups, whose
+// answers are in the golden file next to each.
+func TestScripts(t *testing.T) {
+	scripts, err := filepath.Glob("testdata/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, scripts)
+	for _, script := range scripts {
+		t.Run(filepath.Base(script), func(t *testing.T) {
+			text, err := os.ReadFile(script)
+			require.NoError(t, err)
+			x := New()
+			var out strings.Builder
+			for line := range strings.Lines(string(text)) {
+				line = strings.TrimSpace(line)
+				fmt.Fprintln(&out, line)
+				if line == "" || strings.HasPrefix(line, "#") {
+					continue
+				}
+				answer, err := runLine(x, strings.Fields(line))
+				require.NoError(t, err, line)
+				out.WriteString(answer)
+			}
+			golden := strings.TrimSuffix(script, ".txt") + ".golden"
+			if *rewrite {
+				require.NoError(t, os.WriteFile(golden, []byte(out.String()), 0o600))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			require.Equal(t, string(want), out.String())
+		})
+	}
+}
+
+func runLine(x *Index, words []string) (string, error) {
+	var args []string
+	options := map[string]string{}
+	for _, word := range words[1:] {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "phase", "on", "cluster", "created", "migrating", "deleting":
+			options[key] = value
+		default:
+			args = append(args, word)
+		}
+	}
+	phase := corev1alpha1.LogicalClusterPhaseType(options["phase"])
+	switch words[0] {
+	case "shard":
+		x.UpsertShard(args[0], args[1])
+	case "shard-gone":
+		x.DeleteShard(args[0])
+	case "lc":
+		created, _ := strconv.ParseInt(options["created"], 10, 64)
+		_, migrating := options["migrating"]
+		_, deleting := options["deleting"]
+		x.UpsertLogicalCluster(args[0], LogicalCluster{
+			Name: logicalcluster.Name(args[1]), Shard: options["on"], Phase: phase,
+			Created: created, Migrating: migrating, Deleting: deleting,
+		})
+	case "lc-gone":
+		x.DeleteLogicalCluster(args[0], logicalcluster.Name(args[1]))
+	case "ws":
+		x.UpsertWorkspace(args[0], Workspace{
+			Parent: logicalcluster.Name(args[1]), Name: args[2],
+			Cluster: logicalcluster.Name(options["cluster"]), Phase: phase,
+		})
+	case "ws-gone":
+		x.DeleteWorkspace(args[0], logicalcluster.Name(args[1]), args[2])
+	case "lookup":
+		var out strings.Builder
+		for _, path := range args {
+			target, outcome := x.Lookup(strings.Trim(path, `"`))
+			fmt.Fprintf(&out, "    %s: %s %s\n", path, outcome, describe(target))
+		}
+		return out.String(), nil
+	case "stats":
+		return fmt.Sprintf("    %+v\n", x.Stats()), nil
+	default:
+		return "", fmt.Errorf("unknown command %q", words[0])
+	}
+	return "", nil
+}
+
+func describe(target Target) string {
+	if target == (Target{}) {
+		return "-"
+	}
+	return fmt.Sprintf("%s on %s (%s) %s", target.Cluster, target.Shard, target.URL, target.Phase)
+}
