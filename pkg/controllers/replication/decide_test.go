@@ -1,0 +1,157 @@
+package replication
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func localObject(change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+	obj := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "core.kcp.io/v1alpha1",
+		"kind":       "Shard",
+		"metadata": map[string]any{
+			"name":              "amber",
+			"uid":               "local-uid",
+			"resourceVersion":   "7",
+			"generation":        int64(3),
+			"creationTimestamp": "2026-01-02T03:04:05Z",
+			"labels":            map[string]any{"name": "amber"},
+			"annotations": map[string]any{
+				"kcp.io/cluster": "root",
+				"kcp.io/path":    "root",
+				"custom":         "kept",
+			},
+			"finalizers": []any{"some/finalizer"},
+		},
+		"spec":   map[string]any{"baseURL": "https://amber", "n": int64(1)},
+		"status": map[string]any{"ready": true},
+	}}
+	for _, f := range change {
+		f(obj)
+	}
+	return obj
+}
+
+// replicaOf returns what the cache server would serve for obj.
+func replicaOf(obj *unstructured.Unstructured, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+	replica := desired(obj).DeepCopy()
+	replica.SetUID("replica-uid")
+	replica.SetResourceVersion("99")
+	replica.SetGeneration(1)
+	annotations := replica.GetAnnotations()
+	annotations["kcp.io/cluster"] = "root"
+	annotations[ShardAnnotation] = "amber"
+	replica.SetAnnotations(annotations)
+	for _, f := range change {
+		f(replica)
+	}
+	return replica
+}
+
+func TestDesired(t *testing.T) {
+	local := localObject()
+	before := local.DeepCopy()
+	got := desired(local)
+	require.Equal(t, before, local, "the source must not change")
+	require.Equal(t, map[string]any{
+		"apiVersion": "core.kcp.io/v1alpha1",
+		"kind":       "Shard",
+		"metadata": map[string]any{
+			"name":   "amber",
+			"labels": map[string]any{"name": "amber"},
+			"annotations": map[string]any{
+				"kcp.io/path":             "root",
+				"custom":                  "kept",
+				OriginalVersionAnnotation: "7",
+				OriginalUIDAnnotation:     "local-uid",
+			},
+		},
+		"spec":   map[string]any{"baseURL": "https://amber", "n": int64(1)},
+		"status": map[string]any{"ready": true},
+	}, got.Object)
+}
+
+func TestDecide(t *testing.T) {
+	everything := Resource{}
+	marked := Resource{Filter: Marked}
+	terminating := func(obj *unstructured.Unstructured) { now := metav1.Now(); obj.SetDeletionTimestamp(&now) }
+	tests := []struct {
+		name           string
+		resource       Resource
+		local, replica *unstructured.Unstructured
+		want           action
+	}{
+		{"nothing anywhere", everything, nil, nil, actionNone},
+		{"new object", everything, localObject(), nil, actionCreate},
+		{"same", everything, localObject(), replicaOf(localObject()), actionNone},
+		{"object gone", everything, nil, replicaOf(localObject()), actionDelete},
+		{"object terminating", everything, localObject(terminating), replicaOf(localObject()), actionDelete},
+		{"terminating object without a replica", everything, localObject(terminating), nil, actionNone},
+		{"spec changed in the shard", everything, localObject(func(o *unstructured.Unstructured) {
+			_ = unstructured.SetNestedField(o.Object, "https://other", "spec", "baseURL")
+		}), replicaOf(localObject()), actionUpdate},
+		{"newer version in the shard", everything, localObject(func(o *unstructured.Unstructured) { o.SetResourceVersion("8") }), replicaOf(localObject()), actionUpdate},
+		{"recreated in the shard", everything, localObject(func(o *unstructured.Unstructured) { o.SetUID("other") }), replicaOf(localObject()), actionUpdate},
+		{"status edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) {
+			_ = unstructured.SetNestedField(o.Object, false, "status", "ready")
+		}), actionUpdate},
+		{"field added to the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.Object["extra"] = "x" }), actionUpdate},
+		{"field removed from the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { delete(o.Object, "status") }), actionUpdate},
+		{"field swapped in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) {
+			delete(o.Object, "status")
+			o.Object["extra"] = "x"
+		}), actionUpdate},
+		{"label added to the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"name": "amber", "x": "y"}) }), actionUpdate},
+		{"annotation removed from the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetAnnotations(nil) }), actionUpdate},
+		{"finalizer added to the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"a/b"}) }), actionUpdate},
+		{"replica held by a finalizer", everything, localObject(), replicaOf(localObject(), terminating, func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"a/b"}) }), actionRelease},
+		{"left-over held by a finalizer", everything, nil, replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"a/b"}) }), actionRelease},
+		{"not marked", marked, localObject(), nil, actionNone},
+		{"mark removed", marked, localObject(), replicaOf(localObject()), actionDelete},
+		{"marked by annotation", marked, localObject(func(o *unstructured.Unstructured) {
+			o.SetAnnotations(map[string]string{"internal.kcp.io/replicate": "who"})
+		}), nil, actionCreate},
+		{"marked by label", marked, localObject(func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"internal.kcp.io/replicate": "who"}) }), nil, actionCreate},
+		{"marked by nobody", marked, localObject(func(o *unstructured.Unstructured) {
+			o.SetAnnotations(map[string]string{"internal.kcp.io/replicate": ""})
+		}), nil, actionNone},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, obj := decide(tt.resource, tt.local, tt.replica)
+			require.Equal(t, tt.want, got)
+			switch got {
+			case actionCreate:
+				require.Empty(t, obj.GetResourceVersion())
+				require.Equal(t, desired(tt.local), obj)
+			case actionUpdate:
+				require.Equal(t, "99", obj.GetResourceVersion(), "an update must name the version that was compared")
+				obj.SetResourceVersion("")
+				require.Equal(t, desired(tt.local), obj)
+			case actionRelease:
+				require.Empty(t, obj.GetFinalizers())
+			case actionNone, actionDelete:
+				require.Nil(t, obj)
+			}
+		})
+	}
+}
+
+func TestTableLookup(t *testing.T) {
+	table := Table()
+	seen := map[string]bool{}
+	for _, resource := range table {
+		require.NotEmpty(t, resource.Version)
+		require.False(t, seen[resource.GroupResource().String()], "%s is there twice", resource.GroupResource())
+		seen[resource.GroupResource().String()] = true
+		got, ok := Lookup(table, resource.GroupResource())
+		require.True(t, ok)
+		require.Equal(t, resource.GroupVersionResource, got.GroupVersionResource)
+	}
+	_, ok := Lookup(table, schema.GroupResource{Resource: "configmaps"})
+	require.False(t, ok)
+}

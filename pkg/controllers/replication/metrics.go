@@ -1,0 +1,66 @@
+package replication
+
+import (
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+)
+
+const (
+	metricsNamespace = "shardplane"
+	metricsSubsystem = "replication"
+)
+
+var (
+	operations = metrics.NewCounterVec(&metrics.CounterOpts{
+		Namespace:      metricsNamespace,
+		Subsystem:      metricsSubsystem,
+		Name:           "operations_total",
+		Help:           "Writes to the cache server, by resource, operation (create, update, delete, release) and result (success, conflict, error).",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"resource", "operation", "result"})
+	objects = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Namespace:      metricsNamespace,
+		Subsystem:      metricsSubsystem,
+		Name:           "objects",
+		Help:           "Objects known of a replicated resource, by side: in the shard (all of them, also those not selected), and the shard's replicas in the cache server.",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"resource", "side"})
+	pending = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Namespace:      metricsNamespace,
+		Subsystem:      metricsSubsystem,
+		Name:           "initial_pending",
+		Help:           "Objects that the running initial synchronization has still to replicate, by resource; 0 afterwards.",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"resource"})
+	restarts = metrics.NewCounterVec(&metrics.CounterOpts{
+		Namespace:      metricsNamespace,
+		Subsystem:      metricsSubsystem,
+		Name:           "restarts_total",
+		Help:           "How often the replicas were read anew because the cache server had lost or replaced its data, by resource.",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"resource"})
+	differences = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Namespace:      metricsNamespace,
+		Subsystem:      metricsSubsystem,
+		Name:           "differences",
+		Help:           "Replicas that the last complete comparison found missing, different or left over, by resource.",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"resource"})
+)
+
+//nolint:gochecknoinits // metrics are registered once for the process, as component-base does it
+func init() {
+	legacyregistry.MustRegister(operations, objects, pending, restarts, differences)
+}
+
+func result(err error) string {
+	switch {
+	case err == nil:
+		return "success"
+	case apierrors.IsConflict(err):
+		return "conflict"
+	default:
+		return "error"
+	}
+}

@@ -1,0 +1,234 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// waitLogInterval is how often the log says what the controller waits for.
+const waitLogInterval = 10 * time.Second
+
+// errOtherData says that the cache server no longer has the data that the
+// informer of the replicas has followed.
+var errOtherData = errors.New("the cache server has other data than the informer knows")
+
+type informer = client.Informer[*unstructured.Unstructured]
+
+// mirror replicates one resource.
+type mirror struct {
+	config   Config
+	resource Resource
+	progress progress
+}
+
+// session is one period in which the replicas' informer is followed. When the
+// cache server turns out to have other data than the informer knows, the
+// session ends and a new one starts with a new informer.
+type session struct {
+	*mirror
+
+	local, replicas *informer
+}
+
+func newMirror(config Config, resource Resource) *mirror {
+	return &mirror{config: config, resource: resource}
+}
+
+// run follows the shard until ctx is done, in one or more sessions.
+func (m *mirror) run(ctx context.Context) error {
+	logger := klog.FromContext(ctx).WithValues("controller", Name, "resource", m.resource.GroupResource().String())
+	ctx = klog.NewContext(ctx, logger)
+	local, err := client.NewDynamicInformer(m.config.Local.Wildcard(), m.resource.GroupVersionResource,
+		client.InformerOptions[*unstructured.Unstructured]{Name: Name + "-shard-" + m.resource.GroupResource().String()})
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Go(func() {
+		if err := local.Run(ctx); err != nil {
+			logger.Error(err, "The informer of the shard cannot run")
+		}
+	})
+
+	for {
+		err := m.session(ctx, local)
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // ended because it was asked to
+		case errors.Is(err, errOtherData):
+			restarts.WithLabelValues(m.resource.GroupResource().String()).Inc()
+			logger.Info("Starting over with the replicas", "reason", err.Error())
+		default:
+			return err
+		}
+	}
+}
+
+// session replicates until ctx is done or the cache server has other data.
+func (m *mirror) session(ctx context.Context, local *informer) error {
+	replicas, err := client.NewDynamicInformer(m.config.replicas().Wildcard(), m.resource.GroupVersionResource,
+		client.InformerOptions[*unstructured.Unstructured]{Name: Name + "-cache-" + m.resource.GroupResource().String()})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil)
+	wg.Go(func() { cancel(replicas.Run(ctx)) })
+
+	s := &session{mirror: m, local: local, replicas: replicas}
+	if !s.waitForSync(ctx) {
+		return context.Cause(ctx)
+	}
+	s.initial(ctx)
+	wg.Go(func() { s.watchdog(ctx, cancel) })
+
+	controller := reconcile.New(reconcile.Config[client.Key]{
+		Name: Name + "-" + m.resource.GroupResource().String(),
+		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
+			return reconcile.Result{}, s.reconcile(ctx, key)
+		},
+		Sources: []reconcile.Source[client.Key]{
+			reconcile.FromInformer(local, s.keys),
+			reconcile.FromInformer(replicas, s.keys),
+		},
+		Workers: m.config.Workers,
+	})
+	if err := controller.Run(ctx); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+// waitForSync waits for both informers, and now and then says for which. It is
+// false if ctx ended first.
+func (s *session) waitForSync(ctx context.Context) bool {
+	ticker := time.NewTicker(waitLogInterval)
+	defer ticker.Stop()
+	for _, side := range []struct {
+		name     string
+		informer *informer
+	}{{"shard", s.local}, {"cache server", s.replicas}} {
+		for synced := false; !synced; {
+			select {
+			case <-ctx.Done():
+				return false
+			case <-side.informer.Synced():
+				synced = true
+			case <-ticker.C:
+				klog.FromContext(ctx).Info("Waiting for the objects on the "+side.name, "err", side.informer.LastError())
+			}
+		}
+	}
+	return true
+}
+
+// keys returns the key under which both sides of an object are reconciled.
+func (s *session) keys(obj *unstructured.Unstructured) []client.Key {
+	return []client.Key{client.KeyOf(obj)}
+}
+
+// reconcile compares one object with its replica and does what is missing.
+func (s *session) reconcile(ctx context.Context, key client.Key) error {
+	local, err := lookup(s.local, key)
+	if err != nil {
+		return err
+	}
+	replicaKey := key
+	replicaKey.Shard = s.config.Shard
+	replica, err := lookup(s.replicas, replicaKey)
+	if err != nil {
+		return err
+	}
+	resource := s.resource.GroupResource().String()
+	objects.WithLabelValues(resource, "shard").Set(float64(s.local.Lister().Len()))
+	objects.WithLabelValues(resource, "cache").Set(float64(s.replicas.Lister().Len()))
+
+	if todo, obj := decide(s.resource, local, replica); todo != actionNone {
+		err := s.apply(ctx, key, todo, obj)
+		operations.WithLabelValues(resource, string(todo), result(err)).Inc()
+		if err != nil {
+			return err
+		}
+		klog.FromContext(ctx).V(3).Info("Replicated", "action", todo, "key", key.String())
+	}
+	s.progress.done(key)
+	return nil
+}
+
+// apply writes to the cache server. Where the replica is not as the informer
+// has it, the error is a conflict: the informer will catch up, and the key is
+// looked at again.
+func (s *session) apply(ctx context.Context, key client.Key, todo action, obj *unstructured.Unstructured) error {
+	replicas, err := s.replicaClient(key)
+	if err != nil {
+		return err
+	}
+	switch todo {
+	case actionCreate:
+		_, err = replicas.Create(ctx, obj, metav1.CreateOptions{FieldManager: Name})
+	case actionUpdate, actionRelease:
+		_, err = replicas.Update(ctx, obj, metav1.UpdateOptions{FieldManager: Name})
+	case actionDelete:
+		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+	case actionNone:
+		return nil
+	}
+	if apierrors.IsAlreadyExists(err) || isObjectNotFound(err, key.Name) {
+		return apierrors.NewConflict(s.resource.GroupResource(), key.String(), err)
+	}
+	if err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("cannot %s the replica of %s %s: %w", todo, s.resource.GroupResource(), key, err)
+	}
+	return err
+}
+
+func (s *session) replicaClient(key client.Key) (dynamic.ResourceInterface, error) {
+	clients, err := s.config.replicas().Cluster(key.Cluster.Path()).Dynamic()
+	if err != nil {
+		return nil, err
+	}
+	return clients.Resource(s.resource.GroupVersionResource).Namespace(key.Namespace), nil
+}
+
+// lookup returns what an informer has under key, or nil.
+func lookup(i *informer, key client.Key) (*unstructured.Unstructured, error) {
+	obj, err := i.Lister().Get(key)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot look up %s: %w", key, err)
+	}
+	return obj, nil
+}
+
+// isObjectNotFound tells a missing object from a resource that the server does
+// not serve at all.
+func isObjectNotFound(err error, name string) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
+		return false
+	}
+	details := status.Status().Details
+	return details != nil && details.Name == name
+}

@@ -1,0 +1,99 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/klog/v2"
+)
+
+// watchdog ends the session when the cache server has other data than the
+// informer of the replicas follows: its data was lost or restored, and its
+// resource versions started anew. A watch does not always notice, since a
+// resource version of the old data may well be one of the new data too.
+func (s *session) watchdog(ctx context.Context, end context.CancelCauseFunc) {
+	probe := time.NewTicker(jitter(s.config.ProbeInterval))
+	defer probe.Stop()
+	audit := time.NewTicker(jitter(s.config.AuditInterval))
+	defer audit.Stop()
+	var last suspicion
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case <-probe.C:
+			last, err = s.probe(ctx, last)
+		case <-audit.C:
+			err = s.audit(ctx)
+		}
+		if err != nil {
+			end(err)
+			return
+		}
+	}
+}
+
+// suspicion is a count of replicas on which server and informer disagree. The
+// informer may just be behind, so only one that stays is evidence.
+type suspicion struct {
+	server, informer int64
+	version          string
+}
+
+// probe asks the cache server for its present version and number of replicas
+// and compares them with the informer's. Errors of the request itself do not
+// matter here.
+func (s *session) probe(ctx context.Context, last suspicion) (suspicion, error) {
+	known := s.replicas.ResourceVersion()
+	clients, err := s.config.replicas().Wildcard().Dynamic()
+	if err != nil {
+		return suspicion{}, nil //nolint:nilerr // says nothing about the data
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.config.ProbeInterval)
+	defer cancel()
+	page, err := clients.Resource(s.resource.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		klog.FromContext(ctx).V(4).Info("The cache server does not answer the probe", "err", err)
+		return suspicion{}, nil
+	}
+	order, err := resourceversion.CompareResourceVersion(page.GetResourceVersion(), known)
+	if err == nil && order < 0 {
+		return suspicion{}, fmt.Errorf("%w: it is at version %s, the informer was at %s", errOtherData, page.GetResourceVersion(), known)
+	}
+	count := int64(len(page.Items))
+	if remaining := page.GetRemainingItemCount(); remaining != nil {
+		count += *remaining
+	}
+	now := suspicion{server: count, informer: int64(s.replicas.Lister().Len()), version: s.replicas.ResourceVersion()}
+	switch {
+	case now.server == now.informer:
+		return suspicion{}, nil
+	case now == last:
+		return suspicion{}, fmt.Errorf("%w: it has %d replicas, the informer %d", errOtherData, now.server, now.informer)
+	default:
+		return now, nil
+	}
+}
+
+// audit compares everything. Differences that persist although the controller
+// is idle mean that the informer misses something.
+func (s *session) audit(ctx context.Context) error {
+	found, err := compareResource(ctx, s.config, s.resource)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("The replicas could not be compared with the shard", "err", err)
+		return nil
+	}
+	differences.WithLabelValues(s.resource.GroupResource().String()).Set(float64(len(found)))
+	if len(found) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %d replicas are wrong, such as %s", errOtherData, len(found), found[0])
+}
+
+// jitter spreads the requests of many shards.
+func jitter(d time.Duration) time.Duration { return d - d/8 + rand.N(d/4) }
