@@ -1,0 +1,79 @@
+package dev
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/shardplane/shardplane/pkg/dev/pki"
+)
+
+const (
+	mastersGroup  = "system:masters"
+	kcpAdminGroup = "system:kcp:admin"
+)
+
+// certificates are the authorities and certificates of a cluster; all live in
+// .kcp under their names.
+type certificates struct {
+	clientCA, servingCA, requestHeaderCA *pki.Authority
+
+	serving      *pki.Pair // apiserver: what every component serves with
+	kcpAdmin     *pki.Pair // the person, through the front-proxy
+	shardAdmin   *pki.Pair // the person, directly at a shard
+	shardClient  *pki.Pair // a shard at other shards and at the cache server
+	proxyIndex   *pki.Pair // the front-proxy at shards, for its own index
+	proxyForward *pki.Pair // the front-proxy at shards, for forwarded requests
+
+	made  int
+	notes []string
+}
+
+// ensureCertificates makes or loads all certificates below .kcp.
+func ensureCertificates(files layout, now func() time.Time) (*certificates, error) {
+	store := pki.NewStore(files.shared(""), now)
+	c := &certificates{}
+	for _, ca := range []struct {
+		name   string
+		result **pki.Authority
+	}{
+		{"client-ca", &c.clientCA},
+		{"serving-ca", &c.servingCA},
+		{"requestheader-ca", &c.requestHeaderCA},
+	} {
+		authority, err := store.Authority(ca.name)
+		if err != nil {
+			return nil, fmt.Errorf("certificate authority: %w", err)
+		}
+		*ca.result = authority
+	}
+	for _, cert := range []struct {
+		name   string
+		ca     *pki.Authority
+		spec   pki.Spec
+		result **pki.Pair
+	}{
+		{"apiserver", c.servingCA, servingSpec(), &c.serving},
+		{"kcp-admin", c.clientCA, pki.Client("kcp-admin", kcpAdminGroup), &c.kcpAdmin},
+		{"shard-admin", c.clientCA, pki.Client("shard-admin", mastersGroup), &c.shardAdmin},
+		{"shard-client", c.clientCA, pki.Client("shard-client", mastersGroup), &c.shardClient},
+		{"front-proxy-client", c.clientCA, pki.Client("front-proxy-client", mastersGroup), &c.proxyIndex},
+		{"front-proxy-requestheader", c.requestHeaderCA, pki.Client("front-proxy"), &c.proxyForward},
+	} {
+		pair, err := store.Certificate(cert.name, cert.ca, cert.spec)
+		if err != nil {
+			return nil, fmt.Errorf("certificate: %w", err)
+		}
+		*cert.result = pair
+	}
+	c.made, c.notes = store.Made(), store.Notes()
+	return c, nil
+}
+
+func servingSpec() pki.Spec {
+	return pki.Spec{
+		CommonName: "localhost",
+		DNSNames:   []string{"localhost"},
+		IPs:        []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	}
+}

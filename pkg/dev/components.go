@@ -1,0 +1,150 @@
+package dev
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/shardplane/shardplane/pkg/dev/supervise"
+)
+
+// The stages of the stop, from last to first: what is in a higher stage
+// depends on what is in a lower one.
+const (
+	stageCache = iota
+	stageRoot
+	stageShards
+	stageProxy
+)
+
+// ExitUsage is the exit code of a component whose flags are wrong: starting it
+// again cannot help. It is EX_USAGE of sysexits.h; 2 would be that of any crash
+// of a Go program.
+const ExitUsage = 64
+
+// component is one process of the cluster.
+type component struct {
+	name    string
+	url     string
+	logFile string
+	stage   int
+	args    []string
+}
+
+// plan returns the components in the order in which they are started. They
+// start together: each waits itself for those it depends on.
+func plan(o CompletedOptions, certs *certificates) []component {
+	files := layout(o.WorkDir)
+	components := make([]component, 0, o.Shards+2)
+	for n := range o.Shards {
+		components = append(components, shardComponent(o, certs, n))
+	}
+	cache := component{
+		name: "cache-server", url: baseURL(o.CacheServerPort), logFile: files.cache("cache-server.log"), stage: stageCache,
+		args: append([]string{"cache-server", "--data-dir=" + files.cache("data")},
+			servingFlags(o, certs, o.CacheServerPort)...),
+	}
+	proxy := component{
+		name: "front-proxy", url: baseURL(o.FrontProxyPort), logFile: files.shared("front-proxy.log"), stage: stageProxy,
+		args: append([]string{
+			"front-proxy",
+			"--root-kubeconfig=" + files.shared("front-proxy.kubeconfig"),
+			"--shard-client-cert-file=" + certs.proxyIndex.CertFile,
+			"--shard-client-key-file=" + certs.proxyIndex.KeyFile,
+			"--shard-ca-file=" + certs.servingCA.CertFile,
+			"--proxy-client-cert-file=" + certs.proxyForward.CertFile,
+			"--proxy-client-key-file=" + certs.proxyForward.KeyFile,
+		}, servingFlags(o, certs, o.FrontProxyPort)...),
+	}
+	proxy.args = append(proxy.args, tokenFlags(o)...)
+	return append(components, cache, proxy)
+}
+
+func shardComponent(o CompletedOptions, certs *certificates, n int) component {
+	files := layout(o.WorkDir)
+	name, port := shardName(n), o.ShardPort+n
+	c := component{name: name, url: baseURL(port), logFile: files.shard(n, name+".log"), stage: stageShards}
+	c.args = append([]string{
+		"shard",
+		"--name=" + name,
+		"--data-dir=" + files.shard(n, "data"),
+		"--external-url=" + baseURL(o.FrontProxyPort),
+		"--requestheader-client-ca-file=" + certs.requestHeaderCA.CertFile,
+		"--shard-client-cert-file=" + certs.shardClient.CertFile,
+		"--shard-client-key-file=" + certs.shardClient.KeyFile,
+		"--shard-ca-file=" + certs.servingCA.CertFile,
+		"--cache-kubeconfig=" + files.cache("cache.kubeconfig"),
+	}, servingFlags(o, certs, port)...)
+	c.args = append(c.args, tokenFlags(o)...)
+	if n == 0 {
+		c.stage = stageRoot
+		return c
+	}
+	c.args = append(c.args, "--root-kubeconfig="+files.shared("root-shard.kubeconfig"))
+	return c
+}
+
+// servingFlags are the flags that all components have.
+func servingFlags(o CompletedOptions, certs *certificates, port int) []string {
+	return []string{
+		"--bind-address=" + bindAddress,
+		"--secure-port=" + strconv.Itoa(port),
+		"--tls-cert-file=" + certs.serving.CertFile,
+		"--tls-private-key-file=" + certs.serving.KeyFile,
+		"--client-ca-file=" + certs.clientCA.CertFile,
+		"-v=" + strconv.Itoa(o.Verbosity),
+	}
+}
+
+func tokenFlags(o CompletedOptions) []string {
+	if o.DevTokens {
+		return []string{"--dev-tokens"}
+	}
+	return nil
+}
+
+// childEnv is what the components get beside the environment of this process:
+// settings for many small processes on one machine, unless a person has made
+// their own.
+func childEnv() []string {
+	var env []string
+	for _, setting := range []struct{ name, value string }{
+		{"GOGC", childGOGC},
+	} {
+		if _, set := os.LookupEnv(setting.name); !set {
+			env = append(env, setting.name+"="+setting.value)
+		}
+	}
+	return env
+}
+
+// childGOGC trades some CPU for memory, see docs/dev.md for what was measured.
+const childGOGC = "50"
+
+// supervised turns the plan into what the supervisor runs. Each component
+// writes into its log of logs.
+func supervised(components []component, program string, logs []*componentLog, ready *readiness) []supervise.Component {
+	env := childEnv()
+	result := make([]supervise.Component, len(components))
+	for i, c := range components {
+		result[i] = supervise.Component{
+			Name:   c.name,
+			Path:   program,
+			Args:   c.args,
+			Env:    env,
+			Output: logs[i],
+			Ready:  ready.of(c.url),
+			Stage:  c.stage,
+		}
+	}
+	return result
+}
+
+// executable returns the path of this program.
+func executable() (string, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find this program to start components with: %w", err)
+	}
+	return program, nil
+}

@@ -1,0 +1,169 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/shardplane/shardplane/pkg/dev/pki"
+	"github.com/shardplane/shardplane/pkg/dev/supervise"
+)
+
+// ErrForced says that the cluster was killed instead of stopped in order.
+var ErrForced = errors.New("killed before everything had stopped; the next start repairs what is needed")
+
+// Cluster is a development cluster that can be run once.
+type Cluster struct {
+	options CompletedOptions
+	out     io.Writer
+	force   <-chan struct{}
+}
+
+// New returns a cluster that tells on out what happens. Closing force while it
+// runs kills everything at once; it may be nil.
+func New(o CompletedOptions, out io.Writer, force <-chan struct{}) *Cluster {
+	return &Cluster{options: o, out: out, force: force}
+}
+
+// Run brings the cluster up and keeps it up until ctx ends, then stops it in
+// order and returns nil. An error means that it was not brought up, or
+// ErrForced. No process, lock or ready-to-test file is left in any case.
+func (c *Cluster) Run(ctx context.Context) (err error) {
+	started := time.Now()
+	program, err := executable()
+	if err != nil {
+		return err
+	}
+	p, err := prepare(ctx, c.options)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.lock.release()) }()
+
+	ready, err := newReadiness(p.certs)
+	if err != nil {
+		return err
+	}
+	defer ready.close()
+	r := &run{
+		options:    c.options,
+		components: plan(c.options, p.certs),
+		readyFile:  layout(c.options.WorkDir).shared(readyFile),
+		started:    started,
+	}
+	r.term = newTerminal(c.out, r.components)
+	if err := r.openLogs(); err != nil {
+		return errors.Join(err, r.closeLogs())
+	}
+	defer func() { err = errors.Join(err, r.closeLogs()) }()
+
+	r.term.header(c.options, p)
+	err = supervise.Run(ctx, supervised(r.components, program, r.logs, ready), supervise.Config{
+		StartTimeout: c.options.StartTimeout,
+		Fatal:        func(code int) bool { return code == ExitUsage },
+		Notify:       r.notify,
+		AllReady:     r.allReady,
+		Force:        c.force,
+	})
+	err = errors.Join(r.explain(err), removeIfExists(r.readyFile))
+	switch {
+	case err != nil:
+		return err
+	case isClosed(c.force):
+		return ErrForced
+	default:
+		r.term.stopped(c.options)
+		return nil
+	}
+}
+
+// run is what one run of a cluster knows about its components.
+type run struct {
+	options    CompletedOptions
+	components []component
+	logs       []*componentLog // of the components, in their order
+	term       *terminal
+	readyFile  string
+	started    time.Time
+	stopping   bool // whether the terminal has said so
+}
+
+func (r *run) openLogs() error {
+	for _, c := range r.components {
+		var onLine func(string)
+		if r.options.Verbose {
+			onLine = func(line string) { r.term.log(c.name, line) }
+		}
+		log, err := openLog(c.logFile, onLine, func(err error) { r.term.note(err.Error()) })
+		if err != nil {
+			return err
+		}
+		r.logs = append(r.logs, log)
+	}
+	return nil
+}
+
+func (r *run) closeLogs() error {
+	var errs []error
+	for _, l := range r.logs {
+		errs = append(errs, l.close())
+	}
+	return errors.Join(errs...)
+}
+
+// notify shows an event. The supervisor calls it for one event at a time.
+func (r *run) notify(e supervise.Event) {
+	if e.Kind == supervise.Stopping && !r.stopping {
+		r.stopping = true
+		r.term.stopping()
+	}
+	for i, c := range r.components {
+		if c.name != e.Component {
+			continue
+		}
+		var lastWords string
+		if e.Kind == supervise.Exited && supervise.ExitCode(e.Err) >= 0 {
+			lastWords = r.logs[i].lastWords()
+		}
+		r.term.event(c, e, lastWords)
+	}
+}
+
+// allReady writes the file that scripts wait for.
+func (r *run) allReady() error {
+	stamp := []byte(time.Now().UTC().Format(time.RFC3339Nano) + "\n")
+	if err := pki.WriteFile(r.readyFile, stamp, 0o644); err != nil {
+		return err
+	}
+	r.term.ready(r.options, time.Since(r.started))
+	return nil
+}
+
+// explain adds to a failed start the component's last words and its log.
+func (r *run) explain(err error) error {
+	var failed *supervise.StartError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	for i, c := range r.components {
+		if c.name != failed.Component {
+			continue
+		}
+		if words := r.logs[i].lastWords(); words != "" && supervise.ExitCode(err) >= 0 {
+			return fmt.Errorf("%w: %s (log: %s)", failed, abbreviateLine(words), c.logFile)
+		}
+		return fmt.Errorf("%w (log: %s)", failed, c.logFile)
+	}
+	return fmt.Errorf("%w (logs: %s*/*.log)", failed, layout(r.options.WorkDir).shared(""))
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,325 @@
+package dev
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/dev/supervise"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+const deadline = 30 * time.Second
+
+// testOptions returns options for a cluster of fakes on free ports.
+func testOptions(t *testing.T) CompletedOptions {
+	t.Helper()
+	o := NewOptions()
+	o.WorkDir = t.TempDir()
+	ports := freePorts(t, 4)
+	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = ports, ports+2, ports+3
+	o.StartTimeout = deadline
+	completed, err := o.Complete()
+	require.NoError(t, err)
+	require.NoError(t, completed.Validate())
+	return completed
+}
+
+// freePorts returns the first of n consecutive free ports.
+func freePorts(t *testing.T, n int) int {
+	t.Helper()
+	for range 100 {
+		listener, err := net.Listen("tcp", bindAddress+":0")
+		require.NoError(t, err)
+		first := listener.Addr().(*net.TCPAddr).Port
+		require.NoError(t, listener.Close())
+		ports := make([]port, n)
+		for i := range ports {
+			ports[i].port = first + i
+		}
+		if first+n < 65536 && checkPorts(t.Context(), ports) == nil {
+			return first
+		}
+	}
+	t.Fatal("no free ports")
+	return 0
+}
+
+// output collects what a cluster prints.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// running is a cluster that runs in the background.
+type running struct {
+	out    *output
+	cancel func()
+	result chan error
+}
+
+func startCluster(t *testing.T, o CompletedOptions, force <-chan struct{}) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &running{out: &output{}, cancel: cancel, result: make(chan error, 1)}
+	var done sync.WaitGroup
+	done.Go(func() { r.result <- New(o, r.out, force).Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		done.Wait()
+	})
+	return r
+}
+
+// await waits until the output contains text n times.
+func (r *running) await(t *testing.T, text string, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Count(r.out.String(), text) >= n }, deadline, 10*time.Millisecond,
+		"no %d times %q", n, text)
+}
+
+func (r *running) stop() error {
+	r.cancel()
+	return <-r.result
+}
+
+// componentPids returns the processes of the components of a working directory.
+func componentPids(t *testing.T, workDir string) map[string]int {
+	t.Helper()
+	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	if len(found) == 0 {
+		t.Skip("needs /proc")
+	}
+	pids := map[string]int{}
+	for _, path := range found {
+		data, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(data, []byte("="+workDir+"/")) {
+			continue
+		}
+		args := strings.Split(string(data), "\x00")
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		require.NoError(t, err)
+		name := args[1]
+		if name == "shard" {
+			name = strings.TrimPrefix(args[2], "--name=")
+		}
+		pids[name] = pid
+	}
+	return pids
+}
+
+func requireNothingLeft(t *testing.T, o CompletedOptions) {
+	t.Helper()
+	require.Eventually(t, func() bool { return len(componentPids(t, o.WorkDir)) == 0 }, deadline, 10*time.Millisecond)
+	require.NoFileExists(t, layout(o.WorkDir).shared(lockFile))
+	require.NoFileExists(t, layout(o.WorkDir).shared(readyFile))
+}
+
+var (
+	durations  = regexp.MustCompile(`\d+(\.\d)? s\b`)
+	readyLines = regexp.MustCompile(`(?m)(^  \S+ +ready after .*\n)+`)
+)
+
+// golden compares the output with a golden file: what differs from run to run
+// is replaced, and the components that became ready are sorted.
+func golden(t *testing.T, name string, o CompletedOptions, got string) {
+	t.Helper()
+	got = strings.ReplaceAll(got, o.WorkDir, "WORKDIR")
+	for _, p := range o.ports() {
+		got = strings.ReplaceAll(got, fmt.Sprintf("127.0.0.1:%d", p.port), "127.0.0.1:PORT-OF-"+strings.ReplaceAll(p.component, " ", "-"))
+	}
+	got = durations.ReplaceAllString(got, "N s")
+	got = readyLines.ReplaceAllStringFunc(got, func(block string) string {
+		lines := strings.SplitAfter(strings.TrimSuffix(block, "\n"), "\n")
+		lines[len(lines)-1] += "\n"
+		slices.Sort(lines)
+		return strings.Join(lines, "")
+	})
+	path := filepath.Join("testdata", name+".golden")
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err, "run the test with -update to write it")
+	require.Equal(t, string(want), got)
+}
+
+func TestStartRestartStop(t *testing.T) {
+	o := testOptions(t)
+	files := layout(o.WorkDir)
+	require.NoError(t, os.Mkdir(files.shared(""), 0o700))
+
+	r := startCluster(t, o, nil)
+	r.await(t, "Ctrl-C stops everything", 1)
+	require.FileExists(t, files.shared(readyFile))
+	pids := componentPids(t, o.WorkDir)
+	require.Len(t, pids, 4)
+
+	require.NoError(t, syscall.Kill(pids["shard-1"], syscall.SIGKILL))
+	r.await(t, "shard-1       ready", 2)
+	require.NoError(t, r.stop())
+	requireNothingLeft(t, o)
+	golden(t, "start", o, r.out.String())
+
+	log, err := os.ReadFile(files.shard(1, "shard-1.log"))
+	require.NoError(t, err)
+	require.Equal(t, 2, strings.Count(string(log), "shard-1 is up\n"))
+
+	t.Run("again in the same directory", func(t *testing.T) {
+		before := readAll(t, o.WorkDir)
+		r := startCluster(t, o, nil)
+		r.await(t, "Ctrl-C stops everything", 1)
+		require.NoError(t, r.stop())
+		golden(t, "again", o, r.out.String())
+		require.Equal(t, before, readAll(t, o.WorkDir), "files must stay as they are")
+	})
+	t.Run("with fewer shards", func(t *testing.T) {
+		require.NoError(t, os.Mkdir(files.shard(1, "data"), 0o700)) // the fakes make none
+		options := *o.Options
+		options.Shards = 1
+		r := startCluster(t, CompletedOptions{&options}, nil)
+		r.await(t, "Ctrl-C stops everything", 1)
+		require.Contains(t, r.out.String(), "Note: an earlier run had more shards: what lives on shard-1 to shard-1 is unavailable until --shards is 2 again")
+	})
+}
+
+// readAll returns the contents of all files of a working directory but logs.
+func readAll(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	contents := map[string]string{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.HasSuffix(path, ".log") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		contents[path] = string(data)
+		return err
+	}))
+	require.NotEmpty(t, contents)
+	return contents
+}
+
+func TestVerbose(t *testing.T) {
+	o := testOptions(t)
+	o.Verbose = true
+	r := startCluster(t, o, nil)
+	r.await(t, "Ctrl-C stops everything", 1)
+	require.NoError(t, r.stop())
+	for _, line := range []string{"root         | root is up\n", "cache-server | cache-server is up\n"} {
+		require.Contains(t, r.out.String(), line)
+	}
+}
+
+func TestDiesAtItsFirstStart(t *testing.T) {
+	o := testOptions(t)
+	t.Setenv(faultEnv, "root=once:"+t.TempDir())
+	r := startCluster(t, o, nil)
+	r.await(t, "Ctrl-C stops everything", 1)
+	require.Contains(t, r.out.String(), "root          died (exit status 1), starting again in 0.5 s (log: "+layout(o.WorkDir).shard(0, "root.log")+")\n"+
+		"                first start fails\n")
+	require.Contains(t, r.out.String(), "  root          starting again\n")
+}
+
+func TestCannotStart(t *testing.T) {
+	for name, test := range map[string]struct {
+		fault, want string
+	}{
+		"wrong flags":     {"shard-1=usage", "shard-1 did not start: exit status 64: shardplane shard: unknown flag (log: WORKDIR/.kcp-1/shard-1.log)"},
+		"always crashing": {"front-proxy=panic", "front-proxy did not start: exit status 2: panic: on purpose (log: WORKDIR/.kcp/front-proxy.log)"},
+		"never ready":     {"root=never-ready", "root did not start: not ready after 2s: waiting for informer-sync, dreams (log: WORKDIR/.kcp-0/root.log)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions(t)
+			if name == "never ready" {
+				o.StartTimeout = 2 * time.Second
+			}
+			t.Setenv(faultEnv, test.fault)
+			err := New(o, &output{}, nil).Run(t.Context())
+			var failed *supervise.StartError
+			require.ErrorAs(t, err, &failed)
+			message := strings.ReplaceAll(err.Error(), o.WorkDir, "WORKDIR")
+			require.Equal(t, test.want, message)
+			requireNothingLeft(t, o)
+		})
+	}
+}
+
+func TestForce(t *testing.T) {
+	o := testOptions(t)
+	t.Setenv(faultEnv, "shard-1=stubborn")
+	force := make(chan struct{})
+	r := startCluster(t, o, force)
+	r.await(t, "Ctrl-C stops everything", 1)
+	r.cancel()
+	r.await(t, "front-proxy   stopped", 1) // and now shard-1 is told to stop
+	close(force)
+	require.ErrorIs(t, <-r.result, ErrForced)
+	requireNothingLeft(t, o)
+}
+
+func TestKilledDevLeavesNothing(t *testing.T) {
+	o := testOptions(t)
+	program, err := executable()
+	require.NoError(t, err)
+	cmd := exec.Command(program, "dev", "--work-dir="+o.WorkDir, "--shard-port="+strconv.Itoa(o.ShardPort),
+		"--front-proxy-port="+strconv.Itoa(o.FrontProxyPort), "--cache-server-port="+strconv.Itoa(o.CacheServerPort))
+	out := &output{}
+	cmd.Stdout, cmd.Stderr = out, out
+	require.NoError(t, cmd.Start())
+	r := &running{out: out}
+	r.await(t, "Ctrl-C stops everything", 1)
+	pids := componentPids(t, o.WorkDir)
+	delete(pids, "dev")
+	require.Len(t, pids, 4)
+
+	t.Run("meanwhile the directory is taken", func(t *testing.T) {
+		other := *o.Options
+		other.ShardPort = freePorts(t, 4)
+		other.FrontProxyPort, other.CacheServerPort = other.ShardPort+2, other.ShardPort+3
+		err := New(CompletedOptions{&other}, &output{}, nil).Run(t.Context())
+		require.EqualError(t, err, fmt.Sprintf("%s is in use by another shardplane dev (pid %d): stop that one or pass another --work-dir",
+			o.WorkDir, cmd.Process.Pid))
+		require.FileExists(t, layout(o.WorkDir).shared(readyFile))
+	})
+
+	require.NoError(t, cmd.Process.Kill())
+	require.Error(t, cmd.Wait())
+	for _, pid := range pids {
+		require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }, deadline, 10*time.Millisecond)
+	}
+
+	again := startCluster(t, o, nil)
+	again.await(t, "Ctrl-C stops everything", 1)
+	require.NoError(t, again.stop())
+	requireNothingLeft(t, o)
+}

@@ -1,0 +1,148 @@
+package dev
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.uber.org/goleak"
+)
+
+// faultEnv makes fake components misbehave: a comma-separated list of
+// <component>=<fault>.
+const faultEnv = "FAKE_FAULTS"
+
+// TestMain makes the test binary the program that Run starts components with,
+// as the real one is: its first argument chooses.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "shard", "front-proxy", "cache-server":
+			if err := fakeComponent(os.Args[1], os.Args[2:]); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			return
+		case "dev":
+			if err := devProcess(os.Args[2:]); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			return
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// devProcess runs a cluster in a process of its own, for tests that kill it.
+func devProcess(args []string) error {
+	options := NewOptions()
+	flags := pflag.NewFlagSet("dev", pflag.ContinueOnError)
+	options.AddFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	completed, err := options.Complete()
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	return New(completed, os.Stdout, nil).Run(ctx)
+}
+
+// fakeComponent takes the flags of the real components and serves /readyz with
+// the certificates it is given. It insists on all files that it is told of.
+func fakeComponent(kind string, args []string) error {
+	flags := pflag.NewFlagSet(kind, pflag.ContinueOnError)
+	flags.ParseErrorsAllowlist.UnknownFlags = true
+	name := flags.String("name", kind, "")
+	address := flags.String("bind-address", "", "")
+	port := flags.String("secure-port", "", "")
+	certFile := flags.String("tls-cert-file", "", "")
+	keyFile := flags.String("tls-private-key-file", "", "")
+	clientCA := flags.String("client-ca-file", "", "")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	for _, arg := range args {
+		flag, file, _ := strings.Cut(arg, "=")
+		if strings.HasSuffix(flag, "-file") || strings.HasSuffix(flag, "-kubeconfig") {
+			if _, err := os.Stat(file); err != nil {
+				return err
+			}
+		}
+	}
+	fault := faultOf(*name)
+	fmt.Printf("%s is up\n", *name)
+	switch {
+	case fault == "usage":
+		fmt.Fprintln(os.Stderr, "shardplane "+kind+": unknown flag")
+		os.Exit(ExitUsage)
+	case fault == "panic":
+		panic("on purpose")
+	case strings.HasPrefix(fault, "once:"): // dies at its first start
+		mark := filepath.Join(strings.TrimPrefix(fault, "once:"), *name)
+		if _, err := os.Stat(mark); errors.Is(err, os.ErrNotExist) {
+			return errors.Join(os.WriteFile(mark, nil, 0o600), errors.New("first start fails"))
+		}
+	}
+	return fakeServe(net.JoinHostPort(*address, *port), *certFile, *keyFile, *clientCA, fault)
+}
+
+func fakeServe(address, certFile, keyFile, clientCA, fault string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	ca, err := os.ReadFile(clientCA)
+	if err != nil {
+		return err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	ready := time.Now().Add(50 * time.Millisecond)
+	server := &http.Server{
+		Addr:              address,
+		TLSConfig:         &tls.Config{ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13},
+		ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if fault == "never-ready" || time.Now().Before(ready) {
+				w.WriteHeader(http.StatusInternalServerError)
+				fmt.Fprintln(w, "[+]ping ok\n[-]informer-sync failed: reason withheld\n[-]dreams failed: reason withheld\nreadyz check failed")
+				return
+			}
+			fmt.Fprintln(w, "ok")
+		}),
+	}
+	go func() {
+		<-ctx.Done()
+		if fault == "stubborn" {
+			return
+		}
+		_ = server.Close()
+	}()
+	if err := server.ListenAndServeTLS(certFile, keyFile); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func faultOf(name string) string {
+	for _, fault := range strings.Split(os.Getenv(faultEnv), ",") {
+		if component, what, ok := strings.Cut(fault, "="); ok && component == name {
+			return what
+		}
+	}
+	return ""
+}

@@ -1,0 +1,134 @@
+package dev
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// MaxShards is the largest number of shards of a development cluster.
+const MaxShards = 16
+
+// Options are the settings of a development cluster as a person gives them.
+type Options struct {
+	// Shards is the number of shards.
+	Shards int
+	// WorkDir is the directory of the cluster's files.
+	WorkDir string
+	// FrontProxyPort is the port of the front-proxy.
+	FrontProxyPort int
+	// ShardPort is the port of the root shard; shard n listens on ShardPort+n.
+	ShardPort int
+	// CacheServerPort is the port of the cache server.
+	CacheServerPort int
+	// DevTokens lets well-known bearer tokens in.
+	DevTokens bool
+	// Verbose shows the logs of all components on the terminal.
+	Verbose bool
+	// Verbosity is the log level of the components.
+	Verbosity int
+	// StartTimeout bounds the time until all components are ready.
+	StartTimeout time.Duration
+}
+
+// NewOptions returns the defaults.
+func NewOptions() *Options {
+	return &Options{
+		Shards:          2,
+		WorkDir:         ".",
+		FrontProxyPort:  6443,
+		ShardPort:       6444,
+		CacheServerPort: 8012,
+		StartTimeout:    2 * time.Minute,
+	}
+}
+
+// AddFlags binds the options to flags.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.IntVar(&o.Shards, "shards", o.Shards, fmt.Sprintf("how many shards to run, 1 to %d; the first is named root, the others shard-1, shard-2, …", MaxShards))
+	fs.StringVar(&o.WorkDir, "work-dir", o.WorkDir, "`directory` for certificates, kubeconfigs, data and logs, in .kcp and .kcp-*; created if missing, kept for the next start")
+	fs.IntVar(&o.FrontProxyPort, "front-proxy-port", o.FrontProxyPort, "port of the front-proxy on 127.0.0.1")
+	fs.IntVar(&o.ShardPort, "shard-port", o.ShardPort, "port of the first shard on 127.0.0.1; shard n listens on this port + n")
+	fs.IntVar(&o.CacheServerPort, "cache-server-port", o.CacheServerPort, "port of the cache server on 127.0.0.1")
+	fs.BoolVar(&o.DevTokens, "dev-tokens", o.DevTokens, "accept the bearer tokens user-1-token to user-5-token (user user-N, group team-N) and admin-token (system:masters), which everybody knows")
+	fs.BoolVar(&o.Verbose, "verbose", o.Verbose, "show the logs of all components, each line prefixed with its component")
+	fs.IntVarP(&o.Verbosity, "v", "v", o.Verbosity, "log `level` of the components, 0 to 10")
+	fs.DurationVar(&o.StartTimeout, "start-timeout", o.StartTimeout, "give up when the components are not ready after this time")
+}
+
+// CompletedOptions are options whose defaults are filled in.
+type CompletedOptions struct {
+	*Options
+}
+
+// Complete makes the working directory absolute, so that what is printed and
+// written can be used from anywhere.
+func (o *Options) Complete() (CompletedOptions, error) {
+	completed := *o
+	if completed.WorkDir == "" {
+		return CompletedOptions{}, errors.New("--work-dir must not be empty: pass a directory, such as .")
+	}
+	dir, err := filepath.Abs(completed.WorkDir)
+	if err != nil {
+		return CompletedOptions{}, fmt.Errorf("find --work-dir: %w", err)
+	}
+	completed.WorkDir = dir
+	return CompletedOptions{Options: &completed}, nil
+}
+
+// Validate says what is wrong with the options, all of it, naming the flags.
+func (o CompletedOptions) Validate() error {
+	var errs []error
+	if o.Shards < 1 || o.Shards > MaxShards {
+		return fmt.Errorf("--shards is %d: it must be 1 to %d", o.Shards, MaxShards) // the ports below depend on it
+	}
+	if o.Verbosity < 0 || o.Verbosity > 10 {
+		errs = append(errs, fmt.Errorf("-v is %d: it must be 0 to 10", o.Verbosity))
+	}
+	if o.StartTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("--start-timeout is %s: it must be more than nothing", o.StartTimeout))
+	}
+	return errors.Join(append(errs, o.validatePorts()...)...)
+}
+
+func (o CompletedOptions) validatePorts() []error {
+	var errs []error
+	taken := map[int]string{}
+	for _, p := range o.ports() {
+		switch other, twice := taken[p.port]; {
+		case p.port < 1 || p.port > 65535:
+			errs = append(errs, fmt.Errorf("port %d for the %s is not a port: pass %s so that it is 1 to 65535", p.port, p.component, p.flag))
+		case twice:
+			errs = append(errs, fmt.Errorf("port %d would be used by the %s and the %s: pass another %s", p.port, other, p.component, p.flag))
+		}
+		taken[p.port] = p.component
+	}
+	return errs
+}
+
+// port is a port that a component listens on, and the flag that changes it.
+type port struct {
+	component string
+	port      int
+	flag      string
+}
+
+// ports returns all ports of the cluster.
+func (o CompletedOptions) ports() []port {
+	ports := []port{{"front-proxy", o.FrontProxyPort, "--front-proxy-port"}}
+	for n := range o.Shards {
+		ports = append(ports, port{"shard " + shardName(n), o.ShardPort + n, "--shard-port"})
+	}
+	return append(ports, port{"cache server", o.CacheServerPort, "--cache-server-port"})
+}
+
+// shardName returns the name of shard n.
+func shardName(n int) string {
+	if n == 0 {
+		return "root"
+	}
+	return fmt.Sprintf("shard-%d", n)
+}

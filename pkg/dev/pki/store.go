@@ -1,0 +1,268 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	authorityLifetime   = 10 * 365 * 24 * time.Hour
+	certificateLifetime = 365 * 24 * time.Hour
+
+	// renewBefore is how long before its end a certificate is renewed. A
+	// development cluster may well run for weeks without a restart.
+	renewBefore = 30 * 24 * time.Hour
+
+	// backdate is how far in the past a certificate starts to be valid, for
+	// clients whose clock is behind.
+	backdate = time.Hour
+)
+
+// Store is a directory of certificates and keys. It is not safe for concurrent
+// use, nor for two processes at once.
+type Store struct {
+	dir   string
+	now   func() time.Time
+	notes []string
+	made  int
+}
+
+// NewStore returns the store in dir, which must exist. now tells the time by
+// which certificates are judged.
+func NewStore(dir string, now func() time.Time) *Store {
+	return &Store{dir: dir, now: now}
+}
+
+// Notes says in sentences for people what the store has renewed or replaced,
+// and why.
+func (s *Store) Notes() []string { return s.notes }
+
+// Made is the number of authorities and certificates that were made from
+// nothing.
+func (s *Store) Made() int { return s.made }
+
+// Pair is a certificate with its key.
+type Pair struct {
+	// CertFile and KeyFile are where they are stored.
+	CertFile, KeyFile string
+	// CertPEM and KeyPEM are the contents of the files.
+	CertPEM, KeyPEM []byte
+
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// NotAfter is the end of the certificate's validity.
+func (p *Pair) NotAfter() time.Time { return p.cert.NotAfter }
+
+// Authority is a certificate authority that signs certificates of a store.
+type Authority struct {
+	Pair
+}
+
+// CorruptError says that a file of the store cannot be used.
+type CorruptError struct {
+	// File is the path of the file.
+	File string
+	// Err is what is wrong with it.
+	Err error
+	// Advice says what to do about it.
+	Advice string
+}
+
+// Error returns one line that names the file, the damage and the remedy.
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("%s is corrupt (%v): %s", e.File, e.Err, e.Advice)
+}
+
+// Unwrap returns what is wrong with the file.
+func (e *CorruptError) Unwrap() error { return e.Err }
+
+// Authority returns the certificate authority of the given name. It is made
+// with name as its common name where there is none, and renewed with the same
+// key where it is about to expire.
+func (s *Store) Authority(name string) (*Authority, error) {
+	pair, err := s.load(name)
+	if err != nil {
+		return nil, err
+	}
+	if pair.cert != nil && !pair.cert.IsCA {
+		return nil, corrupt(pair.CertFile, errors.New("it is not a certificate authority"), pair)
+	}
+	reason := s.expiry(pair)
+	if pair.cert != nil && reason == "" {
+		return &Authority{Pair: *pair}, nil
+	}
+	template := authorityTemplate(name)
+	if err := s.issue(pair, template, nil, authorityLifetime); err != nil {
+		return nil, fmt.Errorf("make certificate authority %s: %w", name, err)
+	}
+	s.note(name, reason)
+	return &Authority{Pair: *pair}, nil
+}
+
+// Certificate returns the certificate of the given name, as spec describes it,
+// signed by ca. It is made where there is none, and made again with the same
+// key where it is about to expire, is signed by another authority or differs
+// from spec.
+func (s *Store) Certificate(name string, ca *Authority, spec Spec) (*Pair, error) {
+	pair, err := s.load(name)
+	if err != nil {
+		return nil, err
+	}
+	reason := s.expiry(pair)
+	if pair.cert != nil && reason == "" {
+		reason = spec.difference(pair.cert, ca.cert)
+	}
+	if pair.cert != nil && reason == "" {
+		return pair, nil
+	}
+	if err := s.issue(pair, spec.template(), ca, certificateLifetime); err != nil {
+		return nil, fmt.Errorf("make certificate %s: %w", name, err)
+	}
+	s.note(name, reason)
+	return pair, nil
+}
+
+// expiry says why the pair's certificate must be renewed as far as time goes;
+// empty where it need not or where there is none.
+func (s *Store) expiry(pair *Pair) string {
+	if pair.cert == nil {
+		return ""
+	}
+	left := pair.cert.NotAfter.Sub(s.now())
+	switch {
+	case left <= 0:
+		return "it expired on " + pair.cert.NotAfter.Format(time.DateOnly)
+	case left < renewBefore:
+		return "it would have expired on " + pair.cert.NotAfter.Format(time.DateOnly)
+	default:
+		return ""
+	}
+}
+
+func (s *Store) note(name, reason string) {
+	if reason == "" {
+		s.made++
+		return
+	}
+	s.notes = append(s.notes, fmt.Sprintf("certificate %s renewed: %s", name, reason))
+}
+
+// load reads a pair. Its cert is nil where there is none yet, its key where
+// there is neither.
+func (s *Store) load(name string) (*Pair, error) {
+	pair := &Pair{
+		CertFile: filepath.Join(s.dir, name+".crt"),
+		KeyFile:  filepath.Join(s.dir, name+".key"),
+	}
+	var err error
+	if pair.CertPEM, err = readIfExists(pair.CertFile); err != nil {
+		return nil, fmt.Errorf("read certificate: %w", err)
+	}
+	if pair.KeyPEM, err = readIfExists(pair.KeyFile); err != nil {
+		return nil, fmt.Errorf("read key: %w", err)
+	}
+	if pair.KeyPEM == nil {
+		if pair.CertPEM != nil {
+			return nil, &CorruptError{
+				File:   pair.CertFile,
+				Err:    errors.New("its key " + filepath.Base(pair.KeyFile) + " is missing"),
+				Advice: "restore the key, or remove the certificate to have both made again",
+			}
+		}
+		return pair, nil
+	}
+	if pair.key, err = parseKey(pair.KeyPEM); err != nil {
+		return nil, corrupt(pair.KeyFile, err, pair)
+	}
+	if pair.CertPEM == nil {
+		return pair, nil
+	}
+	if pair.cert, err = parseCertificate(pair.CertPEM); err != nil {
+		return nil, corrupt(pair.CertFile, err, pair)
+	}
+	if !pair.key.PublicKey.Equal(pair.cert.PublicKey) {
+		return nil, corrupt(pair.CertFile, errors.New("it does not belong to "+filepath.Base(pair.KeyFile)), pair)
+	}
+	return pair, nil
+}
+
+func corrupt(file string, err error, pair *Pair) error {
+	return &CorruptError{
+		File: file,
+		Err:  err,
+		Advice: fmt.Sprintf("remove %s and %s to have them made again",
+			filepath.Base(pair.CertFile), filepath.Base(pair.KeyFile)),
+	}
+}
+
+// issue signs template with ca, or with its own key where ca is nil, and
+// stores the result in pair and its files.
+func (s *Store) issue(pair *Pair, template *x509.Certificate, ca *Authority, lifetime time.Duration) error {
+	if pair.key == nil {
+		key, keyPEM, err := newKey()
+		if err != nil {
+			return err
+		}
+		if err := WriteFile(pair.KeyFile, keyPEM, 0o600); err != nil {
+			return err
+		}
+		pair.key, pair.KeyPEM = key, keyPEM
+	}
+	template.NotBefore = s.now().Add(-backdate)
+	template.NotAfter = s.now().Add(lifetime)
+	parent, signer := template, pair.key
+	if ca != nil {
+		parent, signer = ca.cert, ca.key
+		if template.NotAfter.After(ca.cert.NotAfter) {
+			template.NotAfter = ca.cert.NotAfter
+		}
+	}
+	cert, certPEM, err := sign(template, parent, pair.key, signer)
+	if err != nil {
+		return err
+	}
+	if err := WriteFile(pair.CertFile, certPEM, 0o644); err != nil {
+		return err
+	}
+	pair.cert, pair.CertPEM = cert, certPEM
+	return nil
+}
+
+// WriteFile writes a file so that a reader sees the old or the new contents,
+// never a part, whenever the process ends.
+func WriteFile(path string, data []byte, mode fs.FileMode) (err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(tmp.Name())))
+		}
+	}()
+	_, err = tmp.Write(data)
+	err = errors.Join(err, tmp.Chmod(mode), tmp.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}
+
+func readIfExists(path string) ([]byte, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if data == nil && err == nil {
+		data = []byte{}
+	}
+	return data, err
+}

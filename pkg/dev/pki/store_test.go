@@ -1,0 +1,203 @@
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	today   = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	serving = Spec{
+		CommonName: "localhost",
+		DNSNames:   []string{"localhost"},
+		IPs:        []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	}
+)
+
+func at(t time.Time) func() time.Time { return func() time.Time { return t } }
+
+// fill makes an authority and one serving certificate below it.
+func fill(t *testing.T, s *Store) (*Authority, *Pair) {
+	t.Helper()
+	ca, err := s.Authority("ca")
+	require.NoError(t, err)
+	pair, err := s.Certificate("leaf", ca, serving)
+	require.NoError(t, err)
+	return ca, pair
+}
+
+func TestMakesUsableCertificates(t *testing.T) {
+	s := NewStore(t.TempDir(), at(today))
+	ca, pair := fill(t, s)
+	require.Empty(t, s.Notes())
+	require.Equal(t, 2, s.Made())
+
+	_, err := tls.X509KeyPair(pair.CertPEM, pair.KeyPEM)
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(ca.CertPEM))
+	for _, host := range []string{"localhost", "127.0.0.1", "::1"} {
+		_, err := pair.cert.Verify(x509.VerifyOptions{DNSName: host, Roots: pool, CurrentTime: today})
+		require.NoError(t, err, host)
+	}
+
+	info, err := os.Stat(pair.KeyFile)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	client, err := s.Certificate("client", ca, Client("kcp-admin", "system:kcp:admin"))
+	require.NoError(t, err)
+	require.Equal(t, "kcp-admin", client.cert.Subject.CommonName)
+	require.Equal(t, []string{"system:kcp:admin"}, client.cert.Subject.Organization)
+	require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, client.cert.ExtKeyUsage)
+}
+
+func TestTakesAgainWhatIsThere(t *testing.T) {
+	dir := t.TempDir()
+	ca, pair := fill(t, NewStore(dir, at(today)))
+	again := NewStore(dir, at(today.Add(24*time.Hour)))
+	caAgain, pairAgain := fill(t, again)
+	require.Equal(t, ca.CertPEM, caAgain.CertPEM)
+	require.Equal(t, pair.CertPEM, pairAgain.CertPEM)
+	require.Equal(t, pair.KeyPEM, pairAgain.KeyPEM)
+	require.Empty(t, again.Notes())
+	require.Zero(t, again.Made())
+}
+
+func TestRenewsBeforeExpiry(t *testing.T) {
+	dir := t.TempDir()
+	ca, pair := fill(t, NewStore(dir, at(today)))
+
+	later := NewStore(dir, at(today.Add(certificateLifetime-renewBefore/2)))
+	caLater, pairLater := fill(t, later)
+	require.Equal(t, ca.CertPEM, caLater.CertPEM, "the authority lives longer")
+	require.NotEqual(t, pair.CertPEM, pairLater.CertPEM)
+	require.Equal(t, pair.KeyPEM, pairLater.KeyPEM, "a renewal keeps the key")
+	require.Equal(t, []string{"certificate leaf renewed: it would have expired on 2027-11-20"}, later.Notes())
+
+	muchLater := NewStore(dir, at(today.Add(authorityLifetime+time.Hour)))
+	caMuchLater, pairMuchLater := fill(t, muchLater)
+	require.Equal(t, []string{
+		"certificate ca renewed: it expired on 2036-11-17",
+		"certificate leaf renewed: it expired on 2028-11-04",
+	}, muchLater.Notes())
+	require.NoError(t, pairMuchLater.cert.CheckSignatureFrom(caMuchLater.cert))
+	require.NoError(t, pairLater.cert.CheckSignatureFrom(caMuchLater.cert),
+		"what the old authority signed is valid under the renewed one")
+}
+
+func TestNeverOutlivesItsAuthority(t *testing.T) {
+	dir := t.TempDir()
+	ca, _ := fill(t, NewStore(dir, at(today)))
+	_, pair := fill(t, NewStore(dir, at(today.Add(authorityLifetime-renewBefore-time.Hour))))
+	require.Equal(t, ca.NotAfter(), pair.NotAfter())
+}
+
+func TestReplacesWhatNoLongerFits(t *testing.T) {
+	dir := t.TempDir()
+	fill(t, NewStore(dir, at(today)))
+
+	t.Run("another authority", func(t *testing.T) {
+		require.NoError(t, os.Remove(filepath.Join(dir, "ca.crt")))
+		require.NoError(t, os.Remove(filepath.Join(dir, "ca.key")))
+		s := NewStore(dir, at(today))
+		ca, pair := fill(t, s)
+		require.Equal(t, []string{"certificate leaf renewed: its authority ca has changed"}, s.Notes())
+		require.NoError(t, pair.cert.CheckSignatureFrom(ca.cert))
+	})
+	for name, test := range map[string]struct {
+		spec Spec
+		note string
+	}{
+		"user":  {Client("other"), "certificate leaf renewed: it was for another user"},
+		"hosts": {Spec{CommonName: "other", DNSNames: []string{"other"}}, "certificate leaf renewed: it was for other host names"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewStore(dir, at(today))
+			ca, err := s.Authority("ca")
+			require.NoError(t, err)
+			_, err = s.Certificate("leaf", ca, Client("first"))
+			require.NoError(t, err)
+			_, err = s.Certificate("leaf", ca, Spec{CommonName: test.spec.CommonName})
+			require.NoError(t, err)
+			s = NewStore(dir, at(today))
+			spec := test.spec
+			if len(spec.DNSNames) == 0 {
+				spec.CommonName = "third"
+			}
+			_, err = s.Certificate("leaf", ca, spec)
+			require.NoError(t, err)
+			require.Equal(t, []string{test.note}, s.Notes())
+		})
+	}
+}
+
+func TestCompletesAnInterruptedRun(t *testing.T) {
+	dir := t.TempDir()
+	_, pair := fill(t, NewStore(dir, at(today)))
+	require.NoError(t, os.Remove(pair.CertFile))
+	s := NewStore(dir, at(today))
+	_, again := fill(t, s)
+	require.Equal(t, pair.KeyPEM, again.KeyPEM)
+	require.Equal(t, 1, s.Made())
+}
+
+func TestRefusesWhatIsCorrupt(t *testing.T) {
+	for name, test := range map[string]struct {
+		file, contents string
+		remove         string
+		want           string
+	}{
+		"garbage certificate": {file: "leaf.crt", contents: "garbage", want: "leaf.crt is corrupt (no PEM block): remove leaf.crt and leaf.key"},
+		"empty certificate":   {file: "leaf.crt", contents: "", want: "leaf.crt is corrupt (no PEM block)"},
+		"garbage key":         {file: "ca.key", contents: "garbage", want: "ca.key is corrupt (no PEM block): remove ca.crt and ca.key"},
+		"other block":         {file: "ca.crt", contents: "-----BEGIN X-----\nAAAA\n-----END X-----\n", want: `holds a PEM block "X"`},
+		"cut certificate": {
+			file:     "leaf.crt",
+			contents: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+			want:     "leaf.crt is corrupt (x509: ",
+		},
+		"lost key": {remove: "ca.key", want: "ca.crt is corrupt (its key ca.key is missing): restore the key, or remove the certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			fill(t, NewStore(dir, at(today)))
+			if test.remove != "" {
+				require.NoError(t, os.Remove(filepath.Join(dir, test.remove)))
+			} else {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, test.file), []byte(test.contents), 0o600))
+			}
+			s := NewStore(dir, at(today))
+			ca, err := s.Authority("ca")
+			if err == nil {
+				_, err = s.Certificate("leaf", ca, serving)
+			}
+			var damage *CorruptError
+			require.ErrorAs(t, err, &damage)
+			require.ErrorContains(t, err, test.want)
+			require.NotContains(t, err.Error(), "\n")
+		})
+	}
+
+	t.Run("mixed up files", func(t *testing.T) {
+		dir := t.TempDir()
+		ca, _ := fill(t, NewStore(dir, at(today)))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "leaf.crt"), ca.CertPEM, 0o600))
+		s := NewStore(dir, at(today))
+		_, err := s.Certificate("leaf", ca, serving)
+		require.ErrorContains(t, err, "it does not belong to leaf.key")
+	})
+	t.Run("not an authority", func(t *testing.T) {
+		s := NewStore(t.TempDir(), at(today))
+		fill(t, s)
+		_, err := s.Authority("leaf")
+		require.ErrorContains(t, err, "it is not a certificate authority")
+	})
+}

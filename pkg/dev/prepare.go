@@ -1,0 +1,206 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/shardplane/shardplane/pkg/dev/pki"
+)
+
+const (
+	bindAddress = "127.0.0.1"
+
+	// layoutVersion is written into every working directory. It changes when
+	// the files of an older directory cannot be used any more.
+	layoutVersion = "shardplane-dev 1"
+
+	probeTimeout = time.Second
+)
+
+// prepared is a working directory in which everything is in place to start the
+// components. It holds the directory's lock.
+type prepared struct {
+	lock  *lock
+	certs *certificates
+	// notes tell people what was done to files that they may not expect.
+	notes []string
+}
+
+// prepare locks the working directory, checks all that can be checked before
+// the start and makes what is missing. It leaves nothing locked when it fails.
+func prepare(ctx context.Context, o CompletedOptions) (p *prepared, err error) {
+	files := layout(o.WorkDir)
+	if err := os.MkdirAll(files.shared(""), 0o700); err != nil {
+		return nil, unwritable(o.WorkDir, err)
+	}
+	held, err := acquireLock(files.shared(lockFile))
+	switch {
+	case errors.Is(err, errLocked):
+		return nil, fmt.Errorf("%s is %w: stop that one or pass another --work-dir", o.WorkDir, err)
+	case err != nil:
+		return nil, unwritable(o.WorkDir, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, held.release())
+		}
+	}()
+
+	if err := checkVersion(files); err != nil {
+		return nil, err
+	}
+	if err := removeIfExists(files.shared(readyFile)); err != nil {
+		return nil, unwritable(o.WorkDir, err)
+	}
+	if err := checkPorts(ctx, o.ports()); err != nil {
+		return nil, err
+	}
+	for _, dir := range files.dirs(o.Shards) {
+		if err := makeWritable(dir); err != nil {
+			return nil, unwritable(o.WorkDir, err)
+		}
+	}
+	certs, err := ensureCertificates(files, time.Now)
+	if err != nil {
+		return nil, err
+	}
+	if err := ensureKubeconfigs(o, certs); err != nil {
+		return nil, err
+	}
+	notes := certs.notes
+	if note := leftOver(files, o.Shards); note != "" {
+		notes = append(notes, note)
+	}
+	return &prepared{lock: held, certs: certs, notes: notes}, nil
+}
+
+func unwritable(dir string, err error) error {
+	return fmt.Errorf("cannot write to the working directory %s (%w): make it writable or pass another --work-dir", dir, err)
+}
+
+// makeWritable makes a directory where there is none, and tries to write to it.
+func makeWritable(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	probe, err := os.CreateTemp(dir, ".writable.*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+}
+
+// checkVersion refuses a working directory whose files this program cannot
+// use, and marks an empty one as its own.
+func checkVersion(files layout) error {
+	path := files.shared(versionFile)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if found := foreignFile(files); found != "" {
+			return fmt.Errorf("%s was not made by shardplane dev: move %s* away or pass another --work-dir",
+				found, filepath.Join(string(files), sharedDir))
+		}
+		return pki.WriteFile(path, []byte(layoutVersion+"\n"), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("read the version of the data: %w", err)
+	}
+	if found := strings.TrimSpace(string(data)); found != layoutVersion {
+		return fmt.Errorf("%s holds data of version %q, and this shardplane needs %q: use the shardplane that made it, move %s* away, or pass another --work-dir",
+			string(files), abbreviate(found), layoutVersion, filepath.Join(string(files), sharedDir))
+	}
+	return nil
+}
+
+// foreignFile returns a file of a working directory that a first start would
+// not find there; empty where there is none.
+func foreignFile(files layout) string {
+	found, err := filepath.Glob(filepath.Join(string(files), sharedDir+"-*"))
+	if err == nil && len(found) > 0 {
+		return found[0]
+	}
+	entries, err := os.ReadDir(files.shared(""))
+	if err != nil {
+		return ""
+	}
+	for _, e := range entries {
+		// A start that was interrupted may leave a temporary version file.
+		if e.Name() != lockFile && !strings.HasPrefix(e.Name(), "."+versionFile) {
+			return files.shared(e.Name())
+		}
+	}
+	return ""
+}
+
+// leftOver notes shards of an earlier run that are not started now.
+func leftOver(files layout, shards int) string {
+	last := shards - 1
+	for n := shards; n < MaxShards; n++ {
+		if _, err := os.Stat(files.shard(n, "data")); err == nil {
+			last = n
+		}
+	}
+	if last < shards {
+		return ""
+	}
+	return fmt.Sprintf("an earlier run had more shards: what lives on %s to %s is unavailable until --shards is %d again",
+		shardName(shards), shardName(last), last+1)
+}
+
+// checkPorts refuses ports that cannot be listened on.
+func checkPorts(ctx context.Context, ports []port) error {
+	for _, p := range ports {
+		address := net.JoinHostPort(bindAddress, strconv.Itoa(p.port))
+		err := probePort(ctx, address)
+		switch {
+		case err == nil:
+		case errors.Is(err, syscall.EADDRINUSE):
+			return fmt.Errorf("port %d is in use: stop the other process or pass %s", p.port, p.flag)
+		case errors.Is(err, syscall.EACCES):
+			return fmt.Errorf("port %d needs privileges: pass a %s above 1023", p.port, p.flag)
+		default:
+			return fmt.Errorf("cannot listen on port %d (%w): pass another %s", p.port, err, p.flag)
+		}
+	}
+	return nil
+}
+
+// probePort listens on address for a moment. Some systems let two processes
+// listen on overlapping addresses, so it asks whether somebody answers first.
+func probePort(ctx context.Context, address string) error {
+	dialer := net.Dialer{Timeout: probeTimeout}
+	if conn, err := dialer.DialContext(ctx, "tcp", address); err == nil {
+		return errors.Join(syscall.EADDRINUSE, conn.Close())
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return listener.Close()
+}
+
+func removeIfExists(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// abbreviate shortens what was read from a file for an error message.
+func abbreviate(s string) string {
+	const limit = 40
+	if r := []rune(s); len(r) > limit {
+		return string(r[:limit]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,275 @@
+package dev
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/shardplane/shardplane/pkg/dev/pki"
+)
+
+// mustPrepare prepares a working directory and gives its lock back.
+func mustPrepare(t *testing.T, o CompletedOptions) *prepared {
+	t.Helper()
+	p, err := prepare(t.Context(), o)
+	require.NoError(t, err)
+	require.NoError(t, p.lock.release())
+	return p
+}
+
+func TestRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		fresh bool // whether nothing has run in the directory before
+		spoil func(t *testing.T, o CompletedOptions, files layout)
+		want  string
+	}{
+		"port in use": {
+			spoil: func(t *testing.T, o CompletedOptions, _ layout) {
+				t.Helper()
+				listener, err := net.Listen("tcp", bindAddress+":"+strconv.Itoa(o.FrontProxyPort))
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = listener.Close() })
+			},
+			want: "port PROXY is in use: stop the other process or pass --front-proxy-port",
+		},
+		"port in use on all addresses": {
+			spoil: func(t *testing.T, o CompletedOptions, _ layout) {
+				t.Helper()
+				listener, err := net.Listen("tcp", ":"+strconv.Itoa(o.ShardPort+1))
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = listener.Close() })
+			},
+			want: "port SHARD1 is in use: stop the other process or pass --shard-port",
+		},
+		"work dir is a file": {
+			fresh: true,
+			spoil: func(t *testing.T, o CompletedOptions, _ layout) {
+				t.Helper()
+				require.NoError(t, os.Remove(o.WorkDir))
+				require.NoError(t, os.WriteFile(o.WorkDir, nil, 0o600))
+			},
+			want: "cannot write to the working directory DIR (mkdir DIR: not a directory): make it writable or pass another --work-dir",
+		},
+		"work dir is read-only": {
+			fresh: true,
+			spoil: func(t *testing.T, o CompletedOptions, _ layout) {
+				t.Helper()
+				if os.Geteuid() == 0 {
+					t.Skip("root may write anywhere")
+				}
+				require.NoError(t, os.Chmod(o.WorkDir, 0o500))
+			},
+			want: "cannot write to the working directory DIR (mkdir DIR/.kcp: permission denied): make it writable or pass another --work-dir",
+		},
+		"other version": {
+			spoil: overwrite(versionFile, "shardplane-dev 99\n"),
+			want:  `DIR holds data of version "shardplane-dev 99", and this shardplane needs "shardplane-dev 1": use the shardplane that made it, move DIR/.kcp* away, or pass another --work-dir`,
+		},
+		"somebody else's files": {
+			fresh: true,
+			spoil: func(t *testing.T, _ CompletedOptions, files layout) {
+				t.Helper()
+				require.NoError(t, os.Mkdir(files.shared(""), 0o700))
+				require.NoError(t, os.WriteFile(files.shared("admin.kubeconfig"), nil, 0o600))
+			},
+			want: "DIR/.kcp/admin.kubeconfig was not made by shardplane dev: move DIR/.kcp* away or pass another --work-dir",
+		},
+		"somebody else's shard": {
+			fresh: true,
+			spoil: func(t *testing.T, _ CompletedOptions, files layout) {
+				t.Helper()
+				require.NoError(t, os.Mkdir(files.shard(0, ""), 0o700))
+			},
+			want: "DIR/.kcp-0 was not made by shardplane dev: move DIR/.kcp* away or pass another --work-dir",
+		},
+		"corrupt certificate": {
+			spoil: overwrite("apiserver.crt", "garbage"),
+			want:  "certificate: DIR/.kcp/apiserver.crt is corrupt (no PEM block): remove apiserver.crt and apiserver.key to have them made again",
+		},
+		"corrupt authority": {
+			spoil: overwrite("client-ca.key", "garbage"),
+			want:  "certificate authority: DIR/.kcp/client-ca.key is corrupt (no PEM block): remove client-ca.crt and client-ca.key to have them made again",
+		},
+		"kubeconfig is not YAML": {
+			spoil: overwrite("admin.kubeconfig", "{[\n"),
+			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (",
+		},
+		"kubeconfig is empty": {
+			spoil: overwrite("admin.kubeconfig", "\n"),
+			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (it is empty): remove it to have it written again",
+		},
+		"kubeconfig with a bad certificate": {
+			spoil: overwrite("admin.kubeconfig", "users: [{name: kcp-admin, user: {client-certificate-data: Z2FyYmFnZQ==}}]"),
+			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate or key of user kcp-admin is not PEM): remove it to have it written again",
+		},
+		"kubeconfig with a bad authority": {
+			spoil: overwrite("admin.kubeconfig", "clusters: [{name: root, cluster: {certificate-authority-data: Z2FyYmFnZQ==}}]"),
+			want:  "kubeconfig DIR/.kcp/admin.kubeconfig is corrupt (the certificate authority of cluster root is not PEM): remove it to have it written again",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions(t)
+			files := layout(o.WorkDir)
+			if !test.fresh {
+				mustPrepare(t, o)
+			}
+			test.spoil(t, o, files)
+			out := &output{}
+			err := New(o, out, nil).Run(t.Context())
+			require.Error(t, err)
+			message := strings.ReplaceAll(err.Error(), o.WorkDir, "DIR")
+			message = strings.ReplaceAll(message, strconv.Itoa(o.FrontProxyPort), "PROXY")
+			message = strings.ReplaceAll(message, strconv.Itoa(o.ShardPort+1), "SHARD1")
+			require.True(t, strings.HasPrefix(message, test.want), message)
+			require.NotContains(t, oneLine(message), "\n")
+			require.Empty(t, out.String(), "nothing is started, so there is nothing to tell")
+			require.NoFileExists(t, files.shared(lockFile))
+		})
+	}
+}
+
+func overwrite(name, contents string) func(*testing.T, CompletedOptions, layout) {
+	return func(t *testing.T, _ CompletedOptions, files layout) {
+		t.Helper()
+		require.NoError(t, os.WriteFile(files.shared(name), []byte(contents), 0o600))
+	}
+}
+
+func TestRemovesTheReadyFileFirst(t *testing.T) {
+	o := testOptions(t)
+	mustPrepare(t, o)
+	files := layout(o.WorkDir)
+	require.NoError(t, os.WriteFile(files.shared(readyFile), nil, 0o600))
+	require.NoError(t, os.WriteFile(files.shared("apiserver.crt"), nil, 0o600))
+	_, err := prepare(t.Context(), o)
+	require.Error(t, err)
+	require.NoFileExists(t, files.shared(readyFile), "what a killed run has left must not look like a running cluster")
+}
+
+func TestStaleLockFile(t *testing.T) {
+	o := testOptions(t)
+	mustPrepare(t, o)
+	require.NoError(t, os.WriteFile(layout(o.WorkDir).shared(lockFile), []byte("1\n"), 0o600))
+	mustPrepare(t, o)
+}
+
+func TestKubeconfigs(t *testing.T) {
+	o := testOptions(t)
+	o.FrontProxyPort, o.ShardPort, o.CacheServerPort = 6443, 6444, 8012
+	files := layout(o.WorkDir)
+	for _, dir := range files.dirs(o.Shards) {
+		require.NoError(t, os.MkdirAll(dir, 0o700))
+	}
+	certs, err := ensureCertificates(files, time.Now)
+	require.NoError(t, err)
+	require.NoError(t, ensureKubeconfigs(o, certs))
+
+	for path, want := range map[string]struct {
+		user     string
+		current  string
+		contexts map[string]string
+	}{
+		".kcp/admin.kubeconfig": {"kcp-admin", "root", map[string]string{
+			"root": "https://127.0.0.1:6443/clusters/root", "base": "https://127.0.0.1:6443",
+		}},
+		".kcp-1/admin.kubeconfig": {"shard-admin", "root", map[string]string{
+			"root": "https://127.0.0.1:6445/clusters/root", "base": "https://127.0.0.1:6445",
+			"shard-base": "https://127.0.0.1:6445", "system:admin": "https://127.0.0.1:6445/clusters/system:admin",
+		}},
+		".kcp-cache/cache.kubeconfig": {"shard-client", "cache", map[string]string{"cache": "https://127.0.0.1:8012"}},
+		".kcp/root-shard.kubeconfig":  {"shard-client", "shard-base", map[string]string{"shard-base": "https://127.0.0.1:6444"}},
+		".kcp/front-proxy.kubeconfig": {"front-proxy-client", "shard-base", map[string]string{"shard-base": "https://127.0.0.1:6444"}},
+	} {
+		config, err := clientcmd.LoadFromFile(filepath.Join(o.WorkDir, path))
+		require.NoError(t, err, path)
+		require.Equal(t, want.current, config.CurrentContext, path)
+		require.Len(t, config.Contexts, len(want.contexts), path)
+		for name, server := range want.contexts {
+			rest, err := clientcmd.NewNonInteractiveClientConfig(*config, name, nil, nil).ClientConfig()
+			require.NoError(t, err, path)
+			require.Equal(t, server, rest.Host, path)
+			require.Equal(t, certs.servingCA.CertPEM, rest.CAData, path)
+			require.NotEmpty(t, rest.CertData, path)
+			require.NotEmpty(t, rest.KeyData, path)
+			require.Equal(t, want.user, config.Contexts[name].AuthInfo, path)
+		}
+	}
+}
+
+func TestKubeconfigKeepsWhatPeopleAdd(t *testing.T) {
+	o := testOptions(t)
+	p := mustPrepare(t, o)
+	path := layout(o.WorkDir).shared("admin.kubeconfig")
+	config, err := clientcmd.LoadFromFile(path)
+	require.NoError(t, err)
+	config.Contexts["mine"] = &clientcmdapi.Context{Cluster: "base", AuthInfo: "kcp-admin", Namespace: "ns"}
+	config.CurrentContext = "mine"
+	config.Clusters["root"].Server = "https://elsewhere"
+	require.NoError(t, clientcmd.WriteToFile(*config, path))
+
+	mustPrepare(t, o)
+	config, err = clientcmd.LoadFromFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "mine", config.CurrentContext)
+	require.Equal(t, "ns", config.Contexts["mine"].Namespace)
+	require.Equal(t, baseURL(o.FrontProxyPort)+"/clusters/root", config.Clusters["root"].Server)
+	require.Equal(t, p.certs.kcpAdmin.CertPEM, config.AuthInfos["kcp-admin"].ClientCertificateData)
+}
+
+func TestRenewsCertificatesInKubeconfigs(t *testing.T) {
+	o := testOptions(t)
+	files := layout(o.WorkDir)
+	require.NoError(t, os.Mkdir(files.shared(""), 0o700))
+	require.NoError(t, os.WriteFile(files.shared(versionFile), []byte(layoutVersion), 0o600))
+	longAgo := func() time.Time { return time.Now().Add(-360 * 24 * time.Hour) }
+	old, err := ensureCertificates(files, longAgo)
+	require.NoError(t, err)
+
+	p := mustPrepare(t, o)
+	require.Len(t, p.notes, 6)
+	require.True(t, strings.HasPrefix(p.notes[0], "certificate apiserver renewed: it would have expired on "), p.notes[0])
+	require.Equal(t, old.clientCA.CertPEM, p.certs.clientCA.CertPEM)
+	config, err := clientcmd.LoadFromFile(files.shared("admin.kubeconfig"))
+	require.NoError(t, err)
+	require.Equal(t, p.certs.kcpAdmin.CertPEM, config.AuthInfos["kcp-admin"].ClientCertificateData)
+	require.NotEqual(t, old.kcpAdmin.CertPEM, p.certs.kcpAdmin.CertPEM)
+	require.IsType(t, &pki.Pair{}, p.certs.serving)
+}
+
+func TestValidate(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Options)
+		want   string
+	}{
+		"no shards":        {func(o *Options) { o.Shards = 0 }, "--shards is 0: it must be 1 to 16"},
+		"too many shards":  {func(o *Options) { o.Shards = 17 }, "--shards is 17: it must be 1 to 16"},
+		"shards meet":      {func(o *Options) { o.CacheServerPort = 6445 }, "port 6445 would be used by the shard shard-1 and the cache server: pass another --cache-server-port"},
+		"proxy on a shard": {func(o *Options) { o.FrontProxyPort = 6444 }, "port 6444 would be used by the front-proxy and the shard root: pass another --shard-port"},
+		"no port":          {func(o *Options) { o.FrontProxyPort = 0 }, "port 0 for the front-proxy is not a port: pass --front-proxy-port so that it is 1 to 65535"},
+		"beyond ports":     {func(o *Options) { o.ShardPort = 65535 }, "port 65536 for the shard shard-1 is not a port: pass --shard-port so that it is 1 to 65535"},
+		"verbosity":        {func(o *Options) { o.Verbosity = 11 }, "-v is 11: it must be 0 to 10"},
+		"no time":          {func(o *Options) { o.StartTimeout = 0 }, "--start-timeout is 0s: it must be more than nothing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := NewOptions()
+			test.change(o)
+			completed, err := o.Complete()
+			require.NoError(t, err)
+			require.EqualError(t, completed.Validate(), test.want)
+		})
+	}
+	t.Run("empty work dir", func(t *testing.T) {
+		o := NewOptions()
+		o.WorkDir = ""
+		_, err := o.Complete()
+		require.EqualError(t, err, "--work-dir must not be empty: pass a directory, such as .")
+	})
+}

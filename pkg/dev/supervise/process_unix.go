@@ -1,0 +1,11 @@
+//go:build unix && !linux
+
+package supervise
+
+import "syscall"
+
+// sysProcAttr puts a process into its own group. There is no parent-death
+// signal here; the lifeline ends the process when the supervisor dies.
+func sysProcAttr() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true}
+}

@@ -1,0 +1,189 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+const (
+	maxPollInterval = 250 * time.Millisecond
+
+	// waitingEvery is the least time between two Waiting events of a component.
+	waitingEvery = 10 * time.Second
+)
+
+// runner keeps one component running until it is told to stop.
+type runner struct {
+	component Component
+	sup       *supervisor
+	pauses    pauses
+
+	stop     chan struct{} // closed by the supervisor to stop the component
+	done     chan struct{} // closed when no process is left
+	wasReady chan struct{} // closed when the component was ready for the first time
+
+	mu  sync.Mutex
+	err error // why the component is not ready
+}
+
+func newRunner(c Component, s *supervisor) *runner {
+	return &runner{
+		component: c,
+		sup:       s,
+		pauses:    pauses{Backoff: s.config.Backoff},
+		stop:      make(chan struct{}),
+		done:      make(chan struct{}),
+		wasReady:  make(chan struct{}),
+	}
+}
+
+// run keeps the component running until it is stopped. ctx carries values only:
+// stop ends the component, in its turn.
+func (r *runner) run(ctx context.Context) {
+	defer close(r.done)
+	for starts := 0; ; starts++ {
+		if r.stopped() {
+			return
+		}
+		if starts > 0 {
+			r.notify(Event{Kind: Starting, Restart: true})
+		}
+		healthy, err := r.runOnce(ctx, starts > 0)
+		if r.stopped() {
+			return
+		}
+		r.setError(err)
+		if !r.everReady() && (starts+1 >= r.sup.config.MaxStartFailures || r.sup.config.Fatal(ExitCode(err))) {
+			r.sup.failures <- &StartError{Component: r.component.Name, Err: err}
+			return
+		}
+		pause := r.pauses.after(healthy)
+		r.notify(Event{Kind: Exited, Err: err, Delay: pause})
+		select {
+		case <-time.After(pause):
+		case <-r.stop:
+			return
+		}
+	}
+}
+
+// runOnce runs one process to its end. It returns how long it was ready, and
+// why it ended.
+func (r *runner) runOnce(ctx context.Context, restart bool) (healthy time.Duration, err error) {
+	started := time.Now()
+	p, err := r.sup.spawner.start(r.component)
+	if err != nil {
+		return 0, err
+	}
+
+	var readyAt time.Time
+	ctx, cancel := context.WithCancel(ctx)
+	polled := make(chan struct{})
+	go func() {
+		defer close(polled)
+		if !r.pollReady(ctx) {
+			return
+		}
+		readyAt = time.Now()
+		r.notify(Event{Kind: Ready, Restart: restart, Took: readyAt.Sub(started)})
+		if !r.everReady() {
+			close(r.wasReady)
+		}
+	}()
+	defer func() {
+		cancel()
+		<-polled
+		if !readyAt.IsZero() {
+			healthy = time.Since(readyAt)
+		}
+	}()
+
+	select {
+	case <-p.done:
+		return 0, p.err
+	case <-r.stop:
+		cancel()
+		r.end(p)
+		return 0, nil
+	}
+}
+
+// end stops the process p: gently, unless it takes too long or force is used.
+func (r *runner) end(p *process) {
+	r.notify(Event{Kind: Stopping})
+	timeout := time.NewTimer(r.sup.config.StopTimeout)
+	defer timeout.Stop()
+	p.terminate()
+	select {
+	case <-p.done:
+		r.notify(Event{Kind: Stopped})
+		return
+	case <-timeout.C:
+	case <-r.sup.config.Force:
+	}
+	p.kill()
+	<-p.done
+	r.notify(Event{Kind: Killed})
+}
+
+// pollReady returns true when the component is ready, and false when ctx ends
+// before that. It reports a component that takes long.
+func (r *runner) pollReady(ctx context.Context) bool {
+	interval := r.sup.config.PollInterval
+	report := time.Now().Add(r.sup.config.SlowAfter)
+	for {
+		err := r.component.Ready(ctx)
+		if ctx.Err() != nil {
+			return false
+		}
+		r.setError(err)
+		if err == nil {
+			return true
+		}
+		if now := time.Now(); now.After(report) {
+			report = now.Add(max(waitingEvery, r.sup.config.SlowAfter))
+			r.notify(Event{Kind: Waiting, Err: err})
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(interval):
+		}
+		interval = min(interval*11/10, max(maxPollInterval, r.sup.config.PollInterval))
+	}
+}
+
+func (r *runner) notify(e Event) {
+	e.Component = r.component.Name
+	r.sup.notify(e)
+}
+
+func (r *runner) stopped() bool { return isClosed(r.stop) }
+
+func (r *runner) everReady() bool { return isClosed(r.wasReady) }
+
+func (r *runner) setError(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+}
+
+func (r *runner) lastError() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		return errors.New("its process is not up yet")
+	}
+	return r.err
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

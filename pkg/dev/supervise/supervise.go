@@ -1,0 +1,246 @@
+package supervise
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Component is one process to supervise.
+type Component struct {
+	// Name is what events call the component.
+	Name string
+	// Path, Args and Env are the program, its arguments without the program's
+	// name, and what is added to the supervisor's own environment.
+	Path string
+	Args []string
+	Env  []string
+	// Output takes what the process writes, standard output and error alike.
+	Output io.Writer
+	// Ready says whether the process serves: nil if so, otherwise what it is
+	// waiting for.
+	Ready func(context.Context) error
+	// Stage orders the stop: components of a higher stage are stopped, and
+	// waited for, before those of a lower one.
+	Stage int
+}
+
+// Config says how to supervise. The zero value of a field stands for its
+// default.
+type Config struct {
+	// Backoff is the pause before a restart.
+	Backoff Backoff
+	// StopTimeout is how long a component may take to stop before it is
+	// killed; 5 s by default.
+	StopTimeout time.Duration
+	// StartTimeout is how long the components may take until each has been
+	// ready once; 2 min by default.
+	StartTimeout time.Duration
+	// PollInterval is the first interval between two questions whether a
+	// component is ready; 25 ms by default.
+	PollInterval time.Duration
+	// SlowAfter is when a component that is not ready is reported as waiting,
+	// with the reason; 5 s by default.
+	SlowAfter time.Duration
+	// MaxStartFailures is how often a component may exit before it was ever
+	// ready until Run gives up; 4 by default.
+	MaxStartFailures int
+	// Fatal says of an exit code that the same start cannot succeed later,
+	// such as that of a wrong flag. Before the component was ever ready, Run
+	// then gives up at once. Optional.
+	Fatal func(exitCode int) bool
+	// Notify receives the events, one at a time. Optional.
+	Notify func(Event)
+	// AllReady is called once, when every component has been ready. Its error
+	// ends Run. Optional.
+	AllReady func() error
+	// Force ends everything at once when it is closed. Optional.
+	Force <-chan struct{}
+}
+
+func (c Config) withDefaults() Config {
+	c.Backoff = c.Backoff.withDefaults()
+	c.StopTimeout = cmp.Or(c.StopTimeout, 5*time.Second)
+	c.StartTimeout = cmp.Or(c.StartTimeout, 2*time.Minute)
+	c.PollInterval = cmp.Or(c.PollInterval, 25*time.Millisecond)
+	c.SlowAfter = cmp.Or(c.SlowAfter, 5*time.Second)
+	c.MaxStartFailures = cmp.Or(c.MaxStartFailures, 4)
+	if c.Fatal == nil {
+		c.Fatal = func(int) bool { return false }
+	}
+	if c.Notify == nil {
+		c.Notify = func(Event) {}
+	}
+	if c.AllReady == nil {
+		c.AllReady = func() error { return nil }
+	}
+	return c
+}
+
+// EventKind is what happened to a component.
+type EventKind int
+
+// The events in the life of a component.
+const (
+	// Starting: its process is being started.
+	Starting EventKind = iota
+	// Waiting: its process is up and not ready for a while; Err says why.
+	Waiting
+	// Ready: it serves, Took after its process was started.
+	Ready
+	// Exited: its process ended with Err; it is started again after Delay.
+	Exited
+	// Stopping: it was asked to stop.
+	Stopping
+	// Stopped: its process has ended as asked.
+	Stopped
+	// Killed: its process did not end in time and was killed.
+	Killed
+)
+
+// Event is a step in the life of a component.
+type Event struct {
+	Component string
+	Kind      EventKind
+	// Restart is set where the component was started before.
+	Restart bool
+	// Err is the reason of Waiting and Exited.
+	Err error
+	// Took is the time to ready.
+	Took time.Duration
+	// Delay is the pause until the restart.
+	Delay time.Duration
+}
+
+// StartError says that a component could not be brought up.
+type StartError struct {
+	Component string
+	Err       error
+}
+
+// Error names the component and the reason.
+func (e *StartError) Error() string {
+	return fmt.Sprintf("%s did not start: %v", e.Component, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *StartError) Unwrap() error { return e.Err }
+
+// supervisor is one call of Run.
+type supervisor struct {
+	config  Config
+	spawner *spawner
+	runners []*runner
+
+	mu       sync.Mutex // serialises Notify
+	failures chan error // the first one ends Run
+}
+
+// Run starts the components and supervises them until ctx ends; it returns
+// when all their processes have. It returns nil after an ordered stop, and a
+// *StartError when a component does not come up.
+func Run(ctx context.Context, components []Component, config Config) error {
+	s := &supervisor{
+		config:   config.withDefaults(),
+		spawner:  newSpawner(),
+		failures: make(chan error, len(components)+1),
+	}
+	defer s.spawner.close()
+	for _, c := range components {
+		s.runners = append(s.runners, newRunner(c, s))
+	}
+	for _, r := range s.runners {
+		r.notify(Event{Kind: Starting}) // here, so that the order is that of the components
+		go r.run(context.WithoutCancel(ctx))
+	}
+	err := s.wait(ctx)
+	s.stop()
+	return err
+}
+
+// wait returns when ctx ends or a component cannot be brought up.
+func (s *supervisor) wait(ctx context.Context) error {
+	timeout := time.NewTimer(s.config.StartTimeout)
+	defer timeout.Stop()
+	for _, r := range s.runners {
+		select {
+		case <-r.wasReady:
+		case err := <-s.failures:
+			return err
+		case <-timeout.C:
+			return s.notReady()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	if err := s.config.AllReady(); err != nil {
+		return err
+	}
+	select {
+	case err := <-s.failures:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// notReady says which components have not been ready in time, and why.
+func (s *supervisor) notReady() error {
+	var names []string
+	var errs []error
+	for _, r := range s.runners {
+		select {
+		case <-r.wasReady:
+		default:
+			names = append(names, r.component.Name)
+			errs = append(errs, r.lastError())
+		}
+	}
+	return &StartError{
+		Component: strings.Join(names, ", "),
+		Err:       fmt.Errorf("not ready after %s: %w", s.config.StartTimeout, errors.Join(errs...)),
+	}
+}
+
+// stop stops all components, stage by stage from the highest, and waits for
+// them. Once forced it kills all that is left at the same time.
+func (s *supervisor) stop() {
+	byStage := slices.Clone(s.runners)
+	slices.SortStableFunc(byStage, func(a, b *runner) int { return b.component.Stage - a.component.Stage })
+	for len(byStage) > 0 {
+		n := 1
+		for n < len(byStage) && byStage[n].component.Stage == byStage[0].component.Stage {
+			n++
+		}
+		stage := byStage[:n]
+		byStage = byStage[n:]
+		for _, r := range stage {
+			close(r.stop)
+		}
+		for _, r := range stage {
+			select {
+			case <-r.done:
+			case <-s.config.Force:
+				for _, later := range byStage {
+					close(later.stop)
+				}
+				byStage = nil
+			}
+		}
+	}
+	for _, r := range s.runners {
+		<-r.done
+	}
+}
+
+func (s *supervisor) notify(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.config.Notify(e)
+}

@@ -1,0 +1,381 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+const deadline = 20 * time.Second
+
+// TestMain makes the test binary the program that the tests supervise: with
+// FAKE in the environment it is a component, otherwise it runs the tests.
+func TestMain(m *testing.M) {
+	if mode := os.Getenv("FAKE"); mode != "" {
+		os.Exit(fake(mode, os.Getenv("FAKE_DIR"), os.Getenv("FAKE_NAME")))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// fake is a component: it leaves marks in dir that the tests read.
+func fake(mode, dir, name string) int {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	starts := append1(filepath.Join(dir, name+".starts"), strconv.Itoa(os.Getpid()))
+	kind, arg, _ := strings.Cut(mode, ":")
+	n, _ := strconv.Atoi(arg)
+	switch kind {
+	case "exit":
+		fmt.Fprintln(os.Stderr, "exits on purpose")
+		return n
+	case "flaky": // dies n times, then serves
+		if starts <= n {
+			return 1
+		}
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+		serve(dir, name)
+		select {}
+	case "lifeline":
+		serve(dir, name)
+		<-Lifeline()
+		return 0
+	case "supervisor":
+		components := []Component{component(dir, "child", "serve"), component(dir, "stubborn", "stubborn")}
+		if err := Run(context.Background(), components, Config{}); err != nil {
+			return 1
+		}
+		return 0
+	}
+	serve(dir, name)
+	<-signals
+	append1(filepath.Join(dir, "stops"), name)
+	return 0
+}
+
+func serve(dir, name string) {
+	ready := filepath.Join(dir, name+".ready")
+	err := os.WriteFile(ready+".tmp", []byte(strconv.Itoa(os.Getpid())), 0o600)
+	if err := errors.Join(err, os.Rename(ready+".tmp", ready)); err != nil {
+		panic(err)
+	}
+}
+
+// append1 appends a line to a file and returns how many there are now.
+func append1(path, line string) int {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	_, err = fmt.Fprintln(f, line)
+	if err := errors.Join(err, f.Close()); err != nil {
+		panic(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		panic(err)
+	}
+	return strings.Count(string(data), "\n")
+}
+
+// component returns a fake component of the given mode. It is ready when the
+// process that runs now says so.
+func component(dir, name, mode string) Component {
+	exe, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return Component{
+		Name:   name,
+		Path:   exe,
+		Env:    []string{"FAKE=" + mode, "FAKE_DIR=" + dir, "FAKE_NAME=" + name},
+		Output: io.Discard,
+		Ready: func(context.Context) error {
+			ready, err := os.ReadFile(filepath.Join(dir, name+".ready"))
+			if err != nil {
+				return err
+			}
+			starts, err := os.ReadFile(filepath.Join(dir, name+".starts"))
+			if err != nil {
+				return err
+			}
+			if !strings.HasSuffix(string(starts), string(ready)+"\n") {
+				return errors.New("not started again yet")
+			}
+			return nil
+		},
+	}
+}
+
+// recorder collects events.
+type recorder struct {
+	mu     sync.Mutex
+	events []Event
+	more   chan struct{}
+}
+
+func newRecorder() *recorder { return &recorder{more: make(chan struct{}, 1000)} }
+
+func (r *recorder) notify(e Event) {
+	r.mu.Lock()
+	r.events = append(r.events, e)
+	r.mu.Unlock()
+	r.more <- struct{}{}
+}
+
+// await waits until n events of the given kind of the component have come.
+func (r *recorder) await(t *testing.T, name string, kind EventKind, n int) []Event {
+	t.Helper()
+	timeout := time.After(deadline)
+	for {
+		if found := r.of(name, kind); len(found) >= n {
+			return found
+		}
+		select {
+		case <-r.more:
+		case <-timeout:
+			t.Fatalf("no %d events of kind %d of %s in %v", n, kind, name, r.of("", -1))
+		}
+	}
+}
+
+func (r *recorder) of(name string, kind EventKind) []Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []Event
+	for _, e := range r.events {
+		if kind < 0 || e.Component == name && e.Kind == kind {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// start runs the components in the background; the function it returns stops
+// them and returns what Run did.
+func start(t *testing.T, config Config, components ...Component) (stop func() error, r *recorder) {
+	t.Helper()
+	r = newRecorder()
+	config.Notify = r.notify
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- Run(ctx, components, config) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		return <-result
+	})
+	t.Cleanup(func() { _ = stop() })
+	return stop, r
+}
+
+func pidOf(t *testing.T, dir, name string) int {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, name+".ready"))
+	require.NoError(t, err)
+	pid, err := strconv.Atoi(string(data))
+	require.NoError(t, err)
+	return pid
+}
+
+func requireGone(t *testing.T, pid int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }, deadline, 10*time.Millisecond,
+		"process %d is still there", pid)
+}
+
+func TestStopsInReverseOrderOfStages(t *testing.T) {
+	dir := t.TempDir()
+	var components []Component
+	for stage, name := range []string{"first", "second", "third"} {
+		c := component(dir, name, "serve")
+		c.Stage = stage
+		components = append(components, c)
+	}
+	allReady := make(chan struct{})
+	stop, _ := start(t, Config{AllReady: func() error { close(allReady); return nil }}, components...)
+	<-allReady
+	require.NoError(t, stop())
+	stops, err := os.ReadFile(filepath.Join(dir, "stops"))
+	require.NoError(t, err)
+	require.Equal(t, "third\nsecond\nfirst\n", string(stops))
+	for _, c := range components {
+		requireGone(t, pidOf(t, dir, c.Name))
+	}
+}
+
+func TestRestartsWithBackoff(t *testing.T) {
+	dir := t.TempDir()
+	_, r := start(t, Config{Backoff: Backoff{Initial: time.Millisecond}}, component(dir, "c", "flaky:3"))
+	ready := r.await(t, "c", Ready, 1)
+	require.True(t, ready[0].Restart)
+	var delays []time.Duration
+	for _, e := range r.of("c", Exited) {
+		require.EqualError(t, e.Err, "exit status 1")
+		delays = append(delays, e.Delay)
+	}
+	require.Equal(t, []time.Duration{1e6, 2e6, 4e6}, delays)
+
+	require.NoError(t, syscall.Kill(pidOf(t, dir, "c"), syscall.SIGKILL))
+	r.await(t, "c", Ready, 2)
+	exits := r.await(t, "c", Exited, 4)
+	require.EqualError(t, exits[3].Err, "signal: killed")
+}
+
+func TestBackoffForgetsAfterHealth(t *testing.T) {
+	p := pauses{Backoff: Backoff{Initial: 1, Max: 5, HealthyAfter: 100}}
+	got := make([]time.Duration, 0, 7)
+	for _, healthy := range []time.Duration{0, 0, 99, 0, 0, 100, 0} {
+		got = append(got, p.after(healthy))
+	}
+	require.Equal(t, []time.Duration{1, 2, 4, 5, 5, 1, 2}, got)
+}
+
+func TestGivesUpWhatNeverStarts(t *testing.T) {
+	for name, test := range map[string]struct {
+		mode   string
+		starts int
+	}{
+		"again and again": {"exit:1", 3},
+		"no use to retry": {"exit:2", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			good := component(dir, "good", "serve")
+			r := newRecorder()
+			err := Run(t.Context(), []Component{good, component(dir, "bad", test.mode)}, Config{
+				Backoff:          Backoff{Initial: time.Millisecond},
+				MaxStartFailures: 3,
+				Fatal:            func(code int) bool { return code == 2 },
+				Notify:           r.notify,
+			})
+			var failed *StartError
+			require.ErrorAs(t, err, &failed)
+			require.Equal(t, "bad", failed.Component)
+			require.Len(t, r.of("bad", Starting), test.starts)
+			starts, err := os.ReadFile(filepath.Join(dir, "good.starts"))
+			if err == nil { // it may have been stopped before it left a mark
+				pid, err := strconv.Atoi(strings.TrimSpace(string(starts)))
+				require.NoError(t, err)
+				requireGone(t, pid)
+			}
+		})
+	}
+
+	t.Run("no program", func(t *testing.T) {
+		c := component(t.TempDir(), "c", "serve")
+		c.Path = "/no/such/program"
+		err := Run(t.Context(), []Component{c}, Config{Backoff: Backoff{Initial: time.Millisecond}})
+		require.ErrorIs(t, err, os.ErrNotExist)
+	})
+	t.Run("too slow", func(t *testing.T) {
+		c := component(t.TempDir(), "c", "serve")
+		c.Ready = func(context.Context) error { return errors.New("still dreaming") }
+		r := newRecorder()
+		err := Run(t.Context(), []Component{c}, Config{StartTimeout: 300 * time.Millisecond, SlowAfter: time.Millisecond, Notify: r.notify})
+		require.EqualError(t, err, "c did not start: not ready after 300ms: still dreaming")
+		require.EqualError(t, r.of("c", Waiting)[0].Err, "still dreaming")
+	})
+	t.Run("cannot say that it is ready", func(t *testing.T) {
+		full := errors.New("disk full")
+		err := Run(t.Context(), []Component{component(t.TempDir(), "c", "serve")}, Config{AllReady: func() error { return full }})
+		require.ErrorIs(t, err, full)
+	})
+}
+
+func TestKillsWhatDoesNotStop(t *testing.T) {
+	t.Run("in time", func(t *testing.T) {
+		dir := t.TempDir()
+		stop, r := start(t, Config{StopTimeout: 50 * time.Millisecond}, component(dir, "c", "stubborn"))
+		r.await(t, "c", Ready, 1)
+		require.NoError(t, stop())
+		require.Len(t, r.of("c", Killed), 1)
+		requireGone(t, pidOf(t, dir, "c"))
+	})
+	t.Run("when forced", func(t *testing.T) {
+		dir := t.TempDir()
+		force := make(chan struct{})
+		low, high := component(dir, "low", "stubborn"), component(dir, "high", "stubborn")
+		high.Stage = 1
+		stop, r := start(t, Config{StopTimeout: time.Hour, Force: force}, low, high)
+		r.await(t, "low", Ready, 1)
+		r.await(t, "high", Ready, 1)
+		go func() {
+			r.await(t, "high", Stopping, 1)
+			close(force)
+		}()
+		require.NoError(t, stop())
+		require.Len(t, r.of("low", Killed), 1)
+		require.Len(t, r.of("high", Killed), 1)
+	})
+}
+
+func TestStopsWhileItStarts(t *testing.T) {
+	dir := t.TempDir()
+	c := component(dir, "c", "serve")
+	c.Ready = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	flaky := component(dir, "flaky", "exit:1")
+	stop, r := start(t, Config{Backoff: Backoff{Initial: time.Hour}}, c, flaky)
+	r.await(t, "c", Starting, 1)
+	r.await(t, "flaky", Exited, 1)
+	require.NoError(t, stop())
+}
+
+func TestNoOrphansOfAKilledSupervisor(t *testing.T) {
+	dir := t.TempDir()
+	c := component(dir, "supervisor", "supervisor")
+	cmd := exec.Command(c.Path)
+	cmd.Env = append(os.Environ(), c.Env...)
+	require.NoError(t, cmd.Start())
+	var pids []int
+	for _, name := range []string{"child", "stubborn"} {
+		require.Eventually(t, func() bool {
+			_, err := os.Stat(filepath.Join(dir, name+".ready"))
+			return err == nil
+		}, deadline, 10*time.Millisecond)
+		pids = append(pids, pidOf(t, dir, name))
+	}
+	require.NoError(t, cmd.Process.Kill())
+	require.EqualError(t, cmd.Wait(), "signal: killed")
+	for _, pid := range pids {
+		requireGone(t, pid)
+	}
+}
+
+func TestLifeline(t *testing.T) {
+	require.Nil(t, Lifeline(), "this process has no supervisor")
+
+	dir := t.TempDir()
+	c := component(dir, "c", "lifeline")
+	cmd := exec.Command(c.Path)
+	cmd.Env = append(append(os.Environ(), c.Env...), lifelineEnv+"=1")
+	lifeline, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	require.Eventually(t, func() bool { return c.Ready(t.Context()) == nil }, deadline, 10*time.Millisecond)
+	require.NoError(t, lifeline.Close())
+	require.NoError(t, cmd.Wait())
+}
+
+func TestOwnProcessGroup(t *testing.T) {
+	dir := t.TempDir()
+	_, r := start(t, Config{}, component(dir, "c", "serve"))
+	r.await(t, "c", Ready, 1)
+	pid := pidOf(t, dir, "c")
+	group, err := syscall.Getpgid(pid)
+	require.NoError(t, err)
+	require.Equal(t, pid, group)
+}

@@ -1,0 +1,203 @@
+package dev
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/shardplane/shardplane/pkg/dev/supervise"
+)
+
+// terminal tells a person what happens, one line at a time. On a real terminal
+// it uses colours; anywhere else its output is plain text that can be kept in
+// a log.
+type terminal struct {
+	colour     bool
+	width      int    // of the longest component name
+	currentDir string // paths below it are shown relative to it
+
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func newTerminal(out io.Writer, components []component) *terminal {
+	t := &terminal{out: out, colour: isTerminal(out)}
+	for _, c := range components {
+		t.width = max(t.width, len(c.name))
+	}
+	if dir, err := os.Getwd(); err == nil {
+		t.currentDir = dir
+	}
+	return t
+}
+
+// isTerminal tells whether colours make sense on out.
+func isTerminal(out io.Writer) bool {
+	file, ok := out.(*os.File)
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))
+}
+
+type colour string
+
+const (
+	bold   colour = "1"
+	dim    colour = "2"
+	red    colour = "31"
+	green  colour = "32"
+	yellow colour = "33"
+)
+
+func (t *terminal) paint(c colour, s string) string {
+	if !t.colour {
+		return s
+	}
+	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
+}
+
+// print writes one block of text. That the terminal is gone must not end the
+// cluster.
+func (t *terminal) print(text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, _ = io.WriteString(t.out, text)
+}
+
+// name returns the name of a component, padded to a column.
+func (t *terminal) name(name string) string { return fmt.Sprintf("%-*s", t.width, name) }
+
+// header opens the output.
+func (t *terminal) header(o CompletedOptions, p *prepared) {
+	shards := "1 shard"
+	if o.Shards != 1 {
+		shards = fmt.Sprintf("%d shards", o.Shards)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s with %s in %s\n", t.paint(bold, "Shardplane"), shards, o.WorkDir)
+	if p.certs.made > 0 {
+		fmt.Fprintf(&b, "New certificates are in %s\n", t.path(layout(o.WorkDir).shared("")))
+	}
+	for _, note := range p.notes {
+		fmt.Fprintf(&b, "%s %s\n", t.paint(yellow, "Note:"), note)
+	}
+	t.print(b.String() + "\n")
+}
+
+// event tells what happened to a component.
+func (t *terminal) event(c component, e supervise.Event, lastWords string) {
+	var what string
+	switch e.Kind {
+	case supervise.Starting:
+		if e.Restart {
+			what = "starting again"
+		} else {
+			what = "starting on " + c.url
+		}
+	case supervise.Waiting:
+		what = fmt.Sprintf("%s: %s (log: %s)", t.paint(yellow, "not ready yet"), oneLine(e.Err.Error()), t.path(c.logFile))
+	case supervise.Ready:
+		what = fmt.Sprintf("%s after %s", t.paint(green, "ready"), seconds(e.Took))
+	case supervise.Exited:
+		what = fmt.Sprintf("%s (%s), starting again in %s (log: %s)",
+			t.paint(red, "died"), oneLine(e.Err.Error()), seconds(e.Delay), t.path(c.logFile))
+		if lastWords != "" {
+			what += "\n  " + t.name("") + "  " + t.paint(dim, abbreviateLine(lastWords))
+		}
+	case supervise.Stopping:
+		return // what matters is when it has
+	case supervise.Stopped:
+		what = "stopped"
+	case supervise.Killed:
+		what = t.paint(red, "killed") + ", it did not stop in time"
+	}
+	t.print("  " + t.name(c.name) + "  " + what + "\n")
+}
+
+// ready closes the start: where the kubeconfig is, and what to try.
+func (t *terminal) ready(o CompletedOptions, took time.Duration) {
+	files := layout(o.WorkDir)
+	config := files.shared("admin.kubeconfig")
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n%s after %s. The kubeconfig is %s\n", t.paint(green, "Ready"), seconds(took), t.path(config))
+	fmt.Fprintf(&b, "\nIn another terminal:\n\n  %s\n\nand then, for example:\n\n", t.paint(bold, "export KUBECONFIG="+quote(config)))
+	for _, command := range firstCommands(o) {
+		fmt.Fprintf(&b, "  %s\n", t.paint(bold, command))
+	}
+	fmt.Fprintf(&b, "\nCtrl-C stops everything and keeps the data. Logs: %s*/*.log\n\n", t.path(files.shared("")))
+	t.print(b.String())
+}
+
+// firstCommands are three commands that show what a Shardplane is: workspaces,
+// each with an API of its own.
+func firstCommands(o CompletedOptions) []string {
+	return []string{
+		`echo '{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"demo"}}' | kubectl create -f -`,
+		"kubectl get workspaces",
+		"kubectl --server " + baseURL(o.FrontProxyPort) + "/clusters/root:demo get namespaces",
+	}
+}
+
+// stopping says that the stop has begun.
+func (t *terminal) stopping() {
+	t.print("\nStopping; once more Ctrl-C kills everything at once\n")
+}
+
+// stopped closes the output after an ordered stop.
+func (t *terminal) stopped(o CompletedOptions) {
+	t.print("\nStopped. The data is kept in " + o.WorkDir + "\n")
+}
+
+// note shows a sentence that belongs to no component.
+func (t *terminal) note(text string) { t.print(t.paint(yellow, "Note:") + " " + oneLine(text) + "\n") }
+
+// log shows a line of a component's log.
+func (t *terminal) log(name, line string) {
+	t.print(t.paint(dim, t.name(name)+" |") + " " + line + "\n")
+}
+
+// path returns a path as it is shown: relative where it is below the current
+// directory.
+func (t *terminal) path(path string) string {
+	if t.currentDir == "" {
+		return path
+	}
+	return display(path, t.currentDir)
+}
+
+// seconds renders a duration with as many digits as a person reads.
+func seconds(d time.Duration) string {
+	s := d.Seconds()
+	if s >= 10 {
+		return fmt.Sprintf("%.0f s", s)
+	}
+	return fmt.Sprintf("%.1f s", math.Ceil(s*10)/10)
+}
+
+// quote makes a path safe for a POSIX shell.
+func quote(path string) string {
+	if strings.ContainsFunc(path, func(r rune) bool {
+		return !strings.ContainsRune("/._-+:@%", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}) {
+		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	}
+	return path
+}
+
+// oneLine joins the lines of a text.
+func oneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
+
+// abbreviateLine shortens a line of a log.
+func abbreviateLine(s string) string {
+	const limit = 300
+	if r := []rune(s); len(r) > limit {
+		return string(r[:limit]) + "…"
+	}
+	return s
+}
