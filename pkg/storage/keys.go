@@ -129,33 +129,33 @@ func (k keyspace) single(t tenant) bool {
 }
 
 // relative returns what follows the resource's prefix in a key of the
-// registry: "", "<namespace>", "<name>" or "<namespace>/<name>". A segment
-// that could lead elsewhere is an error.
-func (k keyspace) relative(key string) (string, error) {
-	if key+"/" == k.root || key == k.root {
+// registry: "<namespace>/<name>", or less. A segment that leads elsewhere is
+// an error, and so is a key of another resource. Empty segments are no
+// concern: they name nothing.
+func (k keyspace) relative(key string, recursive bool) (string, error) {
+	if recursive && key+"/" == k.root {
 		return "", nil
+	}
+	if key == "" || key == "/" {
+		return "", apierrors.NewBadRequest(fmt.Sprintf("empty key: %q", key))
+	}
+	for segment := range strings.SplitSeq(key, "/") {
+		if segment == "." || segment == ".." {
+			return "", apierrors.NewBadRequest(fmt.Sprintf("invalid key %q: a namespace or name must not be \".\" or \"..\"", key))
+		}
 	}
 	rest, ok := strings.CutPrefix(key, k.root)
 	if !ok {
-		return "", apierrors.NewInternalError(fmt.Errorf("the key %q is outside of %q", key, k.root))
-	}
-	rest = strings.TrimSuffix(rest, "/")
-	for segment := range strings.SplitSeq(rest, "/") {
-		if segment == "" || segment == "." || segment == ".." {
-			return "", apierrors.NewBadRequest(fmt.Sprintf("invalid key %q: a namespace or name must not be empty, \".\" or \"..\"", rest))
-		}
+		return "", apierrors.NewInternalError(fmt.Errorf("the key %q lacks resource prefix %q", key, k.root))
 	}
 	return rest, nil
 }
 
 // object returns the key of one object of t.
 func (k keyspace) object(t tenant, key string) (string, error) {
-	rest, err := k.relative(key)
+	rest, err := k.relative(key, false)
 	if err != nil {
 		return "", err
-	}
-	if rest == "" {
-		return "", apierrors.NewBadRequest("invalid key: no name")
 	}
 	return k.prefix(t) + rest, nil
 }

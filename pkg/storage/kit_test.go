@@ -83,7 +83,12 @@ func podKey(obj runtime.Object) (string, error) {
 // open opens the storage of pods, or of what looks like pods.
 func open(tb testing.TB, b *Backend, resource schema.GroupResource) *tenantStorage {
 	tb.Helper()
-	s, destroy, err := b.Decorator(b.storageConfig(resource, podCodec(tb)), "/pods", podKey,
+	return openWith(tb, b, resource, podCodec(tb), podKey)
+}
+
+func openWith(tb testing.TB, b *Backend, resource schema.GroupResource, codec runtime.Codec, keyFunc func(runtime.Object) (string, error)) *tenantStorage {
+	tb.Helper()
+	s, destroy, err := b.Decorator(b.storageConfig(resource, codec), "/pods", keyFunc,
 		func() runtime.Object { return &example.Pod{} },
 		func() runtime.Object { return &example.PodList{} },
 		podAttrs, nil, nil)
@@ -101,6 +106,8 @@ func podAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 		"metadata.name":      pod.Name,
 		"metadata.namespace": pod.Namespace,
 		"spec.nodeName":      pod.Spec.NodeName,
+		"spec.restartPolicy": string(pod.Spec.RestartPolicy),
+		"status.phase":       string(pod.Status.Phase),
 	}, nil
 }
 
@@ -163,4 +170,6 @@ func next(tb testing.TB, w watch.Interface) watch.Event {
 	}
 }
 
-func only(resources ...schema.GroupResource) sets.Set[schema.GroupResource] { return sets.New(resources...) }
+func only(resources ...schema.GroupResource) sets.Set[schema.GroupResource] {
+	return sets.New(resources...)
+}

@@ -9,11 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // resource is what the storage of one resource is made of.
@@ -87,10 +89,18 @@ func (b *Backend) openEtcd(r resource, keys keyspace) (storage.Interface, func()
 	}
 	versioner := storage.APIObjectVersioner{}
 	decoder := etcd3.NewDefaultDecoder(cfg.Codec, versioner)
+	unsafeDelete := utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
+	if unsafeDelete {
+		transformer = etcd3.WithCorruptObjErrorHandlingTransformer(transformer)
+		decoder = etcd3.WithCorruptObjErrorHandlingDecoder(decoder)
+	}
 	s, err := etcd3.New(b.cfg.Client, b.compactor, cfg.Codec, r.newFunc, r.newListFunc, cfg.Prefix, keys.root,
 		cfg.GroupResource, transformer, cfg.LeaseManagerConfig, decoder, versioner)
 	if err != nil {
 		return nil, nil, fmt.Errorf("etcd store: %w", err)
+	}
+	if unsafeDelete {
+		return etcd3.NewStoreWithUnsafeCorruptObjectDeletion(s, cfg.GroupResource), s.Close, nil
 	}
 	return s, s.Close, nil
 }

@@ -136,7 +136,7 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	if err != nil {
 		return collection{}, err
 	}
-	rest, err := s.keys.relative(key)
+	rest, err := s.keys.relative(key, opts.Recursive)
 	if err != nil {
 		return collection{}, err
 	}
@@ -147,11 +147,9 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 		pred.GetAttrs = s.getAttrs
 	}
 	if s.keys.single(t) {
-		switch {
-		case rest != "" && opts.Recursive:
-			c.key += rest + "/"
-		case rest != "":
-			c.key += rest
+		c.key += rest
+		if opts.Recursive && !strings.HasSuffix(c.key, "/") {
+			c.key += "/"
 		}
 		return c, nil
 	}
@@ -159,7 +157,7 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	if t.cluster != "" && t.shard == "" {
 		pred.Field = and(pred.Field, clusterField, string(t.cluster))
 	}
-	if rest != "" {
+	if rest = strings.TrimSuffix(rest, "/"); rest != "" {
 		namespace, name, both := strings.Cut(rest, "/")
 		switch {
 		case both:

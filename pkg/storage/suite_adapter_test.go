@@ -1,0 +1,301 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+	storagetesting "k8s.io/apiserver/pkg/storage/testing"
+	"k8s.io/apiserver/pkg/storage/value"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// suiteCluster is the logical cluster in which upstream's suites run.
+const suiteCluster = "suite"
+
+// neighbours are logical clusters around it in key order that, in a crowd,
+// hold objects of the same names.
+var neighbours = []string{"aaa", "suit", "suite-2", "system:suite", "zzz"}
+
+// suiteStore lets upstream's conformance suites, which know of no tenants, run
+// against the storage of many. It adds the logical cluster where a suite makes
+// a context of its own, hides the annotation, which suites do not expect in the
+// objects they compare, and unseals continue tokens, which suites forge and
+// compare. All three have tests of their own.
+type suiteStore struct {
+	*tenantStorage
+	transformer *swappableTransformer
+	// crowd has each object created in the neighbours as well, before.
+	crowd bool
+	end   chan struct{}
+}
+
+func (s *suiteStore) ctx(ctx context.Context) context.Context {
+	if _, ok := request.ClusterFrom(ctx); ok {
+		return ctx
+	}
+	return in(ctx, suiteCluster)
+}
+
+// plain returns a copy of obj without the annotation.
+func plain(obj runtime.Object) runtime.Object {
+	if co, ok := obj.(runtime.CacheableObject); ok {
+		obj = co.GetObject()
+	}
+	obj = obj.DeepCopyObject()
+	strip(obj)
+	return obj
+}
+
+func strip(obj runtime.Object) {
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return // a status
+	}
+	annotations := map[string]string{}
+	for key, value := range object.GetAnnotations() {
+		if key != logicalcluster.AnnotationKey {
+			annotations[key] = value
+		}
+	}
+	if len(annotations) == 0 {
+		annotations = nil
+	}
+	object.SetAnnotations(annotations)
+}
+
+// suggestion is what a caller would suggest: an object with its annotation.
+func suggestion(obj runtime.Object) runtime.Object {
+	if obj == nil {
+		return nil
+	}
+	obj = obj.DeepCopyObject()
+	_ = annotate(obj, tenant{cluster: suiteCluster})
+	return obj
+}
+
+func (s *suiteStore) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	ctx = s.ctx(ctx)
+	if s.crowd {
+		for _, cluster := range neighbours {
+			_ = s.tenantStorage.Create(in(ctx, cluster), key, obj.DeepCopyObject(), nil, ttl)
+		}
+	}
+	err := s.tenantStorage.Create(ctx, key, obj, out, ttl)
+	strip(obj)
+	if out != nil {
+		strip(out)
+	}
+	return err
+}
+
+func (s *suiteStore) Delete(
+	ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
+	validate storage.ValidateObjectFunc, cached runtime.Object, opts storage.DeleteOptions,
+) error {
+	err := s.tenantStorage.Delete(s.ctx(ctx), key, out, preconditions, validate, suggestion(cached), opts)
+	strip(out)
+	return err
+}
+
+func (s *suiteStore) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+	err := s.tenantStorage.Get(s.ctx(ctx), key, opts, out)
+	strip(out)
+	return err
+}
+
+func (s *suiteStore) GuaranteedUpdate(
+	ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
+	preconditions *storage.Preconditions, update storage.UpdateFunc, cached runtime.Object,
+) error {
+	stripped := func(input runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		output, ttl, err := update(plain(input), res)
+		if err != nil {
+			return nil, nil, err
+		}
+		return output.DeepCopyObject(), ttl, nil
+	}
+	err := s.tenantStorage.GuaranteedUpdate(s.ctx(ctx), key, out, ignoreNotFound, preconditions, stripped, suggestion(cached))
+	strip(out)
+	return err
+}
+
+func (s *suiteStore) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	ctx = s.ctx(ctx)
+	if opts.Predicate.Continue != "" {
+		c, err := s.collect(ctx, key, opts)
+		if err != nil {
+			return err
+		}
+		opts.Predicate.Continue = sealToken(c.scope, opts.Predicate.Continue)
+	}
+	err := s.tenantStorage.GetList(ctx, key, opts, list)
+	var status *apierrors.StatusError
+	if errors.As(err, &status) {
+		status.ErrStatus.Continue, _, _ = strings.Cut(status.ErrStatus.Continue, sealSeparator)
+	}
+	if err != nil {
+		return err
+	}
+	accessor, err := meta.ListAccessor(list)
+	if err != nil {
+		return err
+	}
+	token, _, _ := strings.Cut(accessor.GetContinue(), sealSeparator)
+	accessor.SetContinue(token)
+	return meta.EachListItem(list, func(obj runtime.Object) error {
+		strip(obj)
+		return nil
+	})
+}
+
+func (s *suiteStore) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	inner, err := s.tenantStorage.Watch(s.ctx(ctx), key, opts)
+	if err != nil {
+		return nil, err
+	}
+	w := &suiteWatch{inner: inner, result: make(chan watch.Event), end: s.end}
+	go w.run()
+	return w, nil
+}
+
+// suiteWatch hides the annotation in events.
+type suiteWatch struct {
+	inner  watch.Interface
+	result chan watch.Event
+	end    chan struct{}
+}
+
+func (w *suiteWatch) ResultChan() <-chan watch.Event { return w.result }
+func (w *suiteWatch) Stop()                          { w.inner.Stop() }
+
+func (w *suiteWatch) run() {
+	defer close(w.result)
+	for event := range w.inner.ResultChan() {
+		if event.Object != nil {
+			event.Object = plain(event.Object)
+		}
+		select {
+		case w.result <- event:
+		case <-w.end:
+			w.inner.Stop()
+			return
+		}
+	}
+}
+
+// UpdatePrefixTransformer implements storagetesting.InterfaceWithPrefixTransformer.
+func (s *suiteStore) UpdatePrefixTransformer(modify storagetesting.PrefixTransformerModifier) func() {
+	original := s.transformer.get()
+	changed := *original.(*storagetesting.PrefixTransformer)
+	s.transformer.set(modify(&changed))
+	return func() { s.transformer.set(original) }
+}
+
+// UpdateTransformer implements storagetesting.InterfaceWithTransformerOverride.
+func (s *suiteStore) UpdateTransformer(modify storagetesting.TransformerModifier) func() {
+	original := s.transformer.get()
+	s.transformer.set(modify(original))
+	return func() { s.transformer.set(original) }
+}
+
+// swappableTransformer is a transformer that a suite exchanges while it runs.
+type swappableTransformer struct {
+	current atomic.Value
+}
+
+type transformerBox struct{ value.Transformer }
+
+func newSwappableTransformer(initial value.Transformer) *swappableTransformer {
+	t := &swappableTransformer{}
+	t.set(initial)
+	return t
+}
+
+func (t *swappableTransformer) get() value.Transformer {
+	return t.current.Load().(transformerBox).Transformer
+}
+
+func (t *swappableTransformer) set(to value.Transformer) { t.current.Store(transformerBox{to}) }
+
+func (t *swappableTransformer) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
+	return t.get().TransformFromStorage(ctx, data, dataCtx)
+}
+
+func (t *swappableTransformer) TransformToStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, error) {
+	return t.get().TransformToStorage(ctx, data, dataCtx)
+}
+
+// hideCluster records lists under keys without the logical cluster, as suites
+// expect them: it takes the segment out before the recorder and puts it back
+// behind it.
+func hideCluster(client kubernetes.Interface) *hiddenCluster {
+	h := &hiddenCluster{Interface: client}
+	h.recorder = storagetesting.NewKubernetesRecorder(behindRecorder{client})
+	return h
+}
+
+const (
+	suiteClusterPrefix = "/registry/pods/" + suiteCluster + "/"
+	suitePrefix        = "/registry/pods/"
+)
+
+type hiddenCluster struct {
+	kubernetes.Interface
+	recorder *storagetesting.KubernetesRecorder
+}
+
+type hiddenKey struct{}
+
+func (h *hiddenCluster) List(ctx context.Context, key string, opts kubernetes.ListOptions) (kubernetes.ListResponse, error) {
+	rest, ok := strings.CutPrefix(key, suiteClusterPrefix)
+	if !ok {
+		return h.recorder.List(ctx, key, opts)
+	}
+	if c, ok := strings.CutPrefix(opts.Continue, suiteClusterPrefix); ok {
+		opts.Continue = suitePrefix + c
+	}
+	return h.recorder.List(context.WithValue(ctx, hiddenKey{}, true), suitePrefix+rest, opts)
+}
+
+type behindRecorder struct{ kubernetes.Interface }
+
+func (b behindRecorder) List(ctx context.Context, key string, opts kubernetes.ListOptions) (kubernetes.ListResponse, error) {
+	if ctx.Value(hiddenKey{}) != nil {
+		key = suiteClusterPrefix + strings.TrimPrefix(key, suitePrefix)
+		if c, ok := strings.CutPrefix(opts.Continue, suitePrefix); ok {
+			opts.Continue = suiteClusterPrefix + c
+		}
+	}
+	return b.Interface.List(ctx, key, opts)
+}
+
+var (
+	_ storagetesting.InterfaceWithPrefixTransformer   = (*suiteStore)(nil)
+	_ storagetesting.InterfaceWithTransformerOverride = (*suiteStore)(nil)
+)
+
+// failingCodec is a codec that can be made to fail.
+type failingCodec struct {
+	runtime.Codec
+	failing atomic.Bool
+}
+
+func (c *failingCodec) setFailing(failing bool) { c.failing.Store(failing) }
+
+func (c *failingCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	if c.failing.Load() {
+		return nil, nil, errors.New("synthetic error")
+	}
+	return c.Codec.Decode(data, defaults, into)
+}
