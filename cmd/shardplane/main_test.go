@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+const deadline = 30 * time.Second
+
+// programEnv makes the test binary the program itself.
+const programEnv = "SHARDPLANE_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(programEnv) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// call runs the program in this process.
+func call(t *testing.T, args ...string) (code int, out, errOut string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code = run(t.Context(), args, &stdout, &stderr)
+	return code, stdout.String(), stderr.String()
+}
+
+func TestHelp(t *testing.T) {
+	for _, command := range []string{"", "dev", "shard", "front-proxy", "cache-server", "version"} {
+		name := "shardplane"
+		args := []string{"--help"}
+		if command != "" {
+			name, args = command, []string{command, "--help"}
+		}
+		t.Run(name, func(t *testing.T) {
+			code, out, errOut := call(t, args...)
+			require.Zero(t, code)
+			require.Empty(t, errOut)
+			require.Contains(t, out, "Examples:\n")
+			path := filepath.Join("testdata", name+".help.golden")
+			if *update {
+				require.NoError(t, os.WriteFile(path, []byte(out), 0o600))
+			}
+			want, err := os.ReadFile(path)
+			require.NoError(t, err, "run the test with -update to write it")
+			require.Equal(t, string(want), out)
+		})
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	for line, want := range map[string]string{
+		"nonsense":            `shardplane: unknown command "nonsense" for "shardplane" (see shardplane --help)`,
+		"de":                  `shardplane: unknown command "de" for "shardplane" Did you mean this? dev (see shardplane --help)`,
+		"--nonsense":          "shardplane: unknown flag: --nonsense (see shardplane --help)",
+		"dev extra":           `shardplane dev: unknown command "extra" for "shardplane dev" (see shardplane dev --help)`,
+		"dev --shards two":    `shardplane dev: invalid argument "two" for "--shards" flag: strconv.ParseInt: parsing "two": invalid syntax (see shardplane dev --help)`,
+		"dev --shards 0":      "shardplane dev: --shards is 0: it must be 1 to 16",
+		"dev --shard-port 0":  "shardplane dev: port 0 for the shard root is not a port: pass --shard-port so that it is 1 to 65535",
+		"dev --work-dir=":     "shardplane dev: --work-dir must not be empty: pass a directory, such as .",
+		"version -o yaml":     `shardplane version: --output is "yaml": it must be text or json`,
+		"shard --nonsense":    "shardplane shard: unknown flag: --nonsense (see shardplane shard --help)",
+		"front-proxy extra":   `shardplane front-proxy: unknown command "extra" for "shardplane front-proxy" (see shardplane front-proxy --help)`,
+		"cache-server -v big": `shardplane cache-server: invalid argument "big" for "-v, --v" flag: strconv.ParseUint: parsing "big": invalid syntax (see shardplane cache-server --help)`,
+	} {
+		t.Run(line, func(t *testing.T) {
+			code, out, errOut := call(t, strings.Fields(line)...)
+			require.Equal(t, exitUsage, code)
+			require.Empty(t, out)
+			require.Equal(t, want+"\n", errOut)
+		})
+	}
+}
+
+func TestServersNameTheirMissingFlags(t *testing.T) {
+	for _, command := range []string{"shard", "front-proxy", "cache-server"} {
+		t.Run(command, func(t *testing.T) {
+			code, out, errOut := call(t, command)
+			require.Equal(t, exitUsage, code)
+			require.Empty(t, out)
+			require.Contains(t, errOut, "--tls-cert-file")
+			for line := range strings.Lines(errOut) {
+				require.True(t, strings.HasPrefix(line, "shardplane "+command+": --"), line)
+			}
+		})
+	}
+}
+
+func TestFailure(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	code, out, errOut := call(t, "dev", "--work-dir", file)
+	require.Equal(t, exitFailure, code)
+	require.Empty(t, out)
+	require.Equal(t, "shardplane dev: cannot write to the working directory "+file+" (mkdir "+file+": not a directory): make it writable or pass another --work-dir\n", errOut)
+}
+
+func TestVersion(t *testing.T) {
+	code, out, _ := call(t, "version")
+	require.Zero(t, code)
+	require.True(t, strings.HasPrefix(out, "shardplane "), out)
+
+	code, out, _ = call(t, "version", "--output", "json")
+	require.Zero(t, code)
+	var got versionInfo
+	require.NoError(t, json.Unmarshal([]byte(out), &got))
+	require.NotEmpty(t, got.Go)
+
+	info := newVersionInfo(&debug.BuildInfo{
+		Main:     debug.Module{Version: "v0.1.0"},
+		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}},
+		Deps:     []*debug.Module{{Path: "k8s.io/apiserver", Version: "v0.37.2"}, {Path: "go.etcd.io/etcd/server/v3", Version: "v3.7.3"}},
+	})
+	require.Equal(t, "v0.1.0 abc true v0.37.2 v3.7.3", strings.Join([]string{info.Version, info.Commit, map[bool]string{true: "true"}[info.Modified], info.Kubernetes, info.Etcd}, " "))
+	require.Equal(t, "(unknown)", newVersionInfo(nil).Version)
+}
+
+func TestSignals(t *testing.T) {
+	ctx, force, done := untilSignal(t.Context())
+	defer done()
+	self := os.Getpid()
+	require.NoError(t, syscall.Kill(self, syscall.SIGPIPE), "must not end us")
+	require.NoError(t, syscall.Kill(self, syscall.SIGTERM))
+	select {
+	case <-ctx.Done():
+	case <-time.After(deadline):
+		t.Fatal("the first signal must end the context")
+	}
+	select {
+	case <-force:
+		t.Fatal("one signal must not force")
+	default:
+	}
+	require.NoError(t, syscall.Kill(self, syscall.SIGHUP))
+	select {
+	case <-force:
+	case <-time.After(deadline):
+		t.Fatal("the second signal must force")
+	}
+}
+
+func TestRunUntilForced(t *testing.T) {
+	closed := make(chan struct{})
+	close(closed)
+	failure := errors.New("failure")
+	endless := make(chan struct{})
+	t.Cleanup(func() { close(endless) })
+
+	require.ErrorIs(t, runUntilForced(t.Context(), nil, nil, func(context.Context) error { return failure }), failure)
+	require.NoError(t, runUntilForced(t.Context(), nil, closed, func(ctx context.Context) error { <-ctx.Done(); return nil }),
+		"a server whose supervisor has died stops in order")
+	require.ErrorIs(t, runUntilForced(t.Context(), closed, nil, func(context.Context) error { <-endless; return nil }), errKilled)
+}
+
+func TestExitCodeOfTheProcess(t *testing.T) {
+	program, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), program, "dev", "--nonsense")
+	cmd.Env = append(os.Environ(), programEnv+"=1")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	var exit *exec.ExitError
+	require.ErrorAs(t, cmd.Run(), &exit)
+	require.Equal(t, exitUsage, exit.ExitCode())
+	require.Equal(t, "shardplane dev: unknown flag: --nonsense (see shardplane dev --help)\n", stderr.String())
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+
+	"github.com/shardplane/shardplane/pkg/dev/supervise"
+)
+
+// orphanTimeout is how long a server whose supervisor has died may take to
+// stop in order.
+const orphanTimeout = 5 * time.Second
+
+// errKilled says that a server was not given the time to stop in order.
+var errKilled = errors.New("killed before it had stopped")
+
+// server is what a server's package offers to its command.
+type server struct {
+	// addFlags binds the server's options to flags.
+	addFlags func(*pflag.FlagSet)
+	// validate completes the options and says what is wrong with them.
+	validate func() error
+	// run makes the server and runs it until ctx ends.
+	run func(ctx context.Context) error
+}
+
+// serve makes cmd run a server: flags for it and for logging, and signals that
+// stop it.
+func serve(cmd *cobra.Command, s server) *cobra.Command {
+	logging := logsapi.NewLoggingConfiguration()
+	s.addFlags(cmd.Flags())
+	addLoggingFlags(logging, cmd.Flags())
+	cmd.GroupID = groupServers
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := s.validate(); err != nil {
+			return invalid(err)
+		}
+		if err := logsapi.ValidateAndApply(logging, nil); err != nil {
+			return invalid(fmt.Errorf("logging: %w", err))
+		}
+		ctx, force, done := untilSignal(cmd.Context())
+		defer done()
+		return failed(runUntilForced(ctx, force, supervise.Lifeline(), s.run))
+	}
+	return cmd
+}
+
+// runUntilForced runs a server until ctx ends or its supervisor dies. It does
+// not wait for the server's end once forced, or when that takes too long
+// without a supervisor that could use force.
+func runUntilForced(ctx context.Context, force, lifeline <-chan struct{}, run func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	result := make(chan error, 1)
+	go func() { result <- run(ctx) }() // the process ends soon where this is not waited for
+	var timeout <-chan time.Time
+	for {
+		select {
+		case err := <-result:
+			return err
+		case <-force:
+			return errKilled
+		case <-timeout:
+			return errKilled
+		case <-lifeline:
+			cancel()
+			lifeline, timeout = nil, time.After(orphanTimeout)
+		}
+	}
+}
+
+// addLoggingFlags adds the logging flags of all Kubernetes components. Those
+// that need a feature gate which is not offered are left out of the help.
+func addLoggingFlags(c *logsapi.LoggingConfiguration, fs *pflag.FlagSet) {
+	logging := pflag.NewFlagSet("logging", pflag.ContinueOnError)
+	logsapi.AddFlags(c, logging)
+	for _, name := range []string{
+		"log-text-split-stream", "log-text-info-buffer-size", "log-json-split-stream", "log-json-info-buffer-size",
+	} {
+		if f := logging.Lookup(name); f != nil {
+			f.Hidden = true
+		}
+	}
+	fs.AddFlagSet(logging)
+}
