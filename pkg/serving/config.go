@@ -48,8 +48,9 @@ type API struct {
 
 // NewConfig returns the configuration of a generic API server with the
 // listener open, authentication and a loopback client that is system:masters.
-// The caller sets authorizer, handler chain and storage, and owns the listener
-// until it runs the server.
+// The caller sets handler chain and storage, and the authorizer where it gave
+// none because it needs the loopback client; it owns the listener until it runs
+// the server.
 func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiserver.Config, error) {
 	if err := setFeatureGates(o.FeatureGates); err != nil {
 		return nil, err
@@ -62,10 +63,10 @@ func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiser
 	if err != nil {
 		return nil, fmt.Errorf("reading the serving certificate of --tls-cert-file and --tls-private-key-file: %w", err)
 	}
-	listener, err := o.listen()
-	if err != nil {
+	if err := o.Listen(); err != nil {
 		return nil, err
 	}
+	listener := o.Listener
 	c := genericapiserver.NewConfig(api.Codecs)
 	c.SecureServing = &genericapiserver.SecureServingInfo{
 		Listener:                     listener,

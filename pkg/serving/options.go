@@ -75,15 +75,27 @@ func (o *Options) Validate() []error {
 	return errs
 }
 
-// listen returns the listener of o and opens it where the caller gave none.
-func (o *Options) listen() (net.Listener, error) {
+// Listen opens Listener where the caller gave none.
+func (o *Options) Listen() error {
 	if o.Listener != nil {
-		return o.Listener, nil
+		return nil
 	}
 	address := net.JoinHostPort(o.BindAddress, strconv.Itoa(o.SecurePort))
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("listening on %s: %w (stop the process that uses the port, or choose another with --secure-port)", address, err)
+		return fmt.Errorf("listening on %s: %w (stop the process that uses the port, or choose another with --secure-port)", address, err)
 	}
-	return listener, nil
+	o.Listener = listener
+	return nil
+}
+
+// URL is where the server is reached from its own machine, once it listens.
+func (o *Options) URL() string {
+	port := o.SecurePort
+	if o.Listener != nil {
+		if address, ok := o.Listener.Addr().(*net.TCPAddr); ok {
+			port = address.Port
+		}
+	}
+	return "https://" + net.JoinHostPort(o.BindAddress, strconv.Itoa(port))
 }

@@ -3,10 +3,8 @@ package shard
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
-	"strconv"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/pflag"
@@ -74,22 +72,27 @@ type CompletedOptions struct{ *completedOptions }
 
 type completedOptions struct{ Options }
 
-// Complete fills in what can be derived.
+// Complete fills in what can be derived. The URLs wait for the listener, whose
+// port may be any free one.
 func (o *Options) Complete() CompletedOptions {
 	c := *o
-	if c.BaseURL == "" {
-		port := c.Serving.SecurePort
-		if c.Serving.Listener != nil {
-			if address, ok := c.Serving.Listener.Addr().(*net.TCPAddr); ok {
-				port = address.Port
-			}
-		}
-		c.BaseURL = "https://" + net.JoinHostPort(c.Serving.BindAddress, strconv.Itoa(port))
-	}
-	if c.ExternalURL == "" {
-		c.ExternalURL = c.BaseURL
-	}
+	serving := *o.Serving
+	c.Serving = &serving
 	return CompletedOptions{&completedOptions{c}}
+}
+
+// listen opens the listener and fills in the URLs that depend on its port.
+func (o CompletedOptions) listen() error {
+	if err := o.Serving.Listen(); err != nil {
+		return err
+	}
+	if o.BaseURL == "" {
+		o.BaseURL = o.Serving.URL()
+	}
+	if o.ExternalURL == "" {
+		o.ExternalURL = o.BaseURL
+	}
+	return nil
 }
 
 // Root tells whether this is the root shard.
@@ -110,6 +113,9 @@ func (o CompletedOptions) Validate() error {
 		errs = append(errs, fmt.Errorf("--root-kubeconfig is required: shard %q registers itself with the root shard", o.Name))
 	}
 	for flag, value := range map[string]string{"--external-url": o.ExternalURL, "--base-url": o.BaseURL} {
+		if value == "" {
+			continue
+		}
 		if u, err := url.Parse(value); err != nil || u.Scheme != "https" || u.Host == "" {
 			errs = append(errs, fmt.Errorf("%s %q is not of the form https://host:port", flag, value))
 		}

@@ -1,0 +1,94 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/workspaceindex"
+)
+
+// inactiveAnnotation switches a logical cluster off.
+const inactiveAnnotation = "core.kcp.io/inactive"
+
+// local is what a shard knows of the logical clusters it holds: which exist,
+// which are switched off, and which paths lead to them. It reads the shard's
+// own API, as any controller does.
+type local struct {
+	shard           string
+	clients         *client.Factory
+	logicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
+	workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
+	index           *workspaceindex.Index
+}
+
+func newLocal(shard string, clients *client.Factory) *local {
+	l := &local{
+		shard:           shard,
+		clients:         clients,
+		logicalClusters: client.LogicalClusters.Informer(clients.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{}),
+		workspaces:      client.Workspaces.Informer(clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{}),
+		index:           workspaceindex.New(),
+	}
+	l.logicalClusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
+		OnAdd:    func(obj *corev1alpha1.LogicalCluster, _ bool) { l.upsertCluster(obj) },
+		OnUpdate: func(_, obj *corev1alpha1.LogicalCluster) { l.upsertCluster(obj) },
+		OnDelete: func(last *corev1alpha1.LogicalCluster, _ bool) {
+			l.index.DeleteLogicalCluster(l.shard, logicalcluster.From(last))
+		},
+	})
+	l.workspaces.AddEventHandler(client.Handler[*tenancyv1alpha1.Workspace]{
+		OnAdd:    func(obj *tenancyv1alpha1.Workspace, _ bool) { l.upsertWorkspace(obj) },
+		OnUpdate: func(_, obj *tenancyv1alpha1.Workspace) { l.upsertWorkspace(obj) },
+		OnDelete: func(last *tenancyv1alpha1.Workspace, _ bool) {
+			l.index.DeleteWorkspace(l.shard, logicalcluster.From(last), last.Name)
+		},
+	})
+	return l
+}
+
+func (l *local) upsertCluster(obj *corev1alpha1.LogicalCluster) {
+	l.index.UpsertLogicalCluster(l.shard, workspaceindex.LogicalClusterOf(obj))
+}
+
+func (l *local) upsertWorkspace(obj *tenancyv1alpha1.Workspace) {
+	l.index.UpsertWorkspace(l.shard, workspaceindex.WorkspaceOf(obj))
+}
+
+// resolve finds the logical cluster of a path that leads through workspaces of
+// this shard only; the front-proxy resolves the others.
+func (l *local) resolve(path logicalcluster.Path) (logicalcluster.Name, bool) {
+	target, outcome := l.index.Lookup(path.String())
+	return target.Cluster, outcome == workspaceindex.Found || outcome == workspaceindex.Unavailable
+}
+
+// exists tells whether the shard holds the logical cluster. The informer may
+// lag behind a LogicalCluster that was just created, so a miss is asked again
+// at the source.
+func (l *local) exists(ctx context.Context, name logicalcluster.Name) (bool, error) {
+	key := client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName}
+	if _, err := l.logicalClusters.Lister().Get(key); err == nil {
+		return true, nil
+	}
+	_, err := client.LogicalClusters.In(l.clients.Cluster(name.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return true, nil
+	case apierrors.IsNotFound(err):
+		return false, nil
+	default:
+		return false, fmt.Errorf("reading the LogicalCluster: %w", err)
+	}
+}
+
+// inactive tells whether the logical cluster is switched off.
+func (l *local) inactive(name logicalcluster.Name) bool {
+	obj, err := l.logicalClusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
+	return err == nil && obj.Annotations[inactiveAnnotation] == "true"
+}

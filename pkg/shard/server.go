@@ -1,0 +1,240 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/registry"
+	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
+	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/storage"
+)
+
+// etcdStartTimeout bounds the start of the embedded etcd, recovery of its log
+// included, or the first contact with an external one.
+const etcdStartTimeout = 2 * time.Minute
+
+// Server is a shard that is ready to run. Either Run it or Close it.
+type Server struct {
+	options CompletedOptions
+
+	etcd            *etcd.Handle
+	backend         *storage.Backend
+	generic         *genericapiserver.GenericAPIServer
+	customResources *customresource.Server
+	local           *local
+	parts           []reconcile.Runnable
+
+	// stopServing ends watches and the listener; it is called once everything
+	// that uses the API has stopped.
+	serving     context.Context //nolint:containedctx // the life of the listener, which outlives the controllers'
+	stopServing context.CancelFunc
+	closers     []func()
+}
+
+// New opens the data and the listener and assembles the server. ctx bounds the
+// opening only. What fails half way is undone.
+func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	s = &Server{options: o}
+	s.serving, s.stopServing = context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		if err != nil {
+			s.Close()
+			s = nil
+		}
+	}()
+	// The listener first: a port in use must not cost a start of etcd.
+	if err := o.listen(); err != nil {
+		return s, err
+	}
+	s.onClose(func() { _ = o.Serving.Listener.Close() })
+	if err := s.openStorage(ctx); err != nil {
+		return s, err
+	}
+	if err := s.assembleAPI(); err != nil {
+		return s, err
+	}
+	if s.parts, err = s.assembleParts(); err != nil {
+		return s, err
+	}
+	return s, nil
+}
+
+// Close releases what New opened, in reverse order. Run does so itself.
+func (s *Server) Close() {
+	s.stopServing()
+	for i := len(s.closers) - 1; i >= 0; i-- {
+		s.closers[i]()
+	}
+	s.closers = nil
+}
+
+func (s *Server) onClose(f func()) { s.closers = append(s.closers, f) }
+
+func (s *Server) openStorage(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, etcdStartTimeout)
+	defer cancel()
+	var err error
+	if s.etcd, err = s.options.Etcd.Open(ctx); err != nil {
+		return err
+	}
+	s.onClose(s.etcd.Stop)
+	s.backend, err = storage.NewBackend(storage.BackendConfig{
+		Client:             s.etcd.Client(),
+		CompactionInterval: s.options.Etcd.CompactionInterval,
+	})
+	if err != nil {
+		return fmt.Errorf("storage: %w", err)
+	}
+	s.onClose(s.backend.Close)
+	return nil
+}
+
+func (s *Server) assembleAPI() error {
+	c, err := serving.NewConfig(s.options.Serving, serving.API{
+		Title:       "Shardplane",
+		Scheme:      registry.Scheme,
+		Codecs:      registry.Codecs,
+		Definitions: openapi.GetOpenAPIDefinitions,
+	}, nil)
+	if err != nil {
+		return err
+	}
+
+	clients, err := client.NewFactory(c.LoopbackClientConfig)
+	if err != nil {
+		return fmt.Errorf("loopback client: %w", err)
+	}
+	s.onClose(clients.CloseIdleConnections)
+	s.local = newLocal(s.options.Name, clients)
+	if c.Authorization.Authorizer, err = s.authorizer(); err != nil {
+		return err
+	}
+	if err := s.assembleCustomResources(c.Authorization.Authorizer); err != nil {
+		return err
+	}
+	serving.SetChain(s.serving, c,
+		func(next http.Handler) http.Handler {
+			return serving.WithClusterURL(next, s.local.resolve, registry.Codecs)
+		},
+		func(next http.Handler) http.Handler {
+			return serving.WithClusterRules(s.customResources.Wrap(next), s.local.inactive, registry.Codecs)
+		})
+	c.RESTOptionsGetter = s.backend.RESTOptionsGetter(registry.StorageCodec)
+	c.ReadyzChecks = append(c.ReadyzChecks, s.readyChecks()...)
+	c.LivezChecks = append(c.LivezChecks, healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Health(r.Context()) }))
+
+	if s.generic, err = c.Complete(nil).New("shardplane-shard", genericapiserver.NewEmptyDelegate()); err != nil {
+		return fmt.Errorf("assembling the API server: %w", err)
+	}
+	if err := registry.Install(s.generic, c.RESTOptionsGetter); err != nil {
+		return err
+	}
+	return s.customResources.InstallCRDs(s.generic)
+}
+
+func (s *Server) authorizer() (authorizer.Authorizer, error) {
+	paths := authn.ProbePaths()
+	for _, path := range authn.ProbePaths() {
+		paths = append(paths, path+"/*")
+	}
+	return authz.New(authz.Config{OpenPaths: paths, ClusterExists: s.local.exists})
+}
+
+func (s *Server) assembleCustomResources(a authorizer.Authorizer) error {
+	system, err := config.SystemCRDs()
+	if err != nil {
+		return fmt.Errorf("reading the definitions of the system's kinds: %w", err)
+	}
+	s.customResources, err = customresource.New(customresource.Config{
+		Storage:    s.backend.RESTOptionsGetter,
+		System:     system,
+		Authorizer: a,
+	})
+	if err != nil {
+		return fmt.Errorf("custom resources: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) readyChecks() []healthz.HealthChecker {
+	return []healthz.HealthChecker{
+		healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Ready(r.Context()) }),
+		healthz.NamedCheck("definitions", func(*http.Request) error {
+			return synced(s.customResources.HasSynced(), "not all CustomResourceDefinitions are known yet")
+		}),
+		healthz.NamedCheck("logical-clusters", func(*http.Request) error {
+			return synced(s.local.logicalClusters.HasSynced() && s.local.workspaces.HasSynced(), "not all logical clusters are known yet")
+		}),
+	}
+}
+
+func synced(ok bool, otherwise string) error {
+	if ok {
+		return nil
+	}
+	return errors.New(otherwise)
+}
+
+// Loopback returns the configuration of a client that is system:masters and
+// lives as long as the server.
+func (s *Server) Loopback() *rest.Config { return rest.CopyConfig(s.generic.LoopbackClientConfig) }
+
+// Run serves until ctx is done, or until a part of the server fails. It starts
+// the parts in order and stops them in reverse, closes everything that New
+// opened, and returns when all of it has ended.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.Close()
+	logger := klog.FromContext(ctx).WithValues("shard", s.options.Name)
+	ctx = klog.NewContext(ctx, logger)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if done := s.etcd.Done(); done != nil {
+		go func() {
+			select {
+			case <-done:
+				cancel(errors.New("the embedded etcd stopped by itself: its last log lines say why; is the disk full?"))
+			case <-ctx.Done():
+			}
+		}()
+	}
+	catalogue := make([]reconcile.Descriptor[struct{}], 0, len(s.parts))
+	for _, part := range s.parts {
+		catalogue = append(catalogue, reconcile.Descriptor[struct{}]{
+			Name: part.Name(),
+			New:  func(struct{}) (reconcile.Runnable, error) { return part, nil },
+		})
+	}
+	timeline, err := reconcile.NewManager(catalogue, struct{}{})
+	if err != nil {
+		return err
+	}
+	logger.Info("Shard starts", "address", s.generic.SecureServingInfo.Listener.Addr().String(), "url", s.options.BaseURL)
+	if err := timeline.Run(ctx); err != nil {
+		return fmt.Errorf("shard %s: %w", s.options.Name, err)
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return fmt.Errorf("shard %s: %w", s.options.Name, cause)
+	}
+	logger.Info("Shard has stopped")
+	return nil
+}
