@@ -33,6 +33,7 @@ them, and a cache server shows every shard what all need to know.`,
 	)
 	root.AddCommand(
 		newDevCommand(),
+		newCacheServerCommand(),
 		newVersionCommand(),
 	)
 	root.InitDefaultHelpCmd()

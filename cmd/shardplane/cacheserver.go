@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardplane/shardplane/pkg/cacheserver"
+)
+
+func newCacheServerCommand() *cobra.Command {
+	options := cacheserver.NewOptions()
+	var completed cacheserver.CompletedOptions
+	return serve(&cobra.Command{
+		Use:   "cache-server",
+		Short: "Run a cache server: it holds what all shards need to know of each other",
+		Long: `Runs a cache server, to which every shard copies the objects that other shards
+need to know, and from which they read those of all the others below
+/services/cache/shards/<shard>/clusters/<name>. Only system:masters may use it.
+
+Its data can be lost without harm: the shards copy everything again.`,
+		Example: `  # With the certificates that shardplane dev makes in .kcp
+  shardplane cache-server --data-dir cache-data --secure-port 8012 \
+    --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
+    --client-ca-file .kcp/client-ca.crt`,
+	}, server{
+		addFlags: options.AddFlags,
+		validate: func() error {
+			completed = options.Complete()
+			return completed.Validate()
+		},
+		run: func(ctx context.Context) error {
+			s, err := cacheserver.New(ctx, completed)
+			if err != nil {
+				return err
+			}
+			return s.Run(ctx)
+		},
+	})
+}
