@@ -1,0 +1,239 @@
+package customresource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// errInstancesLeft says that there is more to do, later.
+var errInstancesLeft = errors.New("instances are still being deleted")
+
+// cleanKey names a definition.
+type cleanKey struct {
+	cluster logicalcluster.Name
+	name    string
+}
+
+// cleaner removes the instances of definitions that are being deleted, and then
+// the definitions; and it offers names that became free to definitions that
+// wanted them.
+type cleaner struct {
+	server *Server
+	queue  workqueue.TypedRateLimitingInterface[cleanKey]
+}
+
+func newCleaner(s *Server) *cleaner {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cleanKey](50*time.Millisecond, 30*time.Second)
+	return &cleaner{server: s, queue: workqueue.NewTypedRateLimitingQueue(limiter)}
+}
+
+// changed queues what a change of a definition gives to do.
+func (c *cleaner) changed(before, after *entry) {
+	switch {
+	case after == nil:
+		c.offerNames(before)
+	case after.deleting && after.cleanup:
+		c.queue.Add(cleanKey{after.cluster, after.name})
+	case before != nil && !equalNames(&before.names, &after.names):
+		c.offerNames(before)
+	default:
+	}
+}
+
+// offerNames queues the definitions that may want names of one that is gone or
+// has others now.
+func (c *cleaner) offerNames(former *entry) {
+	_, group, err := splitName(former.name)
+	if err != nil {
+		return
+	}
+	for _, name := range c.server.objects.rejected(nameScope{cluster: former.cluster, group: group}) {
+		c.queue.Add(cleanKey{former.cluster, name})
+	}
+}
+
+func equalNames(a, b *apiextensions.CustomResourceDefinitionNames) bool {
+	return a.Plural == b.Plural && a.Singular == b.Singular && a.Kind == b.Kind && a.ListKind == b.ListKind &&
+		sets.New(a.ShortNames...).Equal(sets.New(b.ShortNames...))
+}
+
+// run works until ctx ends.
+func (c *cleaner) run(ctx context.Context, workers int) {
+	c.server.objects.observe(c.changed)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for range workers {
+		wg.Go(func() {
+			for c.next(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	c.queue.ShutDown()
+}
+
+func (c *cleaner) next(ctx context.Context) bool {
+	key, shutdown := c.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer c.queue.Done(key)
+	err := c.reconcile(ctx, key)
+	switch {
+	case err == nil, ctx.Err() != nil:
+		c.queue.Forget(key)
+	default:
+		if !errors.Is(err, errInstancesLeft) {
+			klog.FromContext(ctx).Error(err, "Cannot reconcile a definition", "logicalCluster", key.cluster, "definition", key.name)
+		}
+		c.queue.AddRateLimited(key)
+	}
+	return true
+}
+
+func (c *cleaner) reconcile(ctx context.Context, key cleanKey) error {
+	e := c.server.objects.entry(key.cluster, key.name)
+	if e == nil {
+		return nil
+	}
+	ctx = storeContext(ctx, request.Cluster{Name: key.cluster})
+	switch {
+	case !e.deleting:
+		// An update that changes nothing settles the names anew.
+		return c.update(ctx, key.name, c.server.crds.Update, func(*apiextensions.CustomResourceDefinition) bool { return true })
+	case e.cleanup:
+		return c.clean(ctx, e)
+	default:
+		return nil
+	}
+}
+
+// clean deletes the instances of a definition, and once they are gone, takes
+// the finalizer off it.
+func (c *cleaner) clean(ctx context.Context, e *entry) error {
+	done := apiextensions.CustomResourceDefinitionCondition{
+		Type: apiextensions.Terminating, Status: apiextensions.ConditionFalse,
+		Reason: "NeverEstablished", Message: "resource was never established",
+	}
+	if e.served {
+		err := c.deleteInstances(ctx, e)
+		switch {
+		case errors.Is(err, errInstancesLeft):
+			return errors.Join(err, c.progress(ctx, e, "InstanceDeletionInProgress", "CustomResource deletion is in progress"))
+		case err != nil:
+			return errors.Join(err, c.progress(ctx, e, "InstanceDeletionFailed", err.Error()))
+		}
+		done.Reason, done.Message = "InstanceDeletionCompleted", "removed all instances"
+	}
+	return c.update(ctx, e.name, c.server.crds.status.Update, func(crd *apiextensions.CustomResourceDefinition) bool {
+		if crd.DeletionTimestamp.IsZero() || !apiextensions.CRDHasFinalizer(crd, apiextensions.CustomResourceCleanupFinalizer) {
+			return false
+		}
+		setCondition(crd, done)
+		apiextensions.CRDRemoveFinalizer(crd, apiextensions.CustomResourceCleanupFinalizer)
+		return true
+	})
+}
+
+// progress says in the definition's status how the deletion goes.
+func (c *cleaner) progress(ctx context.Context, e *entry, reason, message string) error {
+	return c.update(ctx, e.name, c.server.crds.status.Update, func(crd *apiextensions.CustomResourceDefinition) bool {
+		setCondition(crd, apiextensions.CustomResourceDefinitionCondition{
+			Type: apiextensions.Terminating, Status: apiextensions.ConditionTrue, Reason: reason, Message: message,
+		})
+		return true
+	})
+}
+
+// deleteInstances deletes all instances, and fails with errInstancesLeft as
+// long as finalizers keep some.
+func (c *cleaner) deleteInstances(ctx context.Context, e *entry) error {
+	used := c.server.table.acquire(e.schema)
+	defer func() { c.server.table.release(used, time.Now()) }()
+	storage, err := c.server.instances.GetCustomResourceListerCollectionDeleter(used.crd)
+	if err != nil {
+		return fmt.Errorf("no storage for the instances of %s: %w", e.name, err)
+	}
+	left, err := namespacesOf(ctx, storage)
+	if err != nil {
+		return err
+	}
+	for namespace := range left {
+		in := genericapirequest.WithNamespace(ctx, namespace)
+		if _, err := storage.DeleteCollection(in, rest.ValidateAllObjectFunc, nil, nil); err != nil {
+			return fmt.Errorf("deleting instances of %s: %w", e.name, err)
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	if left, err = namespacesOf(ctx, storage); err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		return errInstancesLeft
+	}
+	return nil
+}
+
+// namespacesOf returns the namespaces that hold instances.
+func namespacesOf(ctx context.Context, storage finalizer.ListerCollectionDeleter) (sets.Set[string], error) {
+	obj, err := storage.List(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("listing instances: %w", err)
+	}
+	list, ok := obj.(*unstructured.UnstructuredList)
+	if !ok {
+		return nil, fmt.Errorf("listing instances gave a %T", obj)
+	}
+	namespaces := sets.New[string]()
+	for i := range list.Items {
+		namespaces.Insert(list.Items[i].GetNamespace())
+	}
+	return namespaces, nil
+}
+
+// updateFunc is Update of a definition or its status.
+type updateFunc func(context.Context, string, rest.UpdatedObjectInfo, rest.ValidateObjectFunc, rest.ValidateObjectUpdateFunc, bool, *metav1.UpdateOptions) (runtime.Object, bool, error)
+
+// update changes a definition with change, unless that says no.
+func (c *cleaner) update(ctx context.Context, name string, update updateFunc, change func(*apiextensions.CustomResourceDefinition) bool) error {
+	unchanged := errors.New("nothing to change")
+	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+		crd, ok := old.DeepCopyObject().(*apiextensions.CustomResourceDefinition)
+		if !ok {
+			return nil, fmt.Errorf("definition %s is a %T", name, old)
+		}
+		if !change(crd) {
+			return nil, unchanged
+		}
+		return crd, nil
+	})
+	_, _, err := update(ctx, name, info, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	switch {
+	case isGone(err), errors.Is(err, unchanged):
+		return nil
+	case apierrors.IsConflict(err):
+		return errInstancesLeft // try again, quietly
+	default:
+		return err
+	}
+}

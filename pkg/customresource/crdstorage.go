@@ -1,0 +1,249 @@
+package customresource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	multitenant "github.com/shardplane/shardplane/pkg/storage"
+)
+
+// InstallCRDs registers apiextensions.k8s.io/v1 with a generic API server.
+func (s *Server) InstallCRDs(server *genericapiserver.GenericAPIServer) error {
+	if s.crds == nil {
+		return errors.New("customresource: this server has system definitions only, there is nothing to install")
+	}
+	info := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, apiextensionsserver.Scheme, metav1.ParameterCodec, apiextensionsserver.Codecs)
+	info.VersionedResourcesStorageMap[apiextensionsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
+		"customresourcedefinitions":        s.crds,
+		"customresourcedefinitions/status": s.crds.status,
+	}
+	if err := server.InstallAPIGroup(&info); err != nil {
+		return fmt.Errorf("installing %s: %w", apiextensions.GroupName, err)
+	}
+	return nil
+}
+
+// crdStorage is upstream's storage of definitions, with names accepted in the
+// same write, and with writes that return once this server serves accordingly.
+type crdStorage struct {
+	*customresourcedefinition.REST
+	status  *crdStatusStorage
+	objects *objectSource
+	names   *names
+}
+
+var (
+	_ rest.StandardStorage    = (*crdStorage)(nil)
+	_ rest.ShortNamesProvider = (*crdStorage)(nil)
+	_ rest.Patcher            = (*crdStatusStorage)(nil)
+)
+
+func newCRDStorage(
+	storage func(func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter,
+	table *schemaTable, reserved Source, builtIns *builtIns,
+) (*crdStorage, error) {
+	interner := newInterner()
+	codec := internCodec{
+		Codec:    apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),
+		interner: interner,
+	}
+	getter := storage(func(schema.GroupResource) (runtime.Codec, error) { return codec, nil })
+	upstream, err := customresourcedefinition.NewREST(apiextensionsserver.Scheme, getter)
+	if err != nil {
+		return nil, fmt.Errorf("making the storage of definitions: %w", err)
+	}
+	c := &crdStorage{REST: upstream, objects: newObjectSource(upstream.Store, table, interner)}
+	c.names = &names{reserved: reserved, builtIns: builtIns, objects: c.objects}
+
+	strategy := namingStrategy{customresourcedefinition.NewStrategy(apiextensionsserver.Scheme), c.names}
+	upstream.CreateStrategy = strategy
+	upstream.UpdateStrategy = strategy
+
+	multitenant.AnnotateDryRun(upstream.Store)
+
+	statusStore := *upstream.Store
+	statusStrategy := customresourcedefinition.NewStatusStrategy(apiextensionsserver.Scheme)
+	statusStore.CreateStrategy = nil
+	statusStore.DeleteStrategy = nil
+	statusStore.UpdateStrategy = namingStatusStrategy{statusStrategy, c.names}
+	statusStore.ResetFieldsStrategy = statusStrategy
+	c.status = &crdStatusStorage{store: &statusStore, crds: c}
+	return c, nil
+}
+
+// namingStrategy accepts names where upstream's strategy clears the status.
+type namingStrategy struct {
+	rest.RESTCreateUpdateStrategy
+	names *names
+}
+
+// PrepareForCreate implements rest.RESTCreateStrategy.
+func (s namingStrategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	s.RESTCreateUpdateStrategy.PrepareForCreate(ctx, obj)
+	if crd, ok := obj.(*apiextensions.CustomResourceDefinition); ok {
+		s.names.settle(ctx, crd)
+	}
+}
+
+// PrepareForUpdate implements rest.RESTUpdateStrategy.
+func (s namingStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	s.RESTCreateUpdateStrategy.PrepareForUpdate(ctx, obj, old)
+	if crd, ok := obj.(*apiextensions.CustomResourceDefinition); ok && crd.DeletionTimestamp.IsZero() {
+		s.names.settle(ctx, crd)
+	}
+}
+
+// namingStatusStrategy keeps clients from accepting names themselves.
+type namingStatusStrategy struct {
+	rest.RESTUpdateStrategy
+	names *names
+}
+
+// PrepareForUpdate implements rest.RESTUpdateStrategy.
+func (s namingStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	s.RESTUpdateStrategy.PrepareForUpdate(ctx, obj, old)
+	crd, isCRD := obj.(*apiextensions.CustomResourceDefinition)
+	before, wasCRD := old.(*apiextensions.CustomResourceDefinition)
+	if !isCRD || !wasCRD {
+		return
+	}
+	crd.Status.AcceptedNames = before.Status.AcceptedNames
+	if crd.DeletionTimestamp.IsZero() {
+		s.names.settle(ctx, crd)
+	}
+}
+
+// written waits until this server serves according to a definition that was
+// written, so that the client's next request finds it in effect.
+func (c *crdStorage) written(ctx context.Context, obj runtime.Object) {
+	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+	if !ok {
+		return
+	}
+	c.objects.waitFor(ctx, crd)
+	if cluster, err := request.ClusterNameFrom(ctx); err == nil {
+		c.names.forget(nameScope{cluster: cluster, group: crd.Spec.Group}, crd.Name)
+	}
+}
+
+// abandoned frees the names of a definition that was not written.
+func (c *crdStorage) abandoned(ctx context.Context, name string) {
+	_, group, err := splitName(name)
+	cluster, clusterErr := request.ClusterNameFrom(ctx)
+	if err == nil && clusterErr == nil {
+		c.names.forget(nameScope{cluster: cluster, group: group}, name)
+	}
+}
+
+// Create implements rest.Creater.
+func (c *crdStorage) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	c.objects.waitSynced(ctx)
+	out, err := c.REST.Create(ctx, obj, validate, options)
+	if err != nil || len(options.DryRun) > 0 {
+		if crd, ok := obj.(*apiextensions.CustomResourceDefinition); ok {
+			c.abandoned(ctx, crd.Name)
+		}
+		return out, err
+	}
+	c.written(ctx, out)
+	return out, nil
+}
+
+// Update implements rest.Updater.
+func (c *crdStorage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	c.objects.waitSynced(ctx)
+	out, created, err := c.REST.Update(ctx, name, info, create, update, forceCreate, options)
+	if err != nil || len(options.DryRun) > 0 {
+		c.abandoned(ctx, name)
+		return out, created, err
+	}
+	c.written(ctx, out)
+	return out, created, nil
+}
+
+// Delete implements rest.GracefulDeleter.
+func (c *crdStorage) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	out, deleted, err := c.REST.Delete(ctx, name, validate, options)
+	if err == nil && !deleted && (options == nil || len(options.DryRun) == 0) {
+		c.written(ctx, out)
+	}
+	return out, deleted, err
+}
+
+// DeleteCollection implements rest.CollectionDeleter. Each definition goes
+// through Delete, which upstream's does not do: its instances would be left.
+func (c *crdStorage) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, list *internalversion.ListOptions) (runtime.Object, error) {
+	obj, err := c.List(ctx, list)
+	if err != nil {
+		return nil, err
+	}
+	definitions, ok := obj.(*apiextensions.CustomResourceDefinitionList)
+	if !ok {
+		return nil, fmt.Errorf("listing definitions gave a %T", obj)
+	}
+	for i := range definitions.Items {
+		var each *metav1.DeleteOptions // deleting changes the options
+		if options != nil {
+			each = options.DeepCopy()
+		}
+		if _, _, err := c.Delete(ctx, definitions.Items[i].Name, validate, each); err != nil && !isGone(err) {
+			return nil, err
+		}
+	}
+	return definitions, nil
+}
+
+// crdStatusStorage is the status subresource.
+type crdStatusStorage struct {
+	store *genericregistry.Store
+	crds  *crdStorage
+}
+
+// New implements rest.Storage.
+func (*crdStatusStorage) New() runtime.Object { return &apiextensions.CustomResourceDefinition{} }
+
+// Destroy implements rest.Storage; the store belongs to crdStorage.
+func (*crdStatusStorage) Destroy() {}
+
+// Get implements rest.Getter.
+func (s *crdStatusStorage) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+	return s.store.Get(ctx, name, options)
+}
+
+// Update implements rest.Updater.
+func (s *crdStatusStorage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	s.crds.objects.waitSynced(ctx)
+	out, created, err := s.store.Update(ctx, name, info, create, update, false, options)
+	if err != nil || len(options.DryRun) > 0 {
+		s.crds.abandoned(ctx, name)
+		return out, created, err
+	}
+	s.crds.written(ctx, out)
+	return out, created, nil
+}
+
+// GetResetFields implements rest.ResetFieldsStrategy.
+func (s *crdStatusStorage) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return s.store.GetResetFields()
+}
+
+// ConvertToTable implements rest.TableConvertor.
+func (s *crdStatusStorage) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	return s.store.ConvertToTable(ctx, obj, options)
+}

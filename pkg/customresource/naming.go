@@ -1,0 +1,209 @@
+package customresource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// names decides which names of a definition are accepted: those that no other
+// API of the group has in the same logical cluster. It decides before the
+// definition is written, so that a definition is established in one write.
+type names struct {
+	// reserved are the sources that go before definitions.
+	reserved Source
+	builtIns *builtIns
+	objects  *objectSource
+
+	// pending are the names of definitions that are being written and that
+	// objects does not show yet.
+	mu      sync.Mutex
+	pending map[nameScope]map[string]apiextensions.CustomResourceDefinitionNames
+}
+
+// nameScope is what names must be unique in.
+type nameScope struct {
+	cluster logicalcluster.Name
+	group   string
+}
+
+// claims are the names in use in a scope.
+type claims struct {
+	resources, kinds sets.Set[string]
+}
+
+func newClaims() claims { return claims{resources: sets.New[string](), kinds: sets.New[string]()} }
+
+func (c claims) add(n *apiextensions.CustomResourceDefinitionNames) {
+	c.resources.Insert(n.Plural, n.Singular)
+	c.resources.Insert(n.ShortNames...)
+	c.kinds.Insert(n.Kind, n.ListKind)
+	c.resources.Delete("")
+	c.kinds.Delete("")
+}
+
+// settle sets the accepted names and the conditions of crd, and keeps the names
+// from others until forget is called.
+func (n *names) settle(ctx context.Context, crd *apiextensions.CustomResourceDefinition) {
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "A definition is written without a logical cluster", "definition", crd.Name)
+		return
+	}
+	scope := nameScope{cluster: cluster, group: crd.Spec.Group}
+	taken := newClaims()
+	if err := n.collect(ctx, taken, scope, crd.Name); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot tell the names in use", "logicalCluster", cluster, "group", scope.group)
+	}
+
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name, pending := range n.pending[scope] {
+		if name != crd.Name {
+			taken.add(&pending)
+		}
+	}
+	accept(crd, taken)
+	if n.pending[scope] == nil {
+		if n.pending == nil {
+			n.pending = map[nameScope]map[string]apiextensions.CustomResourceDefinitionNames{}
+		}
+		n.pending[scope] = map[string]apiextensions.CustomResourceDefinitionNames{}
+	}
+	n.pending[scope][crd.Name] = crd.Status.AcceptedNames
+}
+
+// forget ends what settle keeps, once the definition is visible or not written.
+func (n *names) forget(scope nameScope, name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.pending[scope], name)
+	if len(n.pending[scope]) == 0 {
+		delete(n.pending, scope)
+	}
+}
+
+// collect adds the names in use to taken, except those of one definition.
+func (n *names) collect(ctx context.Context, taken claims, scope nameScope, except string) error {
+	n.objects.claims(taken, scope, except)
+	builtInErr := n.builtIns.claims(ctx, taken, scope.group)
+	reserved, err := n.reserved.List(ctx, request.Cluster{Name: scope.cluster})
+	for _, d := range reserved {
+		if d.Schema.Resource.Group != scope.group {
+			continue
+		}
+		names := d.Schema.Names()
+		taken.add(&apiextensions.CustomResourceDefinitionNames{
+			Plural: names.Plural, Singular: names.Singular, ShortNames: names.ShortNames,
+			Kind: names.Kind, ListKind: names.ListKind,
+		})
+	}
+	return errors.Join(builtInErr, err)
+}
+
+// accept moves the free ones of the requested names to the accepted ones, and
+// sets the conditions that follow from it.
+func accept(crd *apiextensions.CustomResourceDefinition, taken claims) {
+	requested, accepted := &crd.Spec.Names, &crd.Status.AcceptedNames
+	condition := apiextensions.CustomResourceDefinitionCondition{
+		Type: apiextensions.NamesAccepted, Status: apiextensions.ConditionTrue,
+		Reason: "NoConflicts", Message: "no conflicts found",
+	}
+	conflict := func(reason, message string) {
+		condition.Status = apiextensions.ConditionFalse
+		condition.Reason = reason
+		condition.Message = message
+	}
+	one := func(reason, want string, have *string, used sets.Set[string]) {
+		if want != *have && used.Has(want) {
+			conflict(reason, fmt.Sprintf("%q is already in use", want))
+			return
+		}
+		*have = want
+	}
+	one("PluralConflict", requested.Plural, &accepted.Plural, taken.resources)
+	one("SingularConflict", requested.Singular, &accepted.Singular, taken.resources)
+	var inUse []string
+	for _, short := range requested.ShortNames {
+		if taken.resources.Has(short) && !slices.Contains(accepted.ShortNames, short) {
+			inUse = append(inUse, short)
+		}
+	}
+	if len(inUse) > 0 {
+		conflict("ShortNamesConflict", fmt.Sprintf("%q is already in use", inUse))
+	} else {
+		accepted.ShortNames = slices.Clone(requested.ShortNames)
+	}
+	one("KindConflict", requested.Kind, &accepted.Kind, taken.kinds)
+	one("ListKindConflict", requested.ListKind, &accepted.ListKind, taken.kinds)
+	accepted.Categories = slices.Clone(requested.Categories)
+
+	setCondition(crd, condition)
+	switch {
+	case condition.Status == apiextensions.ConditionTrue:
+		setCondition(crd, apiextensions.CustomResourceDefinitionCondition{
+			Type: apiextensions.Established, Status: apiextensions.ConditionTrue,
+			Reason: "InitialNamesAccepted", Message: "the initial names have been accepted",
+		})
+	case !apiextensions.IsCRDConditionTrue(crd, apiextensions.Established):
+		setCondition(crd, apiextensions.CustomResourceDefinitionCondition{
+			Type: apiextensions.Established, Status: apiextensions.ConditionFalse,
+			Reason: "NotAccepted", Message: "not all names are accepted",
+		})
+	default: // served under the names that it had
+	}
+	approve(crd)
+}
+
+// approve sets the condition of definitions in groups that the Kubernetes
+// community owns.
+func approve(crd *apiextensions.CustomResourceDefinition) {
+	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
+		return
+	}
+	state, reason := apihelpers.GetAPIApprovalState(crd.Annotations)
+	condition := apiextensions.CustomResourceDefinitionCondition{
+		Type: apiextensions.KubernetesAPIApprovalPolicyConformant, Status: apiextensions.ConditionUnknown,
+		Reason: "UnknownAnnotation", Message: reason,
+	}
+	switch state {
+	case apihelpers.APIApproved:
+		condition.Status, condition.Reason = apiextensions.ConditionTrue, "ApprovedAnnotation"
+	case apihelpers.APIApprovalBypassed:
+		condition.Status, condition.Reason = apiextensions.ConditionFalse, "UnapprovedAnnotation"
+	case apihelpers.APIApprovalMissing:
+		condition.Status, condition.Reason = apiextensions.ConditionFalse, "MissingAnnotation"
+	case apihelpers.APIApprovalInvalid:
+		condition.Status, condition.Reason = apiextensions.ConditionFalse, "InvalidAnnotation"
+	}
+	setCondition(crd, condition)
+}
+
+// setCondition sets a condition, and its time where the status changes.
+func setCondition(crd *apiextensions.CustomResourceDefinition, c apiextensions.CustomResourceDefinitionCondition) {
+	c.LastTransitionTime = metav1.Now()
+	for i := range crd.Status.Conditions {
+		old := &crd.Status.Conditions[i]
+		if old.Type != c.Type {
+			continue
+		}
+		if old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+		crd.Status.Conditions = slices.Clone(crd.Status.Conditions)
+		crd.Status.Conditions[i] = c
+		return
+	}
+	crd.Status.Conditions = append(slices.Clip(crd.Status.Conditions), c)
+}

@@ -1,0 +1,241 @@
+package customresource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/jsonpath"
+)
+
+// initialWait is how long a request waits for a new watch cache to be filled.
+const initialWait = 5 * time.Second
+
+// errClosed is what storage answers once the server has stopped.
+var errClosed = errors.New("the server is shutting down")
+
+// rawKey names a shared store. Selectable fields are part of it because a watch
+// cache computes the fields of an object once, when the object enters it.
+type rawKey struct {
+	resource schema.GroupResource
+	identity string
+	fields   string
+}
+
+// rawStores keeps one store with one watch cache for each resource, shared by
+// all schemas, and gives the upstream handler a view of it for each schema and
+// version.
+type rawStores struct {
+	getter generic.RESTOptionsGetter
+	desk   *desk
+
+	mu     sync.Mutex
+	closed bool
+	stores map[rawKey]*rawStore
+	views  map[*view]struct{}
+}
+
+// rawStore is one shared store.
+type rawStore struct {
+	storage.Interface
+	destroy factory.DestroyFunc
+	users   int
+}
+
+func newRawStores(getter generic.RESTOptionsGetter, d *desk) *rawStores {
+	return &rawStores{getter: getter, desk: d, stores: map[rawKey]*rawStore{}, views: map[*view]struct{}{}}
+}
+
+// GetRESTOptions implements generic.RESTOptionsGetter for the upstream handler,
+// which calls it under its lock for the schema that it has just asked for.
+func (s *rawStores) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+	sch := s.desk.building.Load()
+	if sch == nil || sch.Resource != resource {
+		return generic.RESTOptions{}, fmt.Errorf("no definition of %s is being served", resource)
+	}
+	options, err := s.getter.GetRESTOptions(resource, nil)
+	if err != nil {
+		return generic.RESTOptions{}, err
+	}
+	shared := options
+	config := *options.StorageConfig // the caller puts the schema's codec in
+	options.StorageConfig = &config
+	options.CountMetricPollPeriod = 0 // the resource is counted once, not per schema
+	options.Decorator = func(
+		config *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error),
+		newFunc, _ func() runtime.Object, _ storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
+	) (storage.Interface, factory.DestroyFunc, error) {
+		return s.newView(sch, shared, prefix, config.Codec, newFunc)
+	}
+	return options, nil
+}
+
+// newView makes the view of a schema's version on the shared store.
+func (s *rawStores) newView(sch *Schema, shared generic.RESTOptions, prefix string, codec runtime.Codec, newFunc func() runtime.Object) (storage.Interface, factory.DestroyFunc, error) {
+	u, ok := newFunc().(*unstructured.Unstructured)
+	if !ok {
+		return nil, nil, fmt.Errorf("%s is not a custom resource", sch.Resource)
+	}
+	key := rawKey{resource: sch.Resource, identity: sch.Identity, fields: selectableFields(sch.Spec(), u.GroupVersionKind().Version)}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil, errClosed
+	}
+	raw, ok := s.stores[key]
+	if !ok {
+		attrs, err := attrFunc(key.fields)
+		if err != nil {
+			return nil, nil, err
+		}
+		store, destroy, err := shared.Decorator(
+			shared.StorageConfig, prefix, keyFunc(prefix),
+			func() runtime.Object { return &unstructured.Unstructured{} },
+			func() runtime.Object { return &unstructured.UnstructuredList{} },
+			attrs, nil, nil)
+		if err != nil {
+			return nil, nil, fmt.Errorf("making the storage of %s: %w", sch.Resource, err)
+		}
+		raw = &rawStore{Interface: store, destroy: destroy}
+		s.stores[key] = raw
+	}
+	raw.users++
+	v := newView(raw, sch, u.GroupVersionKind(), codec)
+	s.views[v] = struct{}{}
+	return v, sync.OnceFunc(func() { s.drop(key, v) }), nil
+}
+
+// drop ends a view and, with the last one, the shared store.
+func (s *rawStores) drop(key rawKey, v *view) {
+	v.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.views, v)
+	v.raw.users--
+	if v.raw.users == 0 && !s.closed {
+		delete(s.stores, key)
+		v.raw.destroy()
+	}
+}
+
+// close ends all views and stores.
+func (s *rawStores) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for v := range s.views {
+		v.close()
+	}
+	for _, raw := range s.stores {
+		raw.destroy()
+	}
+	s.stores = nil
+}
+
+// waitReady waits for a new watch cache to be filled, so that its first readers
+// are not told to come back later.
+func (r *rawStore) waitReady(ctx context.Context) {
+	if r.ReadinessCheck() == nil {
+		return
+	}
+	deadline := time.NewTimer(initialWait)
+	defer deadline.Stop()
+	pause := time.Millisecond
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-deadline.C:
+			return // the store answers as it does when it is not ready
+		case <-time.After(pause):
+		}
+		if r.ReadinessCheck() == nil {
+			return
+		}
+		pause = min(2*pause, 50*time.Millisecond)
+	}
+}
+
+// keyFunc returns the storage key of an object, whatever its scope.
+func keyFunc(prefix string) func(runtime.Object) (string, error) {
+	return func(obj runtime.Object) (string, error) {
+		m, err := meta.Accessor(obj)
+		if err != nil {
+			return "", err
+		}
+		if ns := m.GetNamespace(); ns != "" {
+			return prefix + "/" + ns + "/" + m.GetName(), nil
+		}
+		return prefix + "/" + m.GetName(), nil
+	}
+}
+
+// selectableFields joins the JSON paths of a version's selectable fields.
+func selectableFields(spec *specV1, version string) string {
+	for i := range spec.Versions {
+		v := &spec.Versions[i]
+		if v.Name != version {
+			continue
+		}
+		paths := make([]string, 0, len(v.SelectableFields))
+		for _, f := range v.SelectableFields {
+			paths = append(paths, f.JSONPath)
+		}
+		slices.Sort(paths)
+		return strings.Join(paths, "\n")
+	}
+	return ""
+}
+
+// attrFunc returns what a shared watch cache indexes and filters by: labels,
+// name, namespace and selectable fields as they are stored.
+func attrFunc(selectable string) (storage.AttrFunc, error) {
+	type selectableField struct {
+		name string
+		path *jsonpath.JSONPath
+	}
+	var selectableFields []selectableField
+	for path := range strings.SplitSeq(selectable, "\n") {
+		if path == "" {
+			continue
+		}
+		parsed := jsonpath.New(path).AllowMissingKeys(true)
+		if err := parsed.Parse("{" + path + "}"); err != nil {
+			return nil, fmt.Errorf("selectable field %q: %w", path, err)
+		}
+		selectableFields = append(selectableFields, selectableField{name: strings.TrimPrefix(path, "."), path: parsed})
+	}
+	return func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		u, ok := obj.(*unstructured.Unstructured)
+		if !ok {
+			return nil, nil, fmt.Errorf("%T is not a custom resource", obj)
+		}
+		set := fields.Set{"metadata.name": u.GetName(), "metadata.namespace": u.GetNamespace()}
+		for _, f := range selectableFields {
+			set[f.name] = ""
+			results, err := f.path.FindResults(u.Object)
+			if err == nil && len(results) == 1 && len(results[0]) == 1 {
+				if value := results[0][0].Interface(); value != nil {
+					set[f.name] = fmt.Sprint(value)
+				}
+			}
+		}
+		return u.GetLabels(), set, nil
+	}, nil
+}

@@ -1,0 +1,110 @@
+package customresource
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const apisPrefix = "apis"
+
+// Wrap returns a handler that serves custom resources and merged discovery and
+// OpenAPI documents, and passes everything else to next. It must come after
+// authentication and authorization, and after the filters that put the logical
+// cluster and the request info into the context. It can be called once.
+func (s *Server) Wrap(next http.Handler) http.Handler {
+	s.builtIns.next = next
+	return http.HandlerFunc(s.serveHTTP)
+}
+
+// serveNext passes a request on.
+func (s *Server) serveNext(w http.ResponseWriter, r *http.Request) {
+	s.builtIns.next.ServeHTTP(w, r)
+}
+
+func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	info, ok := genericapirequest.RequestInfoFrom(ctx)
+	cluster, clustered := request.ClusterFrom(ctx)
+	if !ok || !clustered {
+		s.serveNext(w, r)
+		return
+	}
+	if !info.IsResourceRequest {
+		if !s.documents.serve(w, r, cluster) {
+			s.serveNext(w, r)
+		}
+		return
+	}
+	if info.APIPrefix != apisPrefix || info.APIGroup == "" || s.builtIns.serves(ctx, schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}) {
+		s.serveNext(w, r)
+		return
+	}
+	s.serveResource(w, r, info, cluster)
+}
+
+// serveResource serves a request for what may be a custom resource.
+func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, cluster request.Cluster) {
+	resource, identity, _ := strings.Cut(info.Resource, ":")
+	l := Lookup{
+		Cluster:  cluster,
+		Resource: schema.GroupResource{Group: info.APIGroup, Resource: resource},
+		Version:  info.APIVersion,
+		Identity: identity,
+	}
+	ctx := r.Context()
+	var current *stream
+	if info.Verb == "watch" && !cluster.Wildcard {
+		// Registered before the definition is resolved, so that no change of it
+		// goes unseen.
+		var end context.CancelFunc
+		ctx, end = context.WithCancel(ctx)
+		defer end()
+		current = s.streams.add(cluster.Name, l.Resource, end)
+		defer s.streams.remove(current)
+	}
+
+	definition, err := s.source.Resolve(ctx, l)
+	if err != nil {
+		writeError(w, r, info, apierrors.NewInternalError(err))
+		return
+	}
+	if definition == nil || (definition.MetadataOnly && !asksForMetadata(r)) {
+		s.serveNext(w, r)
+		return
+	}
+	used := s.table.acquire(definition.Schema)
+	defer func() { s.table.release(used, time.Now()) }()
+	if current != nil && !s.streams.serving(ctx, current, used, s.source, l) {
+		writeError(w, r, info, apierrors.NewServiceUnavailable("the definition of the resource has just changed; try again"))
+		return
+	}
+
+	private := *info
+	private.Resource = resource
+	crd := used.crd
+	if definition.Terminating {
+		crd = used.terminating
+	}
+	defer s.desk.issue(&private, crd)()
+	r = r.WithContext(genericapirequest.WithRequestInfo(ctx, &private))
+	if definition.MetadataOnly {
+		r.Header = onlyMetadata(r.Header)
+	}
+	s.upstream.ServeHTTP(w, r)
+}
+
+// writeError answers with a Status.
+func writeError(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, err error) {
+	gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
+	responsewriters.ErrorNegotiated(err, apiextensionsserver.Codecs, gv, w, r)
+}

@@ -1,0 +1,81 @@
+package customresource
+
+import (
+	"context"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// streams knows the watches of each custom resource, to end them when its
+// definition changes: a stream is served with one schema from start to end.
+// Clients resume, and see the new schema.
+type streams struct {
+	mu  sync.Mutex
+	all map[Change]map[*stream]struct{}
+}
+
+// stream is one watch.
+type stream struct {
+	of  Change
+	end context.CancelFunc
+	// changed counts changes of the definition since the stream was added;
+	// served is set once the schema is known.
+	changed bool
+	served  bool
+}
+
+func newStreams() *streams {
+	return &streams{all: map[Change]map[*stream]struct{}{}}
+}
+
+func (s *streams) add(cluster logicalcluster.Name, resource schema.GroupResource, end context.CancelFunc) *stream {
+	st := &stream{of: Change{Cluster: cluster, Resource: resource}, end: end}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.all[st.of]
+	if of == nil {
+		of = map[*stream]struct{}{}
+		s.all[st.of] = of
+	}
+	of[st] = struct{}{}
+	return st
+}
+
+func (s *streams) remove(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.all[st.of]
+	delete(of, st)
+	if len(of) == 0 {
+		delete(s.all, st.of)
+	}
+}
+
+// changed ends the streams of a definition that is served differently now.
+func (s *streams) changed(c Change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.all[c] {
+		if st.served {
+			st.end()
+		} else {
+			st.changed = true
+		}
+	}
+}
+
+// serving says that a stream is about to be served with a schema. It fails if
+// the definition has changed since it was resolved.
+func (s *streams) serving(ctx context.Context, st *stream, used *Schema, source Source, l Lookup) bool {
+	s.mu.Lock()
+	st.served = true
+	changed := st.changed
+	s.mu.Unlock()
+	if !changed {
+		return true
+	}
+	now, err := source.Resolve(ctx, l)
+	return err == nil && now != nil && now.Schema.Hash == used.Hash
+}

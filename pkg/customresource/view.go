@@ -1,0 +1,268 @@
+package customresource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/utils/lru"
+)
+
+// viewMemory is how many decoded objects a view remembers. It bounds memory;
+// a busy view forgets, and decodes again.
+const viewMemory = 512
+
+// view is the storage of one version of one schema: it reads from and writes to
+// the shared store, and runs the schema's codec on every object that passes.
+type view struct {
+	storage.Interface // the shared store, for what knows no objects
+
+	raw   *rawStore
+	gvk   schema.GroupVersionKind
+	codec runtime.Codec
+	// asIs is set for the view of metadata: objects of any schema, of which
+	// only the version is changed.
+	asIs bool
+
+	decoded *lru.Cache // of decodedKey to *unstructured.Unstructured
+
+	done     chan struct{}
+	doneOnce sync.Once
+}
+
+// decodedKey names an object's state: a resource version is written once.
+type decodedKey struct {
+	uid             types.UID
+	resourceVersion string
+}
+
+func keyOf(m metav1.Object) decodedKey {
+	return decodedKey{uid: m.GetUID(), resourceVersion: m.GetResourceVersion()}
+}
+
+var _ storage.Interface = (*view)(nil)
+
+func newView(raw *rawStore, sch *Schema, gvk schema.GroupVersionKind, codec runtime.Codec) *view {
+	return &view{
+		Interface: raw.Interface,
+		raw:       raw,
+		gvk:       gvk,
+		codec:     codec,
+		asIs:      sch.metadataOnly,
+		decoded:   lru.New(viewMemory),
+		done:      make(chan struct{}),
+	}
+}
+
+// close ends the watches of the view.
+func (v *view) close() { v.doneOnce.Do(func() { close(v.done) }) }
+
+// decode returns the view's form of a stored object, which it leaves as it is.
+// The caller owns the result.
+func (v *view) decode(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if v.asIs {
+		return v.decodeAnew(u.DeepCopy())
+	}
+	key := keyOf(u)
+	if known := v.remembered(key); known != nil {
+		return known, nil
+	}
+	out, err := v.decodeAnew(u.DeepCopy())
+	if err == nil && key.uid != "" && key.resourceVersion != "" {
+		v.decoded.Add(key, out.DeepCopy())
+	}
+	return out, err
+}
+
+// remembered returns a copy of what was decoded before, or nil.
+func (v *view) remembered(key decodedKey) *unstructured.Unstructured {
+	known, ok := v.decoded.Get(key)
+	if !ok {
+		return nil
+	}
+	u, _ := known.(*unstructured.Unstructured)
+	return u.DeepCopy()
+}
+
+// decodeAnew decodes an object, which it may change and keep. It neither uses
+// nor fills the view's memory: the object of a DELETED event is the state
+// before under the resource version of the event.
+func (v *view) decodeAnew(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if v.asIs {
+		u.SetGroupVersionKind(v.gvk)
+		return u, nil
+	}
+	name := types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}
+	out, err := decodeObject(v.codec, u)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s cannot be read with its present definition: %w", v.gvk.Kind, name, err)
+	}
+	return out, nil
+}
+
+// decodeInto puts the view's form of a stored object into what the caller gave.
+func (v *view) decodeInto(u *unstructured.Unstructured, into runtime.Object) error {
+	target, ok := into.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("%T cannot take a custom resource", into)
+	}
+	if len(u.Object) == 0 { // not found, which the caller ignores
+		target.Object = map[string]any{}
+		target.SetGroupVersionKind(v.gvk)
+		return nil
+	}
+	out, err := v.decode(u)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	target.Object = out.Object
+	return nil
+}
+
+// encode returns the stored form of an object, which it leaves as it is.
+func (v *view) encode(obj runtime.Object) (*unstructured.Unstructured, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("%T is not a custom resource", obj)
+	}
+	if v.asIs {
+		return nil, errors.New("metadata of all schemas can only be read")
+	}
+	return encodeObject(v.codec, u)
+}
+
+// Create implements storage.Interface.
+func (v *view) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	stored, err := v.encode(obj)
+	if err != nil {
+		return err
+	}
+	var created unstructured.Unstructured
+	if err := v.raw.Create(ctx, key, stored, &created, ttl); err != nil {
+		return err
+	}
+	if out == nil {
+		return nil
+	}
+	return v.decodeInto(&created, out)
+}
+
+// Delete implements storage.Interface.
+func (v *view) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, _ runtime.Object, opts storage.DeleteOptions) error {
+	var deleted unstructured.Unstructured
+	// The object that the caller knows has the wrong form for the shared store,
+	// which has its own cache to find it in.
+	if err := v.raw.Delete(ctx, key, &deleted, preconditions, v.validator(validate), nil, opts); err != nil {
+		return err
+	}
+	return v.decodeInto(&deleted, out)
+}
+
+// validator shows the view's form of an object to validate.
+func (v *view) validator(validate storage.ValidateObjectFunc) storage.ValidateObjectFunc {
+	if validate == nil {
+		return nil
+	}
+	return func(ctx context.Context, obj runtime.Object) error {
+		u, err := v.decodeAny(obj)
+		if err != nil {
+			return err
+		}
+		return validate(ctx, u)
+	}
+}
+
+func (v *view) decodeAny(obj runtime.Object) (*unstructured.Unstructured, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
+	}
+	return v.decode(u)
+}
+
+// Get implements storage.Interface.
+func (v *view) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+	if opts.ResourceVersion != "" {
+		v.raw.waitReady(ctx)
+	}
+	var u unstructured.Unstructured
+	if err := v.raw.Get(ctx, key, opts, &u); err != nil {
+		return err
+	}
+	return v.decodeInto(&u, out)
+}
+
+// GetList implements storage.Interface.
+func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions, out runtime.Object) error {
+	list, ok := out.(*unstructured.UnstructuredList)
+	if !ok {
+		return fmt.Errorf("%T cannot take a list of custom resources", out)
+	}
+	v.raw.waitReady(ctx)
+	var stored unstructured.UnstructuredList
+	if err := v.raw.GetList(ctx, key, opts, &stored); err != nil {
+		return err
+	}
+	items := make([]unstructured.Unstructured, 0, len(stored.Items))
+	for i := range stored.Items {
+		u, err := v.decode(&stored.Items[i])
+		if err != nil {
+			return apierrors.NewInternalError(err)
+		}
+		items = append(items, *u)
+	}
+	list.Items = items
+	if stored.Object["metadata"] != nil {
+		if list.Object == nil {
+			list.Object = map[string]any{}
+		}
+		metadata, _ := stored.Object["metadata"].(map[string]any)
+		list.Object["metadata"] = maps.Clone(metadata)
+	}
+	return nil
+}
+
+// GuaranteedUpdate implements storage.Interface.
+func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, update storage.UpdateFunc, _ runtime.Object) error {
+	updateStored := func(in runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		u, ok := in.(*unstructured.Unstructured)
+		if !ok {
+			return nil, nil, fmt.Errorf("storage of custom resources holds a %T", in)
+		}
+		var current unstructured.Unstructured
+		if err := v.decodeInto(u, &current); err != nil {
+			return nil, nil, err
+		}
+		updated, ttl, err := update(&current, res)
+		if err != nil {
+			return nil, nil, err
+		}
+		stored, err := v.encode(updated)
+		return stored, ttl, err
+	}
+	var u unstructured.Unstructured
+	if err := v.raw.GuaranteedUpdate(ctx, key, &u, ignoreNotFound, preconditions, updateStored, nil); err != nil {
+		return err
+	}
+	return v.decodeInto(&u, out)
+}
+
+// Watch implements storage.Interface.
+func (v *view) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	v.raw.waitReady(ctx)
+	stored, err := v.raw.Watch(ctx, key, opts)
+	if err != nil {
+		return nil, err
+	}
+	return newViewWatch(v, stored), nil
+}
