@@ -27,7 +27,7 @@ type Use struct {
 
 // Uses returns every expression of the dashboard and the alerts.
 func Uses() ([]Use, error) {
-	exprs, err := dashboardExprs(dashboardJSON)
+	uses, err := dashboardExprs(dashboardJSON)
 	if err != nil {
 		return nil, fmt.Errorf("reading grafana/shardplane.json: %w", err)
 	}
@@ -35,7 +35,7 @@ func Uses() ([]Use, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading prometheus/alerts.yml: %w", err)
 	}
-	uses := append(exprs, alerts...)
+	uses = append(uses, alerts...)
 	for i := range uses {
 		uses[i].Query, err = ParseQuery(uses[i].Expr)
 		if err != nil {

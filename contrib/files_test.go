@@ -35,7 +35,7 @@ func TestUses(t *testing.T) {
 func TestJobs(t *testing.T) {
 	jobs, err := contrib.Jobs()
 	require.NoError(t, err)
-	var names []string
+	names := make([]string, 0, len(jobs))
 	for _, job := range jobs {
 		names = append(names, job.Name)
 		require.Equal(t, "https", job.Scheme)
@@ -76,7 +76,7 @@ func TestDashboardLayout(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(content, &dashboard))
 	require.NotEmpty(t, dashboard.UID)
-	var ids []int
+	ids := make([]int, 0, len(dashboard.Panels))
 	taken := map[[2]int]string{}
 	for _, panel := range dashboard.Panels {
 		require.NotContains(t, ids, panel.ID, panel.Title)

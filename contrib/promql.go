@@ -158,7 +158,7 @@ func (p *promParser) matchers() ([]Matcher, error) {
 			matchers = append(matchers, Matcher{Label: token})
 		case len(matchers) == 0:
 			return nil, fmt.Errorf("a matcher starts with %q", token)
-		case strings.Contains("=!~", token):
+		case token == "=" || token == "!" || token == "~":
 			matchers[len(matchers)-1].Op += token
 		default:
 			matchers[len(matchers)-1].Value = strings.Trim(token, token[:1])

@@ -30,6 +30,11 @@ var Layers = []Layer{
 		Reason: "embedded manifests are data: whoever applies them imports them, they import nothing",
 	},
 	{
+		Units:    []string{"pkg/dev/pki"},
+		Reason:   "certificates in files, for the development cluster and for tests that serve TLS",
+		ForTests: true,
+	},
+	{
 		Units:  []string{"pkg/request"},
 		Reason: "the contract at the centre: the tenant of a request. All else depends on it, so it depends on nothing",
 		Only:   []string{},
@@ -112,8 +117,8 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"test/bench"},
-		Reason: "measures any server through its public API, so that it can measure others too; its reference server borrows the tables of built-in resources",
-		Only:   []string{"pkg/etcd", "pkg/registry"},
+		Reason: "measures any server through its public API, so that it can measure others too; its reference server borrows the tables of built-in resources and the certificates of the development cluster",
+		Only:   []string{"pkg/registry", "pkg/dev/pki"},
 		Leaf:   true,
 	},
 	{

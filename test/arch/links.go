@@ -19,8 +19,9 @@ var (
 	// reference matches [name]: target.
 	reference = regexp.MustCompile(`(?m)^\s{0,3}\[[^\]]+\]:\s+<?(\S+?)>?\s*$`)
 	heading   = regexp.MustCompile(`(?m)^#{1,6}\s+(.+?)\s*#*\s*$`)
-	fence     = regexp.MustCompile("(?ms)^[ \t]*(```|~~~).*?^[ \t]*(```|~~~)[ \t]*$")
-	codeSpan  = regexp.MustCompile("`[^`\n]*`")
+	//nolint:gocritic // (?m) makes ^ match at the beginning of every line
+	fence    = regexp.MustCompile("(?ms)^[ \t]*(```|~~~).*?^[ \t]*(```|~~~)[ \t]*$")
+	codeSpan = regexp.MustCompile("`[^`\n]*`")
 )
 
 // checkLinks checks that relative links in Markdown files lead to files of the

@@ -2,6 +2,7 @@ package arch
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -121,20 +122,27 @@ func checkTestCode(t *Tree) []string {
 	libraries := []string{"testing", "github.com/stretchr/testify", "go.uber.org/goleak"}
 	var bad []string
 	for _, pkg := range t.sortedPackages() {
-		if within(pkg.Path, "test") {
+		if testSupport(pkg.Path) {
 			continue
 		}
 		for _, file := range pkg.Files {
 			for _, imported := range file.Imports {
 				local, isLocal := t.local(imported)
 				if !file.Test && (slices.ContainsFunc(libraries, func(lib string) bool { return within(imported, lib) }) ||
-					isLocal && within(local, "test")) {
+					isLocal && testSupport(local)) {
 					bad = append(bad, fmt.Sprintf("%s imports %s", file.Name, imported))
 				}
 			}
 		}
 	}
 	return bad
+}
+
+// testSupport says whether a package is for tests only: what is below test, and
+// packages of helpers, which are named for the package that they help to test,
+// such as clienttest.
+func testSupport(pkg string) bool {
+	return within(pkg, "test") || strings.HasPrefix(pkg, "pkg/") && strings.HasSuffix(pkg, "test")
 }
 
 func checkForeign(t *Tree) []string {
@@ -162,11 +170,7 @@ var released = []string{
 
 func checkMods(t *Tree) []string {
 	var bad []string
-	var dirs []string
-	for dir := range t.Mods {
-		dirs = append(dirs, dir)
-	}
-	slices.Sort(dirs)
+	dirs := slices.Sorted(maps.Keys(t.Mods))
 	release, openapi := "", ""
 	for _, dir := range dirs { // "." is the first
 		mod := t.Mods[dir]

@@ -9,6 +9,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -177,12 +178,7 @@ func (t *Tree) local(imported string) (string, bool) {
 
 // sortedPackages returns the packages in a stable order.
 func (t *Tree) sortedPackages() []*Package {
-	var pkgs []*Package
-	for _, p := range t.Packages {
-		pkgs = append(pkgs, p)
-	}
-	slices.SortFunc(pkgs, func(a, b *Package) int { return strings.Compare(a.Path, b.Path) })
-	return pkgs
+	return slices.SortedFunc(maps.Values(t.Packages), func(a, b *Package) int { return strings.Compare(a.Path, b.Path) })
 }
 
 // within says whether pkg is dir or below it.

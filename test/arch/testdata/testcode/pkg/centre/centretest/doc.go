@@ -1,0 +1,6 @@
+// Package centretest is part of a fixture.
+package centretest
+
+import (
+	_ "testing"
+)

@@ -1,0 +1,5 @@
+package server
+
+import (
+	_ "example.com/m/pkg/centre/centretest"
+)

@@ -1,0 +1,114 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Memory is what one process takes.
+type Memory struct {
+	PID int
+	// Command is the program's name and its first argument, which for Shardplane
+	// is the component.
+	Command string
+	// Resident and Proportional are in bytes. Pages that processes share, such
+	// as the program itself, count fully in the first and in parts in the second.
+	Resident, Proportional int64
+}
+
+// Tree returns the memory of a process and its descendants. It needs Linux'
+// /proc.
+func Tree(root int) ([]Memory, error) {
+	children, err := childrenOf()
+	if err != nil {
+		return nil, err
+	}
+	var tree []Memory
+	for pending := []int{root}; len(pending) > 0; pending = pending[1:] {
+		memory, err := read(pending[0])
+		if err != nil {
+			return nil, fmt.Errorf("reading the memory of process %d: %w", pending[0], err)
+		}
+		tree = append(tree, memory)
+		pending = append(pending, children[pending[0]]...)
+	}
+	return tree, nil
+}
+
+// childrenOf returns the children of every process.
+func childrenOf() (map[int][]int, error) {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil || len(stats) == 0 {
+		return nil, fmt.Errorf("no processes in /proc: memory can only be measured on Linux")
+	}
+	children := map[int][]int{}
+	for _, name := range stats {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has ended
+		}
+		// The name in parentheses may hold anything; the parent is the second
+		// field after the last of them.
+		_, rest, _ := cutLast(string(content), ")")
+		fields := strings.Fields(rest)
+		pid, pidErr := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		if pidErr != nil || len(fields) < 2 {
+			continue
+		}
+		if parent, err := strconv.Atoi(fields[1]); err == nil {
+			children[parent] = append(children[parent], pid)
+		}
+	}
+	return children, nil
+}
+
+func cutLast(s, separator string) (before, after string, found bool) {
+	i := strings.LastIndex(s, separator)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(separator):], true
+}
+
+func read(pid int) (Memory, error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	command, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	if err != nil {
+		return Memory{}, err
+	}
+	rollup, err := os.ReadFile(filepath.Join(dir, "smaps_rollup"))
+	if err != nil {
+		return Memory{}, err
+	}
+	memory := Memory{PID: pid, Command: commandName(string(command))}
+	for line := range strings.Lines(string(rollup)) {
+		fields := strings.Fields(line)
+		if len(fields) != 3 || fields[2] != "kB" {
+			continue
+		}
+		kilobytes, err := strconv.ParseInt(fields[1], 10, 64)
+		if err != nil {
+			return Memory{}, err
+		}
+		switch fields[0] {
+		case "Rss:":
+			memory.Resident = kilobytes << 10
+		case "Pss:":
+			memory.Proportional = kilobytes << 10
+		}
+	}
+	return memory, nil
+}
+
+// commandName shortens a command line to the program and its subcommand.
+func commandName(cmdline string) string {
+	args := strings.Split(strings.TrimRight(cmdline, "\x00"), "\x00")
+	name := filepath.Base(args[0])
+	if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
+		name += " " + args[1]
+	}
+	return name
+}
