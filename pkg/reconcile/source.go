@@ -33,6 +33,20 @@ func Keys[T client.Object](informer *client.Informer[T]) Source[client.Key] {
 	}
 }
 
+// OnDelete feeds a queue with the keys that keysOf names for each object that
+// is deleted.
+func OnDelete[K comparable, T client.Object](informer *client.Informer[T], keysOf func(obj T) []K) Source[K] {
+	return func(_ context.Context, queue Queue[K]) (func(), error) {
+		return informer.AddEventHandler(client.Handler[T]{
+			OnDelete: func(last T, _ bool) {
+				for _, key := range keysOf(last) {
+					queue.Add(key)
+				}
+			},
+		}), nil
+	}
+}
+
 // Once feeds a queue with one key when the controller starts, for controllers
 // that look after one thing.
 func Once[K comparable](key K) Source[K] {

@@ -1,0 +1,154 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// Name is the name of the controller.
+const Name = "bootstrap"
+
+// maxBackoff is low because the first moments of a server may fail.
+const maxBackoff = time.Second
+
+// Config is what the controller needs. The informers are those of all logical
+// clusters of the shard.
+type Config struct {
+	// ShardName is the name of the shard.
+	ShardName string
+	// Local reaches the shard itself as system:masters.
+	Local           *client.Factory
+	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
+	WorkspaceTypes  *client.Informer[*tenancyv1alpha1.WorkspaceType]
+	// Done is told when all logical clusters are Ready with what belongs to
+	// them for the first time; it may be nil.
+	Done func()
+}
+
+// New returns the controller.
+func New(cfg Config) (*reconcile.Controller[logicalcluster.Name], error) {
+	types, err := config.RootWorkspaceTypes()
+	if err != nil {
+		return nil, err
+	}
+	clusters := clustersOf(cfg.ShardName)
+	r := &reconciler{
+		shard:   cfg.ShardName,
+		local:   cfg.Local,
+		get:     cfg.LogicalClusters.Lister().Get,
+		types:   cfg.WorkspaceTypes.Lister(),
+		waiting: map[logicalcluster.Name]bool{},
+		done:    cfg.Done,
+	}
+	for _, wt := range types {
+		want, err := shipped(wt)
+		if err != nil {
+			return nil, err
+		}
+		r.shipped = append(r.shipped, want)
+	}
+	ours := func(cluster logicalcluster.Name) []logicalcluster.Name {
+		if slices.Contains(clusters, cluster) {
+			return []logicalcluster.Name{cluster}
+		}
+		return nil
+	}
+	sources := []reconcile.Source[logicalcluster.Name]{
+		reconcile.FromInformer(cfg.LogicalClusters, func(lc *corev1alpha1.LogicalCluster) []logicalcluster.Name { return ours(logicalcluster.From(lc)) }),
+		reconcile.OnDelete(cfg.WorkspaceTypes, func(wt *tenancyv1alpha1.WorkspaceType) []logicalcluster.Name { return ours(logicalcluster.From(wt)) }),
+	}
+	for _, cluster := range clusters {
+		r.waiting[cluster] = true
+		sources = append(sources, reconcile.Once(cluster))
+	}
+	return reconcile.New(reconcile.Config[logicalcluster.Name]{
+		Name:       Name,
+		Reconcile:  r.reconcile,
+		Workers:    len(clusters),
+		MaxBackoff: maxBackoff,
+		Sources:    sources,
+	}), nil
+}
+
+type reconciler struct {
+	shard   string
+	local   *client.Factory
+	shipped []*tenancyv1alpha1.WorkspaceType
+	get     func(key client.Key) (*corev1alpha1.LogicalCluster, error)
+	types   client.Lister[*tenancyv1alpha1.WorkspaceType]
+
+	mu sync.Mutex
+	// waiting are the logical clusters that have not been complete yet.
+	waiting map[logicalcluster.Name]bool
+	done    func()
+}
+
+func (r *reconciler) reconcile(ctx context.Context, cluster logicalcluster.Name) (reconcile.Result, error) {
+	scope := r.local.Cluster(cluster.Path())
+	lc, err := r.get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+	if apierrors.IsNotFound(err) {
+		lc, err = client.LogicalClusters.In(scope).Create(ctx, logicalClusterOf(cluster, r.shard), metav1.CreateOptions{})
+	}
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return reconcile.Result{}, fmt.Errorf("creating the LogicalCluster of %s: %w", cluster, err)
+	}
+	if cluster == core.RootCluster {
+		if err := r.ensureTypes(ctx, scope); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if lc != nil && lc.Status.Phase == corev1alpha1.LogicalClusterPhaseReady {
+		r.complete(cluster)
+	}
+	return reconcile.Result{}, nil // the controller of logical clusters goes on
+}
+
+// ensureTypes creates the WorkspaceTypes that are missing, and updates those
+// that came with an older version.
+func (r *reconciler) ensureTypes(ctx context.Context, scope client.Scope) error {
+	types := client.WorkspaceTypes.In(scope)
+	var errs []error
+	for _, want := range r.shipped {
+		existing, err := r.types.Cluster(core.RootCluster).Get("", want.Name)
+		if apierrors.IsNotFound(err) {
+			if _, err = types.Create(ctx, want, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+				existing, err = types.Get(ctx, want.Name, metav1.GetOptions{})
+			}
+		}
+		if err == nil && existing != nil {
+			_, err = reconcile.Commit(ctx, types, existing, updated(existing, want))
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("workspace type %s in root: %w", want.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// complete notes that a logical cluster is complete, and tells when all are.
+func (r *reconciler) complete(cluster logicalcluster.Name) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.waiting[cluster] {
+		return
+	}
+	delete(r.waiting, cluster)
+	if len(r.waiting) == 0 && r.done != nil {
+		r.done()
+	}
+}

@@ -1,0 +1,136 @@
+package controllers
+
+import (
+	"fmt"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"k8s.io/client-go/rest"
+
+	"github.com/kcp-dev/sdk/apis/core"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
+	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
+	"github.com/shardplane/shardplane/pkg/controllers/namespace"
+	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/controllers/shardregistration"
+	"github.com/shardplane/shardplane/pkg/controllers/workspace"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// Deps is what a shard gives its controllers.
+type Deps struct {
+	Sources
+	// Informers are those that NewInformers made of the same Sources. Whoever
+	// starts the controllers runs them.
+	Informers *Informers
+	// BaseURL is where other servers reach the shard, ExternalURL is where users
+	// reach its logical clusters.
+	BaseURL, ExternalURL string
+	// OtherShards is how the shard authenticates with other shards, as
+	// system:masters: a client configuration without a host.
+	OtherShards *rest.Config
+	// Bootstrapped is called once, when everything exists that a shard starts
+	// with; it may be nil.
+	Bootstrapped func()
+}
+
+// dial makes the clients of another shard.
+func (d Deps) dial(shard *corev1alpha1.Shard) (*client.Factory, error) {
+	config := rest.CopyConfig(d.OtherShards)
+	config.Host = shard.Spec.BaseURL
+	factory, err := client.NewFactory(config)
+	if err != nil {
+		return nil, fmt.Errorf("shard %s: %w", shard.Name, err)
+	}
+	return factory, nil
+}
+
+// Catalogue returns all controllers of a shard, in the order of starting.
+func Catalogue() []reconcile.Descriptor[Deps] {
+	return []reconcile.Descriptor[Deps]{
+		{
+			Name: namespace.Name,
+			Informers: func(d Deps) []reconcile.Synced {
+				return []reconcile.Synced{d.Informers.Namespaces}
+			},
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return namespace.New(namespace.Config{Local: d.Local, Namespaces: d.Informers.Namespaces}), nil
+			},
+		},
+		{
+			Name: logicalcluster.Name,
+			Informers: func(d Deps) []reconcile.Synced {
+				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.Namespaces, d.Informers.Workspaces}
+			},
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return logicalcluster.New(logicalcluster.Config{
+					Local:           d.Local,
+					ExternalURL:     d.ExternalURL,
+					LogicalClusters: d.Informers.LogicalClusters,
+					Namespaces:      d.Informers.Namespaces,
+					Workspaces:      d.Informers.Workspaces,
+				}), nil
+			},
+		},
+		{
+			Name: bootstrap.Name,
+			Informers: func(d Deps) []reconcile.Synced {
+				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.WorkspaceTypes}
+			},
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return bootstrap.New(bootstrap.Config{
+					ShardName:       d.ShardName,
+					Local:           d.Local,
+					LogicalClusters: d.Informers.LogicalClusters,
+					WorkspaceTypes:  d.Informers.WorkspaceTypes,
+					Done:            d.Bootstrapped,
+				})
+			},
+		},
+		{
+			Name: shardregistration.Name,
+			Informers: func(d Deps) []reconcile.Synced {
+				return []reconcile.Synced{d.Informers.OwnShard}
+			},
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return shardregistration.New(shardregistration.Config{
+					ShardName:   d.ShardName,
+					BaseURL:     d.BaseURL,
+					ExternalURL: d.ExternalURL,
+					Root:        d.rootShard().Cluster(core.RootCluster.Path()),
+					Own:         d.Informers.OwnShard,
+				}), nil
+			},
+		},
+		{
+			Name: workspace.Name,
+			Informers: func(d Deps) []reconcile.Synced {
+				synced := []reconcile.Synced{d.Informers.Workspaces, d.Informers.LogicalClusters, d.Informers.Shards, d.Informers.WorkspaceTypes}
+				if !d.isRoot() {
+					// The root shard has the types that everybody uses itself, and
+					// does without the others for as long as it has to.
+					synced = append(synced, d.Informers.OtherWorkspaceTypes)
+				}
+				return synced
+			},
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return workspace.New(workspace.Config{
+					ShardName:       d.ShardName,
+					Local:           d.Local,
+					Dial:            d.dial,
+					Workspaces:      d.Informers.Workspaces,
+					LogicalClusters: d.Informers.LogicalClusters,
+					Shards:          d.Informers.Shards,
+					WorkspaceTypes:  d.Informers.workspaceTypes(),
+				}), nil
+			},
+		},
+		{
+			Name:    replication.Name,
+			Enabled: func(d Deps) bool { return d.Cache != nil },
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return replication.New(replication.Config{Shard: d.ShardName, Local: d.Local, Cache: d.Cache})
+			},
+		},
+	}
+}

@@ -1,0 +1,11 @@
+// Package controllers is the catalogue of what a shard's controllers are and
+// what they need. Each controller has its own package below; they know nothing
+// of each other.
+//
+//	bootstrap           root and system:admin exist
+//	shardregistration   this shard's Shard object in root is right
+//	namespace           namespaces that are deleted are emptied
+//	logicalcluster      logical clusters become Ready, and are emptied when deleted
+//	workspace           workspaces get a logical cluster on some shard
+//	replication         what other shards must know is pushed to the cache server
+package controllers

@@ -1,0 +1,127 @@
+package controllers
+
+import (
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
+	"github.com/shardplane/shardplane/pkg/controllers/workspace"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// Sources are the servers that a shard's controllers read from.
+type Sources struct {
+	// ShardName is the name of the shard.
+	ShardName string
+	// Local reaches the shard itself as system:masters.
+	Local *client.Factory
+	// Root reaches the root shard as system:masters. The root shard leaves it out.
+	Root *client.Factory
+	// Cache reaches the cache server as system:masters. It may be left out:
+	// what other shards own is then read from the root shard.
+	Cache *client.Factory
+}
+
+// isRoot tells whether the shard is the one that has the logical cluster root.
+func (s Sources) isRoot() bool { return s.ShardName == bootstrap.RootShard }
+
+// rootShard returns the clients of the root shard.
+func (s Sources) rootShard() *client.Factory {
+	if s.isRoot() {
+		return s.Local
+	}
+	return s.Root
+}
+
+// rootCluster is where the Shard objects are read that count, which are those
+// of the logical cluster root and no others.
+func (s Sources) rootCluster() client.Scope {
+	if !s.isRoot() && s.Cache != nil {
+		return s.Cache.Shard(bootstrap.RootShard).Cluster(core.RootCluster.Path())
+	}
+	return s.rootShard().Cluster(core.RootCluster.Path())
+}
+
+// others is where objects of other shards are read; there may be no such place.
+func (s Sources) others() (client.Scope, bool) {
+	switch {
+	case s.Cache != nil:
+		return s.Cache.Shard(request.Wildcard).Wildcard(), true
+	case !s.isRoot():
+		return s.Root.Wildcard(), true
+	default:
+		return client.Scope{}, false
+	}
+}
+
+// Informers is what a shard's controllers watch, shared among them.
+type Informers struct {
+	// LogicalClusters, Workspaces, Namespaces and WorkspaceTypes are those of
+	// all logical clusters of the shard.
+	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
+	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
+	Namespaces      *client.Informer[*corev1.Namespace]
+	WorkspaceTypes  *client.Informer[*tenancyv1alpha1.WorkspaceType]
+
+	// Shards are those that are registered in root.
+	Shards *client.Informer[*corev1alpha1.Shard]
+	// OwnShard has the Shard of this shard, as the root shard has it. On the
+	// root shard it is Shards.
+	OwnShard *client.Informer[*corev1alpha1.Shard]
+	// OtherWorkspaceTypes are those of other shards; nil where they cannot be
+	// read.
+	OtherWorkspaceTypes *client.Informer[*tenancyv1alpha1.WorkspaceType]
+}
+
+// NewInformers makes the informers; run those that Runners returns.
+func NewInformers(s Sources) *Informers {
+	all := s.Local.Wildcard()
+	byPath := map[string]client.IndexFunc[*tenancyv1alpha1.WorkspaceType]{workspace.PathIndex: workspace.IndexTypeByPath}
+	i := &Informers{
+		LogicalClusters: client.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
+			Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{workspace.PathIndex: workspace.IndexByPath},
+		}),
+		Workspaces:     client.Workspaces.Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{}),
+		Namespaces:     client.Namespaces.Informer(all, client.InformerOptions[*corev1.Namespace]{}),
+		WorkspaceTypes: client.WorkspaceTypes.Informer(all, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath}),
+		Shards:         client.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{Name: "shards@root"}),
+	}
+	i.OwnShard = i.Shards
+	if !s.isRoot() {
+		i.OwnShard = client.Shards.Informer(s.Root.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{
+			Name:          "own shard@root",
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", s.ShardName).String(),
+		})
+	}
+	if others, ok := s.others(); ok {
+		i.OtherWorkspaceTypes = client.WorkspaceTypes.Informer(others, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
+			Name: "workspacetypes of other shards", Indexers: byPath,
+		})
+	}
+	return i
+}
+
+// Runners returns the informers to run, each once, in an order of no meaning.
+func (i *Informers) Runners() []client.Runner {
+	runners := []client.Runner{i.LogicalClusters, i.Workspaces, i.Namespaces, i.WorkspaceTypes, i.Shards}
+	if i.OwnShard != i.Shards {
+		runners = append(runners, i.OwnShard)
+	}
+	if i.OtherWorkspaceTypes != nil {
+		runners = append(runners, i.OtherWorkspaceTypes)
+	}
+	return runners
+}
+
+// workspaceTypes returns where types are looked up, in that order.
+func (i *Informers) workspaceTypes() []*client.Informer[*tenancyv1alpha1.WorkspaceType] {
+	types := []*client.Informer[*tenancyv1alpha1.WorkspaceType]{i.WorkspaceTypes}
+	if i.OtherWorkspaceTypes != nil {
+		types = append(types, i.OtherWorkspaceTypes)
+	}
+	return types
+}

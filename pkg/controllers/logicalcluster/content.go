@@ -1,0 +1,125 @@
+package logicalcluster
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile/purge"
+)
+
+// Reasons of the condition WorkspaceContentDeleted while it is false.
+const (
+	reasonDiscoveryFailed = "DiscoveryFailed"
+	reasonDeletionFailed  = "DeletionFailed"
+	reasonRemaining       = "ContentRemaining"
+	reasonTerminators     = "TerminatorExists"
+)
+
+// stage is a part of the content that is deleted together.
+type stage int
+
+const (
+	// children cascade: they take their own content with them.
+	children stage = iota
+	// content is all that is not in another stage.
+	content
+	// namespaces follow their content, which they could only delete themselves
+	// more slowly.
+	namespaces
+	// definitions come last, since custom resources are only served as long as
+	// their definition exists.
+	definitions
+	// kept is the LogicalCluster itself.
+	kept
+)
+
+var (
+	workspacesResource      = client.Workspaces.GroupResource()
+	namespacesResource      = client.Namespaces.GroupResource()
+	definitionsResource     = client.CustomResourceDefinitions.GroupResource()
+	logicalClustersResource = client.LogicalClusters.GroupResource()
+)
+
+func stageOf(resource schema.GroupResource) stage {
+	switch resource {
+	case workspacesResource:
+		return children
+	case namespacesResource:
+		return namespaces
+	case definitionsResource:
+		return definitions
+	case logicalClustersResource:
+		return kept
+	default:
+		return content
+	}
+}
+
+// result is how far the content was deleted.
+type result struct {
+	reason string
+	detail string
+	err    error
+}
+
+func (r result) done() bool { return r.reason == "" }
+
+// deleteContent runs through the stages, and stops at the first of which
+// something is left.
+func deleteContent(resources []purge.Resource, discovery error, purgeAll func([]purge.Resource) purge.Outcome) result {
+	if discovery != nil {
+		// An unknown resource might belong to any stage.
+		return result{reason: reasonDiscoveryFailed, detail: discovery.Error(), err: discovery}
+	}
+	for _, s := range []stage{children, content, namespaces, definitions} {
+		outcome := purgeAll(slices.DeleteFunc(slices.Clone(resources), func(r purge.Resource) bool {
+			return stageOf(r.GroupResource()) != s
+		}))
+		switch {
+		case outcome.Err != nil:
+			return result{reason: reasonDeletionFailed, detail: outcome.Err.Error(), err: outcome.Err}
+		case !outcome.Done():
+			detail := outcome.Resources()
+			if waiting := outcome.WaitingFor(); waiting != "" {
+				detail += "; waiting for finalizers: " + waiting
+			}
+			return result{reason: reasonRemaining, detail: detail}
+		}
+	}
+	return result{}
+}
+
+// report returns the LogicalCluster with the condition that tells how far its
+// content is deleted.
+func report(lc *corev1alpha1.LogicalCluster, r result) *corev1alpha1.LogicalCluster {
+	lc = lc.DeepCopy()
+	severity := conditionsv1alpha1.ConditionSeverityInfo
+	if r.err != nil {
+		severity = conditionsv1alpha1.ConditionSeverityError
+	}
+	conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceContentDeleted, r.reason, severity, "%s", r.detail)
+	return lc
+}
+
+// contentOf deletes what the logical cluster holds, one round.
+func contentOf(ctx context.Context, local *client.Factory, cluster logicalcluster.Name) result {
+	scope := local.Cluster(cluster.Path())
+	discovery, err := scope.Discovery()
+	metadata, metadataErr := scope.Metadata()
+	if err := errors.Join(err, metadataErr); err != nil {
+		return result{reason: reasonDiscoveryFailed, detail: err.Error(), err: err}
+	}
+	resources, err := purge.Discover(ctx, discovery)
+	return deleteContent(resources, err, func(stage []purge.Resource) purge.Outcome {
+		return purge.Delete(ctx, metadata, stage, "")
+	})
+}

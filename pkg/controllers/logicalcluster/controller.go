@@ -1,0 +1,198 @@
+package logicalcluster
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// Name is the name of the controller.
+const Name = "logicalcluster"
+
+const (
+	workers = 16
+	// grace is how long a write may take to arrive in an informer.
+	grace = 5 * time.Second
+)
+
+// Config is what the controller needs. The informers are those of all logical
+// clusters of the shard.
+type Config struct {
+	// Local reaches the shard itself as system:masters.
+	Local *client.Factory
+	// ExternalURL is what the URLs of logical clusters start with.
+	ExternalURL     string
+	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
+	Namespaces      *client.Informer[*corev1.Namespace]
+	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
+}
+
+// New returns the controller.
+func New(config Config) *reconcile.Controller[client.Key] {
+	clusters, namespaces := config.LogicalClusters.Lister(), config.Namespaces.Lister()
+	r := &reconciler{
+		externalURL: config.ExternalURL,
+		now:         time.Now,
+		get:         clusters.Get,
+		hasNamespace: func(cluster logicalcluster.Name) bool {
+			_, err := namespaces.Get(client.Key{Cluster: cluster, Name: metav1.NamespaceDefault})
+			return err == nil
+		},
+		createNamespace: func(ctx context.Context, cluster logicalcluster.Name) error {
+			return createNamespace(ctx, config.Local, cluster)
+		},
+		commit: func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+			scope := config.Local.Cluster(logicalcluster.From(old).Path())
+			return reconcile.Commit(ctx, client.LogicalClusters.In(scope), old, updated)
+		},
+		deleteContent: func(ctx context.Context, cluster logicalcluster.Name) result {
+			return contentOf(ctx, config.Local, cluster)
+		},
+	}
+	return reconcile.New(reconcile.Config[client.Key]{
+		Name:      Name,
+		Reconcile: r.reconcile,
+		Workers:   workers,
+		// A round of deleting content may be many requests.
+		Timeout: 2 * time.Minute,
+		Sources: []reconcile.Source[client.Key]{
+			reconcile.Keys(config.LogicalClusters),
+			reconcile.OnDelete(config.Namespaces, func(ns *corev1.Namespace) []client.Key { return keyOf(logicalcluster.From(ns)) }),
+			reconcile.OnDelete(config.Workspaces, func(ws *tenancyv1alpha1.Workspace) []client.Key { return keyOf(logicalcluster.From(ws)) }),
+		},
+	})
+}
+
+func keyOf(cluster logicalcluster.Name) []client.Key {
+	return []client.Key{{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}}
+}
+
+type reconciler struct {
+	externalURL string
+	now         func() time.Time
+
+	get             func(key client.Key) (*corev1alpha1.LogicalCluster, error)
+	hasNamespace    func(cluster logicalcluster.Name) bool
+	createNamespace func(ctx context.Context, cluster logicalcluster.Name) error
+	commit          func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error)
+	deleteContent   func(ctx context.Context, cluster logicalcluster.Name) result
+
+	latest reconcile.Latest[*corev1alpha1.LogicalCluster]
+}
+
+func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	cached, err := r.get(key)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return reconcile.Result{}, err
+	}
+	lc, exists := r.latest.Of(key, cached, err == nil)
+	if !exists || lc.Name != corev1alpha1.LogicalClusterName {
+		return reconcile.Result{}, nil
+	}
+	if lc.DeletionTimestamp != nil {
+		return r.delete(ctx, lc)
+	}
+	return r.bringUp(ctx, lc)
+}
+
+// bringUp leads a LogicalCluster that is not being deleted to where its spec
+// and annotations want it.
+func (r *reconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
+	var again reconcile.Result
+	if cluster := logicalcluster.From(lc); !r.hasNamespace(cluster) {
+		if wait := r.untilCertain(lc); wait > 0 {
+			again.RequeueAfter = wait
+		} else if err := r.createNamespace(ctx, cluster); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	lc, err := r.write(ctx, lc, advance(lc, r.externalURL))
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	// After the phase, not before it: who waits for the phase waits less.
+	_, err = r.write(ctx, lc, label(lc))
+	return again, err
+}
+
+// untilCertain is how long to wait before a missing namespace is believed: the
+// one that was created for a logical cluster may not have arrived yet.
+func (r *reconciler) untilCertain(lc *corev1alpha1.LogicalCluster) time.Duration {
+	initialized := conditions.Get(lc, tenancyv1alpha1.WorkspaceInitialized)
+	if initialized == nil {
+		return 0
+	}
+	return initialized.LastTransitionTime.Add(grace).Sub(r.now())
+}
+
+// delete takes the content away, then lets the LogicalCluster go.
+func (r *reconciler) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
+	if !slices.Contains(lc.Finalizers, Finalizer) {
+		return reconcile.Result{}, nil
+	}
+	lc, err := r.write(ctx, lc, terminate(lc))
+	if err != nil {
+		return reconcile.Result{}, ignoreNotFound(err)
+	}
+	if lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating {
+		waiting := result{reason: reasonTerminators, detail: "waiting for terminators"}
+		if lc, err = r.write(ctx, lc, report(lc, waiting)); err == nil {
+			_, err = r.write(ctx, lc, label(lc))
+		}
+		return reconcile.Result{}, ignoreNotFound(err)
+	}
+
+	deleted := r.deleteContent(ctx, logicalcluster.From(lc))
+	if !deleted.done() {
+		lc, err = r.write(ctx, lc, report(lc, deleted))
+		if err == nil {
+			_, err = r.write(ctx, lc, label(lc))
+		}
+		if err != nil {
+			return reconcile.Result{}, ignoreNotFound(err)
+		}
+		// Namespaces and workspaces tell when they are gone; finalizers of other
+		// objects do not.
+		return reconcile.Result{Backoff: true}, deleted.err
+	}
+	updated := lc.DeepCopy()
+	updated.Finalizers = slices.DeleteFunc(updated.Finalizers, func(f string) bool { return f == Finalizer })
+	_, err = r.write(ctx, lc, updated)
+	return reconcile.Result{}, ignoreNotFound(err)
+}
+
+// write commits a change and remembers the answer until the informer has it.
+func (r *reconciler) write(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+	written, err := r.commit(ctx, old, updated)
+	if written != nil && written.ResourceVersion != old.ResourceVersion {
+		r.latest.Wrote(written)
+	}
+	return written, err
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func createNamespace(ctx context.Context, local *client.Factory, cluster logicalcluster.Name) error {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}
+	_, err := client.Namespaces.In(local.Cluster(cluster.Path())).Create(ctx, namespace, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}

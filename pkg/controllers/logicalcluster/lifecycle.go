@@ -1,0 +1,107 @@
+package logicalcluster
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
+	"github.com/kcp-dev/sdk/apis/tenancy/termination"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+)
+
+// Finalizer keeps a LogicalCluster until its content is gone.
+const Finalizer = "core.kcp.io/logicalcluster-deletion"
+
+// pathOf returns the canonical path of a logical cluster: its name, where it is
+// not reached by workspaces.
+func pathOf(lc *corev1alpha1.LogicalCluster) string {
+	if path := lc.Annotations[core.LogicalClusterPathAnnotationKey]; path != "" {
+		return path
+	}
+	return logicalcluster.From(lc).String()
+}
+
+// advance returns the LogicalCluster one step further in its life, given that
+// it is not being deleted and that what every logical cluster starts with
+// exists. Metadata stays as it is.
+func advance(lc *corev1alpha1.LogicalCluster, externalURL string) *corev1alpha1.LogicalCluster {
+	lc = lc.DeepCopy()
+	lc.Status.URL = strings.TrimSuffix(externalURL, "/") + "/clusters/" + pathOf(lc)
+
+	switch lc.Status.Phase {
+	case "", corev1alpha1.LogicalClusterPhaseScheduling:
+		lc.Status.Initializers = slices.Clone(lc.Spec.Initializers)
+		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
+	case corev1alpha1.LogicalClusterPhaseReady, corev1alpha1.LogicalClusterPhaseInactive:
+		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
+		if corev1alpha1.IsLogicalClusterInactive(lc.Annotations) {
+			lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInactive
+		}
+	default:
+		// Unavailable is set and lifted by whoever found the fault.
+	}
+	if lc.Status.Phase != corev1alpha1.LogicalClusterPhaseInitializing {
+		return lc
+	}
+	if left := lc.Status.Initializers; len(left) > 0 {
+		conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceInitialized, tenancyv1alpha1.WorkspaceInitializedInitializerExists,
+			conditionsv1alpha1.ConditionSeverityInfo, "Initializers still exist: %v", left)
+		return lc
+	}
+	// No initializer is left, or there never was one: one write instead of two.
+	lc.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
+	conditions.MarkTrue(lc, tenancyv1alpha1.WorkspaceInitialized)
+	return lc
+}
+
+// terminate returns the LogicalCluster, which is being deleted, with its
+// terminators named and its phase set.
+func terminate(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
+	lc = lc.DeepCopy()
+	switch lc.Status.Phase {
+	case corev1alpha1.LogicalClusterPhaseDeleting:
+		return lc
+	case corev1alpha1.LogicalClusterPhaseTerminating:
+	default:
+		lc.Status.Terminators = slices.Clone(lc.Spec.Terminators)
+	}
+	lc.Status.Phase = corev1alpha1.LogicalClusterPhaseDeleting
+	if len(lc.Status.Terminators) > 0 {
+		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseTerminating
+	}
+	return lc
+}
+
+// label returns the LogicalCluster with the labels by which it is found: its
+// phase, initializers and terminators.
+func label(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
+	want := map[string]string{tenancyv1alpha1.WorkspacePhaseLabel: string(lc.Status.Phase)}
+	for _, initializer := range lc.Status.Initializers {
+		key, value := initialization.InitializerToLabel(initializer)
+		want[key] = value
+	}
+	for _, terminator := range lc.Status.Terminators {
+		key, value := termination.TerminatorToLabel(terminator)
+		want[key] = value
+	}
+	lc = lc.DeepCopy()
+	for key := range lc.Labels {
+		ours := strings.HasPrefix(key, tenancyv1alpha1.WorkspaceInitializerLabelPrefix) ||
+			strings.HasPrefix(key, tenancyv1alpha1.WorkspaceTerminatorLabelPrefix)
+		if _, wanted := want[key]; ours && !wanted {
+			delete(lc.Labels, key)
+		}
+	}
+	if lc.Labels == nil {
+		lc.Labels = map[string]string{}
+	}
+	for key, value := range want {
+		lc.Labels[key] = value
+	}
+	return lc
+}

@@ -1,0 +1,122 @@
+package namespace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/purge"
+)
+
+// Name is the name of the controller.
+const Name = "namespace"
+
+const workers = 4
+
+// Config is what the controller needs.
+type Config struct {
+	// Local reaches the shard itself as system:masters.
+	Local *client.Factory
+	// Namespaces are those of all logical clusters of the shard.
+	Namespaces *client.Informer[*corev1.Namespace]
+}
+
+// New returns the controller.
+func New(config Config) *reconcile.Controller[client.Key] {
+	namespaces := config.Namespaces.Lister()
+	r := &reconciler{
+		get:   namespaces.Get,
+		empty: func(ctx context.Context, key client.Key) round { return empty(ctx, config.Local, key) },
+		status: func(ctx context.Context, old, updated *corev1.Namespace) error {
+			return commit(ctx, config.Local, old, updated)
+		},
+		finalize: func(ctx context.Context, ns *corev1.Namespace) error { return finalize(ctx, config.Local, ns) },
+	}
+	return reconcile.New(reconcile.Config[client.Key]{
+		Name:      Name,
+		Reconcile: r.reconcile,
+		Workers:   workers,
+		Sources: []reconcile.Source[client.Key]{
+			reconcile.FromInformer(config.Namespaces, func(ns *corev1.Namespace) []client.Key {
+				if !needsEmptying(ns) {
+					return nil
+				}
+				return []client.Key{client.KeyOf(ns)}
+			}),
+		},
+	})
+}
+
+type reconciler struct {
+	get      func(key client.Key) (*corev1.Namespace, error)
+	empty    func(ctx context.Context, key client.Key) round
+	status   func(ctx context.Context, old, updated *corev1.Namespace) error
+	finalize func(ctx context.Context, ns *corev1.Namespace) error
+}
+
+func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	ns, err := r.get(key)
+	if apierrors.IsNotFound(err) {
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if !needsEmptying(ns) {
+		return reconcile.Result{}, nil
+	}
+	result := r.empty(ctx, key)
+	if result.done() {
+		err := r.finalize(ctx, withoutFinalizer(ns))
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
+		return reconcile.Result{}, err
+	}
+	if err := r.status(ctx, ns, report(ns, result, metav1.Now())); err != nil && !apierrors.IsNotFound(err) {
+		return reconcile.Result{}, err
+	}
+	// Finalizers of the content take their time, and nothing tells about their
+	// end; failures may pass.
+	return reconcile.Result{Backoff: true}, errors.Join(result.discovery, result.Err)
+}
+
+// empty runs one round over the namespaced resources of the logical cluster.
+func empty(ctx context.Context, local *client.Factory, key client.Key) round {
+	scope := local.Cluster(key.Cluster.Path())
+	discovery, err := scope.Discovery()
+	if err != nil {
+		return round{discovery: err}
+	}
+	metadata, err := scope.Metadata()
+	if err != nil {
+		return round{discovery: err}
+	}
+	resources, err := purge.Discover(ctx, discovery)
+	resources = slices.DeleteFunc(resources, func(r purge.Resource) bool { return !r.Namespaced })
+	return round{discovery: err, Outcome: purge.Delete(ctx, metadata, resources, key.Name)}
+}
+
+func commit(ctx context.Context, local *client.Factory, old, updated *corev1.Namespace) error {
+	_, err := reconcile.Commit(ctx, client.Namespaces.In(local.Cluster(client.KeyOf(old).Cluster.Path())), old, updated)
+	return err
+}
+
+// finalize writes spec.finalizers, which only this subresource can.
+func finalize(ctx context.Context, local *client.Factory, ns *corev1.Namespace) error {
+	key := client.KeyOf(ns)
+	err := client.Namespaces.In(local.Cluster(key.Cluster.Path())).GetClient().Put().
+		Resource(client.Namespaces.Resource).Name(ns.Name).SubResource("finalize").
+		Body(ns).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("finalizing namespace %s: %w", key, err)
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+// Package shardregistration keeps the Shard object of this shard in root as the
+// shard wants it: it creates it, mends it after edits and creates it again after
+// a deletion, for as long as it takes root to answer.
+//
+// Only name label and URLs are the shard's; all else, annotations and other
+// labels above all, belongs to administrators.
+package shardregistration
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// Name is the name of the controller.
+const Name = "shardregistration"
+
+// NameLabel is the label by which a Shard is selected by its name.
+const NameLabel = "name"
+
+// maxBackoff is low because a whole cluster may be starting.
+const maxBackoff = 2 * time.Second
+
+// Config is what the controller needs.
+type Config struct {
+	// ShardName is the name of the shard, and of its Shard object.
+	ShardName string
+	// BaseURL is where other servers reach the shard.
+	BaseURL string
+	// ExternalURL is what the URLs of workspaces on the shard start with.
+	ExternalURL string
+	// VirtualWorkspaceURL is where views of the shard's content are served; the
+	// base URL by default.
+	VirtualWorkspaceURL string
+	// Root is the access to the logical cluster root, on the root shard.
+	Root client.Scope
+	// Own is an informer of the Shard objects in root that has at least this
+	// shard's, and reads it from the root shard.
+	Own *client.Informer[*corev1alpha1.Shard]
+}
+
+// New returns the controller.
+func New(config Config) *reconcile.Controller[string] {
+	shards := client.Shards.In(config.Root)
+	own := config.Own.Lister()
+	r := &reconciler{
+		config: config,
+		get: func(name string) (*corev1alpha1.Shard, bool) {
+			for _, shard := range own.List(nil) {
+				if shard.Name == name {
+					return shard, true
+				}
+			}
+			return nil, false
+		},
+		create: func(ctx context.Context, shard *corev1alpha1.Shard) error {
+			_, err := shards.Create(ctx, shard, metav1.CreateOptions{})
+			return err
+		},
+		commit: func(ctx context.Context, old, updated *corev1alpha1.Shard) error {
+			_, err := reconcile.Commit(ctx, shards, old, updated)
+			return err
+		},
+	}
+	return reconcile.New(reconcile.Config[string]{
+		Name:       Name,
+		Reconcile:  r.reconcile,
+		Workers:    1,
+		MaxBackoff: maxBackoff,
+		Sources: []reconcile.Source[string]{
+			reconcile.FromInformer(config.Own, func(shard *corev1alpha1.Shard) []string {
+				if shard.Name != config.ShardName {
+					return nil
+				}
+				return []string{shard.Name}
+			}),
+			reconcile.Once(config.ShardName),
+		},
+	})
+}
+
+type reconciler struct {
+	config Config
+	get    func(name string) (*corev1alpha1.Shard, bool)
+	create func(ctx context.Context, shard *corev1alpha1.Shard) error
+	commit func(ctx context.Context, old, updated *corev1alpha1.Shard) error
+}
+
+func (r *reconciler) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
+	existing, found := r.get(name)
+	if found && existing.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil // wait until it is gone
+	}
+	if found {
+		if err := r.commit(ctx, existing, desired(existing, r.config)); err != nil {
+			return reconcile.Result{}, fmt.Errorf("updating Shard %s in root: %w", name, err)
+		}
+		return reconcile.Result{}, nil
+	}
+	err := r.create(ctx, desired(&corev1alpha1.Shard{}, r.config))
+	if apierrors.IsAlreadyExists(err) {
+		return reconcile.Result{}, nil // the informer will tell
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("registering Shard %s in root: %w", name, err)
+	}
+	klog.FromContext(ctx).Info("Registered the shard in root", "shard", name, "baseURL", r.config.BaseURL)
+	return reconcile.Result{}, nil
+}
+
+// desired returns the Shard with what is the shard's own set right.
+func desired(existing *corev1alpha1.Shard, config Config) *corev1alpha1.Shard {
+	shard := existing.DeepCopy()
+	shard.Name = config.ShardName
+	metav1.SetMetaDataLabel(&shard.ObjectMeta, NameLabel, config.ShardName)
+	shard.Spec.BaseURL = config.BaseURL
+	shard.Spec.ExternalURL = config.ExternalURL
+	shard.Spec.VirtualWorkspaceURL = config.VirtualWorkspaceURL
+	if shard.Spec.ExternalURL == "" {
+		shard.Spec.ExternalURL = config.BaseURL
+	}
+	if shard.Spec.VirtualWorkspaceURL == "" {
+		shard.Spec.VirtualWorkspaceURL = config.BaseURL
+	}
+	return shard
+}

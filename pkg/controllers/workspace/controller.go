@@ -1,0 +1,167 @@
+package workspace
+
+import (
+	"context"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// Name is the name of the controller.
+const Name = "workspace"
+
+const (
+	workers = 16
+	// maxBackoff is low because nothing tells that a shard is back.
+	maxBackoff = 5 * time.Second
+)
+
+// PathIndex is the index by canonical path that the informers of LogicalClusters
+// and of WorkspaceTypes have.
+const PathIndex = "path"
+
+// IndexByPath is the function of PathIndex for LogicalClusters.
+func IndexByPath(lc *corev1alpha1.LogicalCluster) []string { return []string{pathOf(lc).String()} }
+
+// IndexTypeByPath is the function of PathIndex for WorkspaceTypes: the path of
+// its logical cluster, where an annotation tells it, or else the name, joined
+// with the name of the type.
+func IndexTypeByPath(wt *tenancyv1alpha1.WorkspaceType) []string {
+	path := logicalcluster.From(wt).Path()
+	if annotated := wt.Annotations[core.LogicalClusterPathAnnotationKey]; annotated != "" {
+		path = logicalcluster.NewPath(annotated)
+	}
+	return []string{path.Join(wt.Name).String()}
+}
+
+// Config is what the controller needs.
+type Config struct {
+	// ShardName is the name of the shard that the controller runs on.
+	ShardName string
+	// Local reaches that shard as system:masters.
+	Local *client.Factory
+	// Dial makes the clients of another shard, as system:masters.
+	Dial func(shard *corev1alpha1.Shard) (*client.Factory, error)
+
+	// Workspaces and LogicalClusters are those of all logical clusters of the
+	// shard. LogicalClusters has PathIndex by IndexByPath.
+	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
+	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
+
+	// Shards are the registered shards.
+	Shards *client.Informer[*corev1alpha1.Shard]
+	// WorkspaceTypes are where types are looked up: those of the shard itself
+	// first, then those of others. Types that come from another shard are found
+	// by PathIndex, which is by IndexTypeByPath.
+	WorkspaceTypes []*client.Informer[*tenancyv1alpha1.WorkspaceType]
+}
+
+// New returns the controller.
+func New(config Config) *reconcile.Controller[client.Key] {
+	s := &sites{
+		self:   config.ShardName,
+		local:  newSite(config.Local, config.LogicalClusters),
+		dial:   config.Dial,
+		shards: config.Shards,
+	}
+	workspaces, clusters, shards := config.Workspaces.Lister(), config.LogicalClusters.Lister(), config.Shards.Lister()
+	r := &reconciler{
+		self: config.ShardName,
+		now:  time.Now,
+		get:  workspaces.Get,
+		parent: func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+			return clusters.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+		},
+		shards: func() []*corev1alpha1.Shard { return shards.List(nil) },
+		types:  lookupIn(clusters, config.WorkspaceTypes),
+		at: func(shard string) (logicalClusters, error) {
+			site, err := s.at(shard)
+			if err != nil {
+				return nil, err
+			}
+			return site, nil
+		},
+		commit: func(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
+			return reconcile.Commit(ctx, client.Workspaces.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
+		},
+		remove: func(ctx context.Context, ws *tenancyv1alpha1.Workspace) error {
+			return client.Workspaces.In(config.Local.Cluster(logicalcluster.From(ws).Path())).Delete(ctx, ws.Name,
+				metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(ws.UID))})
+		},
+	}
+
+	// What cannot be scheduled looks again when there is something to choose.
+	waiting := func() []client.Key { return unfinished(workspaces.List(nil)) }
+	sources := []reconcile.Source[client.Key]{
+		reconcile.Keys(config.Workspaces),
+		reconcile.FromInformer(config.LogicalClusters, func(lc *corev1alpha1.LogicalCluster) []client.Key {
+			if key, ok := ownerOf(lc); ok {
+				return []client.Key{key}
+			}
+			return nil
+		}),
+		s.watch,
+		reconcile.FromInformer(config.Shards, func(*corev1alpha1.Shard) []client.Key { return waiting() }),
+	}
+	for _, types := range config.WorkspaceTypes {
+		sources = append(sources, reconcile.FromInformer(types, func(*tenancyv1alpha1.WorkspaceType) []client.Key { return waiting() }))
+	}
+	return reconcile.New(reconcile.Config[client.Key]{
+		Name:       Name,
+		Reconcile:  r.reconcile,
+		Workers:    workers,
+		MaxBackoff: maxBackoff,
+		Sources:    sources,
+	})
+}
+
+// unfinished returns the keys of the Workspaces that wait for being scheduled
+// or for being deleted.
+func unfinished(all []*tenancyv1alpha1.Workspace) []client.Key {
+	var keys []client.Key
+	for _, ws := range all {
+		if ws.DeletionTimestamp != nil || ws.Status.Phase == "" || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling {
+			keys = append(keys, client.KeyOf(ws))
+		}
+	}
+	return keys
+}
+
+// lookupIn looks types up in informers, in their order.
+func lookupIn(clusters client.Lister[*corev1alpha1.LogicalCluster], informers []*client.Informer[*tenancyv1alpha1.WorkspaceType]) lookupType {
+	return func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
+		object := tenancyv1alpha1.ObjectName(name)
+		here := clusterAt(clusters, path)
+		for _, informer := range informers {
+			types := informer.Lister()
+			if here != "" {
+				if wt, err := types.Cluster(here).Get("", object); err == nil {
+					return wt, true
+				}
+			}
+			if found, err := types.ByIndex(PathIndex, path.Join(object).String()); err == nil && len(found) > 0 {
+				return found[0], true
+			}
+		}
+		return nil, false
+	}
+}
+
+// clusterAt returns the logical cluster at a path; it is empty for those of
+// other shards.
+func clusterAt(clusters client.Lister[*corev1alpha1.LogicalCluster], path logicalcluster.Path) logicalcluster.Name {
+	if found, err := clusters.ByIndex(PathIndex, path.String()); err == nil && len(found) > 0 {
+		return logicalcluster.From(found[0])
+	}
+	if name, ok := path.Name(); ok {
+		return name
+	}
+	return ""
+}

@@ -1,0 +1,232 @@
+package workspace
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
+	"github.com/kcp-dev/sdk/apis/tenancy/termination"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// pathOf returns the canonical path of a logical cluster.
+func pathOf(lc *corev1alpha1.LogicalCluster) logicalcluster.Path {
+	if path := lc.Annotations[core.LogicalClusterPathAnnotationKey]; path != "" {
+		return logicalcluster.NewPath(path)
+	}
+	return logicalcluster.From(lc).Path()
+}
+
+// world is what a claim is decided on.
+type world struct {
+	// parent is the LogicalCluster that the Workspace is in.
+	parent *corev1alpha1.LogicalCluster
+	shards []*corev1alpha1.Shard
+	types  lookupType
+	// newName makes names for logical clusters.
+	newName func() logicalcluster.Name
+}
+
+// claimed tells whether the Workspace has everything that claim gives it.
+func claimed(ws *tenancyv1alpha1.Workspace) bool {
+	return ws.Annotations[clusterAnnotation] != "" && ws.Annotations[shardAnnotation] != "" &&
+		ws.Spec.Cluster != "" && ws.Spec.URL != "" && slices.Contains(ws.Finalizers, workspaceFinalizer)
+}
+
+// claim returns the Workspace with a logical cluster, a shard, a type and a URL
+// that are its own from then on. What a former claim has decided stays.
+func claim(ws *tenancyv1alpha1.Workspace, w world) (*tenancyv1alpha1.Workspace, *problem) {
+	types, p := w.types.typeOf(ws, w.parent)
+	if p != nil {
+		return ws, p
+	}
+	ws = ws.DeepCopy()
+	if ws.Annotations == nil {
+		ws.Annotations = map[string]string{}
+	}
+	cluster := logicalcluster.Name(ws.Annotations[clusterAnnotation])
+	if cluster == "" {
+		cluster = w.newName()
+	}
+	var shard *corev1alpha1.Shard
+	if name := ws.Annotations[shardAnnotation]; name != "" {
+		if shard = shardNamed(w.shards, name); shard == nil {
+			return ws, problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "the chosen shard %q is not registered any more", name)
+		}
+	} else if shard, p = chooseShard(ws, cluster, w.shards); p != nil {
+		return ws, p
+	}
+
+	ws.Annotations[clusterAnnotation] = cluster.String()
+	ws.Annotations[shardAnnotation] = shard.Name
+	ws.Annotations[shardHashAnnotation] = shardHash(shard.Name)
+	if !slices.Contains(ws.Finalizers, workspaceFinalizer) {
+		ws.Finalizers = append(ws.Finalizers, workspaceFinalizer)
+	}
+	if ws.Spec.Type == nil {
+		t := types[0]
+		ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: tenancyv1alpha1.TypeName(t.Name), Path: t.path.String()}
+	}
+	for key, value := range types.labels() {
+		if _, set := ws.Labels[key]; !set {
+			metav1.SetMetaDataLabel(&ws.ObjectMeta, key, value)
+		}
+	}
+	if ws.Spec.Cluster == "" {
+		ws.Spec.Cluster = cluster.String()
+	}
+	if ws.Spec.URL == "" {
+		ws.Spec.URL = externalURL(shard) + "/clusters/" + pathOf(w.parent).Join(ws.Name).String()
+	}
+	return ws, nil
+}
+
+func shardNamed(shards []*corev1alpha1.Shard, name string) *corev1alpha1.Shard {
+	for _, shard := range shards {
+		if shard.Name == name {
+			return shard
+		}
+	}
+	return nil
+}
+
+// logicalClusterFor returns the LogicalCluster of a Workspace that is claimed.
+// self is the shard of the Workspace.
+func logicalClusterFor(ws *tenancyv1alpha1.Workspace, w world, self string) (*corev1alpha1.LogicalCluster, *problem) {
+	types, p := w.types.typeOf(ws, w.parent)
+	if p != nil {
+		return nil, p
+	}
+	lc := &corev1alpha1.LogicalCluster{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:       corev1alpha1.LogicalClusterName,
+			Finalizers: []string{logicalClusterFinalizer},
+			Labels:     map[string]string{OwnerShardLabel: self},
+			Annotations: map[string]string{
+				core.LogicalClusterPathAnnotationKey: pathOf(w.parent).Join(ws.Name).String(),
+				typeAnnotation:                       types[0].id(),
+				shardAnnotation:                      ws.Annotations[shardAnnotation],
+			},
+		},
+		Spec: corev1alpha1.LogicalClusterSpec{
+			Owner: &corev1alpha1.LogicalClusterOwner{
+				APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(),
+				Resource:   "workspaces",
+				Name:       ws.Name,
+				Cluster:    logicalcluster.From(ws).String(),
+				UID:        ws.UID,
+			},
+			Initializers: types.initializers(),
+			Terminators:  types.terminators(),
+		},
+	}
+	if owner := ws.Annotations[ownerAnnotation]; owner != "" {
+		var user authenticationv1.UserInfo
+		if err := json.Unmarshal([]byte(owner), &user); err != nil {
+			return nil, problemf(tenancyv1alpha1.WorkspaceReasonReasonUnknown, "annotation %s is not a user: %v", ownerAnnotation, err)
+		}
+		lc.Annotations[ownerAnnotation] = owner
+		lc.Spec.CreatedBy = &corev1alpha1.OwnerUserInfo{Username: user.Username, Groups: user.Groups, UID: user.UID, Extra: user.Extra}
+	}
+	return lc, nil
+}
+
+// owns tells whether the LogicalCluster was created for exactly this Workspace.
+func owns(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) bool {
+	owner := lc.Spec.Owner
+	return owner != nil && owner.UID == ws.UID && owner.Name == ws.Name && owner.Cluster == logicalcluster.From(ws).String()
+}
+
+// unscheduled returns the Workspace with its problem told.
+func unscheduled(ws *tenancyv1alpha1.Workspace, p *problem) *tenancyv1alpha1.Workspace {
+	ws = ws.DeepCopy()
+	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceScheduled, p.reason, conditionsv1alpha1.ConditionSeverityError, "%s", p.message)
+	return ws
+}
+
+// scheduled returns the Workspace as it is when its LogicalCluster exists.
+func scheduled(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
+	ws = ws.DeepCopy()
+	conditions.MarkTrue(ws, tenancyv1alpha1.WorkspaceScheduled)
+	if ws.Status.Phase == "" || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling {
+		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
+	}
+	return ws
+}
+
+// mirror returns the Workspace with what its LogicalCluster tells.
+func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *tenancyv1alpha1.Workspace {
+	ws = scheduled(ws)
+	ws.Status.Initializers = slices.Clone(lc.Status.Initializers)
+	ws.Status.Terminators = slices.Clone(lc.Status.Terminators)
+	switch lc.Status.Phase {
+	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing:
+		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
+		if left := lc.Status.Initializers; len(left) > 0 {
+			conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceInitialized, tenancyv1alpha1.WorkspaceInitializedInitializerExists,
+				conditionsv1alpha1.ConditionSeverityInfo, "Initializers still exist: %v", left)
+		}
+	case corev1alpha1.LogicalClusterPhaseTerminating, corev1alpha1.LogicalClusterPhaseDeleting:
+		ws.Status.Phase = lc.Status.Phase
+		if progress := conditions.Get(lc, tenancyv1alpha1.WorkspaceContentDeleted); progress != nil {
+			conditions.Set(ws, progress.DeepCopy())
+		}
+	default:
+		ws.Status.Phase = lc.Status.Phase
+		conditions.MarkTrue(ws, tenancyv1alpha1.WorkspaceInitialized)
+	}
+	return ws
+}
+
+// disappeared returns the Workspace as it is when its LogicalCluster is gone
+// although nobody deleted it.
+func disappeared(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
+	ws = ws.DeepCopy()
+	ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable
+	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceInitialized, tenancyv1alpha1.WorkspaceInitializedWorkspaceDisappeared,
+		conditionsv1alpha1.ConditionSeverityError, "the LogicalCluster in %s does not exist any more on shard %s: restore it, or delete the workspace",
+		ws.Spec.Cluster, ws.Annotations[shardAnnotation])
+	return ws
+}
+
+// deleting returns the Workspace, which is being deleted, with the reason why it
+// still exists.
+func deleting(ws *tenancyv1alpha1.Workspace, reason, format string, args ...any) *tenancyv1alpha1.Workspace {
+	ws = ws.DeepCopy()
+	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceContentDeleted, reason, conditionsv1alpha1.ConditionSeverityError, "%s", fmt.Sprintf(format, args...))
+	return ws
+}
+
+// label returns the Workspace with the labels by which it is found: its phase,
+// initializers and terminators.
+func label(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
+	want := map[string]string{tenancyv1alpha1.WorkspacePhaseLabel: string(ws.Status.Phase)}
+	for _, initializer := range ws.Status.Initializers {
+		key, value := initialization.InitializerToLabel(initializer)
+		want[key] = value
+	}
+	for _, terminator := range ws.Status.Terminators {
+		key, value := termination.TerminatorToLabel(terminator)
+		want[key] = value
+	}
+	ws = ws.DeepCopy()
+	maps.DeleteFunc(ws.Labels, func(key, _ string) bool {
+		_, wanted := want[key]
+		return !wanted && (strings.HasPrefix(key, tenancyv1alpha1.WorkspaceInitializerLabelPrefix) ||
+			strings.HasPrefix(key, tenancyv1alpha1.WorkspaceTerminatorLabelPrefix))
+	})
+	for key, value := range want {
+		metav1.SetMetaDataLabel(&ws.ObjectMeta, key, value)
+	}
+	return ws
+}

@@ -1,0 +1,264 @@
+package workspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// grace is how long a LogicalCluster that was created may take to be seen by
+// the watch before it is asked for.
+const grace = 5 * time.Second
+
+// logicalClusters is the access to the LogicalClusters of one shard.
+type logicalClusters interface {
+	cached(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool)
+	get(ctx context.Context, cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
+	create(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error
+	remove(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error
+}
+
+type reconciler struct {
+	self string
+	now  func() time.Time
+
+	get    func(key client.Key) (*tenancyv1alpha1.Workspace, error)
+	parent func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
+	shards func() []*corev1alpha1.Shard
+	types  lookupType
+	at     func(shard string) (logicalClusters, error)
+	commit func(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error)
+	remove func(ctx context.Context, ws *tenancyv1alpha1.Workspace) error
+
+	latest reconcile.Latest[*tenancyv1alpha1.Workspace]
+}
+
+func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	cached, err := r.get(key)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return reconcile.Result{}, err
+	}
+	ws, exists := r.latest.Of(key, cached, err == nil)
+	switch {
+	case !exists:
+		return reconcile.Result{}, nil
+	case ws.DeletionTimestamp != nil:
+		return r.delete(ctx, ws)
+	case ws.Spec.Mount != nil:
+		return reconcile.Result{}, nil // leads elsewhere, and has no logical cluster
+	case ws.Status.Phase == "" || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling || !claimed(ws):
+		return r.schedule(ctx, ws)
+	default:
+		return r.follow(ctx, ws)
+	}
+}
+
+// schedule claims a logical cluster and creates it.
+func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
+	parent, err := r.parent(logicalcluster.From(ws))
+	if err != nil {
+		// The shard may not have seen it yet. Without it there is no path.
+		return reconcile.Result{}, fmt.Errorf("the logical cluster of the workspace has no LogicalCluster object: %w", err)
+	}
+	if parent.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil // the Workspace will be deleted with it
+	}
+	w := world{parent: parent, shards: r.shards(), types: r.types, newName: newClusterName}
+	if !claimed(ws) {
+		updated, p := claim(ws, w)
+		if p != nil {
+			return r.refuse(ctx, ws, p)
+		}
+		if ws, err = r.write(ctx, ws, updated); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	lc, p := logicalClusterFor(ws, w, r.self)
+	if p != nil {
+		return r.refuse(ctx, ws, p)
+	}
+	if err := r.create(ctx, ws, lc); err != nil {
+		return r.failed(ctx, ws, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Created a logical cluster", "cluster", ws.Spec.Cluster, "shard", ws.Annotations[shardAnnotation])
+	_, err = r.write(ctx, ws, scheduled(ws))
+	return reconcile.Result{}, err
+}
+
+// create creates the LogicalCluster of a Workspace, or finds that it exists.
+func (r *reconciler) create(ctx context.Context, ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) error {
+	clusters, err := r.at(ws.Annotations[shardAnnotation])
+	if err != nil {
+		return err
+	}
+	cluster := logicalcluster.Name(ws.Spec.Cluster)
+	err = clusters.create(ctx, cluster, lc)
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	existing, err := clusters.get(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	if !owns(ws, existing) {
+		return fmt.Errorf("logical cluster %s belongs to another workspace: delete this one and create it again", cluster)
+	}
+	return nil
+}
+
+// follow keeps the Workspace true to its LogicalCluster.
+func (r *reconciler) follow(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
+	clusters, err := r.at(ws.Annotations[shardAnnotation])
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	lc, found := clusters.cached(logicalcluster.Name(ws.Spec.Cluster))
+	if !found {
+		return r.missing(ctx, ws, clusters)
+	}
+	if lc.DeletionTimestamp != nil {
+		// Nobody can use the Workspace any more: it goes too.
+		if err := r.remove(ctx, ws); err != nil && !apierrors.IsNotFound(err) {
+			return reconcile.Result{}, fmt.Errorf("deleting a workspace whose LogicalCluster is being deleted: %w", err)
+		}
+		return reconcile.Result{}, nil
+	}
+	ws, err = r.write(ctx, ws, mirror(ws, lc))
+	if err != nil || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing && len(ws.Status.Initializers) == 0 {
+		return reconcile.Result{}, err // a label would only last for milliseconds
+	}
+	// After the phase, not before it: who waits for the phase waits less.
+	_, err = r.write(ctx, ws, label(ws))
+	return reconcile.Result{}, err
+}
+
+// missing decides what it means that the watch does not know the LogicalCluster.
+func (r *reconciler) missing(ctx context.Context, ws *tenancyv1alpha1.Workspace, clusters logicalClusters) (reconcile.Result, error) {
+	if since := conditions.Get(ws, tenancyv1alpha1.WorkspaceScheduled); since != nil {
+		if wait := since.LastTransitionTime.Add(grace).Sub(r.now()); wait > 0 {
+			return reconcile.Result{RequeueAfter: wait}, nil
+		}
+	}
+	_, err := clusters.get(ctx, logicalcluster.Name(ws.Spec.Cluster))
+	switch {
+	case apierrors.IsNotFound(err):
+		if ws, err = r.write(ctx, ws, disappeared(ws)); err == nil {
+			_, err = r.write(ctx, ws, label(ws))
+		}
+		return reconcile.Result{}, err
+	case err != nil:
+		return reconcile.Result{}, err
+	default:
+		return reconcile.Result{RequeueAfter: grace}, nil // the watch will tell
+	}
+}
+
+// delete deletes the LogicalCluster, waits for its end, and lets the Workspace
+// go.
+func (r *reconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
+	if !slices.Contains(ws.Finalizers, workspaceFinalizer) {
+		return reconcile.Result{}, nil
+	}
+	cluster, shard := logicalcluster.Name(ws.Annotations[clusterAnnotation]), ws.Annotations[shardAnnotation]
+	if cluster == "" || shard == "" {
+		return r.release(ctx, ws) // nothing was ever created
+	}
+	clusters, err := r.at(shard)
+	if err != nil {
+		return r.stuck(ctx, ws, err)
+	}
+	lc, found := clusters.cached(cluster)
+	if !found {
+		// The watch may be behind, so ask before letting go.
+		lc, err = clusters.get(ctx, cluster)
+		if apierrors.IsNotFound(err) {
+			return r.release(ctx, ws)
+		}
+		if err != nil {
+			return r.stuck(ctx, ws, err)
+		}
+	}
+	if !owns(ws, lc) {
+		return r.release(ctx, ws) // not ours to delete
+	}
+	if lc.DeletionTimestamp == nil {
+		if err := clusters.remove(ctx, cluster, lc); err != nil {
+			return r.stuck(ctx, ws, err)
+		}
+		lc = lc.DeepCopy()
+		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseDeleting
+	}
+	ws, err = r.write(ctx, ws, mirror(ws, lc))
+	if err == nil {
+		_, err = r.write(ctx, ws, label(ws))
+	}
+	if apierrors.IsNotFound(err) {
+		err = nil
+	}
+	var again reconcile.Result
+	if !found {
+		again.RequeueAfter = grace
+	}
+	return again, err
+}
+
+// release lets the Workspace go.
+func (r *reconciler) release(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
+	updated := ws.DeepCopy()
+	updated.Finalizers = slices.DeleteFunc(updated.Finalizers, func(f string) bool { return f == workspaceFinalizer })
+	_, err := r.write(ctx, ws, updated)
+	if apierrors.IsNotFound(err) {
+		err = nil
+	}
+	return reconcile.Result{}, err
+}
+
+// refuse tells why the Workspace is not scheduled. Shards and types that come
+// or change bring it back.
+func (r *reconciler) refuse(ctx context.Context, ws *tenancyv1alpha1.Workspace, p *problem) (reconcile.Result, error) {
+	_, err := r.write(ctx, ws, unscheduled(ws, p))
+	return reconcile.Result{}, err
+}
+
+// failed tells that the logical cluster could not be created, and tries again.
+func (r *reconciler) failed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
+	p := problemf(tenancyv1alpha1.WorkspaceReasonReasonUnknown, "cannot create the logical cluster on shard %q: %v", ws.Annotations[shardAnnotation], cause)
+	if errors.Is(cause, errUnreachable) {
+		// Without the cause: it may be another one each time, and every change
+		// of the message is a write.
+		p = problemf(reasonShardUnreachable, "shard %q does not answer; it is asked again until it does", ws.Annotations[shardAnnotation])
+	}
+	_, err := r.write(ctx, ws, unscheduled(ws, p))
+	return reconcile.Result{}, errors.Join(cause, err)
+}
+
+// stuck tells that the logical cluster cannot be deleted, and tries again.
+func (r *reconciler) stuck(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
+	updated := deleting(ws, tenancyv1alpha1.WorkspaceReasonReasonUnknown, "cannot delete the logical cluster on shard %q: %v", ws.Annotations[shardAnnotation], cause)
+	if errors.Is(cause, errUnreachable) {
+		updated = deleting(ws, reasonShardUnreachable, "shard %q does not answer; it is asked again until it does", ws.Annotations[shardAnnotation])
+	}
+	_, err := r.write(ctx, ws, updated)
+	return reconcile.Result{}, errors.Join(cause, err)
+}
+
+// write commits a change and remembers the answer until the informer has it.
+func (r *reconciler) write(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
+	written, err := r.commit(ctx, old, updated)
+	if written != nil && written.ResourceVersion != old.ResourceVersion {
+		r.latest.Wrote(written)
+	}
+	return written, err
+}

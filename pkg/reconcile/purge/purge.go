@@ -1,0 +1,184 @@
+// Package purge deletes everything of a namespace or of a logical cluster: all
+// objects of all resources that discovery names there, whatever serves them.
+//
+// One round lists each resource, deletes what it finds and lists again. What is
+// left then waits for a finalizer, and the Outcome says how much of what; the
+// caller comes back for another round. A resource that cannot be listed or
+// deleted is an error of the round, never skipped.
+package purge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/metadata"
+)
+
+// pageSize is how many objects are asked for at a time.
+const pageSize = 500
+
+// Resource is a resource whose objects can be deleted.
+type Resource struct {
+	schema.GroupVersionResource
+	// Namespaced tells whether its objects live in namespaces.
+	Namespaced bool
+	// Collection tells whether all objects of a namespace can be deleted with
+	// one request.
+	Collection bool
+}
+
+// Discover returns the resources of a logical cluster that hold objects, each
+// in its preferred version. Where a part of discovery fails it returns the
+// others along with the error.
+func Discover(ctx context.Context, client discovery.DiscoveryInterface) ([]Resource, error) {
+	lists, err := discovery.ServerPreferredResourcesWithContext(ctx, discovery.ToDiscoveryInterfaceWithContext(client))
+	if err != nil {
+		err = fmt.Errorf("discovering the resources of the logical cluster: %w", err)
+	}
+	var resources []Resource
+	for _, list := range lists {
+		gv, parseErr := schema.ParseGroupVersion(list.GroupVersion)
+		if parseErr != nil {
+			err = errors.Join(err, parseErr)
+			continue
+		}
+		for i := range list.APIResources {
+			r := &list.APIResources[i]
+			if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "delete") {
+				continue // nothing is kept, as of reviews, or a view of something else
+			}
+			resources = append(resources, Resource{
+				GroupVersionResource: gv.WithResource(r.Name),
+				Namespaced:           r.Namespaced,
+				Collection:           slices.Contains(r.Verbs, "deletecollection"),
+			})
+		}
+	}
+	return resources, err
+}
+
+// Outcome is what a round has left behind.
+type Outcome struct {
+	// Remaining counts the objects that still exist.
+	Remaining map[schema.GroupVersionResource]int
+	// Finalizers counts the objects that wait for each finalizer.
+	Finalizers map[string]int
+	// Err holds what could not be listed or deleted.
+	Err error
+}
+
+// Done tells whether nothing is left, for certain.
+func (o Outcome) Done() bool { return o.Err == nil && len(o.Remaining) == 0 }
+
+// Resources describes what is left by resource, in a fixed order; empty if
+// nothing is.
+func (o Outcome) Resources() string {
+	parts := make([]string, 0, len(o.Remaining))
+	for gvr, count := range o.Remaining {
+		parts = append(parts, fmt.Sprintf("%s has %d objects", gvr.GroupResource(), count))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", ")
+}
+
+// WaitingFor describes what is left by finalizer, in a fixed order; empty if
+// nothing waits for one.
+func (o Outcome) WaitingFor() string {
+	parts := make([]string, 0, len(o.Finalizers))
+	for _, finalizer := range slices.Sorted(maps.Keys(o.Finalizers)) {
+		parts = append(parts, fmt.Sprintf("%s in %d objects", finalizer, o.Finalizers[finalizer]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Delete runs one round over the objects of the given resources, in one
+// namespace, or everywhere if namespace is empty. The client is that of the
+// logical cluster.
+func Delete(ctx context.Context, client metadata.Interface, resources []Resource, namespace string) Outcome {
+	outcome := Outcome{Remaining: map[schema.GroupVersionResource]int{}, Finalizers: map[string]int{}}
+	var errs []error
+	for _, resource := range resources {
+		left, err := deleteAll(ctx, client.Resource(resource.GroupVersionResource), resource, namespace)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", resource.GroupResource(), err))
+		}
+		if len(left) > 0 {
+			outcome.Remaining[resource.GroupVersionResource] = len(left)
+		}
+		for i := range left {
+			for _, finalizer := range left[i].Finalizers {
+				outcome.Finalizers[finalizer]++
+			}
+		}
+	}
+	outcome.Err = errors.Join(errs...)
+	return outcome
+}
+
+// deleteAll deletes the objects of one resource and returns those left.
+func deleteAll(ctx context.Context, client metadata.Getter, resource Resource, namespace string) ([]metav1.PartialObjectMetadata, error) {
+	found, err := list(ctx, client, namespace)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	if err := remove(ctx, client, resource, found); err != nil {
+		return found, err
+	}
+	return list(ctx, client, namespace)
+}
+
+func list(ctx context.Context, client metadata.Getter, namespace string) ([]metav1.PartialObjectMetadata, error) {
+	var found []metav1.PartialObjectMetadata
+	options := metav1.ListOptions{Limit: pageSize}
+	for {
+		page, err := client.Namespace(namespace).List(ctx, options)
+		if apierrors.IsNotFound(err) {
+			return nil, nil // the resource itself has gone since it was discovered
+		}
+		if err != nil {
+			return nil, fmt.Errorf("listing: %w", err)
+		}
+		found = append(found, page.Items...)
+		if options.Continue = page.Continue; options.Continue == "" {
+			return found, nil
+		}
+	}
+}
+
+func remove(ctx context.Context, client metadata.Getter, resource Resource, found []metav1.PartialObjectMetadata) error {
+	var errs []error
+	background := metav1.DeletePropagationBackground
+	options := metav1.DeleteOptions{PropagationPolicy: &background}
+	if resource.Collection {
+		namespaces := map[string]bool{}
+		for i := range found {
+			namespaces[found[i].Namespace] = true
+		}
+		for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
+			err := client.Namespace(namespace).DeleteCollection(ctx, options, metav1.ListOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				errs = append(errs, fmt.Errorf("deleting: %w", err))
+			}
+		}
+		return errors.Join(errs...)
+	}
+	for i := range found {
+		if found[i].DeletionTimestamp != nil {
+			continue // under way
+		}
+		options.Preconditions = metav1.NewUIDPreconditions(string(found[i].UID))
+		err := client.Namespace(found[i].Namespace).Delete(ctx, found[i].Name, options)
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("deleting %s: %w", found[i].Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
