@@ -4,14 +4,19 @@
 GO      ?= go
 BIN     := bin
 TOOLBIN := $(BIN)/tools
-# Nothing in bin/ depends on the work tree's state, so that two builds of one
-# commit are equal; the version is what git calls the commit.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+# The toolchain records the commit in the binary where git can be asked; an
+# unpacked archive has none.
+BUILDVCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 # The Kubernetes release that this one serves, from go.mod: clients see it in /version.
 KUBE_VERSION := $(shell sed -n 's|^[[:space:]]*k8s.io/apiserver \(v0\..*\)|\1|p' go.mod | sed 's|^v0|v1|')
-LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION)+shardplane-$(VERSION) \
-	-X k8s.io/component-base/version.gitCommit=$(VERSION)
-KUBECTL_LDFLAGS := -s -w -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION)
+KUBE_PKG := k8s.io/component-base/version
+KUBE_LDFLAGS = -X $(KUBE_PKG).gitMajor=$(word 1,$(subst ., ,$(KUBE_VERSION:v%=%))) \
+	-X $(KUBE_PKG).gitMinor=$(word 2,$(subst ., ,$(KUBE_VERSION)))
+LDFLAGS = $(KUBE_LDFLAGS) -X $(KUBE_PKG).gitVersion=$(KUBE_VERSION)+shardplane-$(VERSION) \
+	-X $(KUBE_PKG).gitCommit=$(COMMIT)
+KUBECTL_LDFLAGS = -s -w $(KUBE_LDFLAGS) -X $(KUBE_PKG).gitVersion=$(KUBE_VERSION)
 
 # TEST_FLAGS adds to go test's flags: make test TEST_FLAGS='-run Wildcard -v'
 TEST_FLAGS ?=
@@ -30,7 +35,7 @@ help: ## Show what can be made
 
 .PHONY: build
 build: ## Build bin/shardplane
-	$(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $(BIN)/shardplane ./cmd/shardplane
+	$(GO) build -trimpath -buildvcs=$(BUILDVCS) -ldflags '$(LDFLAGS)' -o $(BIN)/shardplane ./cmd/shardplane
 
 .PHONY: dev
 dev: build ## Start a development cluster here; Ctrl-C stops it (DEV_FLAGS='--shards 3')

@@ -3,6 +3,7 @@ package arch_test
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -26,4 +27,17 @@ func TestContinuousIntegrationRunsTheREADME(t *testing.T) {
 	target, ok := strings.CutPrefix(command, "make ")
 	require.True(t, ok, "the README's test command is %q, not a make target", command)
 	require.Regexp(t, `(?m)^`+regexp.QuoteMeta(target)+`:.*## `, string(makefile))
+}
+
+// TestDocsAreListed checks that a page can be found from the index.
+func TestDocsAreListed(t *testing.T) {
+	index, err := os.ReadFile("../../docs/README.md")
+	require.NoError(t, err)
+	pages, err := filepath.Glob("../../docs/*.md")
+	require.NoError(t, err)
+	for _, page := range pages {
+		if name := filepath.Base(page); name != "README.md" {
+			require.Contains(t, string(index), "("+name+")", "docs/README.md does not list it")
+		}
+	}
 }
