@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -28,12 +29,12 @@ type local struct {
 	index           *workspaceindex.Index
 }
 
-func newLocal(shard string, clients *client.Factory) *local {
+func newLocal(shard string, clients *client.Factory, informers *controllers.Informers) *local {
 	l := &local{
 		shard:           shard,
 		clients:         clients,
-		logicalClusters: client.LogicalClusters.Informer(clients.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{}),
-		workspaces:      client.Workspaces.Informer(clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{}),
+		logicalClusters: informers.LogicalClusters,
+		workspaces:      informers.Workspaces,
 		index:           workspaceindex.New(),
 	}
 	l.logicalClusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{

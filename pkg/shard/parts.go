@@ -2,8 +2,13 @@ package shard
 
 import (
 	"context"
+	"fmt"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/serving"
 )
@@ -20,7 +25,22 @@ func (p part) Run(ctx context.Context) error { return p.run(ctx) }
 // assembleParts lists what runs, in the order of starting.
 func (s *Server) assembleParts() ([]reconcile.Runnable, error) {
 	informers := &client.Group{}
-	informers.Add(s.local.logicalClusters, s.local.workspaces)
+	informers.Add(s.informers.Runners()...)
+	others, err := s.otherShards()
+	if err != nil {
+		return nil, err
+	}
+	manager, err := reconcile.NewManager(controllers.Catalogue(), controllers.Deps{
+		Sources:      s.sources,
+		Informers:    s.informers,
+		BaseURL:      s.options.BaseURL,
+		ExternalURL:  s.options.ExternalURL,
+		OtherShards:  others,
+		Bootstrapped: func() { s.bootstrapped.Store(true) },
+	})
+	if err != nil {
+		return nil, err
+	}
 	return []reconcile.Runnable{
 		part{"api", func(ctx context.Context) error {
 			// Watches must see the end of the server when it stops, not before:
@@ -30,5 +50,62 @@ func (s *Server) assembleParts() ([]reconcile.Runnable, error) {
 		}},
 		part{"custom-resources", s.customResources.Run},
 		part{"informers", informers.Run},
+		part{"controllers", manager.Run},
 	}, nil
+}
+
+// openSources makes the clients that the controllers read from. Nothing is
+// connected yet.
+func (s *Server) openSources(loopback *rest.Config) (controllers.Sources, error) {
+	sources := controllers.Sources{ShardName: s.options.Name}
+	var err error
+	if sources.Local, err = s.factory(loopback); err != nil {
+		return sources, fmt.Errorf("loopback client: %w", err)
+	}
+	if file := s.options.RootKubeconfig; file != "" {
+		if sources.Root, err = s.factoryOf("--root-kubeconfig", file); err != nil {
+			return sources, err
+		}
+	}
+	if file := s.options.CacheKubeconfig; file != "" {
+		if sources.Cache, err = s.factoryOf("--cache-kubeconfig", file); err != nil {
+			return sources, err
+		}
+	}
+	return sources, nil
+}
+
+func (s *Server) factoryOf(flag, file string) (*client.Factory, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	factory, err := s.factory(config)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return factory, nil
+}
+
+func (s *Server) factory(config *rest.Config) (*client.Factory, error) {
+	factory, err := client.NewFactory(config)
+	if err != nil {
+		return nil, err
+	}
+	s.onClose(factory.CloseIdleConnections)
+	return factory, nil
+}
+
+// otherShards returns how this shard presents itself to others. The files are
+// read now, so that a wrong one stops the start and not the first workspace.
+func (s *Server) otherShards() (*rest.Config, error) {
+	config := &rest.Config{TLSClientConfig: rest.TLSClientConfig{
+		CertFile: s.options.ShardClientCertFile,
+		KeyFile:  s.options.ShardClientKeyFile,
+		CAFile:   s.options.ShardCAFile,
+	}}
+	if _, err := rest.TLSConfigFor(config); err != nil {
+		return nil, fmt.Errorf("--shard-client-cert-file, --shard-client-key-file and --shard-ca-file: %w", err)
+	}
+	return config, nil
 }

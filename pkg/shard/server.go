@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -16,7 +17,7 @@ import (
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/reconcile"
@@ -38,7 +39,10 @@ type Server struct {
 	backend         *storage.Backend
 	generic         *genericapiserver.GenericAPIServer
 	customResources *customresource.Server
+	sources         controllers.Sources
+	informers       *controllers.Informers
 	local           *local
+	bootstrapped    atomic.Bool
 	parts           []reconcile.Runnable
 
 	// stopServing ends watches and the listener; it is called once everything
@@ -120,12 +124,11 @@ func (s *Server) assembleAPI() error {
 		return err
 	}
 
-	clients, err := client.NewFactory(c.LoopbackClientConfig)
-	if err != nil {
-		return fmt.Errorf("loopback client: %w", err)
+	if s.sources, err = s.openSources(c.LoopbackClientConfig); err != nil {
+		return err
 	}
-	s.onClose(clients.CloseIdleConnections)
-	s.local = newLocal(s.options.Name, clients)
+	s.informers = controllers.NewInformers(s.sources)
+	s.local = newLocal(s.options.Name, s.sources.Local, s.informers)
 	if c.Authorization.Authorizer, err = s.authorizer(); err != nil {
 		return err
 	}
@@ -184,6 +187,9 @@ func (s *Server) readyChecks() []healthz.HealthChecker {
 		}),
 		healthz.NamedCheck("logical-clusters", func(*http.Request) error {
 			return synced(s.local.logicalClusters.HasSynced() && s.local.workspaces.HasSynced(), "not all logical clusters are known yet")
+		}),
+		healthz.NamedCheck("bootstrap", func(*http.Request) error {
+			return synced(s.bootstrapped.Load(), "the objects that every shard starts with do not all exist yet")
 		}),
 	}
 }

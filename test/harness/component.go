@@ -1,0 +1,169 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/dev"
+)
+
+// instance is one life of a component.
+type instance interface {
+	// stop asks for an orderly end.
+	stop()
+	// kill ends it at once, as kill -9 does.
+	kill() error
+	// done is closed when it has ended.
+	done() <-chan struct{}
+	// err says how it ended, once done.
+	err() error
+}
+
+// errNotKillable says that a goroutine cannot be killed.
+var errNotKillable = errors.New("a component inside the test process cannot be killed: use harness.Processes")
+
+// Component is one server of a cluster, which a test may stop, kill and start
+// again. Its methods fail the test where they cannot do what they say.
+type Component struct {
+	// Name is root, shard-1, …, cache-server or front-proxy.
+	Name string
+	// URL is where it answers.
+	URL string
+
+	t    testing.TB
+	log  string
+	open func() (instance, error)
+
+	mu      sync.Mutex
+	current instance
+}
+
+func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Component {
+	args := append([]string(nil), command.Args...)
+	if subcommand := args[0]; subcommand != "front-proxy" && !o.Fsync {
+		args = append(args, "--unsafe-no-fsync")
+	}
+	args = append(args, o.ExtraArgs[args[0]]...)
+	c := &Component{Name: command.Name, URL: command.URL, t: t, log: filepath.Join(dir, command.Name+".log")}
+	switch o.Mode {
+	case Processes:
+		binary := Binary(t)
+		c.open = func() (instance, error) { return openProcess(binary, args, c.log) }
+	case InProcess:
+		// The servers outlive the test's context, which ends before cleanups.
+		ctx := context.WithoutCancel(t.Context())
+		c.open = func() (instance, error) { return openGoroutine(ctx, args) }
+	}
+	return c
+}
+
+// Start starts a component that was stopped or killed and waits until it is
+// ready.
+func (c *Component) Start() {
+	c.t.Helper()
+	c.launch()
+	c.WaitReady()
+}
+
+// Restart stops the component in order and starts it again.
+func (c *Component) Restart() {
+	c.t.Helper()
+	c.Stop()
+	c.Start()
+}
+
+// Stop stops the component in order and waits for its end.
+func (c *Component) Stop() {
+	c.t.Helper()
+	running := c.take()
+	running.stop()
+	<-running.done()
+	require.NoError(c.t, running.err(), "%s did not stop in order", c.Name)
+}
+
+// Kill ends the component at once, as a crash would, and waits for its end.
+func (c *Component) Kill() {
+	c.t.Helper()
+	running := c.take()
+	require.NoError(c.t, running.kill())
+	<-running.done()
+}
+
+// WaitReady waits until the component is ready.
+func (c *Component) WaitReady() {
+	c.t.Helper()
+	c.mu.Lock()
+	running := c.current
+	c.mu.Unlock()
+	require.NotNil(c.t, running, "%s is not started", c.Name)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), StartTimeout)
+	defer cancel()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := probe(ctx, c.URL)
+		if err == nil {
+			return
+		}
+		select {
+		case <-running.done():
+			c.t.Fatalf("%s ended while it started: %v\n%s", c.Name, running.err(), tail(c.log))
+		case <-ctx.Done():
+			c.t.Fatalf("%s did not become ready within %s: %v\n%s", c.Name, StartTimeout, err, tail(c.log))
+		case <-ticker.C:
+		}
+	}
+}
+
+func (c *Component) launch() {
+	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.Nil(c.t, c.current, "%s runs already", c.Name)
+	running, err := c.open()
+	require.NoError(c.t, err, "starting %s", c.Name)
+	c.current = running
+}
+
+func (c *Component) take() instance {
+	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.NotNil(c.t, c.current, "%s is not running", c.Name)
+	running := c.current
+	c.current = nil
+	return running
+}
+
+// end stops the component at the end of the test.
+func (c *Component) end() {
+	c.mu.Lock()
+	running := c.current
+	c.current = nil
+	c.mu.Unlock()
+	if running == nil {
+		return
+	}
+	select {
+	case <-running.done():
+		c.t.Errorf("%s ended by itself: %v\n%s", c.Name, running.err(), tail(c.log))
+		return
+	default:
+	}
+	running.stop()
+	select {
+	case <-running.done():
+		if err := running.err(); err != nil {
+			c.t.Errorf("%s did not stop in order: %v\n%s", c.Name, err, tail(c.log))
+		}
+	case <-time.After(StartTimeout):
+		_ = running.kill()
+		c.t.Errorf("%s did not stop within %s\n%s", c.Name, StartTimeout, tail(c.log))
+	}
+}

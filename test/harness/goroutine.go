@@ -1,0 +1,80 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/pflag"
+
+	"github.com/shardplane/shardplane/pkg/cacheserver"
+	"github.com/shardplane/shardplane/pkg/frontproxy"
+	"github.com/shardplane/shardplane/pkg/shard"
+)
+
+// server is what all servers are once they are made.
+type server interface {
+	Run(ctx context.Context) error
+}
+
+// goroutine is a component inside the test process.
+type goroutine struct {
+	cancel context.CancelFunc
+	ended  chan struct{}
+	result error
+}
+
+// openGoroutine makes the server of a command line and runs it. Making it does
+// not wait for other components, but its errors come at once.
+func openGoroutine(ctx context.Context, args []string) (*goroutine, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	s, err := newServer(ctx, args[0], args[1:])
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	g := &goroutine{cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(g.ended)
+		g.result = s.Run(ctx)
+	}()
+	return g, nil
+}
+
+func newServer(ctx context.Context, subcommand string, args []string) (server, error) {
+	switch subcommand {
+	case "shard":
+		o := shard.NewOptions()
+		if err := parse(o, args); err != nil {
+			return nil, err
+		}
+		return shard.New(ctx, o.Complete())
+	case "front-proxy":
+		o := frontproxy.NewOptions()
+		if err := parse(o, args); err != nil {
+			return nil, err
+		}
+		return frontproxy.New(ctx, o.Complete())
+	case "cache-server":
+		o := cacheserver.NewOptions()
+		if err := parse(o, args); err != nil {
+			return nil, err
+		}
+		return cacheserver.New(ctx, o.Complete())
+	default:
+		return nil, fmt.Errorf("no server is called %q", subcommand)
+	}
+}
+
+func parse(o interface{ AddFlags(fs *pflag.FlagSet) }, args []string) error {
+	fs := pflag.NewFlagSet("component", pflag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	o.AddFlags(fs)
+	fs.IntP("v", "v", 0, "the log level, which belongs to the test process here")
+	return fs.Parse(args)
+}
+
+func (g *goroutine) stop()                 { g.cancel() }
+func (g *goroutine) kill() error           { return errNotKillable }
+func (g *goroutine) done() <-chan struct{} { return g.ended }
+func (g *goroutine) err() error            { return g.result }

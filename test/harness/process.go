@@ -1,0 +1,108 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// BinaryEnv names the environment variable with the path of a built shardplane
+// binary; without it the harness builds one.
+const BinaryEnv = "SHARDPLANE_BINARY"
+
+var (
+	buildOnce sync.Once
+	built     string
+	errBuild  error
+)
+
+// Binary returns the path of the shardplane binary, which is built once for all
+// tests of a package.
+func Binary(t testing.TB) string {
+	t.Helper()
+	buildOnce.Do(func() {
+		if built = os.Getenv(BinaryEnv); built != "" {
+			return
+		}
+		built, errBuild = build()
+	})
+	require.NoError(t, errBuild)
+	return built
+}
+
+// RemoveBinary removes what Binary built. Call it from TestMain, after the
+// tests.
+func RemoveBinary() {
+	if built != "" && os.Getenv(BinaryEnv) == "" {
+		_ = os.RemoveAll(filepath.Dir(built))
+	}
+}
+
+func build() (string, error) {
+	dir, err := os.MkdirTemp("", "shardplane-test")
+	if err != nil {
+		return "", err
+	}
+	binary := filepath.Join(dir, "shardplane")
+	command := exec.Command("go", "build", "-o", binary, "./cmd/shardplane") //nolint:noctx // bounded by the test binary's own timeout
+	command.Dir = Root()
+	if output, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building shardplane: %w\n%s", err, output)
+	}
+	return binary, nil
+}
+
+// Root returns the directory of the module.
+func Root() string {
+	_, file, _, _ := runtime.Caller(0) //nolint:dogsled // only the file is of interest
+	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+}
+
+// process is a component as a process of its own.
+type process struct {
+	command *exec.Cmd
+	ended   chan struct{}
+	result  error
+}
+
+func openProcess(binary string, args []string, log string) (*process, error) {
+	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{command: exec.Command(binary, args...), ended: make(chan struct{})} //nolint:noctx // its end is what tests are about
+	p.command.Stdout, p.command.Stderr = file, file
+	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.command.Start(); err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	go func() {
+		p.result = p.command.Wait()
+		_ = file.Close()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+func (p *process) stop()                 { _ = p.command.Process.Signal(syscall.SIGTERM) }
+func (p *process) kill() error           { return p.command.Process.Kill() }
+func (p *process) done() <-chan struct{} { return p.ended }
+func (p *process) err() error            { return p.result }
+
+// Pid returns the process id of the component, which must run as a process.
+func (c *Component) Pid() int {
+	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, ok := c.current.(*process)
+	require.True(c.t, ok, "%s is not a running process", c.Name)
+	return p.command.Process.Pid
+}
