@@ -11,7 +11,7 @@ import (
 )
 
 // Install serves the built-in resources from the server, which must have its
-// OpenAPI configuration set from GetOpenAPIDefinitions of generated/openapi.
+// OpenAPI configuration set, with a namer of WireScheme.
 // options says where they are stored; it must use StorageCodec. From then on
 // the server destroys the storages when it shuts down.
 func Install(server *genericapiserver.GenericAPIServer, options generic.RESTOptionsGetter) (err error) {

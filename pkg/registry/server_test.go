@@ -5,58 +5,77 @@ import (
 	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
+	kubernetesetcd "go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
-	"k8s.io/apiserver/pkg/registry/generic"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/storage/etcd3/testserver"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	basecompatibility "k8s.io/component-base/compatibility"
 
+	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// etcdOptions stores resources in one etcd with upstream's watch cache.
-type etcdOptions struct{ endpoints []string }
-
-func (o etcdOptions) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
-	codec, err := registry.StorageCodec(resource)
-	if err != nil {
-		return generic.RESTOptions{}, err
-	}
-	config := storagebackend.NewDefaultConfig("/registry", codec)
-	config.Transport.ServerList = o.endpoints
-	return generic.RESTOptions{
-		StorageConfig:           config.ForResource(resource),
-		Decorator:               genericregistry.StorageWithCacher(),
-		DeleteCollectionWorkers: 2,
-		EnableGarbageCollection: true,
-		ResourcePrefix:          resource.Group + "/" + resource.Resource,
-	}, nil
-}
+// testCluster is the logical cluster that tests use unless they say otherwise.
+const testCluster = "test"
 
 // newServer starts a TLS server that serves the built-in resources on a real
-// etcd, and returns how to reach it.
+// etcd, and returns how to reach its logical cluster testCluster.
 func newServer(t *testing.T) *rest.Config {
 	t.Helper()
-	etcd := testserver.RunEtcd(t, nil)
-	server := newGenericServer(t)
-	require.NoError(t, registry.Install(server, etcdOptions{endpoints: etcd.Client.Endpoints()}))
-	server.PrepareRun()
-	return serve(t, server)
+	config, _ := newServerWithEtcd(t)
+	return config
+}
+
+// newServerWithEtcd is newServer for tests that look below it.
+func newServerWithEtcd(t *testing.T) (*rest.Config, *kubernetesetcd.Client) {
+	t.Helper()
+	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true})
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	backend, err := storage.NewBackend(storage.BackendConfig{Client: server.Client(), EnableGarbageCollection: true})
+	require.NoError(t, err)
+	t.Cleanup(backend.Close)
+	generic := newGenericServer(t)
+	require.NoError(t, registry.Install(generic, backend.RESTOptionsGetter(registry.StorageCodec)))
+	generic.PrepareRun()
+	return inCluster(serve(t, generic), testCluster), server.Client()
+}
+
+// inCluster returns the configuration for another logical cluster.
+func inCluster(config *rest.Config, cluster string) *rest.Config {
+	config = rest.CopyConfig(config)
+	host, _, _ := strings.Cut(config.Host, "/clusters/")
+	config.Host = host + request.ClusterPath(cluster)
+	return config
+}
+
+// withCluster takes the logical cluster off the URL.
+func withCluster(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		url, found, err := request.SplitCluster(r.URL.Path)
+		if err != nil || !found {
+			http.Error(w, "no logical cluster", http.StatusBadRequest)
+			return
+		}
+		ctx := request.WithCluster(r.Context(), request.Cluster{Name: logicalcluster.Name(url.Path.String()), Wildcard: url.Wildcard})
+		r = r.Clone(ctx)
+		r.URL.Path, r.RequestURI = url.Rest, ""
+		next.ServeHTTP(w, r)
+	})
 }
 
 // newGenericServer returns a server without resources, in which everybody is
@@ -67,9 +86,12 @@ func newGenericServer(t *testing.T) *genericapiserver.GenericAPIServer {
 	config.EffectiveVersion = basecompatibility.NewEffectiveVersionFromString("1.37", "", "")
 	config.ExternalAddress = "127.0.0.1:443"
 	config.LoopbackClientConfig = &rest.Config{Host: "127.0.0.1:443"}
-	namer := openapinamer.NewDefinitionNamer(registry.Scheme)
+	namer := openapinamer.NewDefinitionNamer(registry.WireScheme())
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions, namer)
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, namer)
+	config.BuildHandlerChainFunc = func(handler http.Handler, c *genericapiserver.Config) http.Handler {
+		return withCluster(genericapiserver.DefaultBuildHandlerChain(handler, c))
+	}
 	config.Authorization.Authorizer = authorizerfactory.NewAlwaysAllowAuthorizer()
 	config.Authentication.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 		return &authenticator.Response{User: &user.DefaultInfo{Name: "tester", Groups: []string{user.SystemPrivilegedGroup}}}, true, nil
@@ -88,8 +110,6 @@ func serve(t *testing.T, server *genericapiserver.GenericAPIServer) *rest.Config
 	ts.StartTLS()
 	t.Cleanup(ts.Close)
 	t.Cleanup(ts.CloseClientConnections)
-	_, err := url.Parse(ts.URL)
-	require.NoError(t, err)
 	return &rest.Config{
 		Host: ts.URL,
 		TLSClientConfig: rest.TLSClientConfig{

@@ -1,0 +1,298 @@
+package registry_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+)
+
+// oldEvent is an event as clients of core/v1 make them.
+func oldEvent(name, namespace string) *corev1.Event {
+	at := metav1.NewTime(time.Now().Add(-time.Minute).Truncate(time.Second))
+	return &corev1.Event{
+		ObjectMeta:     named(name),
+		InvolvedObject: corev1.ObjectReference{Kind: "Thing", Namespace: namespace, Name: "t", UID: "u", APIVersion: "example.com/v1", FieldPath: "spec.a"},
+		Reason:         "Happened",
+		Message:        "it happened",
+		Source:         corev1.EventSource{Component: "tester", Host: "here"},
+		FirstTimestamp: at,
+		LastTimestamp:  at,
+		Count:          3,
+		Type:           corev1.EventTypeNormal,
+	}
+}
+
+// newEvent is an event as clients of events.k8s.io/v1 make them.
+func newEvent(name, namespace string) *eventsv1.Event {
+	return &eventsv1.Event{
+		ObjectMeta:          named(name),
+		EventTime:           metav1.NewMicroTime(time.Now().Add(-time.Minute).Truncate(time.Microsecond)),
+		ReportingController: "example.com/tester",
+		ReportingInstance:   "tester-1",
+		Action:              "Testing",
+		Reason:              "Happened",
+		Regarding:           corev1.ObjectReference{Kind: "Thing", Namespace: namespace, Name: "t"},
+		Related:             &corev1.ObjectReference{Kind: "Other", Name: "o"},
+		Note:                "it happened",
+		Type:                corev1.EventTypeWarning,
+	}
+}
+
+// An event is one object in two shapes.
+func TestEventsInBothShapes(t *testing.T) {
+	forEachEncoding(t, newServer(t), func(t *testing.T, client kubernetes.Interface, namespace string) {
+		ctx := t.Context()
+		coreEvents, newEvents := client.CoreV1().Events(namespace), client.EventsV1().Events(namespace)
+
+		old, err := coreEvents.Create(ctx, oldEvent("old", namespace), metav1.CreateOptions{})
+		require.NoError(t, err)
+		seen, err := newEvents.Get(ctx, "old", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, old.UID, seen.UID)
+		require.Equal(t, old.ResourceVersion, seen.ResourceVersion)
+		require.Equal(t, old.InvolvedObject, seen.Regarding)
+		require.Equal(t, old.Message, seen.Note)
+		require.Equal(t, old.Source, seen.DeprecatedSource)
+		require.True(t, old.FirstTimestamp.Equal(&seen.DeprecatedFirstTimestamp))
+		require.True(t, old.LastTimestamp.Equal(&seen.DeprecatedLastTimestamp))
+		require.Equal(t, old.Count, seen.DeprecatedCount)
+
+		made, err := newEvents.Create(ctx, newEvent("new", namespace), metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.Equal(t, "events.k8s.io/v1", made.ManagedFields[0].APIVersion)
+		require.Contains(t, string(made.ManagedFields[0].FieldsV1.GetRawBytes()), "f:regarding")
+		asOld, err := coreEvents.Get(ctx, "new", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, made.Regarding, asOld.InvolvedObject)
+		require.Equal(t, made.Related, asOld.Related)
+		require.Equal(t, made.ReportingController, asOld.ReportingController)
+		require.Equal(t, made.ReportingInstance, asOld.ReportingInstance)
+		require.Equal(t, made.Action, asOld.Action)
+		require.True(t, made.EventTime.Equal(&asOld.EventTime))
+
+		// A series, added through the one, is seen through the other.
+		made.Series = &eventsv1.EventSeries{Count: 2, LastObservedTime: made.EventTime}
+		made, err = newEvents.Update(ctx, made, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		asOld, err = coreEvents.Get(ctx, "new", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, made.Series.Count, asOld.Series.Count)
+
+		list, err := newEvents.List(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Len(t, list.Items, 2)
+		require.NoError(t, newEvents.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+		left, err := coreEvents.List(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Empty(t, left.Items)
+	})
+}
+
+func TestEventsWatchedInBothShapes(t *testing.T) {
+	forEachEncoding(t, newServer(t), func(t *testing.T, client kubernetes.Interface, namespace string) {
+		ctx := t.Context()
+		viaCore, err := client.CoreV1().Events(namespace).Watch(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		defer viaCore.Stop()
+		viaNew, err := client.EventsV1().Events(namespace).Watch(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		defer viaNew.Stop()
+		_, err = client.CoreV1().Events(namespace).Create(ctx, oldEvent("e", namespace), metav1.CreateOptions{})
+		require.NoError(t, err)
+		first := next(t, viaCore)
+		require.Equal(t, watch.Added, first.Type)
+		require.Equal(t, "it happened", first.Object.(*corev1.Event).Message)
+		second := next(t, viaNew)
+		require.Equal(t, watch.Added, second.Type)
+		require.Equal(t, "it happened", second.Object.(*eventsv1.Event).Note)
+	})
+}
+
+func next(t *testing.T, w watch.Interface) watch.Event {
+	t.Helper()
+	select {
+	case event, ok := <-w.ResultChan():
+		require.True(t, ok, "the watch ended")
+		return event
+	case <-time.After(30 * time.Second):
+		require.FailNow(t, "no event")
+		return watch.Event{}
+	}
+}
+
+func TestEventFieldSelectors(t *testing.T) {
+	client := newClient(t, newServer(t), "application/json")
+	ctx := t.Context()
+	_, err := client.CoreV1().Events("ns").Create(ctx, oldEvent("old", "ns"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = client.EventsV1().Events("ns").Create(ctx, newEvent("new", "ns"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	for selector, want := range map[string]string{
+		"involvedObject.kind=Thing,type=Warning": "new",
+		"involvedObject.uid=u":                   "old",
+		"involvedObject.apiVersion=":             "new",
+		"involvedObject.fieldPath=spec.a":        "old",
+		"involvedObject.name=t":                  "new old",
+		"involvedObject.namespace=ns":            "new old",
+		"involvedObject.resourceVersion=":        "new old",
+		"source=tester":                          "old",
+		"source=example.com/tester":              "new",
+		"reportingComponent=example.com/tester":  "new",
+		"reason=Other":                           "",
+		"metadata.name=old":                      "old",
+	} {
+		list, err := client.CoreV1().Events("ns").List(ctx, metav1.ListOptions{FieldSelector: selector})
+		require.NoError(t, err, selector)
+		var got []string
+		for _, item := range list.Items {
+			got = append(got, item.Name)
+		}
+		require.Equal(t, want, strings.Join(got, " "), selector)
+	}
+	for selector, want := range map[string]string{
+		"regarding.kind=Thing,type=Warning":      "new",
+		"regarding.uid=u":                        "old",
+		"reportingController=example.com/tester": "new",
+		"reason=Happened":                        "new old",
+	} {
+		list, err := client.EventsV1().Events("ns").List(ctx, metav1.ListOptions{FieldSelector: selector})
+		require.NoError(t, err, selector)
+		var got []string
+		for _, item := range list.Items {
+			got = append(got, item.Name)
+		}
+		require.Equal(t, want, strings.Join(got, " "), selector)
+	}
+	_, err = client.EventsV1().Events("ns").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Thing"})
+	requireRefusal(t, err, refusal{metav1.StatusReasonBadRequest, "field label not supported: involvedObject.kind"})
+	_, err = client.CoreV1().Events("ns").List(ctx, metav1.ListOptions{FieldSelector: "regarding.kind=Thing"})
+	requireRefusal(t, err, refusal{metav1.StatusReasonBadRequest, "field label not supported: regarding.kind"})
+}
+
+func TestEventLegacyValidation(t *testing.T) {
+	client := newClient(t, newServer(t), "application/json")
+	for name, test := range map[string]struct {
+		change func(*corev1.Event)
+		want   []string
+	}{
+		"valid":           {func(*corev1.Event) {}, nil},
+		"any type":        {func(e *corev1.Event) { e.Type = "Odd" }, nil},
+		"other namespace": {func(e *corev1.Event) { e.InvolvedObject.Namespace = "other" }, []string{"involvedObject.namespace: FieldValueInvalid"}},
+		"no namespace":    {func(e *corev1.Event) { e.InvolvedObject.Namespace = "" }, []string{"involvedObject.namespace: FieldValueInvalid"}},
+		"new without its fields": {func(e *corev1.Event) { e.EventTime = metav1.NowMicro() }, []string{
+			"reportingController: FieldValueRequired", "reportingController: FieldValueInvalid", "reportingController: FieldValueInvalid",
+			"reportingInstance: FieldValueRequired", "action: FieldValueRequired",
+		}},
+		"too long": {func(e *corev1.Event) {
+			long := strings.Repeat("x", 1025)
+			e.EventTime, e.ReportingController = metav1.NowMicro(), "example.com/c"
+			e.ReportingInstance, e.Action, e.Reason, e.Message = long, long, long, long
+		}, []string{
+			"reportingInstance: FieldValueInvalid", "action: FieldValueInvalid", "reason: FieldValueInvalid", "message: FieldValueInvalid",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			event := oldEvent("e", "ns")
+			test.change(event)
+			_, err := client.CoreV1().Events("ns").Create(t.Context(), event, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			if test.want == nil {
+				require.NoError(t, err)
+				return
+			}
+			requireCauses(t, err, test.want...)
+		})
+	}
+	// An event about a cluster-scoped object lives in default.
+	event := oldEvent("e", "")
+	_, err := client.CoreV1().Events("default").Create(t.Context(), event, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = client.CoreV1().Events("ns").Create(t.Context(), event, metav1.CreateOptions{})
+	requireRefusal(t, err, refusal{metav1.StatusReasonInvalid, `Event "e" is invalid: involvedObject.namespace: Invalid value: "": does not match event.namespace`})
+}
+
+func TestEventStrictValidation(t *testing.T) {
+	client := newClient(t, newServer(t), "application/json")
+	now := metav1.Now()
+	for name, test := range map[string]struct {
+		change func(*eventsv1.Event)
+		want   []string
+	}{
+		"valid":     {func(*eventsv1.Event) {}, nil},
+		"anywhere":  {func(e *eventsv1.Event) { e.Regarding.Namespace = "other" }, nil},
+		"name":      {func(e *eventsv1.Event) { e.Name = "A" }, []string{"metadata.name: FieldValueInvalid"}},
+		"no time":   {func(e *eventsv1.Event) { e.EventTime = metav1.MicroTime{} }, []string{"eventTime: FieldValueRequired"}},
+		"type":      {func(e *eventsv1.Event) { e.Type = "Odd" }, []string{"type: FieldValueInvalid"}},
+		"series":    {func(e *eventsv1.Event) { e.Series = &eventsv1.EventSeries{Count: 1} }, []string{"series.count: FieldValueInvalid", "series.lastObservedTime: FieldValueRequired"}},
+		"no reason": {func(e *eventsv1.Event) { e.Reason = "" }, []string{"reason: FieldValueRequired"}},
+		"deprecated": {func(e *eventsv1.Event) {
+			e.DeprecatedCount, e.DeprecatedFirstTimestamp, e.DeprecatedLastTimestamp = 1, now, now
+			e.DeprecatedSource.Host = "here"
+		}, []string{"count: FieldValueInvalid", "firstTimestamp: FieldValueInvalid", "lastTimestamp: FieldValueInvalid", "source: FieldValueInvalid"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			event := newEvent("e", "ns")
+			test.change(event)
+			_, err := client.EventsV1().Events("ns").Create(t.Context(), event, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			if test.want == nil {
+				require.NoError(t, err)
+				return
+			}
+			requireCauses(t, err, test.want...)
+		})
+	}
+	created, err := client.EventsV1().Events("ns").Create(t.Context(), newEvent("e", "ns"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	for field, patch := range map[string]string{
+		"involvedObject": `{"regarding":{"name":"x"}}`, "reason": `{"reason":"x"}`, "message": `{"note":"x"}`,
+		"source": `{"deprecatedSource":{"host":"x"}}`, "count": `{"deprecatedCount":7}`, "type": `{"type":"Normal"}`,
+		"firstTimestamp": `{"deprecatedFirstTimestamp":"2026-01-01T00:00:00Z"}`, "lastTimestamp": `{"deprecatedLastTimestamp":"2026-01-01T00:00:00Z"}`,
+		"eventTime": `{"eventTime":"2026-01-01T00:00:00.000000Z"}`, "action": `{"action":"x"}`, "related": `{"related":null}`,
+		"reportingController": `{"reportingController":"x.y/z"}`, "reportingInstance": `{"reportingInstance":"x"}`,
+	} {
+		_, err := client.EventsV1().Events("ns").Patch(t.Context(), created.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		requireCauses(t, err, field+": FieldValueInvalid")
+	}
+	// Through core/v1 the same may change.
+	_, err = client.CoreV1().Events("ns").Patch(t.Context(), created.Name, types.MergePatchType, []byte(`{"message":"x"}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
+// Events may be made by PUT and by PATCH, and have no dependents.
+func TestEventUpsertAndDelete(t *testing.T) {
+	client := newClient(t, newServer(t), "application/json")
+	put, err := client.CoreV1().Events("ns").Update(t.Context(), oldEvent("e", "ns"), metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.NotEmpty(t, put.UID)
+	policy := metav1.DeletePropagationForeground
+	require.NoError(t, client.CoreV1().Events("ns").Delete(t.Context(), "e", metav1.DeleteOptions{PropagationPolicy: &policy}))
+	_, err = client.CoreV1().Events("ns").Get(t.Context(), "e", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+}
+
+// Events go away after an hour.
+func TestEventLeaseInEtcd(t *testing.T) {
+	config, etcd := newServerWithEtcd(t)
+	client := newClient(t, config, "application/json")
+	_, err := client.CoreV1().Events("ns").Create(t.Context(), oldEvent("e", "ns"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	ttl := func(ctx context.Context) int64 {
+		leases, err := etcd.Leases(ctx)
+		require.NoError(t, err)
+		require.Len(t, leases.Leases, 1)
+		answer, err := etcd.TimeToLive(ctx, leases.Leases[0].ID)
+		require.NoError(t, err)
+		return answer.GrantedTTL
+	}(t.Context())
+	// etcd3 reuses leases, and lets them live a little longer for that.
+	require.InDelta(t, time.Hour.Seconds(), ttl, 0.06*time.Hour.Seconds())
+}

@@ -1,0 +1,247 @@
+package registry_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+)
+
+func TestNamespaceCreate(t *testing.T) {
+	forEachEncoding(t, newServer(t), func(t *testing.T, client kubernetes.Interface, prefix string) {
+		namespaces := client.CoreV1().Namespaces()
+
+		// A client's status is ignored, and the system's finalizer is added.
+		created, err := namespaces.Create(t.Context(), &corev1.Namespace{
+			ObjectMeta: named(prefix),
+			Spec:       corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"example.com/mine"}},
+			Status:     corev1.NamespaceStatus{Phase: corev1.NamespaceTerminating},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.Equal(t, corev1.NamespaceActive, created.Status.Phase)
+		require.Equal(t, []corev1.FinalizerName{"example.com/mine", corev1.FinalizerKubernetes}, created.Spec.Finalizers)
+		require.Equal(t, map[string]string{corev1.LabelMetadataName: prefix}, created.Labels)
+		require.NotEmpty(t, created.UID)
+		require.NotEmpty(t, created.ResourceVersion)
+		require.False(t, created.CreationTimestamp.IsZero())
+
+		// The label follows a generated name.
+		generated, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.Equal(t, generated.Name, generated.Labels[corev1.LabelMetadataName])
+
+		// And it cannot be changed away.
+		generated.Labels = map[string]string{"a": "b"}
+		generated.Spec.Finalizers = nil
+		updated, err := namespaces.Update(t.Context(), generated, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{"a": "b", corev1.LabelMetadataName: generated.Name}, updated.Labels)
+		require.Equal(t, []corev1.FinalizerName{corev1.FinalizerKubernetes}, updated.Spec.Finalizers)
+
+		_, err = namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: named(prefix)}, metav1.CreateOptions{})
+		requireRefusal(t, err, refusal{metav1.StatusReasonAlreadyExists, `namespaces "` + prefix + `" already exists`})
+	})
+}
+
+func TestNamespaceInvalid(t *testing.T) {
+	client := newClient(t, newServer(t), "application/json")
+	const label = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+	for name, test := range map[string]struct {
+		namespace corev1.Namespace
+		want      string
+	}{
+		"name with a dot": {
+			corev1.Namespace{ObjectMeta: named("a.b")},
+			`Namespace "a.b" is invalid: metadata.name: Invalid value: "a.b": must not contain dots`,
+		},
+		"no name": {
+			corev1.Namespace{},
+			`Namespace "" is invalid: metadata.name: Required value: name or generateName is required`,
+		},
+		"finalizer of the spec": {
+			corev1.Namespace{ObjectMeta: named("x"), Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"mine"}}},
+			`Namespace "x" is invalid: spec.finalizers: Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified`,
+		},
+		"finalizer of the metadata": {
+			corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x", Finalizers: []string{"mine"}}},
+			`Namespace "x" is invalid: metadata.finalizers[0]: Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified`,
+		},
+		"name with a capital": {
+			corev1.Namespace{ObjectMeta: named("A")},
+			`Namespace "A" is invalid: metadata.name: Invalid value: "A": ` + label,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := client.CoreV1().Namespaces().Create(t.Context(), &test.namespace, metav1.CreateOptions{})
+			requireRefusal(t, err, refusal{metav1.StatusReasonInvalid, test.want})
+		})
+	}
+}
+
+func TestNamespaceDelete(t *testing.T) {
+	forEachEncoding(t, newServer(t), func(t *testing.T, client kubernetes.Interface, name string) {
+		namespaces := client.CoreV1().Namespaces()
+		ctx := t.Context()
+		created, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: named(name)}, metav1.CreateOptions{})
+		require.NoError(t, err)
+
+		other := types.UID("other")
+		err = namespaces.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &other}})
+		requireRefusal(t, err, refusal{
+			metav1.StatusReasonConflict,
+			`Operation cannot be fulfilled on namespaces "` + name + `": Precondition failed: UID in precondition: other, UID in object meta: ` + string(created.UID),
+		})
+		version := "1"
+		err = namespaces.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
+		requireRefusal(t, err, refusal{
+			metav1.StatusReasonConflict,
+			`Operation cannot be fulfilled on namespaces "` + name + `": Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: ` + created.ResourceVersion,
+		})
+
+		// A dry run changes nothing.
+		require.NoError(t, namespaces.Delete(ctx, name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}))
+		got, err := namespaces.Get(ctx, name, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Nil(t, got.DeletionTimestamp)
+
+		// The answer of a delete is the terminating namespace.
+		body, err := client.CoreV1().RESTClient().Delete().Resource("namespaces").Name(name).SetHeader("Accept", "application/json").DoRaw(ctx)
+		require.NoError(t, err)
+		var answer corev1.Namespace
+		require.NoError(t, json.Unmarshal(body, &answer))
+		require.Equal(t, "Namespace", answer.Kind)
+		require.Equal(t, corev1.NamespaceTerminating, answer.Status.Phase)
+		require.NotNil(t, answer.DeletionTimestamp)
+		require.Equal(t, []corev1.FinalizerName{corev1.FinalizerKubernetes}, answer.Spec.Finalizers)
+
+		// Deleting again changes nothing.
+		require.NoError(t, namespaces.Delete(ctx, name, metav1.DeleteOptions{}))
+		terminating, err := namespaces.Get(ctx, name, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, answer.ResourceVersion, terminating.ResourceVersion)
+
+		// The status may now hold conditions, but not become active.
+		terminating.Status.Conditions = []corev1.NamespaceCondition{{Type: corev1.NamespaceDeletionContentFailure, Status: corev1.ConditionFalse}}
+		terminating, err = namespaces.UpdateStatus(ctx, terminating, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.Len(t, terminating.Status.Conditions, 1)
+		active := terminating.DeepCopy()
+		active.Status.Phase = corev1.NamespaceActive
+		_, err = namespaces.UpdateStatus(ctx, active, metav1.UpdateOptions{})
+		requireRefusal(t, err, refusal{
+			metav1.StatusReasonInvalid,
+			`Namespace "` + name + `" is invalid: status.Phase: Invalid value: "Active": may only be 'Terminating' if ` + "`deletionTimestamp` is not empty",
+		})
+
+		// The last finalizer of the spec takes the namespace with it.
+		finalized := terminating.DeepCopy()
+		finalized.Spec.Finalizers = nil
+		finalized.Status = corev1.NamespaceStatus{}
+		finalized, err = namespaces.Finalize(ctx, finalized, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.Equal(t, corev1.NamespaceTerminating, finalized.Status.Phase)
+		_, err = namespaces.Get(ctx, name, metav1.GetOptions{})
+		requireRefusal(t, err, refusal{metav1.StatusReasonNotFound, `namespaces "` + name + `" not found`})
+	})
+}
+
+// A namespace goes when both kinds of finalizers are gone, in either order.
+func TestNamespaceFinalizersOfMetadata(t *testing.T) {
+	client := newClient(t, newServer(t), "application/json")
+	namespaces := client.CoreV1().Namespaces()
+	ctx := t.Context()
+	finalize := func(name string) error {
+		namespace, err := namespaces.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		namespace.Spec.Finalizers = nil
+		_, err = namespaces.Finalize(ctx, namespace, metav1.UpdateOptions{})
+		return err
+	}
+	release := func(name string) error {
+		_, err := namespaces.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		return err
+	}
+	for name, steps := range map[string][]func(string) error{
+		"spec-first":     {finalize, release},
+		"metadata-first": {release, finalize},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"example.com/hold"}}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			require.NoError(t, namespaces.Delete(ctx, name, metav1.DeleteOptions{}))
+			require.NoError(t, steps[0](name))
+			_, err = namespaces.Get(ctx, name, metav1.GetOptions{})
+			require.NoError(t, err)
+			require.NoError(t, steps[1](name))
+			_, err = namespaces.Get(ctx, name, metav1.GetOptions{})
+			require.True(t, apierrors.IsNotFound(err), "%v", err)
+		})
+	}
+	t.Run("an active namespace stays without finalizers", func(t *testing.T) {
+		_, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: named("empty")}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.NoError(t, finalize("empty"))
+		_, err = namespaces.Get(ctx, "empty", metav1.GetOptions{})
+		require.NoError(t, err)
+		// There is nothing to wait for: the first delete marks, the second removes.
+		require.NoError(t, namespaces.Delete(ctx, "empty", metav1.DeleteOptions{}))
+		require.NoError(t, namespaces.Delete(ctx, "empty", metav1.DeleteOptions{}))
+		_, err = namespaces.Get(ctx, "empty", metav1.GetOptions{})
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+	})
+	t.Run("no deletecollection", func(t *testing.T) {
+		err := client.CoreV1().RESTClient().Delete().Resource("namespaces").Do(ctx).Error()
+		require.True(t, apierrors.IsMethodNotSupported(err), "%v", err)
+	})
+	t.Run("propagation", func(t *testing.T) {
+		_, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: named("orphans")}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		policy := metav1.DeletePropagationForeground
+		require.NoError(t, namespaces.Delete(ctx, "orphans", metav1.DeleteOptions{PropagationPolicy: &policy}))
+		got, err := namespaces.Get(ctx, "orphans", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, []string{metav1.FinalizerDeleteDependents}, got.Finalizers)
+	})
+}
+
+func TestNamespaceSelectors(t *testing.T) {
+	client := newClient(t, newServer(t), "application/json")
+	ctx := t.Context()
+	for _, name := range []string{"one", "two"} {
+		_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: named(name)}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	require.NoError(t, client.CoreV1().Namespaces().Delete(ctx, "two", metav1.DeleteOptions{}))
+	for selector, want := range map[string][]string{
+		"status.phase=Active":      {"one"},
+		"status.phase=Terminating": {"two"},
+		"metadata.name=one":        {"one"},
+		"name=two":                 {"two"},
+		"metadata.name!=one":       {"two"},
+	} {
+		eventually(t, selector, func(ctx context.Context) bool {
+			list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{FieldSelector: selector})
+			if err != nil {
+				return false
+			}
+			var got []string
+			for _, item := range list.Items {
+				got = append(got, item.Name)
+			}
+			return equalStrings(want, got)
+		})
+	}
+	_, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=x"})
+	requireRefusal(t, err, refusal{metav1.StatusReasonBadRequest, "field label not supported: spec.nodeName"})
+	list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelMetadataName + "=one"})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 1)
+}
