@@ -29,8 +29,8 @@ var helpSections = []struct {
 	{"Ports", []string{"front-proxy-port", "shard-port", "cache-server-port"}},
 	{"Identity", []string{"name", "external-url", "base-url"}},
 	{"Other components", []string{"root-kubeconfig", "cache-kubeconfig", "shard-c*", "proxy-client*"}},
-	{"Serving", []string{"bind-address", "secure-port", "tls-*", "max-*"}},
-	{"Authentication", []string{"client-ca-file", "requestheader-*", "dev-tokens"}},
+	{"Serving", []string{"bind-address", "secure-port", "tls-*", "max-*", "index-patience"}},
+	{"Authentication", []string{"client-ca-file", "requestheader-*", "authentication-*", "dev-tokens"}},
 	{"Storage", []string{"data-dir", "etcd-*", "unsafe-no-fsync"}},
 	{"Logging", []string{"v", "vmodule", "verbose", "log-*", "logging-*"}},
 }

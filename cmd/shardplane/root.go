@@ -33,6 +33,8 @@ them, and a cache server shows every shard what all need to know.`,
 	)
 	root.AddCommand(
 		newDevCommand(),
+		newShardCommand(),
+		newFrontProxyCommand(),
 		newCacheServerCommand(),
 		newVersionCommand(),
 	)

@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/dev/footprint"
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 )
 
@@ -48,9 +51,29 @@ func serve(cmd *cobra.Command, s server) *cobra.Command {
 		}
 		ctx, force, done := untilSignal(cmd.Context())
 		defer done()
-		return failed(runUntilForced(ctx, force, supervise.Lifeline(), s.run))
+		lifeline := supervise.Lifeline()
+		if lifeline != nil {
+			defer keepSmall(ctx)()
+		}
+		return failed(runUntilForced(ctx, force, lifeline, s.run))
 	}
 	return cmd
+}
+
+// keepSmall gives back the memory that only the start needs, as becomes one of
+// many processes on a developer's machine. The function that it returns ends it.
+func keepSmall(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := footprint.ReleaseAfterStart(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot release memory")
+		}
+	})
+	return func() {
+		cancel()
+		done.Wait()
+	}
 }
 
 // runUntilForced runs a server until ctx ends or its supervisor dies. It does

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/shardplane/shardplane/pkg/dev/footprint"
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 )
@@ -138,6 +139,9 @@ func (r *run) allReady() error {
 		return err
 	}
 	r.term.ready(r.options, time.Since(r.started))
+	if err := footprint.Release(); err != nil {
+		r.term.note(err.Error())
+	}
 	return nil
 }
 

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardplane/shardplane/pkg/frontproxy"
+)
+
+func newFrontProxyCommand() *cobra.Command {
+	options := frontproxy.NewOptions()
+	var completed frontproxy.CompletedOptions
+	return serve(&cobra.Command{
+		Use:   "front-proxy",
+		Short: "Run a front-proxy: it is one address for the logical clusters of all shards",
+		Long: `Runs a front-proxy, which authenticates users, finds the shard of the logical
+cluster that a request is for, by name or by path, and forwards the request there
+with the user in its headers.
+
+It finds the shards through the root shard and follows their logical clusters.`,
+		Example: `  # With the certificates that shardplane dev makes in .kcp
+  shardplane front-proxy --secure-port 6443 \
+    --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
+    --client-ca-file .kcp/client-ca.crt --root-kubeconfig .kcp/front-proxy.kubeconfig \
+    --shard-client-cert-file .kcp/front-proxy-client.crt --shard-client-key-file .kcp/front-proxy-client.key \
+    --proxy-client-cert-file .kcp/front-proxy-requestheader.crt --proxy-client-key-file .kcp/front-proxy-requestheader.key \
+    --shard-ca-file .kcp/serving-ca.crt`,
+	}, server{
+		addFlags: options.AddFlags,
+		validate: func() error {
+			completed = options.Complete()
+			return completed.Validate()
+		},
+		run: func(ctx context.Context) error {
+			s, err := frontproxy.New(ctx, completed)
+			if err != nil {
+				return err
+			}
+			return s.Run(ctx)
+		},
+	})
+}

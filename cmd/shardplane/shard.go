@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardplane/shardplane/pkg/shard"
+)
+
+func newShardCommand() *cobra.Command {
+	options := shard.NewOptions()
+	var completed shard.CompletedOptions
+	return serve(&cobra.Command{
+		Use:   "shard",
+		Short: "Run a shard: it keeps logical clusters and serves their APIs",
+		Long: `Runs one shard, which keeps logical clusters in its etcd and serves the API of
+each below /clusters/<name>, and of all together below /clusters/*.
+
+The shard named root holds the logical cluster root; every other shard registers
+itself there. Without --etcd-servers an etcd runs inside the process.`,
+		Example: `  # The root shard (shardplane dev makes such certificates in .kcp)
+  shardplane shard --data-dir root-data --secure-port 6444 \
+    --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
+    --client-ca-file .kcp/client-ca.crt --requestheader-client-ca-file .kcp/requestheader-ca.crt \
+    --shard-client-cert-file .kcp/shard-client.crt --shard-client-key-file .kcp/shard-client.key \
+    --shard-ca-file .kcp/serving-ca.crt --external-url https://127.0.0.1:6443
+
+  # Another shard: the same with a name, a port, data and the way to root
+  shardplane shard --name shard-1 --data-dir shard-1-data --secure-port 6445 \
+    --root-kubeconfig .kcp/root-shard.kubeconfig ...`,
+	}, server{
+		addFlags: options.AddFlags,
+		validate: func() error {
+			completed = options.Complete()
+			return completed.Validate()
+		},
+		run: func(ctx context.Context) error {
+			s, err := shard.New(ctx, completed)
+			if err != nil {
+				return err
+			}
+			return s.Run(ctx)
+		},
+	})
+}
