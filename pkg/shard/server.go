@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -116,7 +117,7 @@ func (s *Server) openStorage(ctx context.Context) error {
 func (s *Server) assembleAPI() error {
 	c, err := serving.NewConfig(s.options.Serving, serving.API{
 		Title:       "Shardplane",
-		Scheme:      registry.Scheme,
+		Scheme:      registry.WireScheme(apiextensionsserver.Scheme),
 		Codecs:      registry.Codecs,
 		Definitions: openapi.GetOpenAPIDefinitions,
 	}, nil)
