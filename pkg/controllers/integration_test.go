@@ -1,0 +1,274 @@
+package controllers_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// eventually is how long tests wait for what takes milliseconds when idle.
+const eventually = 60 * time.Second
+
+// env is a running cluster, seen by a shard administrator.
+type env struct {
+	*harness.Cluster
+	shards []*client.Factory
+}
+
+func start(t *testing.T, shards int) *env {
+	t.Helper()
+	e := &env{Cluster: harness.Start(t, harness.Options{Shards: shards, Without: []string{"front-proxy"}})}
+	for n := range shards {
+		factory, err := client.NewFactory(e.Shard(n))
+		require.NoError(t, err)
+		t.Cleanup(factory.CloseIdleConnections)
+		e.shards = append(e.shards, factory)
+	}
+	return e
+}
+
+// at is the access to a logical cluster on a shard.
+func (e *env) at(shard int, cluster string) client.Scope {
+	return e.shards[shard].Cluster(logicalcluster.NewPath(cluster))
+}
+
+// shardOf returns the number of the shard that a workspace was scheduled to.
+func shardOf(t *testing.T, ws *tenancyv1alpha1.Workspace) int {
+	t.Helper()
+	switch name := ws.Annotations[corev1alpha1.LogicalClusterShardAnnotationKey]; name {
+	case "root":
+		return 0
+	case "shard-1":
+		return 1
+	default:
+		t.Fatalf("workspace %s is on unknown shard %q", ws.Name, name)
+		return 0
+	}
+}
+
+// await polls until check returns nil.
+func await(t *testing.T, what string, check func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), eventually)
+	defer cancel()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			require.FailNow(t, "waited in vain for "+what, err.Error())
+		case <-ticker.C:
+		}
+	}
+}
+
+type notYet string
+
+func (n notYet) Error() string { return string(n) }
+
+// awaitReady waits until a workspace is Ready and completely labelled.
+func awaitReady(t *testing.T, scope client.Scope, name string) *tenancyv1alpha1.Workspace {
+	t.Helper()
+	var ws *tenancyv1alpha1.Workspace
+	await(t, "workspace "+name+" to be Ready", func(ctx context.Context) error {
+		var err error
+		ws, err = client.Workspaces.In(scope).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if ws.Status.Phase != corev1alpha1.LogicalClusterPhaseReady || ws.Labels[tenancyv1alpha1.WorkspacePhaseLabel] != "Ready" {
+			return notYet("phase " + string(ws.Status.Phase) + ", conditions " + conditionsOf(ws))
+		}
+		return nil
+	})
+	return ws
+}
+
+func conditionsOf(ws *tenancyv1alpha1.Workspace) string {
+	text := ""
+	for _, c := range ws.Status.Conditions {
+		text += string(c.Type) + "=" + string(c.Status) + " " + c.Reason + " " + c.Message + "; "
+	}
+	return text
+}
+
+func create(t *testing.T, scope client.Scope, ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
+	t.Helper()
+	var created *tenancyv1alpha1.Workspace
+	await(t, "creating workspace "+ws.Name, func(ctx context.Context) error {
+		var err error
+		created, err = client.Workspaces.In(scope).Create(ctx, ws, metav1.CreateOptions{})
+		return err
+	})
+	return created
+}
+
+func named(name string) *tenancyv1alpha1.Workspace {
+	return &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+func on(shard string, ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
+	ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": shard}}}
+	return ws
+}
+
+func typed(name string, ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
+	ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: tenancyv1alpha1.WorkspaceTypeName(name), Path: "root"}
+	return ws
+}
+
+func gone(t *testing.T, scope client.Scope, name string) {
+	t.Helper()
+	await(t, "workspace "+name+" to be gone", func(ctx context.Context) error {
+		ws, err := client.Workspaces.In(scope).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return notYet("phase " + string(ws.Status.Phase) + ", conditions " + conditionsOf(ws))
+	})
+}
+
+func TestRootBootstrapsAndShardsRegister(t *testing.T) {
+	e := start(t, 2)
+	root := e.at(0, "root")
+	for _, cluster := range []client.Scope{root, e.at(0, "system:admin"), e.at(1, "system:admin")} {
+		await(t, cluster.String()+" to be Ready", func(ctx context.Context) error {
+			lc, err := client.LogicalClusters.In(cluster).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if lc.Labels[tenancyv1alpha1.WorkspacePhaseLabel] != "Ready" {
+				return notYet(lc.Status.Phase)
+			}
+			_, err = client.Namespaces.In(cluster).Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
+			return err
+		})
+	}
+	var versions map[string]string
+	snapshot := func(ctx context.Context) error {
+		versions = map[string]string{}
+		list, err := client.WorkspaceTypes.In(root).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			versions[list.Items[i].Name] = list.Items[i].ResourceVersion
+		}
+		shards, err := client.Shards.In(root).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range shards.Items {
+			require.Equal(t, shards.Items[i].Name, shards.Items[i].Labels["name"])
+			versions["shard/"+shards.Items[i].Name] = shards.Items[i].ResourceVersion
+		}
+		lc, err := client.LogicalClusters.In(root).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		require.Equal(t, "root", lc.Annotations[core.LogicalClusterPathAnnotationKey])
+		versions["cluster"] = lc.ResourceVersion
+		if len(versions) != 5+2+1 {
+			return notYet("not all there")
+		}
+		return nil
+	}
+	await(t, "types and shards", snapshot)
+	before := versions
+
+	for _, component := range []string{"root", "shard-1"} {
+		e.Component(component).Restart()
+	}
+	ws := awaitReady(t, root, create(t, root, named("after-restart")).Name)
+	require.Equal(t, "organization", string(ws.Spec.Type.Name))
+	await(t, "the same again", snapshot)
+	require.Equal(t, before, versions, "a restart changes nothing")
+
+	// Edits of what belongs to the shard are mended, others stay.
+	_, err := client.Shards.In(root).Patch(t.Context(), "shard-1", types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"name":"wrong","region":"eu"}},"spec":{"baseURL":"https://wrong:1"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	await(t, "the shard to be mended", func(ctx context.Context) error {
+		shard, err := client.Shards.In(root).Get(ctx, "shard-1", metav1.GetOptions{})
+		if err == nil && (shard.Labels["name"] != "shard-1" || shard.Labels["region"] != "eu" || shard.Spec.BaseURL != e.shards[1].Host()) {
+			err = notYet(shard.Spec.BaseURL)
+		}
+		return err
+	})
+	require.NoError(t, client.Shards.In(root).Delete(t.Context(), "shard-1", metav1.DeleteOptions{}))
+	await(t, "the shard to register again", func(ctx context.Context) error {
+		_, err := client.Shards.In(root).Get(ctx, "shard-1", metav1.GetOptions{})
+		return err
+	})
+}
+
+func TestWorkspacesThreeLevelsDeepOnBothShards(t *testing.T) {
+	e := start(t, 2)
+	parent, parentShard, path := e.at(0, "root"), 0, "root"
+	for _, level := range []struct{ name, shard, typ string }{
+		{"org", "shard-1", "organization"}, {"unit", "root", "universal"}, {"leaf", "shard-1", "universal"},
+	} {
+		create(t, parent, on(level.shard, named(level.name)))
+		ws := awaitReady(t, parent, level.name)
+		path += ":" + level.name
+		require.Equal(t, level.typ, string(ws.Spec.Type.Name))
+		require.Equal(t, ws.Spec.Cluster, ws.Annotations["internal.tenancy.kcp.io/cluster"])
+		require.Regexp(t, `^[a-z0-9]{16}$`, ws.Spec.Cluster)
+		require.Regexp(t, `^https://.*/clusters/`+path+`$`, ws.Spec.URL)
+		require.Contains(t, ws.Finalizers, "core.kcp.io/logicalcluster")
+		require.True(t, conditions.IsTrue(ws, tenancyv1alpha1.WorkspaceScheduled))
+		require.True(t, conditions.IsTrue(ws, tenancyv1alpha1.WorkspaceInitialized))
+
+		parentShard = shardOf(t, ws)
+		require.Equal(t, level.shard, ws.Annotations["core.kcp.io/shard"])
+		parent = e.at(parentShard, ws.Spec.Cluster)
+		lc, err := client.LogicalClusters.In(parent).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, path, lc.Annotations["kcp.io/path"])
+		require.Equal(t, "root:"+level.typ, lc.Annotations["internal.tenancy.kcp.io/type"])
+		require.Equal(t, ws.UID, lc.Spec.Owner.UID)
+		_, err = client.Namespaces.In(parent).Get(t.Context(), metav1.NamespaceDefault, metav1.GetOptions{})
+		require.NoError(t, err)
+		_, err = client.ConfigMaps.InNamespace(parent, "default").Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "same-name"}, Data: map[string]string{"level": level.name}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+
+	root := e.at(0, "root")
+	require.NoError(t, client.Workspaces.In(root).Delete(t.Context(), "org", metav1.DeleteOptions{}))
+	gone(t, root, "org")
+	for n, factory := range e.shards {
+		maps, err := client.ConfigMaps.In(factory.Wildcard()).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Empty(t, maps.Items, "shard %d still has content", n)
+		clusters, err := client.LogicalClusters.In(factory.Wildcard()).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		for i := range clusters.Items {
+			require.Nil(t, clusters.Items[i].Spec.Owner, "shard %d still has logical cluster %s", n, logicalcluster.From(&clusters.Items[i]))
+		}
+		namespaces, err := client.Namespaces.In(factory.Wildcard()).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Len(t, namespaces.Items, len(clusters.Items), "shard %d has namespaces of nobody", n)
+	}
+}
