@@ -18,6 +18,7 @@ import (
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	"k8s.io/utils/ptr"
 )
 
 // Upstream's conformance suites (k8s.io/apiserver/pkg/storage/testing), each
@@ -35,6 +36,9 @@ import (
 //     clients; a watch cache does not, so it runs without one.
 //   - RunTestOptionalWatchBookmarksWithCorrectResourceVersion is for watch
 //     caches, since etcd3 sends no bookmarks.
+//   - RunTestGetListWithErrorAggregation and RunTestGetListWithoutErrorAggregation
+//     compare errors with keys that have no logical cluster, and exchange the
+//     transformer inside of etcd3 for one that makes errors of a private type.
 //   - RunTestStats counts the objects of all logical clusters, so that it does
 //     not run in a crowd.
 //   - The benchmarks RunBenchmark* are not conformance suites.
@@ -47,8 +51,11 @@ type suite struct {
 	clusterScoped bool
 	// created waits after each Create until the watch cache has it.
 	created bool
-	// unsafeDelete runs it with AllowUnsafeMalformedObjectDeletion.
-	unsafeDelete bool
+	// waits is set for suites that mostly wait: they run side by side. The
+	// others expect that nothing slows them down.
+	waits bool
+	// unsafeDelete sets the gate AllowUnsafeMalformedObjectDeletion.
+	unsafeDelete *bool
 }
 
 type suiteEnv struct {
@@ -71,7 +78,7 @@ func writeSuites() []suite {
 		{name: "Create", run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestCreate(ctx, t, e.store, e.checkStored)
 		}},
-		{name: "CreateWithTTL", run: plainSuite(storagetesting.RunTestCreateWithTTL)},
+		{name: "CreateWithTTL", waits: true, run: plainSuite(storagetesting.RunTestCreateWithTTL)},
 		{name: "CreateWithKeyExist", run: plainSuite(storagetesting.RunTestCreateWithKeyExist)},
 		{name: "Get", run: plainSuite(storagetesting.RunTestGet)},
 		{name: "UnconditionalDelete", run: plainSuite(storagetesting.RunTestUnconditionalDelete)},
@@ -84,32 +91,32 @@ func writeSuites() []suite {
 		{name: "ValidateDeletionWithOnlySuggestionValid", run: plainSuite(storagetesting.RunTestValidateDeletionWithOnlySuggestionValid)},
 		{name: "PreconditionalDeleteWithSuggestion", run: plainSuite(storagetesting.RunTestPreconditionalDeleteWithSuggestion)},
 		{name: "PreconditionalDeleteWithOnlySuggestionPass", run: plainSuite(storagetesting.RunTestPreconditionalDeleteWithOnlySuggestionPass)},
-		{name: "DeleteWithConflictAndMissingExpectedTransformOrDecodeError", unsafeDelete: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "DeleteWithConflictAndMissingExpectedTransformOrDecodeError", unsafeDelete: ptr.To(true), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestDeleteWithConflictAndMissingExpectedTransformOrDecodeError(ctx, t, e.store, e.codec.setFailing)
 		}},
-		{name: "DeleteExpectedTransformOrDecodeError", unsafeDelete: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "DeleteExpectedTransformOrDecodeError", unsafeDelete: ptr.To(true), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestDeleteExpectedTransformOrDecodeError(ctx, t, e.store, e.codec.setFailing)
 		}},
-		{name: "DeleteWithSuggestionAndMissingExpectedTransformOrDecodeError", unsafeDelete: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "DeleteWithSuggestionAndMissingExpectedTransformOrDecodeError", unsafeDelete: ptr.To(true), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestDeleteWithSuggestionAndMissingExpectedTransformOrDecodeError(ctx, t, e.store)
 		}},
 		{name: "GuaranteedUpdate", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestGuaranteedUpdate(ctx, t, e.suiteStore, e.checkStored)
 		}},
-		{name: "GuaranteedUpdateWithTTL", run: plainSuite(storagetesting.RunTestGuaranteedUpdateWithTTL)},
+		{name: "GuaranteedUpdateWithTTL", waits: true, run: plainSuite(storagetesting.RunTestGuaranteedUpdateWithTTL)},
 		{name: "GuaranteedUpdateChecksStoredData", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestGuaranteedUpdateChecksStoredData(ctx, t, e.suiteStore)
 		}},
 		{name: "GuaranteedUpdateWithConflict", run: plainSuite(storagetesting.RunTestGuaranteedUpdateWithConflict)},
 		{name: "GuaranteedUpdateWithSuggestionAndConflict", run: plainSuite(storagetesting.RunTestGuaranteedUpdateWithSuggestionAndConflict)},
-		{name: "TransformationFailure", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "TransformationFailure", uncachedOnly: true, unsafeDelete: ptr.To(false), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestTransformationFailure(ctx, t, e.suiteStore)
 		}},
 		{name: "KeySchema", aloneOnly: true, run: plainSuite(storagetesting.RunTestKeySchema)},
 		{name: "Stats", aloneOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestStats(ctx, t, e.store, e.codec, e.transformer, false)
 		}},
-		{name: "CompactRevision", run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "CompactRevision", waits: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestCompactRevision(ctx, t, e.store, e.increaseRV, e.compactAndWait)
 		}},
 	}
@@ -127,12 +134,6 @@ func listSuites() []suite {
 			storagetesting.RunTestGetListNonRecursive(ctx, t, e.increaseRV, e.store)
 		}},
 		{name: "GetListRecursivePrefix", run: plainSuite(storagetesting.RunTestGetListRecursivePrefix)},
-		{name: "GetListWithErrorAggregation", uncachedOnly: true, unsafeDelete: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
-			storagetesting.RunTestGetListWithErrorAggregation(ctx, t, e.suiteStore, errCorrupt)
-		}},
-		{name: "GetListWithoutErrorAggregation", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
-			storagetesting.RunTestGetListWithoutErrorAggregation(ctx, t, e.suiteStore, errCorrupt)
-		}},
 		{name: "ListContinuation", run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestListContinuation(ctx, t, e.store, nil)
 		}},
@@ -164,11 +165,11 @@ func watchSuites() []suite {
 		}},
 		{name: "DeleteTriggerWatch", run: plainSuite(storagetesting.RunTestDeleteTriggerWatch)},
 		{name: "WatchFromNonZero", run: plainSuite(storagetesting.RunTestWatchFromNonZero)},
-		{name: "DelayedWatchDelivery", run: plainSuite(storagetesting.RunTestDelayedWatchDelivery)},
+		{name: "DelayedWatchDelivery", waits: true, run: plainSuite(storagetesting.RunTestDelayedWatchDelivery)},
 		{name: "WatchError", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestWatchError(ctx, t, e.suiteStore)
 		}},
-		{name: "WatchWithUnsafeDelete", uncachedOnly: true, unsafeDelete: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "WatchWithUnsafeDelete", uncachedOnly: true, unsafeDelete: ptr.To(true), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestWatchWithUnsafeDelete(ctx, t, e.suiteStore, errCorrupt)
 		}},
 		{name: "WatchContextCancel", uncachedOnly: true, run: plainSuite(storagetesting.RunTestWatchContextCancel)},
@@ -176,14 +177,15 @@ func watchSuites() []suite {
 		{name: "WatchDeleteEventObjectHaveLatestRV", run: plainSuite(storagetesting.RunTestWatchDeleteEventObjectHaveLatestRV)},
 		{name: "WatchInitializationSignal", run: plainSuite(storagetesting.RunTestWatchInitializationSignal)},
 		{name: "ProgressNotify", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+			e.requestProgress(ctx, t)
 			storagetesting.RunOptionalTestProgressNotify(ctx, t, e.store, e.increaseRV)
 		}},
 		{name: "ClusterScopedWatch", clusterScoped: true, run: plainSuite(storagetesting.RunTestClusterScopedWatch)},
 		{name: "NamespaceScopedWatch", run: plainSuite(storagetesting.RunTestNamespaceScopedWatch)},
-		{name: "WatchDispatchBookmarkEvents", run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "WatchDispatchBookmarkEvents", waits: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, e.store, e.cached)
 		}},
-		{name: "WatchBookmarksWithCorrectResourceVersion", cachedOnly: true, run: plainSuite(storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion)},
+		{name: "WatchBookmarksWithCorrectResourceVersion", waits: true, cachedOnly: true, run: plainSuite(storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion)},
 		{name: "SendInitialEventsBackwardCompatibility", run: plainSuite(storagetesting.RunSendInitialEventsBackwardCompatibility)},
 		{name: "WatchSemantics", created: true, run: plainSuite(storagetesting.RunWatchSemantics)},
 		{name: "WatchSemanticInitialEventsExtended", created: true, run: plainSuite(storagetesting.RunWatchSemanticInitialEventsExtended)},
@@ -210,8 +212,11 @@ func TestConformance(t *testing.T) {
 						continue
 					}
 					t.Run(s.name, func(t *testing.T) {
-						if s.unsafeDelete {
-							featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
+						if s.waits {
+							t.Parallel()
+						}
+						if s.unsafeDelete != nil {
+							featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, *s.unsafeDelete)
 							etcd3.TestOnlySetFatalOnDecodeError(t, false)
 						}
 						s.run(in(t.Context(), suiteCluster), t, newSuiteEnv(t, s, cached, crowd))
@@ -305,6 +310,27 @@ func (e *suiteEnv) compact(ctx context.Context, t *testing.T, resourceVersion st
 	if e.cached {
 		require.NoError(t, e.cache.(*cacher.Cacher).Compact(resourceVersion))
 	}
+}
+
+// requestProgress requests progress notifications until the test ends.
+func (e *suiteEnv) requestProgress(ctx context.Context, t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			_ = e.RequestWatchProgress(ctx)
+			select {
+			case <-ctx.Done():
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
 }
 
 // compactAndWait compacts etcd and waits until the storage knows.
