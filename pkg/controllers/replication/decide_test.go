@@ -7,6 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 func localObject(change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
@@ -139,6 +141,25 @@ func TestDecide(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestStrip(t *testing.T) {
+	whole := localObject()
+	same, err := Resource{}.strip(whole)
+	require.NoError(t, err)
+	require.Same(t, whole, same)
+
+	marked := Resource{Filter: Marked}
+	stripped, err := marked.strip(whole)
+	require.NoError(t, err)
+	require.Equal(t, client.KeyOf(whole), client.KeyOf(stripped))
+	require.Equal(t, whole.GetUID(), stripped.GetUID())
+	require.Equal(t, whole.GetResourceVersion(), stripped.GetResourceVersion())
+	require.NotContains(t, stripped.Object, "spec")
+	todo, _ := decide(marked, stripped, nil)
+	require.Equal(t, actionNone, todo)
+	todo, _ = decide(marked, stripped, replicaOf(localObject()))
+	require.Equal(t, actionDelete, todo)
 }
 
 func TestTableLookup(t *testing.T) {

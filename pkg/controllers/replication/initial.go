@@ -27,8 +27,12 @@ func (s *session) initial(ctx context.Context) {
 	outdated := s.outdated()
 	total := len(outdated)
 	s.progress.start(s.resource.GroupResource().String(), outdated)
-	logger.Info("Comparing the shard with the cache server",
+	logger.V(2).Info("The shard was compared with the cache server",
 		"objects", s.local.Lister().Len(), "replicas", s.replicas.Lister().Len(), "toReplicate", total)
+	if total == 0 {
+		return
+	}
+	logger.Info("Replicating", "objects", total)
 
 	lastLog := time.Now()
 	for batch := range slices.Chunk(outdated, initialBatch) {
@@ -49,7 +53,7 @@ func (s *session) initial(ctx context.Context) {
 		logger.Info("Some objects could not be replicated yet, going on one by one", "replicated", total-left, "failed", left)
 		return
 	}
-	logger.Info("The replicas are up to date", "replicated", total)
+	logger.Info("The replicas are up to date", "objects", total)
 }
 
 // progress knows what of the initial synchronization is still to be done, be it

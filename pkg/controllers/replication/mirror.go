@@ -51,7 +51,10 @@ func (m *mirror) run(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithValues("controller", Name, "resource", m.resource.GroupResource().String())
 	ctx = klog.NewContext(ctx, logger)
 	local, err := client.NewDynamicInformer(m.config.Local.Wildcard(), m.resource.GroupVersionResource,
-		client.InformerOptions[*unstructured.Unstructured]{Name: Name + "-shard-" + m.resource.GroupResource().String()})
+		client.InformerOptions[*unstructured.Unstructured]{
+			Name:      Name + "-shard-" + m.resource.GroupResource().String(),
+			Transform: m.resource.strip,
+		})
 	if err != nil {
 		return err
 	}
@@ -105,8 +108,8 @@ func (m *mirror) session(ctx context.Context, local *informer) error {
 			return reconcile.Result{}, s.reconcile(ctx, key)
 		},
 		Sources: []reconcile.Source[client.Key]{
-			reconcile.FromInformer(local, s.keys),
-			reconcile.FromInformer(replicas, s.keys),
+			reconcile.FromInformer(local, keysOf),
+			reconcile.FromInformer(replicas, keysOf),
 		},
 		Workers: m.config.Workers,
 	})
@@ -139,8 +142,8 @@ func (s *session) waitForSync(ctx context.Context) bool {
 	return true
 }
 
-// keys returns the key under which both sides of an object are reconciled.
-func (s *session) keys(obj *unstructured.Unstructured) []client.Key {
+// keysOf returns the key under which both sides of an object are reconciled.
+func keysOf(obj *unstructured.Unstructured) []client.Key {
 	return []client.Key{client.KeyOf(obj)}
 }
 

@@ -3,10 +3,12 @@ package replication
 import (
 	"slices"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -23,12 +25,31 @@ type Resource struct {
 // selects reports whether an object is to have a replica. An object that is
 // being deleted has none: a replica cannot carry a deletion timestamp, so it
 // would look alive to its readers.
-func (r Resource) selects(obj metav1.Object) bool {
-	if obj.GetDeletionTimestamp() != nil {
+func (r Resource) selects(obj *unstructured.Unstructured) bool {
+	if obj.GetDeletionTimestamp() != nil || isStripped(obj) {
 		return false
 	}
 	return r.Filter == nil || r.Filter(obj)
 }
+
+// strip leaves of an object that is not selected what identifies it. Of some
+// kinds a shard has tens of thousands and replicates few, and the informer
+// keeps them all.
+func (r Resource) strip(obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if r.selects(obj) {
+		return obj, nil
+	}
+	stripped := &unstructured.Unstructured{Object: map[string]any{}}
+	stripped.SetName(obj.GetName())
+	stripped.SetNamespace(obj.GetNamespace())
+	stripped.SetUID(obj.GetUID())
+	stripped.SetResourceVersion(obj.GetResourceVersion())
+	stripped.SetAnnotations(map[string]string{logicalcluster.AnnotationKey: logicalcluster.From(obj).String()})
+	return stripped, nil
+}
+
+// isStripped tells what strip has left from whole objects.
+func isStripped(obj *unstructured.Unstructured) bool { return obj.GetKind() == "" }
 
 // Table returns what every shard replicates. Adding a line here, and the CRD of
 // its kind to the cache server's, is all that a new kind needs.

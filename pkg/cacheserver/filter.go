@@ -1,0 +1,171 @@
+package cacheserver
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	genericrequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const (
+	// maxNameLength bounds the key segments that names become.
+	maxNameLength = 63
+
+	// systemPrefix starts the names of logical clusters that belong to the
+	// system.
+	systemPrefix = "system:"
+)
+
+var (
+	// probePaths are open to everybody.
+	probePaths = []string{"/livez", "/readyz", "/healthz"}
+
+	// processPaths tell about the whole process. They exist at the root only.
+	processPaths = []string{"/livez", "/readyz", "/healthz", "/metrics", "/debug", "/configz", "/flagz", "/statusz", "/logs"}
+)
+
+// withScope is the outermost filter: it takes the shard and the logical cluster
+// off the URL and puts them into the request's context, so that the rest of the
+// server sees the URLs of a single cluster. Only paths that tell about the
+// process pass without.
+func withScope(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if isProcessPath(req.URL.Path) || req.URL.Path == "/version" {
+			next.ServeHTTP(w, req)
+			return
+		}
+		scope, err := parseScope(req.URL.Path)
+		if err != nil {
+			writeError(w, req, apierrors.NewBadRequest(err.Error()))
+			return
+		}
+		if isProcessPath(scope.rest) {
+			http.Error(w, fmt.Sprintf("%s tells about the whole process and is not available below a shard or logical cluster: ask for it at the root of the server", scope.rest), http.StatusNotImplemented)
+			return
+		}
+
+		ctx := request.WithShard(req.Context(), scope.shard)
+		if scope.cluster != (request.Cluster{}) {
+			ctx = request.WithCluster(ctx, scope.cluster)
+		}
+		// A shallow copy: the caller's request and URL stay as they came.
+		scoped := req.WithContext(ctx)
+		scoped.URL = new(url.URL)
+		*scoped.URL = *req.URL
+		scoped.URL.Path = scope.rest
+		scoped.URL.RawPath = ""
+		scoped.RequestURI = scoped.URL.RequestURI()
+		next.ServeHTTP(w, scoped)
+	})
+}
+
+// scope is a URL path of the cache server taken apart.
+type scope struct {
+	shard request.Shard
+	// cluster is zero for a path that ends at the shard or names a process path
+	// directly below it.
+	cluster request.Cluster
+	rest    string
+}
+
+// parseScope takes [/services/cache]/shards/<shard>/clusters/<cluster>/rest
+// apart. Its errors are for the client.
+func parseScope(path string) (scope, error) {
+	if below, ok := strings.CutPrefix(path, request.CachePrefix+"/"); ok {
+		path = "/" + below
+	}
+	shard, rest, found, err := request.SplitShard(path)
+	switch {
+	case err != nil:
+		return scope{}, err
+	case !found:
+		return scope{}, fmt.Errorf("a shard is required: use a URL of the form %s/…", request.ShardPath("<shard>", "<cluster>"))
+	case !shard.Wildcard && !isKeySegment(shard.Name):
+		return scope{}, &request.InvalidURLError{Segment: shard.Name, Reason: "a shard's name consists of lower-case letters, digits and hyphens"}
+	}
+
+	u, found, err := request.SplitCluster(rest)
+	switch {
+	case err != nil:
+		return scope{}, err
+	case !found && isProcessPath(rest):
+		return scope{shard: shard, rest: rest}, nil
+	case !found:
+		return scope{}, fmt.Errorf("a logical cluster is required: use a URL of the form %s/…", request.ShardPath(shard.String(), "<cluster>"))
+	case u.Wildcard:
+		return scope{shard: shard, cluster: request.Cluster{Wildcard: true}, rest: u.Rest}, nil
+	}
+	name, ok := u.Path.Name()
+	if !ok || !isKeySegment(strings.TrimPrefix(name.String(), systemPrefix)) {
+		return scope{}, &request.InvalidURLError{
+			Segment: u.Path.String(),
+			Reason:  "the cache server knows logical clusters by name only, not by path",
+		}
+	}
+	return scope{shard: shard, cluster: request.Cluster{Name: name}, rest: u.Rest}, nil
+}
+
+// isKeySegment reports whether a name is well-formed enough to be one segment
+// of a storage key. logicalcluster.Name.IsValid is not: it accepts anything
+// after "system:".
+func isKeySegment(name string) bool {
+	return len(name) <= maxNameLength && name != request.Wildcard &&
+		!strings.Contains(name, ":") && logicalcluster.NewPath(name).IsValid()
+}
+
+func isProcessPath(path string) bool {
+	return slices.ContainsFunc(processPaths, func(p string) bool {
+		return path == p || strings.HasPrefix(path, p+"/")
+	})
+}
+
+// withWildcardVerbs is an inner filter. Where a request stands for more than
+// one shard or logical cluster, it lets only list and watch of resources pass,
+// and reading of what is the same everywhere: discovery and schemas.
+func withWildcardVerbs(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		ctx := req.Context()
+		shard, hasShard := request.ShardFrom(ctx)
+		cluster, _ := request.ClusterFrom(ctx)
+		if hasShard {
+			audit.AddAuditAnnotations(ctx, "kcp.io/shard", shard.String(), "kcp.io/cluster", cluster.String())
+		}
+		if !shard.Wildcard && !cluster.Wildcard {
+			next.ServeHTTP(w, req)
+			return
+		}
+		info, ok := genericrequest.RequestInfoFrom(ctx)
+		if !ok {
+			writeError(w, req, apierrors.NewInternalError(fmt.Errorf("no request info in the context of %s", req.URL.Path)))
+			return
+		}
+		if isWildcardVerb(info) {
+			next.ServeHTTP(w, req)
+			return
+		}
+		statusErr := apierrors.NewMethodNotSupported(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, info.Verb)
+		statusErr.ErrStatus.Message = fmt.Sprintf("%s is not possible in the logical cluster %q of the shard %q: name one shard and one logical cluster, or list or watch", info.Verb, cluster.String(), shard.String())
+		writeError(w, req, statusErr)
+	})
+}
+
+func isWildcardVerb(info *genericrequest.RequestInfo) bool {
+	if info.IsResourceRequest {
+		return info.Verb == "list" || info.Verb == "watch"
+	}
+	return info.Verb == "get" || info.Verb == "head"
+}
+
+func writeError(w http.ResponseWriter, req *http.Request, err error) {
+	responsewriters.ErrorNegotiated(err, codecs, schema.GroupVersion{Version: "v1"}, w, req)
+}

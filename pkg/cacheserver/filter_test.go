@@ -1,0 +1,130 @@
+package cacheserver
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	genericrequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+func TestScopeFilter(t *testing.T) {
+	type passed struct{ shard, cluster, path string }
+	tests := []struct {
+		path   string
+		status int
+		passed passed
+	}{
+		{path: "/services/cache/shards/amber/clusters/root/apis/g/v1/things", passed: passed{"amber", "root", "/apis/g/v1/things"}},
+		{path: "/shards/amber/clusters/root/apis", passed: passed{"amber", "root", "/apis"}},
+		{path: "/services/cache/shards/*/clusters/*/apis/g/v1/things", passed: passed{"*", "*", "/apis/g/v1/things"}},
+		{path: "/services/cache/shards/amber/clusters/*/apis", passed: passed{"amber", "*", "/apis"}},
+		{path: "/services/cache/shards/*/clusters/root/apis", passed: passed{"*", "root", "/apis"}},
+		{path: "/services/cache/shards/amber/clusters/system:shard/apis", passed: passed{"amber", "system:shard", "/apis"}},
+		{path: "/services/cache/shards/amber/clusters/root", passed: passed{"amber", "root", "/"}},
+		{path: "/services/cache/shards/amber/clusters/root/version", passed: passed{"amber", "root", "/version"}},
+		{path: "/healthz", passed: passed{"*none*", "*none*", "/healthz"}},
+		{path: "/livez/ping", passed: passed{"*none*", "*none*", "/livez/ping"}},
+		{path: "/metrics", passed: passed{"*none*", "*none*", "/metrics"}},
+		{path: "/version", passed: passed{"*none*", "*none*", "/version"}},
+
+		{path: "/", status: 400},
+		{path: "/apis/g/v1/things", status: 400},
+		{path: "/clusters/root/apis/g/v1/things", status: 400},
+		{path: "/services/cache", status: 400},
+		{path: "/services/cache/apis", status: 400},
+		{path: "/services/cacheshards/amber/clusters/root/apis", status: 400},
+		{path: "/services/cache/shards", status: 400},
+		{path: "/services/cache/shards/", status: 400},
+		{path: "/services/cache/shards//clusters/root/apis", status: 400},
+		{path: "/services/cache/shards/amber", status: 400},
+		{path: "/services/cache/shards/amber/apis", status: 400},
+		{path: "/services/cache/shards/amber/clusters//apis", status: 400},
+		{path: "/services/cache/shards/AMBER/clusters/root/apis", status: 400},
+		{path: "/services/cache/shards/**/clusters/root/apis", status: 400},
+		{path: "/services/cache/shards/..%2Famber/clusters/root/apis", status: 400},
+		{path: "/services/cache/shards/system:%00/clusters/root/apis", status: 400},
+		{path: "/services/cache/shards/system:amber/clusters/root/apis", status: 400},
+		{path: "/services/cache/shards/amber/clusters/system:a:b/apis", status: 400},
+		{path: "/services/cache/shards/amber/clusters/system:/apis", status: 400},
+		{path: "/services/cache/shards/system:%2e%2e/clusters/root/apis", status: 400},
+		{path: "/services/cache/shards/" + strings.Repeat("a", 64) + "/clusters/root/apis", status: 400},
+		{path: "/services/cache/shards/amber/clusters/root:org/apis", status: 400},
+		{path: "/services/cache/shards/amber/clusters/ROOT/apis", status: 400},
+		{path: "/services/cache/shards/amber/clusters/..%2fother/apis", status: 400},
+
+		{path: "/services/cache/shards/amber/metrics", status: 501},
+		{path: "/services/cache/shards/amber/clusters/root/metrics", status: 501},
+		{path: "/services/cache/shards/amber/clusters/root/metrics/slis", status: 501},
+		{path: "/services/cache/shards/*/clusters/*/debug/pprof", status: 501},
+		{path: "/shards/amber/clusters/root/metrics", status: 501},
+	}
+	for _, tt := range tests {
+		t.Run(tt.path, func(t *testing.T) {
+			var got *passed
+			handler := withScope(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+				got = &passed{"*none*", "*none*", req.URL.Path}
+				if s, ok := request.ShardFrom(req.Context()); ok {
+					got.shard = s.String()
+				}
+				if c, ok := request.ClusterFrom(req.Context()); ok {
+					got.cluster = c.String()
+				}
+			}))
+			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, tt.path, http.NoBody)
+			path := req.URL.Path
+			rec := httptest.NewRecorder()
+			handler.ServeHTTP(rec, req)
+
+			require.Equal(t, path, req.URL.Path, "the caller's request must not change")
+			if tt.status != 0 {
+				require.Nil(t, got, "the request must not pass")
+				require.Equal(t, tt.status, rec.Code, rec.Body.String())
+				return
+			}
+			require.NotNil(t, got, "%d: %s", rec.Code, rec.Body.String())
+			require.Equal(t, tt.passed, *got)
+		})
+	}
+}
+
+func TestWildcardVerbs(t *testing.T) {
+	one, all := request.Shard{Name: "amber"}, request.Shard{Wildcard: true}
+	root, every := request.Cluster{Name: "root"}, request.Cluster{Wildcard: true}
+	tests := []struct {
+		name    string
+		shard   request.Shard
+		cluster request.Cluster
+		info    genericrequest.RequestInfo
+		pass    bool
+	}{
+		{"create in one", one, root, genericrequest.RequestInfo{IsResourceRequest: true, Verb: "create"}, true},
+		{"list all", all, every, genericrequest.RequestInfo{IsResourceRequest: true, Verb: "list"}, true},
+		{"watch one cluster of all shards", all, root, genericrequest.RequestInfo{IsResourceRequest: true, Verb: "watch"}, true},
+		{"discovery", all, every, genericrequest.RequestInfo{Verb: "get", Path: "/apis"}, true},
+		{"get", all, every, genericrequest.RequestInfo{IsResourceRequest: true, Verb: "get"}, false},
+		{"get of all shards", all, root, genericrequest.RequestInfo{IsResourceRequest: true, Verb: "get"}, false},
+		{"create of all clusters", one, every, genericrequest.RequestInfo{IsResourceRequest: true, Verb: "create"}, false},
+		{"deletecollection", all, every, genericrequest.RequestInfo{IsResourceRequest: true, Verb: "deletecollection"}, false},
+		{"post to discovery", all, every, genericrequest.RequestInfo{Verb: "post", Path: "/apis"}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			passed := false
+			handler := withWildcardVerbs(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed = true }))
+			ctx := request.WithCluster(request.WithShard(t.Context(), tt.shard), tt.cluster)
+			ctx = genericrequest.WithRequestInfo(ctx, &tt.info)
+			rec := httptest.NewRecorder()
+			handler.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody))
+			require.Equal(t, tt.pass, passed)
+			if !tt.pass {
+				require.Equal(t, http.StatusMethodNotAllowed, rec.Code)
+				require.Contains(t, rec.Body.String(), tt.info.Verb)
+			}
+		})
+	}
+}

@@ -1,0 +1,192 @@
+package cacheserver_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/cacheserver"
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+const deadline = 30 * time.Second
+
+var (
+	shardsGVR         = schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "shards"}
+	workspaceTypesGVR = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspacetypes"}
+)
+
+// checkLeaks makes the test fail if a goroutine outlives the servers and
+// controllers that it starts afterwards. It is not for the whole package, since
+// upstream's certificate files cannot be closed before a server has run.
+func checkLeaks(t *testing.T) {
+	t.Helper()
+	options := []goleak.Option{
+		goleak.IgnoreCurrent(),
+		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+		// The watch cache's timers of 3 s, which end by themselves.
+		goleak.IgnoreTopFunction("k8s.io/apiserver/pkg/storage/cacher.(*watchCache).waitUntilFreshLocked.func2"),
+		// The log's health check, once for the process.
+		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"),
+	}
+	t.Cleanup(func() { goleak.VerifyNone(t, options...) })
+}
+
+// instance is a running server that a test can stop and start again.
+type instance struct {
+	url  string
+	stop func()
+}
+
+// start runs a server until stop is called or the test ends.
+func start(t *testing.T, url string, run func(ctx context.Context) error) *instance {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	i := &instance{url: url}
+	var once sync.Once
+	i.stop = func() {
+		once.Do(func() {
+			cancel()
+			select {
+			case err := <-done:
+				require.NoError(t, err)
+			case <-time.After(deadline):
+				t.Error("the server does not stop")
+			}
+		})
+	}
+	t.Cleanup(i.stop)
+	return i
+}
+
+// cacheServer is a cache server that keeps its address and data when restarted.
+type cacheServer struct {
+	*instance
+	pki     *pki
+	dataDir string
+	address string
+	// f is a client of the server that may do everything.
+	f *client.Factory
+}
+
+func newCacheServer(t *testing.T) *cacheServer {
+	t.Helper()
+	checkLeaks(t)
+	c := &cacheServer{pki: newPKI(t), dataDir: t.TempDir(), address: "127.0.0.1:0"}
+	c.start(t)
+	c.f = factory(t, c.pki.master(t, c.url))
+	return c
+}
+
+func (c *cacheServer) options(t *testing.T) *cacheserver.Options {
+	t.Helper()
+	o := cacheserver.NewOptions()
+	o.Serving.TLSCertFile, o.Serving.TLSPrivateKeyFile = c.pki.certFile, c.pki.keyFile
+	o.Serving.Authentication.ClientCAFile = c.pki.caFile
+	o.Etcd.DataDir = c.dataDir
+	o.Etcd.UnsafeNoFsync = true
+	return o
+}
+
+// start starts the server on its address with the data of its directory.
+func (c *cacheServer) start(t *testing.T) {
+	t.Helper()
+	o := c.options(t)
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", c.address)
+	require.NoError(t, err)
+	c.address = listener.Addr().String()
+	o.Serving.Listener = listener
+	s, err := cacheserver.New(t.Context(), o.Complete())
+	require.NoError(t, err)
+	c.instance = start(t, s.URL(), s.Run)
+	waitReady(t, c.pki.anonymous(c.url))
+}
+
+func factory(t *testing.T, config *rest.Config) *client.Factory {
+	t.Helper()
+	f, err := client.NewFactory(config)
+	require.NoError(t, err)
+	t.Cleanup(f.CloseIdleConnections)
+	return f
+}
+
+// in returns the client of a resource in one logical cluster, or in all for "*".
+func in(t *testing.T, f *client.Factory, cluster string, gvr schema.GroupVersionResource) dynamic.ResourceInterface {
+	t.Helper()
+	scope := f.Wildcard()
+	if cluster != "*" {
+		scope = f.Cluster(logicalcluster.NewPath(cluster))
+	}
+	d, err := scope.Dynamic()
+	require.NoError(t, err)
+	return d.Resource(gvr)
+}
+
+func waitReady(t *testing.T, config *rest.Config) {
+	t.Helper()
+	c, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	defer c.CloseIdleConnections()
+	eventually(t, "the server is ready", func() bool {
+		status, _ := get(t, c, config.Host+"/readyz")
+		return status == http.StatusOK
+	})
+}
+
+// get returns status and body; status 0 means that nobody answered.
+func get(t *testing.T, c *http.Client, url string) (int, string) {
+	t.Helper()
+	return do(t, c, http.MethodGet, url, "")
+}
+
+// eventually polls until ok is true.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	require.Eventually(t, ok, deadline, 20*time.Millisecond, what)
+}
+
+func object(gvr schema.GroupVersionResource, kind, name string, spec map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": gvr.GroupVersion().String(),
+		"kind":       kind,
+		"metadata":   map[string]any{"name": name},
+		"spec":       spec,
+	}}
+}
+
+func names(list *unstructured.UnstructuredList) []string {
+	all := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		item := &list.Items[i]
+		all = append(all, item.GetAnnotations()["kcp.io/shard"]+"|"+item.GetAnnotations()["kcp.io/cluster"]+"|"+item.GetName())
+	}
+	return all
+}
+
+func create(t *testing.T, r dynamic.ResourceInterface, obj *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	created, err := r.Create(t.Context(), obj, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return created
+}
+
+var rootPath = logicalcluster.NewPath("root")
+
+func contextWithDeadline(t *testing.T) (context.Context, context.CancelFunc) {
+	t.Helper()
+	return context.WithTimeout(t.Context(), deadline)
+}

@@ -1,0 +1,291 @@
+package cacheserver_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/controllers/replication"
+)
+
+var logicalClustersGVR = schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "logicalclusters"}
+
+// replicate runs the replication of a shard until stop is called.
+func replicate(t *testing.T, shard *testShard, cache *cacheServer) (config replication.Config, stop func()) {
+	t.Helper()
+	config = replicationConfig(t, shard, cache)
+	controller, err := replication.New(config)
+	require.NoError(t, err)
+	i := start(t, "", controller.Run)
+	return config, i.stop
+}
+
+func replicationConfig(t *testing.T, shard *testShard, cache *cacheServer) replication.Config {
+	t.Helper()
+	return replication.Config{
+		Shard:         shard.name,
+		Local:         shard.f,
+		Cache:         cache.f,
+		ProbeInterval: 200 * time.Millisecond,
+		AuditInterval: 5 * time.Second,
+	}
+}
+
+// requireReplicas waits until the cache server has exactly these shards, and
+// nothing in it differs from the shards.
+func requireReplicas(t *testing.T, cache *cacheServer, want []string, configs ...replication.Config) {
+	t.Helper()
+	slices.Sort(want)
+	var got []string
+	ok := func() bool {
+		list, err := in(t, cache.f.Shard("*"), "*", shardsGVR).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			got = []string{err.Error()}
+			return false
+		}
+		got = names(list)
+		slices.Sort(got)
+		return slices.Equal(want, got)
+	}
+	limit := time.Now().Add(deadline)
+	for !ok() {
+		require.True(t, time.Now().Before(limit), "want %v, got %v", want, got)
+	}
+	for _, config := range configs {
+		requireTrue(t, config)
+	}
+}
+
+func requireTrue(t *testing.T, config replication.Config) {
+	t.Helper()
+	var found []replication.Difference
+	limit := time.Now().Add(deadline)
+	for {
+		var err error
+		found, err = replication.Compare(t.Context(), config)
+		require.NoError(t, err)
+		if len(found) == 0 {
+			return
+		}
+		require.True(t, time.Now().Before(limit), "%v", found)
+	}
+}
+
+func TestReplication(t *testing.T) {
+	cache := newCacheServer(t)
+	amber, blue := newTestShard(t, "amber"), newTestShard(t, "blue")
+	amberShards := in(t, amber.f, "root", shardsGVR)
+	create(t, amberShards, object(shardsGVR, "Shard", "early", map[string]any{"baseURL": "https://amber"}))
+
+	amberConfig, _ := replicate(t, amber, cache)
+	blueConfig, _ := replicate(t, blue, cache)
+	create(t, amberShards, object(shardsGVR, "Shard", "same", map[string]any{"baseURL": "https://amber"}))
+	create(t, in(t, blue.f, "root", shardsGVR), object(shardsGVR, "Shard", "same", map[string]any{"baseURL": "https://blue"}))
+	create(t, in(t, blue.f, "other", shardsGVR), object(shardsGVR, "Shard", "same", map[string]any{"baseURL": "https://blue2"}))
+	want := []string{"amber|root|early", "amber|root|same", "blue|root|same", "blue|other|same"}
+	requireReplicas(t, cache, want, amberConfig, blueConfig)
+
+	// What a replica looks like.
+	source, err := amberShards.Get(t.Context(), "same", metav1.GetOptions{})
+	require.NoError(t, err)
+	replicas := in(t, cache.f.Shard("amber"), "root", shardsGVR)
+	replica, err := replicas.Get(t.Context(), "same", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, source.Object["spec"], replica.Object["spec"])
+	require.Equal(t, map[string]string{
+		"kcp.io/shard":                           "amber",
+		"kcp.io/cluster":                         "root",
+		"cache.kcp.io/original-resource-version": source.GetResourceVersion(),
+		"cache.kcp.io/original-resource-UID":     string(source.GetUID()),
+	}, replica.GetAnnotations())
+
+	t.Run("changes in the shard arrive, status and annotations too", func(t *testing.T) {
+		_, err := amberShards.Patch(t.Context(), "same", types.MergePatchType,
+			[]byte(`{"metadata":{"annotations":{"kcp.io/path":"root"},"labels":{"l":"v"},"finalizers":["test/held"]},"spec":{"externalURL":"https://new"}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		eventually(t, "the change is replicated", func() bool {
+			replica, err := replicas.Get(t.Context(), "same", metav1.GetOptions{})
+			require.NoError(t, err)
+			url, _, _ := unstructured.NestedString(replica.Object, "spec", "externalURL")
+			return url == "https://new" && replica.GetAnnotations()["kcp.io/path"] == "root" && replica.GetLabels()["l"] == "v" && len(replica.GetFinalizers()) == 0
+		})
+	})
+	t.Run("an object that is being deleted has no replica", func(t *testing.T) {
+		require.NoError(t, amberShards.Delete(t.Context(), "same", metav1.DeleteOptions{}))
+		requireReplicas(t, cache, []string{"amber|root|early", "blue|root|same", "blue|other|same"}, amberConfig)
+		_, err := amberShards.Patch(t.Context(), "same", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		create(t, amberShards, object(shardsGVR, "Shard", "same", nil))
+		requireReplicas(t, cache, want, amberConfig)
+	})
+	t.Run("a deleted replica comes back", func(t *testing.T) {
+		require.NoError(t, replicas.Delete(t.Context(), "same", metav1.DeleteOptions{}))
+		requireReplicas(t, cache, want, amberConfig)
+	})
+	t.Run("an edited replica is put right", func(t *testing.T) {
+		_, err := replicas.Patch(t.Context(), "same", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://evil"},"extra":1,"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		requireTrue(t, amberConfig)
+	})
+	t.Run("a replica that somebody holds with a finalizer", func(t *testing.T) {
+		_, err := replicas.Patch(t.Context(), "early", types.MergePatchType, []byte(`{"metadata":{"finalizers":["test/held"]}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		require.NoError(t, amberShards.Delete(t.Context(), "early", metav1.DeleteOptions{}))
+		requireReplicas(t, cache, []string{"amber|root|same", "blue|root|same", "blue|other|same"}, amberConfig)
+	})
+	t.Run("a replica without an object is removed", func(t *testing.T) {
+		create(t, in(t, cache.f.Shard("amber"), "nowhere", shardsGVR), object(shardsGVR, "Shard", "stray", nil))
+		requireReplicas(t, cache, []string{"amber|root|same", "blue|root|same", "blue|other|same"}, amberConfig, blueConfig)
+	})
+	t.Run("what belongs to no shard that runs stays", func(t *testing.T) {
+		create(t, in(t, cache.f.Shard("green"), "root", shardsGVR), object(shardsGVR, "Shard", "same", nil))
+		requireReplicas(t, cache, []string{"amber|root|same", "blue|root|same", "blue|other|same", "green|root|same"}, amberConfig, blueConfig)
+	})
+}
+
+func TestReplicationOfMarkedObjects(t *testing.T) {
+	cache := newCacheServer(t)
+	amber := newTestShard(t, "amber")
+	clusters := in(t, amber.f, "root", logicalClustersGVR)
+	replicas := in(t, cache.f.Shard("amber"), "root", logicalClustersGVR)
+	create(t, clusters, object(logicalClustersGVR, "LogicalCluster", "cluster", map[string]any{"directlyDeletable": true}))
+	config, _ := replicate(t, amber, cache)
+	requireTrue(t, config)
+	_, err := replicas.Get(t.Context(), "cluster", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+
+	mark := func(value string) {
+		_, err := clusters.Patch(t.Context(), "cluster", types.MergePatchType,
+			[]byte(fmt.Sprintf(`{"metadata":{"annotations":{"internal.kcp.io/replicate":%s}}}`, value)), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	mark(`"test"`)
+	eventually(t, "the marked object is replicated", func() bool {
+		_, err := replicas.Get(t.Context(), "cluster", metav1.GetOptions{})
+		return err == nil
+	})
+	mark("null")
+	eventually(t, "the replica of the unmarked object is gone", func() bool {
+		_, err := replicas.Get(t.Context(), "cluster", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+}
+
+func TestReplicationSurvivesRestarts(t *testing.T) {
+	cache := newCacheServer(t)
+	amber := newTestShard(t, "amber")
+	shards := in(t, amber.f, "root", shardsGVR)
+	var want []string
+	for i := range 20 {
+		name := fmt.Sprintf("s-%02d", i)
+		create(t, shards, object(shardsGVR, "Shard", name, map[string]any{"baseURL": "https://x"}))
+		want = append(want, "amber|root|"+name)
+	}
+	config, stop := replicate(t, amber, cache)
+	requireReplicas(t, cache, slices.Clone(want), config)
+
+	t.Log("changes while the cache server is down")
+	cache.stop()
+	require.NoError(t, shards.Delete(t.Context(), "s-00", metav1.DeleteOptions{}))
+	create(t, shards, object(shardsGVR, "Shard", "new", nil))
+	want = append(want[1:], "amber|root|new")
+	cache.start(t)
+	requireReplicas(t, cache, slices.Clone(want), config)
+
+	t.Log("changes while the controller is down")
+	stop()
+	require.NoError(t, shards.Delete(t.Context(), "s-01", metav1.DeleteOptions{}))
+	_, err := shards.Patch(t.Context(), "s-02", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://y"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.NoError(t, in(t, cache.f.Shard("amber"), "root", shardsGVR).Delete(t.Context(), "s-03", metav1.DeleteOptions{}))
+	found, err := replication.Compare(t.Context(), config)
+	require.NoError(t, err)
+	problems := map[string]replication.Problem{}
+	for _, difference := range found {
+		problems[difference.Key.String()] = difference.Problem
+		require.Contains(t, difference.String(), "shards.core.kcp.io")
+	}
+	require.Equal(t, map[string]replication.Problem{
+		"root|s-01": replication.ProblemLeftOver,
+		"root|s-02": replication.ProblemDifferent,
+		"root|s-03": replication.ProblemMissing,
+	}, problems)
+	want = want[1:]
+	config, _ = replicate(t, amber, cache)
+	requireReplicas(t, cache, slices.Clone(want), config)
+
+	t.Log("restart of the shard")
+	amber.stop()
+	amber.start(t)
+	create(t, shards, object(shardsGVR, "Shard", "after-restart", nil))
+	want = append(want, "amber|root|after-restart")
+	requireReplicas(t, cache, slices.Clone(want), config)
+
+	t.Log("the cache server loses its data")
+	cache.stop()
+	cache.dataDir = t.TempDir()
+	cache.start(t)
+	requireReplicas(t, cache, slices.Clone(want), config)
+
+	t.Log("the cache server gets other data of a higher version")
+	cache.stop()
+	cache.dataDir = t.TempDir()
+	cache.start(t)
+	// Versions of the new data soon pass those that the informer knows.
+	stray := in(t, cache.f.Shard("green"), "root", workspaceTypesGVR)
+	create(t, stray, object(workspaceTypesGVR, "WorkspaceType", "stray", nil))
+	for i := range 100 {
+		_, err := stray.Patch(t.Context(), "stray", types.MergePatchType, []byte(fmt.Sprintf(`{"spec":{"n":%d}}`, i)), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	requireReplicas(t, cache, slices.Clone(want), config)
+}
+
+func TestReplicationWaitsForTheCacheServer(t *testing.T) {
+	cache := newCacheServer(t)
+	amber := newTestShard(t, "amber")
+	create(t, in(t, amber.f, "root", shardsGVR), object(shardsGVR, "Shard", "one", nil))
+	config := replicationConfig(t, amber, cache)
+	cache.stop()
+	controller, err := replication.New(config)
+	require.NoError(t, err)
+	start(t, "", controller.Run)
+	require.False(t, controller.HasSynced())
+	cache.start(t)
+	requireReplicas(t, cache, []string{"amber|root|one"}, config)
+	eventually(t, "the controller says that it has synced", controller.HasSynced)
+}
+
+func TestReplicationEndsPromptly(t *testing.T) {
+	cache := newCacheServer(t)
+	amber := newTestShard(t, "amber")
+	config := replicationConfig(t, amber, cache)
+	controller, err := replication.New(config)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, controller.Run(ctx))
+
+	_, err = replication.New(replication.Config{})
+	require.Error(t, err)
+	config.Resources = append(replication.Table(), replication.Table()...)
+	_, err = replication.New(config)
+	require.ErrorContains(t, err, "twice")
+}
+
+func TestEveryReplicatedKindIsServed(t *testing.T) {
+	cache := newCacheServer(t)
+	for _, resource := range replication.Table() {
+		_, err := in(t, cache.f.Shard("amber"), "*", resource.GroupVersionResource).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err, resource.String())
+	}
+}

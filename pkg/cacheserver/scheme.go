@@ -1,0 +1,29 @@
+package cacheserver
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+)
+
+var (
+	// scheme holds what a server without built-in resources still speaks:
+	// errors, discovery and the options of requests.
+	scheme = newScheme()
+	codecs = serializer.NewCodecFactory(scheme)
+)
+
+func newScheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	v1 := schema.GroupVersion{Version: "v1"}
+	metav1.AddToGroupVersion(s, v1)
+	s.AddUnversionedTypes(v1,
+		&metav1.Status{},
+		&metav1.APIVersions{},
+		&metav1.APIGroupList{},
+		&metav1.APIGroup{},
+		&metav1.APIResourceList{},
+	)
+	return s
+}

@@ -1,0 +1,93 @@
+package cacheserver_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authentication/user"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
+	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/storage"
+)
+
+// testShard serves the system's kinds below /clusters/<name>, as a shard does,
+// and nothing else of a shard.
+type testShard struct {
+	*instance
+	pki     *pki
+	name    string
+	dataDir string
+	address string
+	// f is a client of the shard that may do everything.
+	f *client.Factory
+}
+
+func newTestShard(t *testing.T, name string) *testShard {
+	t.Helper()
+	s := &testShard{pki: newPKI(t), name: name, dataDir: t.TempDir(), address: "127.0.0.1:0"}
+	s.start(t)
+	s.f = factory(t, s.pki.master(t, s.url))
+	return s
+}
+
+func (s *testShard) start(t *testing.T) {
+	t.Helper()
+	data := etcd.NewOptions(s.dataDir)
+	data.UnsafeNoFsync = true
+	db, err := data.Open(t.Context())
+	require.NoError(t, err)
+	backend, err := storage.NewBackend(storage.BackendConfig{Client: db.Client()})
+	require.NoError(t, err)
+	crds, err := config.SystemCRDs()
+	require.NoError(t, err)
+	resources, err := customresource.New(customresource.Config{Storage: backend.RESTOptionsGetter, System: crds, SystemOnly: true})
+	require.NoError(t, err)
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", s.address)
+	require.NoError(t, err)
+	s.address = listener.Addr().String()
+	o := serving.NewOptions(0)
+	o.Listener = listener
+	o.TLSCertFile, o.TLSPrivateKeyFile, o.Authentication.ClientCAFile = s.pki.certFile, s.pki.keyFile, s.pki.caFile
+	c, err := serving.NewConfig(o, serving.API{
+		Title: "test shard", Scheme: client.Scheme, Codecs: client.Codecs,
+		Definitions: openapi.GetOpenAPIDefinitions,
+	}, authz.Privileged(user.SystemPrivilegedGroup))
+	require.NoError(t, err)
+	streams, endStreams := context.WithCancel(context.WithoutCancel(t.Context()))
+	serving.SetChain(streams, c,
+		func(h http.Handler) http.Handler {
+			return serving.WithClusterURL(h, func(logicalcluster.Path) (logicalcluster.Name, bool) { return "", false }, client.Codecs)
+		},
+		func(api http.Handler) http.Handler {
+			return serving.WithClusterRules(resources.Wrap(api), nil, client.Codecs)
+		})
+	server, err := c.Complete(nil).New("test-shard", genericapiserver.NewEmptyDelegate())
+	require.NoError(t, err)
+
+	s.instance = start(t, "https://"+s.address, func(ctx context.Context) error {
+		background, stop := context.WithCancel(context.WithoutCancel(ctx))
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = resources.Run(background) })
+		context.AfterFunc(ctx, endStreams)
+		err := serving.Run(ctx, server)
+		stop()
+		wg.Wait()
+		backend.Close()
+		db.Stop()
+		return err
+	})
+	waitReady(t, s.pki.master(t, s.url))
+}
