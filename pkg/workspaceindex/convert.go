@@ -6,13 +6,13 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 )
 
-// migratingAnnotation marks a LogicalCluster whose content moves to another
+// MigratingAnnotation marks a LogicalCluster whose content moves to another
 // shard.
-const migratingAnnotation = "internal.kcp.io/migrating"
+const MigratingAnnotation = "internal.kcp.io/migrating"
 
 // LogicalClusterOf returns what a LogicalCluster object announces.
 func LogicalClusterOf(obj *corev1alpha1.LogicalCluster) LogicalCluster {
-	_, migrating := obj.Annotations[migratingAnnotation]
+	_, migrating := obj.Annotations[MigratingAnnotation]
 	return LogicalCluster{
 		Name:      logicalcluster.From(obj),
 		Shard:     obj.Annotations[corev1alpha1.LogicalClusterShardAnnotationKey],

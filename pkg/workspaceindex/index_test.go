@@ -20,7 +20,7 @@ var (
 	phases        = []corev1alpha1.LogicalClusterPhaseType{"Ready", "Unavailable", "Scheduling"}
 	paths         = allPaths()
 	ready         = corev1alpha1.LogicalClusterPhaseReady
-	migratingKeys = map[string]string{migratingAnnotation: "", corev1alpha1.LogicalClusterShardAnnotationKey: "one", logicalcluster.AnnotationKey: "aaaa"}
+	migratingKeys = map[string]string{MigratingAnnotation: "", corev1alpha1.LogicalClusterShardAnnotationKey: "one", logicalcluster.AnnotationKey: "aaaa"}
 )
 
 func allPaths() []string {

@@ -1,0 +1,140 @@
+package frontproxy
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	dialTimeout      = 5 * time.Second
+	handshakeTimeout = 10 * time.Second
+	keepAlive        = 30 * time.Second
+	idleTimeout      = 90 * time.Second
+	maxIdle          = 512
+	// pingAfter is after how much silence an HTTP/2 connection is tested, and
+	// pingTimeout how long the shard may take to answer.
+	pingAfter   = 15 * time.Second
+	pingTimeout = 10 * time.Second
+	// reloadInterval is how often the client certificate's file is looked at.
+	reloadInterval = 30 * time.Second
+)
+
+// quietLog drops what the reverse proxy logs: all of it is about connections
+// that broke, which metrics count.
+var quietLog = log.New(discard{}, "", 0)
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// backend is the way to one shard: its address and kept-alive connections.
+type backend struct {
+	name   string
+	base   *url.URL
+	prefix string
+	// streams carries all requests, upgrades those that ask for another
+	// protocol, which HTTP/2 has no way to.
+	streams, upgrades *http.Transport
+}
+
+func newBackend(name string, base *url.URL, config *tls.Config) *backend {
+	return &backend{
+		name: name, base: base, prefix: strings.TrimSuffix(base.EscapedPath(), "/"),
+		streams: newTransport(config, true), upgrades: newTransport(config, false),
+	}
+}
+
+func newTransport(config *tls.Config, http2 bool) *http.Transport {
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(http2)
+	return &http.Transport{
+		DialContext:         dialer.DialContext,
+		TLSClientConfig:     config.Clone(),
+		TLSHandshakeTimeout: handshakeTimeout,
+		MaxIdleConns:        maxIdle,
+		MaxIdleConnsPerHost: maxIdle,
+		IdleConnTimeout:     idleTimeout,
+		// Encodings are between client and shard.
+		DisableCompression: true,
+		Protocols:          &protocols,
+		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}
+}
+
+func (b *backend) transport(upgrade bool) http.RoundTripper {
+	if upgrade {
+		return b.upgrades
+	}
+	return b.streams
+}
+
+// retire closes what is idle; requests in flight go on.
+func (b *backend) retire() {
+	b.streams.CloseIdleConnections()
+	b.upgrades.CloseIdleConnections()
+}
+
+// newTLSConfig returns the configuration of connections to shards: the CAs that
+// identify them and the certificate that lets the front-proxy speak for users.
+func newTLSConfig(caFile, certFile, keyFile string) (*tls.Config, error) {
+	pem, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading --shard-ca-file: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("reading --shard-ca-file: %s holds no PEM certificate", caFile)
+	}
+	pair := &certificate{certFile: certFile, keyFile: keyFile}
+	if _, err := pair.get(); err != nil {
+		return nil, fmt.Errorf("reading --proxy-client-cert-file and --proxy-client-key-file: %w", err)
+	}
+	return &tls.Config{
+		MinVersion:           tls.VersionTLS12,
+		RootCAs:              roots,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.get() },
+	}, nil
+}
+
+// certificate is a client certificate that is read again when its file has
+// changed. A file that is broken, or half written, leaves the old one in use.
+type certificate struct {
+	certFile, keyFile string
+
+	mu      sync.Mutex
+	current *tls.Certificate
+	modTime time.Time
+	checked time.Time
+}
+
+func (c *certificate) get() (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current != nil && time.Since(c.checked) < reloadInterval {
+		return c.current, nil
+	}
+	c.checked = time.Now()
+	info, err := os.Stat(c.certFile)
+	if err == nil && (c.current == nil || !info.ModTime().Equal(c.modTime)) {
+		var pair tls.Certificate
+		if pair, err = tls.LoadX509KeyPair(c.certFile, c.keyFile); err == nil {
+			c.current, c.modTime = &pair, info.ModTime()
+		}
+	}
+	if c.current == nil {
+		return nil, errors.Join(err, errors.New("no usable client certificate"))
+	}
+	return c.current, nil
+}

@@ -1,0 +1,279 @@
+package frontproxy
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/workspaceindex"
+)
+
+const (
+	// statusClientGone stands in metrics and logs for requests whose client
+	// left before the answer.
+	statusClientGone = 499
+	// accessLogLevel is the verbosity at which every request is logged.
+	accessLogLevel = 3
+	clustersPrefix = "/clusters/"
+	systemPrefix   = "system:"
+)
+
+// mapping says what serves the paths that start with prefix, or, if exact, that
+// are equal to it. The first mapping that fits serves.
+type mapping struct {
+	prefix string
+	exact  bool
+	serve  func(s *Server, w http.ResponseWriter, r *http.Request)
+}
+
+// mappings is the table of everything behind authentication; what it does not
+// hold is answered with 404. Paths are compared as the client escaped them.
+var mappings = []mapping{
+	{prefix: clustersPrefix, serve: (*Server).serveCluster},
+	{prefix: "/metrics", exact: true, serve: (*Server).serveMetrics},
+}
+
+// handler assembles everything a request passes, the outermost last.
+func (s *Server) handler() http.Handler {
+	handler := http.Handler(http.HandlerFunc(s.serveMappings))
+	handler = apifilters.WithAuthentication(handler, s.authenticator, unauthorized, nil, nil)
+	handler = withProbes(handler, s.liveness(), s.readiness())
+	handler = withAccounting(handler, &s.requests)
+	handler = withPanicRecovery(handler)
+	return handler
+}
+
+func (s *Server) serveMappings(w http.ResponseWriter, r *http.Request) {
+	if who, ok := apirequest.UserFrom(r.Context()); ok {
+		if rec := recordFrom(r.Context()); rec != nil {
+			rec.user = who.GetName()
+		}
+	}
+	path := r.URL.EscapedPath()
+	for _, m := range mappings {
+		if path == m.prefix || (!m.exact && strings.HasPrefix(path, m.prefix)) {
+			m.serve(s, w, r)
+			return
+		}
+	}
+	notMapped.ServeHTTP(w, r)
+}
+
+// serveCluster forwards a request for a logical cluster to its shard.
+func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
+	who, ok := apirequest.UserFrom(r.Context())
+	if !ok {
+		unauthorized.ServeHTTP(w, r)
+		return
+	}
+	to := &route{user: who, deadline: time.Now().Add(s.forwarder.resolver.patience), upgrade: r.Header.Get("Upgrade") != ""}
+	to.long = to.upgrade || isWatch(r)
+	var segment string
+	segment, to.rest = splitEscaped(r.URL.EscapedPath())
+	path, valid := clusterPath(segment)
+	if !valid {
+		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+		return
+	}
+	target, outcome := s.forwarder.resolver.resolve(r.Context(), path, who.GetName(), to.deadline)
+	switch outcome {
+	case workspaceindex.Unavailable:
+		writeStatus(w, unavailable(retrySoon, "the workspace is unavailable"))
+		return
+	case workspaceindex.Unknown, workspaceindex.Pending:
+		if !s.shards.complete() {
+			writeStatus(w, unavailable(retrySoon, "the front-proxy does not know all workspaces yet, because a shard has not answered"))
+			return
+		}
+		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+		return
+	case workspaceindex.Found:
+	}
+	if to.backend = s.shards.backend(target.Shard); to.backend == nil {
+		writeStatus(w, unavailable(retrySoon, "shard %q is not known at the moment, try again", target.Shard))
+		return
+	}
+	to.cluster = target.Cluster.String()
+	if rec := recordFrom(r.Context()); rec != nil {
+		rec.shard = target.Shard
+	}
+	s.forwarder.forward(w, r, to)
+}
+
+// serveMetrics serves the metrics of this process to whoever may read them in
+// root.
+func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
+	who, ok := apirequest.UserFrom(r.Context())
+	if !ok || !mayReadMetrics(who) {
+		writeStatus(w, forbidden(r, r.URL.Path))
+		return
+	}
+	s.shards.measure()
+	legacyregistry.Handler().ServeHTTP(w, r)
+}
+
+// mayReadMetrics stands in for a question to root's RBAC: these groups may do
+// everything there.
+func mayReadMetrics(who user.Info) bool {
+	return slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) || slices.Contains(who.GetGroups(), authz.GroupAdmin)
+}
+
+// splitEscaped takes the escaped logical cluster off an escaped path.
+func splitEscaped(path string) (segment, rest string) {
+	segment = strings.TrimPrefix(path, clustersPrefix)
+	if at := strings.IndexByte(segment, '/'); at >= 0 {
+		segment, rest = segment[:at], segment[at:]
+	}
+	return segment, rest
+}
+
+// clusterPath returns the name or path that an escaped segment holds. Wildcards
+// are for shards only, and so are system clusters, of which each shard has its
+// own.
+func clusterPath(segment string) (string, bool) {
+	path, err := url.PathUnescape(segment)
+	if err != nil || strings.Contains(path, "/") || strings.HasPrefix(path, systemPrefix) {
+		return "", false
+	}
+	u, found, err := request.SplitCluster(request.ClusterPath(path))
+	if err != nil || !found || u.Wildcard {
+		return "", false
+	}
+	return path, true
+}
+
+// isWatch tells whether the answer to r is a stream that lasts.
+func isWatch(r *http.Request) bool {
+	if r.Method != http.MethodGet {
+		return false
+	}
+	if strings.Contains(r.URL.Path, "/watch/") {
+		return true
+	}
+	if !strings.Contains(r.URL.RawQuery, "watch") {
+		return false
+	}
+	values, ok := r.URL.Query()["watch"]
+	return ok && len(values) > 0 && values[0] != "false" && values[0] != "0"
+}
+
+// withProbes answers health probes of everybody.
+func withProbes(next http.Handler, live, ready []healthz.HealthChecker) http.Handler {
+	mux := http.NewServeMux()
+	healthz.InstallPathHandler(mux, "/healthz", live...)
+	healthz.InstallPathHandler(mux, "/livez", live...)
+	healthz.InstallPathHandler(mux, "/readyz", ready...)
+	open := authn.ProbePaths()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+		if slices.Contains(open, "/"+first) {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// withPanicRecovery answers requests that crash, and logs why. Streams that the
+// other side broke are broken towards the client too, silently.
+func withPanicRecovery(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			reason := recover()
+			if reason == nil {
+				return
+			}
+			if reason == http.ErrAbortHandler { //nolint:errorlint // a panic value, compared as net/http does
+				panic(reason)
+			}
+			klog.FromContext(r.Context()).Error(nil, "A request crashed", "panic", reason, "method", r.Method, "path", r.URL.Path)
+			writeStatus(w, statusError(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0, "internal error, see the log of the front-proxy"))
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+type recordKey struct{}
+
+// record is what is known about a request when it ends.
+type record struct {
+	http.ResponseWriter
+	shard string
+	user  string
+	code  int
+	bytes int64
+}
+
+func recordFrom(ctx context.Context) *record {
+	rec, _ := ctx.Value(recordKey{}).(*record)
+	return rec
+}
+
+// Unwrap lets the response be flushed and hijacked.
+func (rec *record) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (rec *record) WriteHeader(code int) {
+	if rec.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
+		rec.code = code
+	}
+	rec.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements http.ResponseWriter.
+func (rec *record) Write(p []byte) (int, error) {
+	if rec.code == 0 {
+		rec.code = http.StatusOK
+	}
+	n, err := rec.ResponseWriter.Write(p)
+	rec.bytes += int64(n)
+	return n, err
+}
+
+// withAccounting counts requests, keeps track of those that run, and logs them
+// at verbosity 3.
+func withAccounting(next http.Handler, running *tracker) http.Handler {
+	short, long := requestsInFlight.WithLabelValues("short"), requestsInFlight.WithLabelValues("long")
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer running.enter()()
+		start := time.Now()
+		lasting := isWatch(r) || r.Header.Get("Upgrade") != ""
+		inFlight := short
+		if lasting {
+			inFlight = long
+		}
+		inFlight.Inc()
+		rec := &record{ResponseWriter: w}
+		defer func() {
+			inFlight.Dec()
+			if rec.code == 0 {
+				rec.code = statusClientGone
+			}
+			requestsTotal.WithLabelValues(rec.shard, strconv.Itoa(rec.code)).Inc()
+			took := time.Since(start)
+			if !lasting {
+				requestSeconds.WithLabelValues(rec.shard).Observe(took.Seconds())
+			}
+			if logger := klog.FromContext(r.Context()).V(accessLogLevel); logger.Enabled() {
+				logger.Info("Request", "method", r.Method, "path", r.URL.Path, "query", r.URL.RawQuery, "code", rec.code,
+					"user", rec.user, "shard", rec.shard, "took", took, "bytes", rec.bytes, "agent", r.UserAgent(), "client", r.RemoteAddr)
+			}
+		}()
+		next.ServeHTTP(rec, r.WithContext(context.WithValue(r.Context(), recordKey{}, rec)))
+	})
+}

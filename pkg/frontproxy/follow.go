@@ -1,0 +1,184 @@
+package frontproxy
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/workspaceindex"
+)
+
+// follower keeps the index true to one shard at one address. It keeps what it
+// knows while the shard is away.
+type follower struct {
+	shard   string
+	url     string
+	index   *workspaceindex.Index
+	factory *client.Factory
+
+	workspaces *client.Informer[*tenancyv1alpha1.Workspace]
+	clusters   *client.Informer[*corev1alpha1.LogicalCluster]
+
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// newFollower connects to nothing yet, but announces the shard to the index.
+func newFollower(config *rest.Config, shard, url string, index *workspaceindex.Index) (*follower, error) {
+	config = rest.CopyConfig(config)
+	config.Host = url
+	factory, err := client.NewFactory(config)
+	if err != nil {
+		return nil, fmt.Errorf("shard %q: %w", shard, err)
+	}
+	f := &follower{shard: shard, url: url, index: index, factory: factory, done: make(chan struct{})}
+	f.workspaces = client.Workspaces.Informer(factory.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{
+		Name: "workspaces of shard " + shard, Transform: slimWorkspace,
+	})
+	f.clusters = client.LogicalClusters.Informer(factory.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
+		Name: "logicalclusters of shard " + shard, Transform: slimLogicalCluster,
+	})
+	f.workspaces.AddEventHandler(client.Handler[*tenancyv1alpha1.Workspace]{
+		OnAdd: func(obj *tenancyv1alpha1.Workspace, _ bool) {
+			f.index.UpsertWorkspace(shard, workspaceindex.WorkspaceOf(obj))
+		},
+		OnUpdate: func(_, obj *tenancyv1alpha1.Workspace) {
+			f.index.UpsertWorkspace(shard, workspaceindex.WorkspaceOf(obj))
+		},
+		OnDelete: func(last *tenancyv1alpha1.Workspace, _ bool) {
+			f.index.DeleteWorkspace(shard, logicalcluster.From(last), last.Name)
+		},
+	})
+	f.clusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
+		OnAdd: func(obj *corev1alpha1.LogicalCluster, _ bool) {
+			f.index.UpsertLogicalCluster(shard, workspaceindex.LogicalClusterOf(obj))
+		},
+		OnUpdate: func(_, obj *corev1alpha1.LogicalCluster) {
+			f.index.UpsertLogicalCluster(shard, workspaceindex.LogicalClusterOf(obj))
+		},
+		OnDelete: func(last *corev1alpha1.LogicalCluster, _ bool) {
+			f.index.DeleteLogicalCluster(shard, logicalcluster.From(last))
+		},
+	})
+	index.UpsertShard(shard, url)
+	return f, nil
+}
+
+// start follows the shard until stop. previous is the follower of the same
+// shard at its former address, if there was one; it must have stopped.
+func (f *follower) start(ctx context.Context, previous *follower) {
+	ctx, f.cancel = context.WithCancel(ctx)
+	group := &client.Group{}
+	group.Add(f.workspaces, f.clusters)
+	go func() {
+		defer close(f.done)
+		if previous != nil {
+			group.Add(pruner{follower: f, previous: previous})
+		}
+		if err := group.Run(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot follow a shard", "shard", f.shard)
+		}
+		f.factory.CloseIdleConnections()
+	}()
+}
+
+// stop ends following and waits for it. What the index knows stays.
+func (f *follower) stop() {
+	f.cancel()
+	<-f.done
+}
+
+// synced tells whether everything the shard holds has been seen once.
+func (f *follower) synced() bool { return f.workspaces.HasSynced() && f.clusters.HasSynced() }
+
+// failure returns why the shard cannot be read at the moment, or nil.
+func (f *follower) failure() error {
+	if err := f.workspaces.LastError(); err != nil {
+		return err
+	}
+	return f.clusters.LastError()
+}
+
+// pruner takes back, once, what the shard announced at its former address and
+// does not hold any more.
+type pruner struct {
+	*follower
+	previous *follower
+}
+
+// Name, HasSynced and WaitForSync make the pruner a part of an informer group.
+func (p pruner) Name() string { return "pruner of shard " + p.shard }
+
+func (p pruner) HasSynced() bool { return true }
+
+func (p pruner) WaitForSync(context.Context) error { return nil }
+
+func (p pruner) Run(ctx context.Context) error {
+	if p.workspaces.WaitForSync(ctx) != nil || p.clusters.WaitForSync(ctx) != nil {
+		return nil // stopped before the shard answered
+	}
+	prune(p.previous.workspaces, p.workspaces,
+		func(old *tenancyv1alpha1.Workspace) {
+			p.index.DeleteWorkspace(p.shard, logicalcluster.From(old), old.Name)
+		},
+		func(obj *tenancyv1alpha1.Workspace) {
+			p.index.UpsertWorkspace(p.shard, workspaceindex.WorkspaceOf(obj))
+		})
+	prune(p.previous.clusters, p.clusters,
+		func(old *corev1alpha1.LogicalCluster) {
+			p.index.DeleteLogicalCluster(p.shard, logicalcluster.From(old))
+		},
+		func(obj *corev1alpha1.LogicalCluster) {
+			p.index.UpsertLogicalCluster(p.shard, workspaceindex.LogicalClusterOf(obj))
+		})
+	return nil
+}
+
+// prune takes back what the former informer holds and the present one does not.
+func prune[T client.Object](former, present *client.Informer[T], takeBack, announce func(T)) {
+	for _, old := range former.Lister().List(nil) {
+		key := client.KeyOf(old)
+		if _, err := present.Lister().Get(key); err == nil {
+			continue
+		}
+		takeBack(old)
+		// It may have come in the meantime, before it was taken back.
+		if obj, err := present.Lister().Get(key); err == nil {
+			announce(obj)
+		}
+	}
+}
+
+// slimWorkspace keeps what the index needs.
+func slimWorkspace(obj *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
+	slim := &tenancyv1alpha1.Workspace{ObjectMeta: slimMeta(obj.ObjectMeta)}
+	slim.Spec.Cluster, slim.Status.Phase = obj.Spec.Cluster, obj.Status.Phase
+	return slim, nil
+}
+
+// slimLogicalCluster keeps what the index needs.
+func slimLogicalCluster(obj *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+	slim := &corev1alpha1.LogicalCluster{ObjectMeta: slimMeta(obj.ObjectMeta)}
+	slim.Status.Phase = obj.Status.Phase
+	return slim, nil
+}
+
+func slimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
+	annotations := map[string]string{}
+	for _, key := range []string{logicalcluster.AnnotationKey, corev1alpha1.LogicalClusterShardAnnotationKey, workspaceindex.MigratingAnnotation} {
+		if value, ok := meta.Annotations[key]; ok {
+			annotations[key] = value
+		}
+	}
+	return metav1.ObjectMeta{
+		Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion, Annotations: annotations,
+		CreationTimestamp: meta.CreationTimestamp, DeletionTimestamp: meta.DeletionTimestamp,
+	}
+}

@@ -1,0 +1,222 @@
+package frontproxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/transport"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const (
+	// shortBuffer and longBuffer are the sizes of the buffers through which
+	// bodies are copied. A watch keeps its buffer for as long as it lasts.
+	shortBuffer = 32 << 10
+	longBuffer  = 8 << 10
+	// maxForbiddenBody is how much of a shard's 403 is looked at.
+	maxForbiddenBody = 64 << 10
+)
+
+var (
+	shortBuffers = newBufferPool(shortBuffer)
+	longBuffers  = newBufferPool(longBuffer)
+)
+
+// forwarder sends requests to shards and their answers to clients.
+type forwarder struct {
+	resolver *resolver
+	// dropGroups are taken from users.
+	dropGroups map[string]bool
+	// draining is done once long-running requests have to end.
+	draining context.Context //nolint:containedctx // the life of the server, not of a request
+}
+
+// route is where one request goes, and how.
+type route struct {
+	backend *backend
+	// cluster is the resolved name, rest the escaped path below it.
+	cluster string
+	rest    string
+	user    user.Info
+	long    bool
+	upgrade bool
+	// deadline is when the request's patience with the index ends.
+	deadline time.Time
+	// connected is set once the request may have reached the shard.
+	connected bool
+}
+
+// forward sends r to the shard of to and answers with what the shard answers.
+func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, to *route) {
+	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { to.connected = true },
+	})
+	if to.long {
+		// Watches would keep the server from stopping.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(f.draining, cancel)()
+	}
+	proxy := httputil.ReverseProxy{
+		Rewrite:   to.rewrite(f),
+		Transport: to.backend.transport(to.upgrade),
+		// Answers of unknown length, all watches among them, are flushed after
+		// every write, whatever is set here; the others need not be.
+		FlushInterval:  0,
+		BufferPool:     shortBuffers,
+		ModifyResponse: func(res *http.Response) error { return f.modify(r, res, to) },
+		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { f.fail(w, r, to, err) },
+		ErrorLog:       quietLog,
+	}
+	if to.long {
+		proxy.BufferPool = longBuffers
+	}
+	proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// rewrite returns the function that makes the request to the shard.
+func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
+	return func(p *httputil.ProxyRequest) {
+		// The shard gets the name, so that it has nothing to resolve; the rest
+		// of the path stays as the client wrote it, and so does the query.
+		escaped := to.backend.prefix + request.ClusterPath(to.cluster) + to.rest
+		p.Out.URL.Scheme, p.Out.URL.Host = to.backend.base.Scheme, to.backend.base.Host
+		p.Out.URL.RawPath = escaped
+		p.Out.URL.Path, _ = url.PathUnescape(escaped) // its parts have been unescaped before
+		p.Out.URL.RawQuery = p.In.URL.RawQuery
+		p.Out.Host = ""
+		p.SetXForwarded()
+
+		groups := to.user.GetGroups()
+		if len(f.dropGroups) > 0 {
+			kept := make([]string, 0, len(groups))
+			for _, group := range groups {
+				if !f.dropGroups[group] {
+					kept = append(kept, group)
+				}
+			}
+			groups = kept
+		}
+		p.Out.Header.Del("Authorization")
+		transport.SetAuthProxyHeaders(p.Out, to.user.GetName(), to.user.GetUID(), groups, to.user.GetExtra())
+	}
+}
+
+// modify looks at a shard's answer before the client gets it.
+func (f *forwarder) modify(r *http.Request, res *http.Response, to *route) error {
+	switch {
+	case res.StatusCode == http.StatusForbidden:
+		return f.hideForbidden(r, res, to)
+	case to.long && res.StatusCode != http.StatusSwitchingProtocols:
+		res.Body = &endingBody{ReadCloser: res.Body, draining: f.draining}
+	}
+	return nil
+}
+
+// hideForbidden makes the answer of a shard that the user has no access to a
+// logical cluster the same, also in time, as the front-proxy's own answer for
+// one that does not exist. Other denials pass unchanged.
+func (f *forwarder) hideForbidden(r *http.Request, res *http.Response, to *route) error {
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxForbiddenBody))
+	if err != nil {
+		return err
+	}
+	if !bytes.Contains(body, []byte(notPermitted)) {
+		res.Body = readCloser{io.MultiReader(bytes.NewReader(body), res.Body), res.Body}
+		return nil
+	}
+	f.resolver.hold(r.Context(), to.user.GetName(), to.deadline)
+	return &answerError{status: forbidden(r, unescapedRest(to.rest))}
+}
+
+// answerError makes the error handler give an answer of the front-proxy's own.
+type answerError struct {
+	status *apierrors.StatusError
+}
+
+func (e *answerError) Error() string { return e.status.Error() }
+
+// fail answers when the shard did not.
+func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err error) {
+	var answer *answerError
+	switch {
+	case errors.As(err, &answer):
+		writeStatus(w, answer.status)
+	case f.draining.Err() != nil:
+		writeStatus(w, unavailable(retrySoon, "the front-proxy is shutting down"))
+	case r.Context().Err() != nil:
+		// The client has gone; there is nobody to answer.
+		w.WriteHeader(statusClientGone)
+	case !to.connected:
+		upstreamErrors.WithLabelValues(to.backend.name, "unreachable").Inc()
+		klog.FromContext(r.Context()).V(1).Info("Shard is unreachable", "shard", to.backend.name, "err", err)
+		writeStatus(w, unavailable(retrySoon, "shard %q is not reachable, try again", to.backend.name))
+	default:
+		upstreamErrors.WithLabelValues(to.backend.name, "broken").Inc()
+		klog.FromContext(r.Context()).V(1).Info("Connection to shard broke", "shard", to.backend.name, "err", err)
+		// Clients repeat a request, whatever its verb, when they are told when
+		// to: only what can be done twice may say so.
+		retryAfter := 0
+		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+			retryAfter = retrySoon
+		}
+		writeStatus(w, statusError(http.StatusBadGateway, metav1.StatusReasonInternalError, retryAfter,
+			"the connection to shard %q broke before it answered", to.backend.name))
+	}
+}
+
+// endingBody is the body of a watch that ends as if the shard had ended it when
+// the front-proxy shuts down, so that clients resume at once.
+type endingBody struct {
+	io.ReadCloser
+	draining context.Context //nolint:containedctx // the life of the server, not of a request
+}
+
+func (b *endingBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && b.draining.Err() != nil {
+		err = io.EOF
+	}
+	return n, err
+}
+
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
+func unescapedRest(rest string) string {
+	path, err := url.PathUnescape(rest)
+	if err != nil || path == "" {
+		return "/"
+	}
+	return path
+}
+
+// bufferPool keeps buffers of one size.
+type bufferPool struct{ pool sync.Pool }
+
+func newBufferPool(size int) *bufferPool {
+	return &bufferPool{pool: sync.Pool{New: func() any {
+		buffer := make([]byte, size)
+		return &buffer
+	}}}
+}
+
+func (p *bufferPool) Get() []byte { return *p.pool.Get().(*[]byte) }
+
+func (p *bufferPool) Put(buffer []byte) { p.pool.Put(&buffer) }

@@ -1,0 +1,322 @@
+package frontproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+)
+
+const patience = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
+}
+
+// world is a front-proxy with fake shards over real TLS.
+type world struct {
+	dir                                     string
+	servingCA, clientCA, proxyCA, foreigner *authority
+	options                                 *Options
+	proxy                                   *Server
+	stop                                    func()
+	shards                                  map[string]*fakeShard
+}
+
+// fakeShard serves its index data for LIST and WATCH on the wildcard, and hands
+// everything else to handler.
+type fakeShard struct {
+	name  string
+	data  *clienttest.Server
+	addr  string
+	world *world
+	http  *httptest.Server
+
+	handler atomic.Pointer[http.HandlerFunc]
+}
+
+func newWorld(t testing.TB, shardNames ...string) *world {
+	t.Helper()
+	dir := t.TempDir()
+	w := &world{
+		dir: dir, shards: map[string]*fakeShard{},
+		servingCA: newAuthority(t, dir, "serving-ca"), clientCA: newAuthority(t, dir, "client-ca"),
+		proxyCA: newAuthority(t, dir, "requestheader-ca"), foreigner: newAuthority(t, dir, "foreign-ca"),
+	}
+	o := NewOptions()
+	o.SecurePort = 0
+	o.TLSCertFile, o.TLSPrivateKeyFile = w.servingCA.issue(t, dir, "front-proxy")
+	o.ClientCAFile, o.ShardCAFile = w.clientCA.file, w.servingCA.file
+	o.ShardClientCertFile, o.ShardClientKeyFile = w.clientCA.issue(t, dir, "index", "system:masters")
+	o.ProxyClientCertFile, o.ProxyClientKeyFile = w.proxyCA.issue(t, dir, "proxy")
+	o.DevTokens = true
+	o.IndexPatience = 200 * time.Millisecond
+	w.options = o
+	for _, name := range shardNames {
+		w.addShard(t, name)
+	}
+	o.RootKubeconfig = filepath.Join(dir, "root.kubeconfig")
+	require.NoError(t, os.WriteFile(o.RootKubeconfig, fmt.Appendf(nil, `
+apiVersion: v1
+kind: Config
+current-context: base
+clusters: [{name: base, cluster: {server: %q, certificate-authority: %q}}]
+users: [{name: index, user: {client-certificate: %q, client-key: %q}}]
+contexts: [{name: base, context: {cluster: base, user: index}}]
+`, "https://"+w.shards["root"].addr, w.servingCA.file, o.ShardClientCertFile, o.ShardClientKeyFile), 0o600))
+	w.cluster(t, "root", "root")
+	return w
+}
+
+// addShard starts a shard and announces it in root.
+func (w *world) addShard(t testing.TB, name string) *fakeShard {
+	t.Helper()
+	s := &fakeShard{name: name, world: w, data: clienttest.New(t, client.Scheme)}
+	w.shards[name] = s
+	echo := http.HandlerFunc(s.echo)
+	s.handler.Store(&echo)
+	s.start(t)
+	t.Cleanup(s.kill)
+	w.announce(t, name, "https://"+s.addr)
+	return s
+}
+
+func (w *world) announce(t testing.TB, name, url string) {
+	t.Helper()
+	w.shards["root"].data.Put(t, client.Shards.GroupVersionResource, &corev1alpha1.Shard{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "root"}},
+		Spec:       corev1alpha1.ShardSpec{BaseURL: url},
+	})
+}
+
+// start serves at the shard's address, which is chosen the first time.
+func (s *fakeShard) start(t testing.TB) {
+	t.Helper()
+	listener, err := net.Listen("tcp", orAny(s.addr))
+	require.NoError(t, err)
+	s.addr = listener.Addr().String()
+	s.http = httptest.NewUnstartedServer(s)
+	require.NoError(t, s.http.Listener.Close())
+	s.http.Listener = listener
+	s.http.EnableHTTP2 = true
+	s.http.Config.ErrorLog = quietLog
+	s.http.TLS = &tls.Config{Certificates: []tls.Certificate{s.world.servingCA.pair(t, "shard")}, ClientAuth: tls.RequestClientCert}
+	s.http.StartTLS()
+}
+
+// kill ends the shard at once; start brings it back at the same address.
+func (s *fakeShard) kill() {
+	_ = s.http.Listener.Close()
+	s.data.Break()
+	s.http.CloseClientConnections()
+	s.http.Close()
+}
+
+func orAny(addr string) string {
+	if addr == "" {
+		return "127.0.0.1:0"
+	}
+	return addr
+}
+
+func (s *fakeShard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.HasPrefix(r.URL.Path, "/clusters/*/") || strings.HasPrefix(r.URL.Path, "/clusters/root/apis/core.kcp.io/v1alpha1/shards") {
+		if r.TLS.PeerCertificates[0].Subject.CommonName != "index" {
+			http.Error(w, "only the index reads this", http.StatusForbidden)
+			return
+		}
+		s.data.ServeHTTP(w, r)
+		return
+	}
+	(*s.handler.Load())(w, r)
+}
+
+// handle makes f answer what is forwarded.
+func (s *fakeShard) handle(f http.HandlerFunc) { s.handler.Store(&f) }
+
+// seen is what the echo handler saw.
+type seen struct {
+	Shard, Method, URI, Proto, Host, Body, Cert string
+	Header                                      http.Header
+}
+
+func (s *fakeShard) echo(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	answer := seen{
+		Shard: s.name, Method: r.Method, URI: r.RequestURI, Proto: r.Proto, Host: r.Host, Body: string(body), Header: r.Header,
+	}
+	if len(r.TLS.PeerCertificates) > 0 {
+		answer.Cert = r.TLS.PeerCertificates[0].Subject.CommonName
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// cluster announces a logical cluster on a shard.
+func (w *world) cluster(t testing.TB, shard, name string, edit ...func(*corev1alpha1.LogicalCluster)) {
+	t.Helper()
+	obj := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
+		Name: "cluster", Annotations: map[string]string{logicalcluster.AnnotationKey: name, corev1alpha1.LogicalClusterShardAnnotationKey: shard},
+	}}
+	obj.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
+	for _, f := range edit {
+		f(obj)
+	}
+	w.shards[shard].data.Put(t, client.LogicalClusters.GroupVersionResource, obj)
+}
+
+// workspace announces a workspace on a shard.
+func (w *world) workspace(t testing.TB, shard, parent, name, cluster string, edit ...func(*tenancyv1alpha1.Workspace)) {
+	t.Helper()
+	obj := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: parent}}}
+	obj.Spec.Cluster, obj.Status.Phase = cluster, corev1alpha1.LogicalClusterPhaseReady
+	for _, f := range edit {
+		f(obj)
+	}
+	w.shards[shard].data.Put(t, client.Workspaces.GroupVersionResource, obj)
+}
+
+// run starts the front-proxy; it ends with the test or with stop.
+func (w *world) run(t testing.TB) {
+	t.Helper()
+	proxy, err := New(t.Context(), w.options.Complete())
+	require.NoError(t, err)
+	w.proxy = proxy
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- proxy.Run(ctx) }()
+	stopped := false
+	w.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+		case <-time.After(patience):
+			t.Fatal("the front-proxy did not stop")
+		}
+	}
+	t.Cleanup(w.stop)
+}
+
+// ready runs the front-proxy and waits until it is ready.
+func (w *world) ready(t testing.TB) {
+	t.Helper()
+	w.run(t)
+	require.Eventually(t, func() bool { return w.proxy.Ready() == nil }, patience, 5*time.Millisecond)
+}
+
+// knows waits until the index finds path on shard.
+func (w *world) knows(t testing.TB, path, shard string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		target, _ := w.proxy.shards.index.Lookup(path)
+		return target.Shard == shard
+	}, patience, 5*time.Millisecond, path)
+}
+
+// person is an HTTP client with credentials.
+type person struct {
+	*http.Client
+	world *world
+	token string
+}
+
+func (w *world) person(t testing.TB, name string, groups ...string) *person {
+	t.Helper()
+	return w.withCerts(t, w.clientCA.pair(t, name, groups...))
+}
+
+// http1 makes the person use HTTP/1.1.
+func (p *person) http1(t testing.TB) *person {
+	t.Helper()
+	transport := p.Transport.(*http.Transport).Clone()
+	transport.ForceAttemptHTTP2 = false
+	transport.TLSClientConfig.NextProtos = nil
+	transport.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &person{Client: &http.Client{Transport: transport}, world: p.world, token: p.token}
+}
+
+func (w *world) withCerts(t testing.TB, certs ...tls.Certificate) *person {
+	t.Helper()
+	transport := &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: w.servingCA.pool(), Certificates: certs},
+		ForceAttemptHTTP2: true, DisableCompression: true, MaxIdleConnsPerHost: 100,
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &person{Client: &http.Client{Transport: transport}, world: w}
+}
+
+// do sends a request; the answer's body is read unless it is a watch.
+func (p *person) do(t testing.TB, method, path string, body io.Reader, header ...string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, p.world.proxy.URL()+path, body)
+	require.NoError(t, err)
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Add(header[i], header[i+1])
+	}
+	if p.token != "" {
+		req.Header.Set("Authorization", "Bearer "+p.token)
+	}
+	res, err := p.Do(req)
+	require.NoError(t, err)
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	return res, string(text)
+}
+
+func (p *person) get(t testing.TB, path string, header ...string) (*http.Response, string) {
+	t.Helper()
+	return p.do(t, http.MethodGet, path, nil, header...)
+}
+
+// echoed sends a GET that the echo handler answers.
+func (p *person) echoed(t testing.TB, path string, header ...string) seen {
+	t.Helper()
+	res, body := p.get(t, path, header...)
+	require.Equal(t, http.StatusOK, res.StatusCode, body)
+	var s seen
+	require.NoError(t, json.Unmarshal([]byte(body), &s), body)
+	return s
+}
+
+var noOptions client.InformerOptions[*tenancyv1alpha1.Workspace]
+
+func mustRead(t testing.TB, file string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return content
+}
+
+func dialTLS(ctx context.Context, network, addr string, config *tls.Config) (net.Conn, error) {
+	config = config.Clone()
+	config.ServerName = "127.0.0.1"
+	dialer := tls.Dialer{Config: config}
+	return dialer.DialContext(ctx, network, addr)
+}

@@ -1,0 +1,213 @@
+package frontproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// drainTimeout is how long requests in flight may take when the server
+	// stops; long-running ones are ended at once.
+	drainTimeout = 5 * time.Second
+	// maxStreams is how many requests one HTTP/2 connection of a client carries
+	// at a time.
+	maxStreams = 1000
+)
+
+// Server is a front-proxy whose port is taken and whose certificates are read,
+// but which does not serve before Run.
+type Server struct {
+	serving       *genericapiserver.SecureServingInfo
+	authenticator authenticator.Request
+	shards        *shards
+	forwarder     *forwarder
+
+	// drain ends long-running requests.
+	drain    context.CancelFunc
+	stopping atomic.Bool
+	wasReady atomic.Bool
+	requests tracker
+}
+
+// New reads certificates and kubeconfigs, takes the port and assembles the
+// server. ctx is for values only; the caller has to Run or to Close the server.
+func New(ctx context.Context, o CompletedOptions) (*Server, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	registerMetrics()
+	authentication, err := o.authentication()
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", o.TLSCertFile, o.TLSPrivateKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading the serving certificate of --tls-cert-file and --tls-private-key-file: %w", err)
+	}
+	tlsConfig, err := newTLSConfig(o.ShardCAFile, o.ProxyClientCertFile, o.ProxyClientKeyFile)
+	if err != nil {
+		return nil, err
+	}
+	root, err := clientcmd.BuildConfigFromFlags("", o.RootKubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("reading --root-kubeconfig: %w", err)
+	}
+	config := &rest.Config{TLSClientConfig: rest.TLSClientConfig{
+		CAFile: o.ShardCAFile, CertFile: o.ShardClientCertFile, KeyFile: o.ShardClientKeyFile,
+	}}
+	if err := rest.LoadTLSFiles(config); err != nil {
+		return nil, fmt.Errorf("reading --shard-ca-file, --shard-client-cert-file and --shard-client-key-file: %w", err)
+	}
+	if _, err := tls.X509KeyPair(config.CertData, config.KeyData); err != nil {
+		return nil, fmt.Errorf("reading --shard-client-cert-file and --shard-client-key-file: %w", err)
+	}
+	s := &Server{authenticator: authentication.Authenticator}
+	s.shards, err = newShards(root, config, func(name string, base *url.URL) *backend { return newBackend(name, base, tlsConfig) })
+	if err != nil {
+		return nil, err
+	}
+	listener, err := o.listen()
+	if err != nil {
+		return nil, err
+	}
+	s.serving = &genericapiserver.SecureServingInfo{Listener: listener, Cert: certificate, HTTP2MaxStreamsPerConnection: maxStreams}
+	if len(authentication.CAs) > 0 {
+		s.serving.ClientCA = dynamiccertificates.NewUnionCAContentProvider(authentication.CAs...)
+	}
+	draining, drain := context.WithCancel(context.WithoutCancel(ctx))
+	s.drain = drain
+	dropGroups := map[string]bool{}
+	for _, group := range o.DropGroups {
+		dropGroups[group] = true
+	}
+	s.forwarder = &forwarder{resolver: newResolver(s.shards.index, o.IndexPatience), dropGroups: dropGroups, draining: draining}
+	return s, nil
+}
+
+// URL returns where the server listens, without a path.
+func (s *Server) URL() string { return "https://" + s.serving.Listener.Addr().String() }
+
+// Close gives the port back. Run does so itself.
+func (s *Server) Close() {
+	s.drain()
+	_ = s.serving.Listener.Close()
+}
+
+// Run serves until ctx is done and then stops in reverse order of the start:
+//
+//	ctx done ─► not ready, watches end ─► the port closes, requests in flight are answered
+//	         ─► upgraded connections end ─► followers stop ─► connections to shards close
+func (s *Server) Run(ctx context.Context) error {
+	defer s.Close()
+	logger := klog.FromContext(ctx)
+
+	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stopBackground()
+	followErr := make(chan error, 1)
+	wg.Go(func() { followErr <- s.shards.Run(background) })
+
+	stopServing := make(chan struct{})
+	drained, closed, err := s.serving.Serve(s.handler(), drainTimeout, stopServing)
+	if err != nil {
+		return fmt.Errorf("serving on %s: %w", s.URL(), err)
+	}
+	logger.Info("Front-proxy serves", "url", s.URL())
+	select {
+	case <-ctx.Done():
+		err = nil
+	case err = <-followErr:
+		err = errors.Join(errors.New("the shards cannot be followed any more"), err)
+	}
+	logger.Info("Front-proxy stops")
+	s.stopping.Store(true)
+	s.drain()
+	close(stopServing)
+	<-closed
+	<-drained
+	s.requests.wait(drainTimeout)
+	return err
+}
+
+// Ready returns why requests cannot be served yet, or nil.
+func (s *Server) Ready() error {
+	if s.stopping.Load() {
+		return errors.New("the front-proxy is shutting down")
+	}
+	if s.wasReady.Load() {
+		return nil
+	}
+	if err := s.shards.ready(); err != nil {
+		return err
+	}
+	s.wasReady.Store(true)
+	return nil
+}
+
+func (s *Server) liveness() []healthz.HealthChecker {
+	return []healthz.HealthChecker{healthz.PingHealthz}
+}
+
+func (s *Server) readiness() []healthz.HealthChecker {
+	return []healthz.HealthChecker{
+		healthz.PingHealthz,
+		healthz.NamedCheck("shards", func(*http.Request) error { return s.Ready() }),
+	}
+}
+
+// tracker knows how many requests run. Unlike the HTTP server it also knows
+// those whose connection was upgraded.
+type tracker struct {
+	mu      sync.Mutex
+	running int
+	idle    chan struct{}
+}
+
+func (t *tracker) enter() (leave func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.running++
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.running--
+		if t.running == 0 && t.idle != nil {
+			close(t.idle)
+			t.idle = nil
+		}
+	}
+}
+
+// wait waits until no request runs, but not longer than timeout.
+func (t *tracker) wait(timeout time.Duration) {
+	t.mu.Lock()
+	if t.running == 0 {
+		t.mu.Unlock()
+		return
+	}
+	idle := make(chan struct{})
+	t.idle = idle
+	t.mu.Unlock()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,364 @@
+package frontproxy
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// status checks that an answer is an error as Kubernetes clients expect it.
+func status(t *testing.T, res *http.Response, body string, code int) metav1.Status {
+	t.Helper()
+	require.Equal(t, code, res.StatusCode, body)
+	require.Equal(t, "application/json", res.Header.Get("Content-Type"), body)
+	var s metav1.Status
+	require.NoError(t, json.Unmarshal([]byte(body), &s), body)
+	require.Equal(t, "Status", s.Kind)
+	require.Equal(t, "v1", s.APIVersion)
+	require.Equal(t, metav1.StatusFailure, s.Status)
+	require.EqualValues(t, code, s.Code)
+	require.NotEmpty(t, s.Reason)
+	return s
+}
+
+func TestRouting(t *testing.T) {
+	w := newWorld(t, "root", "one")
+	w.workspace(t, "root", "root", "a", "aaaa")
+	w.cluster(t, "one", "aaaa")
+	w.workspace(t, "one", "aaaa", "b", "bbbb")
+	w.cluster(t, "root", "bbbb")
+	w.ready(t)
+	w.knows(t, "root:a:b", "root")
+	admin := w.person(t, "kcp-admin", "system:kcp:admin")
+
+	for path, want := range map[string]seen{
+		"/clusters/root/api":                   {Shard: "root", URI: "/clusters/root/api"},
+		"/clusters/root:a/api":                 {Shard: "one", URI: "/clusters/aaaa/api"},
+		"/clusters/aaaa/api":                   {Shard: "one", URI: "/clusters/aaaa/api"},
+		"/clusters/root:a:b/api":               {Shard: "root", URI: "/clusters/bbbb/api"},
+		"/clusters/aaaa:b/api":                 {Shard: "root", URI: "/clusters/bbbb/api"},
+		"/clusters/root":                       {Shard: "root", URI: "/clusters/root"},
+		"/clusters/root/":                      {Shard: "root", URI: "/clusters/root/"},
+		"/clusters/root%3Aa/api":               {Shard: "one", URI: "/clusters/aaaa/api"},
+		"/clusters/root/a%2Fb%20c/%25?x=1;y&z": {Shard: "root", URI: "/clusters/root/a%2Fb%20c/%25?x=1;y&z"},
+		"/clusters/root/a//b/?x=%2F+a&x=":      {Shard: "root", URI: "/clusters/root/a//b/?x=%2F+a&x="},
+		"/clusters/root/clusters/aaaa/api":     {Shard: "root", URI: "/clusters/root/clusters/aaaa/api"},
+	} {
+		got := admin.echoed(t, path)
+		require.Equal(t, want.Shard, got.Shard, path)
+		require.Equal(t, want.URI, got.URI, path)
+		require.Equal(t, w.shards[want.Shard].addr, got.Host)
+		require.Equal(t, "proxy", got.Cert)
+		require.Equal(t, "HTTP/2.0", got.Proto)
+	}
+
+	big := strings.Repeat("0123456789", 1<<17)
+	res, body := admin.do(t, http.MethodPost, "/clusters/root/api?dryRun=All", strings.NewReader(big), "Content-Type", "text/x")
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	var got seen
+	require.NoError(t, json.Unmarshal([]byte(body), &got))
+	require.Equal(t, big, got.Body)
+	require.Equal(t, http.MethodPost, got.Method)
+	require.Equal(t, "text/x", got.Header.Get("Content-Type"))
+}
+
+func TestUsers(t *testing.T) {
+	w := newWorld(t, "root")
+	w.options.DropGroups = []string{"secret-group"}
+	w.ready(t)
+	w.knows(t, "root", "root")
+
+	jane := w.person(t, "jane", "devs", "secret-group", "ops").http1(t)
+	got := jane.echoed(t, "/clusters/root/api",
+		"X-Remote-User", "root", "X-Remote-Group", "system:masters", "x-remote-extra-scopes", "all", "X-Remote-Uid", "0",
+		"X-Forwarded-For", "1.2.3.4", "Connection", "X-Hop", "X-Hop", "gone", "Impersonate-User", "joe", "Impersonate-Group", "g", "X-Other", "kept")
+	require.Equal(t, []string{"jane"}, got.Header["X-Remote-User"])
+	require.ElementsMatch(t, []string{"devs", "ops", "system:authenticated"}, got.Header["X-Remote-Group"])
+	require.Empty(t, got.Header["X-Remote-Uid"])
+	for key := range got.Header {
+		if strings.HasPrefix(key, "X-Remote-Extra-") {
+			require.Contains(t, key, "Credential-Id", "only what the authenticator knows")
+		}
+	}
+	require.Equal(t, []string{"127.0.0.1"}, got.Header["X-Forwarded-For"])
+	require.Equal(t, []string{"https"}, got.Header["X-Forwarded-Proto"])
+	require.Equal(t, []string{strings.TrimPrefix(w.proxy.URL(), "https://")}, got.Header["X-Forwarded-Host"])
+	require.Equal(t, []string{"joe"}, got.Header["Impersonate-User"])
+	require.Equal(t, []string{"g"}, got.Header["Impersonate-Group"])
+	require.Equal(t, []string{"kept"}, got.Header["X-Other"])
+	require.Empty(t, got.Header["X-Hop"])
+
+	token := w.withCerts(t)
+	token.token = "user-2-token"
+	got = token.echoed(t, "/clusters/root/api")
+	require.Equal(t, []string{"user-2"}, got.Header["X-Remote-User"])
+	require.Equal(t, []string{"user-2"}, got.Header["X-Remote-Uid"])
+	require.Equal(t, []string{"team-2", "system:authenticated"}, got.Header["X-Remote-Group"])
+	require.Empty(t, got.Header["Authorization"])
+}
+
+func TestStatusCodes(t *testing.T) {
+	w := newWorld(t, "root", "one")
+	w.workspace(t, "root", "root", "down", "dddd", func(ws *tenancyv1alpha1.Workspace) {
+		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable
+	})
+	w.cluster(t, "one", "dddd")
+	w.workspace(t, "root", "root", "coming", "")
+	w.cluster(t, "root", "system:admin")
+	w.ready(t)
+	w.knows(t, "root:down", "one")
+	jane := w.person(t, "jane", "devs")
+
+	for _, path := range []string{
+		"/clusters/unknown/api/v1/configmaps", "/clusters/root:unknown/api", "/clusters/root:coming/api", "/clusters/*/api/v1/configmaps",
+		"/clusters/system:admin/api", "/clusters/UPPER/api", "/clusters//api", "/clusters/", "/clusters/root%2Fx/api", "/clusters/%2A/api",
+		"/clusters/root:/api", "/clusters/..%2Froot/api", "/clusters/root%00/api",
+	} {
+		res, body := jane.get(t, path)
+		s := status(t, res, body, http.StatusForbidden)
+		require.Equal(t, metav1.StatusReasonForbidden, s.Reason)
+		require.Contains(t, s.Message, notPermitted, path)
+		require.Contains(t, s.Message, `"jane"`, path)
+	}
+	res, body := jane.get(t, "/clusters/root:down/api")
+	s := status(t, res, body, http.StatusServiceUnavailable)
+	require.Equal(t, "1", res.Header.Get("Retry-After"))
+	require.EqualValues(t, 1, s.Details.RetryAfterSeconds)
+
+	for _, path := range []string{"/", "/api", "/apis/x", "/clusters", "/clust%65rs/root/api", "/metrics/x", "/services/apiexport/x", "/version", "/readyzz"} {
+		res, body := jane.get(t, path)
+		status(t, res, body, http.StatusNotFound)
+	}
+
+	foreign := w.withCerts(t, w.foreigner.pair(t, "jane", "system:masters"))
+	nobody := w.withCerts(t)
+	badToken := w.withCerts(t)
+	badToken.token = "nonsense"
+	for _, p := range []*person{nobody, badToken, foreign} {
+		for _, path := range []string{"/clusters/root/api", "/clusters/unknown/api", "/metrics", "/nothing"} {
+			res, body := p.get(t, path, "X-Remote-User", "admin", "X-Remote-Group", "system:masters")
+			status(t, res, body, http.StatusUnauthorized)
+		}
+		for _, path := range []string{"/readyz", "/livez", "/healthz", "/readyz?verbose"} {
+			res, body := p.get(t, path)
+			require.Equal(t, http.StatusOK, res.StatusCode, body)
+		}
+	}
+
+	res, body = jane.get(t, "/metrics")
+	status(t, res, body, http.StatusForbidden)
+	for _, group := range []string{"system:masters", "system:kcp:admin"} {
+		res, body = w.person(t, "admin", group).get(t, "/metrics")
+		require.Equal(t, http.StatusOK, res.StatusCode)
+		require.Contains(t, body, `shardplane_frontproxy_requests_total{code="403",shard=""}`)
+		require.Contains(t, body, `shardplane_frontproxy_index_entries{kind="logicalclusters"} 3`)
+	}
+}
+
+func TestUnknownAndForbiddenLookTheSame(t *testing.T) {
+	w := newWorld(t, "root")
+	w.cluster(t, "root", "hidden")
+	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "rbac") {
+			rw.Header().Set("Audit-Id", "x")
+			rw.WriteHeader(http.StatusForbidden)
+			_, _ = rw.Write([]byte(`{"message":"plain denial"}`))
+			return
+		}
+		rw.Header().Set("Audit-Id", "tells")
+		rw.WriteHeader(http.StatusForbidden)
+		_, _ = rw.Write([]byte("k8s\x00 the shard's words: " + notPermitted))
+	})
+	w.ready(t)
+	w.knows(t, "hidden", "root")
+	jane := w.person(t, "jane")
+
+	start := time.Now()
+	unknownRes, unknown := jane.get(t, "/clusters/absent/api/v1/configmaps")
+	require.GreaterOrEqual(t, time.Since(start), w.options.IndexPatience)
+	start = time.Now()
+	hiddenRes, hidden := jane.get(t, "/clusters/hidden/api/v1/configmaps")
+	require.GreaterOrEqual(t, time.Since(start), w.options.IndexPatience)
+	require.Equal(t, unknown, hidden)
+	unknownRes.Header.Del("Date")
+	hiddenRes.Header.Del("Date")
+	require.Equal(t, unknownRes.Header, hiddenRes.Header)
+
+	res, body := jane.get(t, "/clusters/hidden/rbac")
+	require.Equal(t, http.StatusForbidden, res.StatusCode)
+	require.JSONEq(t, `{"message":"plain denial"}`, body)
+}
+
+func TestWaitsForNewWorkspaces(t *testing.T) {
+	w := newWorld(t, "root", "one")
+	w.options.IndexPatience = maxIndexPatience
+	w.ready(t)
+	w.knows(t, "root", "root")
+	jane := w.person(t, "jane")
+	answered := make(chan seen)
+	go func() {
+		defer close(answered)
+		answered <- jane.echoed(t, "/clusters/root:new/api")
+	}()
+	require.Eventually(t, func() bool { return w.waiting() == 1 }, patience, time.Millisecond)
+	w.workspace(t, "root", "root", "new", "nnnn")
+	w.cluster(t, "one", "nnnn")
+	require.Equal(t, "/clusters/nnnn/api", (<-answered).URI)
+	require.Zero(t, w.waiting())
+}
+
+func (w *world) waiting() int {
+	r := w.proxy.forwarder.resolver
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waiting
+}
+
+func TestShardsComeAndGo(t *testing.T) {
+	w := newWorld(t, "root", "one")
+	w.cluster(t, "one", "aaaa")
+	w.ready(t)
+	w.knows(t, "aaaa", "one")
+	admin := w.person(t, "admin", "system:masters")
+
+	w.addShard(t, "two")
+	w.cluster(t, "two", "tttt")
+	w.knows(t, "tttt", "two")
+	require.Equal(t, "two", admin.echoed(t, "/clusters/tttt/api").Shard)
+
+	// It moves: what it held at its old address and does not hold now is gone.
+	w.cluster(t, "two", "stays")
+	w.knows(t, "stays", "two")
+	moved := &fakeShard{name: "two", world: w, data: w.addShard(t, "spare").data}
+	moved.handle(moved.echo)
+	moved.start(t)
+	t.Cleanup(moved.kill)
+	w.shards["spare"].data.Put(t, client.LogicalClusters.GroupVersionResource, &corev1alpha1.LogicalCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "cluster", Annotations: map[string]string{"kcp.io/cluster": "stays", corev1alpha1.LogicalClusterShardAnnotationKey: "two"}},
+	})
+	w.announce(t, "two", "https://"+moved.addr)
+	require.Eventually(t, func() bool {
+		target, _ := w.proxy.shards.index.Lookup("stays")
+		gone, _ := w.proxy.shards.index.Lookup("tttt")
+		return target.URL == "https://"+moved.addr && gone.Shard == ""
+	}, patience, 5*time.Millisecond)
+
+	w.shards["root"].data.Delete(t, client.Shards.GroupVersionResource, "", "root", "", "one")
+	w.knows(t, "aaaa", "")
+	res, body := admin.get(t, "/clusters/aaaa/api")
+	status(t, res, body, http.StatusForbidden)
+	require.Equal(t, "root", admin.echoed(t, "/clusters/root/api").Shard)
+}
+
+func TestDeadShard(t *testing.T) {
+	w := newWorld(t, "root", "one")
+	w.cluster(t, "one", "aaaa")
+	w.ready(t)
+	w.knows(t, "aaaa", "one")
+	admin := w.person(t, "admin", "system:masters")
+	require.Equal(t, "one", admin.echoed(t, "/clusters/aaaa/api").Shard)
+
+	w.shards["one"].kill()
+	require.Eventually(t, func() bool {
+		res, body := admin.get(t, "/clusters/aaaa/api")
+		if res.StatusCode == http.StatusBadGateway {
+			return false // the connection was just breaking
+		}
+		status(t, res, body, http.StatusServiceUnavailable)
+		require.Equal(t, "1", res.Header.Get("Retry-After"))
+		return true
+	}, patience, 5*time.Millisecond)
+	require.Equal(t, "root", admin.echoed(t, "/clusters/root/api").Shard, "others are served")
+	res, body := admin.get(t, "/clusters/unknown/api")
+	status(t, res, body, http.StatusForbidden)
+	require.NoError(t, w.proxy.Ready())
+
+	w.shards["one"].start(t)
+	require.Equal(t, "one", admin.echoed(t, "/clusters/aaaa/api").Shard)
+	w.cluster(t, "one", "late")
+	w.knows(t, "late", "one")
+
+	// A front-proxy that starts while a shard is away is ready, but does not
+	// take what it cannot know for absent.
+	w.stop()
+	w.shards["one"].kill()
+	w.ready(t)
+	w.knows(t, "root", "root")
+	res, body = admin.get(t, "/clusters/aaaa/api")
+	status(t, res, body, http.StatusServiceUnavailable)
+	w.shards["one"].start(t)
+	w.knows(t, "aaaa", "one")
+	require.Eventually(t, w.proxy.shards.complete, patience, 5*time.Millisecond)
+	res, body = admin.get(t, "/clusters/unknown/api")
+	status(t, res, body, http.StatusForbidden)
+}
+
+func TestNotReadyWithoutRoot(t *testing.T) {
+	w := newWorld(t, "root")
+	w.shards["root"].kill()
+	w.run(t)
+	require.Eventually(t, func() bool {
+		err := w.proxy.Ready()
+		return err != nil && strings.Contains(err.Error(), "connection refused")
+	}, patience, 5*time.Millisecond)
+	nobody := w.withCerts(t)
+	res, body := nobody.get(t, "/readyz?verbose")
+	require.Equal(t, http.StatusInternalServerError, res.StatusCode, body)
+	res, _ = nobody.get(t, "/livez")
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	w.shards["root"].start(t)
+	require.Eventually(t, func() bool { return w.proxy.Ready() == nil }, patience, 5*time.Millisecond)
+}
+
+func TestWrongOptions(t *testing.T) {
+	err := NewOptions().Complete().Validate()
+	for _, flag := range []string{"--tls-cert-file", "--client-ca-file", "--root-kubeconfig", "--shard-ca-file", "--proxy-client-key-file"} {
+		require.ErrorContains(t, err, flag+" is required")
+	}
+	w := newWorld(t, "root")
+	garbage := w.dir + "/garbage"
+	require.NoError(t, os.WriteFile(garbage, []byte("garbage"), 0o600))
+	for flag, breakIt := range map[string]func(*Options, string){
+		"--tls-cert-file":          func(o *Options, f string) { o.TLSCertFile = f },
+		"--client-ca-file":         func(o *Options, f string) { o.ClientCAFile = f },
+		"--root-kubeconfig":        func(o *Options, f string) { o.RootKubeconfig = f },
+		"--shard-ca-file":          func(o *Options, f string) { o.ShardCAFile = f },
+		"--shard-client-cert-file": func(o *Options, f string) { o.ShardClientCertFile = f },
+		"--proxy-client-cert-file": func(o *Options, f string) { o.ProxyClientCertFile = f },
+	} {
+		for _, file := range []string{garbage, w.dir + "/missing"} {
+			o := *w.options
+			breakIt(&o, file)
+			_, err := New(t.Context(), o.Complete())
+			require.ErrorContains(t, err, flag, file)
+		}
+	}
+	for flag, breakIt := range map[string]func(*Options){
+		"--bind-address":   func(o *Options) { o.BindAddress = "nonsense" },
+		"--secure-port":    func(o *Options) { o.SecurePort = 70000 },
+		"--index-patience": func(o *Options) { o.IndexPatience = time.Hour },
+	} {
+		o := *w.options
+		breakIt(&o)
+		_, err := New(t.Context(), o.Complete())
+		require.ErrorContains(t, err, flag)
+	}
+	first, err := New(t.Context(), w.options.Complete())
+	require.NoError(t, err)
+	defer first.Close()
+	o := *w.options
+	o.SecurePort = first.serving.Listener.Addr().(*net.TCPAddr).Port
+	_, err = New(t.Context(), o.Complete())
+	require.ErrorContains(t, err, "--secure-port")
+}

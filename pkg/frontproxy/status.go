@@ -1,0 +1,97 @@
+package frontproxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// notPermitted is the reason in the answer to a request for a logical cluster
+// that does not exist or that the user has no access to. It is the same for
+// both, and the shards use the same.
+const notPermitted = "workspace access not permitted"
+
+// retrySoon is the Retry-After of answers that will change by themselves.
+const retrySoon = 1
+
+// requestInfos takes the paths of requests apart, for messages only.
+var requestInfos = &apirequest.RequestInfoFactory{
+	APIPrefixes:          sets.NewString("api", "apis"),
+	GrouplessAPIPrefixes: sets.NewString("api"),
+}
+
+// writeStatus answers with an error as Kubernetes clients expect it. It is JSON
+// always: every client takes that for errors.
+func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
+	status := err.Status()
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	header.Set("Cache-Control", "no-cache, private")
+	header.Set("X-Content-Type-Options", "nosniff")
+	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
+		header.Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
+	}
+	body, marshalErr := json.Marshal(status)
+	if marshalErr != nil {
+		http.Error(w, status.Message, int(status.Code))
+		return
+	}
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(int(status.Code))
+	_, _ = w.Write(body)
+}
+
+// forbidden is the answer to r, whose path is rest below a logical cluster, if
+// there is no such logical cluster or the user has no access to it.
+func forbidden(r *http.Request, rest string) *apierrors.StatusError {
+	inner := *r
+	innerURL := *r.URL
+	innerURL.Path = rest
+	inner.URL = &innerURL
+	info, err := requestInfos.NewRequestInfo(&inner)
+	if err != nil {
+		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%s", notPermitted))
+	}
+	attributes, err := filters.GetAuthorizerAttributes(apirequest.WithRequestInfo(r.Context(), info))
+	if err != nil {
+		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%s", notPermitted))
+	}
+	return responsewriters.ForbiddenStatusError(attributes, notPermitted)
+}
+
+func unavailable(retryAfter int, format string, args ...any) *apierrors.StatusError {
+	return statusError(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, retryAfter, format, args...)
+}
+
+func statusError(code int32, reason metav1.StatusReason, retryAfter int, format string, args ...any) *apierrors.StatusError {
+	status := metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	if retryAfter > 0 {
+		status.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(retryAfter)}
+	}
+	return &apierrors.StatusError{ErrStatus: status}
+}
+
+// unauthorized answers requests without valid credentials.
+var unauthorized = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 2 {
+		// Connections of strangers are not kept: HTTP/2 ones cost much.
+		w.Header().Set("Connection", "close")
+	}
+	writeStatus(w, apierrors.NewUnauthorized("Unauthorized"))
+})
+
+// notMapped answers requests for paths that lead nowhere.
+var notMapped = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	writeStatus(w, statusError(http.StatusNotFound, metav1.StatusReasonNotFound, 0,
+		"the front-proxy serves nothing at %q: use /clusters/<path or name>/…", r.URL.Path))
+})

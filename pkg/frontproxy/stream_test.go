@@ -1,0 +1,233 @@
+package frontproxy
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// stream opens a watch and returns its body.
+func (p *person) stream(t testing.TB, ctx context.Context, path string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.world.proxy.URL()+path, nil)
+	require.NoError(t, err)
+	res, err := p.Do(req)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = res.Body.Close() })
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	return res
+}
+
+// watches makes a shard answer with the lines it is sent, until the channel is
+// closed or the client goes, which gone then tells.
+func (s *fakeShard) watches(lines <-chan string, gone chan<- string) {
+	s.handle(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		flusher := http.NewResponseController(w)
+		_ = flusher.Flush()
+		for {
+			select {
+			case line, open := <-lines:
+				if !open {
+					return
+				}
+				_, _ = fmt.Fprintln(w, line)
+				_ = flusher.Flush()
+			case <-r.Context().Done():
+				gone <- r.Proto
+				return
+			}
+		}
+	})
+}
+
+func TestWatches(t *testing.T) {
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(proto, func(t *testing.T) {
+			w := newWorld(t, "root")
+			w.ready(t)
+			w.knows(t, "root", "root")
+			admin := w.person(t, "admin", "system:masters")
+			if proto == "HTTP/1.1" {
+				admin = admin.http1(t)
+			}
+			lines, gone := make(chan string), make(chan string, 1)
+			w.shards["root"].watches(lines, gone)
+
+			// Every line arrives before the next one is written.
+			ctx, cancel := context.WithCancel(t.Context())
+			res := admin.stream(t, ctx, "/clusters/root/api/v1/configmaps?watch=true")
+			require.Equal(t, proto, res.Proto)
+			reader := bufio.NewReader(res.Body)
+			for i := range 100 {
+				lines <- fmt.Sprint(i)
+				line, err := reader.ReadString('\n')
+				require.NoError(t, err)
+				require.Equal(t, fmt.Sprintln(i), line)
+			}
+			// The client goes: so does the request to the shard.
+			cancel()
+			receive(t, gone)
+
+			// The shard ends the stream: the client sees the end.
+			res = admin.stream(t, t.Context(), "/clusters/root/api/v1/configmaps?watch=1")
+			close(lines)
+			rest, err := io.ReadAll(res.Body)
+			require.NoError(t, err)
+			require.Empty(t, rest)
+
+			// The shard dies: the client sees that the stream broke.
+			lines = make(chan string)
+			w.shards["root"].watches(lines, gone)
+			res = admin.stream(t, t.Context(), "/clusters/root/api/v1/configmaps?watch=1")
+			w.shards["root"].http.CloseClientConnections()
+			_, err = io.ReadAll(res.Body)
+			require.Error(t, err)
+			receive(t, gone)
+		})
+	}
+}
+
+func receive[T any](t testing.TB, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatal("nothing came")
+		panic("unreachable")
+	}
+}
+
+// upgrade asks for another protocol and returns the connection.
+func (w *world) upgrade(t testing.TB, p *person) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	conn, err := p.Transport.(*http.Transport).DialTLSContext(t.Context(), "tcp", w.proxy.serving.Listener.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = fmt.Fprintf(conn, "GET /clusters/root/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	require.NoError(t, err)
+	reader := bufio.NewReader(conn)
+	res, err := http.ReadResponse(reader, nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusSwitchingProtocols, res.StatusCode)
+	require.Equal(t, "echo", res.Header.Get("Upgrade"))
+	return conn, reader
+}
+
+func TestShutdown(t *testing.T) {
+	w := newWorld(t, "root")
+	w.ready(t)
+	w.knows(t, "root", "root")
+	admin := w.person(t, "admin", "system:masters")
+
+	old := admin.http1(t)
+	dialer := old.Transport.(*http.Transport).TLSClientConfig
+	old.Transport.(*http.Transport).DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return dialTLS(ctx, network, addr, dialer)
+	}
+	w.shards["root"].handle(echoUpgrade)
+	conn, reader := w.upgrade(t, old)
+	_, err := fmt.Fprintln(conn, "hello")
+	require.NoError(t, err)
+	line, err := reader.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "hello\n", line)
+
+	gone := make(chan string, 3)
+	w.shards["root"].watches(make(chan string), gone)
+	res2 := admin.stream(t, t.Context(), "/clusters/root/api/v1/configmaps?watch=true")
+	res1 := admin.http1(t).stream(t, t.Context(), "/clusters/root/api/v1/configmaps?watch=true")
+	release := make(chan struct{})
+	started := make(chan struct{})
+	w.shards["root"].handle(func(rw http.ResponseWriter, _ *http.Request) {
+		close(started)
+		<-release
+		_, _ = io.WriteString(rw, "slow answer")
+	})
+	slow := make(chan string, 1)
+	go func() {
+		_, body := admin.get(t, "/clusters/root/slow")
+		slow <- body
+	}()
+	receive(t, started)
+
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		w.stop()
+	}()
+	for _, res := range []*http.Response{res1, res2} {
+		rest, err := io.ReadAll(res.Body)
+		require.NoError(t, err, "watches end, they do not break (%s)", res.Proto)
+		require.Empty(t, rest)
+		receive(t, gone)
+	}
+	_, err = reader.ReadString('\n')
+	require.Error(t, err, "upgraded connections end")
+	close(release)
+	require.Equal(t, "slow answer", receive(t, slow), "requests in flight are answered")
+	receive(t, stopped)
+}
+
+// echoUpgrade switches protocols and sends back what it gets.
+func echoUpgrade(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Upgrade") != "echo" || r.ProtoMajor != 1 || r.Header.Get("X-Remote-User") == "" {
+		http.Error(w, "not an upgrade from the front-proxy", http.StatusBadRequest)
+		return
+	}
+	conn, buffer, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	_, _ = io.Copy(conn, buffer)
+}
+
+// TestInformerThroughProxy runs the informers of this project against a logical
+// cluster behind the front-proxy while its shard restarts.
+func TestInformerThroughProxy(t *testing.T) {
+	w := newWorld(t, "root")
+	w.workspace(t, "root", "root", "a", "aaaa")
+	w.cluster(t, "root", "aaaa")
+	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) { w.shards["root"].data.ServeHTTP(rw, r) })
+	w.ready(t)
+	w.knows(t, "root:a", "root")
+	certFile, keyFile := w.clientCA.issue(t, w.dir, "admin", "system:masters")
+	factory, err := client.NewFactory(&rest.Config{Host: w.proxy.URL(), TLSClientConfig: rest.TLSClientConfig{
+		CAData: mustRead(t, w.servingCA.file), CertData: mustRead(t, certFile), KeyData: mustRead(t, keyFile),
+	}})
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	informer := client.Workspaces.Informer(factory.Cluster(logicalcluster.NewPath("root")), noOptions)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- informer.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, receive(t, done))
+	})
+	for i := range 3 {
+		name := fmt.Sprintf("w%d", i)
+		w.workspace(t, "root", "root", name, name+name)
+		require.Eventually(t, func() bool {
+			_, err := informer.Lister().Cluster("root").Get("", name)
+			return err == nil
+		}, patience, 5*time.Millisecond)
+		w.shards["root"].kill()
+		w.shards["root"].start(t)
+	}
+	require.Equal(t, 4, informer.Lister().Len())
+}
