@@ -88,7 +88,7 @@ func TestUsers(t *testing.T) {
 	require.Empty(t, got.Header["X-Remote-Uid"])
 	for key := range got.Header {
 		if strings.HasPrefix(key, "X-Remote-Extra-") {
-			require.Contains(t, key, "Credential-Id", "only what the authenticator knows")
+			require.Contains(t, strings.ToLower(key), "credential-id", "only what the authenticator knows")
 		}
 	}
 	require.Equal(t, []string{"127.0.0.1"}, got.Header["X-Forwarded-For"])

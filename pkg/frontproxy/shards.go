@@ -82,17 +82,16 @@ func (s *shards) Run(ctx context.Context) error {
 	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var informerErr error
-	wg.Go(func() {
-		defer cancel()
-		informerErr = s.objects.Run(ctx)
-	})
+	ended := make(chan error, 1)
+	wg.Go(func() { ended <- s.objects.Run(ctx) })
 	stats := time.NewTicker(statsInterval)
 	defer stats.Stop()
 	for {
 		select {
+		case err := <-ended:
+			return err
 		case <-ctx.Done():
-			return informerErr
+			return nil
 		case <-s.kick:
 			s.reconcile(ctx)
 		case <-stats.C:
