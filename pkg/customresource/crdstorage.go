@@ -29,6 +29,7 @@ func (s *Server) InstallCRDs(server *genericapiserver.GenericAPIServer) error {
 		return errors.New("customresource: this server has system definitions only, there is nothing to install")
 	}
 	info := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, apiextensionsserver.Scheme, metav1.ParameterCodec, apiextensionsserver.Codecs)
+	info.PrioritizedVersions = []schema.GroupVersion{apiextensionsv1.SchemeGroupVersion}
 	info.VersionedResourcesStorageMap[apiextensionsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
 		"customresourcedefinitions":        s.crds,
 		"customresourcedefinitions/status": s.crds.status,

@@ -263,3 +263,25 @@ func widget(name string, spec map[string]any) *unstructured.Unstructured {
 		"spec":     spec,
 	}}
 }
+
+// etag returns the ETag of a document.
+func (s *testServer) etag(t *testing.T, cluster, path string) string {
+	t.Helper()
+	client, err := rest.HTTPClientFor(s.clusterConfig(cluster))
+	require.NoError(t, err)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.clusterConfig(cluster).Host+path, http.NoBody)
+	require.NoError(t, err)
+	r.Header.Set("Accept", acceptAggregated+",application/json")
+	get := func(want int) string {
+		resp, err := client.Do(r)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, want, resp.StatusCode)
+		return resp.Header.Get("Etag")
+	}
+	etag := get(http.StatusOK)
+	require.NotEmpty(t, etag)
+	r.Header.Set("If-None-Match", etag)
+	get(http.StatusNotModified)
+	return etag
+}

@@ -95,7 +95,7 @@ func (o *objectSource) Resolve(ctx context.Context, l Lookup) (*Definition, erro
 	o.mu.RLock()
 	e := o.clusters[l.Cluster.Name][name]
 	o.mu.RUnlock()
-	if e != nil {
+	if e != nil && e.served {
 		return e.definition(), nil
 	}
 	return o.read(ctx, l.Cluster.Name, name)

@@ -25,9 +25,9 @@ import (
 const (
 	openapiV3Path     = "/openapi/v3"
 	openapiV3JSON     = "json"
-	openapiV3Protobuf = "com.github.proto-openapi.spec.v3@v1.0+protobuf"
+	openapiV3Protobuf = "com.github.proto-openapi.spec.v3.v1.0+protobuf"
 	// openapiV3OldProtobuf is how older clients name the same encoding.
-	openapiV3OldProtobuf = "com.github.proto-openapi.spec.v3.v1.0+protobuf"
+	openapiV3OldProtobuf = "com.github.proto-openapi.spec.v3@v1.0+protobuf"
 )
 
 // openapiDocuments are a set's OpenAPI documents that were asked for.

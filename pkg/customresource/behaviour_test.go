@@ -1,0 +1,241 @@
+package customresource
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TestUpstreamBehaviour verifies that what upstream's handler does works on
+// shared storage.
+func TestUpstreamBehaviour(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	create := func(t *testing.T, name string, spec map[string]any) *unstructured.Unstructured {
+		t.Helper()
+		w, err := client.Create(t.Context(), widget(name, spec), metav1.CreateOptions{})
+		require.NoError(t, err)
+		return w
+	}
+
+	t.Run("status", func(t *testing.T) {
+		w := create(t, "status", map[string]any{"size": int64(1)})
+		require.NoError(t, unstructured.SetNestedField(w.Object, "done", "status", "phase"))
+		require.NoError(t, unstructured.SetNestedField(w.Object, int64(5), "spec", "size"))
+		updated, err := client.UpdateStatus(t.Context(), w, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.Equal(t, map[string]any{"phase": "done"}, updated.Object["status"])
+		require.Equal(t, map[string]any{"size": int64(1), "color": "blue"}, updated.Object["spec"])
+		require.Equal(t, int64(1), updated.GetGeneration())
+	})
+	t.Run("scale", func(t *testing.T) {
+		create(t, "scale", map[string]any{"size": int64(2)})
+		scaled, err := client.Patch(t.Context(), "scale", types.MergePatchType, []byte(`{"spec":{"replicas":7}}`), metav1.PatchOptions{}, "scale")
+		require.NoError(t, err)
+		require.Equal(t, "Scale", scaled.GetKind())
+		w, err := client.Get(t.Context(), "scale", metav1.GetOptions{})
+		require.NoError(t, err)
+		size, _, _ := unstructured.NestedInt64(w.Object, "spec", "size")
+		require.Equal(t, int64(7), size)
+	})
+	t.Run("server-side apply", func(t *testing.T) {
+		applied, err := client.Apply(t.Context(), "apply", widget("apply", map[string]any{"size": int64(2)}), metav1.ApplyOptions{FieldManager: "a"})
+		require.NoError(t, err)
+		require.Len(t, applied.GetManagedFields(), 1)
+		_, err = client.Apply(t.Context(), "apply", widget("apply", map[string]any{"size": int64(3)}), metav1.ApplyOptions{FieldManager: "b"})
+		require.True(t, apierrors.IsConflict(err), "%v", err)
+		finalized := widget("apply", map[string]any{"color": "red"})
+		finalized.SetFinalizers([]string{"example.com/b"})
+		_, err = client.Apply(t.Context(), "apply", finalized, metav1.ApplyOptions{FieldManager: "b"})
+		require.NoError(t, err)
+		finalized.SetFinalizers(nil)
+		applied, err = client.Apply(t.Context(), "apply", finalized, metav1.ApplyOptions{FieldManager: "b"})
+		require.NoError(t, err)
+		require.Empty(t, applied.GetFinalizers(), "the types of metadata are known")
+		size, _, _ := unstructured.NestedInt64(applied.Object, "spec", "size")
+		require.Equal(t, int64(2), size)
+		_, err = client.Apply(t.Context(), "apply", widget("apply", map[string]any{"nonsense": "x"}), metav1.ApplyOptions{FieldManager: "b"})
+		require.Error(t, err)
+	})
+	t.Run("dry run", func(t *testing.T) {
+		w, err := client.Create(t.Context(), widget("dry", map[string]any{"size": int64(1)}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.NoError(t, err)
+		require.Equal(t, "one", w.GetAnnotations()["kcp.io/cluster"])
+		_, err = client.Get(t.Context(), "dry", metav1.GetOptions{})
+		require.True(t, apierrors.IsNotFound(err))
+	})
+	t.Run("strict field validation", func(t *testing.T) {
+		_, err := client.Create(t.Context(), widget("strict", map[string]any{"nonsense": "x"}), metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+		require.ErrorContains(t, err, `unknown field "spec.nonsense"`)
+	})
+	t.Run("preconditions", func(t *testing.T) {
+		w := create(t, "precious", map[string]any{"size": int64(1)})
+		wrong := types.UID("wrong")
+		err := client.Delete(t.Context(), "precious", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &wrong}})
+		require.True(t, apierrors.IsConflict(err), "%v", err)
+		stale := w.DeepCopy()
+		w.SetLabels(map[string]string{"a": "b"})
+		_, err = client.Update(t.Context(), w, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		_, err = client.Update(t.Context(), stale, metav1.UpdateOptions{})
+		require.True(t, apierrors.IsConflict(err), "%v", err)
+		uid := w.GetUID()
+		require.NoError(t, client.Delete(t.Context(), "precious", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}))
+	})
+	t.Run("generateName, update without change", func(t *testing.T) {
+		w := widget("", map[string]any{"size": int64(1)})
+		w.SetGenerateName("generated-")
+		w, err := client.Create(t.Context(), w, metav1.CreateOptions{})
+		require.NoError(t, err)
+		same, err := client.Update(t.Context(), w, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.Equal(t, w.GetResourceVersion(), same.GetResourceVersion())
+	})
+}
+
+func TestSelectorsPagesAndCollections(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+	s.createCRD(t, "two", widgetCRD(nil))
+	for _, cluster := range []string{"one", "two"} {
+		client := s.dynamic(t, cluster).Resource(widgets).Namespace("default")
+		for i := range 10 {
+			spec := map[string]any{"size": int64(1)}
+			if i%2 == 1 {
+				spec["color"] = "red"
+			}
+			w := widget(fmt.Sprintf("w-%d", i), spec)
+			w.SetLabels(map[string]string{"third": fmt.Sprint(i % 3)})
+			_, err := client.Create(t.Context(), w, metav1.CreateOptions{})
+			require.NoError(t, err)
+		}
+	}
+	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	for _, rv := range []string{"", "0"} {
+		red, err := client.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.color=red", ResourceVersion: rv})
+		require.NoError(t, err)
+		require.Len(t, red.Items, 5)
+		blue, err := client.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.color=blue,metadata.name=w-2", ResourceVersion: rv})
+		require.NoError(t, err)
+		require.Len(t, blue.Items, 1)
+		labelled, err := client.List(t.Context(), metav1.ListOptions{LabelSelector: "third=0", ResourceVersion: rv})
+		require.NoError(t, err)
+		require.Len(t, labelled.Items, 4)
+	}
+	_, err := client.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.size=1"})
+	require.True(t, apierrors.IsBadRequest(err), "%v", err)
+
+	var names []string
+	options := metav1.ListOptions{Limit: 3}
+	for {
+		page, err := client.List(t.Context(), options)
+		require.NoError(t, err)
+		for _, w := range page.Items {
+			names = append(names, w.GetName())
+		}
+		if page.GetContinue() == "" {
+			break
+		}
+		options.Continue = page.GetContinue()
+	}
+	require.Len(t, names, 10)
+	_, err = s.dynamic(t, "two").Resource(widgets).Namespace("other").List(t.Context(), metav1.ListOptions{Limit: 3, Continue: options.Continue})
+	require.True(t, apierrors.IsBadRequest(err), "a token of elsewhere: %v", err)
+
+	require.NoError(t, client.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "third=0"}))
+	left, err := client.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, left.Items, 6)
+	others, err := s.dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, others.Items, 10, "another logical cluster's are left alone")
+}
+
+func TestVersions(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	crd := widgetCRD(nil)
+	old := crd.Spec.Versions[0].DeepCopy()
+	old.Name, old.Storage = "v1alpha1", false
+	old.Deprecated = true
+	crd.Spec.Versions = append(crd.Spec.Versions, *old)
+	s.createCRD(t, "one", crd)
+
+	alpha := widgets
+	alpha.Version = "v1alpha1"
+	w := widget("a", map[string]any{"size": int64(1)})
+	w.SetAPIVersion("example.com/v1alpha1")
+	created, err := s.dynamic(t, "one").Resource(alpha).Namespace("default").Create(t.Context(), w, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "example.com/v1alpha1", created.GetAPIVersion())
+	watcher, err := s.dynamic(t, "one").Resource(alpha).Watch(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	defer watcher.Stop()
+	event := <-watcher.ResultChan()
+	seen, ok := event.Object.(*unstructured.Unstructured)
+	require.True(t, ok)
+	require.Equal(t, "example.com/v1alpha1", seen.GetAPIVersion())
+	got, err := s.dynamic(t, "one").Resource(widgets).Namespace("default").Get(t.Context(), "a", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "example.com/v1", got.GetAPIVersion())
+
+	absent := widgets
+	absent.Version = "v2"
+	_, err = s.dynamic(t, "one").Resource(absent).List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsNotFound(err))
+}
+
+func TestNameConflicts(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+
+	rival := widgetCRD(nil)
+	rival.Name = "gizmos.example.com"
+	rival.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "gizmos", Singular: "gizmo", Kind: "Widget", ListKind: "GizmoList"}
+	created := s.createCRD(t, "one", rival.DeepCopy())
+	requireCondition(t, created, apiextensionsv1.NamesAccepted, apiextensionsv1.ConditionFalse, "KindConflict")
+	requireCondition(t, created, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
+	gizmos := widgets
+	gizmos.Resource = "gizmos"
+	_, err := s.dynamic(t, "one").Resource(gizmos).List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsNotFound(err))
+
+	elsewhere := s.createCRD(t, "two", rival.DeepCopy())
+	requireCondition(t, elsewhere, apiextensionsv1.Established, apiextensionsv1.ConditionTrue, "InitialNamesAccepted")
+
+	s.deleteCRD(t, "one", "widgets.example.com")
+	client := s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions()
+	require.Eventually(t, func() bool {
+		crd, err := client.Get(t.Context(), "gizmos.example.com", metav1.GetOptions{})
+		return err == nil && crd.Status.AcceptedNames.Kind == "Widget"
+	}, deadline, tick, "the freed name is offered")
+	_, err = s.dynamic(t, "one").Resource(gizmos).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+
+	builtIn := widgetCRD(nil)
+	builtIn.Name = "widgets.apiextensions.k8s.io"
+	builtIn.Annotations = map[string]string{apiextensionsv1.KubeAPIApprovedAnnotation: "unapproved, a test"}
+	builtIn.Spec.Group = "apiextensions.k8s.io"
+	builtIn.Spec.Names.ShortNames = []string{"crd"}
+	created = s.createCRD(t, "one", builtIn)
+	requireCondition(t, created, apiextensionsv1.NamesAccepted, apiextensionsv1.ConditionFalse, "ShortNamesConflict")
+	requireCondition(t, created, apiextensionsv1.KubernetesAPIApprovalPolicyConformant, apiextensionsv1.ConditionFalse, "UnapprovedAnnotation")
+}
+
+func requireCondition(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, kind apiextensionsv1.CustomResourceDefinitionConditionType, status apiextensionsv1.ConditionStatus, reason string) {
+	t.Helper()
+	for _, c := range crd.Status.Conditions {
+		if c.Type == kind {
+			require.Equal(t, status, c.Status)
+			require.Equal(t, reason, c.Reason)
+			return
+		}
+	}
+	require.Fail(t, "no such condition", string(kind))
+}

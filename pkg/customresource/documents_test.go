@@ -1,0 +1,162 @@
+package customresource
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/openapi"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+var rawNegotiator = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
+
+func TestDiscovery(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+
+	resourcesOf := func(cluster string, aggregated bool) map[string][]string {
+		client := s.discovery(t, cluster)
+		if !aggregated {
+			client.UseLegacyDiscovery = true
+		}
+		_, lists, err := client.ServerGroupsAndResources()
+		require.NoError(t, err)
+		all := map[string][]string{}
+		for _, list := range lists {
+			for _, r := range list.APIResources {
+				all[list.GroupVersion] = append(all[list.GroupVersion], r.Name)
+			}
+		}
+		return all
+	}
+	builtIn := []string{"customresourcedefinitions", "customresourcedefinitions/status"}
+	for _, aggregated := range []bool{true, false} {
+		require.Equal(t, map[string][]string{
+			"apiextensions.k8s.io/v1": builtIn,
+			"example.com/v1":          {"widgets", "widgets/status", "widgets/scale"},
+		}, sortedLike(resourcesOf("one", aggregated)))
+		require.Equal(t, map[string][]string{"apiextensions.k8s.io/v1": builtIn}, resourcesOf("two", aggregated))
+	}
+
+	client, err := rest.UnversionedRESTClientFor(rawConfig(s.clusterConfig("one")))
+	require.NoError(t, err)
+	raw, err := client.Get().AbsPath("/apis").SetHeader("Accept", acceptAggregated).DoRaw(t.Context())
+	require.NoError(t, err)
+	var list apidiscoveryv2.APIGroupDiscoveryList
+	require.NoError(t, json.Unmarshal(raw, &list))
+	require.Equal(t, "apidiscovery.k8s.io/v2", list.APIVersion)
+	require.Len(t, list.Items, 2)
+	require.Equal(t, "example.com", list.Items[1].Name)
+
+	s.deleteCRD(t, "one", "widgets.example.com")
+	require.Eventually(t, func() bool { return len(resourcesOf("one", true)) == 1 }, deadline, tick)
+}
+
+// sortedLike puts the scale subresource after the status, whatever the order.
+func sortedLike(all map[string][]string) map[string][]string {
+	if len(all["example.com/v1"]) == 3 && all["example.com/v1"][1] == "widgets/scale" {
+		all["example.com/v1"][1], all["example.com/v1"][2] = all["example.com/v1"][2], all["example.com/v1"][1]
+	}
+	return all
+}
+
+func TestDiscoveryETag(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+	s.createCRD(t, "two", widgetCRD(nil))
+	require.Equal(t, s.etag(t, "one", "/apis"), s.etag(t, "two", "/apis"), "shared by equal sets")
+	require.NotEqual(t, s.etag(t, "one", "/apis"), s.etag(t, "three", "/apis"))
+	require.Equal(t, s.etag(t, "one", "/openapi/v3"), s.etag(t, "two", "/openapi/v3"))
+	require.NotEqual(t, s.etag(t, "one", "/openapi/v3"), s.etag(t, "three", "/openapi/v3"))
+}
+
+func TestOpenAPI(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+	s.createCRD(t, "two", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"shape": {Type: "string"}}))
+
+	hashes := map[string]string{}
+	for _, cluster := range []string{"one", "two", "three"} {
+		paths, err := openapi.NewClient(s.discovery(t, cluster).RESTClient()).Paths()
+		require.NoError(t, err)
+		require.Contains(t, paths, "apis/apiextensions.k8s.io/v1")
+		if cluster == "three" {
+			require.NotContains(t, paths, "apis/example.com/v1")
+			continue
+		}
+		for _, contentType := range []string{"application/json", openapi.ContentTypeOpenAPIV3PB} {
+			schema, err := paths["apis/example.com/v1"].Schema(contentType)
+			require.NoError(t, err)
+			require.Contains(t, string(schema), "What the widget is to be.")
+			require.Equal(t, cluster == "two", bytes.Contains(schema, []byte("shape")))
+		}
+		hashes[cluster] = paths["apis/example.com/v1"].ServerRelativeURL()
+	}
+	require.NotEqual(t, hashes["one"], hashes["two"])
+
+	v2, err := s.discovery(t, "two").OpenAPISchema()
+	require.NoError(t, err)
+	found := false
+	for _, d := range v2.GetDefinitions().GetAdditionalProperties() {
+		found = found || d.GetName() == "com.example.v1.Widget"
+	}
+	require.True(t, found)
+}
+
+// TestKubectl uses the server as people do.
+func TestKubectl(t *testing.T) {
+	kubectl, err := exec.LookPath("kubectl")
+	if err != nil {
+		t.Skip("kubectl is not installed")
+	}
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+	dir := t.TempDir()
+	config := clientcmdapi.NewConfig()
+	config.Clusters["one"] = &clientcmdapi.Cluster{Server: s.clusterConfig("one").Host, InsecureSkipTLSVerify: true}
+	config.AuthInfos["me"] = &clientcmdapi.AuthInfo{Token: "not-checked"}
+	config.Contexts["one"] = &clientcmdapi.Context{Cluster: "one", AuthInfo: "me"}
+	config.CurrentContext = "one"
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	require.NoError(t, clientcmd.WriteToFile(*config, kubeconfig))
+	manifest := filepath.Join(dir, "widget.yaml")
+	write := func(color string) {
+		require.NoError(t, os.WriteFile(manifest, []byte("apiVersion: example.com/v1\nkind: Widget\nmetadata:\n  name: a\nspec:\n  size: 2\n  color: "+color+"\n"), 0o600))
+	}
+	run := func(args ...string) string {
+		t.Helper()
+		args = append([]string{"--kubeconfig", kubeconfig, "--cache-dir", filepath.Join(dir, "cache")}, args...)
+		out, err := exec.CommandContext(t.Context(), kubectl, args...).CombinedOutput()
+		require.NoError(t, err, "kubectl %v: %s", args, out)
+		return string(out)
+	}
+	resources := run("api-resources")
+	require.Contains(t, resources, "widgets")
+	require.Contains(t, resources, "customresourcedefinitions")
+	require.Contains(t, run("explain", "widgets.spec"), "What the widget is to be.")
+	write("red")
+	require.Contains(t, run("apply", "-f", manifest), "created")
+	require.Contains(t, run("apply", "-f", manifest), "unchanged")
+	write("green")
+	require.Contains(t, run("apply", "-f", manifest), "configured")
+	require.Contains(t, run("apply", "--server-side", "--force-conflicts", "-f", manifest), "serverside-applied")
+	table := run("get", "wd")
+	require.Contains(t, table, "COLOR")
+	require.Contains(t, table, "green")
+	require.Contains(t, run("get", "crd"), "widgets.example.com")
+	require.Contains(t, run("scale", "widget", "a", "--replicas", "4"), "scaled")
+	require.Contains(t, run("wait", "--for", "condition=Established", "crd/widgets.example.com"), "condition met")
+	require.Contains(t, run("delete", "-f", manifest), "deleted")
+	require.Contains(t, run("delete", "crd", "widgets.example.com"), "deleted")
+}

@@ -1,0 +1,262 @@
+package customresource
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+func nextEvent(t *testing.T, w watch.Interface) (watch.Event, bool) {
+	t.Helper()
+	select {
+	case event, ok := <-w.ResultChan():
+		return event, ok
+	case <-time.After(deadline):
+		require.Fail(t, "no event in time")
+		return watch.Event{}, false
+	}
+}
+
+func object(t *testing.T, event watch.Event) *unstructured.Unstructured {
+	t.Helper()
+	u, ok := event.Object.(*unstructured.Unstructured)
+	require.True(t, ok, "%#v", event.Object)
+	return u
+}
+
+func TestWatchIsolationAndSchemaChange(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	for _, cluster := range []string{"one", "two"} {
+		s.createCRD(t, cluster, widgetCRD(nil))
+	}
+	one, two := s.dynamic(t, "one").Resource(widgets).Namespace("default"), s.dynamic(t, "two").Resource(widgets).Namespace("default")
+	w1, err := one.Watch(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	defer w1.Stop()
+	w2, err := two.Watch(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	defer w2.Stop()
+
+	_, err = two.Create(t.Context(), widget("b", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	require.NoError(t, err)
+	created, err := one.Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	require.NoError(t, err)
+	event, _ := nextEvent(t, w1)
+	require.Equal(t, "a", object(t, event).GetName())
+	event, _ = nextEvent(t, w2)
+	require.Equal(t, "b", object(t, event).GetName())
+
+	// A change in one logical cluster ends its watches, and only its.
+	crds := s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions()
+	crd, err := crds.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
+	require.NoError(t, err)
+	crd.Spec = widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{
+		"shape": {Type: "string", Default: &apiextensionsv1.JSON{Raw: []byte(`"round"`)}},
+	}).Spec
+	_, err = crds.Update(t.Context(), crd, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	_, open := nextEvent(t, w1)
+	require.False(t, open)
+
+	resumed, err := one.Watch(t.Context(), metav1.ListOptions{ResourceVersion: created.GetResourceVersion()})
+	require.NoError(t, err)
+	defer resumed.Stop()
+	created.SetLabels(map[string]string{"new": "label"})
+	updated, err := one.Update(t.Context(), created, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "round", updated.Object["spec"].(map[string]any)["shape"])
+	event, _ = nextEvent(t, resumed)
+	require.Equal(t, watch.Modified, event.Type)
+	require.Equal(t, updated.Object, object(t, event).Object)
+
+	require.NoError(t, two.Delete(t.Context(), "b", metav1.DeleteOptions{}))
+	event, _ = nextEvent(t, w2)
+	require.Equal(t, watch.Deleted, event.Type)
+	require.NotContains(t, object(t, event).Object["spec"], "shape")
+}
+
+func TestWatchWithSelectableField(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	w, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.color=red"})
+	require.NoError(t, err)
+	defer w.Stop()
+	all, err := client.Watch(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	defer all.Stop()
+	paint := func(u *unstructured.Unstructured, color string) *unstructured.Unstructured {
+		require.NoError(t, unstructured.SetNestedField(u.Object, color, "spec", "color"))
+		u, err := client.Update(t.Context(), u, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		return u
+	}
+	u, err := client.Create(t.Context(), widget("a", map[string]any{"color": "green"}), metav1.CreateOptions{})
+	require.NoError(t, err)
+	u = paint(u, "red")
+	u = paint(u, "green")
+	event, _ := nextEvent(t, w)
+	require.Equal(t, watch.Added, event.Type)
+	event, _ = nextEvent(t, w)
+	require.Equal(t, watch.Deleted, event.Type)
+	color, _, _ := unstructured.NestedString(object(t, event).Object, "spec", "color")
+	require.Equal(t, "red", color, "the last state that matched")
+	require.Equal(t, u.GetResourceVersion(), object(t, event).GetResourceVersion())
+	for _, want := range []string{"green", "red", "green"} {
+		event, _ = nextEvent(t, all)
+		color, _, _ = unstructured.NestedString(object(t, event).Object, "spec", "color")
+		require.Equal(t, want, color)
+	}
+}
+
+func TestWatchList(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	_, err := client.Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	require.NoError(t, err)
+	initial := true
+	w, err := client.Watch(t.Context(), metav1.ListOptions{
+		SendInitialEvents: &initial, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+	})
+	require.NoError(t, err)
+	defer w.Stop()
+	event, _ := nextEvent(t, w)
+	require.Equal(t, watch.Added, event.Type)
+	event, _ = nextEvent(t, w)
+	require.Equal(t, watch.Bookmark, event.Type)
+	require.Equal(t, "true", object(t, event).GetAnnotations()[metav1.InitialEventsAnnotationKey])
+	require.Equal(t, "Widget", object(t, event).GetKind())
+}
+
+func TestDeleteAndRecreate(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	for _, cluster := range []string{"one", "two"} {
+		s.createCRD(t, cluster, widgetCRD(nil))
+		_, err := s.dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	held := widget("held", map[string]any{"size": int64(1)})
+	held.SetFinalizers([]string{"example.com/hold"})
+	_, err := client.Create(t.Context(), held, metav1.CreateOptions{})
+	require.NoError(t, err)
+	w, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=held"})
+	require.NoError(t, err)
+	defer w.Stop()
+	_, _ = nextEvent(t, w)
+
+	crds := s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions()
+	require.NoError(t, crds.Delete(t.Context(), "widgets.example.com", metav1.DeleteOptions{}))
+	_, err = client.Create(t.Context(), widget("late", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.Eventually(t, func() bool {
+		_, err := client.Get(t.Context(), "a", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	}, deadline, tick)
+	event, _ := nextEvent(t, w)
+	require.Equal(t, watch.Modified, event.Type)
+	require.NotNil(t, object(t, event).GetDeletionTimestamp())
+	crd, err := crds.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
+	require.NoError(t, err)
+	requireCondition(t, crd, apiextensionsv1.Terminating, apiextensionsv1.ConditionTrue, "InstanceDeletionInProgress")
+
+	freed := object(t, event).DeepCopy()
+	freed.SetFinalizers(nil)
+	_, err = client.Update(t.Context(), freed, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := crds.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	}, deadline, tick)
+	require.Eventually(t, func() bool {
+		_, err = client.List(t.Context(), metav1.ListOptions{})
+		return apierrors.IsNotFound(err)
+	}, deadline, tick)
+
+	// Another shape under the same name, cluster-scoped this time.
+	other := widgetCRD(nil)
+	other.Spec.Scope = apiextensionsv1.ClusterScoped
+	s.createCRD(t, "one", other)
+	unscoped := s.dynamic(t, "one").Resource(widgets)
+	list, err := unscoped.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Empty(t, list.Items)
+	_, err = unscoped.Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	require.NoError(t, err)
+	list, err = s.dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 1, "another logical cluster's are left alone")
+
+	require.NoError(t, s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	require.Eventually(t, func() bool {
+		_, err := crds.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	}, deadline, tick)
+	s.createCRD(t, "one", other)
+	list, err = unscoped.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Empty(t, list.Items, "a deleted collection of definitions takes its instances with it")
+}
+
+func TestRestart(t *testing.T) {
+	db := startEtcd(t)
+	s := startServer(t, db, serverOptions{})
+	for _, cluster := range []string{"one", "two"} {
+		s.createCRD(t, cluster, widgetCRD(nil))
+		_, err := s.dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"color": cluster}), metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	s.stop()
+	s = startServer(t, db, serverOptions{})
+	for _, cluster := range []string{"one", "two"} {
+		for _, rv := range []string{"", "0"} {
+			list, err := s.dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{ResourceVersion: rv})
+			require.NoError(t, err)
+			require.Len(t, list.Items, 1)
+			color, _, _ := unstructured.NestedString(list.Items[0].Object, "spec", "color")
+			require.Equal(t, cluster, color)
+		}
+	}
+	s.deleteCRD(t, "one", "widgets.example.com")
+}
+
+// TestTwoServers: a definition that another server of the shard wrote is
+// served, though the watch has not told of it.
+func TestTwoServers(t *testing.T) {
+	db := startEtcd(t)
+	a, b := startServer(t, db, serverOptions{}), startServer(t, db, serverOptions{})
+	for _, cluster := range []string{"one", "two", "three", "four"} {
+		a.createCRD(t, cluster, widgetCRD(nil))
+		_, err := b.dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+		require.NoError(t, err)
+		list, err := a.dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Len(t, list.Items, 1)
+	}
+}
+
+func TestUnusedServingInfoIsReleased(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{release: 20 * time.Millisecond})
+	s.createCRD(t, "one", widgetCRD(nil))
+	_, err := s.dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, s.table.definitions(), 1)
+	s.deleteCRD(t, "one", "widgets.example.com")
+	require.Eventually(t, func() bool { return len(s.table.definitions()) == 0 }, deadline, tick)
+	require.Eventually(t, func() bool {
+		s.raws.mu.Lock()
+		defer s.raws.mu.Unlock()
+		return len(s.raws.stores) == 0 && len(s.raws.views) == 0
+	}, deadline, tick)
+
+	s.createCRD(t, "one", widgetCRD(nil))
+	_, err = s.dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	require.NoError(t, err)
+}

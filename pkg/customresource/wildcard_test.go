@@ -1,0 +1,188 @@
+package customresource
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// TestWildcardMetadata: plain definitions may conflict, so a wildcard reads
+// only metadata of their instances.
+func TestWildcardMetadata(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+	conflicting := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"size": {Type: "string"}})
+	conflicting.Spec.Names.Kind, conflicting.Spec.Names.ListKind = "Gizmo", "GizmoList"
+	conflicting.Spec.Versions[0].Subresources = nil
+	conflicting.Spec.Scope = apiextensionsv1.ClusterScoped
+	s.createCRD(t, "two", conflicting)
+	_, err := s.dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	require.NoError(t, err)
+	gizmo := widget("a", map[string]any{"size": "big"})
+	gizmo.SetKind("Gizmo")
+	_, err = s.dynamic(t, "two").Resource(widgets).Create(t.Context(), gizmo, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	_, err = s.dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+
+	client := s.metadata(t, "*").Resource(widgets)
+	list, err := client.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	clusters := map[string]string{}
+	for _, item := range list.Items {
+		clusters[item.Annotations["kcp.io/cluster"]] = item.Namespace + "/" + item.Name
+	}
+	require.Equal(t, map[string]string{"one": "default/a", "two": "/a"}, clusters)
+
+	w, err := client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	require.NoError(t, err)
+	defer w.Stop()
+	require.NoError(t, s.dynamic(t, "two").Resource(widgets).Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	event, _ := nextEvent(t, w)
+	require.Equal(t, watch.Deleted, event.Type)
+	partial, ok := event.Object.(*metav1.PartialObjectMetadata)
+	require.True(t, ok, "%T", event.Object)
+	require.Equal(t, "two", partial.Annotations["kcp.io/cluster"])
+
+	unknown := widgets
+	unknown.Resource = "unknowns"
+	_, err = s.metadata(t, "*").Resource(unknown).List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsNotFound(err))
+	identified := widgets
+	identified.Resource = "widgets:0123"
+	_, err = s.metadata(t, "*").Resource(identified).List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsNotFound(err), "an identity that no one knows: %v", err)
+}
+
+// TestMetadataNeverFallsBack: an accept header that prefers metadata and takes
+// objects too gets metadata.
+func TestMetadataNeverFallsBack(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+	_, err := s.dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	require.NoError(t, err)
+	client, err := rest.UnversionedRESTClientFor(rawConfig(s.clusterConfig("*")))
+	require.NoError(t, err)
+	for accept, found := range map[string]bool{
+		"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json": true,
+		"application/xml;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json":  true,
+		"application/json,application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1": false,
+		"application/json;as=Table;g=meta.k8s.io;v=v1":                                      false,
+		"": false,
+	} {
+		raw, err := client.Get().AbsPath("/apis/example.com/v1/widgets").SetHeader("Accept", accept).DoRaw(t.Context())
+		if found {
+			require.NotContains(t, string(raw), "blue", accept)
+		} else {
+			require.True(t, apierrors.IsNotFound(err), "%s: %v", accept, err)
+		}
+	}
+}
+
+func rawConfig(c *rest.Config) *rest.Config {
+	c.NegotiatedSerializer = rawNegotiator
+	c.GroupVersion = &schema.GroupVersion{}
+	return c
+}
+
+// TestSystemDefinitions are served everywhere, with full content on wildcards.
+func TestSystemDefinitions(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{system: []*apiextensionsv1.CustomResourceDefinition{widgetCRD(nil)}})
+	for _, cluster := range []string{"one", "two"} {
+		_, err := s.dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	list, err := s.dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 2)
+	require.Equal(t, "blue", list.Items[0].Object["spec"].(map[string]any)["color"])
+
+	shadow := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"extra": {Type: "string"}})
+	created := s.createCRD(t, "one", shadow)
+	requireCondition(t, created, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
+	s.deleteCRD(t, "one", shadow.Name)
+	list, err = s.dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 1, "a definition that was never served takes nothing with it")
+}
+
+// TestFixedSet is how a server of replicas uses the package.
+func TestFixedSet(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{
+		system:     []*apiextensionsv1.CustomResourceDefinition{Opaque(widgetCRD(nil))},
+		systemOnly: true,
+	})
+	require.Error(t, s.InstallCRDs(nil))
+	client := func(shard, cluster string) dynamic.ResourceInterface {
+		c := rest.CopyConfig(s.config)
+		c.Host += "/shards/" + shard + request.ClusterPath(cluster)
+		d, err := dynamic.NewForConfig(c)
+		require.NoError(t, err)
+		if cluster == request.Wildcard {
+			return d.Resource(widgets)
+		}
+		return d.Resource(widgets).Namespace("default")
+	}
+	for _, shard := range []string{"root", "east"} {
+		for _, cluster := range []string{"one", "two"} {
+			u := widget("a", map[string]any{"size": int64(-1), "unheard": "of"})
+			require.NoError(t, unstructured.SetNestedField(u.Object, "done", "status", "phase"))
+			created, err := client(shard, cluster).Create(t.Context(), u, metav1.CreateOptions{})
+			require.NoError(t, err)
+			require.Equal(t, map[string]any{"phase": "done"}, created.Object["status"], "written with the object")
+			require.Equal(t, map[string]any{"size": int64(-1), "unheard": "of"}, created.Object["spec"], "kept as it is")
+			require.Equal(t, shard, created.GetAnnotations()["kcp.io/shard"])
+		}
+	}
+	for path, want := range map[[2]string]int{{"*", "*"}: 4, {"root", "*"}: 2, {"*", "one"}: 2, {"east", "two"}: 1} {
+		list, err := client(path[0], path[1]).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Len(t, list.Items, want, "%v", path)
+		for _, item := range list.Items {
+			require.Equal(t, "of", item.Object["spec"].(map[string]any)["unheard"])
+		}
+	}
+}
+
+// TestManyCreators: definitions that come at once, with conflicts, leave names
+// accepted once.
+func TestManyCreators(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		crd := widgetCRD(nil)
+		plural := fmt.Sprintf("kind%ds", i)
+		crd.Name = plural + ".example.com"
+		crd.Spec.Names.Plural, crd.Spec.Names.Singular = plural, plural[:len(plural)-1]
+		crd.Spec.Names.ShortNames = nil
+		wg.Go(func() {
+			_, _ = s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
+		})
+	}
+	wg.Wait()
+	list, err := s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 8)
+	established := 0
+	for i := range list.Items {
+		for _, c := range list.Items[i].Status.Conditions {
+			if c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue {
+				established++
+			}
+		}
+	}
+	require.Equal(t, 1, established)
+}
