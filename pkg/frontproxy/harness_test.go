@@ -3,6 +3,7 @@ package frontproxy
 import (
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -87,10 +88,10 @@ func newWorld(t testing.TB, shardNames ...string) *world {
 apiVersion: v1
 kind: Config
 current-context: base
-clusters: [{name: base, cluster: {server: %q, certificate-authority: %q}}]
-users: [{name: index, user: {client-certificate: %q, client-key: %q}}]
+clusters: [{name: base, cluster: {server: %q, certificate-authority-data: %q}}]
+users: [{name: index, user: {client-certificate-data: %q, client-key-data: %q}}]
 contexts: [{name: base, context: {cluster: base, user: index}}]
-`, "https://"+w.shards["root"].addr, w.servingCA.file, o.ShardClientCertFile, o.ShardClientKeyFile), 0o600))
+`, "https://"+w.shards["root"].addr, inline(t, w.servingCA.file), inline(t, o.ShardClientCertFile), inline(t, o.ShardClientKeyFile)), 0o600))
 	w.cluster(t, "root", "root")
 	return w
 }
@@ -313,6 +314,11 @@ func (p *person) echoed(t testing.TB, path string, header ...string) seen {
 }
 
 var noOptions client.InformerOptions[*tenancyv1alpha1.Workspace]
+
+func inline(t testing.TB, file string) string {
+	t.Helper()
+	return base64.StdEncoding.EncodeToString(mustRead(t, file))
+}
 
 func mustRead(t testing.TB, file string) []byte {
 	t.Helper()
