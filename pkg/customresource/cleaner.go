@@ -23,8 +23,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// errInstancesLeft says that there is more to do, later.
-var errInstancesLeft = errors.New("instances are still being deleted")
+// errAgain says that there is more to do, later, and that nothing is wrong.
+var errAgain = errors.New("instances are still being deleted, or the definition was just changed")
+
+// errUnchanged says that an update has nothing to change.
+var errUnchanged = errors.New("nothing to change")
 
 // cleanKey names a definition.
 type cleanKey struct {
@@ -101,7 +104,7 @@ func (c *cleaner) next(ctx context.Context) bool {
 	case err == nil, ctx.Err() != nil:
 		c.queue.Forget(key)
 	default:
-		if !errors.Is(err, errInstancesLeft) {
+		if !errors.Is(err, errAgain) {
 			klog.FromContext(ctx).Error(err, "Cannot reconcile a definition", "logicalCluster", key.cluster, "definition", key.name)
 		}
 		c.queue.AddRateLimited(key)
@@ -117,7 +120,7 @@ func (c *cleaner) reconcile(ctx context.Context, key cleanKey) error {
 	ctx = storeContext(ctx, request.Cluster{Name: key.cluster})
 	switch {
 	case !e.deleting:
-		// An update that changes nothing settles the names anew.
+		// An update without a change settles the names anew.
 		return c.update(ctx, key.name, c.server.crds.Update, func(*apiextensions.CustomResourceDefinition) bool { return true })
 	case e.cleanup:
 		return c.clean(ctx, e)
@@ -136,7 +139,7 @@ func (c *cleaner) clean(ctx context.Context, e *entry) error {
 	if e.served {
 		err := c.deleteInstances(ctx, e)
 		switch {
-		case errors.Is(err, errInstancesLeft):
+		case errors.Is(err, errAgain):
 			return errors.Join(err, c.progress(ctx, e, "InstanceDeletionInProgress", "CustomResource deletion is in progress"))
 		case err != nil:
 			return errors.Join(err, c.progress(ctx, e, "InstanceDeletionFailed", err.Error()))
@@ -163,7 +166,7 @@ func (c *cleaner) progress(ctx context.Context, e *entry, reason, message string
 	})
 }
 
-// deleteInstances deletes all instances, and fails with errInstancesLeft as
+// deleteInstances deletes all instances, and fails with errAgain as
 // long as finalizers keep some.
 func (c *cleaner) deleteInstances(ctx context.Context, e *entry) error {
 	used := c.server.table.acquire(e.schema)
@@ -189,7 +192,7 @@ func (c *cleaner) deleteInstances(ctx context.Context, e *entry) error {
 		return err
 	}
 	if len(left) > 0 {
-		return errInstancesLeft
+		return errAgain
 	}
 	return nil
 }
@@ -216,23 +219,22 @@ type updateFunc func(context.Context, string, rest.UpdatedObjectInfo, rest.Valid
 
 // update changes a definition with change, unless that says no.
 func (c *cleaner) update(ctx context.Context, name string, update updateFunc, change func(*apiextensions.CustomResourceDefinition) bool) error {
-	unchanged := errors.New("nothing to change")
 	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
 		crd, ok := old.DeepCopyObject().(*apiextensions.CustomResourceDefinition)
 		if !ok {
 			return nil, fmt.Errorf("definition %s is a %T", name, old)
 		}
 		if !change(crd) {
-			return nil, unchanged
+			return nil, errUnchanged
 		}
 		return crd, nil
 	})
 	_, _, err := update(ctx, name, info, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 	switch {
-	case isGone(err), errors.Is(err, unchanged):
+	case isGone(err), errors.Is(err, errUnchanged):
 		return nil
 	case apierrors.IsConflict(err):
-		return errInstancesLeft // try again, quietly
+		return errAgain
 	default:
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
@@ -61,11 +62,10 @@ func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1
 	if err != nil {
 		return nil, nil, err
 	}
-	builtIn := loaded.groups
 	manager := aggregated.NewResourceManager(apisPrefix)
 	merged := map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery{}
 	var groups []metav1.APIGroup
-	for i, g := range builtIn {
+	for i, g := range loaded.groups {
 		group := metav1.APIGroup{Name: g.Name}
 		for j, v := range g.Versions {
 			gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
@@ -82,19 +82,13 @@ func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1
 			manager.SetGroupVersionPriority(metav1.GroupVersion(gv), crdGroupPriority, crdVersionPriority)
 			groups = addVersion(groups, gv)
 		}
-		for _, d := range definitions {
-			v.Resources = append(v.Resources, aggregatedResource(d, gv))
-		}
-		slices.SortStableFunc(v.Resources, func(a, b apidiscoveryv2.APIResourceDiscovery) int {
-			return compareStrings(a.Resource, b.Resource)
-		})
-		merged[gv] = v
+		merged[gv] = withDefinitions(v, definitions, gv)
 	}
 	for gv, v := range merged {
 		manager.AddGroupVersion(gv.Group, v)
 	}
-	own := groups[len(builtIn):]
-	slices.SortFunc(own, func(a, b metav1.APIGroup) int { return compareStrings(a.Name, b.Name) })
+	own := groups[len(loaded.groups):]
+	slices.SortFunc(own, func(a, b metav1.APIGroup) int { return strings.Compare(a.Name, b.Name) })
 
 	root := discovery.NewRootAPIsHandler(noAddresses{}, apiextensionsserver.Codecs)
 	for i := range groups {
@@ -104,6 +98,17 @@ func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1
 	s.discovery.groups = groups
 	s.discovery.root = aggregated.WrapAggregatedDiscoveryToHandler(root, manager, nil)
 	return s.discovery.root, groups, nil
+}
+
+// withDefinitions adds custom resources to a version.
+func withDefinitions(v apidiscoveryv2.APIVersionDiscovery, definitions []*Definition, gv schema.GroupVersion) apidiscoveryv2.APIVersionDiscovery {
+	for _, d := range definitions {
+		v.Resources = append(v.Resources, aggregatedResource(d, gv))
+	}
+	slices.SortStableFunc(v.Resources, func(a, b apidiscoveryv2.APIResourceDiscovery) int {
+		return strings.Compare(a.Resource, b.Resource)
+	})
+	return v
 }
 
 func groupVersion(gv schema.GroupVersion) metav1.GroupVersionForDiscovery {
@@ -122,17 +127,6 @@ func addVersion(groups []metav1.APIGroup, gv schema.GroupVersion) []metav1.APIGr
 	})
 	groups[i].Versions = versions
 	return groups
-}
-
-func compareStrings(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	default:
-		return 0
-	}
 }
 
 // serveGroups answers /apis.
@@ -175,7 +169,7 @@ func (s *documentSet) serveVersion(w http.ResponseWriter, r *http.Request, gv sc
 	for _, d := range definitions {
 		resources = append(resources, plainResources(d, gv)...)
 	}
-	slices.SortStableFunc(resources, func(a, b metav1.APIResource) int { return compareStrings(a.Name, b.Name) })
+	slices.SortStableFunc(resources, func(a, b metav1.APIResource) int { return strings.Compare(a.Name, b.Name) })
 	lister := discovery.APIResourceListerFunc(func() []metav1.APIResource { return resources })
 	discovery.NewAPIVersionHandler(apiextensionsserver.Codecs, gv, lister).ServeHTTP(w, r)
 	return true

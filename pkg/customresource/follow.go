@@ -236,7 +236,8 @@ func metadataInput(like *Schema, version string) hashInput {
 	spec := &specV1{
 		Group: like.crd.Spec.Group,
 		Names: *like.Names(),
-		Scope: like.crd.Spec.Scope,
+		// Also reads all of what has no namespaces.
+		Scope: apiextensionsv1.NamespaceScoped,
 		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 			Name: version, Served: true, Storage: true,
 			Schema: &apiextensionsv1.CustomResourceValidation{

@@ -1,13 +1,11 @@
 package customresource
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,9 +20,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/jsonpath"
 )
-
-// initialWait is how long a request waits for a new watch cache to be filled.
-const initialWait = 5 * time.Second
 
 // errClosed is what storage answers once the server has stopped.
 var errClosed = errors.New("the server is shutting down")
@@ -71,6 +66,10 @@ func (s *rawStores) GetRESTOptions(resource schema.GroupResource, _ runtime.Obje
 	options, err := s.getter.GetRESTOptions(resource, nil)
 	if err != nil {
 		return generic.RESTOptions{}, err
+	}
+	if sch.Identity != "" {
+		// APIs of the same name and different identity are kept apart.
+		options.ResourcePrefix += ":" + sch.Identity
 	}
 	shared := options
 	config := *options.StorageConfig // the caller puts the schema's codec in
@@ -146,30 +145,6 @@ func (s *rawStores) close() {
 		raw.destroy()
 	}
 	s.stores = nil
-}
-
-// waitReady waits for a new watch cache to be filled, so that its first readers
-// are not told to come back later.
-func (r *rawStore) waitReady(ctx context.Context) {
-	if r.ReadinessCheck() == nil {
-		return
-	}
-	deadline := time.NewTimer(initialWait)
-	defer deadline.Stop()
-	pause := time.Millisecond
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-deadline.C:
-			return // the store answers as it does when it is not ready
-		case <-time.After(pause):
-		}
-		if r.ReadinessCheck() == nil {
-			return
-		}
-		pause = min(2*pause, 50*time.Millisecond)
-	}
 }
 
 // keyFunc returns the storage key of an object, whatever its scope.

@@ -79,6 +79,18 @@ func (in hashInput) hash() (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
+// NewSchema makes a schema for a Source of one's own. spec and names are kept.
+// identity tells APIs of the same resource name apart, whose objects must not
+// be mixed; it becomes part of their storage keys.
+func NewSchema(spec *apiextensionsv1.CustomResourceDefinitionSpec, names *apiextensionsv1.CustomResourceDefinitionNames, identity string) (*Schema, error) {
+	in := hashInput{Spec: spec, Names: names, Identity: identity}
+	hash, err := in.hash()
+	if err != nil {
+		return nil, err
+	}
+	return newSchema(hash, in), nil
+}
+
 // newSchema makes the schema of a spec and accepted names, both of which it
 // keeps.
 func newSchema(hash string, in hashInput) *Schema {

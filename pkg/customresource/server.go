@@ -123,6 +123,14 @@ func New(cfg Config) (*Server, error) {
 	s.source.Subscribe(s.streams.changed)
 	s.documents = newDocuments(s.source, &s.builtIns)
 
+	if err := s.newUpstream(cfg); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// newUpstream makes the one upstream handler.
+func (s *Server) newUpstream(cfg Config) error {
 	upstream, err := apiextensionsserver.NewCustomResourceDefinitionHandler(
 		nil, nil, // only resource requests reach it
 		s.desk,
@@ -140,11 +148,11 @@ func New(cfg Config) (*Server, error) {
 		cfg.MaxRequestBodyBytes,
 	)
 	if err != nil {
-		return nil, fmt.Errorf("making the custom resource handler: %w", err)
+		return fmt.Errorf("making the custom resource handler: %w", err)
 	}
 	s.upstream = upstream
 	s.instances = upstream
-	return s, nil
+	return nil
 }
 
 func setDefaults(cfg *Config) {

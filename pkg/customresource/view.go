@@ -192,9 +192,6 @@ func (v *view) decodeAny(obj runtime.Object) (*unstructured.Unstructured, error)
 
 // Get implements storage.Interface.
 func (v *view) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
-	if opts.ResourceVersion != "" {
-		v.raw.waitReady(ctx)
-	}
 	var u unstructured.Unstructured
 	if err := v.raw.Get(ctx, key, opts, &u); err != nil {
 		return err
@@ -208,7 +205,6 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 	if !ok {
 		return fmt.Errorf("%T cannot take a list of custom resources", out)
 	}
-	v.raw.waitReady(ctx)
 	var stored unstructured.UnstructuredList
 	if err := v.raw.GetList(ctx, key, opts, &stored); err != nil {
 		return err
@@ -259,7 +255,6 @@ func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Obj
 
 // Watch implements storage.Interface.
 func (v *view) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	v.raw.waitReady(ctx)
 	stored, err := v.raw.Watch(ctx, key, opts)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,48 @@
+package customresource
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+func TestEqualSpecsAreInterned(t *testing.T) {
+	codec := internCodec{
+		Codec:    apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),
+		interner: newInterner(),
+	}
+	decode := func(name string, crd *apiextensionsv1.CustomResourceDefinition) *apiextensions.CustomResourceDefinition {
+		crd.Labels = map[string]string{"name": name}
+		apiextensionsserver.Scheme.Default(crd)
+		crd.Status.AcceptedNames = crd.Spec.Names
+		data, err := runtime.Encode(apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion), crd)
+		require.NoError(t, err)
+		obj, err := runtime.Decode(codec, data)
+		require.NoError(t, err)
+		out, ok := obj.(*apiextensions.CustomResourceDefinition)
+		require.True(t, ok)
+		require.Equal(t, name, out.Labels["name"])
+		return out
+	}
+	a, b := decode("a", widgetCRD(nil)), decode("b", widgetCRD(nil))
+	require.Same(t, &a.Spec.Versions[0], &b.Spec.Versions[0])
+	require.Same(t, a.Spec.Validation, b.Spec.Validation)
+	require.NotSame(t, a.Spec.PreserveUnknownFields, b.Spec.PreserveUnknownFields)
+	other := decode("c", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"x": {Type: "string"}}))
+	require.NotSame(t, a.Spec.Validation, other.Spec.Validation)
+
+	table := newSchemaTable()
+	sa, err := codec.interner.schemaOf(table, a)
+	require.NoError(t, err)
+	sb, err := codec.interner.schemaOf(table, b)
+	require.NoError(t, err)
+	require.Same(t, sa, sb)
+	so, err := codec.interner.schemaOf(table, other)
+	require.NoError(t, err)
+	require.NotSame(t, sa, so)
+	require.Equal(t, &widgetCRD(nil).Spec.Versions[0].Schema.OpenAPIV3Schema.Properties, &sa.Spec().Versions[0].Schema.OpenAPIV3Schema.Properties)
+}
