@@ -19,6 +19,11 @@ import (
 // them.
 const GroupAdmin = "system:kcp:admin"
 
+// notPermitted is the reason given to whom nothing is permitted in a logical
+// cluster, whether it exists or not. The front-proxy knows it by this text and
+// makes it indistinguishable from its own answer.
+const notPermitted = "workspace access not permitted"
+
 // ClusterExists tells whether the logical cluster name exists on this server.
 type ClusterExists func(ctx context.Context, name logicalcluster.Name) (bool, error)
 
@@ -84,6 +89,9 @@ func WithExistingCluster(next authorizer.Authorizer, exists ClusterExists) autho
 		// Ask for rights first: a user without any must not cost a look-up, nor
 		// learn from the time it takes whether the logical cluster exists.
 		decision, reason, err := next.Authorize(ctx, a)
+		if decision == authorizer.DecisionNoOpinion && reason == "" && err == nil {
+			return decision, notPermitted, nil
+		}
 		if decision != authorizer.DecisionAllow || err != nil {
 			return decision, reason, err
 		}
@@ -92,7 +100,7 @@ func WithExistingCluster(next authorizer.Authorizer, exists ClusterExists) autho
 			return authorizer.DecisionNoOpinion, "", fmt.Errorf("looking up logical cluster %q: %w", cluster.Name, err)
 		}
 		if !found {
-			return authorizer.DecisionDeny, "workspace access not permitted", nil
+			return authorizer.DecisionDeny, notPermitted, nil
 		}
 		return decision, reason, nil
 	})
