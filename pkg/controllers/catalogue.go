@@ -45,6 +45,17 @@ func (d Deps) dial(shard *corev1alpha1.Shard) (*client.Factory, error) {
 	return factory, nil
 }
 
+// logicalClusters is what the controllers of logical clusters need.
+func (d Deps) logicalClusters() logicalcluster.Config {
+	return logicalcluster.Config{
+		Local:           d.Local,
+		ExternalURL:     d.ExternalURL,
+		LogicalClusters: d.Informers.LogicalClusters,
+		Namespaces:      d.Informers.Namespaces,
+		Workspaces:      d.Informers.Workspaces,
+	}
+}
+
 // Catalogue returns all controllers of a shard, in the order of starting.
 func Catalogue() []reconcile.Descriptor[Deps] {
 	return []reconcile.Descriptor[Deps]{
@@ -60,17 +71,16 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{
 			Name: logicalcluster.Name,
 			Informers: func(d Deps) []reconcile.Synced {
+				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.Namespaces}
+			},
+			New: func(d Deps) (reconcile.Runnable, error) { return logicalcluster.New(d.logicalClusters()), nil },
+		},
+		{
+			Name: logicalcluster.DeletionName,
+			Informers: func(d Deps) []reconcile.Synced {
 				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.Namespaces, d.Informers.Workspaces}
 			},
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return logicalcluster.New(logicalcluster.Config{
-					Local:           d.Local,
-					ExternalURL:     d.ExternalURL,
-					LogicalClusters: d.Informers.LogicalClusters,
-					Namespaces:      d.Informers.Namespaces,
-					Workspaces:      d.Informers.Workspaces,
-				}), nil
-			},
+			New: func(d Deps) (reconcile.Runnable, error) { return logicalcluster.NewDeletion(d.logicalClusters()), nil },
 		},
 		{
 			Name: bootstrap.Name,

@@ -5,7 +5,8 @@
 //	bootstrap           root and system:admin exist
 //	shardregistration   this shard's Shard object in root is right
 //	namespace           namespaces that are deleted are emptied
-//	logicalcluster      logical clusters become Ready, and are emptied when deleted
+//	logicalcluster      logical clusters become Ready, and, with a queue of its
+//	                    own, are emptied when deleted
 //	workspace           workspaces get a logical cluster on some shard
 //	replication         what other shards must know is pushed to the cache server
 package controllers

@@ -69,6 +69,9 @@ type result struct {
 	reason string
 	detail string
 	err    error
+	// underWay is set if what is left waits for no finalizer, as namespaces do
+	// for the moments that the shard takes to empty them.
+	underWay bool
 }
 
 func (r result) done() bool { return r.reason == "" }
@@ -89,10 +92,11 @@ func deleteContent(resources []purge.Resource, discovery error, purgeAll func([]
 			return result{reason: reasonDeletionFailed, detail: outcome.Err.Error(), err: outcome.Err}
 		case !outcome.Done():
 			detail := outcome.Resources()
-			if waiting := outcome.WaitingFor(); waiting != "" {
+			waiting := outcome.WaitingFor()
+			if waiting != "" {
 				detail += "; waiting for finalizers: " + waiting
 			}
-			return result{reason: reasonRemaining, detail: detail}
+			return result{reason: reasonRemaining, detail: detail, underWay: waiting == ""}
 		}
 	}
 	return result{}

@@ -2,7 +2,6 @@ package logicalcluster
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -17,7 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// Name is the name of the controller.
+// Name is the name of the controller that brings logical clusters up.
 const Name = "logicalcluster"
 
 const (
@@ -26,7 +25,7 @@ const (
 	grace = 5 * time.Second
 )
 
-// Config is what the controller needs. The informers are those of all logical
+// Config is what the controllers need. The informers are those of all logical
 // clusters of the shard.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
@@ -38,7 +37,7 @@ type Config struct {
 	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
 }
 
-// New returns the controller.
+// New returns the controller that brings logical clusters up.
 func New(config Config) *reconcile.Controller[client.Key] {
 	clusters, namespaces := config.LogicalClusters.Lister(), config.Namespaces.Lister()
 	r := &reconciler{
@@ -52,24 +51,20 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		createNamespace: func(ctx context.Context, cluster logicalcluster.Name) error {
 			return createNamespace(ctx, config.Local, cluster)
 		},
-		commit: func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
-			scope := config.Local.Cluster(logicalcluster.From(old).Path())
-			return reconcile.Commit(ctx, client.LogicalClusters.In(scope), old, updated)
-		},
-		deleteContent: func(ctx context.Context, cluster logicalcluster.Name) result {
-			return contentOf(ctx, config.Local, cluster)
-		},
+		writer: writer{commit: commitTo(config.Local)},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name:      Name,
 		Reconcile: r.reconcile,
 		Workers:   workers,
-		// A round of deleting content may be many requests.
-		Timeout: 2 * time.Minute,
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.LogicalClusters),
-			reconcile.OnDelete(config.Namespaces, func(ns *corev1.Namespace) []client.Key { return keyOf(logicalcluster.From(ns)) }),
-			reconcile.OnDelete(config.Workspaces, func(ws *tenancyv1alpha1.Workspace) []client.Key { return keyOf(logicalcluster.From(ws)) }),
+			reconcile.OnDelete(config.Namespaces, func(ns *corev1.Namespace) []client.Key {
+				if ns.Name != metav1.NamespaceDefault {
+					return nil
+				}
+				return keyOf(logicalcluster.From(ns))
+			}),
 		},
 	})
 }
@@ -85,10 +80,8 @@ type reconciler struct {
 	get             func(key client.Key) (*corev1alpha1.LogicalCluster, error)
 	hasNamespace    func(cluster logicalcluster.Name) bool
 	createNamespace func(ctx context.Context, cluster logicalcluster.Name) error
-	commit          func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error)
-	deleteContent   func(ctx context.Context, cluster logicalcluster.Name) result
 
-	latest reconcile.Latest[*corev1alpha1.LogicalCluster]
+	writer
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -101,7 +94,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 		return reconcile.Result{}, nil
 	}
 	if lc.DeletionTimestamp != nil {
-		return r.delete(ctx, lc)
+		return reconcile.Result{}, nil // the other controller's
 	}
 	return r.bringUp(ctx, lc)
 }
@@ -134,58 +127,6 @@ func (r *reconciler) untilCertain(lc *corev1alpha1.LogicalCluster) time.Duration
 		return 0
 	}
 	return initialized.LastTransitionTime.Add(grace).Sub(r.now())
-}
-
-// delete takes the content away, then lets the LogicalCluster go.
-func (r *reconciler) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
-	if !slices.Contains(lc.Finalizers, Finalizer) {
-		return reconcile.Result{}, nil
-	}
-	lc, err := r.write(ctx, lc, terminate(lc))
-	if err != nil {
-		return reconcile.Result{}, ignoreNotFound(err)
-	}
-	if lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating {
-		waiting := result{reason: reasonTerminators, detail: "waiting for terminators"}
-		if lc, err = r.write(ctx, lc, report(lc, waiting)); err == nil {
-			_, err = r.write(ctx, lc, label(lc))
-		}
-		return reconcile.Result{}, ignoreNotFound(err)
-	}
-
-	deleted := r.deleteContent(ctx, logicalcluster.From(lc))
-	if !deleted.done() {
-		lc, err = r.write(ctx, lc, report(lc, deleted))
-		if err == nil {
-			_, err = r.write(ctx, lc, label(lc))
-		}
-		if err != nil {
-			return reconcile.Result{}, ignoreNotFound(err)
-		}
-		// Namespaces and workspaces tell when they are gone; finalizers of other
-		// objects do not.
-		return reconcile.Result{Backoff: true}, deleted.err
-	}
-	updated := lc.DeepCopy()
-	updated.Finalizers = slices.DeleteFunc(updated.Finalizers, func(f string) bool { return f == Finalizer })
-	_, err = r.write(ctx, lc, updated)
-	return reconcile.Result{}, ignoreNotFound(err)
-}
-
-// write commits a change and remembers the answer until the informer has it.
-func (r *reconciler) write(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
-	written, err := r.commit(ctx, old, updated)
-	if written != nil && written.ResourceVersion != old.ResourceVersion {
-		r.latest.Wrote(written)
-	}
-	return written, err
-}
-
-func ignoreNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
 
 func createNamespace(ctx context.Context, local *client.Factory, cluster logicalcluster.Name) error {

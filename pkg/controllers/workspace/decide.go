@@ -188,6 +188,19 @@ func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *ten
 	return ws
 }
 
+// ending returns the LogicalCluster, which is being deleted, with a phase that
+// says so, even if its shard has not come to it yet.
+func ending(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
+	switch lc.Status.Phase {
+	case corev1alpha1.LogicalClusterPhaseTerminating, corev1alpha1.LogicalClusterPhaseDeleting:
+		return lc
+	default:
+		lc = lc.DeepCopy()
+		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseDeleting
+		return lc
+	}
+}
+
 // disappeared returns the Workspace as it is when its LogicalCluster is gone
 // although nobody deleted it.
 func disappeared(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {

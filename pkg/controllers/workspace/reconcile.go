@@ -197,10 +197,8 @@ func (r *reconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 		if err := clusters.remove(ctx, cluster, lc); err != nil {
 			return r.stuck(ctx, ws, err)
 		}
-		lc = lc.DeepCopy()
-		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseDeleting
 	}
-	ws, err = r.write(ctx, ws, mirror(ws, lc))
+	ws, err = r.write(ctx, ws, mirror(ws, ending(lc)))
 	if err == nil {
 		_, err = r.write(ctx, ws, label(ws))
 	}
