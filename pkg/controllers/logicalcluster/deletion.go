@@ -1,0 +1,131 @@
+package logicalcluster
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// DeletionName is the name of the controller that empties logical clusters. It
+// has its own queue and workers, so that a tree that is deleted does not hold up
+// workspaces that are created.
+const DeletionName = "logicalcluster-deletion"
+
+const (
+	deletionWorkers = 4
+	// patience is when to look again at what should have told by itself.
+	patience = time.Second
+	// unremarkable is how long a deletion may take without a word about it.
+	unremarkable = 10 * time.Second
+)
+
+// NewDeletion returns the controller that empties logical clusters.
+func NewDeletion(config Config) *reconcile.Controller[client.Key] {
+	clusters := config.LogicalClusters.Lister()
+	r := &deleter{
+		now: time.Now,
+		get: clusters.Get,
+		deleteContent: func(ctx context.Context, cluster logicalcluster.Name) result {
+			return contentOf(ctx, config.Local, cluster)
+		},
+		writer: writer{commit: commitTo(config.Local)},
+	}
+	// What goes may be the last that a logical cluster waited for.
+	deleting := func(cluster logicalcluster.Name) []client.Key {
+		keys := keyOf(cluster)
+		if lc, err := clusters.Get(keys[0]); err != nil || lc.DeletionTimestamp == nil {
+			return nil
+		}
+		return keys
+	}
+	return reconcile.New(reconcile.Config[client.Key]{
+		Name:      DeletionName,
+		Reconcile: r.reconcile,
+		Workers:   deletionWorkers,
+		// A round may be many requests.
+		Timeout: 2 * time.Minute,
+		Sources: []reconcile.Source[client.Key]{
+			reconcile.FromInformer(config.LogicalClusters, func(lc *corev1alpha1.LogicalCluster) []client.Key {
+				if lc.DeletionTimestamp == nil {
+					return nil
+				}
+				return []client.Key{client.KeyOf(lc)}
+			}),
+			reconcile.OnDelete(config.Namespaces, func(ns *corev1.Namespace) []client.Key { return deleting(logicalcluster.From(ns)) }),
+			reconcile.OnDelete(config.Workspaces, func(ws *tenancyv1alpha1.Workspace) []client.Key { return deleting(logicalcluster.From(ws)) }),
+		},
+	})
+}
+
+type deleter struct {
+	now           func() time.Time
+	get           func(key client.Key) (*corev1alpha1.LogicalCluster, error)
+	deleteContent func(ctx context.Context, cluster logicalcluster.Name) result
+
+	writer
+}
+
+func (r *deleter) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	cached, err := r.get(key)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return reconcile.Result{}, err
+	}
+	lc, exists := r.latest.Of(key, cached, err == nil)
+	if !exists || lc.Name != corev1alpha1.LogicalClusterName || lc.DeletionTimestamp == nil {
+		return reconcile.Result{}, nil
+	}
+	return r.delete(ctx, lc)
+}
+
+// delete takes the content away, then lets the LogicalCluster go.
+func (r *deleter) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
+	if !slices.Contains(lc.Finalizers, Finalizer) {
+		return reconcile.Result{}, nil
+	}
+	lc, err := r.write(ctx, lc, terminate(lc))
+	if err != nil {
+		return reconcile.Result{}, ignoreNotFound(err)
+	}
+	if lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating {
+		waiting := result{reason: reasonTerminators, detail: "waiting for terminators"}
+		if lc, err = r.write(ctx, lc, report(lc, waiting)); err == nil {
+			_, err = r.write(ctx, lc, label(lc))
+		}
+		return reconcile.Result{}, ignoreNotFound(err)
+	}
+
+	deleted := r.deleteContent(ctx, logicalcluster.From(lc))
+	if deleted.underWay && r.now().Sub(lc.DeletionTimestamp.Time) < unremarkable {
+		return reconcile.Result{RequeueAfter: patience}, nil // events will tell sooner
+	}
+	if !deleted.done() {
+		if lc, err = r.write(ctx, lc, report(lc, deleted)); err == nil {
+			_, err = r.write(ctx, lc, label(lc))
+		}
+		if err != nil {
+			return reconcile.Result{}, ignoreNotFound(err)
+		}
+		// Workspaces tell when they are gone; finalizers of other objects do not.
+		return reconcile.Result{Backoff: true}, deleted.err
+	}
+	updated := lc.DeepCopy()
+	updated.Finalizers = slices.DeleteFunc(updated.Finalizers, func(f string) bool { return f == Finalizer })
+	_, err = r.write(ctx, lc, updated)
+	return reconcile.Result{}, ignoreNotFound(err)
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

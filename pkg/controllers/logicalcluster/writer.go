@@ -1,0 +1,34 @@
+package logicalcluster
+
+import (
+	"context"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// writer changes LogicalClusters.
+type writer struct {
+	commit func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error)
+	latest reconcile.Latest[*corev1alpha1.LogicalCluster]
+}
+
+// write commits a change and remembers the answer until the informer has it.
+func (w *writer) write(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+	written, err := w.commit(ctx, old, updated)
+	if written != nil && written.ResourceVersion != old.ResourceVersion {
+		w.latest.Wrote(written)
+	}
+	return written, err
+}
+
+// commitTo returns the function that writes to a shard.
+func commitTo(local *client.Factory) func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+	return func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+		scope := local.Cluster(logicalcluster.From(old).Path())
+		return reconcile.Commit(ctx, client.LogicalClusters.In(scope), old, updated)
+	}
+}
