@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/klog/v2"
@@ -38,6 +40,8 @@ type server struct {
 // stop it.
 func serve(cmd *cobra.Command, s server) *cobra.Command {
 	logging := logsapi.NewLoggingConfiguration()
+	gates := featuregate.NewFeatureGate()
+	utilruntime.Must(logsapi.AddFeatureGates(gates)) // cannot fail: the gates are new
 	s.addFlags(cmd.Flags())
 	addLoggingFlags(logging, cmd.Flags())
 	cmd.GroupID = groupServers
@@ -46,7 +50,7 @@ func serve(cmd *cobra.Command, s server) *cobra.Command {
 		if err := s.validate(); err != nil {
 			return invalid(err)
 		}
-		if err := logsapi.ValidateAndApply(logging, nil); err != nil {
+		if err := logsapi.ValidateAndApply(logging, gates); err != nil {
 			return invalid(fmt.Errorf("logging: %w", err))
 		}
 		ctx, force, done := untilSignal(cmd.Context())
@@ -60,13 +64,13 @@ func serve(cmd *cobra.Command, s server) *cobra.Command {
 	return cmd
 }
 
-// keepSmall gives back the memory that only the start needs, as becomes one of
-// many processes on a developer's machine. The function that it returns ends it.
+// keepSmall gives back memory that is not needed, as becomes one of many
+// processes on a developer's machine. The function that it returns ends it.
 func keepSmall(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := footprint.ReleaseAfterStart(ctx); err != nil {
+		if err := footprint.Keep(ctx); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot release memory")
 		}
 	})

@@ -5,7 +5,12 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
+
+// sameStop is how long after a signal another one is taken for the same wish:
+// timeout(1), make and process managers signal a process and its group.
+const sameStop = 250 * time.Millisecond
 
 // untilSignal returns a context that ends at the first signal to stop, and a
 // channel that is closed at the second. done gives the signals back.
@@ -23,16 +28,20 @@ func untilSignal(parent context.Context) (ctx context.Context, force <-chan stru
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		for count := 0; count < 2; count++ {
+		var first time.Time
+		for {
 			select {
 			case <-signals:
 			case <-quit:
 				return
 			}
-			if count == 0 {
+			switch {
+			case first.IsZero():
+				first = time.Now()
 				cancel()
-			} else {
+			case time.Since(first) > sameStop:
 				close(forced)
+				return
 			}
 		}
 	}()

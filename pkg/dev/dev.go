@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/shardplane/shardplane/pkg/dev/footprint"
@@ -61,6 +62,7 @@ func (c *Cluster) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, r.closeLogs()) }()
 
 	r.term.header(c.options, p)
+	defer r.keepSmall(ctx)()
 	err = supervise.Run(ctx, supervised(r.components, program, r.logs, ready), supervise.Config{
 		StartTimeout: c.options.StartTimeout,
 		Fatal:        func(code int) bool { return code == ExitUsage },
@@ -89,6 +91,22 @@ type run struct {
 	readyFile  string
 	started    time.Time
 	stopping   bool // whether the terminal has said so
+}
+
+// keepSmall gives back memory that this process does not need. The function
+// that it returns ends it.
+func (r *run) keepSmall(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := footprint.Keep(ctx); err != nil {
+			r.term.note(err.Error())
+		}
+	})
+	return func() {
+		cancel()
+		done.Wait()
+	}
 }
 
 func (r *run) openLogs() error {
@@ -139,9 +157,6 @@ func (r *run) allReady() error {
 		return err
 	}
 	r.term.ready(r.options, time.Since(r.started))
-	if err := footprint.Release(); err != nil {
-		r.term.note(err.Error())
-	}
 	return nil
 }
 
