@@ -17,44 +17,68 @@ import (
 // binary; without it the harness builds one.
 const BinaryEnv = "SHARDPLANE_BINARY"
 
-var (
-	buildOnce sync.Once
-	built     string
-	errBuild  error
-)
+// program is a program that is built once for all tests of a package.
+type program struct {
+	name, dir, pkg, env string
 
-// Binary returns the path of the shardplane binary, which is built once for all
-// tests of a package.
-func Binary(t testing.TB) string {
-	t.Helper()
-	buildOnce.Do(func() {
-		if built = os.Getenv(BinaryEnv); built != "" {
-			return
-		}
-		built, errBuild = build()
-	})
-	require.NoError(t, errBuild)
-	return built
+	once   sync.Once
+	path   string
+	remove string
+	err    error
 }
 
-// RemoveBinary removes what Binary built. Call it from TestMain, after the
-// tests.
-func RemoveBinary() {
-	if built != "" && os.Getenv(BinaryEnv) == "" {
-		_ = os.RemoveAll(filepath.Dir(built))
+var (
+	shardplane = program{name: "shardplane", dir: ".", pkg: "./cmd/shardplane", env: BinaryEnv}
+	kubectl    = program{name: "kubectl", dir: "tools", pkg: "./kubectl"}
+)
+
+// Binary returns the path of the shardplane binary.
+func Binary(t testing.TB) string {
+	t.Helper()
+	return shardplane.get(t)
+}
+
+// Kubectl returns the path of a kubectl of the Kubernetes release that
+// Shardplane is built on.
+func Kubectl(t testing.TB) string {
+	t.Helper()
+	return kubectl.get(t)
+}
+
+// RemoveBinaries removes what Binary and Kubectl built. Call it from TestMain,
+// after the tests.
+func RemoveBinaries() {
+	for _, p := range []*program{&shardplane, &kubectl} {
+		if p.remove != "" {
+			_ = os.RemoveAll(p.remove)
+		}
 	}
 }
 
-func build() (string, error) {
+func (p *program) get(t testing.TB) string {
+	t.Helper()
+	p.once.Do(func() {
+		if p.env != "" && os.Getenv(p.env) != "" {
+			p.path = os.Getenv(p.env)
+			return
+		}
+		p.path, p.err = p.build()
+	})
+	require.NoError(t, p.err)
+	return p.path
+}
+
+func (p *program) build() (string, error) {
 	dir, err := os.MkdirTemp("", "shardplane-test")
 	if err != nil {
 		return "", err
 	}
-	binary := filepath.Join(dir, "shardplane")
-	command := exec.Command("go", "build", "-o", binary, "./cmd/shardplane") //nolint:noctx // bounded by the test binary's own timeout
-	command.Dir = Root()
+	p.remove = dir
+	binary := filepath.Join(dir, p.name)
+	command := exec.Command("go", "build", "-buildvcs=false", "-o", binary, p.pkg) //nolint:noctx // bounded by the test binary's own timeout
+	command.Dir = filepath.Join(Root(), p.dir)
 	if output, err := command.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building shardplane: %w\n%s", err, output)
+		return "", fmt.Errorf("building %s: %w\n%s", p.name, err, output)
 	}
 	return binary, nil
 }

@@ -1,35 +1,174 @@
 package integration
 
 import (
+	"fmt"
+	"strings"
 	"testing"
-	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-func TestFirst(t *testing.T) {
-	c := harness.Start(t, harness.Options{Shards: 2})
-	clients, err := client.NewFactory(c.Proxy())
+func TestWorkspaces(t *testing.T) {
+	e := start(t, harness.Options{Shards: 2})
+	t.Run("Ready with URL and annotations", func(t *testing.T) {
+		for _, shard := range []string{"root", "shard-1"} {
+			ws := e.workspaceOn("root", "on-"+shard, shard)
+			require.Equal(t, e.Proxy().Host+"/clusters/root:on-"+shard, ws.Spec.URL)
+			require.Regexp(t, "^[a-z0-9]{16}$", ws.Spec.Cluster)
+			require.Equal(t, ws.Spec.Cluster, ws.Annotations["internal.tenancy.kcp.io/cluster"])
+			require.NotEmpty(t, ws.Annotations["internal.tenancy.kcp.io/shard"])
+			require.Equal(t, "root", ws.Annotations["kcp.io/cluster"])
+			require.Equal(t, "Ready", ws.Labels["tenancy.kcp.io/phase"])
+			require.Contains(t, ws.Finalizers, "core.kcp.io/logicalcluster")
+			require.Equal(t, shard, e.placement(ws.Spec.Cluster))
+
+			lc, err := client.LogicalClusters.In(e.proxy.Cluster(path("root:on-"+shard))).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+			require.NoError(t, err)
+			require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, lc.Status.Phase)
+			require.Equal(t, ws.Spec.URL, lc.Status.URL)
+			require.Equal(t, "root:on-"+shard, lc.Annotations["kcp.io/path"])
+			require.Equal(t, ws.UID, lc.Spec.Owner.UID)
+
+			_, err = client.Namespaces.In(e.proxy.Cluster(path(ws.Spec.Cluster))).Get(t.Context(), "default", metav1.GetOptions{})
+			require.NoError(t, err, "the default namespace is there as soon as the workspace is Ready")
+		}
+	})
+	t.Run("three levels on both shards", func(t *testing.T) {
+		parent := "root"
+		for level, shard := range []string{"shard-1", "root", "shard-1"} {
+			name := fmt.Sprintf("level-%d", level)
+			ws := e.workspaceOn(parent, name, shard)
+			parent += ":" + name
+			require.True(t, strings.HasSuffix(ws.Spec.URL, "/clusters/"+parent), ws.Spec.URL)
+			byPath, err := client.LogicalClusters.In(e.proxy.Cluster(path(parent))).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+			require.NoError(t, err)
+			require.Equal(t, ws.Spec.Cluster, byPath.Annotations["kcp.io/cluster"])
+		}
+	})
+	t.Run("no shard matches", func(t *testing.T) { testUnschedulable(t, e) })
+	t.Run("cordoned shards are skipped", func(t *testing.T) { testCordoned(t, e) })
+	t.Run("deletion removes everything", func(t *testing.T) { testDeletion(t, e) })
+}
+
+func testUnschedulable(t *testing.T, e *env) {
+	in := client.Workspaces.In(e.proxy.Cluster(path("root")))
+	_, err := in.Create(t.Context(), &tenancyv1alpha1.Workspace{
+		ObjectMeta: metav1.ObjectMeta{Name: "nowhere"},
+		Spec: tenancyv1alpha1.WorkspaceSpec{Location: &tenancyv1alpha1.WorkspaceLocation{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": "no-such-shard"}},
+		}},
+	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	root := clients.Cluster(logicalcluster.NewPath("root"))
-	began := time.Now()
-	ws, err := client.Workspaces.In(root).Create(t.Context(), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		ws, err = client.Workspaces.In(root).Get(t.Context(), "one", metav1.GetOptions{})
+	e.eventually("the condition says that no shard matches", func() bool {
+		ws, err := in.Get(t.Context(), "nowhere", metav1.GetOptions{})
 		require.NoError(t, err)
-		return ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
-	}, 20*time.Second, 5*time.Millisecond)
-	t.Log(time.Since(began), ws)
-	one := clients.Cluster(logicalcluster.NewPath("root:one"))
-	ns, err := client.Namespaces.In(one).List(t.Context(), metav1.ListOptions{})
+		for _, condition := range ws.Status.Conditions {
+			if condition.Type == tenancyv1alpha1.WorkspaceScheduled && condition.Status == corev1.ConditionFalse {
+				return condition.Reason == tenancyv1alpha1.WorkspaceReasonUnschedulable && condition.Message != ""
+			}
+		}
+		return false
+	})
+	require.NoError(t, in.Delete(t.Context(), "nowhere", metav1.DeleteOptions{}))
+	e.eventually("a workspace that was never scheduled can be deleted", func() bool {
+		_, err := in.Get(t.Context(), "nowhere", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+}
+
+func testCordoned(t *testing.T, e *env) {
+	const cordon = `{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":%s}}}`
+	shards := client.Shards.In(e.proxy.Cluster(path("root")))
+	_, err := shards.Patch(t.Context(), "root", mergePatch, fmt.Appendf(nil, cordon, `"true"`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	t.Log(ns.Items)
+	e.eventually("the scheduler has seen the cordon", func() bool {
+		ws := e.workspace("root", fmt.Sprintf("probe-%d", len(listWorkspaces(t, e, "root"))))
+		return e.placement(ws.Spec.Cluster) == "shard-1"
+	})
+	for n := range 6 {
+		ws := e.workspace("root", fmt.Sprintf("cordoned-%d", n))
+		require.Equal(t, "shard-1", e.placement(ws.Spec.Cluster))
+	}
+	_, err = shards.Patch(t.Context(), "root", mergePatch, fmt.Appendf(nil, cordon, `null`), metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
+func listWorkspaces(t *testing.T, e *env, parent string) []tenancyv1alpha1.Workspace {
+	t.Helper()
+	list, err := client.Workspaces.In(e.proxy.Cluster(path(parent))).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	return list.Items
+}
+
+// testDeletion deletes a workspace that holds built-in objects, one of them
+// with a finalizer, and a child workspace on the other shard.
+func testDeletion(t *testing.T, e *env) {
+	doomed := e.workspaceOn("root", "doomed", "shard-1")
+	child := e.workspaceOn("root:doomed", "child", "root")
+	inside := e.proxy.Cluster(path("root:doomed"))
+	_, err := client.Namespaces.In(inside).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "extra"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/hold"}}}
+	_, err = client.ConfigMaps.InNamespace(inside, "extra").Create(t.Context(), held, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = client.Secrets.InNamespace(inside, "default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	workspaces := client.Workspaces.In(e.proxy.Cluster(path("root")))
+	require.NoError(t, workspaces.Delete(t.Context(), "doomed", metav1.DeleteOptions{}))
+	onShard := e.shards["shard-1"].Cluster(path(doomed.Spec.Cluster))
+	e.eventually("the secret is gone", func() bool {
+		_, err := client.Secrets.InNamespace(onShard, "default").Get(t.Context(), "s", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+	ws, err := workspaces.Get(t.Context(), "doomed", metav1.GetOptions{})
+	require.NoError(t, err, "the workspace stays while something it holds is held by a finalizer")
+	require.NotNil(t, ws.DeletionTimestamp)
+
+	_, err = client.ConfigMaps.InNamespace(onShard, "extra").Patch(t.Context(), "held", mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	e.eventually("the workspace is gone", func() bool {
+		_, err := workspaces.Get(t.Context(), "doomed", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+	for shard, cluster := range map[string]string{"shard-1": doomed.Spec.Cluster, "root": child.Spec.Cluster} {
+		requireEmpty(t, e, shard, cluster)
+	}
+	refused(t, e.Proxy(), call{path: "/clusters/root:doomed/api/v1/namespaces"}, 403)
+}
+
+// requireEmpty holds that a shard has nothing of a logical cluster left.
+func requireEmpty(t *testing.T, e *env, shard, cluster string) {
+	t.Helper()
+	scope := e.shards[shard].Cluster(path(cluster))
+	for _, count := range []func() (int, error){
+		func() (int, error) {
+			l, err := client.Namespaces.In(scope).List(t.Context(), metav1.ListOptions{})
+			return len(l.Items), err
+		},
+		func() (int, error) {
+			l, err := client.ConfigMaps.In(scope).List(t.Context(), metav1.ListOptions{})
+			return len(l.Items), err
+		},
+		func() (int, error) {
+			l, err := client.Secrets.In(scope).List(t.Context(), metav1.ListOptions{})
+			return len(l.Items), err
+		},
+		func() (int, error) {
+			l, err := client.LogicalClusters.In(scope).List(t.Context(), metav1.ListOptions{})
+			return len(l.Items), err
+		},
+	} {
+		n, err := count()
+		require.NoError(t, err)
+		require.Zero(t, n)
+	}
 }
