@@ -56,6 +56,7 @@ type testServer struct {
 type serverOptions struct {
 	system     []*apiextensionsv1.CustomResourceDefinition
 	systemOnly bool
+	sources    []Source
 	release    time.Duration
 }
 
@@ -69,6 +70,7 @@ func startServer(t *testing.T, db *etcd.Server, o serverOptions) *testServer {
 		Storage:      backend.RESTOptionsGetter,
 		System:       o.system,
 		SystemOnly:   o.systemOnly,
+		Sources:      o.sources,
 		ReleaseAfter: o.release,
 	})
 	require.NoError(t, err)

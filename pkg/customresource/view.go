@@ -8,19 +8,17 @@ import (
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/utils/lru"
 )
 
 // viewMemory is how many decoded objects a view remembers. It bounds memory;
 // a busy view forgets, and decodes again.
-const viewMemory = 512
+const viewMemory = 1024
 
 // view is the storage of one version of one schema: it reads from and writes to
 // the shared store, and runs the schema's codec on every object that passes.
@@ -34,20 +32,10 @@ type view struct {
 	// only the version is changed.
 	asIs bool
 
-	decoded *lru.Cache // of decodedKey to *unstructured.Unstructured
+	decoded *memory
 
 	done     chan struct{}
 	doneOnce sync.Once
-}
-
-// decodedKey names an object's state: a resource version is written once.
-type decodedKey struct {
-	uid             types.UID
-	resourceVersion string
-}
-
-func keyOf(m metav1.Object) decodedKey {
-	return decodedKey{uid: m.GetUID(), resourceVersion: m.GetResourceVersion()}
 }
 
 var _ storage.Interface = (*view)(nil)
@@ -59,7 +47,7 @@ func newView(raw *rawStore, sch *Schema, gvk schema.GroupVersionKind, codec runt
 		gvk:       gvk,
 		codec:     codec,
 		asIs:      sch.metadataOnly,
-		decoded:   lru.New(viewMemory),
+		decoded:   newMemory(viewMemory),
 		done:      make(chan struct{}),
 	}
 }
@@ -74,24 +62,14 @@ func (v *view) decode(u *unstructured.Unstructured) (*unstructured.Unstructured,
 		return v.decodeAnew(u.DeepCopy())
 	}
 	key := keyOf(u)
-	if known := v.remembered(key); known != nil {
+	if known := v.decoded.recall(key); known != nil {
 		return known, nil
 	}
 	out, err := v.decodeAnew(u.DeepCopy())
-	if err == nil && key.uid != "" && key.resourceVersion != "" {
-		v.decoded.Add(key, out.DeepCopy())
+	if err == nil {
+		v.decoded.remember(key, out)
 	}
 	return out, err
-}
-
-// remembered returns a copy of what was decoded before, or nil.
-func (v *view) remembered(key decodedKey) *unstructured.Unstructured {
-	known, ok := v.decoded.Get(key)
-	if !ok {
-		return nil
-	}
-	u, _ := known.(*unstructured.Unstructured)
-	return u.DeepCopy()
 }
 
 // decodeAnew decodes an object, which it may change and keep. It neither uses
@@ -103,7 +81,7 @@ func (v *view) decodeAnew(u *unstructured.Unstructured) (*unstructured.Unstructu
 		return u, nil
 	}
 	name := types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}
-	out, err := decodeObject(v.codec, u)
+	out, err := decodeObject(v.codec, u, v.gvk.GroupVersion())
 	if err != nil {
 		return nil, fmt.Errorf("%s %s cannot be read with its present definition: %w", v.gvk.Kind, name, err)
 	}

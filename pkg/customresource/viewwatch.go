@@ -102,7 +102,7 @@ func (v *view) event(event watch.Event) watch.Event {
 func (v *view) decodeEvent(obj runtime.Object, deleted bool) (*unstructured.Unstructured, error) {
 	if wrapped, ok := obj.(runtime.CacheableObject); ok {
 		if m, err := meta.Accessor(obj); err == nil && !deleted {
-			if known := v.remembered(keyOf(m)); known != nil {
+			if known := v.decoded.recall(keyOf(m)); known != nil {
 				return known, nil
 			}
 		}
