@@ -66,8 +66,15 @@ func (c klogCore) With(fields []zapcore.Field) zapcore.Core {
 	return klogCore{fields: append(c.fields[:len(c.fields):len(c.fields)], fields...)}
 }
 
+// harmless is what a new etcd logs as an error: it looks at the term before
+// there was one, and again later.
+const harmless = "failed to update storage version"
+
 // Check adds the core to the entry where the level is enabled.
 func (c klogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if entry.Message == harmless {
+		entry.Level = zapcore.WarnLevel
+	}
 	if c.Enabled(entry.Level) {
 		return checked.AddCore(entry, c)
 	}

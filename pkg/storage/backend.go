@@ -69,6 +69,7 @@ type stopper interface {
 type Backend struct {
 	cfg       BackendConfig
 	compactor stopper
+	progress  *progress
 
 	mu       sync.Mutex
 	closed   bool
@@ -99,6 +100,7 @@ func NewBackend(cfg BackendConfig) (*Backend, error) {
 	return &Backend{
 		cfg:       cfg,
 		compactor: etcd3.NewCompactor(cfg.Client.Client, cfg.CompactionInterval, clock.RealClock{}, nil),
+		progress:  newProgress(cfg.Client.Client),
 		storages:  map[int]func(){},
 	}, nil
 }
@@ -220,5 +222,6 @@ func (b *Backend) Close() {
 	for _, destroy := range storages {
 		destroy()
 	}
+	b.progress.stop()
 	b.compactor.Stop()
 }

@@ -173,3 +173,12 @@ func next(tb testing.TB, w watch.Interface) watch.Event {
 func only(resources ...schema.GroupResource) sets.Set[schema.GroupResource] {
 	return sets.New(resources...)
 }
+
+// relabel is an update that changes a label.
+func relabel(value string) storage.UpdateFunc {
+	return func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		pod := obj.(*example.Pod)
+		pod.Labels = map[string]string{"value": value}
+		return pod, nil, nil
+	}
+}

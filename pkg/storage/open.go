@@ -48,8 +48,9 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		s.inner, s.watches = raw, raw
 		return s, closeRaw, nil
 	}
+	below := &belowCache{Interface: raw, progress: b.progress}
 	c, err := cacher.NewCacherFromConfig(cacher.Config{
-		Storage:             belowCache{Interface: raw},
+		Storage:             below,
 		Versioner:           raw.Versioner(),
 		GroupResource:       r.config.GroupResource,
 		EventsHistoryWindow: r.config.EventsHistoryWindow,
@@ -65,7 +66,8 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		closeRaw()
 		return nil, nil, fmt.Errorf("watch cache: %w", err)
 	}
-	delegator := cacher.NewCacheDelegator(c, belowCache{Interface: raw})
+	below.cache.Store(c)
+	delegator := cacher.NewCacheDelegator(c, below)
 	s.inner, s.watches = delegator, delegator
 	s.cache, s.readyWait = c, b.cfg.ReadyWait
 	return s, func() {
@@ -104,22 +106,6 @@ func (b *Backend) openEtcd(r resource, keys keyspace) (storage.Interface, func()
 	}
 	return s, s.Close, nil
 }
-
-// belowCache is the store as the watch cache sees it.
-type belowCache struct {
-	storage.Interface
-}
-
-// IsWatchListSemanticsUnSupported makes the watch cache fill itself with a
-// list. A streamed list collects objects by namespace and name in the
-// reflector, where same-named objects of different logical clusters replace
-// one another: after a restart, all but one would be gone from the cache.
-func (belowCache) IsWatchListSemanticsUnSupported() bool { return true }
-
-// EnableResourceSizeEstimation does nothing: the estimate takes memory for
-// each object, and only feeds upstream's request cost estimator, which does
-// not know logical clusters.
-func (belowCache) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
 
 // cacheKeyFunc returns the function that gives the watch cache an object's
 // key. It never fails, for an error would fail the whole cache: an object that

@@ -1,0 +1,175 @@
+package storage
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+var rewrite = flag.Bool("rewrite", false, "rewrite the golden files in testdata")
+
+// TestGoldenKeys runs the script testdata/keys. Each command is a line of
+// words; the lines below, up to an empty one, are what it answers. Run the test
+// with -rewrite to record the answers, and read the diff.
+//
+//	object|list|name <key> cluster=… [shard=…]
+func TestGoldenKeys(t *testing.T) {
+	const golden = "testdata/keys"
+	content, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	var out strings.Builder
+	scanner := bufio.NewScanner(strings.NewReader(string(content)))
+	for scanner.Scan() {
+		line := scanner.Text()
+		switch {
+		case strings.HasPrefix(line, "#"), line == "":
+			fmt.Fprintln(&out, line)
+		case strings.HasPrefix(line, "  "): // an answer of before
+		default:
+			fmt.Fprintf(&out, "%s\n  %s\n", line, goldenKey(t, strings.Fields(line)))
+		}
+	}
+	require.NoError(t, scanner.Err())
+	if *rewrite {
+		require.NoError(t, os.WriteFile(golden, []byte(out.String()), 0o644))
+	}
+	require.Equal(t, string(content), out.String())
+}
+
+func goldenKey(t *testing.T, words []string) string {
+	t.Helper()
+	ctx := t.Context()
+	sharded := false
+	for _, word := range words[2:] {
+		name, value, _ := strings.Cut(word, "=")
+		switch {
+		case name == "cluster" && value == "*":
+			ctx = request.WithWildcard(ctx)
+		case name == "cluster":
+			ctx = request.WithClusterName(ctx, logicalcluster.Name(value))
+		case name == "shard" && value == "*":
+			ctx, sharded = request.WithShard(ctx, request.Shard{Wildcard: true}), true
+		case name == "shard":
+			ctx, sharded = request.WithShard(ctx, request.Shard{Name: value}), true
+		default:
+			require.FailNow(t, "unknown word", word)
+		}
+	}
+	keys, err := newKeyspace("/core/configmaps", sharded)
+	require.NoError(t, err)
+	s := &tenantStorage{keys: keys, resource: schema.GroupResource{Resource: "configmaps"}, getAttrs: storage.DefaultNamespaceScopedAttr}
+	if words[0] == "object" {
+		_, key, err := s.one(ctx, words[1], "get")
+		if err != nil {
+			return "error: " + err.Error()
+		}
+		return key
+	}
+	opts := listOpts()
+	opts.Recursive = words[0] == "list"
+	c, err := s.collect(ctx, words[1], opts)
+	switch {
+	case err != nil:
+		return "error: " + err.Error()
+	case c.opts.Predicate.Field.Empty():
+		return fmt.Sprintf("%s recursive=%t", c.key, c.opts.Recursive)
+	default:
+		return fmt.Sprintf("%s recursive=%t where %s", c.key, c.opts.Recursive, c.opts.Predicate.Field)
+	}
+}
+
+// FuzzKeys checks that no name of a logical cluster, shard, namespace or object
+// leads out of the prefix of its tenant, and that no two tenants share a key.
+func FuzzKeys(f *testing.F) {
+	for _, seed := range []string{"root", "system:admin", "system:../x", "system:a/b", "..", ".", "", "a/../b", "~", "*", "a\x00b", "system:"} {
+		f.Add(seed, "ns", "name", "")
+		f.Add("root", seed, "name", "")
+		f.Add("root", "ns", seed, "")
+		f.Add("root", "ns", "name", seed)
+	}
+	f.Fuzz(func(t *testing.T, cluster, namespace, name, shard string) {
+		keys, err := newKeyspace("/core/configmaps", shard != "")
+		require.NoError(t, err)
+		ctx := request.WithCluster(t.Context(), request.Cluster{Name: logicalcluster.Name(cluster)})
+		if shard != "" {
+			ctx = request.WithShard(ctx, request.Shard{Name: shard})
+		}
+		tenant, err := tenantFrom(ctx, keys.sharded)
+		if err != nil {
+			return
+		}
+		prefix := keys.prefix(tenant)
+		want := "/core/configmaps/" + cluster + "/"
+		if shard != "" {
+			want = "/core/configmaps/" + shard + "/" + cluster + "/"
+		}
+		require.Equal(t, want, prefix)
+		require.Equal(t, strings.TrimSuffix(prefix, "/"), path.Clean(prefix), "a name consists of more than one segment")
+		require.NotContains(t, prefix, nowhere)
+		key, err := keys.object(tenant, "/core/configmaps/"+namespace+"/"+name)
+		if err != nil {
+			return
+		}
+		require.True(t, strings.HasPrefix(key, prefix))
+		require.True(t, strings.HasPrefix(path.Clean(key)+"/", prefix), "the key %q leaves %q", key, prefix)
+	})
+}
+
+// FuzzTokens checks that only what was sealed for a scope is opened for it.
+func FuzzTokens(f *testing.F) {
+	f.Add("scope", "other", "token", "garbage")
+	f.Add("a", "a\x00", "b", "b.c")
+	f.Fuzz(func(t *testing.T, scope, other, token, garbage string) {
+		if token == "" || strings.Contains(token, sealSeparator) {
+			return // Upstream's tokens are base64.
+		}
+		sealed := sealToken(scope, token)
+		opened, err := openToken(scope, sealed)
+		require.NoError(t, err)
+		require.Equal(t, token, opened)
+		if garbage != "" && garbage != sealed {
+			opened, err := openToken(scope, garbage)
+			if err == nil {
+				require.Equal(t, garbage, sealToken(scope, opened))
+			} else {
+				require.ErrorContains(t, err, "invalid continue token: ")
+			}
+		}
+		if other != scope {
+			_, err := openToken(other, sealed)
+			require.ErrorContains(t, err, "invalid continue token: ")
+		}
+	})
+}
+
+func TestDispatchSelector(t *testing.T) {
+	pred := storage.SelectionPredicate{Field: fields.ParseSelectorOrDie("metadata.name=x"), IndexFields: []string{"other"}}
+	got := dispatchedBy(pred, "root")
+	value, ok := got.Field.RequiresExactMatch(clusterField)
+	require.True(t, ok)
+	require.Equal(t, "root", value)
+	value, ok = got.Field.RequiresExactMatch("metadata.name")
+	require.True(t, ok)
+	require.Equal(t, "x", value)
+	require.True(t, got.Field.Matches(fields.Set{"metadata.name": "x"}))
+	require.Equal(t, []string{"other", clusterField}, got.IndexFields)
+	require.Equal(t, []string{"other"}, pred.IndexFields, "the caller's predicate changed")
+	require.True(t, dispatchedBy(storage.SelectionPredicate{}, "root").Field.Empty())
+}
+
+func TestResourcePrefix(t *testing.T) {
+	require.Equal(t, "/core/configmaps", ResourcePrefix(schema.GroupResource{Resource: "configmaps"}))
+	require.Equal(t, "/tenancy.kcp.io/workspaces", ResourcePrefix(schema.GroupResource{Group: "tenancy.kcp.io", Resource: "workspaces"}))
+}

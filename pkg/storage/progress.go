@@ -1,0 +1,119 @@
+package storage
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
+)
+
+// progressInterval is the least time between two requests for progress. One
+// request serves all reads that wait, of all resources.
+const progressInterval = 5 * time.Millisecond
+
+// progress requests etcd's progress notifications for reads that wait for one.
+//
+// A consistent read waits until its watch cache knows that it has seen all
+// that was written before, to any resource. Upstream asks etcd at most every
+// 100 ms, so that a list that follows a write elsewhere takes just that long.
+// Asked at once, it takes a millisecond.
+type progress struct {
+	client *clientv3.Client
+	wanted chan struct{}
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func newProgress(client *clientv3.Client) *progress {
+	ctx, cancel := context.WithCancel(client.Ctx())
+	p := &progress{client: client, wanted: make(chan struct{}, 1), cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.run(cacheContext(ctx))
+	}()
+	return p
+}
+
+// cacheContext returns a context for the etcd stream of the watch caches,
+// which etcd's client finds by the metadata.
+func cacheContext(ctx context.Context) context.Context {
+	if utilfeature.DefaultFeatureGate.Enabled(features.SeparateCacheWatchRPC) {
+		ctx = metadata.NewOutgoingContext(ctx, metadata.New(map[string]string{"source": "cache"}))
+	}
+	return clientv3.WithRequireLeader(ctx)
+}
+
+func (p *progress) run(ctx context.Context) {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-p.wanted:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return
+		}
+		if err := p.client.RequestProgress(ctx); err != nil {
+			klog.V(4).InfoS("Cannot request a progress notification from etcd", "err", err)
+		}
+		pause.Reset(progressInterval)
+	}
+}
+
+// want has progress requested soon.
+func (p *progress) want() {
+	select {
+	case p.wanted <- struct{}{}:
+	default:
+	}
+}
+
+func (p *progress) stop() {
+	p.cancel()
+	<-p.done
+}
+
+// belowCache is the store as the watch cache sees it.
+type belowCache struct {
+	storage.Interface
+	progress *progress
+	// cache is the watch cache, once it exists.
+	cache atomic.Pointer[cacher.Cacher]
+}
+
+// IsWatchListSemanticsUnSupported makes the watch cache fill itself with a
+// list. A streamed list collects objects by namespace and name in the
+// reflector, where same-named objects of different logical clusters replace
+// one another: after a restart, all but one would be gone from the cache.
+func (*belowCache) IsWatchListSemanticsUnSupported() bool { return true }
+
+// EnableResourceSizeEstimation does nothing: the estimate takes memory for
+// each object, and only feeds upstream's request cost estimator, which does
+// not know logical clusters.
+func (*belowCache) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
+
+// GetCurrentResourceVersion is what a consistent read of the watch cache
+// starts with. Should the cache be behind, the read waits for progress.
+func (s *belowCache) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
+	current, err := s.Interface.GetCurrentResourceVersion(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if c := s.cache.Load(); c != nil && c.Ready() {
+		if seen, err := c.LastSyncResourceVersion(); err != nil || seen < current {
+			s.progress.want()
+		}
+	}
+	return current, nil
+}
