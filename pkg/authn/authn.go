@@ -88,13 +88,15 @@ func New(o Options) (*Authentication, error) {
 		}
 		a.CAs = append(a.CAs, ca)
 		a.RequestHeader = requestHeaderConfig(ca, o.RequestHeaderAllowedNames)
-		chain = append(chain, headerrequest.NewDynamicVerifyOptionsSecure(
-			a.RequestHeader.CAContentProvider.VerifyOptions,
-			a.RequestHeader.AllowedClientNames,
-			a.RequestHeader.UsernameHeaders,
-			a.RequestHeader.UIDHeaders,
-			a.RequestHeader.GroupHeaders,
-			a.RequestHeader.ExtraHeaderPrefixes,
+		chain = append(chain, newRemembering(
+			x509.NewDynamicCAVerifier(ca.VerifyOptions, anybody, a.RequestHeader.AllowedClientNames),
+			ca.VerifyOptions,
+			headerrequest.NewDynamic(
+				a.RequestHeader.UsernameHeaders,
+				a.RequestHeader.UIDHeaders,
+				a.RequestHeader.GroupHeaders,
+				a.RequestHeader.ExtraHeaderPrefixes,
+			),
 		))
 	}
 	if o.ClientCAFile != "" {
@@ -103,7 +105,7 @@ func New(o Options) (*Authentication, error) {
 			return nil, fmt.Errorf("reading --client-ca-file: %w", err)
 		}
 		a.CAs = append(a.CAs, ca)
-		chain = append(chain, x509.NewDynamic(ca.VerifyOptions, x509.CommonNameUserConversion))
+		chain = append(chain, newRemembering(x509.NewDynamic(ca.VerifyOptions, x509.CommonNameUserConversion), ca.VerifyOptions, certificateOwner))
 	}
 	if o.DevTokens {
 		chain = append(chain, bearertoken.New(tokenfile.New(DevTokens())))
