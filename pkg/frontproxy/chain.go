@@ -180,8 +180,7 @@ func withProbes(next http.Handler, live, ready []healthz.HealthChecker) http.Han
 	healthz.InstallPathHandler(mux, "/readyz", ready...)
 	open := authn.ProbePaths()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-		if slices.Contains(open, "/"+first) {
+		if slices.Contains(open, r.URL.Path) {
 			mux.ServeHTTP(w, r)
 			return
 		}
