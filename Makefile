@@ -41,9 +41,15 @@ build: ## Build bin/shardplane
 dev: build ## Start a development cluster here; Ctrl-C stops it (DEV_FLAGS='--shards 3')
 	$(BIN)/shardplane dev $(DEV_FLAGS)
 
+# The programs that tests run are built once for all packages, by the build cache
+# and not by time stamps. They have no race detector: it is on in the tests'
+# own processes, where most tests run the servers.
 .PHONY: test
 test: ## Run every test with the race detector (PKG=./pkg/..., TEST_FLAGS=-v)
-	$(GO) test -race -timeout 15m $(TEST_FLAGS) $(PKG)
+	$(GO) build -buildvcs=false -o $(BIN)/test/shardplane ./cmd/shardplane
+	$(GO) build -C tools -buildvcs=false -o ../$(BIN)/test/kubectl ./kubectl
+	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/test/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/test/kubectl \
+		$(GO) test -race -timeout 15m $(TEST_FLAGS) $(PKG)
 
 .PHONY: lint
 lint: $(TOOLBIN)/golangci-lint ## Run the linters of .golangci.yml

@@ -140,7 +140,7 @@ func TestMissing(t *testing.T) {
 			continue
 		}
 		require.Len(t, missing, 1, expr)
-		require.Contains(t, missing[0], want, expr)
+		require.Contains(t, missing[0].String(), want, expr)
 	}
 	require.ErrorContains(t, served.Add("shard", strings.NewReader("{nonsense")), "reading the metrics of shard")
 }

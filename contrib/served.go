@@ -35,36 +35,66 @@ var (
 	addedLabels  = []string{"job", "instance", "shard"}
 )
 
+// Gap is something that an expression uses and nobody serves.
+type Gap struct {
+	Place string
+	// Metric is not served by any of Jobs if Label is empty; otherwise none of its
+	// series has the label. Without a metric, the expression groups by the label.
+	Metric, Label string
+	Jobs          []string
+}
+
+// String says what is missing where.
+func (g Gap) String() string {
+	switch {
+	case g.Label == "":
+		return fmt.Sprintf("%s: metric %s is not served by %s", g.Place, g.Metric, g.Jobs)
+	case g.Metric == "":
+		return fmt.Sprintf("%s: groups by %s, which no series of it has", g.Place, g.Label)
+	default:
+		return fmt.Sprintf("%s: no series of %s has the label %s", g.Place, g.Metric, g.Label)
+	}
+}
+
 // Missing returns what the expressions use and nobody serves: metrics, and
 // labels that no series of a metric carries. A misspelt label is as bad as a
 // misspelt metric, since both give an empty panel and no error.
-func (s Served) Missing(uses []Use) []string {
-	var missing []string
+func (s Served) Missing(uses []Use) []Gap {
+	var missing []Gap
 	for _, use := range uses {
-		known := slices.Clone(addedLabels)
-		for _, selector := range use.Query.Selectors {
-			if slices.Contains(addedMetrics, selector.Metric) {
-				continue
-			}
-			labels := s.labels(selector)
-			if labels == nil {
-				missing = append(missing, fmt.Sprintf("%s: metric %s is not served by %s", use.Place, selector.Metric, s.jobs(selector)))
-				continue
-			}
-			known = append(known, labels...)
-			for _, matcher := range selector.Matchers {
-				if !slices.Contains(addedLabels, matcher.Label) && !slices.Contains(labels, matcher.Label) {
-					missing = append(missing, fmt.Sprintf("%s: no series of %s has the label %s", use.Place, selector.Metric, matcher.Label))
-				}
-			}
+		missing = append(missing, s.missing(use)...)
+	}
+	return missing
+}
+
+func (s Served) missing(use Use) []Gap {
+	var gaps []Gap
+	known := slices.Clone(addedLabels)
+	complete := true
+	for _, selector := range use.Query.Selectors {
+		if slices.Contains(addedMetrics, selector.Metric) {
+			continue
 		}
-		for _, label := range use.Query.Grouping {
-			if !slices.Contains(known, label) {
-				missing = append(missing, fmt.Sprintf("%s: groups by %s, which no series of it has", use.Place, label))
+		labels := s.labels(selector)
+		if labels == nil {
+			complete = false
+			gaps = append(gaps, Gap{Place: use.Place, Metric: selector.Metric, Jobs: s.jobs(selector)})
+			continue
+		}
+		known = append(known, labels...)
+		for _, matcher := range selector.Matchers {
+			if !slices.Contains(addedLabels, matcher.Label) && !slices.Contains(labels, matcher.Label) {
+				gaps = append(gaps, Gap{Place: use.Place, Metric: selector.Metric, Label: matcher.Label})
 			}
 		}
 	}
-	return missing
+	for _, label := range use.Query.Grouping {
+		// What an absent metric would have cannot be told.
+		if complete && !slices.Contains(known, label) {
+			gaps = append(gaps, Gap{Place: use.Place, Label: label})
+		}
+	}
+	return gaps
 }
 
 // labels returns the labels of the metric's series in the jobs that the

@@ -13,9 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BinaryEnv names the environment variable with the path of a built shardplane
-// binary; without it the harness builds one.
-const BinaryEnv = "SHARDPLANE_BINARY"
+// BinaryEnv and KubectlEnv name the environment variables with the paths of built
+// programs; without them the harness builds its own.
+const (
+	BinaryEnv  = "SHARDPLANE_BINARY"
+	KubectlEnv = "SHARDPLANE_KUBECTL"
+)
 
 // program is a program that is built once for all tests of a package.
 type program struct {
@@ -29,7 +32,7 @@ type program struct {
 
 var (
 	shardplane = program{name: "shardplane", dir: ".", pkg: "./cmd/shardplane", env: BinaryEnv}
-	kubectl    = program{name: "kubectl", dir: "tools", pkg: "./kubectl"}
+	kubectl    = program{name: "kubectl", dir: "tools", pkg: "./kubectl", env: KubectlEnv}
 )
 
 // Binary returns the path of the shardplane binary.

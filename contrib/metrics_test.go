@@ -1,0 +1,159 @@
+package contrib_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	cachermetrics "k8s.io/apiserver/pkg/storage/cacher/metrics"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/shardplane/shardplane/contrib"
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	harness.RemoveBinaries()
+	os.Exit(code)
+}
+
+// silent are counters that have no series as long as nothing goes wrong. They
+// must exist all the same: the test looks them up in the registry, which the
+// servers' code in this process has filled.
+var silent = []string{
+	"apiserver_terminated_watchers_total",
+	"shardplane_reconcile_failures_total",
+	"shardplane_reconcile_panics_total",
+	"shardplane_replication_differences",
+	"shardplane_replication_restarts_total",
+}
+
+// TestMetricsAreServed holds every metric and label of the dashboard and the
+// alerts against what the components of a running cluster serve.
+func TestMetricsAreServed(t *testing.T) {
+	uses, err := contrib.Uses()
+	require.NoError(t, err)
+	cluster := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
+	use(t, cluster)
+
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		gaps := slices.DeleteFunc(scrape(t, cluster).Missing(uses), func(g contrib.Gap) bool { return slices.Contains(silent, g.Metric) })
+		assert.Empty(c, gaps)
+	}, 30*time.Second, 250*time.Millisecond)
+
+	cachermetrics.Register() // as each server with a watch cache does
+	for _, name := range silent {
+		require.True(t, registered(name), "no component registers %s", name)
+	}
+}
+
+// use makes the cluster do what the dashboard shows.
+func use(t *testing.T, cluster *harness.Cluster) {
+	t.Helper()
+	root, err := dynamic.NewForConfig(harness.In(cluster.Proxy(), "root"))
+	require.NoError(t, err)
+	workspaces := root.Resource(tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaces"))
+	for i, shard := range []string{"root", "shard-1"} {
+		name := fmt.Sprintf("metrics-%d", i)
+		_, err := workspaces.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": tenancyv1alpha1.SchemeGroupVersion.String(),
+			"kind":       "Workspace",
+			"metadata":   map[string]any{"name": name},
+			"spec":       map[string]any{"location": map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"name": shard}}}},
+		}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			workspace, err := workspaces.Get(t.Context(), name, metav1.GetOptions{})
+			require.NoError(t, err)
+			phase, _, _ := unstructured.NestedString(workspace.Object, "status", "phase")
+			return phase == string(corev1alpha1.LogicalClusterPhaseReady)
+		}, 30*time.Second, 20*time.Millisecond, "workspace %s is not ready", name)
+		useWorkspace(t, cluster, i, "root:"+name)
+	}
+
+	// A shard that does not answer.
+	cluster.Component("shard-1").Kill()
+	gone, err := kubernetes.NewForConfig(harness.In(cluster.Proxy(), "root:metrics-1"))
+	require.NoError(t, err)
+	_, err = gone.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+	require.Error(t, err)
+	cluster.Component("shard-1").Start()
+}
+
+// useWorkspace writes, lists and watches in a workspace and across its shard.
+func useWorkspace(t *testing.T, cluster *harness.Cluster, shard int, path string) {
+	t.Helper()
+	all, err := kubernetes.NewForConfig(harness.In(cluster.Shard(shard), "*"))
+	require.NoError(t, err)
+	for _, selector := range []string{
+		"",
+		"shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')",
+		"shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')",
+	} {
+		watching, err := all.CoreV1().ConfigMaps("").Watch(t.Context(), metav1.ListOptions{ShardSelector: selector})
+		require.NoError(t, err)
+		t.Cleanup(watching.Stop)
+	}
+	one, err := kubernetes.NewForConfig(harness.In(cluster.Proxy(), path))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := one.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{})
+		return err == nil
+	}, 30*time.Second, 20*time.Millisecond, "%s cannot be written to", path)
+	_, err = all.CoreV1().ConfigMaps("").List(t.Context(), metav1.ListOptions{LabelSelector: labels.Everything().String()})
+	require.NoError(t, err)
+}
+
+// scrape asks every component for its metrics, as the Prometheus configuration
+// says it.
+func scrape(t *testing.T, cluster *harness.Cluster) contrib.Served {
+	t.Helper()
+	served := contrib.Served{}
+	for _, target := range []struct {
+		job, component string
+		config         *rest.Config
+	}{
+		{"shard", "root", cluster.Shard(0)},
+		{"shard", "shard-1", cluster.Shard(1)},
+		{"cache-server", "cache-server", cluster.Shard(0)},
+		{"front-proxy", "front-proxy", cluster.Shard(0)},
+	} {
+		client, err := rest.HTTPClientFor(target.config)
+		require.NoError(t, err)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, cluster.Component(target.component).URL+"/metrics", nil)
+		require.NoError(t, err)
+		response, err := client.Do(request)
+		require.NoError(t, err)
+		var body bytes.Buffer
+		_, err = body.ReadFrom(response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, http.StatusOK, response.StatusCode, "%s: %s", target.component, body.String())
+		require.NoError(t, served.Add(target.job, &body))
+	}
+	return served
+}
+
+// registered says whether a metric of this name is in the registry: another one
+// of that name cannot be added then.
+func registered(name string) bool {
+	other := metrics.NewGaugeVec(&metrics.GaugeOpts{Name: name, Help: "not the real one"}, []string{"no_metric_has_this_label"})
+	return legacyregistry.Register(other) != nil
+}
