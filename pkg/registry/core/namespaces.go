@@ -41,7 +41,7 @@ var namespaces = &resource.Resource[*corev1.Namespace]{
 		// A generated name is known only now; see labelNamespace.
 		Canonicalize:        labelNamespace,
 		UnconditionalUpdate: true,
-		ResetFields:         [][]string{{"status"}, {"spec", "finalizers"}},
+		ResetFields:         [][]string{{"status"}},
 	},
 	Selectable: func(namespace *corev1.Namespace) fields.Set {
 		return fields.Set{
