@@ -47,7 +47,7 @@ dev: build ## Start a development cluster here; Ctrl-C stops it (DEV_FLAGS='--sh
 .PHONY: test
 test: ## Run every test with the race detector (PKG=./pkg/..., TEST_FLAGS=-v)
 	$(GO) build -buildvcs=false -o $(BIN)/test/shardplane ./cmd/shardplane
-	$(GO) build -C tools -buildvcs=false -o ../$(BIN)/test/kubectl ./kubectl
+	$(GO) build -C tools -buildvcs=false -ldflags '$(KUBECTL_LDFLAGS)' -o ../$(BIN)/test/kubectl ./kubectl
 	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/test/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/test/kubectl \
 		$(GO) test -race -timeout 15m $(TEST_FLAGS) $(PKG)
 
