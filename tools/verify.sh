@@ -21,16 +21,17 @@ for module in . tools; do
 done
 "$GO" -C tools vet ./... || fail "go vet complains about tools"
 
-copy="$(mktemp -d)"
-trap 'rm -rf "$copy"' EXIT
-tar -cf - --exclude=./.git --exclude=./bin --exclude='./.kcp*' . | tar -xf - -C "$copy"
-mkdir -p bin/tools
+scratch="$(mktemp -d)"
+trap 'rm -rf "$scratch"' EXIT
+mkdir -p "$scratch/before" "$scratch/after/bin"
+tar -cf - --exclude=./.git --exclude=./bin --exclude='./.kcp*' . | tar -xf - -C "$scratch/before"
+cp -a "$scratch/before/." "$scratch/after"
 make --no-print-directory -s bin/tools/controller-gen bin/tools/openapi-gen
-mkdir "$copy/bin"
-cp -rp bin/tools "$copy/bin/tools"
-# make must not rebuild the copied tools because of the order of the copies.
-make -C "$copy" --no-print-directory -s -o tools/go.mod -o tools/go.sum generate
-diff -r --exclude=.git --exclude=bin --exclude='.kcp*' . "$copy" ||
+cp -a bin/tools "$scratch/after/bin/tools"
+# The tools are up to date, whatever the times of the copies say.
+make -C "$scratch/after" --no-print-directory -s -o tools/go.mod -o tools/go.sum generate
+rm -rf "$scratch/after/bin"
+diff -r "$scratch/before" "$scratch/after" ||
   fail "generated files are not up to date; run 'make generate' and commit what it changes"
 
 exit "$failed"
