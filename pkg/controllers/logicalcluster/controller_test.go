@@ -1,0 +1,241 @@
+package logicalcluster
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/purge"
+)
+
+// fake is a shard with one logical cluster.
+type fake struct {
+	lc        *corev1alpha1.LogicalCluster
+	namespace bool
+	version   int
+	log       []string
+}
+
+var key = client.Key{Cluster: "abc", Name: corev1alpha1.LogicalClusterName}
+
+func (f *fake) get(client.Key) (*corev1alpha1.LogicalCluster, error) {
+	if f.lc == nil {
+		return nil, apierrors.NewNotFound(logicalClustersResource, key.Name)
+	}
+	return f.lc, nil
+}
+
+func (f *fake) commit(_ context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+	if equality.Semantic.DeepEqual(old, updated) {
+		return updated, nil
+	}
+	what := "write"
+	if !equality.Semantic.DeepEqual(old.Status, updated.Status) {
+		what += " " + string(updated.Status.Phase)
+	}
+	f.log = append(f.log, what)
+	f.version++
+	f.lc = updated.DeepCopy()
+	f.lc.ResourceVersion = strconv.Itoa(f.version + 1)
+	if f.lc.DeletionTimestamp != nil && len(f.lc.Finalizers) == 0 {
+		f.lc = nil
+		return updated, nil
+	}
+	return f.lc, nil
+}
+
+func (f *fake) controller() *reconciler {
+	return &reconciler{
+		externalURL:  "https://proxy",
+		now:          time.Now,
+		get:          f.get,
+		hasNamespace: func(logicalcluster.Name) bool { return f.namespace },
+		createNamespace: func(context.Context, logicalcluster.Name) error {
+			f.log = append(f.log, "create namespace")
+			return nil
+		},
+		writer: writer{commit: f.commit},
+	}
+}
+
+func TestBringUp(t *testing.T) {
+	f := &fake{lc: newCluster()}
+	r := f.controller()
+	_, err := r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Equal(t, []string{"create namespace", "write Ready", "write"}, f.log, "the namespace first, the label last")
+
+	result, err := r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Len(t, f.log, 3)
+	require.Positive(t, result.RequeueAfter, "the namespace may not have arrived yet")
+
+	f.namespace = true
+	result, err = r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Equal(t, reconcile.Result{}, result)
+	require.Len(t, f.log, 3)
+
+	f.namespace = false
+	r.now = func() time.Time { return time.Now().Add(time.Hour) }
+	_, err = r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Equal(t, "create namespace", f.log[3], "a namespace that was deleted comes back")
+}
+
+func TestBringUpStopsBeforeReadyWithoutNamespace(t *testing.T) {
+	f := &fake{lc: newCluster()}
+	r := f.controller()
+	r.createNamespace = func(context.Context, logicalcluster.Name) error { return errors.New("no") }
+	_, err := r.reconcile(t.Context(), key)
+	require.Error(t, err)
+	require.Empty(t, f.log)
+}
+
+func TestOtherNamesAreIgnored(t *testing.T) {
+	f := &fake{lc: newCluster()}
+	f.lc.Name = "another"
+	_, err := f.controller().reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Empty(t, f.log)
+}
+
+func deleted(ago time.Duration) func(*corev1alpha1.LogicalCluster) {
+	return func(lc *corev1alpha1.LogicalCluster) {
+		lc.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-ago)}
+	}
+}
+
+func (f *fake) deleter(results ...result) *deleter {
+	return &deleter{
+		now: time.Now,
+		get: f.get,
+		deleteContent: func(context.Context, logicalcluster.Name) result {
+			f.log = append(f.log, "delete content")
+			next := results[0]
+			results = results[1:]
+			return next
+		},
+		writer: writer{commit: f.commit},
+	}
+}
+
+func TestDelete(t *testing.T) {
+	f := &fake{lc: newCluster(phase("Ready"), deleted(0))}
+	left := result{reason: reasonRemaining, detail: "two left"}
+	r := f.deleter(result{reason: reasonRemaining, underWay: true}, left, result{reason: reasonDeletionFailed, err: errors.New("no")}, result{})
+
+	got, err := r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Positive(t, got.RequeueAfter)
+	require.Equal(t, []string{"write Deleting", "delete content"}, f.log, "the phase first: nobody may write any more")
+
+	got, err = r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.True(t, got.Backoff)
+	require.Equal(t, "two left", conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
+	require.Equal(t, "Deleting", f.lc.Labels[tenancyv1alpha1.WorkspacePhaseLabel])
+
+	_, err = r.reconcile(t.Context(), key)
+	require.Error(t, err)
+	require.Equal(t, reasonDeletionFailed, conditions.GetReason(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
+
+	_, err = r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Nil(t, f.lc)
+}
+
+func TestDeleteTellsWhatTakesLong(t *testing.T) {
+	f := &fake{lc: newCluster(phase("Deleting"), deleted(time.Minute))}
+	_, err := f.deleter(result{reason: reasonRemaining, detail: "a namespace", underWay: true}).reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Equal(t, "a namespace", conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
+}
+
+func TestDeleteWaitsForTerminators(t *testing.T) {
+	f := &fake{lc: newCluster(phase("Ready"), deleted(0), terminators([]corev1alpha1.LogicalClusterTerminator{"a:b"}, nil))}
+	r := f.deleter(result{})
+	_, err := r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Equal(t, corev1alpha1.LogicalClusterPhaseTerminating, f.lc.Status.Phase)
+	require.NotContains(t, f.log, "delete content")
+
+	f.lc = f.lc.DeepCopy()
+	f.lc.Status.Terminators = nil
+	f.lc.ResourceVersion = "100"
+	_, err = r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Nil(t, f.lc)
+}
+
+func TestWhatIsNotDeletedOrNotOursIsLeftAlone(t *testing.T) {
+	for name, lc := range map[string]*corev1alpha1.LogicalCluster{
+		"alive":             newCluster(phase("Ready")),
+		"without finalizer": newCluster(phase("Ready"), deleted(0), func(lc *corev1alpha1.LogicalCluster) { lc.Finalizers = []string{"other"} }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{lc: lc}
+			_, err := f.deleter().reconcile(t.Context(), key)
+			require.NoError(t, err)
+			require.Empty(t, f.log)
+		})
+	}
+}
+
+func TestDeleteContentInStages(t *testing.T) {
+	resource := func(group, name string) purge.Resource {
+		return purge.Resource{GroupVersionResource: schema.GroupVersionResource{Group: group, Version: "v1", Resource: name}}
+	}
+	resources := []purge.Resource{
+		resource("apiextensions.k8s.io", "customresourcedefinitions"), resource("", "namespaces"), resource("", "secrets"),
+		resource("core.kcp.io", "logicalclusters"), resource("tenancy.kcp.io", "workspaces"), resource("example.com", "workspaces"),
+	}
+	all := []string{"workspaces.tenancy.kcp.io", "secrets workspaces.example.com", "namespaces", "customresourcedefinitions.apiextensions.k8s.io"}
+	remaining := purge.Outcome{Remaining: map[schema.GroupVersionResource]int{{Version: "v1", Resource: "x"}: 2}}
+	waiting := purge.Outcome{Remaining: remaining.Remaining, Finalizers: map[string]int{"f": 1}}
+	cases := map[string]struct {
+		outcomes  []purge.Outcome
+		discovery error
+		want      result
+		stages    int
+	}{
+		"nothing left":          {outcomes: make([]purge.Outcome, 4), stages: 4},
+		"children remain":       {outcomes: []purge.Outcome{waiting}, stages: 1, want: result{reason: reasonRemaining, detail: "x has 2 objects; waiting for finalizers: f in 1 objects"}},
+		"namespaces remain":     {outcomes: []purge.Outcome{{}, {}, remaining}, stages: 3, want: result{reason: reasonRemaining, detail: "x has 2 objects", underWay: true}},
+		"something fails":       {outcomes: []purge.Outcome{{}, {Err: errCannot}}, stages: 2, want: result{reason: reasonDeletionFailed, detail: errCannot.Error(), err: errCannot}},
+		"not all is discovered": {discovery: errCannot, want: result{reason: reasonDiscoveryFailed, detail: errCannot.Error(), err: errCannot}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			var stages []string
+			got := deleteContent(resources, tc.discovery, func(stage []purge.Resource) purge.Outcome {
+				names := make([]string, 0, len(stage))
+				for _, r := range stage {
+					names = append(names, r.GroupResource().String())
+				}
+				stages = append(stages, strings.Join(names, " "))
+				return tc.outcomes[len(stages)-1]
+			})
+			require.Equal(t, tc.want, got)
+			require.Equal(t, tc.want.reason == "", got.done())
+			require.Equal(t, all[:tc.stages], append([]string{}, stages...))
+		})
+	}
+}
+
+var errCannot = errors.New("cannot")

@@ -1,0 +1,74 @@
+package shardregistration
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var settings = Config{ShardName: "a", BaseURL: "https://a:6444", ExternalURL: "https://proxy:6443"}
+
+func TestDesired(t *testing.T) {
+	got := desired(&corev1alpha1.Shard{}, settings)
+	require.Equal(t, &corev1alpha1.Shard{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"name": "a"}},
+		Spec:       corev1alpha1.ShardSpec{BaseURL: "https://a:6444", ExternalURL: "https://proxy:6443", VirtualWorkspaceURL: "https://a:6444"},
+	}, got)
+
+	edited := got.DeepCopy()
+	edited.Labels = map[string]string{"name": "b", "region": "eu"}
+	edited.Annotations = map[string]string{"experimental.core.kcp.io/unschedulable": "true"}
+	edited.Spec = corev1alpha1.ShardSpec{BaseURL: "https://wrong"}
+	mended := desired(edited, settings)
+	require.Equal(t, got.Spec, mended.Spec)
+	require.Equal(t, map[string]string{"name": "a", "region": "eu"}, mended.Labels)
+	require.Equal(t, edited.Annotations, mended.Annotations)
+
+	alone := desired(&corev1alpha1.Shard{}, Config{ShardName: "a", BaseURL: "https://a:6444", VirtualWorkspaceURL: "https://v"})
+	require.Equal(t, corev1alpha1.ShardSpec{BaseURL: "https://a:6444", ExternalURL: "https://a:6444", VirtualWorkspaceURL: "https://v"}, alone.Spec)
+}
+
+func TestReconcile(t *testing.T) {
+	deleting := desired(&corev1alpha1.Shard{}, settings)
+	deleting.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	down := errors.New("connection refused")
+	cases := map[string]struct {
+		existing *corev1alpha1.Shard
+		fail     error
+		want     string
+		wantErr  error
+	}{
+		"new":                   {want: "create"},
+		"root does not answer":  {fail: down, want: "create", wantErr: down},
+		"the informer is late":  {fail: apierrors.NewAlreadyExists(corev1alpha1.Resource("shards"), "a"), want: "create"},
+		"existing":              {existing: desired(&corev1alpha1.Shard{}, settings), want: "commit"},
+		"root answers no more":  {existing: desired(&corev1alpha1.Shard{}, settings), fail: down, want: "commit", wantErr: down},
+		"being deleted for now": {existing: deleting},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			did := ""
+			r := &reconciler{
+				config: settings,
+				get:    func(string) (*corev1alpha1.Shard, bool) { return tc.existing, tc.existing != nil },
+				create: func(context.Context, *corev1alpha1.Shard) error {
+					did = "create"
+					return tc.fail
+				},
+				commit: func(context.Context, *corev1alpha1.Shard, *corev1alpha1.Shard) error {
+					did = "commit"
+					return tc.fail
+				},
+			}
+			_, err := r.reconcile(t.Context(), "a")
+			require.ErrorIs(t, err, tc.wantErr)
+			require.Equal(t, tc.want, did)
+		})
+	}
+}

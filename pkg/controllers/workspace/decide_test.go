@@ -1,0 +1,158 @@
+package workspace
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func newWorkspace(name string) *tenancyv1alpha1.Workspace {
+	return &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: "uid-" + "w", ResourceVersion: "1", Annotations: map[string]string{logicalcluster.AnnotationKey: "parent"},
+	}}
+}
+
+func worldOf(t *testing.T, shards ...*corev1alpha1.Shard) world {
+	t.Helper()
+	return world{
+		parent: parentAt("root:org", "root:organization"), shards: shards, types: catalogue(t, nil),
+		newName: func() logicalcluster.Name { return "fresh" },
+	}
+}
+
+func TestClaim(t *testing.T) {
+	got, p := claim(newWorkspace("w"), worldOf(t, shard("a")))
+	require.Nil(t, p)
+	require.True(t, claimed(got))
+	require.Equal(t, "fresh", got.Spec.Cluster)
+	require.Equal(t, "https://proxy:6443/clusters/root:org:w", got.Spec.URL)
+	require.Equal(t, &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}, got.Spec.Type)
+	require.Equal(t, []string{workspaceFinalizer}, got.Finalizers)
+	require.Equal(t, map[string]string{
+		logicalcluster.AnnotationKey: "parent", clusterAnnotation: "fresh", shardAnnotation: "a", shardHashAnnotation: shardHash("a"),
+	}, got.Annotations)
+
+	again, p := claim(got, worldOf(t, shard("b"), shard("a")))
+	require.Nil(t, p)
+	require.Equal(t, got, again, "a claim is for ever")
+
+	half := newWorkspace("w")
+	half.Annotations[clusterAnnotation], half.Annotations[shardAnnotation] = "older", "a"
+	got, p = claim(half, worldOf(t, shard("b"), shard("a", unschedulable)))
+	require.Nil(t, p)
+	require.Equal(t, "older", got.Spec.Cluster, "what was claimed stays")
+	require.Equal(t, "a", got.Annotations[shardAnnotation], "the chosen shard is not chosen again")
+
+	_, p = claim(half, worldOf(t, shard("b")))
+	require.NotNil(t, p)
+	require.Contains(t, p.message, `chosen shard "a" is not registered`)
+}
+
+func TestClaimKeepsAUsersType(t *testing.T) {
+	ws := newWorkspace("w")
+	ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal"}
+	got, p := claim(ws, worldOf(t, shard("a")))
+	require.Nil(t, p)
+	require.Empty(t, got.Spec.Type.Path, "the path of a type is immutable, its absence too")
+}
+
+func TestLogicalClusterFor(t *testing.T) {
+	w := worldOf(t, shard("a"))
+	ws, p := claim(newWorkspace("w"), w)
+	require.Nil(t, p)
+	ws.Annotations[ownerAnnotation] = `{"username":"alice","groups":["team"]}`
+	lc, p := logicalClusterFor(ws, w, "here")
+	require.Nil(t, p)
+	require.Equal(t, map[string]string{
+		"kcp.io/path": "root:org:w", "internal.tenancy.kcp.io/type": "root:universal", "core.kcp.io/shard": "a",
+		"experimental.tenancy.kcp.io/owner": `{"username":"alice","groups":["team"]}`,
+	}, lc.Annotations)
+	require.Equal(t, "alice", lc.Spec.CreatedBy.Username)
+	require.Equal(t, []string{logicalClusterFinalizer}, lc.Finalizers)
+	require.Equal(t, "here", lc.Labels[OwnerShardLabel])
+	require.True(t, owns(ws, lc))
+	key, ok := ownerOf(lc)
+	require.True(t, ok)
+	require.Equal(t, "parent|w", key.String())
+
+	other := ws.DeepCopy()
+	other.UID = "another"
+	require.False(t, owns(other, lc), "a workspace of the same name is another one")
+
+	ws.Annotations[ownerAnnotation] = "alice"
+	_, p = logicalClusterFor(ws, w, "here")
+	require.NotNil(t, p)
+	require.Contains(t, p.message, "is not a user")
+}
+
+func TestMirror(t *testing.T) {
+	cases := map[string]struct {
+		phase        corev1alpha1.LogicalClusterPhaseType
+		initializers []corev1alpha1.LogicalClusterInitializer
+		want         corev1alpha1.LogicalClusterPhaseType
+		initialized  corev1.ConditionStatus
+	}{
+		"new":                    {phase: "", want: "Initializing"},
+		"scheduling":             {phase: "Scheduling", want: "Initializing"},
+		"initializing":           {phase: "Initializing", want: "Initializing"},
+		"waits for initializers": {phase: "Initializing", initializers: []corev1alpha1.LogicalClusterInitializer{"a:b"}, want: "Initializing", initialized: corev1.ConditionFalse},
+		"ready":                  {phase: "Ready", want: "Ready", initialized: corev1.ConditionTrue},
+		"inactive":               {phase: "Inactive", want: "Inactive", initialized: corev1.ConditionTrue},
+		"unavailable":            {phase: "Unavailable", want: "Unavailable", initialized: corev1.ConditionTrue},
+		"terminating":            {phase: "Terminating", want: "Terminating"},
+		"deleting":               {phase: "Deleting", want: "Deleting"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			lc := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{Phase: tc.phase, Initializers: tc.initializers}}
+			got := mirror(newWorkspace("w"), lc)
+			require.Equal(t, tc.want, got.Status.Phase)
+			require.Equal(t, tc.initializers, got.Status.Initializers)
+			require.True(t, conditions.IsTrue(got, tenancyv1alpha1.WorkspaceScheduled))
+			if c := conditions.Get(got, tenancyv1alpha1.WorkspaceInitialized); tc.initialized != "" {
+				require.Equal(t, tc.initialized, c.Status)
+			} else {
+				require.Nil(t, c)
+			}
+			require.Equal(t, got, mirror(got, lc), "telling it twice changes nothing")
+		})
+	}
+}
+
+func TestMirrorTellsTheProgressOfADeletion(t *testing.T) {
+	lc := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{Phase: "Ready"}}
+	conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceContentDeleted, "ContentRemaining", conditionsv1alpha1.ConditionSeverityInfo, "two left")
+	got := mirror(newWorkspace("w"), ending(lc))
+	require.Equal(t, corev1alpha1.LogicalClusterPhaseDeleting, got.Status.Phase)
+	require.Equal(t, "two left", conditions.GetMessage(got, tenancyv1alpha1.WorkspaceContentDeleted))
+}
+
+func TestLabel(t *testing.T) {
+	ws := newWorkspace("w")
+	stale, _ := initialization.InitializerToLabel("old:one")
+	ws.Labels = map[string]string{"mine": "x", stale: "y", tenancyv1alpha1.WorkspacePhaseLabel: "Scheduling"}
+	ws.Status.Phase = "Initializing"
+	ws.Status.Initializers = []corev1alpha1.LogicalClusterInitializer{"a:b"}
+	key, value := initialization.InitializerToLabel("a:b")
+	got := label(ws)
+	require.Equal(t, map[string]string{"mine": "x", key: value, tenancyv1alpha1.WorkspacePhaseLabel: "Initializing"}, got.Labels)
+	require.Equal(t, got, label(got))
+	require.Contains(t, ws.Labels, stale, "the given object is shared and stays as it is")
+}
+
+func TestUnfinished(t *testing.T) {
+	waits, ready, goes := newWorkspace("waits"), newWorkspace("ready"), newWorkspace("goes")
+	ready.Status.Phase, goes.Status.Phase = "Ready", "Ready"
+	goes.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	keys := unfinished([]*tenancyv1alpha1.Workspace{waits, ready, goes})
+	require.Len(t, keys, 2)
+}

@@ -1,0 +1,361 @@
+package workspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+var errCrash = errors.New("the process ends here")
+
+// fake is a shard with one Workspace, and the shard that its logical cluster
+// is on. Every write may be the last one of the process.
+type fake struct {
+	t       *testing.T
+	ws      *tenancyv1alpha1.Workspace
+	version int
+
+	clusters map[logicalcluster.Name]*corev1alpha1.LogicalCluster
+	// blind makes the watch of logical clusters see nothing.
+	blind bool
+	// down makes the shard of logical clusters unreachable.
+	down bool
+	// writes counts those to come before the process ends; negative for never.
+	writes int
+	// lost makes the answer to the last write get lost instead of the write.
+	lost bool
+
+	log []string
+}
+
+func newFake(t *testing.T) *fake {
+	t.Helper()
+	return &fake{t: t, ws: newWorkspace("w"), clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{}, version: 1, writes: -1}
+}
+
+// write does it, unless the process has ended before.
+func (f *fake) write(what string, do func()) error {
+	if f.writes == 0 {
+		return errCrash
+	}
+	if f.writes > 0 {
+		f.writes--
+	}
+	if f.writes == 0 && !f.lost {
+		return errCrash
+	}
+	f.log = append(f.log, what)
+	do()
+	if f.writes == 0 {
+		return errCrash
+	}
+	return nil
+}
+
+func (f *fake) cached(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool) {
+	lc, ok := f.clusters[cluster]
+	return lc, ok && !f.blind
+}
+
+func (f *fake) get(_ context.Context, cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+	if f.down {
+		return nil, errUnreachable
+	}
+	if lc, ok := f.clusters[cluster]; ok {
+		return lc, nil
+	}
+	return nil, apierrors.NewNotFound(client.LogicalClusters.GroupResource(), "cluster")
+}
+
+func (f *fake) create(_ context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
+	if f.down {
+		return fmt.Errorf("%w: connection refused", errUnreachable)
+	}
+	if _, ok := f.clusters[cluster]; ok {
+		return apierrors.NewAlreadyExists(client.LogicalClusters.GroupResource(), "cluster")
+	}
+	return f.write("create logical cluster", func() { f.clusters[cluster] = lc })
+}
+
+func (f *fake) remove(_ context.Context, cluster logicalcluster.Name, _ *corev1alpha1.LogicalCluster) error {
+	if f.down {
+		return errUnreachable
+	}
+	return f.write("delete logical cluster", func() {
+		f.clusters[cluster] = f.clusters[cluster].DeepCopy()
+		f.clusters[cluster].DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	})
+}
+
+// process is a fresh controller: it remembers nothing of the one before.
+func (f *fake) process() *reconciler {
+	return &reconciler{
+		self: "here",
+		now:  func() time.Time { return time.Now().Add(time.Hour) },
+		get: func(key client.Key) (*tenancyv1alpha1.Workspace, error) {
+			if f.ws == nil {
+				return nil, apierrors.NewNotFound(client.Workspaces.GroupResource(), key.Name)
+			}
+			return f.ws, nil
+		},
+		parent: func(logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+			return parentAt("root:org", "root:organization"), nil
+		},
+		shards: func() []*corev1alpha1.Shard { return []*corev1alpha1.Shard{shard("a"), shard("b")} },
+		types:  catalogue(f.t, nil),
+		at:     func(string) (logicalClusters, error) { return f, nil },
+		commit: func(_ context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
+			probe := updated.DeepCopy()
+			probe.ResourceVersion = old.ResourceVersion
+			if equality.Semantic.DeepEqual(probe, old) {
+				return updated, nil
+			}
+			if old.ResourceVersion != f.ws.ResourceVersion {
+				return old, apierrors.NewConflict(client.Workspaces.GroupResource(), old.Name, errors.New("changed"))
+			}
+			written := updated.DeepCopy()
+			err := f.write("write workspace", func() {
+				f.version++
+				written.ResourceVersion = strconv.Itoa(f.version)
+				f.ws = written
+				if written.DeletionTimestamp != nil && len(written.Finalizers) == 0 {
+					f.ws = nil
+				}
+			})
+			if err != nil {
+				return old, err
+			}
+			return written, nil
+		},
+		remove: func(context.Context, *tenancyv1alpha1.Workspace) error {
+			return f.write("delete workspace", func() { f.delete() })
+		},
+	}
+}
+
+func (f *fake) delete() {
+	f.version++
+	f.ws = f.ws.DeepCopy()
+	f.ws.ResourceVersion = strconv.Itoa(f.version)
+	f.ws.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+}
+
+var key = client.Key{Cluster: "parent", Name: "w"}
+
+func (f *fake) reconcile(r *reconciler) (reconcile.Result, error) {
+	return r.reconcile(f.t.Context(), key)
+}
+
+// othersWork lets the other shard do its part.
+func (f *fake) othersWork() {
+	for name, lc := range f.clusters {
+		if lc.DeletionTimestamp != nil {
+			delete(f.clusters, name)
+			continue
+		}
+		lc = lc.DeepCopy()
+		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
+		f.clusters[name] = lc
+	}
+}
+
+func TestAWorkspaceBecomesReadyWithFewWrites(t *testing.T) {
+	f := newFake(t)
+	r := f.process()
+	_, err := f.reconcile(r)
+	require.NoError(t, err)
+	require.Equal(t, corev1alpha1.LogicalClusterPhaseInitializing, f.ws.Status.Phase)
+	f.othersWork()
+	_, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
+	require.Equal(t, "Ready", f.ws.Labels[tenancyv1alpha1.WorkspacePhaseLabel])
+	require.Equal(t, []string{
+		"write workspace",        // the claim
+		"create logical cluster", //
+		"write workspace",        // Initializing
+		"write workspace",        // Ready
+		"write workspace",        // its label
+	}, f.log)
+	_, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.Len(t, f.log, 5, "nothing more to do")
+}
+
+// TestACrashAnywhereIsCompleted ends the process before or after each of its
+// writes, both while a workspace comes and while it goes, and lets new processes
+// go on.
+func TestACrashAnywhereIsCompleted(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		for at := 1; at <= 9; at++ {
+			t.Run(fmt.Sprintf("write %d, done: %t", at, lost), func(t *testing.T) {
+				f := newFake(t)
+				f.writes, f.lost = at, lost
+				created := map[logicalcluster.Name]bool{}
+				step := func(r *reconciler) *reconciler {
+					_, err := f.reconcile(r)
+					if errors.Is(err, errCrash) {
+						f.writes = -1
+						r = f.process()
+					} else {
+						require.NoError(t, err)
+					}
+					for name := range f.clusters {
+						created[name] = true
+					}
+					f.othersWork()
+					return r
+				}
+				r := f.process()
+				for range 6 {
+					r = step(r)
+				}
+				require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
+				require.Len(t, created, 1, "one workspace, one logical cluster")
+				f.delete()
+				for range 6 {
+					r = step(r)
+				}
+				require.Nil(t, f.ws, "the workspace is gone")
+				require.Empty(t, f.clusters, "and so is its logical cluster")
+				require.Len(t, created, 1)
+				require.Equal(t, -1, f.writes, "the process has ended once")
+			})
+		}
+	}
+}
+
+func TestAShardThatIsDownIsToldAndAskedAgain(t *testing.T) {
+	f := newFake(t)
+	f.down = true
+	r := f.process()
+	_, err := f.reconcile(r)
+	require.ErrorIs(t, err, errUnreachable)
+	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceScheduled))
+	writes := len(f.log)
+	_, err = f.reconcile(r)
+	require.ErrorIs(t, err, errUnreachable)
+	require.Len(t, f.log, writes, "the same news is written once")
+
+	f.down = false
+	_, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.True(t, conditions.IsTrue(f.ws, tenancyv1alpha1.WorkspaceScheduled))
+
+	f.delete()
+	f.down = true
+	f.blind = true
+	_, err = f.reconcile(r)
+	require.ErrorIs(t, err, errUnreachable)
+	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceContentDeleted))
+	require.Contains(t, f.ws.Finalizers, workspaceFinalizer)
+}
+
+func TestAnUnschedulableWorkspaceWaits(t *testing.T) {
+	f := newFake(t)
+	r := f.process()
+	r.shards = func() []*corev1alpha1.Shard { return []*corev1alpha1.Shard{shard("a", unschedulable)} }
+	result, err := f.reconcile(r)
+	require.NoError(t, err)
+	require.Equal(t, reconcile.Result{}, result, "shards that come wake it up")
+	require.Equal(t, tenancyv1alpha1.WorkspaceReasonUnschedulable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceScheduled))
+	require.Empty(t, f.ws.Finalizers)
+	f.delete()
+	_, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.Empty(t, f.clusters)
+}
+
+func TestALogicalClusterOfAnotherWorkspaceIsLeftAlone(t *testing.T) {
+	f := newFake(t)
+	r := f.process()
+	foreign := &corev1alpha1.LogicalCluster{Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{UID: "foreign"}}}
+	f.ws.Annotations[clusterAnnotation], f.ws.Annotations[shardAnnotation] = "taken", "a"
+	f.clusters["taken"] = foreign
+	_, err := f.reconcile(r)
+	require.ErrorContains(t, err, "belongs to another workspace")
+	require.Contains(t, conditions.GetMessage(f.ws, tenancyv1alpha1.WorkspaceScheduled), "belongs to another workspace")
+	f.delete()
+	_, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.Nil(t, f.ws)
+	require.Nil(t, f.clusters["taken"].DeletionTimestamp)
+}
+
+func TestWhatTheLogicalClusterDoesIsFollowed(t *testing.T) {
+	ready := func(t *testing.T) (*fake, *reconciler) {
+		f := newFake(t)
+		r := f.process()
+		for range 2 {
+			_, err := f.reconcile(r)
+			require.NoError(t, err)
+			f.othersWork()
+		}
+		_, err := f.reconcile(r)
+		require.NoError(t, err)
+		require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
+		return f, r
+	}
+	name := func(f *fake) logicalcluster.Name { return logicalcluster.Name(f.ws.Spec.Cluster) }
+
+	t.Run("deleted: the workspace goes too", func(t *testing.T) {
+		f, r := ready(t)
+		require.NoError(t, f.remove(t.Context(), name(f), nil))
+		_, err := f.reconcile(r)
+		require.NoError(t, err)
+		require.NotNil(t, f.ws.DeletionTimestamp)
+	})
+	t.Run("vanished: the workspace is unavailable, and stays", func(t *testing.T) {
+		f, r := ready(t)
+		delete(f.clusters, name(f))
+		_, err := f.reconcile(r)
+		require.NoError(t, err)
+		require.Nil(t, f.ws.DeletionTimestamp)
+		require.Equal(t, corev1alpha1.LogicalClusterPhaseUnavailable, f.ws.Status.Phase)
+		require.Equal(t, tenancyv1alpha1.WorkspaceInitializedWorkspaceDisappeared, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceInitialized))
+	})
+	t.Run("not seen by the watch: nothing is decided", func(t *testing.T) {
+		f, r := ready(t)
+		f.blind = true
+		result, err := f.reconcile(r)
+		require.NoError(t, err)
+		require.Positive(t, result.RequeueAfter)
+		require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
+	})
+	t.Run("not seen by the watch in a deletion: it is asked for", func(t *testing.T) {
+		f, r := ready(t)
+		f.blind = true
+		f.delete()
+		_, err := f.reconcile(r)
+		require.NoError(t, err)
+		require.Contains(t, f.ws.Finalizers, workspaceFinalizer)
+		require.True(t, slices.Contains(f.log, "delete logical cluster"))
+		f.othersWork()
+		_, err = f.reconcile(r)
+		require.NoError(t, err)
+		require.Nil(t, f.ws)
+	})
+	t.Run("mounted: there is none", func(t *testing.T) {
+		f := newFake(t)
+		f.ws.Spec.Mount = &tenancyv1alpha1.Mount{}
+		_, err := f.reconcile(f.process())
+		require.NoError(t, err)
+		require.Empty(t, f.log)
+	})
+}

@@ -1,0 +1,106 @@
+package workspace
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func shard(name string, changes ...func(*corev1alpha1.Shard)) *corev1alpha1.Shard {
+	s := &corev1alpha1.Shard{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}},
+		Spec:       corev1alpha1.ShardSpec{BaseURL: "https://" + name + ":6444", ExternalURL: "https://proxy:6443/"},
+	}
+	for _, change := range changes {
+		change(s)
+	}
+	return s
+}
+
+func unschedulable(s *corev1alpha1.Shard) {
+	s.Annotations = map[string]string{unschedulableAnnotation: ""}
+}
+
+func beingDeleted(s *corev1alpha1.Shard) { s.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }
+
+func withoutURL(s *corev1alpha1.Shard) { s.Spec = corev1alpha1.ShardSpec{} }
+
+func selecting(selector *metav1.LabelSelector) *tenancyv1alpha1.Workspace {
+	ws := &tenancyv1alpha1.Workspace{}
+	ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: selector}
+	return ws
+}
+
+func TestChooseShard(t *testing.T) {
+	anywhere := &tenancyv1alpha1.Workspace{}
+	cases := map[string]struct {
+		ws      *tenancyv1alpha1.Workspace
+		shards  []*corev1alpha1.Shard
+		want    string
+		problem string
+	}{
+		"the only one":          {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a")}, want: "a"},
+		"the selected one":      {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "b"}}), shards: []*corev1alpha1.Shard{shard("a"), shard("b"), shard("c")}, want: "b"},
+		"an empty selector":     {ws: selecting(&metav1.LabelSelector{}), shards: []*corev1alpha1.Shard{shard("a")}, want: "a"},
+		"the schedulable one":   {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unschedulable), shard("b")}, want: "b"},
+		"the one that stays":    {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", beingDeleted), shard("b")}, want: "b"},
+		"the one with a URL":    {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", withoutURL), shard("b")}, want: "b"},
+		"none is registered":    {ws: anywhere, problem: "no shard is registered"},
+		"none fits, and why":    {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "x"}}), shards: []*corev1alpha1.Shard{shard("b"), shard("a")}, problem: "no shard is available: a does not match spec.location.selector, b does not match spec.location.selector"},
+		"all are unschedulable": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unschedulable)}, problem: "no shard is available: a is unschedulable"},
+		"a selector that is wrong": {
+			ws: selecting(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}), shards: []*corev1alpha1.Shard{shard("a")},
+			problem: "spec.location.selector is invalid",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got, p := chooseShard(tc.ws, "cluster", tc.shards)
+			if tc.problem != "" {
+				require.NotNil(t, p)
+				require.Equal(t, tenancyv1alpha1.WorkspaceReasonUnschedulable, p.reason)
+				require.Contains(t, p.message, tc.problem)
+				return
+			}
+			require.Nil(t, p)
+			require.Equal(t, tc.want, got.Name)
+		})
+	}
+}
+
+func TestChooseShardSpreadsAndRepeats(t *testing.T) {
+	shards := []*corev1alpha1.Shard{shard("a"), shard("b"), shard("c")}
+	counts := map[string]int{}
+	const n = 3000
+	for i := range n {
+		cluster := logicalcluster.Name(fmt.Sprintf("cluster-%d", i))
+		got, p := chooseShard(&tenancyv1alpha1.Workspace{}, cluster, shards)
+		require.Nil(t, p)
+		again, _ := chooseShard(&tenancyv1alpha1.Workspace{}, cluster, []*corev1alpha1.Shard{shards[2], shards[1], shards[0]})
+		require.Equal(t, got.Name, again.Name, "the order of the shards does not matter")
+		counts[got.Name]++
+	}
+	for name, count := range counts {
+		require.InDelta(t, n/3, count, n/15, "shard %s", name)
+	}
+}
+
+func TestNames(t *testing.T) {
+	seen := map[logicalcluster.Name]bool{}
+	for range 1000 {
+		name := newClusterName()
+		require.True(t, name.IsValid(), name)
+		require.Len(t, name.String(), 16)
+		require.False(t, seen[name])
+		seen[name] = true
+	}
+	require.Equal(t, shardHash("root"), shardHash("root"))
+	require.Regexp(t, `^[0-9a-z]{8}$`, shardHash("root"))
+	require.NotEqual(t, shardHash("root"), shardHash("shard-1"))
+}

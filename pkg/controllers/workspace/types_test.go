@@ -1,0 +1,138 @@
+package workspace
+
+import (
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/config"
+)
+
+func ref(id string) tenancyv1alpha1.WorkspaceTypeReference {
+	path, name := logicalcluster.NewPath(id).Split()
+	return tenancyv1alpha1.WorkspaceTypeReference{Path: path.String(), Name: tenancyv1alpha1.WorkspaceTypeName(name)}
+}
+
+func refs(ids ...string) []tenancyv1alpha1.WorkspaceTypeReference {
+	var all []tenancyv1alpha1.WorkspaceTypeReference
+	for _, id := range ids {
+		all = append(all, ref(id))
+	}
+	return all
+}
+
+// catalogue is a lookup of the types that every root has, and of more.
+func catalogue(t *testing.T, more map[string]tenancyv1alpha1.WorkspaceTypeSpec) lookupType {
+	t.Helper()
+	types := map[string]*tenancyv1alpha1.WorkspaceType{}
+	shipped, err := config.RootWorkspaceTypes()
+	require.NoError(t, err)
+	for _, wt := range shipped {
+		wt.Annotations = map[string]string{logicalcluster.AnnotationKey: "root"}
+		types["root:"+wt.Name] = wt
+	}
+	for id, spec := range more {
+		path, name := logicalcluster.NewPath(id).Split()
+		types[id] = &tenancyv1alpha1.WorkspaceType{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: path.Base()}},
+			Spec:       spec,
+		}
+	}
+	return func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
+		wt, ok := types[path.Join(string(name)).String()]
+		return wt, ok
+	}
+}
+
+// parentAt is the LogicalCluster of a parent of some type; the type may be empty.
+func parentAt(path, typ string) *corev1alpha1.LogicalCluster {
+	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
+		Name:        corev1alpha1.LogicalClusterName,
+		Annotations: map[string]string{core.LogicalClusterPathAnnotationKey: path, logicalcluster.AnnotationKey: "parent"},
+	}}
+	if typ != "" {
+		lc.Annotations[typeAnnotation] = typ
+	}
+	return lc
+}
+
+func TestTypeOf(t *testing.T) {
+	types := catalogue(t, map[string]tenancyv1alpha1.WorkspaceTypeSpec{
+		"root:org:project":    {Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: refs("root:universal")}, Initializer: true, Terminator: true, AdditionalWorkspaceLabels: map[string]string{"kind": "project", "tier": "1"}},
+		"root:org:big":        {Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: refs("project")}, AdditionalWorkspaceLabels: map[string]string{"tier": "2"}},
+		"root:org:leaf":       {LimitAllowedChildren: &tenancyv1alpha1.WorkspaceTypeSelector{None: true}},
+		"root:org:orphans":    {DefaultChildWorkspaceType: &tenancyv1alpha1.WorkspaceTypeReference{Name: "project"}},
+		"root:org:cycle":      {Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: refs("epicycle")}},
+		"root:org:epicycle":   {Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: refs("cycle")}},
+		"root:org:broken":     {Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: refs("root:nothing")}},
+		"root:org:subproject": {LimitAllowedParents: &tenancyv1alpha1.WorkspaceTypeSelector{Types: refs("project")}},
+	})
+	cases := map[string]struct {
+		typ, parentPath, parentType string
+		want, problem               string
+	}{
+		"default of root":                     {parentPath: "root", parentType: "root:root", want: "root:organization"},
+		"default of an organization":          {parentPath: "root:org", parentType: "root:organization", want: "root:universal"},
+		"universal where nothing says more":   {parentPath: "root:org", want: "root:universal"},
+		"default seen from the type":          {parentPath: "root:else", parentType: "root:org:orphans", want: "root:org:project"},
+		"named with its path":                 {typ: "root:universal", parentPath: "root:org", parentType: "root:organization", want: "root:universal"},
+		"named without path, from above":      {typ: "universal", parentPath: "root:org:a:b", parentType: "root:universal", want: "root:universal"},
+		"named without path, closest first":   {typ: "project", parentPath: "root:org:a", parentType: "root:universal", want: "root:org:project"},
+		"unknown":                             {typ: "root:nothing", parentPath: "root", parentType: "root:root", problem: "workspace type root:nothing does not exist"},
+		"unknown without path":                {typ: "nothing", parentPath: "root:org", problem: "workspace type nothing does not exist"},
+		"organization below universal":        {typ: "root:organization", parentPath: "root:x", parentType: "root:universal", problem: "root:organization does not allow parents of type root:universal"},
+		"organization below organization":     {typ: "root:organization", parentPath: "root:x", parentType: "root:organization", problem: "root:organization does not allow parents of type root:organization"},
+		"team below organization":             {typ: "root:team", parentPath: "root:x", parentType: "root:organization", want: "root:team"},
+		"team below team":                     {typ: "root:team", parentPath: "root:x:y", parentType: "root:team", want: "root:team"},
+		"team below universal":                {typ: "root:team", parentPath: "root:x:y", parentType: "root:universal", problem: "does not allow parents"},
+		"home below anything":                 {typ: "root:home", parentPath: "root", parentType: "root:root", problem: "root:home does not allow parents"},
+		"anything below a leaf":               {typ: "root:universal", parentPath: "root:org:l", parentType: "root:org:leaf", problem: "root:org:leaf does not allow children of type root:universal"},
+		"what extends universal is universal": {typ: "root:org:project", parentPath: "root:org", parentType: "root:organization", want: "root:org:project"},
+		"what does not is not":                {typ: "root:org:leaf", parentPath: "root:org", parentType: "root:organization", problem: "root:organization does not allow children of type root:org:leaf"},
+		"a parent that extends the allowed":   {typ: "root:org:subproject", parentPath: "root:org:p", parentType: "root:org:big", want: "root:org:subproject"},
+		"a parent that does not":              {typ: "root:org:subproject", parentPath: "root:org:p", parentType: "root:universal", problem: "does not allow parents"},
+		"a parent whose type is unreadable":   {typ: "root:org:subproject", parentPath: "root:org:p", parentType: "root:away:typ", want: "root:org:subproject"},
+		"a cycle":                             {typ: "root:org:cycle", parentPath: "root:org", problem: "extends itself: root:org:cycle -> root:org:epicycle -> root:org:cycle"},
+		"a hole":                              {typ: "root:org:broken", parentPath: "root:org", problem: "extends root:nothing, which does not exist"},
+		"a system cluster has no parents":     {typ: "nothing", parentPath: "system:admin", problem: "does not exist"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			ws := &tenancyv1alpha1.Workspace{}
+			if tc.typ != "" {
+				r := ref(tc.typ)
+				ws.Spec.Type = &r
+			}
+			got, p := types.typeOf(ws, parentAt(tc.parentPath, tc.parentType))
+			if tc.problem != "" {
+				require.NotNil(t, p)
+				require.Equal(t, reasonTypeInvalid, p.reason)
+				require.Contains(t, p.message, tc.problem)
+				return
+			}
+			require.Nil(t, p, "%v", p)
+			require.Equal(t, tc.want, got[0].id())
+		})
+	}
+}
+
+func TestFamily(t *testing.T) {
+	types := catalogue(t, map[string]tenancyv1alpha1.WorkspaceTypeSpec{
+		"root:org:base": {Initializer: true, AdditionalWorkspaceLabels: map[string]string{"kind": "base", "tier": "1"}},
+		"root:org:big":  {Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: refs("base", "base")}, Terminator: true, Initializer: true, AdditionalWorkspaceLabels: map[string]string{"tier": "2"}},
+	})
+	big, ok := types.resolve(logicalcluster.NewPath("root:org"), ref("big"))
+	require.True(t, ok)
+	f, p := types.closure(big)
+	require.Nil(t, p)
+	all := family(f)
+	require.Len(t, all, 2, "each type once")
+	require.Equal(t, []corev1alpha1.LogicalClusterInitializer{"org:big", "org:base"}, all.initializers())
+	require.Equal(t, []corev1alpha1.LogicalClusterTerminator{"org:big"}, all.terminators())
+	require.Equal(t, map[string]string{"kind": "base", "tier": "2"}, all.labels(), "a type wins over what it extends")
+}
