@@ -2,8 +2,9 @@
 // front-proxy, cache-server) and dev, which runs a whole cluster of them on one
 // machine.
 //
-// It exits with 0 after an ordered stop, 64 when flags or arguments are wrong,
-// and 1 when anything else fails; the last line on standard error says what.
+// It exits with 0 after an ordered stop, 64 when flags or arguments are wrong, 65
+// when a server's data directory cannot be used, and 1 when anything else fails;
+// the last line on standard error says what.
 package main
 
 import (
@@ -17,11 +18,13 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/dev"
+	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
 const (
 	exitFailure = 1
 	exitUsage   = dev.ExitUsage
+	exitData    = dev.ExitData
 )
 
 func main() {
@@ -63,10 +66,14 @@ func (f *failure) Unwrap() error { return f.error }
 
 // failed marks err as the failure of a command that had begun; nil stays nil.
 func failed(err error) error {
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
+	case errors.Is(err, etcd.ErrDataDirFormat), errors.Is(err, etcd.ErrDataDirCorrupt):
+		return &failure{error: err, code: exitData}
+	default:
+		return &failure{error: err, code: exitFailure}
 	}
-	return &failure{error: err, code: exitFailure}
 }
 
 // invalid marks err as the fault of the flags; nil stays nil.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -135,6 +138,22 @@ func TestFailure(t *testing.T) {
 	require.Equal(t, exitFailure, code)
 	require.Empty(t, out)
 	require.Equal(t, "shardplane dev: cannot write to the working directory "+file+" (mkdir "+file+": not a directory): make it writable or pass another --work-dir\n", errOut)
+}
+
+func TestExitCodes(t *testing.T) {
+	for err, want := range map[error]int{
+		errKilled: exitFailure,
+		fmt.Errorf("start: %w", etcd.ErrDataDirFormat):  exitData,
+		fmt.Errorf("start: %w", etcd.ErrDataDirCorrupt): exitData,
+		etcd.ErrDataDirInUse:                            exitFailure, // whoever uses it may end
+	} {
+		var f *failure
+		require.ErrorAs(t, failed(err), &f)
+		require.Equal(t, want, f.code, err)
+		require.ErrorIs(t, f, err)
+	}
+	require.NoError(t, failed(nil))
+	require.NoError(t, invalid(nil))
 }
 
 func TestVersion(t *testing.T) {

@@ -17,10 +17,14 @@ const (
 	stageProxy
 )
 
-// ExitUsage is the exit code of a component whose flags are wrong: starting it
-// again cannot help. It is EX_USAGE of sysexits.h; 2 would be that of any crash
-// of a Go program.
-const ExitUsage = 64
+// Exit codes of a component that say that starting it again cannot help. They
+// are those of sysexits.h; 2 would be that of any crash of a Go program.
+const (
+	// ExitUsage says that its flags are wrong.
+	ExitUsage = 64
+	// ExitData says that its data cannot be used.
+	ExitData = 65
+)
 
 // component is one process of the cluster.
 type component struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -65,7 +66,7 @@ func (c *Cluster) Run(ctx context.Context) (err error) {
 	defer r.keepSmall(ctx)()
 	err = supervise.Run(ctx, supervised(r.components, program, r.logs, ready), supervise.Config{
 		StartTimeout: c.options.StartTimeout,
-		Fatal:        func(code int) bool { return code == ExitUsage },
+		Fatal:        func(code int) bool { return code == ExitUsage || code == ExitData },
 		Notify:       r.notify,
 		AllReady:     r.allReady,
 		Force:        c.force,
@@ -171,11 +172,22 @@ func (r *run) explain(err error) error {
 			continue
 		}
 		if words := r.logs[i].lastWords(); words != "" && supervise.ExitCode(err) >= 0 {
-			return fmt.Errorf("%w: %s (log: %s)", failed, abbreviateLine(words), c.logFile)
+			return &supervise.StartError{
+				Component: c.name,
+				Err:       fmt.Errorf("%s (log: %s)", abbreviateLine(reason(words)), c.logFile),
+			}
 		}
 		return fmt.Errorf("%w (log: %s)", failed, c.logFile)
 	}
 	return fmt.Errorf("%w (logs: %s*/*.log)", failed, layout(r.options.WorkDir).shared(""))
+}
+
+// reason takes the name of the command off the last words of a component.
+func reason(words string) string {
+	if command, rest, ok := strings.Cut(words, ": "); ok && strings.HasPrefix(command, "shardplane ") {
+		return rest
+	}
+	return words
 }
 
 func isClosed(c <-chan struct{}) bool {

@@ -106,14 +106,14 @@ func (t *terminal) event(c component, e supervise.Event, lastWords string) {
 		what = fmt.Sprintf("%s (%s), starting again in %s (log: %s)",
 			t.paint(red, "died"), oneLine(e.Err.Error()), seconds(e.Delay), t.path(c.logFile))
 		if lastWords != "" {
-			what += "\n  " + t.name("") + "  " + t.paint(dim, abbreviateLine(lastWords))
+			what += "\n  " + t.name("") + "  " + t.paint(dim, abbreviateLine(reason(lastWords)))
 		}
 	case supervise.Stopping:
 		return // what matters is when it has
 	case supervise.Stopped:
 		what = "stopped"
 	case supervise.Killed:
-		what = t.paint(red, "killed") + ", it did not stop in time"
+		what = t.paint(red, "killed")
 	}
 	t.print("  " + t.name(c.name) + "  " + what + "\n")
 }
