@@ -146,7 +146,15 @@ func TestIsolation(t *testing.T) {
 	requireList(t, f.Shard("green"), "*")
 	requireList(t, f.Shard("ambe"), "*")
 
-	_, err := in(t, f.Shard("green"), "root", shardsGVR).Get(t.Context(), "same", metav1.GetOptions{})
+	page, err := in(t, f.Shard("amber"), "*", shardsGVR).List(t.Context(), metav1.ListOptions{Limit: 1})
+	require.NoError(t, err)
+	require.NotEmpty(t, page.GetContinue())
+	for shard, cluster := range map[string]string{"blue": "*", "*": "*", "amber": "root"} {
+		_, err := in(t, f.Shard(shard), cluster, shardsGVR).List(t.Context(), metav1.ListOptions{Continue: page.GetContinue()})
+		require.True(t, apierrors.IsBadRequest(err), "a token of another scope in %s/%s: %v", shard, cluster, err)
+	}
+
+	_, err = in(t, f.Shard("green"), "root", shardsGVR).Get(t.Context(), "same", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 	require.NoError(t, in(t, f.Shard("amber"), "root", shardsGVR).Delete(t.Context(), "same", metav1.DeleteOptions{}))
 	requireList(t, f.Shard("*"), "*", "amber|other|same", "blue|other|same", "blue|root|same")

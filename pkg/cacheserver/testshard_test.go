@@ -44,6 +44,9 @@ func newTestShard(t *testing.T, name string) *testShard {
 
 func (s *testShard) start(t *testing.T) {
 	t.Helper()
+	if s.f != nil {
+		s.f.CloseIdleConnections()
+	}
 	data := etcd.NewOptions(s.dataDir)
 	data.UnsafeNoFsync = true
 	db, err := data.Open(t.Context())
