@@ -122,7 +122,7 @@ func (f *forwarder) modify(r *http.Request, res *http.Response, to *route) error
 	case res.StatusCode == http.StatusForbidden:
 		return f.hideForbidden(r, res, to)
 	case to.long && res.StatusCode != http.StatusSwitchingProtocols:
-		res.Body = &endingBody{ReadCloser: res.Body, draining: f.draining}
+		res.Body = &watchBody{ReadCloser: res.Body, client: r.Context(), draining: f.draining, shard: to.backend.name}
 	}
 	return nil
 }
@@ -179,19 +179,25 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 	}
 }
 
-// endingBody is the body of a watch that ends as if the shard had ended it when
-// the front-proxy shuts down, so that clients resume at once.
-type endingBody struct {
+// watchBody is the body of a watch. It ends in good order also when the shard
+// dies and when the front-proxy shuts down: for clients that is the usual end of
+// a watch, after which they resume, while a broken stream is an error that
+// kubectl, for one, shows to its user.
+type watchBody struct {
 	io.ReadCloser
-	draining context.Context //nolint:containedctx // the life of the server, not of a request
+	client, draining context.Context //nolint:containedctx // of the request that the body belongs to, and of the server
+	shard            string
 }
 
-func (b *endingBody) Read(p []byte) (int, error) {
+func (b *watchBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && b.draining.Err() != nil {
-		err = io.EOF
+	if err == nil || errors.Is(err, io.EOF) || (b.client.Err() != nil && b.draining.Err() == nil) {
+		return n, err
 	}
-	return n, err
+	if b.draining.Err() == nil {
+		upstreamErrors.WithLabelValues(b.shard, "broken").Inc()
+	}
+	return n, io.EOF
 }
 
 type readCloser struct {

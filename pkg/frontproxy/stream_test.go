@@ -87,14 +87,29 @@ func TestWatches(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, rest)
 
-			// The shard dies: the client sees that the stream broke.
+			// The shard dies: that is the end of the stream, too.
 			lines = make(chan string)
 			w.shards["root"].watches(lines, gone)
 			res = admin.stream(t, t.Context(), "/clusters/root/api/v1/configmaps?watch=1")
 			w.shards["root"].http.CloseClientConnections()
 			_, err = io.ReadAll(res.Body)
-			require.Error(t, err)
+			require.NoError(t, err)
 			receive(t, gone)
+
+			// Any other answer that breaks is broken for the client.
+			w.shards["root"].handle(func(rw http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(rw, "half an ans")
+				_ = http.NewResponseController(rw).Flush()
+				panic(http.ErrAbortHandler)
+			})
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.proxy.URL()+"/clusters/root/api", nil)
+			require.NoError(t, err)
+			res, err = admin.Do(req)
+			if err == nil {
+				_, err = io.ReadAll(res.Body)
+				require.NoError(t, res.Body.Close())
+			}
+			require.Error(t, err)
 		})
 	}
 }
