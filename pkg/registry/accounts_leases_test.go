@@ -50,7 +50,7 @@ func TestLeases(t *testing.T) {
 			want string
 		}{
 			"duration":    {coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32)}, "spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0"},
-			"transitions": {coordinationv1.LeaseSpec{LeaseTransitions: pointerTo[int32](-1)}, "spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0"},
+			"transitions": {coordinationv1.LeaseSpec{LeaseTransitions: new(int32(-1))}, "spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				_, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: named("x"), Spec: test.spec}, metav1.CreateOptions{})
@@ -60,9 +60,9 @@ func TestLeases(t *testing.T) {
 
 		// Fields of coordinated leader election are off.
 		created, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: named("l"), Spec: coordinationv1.LeaseSpec{
-			HolderIdentity:  pointerTo("me"),
-			Strategy:        pointerTo(coordinationv1.OldestEmulationVersion),
-			PreferredHolder: pointerTo("you"),
+			HolderIdentity:  new("me"),
+			Strategy:        new(coordinationv1.OldestEmulationVersion),
+			PreferredHolder: new("you"),
 		}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		require.Nil(t, created.Spec.Strategy)
@@ -80,7 +80,7 @@ func TestLeases(t *testing.T) {
 		require.NotEmpty(t, put.UID)
 
 		stale := created.DeepCopy()
-		created.Spec.HolderIdentity = pointerTo("other")
+		created.Spec.HolderIdentity = new("other")
 		_, err = leases.Update(t.Context(), created, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		_, err = leases.Update(t.Context(), stale, metav1.UpdateOptions{})
@@ -88,5 +88,3 @@ func TestLeases(t *testing.T) {
 		require.EqualError(t, err, `Operation cannot be fulfilled on leases.coordination.k8s.io "l": the object has been modified; please apply your changes to the latest version and try again`)
 	})
 }
-
-func pointerTo[T any](value T) *T { return &value }

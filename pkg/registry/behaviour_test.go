@@ -248,13 +248,12 @@ func TestWatch(t *testing.T) {
 func TestManagedFieldsAndSpoofedMetadata(t *testing.T) {
 	client := newClient(t, newServer(t), "application/json")
 	cm := configMap("c")
-	cm.UID, cm.SelfLink = "mine", "/mine"
+	cm.UID = "mine"
 	cm.CreationTimestamp = metav1.Unix(1, 0)
 	now := metav1.Now()
 	cm.DeletionTimestamp = &now
 	created := createConfigMap(t, client, "ns", cm)
 	require.NotEqual(t, types.UID("mine"), created.UID)
-	require.Empty(t, created.SelfLink)
 	require.Nil(t, created.DeletionTimestamp)
 	require.NotEqual(t, int64(1), created.CreationTimestamp.Unix())
 	require.Len(t, created.ManagedFields, 1)

@@ -239,8 +239,10 @@ func TestNamespaceSelectors(t *testing.T) {
 			return equalStrings(want, got)
 		})
 	}
-	_, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=x"})
-	requireRefusal(t, err, refusal{metav1.StatusReasonBadRequest, "field label not supported: spec.nodeName"})
+	for _, label := range []string{"spec.nodeName", "metadata.namespace"} {
+		_, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{FieldSelector: label + "=x"})
+		requireRefusal(t, err, refusal{metav1.StatusReasonBadRequest, "field label not supported: " + label})
+	}
 	list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelMetadataName + "=one"})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 1)

@@ -156,7 +156,7 @@ func createOneOfEach(t *testing.T, client kubernetes.Interface) {
 	do(client.CoreV1().ServiceAccounts("ns").Create(ctx, &corev1.ServiceAccount{ObjectMeta: named("sa"), Secrets: []corev1.ObjectReference{{Name: "s"}}}, options))
 	do(client.CoordinationV1().Leases("ns").Create(ctx, &coordinationv1.Lease{ObjectMeta: named("free")}, options))
 	do(client.CoordinationV1().Leases("ns").Create(ctx, &coordinationv1.Lease{
-		ObjectMeta: named("held"), Spec: coordinationv1.LeaseSpec{HolderIdentity: pointerTo("me")},
+		ObjectMeta: named("held"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("me")},
 	}, options))
 
 	// Ages of hours do not change while the test runs.

@@ -95,8 +95,10 @@ func TestDependentsFinalizers(t *testing.T) {
 		"orphan":                {nil, metav1.DeleteOptions{PropagationPolicy: &orphan}, []string{"orphan"}},
 		"foreground":            {[]string{"a/b"}, metav1.DeleteOptions{PropagationPolicy: &foreground}, []string{"a/b", "foregroundDeletion"}},
 		"background takes away": {[]string{"orphan", "a/b"}, metav1.DeleteOptions{PropagationPolicy: &background}, []string{"a/b"}},
-		"deprecated orphan":     {nil, metav1.DeleteOptions{OrphanDependents: &yes}, []string{"orphan"}},
-		"deprecated delete":     {[]string{"orphan"}, metav1.DeleteOptions{OrphanDependents: &no}, nil},
+		//nolint:staticcheck // old clients still send the deprecated field
+		"deprecated orphan": {nil, metav1.DeleteOptions{OrphanDependents: &yes}, []string{"orphan"}},
+		//nolint:staticcheck // old clients still send the deprecated field
+		"deprecated delete": {[]string{"orphan"}, metav1.DeleteOptions{OrphanDependents: &no}, []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, test.want, dependentsFinalizers(test.current, &test.options))

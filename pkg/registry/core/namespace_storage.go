@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -98,10 +99,15 @@ func pinToObject(options *metav1.DeleteOptions, namespace *corev1.Namespace) err
 	return nil
 }
 
+// preconditionError has the words of kube-apiserver.
+type preconditionError struct{ field, want, got string }
+
+func (e *preconditionError) Error() string {
+	return fmt.Sprintf("Precondition failed: %[1]s in precondition: %[2]s, %[1]s in object meta: %[3]s", e.field, e.want, e.got)
+}
+
 func preconditionFailed(name, field, want, got string) error {
-	//nolint:staticcheck // kube-apiserver's text starts with a capital letter
-	return apierrors.NewConflict(corev1.Resource("namespaces"), name,
-		fmt.Errorf("Precondition failed: %s in precondition: %v, %s in object meta: %v", field, want, field, got))
+	return apierrors.NewConflict(corev1.Resource("namespaces"), name, &preconditionError{field: field, want: want, got: got})
 }
 
 // terminate sets the deletion timestamp and the phase.
@@ -142,8 +148,7 @@ func (s *namespaceStorage) terminate(ctx context.Context, name string, validatio
 func interpret(err error, name string) error {
 	resource := corev1.Resource("namespaces")
 	err = storageerr.InterpretUpdateError(storageerr.InterpretGetError(err, resource, name), resource, name)
-	//nolint:errorlint // a wrapped status is not a status to the API machinery
-	if _, ok := err.(apierrors.APIStatus); !ok {
+	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
 		return apierrors.NewInternalError(err)
 	}
 	return err
@@ -161,12 +166,9 @@ func dependentsFinalizers(current []string, options *metav1.DeleteOptions) []str
 		orphan = *options.PropagationPolicy == metav1.DeletePropagationOrphan
 		foreground = *options.PropagationPolicy == metav1.DeletePropagationForeground
 	}
-	var out []string
-	for _, name := range current {
-		if name != metav1.FinalizerOrphanDependents && name != metav1.FinalizerDeleteDependents {
-			out = append(out, name)
-		}
-	}
+	out := slices.DeleteFunc(slices.Clone(current), func(name string) bool {
+		return name == metav1.FinalizerOrphanDependents || name == metav1.FinalizerDeleteDependents
+	})
 	if orphan {
 		out = append(out, metav1.FinalizerOrphanDependents)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"maps"
 	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,9 +66,7 @@ func defaultSecret(secret *corev1.Secret) {
 	if len(secret.StringData) > 0 {
 		// The map may be shared with the object this one was converted from.
 		data := make(map[string][]byte, len(secret.Data)+len(secret.StringData))
-		for key, value := range secret.Data {
-			data[key] = value
-		}
+		maps.Copy(data, secret.Data)
 		for key, value := range secret.StringData {
 			data[key] = []byte(value)
 		}

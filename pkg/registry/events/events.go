@@ -122,11 +122,12 @@ var columns = []resource.Column[*corev1.Event]{
 	{Name: "Message", Description: eventDoc["message"], Cell: func(e *corev1.Event) any { return strings.TrimSpace(e.Message) }},
 	{Name: "First Seen", Priority: 1, Description: eventDoc["firstTimestamp"], Cell: func(e *corev1.Event) any { return firstSeen(e) }},
 	{Name: "Count", Priority: 1, Description: eventDoc["count"], Cell: func(e *corev1.Event) any { return count(e) }},
-	withPriority(resource.NameColumn[*corev1.Event](), 1),
+	wide(resource.NameColumn[*corev1.Event]()),
 }
 
-func withPriority(c resource.Column[*corev1.Event], priority int32) resource.Column[*corev1.Event] {
-	c.Priority = priority
+// wide leaves a column to wide output.
+func wide(c resource.Column[*corev1.Event]) resource.Column[*corev1.Event] {
+	c.Priority = 1
 	return c
 }
 

@@ -34,6 +34,11 @@ func (r *Resource[T]) attrs(obj runtime.Object) (labels.Set, fields.Set, error) 
 	return typed.GetLabels(), set, nil
 }
 
+// alwaysSelectable says whether label needs no mention in FieldLabels.
+func (r *Resource[T]) alwaysSelectable(label string) bool {
+	return label == nameField || r.Namespaced && label == namespaceField
+}
+
 // predicate returns the matcher of label and field selectors.
 func (r *Resource[T]) predicate(label labels.Selector, field fields.Selector) storage.SelectionPredicate {
 	return storage.SelectionPredicate{Label: label, Field: field, GetAttrs: r.attrs}

@@ -20,7 +20,7 @@ func (r *Resource[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) e
 		return nil
 	}
 	return addFieldLabels(scheme, gv.WithKind(r.Kind), func(label string) (string, bool) {
-		return label, slices.Contains(r.FieldLabels, label)
+		return label, slices.Contains(r.FieldLabels, label) || r.alwaysSelectable(label)
 	})
 }
 
@@ -45,14 +45,10 @@ func internal(gv schema.GroupVersion) schema.GroupVersion {
 	return schema.GroupVersion{Group: gv.Group, Version: runtime.APIVersionInternal}
 }
 
-// addFieldLabels lets clients use the labels that translate knows, besides
-// name and namespace, in field selectors. translate returns the name under
-// which the field is selectable.
+// addFieldLabels lets clients use the labels that translate knows in field
+// selectors. translate returns the name under which the field is selectable.
 func addFieldLabels(scheme *runtime.Scheme, gvk schema.GroupVersionKind, translate func(string) (string, bool)) error {
 	return scheme.AddFieldLabelConversionFunc(gvk, func(label, value string) (string, string, error) {
-		if label == nameField || label == namespaceField {
-			return label, value, nil
-		}
 		selectable, ok := translate(label)
 		if !ok {
 			return "", "", fmt.Errorf("field label not supported: %s", label)

@@ -27,8 +27,10 @@ func (v *View[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error
 	scheme.AddKnownTypeWithName(gv.WithKind(v.Of.Kind+"List"), v.NewList())
 	v.Of.addTypes(scheme, internal(gv))
 	return addFieldLabels(scheme, gv.WithKind(v.Of.Kind), func(label string) (string, bool) {
-		selectable, ok := v.FieldLabels[label]
-		return selectable, ok
+		if selectable, ok := v.FieldLabels[label]; ok {
+			return selectable, true
+		}
+		return label, v.Of.alwaysSelectable(label)
 	})
 }
 
