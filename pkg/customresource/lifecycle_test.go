@@ -163,9 +163,16 @@ func TestDeleteAndRecreate(t *testing.T) {
 	event, _ := nextEvent(t, w)
 	require.Equal(t, watch.Modified, event.Type)
 	require.NotNil(t, object(t, event).GetDeletionTimestamp())
-	crd, err := crds.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
-	require.NoError(t, err)
-	requireCondition(t, crd, apiextensionsv1.Terminating, apiextensionsv1.ConditionTrue, "InstanceDeletionInProgress")
+	require.Eventually(t, func() bool {
+		crd, err := crds.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
+		require.NoError(t, err)
+		for _, c := range crd.Status.Conditions {
+			if c.Type == apiextensionsv1.Terminating && c.Status == apiextensionsv1.ConditionTrue && c.Reason == "InstanceDeletionInProgress" {
+				return true
+			}
+		}
+		return false
+	}, deadline, tick)
 
 	freed := object(t, event).DeepCopy()
 	freed.SetFinalizers(nil)

@@ -73,7 +73,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		defer s.streams.remove(current)
 	}
 
-	definition, err := s.source.Resolve(ctx, l)
+	definition, err := s.resolve(ctx, l, current)
 	if err != nil {
 		writeError(w, r, info, apierrors.NewInternalError(err))
 		return
@@ -84,10 +84,6 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	}
 	used := s.table.acquire(definition.Schema)
 	defer func() { s.table.release(used, time.Now()) }()
-	if current != nil && !s.streams.serving(ctx, current, used, s.source, l) {
-		writeError(w, r, info, apierrors.NewServiceUnavailable("the definition of the resource has just changed; try again"))
-		return
-	}
 
 	private := *info
 	private.Resource = resource
@@ -101,6 +97,17 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		r.Header = onlyMetadata(r.Header)
 	}
 	s.upstream.ServeHTTP(w, r)
+}
+
+// resolve asks the source for a definition, until what it says holds for a
+// stream, if current is one.
+func (s *Server) resolve(ctx context.Context, l Lookup, current *stream) (*Definition, error) {
+	for {
+		definition, err := s.source.Resolve(ctx, l)
+		if err != nil || current == nil || s.streams.settle(current) {
+			return definition, err
+		}
+	}
 }
 
 // writeError answers with a Status.

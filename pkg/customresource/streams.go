@@ -20,10 +20,9 @@ type streams struct {
 type stream struct {
 	of  Change
 	end context.CancelFunc
-	// changed counts changes of the definition since the stream was added;
-	// served is set once the schema is known.
-	changed bool
-	served  bool
+	// changed is set when the definition changes before the schema is settled,
+	// which served tells.
+	changed, served bool
 }
 
 func newStreams() *streams {
@@ -66,16 +65,16 @@ func (s *streams) changed(c Change) {
 	}
 }
 
-// serving says that a stream is about to be served with a schema. It fails if
-// the definition has changed since it was resolved.
-func (s *streams) serving(ctx context.Context, st *stream, used *Schema, source Source, l Lookup) bool {
+// settle says that a stream is about to be served with the schema that was
+// resolved last. It answers false if the definition has changed in the
+// meantime: then it is to be resolved again.
+func (s *streams) settle(st *stream) bool {
 	s.mu.Lock()
-	st.served = true
-	changed := st.changed
-	s.mu.Unlock()
-	if !changed {
-		return true
+	defer s.mu.Unlock()
+	if st.changed {
+		st.changed = false
+		return false
 	}
-	now, err := source.Resolve(ctx, l)
-	return err == nil && now != nil && now.Schema.Hash == used.Hash
+	st.served = true
+	return true
 }
