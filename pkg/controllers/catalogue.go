@@ -3,10 +3,10 @@ package controllers
 import (
 	"fmt"
 
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"k8s.io/client-go/rest"
 
-	"github.com/kcp-dev/sdk/apis/core"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"

@@ -17,11 +17,7 @@ import (
 // Name is the name of the controller.
 const Name = "workspace"
 
-const (
-	workers = 16
-	// maxBackoff is low because nothing tells that a shard is back.
-	maxBackoff = 5 * time.Second
-)
+const workers = 16
 
 // PathIndex is the index by canonical path that the informers of LogicalClusters
 // and of WorkspaceTypes have.
@@ -114,11 +110,10 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		sources = append(sources, reconcile.FromInformer(types, func(*tenancyv1alpha1.WorkspaceType) []client.Key { return waiting() }))
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:       Name,
-		Reconcile:  r.reconcile,
-		Workers:    workers,
-		MaxBackoff: maxBackoff,
-		Sources:    sources,
+		Name:      Name,
+		Reconcile: r.reconcile,
+		Workers:   workers,
+		Sources:   sources,
 	})
 }
 

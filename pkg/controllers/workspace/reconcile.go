@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -122,7 +123,7 @@ func (r *reconciler) create(ctx context.Context, ws *tenancyv1alpha1.Workspace, 
 func (r *reconciler) follow(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	clusters, err := r.at(ws.Annotations[shardAnnotation])
 	if err != nil {
-		return reconcile.Result{}, err
+		return again(err)
 	}
 	lc, found := clusters.cached(logicalcluster.Name(ws.Spec.Cluster))
 	if !found {
@@ -159,7 +160,7 @@ func (r *reconciler) missing(ctx context.Context, ws *tenancyv1alpha1.Workspace,
 		}
 		return reconcile.Result{}, err
 	case err != nil:
-		return reconcile.Result{}, err
+		return again(err)
 	default:
 		return reconcile.Result{RequeueAfter: grace}, nil // the watch will tell
 	}
@@ -205,11 +206,11 @@ func (r *reconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 	if apierrors.IsNotFound(err) {
 		err = nil
 	}
-	var again reconcile.Result
+	var next reconcile.Result
 	if !found {
-		again.RequeueAfter = grace
+		next.RequeueAfter = grace
 	}
-	return again, err
+	return next, err
 }
 
 // release lets the Workspace go.
@@ -238,8 +239,10 @@ func (r *reconciler) failed(ctx context.Context, ws *tenancyv1alpha1.Workspace, 
 		// of the message is a write.
 		p = problemf(reasonShardUnreachable, "shard %q does not answer; it is asked again until it does", ws.Annotations[shardAnnotation])
 	}
-	_, err := r.write(ctx, ws, unscheduled(ws, p))
-	return reconcile.Result{}, errors.Join(cause, err)
+	if _, err := r.write(ctx, ws, unscheduled(ws, p)); err != nil {
+		return reconcile.Result{}, err
+	}
+	return again(cause)
 }
 
 // stuck tells that the logical cluster cannot be deleted, and tries again.
@@ -248,8 +251,19 @@ func (r *reconciler) stuck(ctx context.Context, ws *tenancyv1alpha1.Workspace, c
 	if errors.Is(cause, errUnreachable) {
 		updated = deleting(ws, reasonShardUnreachable, "shard %q does not answer; it is asked again until it does", ws.Annotations[shardAnnotation])
 	}
-	_, err := r.write(ctx, ws, updated)
-	return reconcile.Result{}, errors.Join(cause, err)
+	if _, err := r.write(ctx, ws, updated); err != nil {
+		return reconcile.Result{}, err
+	}
+	return again(cause)
+}
+
+// again tries again after cause. A shard that does not answer is no failure of
+// every single Workspace that waits for it: they come back one by one.
+func again(cause error) (reconcile.Result, error) {
+	if !errors.Is(cause, errUnreachable) {
+		return reconcile.Result{}, cause
+	}
+	return reconcile.Result{RequeueAfter: silence + rand.N(2*silence)}, nil
 }
 
 // write commits a change and remembers the answer until the informer has it.

@@ -245,12 +245,13 @@ func TestAShardThatIsDownIsToldAndAskedAgain(t *testing.T) {
 	f := newFake(t)
 	f.down = true
 	r := f.process()
-	_, err := f.reconcile(r)
-	require.ErrorIs(t, err, errUnreachable)
+	result, err := f.reconcile(r)
+	require.NoError(t, err, "no failure of this workspace")
+	require.Positive(t, result.RequeueAfter)
 	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceScheduled))
 	writes := len(f.log)
 	_, err = f.reconcile(r)
-	require.ErrorIs(t, err, errUnreachable)
+	require.NoError(t, err)
 	require.Len(t, f.log, writes, "the same news is written once")
 
 	f.down = false
@@ -261,8 +262,9 @@ func TestAShardThatIsDownIsToldAndAskedAgain(t *testing.T) {
 	f.delete()
 	f.down = true
 	f.blind = true
-	_, err = f.reconcile(r)
-	require.ErrorIs(t, err, errUnreachable)
+	result, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.Positive(t, result.RequeueAfter)
 	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceContentDeleted))
 	require.Contains(t, f.ws.Finalizers, workspaceFinalizer)
 }

@@ -11,6 +11,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -90,7 +91,14 @@ func (s *site) call(ctx context.Context, request func(context.Context) error) er
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	err := request(ctx)
-	if s.heard(answered(err)); !answered(err) {
+	changed := s.heard(answered(err))
+	switch logger := klog.FromContext(ctx); {
+	case answered(err) && changed:
+		logger.Info("A shard answers again", "url", s.factory.Host())
+	case !answered(err) && changed:
+		logger.Error(err, "A shard does not answer; it is asked again until it does", "url", s.factory.Host())
+	}
+	if !answered(err) {
 		return fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	return err
@@ -109,13 +117,16 @@ func (s *site) mayAsk() bool {
 	return true
 }
 
-func (s *site) heard(answer bool) {
+// heard notes whether the shard answered, and tells whether that is news.
+func (s *site) heard(answer bool) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	changed = s.failing == answer
 	s.failing, s.probing = !answer, false
 	if s.failing {
 		s.silent = time.Now().Add(silence)
 	}
+	return changed
 }
 
 // answered tells whether err, if any, is what the shard said.

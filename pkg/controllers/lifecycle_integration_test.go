@@ -1,0 +1,241 @@
+package controllers_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// awaitCondition waits until a workspace's condition has a reason, and its
+// message a text.
+func awaitCondition(t *testing.T, scope client.Scope, name string, kind string, reason, text string) *tenancyv1alpha1.Workspace {
+	t.Helper()
+	var ws *tenancyv1alpha1.Workspace
+	await(t, kind+" of workspace "+name+" to be "+reason, func(ctx context.Context) error {
+		var err error
+		if ws, err = client.Workspaces.In(scope).Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		for _, c := range ws.Status.Conditions {
+			if string(c.Type) == kind && c.Reason == reason && strings.Contains(c.Message, text) {
+				return nil
+			}
+		}
+		return notYet(conditionsOf(ws))
+	})
+	return ws
+}
+
+func patch[T client.Object](t *testing.T, c interface {
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
+}, name, data string, subresources ...string) {
+	t.Helper()
+	await(t, "patching "+name, func(ctx context.Context) error {
+		_, err := c.Patch(ctx, name, types.MergePatchType, []byte(data), metav1.PatchOptions{}, subresources...)
+		return err
+	})
+}
+
+func widgets() *apiextensionsv1.CustomResourceDefinition {
+	preserve := true
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "widgets.example.com"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "example.com", Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve}},
+			}},
+		},
+	}
+}
+
+var widgetsResource = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+
+func TestDeletingAWorkspaceTakesEverythingAndTellsWhatKeepsIt(t *testing.T) {
+	e := start(t, 2)
+	root := e.at(0, "root")
+	create(t, root, on("shard-1", named("full")))
+	ws := awaitReady(t, root, "full")
+	inside := e.at(1, ws.Spec.Cluster)
+
+	_, err := client.CustomResourceDefinitions.In(inside).Create(t.Context(), widgets(), metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = client.Namespaces.In(inside).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "more"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	dynamic, err := inside.Dynamic()
+	require.NoError(t, err)
+	await(t, "a widget", func(ctx context.Context) error {
+		_, err := dynamic.Resource(widgetsResource).Namespace("more").Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "example.com/v1", "kind": "Widget",
+			"metadata": map[string]any{"name": "w", "finalizers": []any{"example.com/keep"}},
+		}}, metav1.CreateOptions{})
+		return err
+	})
+	_, err = client.Secrets.InNamespace(inside, "default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	create(t, inside, on("root", named("child")))
+	child := awaitReady(t, inside, "child")
+
+	require.NoError(t, client.Workspaces.In(root).Delete(t.Context(), "full", metav1.DeleteOptions{}))
+	awaitCondition(t, root, "full", string(tenancyv1alpha1.WorkspaceContentDeleted), "ContentRemaining", "example.com/keep in 1 objects")
+	_, err = client.CustomResourceDefinitions.In(inside).Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
+	require.NoError(t, err, "the definition stays as long as there are widgets")
+	_, err = client.LogicalClusters.In(e.at(0, child.Spec.Cluster)).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "the child went first: %v", err)
+
+	// In the middle of it both shards start again.
+	e.Component("shard-1").Restart()
+	e.Component("root").Restart()
+	await(t, "the finalizer to be removed", func(ctx context.Context) error {
+		_, err := dynamic.Resource(widgetsResource).Namespace("more").Patch(ctx, "w", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		return err
+	})
+	gone(t, root, "full")
+	for name, list := range map[string]func() (int, error){
+		"namespaces": func() (int, error) {
+			l, err := client.Namespaces.In(inside).List(t.Context(), metav1.ListOptions{})
+			return len(l.Items), err
+		},
+		"secrets": func() (int, error) {
+			l, err := client.Secrets.In(inside).List(t.Context(), metav1.ListOptions{})
+			return len(l.Items), err
+		},
+		"definitions": func() (int, error) {
+			l, err := client.CustomResourceDefinitions.In(inside).List(t.Context(), metav1.ListOptions{})
+			return len(l.Items), err
+		},
+	} {
+		n, err := list()
+		require.NoError(t, err)
+		require.Zero(t, n, name)
+	}
+}
+
+func TestNamespacesAreEmptiedAndSayWhatKeepsThem(t *testing.T) {
+	e := start(t, 1)
+	root := e.at(0, "root")
+	create(t, root, named("w"))
+	inside := e.at(0, awaitReady(t, root, "w").Spec.Cluster)
+	_, err := client.Namespaces.In(inside).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	for _, cm := range []*corev1.ConfigMap{
+		{ObjectMeta: metav1.ObjectMeta{Name: "free"}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "kept", Finalizers: []string{"example.com/keep"}}},
+	} {
+		_, err := client.ConfigMaps.InNamespace(inside, "n").Create(t.Context(), cm, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	require.NoError(t, client.Namespaces.In(inside).Delete(t.Context(), "n", metav1.DeleteOptions{}))
+	await(t, "the namespace to tell", func(ctx context.Context) error {
+		ns, err := client.Namespaces.In(inside).Get(ctx, "n", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range ns.Status.Conditions {
+			if c.Type == corev1.NamespaceFinalizersRemaining && c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "example.com/keep in 1 objects") {
+				return nil
+			}
+		}
+		return notYet(ns.Status.String())
+	})
+	_, err = client.ConfigMaps.InNamespace(inside, "n").Get(t.Context(), "free", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err))
+	patch(t, client.ConfigMaps.InNamespace(inside, "n"), "kept", `{"metadata":{"finalizers":null}}`)
+	await(t, "the namespace to be gone", func(ctx context.Context) error {
+		_, err := client.Namespaces.In(inside).Get(ctx, "n", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return notYet("still there")
+	})
+
+	require.NoError(t, client.Namespaces.In(inside).Delete(t.Context(), "default", metav1.DeleteOptions{}))
+	await(t, "the default namespace to come back", func(ctx context.Context) error {
+		ns, err := client.Namespaces.In(inside).Get(ctx, "default", metav1.GetOptions{})
+		if err == nil && ns.DeletionTimestamp != nil {
+			err = notYet("terminating")
+		}
+		return err
+	})
+}
+
+func TestAShardThatIsDownHoldsUpOnlyItsOwnWorkspaces(t *testing.T) {
+	e := start(t, 2)
+	root := e.at(0, "root")
+	create(t, root, on("shard-1", named("before")))
+	awaitReady(t, root, "before")
+
+	e.Component("shard-1").Stop()
+	create(t, root, on("shard-1", named("during")))
+	scheduled := awaitCondition(t, root, "during", string(tenancyv1alpha1.WorkspaceScheduled), "ShardUnreachable", "shard-1")
+	require.NoError(t, client.Workspaces.In(root).Delete(t.Context(), "before", metav1.DeleteOptions{}))
+	create(t, root, on("root", named("elsewhere")))
+	awaitReady(t, root, "elsewhere")
+	e.Component("root").Restart()
+
+	e.Component("shard-1").Start()
+	ws := awaitReady(t, root, "during")
+	require.Equal(t, scheduled.Spec.Cluster, ws.Spec.Cluster)
+	require.True(t, conditions.IsTrue(ws, tenancyv1alpha1.WorkspaceScheduled))
+	gone(t, root, "before")
+}
+
+func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
+	e := start(t, 2)
+	root := e.at(0, "root")
+	region := named("far")
+	region.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"region": "far"}}}
+	create(t, root, region)
+	awaitCondition(t, root, "far", string(tenancyv1alpha1.WorkspaceScheduled), "Unschedulable", "root does not match")
+	patch(t, client.Shards.In(root), "shard-1", `{"metadata":{"labels":{"region":"far"}}}`)
+	require.Equal(t, 1, shardOf(t, awaitReady(t, root, "far")))
+
+	patch(t, client.Shards.In(root), "shard-1", `{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":"true"}}}`)
+	create(t, root, on("shard-1", named("refused")))
+	awaitCondition(t, root, "refused", string(tenancyv1alpha1.WorkspaceScheduled), "Unschedulable", "shard-1 is unschedulable")
+	patch(t, client.Shards.In(root), "shard-1", `{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":null}}}`)
+	awaitReady(t, root, "refused")
+
+	ws := named("typed")
+	ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: "special", Path: "root"}
+	create(t, root, ws)
+	awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceScheduled), "WorkspaceTypeInvalid", "workspace type root:special does not exist")
+	_, err := client.WorkspaceTypes.In(root).Create(t.Context(), &tenancyv1alpha1.WorkspaceType{
+		ObjectMeta: metav1.ObjectMeta{Name: "special"},
+		Spec: tenancyv1alpha1.WorkspaceTypeSpec{
+			Extend:      tenancyv1alpha1.WorkspaceTypeExtension{With: []tenancyv1alpha1.WorkspaceTypeReference{{Name: "universal", Path: "root"}}},
+			Initializer: true, AdditionalWorkspaceLabels: map[string]string{"kind": "special"},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	ws = awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceInitialized), "InitializerExists", "root:special")
+	require.Equal(t, corev1alpha1.LogicalClusterPhaseInitializing, ws.Status.Phase)
+	require.Equal(t, "special", ws.Labels["kind"])
+	inside := e.at(shardOf(t, ws), ws.Spec.Cluster)
+	patch(t, client.LogicalClusters.In(inside), corev1alpha1.LogicalClusterName, `{"status":{"initializers":null}}`, "status")
+	awaitReady(t, root, "typed")
+
+	require.NoError(t, client.LogicalClusters.In(inside).Delete(t.Context(), corev1alpha1.LogicalClusterName, metav1.DeleteOptions{}))
+	gone(t, root, "typed")
+
+	create(t, root, typed("team", named("misplaced")))
+	awaitCondition(t, root, "misplaced", string(tenancyv1alpha1.WorkspaceScheduled), "WorkspaceTypeInvalid", "root:team does not allow parents of type root:root")
+	require.NoError(t, client.Workspaces.In(root).Delete(t.Context(), "misplaced", metav1.DeleteOptions{}))
+	gone(t, root, "misplaced")
+}
