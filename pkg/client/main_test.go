@@ -45,7 +45,7 @@ func run(t testing.TB, r interface {
 	Run(ctx context.Context) error
 }) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	stopped := false
@@ -68,7 +68,7 @@ func run(t testing.TB, r interface {
 
 func waitSynced(t testing.TB, r client.Runner) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	require.NoError(t, r.WaitForSync(ctx))
 }

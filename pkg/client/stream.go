@@ -231,7 +231,9 @@ func (s *stream[T]) watch(ctx context.Context, rv string) error {
 	}
 	defer func() {
 		w.Stop()
-		for range w.ResultChan() { //nolint:revive // drained, so that the watch's goroutine has ended
+		// Until it is closed: then the watch's goroutine has ended.
+		for open := true; open; {
+			_, open = <-w.ResultChan()
 		}
 	}()
 	return s.consume(ctx, w, seen)

@@ -5,7 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -31,11 +31,7 @@ const (
 
 // quietLog drops what the reverse proxy logs: all of it is about connections
 // that broke, which metrics count.
-var quietLog = log.New(discard{}, "", 0)
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
+var quietLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 
 // backend is the way to one shard: its address and kept-alive connections.
 type backend struct {

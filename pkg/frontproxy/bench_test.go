@@ -110,7 +110,7 @@ func BenchmarkWatchFan(b *testing.B) {
 					require.NoError(b, err)
 					res, err := p.Do(req)
 					require.NoError(b, err)
-					defer func() { _ = res.Body.Close() }()
+					b.Cleanup(func() { _ = res.Body.Close() })
 					go func() {
 						reader := bufio.NewReader(res.Body)
 						for {

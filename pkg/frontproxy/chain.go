@@ -2,6 +2,7 @@ package frontproxy
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -12,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
-	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
@@ -59,7 +60,7 @@ func (s *Server) handler() http.Handler {
 }
 
 func (s *Server) serveMappings(w http.ResponseWriter, r *http.Request) {
-	if who, ok := apirequest.UserFrom(r.Context()); ok {
+	if who, ok := genericapirequest.UserFrom(r.Context()); ok {
 		if rec := recordFrom(r.Context()); rec != nil {
 			rec.user = who.GetName()
 		}
@@ -76,7 +77,7 @@ func (s *Server) serveMappings(w http.ResponseWriter, r *http.Request) {
 
 // serveCluster forwards a request for a logical cluster to its shard.
 func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
-	who, ok := apirequest.UserFrom(r.Context())
+	who, ok := genericapirequest.UserFrom(r.Context())
 	if !ok {
 		unauthorized.ServeHTTP(w, r)
 		return
@@ -93,11 +94,11 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 	target, outcome := s.forwarder.resolver.resolve(r.Context(), path, who.GetName(), to.deadline)
 	switch outcome {
 	case workspaceindex.Unavailable:
-		writeStatus(w, unavailable(retrySoon, "the workspace is unavailable"))
+		writeStatus(w, unavailable("the workspace is unavailable"))
 		return
 	case workspaceindex.Unknown, workspaceindex.Pending:
 		if !s.shards.complete() {
-			writeStatus(w, unavailable(retrySoon, "the front-proxy does not know all workspaces yet, because a shard has not answered"))
+			writeStatus(w, unavailable("the front-proxy does not know all workspaces yet, because a shard has not answered"))
 			return
 		}
 		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
@@ -105,7 +106,7 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 	case workspaceindex.Found:
 	}
 	if to.backend = s.shards.backend(target.Shard); to.backend == nil {
-		writeStatus(w, unavailable(retrySoon, "shard %q is not known at the moment, try again", target.Shard))
+		writeStatus(w, unavailable("shard %q is not known at the moment, try again", target.Shard))
 		return
 	}
 	to.cluster = target.Cluster.String()
@@ -118,7 +119,7 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 // serveMetrics serves the metrics of this process to whoever may read them in
 // root.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
-	who, ok := apirequest.UserFrom(r.Context())
+	who, ok := genericapirequest.UserFrom(r.Context())
 	if !ok || !mayReadMetrics(who) {
 		writeStatus(w, forbidden(r, r.URL.Path))
 		return
@@ -197,7 +198,7 @@ func withPanicRecovery(next http.Handler) http.Handler {
 			if reason == nil {
 				return
 			}
-			if reason == http.ErrAbortHandler { //nolint:errorlint // a panic value, compared as net/http does
+			if err, ok := reason.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(reason)
 			}
 			klog.FromContext(r.Context()).Error(nil, "A request crashed", "panic", reason, "method", r.Method, "path", r.URL.Path)

@@ -41,7 +41,7 @@ type forwarder struct {
 	// dropGroups are taken from users.
 	dropGroups map[string]bool
 	// draining is done once long-running requests have to end.
-	draining context.Context //nolint:containedctx // the life of the server, not of a request
+	draining context.Context //nolint:containedctx // the life of the server, which outlasts every request
 }
 
 // route is where one request goes, and how.
@@ -122,7 +122,7 @@ func (f *forwarder) modify(r *http.Request, res *http.Response, to *route) error
 	case res.StatusCode == http.StatusForbidden:
 		return f.hideForbidden(r, res, to)
 	case to.long && res.StatusCode != http.StatusSwitchingProtocols:
-		res.Body = &watchBody{ReadCloser: res.Body, client: r.Context(), draining: f.draining, shard: to.backend.name}
+		res.Body = &watchBody{ReadCloser: res.Body, mend: func(err error) error { return f.mend(r, to, err) }}
 	}
 	return nil
 }
@@ -157,14 +157,14 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 	case errors.As(err, &answer):
 		writeStatus(w, answer.status)
 	case f.draining.Err() != nil:
-		writeStatus(w, unavailable(retrySoon, "the front-proxy is shutting down"))
+		writeStatus(w, unavailable("the front-proxy is shutting down"))
 	case r.Context().Err() != nil:
 		// The client has gone; there is nobody to answer.
 		w.WriteHeader(statusClientGone)
 	case !to.connected:
 		upstreamErrors.WithLabelValues(to.backend.name, "unreachable").Inc()
 		klog.FromContext(r.Context()).V(1).Info("Shard is unreachable", "shard", to.backend.name, "err", err)
-		writeStatus(w, unavailable(retrySoon, "shard %q is not reachable, try again", to.backend.name))
+		writeStatus(w, unavailable("shard %q is not reachable, try again", to.backend.name))
 	default:
 		upstreamErrors.WithLabelValues(to.backend.name, "broken").Inc()
 		klog.FromContext(r.Context()).V(1).Info("Connection to shard broke", "shard", to.backend.name, "err", err)
@@ -179,25 +179,33 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 	}
 }
 
-// watchBody is the body of a watch. It ends in good order also when the shard
-// dies and when the front-proxy shuts down: for clients that is the usual end of
-// a watch, after which they resume, while a broken stream is an error that
-// kubectl, for one, shows to its user.
+// watchBody is the body of a watch, whose errors go through mend.
 type watchBody struct {
 	io.ReadCloser
-	client, draining context.Context //nolint:containedctx // of the request that the body belongs to, and of the server
-	shard            string
+	mend func(error) error
 }
 
 func (b *watchBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err == nil || errors.Is(err, io.EOF) || (b.client.Err() != nil && b.draining.Err() == nil) {
-		return n, err
+	if err != nil {
+		err = b.mend(err)
 	}
-	if b.draining.Err() == nil {
-		upstreamErrors.WithLabelValues(b.shard, "broken").Inc()
+	return n, err
+}
+
+// mend makes a watch end in good order when the shard dies or the front-proxy
+// shuts down: for clients that is the usual end of a watch, after which they
+// resume, while a broken stream is an error that kubectl, for one, shows to its
+// user.
+func (f *forwarder) mend(r *http.Request, to *route, err error) error {
+	switch {
+	case f.draining.Err() != nil:
+		return io.EOF
+	case errors.Is(err, io.EOF) || r.Context().Err() != nil:
+		return err
 	}
-	return n, io.EOF
+	upstreamErrors.WithLabelValues(to.backend.name, "broken").Inc()
+	return io.EOF
 }
 
 type readCloser struct {

@@ -210,7 +210,7 @@ func (w *world) run(t testing.TB) {
 	proxy, err := New(t.Context(), w.options.Complete())
 	require.NoError(t, err)
 	w.proxy = proxy
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- proxy.Run(ctx) }()
 	stopped := false
@@ -301,6 +301,28 @@ func (p *person) do(t testing.TB, method, path string, body io.Reader, header ..
 func (p *person) get(t testing.TB, path string, header ...string) (*http.Response, string) {
 	t.Helper()
 	return p.do(t, http.MethodGet, path, nil, header...)
+}
+
+// async sends a GET; its answer's body, or the error, comes on the channel.
+func (p *person) async(t testing.TB, path string) <-chan string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.world.proxy.URL()+path, nil)
+	require.NoError(t, err)
+	answer := make(chan string, 1)
+	go func() {
+		res, err := p.Do(req)
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		defer func() { _ = res.Body.Close() }()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			body = []byte(err.Error())
+		}
+		answer <- string(body)
+	}()
+	return answer
 }
 
 // echoed sends a GET that the echo handler answers.

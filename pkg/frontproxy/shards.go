@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -166,11 +167,7 @@ func (s *shards) set(name string, f *follower, b *backend) {
 func (s *shards) snapshot() map[string]*follower {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	followers := make(map[string]*follower, len(s.followers))
-	for name, f := range s.followers {
-		followers[name] = f
-	}
-	return followers
+	return maps.Clone(s.followers)
 }
 
 // backend returns the way to a shard, or nil for one that is not known.

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
-	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
 // notPermitted is the reason in the answer to a request for a logical cluster
@@ -24,7 +24,7 @@ const notPermitted = "workspace access not permitted"
 const retrySoon = 1
 
 // requestInfos takes the paths of requests apart, for messages only.
-var requestInfos = &apirequest.RequestInfoFactory{
+var requestInfos = &genericapirequest.RequestInfoFactory{
 	APIPrefixes:          sets.NewString("api", "apis"),
 	GrouplessAPIPrefixes: sets.NewString("api"),
 }
@@ -62,15 +62,16 @@ func forbidden(r *http.Request, rest string) *apierrors.StatusError {
 	if err != nil {
 		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%s", notPermitted))
 	}
-	attributes, err := filters.GetAuthorizerAttributes(apirequest.WithRequestInfo(r.Context(), info))
+	attributes, err := filters.GetAuthorizerAttributes(genericapirequest.WithRequestInfo(r.Context(), info))
 	if err != nil {
 		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%s", notPermitted))
 	}
 	return responsewriters.ForbiddenStatusError(attributes, notPermitted)
 }
 
-func unavailable(retryAfter int, format string, args ...any) *apierrors.StatusError {
-	return statusError(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, retryAfter, format, args...)
+// unavailable is the answer to what will work by itself before long.
+func unavailable(format string, args ...any) *apierrors.StatusError {
+	return statusError(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, retrySoon, format, args...)
 }
 
 func statusError(code int32, reason metav1.StatusReason, retryAfter int, format string, args ...any) *apierrors.StatusError {

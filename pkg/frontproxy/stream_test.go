@@ -18,7 +18,7 @@ import (
 )
 
 // stream opens a watch and returns its body.
-func (p *person) stream(t testing.TB, ctx context.Context, path string) *http.Response {
+func (p *person) stream(ctx context.Context, t testing.TB, path string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.world.proxy.URL()+path, nil)
 	require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestWatches(t *testing.T) {
 
 			// Every line arrives before the next one is written.
 			ctx, cancel := context.WithCancel(t.Context())
-			res := admin.stream(t, ctx, "/clusters/root/api/v1/configmaps?watch=true")
+			res := admin.stream(ctx, t, "/clusters/root/api/v1/configmaps?watch=true")
 			require.Equal(t, proto, res.Proto)
 			reader := bufio.NewReader(res.Body)
 			for i := range 100 {
@@ -81,7 +81,7 @@ func TestWatches(t *testing.T) {
 			receive(t, gone)
 
 			// The shard ends the stream: the client sees the end.
-			res = admin.stream(t, t.Context(), "/clusters/root/api/v1/configmaps?watch=1")
+			res = admin.stream(t.Context(), t, "/clusters/root/api/v1/configmaps?watch=1")
 			close(lines)
 			rest, err := io.ReadAll(res.Body)
 			require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestWatches(t *testing.T) {
 			// The shard dies: that is the end of the stream, too.
 			lines = make(chan string)
 			w.shards["root"].watches(lines, gone)
-			res = admin.stream(t, t.Context(), "/clusters/root/api/v1/configmaps?watch=1")
+			res = admin.stream(t.Context(), t, "/clusters/root/api/v1/configmaps?watch=1")
 			w.shards["root"].http.CloseClientConnections()
 			_, err = io.ReadAll(res.Body)
 			require.NoError(t, err)
@@ -138,6 +138,7 @@ func (w *world) upgrade(t testing.TB, p *person) (net.Conn, *bufio.Reader) {
 	require.NoError(t, err)
 	require.Equal(t, http.StatusSwitchingProtocols, res.StatusCode)
 	require.Equal(t, "echo", res.Header.Get("Upgrade"))
+	require.NoError(t, res.Body.Close())
 	return conn, reader
 }
 
@@ -162,8 +163,8 @@ func TestShutdown(t *testing.T) {
 
 	gone := make(chan string, 3)
 	w.shards["root"].watches(make(chan string), gone)
-	res2 := admin.stream(t, t.Context(), "/clusters/root/api/v1/configmaps?watch=true")
-	res1 := admin.http1(t).stream(t, t.Context(), "/clusters/root/api/v1/configmaps?watch=true")
+	res2 := admin.stream(t.Context(), t, "/clusters/root/api/v1/configmaps?watch=true")
+	res1 := admin.http1(t).stream(t.Context(), t, "/clusters/root/api/v1/configmaps?watch=true")
 	release := make(chan struct{})
 	started := make(chan struct{})
 	w.shards["root"].handle(func(rw http.ResponseWriter, _ *http.Request) {
@@ -171,11 +172,7 @@ func TestShutdown(t *testing.T) {
 		<-release
 		_, _ = io.WriteString(rw, "slow answer")
 	})
-	slow := make(chan string, 1)
-	go func() {
-		_, body := admin.get(t, "/clusters/root/slow")
-		slow <- body
-	}()
+	slow := admin.async(t, "/clusters/root/slow")
 	receive(t, started)
 
 	stopped := make(chan struct{})
