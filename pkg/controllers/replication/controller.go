@@ -107,7 +107,7 @@ func (c *Controller) Run(ctx context.Context) error {
 }
 
 // HasSynced tells whether every object had its replica, and none was left over,
-// at some time since the controller started.
+// at some time since the controller last began to follow the cache server.
 func (c *Controller) HasSynced() bool {
 	for _, m := range c.mirrors {
 		if !m.progress.complete() {

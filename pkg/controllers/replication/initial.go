@@ -105,14 +105,7 @@ func (s *session) outdated() []client.Key {
 	for _, local := range s.local.Lister().List(nil) {
 		key := client.KeyOf(local)
 		seen[key] = struct{}{}
-		replicaKey := key
-		replicaKey.Shard = s.config.Shard
-		replica, err := lookup(s.replicas, replicaKey)
-		if err != nil {
-			keys = append(keys, key)
-			continue
-		}
-		if todo, _ := decide(s.resource, local, replica); todo != actionNone {
+		if todo, _, err := s.compare(key); err != nil || todo != actionNone {
 			keys = append(keys, key)
 		}
 	}

@@ -147,23 +147,32 @@ func keysOf(obj *unstructured.Unstructured) []client.Key {
 	return []client.Key{client.KeyOf(obj)}
 }
 
-// reconcile compares one object with its replica and does what is missing.
-func (s *session) reconcile(ctx context.Context, key client.Key) error {
+// compare decides about one object by what the informers know.
+func (s *session) compare(key client.Key) (action, *unstructured.Unstructured, error) {
 	local, err := lookup(s.local, key)
 	if err != nil {
-		return err
+		return actionNone, nil, err
 	}
-	replicaKey := key
-	replicaKey.Shard = s.config.Shard
-	replica, err := lookup(s.replicas, replicaKey)
+	key.Shard = s.config.Shard
+	replica, err := lookup(s.replicas, key)
 	if err != nil {
-		return err
+		return actionNone, nil, err
 	}
+	todo, obj := decide(s.resource, local, replica)
+	return todo, obj, nil
+}
+
+// reconcile compares one object with its replica and does what is missing.
+func (s *session) reconcile(ctx context.Context, key client.Key) error {
 	resource := s.resource.GroupResource().String()
 	objects.WithLabelValues(resource, "shard").Set(float64(s.local.Lister().Len()))
 	objects.WithLabelValues(resource, "cache").Set(float64(s.replicas.Lister().Len()))
 
-	if todo, obj := decide(s.resource, local, replica); todo != actionNone {
+	todo, obj, err := s.compare(key)
+	if err != nil {
+		return err
+	}
+	if todo != actionNone {
 		err := s.apply(ctx, key, todo, obj)
 		operations.WithLabelValues(resource, string(todo), result(err)).Inc()
 		if err != nil {

@@ -80,19 +80,24 @@ func (s *session) probe(ctx context.Context, last suspicion) (suspicion, error) 
 	}
 }
 
-// audit compares everything. Differences that persist although the controller
-// is idle mean that the informer misses something.
+// audit compares everything, past the informers. A difference of which the
+// informers know is one that could not be put right yet, for a reason that the
+// controller logs. One of which they do not know means that they miss something.
 func (s *session) audit(ctx context.Context) error {
+	logger := klog.FromContext(ctx)
 	found, err := compareResource(ctx, s.config, s.resource)
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("The replicas could not be compared with the shard", "err", err)
+		logger.V(2).Info("The replicas could not be compared with the shard", "err", err)
 		return nil
 	}
 	differences.WithLabelValues(s.resource.GroupResource().String()).Set(float64(len(found)))
-	if len(found) == 0 {
-		return nil
+	for _, difference := range found {
+		logger.Info("A replica is wrong", "key", difference.Key.String(), "problem", difference.Problem)
+		if todo, _, err := s.compare(difference.Key); err == nil && todo == actionNone {
+			return fmt.Errorf("%w: %s", errOtherData, difference)
+		}
 	}
-	return fmt.Errorf("%w: %d replicas are wrong, such as %s", errOtherData, len(found), found[0])
+	return nil
 }
 
 // jitter spreads the requests of many shards.
