@@ -64,6 +64,14 @@ func TestUpstreamBehaviour(t *testing.T) {
 		_, err = client.Apply(t.Context(), "apply", widget("apply", map[string]any{"nonsense": "x"}), metav1.ApplyOptions{FieldManager: "b"})
 		require.Error(t, err)
 	})
+}
+
+// TestUpstreamWrites is the second half of TestUpstreamBehaviour.
+func TestUpstreamWrites(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+
 	t.Run("dry run", func(t *testing.T) {
 		w, err := client.Create(t.Context(), widget("dry", map[string]any{"size": int64(1)}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		require.NoError(t, err)
@@ -76,9 +84,10 @@ func TestUpstreamBehaviour(t *testing.T) {
 		require.ErrorContains(t, err, `unknown field "spec.nonsense"`)
 	})
 	t.Run("preconditions", func(t *testing.T) {
-		w := create(t, "precious", map[string]any{"size": int64(1)})
+		w, err := client.Create(t.Context(), widget("precious", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+		require.NoError(t, err)
 		wrong := types.UID("wrong")
-		err := client.Delete(t.Context(), "precious", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &wrong}})
+		err = client.Delete(t.Context(), "precious", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &wrong}})
 		require.True(t, apierrors.IsConflict(err), "%v", err)
 		stale := w.DeepCopy()
 		w.SetLabels(map[string]string{"a": "b"})
@@ -226,6 +235,30 @@ func TestNameConflicts(t *testing.T) {
 	created = s.createCRD(t, "one", builtIn)
 	requireCondition(t, created, apiextensionsv1.NamesAccepted, apiextensionsv1.ConditionFalse, "ShortNamesConflict")
 	requireCondition(t, created, apiextensionsv1.KubernetesAPIApprovalPolicyConformant, apiextensionsv1.ConditionFalse, "UnapprovedAnnotation")
+}
+
+// TestStatusOfDefinitions: clients may drop stored versions, and not accept
+// names themselves.
+func TestStatusOfDefinitions(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	crd := s.createCRD(t, "one", widgetCRD(nil))
+	client := s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions()
+	next := crd.Spec.Versions[0].DeepCopy()
+	next.Name = "v2"
+	crd.Spec.Versions[0].Storage = false
+	crd.Spec.Versions = append(crd.Spec.Versions, *next)
+	crd, err := client.Update(t.Context(), crd, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"v1", "v2"}, crd.Status.StoredVersions)
+
+	crd.Status.StoredVersions = []string{"v2"}
+	crd.Status.AcceptedNames.Kind = "Stolen"
+	crd.Status.Conditions = nil
+	crd, err = client.UpdateStatus(t.Context(), crd, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"v2"}, crd.Status.StoredVersions)
+	require.Equal(t, "Widget", crd.Status.AcceptedNames.Kind)
+	requireCondition(t, crd, apiextensionsv1.Established, apiextensionsv1.ConditionTrue, "InitialNamesAccepted")
 }
 
 func requireCondition(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, kind apiextensionsv1.CustomResourceDefinitionConditionType, status apiextensionsv1.ConditionStatus, reason string) {

@@ -24,22 +24,24 @@ type documents struct {
 	source   Source
 	builtIns *builtIns
 	sets     *lru.Cache // of a set's key to *documentSet
+	openapi  *openapiDocuments
 }
 
 func newDocuments(source Source, b *builtIns) *documents {
-	return &documents{source: source, builtIns: b, sets: lru.New(rememberedSets)}
+	return &documents{source: source, builtIns: b, sets: lru.New(rememberedSets), openapi: newOpenAPIDocuments()}
 }
 
-// documentSet is the documents of one set of definitions. It makes each when it
+// documentSet is the documents of one set of definitions. Each is made when it
 // is first asked for.
 type documentSet struct {
+	key         string
 	builtIns    *builtIns
 	definitions []*Definition
 	versions    map[schema.GroupVersion][]*Definition
 	groups      map[string]bool
 
 	discovery discoveryDocuments
-	openapi   openapiDocuments
+	openapi   *openapiDocuments
 }
 
 // serve answers a request for a document, and says whether it did: the others
@@ -108,23 +110,25 @@ func (d *documents) set(ctx context.Context, cluster request.Cluster) (*document
 		set, _ := known.(*documentSet)
 		return set, nil
 	}
-	set := newDocumentSet(d.builtIns, definitions)
+	set := d.newSet(key, definitions)
 	d.sets.Add(key, set)
 	return set, nil
 }
 
-func newDocumentSet(b *builtIns, definitions []*Definition) *documentSet {
+func (d *documents) newSet(key string, definitions []*Definition) *documentSet {
 	s := &documentSet{
-		builtIns:    b,
+		key:         key,
+		builtIns:    d.builtIns,
+		openapi:     d.openapi,
 		definitions: definitions,
 		versions:    map[schema.GroupVersion][]*Definition{},
 		groups:      map[string]bool{},
 	}
-	for _, d := range definitions {
-		for _, v := range d.Schema.Spec().Versions {
+	for _, definition := range definitions {
+		for _, v := range definition.Schema.Spec().Versions {
 			if v.Served {
-				gv := schema.GroupVersion{Group: d.Schema.Resource.Group, Version: v.Name}
-				s.versions[gv] = append(s.versions[gv], d)
+				gv := schema.GroupVersion{Group: definition.Schema.Resource.Group, Version: v.Name}
+				s.versions[gv] = append(s.versions[gv], definition)
 				s.groups[gv.Group] = true
 			}
 		}

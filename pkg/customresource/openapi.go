@@ -20,6 +20,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/utils/lru"
 )
 
 const (
@@ -30,11 +31,31 @@ const (
 	openapiV3OldProtobuf = "com.github.proto-openapi.spec.v3@v1.0+protobuf"
 )
 
-// openapiDocuments are a set's OpenAPI documents that were asked for.
+const (
+	// rememberedV3 is for how many group versions documents are kept, of all
+	// sets together: a document is a hundred kilobytes and more, and sets that
+	// differ elsewhere share it.
+	rememberedV3 = 256
+	// rememberedV2 is for how many sets the whole document is kept, which few
+	// clients ask for.
+	rememberedV2 = 4
+)
+
+// openapiDocuments are the OpenAPI documents that were asked for, of all sets.
 type openapiDocuments struct {
-	mu sync.Mutex
-	v3 map[schema.GroupVersion]*openapiDocument
-	v2 http.Handler
+	mu sync.Mutex // one is made at a time
+	v3 *lru.Cache // of v3Key to *openapiDocument
+	v2 *lru.Cache // of a set's key to http.Handler
+}
+
+func newOpenAPIDocuments() *openapiDocuments {
+	return &openapiDocuments{v3: lru.New(rememberedV3), v2: lru.New(rememberedV2)}
+}
+
+// v3Key names the document of a group version by the definitions in it.
+type v3Key struct {
+	gv   schema.GroupVersion
+	hash string
 }
 
 // openapiDocument is a document in its encodings.
@@ -128,7 +149,9 @@ func (s *documentSet) serveV3(w http.ResponseWriter, r *http.Request, gv schema.
 func (s *documentSet) makeV3(ctx context.Context, gv schema.GroupVersion) (*openapiDocument, error) {
 	s.openapi.mu.Lock()
 	defer s.openapi.mu.Unlock()
-	if document, ok := s.openapi.v3[gv]; ok {
+	key := v3Key{gv: gv, hash: s.v3Hash(gv)}
+	if known, ok := s.openapi.v3.Get(key); ok {
+		document, _ := known.(*openapiDocument)
 		return document, nil
 	}
 	var specs []*spec3.OpenAPI
@@ -158,17 +181,14 @@ func (s *documentSet) makeV3(ctx context.Context, gv schema.GroupVersion) (*open
 	if err != nil {
 		return nil, fmt.Errorf("merging the OpenAPI documents of %s: %w", gv, err)
 	}
-	document := &openapiDocument{etag: s.v3Hash(gv), made: time.Now()}
+	document := &openapiDocument{etag: key.hash, made: time.Now()}
 	if document.json, err = json.Marshal(merged); err != nil {
 		return nil, fmt.Errorf("encoding the OpenAPI document of %s: %w", gv, err)
 	}
 	if document.protobuf, err = handler3.ToV3ProtoBinary(document.json); err != nil {
 		return nil, fmt.Errorf("encoding the OpenAPI document of %s as protobuf: %w", gv, err)
 	}
-	if s.openapi.v3 == nil {
-		s.openapi.v3 = map[schema.GroupVersion]*openapiDocument{}
-	}
-	s.openapi.v3[gv] = document
+	s.openapi.v3.Add(key, document)
 	return document, nil
 }
 

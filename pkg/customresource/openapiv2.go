@@ -36,8 +36,9 @@ func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) bool {
 func (s *documentSet) makeV2(ctx context.Context) (http.Handler, error) {
 	s.openapi.mu.Lock()
 	defer s.openapi.mu.Unlock()
-	if s.openapi.v2 != nil {
-		return s.openapi.v2, nil
+	if known, ok := s.openapi.v2.Get(s.key); ok {
+		served, _ := known.(http.Handler)
+		return served, nil
 	}
 	status, _, body := get(ctx, s.builtIns.next, openapiV2Path, http.Header{"Accept": {"application/json"}})
 	if status == http.StatusNotFound {
@@ -70,7 +71,7 @@ func (s *documentSet) makeV2(ctx context.Context) (http.Handler, error) {
 	}
 	mux := http.NewServeMux()
 	handler.NewOpenAPIService(merged).RegisterOpenAPIVersionedService(openapiV2Path, pathHandler{mux})
-	s.openapi.v2 = mux
+	s.openapi.v2.Add(s.key, mux)
 	return mux, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -146,6 +147,15 @@ func TestFixedSet(t *testing.T) {
 			require.Equal(t, map[string]any{"size": int64(-1), "unheard": "of"}, created.Object["spec"], "kept as it is")
 			require.Equal(t, shard, created.GetAnnotations()["kcp.io/shard"])
 		}
+	}
+	for _, path := range [][2]string{{"*", "*"}, {"root", "one"}} {
+		c := rest.CopyConfig(s.config)
+		c.Host += "/shards/" + path[0] + request.ClusterPath(path[1])
+		d, err := discovery.NewDiscoveryClientForConfig(c)
+		require.NoError(t, err)
+		list, err := d.ServerResourcesForGroupVersion("example.com/v1")
+		require.NoError(t, err)
+		require.Len(t, list.APIResources, 1)
 	}
 	for path, want := range map[[2]string]int{{"*", "*"}: 4, {"root", "*"}: 2, {"*", "one"}: 2, {"east", "two"}: 1} {
 		list, err := client(path[0], path[1]).List(t.Context(), metav1.ListOptions{})
