@@ -141,11 +141,16 @@ func TestKubectl(t *testing.T) {
 		k.run(t, "root:org", strings.Replace(configMap, "%s", "1", 1), "apply", "--server-side", "-f", "-")
 		require.Contains(t, k.run(t, "root:org", strings.Replace(configMap, "%s", "2", 1), "apply", "--server-side", "-f", "-"), "serverside-applied")
 		require.Equal(t, "2", k.run(t, "root:org", "", "get", "cm", "applied", "-o", "jsonpath={.data.a}"))
-		require.Contains(t, k.run(t, "root:org", "", "version"), "Server Version: v1.37")
+		require.Contains(t, k.run(t, "root:org", "", "get", "--raw", "/version"), `"gitVersion": "v1.37`)
 	})
 
 	t.Run("a workspace that does not exist", func(t *testing.T) {
+		// kubectl shows no message for a discovery that was refused, whatever the
+		// server says; it does for a resource.
 		output, err := k.try(t, "root:nowhere", "", "get", "configmaps")
+		require.Error(t, err)
+		require.Contains(t, output, "Forbidden")
+		output, err = k.try(t, "root:nowhere", "", "get", "--raw", "/clusters/root:nowhere/api/v1/configmaps")
 		require.Error(t, err)
 		require.Contains(t, output, "workspace access not permitted")
 	})
