@@ -7,10 +7,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
-	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 )
 
@@ -36,18 +35,17 @@ func newProgress(client *clientv3.Client) *progress {
 	p := &progress{client: client, wanted: make(chan struct{}, 1), cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.run(cacheContext(ctx))
+		p.run(clientv3.WithRequireLeader(cacheContext(ctx)))
 	}()
 	return p
 }
 
-// cacheContext returns a context for the etcd stream of the watch caches,
-// which etcd's client finds by the metadata.
+// cacheContext returns a context for the etcd stream of the watch caches. The
+// etcd client has a stream for each kind of metadata, and sends the progress of
+// a stream to all that watch on it: a client that watches a resource without a
+// cache would get bookmarks that it did not ask for.
 func cacheContext(ctx context.Context) context.Context {
-	if utilfeature.DefaultFeatureGate.Enabled(features.SeparateCacheWatchRPC) {
-		ctx = metadata.NewOutgoingContext(ctx, metadata.New(map[string]string{"source": "cache"}))
-	}
-	return clientv3.WithRequireLeader(ctx)
+	return metadata.NewOutgoingContext(ctx, metadata.Pairs("source", "cache"))
 }
 
 func (p *progress) run(ctx context.Context) {
@@ -102,6 +100,16 @@ func (*belowCache) IsWatchListSemanticsUnSupported() bool { return true }
 // each object, and only feeds upstream's request cost estimator, which does
 // not know logical clusters.
 func (*belowCache) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
+
+// Watch watches on the stream of the watch caches.
+func (s *belowCache) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	return s.Interface.Watch(cacheContext(ctx), key, opts)
+}
+
+// RequestWatchProgress requests progress on the stream of the watch caches.
+func (s *belowCache) RequestWatchProgress(ctx context.Context) error {
+	return s.Interface.RequestWatchProgress(cacheContext(ctx))
+}
 
 // GetCurrentResourceVersion is what a consistent read of the watch cache
 // starts with. Should the cache be behind, the read waits for progress.

@@ -1,0 +1,160 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/apis/example"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	namegen "k8s.io/apiserver/pkg/storage/names"
+
+	"github.com/shardplane/shardplane/pkg/etcd"
+)
+
+func TestBackendLifecycle(t *testing.T) {
+	_, err := NewBackend(BackendConfig{})
+	require.ErrorContains(t, err, "needs an etcd client")
+	server := startEtcd(t)
+	_, err = NewBackend(BackendConfig{Client: server.Client(), CompactionInterval: -1})
+	require.ErrorContains(t, err, "compaction interval")
+
+	b := backendOf(t, BackendConfig{Client: server.Client()})
+	s := open(t, b, podsGR)
+	create(in(t.Context(), "root"), t, s, newPod("ns", "one"))
+	w, err := s.Watch(in(t.Context(), "root"), "/pods", streaming(""))
+	require.NoError(t, err)
+	b.Close()
+	b.Close()
+	for range w.ResultChan() { //nolint:revive // until it is closed
+	}
+	_, _, err = b.Decorator(b.storageConfig(podsGR, podCodec(t)), "/pods", podKey,
+		func() runtime.Object { return &example.Pod{} }, func() runtime.Object { return &example.PodList{} }, podAttrs, nil, nil)
+	require.ErrorContains(t, err, "closed")
+	require.NoError(t, b.Health(t.Context()))
+	server.Stop()
+	require.ErrorContains(t, b.Health(t.Context()), "etcd does not answer")
+	require.Error(t, b.Ready(t.Context()))
+}
+
+func TestBadOptions(t *testing.T) {
+	b := backendOf(t, BackendConfig{})
+	for _, prefix := range []string{"", "/", "pods"} {
+		_, _, err := b.Decorator(b.storageConfig(podsGR, podCodec(t)), prefix, podKey,
+			func() runtime.Object { return &example.Pod{} }, func() runtime.Object { return &example.PodList{} }, podAttrs, nil, nil)
+		require.ErrorContains(t, err, "storage of pods")
+	}
+	_, err := b.RESTOptionsGetter(func(schema.GroupResource) (runtime.Codec, error) {
+		return nil, errors.New("no such kind")
+	}).GetRESTOptions(podsGR, nil)
+	require.ErrorContains(t, err, "no such kind")
+}
+
+// Two backends on one client: two replicas, or one that was restarted.
+func TestSharedClient(t *testing.T) {
+	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true})
+	require.NoError(t, err)
+	defer server.Stop()
+	one := open(t, backendOf(t, BackendConfig{Client: server.Client()}), podsGR)
+	two := open(t, backendOf(t, BackendConfig{Client: server.Client()}), podsGR)
+	other := open(t, backendOf(t, BackendConfig{Client: server.Client(), Prefix: "/other"}), podsGR)
+	ctx := in(t.Context(), "root")
+	create(ctx, t, one, newPod("ns", "one"))
+	require.Len(t, list(ctx, t, two, "/pods", listOpts()).Items, 1)
+	require.Empty(t, list(ctx, t, other, "/pods", listOpts()).Items)
+}
+
+// Progress that caches ask for does not reach watches that have no cache as
+// bookmarks.
+func TestNoUnsolicitedBookmarks(t *testing.T) {
+	b := backendOf(t, BackendConfig{})
+	cached, uncached := open(t, b, podsGR), open(t, b, eventsGR)
+	ctx := in(t.Context(), "root")
+	opts := listOpts()
+	opts.ResourceVersion = list(ctx, t, uncached, "/pods", opts).ResourceVersion
+	w, err := uncached.Watch(ctx, "/pods", opts)
+	require.NoError(t, err)
+	defer w.Stop()
+	for range 20 {
+		_, err := b.cfg.Client.Put(ctx, "elsewhere", "")
+		require.NoError(t, err)
+		list(ctx, t, cached, "/pods", listOpts())
+	}
+	create(ctx, t, uncached, newPod("ns", "one"))
+	require.Equal(t, "ADDED root|ns/one", describe(next(t, w)))
+}
+
+// podStrategy is the least a registry wants.
+type podStrategy struct {
+	runtime.ObjectTyper
+	namegen.NameGenerator
+}
+
+func (podStrategy) NamespaceScoped() bool                                            { return true }
+func (podStrategy) PrepareForCreate(context.Context, runtime.Object)                 {}
+func (podStrategy) PrepareForUpdate(context.Context, runtime.Object, runtime.Object) {}
+func (podStrategy) Validate(context.Context, runtime.Object) field.ErrorList         { return nil }
+func (podStrategy) ValidateUpdate(context.Context, runtime.Object, runtime.Object) field.ErrorList {
+	return nil
+}
+func (podStrategy) WarningsOnCreate(context.Context, runtime.Object) []string { return nil }
+func (podStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+	return nil
+}
+func (podStrategy) Canonicalize(runtime.Object)    {}
+func (podStrategy) AllowCreateOnUpdate(context.Context) bool      { return true }
+func (podStrategy) AllowUnconditionalUpdate(context.Context) bool { return true }
+
+// A registry of upstream, unmodified, on the options of the backend.
+func TestRegistry(t *testing.T) {
+	strategy := podStrategy{scheme, namegen.SimpleNameGenerator}
+	store := &genericregistry.Store{
+		NewFunc:                   func() runtime.Object { return &example.Pod{} },
+		NewListFunc:               func() runtime.Object { return &example.PodList{} },
+		DefaultQualifiedResource:  podsGR,
+		SingularQualifiedResource: schema.GroupResource{Resource: "pod"},
+		CreateStrategy:            strategy,
+		UpdateStrategy:            strategy,
+		DeleteStrategy:            strategy,
+		TableConvertor:            rest.NewDefaultTableConvertor(podsGR),
+	}
+	b := backendOf(t, BackendConfig{})
+	getter := b.RESTOptionsGetter(func(schema.GroupResource) (runtime.Codec, error) { return podCodec(t), nil })
+	require.NoError(t, store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: getter}))
+	defer store.Destroy()
+	AnnotateDryRun(store)
+
+	ctx := genericapirequest.WithNamespace(in(t.Context(), "root"), "ns")
+	dryRun := []string{metav1.DryRunAll}
+	pod := newPod("ns", "one")
+	pod.Annotations = map[string]string{logicalcluster.AnnotationKey: "forged"}
+	obj, err := store.Create(ctx, pod.DeepCopy(), rest.ValidateAllObjectFunc, &metav1.CreateOptions{DryRun: dryRun})
+	require.NoError(t, err)
+	require.Equal(t, "root|ns/one", nameOf(obj.(*example.Pod)))
+	_, err = store.Get(ctx, "one", &metav1.GetOptions{})
+	require.Error(t, err)
+
+	obj, err = store.Create(ctx, pod, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "root|ns/one", nameOf(obj.(*example.Pod)))
+	for _, options := range []*metav1.UpdateOptions{{DryRun: dryRun}, {}} {
+		changed := obj.(*example.Pod).DeepCopy()
+		changed.Annotations = map[string]string{"changed": "yes"}
+		updated, _, err := store.Update(ctx, "one", rest.DefaultUpdatedObjectInfo(changed), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, options)
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{logicalcluster.AnnotationKey: "root", "changed": "yes"}, updated.(*example.Pod).Annotations)
+	}
+	got, err := b.cfg.Client.Client.Get(ctx, "/shardplane/core/pods/root/ns/one")
+	require.NoError(t, err)
+	require.Len(t, got.Kvs, 1)
+	require.NoError(t, store.ReadinessCheck())
+}

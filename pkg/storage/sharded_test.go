@@ -1,0 +1,161 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/sharding"
+	"k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// halves are two selectors that cover the ring.
+var halves = []string{
+	"shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')",
+	"shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')",
+}
+
+func sharded(t *testing.T, opts storage.ListOptions, selector string) storage.ListOptions {
+	t.Helper()
+	parsed, err := sharding.Parse(selector)
+	require.NoError(t, err)
+	opts.Predicate.ShardSelector = parsed
+	return opts
+}
+
+// The parts of a list, of a watch and of a streamed list, in one logical
+// cluster and in all, are disjoint and make up the whole.
+func TestSharded(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
+	both(t, func(t *testing.T, s *tenantStorage) {
+		const pods = 20
+		for _, cluster := range []string{"aa", "bb"} {
+			for i := range pods {
+				pod := newPod("ns", fmt.Sprintf("pod-%02d", i))
+				pod.UID = uuid.NewUUID()
+				create(in(t.Context(), cluster), t, s, pod)
+			}
+		}
+		for name, ctx := range map[string]context.Context{"one": in(t.Context(), "bb"), "all": request.WithWildcard(t.Context())} {
+			t.Run(name, func(t *testing.T) {
+				whole := list(ctx, t, s, "/pods", listOpts())
+				all := names(whole.Items...)
+
+				parts := make([][]string, len(halves))
+				for i, half := range halves {
+					part := list(ctx, t, s, "/pods", sharded(t, listOpts(), half))
+					parts[i] = names(part.Items...)
+					require.NotEmpty(t, parts[i])
+					require.NotEmpty(t, part.ShardInfo.Selector)
+					require.Nil(t, part.RemainingItemCount)
+				}
+				require.ElementsMatch(t, all, append(append([]string{}, parts[0]...), parts[1]...))
+
+				for i, half := range halves {
+					w, err := s.Watch(ctx, "/pods", sharded(t, streaming(""), half))
+					require.NoError(t, err)
+					for _, want := range parts[i] {
+						require.Equal(t, "ADDED "+want, describe(next(t, w)))
+					}
+					require.True(t, isEnd(t, next(t, w)))
+					w.Stop()
+				}
+
+				for i, half := range halves {
+					opts := sharded(t, listOpts(), half)
+					opts.ResourceVersion = list(ctx, t, s, "/pods", listOpts()).ResourceVersion
+					w, err := s.Watch(ctx, "/pods", opts)
+					require.NoError(t, err)
+					for j := range whole.Items {
+						touchPod(t, s, &whole.Items[j], i)
+					}
+					for _, want := range parts[i] {
+						require.Equal(t, "MODIFIED "+want, describe(next(t, w)))
+					}
+					w.Stop()
+				}
+			})
+		}
+	})
+}
+
+func touchPod(t *testing.T, s storage.Interface, pod *example.Pod, i int) {
+	t.Helper()
+	touch(in(t.Context(), pod.Annotations["kcp.io/cluster"]), t, s, "/pods/"+pod.Namespace+"/"+pod.Name, i)
+}
+
+// The storage of the cache server has one more segment.
+func TestShardSegment(t *testing.T) {
+	shard := func(name, cluster string) context.Context {
+		ctx := request.WithShard(t.Context(), request.Shard{Name: name, Wildcard: name == ""})
+		if cluster == "" {
+			return request.WithWildcard(ctx)
+		}
+		return in(ctx, cluster)
+	}
+	backend := backendOf(t, BackendConfig{ShardSegment: true})
+	for name, resource := range map[string]string{"cached": "pods", "uncached": "events"} {
+		t.Run(name, func(t *testing.T) {
+			gr := podsGR
+			gr.Resource = resource
+			s := open(t, backend, gr)
+			for _, at := range []string{"east", "west"} {
+				for _, cluster := range []string{"aa", "bb"} {
+					pod := newPod(name, "one")
+					pod.Annotations = map[string]string{ShardAnnotation: "forged"}
+					out := create(shard(at, cluster), t, s, pod)
+					require.Equal(t, at, out.Annotations[ShardAnnotation])
+				}
+			}
+			cases := []struct{ shard, cluster, want string }{
+				{"east", "aa", "east|aa "},
+				{"east", "", "east|aa east|bb "},
+				{"", "bb", "east|bb west|bb "},
+				{"", "", "east|aa east|bb west|aa west|bb "},
+			}
+			for i, c := range cases {
+				ctx := shard(c.shard, c.cluster)
+				got := ""
+				pods := list(ctx, t, s, "/pods/"+name, listOpts())
+				for j := range pods.Items {
+					got += pods.Items[j].Annotations[ShardAnnotation] + "|" + pods.Items[j].Annotations["kcp.io/cluster"] + " "
+				}
+				require.Equal(t, c.want, got)
+
+				opts := listOpts()
+				opts.ResourceVersion = pods.ResourceVersion
+				w, err := s.Watch(ctx, "/pods", opts)
+				require.NoError(t, err)
+				for _, at := range []string{"east", "west"} {
+					for _, cluster := range []string{"aa", "bb"} {
+						touch(shard(at, cluster), t, s, "/pods/"+name+"/one", i)
+					}
+				}
+				got = ""
+				for range pods.Items {
+					event := next(t, w)
+					require.Equal(t, watch.Modified, event.Type, "%v", event.Object)
+					pod := event.Object.(*example.Pod)
+					got += pod.Annotations[ShardAnnotation] + "|" + pod.Annotations["kcp.io/cluster"] + " "
+				}
+				w.Stop()
+				require.Equal(t, c.want, got)
+			}
+			err := s.Get(shard("", "aa"), "/pods/"+name+"/one", storage.GetOptions{}, &example.Pod{})
+			require.ErrorContains(t, err, "needs one logical cluster")
+			err = s.Get(in(t.Context(), "aa"), "/pods/"+name+"/one", storage.GetOptions{}, &example.Pod{})
+			require.ErrorContains(t, err, "no shard in the request")
+		})
+	}
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	require.ErrorContains(t, s.Get(shard("east", "aa"), "/pods/ns/one", storage.GetOptions{}, &example.Pod{}), "no shard segment")
+}

@@ -1,0 +1,159 @@
+package storage
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/etcd3"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+func page(limit int64, token string) storage.ListOptions {
+	opts := listOpts()
+	opts.Predicate.Limit, opts.Predicate.Continue = limit, token
+	return opts
+}
+
+// pages lists in pages and checks that all have the first one's version.
+func pages(ctx context.Context, t *testing.T, s storage.Interface, key string, limit int64) []string {
+	t.Helper()
+	var got []string
+	token, version := "", ""
+	for {
+		pods := list(ctx, t, s, key, page(limit, token))
+		got = append(got, names(pods.Items...)...)
+		if version == "" {
+			version = pods.ResourceVersion
+		}
+		require.Equal(t, version, pods.ResourceVersion)
+		if token = pods.Continue; token == "" {
+			return got
+		}
+	}
+}
+
+func seedPages(t *testing.T, s storage.Interface) {
+	t.Helper()
+	for _, cluster := range []string{"aa", "bb", "cc"} {
+		for _, namespace := range []string{"ns1", "ns2"} {
+			for i := range 3 {
+				create(in(t.Context(), cluster), t, s, newPod(namespace, fmt.Sprintf("pod-%d", i)))
+			}
+		}
+	}
+}
+
+func TestPages(t *testing.T) {
+	both(t, func(t *testing.T, s *tenantStorage) {
+		seedPages(t, s)
+		for _, ctx := range []context.Context{in(t.Context(), "bb"), request.WithWildcard(t.Context())} {
+			for _, key := range []string{"/pods", "/pods/ns1"} {
+				want := names(list(ctx, t, s, key, listOpts()).Items...)
+				for _, limit := range []int64{1, 2, 5, 100} {
+					require.Equal(t, want, pages(ctx, t, s, key, limit), "%s by %d", key, limit)
+				}
+			}
+		}
+	})
+}
+
+func TestTokensOfAnotherRequest(t *testing.T) {
+	both(t, func(t *testing.T, s *tenantStorage) {
+		seedPages(t, s)
+		ctx := in(t.Context(), "bb")
+		token := list(ctx, t, s, "/pods/ns1", page(1, "")).Continue
+		require.NotEmpty(t, token)
+		wildcard := list(request.WithWildcard(t.Context()), t, s, "/pods", page(1, "")).Continue
+		require.NotEmpty(t, wildcard)
+
+		forge := func(start string) string {
+			inner := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"v":"meta.k8s.io/v1","rv":-1,"start":%q}`, start))
+			c, err := s.collect(ctx, "/pods/ns1", page(1, ""))
+			require.NoError(t, err)
+			return sealToken(c.scope, inner)
+		}
+		cases := map[string]struct {
+			ctx   context.Context
+			key   string
+			token string
+		}{
+			"another cluster":             {in(t.Context(), "cc"), "/pods/ns1", token},
+			"all clusters":                {request.WithWildcard(t.Context()), "/pods/ns1", token},
+			"of all clusters":             {ctx, "/pods", wildcard},
+			"another namespace":           {ctx, "/pods/ns2", token},
+			"no namespace":                {ctx, "/pods", token},
+			"changed":                     {ctx, "/pods/ns1", "A" + token[1:]},
+			"cut":                         {ctx, "/pods/ns1", token[:len(token)-1]},
+			"without seal":                {ctx, "/pods/ns1", token[:len(token)-17]},
+			"garbage":                     {ctx, "/pods/ns1", "garbage"},
+			"sealed garbage":              {ctx, "/pods/ns1", "garbage." + seal("", "garbage")},
+			"forged, traversal":           {ctx, "/pods/ns1", forge("../../cc/ns1/pod-0")},
+			"forged, inner traversal":     {ctx, "/pods/ns1", forge("x/../../../cc/ns1/pod-0")},
+			"forged, nothing":             {ctx, "/pods/ns1", forge("")},
+			"forged, absolute, traversal": {ctx, "/pods/ns1", forge("/../cc")},
+		}
+		for name, c := range cases {
+			t.Run(name, func(t *testing.T) {
+				err := s.GetList(c.ctx, c.key, page(1, c.token), &example.PodList{})
+				require.Truef(t, apierrors.IsBadRequest(err), "%v", err)
+				require.ErrorContains(t, err, "invalid continue token: ")
+			})
+		}
+
+		// Who forges a token well finds what he may see anyway.
+		for _, start := range []string{"pod-1", "cc/ns1/pod-0", "/pod-0"} {
+			pods := list(ctx, t, s, "/pods/ns1", page(100, forge(start)))
+			for i := range pods.Items {
+				require.Equal(t, "bb", pods.Items[i].Annotations["kcp.io/cluster"])
+				require.Equal(t, "ns1", pods.Items[i].Namespace)
+			}
+		}
+		opts := page(1, token)
+		opts.ResourceVersion = "5"
+		require.True(t, apierrors.IsBadRequest(s.GetList(ctx, "/pods/ns1", opts, &example.PodList{})))
+	})
+}
+
+func TestTokenOfAnotherReplica(t *testing.T) {
+	client := startEtcd(t).Client()
+	first := open(t, backendOf(t, BackendConfig{Client: client}), podsGR)
+	second := open(t, backendOf(t, BackendConfig{Client: client}), podsGR)
+	seedPages(t, first)
+	ctx := in(t.Context(), "bb")
+	start := list(ctx, t, first, "/pods", page(2, ""))
+	rest := list(ctx, t, second, "/pods", page(100, start.Continue))
+	require.Equal(t, start.ResourceVersion, rest.ResourceVersion)
+	require.Equal(t, names(list(ctx, t, first, "/pods", listOpts()).Items...), append(names(start.Items...), names(rest.Items...)...))
+}
+
+// A client whose token has expired gets one to go on with, which works for the
+// same request only.
+func TestExpiredToken(t *testing.T) {
+	backend := backendOf(t, BackendConfig{})
+	s := open(t, backend, eventsGR)
+	seedPages(t, s)
+	ctx := in(t.Context(), "bb")
+	token := list(ctx, t, s, "/pods", page(2, "")).Continue
+	rv, err := s.GetCurrentResourceVersion(ctx)
+	require.NoError(t, err)
+	touch(ctx, t, s, "/pods/ns1/pod-0", 1)
+	_, _, _, err = etcd3.Compact(ctx, backend.cfg.Client.Client, 0, int64(rv)+1)
+	require.NoError(t, err)
+
+	err = s.GetList(ctx, "/pods", page(2, token), &example.PodList{})
+	require.Truef(t, apierrors.IsResourceExpired(err), "%v", err)
+	var status apierrors.APIStatus
+	require.ErrorAs(t, err, &status)
+	next := status.Status().Continue
+	require.NotEmpty(t, next)
+	got := list(ctx, t, s, "/pods", page(2, next))
+	require.Equal(t, []string{"bb|ns1/pod-2", "bb|ns2/pod-0"}, names(got.Items...))
+	require.ErrorContains(t, s.GetList(in(t.Context(), "cc"), "/pods", page(2, next), &example.PodList{}), "invalid continue token: ")
+}
