@@ -202,7 +202,7 @@ func (o *objectSource) replace(cluster logicalcluster.Name, name string, e *entr
 	}
 	if before != nil && (e == nil || e.schema != before.schema || e.served != before.served) {
 		for _, f := range listeners {
-			f(Change{Cluster: cluster, Resource: before.schema.Resource})
+			f(Change{Cluster: cluster, Resource: before.schema.Resource, Gone: e == nil || !e.served})
 		}
 	}
 	for _, f := range observers {

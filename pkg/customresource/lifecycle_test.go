@@ -212,6 +212,31 @@ func TestDeleteAndRecreate(t *testing.T) {
 	require.Empty(t, list.Items, "a deleted collection of definitions takes its instances with it")
 }
 
+// TestDeletedEvents: watchers hear of all instances that go with a definition,
+// and then the watch ends.
+func TestDeletedEvents(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		_, err := client.Create(t.Context(), widget(name, map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	w, err := client.Watch(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	defer w.Stop()
+	s.deleteCRD(t, "one", "widgets.example.com")
+	count := map[watch.EventType]int{}
+	for {
+		event, ok := nextEvent(t, w)
+		if !ok {
+			break
+		}
+		count[event.Type]++
+	}
+	require.Equal(t, map[watch.EventType]int{watch.Added: 6, watch.Deleted: 6}, count)
+}
+
 func TestRestart(t *testing.T) {
 	db := startEtcd(t)
 	s := startServer(t, db, serverOptions{})

@@ -36,10 +36,12 @@ type Lookup struct {
 	Identity string
 }
 
-// Change says that a definition came, went or changed.
+// Change says that a definition is served differently from before, or no more.
 type Change struct {
 	Cluster  logicalcluster.Name
 	Resource schema.GroupResource
+	// Gone is set if the definition is no longer served.
+	Gone bool
 }
 
 // Source says which custom resources are served where. It is the seam for
@@ -53,8 +55,8 @@ type Source interface {
 	Resolve(ctx context.Context, l Lookup) (*Definition, error)
 	// List returns all definitions of a logical cluster, for discovery.
 	List(ctx context.Context, cluster request.Cluster) ([]*Definition, error)
-	// Subscribe has f called after every change. It must not block, and must be
-	// given before the source runs.
+	// Subscribe has f called after every change of a definition that was served.
+	// f does not block; it must be given before the source runs.
 	Subscribe(f func(Change))
 }
 

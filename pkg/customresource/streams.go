@@ -3,34 +3,46 @@ package customresource
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
+
+// farewell is how long a watch outlives its definition.
+const farewell = time.Second
 
 // streams knows the watches of each custom resource, to end them when its
 // definition changes: a stream is served with one schema from start to end.
 // Clients resume, and see the new schema.
 type streams struct {
 	mu  sync.Mutex
-	all map[Change]map[*stream]struct{}
+	all map[streamKey]map[*stream]struct{}
+}
+
+// streamKey names a custom resource of a logical cluster.
+type streamKey struct {
+	cluster  logicalcluster.Name
+	resource schema.GroupResource
 }
 
 // stream is one watch.
 type stream struct {
-	of  Change
+	of  streamKey
 	end context.CancelFunc
+	// last ends the stream of a definition that is gone.
+	last *time.Timer
 	// changed is set when the definition changes before the schema is settled,
 	// which served tells.
 	changed, served bool
 }
 
 func newStreams() *streams {
-	return &streams{all: map[Change]map[*stream]struct{}{}}
+	return &streams{all: map[streamKey]map[*stream]struct{}{}}
 }
 
 func (s *streams) add(cluster logicalcluster.Name, resource schema.GroupResource, end context.CancelFunc) *stream {
-	st := &stream{of: Change{Cluster: cluster, Resource: resource}, end: end}
+	st := &stream{of: streamKey{cluster, resource}, end: end}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := s.all[st.of]
@@ -45,6 +57,9 @@ func (s *streams) add(cluster logicalcluster.Name, resource schema.GroupResource
 func (s *streams) remove(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if st.last != nil {
+		st.last.Stop()
+	}
 	of := s.all[st.of]
 	delete(of, st)
 	if len(of) == 0 {
@@ -56,11 +71,16 @@ func (s *streams) remove(st *stream) {
 func (s *streams) changed(c Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for st := range s.all[c] {
-		if st.served {
-			st.end()
-		} else {
+	for st := range s.all[streamKey{c.Cluster, c.Resource}] {
+		switch {
+		case !st.served:
 			st.changed = true
+		case c.Gone && st.last == nil:
+			// Its instances have just been deleted, and clients are to hear of it:
+			// they cannot resume.
+			st.last = time.AfterFunc(farewell, st.end)
+		case !c.Gone:
+			st.end()
 		}
 	}
 }
