@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
@@ -69,8 +70,13 @@ func startEtcd(cfg *embed.Config) (e *embed.Etcd, err error) {
 			e, err = nil, corrupt(cfg.Dir, fmt.Errorf("%v", r))
 		}
 	}()
-	if e, err = embed.StartEtcd(cfg); err != nil {
-		return nil, fmt.Errorf("the embedded etcd cannot start from %s: restore it from a backup, or remove it to start empty: %w", cfg.Dir, err)
+	e, err = embed.StartEtcd(cfg)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("cannot write to the data directory %s: choose a writable --data-dir: %w", cfg.Dir, err)
+	case err != nil:
+		// It opens no port and reads nothing but the directory.
+		return nil, corrupt(cfg.Dir, err)
 	}
 	return e, nil
 }

@@ -1,23 +1,227 @@
 package etcd
 
 import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestStartStop(t *testing.T) {
-	s, err := Start(t.Context(), Config{DataDir: t.TempDir()})
+const deadline = 30 * time.Second
+
+func start(t *testing.T, dir string) *Server {
+	t.Helper()
+	s, err := Start(t.Context(), Config{DataDir: dir, UnsafeNoFsync: true})
 	require.NoError(t, err)
 	t.Cleanup(s.Stop)
-	_, err = s.Client().Put(t.Context(), "a", "1")
+	return s
+}
+
+func put(t *testing.T, s *Server, key, value string) {
+	t.Helper()
+	_, err := s.Client().Put(t.Context(), key, value)
 	require.NoError(t, err)
-	w := s.Client().Watch(t.Context(), "a", clientv3.WithRev(1), clientv3.WithProgressNotify())
+}
+
+func get(t *testing.T, s *Server, key string) string {
+	t.Helper()
+	resp, err := s.Client().KV.Get(t.Context(), key)
+	require.NoError(t, err)
+	require.Len(t, resp.Kvs, 1)
+	return string(resp.Kvs[0].Value)
+}
+
+func TestInProcessClient(t *testing.T) {
+	s, err := Start(t.Context(), Config{DataDir: t.TempDir()}) // with fsync
+	require.NoError(t, err)
+	defer s.Stop()
+	put(t, s, "a", "1")
+
+	watch := s.Client().Watch(t.Context(), "a", clientv3.WithRev(1), clientv3.WithPrevKV())
+	response := <-watch
+	require.Len(t, response.Events, 1)
 	require.NoError(t, s.Client().RequestProgress(t.Context()))
-	r := <-w
-	require.Len(t, r.Events, 1)
+	response = <-watch
+	require.True(t, response.IsProgressNotify())
+
+	lease, err := s.Client().Grant(t.Context(), 1)
+	require.NoError(t, err)
+	_, err = s.Client().Put(t.Context(), "leased", "1", clientv3.WithLease(lease.ID))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		resp, err := s.Client().KV.Get(t.Context(), "leased")
+		return err == nil && len(resp.Kvs) == 0
+	}, deadline, 10*time.Millisecond)
+
+	txn, err := s.Client().Txn(t.Context()).If(clientv3.Compare(clientv3.Version("a"), "=", 1)).Then(clientv3.OpPut("a", "2")).Commit()
+	require.NoError(t, err)
+	require.True(t, txn.Succeeded)
+	_, err = s.Client().Compact(t.Context(), txn.Header.Revision)
+	require.NoError(t, err)
+	response = <-s.Client().Watch(t.Context(), "a", clientv3.WithRev(1))
+	require.ErrorContains(t, response.Err(), "compacted")
+
+	status, err := s.Client().Status(t.Context(), "")
+	require.NoError(t, err)
+	require.NotEmpty(t, status.Version)
+	// Nothing listens.
+	require.Empty(t, s.Client().Endpoints())
+	require.Empty(t, s.etcd.Clients)
+	require.Empty(t, s.etcd.Peers)
+}
+
+func TestRestartKeepsData(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 3 {
+		s := start(t, dir)
+		if i > 0 {
+			require.Equal(t, strconv.Itoa(i-1), get(t, s, "a"))
+		}
+		put(t, s, "a", strconv.Itoa(i))
+		s.Stop()
+		s.Stop()
+		<-s.Done()
+	}
+}
+
+// Stop under load: calls are answered or fail, watches end, nothing panics.
+func TestStopUnderLoad(t *testing.T) {
+	s := start(t, t.TempDir())
+	var working sync.WaitGroup
+	begun := make(chan struct{}, 100)
+	for i := range 8 {
+		working.Go(func() {
+			for n := 0; ; n++ {
+				if _, err := s.Client().Put(t.Context(), fmt.Sprint(i), fmt.Sprint(n)); err != nil {
+					return
+				}
+				if _, err := s.Client().KV.Get(t.Context(), "", clientv3.WithPrefix()); err != nil {
+					return
+				}
+				if n == 10 {
+					begun <- struct{}{}
+				}
+			}
+		})
+		working.Go(func() {
+			for range s.Client().Watch(t.Context(), fmt.Sprint(i), clientv3.WithPrevKV()) { //nolint:revive // until it ends
+			}
+		})
+	}
+	for range 8 {
+		<-begun
+	}
+	s.Stop()
+	working.Wait()
+	_, err := s.Client().KV.Get(t.Context(), "a")
+	require.Error(t, err)
+}
+
+func TestStartIsRefused(t *testing.T) {
+	_, err := Start(t.Context(), Config{})
+	require.ErrorContains(t, err, "--data-dir")
+	_, err = Start(t.Context(), Config{DataDir: t.TempDir(), QuotaBytes: -1})
+	require.ErrorContains(t, err, "negative")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	dir := t.TempDir()
+	_, err = Start(ctx, Config{DataDir: dir})
+	require.ErrorIs(t, err, context.Canceled)
+	start(t, dir) // Nothing is left of it.
+}
+
+func TestDataDirInUse(t *testing.T) {
+	dir := t.TempDir()
+	s := start(t, dir)
+	_, err := Start(t.Context(), Config{DataDir: dir})
+	require.ErrorIs(t, err, ErrDataDirInUse)
+	require.ErrorContains(t, err, fmt.Sprintf("process %d", os.Getpid()))
+	require.ErrorContains(t, err, "--data-dir")
+	put(t, s, "a", "1") // The first one does not mind.
+	s.Stop()
+	start(t, dir)
+}
+
+func TestUnwritableDataDir(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, err := Start(t.Context(), Config{DataDir: filepath.Join(file, "dir")})
+	require.ErrorContains(t, err, "choose a writable --data-dir")
+	_, err = Start(t.Context(), Config{DataDir: file})
+	require.ErrorContains(t, err, "choose a writable --data-dir")
+}
+
+// damaged data gives one error and leaves the directory to be repaired.
+func TestDamagedDataDir(t *testing.T) {
+	db := filepath.Join(memberDir, "snap", "db")
+	cases := map[string]struct {
+		damage func(t *testing.T, dir string)
+		want   error
+	}{
+		"newer format": {func(t *testing.T, dir string) {
+			t.Helper()
+			overwrite(t, filepath.Join(dir, formatFile), "2\n")
+		}, ErrDataDirFormat},
+		"of something else": {func(t *testing.T, dir string) {
+			t.Helper()
+			require.NoError(t, os.Remove(filepath.Join(dir, formatFile)))
+		}, ErrDataDirFormat},
+		"empty database": {func(t *testing.T, dir string) {
+			t.Helper()
+			require.NoError(t, os.Truncate(filepath.Join(dir, db), 0))
+		}, ErrDataDirCorrupt},
+		"cut database": {func(t *testing.T, dir string) {
+			t.Helper()
+			info, err := os.Stat(filepath.Join(dir, db))
+			require.NoError(t, err)
+			require.NoError(t, os.Truncate(filepath.Join(dir, db), info.Size()/16))
+		}, ErrDataDirCorrupt},
+		"garbage database": {func(t *testing.T, dir string) {
+			t.Helper()
+			overwrite(t, filepath.Join(dir, db), string(make([]byte, 1<<16)))
+		}, ErrDataDirCorrupt},
+		"garbage in the log": {func(t *testing.T, dir string) {
+			t.Helper()
+			logs, err := filepath.Glob(filepath.Join(dir, memberDir, "wal", "*.wal"))
+			require.NoError(t, err)
+			f, err := os.OpenFile(logs[0], os.O_RDWR, 0)
+			require.NoError(t, err)
+			_, err = f.WriteAt([]byte("garbage garbage garbage garbage"), 200)
+			require.NoError(t, err)
+			require.NoError(t, f.Close())
+		}, ErrDataDirCorrupt},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := start(t, dir)
+			put(t, s, "a", "1")
+			s.Stop()
+			backup := t.TempDir()
+			require.NoError(t, os.CopyFS(backup, os.DirFS(dir)))
+			c.damage(t, dir)
+			for range 2 {
+				_, err := Start(t.Context(), Config{DataDir: dir})
+				require.ErrorIs(t, err, c.want)
+				require.ErrorContains(t, err, dir)
+			}
+			require.Equal(t, "1", get(t, start(t, backup), "a"))
+		})
+	}
+}
+
+func overwrite(t *testing.T, path, content string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }

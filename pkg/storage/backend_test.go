@@ -110,7 +110,7 @@ func (podStrategy) WarningsOnCreate(context.Context, runtime.Object) []string { 
 func (podStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
 	return nil
 }
-func (podStrategy) Canonicalize(runtime.Object)    {}
+func (podStrategy) Canonicalize(runtime.Object)                   {}
 func (podStrategy) AllowCreateOnUpdate(context.Context) bool      { return true }
 func (podStrategy) AllowUnconditionalUpdate(context.Context) bool { return true }
 

@@ -1,0 +1,124 @@
+package etcd
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// certificates writes a CA and a certificate for 127.0.0.1 that it signed.
+func certificates(t *testing.T) (ca, cert, key string) {
+	t.Helper()
+	dir := t.TempDir()
+	newKey := func() *ecdsa.PrivateKey {
+		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		require.NoError(t, err)
+		return k
+	}
+	write := func(name, kind string, der []byte) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		return path
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	caKey := newKey()
+	caDER, err := x509.CreateCertificate(rand.Reader, template, template, caKey.Public(), caKey)
+	require.NoError(t, err)
+	leafKey := newKey()
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "etcd"},
+		NotBefore: template.NotBefore, NotAfter: template.NotAfter,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	leafDER, err := x509.CreateCertificate(rand.Reader, leaf, template, leafKey.Public(), caKey)
+	require.NoError(t, err)
+	leafKeyDER, err := x509.MarshalECPrivateKey(leafKey)
+	require.NoError(t, err)
+	return write("ca.crt", "CERTIFICATE", caDER), write("etcd.crt", "CERTIFICATE", leafDER), write("etcd.key", "EC PRIVATE KEY", leafKeyDER)
+}
+
+// external starts an etcd that wants client certificates.
+func external(t *testing.T, ca, cert, key string) string {
+	t.Helper()
+	cfg, err := Config{DataDir: t.TempDir(), UnsafeNoFsync: true}.embedConfig(newLogger())
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // to find a free port
+	require.NoError(t, err)
+	address := url.URL{Scheme: "https", Host: listener.Addr().String()}
+	require.NoError(t, listener.Close())
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{address}, []url.URL{address}
+	cfg.ClientTLSInfo.CertFile, cfg.ClientTLSInfo.KeyFile = cert, key
+	cfg.ClientTLSInfo.TrustedCAFile, cfg.ClientTLSInfo.ClientCertAuth = ca, true
+	server, err := embed.StartEtcd(cfg)
+	require.NoError(t, err)
+	t.Cleanup(server.Close)
+	<-server.Server.ReadyNotify()
+	return address.String()
+}
+
+func TestConnect(t *testing.T) {
+	ca, cert, key := certificates(t)
+	address := external(t, ca, cert, key)
+	c, err := Connect(t.Context(), ExternalConfig{Servers: []string{address}, CAFile: ca, CertFile: cert, KeyFile: key})
+	require.NoError(t, err)
+	_, err = c.Client().Put(t.Context(), "a", "1")
+	require.NoError(t, err)
+	got, err := c.Client().Count(t.Context(), "a", kubernetes.CountOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, got)
+	require.NoError(t, c.Close())
+
+	otherCA, otherCert, otherKey := certificates(t)
+	for name, cfg := range map[string]ExternalConfig{
+		"no certificate":    {CAFile: ca},
+		"other certificate": {CAFile: ca, CertFile: otherCert, KeyFile: otherKey},
+		"other CA":          {CAFile: otherCA, CertFile: cert, KeyFile: key},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			cfg.Servers = []string{address}
+			_, err := Connect(ctx, cfg)
+			require.ErrorContains(t, err, address)
+			require.ErrorContains(t, err, "--etcd-servers")
+		})
+	}
+}
+
+func TestConnectIsRefused(t *testing.T) {
+	_, cert, key := certificates(t)
+	for want, cfg := range map[string]ExternalConfig{
+		"set --etcd-servers":        {},
+		"takes URLs":                {Servers: []string{"host:2379"}},
+		"need each other":           {Servers: []string{"https://127.0.0.1:1"}, CertFile: cert},
+		"TLS files for etcd":        {Servers: []string{"https://127.0.0.1:1"}, CertFile: cert, KeyFile: cert},
+		"no such file or directory": {Servers: []string{"https://127.0.0.1:1"}, CAFile: "/nonexistent", CertFile: cert, KeyFile: key},
+	} {
+		_, err := Connect(t.Context(), cfg)
+		require.ErrorContains(t, err, want)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err := Connect(ctx, ExternalConfig{Servers: []string{"http://127.0.0.1:1"}})
+	require.ErrorContains(t, err, "does not answer")
+}
