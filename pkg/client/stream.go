@@ -38,6 +38,9 @@ var (
 	// errInitialEvents says that the server does not send the initial state on
 	// a watch as it should.
 	errInitialEvents = errors.New("the server did not complete the initial events of the watch")
+	// errEndedEarly says that the watch ended before the initial state was
+	// complete, as it does when a server stops.
+	errEndedEarly = errors.New("the watch ended within the initial events")
 	// errWrongType says that the server sent an object of another type.
 	errWrongType = errors.New("unexpected object from the server")
 )
@@ -254,7 +257,7 @@ func (s *stream[T]) consume(ctx context.Context, w watch.Interface, seen map[Key
 			}
 		case event, open := <-w.ResultChan():
 			if !open && seen != nil {
-				return errInitialEvents
+				return errEndedEarly
 			}
 			if !open {
 				return nil

@@ -224,9 +224,13 @@ func (w *world) waiting() int {
 func TestShardsComeAndGo(t *testing.T) {
 	w := newWorld(t, "root", "one")
 	w.cluster(t, "one", "aaaa")
+	for name, garbage := range map[string]string{"empty": "", "plain": "http://127.0.0.1:1", "odd": "https://%zz"} {
+		w.announce(t, name, garbage)
+	}
 	w.ready(t)
 	w.knows(t, "aaaa", "one")
 	admin := w.person(t, "admin", "system:masters")
+	require.Eventually(t, w.proxy.shards.complete, patience, 5*time.Millisecond, "unusable Shard objects do not matter")
 
 	w.addShard(t, "two")
 	w.cluster(t, "two", "tttt")

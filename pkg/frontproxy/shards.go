@@ -45,7 +45,9 @@ type shards struct {
 	mu        sync.RWMutex
 	followers map[string]*follower
 	backends  map[string]*backend
-	started   time.Time
+	// unusable holds the base URLs of Shard objects that cannot be followed.
+	unusable map[string]string
+	started  time.Time
 }
 
 // newShards connects to nothing yet. root leads to the root shard, config has
@@ -58,7 +60,7 @@ func newShards(root, config *rest.Config, newBackend func(string, *url.URL) *bac
 	s := &shards{
 		index: workspaceindex.New(), root: factory, config: config, newBackend: newBackend,
 		kick:      make(chan struct{}, 1),
-		followers: map[string]*follower{}, backends: map[string]*backend{},
+		followers: map[string]*follower{}, backends: map[string]*backend{}, unusable: map[string]string{},
 	}
 	s.objects = client.Shards.Informer(factory.Cluster(rootCluster), client.InformerOptions[*corev1alpha1.Shard]{})
 	s.objects.AddEventHandler(s.objects.KeyHandler(func(client.Key) {
@@ -106,8 +108,14 @@ func (s *shards) reconcile(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	wanted := map[string]string{}
 	for _, obj := range s.objects.Lister().List(nil) {
-		wanted[obj.Name] = strings.TrimSuffix(obj.Spec.BaseURL, "/")
+		wanted[obj.Name] = address(obj)
 	}
+	unusable := map[string]string{}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.unusable = unusable
+	}()
 	for name, f := range s.snapshot() {
 		if _, ok := wanted[name]; ok {
 			continue
@@ -117,25 +125,27 @@ func (s *shards) reconcile(ctx context.Context) {
 		f.stop()
 		s.index.DeleteShard(name)
 	}
-	for name, address := range wanted {
+	for name, baseURL := range wanted {
 		previous := s.snapshot()[name]
-		if previous != nil && previous.url == address {
+		if previous != nil && previous.url == baseURL {
 			continue
 		}
-		base, err := url.Parse(address)
+		base, err := url.Parse(baseURL)
 		if err != nil || base.Host == "" || base.Scheme != "https" {
-			logger.Error(err, "Ignoring a shard: spec.baseURL must be an https URL", "shard", name, "baseURL", address)
+			logger.Error(err, "Ignoring a Shard object: spec.baseURL must be an https URL", "shard", name, "baseURL", baseURL)
+			unusable[name] = baseURL
 			continue
 		}
-		f, err := newFollower(s.config, name, address, s.index)
+		f, err := newFollower(s.config, name, baseURL, s.index)
 		if err != nil {
-			logger.Error(err, "Ignoring a shard", "shard", name)
+			logger.Error(err, "Ignoring a Shard object", "shard", name)
+			unusable[name] = baseURL
 			continue
 		}
 		if previous != nil {
 			previous.stop()
 		}
-		logger.Info("Following shard", "shard", name, "baseURL", address)
+		logger.Info("Following shard", "shard", name, "baseURL", baseURL)
 		f.start(ctx, previous)
 		s.set(name, f, s.newBackend(name, base))
 	}
@@ -186,12 +196,19 @@ func (s *shards) complete() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, obj := range s.objects.Lister().List(nil) {
-		if f := s.followers[obj.Name]; f == nil || !f.synced() {
+		f := s.followers[obj.Name]
+		if broken, ok := s.unusable[obj.Name]; f == nil && ok && broken == address(obj) {
+			continue // nobody has ever reached what it may hold
+		}
+		if f == nil || !f.synced() {
 			return false
 		}
 	}
 	return true
 }
+
+// address returns the URL of a shard.
+func address(obj *corev1alpha1.Shard) string { return strings.TrimSuffix(obj.Spec.BaseURL, "/") }
 
 // ready returns why the front-proxy cannot serve yet: root must have been read,
 // and each other shard unless it fails to answer.
