@@ -35,8 +35,8 @@ func replicationConfig(t *testing.T, shard *testShard, cache *cacheServer) repli
 		Shard:         shard.name,
 		Local:         shard.f,
 		Cache:         cache.f,
-		ProbeInterval: 200 * time.Millisecond,
-		AuditInterval: 5 * time.Second,
+		ProbeInterval: time.Minute,
+		AuditInterval: time.Minute,
 	}
 }
 

@@ -11,23 +11,42 @@ import (
 	"k8s.io/klog/v2"
 )
 
+// alertInterval is how often the watchdog looks whether the informer has lost
+// its connection, and how often it then asks the cache server.
+const alertInterval = time.Second
+
 // watchdog ends the session when the cache server has other data than the
 // informer of the replicas follows: its data was lost or restored, and its
 // resource versions started anew. A watch does not always notice, since a
 // resource version of the old data may well be one of the new data too.
+//
+// Data is replaced while the server is down, so the watchdog asks at once when
+// the informer was disconnected, and otherwise now and then.
 func (s *session) watchdog(ctx context.Context, end context.CancelCauseFunc) {
-	probe := time.NewTicker(jitter(s.config.ProbeInterval))
-	defer probe.Stop()
+	alert := time.NewTicker(min(alertInterval, s.config.ProbeInterval))
+	defer alert.Stop()
+	routine := time.NewTicker(jitter(s.config.ProbeInterval))
+	defer routine.Stop()
 	audit := time.NewTicker(jitter(s.config.AuditInterval))
 	defer audit.Stop()
-	var last suspicion
+
+	var outage string
+	state := probeState{}
 	for {
 		var err error
 		select {
 		case <-ctx.Done():
 			return
-		case <-probe.C:
-			last, err = s.probe(ctx, last)
+		case <-alert.C:
+			if now := errorText(s.replicas.LastError()); now != outage {
+				outage = now
+				state.unanswered = outage != ""
+			}
+			if state.unanswered || state.suspicion != (suspicion{}) {
+				err = s.probe(ctx, &state)
+			}
+		case <-routine.C:
+			err = s.probe(ctx, &state)
 		case <-audit.C:
 			err = s.audit(ctx)
 		}
@@ -38,46 +57,68 @@ func (s *session) watchdog(ctx context.Context, end context.CancelCauseFunc) {
 	}
 }
 
-// suspicion is a count of replicas on which server and informer disagree. The
+// probeState is what the watchdog remembers from one probe to the next.
+type probeState struct {
+	// unanswered is set from a disconnection to the next answer.
+	unanswered bool
+	suspicion  suspicion
+}
+
+// suspicion is a number of replicas on which server and informer disagree. The
 // informer may just be behind, so only one that stays is evidence.
 type suspicion struct {
 	server, informer int64
 	version          string
+	since            time.Time
 }
+
+// patience is for how long a suspicion has to last.
+const patience = 2 * time.Second
 
 // probe asks the cache server for its present version and number of replicas
 // and compares them with the informer's. Errors of the request itself do not
 // matter here.
-func (s *session) probe(ctx context.Context, last suspicion) (suspicion, error) {
+func (s *session) probe(ctx context.Context, state *probeState) error {
 	known := s.replicas.ResourceVersion()
 	clients, err := s.config.replicas().Wildcard().Dynamic()
 	if err != nil {
-		return suspicion{}, nil //nolint:nilerr // says nothing about the data
+		return nil //nolint:nilerr // says nothing about the data
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.ProbeInterval)
 	defer cancel()
 	page, err := clients.Resource(s.resource.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		klog.FromContext(ctx).V(4).Info("The cache server does not answer the probe", "err", err)
-		return suspicion{}, nil
+		return nil
 	}
+	state.unanswered = false
 	order, err := resourceversion.CompareResourceVersion(page.GetResourceVersion(), known)
 	if err == nil && order < 0 {
-		return suspicion{}, fmt.Errorf("%w: it is at version %s, the informer was at %s", errOtherData, page.GetResourceVersion(), known)
+		return fmt.Errorf("%w: it is at version %s, the informer was at %s", errOtherData, page.GetResourceVersion(), known)
 	}
 	count := int64(len(page.Items))
 	if remaining := page.GetRemainingItemCount(); remaining != nil {
 		count += *remaining
 	}
-	now := suspicion{server: count, informer: int64(s.replicas.Lister().Len()), version: s.replicas.ResourceVersion()}
+	last := state.suspicion
+	now := suspicion{server: count, informer: int64(s.replicas.Lister().Len()), version: s.replicas.ResourceVersion(), since: last.since}
 	switch {
 	case now.server == now.informer:
-		return suspicion{}, nil
-	case now == last:
-		return suspicion{}, fmt.Errorf("%w: it has %d replicas, the informer %d", errOtherData, now.server, now.informer)
-	default:
-		return now, nil
+		state.suspicion = suspicion{}
+	case now != last:
+		state.suspicion = now
+		state.suspicion.since = time.Now()
+	case time.Since(last.since) >= patience:
+		return fmt.Errorf("%w: it has %d replicas, the informer %d", errOtherData, now.server, now.informer)
 	}
+	return nil
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 // audit compares everything, past the informers. A difference of which the
