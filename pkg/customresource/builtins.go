@@ -47,7 +47,7 @@ func (b *builtIns) load(ctx context.Context) (*builtInDiscovery, error) {
 	if b.next == nil {
 		return nil, errors.New("the server does not serve yet")
 	}
-	status, _, body := get(ctx, b.next, "/apis", http.Header{"Accept": {acceptAggregated}})
+	status, body := get(ctx, b.next, "/apis", http.Header{"Accept": {acceptAggregated}})
 	if status != http.StatusOK {
 		return nil, fmt.Errorf("the built-in discovery answered %d", status)
 	}
@@ -111,17 +111,17 @@ func claimVersion(taken claims, v apidiscoveryv2.APIVersionDiscovery) {
 }
 
 // get asks a handler in this process.
-func get(ctx context.Context, h http.Handler, path string, header http.Header) (status int, answered http.Header, body []byte) {
+func get(ctx context.Context, h http.Handler, path string, header http.Header) (status int, body []byte) {
 	ctx = genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{Path: path, Verb: "get"})
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody)
 	if err != nil {
-		return http.StatusInternalServerError, nil, nil
+		return http.StatusInternalServerError, nil
 	}
 	r.RequestURI = path
 	r.Header = header
 	answer := &memoryResponse{header: http.Header{}, status: http.StatusOK}
 	h.ServeHTTP(answer, r)
-	return answer.status, answer.header, answer.body.Bytes()
+	return answer.status, answer.body.Bytes()
 }
 
 // memoryResponse keeps a response.

@@ -64,11 +64,7 @@ func (c *cleaner) changed(before, after *entry) {
 // offerNames queues the definitions that may want names of one that is gone or
 // has others now.
 func (c *cleaner) offerNames(former *entry) {
-	_, group, err := splitName(former.name)
-	if err != nil {
-		return
-	}
-	for _, name := range c.server.objects.rejected(nameScope{cluster: former.cluster, group: group}) {
+	for _, name := range c.server.objects.rejected(nameScope{cluster: former.cluster, group: groupOf(former.name)}) {
 		c.queue.Add(cleanKey{former.cluster, name})
 	}
 }
@@ -84,32 +80,31 @@ func (c *cleaner) run(ctx context.Context, workers int) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for range workers {
-		wg.Go(func() {
-			for c.next(ctx) {
-			}
-		})
+		wg.Go(func() { c.work(ctx) })
 	}
 	<-ctx.Done()
 	c.queue.ShutDown()
 }
 
-func (c *cleaner) next(ctx context.Context) bool {
-	key, shutdown := c.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer c.queue.Done(key)
-	err := c.reconcile(ctx, key)
-	switch {
-	case err == nil, ctx.Err() != nil:
-		c.queue.Forget(key)
-	default:
-		if !errors.Is(err, errAgain) {
-			klog.FromContext(ctx).Error(err, "Cannot reconcile a definition", "logicalCluster", key.cluster, "definition", key.name)
+// work takes keys from the queue until it is shut down.
+func (c *cleaner) work(ctx context.Context) {
+	for {
+		key, shutdown := c.queue.Get()
+		if shutdown {
+			return
 		}
-		c.queue.AddRateLimited(key)
+		err := c.reconcile(ctx, key)
+		switch {
+		case err == nil, ctx.Err() != nil:
+			c.queue.Forget(key)
+		case errors.Is(err, errAgain):
+			c.queue.AddRateLimited(key)
+		default:
+			klog.FromContext(ctx).Error(err, "Cannot reconcile a definition", "logicalCluster", key.cluster, "definition", key.name)
+			c.queue.AddRateLimited(key)
+		}
+		c.queue.Done(key)
 	}
-	return true
 }
 
 func (c *cleaner) reconcile(ctx context.Context, key cleanKey) error {

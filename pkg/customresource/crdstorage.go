@@ -145,10 +145,8 @@ func (c *crdStorage) written(ctx context.Context, obj runtime.Object) {
 
 // abandoned frees the names of a definition that was not written.
 func (c *crdStorage) abandoned(ctx context.Context, name string) {
-	_, group, err := splitName(name)
-	cluster, clusterErr := request.ClusterNameFrom(ctx)
-	if err == nil && clusterErr == nil {
-		c.names.forget(nameScope{cluster: cluster, group: group}, name)
+	if cluster, err := request.ClusterNameFrom(ctx); err == nil {
+		c.names.forget(nameScope{cluster: cluster, group: groupOf(name)}, name)
 	}
 }
 

@@ -64,9 +64,9 @@ func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1
 	}
 	manager := aggregated.NewResourceManager(apisPrefix)
 	merged := map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery{}
-	var groups []metav1.APIGroup
+	groups := make([]metav1.APIGroup, 0, len(loaded.groups)+len(s.groups))
 	for i, g := range loaded.groups {
-		group := metav1.APIGroup{Name: g.Name}
+		group := metav1.APIGroup{Name: g.Name, Versions: make([]metav1.GroupVersionForDiscovery, 0, len(g.Versions))}
 		for j, v := range g.Versions {
 			gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
 			merged[gv] = *v.DeepCopy()
@@ -121,11 +121,10 @@ func addVersion(groups []metav1.APIGroup, gv schema.GroupVersion) []metav1.APIGr
 	if i < 0 {
 		return append(groups, metav1.APIGroup{Name: gv.Group, Versions: []metav1.GroupVersionForDiscovery{groupVersion(gv)}})
 	}
-	versions := append(groups[i].Versions, groupVersion(gv))
-	slices.SortStableFunc(versions, func(a, b metav1.GroupVersionForDiscovery) int {
+	groups[i].Versions = append(groups[i].Versions, groupVersion(gv))
+	slices.SortStableFunc(groups[i].Versions, func(a, b metav1.GroupVersionForDiscovery) int {
 		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)
 	})
-	groups[i].Versions = versions
 	return groups
 }
 
@@ -181,7 +180,7 @@ func (b *builtIns) resourceList(ctx context.Context, gv schema.GroupVersion) ([]
 	if err != nil || !loaded.versions[gv] {
 		return nil, err
 	}
-	status, _, body := get(ctx, b.next, "/apis/"+gv.String(), http.Header{"Accept": {"application/json"}})
+	status, body := get(ctx, b.next, "/apis/"+gv.String(), http.Header{"Accept": {"application/json"}})
 	if status != http.StatusOK {
 		return nil, fmt.Errorf("the built-in discovery of %s answered %d", gv, status)
 	}

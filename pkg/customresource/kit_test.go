@@ -2,6 +2,7 @@ package customresource
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/http"
 	"testing"
@@ -220,9 +221,7 @@ func widgetCRD(properties map[string]apiextensionsv1.JSONSchemaProps) *apiextens
 		"size":  {Type: "integer", Minimum: &one},
 		"color": {Type: "string", Default: &apiextensionsv1.JSON{Raw: []byte(`"blue"`)}},
 	}
-	for name, p := range properties {
-		spec[name] = p
-	}
+	maps.Copy(spec, properties)
 	version := apiextensionsv1.CustomResourceDefinitionVersion{
 		Name: "v1", Served: true, Storage: true,
 		Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{

@@ -74,13 +74,10 @@ func definitionName(resource schema.GroupResource) string {
 	return resource.Resource + "." + resource.Group
 }
 
-// splitName takes the name of a definition apart.
-func splitName(name string) (plural, group string, err error) {
-	plural, group, ok := strings.Cut(name, ".")
-	if !ok {
-		return "", "", fmt.Errorf("%q is not <plural>.<group>", name)
-	}
-	return plural, group, nil
+// groupOf returns the group in the name of a definition, <plural>.<group>.
+func groupOf(name string) string {
+	_, group, _ := strings.Cut(name, ".")
+	return group
 }
 
 // Resolve implements Source.
@@ -198,7 +195,7 @@ func (o *objectSource) claims(taken claims, scope nameScope, except string) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	for name, e := range o.clusters[scope.cluster] {
-		if _, group, err := splitName(name); err == nil && group == scope.group && name != except {
+		if groupOf(name) == scope.group && name != except {
 			taken.add(&e.names)
 		}
 	}
@@ -211,7 +208,7 @@ func (o *objectSource) rejected(scope nameScope) []string {
 	defer o.mu.RUnlock()
 	var all []string
 	for name, e := range o.clusters[scope.cluster] {
-		if _, group, err := splitName(name); err == nil && group == scope.group && !e.accepted && !e.deleting {
+		if groupOf(name) == scope.group && !e.accepted && !e.deleting {
 			all = append(all, name)
 		}
 	}

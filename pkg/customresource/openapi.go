@@ -68,7 +68,7 @@ type openapiDocument struct {
 // serveV3Index answers /openapi/v3.
 func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) bool {
 	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
-	status, _, body := get(r.Context(), s.builtIns.next, openapiV3Path, http.Header{"Accept": {"application/json"}})
+	status, body := get(r.Context(), s.builtIns.next, openapiV3Path, http.Header{"Accept": {"application/json"}})
 	if status == http.StatusOK {
 		if err := json.Unmarshal(body, &index); err != nil {
 			writeUnavailable(w, r, fmt.Errorf("reading the built-in OpenAPI index: %w", err))
@@ -93,11 +93,11 @@ func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) bool 
 
 // v3Hash identifies the document of a group version without making it.
 func (s *documentSet) v3Hash(gv schema.GroupVersion) string {
-	var all []byte
+	sum := sha256.New()
 	for _, d := range s.versions[gv] {
-		all = append(all, d.Schema.Hash...)
+		sum.Write([]byte(d.Schema.Hash))
 	}
-	return hashOf(all)
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 func hashOf(data []byte) string {
@@ -194,7 +194,7 @@ func (s *documentSet) makeV3(ctx context.Context, gv schema.GroupVersion) (*open
 
 // v3 returns the wrapped handler's document of a group version.
 func (b *builtIns) v3(ctx context.Context, gv schema.GroupVersion) (*spec3.OpenAPI, error) {
-	status, _, body := get(ctx, b.next, openapiV3Path+"/"+apisPrefix+"/"+gv.String(), http.Header{"Accept": {"application/json"}})
+	status, body := get(ctx, b.next, openapiV3Path+"/"+apisPrefix+"/"+gv.String(), http.Header{"Accept": {"application/json"}})
 	if status == http.StatusNotFound {
 		return nil, nil // the server has no OpenAPI
 	}

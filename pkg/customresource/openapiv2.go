@@ -40,7 +40,7 @@ func (s *documentSet) makeV2(ctx context.Context) (http.Handler, error) {
 		served, _ := known.(http.Handler)
 		return served, nil
 	}
-	status, _, body := get(ctx, s.builtIns.next, openapiV2Path, http.Header{"Accept": {"application/json"}})
+	status, body := get(ctx, s.builtIns.next, openapiV2Path, http.Header{"Accept": {"application/json"}})
 	if status == http.StatusNotFound {
 		return nil, nil
 	}
