@@ -239,3 +239,25 @@ func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 	require.NoError(t, client.Workspaces.In(root).Delete(t.Context(), "misplaced", metav1.DeleteOptions{}))
 	gone(t, root, "misplaced")
 }
+
+func TestAnInactiveWorkspaceCanBeDeleted(t *testing.T) {
+	e := start(t, 1)
+	root := e.at(0, "root")
+	create(t, root, named("off"))
+	inside := e.at(0, awaitReady(t, root, "off").Spec.Cluster)
+	_, err := client.ConfigMaps.InNamespace(inside, "default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	patch(t, client.LogicalClusters.In(inside), corev1alpha1.LogicalClusterName, `{"metadata":{"annotations":{"core.kcp.io/inactive":"true"}}}`)
+	await(t, "the workspace to be inactive", func(ctx context.Context) error {
+		ws, err := client.Workspaces.In(root).Get(ctx, "off", metav1.GetOptions{})
+		if err == nil && ws.Status.Phase != corev1alpha1.LogicalClusterPhaseInactive {
+			err = notYet(ws.Status.Phase)
+		}
+		return err
+	})
+	require.NoError(t, client.Workspaces.In(root).Delete(t.Context(), "off", metav1.DeleteOptions{}))
+	gone(t, root, "off")
+	left, err := client.ConfigMaps.In(e.shards[0].Wildcard()).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Empty(t, left.Items)
+}

@@ -60,9 +60,12 @@ func advance(lc *corev1alpha1.LogicalCluster, externalURL string) *corev1alpha1.
 }
 
 // terminate returns the LogicalCluster, which is being deleted, with its
-// terminators named and its phase set.
+// terminators named and its phase set. It is not inactive any more: what nobody
+// can reach, nobody can delete.
 func terminate(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
+	delete(lc.Annotations, corev1alpha1.LogicalClusterInactiveAnnotationKey)
+	delete(lc.Annotations, corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy)
 	switch lc.Status.Phase {
 	case corev1alpha1.LogicalClusterPhaseDeleting:
 		return lc

@@ -91,12 +91,14 @@ func TestTerminate(t *testing.T) {
 		"before it was ready":     {lc: newCluster(terminators(one, nil)), want: "Terminating"},
 		"terminators left":        {lc: newCluster(phase("Terminating"), terminators(one, one)), want: "Terminating"},
 		"the last terminator off": {lc: newCluster(phase("Terminating"), terminators(one, nil)), want: "Deleting"},
+		"inactive":                {lc: newCluster(phase("Inactive"), inactive), want: "Deleting"},
 		"once deleting, always":   {lc: newCluster(phase("Deleting"), terminators(one, nil)), want: "Deleting"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			got := terminate(tc.lc)
 			require.Equal(t, tc.want, got.Status.Phase)
+			require.False(t, corev1alpha1.IsLogicalClusterInactive(got.Annotations))
 			require.Equal(t, got, terminate(got), "doing it twice changes nothing")
 		})
 	}

@@ -136,13 +136,18 @@ func (r *reconciler) follow(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 		}
 		return reconcile.Result{}, nil
 	}
-	ws, err = r.write(ctx, ws, mirror(ws, lc))
+	return reconcile.Result{}, r.reflect(ctx, ws, lc)
+}
+
+// reflect writes what the LogicalCluster tells.
+func (r *reconciler) reflect(ctx context.Context, ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) error {
+	ws, err := r.write(ctx, ws, mirror(ws, lc))
 	if err != nil || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing && len(ws.Status.Initializers) == 0 {
-		return reconcile.Result{}, err // a label would only last for milliseconds
+		return err // a label would only last for milliseconds
 	}
 	// After the phase, not before it: who waits for the phase waits less.
 	_, err = r.write(ctx, ws, label(ws))
-	return reconcile.Result{}, err
+	return err
 }
 
 // missing decides what it means that the watch does not know the LogicalCluster.
@@ -152,7 +157,7 @@ func (r *reconciler) missing(ctx context.Context, ws *tenancyv1alpha1.Workspace,
 			return reconcile.Result{RequeueAfter: wait}, nil
 		}
 	}
-	_, err := clusters.get(ctx, logicalcluster.Name(ws.Spec.Cluster))
+	lc, err := clusters.get(ctx, logicalcluster.Name(ws.Spec.Cluster))
 	switch {
 	case apierrors.IsNotFound(err):
 		if ws, err = r.write(ctx, ws, disappeared(ws)); err == nil {
@@ -162,7 +167,8 @@ func (r *reconciler) missing(ctx context.Context, ws *tenancyv1alpha1.Workspace,
 	case err != nil:
 		return again(err)
 	default:
-		return reconcile.Result{RequeueAfter: grace}, nil // the watch will tell
+		// The watch is broken, or somebody took the label that it goes by.
+		return reconcile.Result{RequeueAfter: grace}, r.reflect(ctx, ws, lc)
 	}
 }
 

@@ -1,0 +1,113 @@
+package workspace
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+)
+
+// eventually is how long tests wait for what happens at once on an idle machine.
+const eventually = 30 * time.Second
+
+// keyQueue collects keys.
+type keyQueue chan client.Key
+
+func (q keyQueue) Add(key client.Key)                       { q <- key }
+func (q keyQueue) AddAfter(key client.Key, _ time.Duration) { q <- key }
+
+func ownedCluster(name, workspace, ownerShard string) *corev1alpha1.LogicalCluster {
+	return &corev1alpha1.LogicalCluster{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        corev1alpha1.LogicalClusterName,
+			Annotations: map[string]string{logicalcluster.AnnotationKey: name},
+			Labels:      map[string]string{OwnerShardLabel: ownerShard},
+		},
+		Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{
+			APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Resource: "workspaces", Name: workspace, Cluster: "parent",
+		}},
+	}
+}
+
+func TestSitesFollowTheRegisteredShards(t *testing.T) {
+	shardsOf := func(name, url string) *corev1alpha1.Shard {
+		s := shard(name)
+		s.Annotations = map[string]string{logicalcluster.AnnotationKey: "root"}
+		s.Spec.BaseURL = url
+		return s
+	}
+	here, there, moved := clienttest.New(t, client.Scheme), clienttest.New(t, client.Scheme), clienttest.New(t, client.Scheme)
+	dialed := make(chan string, 10)
+	dial := func(s *corev1alpha1.Shard) (*client.Factory, error) {
+		dialed <- s.Name
+		return client.NewFactory(&rest.Config{Host: s.Spec.BaseURL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+	}
+	local, err := client.NewFactory(here.ClientConfig())
+	require.NoError(t, err)
+	defer local.CloseIdleConnections()
+	here.Put(t, client.Shards.GroupVersionResource, shardsOf("here", here.URL))
+	here.Put(t, client.Shards.GroupVersionResource, shardsOf("there", there.URL))
+	there.Put(t, client.LogicalClusters.GroupVersionResource, ownedCluster("one", "ours", "here"))
+	there.Put(t, client.LogicalClusters.GroupVersionResource, ownedCluster("two", "others", "elsewhere"))
+
+	shards := client.Shards.Informer(local.Cluster(logicalcluster.NewPath("root")), client.InformerOptions[*corev1alpha1.Shard]{})
+	clusters := client.LogicalClusters.Informer(local.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
+	s := &sites{self: "here", local: newSite(local, clusters), dial: dial, shards: shards}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- shards.Run(ctx) }()
+	require.NoError(t, shards.WaitForSync(ctx))
+
+	queue := make(keyQueue, 100)
+	stop, err := s.watch(ctx, queue)
+	require.NoError(t, err)
+	expect := func(workspace string) {
+		t.Helper()
+		select {
+		case key := <-queue:
+			require.Equal(t, "parent|"+workspace, key.String())
+		case <-time.After(eventually):
+			require.FailNow(t, "no event for workspace "+workspace)
+		}
+	}
+	expect("ours")
+	require.Equal(t, "there", <-dialed, "the own shard is not dialed")
+	own, err := s.at("here")
+	require.NoError(t, err)
+	require.Same(t, s.local, own)
+	other, err := s.at("there")
+	require.NoError(t, err)
+	_, found := other.cached("one")
+	require.True(t, found)
+	_, found = other.cached("two")
+	require.False(t, found, "only what is owned here is watched")
+
+	there.Break()
+	there.Put(t, client.LogicalClusters.GroupVersionResource, ownedCluster("three", "later", "here"))
+	expect("later")
+
+	moved.Put(t, client.LogicalClusters.GroupVersionResource, ownedCluster("one", "moved", "here"))
+	here.Put(t, client.Shards.GroupVersionResource, shardsOf("there", moved.URL))
+	expect("moved")
+	require.Equal(t, "there", <-dialed)
+
+	here.Delete(t, client.Shards.GroupVersionResource, "", "root", "", "there")
+	require.Eventually(t, func() bool { _, err := s.at("there"); return err != nil }, eventually, time.Millisecond)
+	_, err = s.at("there")
+	require.ErrorIs(t, err, errUnreachable)
+
+	stop()
+	cancel()
+	require.NoError(t, <-ended)
+	require.Empty(t, queue)
+	require.Empty(t, dialed, "a shard is dialed once at each address")
+}
