@@ -60,13 +60,9 @@ func (d Deps) logicalClusters() logicalcluster.Config {
 func Catalogue() []reconcile.Descriptor[Deps] {
 	return []reconcile.Descriptor[Deps]{
 		{
-			Name: namespace.Name,
-			Informers: func(d Deps) []reconcile.Synced {
-				return []reconcile.Synced{d.Informers.Namespaces}
-			},
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return namespace.New(namespace.Config{Local: d.Local, Namespaces: d.Informers.Namespaces}), nil
-			},
+			Name:      namespace.Name,
+			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.Namespaces} },
+			New:       newNamespace,
 		},
 		{
 			Name: logicalcluster.Name,
@@ -87,53 +83,17 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Informers: func(d Deps) []reconcile.Synced {
 				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.WorkspaceTypes}
 			},
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return bootstrap.New(bootstrap.Config{
-					ShardName:       d.ShardName,
-					Local:           d.Local,
-					LogicalClusters: d.Informers.LogicalClusters,
-					WorkspaceTypes:  d.Informers.WorkspaceTypes,
-					Done:            d.Bootstrapped,
-				})
-			},
+			New: newBootstrap,
 		},
 		{
-			Name: shardregistration.Name,
-			Informers: func(d Deps) []reconcile.Synced {
-				return []reconcile.Synced{d.Informers.OwnShard}
-			},
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return shardregistration.New(shardregistration.Config{
-					ShardName:   d.ShardName,
-					BaseURL:     d.BaseURL,
-					ExternalURL: d.ExternalURL,
-					Root:        d.rootShard().Cluster(core.RootCluster.Path()),
-					Own:         d.Informers.OwnShard,
-				}), nil
-			},
+			Name:      shardregistration.Name,
+			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.OwnShard} },
+			New:       newShardRegistration,
 		},
 		{
-			Name: workspace.Name,
-			Informers: func(d Deps) []reconcile.Synced {
-				synced := []reconcile.Synced{d.Informers.Workspaces, d.Informers.LogicalClusters, d.Informers.Shards, d.Informers.WorkspaceTypes}
-				if !d.isRoot() {
-					// The root shard has the types that everybody uses itself, and
-					// does without the others for as long as it has to.
-					synced = append(synced, d.Informers.OtherWorkspaceTypes)
-				}
-				return synced
-			},
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return workspace.New(workspace.Config{
-					ShardName:       d.ShardName,
-					Local:           d.Local,
-					Dial:            d.dial,
-					Workspaces:      d.Informers.Workspaces,
-					LogicalClusters: d.Informers.LogicalClusters,
-					Shards:          d.Informers.Shards,
-					WorkspaceTypes:  d.Informers.workspaceTypes(),
-				}), nil
-			},
+			Name:      workspace.Name,
+			Informers: workspaceInformers,
+			New:       newWorkspace,
 		},
 		{
 			Name:    replication.Name,
@@ -143,4 +103,50 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			},
 		},
 	}
+}
+
+func newNamespace(d Deps) (reconcile.Runnable, error) {
+	return namespace.New(namespace.Config{Local: d.Local, Namespaces: d.Informers.Namespaces}), nil
+}
+
+func newBootstrap(d Deps) (reconcile.Runnable, error) {
+	return bootstrap.New(bootstrap.Config{
+		ShardName:       d.ShardName,
+		Local:           d.Local,
+		LogicalClusters: d.Informers.LogicalClusters,
+		WorkspaceTypes:  d.Informers.WorkspaceTypes,
+		Done:            d.Bootstrapped,
+	})
+}
+
+func newShardRegistration(d Deps) (reconcile.Runnable, error) {
+	return shardregistration.New(shardregistration.Config{
+		ShardName:   d.ShardName,
+		BaseURL:     d.BaseURL,
+		ExternalURL: d.ExternalURL,
+		Root:        d.rootShard().Cluster(core.RootCluster.Path()),
+		Own:         d.Informers.OwnShard,
+	}), nil
+}
+
+func workspaceInformers(d Deps) []reconcile.Synced {
+	synced := []reconcile.Synced{d.Informers.Workspaces, d.Informers.LogicalClusters, d.Informers.Shards, d.Informers.WorkspaceTypes}
+	if !d.isRoot() {
+		// The root shard has the types that everybody uses itself, and does
+		// without the others for as long as it has to.
+		synced = append(synced, d.Informers.OtherWorkspaceTypes)
+	}
+	return synced
+}
+
+func newWorkspace(d Deps) (reconcile.Runnable, error) {
+	return workspace.New(workspace.Config{
+		ShardName:       d.ShardName,
+		Local:           d.Local,
+		Dial:            d.dial,
+		Workspaces:      d.Informers.Workspaces,
+		LogicalClusters: d.Informers.LogicalClusters,
+		Shards:          d.Informers.Shards,
+		WorkspaceTypes:  d.Informers.workspaceTypes(),
+	}), nil
 }
