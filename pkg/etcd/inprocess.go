@@ -32,8 +32,10 @@ func newInProcessClient(ctx context.Context, s *etcdserver.EtcdServer, calls *ca
 	c.Lease = clientv3.NewLeaseFromLeaseClient(adapter.LeaseServerToLeaseClient(lease), c, leaseKeepAliveTimeout)
 	watch := countedWatch{WatchServer: v3rpc.NewWatchServer(s), calls: calls}
 	c.Watcher = clientv3.NewWatchFromWatchClient(adapter.WatchServerToWatchClient(watch), c)
-	c.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(adapter.MaintenanceServerToMaintenanceClient(v3rpc.NewMaintenanceServer(s, nil)), c)
-	c.Cluster = clientv3.NewClusterFromClusterClient(adapter.ClusterServerToClusterClient(v3rpc.NewClusterServer(s)), c)
+	maintenance := countedMaintenance{server: v3rpc.NewMaintenanceServer(s, nil), calls: calls}
+	c.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(adapter.MaintenanceServerToMaintenanceClient(maintenance), c)
+	members := countedMembers{server: v3rpc.NewClusterServer(s), calls: calls}
+	c.Cluster = clientv3.NewClusterFromClusterClient(adapter.ClusterServerToClusterClient(members), c)
 	return c
 }
 
@@ -137,4 +139,35 @@ func (s countedWatch) Watch(stream pb.Watch_WatchServer) error {
 	}
 	defer s.calls.leave()
 	return s.WatchServer.Watch(stream)
+}
+
+// countedMaintenance serves what a client needs of maintenance; a call that is
+// not here is answered as unimplemented.
+type countedMaintenance struct {
+	pb.UnimplementedMaintenanceServer
+	server pb.MaintenanceServer
+	calls  *callCounter
+}
+
+func (s countedMaintenance) Status(ctx context.Context, r *pb.StatusRequest) (*pb.StatusResponse, error) {
+	return counted(ctx, s.calls, r, s.server.Status)
+}
+
+func (s countedMaintenance) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
+	return counted(ctx, s.calls, r, s.server.Alarm)
+}
+
+func (s countedMaintenance) HashKV(ctx context.Context, r *pb.HashKVRequest) (*pb.HashKVResponse, error) {
+	return counted(ctx, s.calls, r, s.server.HashKV)
+}
+
+// countedMembers lists the one member, and changes nothing.
+type countedMembers struct {
+	pb.UnimplementedClusterServer
+	server pb.ClusterServer
+	calls  *callCounter
+}
+
+func (s countedMembers) MemberList(ctx context.Context, r *pb.MemberListRequest) (*pb.MemberListResponse, error) {
+	return counted(ctx, s.calls, r, s.server.MemberList)
 }

@@ -123,8 +123,24 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 	s.Stop()
 	working.Wait()
-	_, err := s.Client().KV.Get(t.Context(), "a")
-	require.Error(t, err)
+
+	// No call reaches the database that is closed now.
+	ctx, client := t.Context(), s.Client()
+	_, get := client.KV.Get(ctx, "a")
+	_, txn := client.Txn(ctx).Then(clientv3.OpGet("a")).Commit()
+	_, remove := client.Client.Delete(ctx, "a")
+	_, compact := client.Compact(ctx, 1)
+	_, grant := client.Grant(ctx, 1)
+	_, left := client.TimeToLive(ctx, 1)
+	_, status := client.Status(ctx, "")
+	_, alarms := client.AlarmList(ctx)
+	_, hash := client.HashKV(ctx, "", 0)
+	_, members := client.MemberList(ctx)
+	_, watches := <-client.Watch(ctx, "a")
+	for _, err := range []error{get, txn, remove, compact, grant, left, status, alarms, hash, members} {
+		require.ErrorContains(t, err, "stop")
+	}
+	require.False(t, watches)
 }
 
 func TestStartIsRefused(t *testing.T) {
