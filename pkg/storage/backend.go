@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3"
+	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
@@ -69,7 +71,6 @@ type stopper interface {
 type Backend struct {
 	cfg       BackendConfig
 	compactor stopper
-	progress  *progress
 
 	mu       sync.Mutex
 	closed   bool
@@ -97,10 +98,12 @@ func NewBackend(cfg BackendConfig) (*Backend, error) {
 			schema.GroupResource{Group: "events.k8s.io", Resource: "events"})
 	}
 	checkFeatures(cfg.Client)
+	metrics.SetStorageMonitorGetter(func() ([]metrics.Monitor, error) {
+		return []metrics.Monitor{monitor{client: cfg.Client.Client}}, nil
+	})
 	return &Backend{
 		cfg:       cfg,
 		compactor: etcd3.NewCompactor(cfg.Client.Client, cfg.CompactionInterval, clock.RealClock{}, nil),
-		progress:  newProgress(cfg.Client.Client),
 		storages:  map[int]func(){},
 	}, nil
 }
@@ -192,6 +195,28 @@ func (b *Backend) track(destroy func()) (func(), error) {
 	}, nil
 }
 
+// monitor measures etcd for the metric apiserver_storage_size_bytes, of which
+// a process has one: that of its latest backend.
+type monitor struct {
+	client *clientv3.Client
+}
+
+// Monitor implements metrics.Monitor.
+func (m monitor) Monitor(ctx context.Context) (metrics.StorageMetrics, error) {
+	endpoint := "" // the in-process client's
+	if endpoints := m.client.Endpoints(); len(endpoints) > 0 {
+		endpoint = endpoints[0]
+	}
+	status, err := m.client.Status(ctx, endpoint)
+	if err != nil {
+		return metrics.StorageMetrics{}, fmt.Errorf("etcd does not tell its size: %w", err)
+	}
+	return metrics.StorageMetrics{Size: status.DbSize}, nil
+}
+
+// Close implements metrics.Monitor; the client is not the monitor's.
+func (monitor) Close() error { return nil }
+
 // Ready says whether etcd answers and supports what the watch caches need.
 func (b *Backend) Ready(ctx context.Context) error {
 	if err := b.Health(ctx); err != nil {
@@ -222,6 +247,5 @@ func (b *Backend) Close() {
 	for _, destroy := range storages {
 		destroy()
 	}
-	b.progress.stop()
 	b.compactor.Stop()
 }

@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -38,7 +39,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	if keys.sharded {
 		getAttrs = withClusterField(getAttrs)
 	}
-	s := &tenantStorage{keys: keys, resource: r.config.GroupResource, getAttrs: getAttrs, newFunc: r.newFunc, newListFunc: r.newListFunc, stop: make(chan struct{})}
+	s := &tenantStorage{keys: keys, resource: r.config.GroupResource, getAttrs: getAttrs, newFunc: r.newFunc, newListFunc: r.newListFunc, streams: newStreams()}
 
 	raw, closeRaw, err := b.openEtcd(r, keys)
 	if err != nil {
@@ -48,7 +49,8 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		s.inner, s.watches = raw, raw
 		return s, closeRaw, nil
 	}
-	below := &belowCache{Interface: raw, progress: b.progress}
+	source := "cache of " + keys.root
+	below := &belowCache{Interface: raw, source: source, progress: newProgress(b.cfg.Client.Client, source)}
 	c, err := cacher.NewCacherFromConfig(cacher.Config{
 		Storage:             below,
 		Versioner:           raw.Versioner(),
@@ -63,6 +65,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		Codec:               r.config.Codec,
 	})
 	if err != nil {
+		below.progress.stop()
 		closeRaw()
 		return nil, nil, fmt.Errorf("watch cache: %w", err)
 	}
@@ -71,10 +74,11 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	s.inner, s.watches = delegator, delegator
 	s.cache, s.readyWait = c, b.cfg.ReadyWait
 	return s, func() {
-		close(s.stop)
+		s.streams.end()
 		delegator.Stop()
 		c.Stop()
-		s.streams.Wait()
+		below.progress.stop()
+		s.streams.wait()
 		closeRaw()
 	}, nil
 }
@@ -158,9 +162,7 @@ func withClusterField(getAttrs storage.AttrFunc) storage.AttrFunc {
 		}
 		t, _ := tenantOf(obj, true)
 		withCluster := make(fields.Set, len(f)+1)
-		for name, value := range f {
-			withCluster[name] = value
-		}
+		maps.Copy(withCluster, f)
 		withCluster[clusterField] = string(t.cluster)
 		return l, withCluster, nil
 	}

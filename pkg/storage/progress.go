@@ -13,8 +13,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// progressInterval is the least time between two requests for progress. One
-// request serves all reads that wait, of all resources.
+// progressInterval is the least time between two requests for progress of one
+// watch cache. One request serves all reads that wait.
 const progressInterval = 5 * time.Millisecond
 
 // progress requests etcd's progress notifications for reads that wait for one.
@@ -30,22 +30,25 @@ type progress struct {
 	done   chan struct{}
 }
 
-func newProgress(client *clientv3.Client) *progress {
+func newProgress(client *clientv3.Client, source string) *progress {
 	ctx, cancel := context.WithCancel(client.Ctx())
 	p := &progress{client: client, wanted: make(chan struct{}, 1), cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.run(clientv3.WithRequireLeader(cacheContext(ctx)))
+		p.run(clientv3.WithRequireLeader(cacheContext(ctx, source)))
 	}()
 	return p
 }
 
-// cacheContext returns a context for the etcd stream of the watch caches. The
-// etcd client has a stream for each kind of metadata, and sends the progress of
-// a stream to all that watch on it: a client that watches a resource without a
-// cache would get bookmarks that it did not ask for.
-func cacheContext(ctx context.Context) context.Context {
-	return metadata.NewOutgoingContext(ctx, metadata.Pairs("source", "cache"))
+// cacheContext returns a context for the etcd stream of one watch cache. The
+// etcd client has a stream for each kind of metadata, and etcd tells the
+// progress of a stream, not of a watch. So each watch cache needs a stream of
+// its own, for two reasons. A client that watches a resource without a cache
+// would get bookmarks that it did not ask for. And etcd tells nothing while any
+// watch on the stream begins in the future, as that of a new cache does until
+// the next write: consistent reads of all other caches would fail until then.
+func cacheContext(ctx context.Context, source string) context.Context {
+	return metadata.NewOutgoingContext(ctx, metadata.Pairs("source", source))
 }
 
 func (p *progress) run(ctx context.Context) {
@@ -85,6 +88,8 @@ func (p *progress) stop() {
 // belowCache is the store as the watch cache sees it.
 type belowCache struct {
 	storage.Interface
+	// source names the etcd stream of the watch cache.
+	source   string
 	progress *progress
 	// cache is the watch cache, once it exists.
 	cache atomic.Pointer[cacher.Cacher]
@@ -101,14 +106,14 @@ func (*belowCache) IsWatchListSemanticsUnSupported() bool { return true }
 // not know logical clusters.
 func (*belowCache) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
 
-// Watch watches on the stream of the watch caches.
+// Watch watches on the stream of the watch cache.
 func (s *belowCache) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	return s.Interface.Watch(cacheContext(ctx), key, opts)
+	return s.Interface.Watch(cacheContext(ctx, s.source), key, opts)
 }
 
-// RequestWatchProgress requests progress on the stream of the watch caches.
+// RequestWatchProgress requests progress on the stream of the watch cache.
 func (s *belowCache) RequestWatchProgress(ctx context.Context) error {
-	return s.Interface.RequestWatchProgress(cacheContext(ctx))
+	return s.Interface.RequestWatchProgress(cacheContext(ctx, s.source))
 }
 
 // GetCurrentResourceVersion is what a consistent read of the watch cache
