@@ -60,7 +60,7 @@ func (g Gap) String() string {
 // labels that no series of a metric carries. A misspelt label is as bad as a
 // misspelt metric, since both give an empty panel and no error.
 func (s Served) Missing(uses []Use) []Gap {
-	var missing []Gap
+	missing := make([]Gap, 0, len(uses))
 	for _, use := range uses {
 		missing = append(missing, s.missing(use)...)
 	}

@@ -95,8 +95,8 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"cmd/shardplane"},
-		Reason: "the command line only joins flags to servers: what it could decide is decided, and tested, in them",
-		Only:   []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev"},
+		Reason: "the command line only joins flags to servers: what it could decide is decided, and tested, in them. Of pkg/etcd it knows the errors, which become exit codes",
+		Only:   []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "pkg/etcd"},
 		Leaf:   true,
 	},
 	{
