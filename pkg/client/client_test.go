@@ -4,9 +4,11 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -99,5 +101,44 @@ func BenchmarkTypedClient(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		client.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root:a")))
+	}
+}
+
+func TestSelectorsReachTheServer(t *testing.T) {
+	queries := make(chan url.Values, 10)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case queries <- r.URL.Query():
+		default:
+		}
+		http.Error(w, "not now", http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(server.Close)
+	factory, err := client.NewFactory(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	const half = "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')"
+	for _, disable := range []bool{false, true} {
+		informer := client.Workspaces.Informer(factory.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{
+			LabelSelector: "a=b", FieldSelector: "metadata.name=x", ShardSelector: half, DisableWatchList: disable,
+		})
+		stop := run(t, informer)
+		query := <-queries
+		require.Equal(t, half, query.Get("shardSelector"))
+		require.Equal(t, "a=b", query.Get("labelSelector"))
+		require.Equal(t, "metadata.name=x", query.Get("fieldSelector"))
+		if disable {
+			require.Equal(t, "500", query.Get("limit"))
+			require.Empty(t, query.Get("watch"))
+		} else {
+			require.Equal(t, "true", query.Get("sendInitialEvents"))
+			require.Equal(t, "NotOlderThan", query.Get("resourceVersionMatch"))
+			require.Equal(t, "true", query.Get("allowWatchBookmarks"))
+		}
+		require.False(t, informer.HasSynced())
+		stop()
+		for len(queries) > 0 {
+			<-queries
+		}
 	}
 }

@@ -1,0 +1,92 @@
+package frontproxy
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// FuzzURL holds that whatever path a client sends, what a shard is sent names
+// the resolved logical cluster and no other, and leaves the rest as it was.
+func FuzzURL(f *testing.F) {
+	for _, path := range []string{
+		"/clusters/root/api", "/clusters/root:a/apis/x%2Fy", "/clusters/root%2Fapi/v1", "/clusters/%2A/api", "/clusters/a/clusters/b/api",
+		"/clusters/root", "/clusters//x", "/clusters/root/%zz", "/clusters/root/..%2f..", "/clusters/root/a;b|c\"d", "/clusters/system:admin/api",
+	} {
+		f.Add(path)
+	}
+	const resolved = "2x1kabcdefgh0123"
+	base, err := url.Parse("https://shard:6444/prefix/")
+	require.NoError(f, err)
+	backend := newBackend("one", base, nil)
+	f.Fuzz(func(t *testing.T, path string) {
+		in, err := url.ParseRequestURI(path)
+		if err != nil || !strings.HasPrefix(in.EscapedPath(), clustersPrefix) {
+			return
+		}
+		segment, rest := splitEscaped(in.EscapedPath())
+		cluster, ok := clusterPath(segment)
+		if !ok {
+			return
+		}
+		require.True(t, logicalcluster.NewPath(cluster).IsValid(), cluster)
+		require.NotContains(t, cluster, "*")
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://proxy/", http.NoBody)
+		r.URL = in
+		out := r.Clone(t.Context())
+		to := &route{backend: backend, cluster: resolved, rest: rest, user: &user.DefaultInfo{Name: "jane"}}
+		to.rewrite(&forwarder{})(&httputil.ProxyRequest{In: r, Out: out})
+		sent, err := url.ParseRequestURI(out.URL.RequestURI())
+		require.NoError(t, err)
+		require.Equal(t, in.RawQuery, sent.RawQuery)
+		u, found, err := request.SplitCluster(strings.TrimPrefix(sent.Path, "/prefix"))
+		require.NoError(t, err)
+		require.True(t, found)
+		require.Equal(t, resolved, u.Path.String())
+		require.Equal(t, rest, strings.TrimPrefix(sent.EscapedPath(), "/prefix/clusters/"+resolved))
+	})
+}
+
+func TestCertificateIsReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, dir, "ca")
+	certFile, keyFile := ca.issue(t, dir, "proxy")
+	c := &certificate{certFile: certFile, keyFile: keyFile}
+	first, err := c.get()
+	require.NoError(t, err)
+
+	renew := func(content []byte, at time.Time) {
+		t.Helper()
+		require.NoError(t, os.WriteFile(certFile, content, 0o600))
+		require.NoError(t, os.Chtimes(certFile, at, at))
+		c.checked = time.Time{}
+	}
+	renew([]byte("half written"), time.Now().Add(time.Second))
+	same, err := c.get()
+	require.NoError(t, err)
+	require.Equal(t, first, same)
+
+	other := filepath.Join(dir, "other")
+	require.NoError(t, os.Mkdir(other, 0o700))
+	newCert, newKey := ca.issue(t, other, "proxy")
+	require.NoError(t, os.WriteFile(keyFile, mustRead(t, newKey), 0o600))
+	renew(mustRead(t, newCert), time.Now().Add(2*time.Second))
+	second, err := c.get()
+	require.NoError(t, err)
+	require.NotEqual(t, first.Certificate, second.Certificate)
+	again, err := c.get()
+	require.NoError(t, err)
+	require.Same(t, second, again)
+}
