@@ -1,0 +1,93 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var rangeOf = regexp.MustCompile(`^shardRange\(object\.metadata\.uid, '(0x[0-9a-f]{16})', '(0x1?[0-9a-f]{16})'\)$`)
+
+// TestShardSelectors checks that the parts of a ring meet and cover it.
+func TestShardSelectors(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 7, 64, 1000} {
+		end := "0x0000000000000000"
+		for i := range n {
+			match := rangeOf.FindStringSubmatch(shardSelector(i, n))
+			require.NotNil(t, match, "part %d of %d: %s", i, n, shardSelector(i, n))
+			require.Equal(t, end, match[1], "part %d of %d", i, n)
+			end = match[2]
+		}
+		require.Equal(t, "0x10000000000000000", end)
+	}
+}
+
+// TestRun checks that a phase does what its limit says, on all clients.
+func TestRun(t *testing.T) {
+	p := &phase{limit: 100}
+	var sum atomic.Int64
+	run(t.Context(), p, make([]struct{}, 7), func(_ context.Context, _ struct{}, n int) error {
+		sum.Add(int64(n))
+		return nil
+	})
+	require.Equal(t, 100, p.recorder.Count())
+	require.Equal(t, int64(99*100/2), sum.Load(), "each number once")
+}
+
+// TestRunEndsWhenNothingWorks checks that a phase does not hammer a server that
+// refuses everything.
+func TestRunEndsWhenNothingWorks(t *testing.T) {
+	p := &phase{}
+	elapsed := run(t.Context(), p, make([]struct{}, 4), func(context.Context, struct{}, int) error { return errors.New("refused") })
+	_, err := p.result("create", "server", elapsed)
+	require.EqualError(t, err, "refused")
+	require.Less(t, p.started.Load(), int64(maxErrors+20))
+}
+
+// TestRunEndsWithItsTime checks that what the end of a phase cuts off is no
+// failure.
+func TestRunEndsWithItsTime(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &phase{interval: time.Hour}
+	elapsed := run(ctx, p, make([]struct{}, 2), func(ctx context.Context, _ struct{}, _ int) error {
+		cancel()
+		return ctx.Err()
+	})
+	_, err := p.result("create", "server", elapsed)
+	require.ErrorContains(t, err, "give it more")
+	require.NoError(t, p.recorder.FirstError())
+}
+
+func TestNewTarget(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, []byte(strings.TrimSpace(`
+apiVersion: v1
+kind: Config
+current-context: root
+clusters:
+- {name: root, cluster: {server: "https://example.com:6443/clusters/root"}}
+contexts:
+- {name: root, context: {cluster: root}}
+`)), 0o600))
+	target, err := NewTarget("proxy", file, "", true)
+	require.NoError(t, err)
+	require.Equal(t, "https://example.com:6443/clusters/root:a", target.In("root:a").rest().Host)
+	require.Equal(t, "https://example.com:6443", target.rest().Host)
+
+	plain, err := NewTarget("plain", file, "root", false)
+	require.NoError(t, err)
+	require.Equal(t, "https://example.com:6443", plain.In("*").rest().Host)
+
+	_, err = NewTarget("proxy", file, "absent", true)
+	require.ErrorContains(t, err, file)
+	require.ErrorContains(t, err, fmt.Sprintf("%q", "absent"))
+}
