@@ -66,7 +66,7 @@ func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiser
 	if err := o.Listen(); err != nil {
 		return nil, err
 	}
-	listener := o.Listener
+	listener := newTrackingListener(o.Listener)
 	c := genericapiserver.NewConfig(api.Codecs)
 	c.SecureServing = &genericapiserver.SecureServingInfo{
 		Listener:                     listener,
@@ -111,6 +111,9 @@ func SetChain(ctx context.Context, c *genericapiserver.Config, stripURL, inner f
 // ended.
 func Run(ctx context.Context, s *genericapiserver.GenericAPIServer) error {
 	s.ShutdownTimeout = shutdownTimeout
+	if l, ok := s.SecureServingInfo.Listener.(*trackingListener); ok {
+		defer l.closeConns()
+	}
 	if err := s.PrepareRun().RunWithContext(ctx); err != nil {
 		return fmt.Errorf("serving on %s: %w", s.ExternalAddress, err)
 	}
