@@ -135,7 +135,8 @@ func (f *forwarder) hideForbidden(r *http.Request, res *http.Response, to *route
 	if err != nil {
 		return err
 	}
-	if !bytes.Contains(body, []byte(notPermitted)) {
+	// An answer to HEAD does not say why; it is taken for the worse.
+	if r.Method != http.MethodHead && !bytes.Contains(body, []byte(notPermitted)) {
 		res.Body = readCloser{io.MultiReader(bytes.NewReader(body), res.Body), res.Body}
 		return nil
 	}

@@ -184,16 +184,18 @@ func TestUnknownAndForbiddenLookTheSame(t *testing.T) {
 	w.knows(t, "hidden", "root")
 	jane := w.person(t, "jane")
 
-	start := time.Now()
-	unknownRes, unknown := jane.get(t, "/clusters/absent/api/v1/configmaps")
-	require.GreaterOrEqual(t, time.Since(start), w.options.IndexPatience)
-	start = time.Now()
-	hiddenRes, hidden := jane.get(t, "/clusters/hidden/api/v1/configmaps")
-	require.GreaterOrEqual(t, time.Since(start), w.options.IndexPatience)
-	require.Equal(t, unknown, hidden)
-	unknownRes.Header.Del("Date")
-	hiddenRes.Header.Del("Date")
-	require.Equal(t, unknownRes.Header, hiddenRes.Header)
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, "ODD"} {
+		start := time.Now()
+		unknownRes, unknown := jane.do(t, method, "/clusters/absent/api/v1/configmaps", nil)
+		require.GreaterOrEqual(t, time.Since(start), w.options.IndexPatience)
+		start = time.Now()
+		hiddenRes, hidden := jane.do(t, method, "/clusters/hidden/api/v1/configmaps", nil)
+		require.GreaterOrEqual(t, time.Since(start), w.options.IndexPatience, method)
+		require.Equal(t, unknown, hidden, method)
+		unknownRes.Header.Del("Date")
+		hiddenRes.Header.Del("Date")
+		require.Equal(t, unknownRes.Header, hiddenRes.Header, method)
+	}
 
 	res, body := jane.get(t, "/clusters/hidden/rbac")
 	require.Equal(t, http.StatusForbidden, res.StatusCode)
