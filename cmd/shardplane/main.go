@@ -17,14 +17,8 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/shardplane/shardplane/pkg/dev"
-	"github.com/shardplane/shardplane/pkg/etcd"
-)
-
-const (
-	exitFailure = 1
-	exitUsage   = dev.ExitUsage
-	exitData    = dev.ExitData
+	"github.com/shardplane/shardplane/pkg/dev/exitcode"
+	"github.com/shardplane/shardplane/pkg/dev/supervise"
 )
 
 func main() {
@@ -48,7 +42,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		// Suggestions come on lines of their own.
 		reason := strings.Join(strings.Fields(err.Error()), " ")
 		_, _ = fmt.Fprintf(errOut, "%s: %s (see %s --help)\n", cmd.CommandPath(), reason, cmd.CommandPath())
-		return exitUsage
+		return supervise.ExitUsage
 	}
 	for line := range strings.Lines(strings.TrimSpace(err.Error())) { // one for each reason
 		_, _ = fmt.Fprintf(errOut, "%s: %s\n", cmd.CommandPath(), strings.TrimRight(line, "\r\n"))
@@ -66,14 +60,10 @@ func (f *failure) Unwrap() error { return f.error }
 
 // failed marks err as the failure of a command that had begun; nil stays nil.
 func failed(err error) error {
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.Is(err, etcd.ErrDataDirFormat), errors.Is(err, etcd.ErrDataDirCorrupt):
-		return &failure{error: err, code: exitData}
-	default:
-		return &failure{error: err, code: exitFailure}
 	}
+	return &failure{error: err, code: exitcode.Of(err)}
 }
 
 // invalid marks err as the fault of the flags; nil stays nil.
@@ -81,5 +71,5 @@ func invalid(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &failure{error: err, code: exitUsage}
+	return &failure{error: err, code: supervise.ExitUsage}
 }

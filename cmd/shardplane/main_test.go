@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +18,8 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
-	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/dev/exitcode"
+	"github.com/shardplane/shardplane/pkg/dev/supervise"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -110,7 +110,7 @@ func TestUsageErrors(t *testing.T) {
 	} {
 		t.Run(line, func(t *testing.T) {
 			code, out, errOut := call(t, strings.Fields(line)...)
-			require.Equal(t, exitUsage, code)
+			require.Equal(t, supervise.ExitUsage, code)
 			require.Empty(t, out)
 			require.Equal(t, want+"\n", errOut)
 		})
@@ -121,7 +121,7 @@ func TestServersNameTheirMissingFlags(t *testing.T) {
 	for _, command := range []string{"shard", "front-proxy", "cache-server"} {
 		t.Run(command, func(t *testing.T) {
 			code, out, errOut := call(t, command)
-			require.Equal(t, exitUsage, code)
+			require.Equal(t, supervise.ExitUsage, code)
 			require.Empty(t, out)
 			require.Contains(t, errOut, "--tls-cert-file")
 			for line := range strings.Lines(errOut) {
@@ -135,25 +135,9 @@ func TestFailure(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	code, out, errOut := call(t, "dev", "--work-dir", file)
-	require.Equal(t, exitFailure, code)
+	require.Equal(t, exitcode.Failure, code)
 	require.Empty(t, out)
 	require.Equal(t, "shardplane dev: cannot write to the working directory "+file+" (mkdir "+file+": not a directory): make it writable or pass another --work-dir\n", errOut)
-}
-
-func TestExitCodes(t *testing.T) {
-	for err, want := range map[error]int{
-		errKilled: exitFailure,
-		fmt.Errorf("start: %w", etcd.ErrDataDirFormat):  exitData,
-		fmt.Errorf("start: %w", etcd.ErrDataDirCorrupt): exitData,
-		etcd.ErrDataDirInUse:                            exitFailure, // whoever uses it may end
-	} {
-		var f *failure
-		require.ErrorAs(t, failed(err), &f)
-		require.Equal(t, want, f.code, err)
-		require.ErrorIs(t, f, err)
-	}
-	require.NoError(t, failed(nil))
-	require.NoError(t, invalid(nil))
 }
 
 func TestVersion(t *testing.T) {
@@ -228,6 +212,6 @@ func TestExitCodeOfTheProcess(t *testing.T) {
 	cmd.Stderr = &stderr
 	var exit *exec.ExitError
 	require.ErrorAs(t, cmd.Run(), &exit)
-	require.Equal(t, exitUsage, exit.ExitCode())
+	require.Equal(t, supervise.ExitUsage, exit.ExitCode())
 	require.Equal(t, "shardplane dev: unknown flag: --nonsense (see shardplane dev --help)\n", stderr.String())
 }

@@ -17,15 +17,6 @@ const (
 	stageProxy
 )
 
-// Exit codes of a component that say that starting it again cannot help. They
-// are those of sysexits.h; 2 would be that of any crash of a Go program.
-const (
-	// ExitUsage says that its flags are wrong.
-	ExitUsage = 64
-	// ExitData says that its data cannot be used.
-	ExitData = 65
-)
-
 // component is one process of the cluster.
 type component struct {
 	name    string

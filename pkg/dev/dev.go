@@ -66,7 +66,6 @@ func (c *Cluster) Run(ctx context.Context) (err error) {
 	defer r.keepSmall(ctx)()
 	err = supervise.Run(ctx, supervised(r.components, program, r.logs, ready), supervise.Config{
 		StartTimeout: c.options.StartTimeout,
-		Fatal:        func(code int) bool { return code == ExitUsage || code == ExitData },
 		Notify:       r.notify,
 		AllReady:     r.allReady,
 		Force:        c.force,
@@ -126,7 +125,7 @@ func (r *run) openLogs() error {
 }
 
 func (r *run) closeLogs() error {
-	var errs []error
+	errs := make([]error, 0, len(r.logs))
 	for _, l := range r.logs {
 		errs = append(errs, l.close())
 	}

@@ -113,13 +113,8 @@ func (r *running) stop() error {
 }
 
 // componentPids returns the processes of the components of a working directory.
-func componentPids(t *testing.T, workDir string) map[string]int {
-	t.Helper()
-	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	require.NoError(t, err)
-	if len(found) == 0 {
-		t.Skip("needs /proc")
-	}
+func componentPids(workDir string) map[string]int {
+	found, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is right
 	pids := map[string]int{}
 	for _, path := range found {
 		data, err := os.ReadFile(path)
@@ -128,7 +123,9 @@ func componentPids(t *testing.T, workDir string) map[string]int {
 		}
 		args := strings.Split(string(data), "\x00")
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		require.NoError(t, err)
+		if err != nil || len(args) < 3 {
+			continue
+		}
 		name := args[1]
 		if name == "shard" {
 			name = strings.TrimPrefix(args[2], "--name=")
@@ -138,9 +135,17 @@ func componentPids(t *testing.T, workDir string) map[string]int {
 	return pids
 }
 
+// needProc skips a test where processes cannot be listed.
+func needProc(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat("/proc/self/cmdline"); err != nil {
+		t.Skip("needs /proc")
+	}
+}
+
 func requireNothingLeft(t *testing.T, o CompletedOptions) {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(componentPids(t, o.WorkDir)) == 0 }, deadline, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(componentPids(o.WorkDir)) == 0 }, deadline, 10*time.Millisecond)
 	require.NoFileExists(t, layout(o.WorkDir).shared(lockFile))
 	require.NoFileExists(t, layout(o.WorkDir).shared(readyFile))
 }
@@ -175,6 +180,7 @@ func golden(t *testing.T, name string, o CompletedOptions, got string) {
 }
 
 func TestStartRestartStop(t *testing.T) {
+	needProc(t)
 	o := testOptions(t)
 	files := layout(o.WorkDir)
 	require.NoError(t, os.Mkdir(files.shared(""), 0o700))
@@ -182,7 +188,7 @@ func TestStartRestartStop(t *testing.T) {
 	r := startCluster(t, o, nil)
 	r.await(t, "Ctrl-C stops everything", 1)
 	require.FileExists(t, files.shared(readyFile))
-	pids := componentPids(t, o.WorkDir)
+	pids := componentPids(o.WorkDir)
 	require.Len(t, pids, 4)
 
 	require.NoError(t, syscall.Kill(pids["shard-1"], syscall.SIGKILL))
@@ -288,6 +294,7 @@ func TestForce(t *testing.T) {
 }
 
 func TestKilledDevLeavesNothing(t *testing.T) {
+	needProc(t)
 	o := testOptions(t)
 	program, err := executable()
 	require.NoError(t, err)
@@ -298,7 +305,7 @@ func TestKilledDevLeavesNothing(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	r := &running{out: out}
 	r.await(t, "Ctrl-C stops everything", 1)
-	pids := componentPids(t, o.WorkDir)
+	pids := componentPids(o.WorkDir)
 	delete(pids, "dev")
 	require.Len(t, pids, 4)
 

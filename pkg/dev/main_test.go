@@ -18,6 +18,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
+
+	"github.com/shardplane/shardplane/pkg/dev/supervise"
 )
 
 // faultEnv makes fake components misbehave: a comma-separated list of
@@ -90,7 +92,7 @@ func fakeComponent(kind string, args []string) error {
 	switch {
 	case fault == "usage":
 		fmt.Fprintln(os.Stderr, "shardplane "+kind+": unknown flag")
-		os.Exit(ExitUsage)
+		os.Exit(supervise.ExitUsage)
 	case fault == "panic":
 		panic("on purpose")
 	case strings.HasPrefix(fault, "once:"): // dies at its first start

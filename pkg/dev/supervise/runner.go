@@ -55,7 +55,9 @@ func (r *runner) run(ctx context.Context) {
 			return
 		}
 		r.setError(err)
-		if !r.everReady() && (starts+1 >= r.sup.config.MaxStartFailures || r.sup.config.Fatal(ExitCode(err))) {
+		code := ExitCode(err)
+		hopeless := code == ExitUsage || code == ExitData || starts+1 >= r.sup.config.MaxStartFailures
+		if hopeless && !r.everReady() {
 			r.sup.failures <- &StartError{Component: r.component.Name, Err: err}
 			return
 		}

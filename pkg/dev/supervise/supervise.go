@@ -12,6 +12,16 @@ import (
 	"time"
 )
 
+// Exit codes with which a component says that starting it again cannot help.
+// Run gives up at once where it was never ready. They are those of sysexits.h;
+// 2, which many use for wrong flags, is the code of any crash of a Go program.
+const (
+	// ExitUsage says that its flags are wrong.
+	ExitUsage = 64
+	// ExitData says that its data cannot be used.
+	ExitData = 65
+)
+
 // Component is one process to supervise.
 type Component struct {
 	// Name is what events call the component.
@@ -51,10 +61,6 @@ type Config struct {
 	// MaxStartFailures is how often a component may exit before it was ever
 	// ready until Run gives up; 4 by default.
 	MaxStartFailures int
-	// Fatal says of an exit code that the same start cannot succeed later,
-	// such as that of a wrong flag. Before the component was ever ready, Run
-	// then gives up at once. Optional.
-	Fatal func(exitCode int) bool
 	// Notify receives the events, one at a time. Optional.
 	Notify func(Event)
 	// AllReady is called once, when every component has been ready. Its error
@@ -71,9 +77,6 @@ func (c Config) withDefaults() Config {
 	c.PollInterval = cmp.Or(c.PollInterval, 25*time.Millisecond)
 	c.SlowAfter = cmp.Or(c.SlowAfter, 5*time.Second)
 	c.MaxStartFailures = cmp.Or(c.MaxStartFailures, 4)
-	if c.Fatal == nil {
-		c.Fatal = func(int) bool { return false }
-	}
 	if c.Notify == nil {
 		c.Notify = func(Event) {}
 	}

@@ -250,7 +250,8 @@ func TestGivesUpWhatNeverStarts(t *testing.T) {
 		starts int
 	}{
 		"again and again": {"exit:1", 3},
-		"no use to retry": {"exit:2", 1},
+		"wrong flags":     {"exit:64", 1},
+		"bad data":        {"exit:65", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -259,7 +260,6 @@ func TestGivesUpWhatNeverStarts(t *testing.T) {
 			err := Run(t.Context(), []Component{good, component(dir, "bad", test.mode)}, Config{
 				Backoff:          Backoff{Initial: time.Millisecond},
 				MaxStartFailures: 3,
-				Fatal:            func(code int) bool { return code == 2 },
 				Notify:           r.notify,
 			})
 			var failed *StartError
@@ -313,11 +313,11 @@ func TestKillsWhatDoesNotStop(t *testing.T) {
 		stop, r := start(t, Config{StopTimeout: time.Hour, Force: force}, low, high)
 		r.await(t, "low", Ready, 1)
 		r.await(t, "high", Ready, 1)
-		go func() {
-			r.await(t, "high", Stopping, 1)
-			close(force)
-		}()
-		require.NoError(t, stop())
+		stopped := make(chan error, 1)
+		go func() { stopped <- stop() }()
+		r.await(t, "high", Stopping, 1)
+		close(force)
+		require.NoError(t, <-stopped)
 		require.Len(t, r.of("low", Killed), 1)
 		require.Len(t, r.of("high", Killed), 1)
 	})
