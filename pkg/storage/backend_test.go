@@ -37,11 +37,18 @@ func TestBackendLifecycle(t *testing.T) {
 	b.Close()
 	for range w.ResultChan() { //nolint:revive // until it is closed
 	}
+	_, err = s.Watch(in(t.Context(), "root"), "/pods", streaming(""))
+	require.Error(t, err)
 	_, _, err = b.Decorator(b.storageConfig(podsGR, podCodec(t)), "/pods", podKey,
 		func() runtime.Object { return &example.Pod{} }, func() runtime.Object { return &example.PodList{} }, podAttrs, nil, nil)
 	require.ErrorContains(t, err, "closed")
 	require.NoError(t, b.Health(t.Context()))
+	size, err := monitor{client: server.Client().Client}.Monitor(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, size.Size)
 	server.Stop()
+	_, err = monitor{client: server.Client().Client}.Monitor(t.Context())
+	require.Error(t, err)
 	require.ErrorContains(t, b.Health(t.Context()), "etcd does not answer")
 	require.Error(t, b.Ready(t.Context()))
 }

@@ -12,6 +12,39 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
+// streams are the watches of a storage that have a goroutine of their own.
+type streams struct {
+	ended chan struct{}
+
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup
+}
+
+func newStreams() *streams { return &streams{ended: make(chan struct{})} }
+
+// start runs a stream, unless the storage is closed.
+func (s *streams) start(run func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.running.Go(run)
+	return true
+}
+
+// end has all streams end, and starts no more.
+func (s *streams) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	close(s.ended)
+}
+
+// wait waits until all streams have ended.
+func (s *streams) wait() { s.running.Wait() }
+
 // initialEventsWatch is a watch that first sends the objects of a list.
 type initialEventsWatch struct {
 	storage         *tenantStorage
@@ -56,7 +89,7 @@ func (w *initialEventsWatch) run(ctx context.Context) {
 			}
 		case <-w.done:
 			return
-		case <-w.storage.stop:
+		case <-w.storage.streams.ended:
 			return
 		}
 	}
@@ -98,7 +131,7 @@ func (w *initialEventsWatch) send(ctx context.Context, event watch.Event) bool {
 		return true
 	case <-w.done:
 	case <-ctx.Done():
-	case <-w.storage.stop:
+	case <-w.storage.streams.ended:
 	}
 	return false
 }

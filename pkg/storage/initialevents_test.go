@@ -67,7 +67,7 @@ func TestInitialEvents(t *testing.T) {
 				}
 				end := next(t, w)
 				require.True(t, isEnd(t, end), "%v", end)
-				require.GreaterOrEqual(t, fmt.Sprint(version(t, end.Object)), newest)
+				require.GreaterOrEqual(t, version(t, end.Object), version(t, &example.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: newest}}))
 
 				for _, cluster := range []string{"aa", "bb"} {
 					touch(in(t.Context(), cluster), t, s, "/pods/ns/one", len(name))

@@ -50,22 +50,26 @@ func TestGoldenKeys(t *testing.T) {
 
 func goldenKey(t *testing.T, words []string) string {
 	t.Helper()
-	ctx := t.Context()
-	sharded := false
+	params := map[string]string{}
 	for _, word := range words[2:] {
-		name, value, _ := strings.Cut(word, "=")
-		switch {
-		case name == "cluster" && value == "*":
+		name, value, found := strings.Cut(word, "=")
+		require.True(t, found, word)
+		params[name] = value
+	}
+	ctx := t.Context()
+	if name, ok := params["cluster"]; ok {
+		ctx = request.WithCluster(ctx, request.Cluster{Name: logicalcluster.Name(name)})
+		if name == "*" {
 			ctx = request.WithWildcard(ctx)
-		case name == "cluster":
-			ctx = request.WithClusterName(ctx, logicalcluster.Name(value))
-		case name == "shard" && value == "*":
-			ctx, sharded = request.WithShard(ctx, request.Shard{Wildcard: true}), true
-		case name == "shard":
-			ctx, sharded = request.WithShard(ctx, request.Shard{Name: value}), true
-		default:
-			require.FailNow(t, "unknown word", word)
 		}
+	}
+	name, sharded := params["shard"]
+	if sharded {
+		shard := request.Shard{Name: name}
+		if name == "*" {
+			shard = request.Shard{Wildcard: true}
+		}
+		ctx = request.WithShard(ctx, shard)
 	}
 	keys, err := newKeyspace("/core/configmaps", sharded)
 	require.NoError(t, err)

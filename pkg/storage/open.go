@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
@@ -29,6 +30,9 @@ type resource struct {
 	getAttrs       storage.AttrFunc
 }
 
+// caches counts watch caches, to tell them apart.
+var caches atomic.Int64
+
 // open assembles the layers that the package comment draws.
 func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	keys, err := newKeyspace(r.resourcePrefix, b.cfg.ShardSegment)
@@ -49,7 +53,8 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		s.inner, s.watches = raw, raw
 		return s, closeRaw, nil
 	}
-	source := "cache of " + keys.root
+	// Two caches of a resource, as replicas in one process have, are two.
+	source := fmt.Sprintf("cache %d of %s", caches.Add(1), keys.root)
 	below := &belowCache{Interface: raw, source: source, progress: newProgress(b.cfg.Client.Client, source)}
 	c, err := cacher.NewCacherFromConfig(cacher.Config{
 		Storage:             below,
@@ -75,9 +80,9 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	s.cache, s.readyWait = c, b.cfg.ReadyWait
 	return s, func() {
 		s.streams.end()
+		below.progress.stop()
 		delegator.Stop()
 		c.Stop()
-		below.progress.stop()
 		s.streams.wait()
 		closeRaw()
 	}, nil

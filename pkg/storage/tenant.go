@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -43,9 +42,7 @@ type tenantStorage struct {
 	cache     readiness
 	readyWait time.Duration
 
-	// stop ends the streams, which are counted by streams.
-	stop    chan struct{}
-	streams sync.WaitGroup
+	streams *streams
 }
 
 var _ storage.Interface = (*tenantStorage)(nil)

@@ -116,11 +116,9 @@ func (s *tenantStorage) watchWithInitialEvents(ctx context.Context, c collection
 		result:          make(chan watch.Event),
 		done:            make(chan struct{}),
 	}
-	s.streams.Add(1)
-	go func() {
-		defer s.streams.Done()
-		stream.run(ctx)
-	}()
+	if !s.streams.start(func() { stream.run(ctx) }) {
+		return nil, apierrors.NewServiceUnavailable("the storage is closed")
+	}
 	return stream, nil
 }
 
