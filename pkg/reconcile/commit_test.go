@@ -114,6 +114,22 @@ func TestCommit(t *testing.T) {
 	}
 }
 
+func TestDifference(t *testing.T) {
+	type m = map[string]any
+	cases := map[string]struct{ from, to, want m }{
+		"nothing":              {from: m{"a": "1", "b": m{"c": []any{"x"}}}, to: m{"a": "1", "b": m{"c": []any{"x"}}}, want: m{}},
+		"new and changed":      {from: m{"a": "1"}, to: m{"a": "2", "b": int64(3)}, want: m{"a": "2", "b": int64(3)}},
+		"gone":                 {from: m{"a": "1", "b": m{"c": "1"}}, to: m{"b": m{}}, want: m{"a": nil, "b": m{"c": nil}}},
+		"nested":               {from: m{"a": m{"b": m{"c": "1", "d": "2"}}}, to: m{"a": m{"b": m{"c": "1", "d": "3"}}}, want: m{"a": m{"b": m{"d": "3"}}}},
+		"lists are wholes":     {from: m{"a": []any{"x", "y"}}, to: m{"a": []any{"x", "z"}}, want: m{"a": []any{"x", "z"}}},
+		"another type":         {from: m{"a": m{"b": "1"}}, to: m{"a": "1"}, want: m{"a": "1"}},
+		"a map where none was": {from: m{}, to: m{"a": m{}}, want: m{"a": m{}}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, difference(tc.from, tc.to)) })
+	}
+}
+
 func TestCommitReplacesConditionsAsAWhole(t *testing.T) {
 	r := &recorder{}
 	old := workspace("w")
