@@ -106,7 +106,7 @@ func (o *allOptions) measureReference(ctx context.Context, report *measure.Repor
 	if err != nil {
 		return err
 	}
-	if err := o.memory(ctx, report, "memory, idle", server); err != nil {
+	if err := o.memory(ctx, report, "memory, idle", referenceName, server); err != nil {
 		return err
 	}
 	if err := o.measureRequests(ctx, report, target); err != nil {
@@ -128,13 +128,8 @@ func (o *allOptions) measureCluster(ctx context.Context, report *measure.Report,
 	if err != nil {
 		return err
 	}
-	if err := o.memory(ctx, report, "memory, idle", cluster.Process); err != nil {
+	if err := o.memory(ctx, report, "memory, idle", "cluster", cluster.Process); err != nil {
 		return err
-	}
-	for _, target := range []load.Target{proxy, direct} {
-		if err := o.measureRequests(ctx, report, target.In("root")); err != nil {
-			return err
-		}
 	}
 	progress("creating %d workspaces", o.workspaces.Count)
 	o.workspaces.Run, o.workspaces.Keep = newRun(), true
@@ -143,8 +138,13 @@ func (o *allOptions) measureCluster(ctx context.Context, report *measure.Report,
 	if err != nil {
 		return err
 	}
-	if err := o.memory(ctx, report, fmt.Sprintf("memory, %d workspaces", o.workspaces.Count), cluster.Process); err != nil {
+	if err := o.memory(ctx, report, fmt.Sprintf("memory, %d workspaces", o.workspaces.Count), "cluster", cluster.Process); err != nil {
 		return err
+	}
+	for _, target := range []load.Target{proxy, direct} {
+		if err := o.measureRequests(ctx, report, target.In("root")); err != nil {
+			return err
+		}
 	}
 	clusters, err := load.ReadyClusters(ctx, direct)
 	if err != nil {
@@ -190,7 +190,7 @@ func (o *allOptions) measureObjects(ctx context.Context, report *measure.Report,
 }
 
 // memory reads the memory of a process tree that has been left alone.
-func (o *allOptions) memory(ctx context.Context, report *measure.Report, name string, p *process.Process) error {
+func (o *allOptions) memory(ctx context.Context, report *measure.Report, name, target string, p *process.Process) error {
 	timer := time.NewTimer(o.idle)
 	defer timer.Stop()
 	select {
@@ -202,7 +202,7 @@ func (o *allOptions) memory(ctx context.Context, report *measure.Report, name st
 	if err != nil {
 		return err
 	}
-	report.Add(memoryResults(name, tree)...)
+	report.Add(memoryResults(name, target, tree)...)
 	return nil
 }
 

@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"runtime"
@@ -20,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/klog/v2"
@@ -28,9 +28,6 @@ import (
 )
 
 func main() {
-	// Client libraries log what a deadline cuts off, which is how phases end.
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := newCommand().ExecuteContext(ctx)
 	stop()
@@ -71,6 +68,9 @@ type workload struct {
 func (w *workload) command(jsonFile *string) *cobra.Command {
 	w.Args = cobra.NoArgs
 	w.RunE = func(cmd *cobra.Command, _ []string) error {
+		// Client libraries log what a deadline cuts off, which is how phases end.
+		klog.SetLogger(logr.Discard())
+		defer klog.ClearLogger()
 		report := &measure.Report{Machine: machine(), Command: "bench " + strings.Join(os.Args[1:], " ")}
 		err := w.run(cmd.Context(), report)
 		return errors.Join(err, write(cmd, report, *jsonFile))

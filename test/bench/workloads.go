@@ -212,13 +212,14 @@ func newMemory() *workload {
 		if err != nil {
 			return err
 		}
-		report.Add(memoryResults("memory", tree)...)
+		report.Add(memoryResults("memory", "all processes", tree)...)
 		return nil
 	}}
 }
 
-// memoryResults returns one result per process and their sum.
-func memoryResults(name string, tree []process.Memory) []measure.Result {
+// memoryResults returns the sum of all processes and, where there are several,
+// one result per process.
+func memoryResults(name, target string, tree []process.Memory) []measure.Result {
 	var results []measure.Result
 	var resident, proportional int64
 	for _, m := range tree {
@@ -226,8 +227,11 @@ func memoryResults(name string, tree []process.Memory) []measure.Result {
 		proportional += m.Proportional
 		results = append(results, measure.Result{Name: name, Target: m.Command, Value: mebibytes(m.Resident), Unit: "MiB"})
 	}
+	if len(tree) == 1 {
+		results = nil
+	}
 	return append(results, measure.Result{
-		Name: name, Target: "all processes", Value: mebibytes(resident), Unit: "MiB", Count: len(tree),
+		Name: name, Target: target, Value: mebibytes(resident), Unit: "MiB", Count: len(tree),
 		Note: fmt.Sprintf("resident; %.0f MiB with shared pages counted once", mebibytes(proportional)),
 	})
 }

@@ -12,7 +12,7 @@ import (
 type Memory struct {
 	PID int
 	// Command is the program's name and its first argument, which for Shardplane
-	// is the component.
+	// is the component, and the component's name if it has one.
 	Command string
 	// Resident and Proportional are in bytes. Pages that processes share, such
 	// as the program itself, count fully in the first and in parts in the second.
@@ -109,6 +109,11 @@ func commandName(cmdline string) string {
 	name := filepath.Base(args[0])
 	if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
 		name += " " + args[1]
+	}
+	for _, arg := range args {
+		if component, ok := strings.CutPrefix(arg, "--name="); ok {
+			name += " " + component
+		}
 	}
 	return name
 }
