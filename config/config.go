@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -22,8 +23,13 @@ import (
 //go:embed crds/*.yaml workspacetypes/*.yaml
 var manifests embed.FS
 
-// logicalClusters is the name of the CRD whose objects are singletons.
-const logicalClusters = "logicalclusters.core.kcp.io"
+const (
+	// logicalClusters is the name of the CRD whose objects are singletons.
+	logicalClusters = "logicalclusters.core.kcp.io"
+	// workspaces is the name of the CRD whose objects need say nothing but
+	// their name.
+	workspaces = "workspaces.tenancy.kcp.io"
+)
 
 // SystemCRDs returns the definitions of the kinds that are served in every
 // logical cluster, defaulted as the API server would do it. The caller owns
@@ -34,8 +40,8 @@ func SystemCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 		return nil, err
 	}
 	for _, crd := range crds {
-		if crd.Name == logicalClusters {
-			if err := requireSingletonName(crd); err != nil {
+		if adjust := adjustments[crd.Name]; adjust != nil {
+			if err := eachSchema(crd, adjust); err != nil {
 				return nil, err
 			}
 		}
@@ -50,21 +56,39 @@ func RootWorkspaceTypes() ([]*tenancyv1alpha1.WorkspaceType, error) {
 	return load[tenancyv1alpha1.WorkspaceType]("workspacetypes")
 }
 
-// requireSingletonName adds the rule that the API types only state in prose:
-// the one LogicalCluster of a logical cluster is named "cluster".
-func requireSingletonName(crd *apiextensionsv1.CustomResourceDefinition) error {
+// adjustments are what the API types cannot state, by the name of the CRD.
+var adjustments = map[string]func(schema *apiextensionsv1.JSONSchemaProps){
+	logicalClusters: requireSingletonName,
+	workspaces:      defaultSpec,
+}
+
+func eachSchema(crd *apiextensionsv1.CustomResourceDefinition, adjust func(schema *apiextensionsv1.JSONSchemaProps)) error {
 	for i := range crd.Spec.Versions {
 		schema := crd.Spec.Versions[i].Schema
 		if schema == nil || schema.OpenAPIV3Schema == nil {
 			return fmt.Errorf("version %s of %s has no schema: run config/generate.sh", crd.Spec.Versions[i].Name, crd.Name)
 		}
-		root := schema.OpenAPIV3Schema
-		root.XValidations = append(root.XValidations, apiextensionsv1.ValidationRule{
-			Rule:    "self.metadata.name == 'cluster'",
-			Message: "the LogicalCluster of a logical cluster is named \"cluster\"",
-		})
+		adjust(schema.OpenAPIV3Schema)
 	}
 	return nil
+}
+
+// requireSingletonName adds the rule that the API types only state in prose:
+// the one LogicalCluster of a logical cluster is named "cluster".
+func requireSingletonName(schema *apiextensionsv1.JSONSchemaProps) {
+	schema.XValidations = append(schema.XValidations, apiextensionsv1.ValidationRule{
+		Rule:    "self.metadata.name == 'cluster'",
+		Message: "the LogicalCluster of a logical cluster is named \"cluster\"",
+	})
+}
+
+// defaultSpec lets people leave out a spec all of whose fields are optional.
+// Typed clients always send one.
+func defaultSpec(schema *apiextensionsv1.JSONSchemaProps) {
+	spec := schema.Properties["spec"]
+	spec.Default = &apiextensionsv1.JSON{Raw: []byte("{}")}
+	schema.Properties["spec"] = spec
+	schema.Required = slices.DeleteFunc(schema.Required, func(name string) bool { return name == "spec" })
 }
 
 // load parses the manifests of one directory, one object a file, in the order

@@ -136,7 +136,7 @@ func (t *terminal) ready(o CompletedOptions, took time.Duration) {
 // each with an API of its own.
 func firstCommands(o CompletedOptions) []string {
 	return []string{
-		`echo '{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"demo"},"spec":{}}' | kubectl create -f -`,
+		`echo '{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"demo"}}' | kubectl create -f -`,
 		"kubectl get workspaces",
 		"kubectl --server " + baseURL(o.FrontProxyPort) + "/clusters/root:demo get namespaces",
 	}

@@ -95,6 +95,10 @@ func TestKubectl(t *testing.T) {
 	c := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
 	k := newKubectl(t, c)
 
+	// A workspace needs nothing but a name.
+	k.run(t, "root", "apiVersion: tenancy.kcp.io/v1alpha1\nkind: Workspace\nmetadata: {name: plain}\n", "create", "-f", "-")
+	k.run(t, "root", "", "wait", "--for=jsonpath={.status.phase}=Ready", "workspace/plain", "--timeout=60s")
+
 	// Workspaces three levels deep, on both shards.
 	parent := "root"
 	for _, level := range []struct{ name, shard string }{{"org", "shard-1"}, {"team", "root"}, {"app", "shard-1"}} {
