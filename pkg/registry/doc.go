@@ -11,6 +11,8 @@
 //	├── core              namespaces, configmaps, secrets, serviceaccounts
 //	├── events            core/v1 and events.k8s.io/v1 events, one storage
 //	├── coordination      leases
+//	├── rbac              roles and bindings, and who may write them
+//	├── authorization     the reviews of who may do what
 //	├── resource          what a resource is: a table of names, behaviour, columns
 //	├── validate          the checks that kube-apiserver makes on metadata
 //	└── generated/openapi OpenAPI definitions

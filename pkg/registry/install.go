@@ -14,7 +14,8 @@ import (
 // OpenAPI configuration set, with a namer of WireScheme.
 // options says where they are stored; it must use StorageCodec. From then on
 // the server destroys the storages when it shuts down.
-func Install(server *genericapiserver.GenericAPIServer, options generic.RESTOptionsGetter) (err error) {
+func Install(server *genericapiserver.GenericAPIServer, options generic.RESTOptionsGetter, access Access) (err error) {
+	groups := groups(access)
 	builder := &resource.Builder{Scheme: Scheme, RESTOptions: options}
 	storages, err := builder.Build(groups)
 	if err != nil {

@@ -10,9 +10,11 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
+	"github.com/shardplane/shardplane/pkg/registry/authorization"
 	"github.com/shardplane/shardplane/pkg/registry/coordination"
 	"github.com/shardplane/shardplane/pkg/registry/core"
 	"github.com/shardplane/shardplane/pkg/registry/events"
+	"github.com/shardplane/shardplane/pkg/registry/rbac"
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 )
 
@@ -27,10 +29,14 @@ var (
 
 // groups lists the API groups in the order in which they are built; the core
 // group comes first because others show its resources.
-var groups = []resource.Group{
-	core.Group(events.Core()),
-	events.Group(),
-	coordination.Group(),
+func groups(a Access) []resource.Group {
+	return []resource.Group{
+		core.Group(events.Core()),
+		events.Group(),
+		coordination.Group(),
+		rbac.Group(rbac.Config{Authorizer: a.Authorizer, Rules: a.Rules, Wrote: a.Wrote}),
+		authorization.Group(authorization.Config{Authorizer: a.Authorizer, Rules: a.Rules}),
+	}
 }
 
 func init() {
@@ -40,7 +46,7 @@ func init() {
 // addToScheme registers the built-in groups and the kinds that every API
 // server needs: options, Status, and the documents of discovery.
 func addToScheme(scheme *runtime.Scheme) error {
-	for _, group := range groups {
+	for _, group := range groups(Access{}) {
 		if err := group.Register(scheme); err != nil {
 			return err
 		}

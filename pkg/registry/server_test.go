@@ -50,7 +50,7 @@ func newServerWithEtcd(t *testing.T) (*rest.Config, *kubernetesetcd.Client) {
 	require.NoError(t, err)
 	t.Cleanup(backend.Close)
 	generic := newGenericServer(t)
-	require.NoError(t, registry.Install(generic, backend.RESTOptionsGetter(registry.StorageCodec)))
+	require.NoError(t, registry.Install(generic, backend.RESTOptionsGetter(registry.StorageCodec), registry.NoAccess()))
 	generic.PrepareRun()
 	return inCluster(serve(t, generic), testCluster), server.Client()
 }

@@ -150,7 +150,7 @@ func (s *Server) assembleAPI() error {
 	if s.generic, err = c.Complete(nil).New("shardplane-shard", genericapiserver.NewEmptyDelegate()); err != nil {
 		return fmt.Errorf("assembling the API server: %w", err)
 	}
-	if err := registry.Install(s.generic, c.RESTOptionsGetter); err != nil {
+	if err := registry.Install(s.generic, c.RESTOptionsGetter, registry.NoAccess()); err != nil {
 		return err
 	}
 	return s.customResources.InstallCRDs(s.generic)

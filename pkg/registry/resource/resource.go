@@ -19,7 +19,8 @@ type Object interface {
 	metav1.Object
 }
 
-// Definition is one resource of a Group: a *Resource, or a *View of one.
+// Definition is one resource of a Group: a *Resource, a *View of one, or a
+// *Review.
 type Definition interface {
 	// register adds the resource's types, defaults and field labels to the
 	// scheme, under gv and under the internal version of gv's group.

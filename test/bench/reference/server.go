@@ -69,7 +69,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("making the server: %w", err)
 	}
-	if err := registry.Install(server, storage{endpoint: "http://" + etcd.Clients[0].Addr().String()}); err != nil {
+	if err := registry.Install(server, storage{endpoint: "http://" + etcd.Clients[0].Addr().String()}, registry.NoAccess()); err != nil {
 		return err
 	}
 	server.AddPostStartHookOrDie("tell-ready", func(genericapiserver.PostStartHookContext) error {

@@ -1,0 +1,115 @@
+package authorization
+
+import (
+	"errors"
+	"fmt"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+)
+
+// attributesOf returns what the authorizer is asked: about a resource, or else
+// about a path.
+func attributesOf(u user.Info, resource *authorizationv1.ResourceAttributes, path *authorizationv1.NonResourceAttributes) authorizer.AttributesRecord {
+	if resource == nil {
+		return authorizer.AttributesRecord{User: u, Verb: path.Verb, Path: path.Path}
+	}
+	a := authorizer.AttributesRecord{
+		User:            u,
+		Verb:            resource.Verb,
+		Namespace:       resource.Namespace,
+		APIGroup:        resource.Group,
+		APIVersion:      resource.Version,
+		Resource:        resource.Resource,
+		Subresource:     resource.Subresource,
+		Name:            resource.Name,
+		ResourceRequest: true,
+	}
+	if a.APIVersion == "" {
+		a.APIVersion = "*"
+	}
+	a.FieldSelectorRequirements, a.FieldSelectorParsingErr = fieldRequirements(resource.FieldSelector)
+	a.LabelSelectorRequirements, a.LabelSelectorParsingErr = labelRequirements(resource.LabelSelector)
+	return a
+}
+
+// fieldRequirements returns the requirements of a selector that can be
+// understood, and what is wrong with the others.
+func fieldRequirements(selector *authorizationv1.FieldSelectorAttributes) (fields.Requirements, error) {
+	if selector == nil {
+		return nil, nil
+	}
+	if selector.RawSelector != "" {
+		parsed, err := fields.ParseSelector(selector.RawSelector)
+		if err != nil {
+			return nil, err
+		}
+		return parsed.Requirements(), nil
+	}
+	var requirements fields.Requirements
+	var errs []error
+	for _, r := range selector.Requirements {
+		requirement := fields.Requirement{Field: r.Key}
+		switch {
+		case r.Operator == metav1.FieldSelectorOpIn && len(r.Values) == 1:
+			requirement.Operator, requirement.Value = selection.Equals, r.Values[0]
+		case r.Operator == metav1.FieldSelectorOpNotIn && len(r.Values) == 1:
+			requirement.Operator, requirement.Value = selection.NotEquals, r.Values[0]
+		case r.Operator == metav1.FieldSelectorOpExists, r.Operator == metav1.FieldSelectorOpDoesNotExist:
+			errs = append(errs, fmt.Errorf("fieldSelectors do not yet support %v", r.Operator))
+			continue
+		case r.Operator == metav1.FieldSelectorOpIn, r.Operator == metav1.FieldSelectorOpNotIn:
+			errs = append(errs, errors.New("fieldSelectors in must have one value"))
+			continue
+		default:
+			errs = append(errs, fmt.Errorf("%q is not a valid field selector operator", r.Operator))
+			continue
+		}
+		requirements = append(requirements, requirement)
+	}
+	return requirements, errors.Join(errs...)
+}
+
+// labelOperators are the operators of selectors, as the labels package has them.
+var labelOperators = map[metav1.LabelSelectorOperator]selection.Operator{
+	metav1.LabelSelectorOpIn:           selection.In,
+	metav1.LabelSelectorOpNotIn:        selection.NotIn,
+	metav1.LabelSelectorOpExists:       selection.Exists,
+	metav1.LabelSelectorOpDoesNotExist: selection.DoesNotExist,
+}
+
+// labelRequirements is fieldRequirements for labels.
+func labelRequirements(selector *authorizationv1.LabelSelectorAttributes) (labels.Requirements, error) {
+	if selector == nil {
+		return nil, nil
+	}
+	if selector.RawSelector != "" {
+		parsed, err := labels.Parse(selector.RawSelector)
+		if err != nil {
+			return nil, err
+		}
+		requirements, _ := parsed.Requirements()
+		return requirements, nil
+	}
+	var requirements labels.Requirements
+	var errs []error
+	for _, r := range selector.Requirements {
+		operator, ok := labelOperators[r.Operator]
+		if !ok {
+			errs = append(errs, fmt.Errorf("%q is not a valid label selector operator", r.Operator))
+			continue
+		}
+		requirement, err := labels.NewRequirement(r.Key, operator, r.Values)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		requirements = append(requirements, *requirement)
+	}
+	return requirements, errors.Join(errs...)
+}

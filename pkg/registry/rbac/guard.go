@@ -1,0 +1,186 @@
+package rbac
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/component-helpers/auth/rbac/validation"
+)
+
+// everything are the rules of somebody who may do everything.
+var everything = []rbacv1.PolicyRule{
+	{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}},
+	{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}},
+}
+
+// guard keeps writers of roles and bindings from giving, to themselves or to
+// others, what they do not have.
+type guard struct {
+	authorizer authorizer.UnconditionalAuthorizer
+	rules      Rules
+}
+
+func (g *guard) role(ctx context.Context, obj, old runtime.Object) error {
+	role, ok := obj.(*rbacv1.Role)
+	if !ok {
+		return unexpected(obj)
+	}
+	if before, ok := old.(*rbacv1.Role); ok && (equality.Semantic.DeepEqual(before.Rules, role.Rules) || onlyForDeletion(role, before)) {
+		return nil
+	}
+	if exempt(ctx) || g.allowed(ctx, "escalate", "roles", role.Name, namespaceOf(ctx)) {
+		return nil
+	}
+	return forbidden("roles", role.Name, g.covers(ctx, role.Rules))
+}
+
+func (g *guard) clusterRole(ctx context.Context, obj, old runtime.Object) error {
+	role, ok := obj.(*rbacv1.ClusterRole)
+	if !ok {
+		return unexpected(obj)
+	}
+	before, updates := old.(*rbacv1.ClusterRole)
+	if updates && (onlyForDeletion(role, before) ||
+		equality.Semantic.DeepEqual(before.Rules, role.Rules) && equality.Semantic.DeepEqual(before.AggregationRule, role.AggregationRule)) {
+		return nil
+	}
+	if exempt(ctx) || g.allowed(ctx, "escalate", "clusterroles", role.Name, "") {
+		return nil
+	}
+	// An aggregated role may grow into anything by itself.
+	if role.AggregationRule != nil || updates && before.AggregationRule != nil {
+		if err := g.covers(ctx, everything); err != nil {
+			return forbidden("clusterroles", role.Name, errors.New("must have cluster-admin privileges to use the aggregationRule"))
+		}
+	}
+	return forbidden("clusterroles", role.Name, g.covers(ctx, role.Rules))
+}
+
+func (g *guard) roleBinding(ctx context.Context, obj, old runtime.Object) error {
+	binding, ok := obj.(*rbacv1.RoleBinding)
+	if !ok {
+		return unexpected(obj)
+	}
+	if before, ok := old.(*rbacv1.RoleBinding); ok && onlyForDeletion(binding, before) {
+		return nil
+	}
+	return g.binding(ctx, "rolebindings", binding.Name, binding.RoleRef, namespaceOf(ctx))
+}
+
+func (g *guard) clusterRoleBinding(ctx context.Context, obj, old runtime.Object) error {
+	binding, ok := obj.(*rbacv1.ClusterRoleBinding)
+	if !ok {
+		return unexpected(obj)
+	}
+	if before, ok := old.(*rbacv1.ClusterRoleBinding); ok && onlyForDeletion(binding, before) {
+		return nil
+	}
+	return g.binding(ctx, "clusterrolebindings", binding.Name, binding.RoleRef, "")
+}
+
+// binding checks that the writer may bind the role that ref names.
+func (g *guard) binding(ctx context.Context, resource, name string, ref rbacv1.RoleRef, namespace string) error {
+	if exempt(ctx) {
+		return nil
+	}
+	roles := map[string]string{"Role": "roles", "ClusterRole": "clusterroles"}[ref.Kind]
+	if roles == "" {
+		return nil // the validation, which comes next, refuses it
+	}
+	if g.allowed(ctx, "bind", roles, ref.Name, namespace) {
+		return nil
+	}
+	rules, err := g.rules.RulesIn(ctx, ref, namespace)
+	if err != nil {
+		return err
+	}
+	return forbidden(resource, name, g.covers(ctx, rules))
+}
+
+// allowed asks whether the writer has a verb on a role.
+func (g *guard) allowed(ctx context.Context, verb, resource, name, namespace string) bool {
+	u, ok := genericapirequest.UserFrom(ctx)
+	if !ok || g.authorizer == nil {
+		return false
+	}
+	decision, _, err := g.authorizer.Authorize(ctx, authorizer.AttributesRecord{
+		User:            u,
+		Verb:            verb,
+		APIGroup:        rbacv1.GroupName,
+		APIVersion:      "*",
+		Resource:        resource,
+		Name:            name,
+		Namespace:       namespace,
+		ResourceRequest: true,
+	})
+	return err == nil && decision == authorizer.DecisionAllow
+}
+
+// covers checks that the writer has all of the rules.
+func (g *guard) covers(ctx context.Context, rules []rbacv1.PolicyRule) error {
+	u, ok := genericapirequest.UserFrom(ctx)
+	if !ok || g.rules == nil {
+		return errors.New("no user on context")
+	}
+	own, err := g.rules.RulesOf(ctx, u, namespaceOf(ctx))
+	covered, missing := validation.Covers(own, rules)
+	if covered {
+		return nil
+	}
+	message := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s",
+		u.GetName(), u.GetGroups(), strings.Join(describe(missing), "\n"))
+	if err != nil {
+		message += fmt.Sprintf("; resolution errors: %v", []error{err})
+	}
+	return errors.New(message)
+}
+
+// exempt tells whether the writer may do anything anyway.
+func exempt(ctx context.Context) bool {
+	u, ok := genericapirequest.UserFrom(ctx)
+	return ok && slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
+}
+
+func namespaceOf(ctx context.Context) string {
+	namespace, _ := genericapirequest.NamespaceFrom(ctx)
+	return namespace
+}
+
+// onlyForDeletion tells whether an update changes owner references and
+// finalizers only: the garbage collector, which has no rules of its own to
+// give, must be able to.
+func onlyForDeletion(obj, old runtime.Object) bool {
+	obj, old = obj.DeepCopyObject(), old.DeepCopyObject()
+	meta, ok := obj.(metav1.Object)
+	before, okBefore := old.(metav1.Object)
+	if !ok || !okBefore || before.GetUID() == "" {
+		return false // an update that creates
+	}
+	meta.SetOwnerReferences(before.GetOwnerReferences())
+	meta.SetFinalizers(before.GetFinalizers())
+	meta.SetSelfLink(before.GetSelfLink())
+	meta.SetManagedFields(before.GetManagedFields())
+	return equality.Semantic.DeepEqual(obj, old)
+}
+
+func forbidden(resource, name string, cause error) error {
+	if cause == nil {
+		return nil
+	}
+	return apierrors.NewForbidden(rbacv1.Resource(resource), name, cause)
+}
+
+func unexpected(obj runtime.Object) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("unexpected object of type %T", obj))
+}

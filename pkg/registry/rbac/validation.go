@@ -1,0 +1,153 @@
+package rbac
+
+import (
+	rbacv1 "k8s.io/api/rbac/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/api/validation/path"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shardplane/shardplane/pkg/registry/validate"
+)
+
+// segmentName allows every name that can be a segment of a URL, such as
+// system:discovery.
+func segmentName(name string, prefix bool) []string {
+	return path.ValidatePathSegmentName(name, prefix)
+}
+
+func metaUpdate(meta, old *metav1.ObjectMeta) field.ErrorList {
+	return validate.ObjectMetaUpdate(meta, old)
+}
+
+func validateRole(role *rbacv1.Role) field.ErrorList {
+	errs := validate.ObjectMeta(&role.ObjectMeta, true, segmentName)
+	return append(errs, validateRules(role.Rules, true)...)
+}
+
+func validateClusterRole(role *rbacv1.ClusterRole) field.ErrorList {
+	errs := validate.ObjectMeta(&role.ObjectMeta, false, segmentName)
+	errs = append(errs, validateRules(role.Rules, false)...)
+	if role.AggregationRule == nil {
+		return errs
+	}
+	selectors := field.NewPath("aggregationRule", "clusterRoleSelectors")
+	if len(role.AggregationRule.ClusterRoleSelectors) == 0 {
+		return append(errs, field.Required(selectors, "at least one clusterRoleSelector required if aggregationRule is non-nil"))
+	}
+	for i := range role.AggregationRule.ClusterRoleSelectors {
+		options := metav1validation.LabelSelectorValidationOptions{}
+		errs = append(errs, metav1validation.ValidateLabelSelector(&role.AggregationRule.ClusterRoleSelectors[i], options, selectors.Index(i))...)
+	}
+	return errs
+}
+
+func validateRules(rules []rbacv1.PolicyRule, namespaced bool) field.ErrorList {
+	var errs field.ErrorList
+	for i, rule := range rules {
+		errs = append(errs, validateRule(rule, namespaced, field.NewPath("rules").Index(i))...)
+	}
+	return errs
+}
+
+func validateRule(rule rbacv1.PolicyRule, namespaced bool, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if len(rule.Verbs) == 0 {
+		errs = append(errs, field.Required(at.Child("verbs"), "verbs must contain at least one value"))
+	}
+	if len(rule.NonResourceURLs) > 0 {
+		if namespaced {
+			errs = append(errs, field.Invalid(at.Child("nonResourceURLs"), rule.NonResourceURLs, "namespaced rules cannot apply to non-resource URLs"))
+		}
+		if len(rule.APIGroups) > 0 || len(rule.Resources) > 0 || len(rule.ResourceNames) > 0 {
+			errs = append(errs, field.Invalid(at.Child("nonResourceURLs"), rule.NonResourceURLs, "rules cannot apply to both regular resources and non-resource URLs"))
+		}
+		return errs
+	}
+	if len(rule.APIGroups) == 0 {
+		errs = append(errs, field.Required(at.Child("apiGroups"), "resource rules must supply at least one api group"))
+	}
+	if len(rule.Resources) == 0 {
+		errs = append(errs, field.Required(at.Child("resources"), "resource rules must supply at least one resource"))
+	}
+	return errs
+}
+
+func validateBinding(meta *metav1.ObjectMeta, ref rbacv1.RoleRef, subjects []rbacv1.Subject, namespaced bool) field.ErrorList {
+	errs := validate.ObjectMeta(meta, namespaced, segmentName)
+	kinds := []string{"ClusterRole"}
+	if namespaced {
+		kinds = []string{"Role", "ClusterRole"}
+	}
+	errs = append(errs, validateRoleRef(ref, kinds, field.NewPath("roleRef"))...)
+	for i, subject := range subjects {
+		errs = append(errs, validateSubject(subject, namespaced, field.NewPath("subjects").Index(i))...)
+	}
+	return errs
+}
+
+func validateRoleRef(ref rbacv1.RoleRef, kinds []string, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if ref.APIGroup != rbacv1.GroupName {
+		errs = append(errs, field.NotSupported(at.Child("apiGroup"), ref.APIGroup, []string{rbacv1.GroupName}))
+	}
+	known := false
+	for _, kind := range kinds {
+		known = known || ref.Kind == kind
+	}
+	if !known {
+		errs = append(errs, field.NotSupported(at.Child("kind"), ref.Kind, kinds))
+	}
+	if ref.Name == "" {
+		return append(errs, field.Required(at.Child("name"), ""))
+	}
+	for _, msg := range segmentName(ref.Name, false) {
+		errs = append(errs, field.Invalid(at.Child("name"), ref.Name, msg))
+	}
+	return errs
+}
+
+func validateSubject(subject rbacv1.Subject, namespaced bool, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if subject.Name == "" {
+		errs = append(errs, field.Required(at.Child("name"), ""))
+	}
+	group := rbacv1.GroupName
+	switch subject.Kind {
+	case rbacv1.ServiceAccountKind:
+		group = ""
+		if subject.Name != "" {
+			for _, msg := range apivalidation.ValidateServiceAccountName(subject.Name, false) {
+				errs = append(errs, field.Invalid(at.Child("name"), subject.Name, msg))
+			}
+		}
+		if !namespaced && subject.Namespace == "" {
+			errs = append(errs, field.Required(at.Child("namespace"), ""))
+		}
+	case rbacv1.UserKind:
+		if subject.Name == "" {
+			errs = append(errs, field.Invalid(at.Child("name"), subject.Name, "user name cannot be empty"))
+		}
+	case rbacv1.GroupKind:
+		if subject.Name == "" {
+			errs = append(errs, field.Invalid(at.Child("name"), subject.Name, "group name cannot be empty"))
+		}
+	default:
+		kinds := []string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}
+		return append(errs, field.NotSupported(at.Child("kind"), subject.Kind, kinds))
+	}
+	if subject.APIGroup != group {
+		errs = append(errs, field.NotSupported(at.Child("apiGroup"), subject.APIGroup, []string{group}))
+	}
+	return errs
+}
+
+// sameRoleRef refuses that a binding gives its subjects another role: who may
+// change subjects may not choose what they get.
+func sameRoleRef(ref, old rbacv1.RoleRef) field.ErrorList {
+	if ref == old {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(field.NewPath("roleRef"), ref, "cannot change roleRef")}
+}
