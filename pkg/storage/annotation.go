@@ -7,9 +7,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -66,33 +64,4 @@ func tenantOf(obj runtime.Object, sharded bool) (t tenant, ok bool) {
 		return t, validName(t.shard)
 	}
 	return t, true
-}
-
-// AnnotateDryRun makes the store annotate objects in dry-run requests, which
-// it answers without its storage. Call it before the store serves; hooks that
-// the store has stay.
-func AnnotateDryRun(store *genericregistry.Store) {
-	beginCreate, beginUpdate := store.BeginCreate, store.BeginUpdate
-	store.BeginCreate = func(ctx context.Context, obj runtime.Object, options *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
-		if len(options.DryRun) > 0 {
-			if err := Annotate(ctx, obj); err != nil {
-				return nil, err
-			}
-		}
-		if beginCreate == nil {
-			return func(context.Context, bool) {}, nil
-		}
-		return beginCreate(ctx, obj, options)
-	}
-	store.BeginUpdate = func(ctx context.Context, obj, old runtime.Object, options *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
-		if len(options.DryRun) > 0 {
-			if err := Annotate(ctx, obj); err != nil {
-				return nil, err
-			}
-		}
-		if beginUpdate == nil {
-			return func(context.Context, bool) {}, nil
-		}
-		return beginUpdate(ctx, obj, old, options)
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/apis/example"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -164,4 +165,23 @@ func TestRegistry(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, got.Kvs, 1)
 	require.NoError(t, store.ReadinessCheck())
+}
+
+func TestDryRunAdmission(t *testing.T) {
+	plugin := NewDryRunAdmission()
+	require.True(t, plugin.Handles(admission.Create))
+	require.True(t, plugin.Handles(admission.Update))
+	require.False(t, plugin.Handles(admission.Delete))
+	admit := func(subresource string, dryRun bool) string {
+		pod := newPod("ns", "one")
+		pod.Annotations = map[string]string{logicalcluster.AnnotationKey: "forged"}
+		attrs := admission.NewAttributesRecord(pod, nil, schema.GroupVersionKind{Kind: "Pod"}, "ns", "one",
+			podsGR.WithVersion("v1"), subresource, admission.Create, &metav1.CreateOptions{}, dryRun, nil)
+		require.NoError(t, plugin.Admit(in(t.Context(), "root"), attrs, nil))
+		return pod.Annotations[logicalcluster.AnnotationKey]
+	}
+	require.Equal(t, "root", admit("", true))
+	require.Equal(t, "root", admit("status", true))
+	require.Equal(t, "forged", admit("token", true))
+	require.Equal(t, "forged", admit("", false), "the storage does that")
 }
