@@ -106,14 +106,14 @@ func read(pid int) (Memory, error) {
 // commandName shortens a command line to the program and its subcommand.
 func commandName(cmdline string) string {
 	args := strings.Split(strings.TrimRight(cmdline, "\x00"), "\x00")
-	name := filepath.Base(args[0])
+	words := []string{filepath.Base(args[0])}
 	if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
-		name += " " + args[1]
+		words = append(words, args[1])
 	}
 	for _, arg := range args {
 		if component, ok := strings.CutPrefix(arg, "--name="); ok {
-			name += " " + component
+			words = append(words, component)
 		}
 	}
-	return name
+	return strings.Join(words, " ")
 }
