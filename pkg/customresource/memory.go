@@ -1,7 +1,10 @@
 package customresource
 
 import (
+	"encoding/json"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -32,23 +35,18 @@ func newMemory(limit int) *memory {
 	return &memory{limit: limit, states: map[stateKey]*unstructured.Unstructured{}}
 }
 
-// recall returns a copy of what is remembered of a state, or nil.
+// recall returns what is remembered of a state, or nil. Nobody may change it.
 func (m *memory) recall(key stateKey) *unstructured.Unstructured {
 	m.mu.RLock()
-	u := m.states[key]
-	m.mu.RUnlock()
-	if u == nil {
-		return nil
-	}
-	return u.DeepCopy()
+	defer m.mu.RUnlock()
+	return m.states[key]
 }
 
-// remember keeps a copy of u.
+// remember keeps u, which nobody may change any more.
 func (m *memory) remember(key stateKey, u *unstructured.Unstructured) {
 	if key.uid == "" || key.resourceVersion == "" {
 		return
 	}
-	u = u.DeepCopy()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.states) >= m.limit {
@@ -58,4 +56,101 @@ func (m *memory) remember(key stateKey, u *unstructured.Unstructured) {
 		}
 	}
 	m.states[key] = u
+}
+
+// encodings remembers the JSON of objects as a view shows them, of each the
+// state that was listed last. All views share an allowance of bytes.
+type encodings struct {
+	allowance *atomic.Int64 // what is left
+
+	mu       sync.RWMutex
+	byUID    map[types.UID]encoding
+	lastUsed time.Time
+	closed   bool
+}
+
+type encoding struct {
+	resourceVersion string
+	data            json.RawMessage
+}
+
+func newEncodings(allowance *atomic.Int64) *encodings {
+	return &encodings{allowance: allowance, byUID: map[types.UID]encoding{}}
+}
+
+// recall returns the JSON of a state, or nil. Nobody may change it.
+func (e *encodings) recall(key stateKey) json.RawMessage {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if known, ok := e.byUID[key.uid]; ok && known.resourceVersion == key.resourceVersion {
+		return known.data
+	}
+	return nil
+}
+
+// remember keeps the JSON of a state. If the allowance is used up it forgets
+// others of the same view, any: to forget the oldest would leave nothing of use
+// to the next list.
+func (e *encodings) remember(key stateKey, data json.RawMessage) {
+	if key.uid == "" || key.resourceVersion == "" {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return
+	}
+	e.dropLocked(key.uid)
+	size := int64(len(data))
+	for e.allowance.Add(-size) < 0 {
+		e.allowance.Add(size)
+		if len(e.byUID) == 0 {
+			return
+		}
+		for other := range e.byUID {
+			e.dropLocked(other)
+			break
+		}
+	}
+	e.byUID[key.uid] = encoding{resourceVersion: key.resourceVersion, data: data}
+}
+
+func (e *encodings) dropLocked(uid types.UID) {
+	if known, ok := e.byUID[uid]; ok {
+		e.allowance.Add(int64(len(known.data)))
+		delete(e.byUID, uid)
+	}
+}
+
+// used notes that somebody lists.
+func (e *encodings) used(now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lastUsed = now
+}
+
+// forget forgets everything, unless somebody has listed since before.
+func (e *encodings) forget(before time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.lastUsed.After(before) {
+		e.forgetLocked()
+	}
+}
+
+// close forgets everything, for good.
+func (e *encodings) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	e.forgetLocked()
+}
+
+func (e *encodings) forgetLocked() {
+	for _, known := range e.byUID {
+		e.allowance.Add(int64(len(known.data)))
+	}
+	if len(e.byUID) > 0 {
+		e.byUID = map[types.UID]encoding{}
+	}
 }

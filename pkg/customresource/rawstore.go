@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -32,6 +34,16 @@ type rawKey struct {
 	fields   string
 }
 
+// encodedBytes is how many bytes of encoded objects the views remember, all
+// together.
+const encodedBytes = 64 << 20
+
+// viewKey names a view.
+type viewKey struct {
+	hash    string
+	version string
+}
+
 // rawStores keeps one store with one watch cache for each resource, shared by
 // all schemas, and gives the upstream handler a view of it for each schema and
 // version.
@@ -42,7 +54,10 @@ type rawStores struct {
 	mu     sync.Mutex
 	closed bool
 	stores map[rawKey]*rawStore
-	views  map[*view]struct{}
+	views  map[*view]viewKey
+	byKey  map[viewKey]*view
+
+	allowance atomic.Int64 // of encodedBytes
 }
 
 // rawStore is one shared store.
@@ -53,7 +68,32 @@ type rawStore struct {
 }
 
 func newRawStores(getter generic.RESTOptionsGetter, d *desk) *rawStores {
-	return &rawStores{getter: getter, desk: d, stores: map[rawKey]*rawStore{}, views: map[*view]struct{}{}}
+	s := &rawStores{
+		getter: getter,
+		desk:   d,
+		stores: map[rawKey]*rawStore{},
+		views:  map[*view]viewKey{},
+		byKey:  map[viewKey]*view{},
+	}
+	s.allowance.Store(encodedBytes)
+	return s
+}
+
+// viewOf returns the view of a schema's version, or nil if there is none.
+func (s *rawStores) viewOf(sch *Schema, version string) *view {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byKey[viewKey{sch.Hash, version}]
+}
+
+// forget lets views that nobody has listed since before forget what they
+// encoded.
+func (s *rawStores) forget(before time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for v := range s.views {
+		v.encoded.forget(before)
+	}
 }
 
 // GetRESTOptions implements generic.RESTOptionsGetter for the upstream handler,
@@ -115,8 +155,10 @@ func (s *rawStores) newView(sch *Schema, shared generic.RESTOptions, prefix stri
 		s.stores[key] = raw
 	}
 	raw.users++
-	v := newView(raw, sch, u.GroupVersionKind(), codec)
-	s.views[v] = struct{}{}
+	v := newView(raw, sch, u.GroupVersionKind(), codec, &s.allowance)
+	known := viewKey{sch.Hash, v.gvk.Version}
+	s.views[v] = known
+	s.byKey[known] = v
 	return v, sync.OnceFunc(func() { s.drop(key, v) }), nil
 }
 
@@ -125,6 +167,9 @@ func (s *rawStores) drop(key rawKey, v *view) {
 	v.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if known := s.views[v]; s.byKey[known] == v {
+		delete(s.byKey, known)
+	}
 	delete(s.views, v)
 	v.raw.users--
 	if v.raw.users == 0 && !s.closed {

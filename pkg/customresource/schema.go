@@ -51,12 +51,18 @@ func (s *Schema) Names() *apiextensionsv1.CustomResourceDefinitionNames {
 
 // Serves says whether the schema serves an API version.
 func (s *Schema) Serves(version string) bool {
+	v := s.version(version)
+	return v != nil && v.Served
+}
+
+// version returns a version by name, or nil.
+func (s *Schema) version(name string) *apiextensionsv1.CustomResourceDefinitionVersion {
 	for i := range s.crd.Spec.Versions {
-		if v := &s.crd.Spec.Versions[i]; v.Name == version {
-			return v.Served
+		if v := &s.crd.Spec.Versions[i]; v.Name == name {
+			return v
 		}
 	}
-	return false
+	return nil
 }
 
 // specV1 is the spec of a definition as clients write it.

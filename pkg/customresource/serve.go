@@ -87,6 +87,9 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 
 	private := *info
 	private.Resource = resource
+	if s.serveList(w, r.WithContext(genericapirequest.WithRequestInfo(ctx, &private)), &private, used) {
+		return
+	}
 	crd := used.crd
 	if definition.Terminating {
 		crd = used.terminating

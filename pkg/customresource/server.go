@@ -206,6 +206,7 @@ func (s *Server) sweep(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
+			s.raws.forget(now.Add(-s.releaseAfter))
 			if s.table.sweep(now.Add(-s.releaseAfter)) > 0 {
 				s.desk.removeDead()
 			}

@@ -2,10 +2,13 @@ package customresource
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -13,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/storage"
 )
 
@@ -33,6 +37,9 @@ type view struct {
 	asIs bool
 
 	decoded *memory
+	encoded *encodings
+	// listStore is the registry by which lists as JSON read, once there was one.
+	listStore atomic.Pointer[genericregistry.Store]
 
 	done     chan struct{}
 	doneOnce sync.Once
@@ -40,7 +47,7 @@ type view struct {
 
 var _ storage.Interface = (*view)(nil)
 
-func newView(raw *rawStore, sch *Schema, gvk schema.GroupVersionKind, codec runtime.Codec) *view {
+func newView(raw *rawStore, sch *Schema, gvk schema.GroupVersionKind, codec runtime.Codec, allowance *atomic.Int64) *view {
 	return &view{
 		Interface: raw.Interface,
 		raw:       raw,
@@ -48,16 +55,29 @@ func newView(raw *rawStore, sch *Schema, gvk schema.GroupVersionKind, codec runt
 		codec:     codec,
 		asIs:      sch.metadataOnly,
 		decoded:   newMemory(viewMemory),
+		encoded:   newEncodings(allowance),
 		done:      make(chan struct{}),
 	}
 }
 
-// close ends the watches of the view.
-func (v *view) close() { v.doneOnce.Do(func() { close(v.done) }) }
+// close ends the watches of the view and forgets its objects.
+func (v *view) close() {
+	v.doneOnce.Do(func() { close(v.done) })
+	v.encoded.close()
+}
 
 // decode returns the view's form of a stored object, which it leaves as it is.
 // The caller owns the result.
 func (v *view) decode(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	shared, err := v.decodeShared(u)
+	if err != nil || v.asIs {
+		return shared, err
+	}
+	return shared.DeepCopy(), nil
+}
+
+// decodeShared is decode for callers that do not change the result.
+func (v *view) decodeShared(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if v.asIs {
 		return v.decodeAnew(u.DeepCopy())
 	}
@@ -70,6 +90,28 @@ func (v *view) decode(u *unstructured.Unstructured) (*unstructured.Unstructured,
 		v.decoded.remember(key, out)
 	}
 	return out, err
+}
+
+// encodeShown returns the JSON of the view's form of a stored object.
+func (v *view) encodeShown(u *unstructured.Unstructured) (json.RawMessage, error) {
+	key := keyOf(u)
+	if known := v.encoded.recall(key); known != nil {
+		return known, nil
+	}
+	// Not remembered as an object: a long list would drive out all others.
+	out := v.decoded.recall(key)
+	if out == nil {
+		var err error
+		if out, err = v.decodeAnew(u.DeepCopy()); err != nil {
+			return nil, err
+		}
+	}
+	data, err := json.Marshal(out.Object)
+	if err != nil {
+		return nil, fmt.Errorf("encoding %s %s: %w", v.gvk.Kind, u.GetName(), err)
+	}
+	v.encoded.remember(key, data)
+	return data, nil
 }
 
 // decodeAnew decodes an object, which it may change and keep. It neither uses
@@ -187,21 +229,41 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 	if err := v.raw.GetList(ctx, key, opts, &stored); err != nil {
 		return err
 	}
-	items := make([]unstructured.Unstructured, 0, len(stored.Items))
-	for i := range stored.Items {
-		u, err := v.decode(&stored.Items[i])
-		if err != nil {
-			return apierrors.NewInternalError(err)
-		}
-		items = append(items, *u)
+	if err := v.showItems(stored.Items, list, jsonItemsFrom(ctx)); err != nil {
+		return apierrors.NewInternalError(err)
 	}
-	list.Items = items
 	if stored.Object["metadata"] != nil {
 		if list.Object == nil {
 			list.Object = map[string]any{}
 		}
 		metadata, _ := stored.Object["metadata"].(map[string]any)
 		list.Object["metadata"] = maps.Clone(metadata)
+	}
+	return nil
+}
+
+// showItems puts the view's form of stored objects into list, or into asJSON if
+// that is wanted. The registry above copies what it changes.
+func (v *view) showItems(stored []unstructured.Unstructured, list *unstructured.UnstructuredList, asJSON *jsonItems) error {
+	if asJSON != nil {
+		v.encoded.used(time.Now())
+		asJSON.items = make([]json.RawMessage, len(stored))
+		for i := range stored {
+			data, err := v.encodeShown(&stored[i])
+			if err != nil {
+				return err
+			}
+			asJSON.items[i] = data
+		}
+		return nil
+	}
+	list.Items = make([]unstructured.Unstructured, 0, len(stored))
+	for i := range stored {
+		u, err := v.decodeShared(&stored[i])
+		if err != nil {
+			return err
+		}
+		list.Items = append(list.Items, *u)
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func (v *view) decodeEvent(obj runtime.Object, deleted bool) (*unstructured.Unst
 	if wrapped, ok := obj.(runtime.CacheableObject); ok {
 		if m, err := meta.Accessor(obj); err == nil && !deleted {
 			if known := v.decoded.recall(keyOf(m)); known != nil {
-				return known, nil
+				return known.DeepCopy(), nil
 			}
 		}
 		obj = wrapped.GetObject()
