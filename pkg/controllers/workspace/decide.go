@@ -188,6 +188,19 @@ func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *ten
 	return ws
 }
 
+// settled tells whether the LogicalCluster has come as far as it will without
+// anybody else's help.
+func settled(lc *corev1alpha1.LogicalCluster) bool {
+	switch lc.Status.Phase {
+	case "", corev1alpha1.LogicalClusterPhaseScheduling:
+		return false
+	case corev1alpha1.LogicalClusterPhaseInitializing:
+		return len(lc.Status.Initializers) > 0
+	default:
+		return true
+	}
+}
+
 // ending returns the LogicalCluster, which is being deleted, with a phase that
 // says so, even if its shard has not come to it yet.
 func ending(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {

@@ -19,9 +19,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// grace is how long a LogicalCluster that was created may take to be seen by
-// the watch before it is asked for.
-const grace = 5 * time.Second
+const (
+	// grace is how long a LogicalCluster that was created may take to be seen
+	// by the watch before it is asked for.
+	grace = 5 * time.Second
+	// unremarkable is how long a logical cluster may take to become Ready before
+	// its Workspace is said to be Initializing.
+	unremarkable = 250 * time.Millisecond
+)
 
 // logicalClusters is the access to the LogicalClusters of one shard.
 type logicalClusters interface {
@@ -44,6 +49,7 @@ type reconciler struct {
 	remove func(ctx context.Context, ws *tenancyv1alpha1.Workspace) error
 
 	latest reconcile.Latest[*tenancyv1alpha1.Workspace]
+	starts starts
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -52,6 +58,10 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 		return reconcile.Result{}, err
 	}
 	ws, exists := r.latest.Of(key, cached, err == nil)
+	scheduling := exists && (ws.Status.Phase == "" || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling)
+	if !scheduling || ws.DeletionTimestamp != nil {
+		r.starts.forget(key)
+	}
 	switch {
 	case !exists:
 		return reconcile.Result{}, nil
@@ -59,10 +69,36 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 		return r.delete(ctx, ws)
 	case ws.Spec.Mount != nil:
 		return reconcile.Result{}, nil // leads elsewhere, and has no logical cluster
-	case ws.Status.Phase == "" || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling || !claimed(ws):
+	case !claimed(ws):
 		return r.schedule(ctx, ws)
+	case scheduling:
+		return r.settle(ctx, ws)
 	default:
 		return r.follow(ctx, ws)
+	}
+}
+
+// settle leads a Workspace that has claimed a logical cluster out of the phase
+// Scheduling. Most logical clusters are Ready within milliseconds: that is then
+// written at once, without the phase between.
+func (r *reconciler) settle(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
+	clusters, err := r.at(ws.Annotations[shardAnnotation])
+	if err != nil {
+		return r.failed(ctx, ws, err)
+	}
+	lc, found := clusters.cached(logicalcluster.Name(ws.Spec.Cluster))
+	found = found && owns(ws, lc)
+	age, created := r.starts.age(client.KeyOf(ws), ws.UID, r.now())
+	switch {
+	case found && (settled(lc) || lc.DeletionTimestamp != nil):
+		return r.follow(ctx, ws)
+	case created && age < unremarkable:
+		return reconcile.Result{RequeueAfter: unremarkable - age}, nil
+	case found || created:
+		_, err := r.write(ctx, ws, scheduled(ws))
+		return reconcile.Result{}, err
+	default:
+		return r.schedule(ctx, ws)
 	}
 }
 
@@ -94,8 +130,8 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 		return r.failed(ctx, ws, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Created a logical cluster", "cluster", ws.Spec.Cluster, "shard", ws.Annotations[shardAnnotation])
-	_, err = r.write(ctx, ws, scheduled(ws))
-	return reconcile.Result{}, err
+	r.starts.note(client.KeyOf(ws), ws.UID, r.now())
+	return r.settle(ctx, ws)
 }
 
 // create creates the LogicalCluster of a Workspace, or finds that it exists.
