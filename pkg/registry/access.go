@@ -15,6 +15,8 @@ import (
 
 // Access is what the resources know about who may do what.
 type Access struct {
+	// Identity is what they know about who users are.
+	Identity Identity
 	// Authorizer decides on requests, and answers the reviews.
 	Authorizer authorizer.UnconditionalAuthorizer
 	// Rules lists the rules of users and roles. Without it only members of

@@ -8,10 +8,12 @@
 // shapes, are converted.
 //
 //	registry              scheme, codecs, Install
-//	├── core              namespaces, configmaps, secrets, serviceaccounts
+//	├── core              namespaces, configmaps, secrets, serviceaccounts and their tokens
 //	├── events            core/v1 and events.k8s.io/v1 events, one storage
 //	├── coordination      leases
 //	├── rbac              roles and bindings, and who may write them
+//	├── authentication    the reviews of tokens and of oneself
+//	├── certificates      certificate signing requests
 //	├── authorization     the reviews of who may do what
 //	├── resource          what a resource is: a table of names, behaviour, columns
 //	├── validate          the checks that kube-apiserver makes on metadata

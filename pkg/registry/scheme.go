@@ -10,7 +10,9 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
+	"github.com/shardplane/shardplane/pkg/registry/authentication"
 	"github.com/shardplane/shardplane/pkg/registry/authorization"
+	"github.com/shardplane/shardplane/pkg/registry/certificates"
 	"github.com/shardplane/shardplane/pkg/registry/coordination"
 	"github.com/shardplane/shardplane/pkg/registry/core"
 	"github.com/shardplane/shardplane/pkg/registry/events"
@@ -31,10 +33,12 @@ var (
 // group comes first because others show its resources.
 func groups(a Access) []resource.Group {
 	return []resource.Group{
-		core.Group(events.Core()),
+		core.Group(a.Identity.Tokens, events.Core()),
 		events.Group(),
 		coordination.Group(),
 		rbac.Group(rbac.Config{Authorizer: a.Authorizer, Rules: a.Rules, Wrote: a.Wrote}),
+		authentication.Group(authentication.Config{Tokens: a.Identity.Reviewer, Audiences: a.Identity.Audiences}),
+		certificates.Group(certificates.Config{Authorizer: a.Authorizer}),
 		authorization.Group(authorization.Config{Authorizer: a.Authorizer, Rules: a.Rules}),
 	}
 }

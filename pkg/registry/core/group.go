@@ -1,9 +1,11 @@
 // Package core describes the resources of the core API group: namespaces,
-// config maps, secrets and service accounts, one file each.
+// config maps, secrets, service accounts and their tokens, one file each.
 package core
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 )
@@ -13,9 +15,26 @@ const maxDataSize = corev1.MaxSecretSize
 
 // Group returns the core group. Events, which also belong to it, are described
 // in the package events.
-func Group(more ...resource.Definition) resource.Group {
+func Group(tokens Tokens, more ...resource.Definition) resource.Group {
+	secrets, accounts := withTokens(tokens)
 	return resource.Group{
 		GroupVersion: corev1.SchemeGroupVersion,
-		Resources:    append([]resource.Definition{namespaces, configMaps, secrets, serviceAccounts}, more...),
+		Resources:    append([]resource.Definition{namespaces, configMaps, secrets, accounts}, more...),
 	}
+}
+
+// withTokens returns the secrets, and the service accounts with a subresource
+// that makes tokens, unless nothing issues them.
+func withTokens(tokens Tokens) (*resource.Resource[*corev1.Secret], *resource.Resource[*corev1.ServiceAccount]) {
+	if tokens.Issuer == nil {
+		return secrets, serviceAccounts
+	}
+	storage := &tokenStorage{tokens: tokens}
+	boundTo, accounts := *secrets, *serviceAccounts
+	boundTo.Customize = func(store *genericregistry.Store) { storage.secrets = store }
+	accounts.Extra = func(store *genericregistry.Store) map[string]rest.Storage {
+		storage.accounts = store
+		return map[string]rest.Storage{"token": storage}
+	}
+	return &boundTo, &accounts
 }

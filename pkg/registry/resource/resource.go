@@ -118,6 +118,9 @@ type Subresource[T Object] struct {
 	Strategy Strategy[T]
 	// WriteOnly takes GET and PATCH away.
 	WriteOnly bool
+	// Admit may refuse an update, after it was validated, with a status error;
+	// optional.
+	Admit func(ctx context.Context, obj, old T) error
 }
 
 // groupResource returns the name of the resource in group.

@@ -96,6 +96,9 @@ func (r *Resource[T]) subresourceStorage(b *Builder, store *genericregistry.Stor
 	copied.UpdateStrategy = s
 	copied.ResetFieldsStrategy = s
 	update := updateStorage{store: &copied}
+	if sub.Admit != nil {
+		update.admit = func(ctx context.Context, obj, old runtime.Object) error { return sub.Admit(ctx, obj.(T), old.(T)) }
+	}
 	if sub.WriteOnly {
 		return &update
 	}
@@ -103,7 +106,11 @@ func (r *Resource[T]) subresourceStorage(b *Builder, store *genericregistry.Stor
 }
 
 // updateStorage serves PUT of a subresource.
-type updateStorage struct{ store *genericregistry.Store }
+type updateStorage struct {
+	store *genericregistry.Store
+	// admit may refuse an update; it may be nil.
+	admit rest.ValidateObjectUpdateFunc
+}
 
 var (
 	_ rest.Updater             = &updateStorage{}
@@ -121,7 +128,19 @@ func (s *updateStorage) Destroy() {}
 // Update changes the part of the object that the subresource shows. It never
 // creates one.
 func (s *updateStorage) Update(ctx context.Context, name string, objInfo rest.UpdatedObjectInfo, createValidation rest.ValidateObjectFunc, updateValidation rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	return s.store.Update(ctx, name, objInfo, createValidation, updateValidation, false, options)
+	validation := updateValidation
+	if s.admit != nil {
+		validation = func(ctx context.Context, obj, old runtime.Object) error {
+			if err := s.admit(ctx, obj, old); err != nil {
+				return err
+			}
+			if updateValidation == nil {
+				return nil
+			}
+			return updateValidation(ctx, obj, old)
+		}
+	}
+	return s.store.Update(ctx, name, objInfo, createValidation, validation, false, options)
 }
 
 // GetResetFields implements rest.ResetFieldsStrategy.

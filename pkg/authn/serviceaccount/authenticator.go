@@ -1,0 +1,247 @@
+package serviceaccount
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"gopkg.in/go-jose/go-jose.v2/jwt"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	apiserverserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// deletionGrace is for how long a token outlives the deletion timestamp of
+// what it is bound to, if finalizers keep that.
+const deletionGrace = time.Minute
+
+// Config is what an Authenticator goes by.
+type Config struct {
+	// Issuers are the accepted iss claims of tokens that were requested.
+	Issuers []string
+	// KeyFiles are PEM files of the keys that may have signed tokens.
+	KeyFiles []string
+	// Audiences are those of this API: a token must be for one of them.
+	Audiences authenticator.Audiences
+	// Accounts looks up what tokens are bound to.
+	Accounts Accounts
+	// Now tells the time; nil is time.Now.
+	Now func() time.Time
+}
+
+// Authenticator checks tokens. It is safe for concurrent use.
+type Authenticator struct {
+	config Config
+	keys   atomic.Pointer[[]verificationKey]
+}
+
+var _ authenticator.Token = &Authenticator{}
+
+// NewAuthenticator reads the key files.
+func NewAuthenticator(config Config) (*Authenticator, error) {
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	a := &Authenticator{config: config}
+	if err := a.Reload(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// Reload reads the key files again. If that fails the old keys stay.
+func (a *Authenticator) Reload() error {
+	keys, err := loadVerificationKeys(a.config.KeyFiles)
+	if err != nil {
+		return err
+	}
+	a.keys.Store(&keys)
+	return nil
+}
+
+// AuthenticateToken implements authenticator.Token. It has no opinion on tokens
+// of other issuers.
+func (a *Authenticator) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	claimed, parsed, err := unverified(token)
+	if err != nil {
+		return nil, false, nil //nolint:nilerr // what is no JWT is somebody else's token
+	}
+	legacy := claimed.Issuer == LegacyIssuer
+	if !legacy && !slices.Contains(a.config.Issuers, claimed.Issuer) {
+		return nil, false, nil
+	}
+	var public jwt.Claims
+	var bound boundClaims
+	var old legacyClaims
+	if err := a.verify(parsed, &public, &bound, &old); err != nil {
+		return nil, false, err
+	}
+	audiences, err := a.audiences(ctx, public.Audience, legacy)
+	if err != nil {
+		return nil, false, err
+	}
+	var info *account
+	if legacy {
+		info, err = a.checkLegacy(ctx, token, &public, &old)
+	} else {
+		info, err = a.checkBound(ctx, &public, &bound.Kubernetes)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return &authenticator.Response{User: info.user(), Audiences: audiences}, true, nil
+}
+
+// verify checks the signature and decodes the claims.
+func (a *Authenticator) verify(token *jwt.JSONWebToken, into ...any) error {
+	if len(token.Headers) != 1 {
+		return errors.New("the token must have one signature")
+	}
+	header := token.Headers[0]
+	for _, key := range *a.keys.Load() {
+		if header.Algorithm != string(key.algorithm) || header.KeyID != "" && header.KeyID != key.id {
+			continue
+		}
+		if err := token.Claims(key.public, into...); err == nil {
+			return nil
+		}
+	}
+	return errors.New("the token's signature does not fit any known key")
+}
+
+// audiences returns which of the wanted audiences the token is for.
+func (a *Authenticator) audiences(ctx context.Context, of jwt.Audience, legacy bool) (authenticator.Audiences, error) {
+	wanted, ok := authenticator.AudiencesFrom(ctx)
+	if !ok {
+		wanted = a.config.Audiences
+	}
+	has := authenticator.Audiences(of)
+	if legacy && len(has) == 0 {
+		has = a.config.Audiences
+	}
+	fit := has.Intersect(wanted)
+	if len(fit) == 0 {
+		return nil, fmt.Errorf("token audiences %q is invalid for the target audiences %q", []string(has), []string(wanted))
+	}
+	return fit, nil
+}
+
+// account is who a valid token is from.
+type account struct {
+	apiserverserviceaccount.ServiceAccountInfo
+	cluster logicalcluster.Name
+}
+
+func (i *account) user() user.Info {
+	plain := i.UserInfo()
+	extra := map[string][]string{ExtraClusterName: {i.cluster.String()}}
+	for key, values := range plain.GetExtra() {
+		extra[key] = values
+	}
+	return &user.DefaultInfo{Name: plain.GetName(), UID: plain.GetUID(), Groups: plain.GetGroups(), Extra: extra}
+}
+
+func (a *Authenticator) checkBound(ctx context.Context, public *jwt.Claims, claim *kubernetesClaim) (*account, error) {
+	now := a.config.Now()
+	if public.Expiry == nil {
+		return nil, errors.New("the token does not say when it expires")
+	}
+	if err := public.ValidateWithLeeway(jwt.Expected{Time: now}, 0); err != nil {
+		// Clocks of servers differ a little: only the end is exact.
+		if !errors.Is(err, jwt.ErrNotValidYet) && !errors.Is(err, jwt.ErrIssuedInTheFuture) {
+			return nil, err
+		}
+		if err := public.ValidateWithLeeway(jwt.Expected{Time: now}, jwt.DefaultLeeway); err != nil {
+			return nil, err
+		}
+	}
+	if claim.Pod != nil || claim.Node != nil {
+		return nil, errors.New("the token is bound to a pod or node, and there are none here")
+	}
+	info := &account{cluster: claim.ClusterName}
+	info.Namespace, info.Name, info.UID = claim.Namespace, claim.ServiceAccount.Name, claim.ServiceAccount.UID
+	if public.ID != "" {
+		info.CredentialID = "JTI=" + public.ID
+	}
+	if err := a.checkAccount(ctx, info, public.Subject); err != nil {
+		return nil, err
+	}
+	if claim.Secret != nil {
+		secret, err := a.config.Accounts.Secret(ctx, info.cluster, info.Namespace, claim.Secret.Name)
+		if err != nil {
+			return nil, invalidated("secret", err)
+		}
+		if err := a.alive("secret", secret, claim.Secret.UID); err != nil {
+			return nil, err
+		}
+	}
+	return info, nil
+}
+
+func (a *Authenticator) checkLegacy(ctx context.Context, token string, public *jwt.Claims, claim *legacyClaims) (*account, error) {
+	info := &account{cluster: claim.ClusterName}
+	info.Namespace, info.Name, info.UID = claim.Namespace, claim.ServiceAccountName, claim.ServiceAccountUID
+	if claim.SecretName == "" {
+		return nil, errors.New("the token does not name its secret")
+	}
+	if err := a.checkAccount(ctx, info, public.Subject); err != nil {
+		return nil, err
+	}
+	secret, err := a.config.Accounts.Secret(ctx, info.cluster, info.Namespace, claim.SecretName)
+	if err != nil {
+		return nil, invalidated("secret", err)
+	}
+	if err := a.alive("secret", secret, string(secret.UID)); err != nil {
+		return nil, err
+	}
+	if secret.Type != corev1.SecretTypeServiceAccountToken ||
+		subtle.ConstantTimeCompare(secret.Data[corev1.ServiceAccountTokenKey], []byte(token)) != 1 {
+		return nil, errors.New("the token is not the one in its secret any more")
+	}
+	return info, nil
+}
+
+// checkAccount checks that the claims name an account that exists.
+func (a *Authenticator) checkAccount(ctx context.Context, info *account, subject string) error {
+	if !info.cluster.IsValid() {
+		return errors.New("the token does not name a logical cluster")
+	}
+	if info.Namespace == "" || info.Name == "" || info.UID == "" {
+		return errors.New("the token does not name a service account")
+	}
+	if subject != apiserverserviceaccount.MakeUsername(info.Namespace, info.Name) {
+		return errors.New("the token's subject is not the service account that it names")
+	}
+	found, err := a.config.Accounts.ServiceAccount(ctx, info.cluster, info.Namespace, info.Name)
+	if err != nil {
+		return invalidated("service account", err)
+	}
+	return a.alive("service account", found, info.UID)
+}
+
+// alive checks that an object is the one that a token names, and not deleted.
+func (a *Authenticator) alive(what string, object metav1.Object, uid string) error {
+	if string(object.GetUID()) != uid {
+		return fmt.Errorf("the token's %s has been deleted, and another one has its name", what)
+	}
+	if deleted := object.GetDeletionTimestamp(); deleted != nil && a.config.Now().After(deleted.Add(deletionGrace)) {
+		return fmt.Errorf("the token's %s has been deleted", what)
+	}
+	return nil
+}
+
+// invalidated says why a token cannot be believed whose object was not found.
+func invalidated(what string, err error) error {
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("the token has been invalidated: its %s does not exist", what)
+	}
+	return fmt.Errorf("looking up the token's %s: %w", what, err)
+}

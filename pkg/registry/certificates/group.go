@@ -1,0 +1,216 @@
+// Package certificates describes the resources of certificates.k8s.io:
+// certificate signing requests. They are kept, approved and denied here;
+// signing is for controllers of whoever owns the signer.
+package certificates
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/registry/validate"
+)
+
+type csr = certificatesv1.CertificateSigningRequest
+
+// Config is what the group needs.
+type Config struct {
+	// Authorizer is asked whether a user may approve for a signer, or sign as
+	// one. Without it only the rights on the subresources count.
+	Authorizer authorizer.UnconditionalAuthorizer
+}
+
+// Group returns certificates.k8s.io/v1.
+func Group(c Config) resource.Group {
+	described := *requests
+	if c.Authorizer != nil {
+		described.Subresources = slices.Clone(requests.Subresources)
+		described.Subresources[0].Admit = c.admitSigning
+		described.Subresources[1].Admit = c.admitApproval
+	}
+	return resource.Group{
+		GroupVersion: certificatesv1.SchemeGroupVersion,
+		Resources:    []resource.Definition{&described},
+	}
+}
+
+var requests = &resource.Resource[*csr]{
+	Name:       "certificatesigningrequests",
+	Singular:   "certificatesigningrequest",
+	Kind:       "CertificateSigningRequest",
+	ShortNames: []string{"csr"},
+	New:        func() *csr { return &csr{} },
+	NewList:    func() runtime.Object { return &certificatesv1.CertificateSigningRequestList{} },
+	Strategy: resource.Strategy[*csr]{
+		PrepareForCreate: prepare,
+		PrepareForUpdate: func(_ context.Context, request, old *csr) {
+			request.Spec, request.Status = old.Spec, old.Status
+		},
+		Validate: func(_ context.Context, request *csr) field.ErrorList { return validateNew(request) },
+		ValidateUpdate: func(_ context.Context, request, old *csr) field.ErrorList {
+			return validate.ObjectMetaUpdate(&request.ObjectMeta, &old.ObjectMeta)
+		},
+		UnconditionalUpdate: true,
+		ResetFields:         [][]string{{"spec"}, {"status"}},
+	},
+	Selectable: func(request *csr) fields.Set {
+		return fields.Set{"spec.signerName": request.Spec.SignerName}
+	},
+	FieldLabels: []string{"spec.signerName"},
+	Subresources: []resource.Subresource[*csr]{
+		{Name: "status", Strategy: resource.Strategy[*csr]{
+			PrepareForUpdate: prepareStatus,
+			ValidateUpdate:   validateStatus,
+			ResetFields:      [][]string{{"spec"}},
+		}},
+		{Name: "approval", Strategy: resource.Strategy[*csr]{
+			PrepareForUpdate: prepareApproval,
+			ValidateUpdate:   validateApproval,
+			ResetFields:      [][]string{{"spec"}, {"status", "certificate"}},
+		}},
+	},
+	Columns: []resource.Column[*csr]{
+		resource.NameColumn[*csr](),
+		resource.AgeColumn[*csr](),
+		{
+			Name:        "SignerName",
+			Description: certificatesv1.CertificateSigningRequestSpec{}.SwaggerDoc()["signerName"],
+			Cell:        func(request *csr) any { return request.Spec.SignerName },
+		},
+		{
+			Name:        "Requestor",
+			Description: certificatesv1.CertificateSigningRequestSpec{}.SwaggerDoc()["request"],
+			Cell:        func(request *csr) any { return request.Spec.Username },
+		},
+		{
+			Name:        "RequestedDuration",
+			Description: certificatesv1.CertificateSigningRequestSpec{}.SwaggerDoc()["expirationSeconds"],
+			Cell:        requestedDuration,
+		},
+		{
+			Name:        "Condition",
+			Description: certificatesv1.CertificateSigningRequestStatus{}.SwaggerDoc()["conditions"],
+			Cell:        func(request *csr) any { return summary(request) },
+		},
+	},
+}
+
+func requestedDuration(request *csr) any {
+	if request.Spec.ExpirationSeconds == nil {
+		return "<none>"
+	}
+	return duration.HumanDuration(time.Duration(*request.Spec.ExpirationSeconds) * time.Second)
+}
+
+// summary is what kubectl shows of the conditions.
+func summary(request *csr) string {
+	has := map[certificatesv1.RequestConditionType]bool{}
+	for _, condition := range request.Status.Conditions {
+		has[condition.Type] = true
+	}
+	var text string
+	switch {
+	case has[certificatesv1.CertificateDenied]:
+		text = "Denied"
+	case has[certificatesv1.CertificateApproved]:
+		text = "Approved"
+	default:
+		text = "Pending"
+	}
+	if has[certificatesv1.CertificateFailed] {
+		text += ",Failed"
+	}
+	if len(request.Status.Certificate) > 0 {
+		text += ",Issued"
+	}
+	return text
+}
+
+// prepare writes down who asks; what the client says about that is dropped.
+func prepare(ctx context.Context, request *csr) {
+	spec := &request.Spec
+	spec.Username, spec.UID, spec.Groups, spec.Extra = "", "", nil, nil
+	if who, ok := genericapirequest.UserFrom(ctx); ok {
+		spec.Username, spec.UID, spec.Groups = who.GetName(), who.GetUID(), who.GetGroups()
+		if extra := who.GetExtra(); len(extra) > 0 {
+			spec.Extra = make(map[string]certificatesv1.ExtraValue, len(extra))
+			for key, values := range extra {
+				spec.Extra[key] = values
+			}
+		}
+	}
+	request.Status = certificatesv1.CertificateSigningRequestStatus{}
+}
+
+// prepareStatus lets a signer write the certificate and say that it failed, but
+// leaves approving to the other subresource.
+func prepareStatus(_ context.Context, request, old *csr) {
+	request.Spec = old.Spec
+	kept := decisions(old.Status.Conditions)
+	for _, condition := range request.Status.Conditions {
+		if !decision(condition.Type) {
+			kept = append(kept, condition)
+		}
+	}
+	request.Status.Conditions = kept
+	stamp(request, old)
+}
+
+// prepareApproval lets approvers write conditions only.
+func prepareApproval(_ context.Context, request, old *csr) {
+	request.Spec = old.Spec
+	request.Status.Certificate = old.Status.Certificate
+	stamp(request, old)
+}
+
+// decision tells the conditions that approvers write from those of signers.
+func decision(kind certificatesv1.RequestConditionType) bool {
+	return kind == certificatesv1.CertificateApproved || kind == certificatesv1.CertificateDenied
+}
+
+func decisions(conditions []certificatesv1.CertificateSigningRequestCondition) []certificatesv1.CertificateSigningRequestCondition {
+	var found []certificatesv1.CertificateSigningRequestCondition
+	for _, condition := range conditions {
+		if decision(condition.Type) {
+			found = append(found, condition)
+		}
+	}
+	return found
+}
+
+// stamp fills in the times of new conditions.
+func stamp(request, old *csr) {
+	before := make(map[certificatesv1.RequestConditionType]certificatesv1.CertificateSigningRequestCondition, len(old.Status.Conditions))
+	for _, condition := range old.Status.Conditions {
+		before[condition.Type] = condition
+	}
+	now := metav1.Now()
+	for i := range request.Status.Conditions {
+		condition := &request.Status.Conditions[i]
+		if condition.LastUpdateTime.IsZero() {
+			condition.LastUpdateTime = now
+		}
+		if !condition.LastTransitionTime.IsZero() {
+			continue
+		}
+		condition.LastTransitionTime = now
+		if known, ok := before[condition.Type]; ok && known.Status == condition.Status && !known.LastTransitionTime.IsZero() {
+			condition.LastTransitionTime = known.LastTransitionTime
+		}
+	}
+}
+
+func validateMeta(request *csr) field.ErrorList {
+	return validate.ObjectMeta(&request.ObjectMeta, false, apivalidation.NameIsDNSSubdomain)
+}

@@ -1,0 +1,187 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/util/dryrun"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const (
+	// minTokenLifetime and maxTokenLifetime bound what a TokenRequest may ask
+	// for, as kube-apiserver does.
+	minTokenLifetime = int64(10 * 60)
+	maxTokenLifetime = int64(1 << 32)
+)
+
+// TokenIssuer makes tokens of service accounts.
+type TokenIssuer interface {
+	// Issue returns a token for the account, bound to the secret unless that is
+	// nil, and the identifier of the token.
+	Issue(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret, audiences []string, lifetime time.Duration) (token, id string, err error)
+}
+
+// Tokens says how tokens of service accounts are made. Without an Issuer the
+// subresource serviceaccounts/token is not served.
+type Tokens struct {
+	Issuer TokenIssuer
+	// Audiences are those of tokens whose request names none.
+	Audiences []string
+	// MaxLifetime bounds the life of a token; longer requests are cut. 0 is no
+	// bound.
+	MaxLifetime time.Duration
+}
+
+// tokenStorage serves POST of serviceaccounts/token.
+type tokenStorage struct {
+	tokens   Tokens
+	accounts rest.Getter
+	secrets  rest.Getter
+}
+
+var (
+	_ rest.NamedCreater             = &tokenStorage{}
+	_ rest.GroupVersionKindProvider = &tokenStorage{}
+)
+
+// New implements rest.Storage.
+func (s *tokenStorage) New() runtime.Object { return &authenticationv1.TokenRequest{} }
+
+// Destroy implements rest.Storage: the stores belong to their resources.
+func (s *tokenStorage) Destroy() {}
+
+// GroupVersionKind implements rest.GroupVersionKindProvider.
+func (s *tokenStorage) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
+	return authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
+}
+
+// Create makes a token for the service account name.
+func (s *tokenStorage) Create(ctx context.Context, name string, obj runtime.Object, admit rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	asked, ok := obj.(*authenticationv1.TokenRequest)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the object is a %T and not a TokenRequest", obj))
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	namespace, _ := genericapirequest.NamespaceFrom(ctx)
+	if err := complete(asked, name, namespace, s.tokens.Audiences); err != nil {
+		return nil, err
+	}
+	if admit != nil {
+		if err := admit(ctx, asked.DeepCopyObject()); err != nil {
+			return nil, err
+		}
+	}
+	if errs := validateTokenRequest(asked); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(s.GroupVersionKind(schema.GroupVersion{}).GroupKind(), "", errs)
+	}
+	account, err := get[*corev1.ServiceAccount](ctx, s.accounts, name)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := s.boundTo(ctx, asked.Spec.BoundObjectRef)
+	if err != nil {
+		return nil, err
+	}
+	// Whatever becomes of the token, the time is counted from now.
+	if limit := int64(s.tokens.MaxLifetime / time.Second); limit > 0 && *asked.Spec.ExpirationSeconds > limit {
+		*asked.Spec.ExpirationSeconds = limit
+	}
+	lifetime := time.Duration(*asked.Spec.ExpirationSeconds) * time.Second
+	answer := asked.DeepCopy()
+	answer.Status = authenticationv1.TokenRequestStatus{ExpirationTimestamp: metav1.NewTime(time.Now().Add(lifetime))}
+	if options != nil && dryrun.IsDryRun(options.DryRun) {
+		return answer, nil
+	}
+	token, id, err := s.tokens.Issuer.Issue(cluster, account, secret, asked.Spec.Audiences, lifetime)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	answer.Status.Token = token
+	audit.AddAuditAnnotation(ctx, serviceaccount.IssuedCredentialIDAuditAnnotationKey, "JTI="+id)
+	return answer, nil
+}
+
+// complete fills in what a request need not say, and refuses one that is for
+// another account than its URL.
+func complete(asked *authenticationv1.TokenRequest, name, namespace string, audiences []string) error {
+	if asked.Name != "" && asked.Name != name {
+		return apierrors.NewBadRequest(fmt.Sprintf("metadata.name %q must match the name %q in the URL, or be empty", asked.Name, name))
+	}
+	if asked.Namespace != "" && asked.Namespace != namespace {
+		return apierrors.NewBadRequest(fmt.Sprintf("metadata.namespace %q must match the namespace %q in the URL, or be empty", asked.Namespace, namespace))
+	}
+	asked.Name, asked.Namespace = name, namespace
+	if len(asked.Spec.Audiences) == 0 {
+		asked.Spec.Audiences = audiences
+	}
+	if asked.CreationTimestamp.IsZero() {
+		asked.CreationTimestamp = metav1.Now()
+	}
+	return nil
+}
+
+func validateTokenRequest(asked *authenticationv1.TokenRequest) field.ErrorList {
+	path := field.NewPath("spec", "expirationSeconds")
+	seconds := asked.Spec.ExpirationSeconds
+	switch {
+	case seconds == nil:
+		return field.ErrorList{field.Required(path, "")}
+	case *seconds < minTokenLifetime:
+		return field.ErrorList{field.Invalid(path, *seconds, "may not specify a duration less than 10 minutes")}
+	case *seconds > maxTokenLifetime:
+		return field.ErrorList{field.Invalid(path, *seconds, "may not specify a duration larger than 2^32 seconds")}
+	default:
+		return nil
+	}
+}
+
+// boundTo returns the secret that a token is to be bound to, or nil.
+func (s *tokenStorage) boundTo(ctx context.Context, ref *authenticationv1.BoundObjectReference) (*corev1.Secret, error) {
+	if ref == nil {
+		return nil, nil
+	}
+	kind := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
+	if kind.Group != corev1.GroupName || kind.Kind != "Secret" || kind.Version != "v1" && kind.Version != "" {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s: only secrets exist to bind to", kind.String()))
+	}
+	secret, err := get[*corev1.Secret](ctx, s.secrets, ref.Name)
+	if err != nil {
+		return nil, err
+	}
+	if ref.UID != "" && ref.UID != secret.UID {
+		return nil, apierrors.NewConflict(corev1.Resource("secrets"), ref.Name, fmt.Errorf(
+			"the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID))
+	}
+	return secret, nil
+}
+
+func get[T runtime.Object](ctx context.Context, store rest.Getter, name string) (T, error) {
+	var none T
+	obj, err := store.Get(ctx, name, &metav1.GetOptions{})
+	if err != nil {
+		return none, err
+	}
+	typed, ok := obj.(T)
+	if !ok {
+		return none, apierrors.NewInternalError(fmt.Errorf("expected a %T, got a %T", none, obj))
+	}
+	return typed, nil
+}
