@@ -3,8 +3,10 @@ package contrib
 import (
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	dto "github.com/prometheus/client_model/go"
@@ -39,9 +41,10 @@ var (
 type Gap struct {
 	Place string
 	// Metric is not served by any of Jobs if Label is empty; otherwise none of its
-	// series has the label. Without a metric, the expression groups by the label.
-	Metric, Label string
-	Jobs          []string
+	// series has the label, or the label with the value if there is one. Without a
+	// metric, the expression groups by the label.
+	Metric, Label, Value string
+	Jobs                 []string
 }
 
 // String says what is missing where.
@@ -51,14 +54,17 @@ func (g Gap) String() string {
 		return fmt.Sprintf("%s: metric %s is not served by %s", g.Place, g.Metric, g.Jobs)
 	case g.Metric == "":
 		return fmt.Sprintf("%s: groups by %s, which no series of it has", g.Place, g.Label)
-	default:
+	case g.Value == "":
 		return fmt.Sprintf("%s: no series of %s has the label %s", g.Place, g.Metric, g.Label)
+	default:
+		return fmt.Sprintf("%s: no series of %s has %s=%q", g.Place, g.Metric, g.Label, g.Value)
 	}
 }
 
-// Missing returns what the expressions use and nobody serves: metrics, and
-// labels that no series of a metric carries. A misspelt label is as bad as a
-// misspelt metric, since both give an empty panel and no error.
+// Missing returns what the expressions use and nobody serves: metrics, labels
+// that no series of a metric carries, and values that a label never has. A
+// misspelt label is as bad as a misspelt metric, since both give an empty panel
+// and no error.
 func (s Served) Missing(uses []Use) []Gap {
 	missing := make([]Gap, 0, len(uses))
 	for _, use := range uses {
@@ -81,10 +87,15 @@ func (s Served) missing(use Use) []Gap {
 			gaps = append(gaps, Gap{Place: use.Place, Metric: selector.Metric, Jobs: s.jobs(selector)})
 			continue
 		}
-		known = append(known, labels...)
+		known = slices.AppendSeq(known, maps.Keys(labels))
 		for _, matcher := range selector.Matchers {
-			if !slices.Contains(addedLabels, matcher.Label) && !slices.Contains(labels, matcher.Label) {
+			values, ok := labels[matcher.Label]
+			switch {
+			case slices.Contains(addedLabels, matcher.Label):
+			case !ok:
 				gaps = append(gaps, Gap{Place: use.Place, Metric: selector.Metric, Label: matcher.Label})
+			case matcher.Op == "=" && !slices.Contains(values, matcher.Value):
+				gaps = append(gaps, Gap{Place: use.Place, Metric: selector.Metric, Label: matcher.Label, Value: matcher.Value})
 			}
 		}
 	}
@@ -98,21 +109,26 @@ func (s Served) missing(use Use) []Gap {
 }
 
 // labels returns the labels of the metric's series in the jobs that the
-// selector chooses; nil where there is no series.
-func (s Served) labels(selector Selector) []string {
-	var labels []string
+// selector chooses, with their values; nil where there is no series.
+func (s Served) labels(selector Selector) map[string][]string {
+	var labels map[string][]string
 	for _, job := range s.jobs(selector) {
 		for _, family := range s[job] {
-			extra, ok := partOf(family, selector.Metric)
-			if !ok || len(family.GetMetric()) == 0 {
+			if !hasPart(family, selector.Metric) || len(family.GetMetric()) == 0 {
 				continue
 			}
-			labels = append(labels, extra...)
+			if labels == nil {
+				labels = map[string][]string{}
+			}
 			for _, series := range family.GetMetric() {
 				for _, pair := range series.GetLabel() {
-					if !slices.Contains(labels, pair.GetName()) {
-						labels = append(labels, pair.GetName())
-					}
+					labels[pair.GetName()] = append(labels[pair.GetName()], pair.GetValue())
+				}
+				for _, quantile := range series.GetSummary().GetQuantile() {
+					labels["quantile"] = append(labels["quantile"], strconv.FormatFloat(quantile.GetQuantile(), 'g', -1, 64))
+				}
+				for _, bucket := range series.GetHistogram().GetBucket() {
+					labels["le"] = append(labels["le"], strconv.FormatFloat(bucket.GetUpperBound(), 'g', -1, 64))
 				}
 			}
 		}
@@ -142,23 +158,19 @@ func (m Matcher) matches(value string) bool {
 	return strings.Contains(m.Value, "$") || equal != strings.HasPrefix(m.Op, "!")
 }
 
-// partOf says whether name is the family's or that of a part of its histogram
-// or summary, and which labels the part adds. Labels are never nil when ok.
-func partOf(family *dto.MetricFamily, name string) (labels []string, ok bool) {
+// hasPart says whether name is the family's or that of a part of its histogram
+// or summary.
+func hasPart(family *dto.MetricFamily, name string) bool {
 	suffix, ok := strings.CutPrefix(name, family.GetName())
-	if !ok {
-		return nil, false
-	}
-	switch kind := family.GetType(); {
-	case suffix == "" && kind == dto.MetricType_SUMMARY:
-		return []string{"quantile"}, true
-	case suffix == "" && kind != dto.MetricType_HISTOGRAM:
-		return []string{""}, true
-	case suffix == "_bucket" && kind == dto.MetricType_HISTOGRAM:
-		return []string{"le"}, true
-	case (suffix == "_sum" || suffix == "_count") && (kind == dto.MetricType_HISTOGRAM || kind == dto.MetricType_SUMMARY):
-		return []string{""}, true
+	kind := family.GetType()
+	switch {
+	case !ok:
+		return false
+	case suffix == "":
+		return kind != dto.MetricType_HISTOGRAM
+	case suffix == "_bucket":
+		return kind == dto.MetricType_HISTOGRAM
 	default:
-		return nil, false
+		return (suffix == "_sum" || suffix == "_count") && (kind == dto.MetricType_HISTOGRAM || kind == dto.MetricType_SUMMARY)
 	}
 }
