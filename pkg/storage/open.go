@@ -76,7 +76,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	}
 	below.cache.Store(c)
 	delegator := cacher.NewCacheDelegator(c, below)
-	s.inner, s.watches = delegator, delegator
+	s.inner, s.watches = delegator, seedWatcher(delegator)
 	s.cache, s.readyWait = c, b.cfg.ReadyWait
 	return s, func() {
 		s.streams.end()

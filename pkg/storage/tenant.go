@@ -196,7 +196,7 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 		return err
 	}
 	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
-	return nil
+	return seedPage(pred.Continue, list)
 }
 
 // sealError seals the token with which a client may go on after its own has
