@@ -21,6 +21,8 @@ import (
 	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/utils/lru"
+
+	"github.com/shardplane/shardplane/pkg/customresource/openapigate"
 )
 
 const (
@@ -180,6 +182,9 @@ func (s *documentSet) makeV3(ctx context.Context, gv schema.GroupVersion) (*open
 	merged, err := builder.MergeSpecsV3(specs...)
 	if err != nil {
 		return nil, fmt.Errorf("merging the OpenAPI documents of %s: %w", gv, err)
+	}
+	if merged, err = openapigate.V3(merged); err != nil {
+		return nil, err
 	}
 	document := &openapiDocument{etag: key.hash, made: time.Now()}
 	if document.json, err = json.Marshal(merged); err != nil {

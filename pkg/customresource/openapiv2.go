@@ -12,6 +12,8 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/shardplane/shardplane/pkg/customresource/openapigate"
 )
 
 const openapiV2Path = "/openapi/v2"
@@ -68,6 +70,9 @@ func (s *documentSet) makeV2(ctx context.Context) (http.Handler, error) {
 	merged, err := builder.MergeSpecs(&builtIn, own...)
 	if err != nil {
 		return nil, fmt.Errorf("merging OpenAPI v2 documents: %w", err)
+	}
+	if merged, err = openapigate.V2(merged); err != nil {
+		return nil, err
 	}
 	mux := http.NewServeMux()
 	handler.NewOpenAPIService(merged).RegisterOpenAPIVersionedService(openapiV2Path, pathHandler{mux})

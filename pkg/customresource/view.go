@@ -239,6 +239,7 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 		metadata, _ := stored.Object["metadata"].(map[string]any)
 		list.Object["metadata"] = maps.Clone(metadata)
 	}
+	setShardInfo(list, opts.Predicate)
 	return nil
 }
 

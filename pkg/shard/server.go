@@ -141,7 +141,8 @@ func (s *Server) assembleAPI() error {
 			return serving.WithClusterURL(next, s.local.resolve, registry.Codecs)
 		},
 		func(next http.Handler) http.Handler {
-			return serving.WithClusterRules(s.customResources.Wrap(next), s.local.inactive, registry.Codecs)
+			next = serving.WithListRules(s.customResources.Wrap(next), registry.Codecs)
+			return serving.WithClusterRules(next, s.local.inactive, registry.Codecs)
 		})
 	c.RESTOptionsGetter = s.backend.RESTOptionsGetter(registry.StorageCodec)
 	c.ReadyzChecks = append(c.ReadyzChecks, s.readyChecks()...)

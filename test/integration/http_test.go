@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -23,22 +24,33 @@ type call struct {
 // do sends the call with the credentials of config and returns code and body.
 func do(t *testing.T, config *rest.Config, c call) (int, []byte) {
 	t.Helper()
-	transport, err := rest.TransportFor(config)
+	code, body, err := send(t.Context(), config, c)
 	require.NoError(t, err)
+	return code, body
+}
+
+func send(ctx context.Context, config *rest.Config, c call) (int, []byte, error) {
+	transport, err := rest.TransportFor(config)
+	if err != nil {
+		return 0, nil, err
+	}
 	if c.method == "" {
 		c.method = http.MethodGet
 	}
-	request, err := http.NewRequestWithContext(t.Context(), c.method, config.Host+c.path, bytes.NewBufferString(c.body))
-	require.NoError(t, err)
+	request, err := http.NewRequestWithContext(ctx, c.method, config.Host+c.path, bytes.NewBufferString(c.body))
+	if err != nil {
+		return 0, nil, err
+	}
 	for name, values := range c.header {
 		request.Header[name] = values
 	}
 	response, err := transport.RoundTrip(request)
-	require.NoError(t, err)
+	if err != nil {
+		return 0, nil, err
+	}
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	return response.StatusCode, body
+	return response.StatusCode, body, err
 }
 
 // refused sends the call, and holds that the answer is a Status of that code

@@ -1,0 +1,281 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// Two selectors that cover the ring of hashes of uids.
+const (
+	lowerHalf = "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')"
+	upperHalf = "shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')"
+)
+
+// lists is how many objects each endpoint of these tests holds at least.
+const lists = 8
+
+// endpoint is where lists and watches of one collection are served.
+type endpoint struct {
+	name string
+	// config reaches the server that serves path.
+	config *rest.Config
+	path   string
+	// one is set where path can be written to.
+	one bool
+	// uncached is set where etcd serves the reads.
+	uncached bool
+	// filtered is set where the server itself selects among the objects.
+	filtered bool
+	// same is set where the collection is that of the endpoint before.
+	same bool
+	// create makes one more object in the collection.
+	create func(t *testing.T, name string)
+}
+
+func (e endpoint) with(query ...string) string {
+	values := url.Values{}
+	for i := 0; i < len(query); i += 2 {
+		values.Set(query[i], query[i+1])
+	}
+	return e.path + "?" + values.Encode()
+}
+
+// anyList is what all lists have in common.
+type anyList struct {
+	Kind     string
+	Metadata struct {
+		ResourceVersion    string
+		Continue           string
+		RemainingItemCount *int64
+		ShardInfo          *metav1.ShardInfo
+	}
+	Items []metav1.PartialObjectMetadata
+	Rows  []metav1.TableRow
+}
+
+func (l anyList) names() []string {
+	names := make([]string, 0, len(l.Items))
+	for i := range l.Items {
+		o := &l.Items[i]
+		names = append(names, o.Annotations["kcp.io/cluster"]+"|"+o.Namespace+"/"+o.Name)
+	}
+	return names
+}
+
+func (e endpoint) list(t *testing.T, accept string, query ...string) anyList {
+	t.Helper()
+	if accept == "" {
+		accept = "application/json"
+	}
+	code, body := do(t, e.config, call{path: e.with(query...), header: http.Header{"Accept": {accept}}})
+	require.Equal(t, http.StatusOK, code, "%s", body)
+	var list anyList
+	require.NoError(t, json.Unmarshal(body, &list), "%s", body)
+	return list
+}
+
+// event is a watch event of any kind of object.
+type event struct {
+	Type   string
+	Object struct {
+		metav1.TypeMeta
+		Metadata metav1.ObjectMeta
+		metav1.Status
+	}
+}
+
+// UnmarshalJSON takes a Status and an object apart, whose metadata differ.
+func (e *event) UnmarshalJSON(data []byte) error {
+	var raw struct {
+		Type   string
+		Object json.RawMessage
+	}
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return err
+	}
+	e.Type = raw.Type
+	if raw.Type == "ERROR" {
+		return json.Unmarshal(raw.Object, &e.Object.Status)
+	}
+	var object struct {
+		metav1.TypeMeta
+		Metadata metav1.ObjectMeta
+	}
+	err := json.Unmarshal(raw.Object, &object)
+	e.Object.TypeMeta, e.Object.Metadata = object.TypeMeta, object.Metadata
+	return err
+}
+
+// stream is an open watch.
+type stream struct {
+	t      *testing.T
+	events chan event
+}
+
+// watch opens a watch, which ends with the test.
+func (e endpoint) watch(t *testing.T, query ...string) *stream {
+	t.Helper()
+	transport, err := rest.TransportFor(e.config)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.config.Host+e.with(append([]string{"watch", "true"}, query...)...), http.NoBody)
+	require.NoError(t, err)
+	request.Header.Set("Accept", "application/json")
+	response, err := transport.RoundTrip(request)
+	require.NoError(t, err)
+	if response.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(response.Body)
+		t.Fatalf("watch answers %d: %s", response.StatusCode, body)
+	}
+	s := &stream{t: t, events: make(chan event)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(s.events)
+		decoder := json.NewDecoder(response.Body)
+		for {
+			var next event
+			if decoder.Decode(&next) != nil {
+				return
+			}
+			select {
+			case s.events <- next:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		_ = response.Body.Close()
+		<-done
+	})
+	return s
+}
+
+func (s *stream) next() event {
+	s.t.Helper()
+	select {
+	case e, ok := <-s.events:
+		require.True(s.t, ok, "the watch ended")
+		return e
+	case <-time.After(patience):
+		s.t.Fatal("no event comes")
+		return event{}
+	}
+}
+
+// until returns the events up to the first for which last is true, included.
+func (s *stream) until(last func(event) bool) []event {
+	s.t.Helper()
+	var all []event
+	for {
+		e := s.next()
+		all = append(all, e)
+		if last(e) {
+			return all
+		}
+	}
+}
+
+func isInitialEnd(e event) bool {
+	return e.Type == "BOOKMARK" && e.Object.Metadata.Annotations["k8s.io/initial-events-end"] == "true"
+}
+
+func jsonBody(method, path, body string) call {
+	return call{method: method, path: path, body: body, header: http.Header{"Content-Type": {"application/json"}}}
+}
+
+func made(t *testing.T, config *rest.Config, path, body string) {
+	t.Helper()
+	code, answer := do(t, config, jsonBody(http.MethodPost, path, body))
+	require.Equal(t, http.StatusCreated, code, "%s", answer)
+}
+
+// endpoints fills a workspace and the cache server, and returns every kind of
+// endpoint that serves lists and watches.
+func endpoints(t *testing.T, e *env) []endpoint {
+	t.Helper()
+	cluster := e.workspaceOn("root", "listwatch", "root").Spec.Cluster
+	other := e.workspaceOn("root", "listwatch-other", "root").Spec.Cluster
+	proxy, shard, cache := e.Proxy(), e.Shard(0), e.Cache()
+
+	const (
+		configMaps = "/api/v1/namespaces/default/configmaps"
+		events     = "/api/v1/namespaces/default/events"
+		types      = "/apis/tenancy.kcp.io/v1alpha1/workspacetypes"
+		widgets    = "/apis/example.com/v1/namespaces/default/widgets"
+	)
+	in := func(prefix, path, body string, config *rest.Config) func(*testing.T, string) {
+		return func(t *testing.T, name string) {
+			t.Helper()
+			made(t, config, prefix+path, fmt.Sprintf(body, name))
+		}
+	}
+	createConfigMap := in("/clusters/"+cluster, configMaps, `{"metadata":{"name":%q}}`, shard)
+	createEvent := in("/clusters/"+cluster, events, `{"metadata":{"name":%q},"involvedObject":{"namespace":"default"}}`, shard)
+	createType := in("/clusters/"+cluster, types, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":%q}}`, shard)
+	createWidget := in("/clusters/"+cluster, widgets, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`, shard)
+	createReplica := in("/services/cache/shards/tests/clusters/"+cluster, types, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":%q}}`, cache)
+
+	made(t, shard, "/clusters/"+cluster+"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgetDefinition)
+	for n := range lists {
+		name := fmt.Sprintf("listed-%d", n)
+		for _, create := range []func(*testing.T, string){createConfigMap, createEvent, createType, createWidget, createReplica} {
+			create(t, name)
+		}
+	}
+	made(t, shard, "/clusters/"+other+configMaps, `{"metadata":{"name":"listed-0"}}`)
+
+	one, all := "/clusters/"+cluster, "/clusters/*"
+	return []endpoint{
+		{name: "configmaps through the proxy", config: proxy, path: one + configMaps, one: true, create: createConfigMap},
+		{name: "configmaps on the shard", config: shard, path: one + configMaps, one: true, same: true, create: createConfigMap},
+		{name: "configmaps of all namespaces", config: shard, path: one + "/api/v1/configmaps", create: createConfigMap},
+		{name: "configmaps everywhere", config: shard, path: all + "/api/v1/configmaps", create: createConfigMap},
+		{name: "events, which have no cache", config: shard, path: one + events, one: true, uncached: true, create: createEvent},
+		{name: "system kind through the proxy", config: proxy, path: one + types, one: true, create: createType},
+		{name: "system kind everywhere", config: shard, path: all + types, create: createType},
+		{name: "custom resources through the proxy", config: proxy, path: one + widgets, one: true, create: createWidget},
+		{name: "cache server, one shard and cluster", config: cache, path: "/services/cache/shards/tests/clusters/" + cluster + types, one: true, create: createReplica},
+		{name: "cache server, all shards", config: cache, path: "/services/cache/shards/*/clusters/" + cluster + types, filtered: true, create: createReplica},
+		{name: "cache server, everything", config: cache, path: "/services/cache/shards/*/clusters/*" + types, create: createReplica},
+	}
+}
+
+const widgetDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.com"},
+"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},
+"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
+
+// eachEndpoint runs a test on every endpoint.
+func eachEndpoint(t *testing.T, all []endpoint, test func(t *testing.T, at endpoint)) {
+	t.Helper()
+	for _, at := range all {
+		t.Run(strings.ReplaceAll(at.name, ",", ""), func(t *testing.T) { test(t, at) })
+	}
+}
+
+// TestListWatch holds the rules of lists and watches on every kind of endpoint.
+func TestListWatch(t *testing.T) {
+	e := start(t, harness.Options{})
+	all := endpoints(t, e)
+	t.Run("sharding", func(t *testing.T) { testSharding(t, all) })
+	t.Run("resource versions", func(t *testing.T) { testResourceVersions(t, all) })
+	t.Run("pages", func(t *testing.T) { testPages(t, all) })
+	t.Run("watches", func(t *testing.T) { testWatches(t, all) })
+	t.Run("new resource", func(t *testing.T) { testNewResource(t, e) })
+	t.Run("clients", func(t *testing.T) { testClients(t, e, all) })
+}
