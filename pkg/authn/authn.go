@@ -1,10 +1,12 @@
 package authn
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"sync"
 
-	"github.com/spf13/pflag"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
@@ -14,8 +16,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/x509"
-	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+
+	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 )
 
 // The headers in which the front-proxy names the user to a shard.
@@ -26,96 +29,121 @@ const (
 	HeaderExtraPrefix = "X-Remote-Extra-"
 )
 
-// Options says which ways to authenticate a server accepts.
-type Options struct {
-	// ClientCAFile is a PEM bundle of the CAs whose client certificates are
-	// accepted: common name is the user, organizations are the groups.
-	ClientCAFile string
-	// RequestHeaderCAFile is a PEM bundle of the CAs whose client certificates
-	// may name any user in the X-Remote-* headers. Empty: nobody may.
-	RequestHeaderCAFile string
-	// RequestHeaderAllowedNames restricts those certificates to these common
-	// names; empty allows any.
-	RequestHeaderAllowedNames []string
-	// DevTokens accepts the well-known tokens of the development cluster. Never
-	// for production: everybody knows them.
-	DevTokens bool
-}
-
-// AddFlags adds the flags of o to fs.
-func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile,
-		"PEM file of the CAs whose client certificates are accepted; the common name is the user, the organizations are the groups")
-	fs.StringVar(&o.RequestHeaderCAFile, "requestheader-client-ca-file", o.RequestHeaderCAFile,
-		"PEM file of the CAs whose client certificates may name the user in X-Remote-* headers; only the front-proxy should hold such a certificate")
-	fs.StringSliceVar(&o.RequestHeaderAllowedNames, "requestheader-allowed-names", o.RequestHeaderAllowedNames,
-		"common names that certificates of --requestheader-client-ca-file must have; empty allows any")
-	fs.BoolVar(&o.DevTokens, "dev-tokens", o.DevTokens,
-		"accept the well-known bearer tokens user-1-token to user-5-token and admin-token; for development only")
-}
-
-// Validate returns what is wrong with o.
-func (o *Options) Validate() []error {
-	if o.ClientCAFile == "" {
-		return []error{errors.New("--client-ca-file is required: nobody could authenticate without it")}
-	}
-	return nil
-}
-
 // Authentication is what a server needs to authenticate requests.
 type Authentication struct {
 	// Authenticator answers who a request is from. It is safe for concurrent use.
 	Authenticator authenticator.Request
+	// Tokens answers whose a bearer token is, as Authenticator does. Which
+	// logical cluster it is asked in makes no difference; see Reviewer.
+	Tokens authenticator.Token
+	// Audiences are those of the API.
+	Audiences authenticator.Audiences
 	// RequestHeader is nil where no front-proxy is trusted.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 	// CAs are the providers of client CAs that the TLS listener announces. They
 	// reload their files once the listener runs them.
 	CAs []dynamiccertificates.CAContentProvider
+	// Issuer makes tokens of service accounts; nil where no signing key is given.
+	Issuer *serviceaccount.Issuer
+
+	options   Options
+	providers *providers
+	watched   []*watchedFiles
 }
 
-// New builds the authenticator of o. It reads the CA files and fails where one
-// cannot be read or holds no certificate.
+// New builds the authenticator of o. It reads all files, and fails where one
+// cannot be used. Tokens of OIDC issuers are accepted, and files read again,
+// once Run runs.
 func New(o Options) (*Authentication, error) {
-	a := &Authentication{}
-	var chain []authenticator.Request
-
-	// The proxy's headers come before client certificates: a proxy that has a
-	// certificate of the client CA too must not become the user.
-	if o.RequestHeaderCAFile != "" {
-		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("request-header", o.RequestHeaderCAFile)
-		if err != nil {
-			return nil, fmt.Errorf("reading --requestheader-client-ca-file: %w", err)
-		}
-		a.CAs = append(a.CAs, ca)
-		a.RequestHeader = requestHeaderConfig(ca, o.RequestHeaderAllowedNames)
-		chain = append(chain, newRemembering(
-			x509.NewDynamicCAVerifier(ca.VerifyOptions, anybody, a.RequestHeader.AllowedClientNames),
-			ca.VerifyOptions,
-			headerrequest.NewDynamic(
-				a.RequestHeader.UsernameHeaders,
-				a.RequestHeader.UIDHeaders,
-				a.RequestHeader.GroupHeaders,
-				a.RequestHeader.ExtraHeaderPrefixes,
-			),
-		))
+	if o.ReloadInterval <= 0 {
+		o.ReloadInterval = defaultReloadInterval
 	}
-	if o.ClientCAFile != "" {
-		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", o.ClientCAFile)
-		if err != nil {
-			return nil, fmt.Errorf("reading --client-ca-file: %w", err)
-		}
-		a.CAs = append(a.CAs, ca)
-		chain = append(chain, newRemembering(x509.NewDynamic(ca.VerifyOptions, x509.CommonNameUserConversion), ca.VerifyOptions, certificateOwner))
+	registerMetrics()
+	a := &Authentication{options: o, Audiences: o.audiences()}
+	certificates, err := a.certificates()
+	if err != nil {
+		return nil, err
 	}
-	if o.DevTokens {
-		chain = append(chain, bearertoken.New(tokenfile.New(DevTokens())))
+	if a.Tokens, err = a.tokens(); err != nil {
+		return nil, err
 	}
-
+	chain := []authenticator.Request{certificates}
+	if a.Tokens != nil {
+		chain = append(chain, bearertoken.New(a.Tokens))
+	}
 	a.Authenticator = union.NewFailOnError(
 		group.NewAuthenticatedGroupAdder(union.New(chain...)),
 		anonymous.NewAuthenticator(probes()),
 	)
 	return a, nil
+}
+
+// Run keeps the authenticator true to its files until ctx is done.
+func (a *Authentication) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if a.providers != nil {
+		wg.Go(func() { a.providers.run(ctx, a.options.ReloadInterval) })
+	}
+	for _, files := range a.watched {
+		wg.Go(func() { files.run(ctx, a.options.ReloadInterval) })
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// certificates returns the authenticator by client certificates, those that
+// speak for others included.
+func (a *Authentication) certificates() (authenticator.Request, error) {
+	c := &certificates{}
+	if file := a.options.RequestHeaderCAFile; file != "" {
+		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("request-header", file)
+		if err != nil {
+			return nil, fmt.Errorf("reading --requestheader-client-ca-file: %w", err)
+		}
+		a.CAs = append(a.CAs, ca)
+		a.RequestHeader = requestHeaderConfig(ca, a.options.RequestHeaderAllowedNames)
+		c.proxy = newRemembering(x509.NewDynamicCAVerifier(ca.VerifyOptions, anybody, a.RequestHeader.AllowedClientNames), ca.VerifyOptions, anybody)
+		c.headers = headerrequest.NewDynamic(a.RequestHeader.UsernameHeaders, a.RequestHeader.UIDHeaders, a.RequestHeader.GroupHeaders, a.RequestHeader.ExtraHeaderPrefixes)
+	}
+	if file := a.options.ClientCAFile; file != "" {
+		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", file)
+		if err != nil {
+			return nil, fmt.Errorf("reading --client-ca-file: %w", err)
+		}
+		a.CAs = append(a.CAs, ca)
+		c.client = newRemembering(x509.NewDynamic(ca.VerifyOptions, x509.CommonNameUserConversion), ca.VerifyOptions, certificateOwner)
+	}
+	return c, nil
+}
+
+// certificates authenticates by client certificate. Whoever may speak for
+// others is never a user by its own certificate, whatever CA signed that: a
+// request that the front-proxy forwards without a user has none, or brings
+// credentials of its own.
+type certificates struct {
+	proxy, client *remembering
+	headers       authenticator.Request
+}
+
+// AuthenticateRequest implements authenticator.Request.
+func (c *certificates) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
+	var refused error
+	if c.proxy != nil {
+		_, ok, err := c.proxy.AuthenticateRequest(r)
+		if ok && err == nil {
+			return c.headers.AuthenticateRequest(r)
+		}
+		refused = err
+	}
+	if c.client == nil {
+		return nil, false, refused
+	}
+	response, ok, err := c.client.AuthenticateRequest(r)
+	if err != nil {
+		return nil, false, errors.Join(refused, err)
+	}
+	return response, ok, nil
 }
 
 func requestHeaderConfig(ca dynamiccertificates.CAContentProvider, names []string) *authenticatorfactory.RequestHeaderConfig {

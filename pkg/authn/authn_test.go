@@ -83,7 +83,7 @@ func TestAuthenticate(t *testing.T) {
 		{name: "front-proxy", cert: proxies.issue(t, "front-proxy"),
 			header: http.Header{authn.HeaderUser: {"bob"}, authn.HeaderGroup: {"a", "b"}, authn.HeaderExtraPrefix + "Color": {"red"}},
 			user:   "bob", groups: []string{"a", "b", user.AllAuthenticated}, extra: map[string][]string{"color": {"red"}}},
-		{name: "front-proxy without a user", cert: proxies.issue(t, "front-proxy"), failed: true},
+		{name: "front-proxy without a user", cert: proxies.issue(t, "front-proxy"), refused: true},
 		{name: "unknown certificate", cert: strangers.issue(t, "eve", user.SystemPrivilegedGroup), failed: true},
 		{name: "unknown certificate with forged headers", cert: strangers.issue(t, "eve"), header: forged, failed: true},
 		{name: "headers alone", header: forged, refused: true},

@@ -17,7 +17,12 @@ const (
 
 // notForCacheServers are flags of the shared options for which the cache server
 // has no use: nobody but the holders of client certificates talks to it.
-var notForCacheServers = []string{"requestheader-client-ca-file", "requestheader-allowed-names", "dev-tokens"}
+var notForCacheServers = []string{
+	"requestheader-client-ca-file", "requestheader-allowed-names", "dev-tokens",
+	"authentication-config", "authentication-token-webhook-config-file", "authentication-token-webhook-version",
+	"authentication-token-webhook-cache-ttl", "api-audiences", "service-account-issuer", "service-account-key-file",
+	"service-account-signing-key-file", "service-account-max-token-expiration",
+}
 
 // Options are the cache server's settings as a person gives them on the command
 // line. Complete makes them usable.

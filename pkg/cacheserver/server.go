@@ -62,7 +62,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	}
 	// The port before the data: that it is taken is the more frequent mistake,
 	// and starting an etcd takes longer.
-	c, err := serving.NewConfig(o.Serving, serving.API{Title: "Shardplane cache server", Scheme: scheme, Codecs: codecs, Definitions: openapi.GetOpenAPIDefinitions}, authorizer)
+	c, _, err := serving.NewConfig(o.Serving, serving.API{Title: "Shardplane cache server", Scheme: scheme, Codecs: codecs, Definitions: openapi.GetOpenAPIDefinitions}, authorizer)
 	if err != nil {
 		return s, err
 	}
@@ -87,7 +87,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return s, err
 	}
 	serving.SetChain(streams, c, withScope, func(api http.Handler) http.Handler {
-		return withWildcardVerbs(serving.WithListRules(s.resources.Wrap(api), codecs))
+		return withWildcardVerbs(s.resources.Wrap(api))
 	})
 	s.generic, err = c.Complete(nil).New("cache-server", genericapiserver.NewEmptyDelegate())
 	if err != nil {

@@ -64,7 +64,7 @@ func (s *testShard) start(t *testing.T) {
 	o := serving.NewOptions(0)
 	o.Listener = listener
 	o.TLSCertFile, o.TLSPrivateKeyFile, o.Authentication.ClientCAFile = s.pki.certFile, s.pki.keyFile, s.pki.caFile
-	c, err := serving.NewConfig(o, serving.API{
+	c, _, err := serving.NewConfig(o, serving.API{
 		Title: "test shard", Scheme: client.Scheme, Codecs: client.Codecs,
 		Definitions: openapi.GetOpenAPIDefinitions,
 	}, authz.Privileged(user.SystemPrivilegedGroup))

@@ -12,6 +12,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
 	"github.com/shardplane/shardplane/pkg/controllers/namespace"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/shardregistration"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/reconcile"
@@ -29,6 +30,10 @@ type Deps struct {
 	// OtherShards is how the shard authenticates with other shards, as
 	// system:masters: a client configuration without a host.
 	OtherShards *rest.Config
+	// Tokens makes the tokens that are kept in secrets; nil where the shard makes
+	// none. RootCA is what clients verify servers with, for those secrets.
+	Tokens serviceaccount.Issuer
+	RootCA func() []byte
 	// Bootstrapped is called once, when everything exists that a shard starts
 	// with; it may be nil.
 	Bootstrapped func()
@@ -53,6 +58,7 @@ func (d Deps) logicalClusters() logicalcluster.Config {
 		LogicalClusters: d.Informers.LogicalClusters,
 		Namespaces:      d.Informers.Namespaces,
 		Workspaces:      d.Informers.Workspaces,
+
 	}
 }
 
@@ -63,6 +69,30 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Name:      namespace.Name,
 			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.Namespaces} },
 			New:       newNamespace,
+		},
+		{
+			Name: serviceaccount.Name,
+			Informers: func(d Deps) []reconcile.Synced {
+				return []reconcile.Synced{d.Informers.Namespaces, d.Informers.ServiceAccounts}
+			},
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return serviceaccount.New(serviceaccount.Config{
+					Local: d.Local, Namespaces: d.Informers.Namespaces, Accounts: d.Informers.ServiceAccounts,
+				}), nil
+			},
+		},
+		{
+			Name:    serviceaccount.TokensName,
+			Enabled: func(d Deps) bool { return d.Tokens != nil },
+			Informers: func(d Deps) []reconcile.Synced {
+				return []reconcile.Synced{d.Informers.ServiceAccounts, d.Informers.TokenSecrets}
+			},
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return serviceaccount.NewTokens(serviceaccount.TokensConfig{
+					Local: d.Local, Accounts: d.Informers.ServiceAccounts, Secrets: d.Informers.TokenSecrets,
+					Issuer: d.Tokens, RootCA: d.RootCA,
+				}), nil
+			},
 		},
 		{
 			Name: logicalcluster.Name,
@@ -116,6 +146,7 @@ func newBootstrap(d Deps) (reconcile.Runnable, error) {
 		LogicalClusters: d.Informers.LogicalClusters,
 		WorkspaceTypes:  d.Informers.WorkspaceTypes,
 		Done:            d.Bootstrapped,
+
 	})
 }
 

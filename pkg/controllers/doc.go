@@ -5,6 +5,8 @@
 //	bootstrap           root and system:admin exist
 //	shardregistration   this shard's Shard object in root is right
 //	namespace           namespaces that are deleted are emptied
+//	serviceaccount      namespaces have a default service account, and secrets for
+//	                    tokens have a token
 //	logicalcluster      logical clusters become Ready, and, with a queue of its
 //	                    own, are emptied when deleted
 //	workspace           workspaces get a logical cluster on some shard

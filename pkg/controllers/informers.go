@@ -1,14 +1,17 @@
 package controllers
 
 import (
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
+	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -67,6 +70,12 @@ type Informers struct {
 	Namespaces      *client.Informer[*corev1.Namespace]
 	WorkspaceTypes  *client.Informer[*tenancyv1alpha1.WorkspaceType]
 
+	// ServiceAccounts are those of all logical clusters of the shard, and
+	// TokenSecrets the secrets that are made for their tokens. Of both only what
+	// tokens are checked against is kept.
+	ServiceAccounts *client.Informer[*corev1.ServiceAccount]
+	TokenSecrets    *client.Informer[*corev1.Secret]
+
 	// Shards are those that are registered in root.
 	Shards *client.Informer[*corev1alpha1.Shard]
 	// OwnShard has the Shard of this shard, as the root shard has it. On the
@@ -88,7 +97,15 @@ func NewInformers(s Sources) *Informers {
 		Workspaces:     client.Workspaces.Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{}),
 		Namespaces:     client.Namespaces.Informer(all, client.InformerOptions[*corev1.Namespace]{}),
 		WorkspaceTypes: client.WorkspaceTypes.Informer(all, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath}),
-		Shards:         client.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{Name: "shards@root"}),
+		ServiceAccounts: client.ServiceAccounts.Informer(all, client.InformerOptions[*corev1.ServiceAccount]{
+			Transform: slimServiceAccount,
+		}),
+		TokenSecrets: client.Secrets.Informer(all, client.InformerOptions[*corev1.Secret]{
+			Name:          "token secrets",
+			FieldSelector: fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String(),
+			Indexers:      map[string]client.IndexFunc[*corev1.Secret]{serviceaccount.AccountIndex: serviceaccount.IndexByAccount},
+		}),
+		Shards: client.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{Name: "shards@root"}),
 	}
 	i.OwnShard = i.Shards
 	if !s.isRoot() {
@@ -107,7 +124,7 @@ func NewInformers(s Sources) *Informers {
 
 // Runners returns the informers to run, each once, in an order of no meaning.
 func (i *Informers) Runners() []client.Runner {
-	runners := []client.Runner{i.LogicalClusters, i.Workspaces, i.Namespaces, i.WorkspaceTypes, i.Shards}
+	runners := []client.Runner{i.LogicalClusters, i.Workspaces, i.Namespaces, i.WorkspaceTypes, i.ServiceAccounts, i.TokenSecrets, i.Shards}
 	if i.OwnShard != i.Shards {
 		runners = append(runners, i.OwnShard)
 	}
@@ -124,4 +141,14 @@ func (i *Informers) workspaceTypes() []*client.Informer[*tenancyv1alpha1.Workspa
 		types = append(types, i.OtherWorkspaceTypes)
 	}
 	return types
+}
+
+// slimServiceAccount keeps what tells whether a token is still valid: there is
+// an account in every namespace.
+func slimServiceAccount(account *corev1.ServiceAccount) (*corev1.ServiceAccount, error) {
+	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+		Name: account.Name, Namespace: account.Namespace, UID: account.UID, ResourceVersion: account.ResourceVersion,
+		DeletionTimestamp: account.DeletionTimestamp,
+		Annotations:       map[string]string{logicalcluster.AnnotationKey: account.Annotations[logicalcluster.AnnotationKey]},
+	}}, nil
 }

@@ -25,6 +25,10 @@ type certificates struct {
 	proxyIndex   *pki.Pair // the front-proxy at shards, for its own index
 	proxyForward *pki.Pair // the front-proxy at shards, for forwarded requests
 
+	// serviceAccountKey is the file of the key that signs the tokens of service
+	// accounts: all shards have the same.
+	serviceAccountKey string
+
 	made  int
 	notes []string
 }
@@ -66,6 +70,11 @@ func ensureCertificates(files layout, now func() time.Time) (*certificates, erro
 		}
 		*cert.result = pair
 	}
+	key, err := store.Key("service-account")
+	if err != nil {
+		return nil, fmt.Errorf("key of service accounts: %w", err)
+	}
+	c.serviceAccountKey = key
 	c.made, c.notes = store.Made(), store.Notes()
 	return c, nil
 }

@@ -49,6 +49,7 @@ func plan(o CompletedOptions, certs *certificates) []component {
 			"--shard-ca-file=" + certs.servingCA.CertFile,
 			"--proxy-client-cert-file=" + certs.proxyForward.CertFile,
 			"--proxy-client-key-file=" + certs.proxyForward.KeyFile,
+			"--service-account-key-file=" + certs.serviceAccountKey,
 		}, servingFlags(o, certs, o.FrontProxyPort)...),
 	}
 	proxy.args = append(proxy.args, tokenFlags(o)...)
@@ -68,6 +69,8 @@ func shardComponent(o CompletedOptions, certs *certificates, n int) component {
 		"--shard-client-cert-file=" + certs.shardClient.CertFile,
 		"--shard-client-key-file=" + certs.shardClient.KeyFile,
 		"--shard-ca-file=" + certs.servingCA.CertFile,
+		"--service-account-signing-key-file=" + certs.serviceAccountKey,
+		"--root-ca-file=" + certs.servingCA.CertFile,
 		"--cache-kubeconfig=" + files.cache("cache.kubeconfig"),
 	}, servingFlags(o, certs, port)...)
 	c.args = append(c.args, tokenFlags(o)...)

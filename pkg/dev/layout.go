@@ -15,7 +15,7 @@ const (
 
 // layout knows where each file of a working directory is.
 //
-//	.kcp/          authorities, certificates, admin.kubeconfig, root-shard.kubeconfig,
+//	.kcp/          authorities, certificates, keys, admin.kubeconfig, root-shard.kubeconfig,
 //	               front-proxy.log, version, dev.lock, ready-to-test
 //	.kcp-<n>/      admin.kubeconfig, data/ and <shard name>.log of shard n
 //	.kcp-cache/    cache.kubeconfig, data/ and cache-server.log

@@ -52,7 +52,9 @@ var mappings = []mapping{
 // handler assembles everything a request passes, the outermost last.
 func (s *Server) handler() http.Handler {
 	handler := http.Handler(http.HandlerFunc(s.serveMappings))
-	handler = apifilters.WithAuthentication(handler, s.authenticator, unauthorized, nil, nil)
+	handler = apifilters.WithAuthentication(handler, s.authentication.Authenticator, unauthorized, s.authentication.Audiences, nil)
+	handler = withCredentials(handler, s.devTokens)
+	handler = authn.WithTokenCluster(handler)
 	handler = withProbes(handler, s.liveness(), s.readiness())
 	handler = withAccounting(handler, &s.requests)
 	handler = withPanicRecovery(handler)
@@ -84,6 +86,7 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 	}
 	to := &route{user: who, deadline: time.Now().Add(s.forwarder.resolver.patience), upgrade: r.Header.Get("Upgrade") != ""}
 	to.long = to.upgrade || isWatch(r)
+	to.token = s.passedOn(r.Context(), who)
 	var segment string
 	segment, to.rest = splitEscaped(r.URL.EscapedPath())
 	path, valid := clusterPath(segment)

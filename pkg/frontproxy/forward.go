@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -38,8 +39,8 @@ var (
 // forwarder sends requests to shards and their answers to clients.
 type forwarder struct {
 	resolver *resolver
-	// dropGroups are taken from users.
-	dropGroups map[string]bool
+	// groups decides which groups users keep.
+	groups authn.GroupFilter
 	// draining is done once long-running requests have to end.
 	draining context.Context //nolint:containedctx // the life of the server, which outlasts every request
 }
@@ -51,6 +52,8 @@ type route struct {
 	cluster string
 	rest    string
 	user    user.Info
+	// token is passed on instead of the user, if it is set.
+	token   string
 	long    bool
 	upgrade bool
 	// deadline is when the request's patience with the index ends.
@@ -101,18 +104,13 @@ func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
 		p.Out.Host = ""
 		p.SetXForwarded()
 
-		groups := to.user.GetGroups()
-		if len(f.dropGroups) > 0 {
-			kept := make([]string, 0, len(groups))
-			for _, group := range groups {
-				if !f.dropGroups[group] {
-					kept = append(kept, group)
-				}
-			}
-			groups = kept
+		dropIdentity(p.Out.Header)
+		if to.token != "" {
+			p.Out.Header.Set("Authorization", "Bearer "+to.token)
+			return
 		}
 		p.Out.Header.Del("Authorization")
-		transport.SetAuthProxyHeaders(p.Out, to.user.GetName(), to.user.GetUID(), groups, to.user.GetExtra())
+		transport.SetAuthProxyHeaders(p.Out, to.user.GetName(), to.user.GetUID(), f.groups.Filter(to.user.GetGroups()), to.user.GetExtra())
 	}
 }
 

@@ -74,10 +74,10 @@ func newWorld(t testing.TB, shardNames ...string) *world {
 	o := NewOptions()
 	o.SecurePort = 0
 	o.TLSCertFile, o.TLSPrivateKeyFile = w.servingCA.issue(t, dir, "front-proxy")
-	o.ClientCAFile, o.ShardCAFile = w.clientCA.file, w.servingCA.file
+	o.Authentication.ClientCAFile, o.ShardCAFile = w.clientCA.file, w.servingCA.file
 	o.ShardClientCertFile, o.ShardClientKeyFile = w.clientCA.issue(t, dir, "index", "system:masters")
 	o.ProxyClientCertFile, o.ProxyClientKeyFile = w.proxyCA.issue(t, dir, "proxy")
-	o.DevTokens = true
+	o.Authentication.DevTokens = true
 	o.IndexPatience = 200 * time.Millisecond
 	w.options = o
 	for _, name := range shardNames {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 )
 
 const (
@@ -30,12 +31,11 @@ type Options struct {
 	Listener net.Listener
 	// TLSCertFile and TLSPrivateKeyFile are the serving certificate.
 	TLSCertFile, TLSPrivateKeyFile string
-	// ClientCAFile holds the CAs whose client certificates are accepted.
-	ClientCAFile string
-	// DevTokens accepts the tokens of the development cluster.
-	DevTokens bool
-	// DropGroups are groups that users do not keep on their way to a shard.
-	DropGroups []string
+	// Authentication says who may connect.
+	Authentication authn.Options
+	// PassOnGroups and DropGroups decide which groups users keep on their way to
+	// a shard; see authn.GroupFilter.
+	PassOnGroups, DropGroups []string
 	// RootKubeconfig leads to the root shard, as a member of system:masters.
 	RootKubeconfig string
 	// ShardCAFile holds the CAs of the shards' serving certificates.
@@ -53,7 +53,10 @@ type Options struct {
 
 // NewOptions returns the defaults.
 func NewOptions() *Options {
-	return &Options{BindAddress: defaultAddress, SecurePort: defaultPort, IndexPatience: defaultIndexPatience}
+	return &Options{
+		BindAddress: defaultAddress, SecurePort: defaultPort, IndexPatience: defaultIndexPatience,
+		Authentication: authn.NewOptions(), DropGroups: authn.DefaultDropGroups(),
+	}
 }
 
 // AddFlags adds the flags of all options to fs.
@@ -62,9 +65,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.SecurePort, "secure-port", o.SecurePort, "port to serve HTTPS on; 0 takes any free port")
 	fs.StringVar(&o.TLSCertFile, "tls-cert-file", o.TLSCertFile, "PEM file of the serving certificate, intermediates included; read again when it changes")
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
-	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile, "PEM file of the CAs whose client certificates are accepted; the common name is the user, the organizations are the groups")
-	fs.BoolVar(&o.DevTokens, "dev-tokens", o.DevTokens, "accept the well-known bearer tokens user-1-token to user-5-token and admin-token; for development only")
-	fs.StringSliceVar(&o.DropGroups, "authentication-drop-groups", o.DropGroups, "groups that are taken from users before their requests are forwarded to a shard")
+	o.Authentication.AddUserFlags(fs)
+	fs.StringSliceVar(&o.PassOnGroups, "authentication-pass-on-groups", o.PassOnGroups, "groups that users keep when their requests are forwarded to a shard, \"prefix*\" for all that begin so; empty for all")
+	fs.StringSliceVar(&o.DropGroups, "authentication-drop-groups", o.DropGroups, "groups that are taken from users before their requests are forwarded to a shard, whatever --authentication-pass-on-groups says; \"prefix*\" for all that begin so")
 	fs.StringVar(&o.RootKubeconfig, "root-kubeconfig", o.RootKubeconfig, "kubeconfig for the root shard whose user is in system:masters; the Shard objects are read there")
 	fs.StringVar(&o.ShardCAFile, "shard-ca-file", o.ShardCAFile, "PEM file of the CAs of the shards' serving certificates")
 	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate, in system:masters, with which the index is read from the shards")
@@ -99,7 +102,6 @@ func (o CompletedOptions) Validate() error {
 	for _, required := range []struct{ flag, value, why string }{
 		{"tls-cert-file", o.TLSCertFile, "all requests are served over TLS"},
 		{"tls-private-key-file", o.TLSPrivateKeyFile, "all requests are served over TLS"},
-		{"client-ca-file", o.ClientCAFile, "nobody could authenticate without it"},
 		{"root-kubeconfig", o.RootKubeconfig, "the shards are found through the root shard"},
 		{"shard-ca-file", o.ShardCAFile, "the shards could not be told from impostors without it"},
 		{"shard-client-cert-file", o.ShardClientCertFile, "the index is read from the shards with it"},
@@ -111,6 +113,7 @@ func (o CompletedOptions) Validate() error {
 			errs = append(errs, fmt.Errorf("--%s is required: %s", required.flag, required.why))
 		}
 	}
+	errs = append(errs, o.Authentication.Validate()...)
 	if net.ParseIP(o.BindAddress) == nil {
 		errs = append(errs, fmt.Errorf("--bind-address %q is not an IP address", o.BindAddress))
 	}
@@ -123,8 +126,12 @@ func (o CompletedOptions) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (o CompletedOptions) authentication() (*authn.Authentication, error) {
-	return authn.New(authn.Options{ClientCAFile: o.ClientCAFile, DevTokens: o.DevTokens})
+// authentication returns what tells who a request is from. where finds the
+// shards that hold a logical cluster, and with it its service accounts.
+func (o CompletedOptions) authentication(where serviceaccount.Where) (*authn.Authentication, error) {
+	options := o.Authentication
+	options.Accounts = serviceaccount.NewRemote(where)
+	return authn.New(options)
 }
 
 // listen opens the port, unless the caller gave a listener.

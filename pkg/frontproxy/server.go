@@ -11,13 +11,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiserver/pkg/authentication/user"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 const (
@@ -32,10 +36,13 @@ const (
 // Server is a front-proxy whose port is taken and whose certificates are read,
 // but which does not serve before Run.
 type Server struct {
-	serving       *genericapiserver.SecureServingInfo
-	authenticator authenticator.Request
-	shards        *shards
-	forwarder     *forwarder
+	serving *genericapiserver.SecureServingInfo
+	// authentication tells who a request is from.
+	authentication *authn.Authentication
+	// devTokens are the tokens that are passed on to shards; there may be none.
+	devTokens map[string]*user.DefaultInfo
+	shards    *shards
+	forwarder *forwarder
 
 	// drain ends long-running requests.
 	drain    context.CancelFunc
@@ -51,7 +58,12 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 		return nil, err
 	}
 	registerMetrics()
-	authentication, err := o.authentication()
+	s := &Server{}
+	if o.Authentication.DevTokens {
+		s.devTokens = authn.DevTokens()
+	}
+	var err error
+	s.authentication, err = o.authentication(func(cluster logicalcluster.Name) ([]*client.Factory, error) { return s.shards.holding(cluster) })
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +88,6 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 	if _, err := tls.X509KeyPair(config.CertData, config.KeyData); err != nil {
 		return nil, fmt.Errorf("reading --shard-client-cert-file and --shard-client-key-file: %w", err)
 	}
-	s := &Server{authenticator: authentication.Authenticator}
 	s.shards, err = newShards(root, config, func(name string, base *url.URL) *backend { return newBackend(name, base, tlsConfig) })
 	if err != nil {
 		return nil, err
@@ -86,16 +97,15 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 		return nil, err
 	}
 	s.serving = &genericapiserver.SecureServingInfo{Listener: listener, Cert: certificate, HTTP2MaxStreamsPerConnection: maxStreams}
-	if len(authentication.CAs) > 0 {
-		s.serving.ClientCA = dynamiccertificates.NewUnionCAContentProvider(authentication.CAs...)
+	if cas := s.authentication.CAs; len(cas) > 0 {
+		s.serving.ClientCA = dynamiccertificates.NewUnionCAContentProvider(cas...)
 	}
 	draining, drain := context.WithCancel(context.WithoutCancel(ctx))
 	s.drain = drain
-	dropGroups := map[string]bool{}
-	for _, group := range o.DropGroups {
-		dropGroups[group] = true
+	s.forwarder = &forwarder{
+		resolver: newResolver(s.shards.index, o.IndexPatience), draining: draining,
+		groups: authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.DropGroups},
 	}
-	s.forwarder = &forwarder{resolver: newResolver(s.shards.index, o.IndexPatience), dropGroups: dropGroups, draining: draining}
 	return s, nil
 }
 
@@ -122,6 +132,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stopBackground()
 	followErr := make(chan error, 1)
 	wg.Go(func() { followErr <- s.shards.Run(background) })
+	wg.Go(func() { _ = s.authentication.Run(background) }) // it ends when it is told to
 
 	stopServing := make(chan struct{})
 	drained, closed, err := s.serving.Serve(s.handler(), drainTimeout, stopServing)

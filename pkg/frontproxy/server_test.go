@@ -102,9 +102,13 @@ func TestUsers(t *testing.T) {
 	token := w.withCerts(t)
 	token.token = "user-2-token"
 	got = token.echoed(t, "/clusters/root/api")
-	require.Equal(t, []string{"user-2"}, got.Header["X-Remote-User"])
-	require.Equal(t, []string{"user-2"}, got.Header["X-Remote-Uid"])
-	require.Equal(t, []string{"team-2", "system:authenticated"}, got.Header["X-Remote-Group"])
+	require.Equal(t, []string{"Bearer user-2-token"}, got.Header["Authorization"], "shards accept the tokens of the development cluster themselves")
+	for key := range got.Header {
+		require.False(t, strings.HasPrefix(key, "X-Remote-"), key)
+	}
+	jane.token = "admin-token"
+	got = jane.echoed(t, "/clusters/root/api")
+	require.Equal(t, []string{"jane"}, got.Header["X-Remote-User"], "a certificate comes before a token")
 	require.Empty(t, got.Header["Authorization"])
 }
 
@@ -330,7 +334,7 @@ func TestWrongOptions(t *testing.T) {
 	require.NoError(t, os.WriteFile(garbage, []byte("garbage"), 0o600))
 	for flag, breakIt := range map[string]func(*Options, string){
 		"--tls-cert-file":          func(o *Options, f string) { o.TLSCertFile = f },
-		"--client-ca-file":         func(o *Options, f string) { o.ClientCAFile = f },
+		"--client-ca-file":         func(o *Options, f string) { o.Authentication.ClientCAFile = f },
 		"--root-kubeconfig":        func(o *Options, f string) { o.RootKubeconfig = f },
 		"--shard-ca-file":          func(o *Options, f string) { o.ShardCAFile = f },
 		"--shard-client-cert-file": func(o *Options, f string) { o.ShardClientCertFile = f },

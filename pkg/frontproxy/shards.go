@@ -180,6 +180,30 @@ func (s *shards) snapshot() map[string]*follower {
 	return maps.Clone(s.followers)
 }
 
+// holding returns the ways to the shards that may hold a logical cluster: the
+// one that the index knows, or else all. System clusters are no users' business.
+func (s *shards) holding(cluster logicalcluster.Name) ([]*client.Factory, error) {
+	if strings.HasPrefix(cluster.String(), systemPrefix) {
+		return nil, nil
+	}
+	target, outcome := s.index.Lookup(cluster.String())
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if known(outcome) {
+		if f := s.followers[target.Shard]; f != nil {
+			return []*client.Factory{f.factory}, nil
+		}
+	}
+	if len(s.followers) == 0 {
+		return nil, errWaiting
+	}
+	factories := make([]*client.Factory, 0, len(s.followers))
+	for _, f := range s.followers {
+		factories = append(factories, f.factory)
+	}
+	return factories, nil
+}
+
 // backend returns the way to a shard, or nil for one that is not known.
 func (s *shards) backend(name string) *backend {
 	s.mu.RLock()

@@ -30,7 +30,6 @@ import (
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 
 	"github.com/shardplane/shardplane/pkg/authn"
-	"github.com/shardplane/shardplane/pkg/customresource/openapigate"
 )
 
 // shutdownTimeout bounds how long a stopping server waits for requests in
@@ -51,21 +50,21 @@ type API struct {
 // listener open, authentication and a loopback client that is system:masters.
 // The caller sets handler chain and storage, and the authorizer where it gave
 // none because it needs the loopback client; it owns the listener until it runs
-// the server.
-func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiserver.Config, error) {
+// the server, and runs the authentication with it.
+func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiserver.Config, *authn.Authentication, error) {
 	if err := setFeatureGates(o.FeatureGates); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	authentication, err := authn.New(o.Authentication)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	cert, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", o.TLSCertFile, o.TLSPrivateKeyFile)
 	if err != nil {
-		return nil, fmt.Errorf("reading the serving certificate of --tls-cert-file and --tls-private-key-file: %w", err)
+		return nil, nil, fmt.Errorf("reading the serving certificate of --tls-cert-file and --tls-private-key-file: %w", err)
 	}
 	if err := o.Listen(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	listener := newTrackingListener(o.Listener)
 	c := genericapiserver.NewConfig(api.Codecs)
@@ -77,15 +76,16 @@ func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiser
 	for _, ca := range authentication.CAs {
 		if err := c.Authentication.ApplyClientCert(ca, c.SecureServing); err != nil {
 			_ = listener.Close()
-			return nil, fmt.Errorf("client CAs: %w", err)
+			return nil, nil, fmt.Errorf("client CAs: %w", err)
 		}
 	}
 	c.Authentication.Authenticator = authentication.Authenticator
 	c.Authentication.RequestHeaderConfig = authentication.RequestHeader
+	c.Authentication.APIAudiences = authentication.Audiences
 	c.Authorization.Authorizer = authz
 	if err := addLoopback(c); err != nil {
 		_ = listener.Close()
-		return nil, err
+		return nil, nil, err
 	}
 	c.EffectiveVersion = effectiveVersion{compatibility.DefaultBuildEffectiveVersion()}
 	c.MaxRequestsInFlight = o.MaxRequestsInFlight
@@ -93,7 +93,7 @@ func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiser
 	c.EnableProfiling = false
 	c.EnableIndex = false
 	addOpenAPI(c, api)
-	return c, nil
+	return c, authentication, nil
 }
 
 // SetChain installs the handler chain of a server whose URLs carry logical
@@ -127,8 +127,6 @@ func addOpenAPI(c *genericapiserver.Config, api API) {
 	c.OpenAPIConfig.Info.Title = api.Title
 	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(api.Definitions, namer)
 	c.OpenAPIV3Config.Info.Title = api.Title
-	c.OpenAPIConfig.PostProcessSpec = openapigate.V2
-	c.OpenAPIV3Config.PostProcessSpec = openapigate.V3
 }
 
 // addLoopback gives the server a client of itself. Upstream's way makes an RSA

@@ -41,6 +41,7 @@ func NewOptions(port int) *Options {
 		SecurePort:                  port,
 		MaxRequestsInFlight:         3000,
 		MaxMutatingRequestsInFlight: 1000,
+		Authentication:              authn.NewOptions(),
 		FeatureGates:                map[string]string{},
 	}
 }

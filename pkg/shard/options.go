@@ -41,6 +41,9 @@ type Options struct {
 	// ShardClientCertFile, ShardClientKeyFile and ShardCAFile are how this shard
 	// reaches others as system:masters.
 	ShardClientCertFile, ShardClientKeyFile, ShardCAFile string
+	// RootCAFile is put into the secrets of service accounts as ca.crt: what
+	// their holders verify the front-proxy with.
+	RootCAFile string
 }
 
 // NewOptions returns the defaults of the root shard.
@@ -63,6 +66,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.CacheKubeconfig, "cache-kubeconfig", o.CacheKubeconfig, "kubeconfig for the cache server as system:masters; without it nothing is replicated")
 	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate, a member of system:masters, for other shards")
 	fs.StringVar(&o.ShardClientKeyFile, "shard-client-key-file", o.ShardClientKeyFile, "PEM file of the private key of --shard-client-cert-file")
+	fs.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "PEM file of the CAs of the front-proxy's serving certificate, which goes into the token secrets of service accounts as ca.crt")
 	fs.StringVar(&o.ShardCAFile, "shard-ca-file", o.ShardCAFile, "PEM file of the CAs of other shards' serving certificates")
 }
 
@@ -123,6 +127,7 @@ func (o CompletedOptions) Validate() error {
 	for flag, file := range map[string]string{
 		"--root-kubeconfig": o.RootKubeconfig, "--cache-kubeconfig": o.CacheKubeconfig,
 		"--shard-client-cert-file": o.ShardClientCertFile, "--shard-client-key-file": o.ShardClientKeyFile, "--shard-ca-file": o.ShardCAFile,
+		"--root-ca-file": o.RootCAFile,
 	} {
 		if file == "" {
 			continue

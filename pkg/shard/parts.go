@@ -9,6 +9,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/serving"
 )
@@ -36,12 +37,15 @@ func (s *Server) assembleParts() ([]reconcile.Runnable, error) {
 		BaseURL:      s.options.BaseURL,
 		ExternalURL:  s.options.ExternalURL,
 		OtherShards:  others,
+		Tokens:       s.tokens(),
+		RootCA:       s.rootCA,
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
 	})
 	if err != nil {
 		return nil, err
 	}
 	return []reconcile.Runnable{
+		part{"authentication", s.authentication.Run},
 		part{"api", func(ctx context.Context) error {
 			// Watches must see the end of the server when it stops, not before:
 			// those of its own controllers have ended by then.
@@ -108,4 +112,12 @@ func (s *Server) otherShards() (*rest.Config, error) {
 		return nil, fmt.Errorf("--shard-client-cert-file, --shard-client-key-file and --shard-ca-file: %w", err)
 	}
 	return config, nil
+}
+
+// tokens makes the tokens that are kept in secrets, or is nil.
+func (s *Server) tokens() serviceaccount.Issuer {
+	if s.authentication.Issuer == nil {
+		return nil
+	}
+	return s.authentication.Issuer
 }

@@ -43,6 +43,8 @@ type Server struct {
 	sources         controllers.Sources
 	informers       *controllers.Informers
 	local           *local
+	authentication  *authn.Authentication
+	accounts        *accounts
 	bootstrapped    atomic.Bool
 	parts           []reconcile.Runnable
 
@@ -115,7 +117,9 @@ func (s *Server) openStorage(ctx context.Context) error {
 }
 
 func (s *Server) assembleAPI() error {
-	c, err := serving.NewConfig(s.options.Serving, serving.API{
+	s.accounts = &accounts{}
+	s.options.Serving.Authentication.Accounts = s.accounts
+	c, authentication, err := serving.NewConfig(s.options.Serving, serving.API{
 		Title:       "Shardplane",
 		Scheme:      registry.WireScheme(apiextensionsserver.Scheme),
 		Codecs:      registry.Codecs,
@@ -125,10 +129,14 @@ func (s *Server) assembleAPI() error {
 		return err
 	}
 
+	s.authentication = authentication
 	if s.sources, err = s.openSources(c.LoopbackClientConfig); err != nil {
 		return err
 	}
 	s.informers = controllers.NewInformers(s.sources)
+	if err := s.openAccounts(); err != nil {
+		return err
+	}
 	s.local = newLocal(s.options.Name, s.sources.Local, s.informers)
 	if c.Authorization.Authorizer, err = s.authorizer(); err != nil {
 		return err
@@ -138,11 +146,10 @@ func (s *Server) assembleAPI() error {
 	}
 	serving.SetChain(s.serving, c,
 		func(next http.Handler) http.Handler {
-			return serving.WithClusterURL(next, s.local.resolve, registry.Codecs)
+			return authn.WithTokenCluster(serving.WithClusterURL(next, s.local.resolve, registry.Codecs))
 		},
 		func(next http.Handler) http.Handler {
-			next = serving.WithListRules(s.customResources.Wrap(next), registry.Codecs)
-			return serving.WithClusterRules(next, s.local.inactive, registry.Codecs)
+			return serving.WithClusterRules(s.customResources.Wrap(next), s.local.inactive, registry.Codecs)
 		})
 	c.RESTOptionsGetter = s.backend.RESTOptionsGetter(registry.StorageCodec)
 	c.ReadyzChecks = append(c.ReadyzChecks, s.readyChecks()...)
@@ -151,7 +158,9 @@ func (s *Server) assembleAPI() error {
 	if s.generic, err = c.Complete(nil).New("shardplane-shard", genericapiserver.NewEmptyDelegate()); err != nil {
 		return fmt.Errorf("assembling the API server: %w", err)
 	}
-	if err := registry.Install(s.generic, c.RESTOptionsGetter, registry.NoAccess()); err != nil {
+	access := registry.NoAccess()
+	access.Identity = s.identity()
+	if err := registry.Install(s.generic, c.RESTOptionsGetter, access); err != nil {
 		return err
 	}
 	return s.customResources.InstallCRDs(s.generic)

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	apiserverserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // deletionGrace is for how long a token outlives the deletion timestamp of
@@ -142,7 +144,7 @@ type account struct {
 
 func (i *account) user() user.Info {
 	plain := i.UserInfo()
-	extra := map[string][]string{ExtraClusterName: {i.cluster.String()}}
+	extra := map[string][]string{request.ExtraClusterName: {i.cluster.String()}}
 	for key, values := range plain.GetExtra() {
 		extra[key] = values
 	}

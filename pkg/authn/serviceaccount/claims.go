@@ -7,13 +7,8 @@ import (
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 )
 
-const (
-	// LegacyIssuer is the issuer of tokens that are kept in secrets.
-	LegacyIssuer = "kubernetes/serviceaccount"
-	// ExtraClusterName is the key in a user's extra that holds the logical
-	// cluster of a service account.
-	ExtraClusterName = "authentication.kcp.io/cluster-name"
-)
+// LegacyIssuer is the issuer of tokens that are kept in secrets.
+const LegacyIssuer = "kubernetes/serviceaccount"
 
 // boundClaims are the private claims of tokens that were requested.
 type boundClaims struct {

@@ -107,6 +107,27 @@ func (s *Store) Authority(name string) (*Authority, error) {
 	return &Authority{Pair: *pair}, nil
 }
 
+// Key returns the file of a private key that belongs to no certificate; it makes
+// what is missing.
+func (s *Store) Key(name string) (file string, err error) {
+	file = filepath.Join(s.dir, name+".key")
+	content, err := readIfExists(file)
+	if err != nil {
+		return "", fmt.Errorf("read key: %w", err)
+	}
+	if content != nil {
+		if _, err := parseKey(content); err != nil {
+			return "", &CorruptError{File: file, Err: err, Advice: "remove it to have it made again; what it has signed is worthless then"}
+		}
+		return file, nil
+	}
+	_, content, err = newKey()
+	if err != nil {
+		return "", err
+	}
+	return file, WriteFile(file, content, 0o600)
+}
+
 // Certificate returns the certificate of the given name, as spec describes it,
 // signed by ca. It is made where there is none, and made again with the same
 // key where it is about to expire, is signed by another authority or differs

@@ -1,0 +1,178 @@
+package authn
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
+)
+
+const (
+	// DefaultServiceAccountIssuer is kcp's.
+	DefaultServiceAccountIssuer = "https://kcp.default.svc"
+
+	defaultWebhookCacheTTL = 2 * time.Minute
+	defaultWebhookVersion  = "v1"
+	// defaultReloadInterval is how often files are looked at for changes.
+	defaultReloadInterval = 5 * time.Second
+	// minServiceAccountLifetime is the shortest bound on the life of tokens.
+	minServiceAccountLifetime = time.Hour
+)
+
+// Options says which ways to authenticate a server accepts.
+type Options struct {
+	// ClientCAFile is a PEM bundle of the CAs whose client certificates are
+	// accepted: common name is the user, organizations are the groups.
+	ClientCAFile string
+	// RequestHeaderCAFile is a PEM bundle of the CAs whose client certificates
+	// may name any user in the X-Remote-* headers. Empty: nobody may.
+	RequestHeaderCAFile string
+	// RequestHeaderAllowedNames restricts those certificates to these common
+	// names; empty allows any.
+	RequestHeaderAllowedNames []string
+	// DevTokens accepts the well-known tokens of the development cluster. Never
+	// for production: everybody knows them.
+	DevTokens bool
+	// ConfigFile is Kubernetes' structured authentication configuration: the
+	// OIDC issuers whose tokens are accepted. Read again when it changes.
+	ConfigFile string
+	// WebhookConfigFile is a kubeconfig for a service that reviews tokens.
+	WebhookConfigFile string
+	// WebhookVersion is the version of authentication.k8s.io that it speaks.
+	WebhookVersion string
+	// WebhookCacheTTL is for how long its answers are kept.
+	WebhookCacheTTL time.Duration
+	// ServiceAccounts are about the tokens of service accounts.
+	ServiceAccounts ServiceAccountOptions
+	// APIAudiences are the audiences that a token must have one of; those of
+	// service accounts are issued for them. Empty: the issuers.
+	APIAudiences []string
+	// ReloadInterval is how often files are looked at for changes.
+	ReloadInterval time.Duration
+
+	// Accounts looks up service accounts; whoever makes the server sets it.
+	// Without it no service account's token is accepted.
+	Accounts serviceaccount.Accounts
+}
+
+// ServiceAccountOptions are about the tokens of service accounts.
+type ServiceAccountOptions struct {
+	// Issuers are the accepted iss claims; the first is that of new tokens.
+	Issuers []string
+	// KeyFiles are PEM files of keys whose signatures are accepted. Empty: the
+	// signing key.
+	KeyFiles []string
+	// SigningKeyFile is the PEM file of the key that signs. Empty: no tokens
+	// are made.
+	SigningKeyFile string
+	// MaxLifetime bounds the life of new tokens; 0 is no bound.
+	MaxLifetime time.Duration
+}
+
+// NewOptions returns the defaults.
+func NewOptions() Options {
+	return Options{
+		WebhookVersion:  defaultWebhookVersion,
+		WebhookCacheTTL: defaultWebhookCacheTTL,
+		ReloadInterval:  defaultReloadInterval,
+		ServiceAccounts: ServiceAccountOptions{Issuers: []string{DefaultServiceAccountIssuer}},
+	}
+}
+
+// AddFlags adds the flags of o to fs.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	o.AddUserFlags(fs)
+	fs.StringVar(&o.RequestHeaderCAFile, "requestheader-client-ca-file", o.RequestHeaderCAFile,
+		"PEM file of the CAs whose client certificates may name the user in X-Remote-* headers; only the front-proxy should hold such a certificate")
+	fs.StringSliceVar(&o.RequestHeaderAllowedNames, "requestheader-allowed-names", o.RequestHeaderAllowedNames,
+		"common names that certificates of --requestheader-client-ca-file must have; empty allows any")
+	fs.StringVar(&o.ServiceAccounts.SigningKeyFile, "service-account-signing-key-file", o.ServiceAccounts.SigningKeyFile,
+		"PEM file of the private key that signs the tokens of service accounts; all shards use the same, or know each other's with --service-account-key-file")
+	fs.DurationVar(&o.ServiceAccounts.MaxLifetime, "service-account-max-token-expiration", o.ServiceAccounts.MaxLifetime,
+		"longest life of a service account's token; longer requests are cut, 0 is no bound")
+}
+
+// AddUserFlags adds the flags about users that connect themselves, without
+// those of servers that trust a front-proxy or make tokens.
+func (o *Options) AddUserFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile,
+		"PEM file of the CAs whose client certificates are accepted; the common name is the user, the organizations are the groups")
+	fs.BoolVar(&o.DevTokens, "dev-tokens", o.DevTokens,
+		"accept the well-known bearer tokens user-1-token to user-5-token and admin-token; for development only")
+	fs.StringVar(&o.ConfigFile, "authentication-config", o.ConfigFile,
+		"file with an AuthenticationConfiguration of apiserver.config.k8s.io: the OIDC issuers whose tokens are accepted; read again when it changes")
+	fs.StringVar(&o.WebhookConfigFile, "authentication-token-webhook-config-file", o.WebhookConfigFile,
+		"kubeconfig for a service that is asked, with a TokenReview, whose a bearer token is")
+	fs.StringVar(&o.WebhookVersion, "authentication-token-webhook-version", o.WebhookVersion,
+		"version of authentication.k8s.io that the service speaks: v1 or v1beta1")
+	fs.DurationVar(&o.WebhookCacheTTL, "authentication-token-webhook-cache-ttl", o.WebhookCacheTTL,
+		"for how long the service's answers are kept")
+	fs.StringSliceVar(&o.APIAudiences, "api-audiences", o.APIAudiences,
+		"audiences of this API, one of which a service account's token must have; those of --service-account-issuer by default")
+	fs.StringArrayVar(&o.ServiceAccounts.Issuers, "service-account-issuer", o.ServiceAccounts.Issuers,
+		"issuer of service accounts' tokens; if given several times, the first issues and all are accepted")
+	fs.StringArrayVar(&o.ServiceAccounts.KeyFiles, "service-account-key-file", o.ServiceAccounts.KeyFiles,
+		"PEM file of keys, public or private, with which service accounts' tokens may be signed; may be given several times, read again when it changes, the signing key by default")
+}
+
+// Validate returns what is wrong with o.
+func (o *Options) Validate() []error {
+	var errs []error
+	if o.ClientCAFile == "" {
+		errs = append(errs, errors.New("--client-ca-file is required: nobody could authenticate without it"))
+	}
+	if v := o.WebhookVersion; o.WebhookConfigFile != "" && v != "v1" && v != "v1beta1" {
+		errs = append(errs, fmt.Errorf("--authentication-token-webhook-version %q is neither v1 nor v1beta1", v))
+	}
+	if o.WebhookCacheTTL < 0 {
+		errs = append(errs, errors.New("--authentication-token-webhook-cache-ttl must not be negative"))
+	}
+	accounts := o.ServiceAccounts
+	if accounts.SigningKeyFile != "" || len(accounts.KeyFiles) > 0 {
+		if len(accounts.Issuers) == 0 {
+			errs = append(errs, errors.New("--service-account-issuer is required: tokens of service accounts name it"))
+		}
+		for _, issuer := range accounts.Issuers {
+			if err := checkIssuer(issuer); err != nil {
+				errs = append(errs, fmt.Errorf("--service-account-issuer %q: %w", issuer, err))
+			}
+		}
+	}
+	if accounts.MaxLifetime != 0 && accounts.MaxLifetime < minServiceAccountLifetime {
+		errs = append(errs, fmt.Errorf("--service-account-max-token-expiration %s is shorter than %s", accounts.MaxLifetime, minServiceAccountLifetime))
+	}
+	return errs
+}
+
+func checkIssuer(issuer string) error {
+	if issuer == "" || issuer == serviceaccount.LegacyIssuer {
+		return errors.New("it is empty, or the one of tokens in secrets: use a URL")
+	}
+	if u, err := url.Parse(issuer); err != nil || u.Scheme != "https" && u.Scheme != "" {
+		return errors.New("it is not a URL that starts with https://")
+	}
+	return nil
+}
+
+// audiences are those of the API.
+func (o *Options) audiences() []string {
+	if len(o.APIAudiences) > 0 {
+		return o.APIAudiences
+	}
+	return o.ServiceAccounts.Issuers
+}
+
+// verificationKeyFiles are the files of the keys that tokens may be signed with.
+func (o *ServiceAccountOptions) verificationKeyFiles() []string {
+	if len(o.KeyFiles) > 0 {
+		return o.KeyFiles
+	}
+	if o.SigningKeyFile != "" {
+		return []string{o.SigningKeyFile}
+	}
+	return nil
+}

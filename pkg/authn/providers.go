@@ -1,0 +1,236 @@
+package authn
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/apis/apiserver/install"
+	"k8s.io/apiserver/pkg/apis/apiserver/validation"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
+	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
+	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// providerCacheTTL is for how long a token of an OIDC issuer is not verified
+	// again, as in kube-apiserver.
+	providerCacheTTL = 10 * time.Second
+	// providerPatience is how long the issuers of a new configuration may take
+	// to answer before the old one is kept for the time being.
+	providerPatience = 30 * time.Second
+	providerPoll     = 50 * time.Millisecond
+
+	configurationName = "authentication-config"
+)
+
+// configurations decodes AuthenticationConfigurations, strictly.
+var configurations = func() serializer.CodecFactory {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(addConfigurations(scheme))
+	return serializer.NewCodecFactory(scheme, serializer.EnableStrict)
+}()
+
+func addConfigurations(scheme *runtime.Scheme) error {
+	install.Install(scheme)
+	return nil
+}
+
+// providers knows the tokens of the OIDC issuers that a file names. It follows
+// the file: a new configuration takes over once all its issuers have answered,
+// and one that cannot be used changes nothing.
+type providers struct {
+	file       string
+	disallowed []string
+	audiences  authenticator.Audiences
+	compiler   authenticationcel.Compiler
+
+	initial *apiserver.AuthenticationConfiguration
+	seen    [sha256.Size]byte
+	current atomic.Pointer[generation]
+}
+
+// generation is what knows the tokens of one version of the configuration.
+type generation struct {
+	tokens authenticator.Token
+	// healthy says which issuer has not answered yet.
+	healthy func() error
+	end     context.CancelFunc
+}
+
+// newProviders reads the file, but asks nobody yet.
+func newProviders(file string, disallowed []string, audiences authenticator.Audiences) (*providers, error) {
+	p := &providers{file: file, disallowed: disallowed, audiences: audiences, compiler: authenticationcel.NewDefaultCompiler()}
+	p.seen = digest([]string{file})
+	var err error
+	p.initial, err = p.read()
+	return p, err
+}
+
+// AuthenticateToken implements authenticator.Token.
+func (p *providers) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	current := p.current.Load()
+	if current == nil {
+		return nil, false, nil
+	}
+	return current.tokens.AuthenticateToken(ctx, token)
+}
+
+func (p *providers) run(ctx context.Context, interval time.Duration) {
+	first, err := p.build(ctx, p.initial)
+	if err != nil {
+		reported(ctx, configurationName, []string{p.file}, err) // New has validated it
+	} else {
+		p.current.Store(first)
+	}
+	var previous *generation
+	pending := false
+	everyTick(ctx, interval, func() {
+		now := digest([]string{p.file})
+		if now == p.seen && !pending {
+			return
+		}
+		p.seen = now
+		next, again, err := p.next(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		pending = again
+		reported(ctx, configurationName, []string{p.file}, err)
+		if err != nil {
+			return
+		}
+		// Requests in flight may still use the generation that is replaced.
+		if previous != nil {
+			previous.end()
+		}
+		previous = p.current.Swap(next)
+	})
+	for _, g := range []*generation{previous, p.current.Load()} {
+		if g != nil {
+			g.end()
+		}
+	}
+}
+
+// next returns the generation of the present file. again is set where trying
+// once more may help though the file does not change.
+func (p *providers) next(ctx context.Context) (g *generation, again bool, err error) {
+	config, err := p.read()
+	if err != nil {
+		return nil, false, err
+	}
+	g, err = p.build(ctx, config)
+	if err != nil {
+		return nil, false, err
+	}
+	var unhealthy error
+	err = wait.PollUntilContextTimeout(ctx, providerPoll, providerPatience, true, func(context.Context) (bool, error) {
+		unhealthy = g.healthy()
+		return unhealthy == nil, nil
+	})
+	if err != nil {
+		g.end()
+		return nil, true, fmt.Errorf("the new configuration is not used, because not all its issuers answer: %w", errors.Join(unhealthy, err))
+	}
+	klog.FromContext(ctx).V(1).Info("Authentication follows a new configuration", "file", p.file, "issuers", len(config.JWT))
+	return g, false, nil
+}
+
+// read reads and validates the file.
+func (p *providers) read() (*apiserver.AuthenticationConfiguration, error) {
+	content, err := os.ReadFile(p.file)
+	if err != nil {
+		return nil, err
+	}
+	if len(strings.TrimSpace(string(content))) == 0 {
+		return nil, fmt.Errorf("%s is empty: it must hold an AuthenticationConfiguration of apiserver.config.k8s.io/v1", p.file)
+	}
+	obj, err := runtime.Decode(configurations.UniversalDecoder(), content)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.file, err)
+	}
+	config, ok := obj.(*apiserver.AuthenticationConfiguration)
+	if !ok {
+		return nil, fmt.Errorf("%s holds a %T and no AuthenticationConfiguration", p.file, obj)
+	}
+	if err := validation.ValidateAuthenticationConfiguration(p.compiler, config, p.disallowed).ToAggregate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", p.file, err)
+	}
+	if err := checkReserved(config); err != nil {
+		return nil, fmt.Errorf("%s: %w", p.file, err)
+	}
+	return config, nil
+}
+
+// checkReserved refuses what is decided here and not by configuration.
+func checkReserved(config *apiserver.AuthenticationConfiguration) error {
+	if config.Anonymous != nil {
+		return errors.New("anonymous: remove it, anonymous requests reach the health probes and nothing else")
+	}
+	for i, provider := range config.JWT {
+		for _, extra := range provider.ClaimMappings.Extra {
+			domain, _, _ := strings.Cut(extra.Key, "/")
+			if domain == "kcp.io" || strings.HasSuffix(domain, ".kcp.io") {
+				return fmt.Errorf("jwt[%d].claimMappings.extra: the key %q is reserved: servers decide by it", i, extra.Key)
+			}
+		}
+	}
+	return nil
+}
+
+// build makes what knows the tokens of the configured issuers. It starts to ask
+// the issuers, and ends with ctx or when the generation is ended.
+func (p *providers) build(ctx context.Context, config *apiserver.AuthenticationConfiguration) (*generation, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	known := make([]authenticator.Token, 0, len(config.JWT))
+	checks := make([]func() error, 0, len(config.JWT))
+	for _, provider := range config.JWT {
+		options := oidc.Options{
+			JWTAuthenticator:     provider,
+			Compiler:             p.compiler,
+			SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(),
+			DisallowedIssuers:    p.disallowed,
+		}
+		if ca := provider.Issuer.CertificateAuthority; ca != "" {
+			content, err := dynamiccertificates.NewStaticCAContent("oidc", []byte(ca))
+			if err != nil {
+				cancel()
+				return nil, fmt.Errorf("issuer %s: %w", provider.Issuer.URL, err)
+			}
+			options.CAContentProvider = content
+		}
+		tokens, err := oidc.New(ctx, options)
+		if err != nil {
+			cancel()
+			return nil, fmt.Errorf("issuer %s: %w", provider.Issuer.URL, err)
+		}
+		known = append(known, tokens)
+		checks = append(checks, tokens.HealthCheck)
+	}
+	return &generation{
+		tokens: tokencache.New(authenticator.WrapAudienceAgnosticToken(p.audiences, tokenunion.New(known...)), false, providerCacheTTL, 0),
+		healthy: func() error {
+			var errs []error
+			for _, check := range checks {
+				errs = append(errs, check())
+			}
+			return errors.Join(errs...)
+		},
+		end: cancel,
+	}, nil
+}

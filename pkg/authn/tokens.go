@@ -1,0 +1,122 @@
+package authn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
+	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
+	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
+	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/apiserver/pkg/authentication/user"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
+
+	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// tokens returns what knows bearer tokens, or nil where no kind of them is
+// accepted. The cheap ones come first, the one that asks a service last.
+func (a *Authentication) tokens() (authenticator.Token, error) {
+	var known []authenticator.Token
+	if a.options.DevTokens {
+		known = append(known, authenticator.WrapAudienceAgnosticToken(a.Audiences, tokenfile.New(DevTokens())))
+	}
+	accounts, err := a.serviceAccounts()
+	if err != nil {
+		return nil, err
+	}
+	if accounts != nil {
+		known = append(known, accounts)
+	}
+	if a.options.ConfigFile != "" {
+		if a.providers, err = newProviders(a.options.ConfigFile, a.options.ServiceAccounts.Issuers, a.Audiences); err != nil {
+			return nil, fmt.Errorf("--authentication-config: %w", err)
+		}
+		known = append(known, a.providers)
+	}
+	if a.options.WebhookConfigFile != "" {
+		reviewer, err := a.webhook()
+		if err != nil {
+			return nil, fmt.Errorf("--authentication-token-webhook-config-file: %w", err)
+		}
+		known = append(known, reviewer)
+	}
+	if len(known) == 0 {
+		return nil, nil
+	}
+	return group.NewTokenGroupAdder(tokenunion.New(known...), []string{user.AllAuthenticated}), nil
+}
+
+// serviceAccounts returns what knows the tokens of service accounts, or nil,
+// and sets the issuer.
+func (a *Authentication) serviceAccounts() (authenticator.Token, error) {
+	o := a.options.ServiceAccounts
+	if o.SigningKeyFile != "" {
+		issuer, err := serviceaccount.NewIssuer(o.Issuers[0], o.SigningKeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("--service-account-signing-key-file: %w", err)
+		}
+		a.Issuer = issuer
+		a.watched = append(a.watched, newWatchedFiles("service-account-signing-key", []string{o.SigningKeyFile}, issuer.Reload))
+	}
+	files := o.verificationKeyFiles()
+	if len(files) == 0 || a.options.Accounts == nil {
+		return nil, nil
+	}
+	accounts, err := serviceaccount.NewAuthenticator(serviceaccount.Config{
+		Issuers: o.Issuers, KeyFiles: files, Audiences: a.Audiences, Accounts: a.options.Accounts,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--service-account-key-file: %w", err)
+	}
+	a.watched = append(a.watched, newWatchedFiles("service-account-keys", files, accounts.Reload))
+	return accounts, nil
+}
+
+// webhook returns what asks a service whose a token is. Only what it knows, and
+// what it knows not to be, is kept: failures are asked again.
+func (a *Authentication) webhook() (authenticator.Token, error) {
+	config, err := webhookutil.LoadKubeconfig(a.options.WebhookConfigFile, nil)
+	if err != nil {
+		return nil, err
+	}
+	reviewer, err := webhook.New(config, a.options.WebhookVersion, a.Audiences, webhookBackoff)
+	if err != nil {
+		return nil, err
+	}
+	if a.options.WebhookCacheTTL == 0 {
+		return reviewer, nil
+	}
+	return tokencache.New(reviewer, false, a.options.WebhookCacheTTL, a.options.WebhookCacheTTL), nil
+}
+
+// webhookBackoff is short: a client waits for the answer.
+var webhookBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 4}
+
+// Reviewer answers TokenReviews, or is nil where no tokens are accepted. In a
+// logical cluster it knows the service accounts of that logical cluster only:
+// whoever asks takes the name of another's for one of its own.
+func (a *Authentication) Reviewer() authenticator.Token {
+	if a.Tokens == nil {
+		return nil
+	}
+	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		response, ok, err := a.Tokens.AuthenticateToken(ctx, token)
+		if err != nil || !ok {
+			return nil, false, err
+		}
+		home, isAccount := serviceaccount.HomeOf(response.User)
+		if cluster, found := request.ClusterFrom(ctx); isAccount && found && cluster.Name != home {
+			return nil, false, errForeignAccount
+		}
+		return response, true, nil
+	})
+}
+
+var errForeignAccount = errors.New("the token is of a service account of another logical cluster")

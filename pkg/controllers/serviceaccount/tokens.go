@@ -1,0 +1,183 @@
+package serviceaccount
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiserverserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// TokensName is the name of the controller of tokens in secrets.
+const TokensName = "serviceaccount-tokens"
+
+// AccountIndex is the index of token secrets by their account; see IndexByAccount.
+const AccountIndex = "account"
+
+// Issuer makes tokens that are valid while they stand in their secret.
+type Issuer interface {
+	IssueLegacy(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error)
+}
+
+// TokensConfig is what the controller of tokens in secrets needs.
+type TokensConfig struct {
+	// Local reaches the shard itself as system:masters.
+	Local *client.Factory
+	// Accounts are those of all logical clusters of the shard.
+	Accounts *client.Informer[*corev1.ServiceAccount]
+	// Secrets are those of type kubernetes.io/service-account-token, with the
+	// index AccountIndex.
+	Secrets *client.Informer[*corev1.Secret]
+	// Issuer makes the tokens.
+	Issuer Issuer
+	// RootCA is what clients verify servers with; it goes into the secrets.
+	// Empty: clients must know themselves.
+	RootCA func() []byte
+}
+
+// IndexByAccount indexes a token secret by its account.
+func IndexByAccount(secret *corev1.Secret) []string {
+	key := client.KeyOf(secret)
+	return []string{client.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: secret.Annotations[corev1.ServiceAccountNameKey]}.String()}
+}
+
+// NewTokens returns the controller of tokens in secrets. Its keys are secrets.
+func NewTokens(config TokensConfig) *reconcile.Controller[client.Key] {
+	secrets := config.Secrets.Lister()
+	r := &tokenReconciler{
+		secret: secrets.Get,
+		account: func(ctx context.Context, key client.Key) (*corev1.ServiceAccount, error) {
+			return liveAccount(ctx, config, key)
+		},
+		update: func(ctx context.Context, key client.Key, secret *corev1.Secret) error {
+			_, err := client.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
+			return err
+		},
+		remove: func(ctx context.Context, key client.Key, secret *corev1.Secret) error {
+			return client.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Delete(ctx, key.Name,
+				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &secret.UID}})
+		},
+		issue:  config.Issuer.IssueLegacy,
+		rootCA: config.RootCA,
+	}
+	return reconcile.New(reconcile.Config[client.Key]{
+		Name:      TokensName,
+		Reconcile: r.reconcile,
+		Sources: []reconcile.Source[client.Key]{
+			reconcile.Keys(config.Secrets),
+			reconcile.FromInformer(config.Accounts, func(account *corev1.ServiceAccount) []client.Key {
+				found, err := secrets.ByIndex(AccountIndex, client.KeyOf(account).String())
+				if err != nil {
+					return nil
+				}
+				keys := make([]client.Key, 0, len(found))
+				for _, secret := range found {
+					keys = append(keys, client.KeyOf(secret))
+				}
+				return keys
+			}),
+		},
+	})
+}
+
+// liveAccount finds an account. The informer may not have seen one that was
+// just created, so a miss is asked again at the source.
+func liveAccount(ctx context.Context, config TokensConfig, key client.Key) (*corev1.ServiceAccount, error) {
+	if account, err := config.Accounts.Lister().Get(key); err == nil {
+		return account, nil
+	}
+	return client.ServiceAccounts.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+}
+
+type tokenReconciler struct {
+	secret  func(key client.Key) (*corev1.Secret, error)
+	account func(ctx context.Context, key client.Key) (*corev1.ServiceAccount, error)
+	update  func(ctx context.Context, key client.Key, secret *corev1.Secret) error
+	remove  func(ctx context.Context, key client.Key, secret *corev1.Secret) error
+	issue   func(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error)
+	rootCA  func() []byte
+}
+
+func (r *tokenReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	secret, err := r.secret(key)
+	if apierrors.IsNotFound(err) {
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	name := secret.Annotations[corev1.ServiceAccountNameKey]
+	if secret.DeletionTimestamp != nil || name == "" {
+		return reconcile.Result{}, nil
+	}
+	account, err := r.account(ctx, client.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: name})
+	switch {
+	case apierrors.IsNotFound(err):
+		return reconcile.Result{}, ignoreGone(r.remove(ctx, key, secret))
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("looking up the service account of secret %s: %w", key, err)
+	case !apiserverserviceaccount.IsServiceAccountToken(secret, account):
+		// The account that it was for has been replaced by another one.
+		return reconcile.Result{}, ignoreGone(r.remove(ctx, key, secret))
+	}
+	filled, err := r.fill(key, account, secret)
+	if err != nil || filled == nil {
+		return reconcile.Result{}, err
+	}
+	if err := ignoreGone(r.update(ctx, key, filled)); err != nil {
+		return reconcile.Result{}, fmt.Errorf("writing the token into secret %s: %w", key, err)
+	}
+	return reconcile.Result{}, nil
+}
+
+// fill returns the secret with what is missing, or nil where nothing is.
+func (r *tokenReconciler) fill(key client.Key, account *corev1.ServiceAccount, secret *corev1.Secret) (*corev1.Secret, error) {
+	filled := secret.DeepCopy()
+	if filled.Data == nil {
+		filled.Data = map[string][]byte{}
+	}
+	changed := false
+	set := func(name string, value []byte) {
+		if string(filled.Data[name]) != string(value) {
+			filled.Data[name], changed = value, true
+		}
+	}
+	if ca := r.rootCA(); len(ca) > 0 {
+		set(corev1.ServiceAccountRootCAKey, ca)
+	}
+	if len(filled.Data[corev1.ServiceAccountNamespaceKey]) == 0 {
+		set(corev1.ServiceAccountNamespaceKey, []byte(key.Namespace))
+	}
+	if len(filled.Data[corev1.ServiceAccountTokenKey]) == 0 {
+		token, err := r.issue(key.Cluster, account, secret)
+		if err != nil {
+			return nil, fmt.Errorf("making the token of secret %s: %w", key, err)
+		}
+		set(corev1.ServiceAccountTokenKey, []byte(token))
+	}
+	if filled.Annotations[corev1.ServiceAccountUIDKey] != string(account.UID) {
+		filled.Annotations = maps.Clone(filled.Annotations)
+		filled.Annotations[corev1.ServiceAccountUIDKey] = string(account.UID)
+		changed = true
+	}
+	if !changed {
+		return nil, nil
+	}
+	return filled, nil
+}
+
+// ignoreGone drops errors about an object that is not there any more, or is
+// another one by now: an event tells about that.
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}

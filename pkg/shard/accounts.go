@@ -1,0 +1,157 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/registry"
+	"github.com/shardplane/shardplane/pkg/registry/core"
+)
+
+// accounts looks up what tokens of service accounts are bound to: in what the
+// shard knows of its own logical clusters, and at the other shards. It is made
+// before the shard's informers, and knows nothing until it is opened.
+type accounts struct {
+	clients   *client.Factory
+	informers *controllers.Informers
+	others    *rest.Config
+	self      string
+	remote    *serviceaccount.Remote
+
+	mu    sync.Mutex
+	peers map[string]*client.Factory
+}
+
+var _ serviceaccount.Accounts = &accounts{}
+
+var errNotOpen = errors.New("the shard is starting")
+
+// open tells where to look.
+func (a *accounts) open(self string, sources controllers.Sources, informers *controllers.Informers, others *rest.Config) {
+	a.self, a.clients, a.informers, a.others = self, sources.Local, informers, others
+	a.peers = map[string]*client.Factory{}
+	a.remote = serviceaccount.NewRemote(a.servers)
+}
+
+// ServiceAccount implements serviceaccount.Accounts.
+func (a *accounts) ServiceAccount(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.ServiceAccount, error) {
+	if a.remote == nil {
+		return nil, errNotOpen
+	}
+	if !a.local(cluster) {
+		return a.remote.ServiceAccount(ctx, cluster, namespace, name)
+	}
+	if account, err := a.informers.ServiceAccounts.Lister().Get(client.Key{Cluster: cluster, Namespace: namespace, Name: name}); err == nil {
+		return account, nil
+	}
+	// The informer may not have seen one that was just created.
+	return client.ServiceAccounts.InNamespace(a.clients.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+// Secret implements serviceaccount.Accounts.
+func (a *accounts) Secret(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.Secret, error) {
+	if a.remote == nil {
+		return nil, errNotOpen
+	}
+	if !a.local(cluster) {
+		return a.remote.Secret(ctx, cluster, namespace, name)
+	}
+	if secret, err := a.informers.TokenSecrets.Lister().Get(client.Key{Cluster: cluster, Namespace: namespace, Name: name}); err == nil {
+		return secret, nil
+	}
+	return client.Secrets.InNamespace(a.clients.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+// local tells whether the shard is known to hold the logical cluster. One that
+// was just created may not be known; it is then asked for like all others.
+func (a *accounts) local(cluster logicalcluster.Name) bool {
+	_, err := a.informers.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+	return err == nil
+}
+
+// servers are all shards, this one included.
+func (a *accounts) servers(logicalcluster.Name) ([]*client.Factory, error) {
+	servers := []*client.Factory{a.clients}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	registered := map[string]bool{}
+	for _, shard := range a.informers.Shards.Lister().List(nil) {
+		if shard.Name == a.self {
+			continue
+		}
+		url := shard.Spec.BaseURL
+		registered[url] = true
+		if a.peers[url] == nil {
+			config := rest.CopyConfig(a.others)
+			config.Host = url
+			peer, err := client.NewFactory(config)
+			if err != nil {
+				return nil, fmt.Errorf("shard %s: %w", shard.Name, err)
+			}
+			a.peers[url] = peer
+		}
+		servers = append(servers, a.peers[url])
+	}
+	for url, peer := range a.peers {
+		if !registered[url] {
+			peer.CloseIdleConnections()
+			delete(a.peers, url)
+		}
+	}
+	return servers, nil
+}
+
+// close ends the connections to other shards.
+func (a *accounts) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, peer := range a.peers {
+		peer.CloseIdleConnections()
+	}
+}
+
+// openAccounts lets the tokens of service accounts be checked.
+func (s *Server) openAccounts() error {
+	others, err := s.otherShards()
+	if err != nil {
+		return err
+	}
+	s.accounts.open(s.options.Name, s.sources, s.informers, others)
+	s.onClose(s.accounts.close)
+	return nil
+}
+
+// identity is what the built-in resources know about users.
+func (s *Server) identity() registry.Identity {
+	identity := registry.Identity{Reviewer: s.authentication.Reviewer(), Audiences: s.authentication.Audiences}
+	if issuer := s.authentication.Issuer; issuer != nil {
+		identity.Tokens = core.Tokens{
+			Issuer:      issuer,
+			Audiences:   s.authentication.Audiences,
+			MaxLifetime: s.options.Serving.Authentication.ServiceAccounts.MaxLifetime,
+		}
+	}
+	return identity
+}
+
+// rootCA is what clients verify this installation's servers with. The file is
+// read whenever a secret is looked at, so that it may change.
+func (s *Server) rootCA() []byte {
+	content, err := os.ReadFile(s.options.RootCAFile)
+	if err != nil {
+		return nil // without the flag, or for the moment; the secrets keep what they have
+	}
+	return content
+}
