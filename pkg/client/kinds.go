@@ -8,6 +8,7 @@ import (
 	migrationv1alpha1 "github.com/kcp-dev/sdk/apis/migration/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -29,6 +30,13 @@ var (
 	RoleBindings        = builtin[rbacv1.RoleBinding, rbacv1.RoleBindingList](rbacv1.SchemeGroupVersion, "rolebindings")
 	ClusterRoles        = builtin[rbacv1.ClusterRole, rbacv1.ClusterRoleList](rbacv1.SchemeGroupVersion, "clusterroles")
 	ClusterRoleBindings = builtin[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList](rbacv1.SchemeGroupVersion, "clusterrolebindings")
+
+	MutatingWebhookConfigurations     = builtin[admissionregistrationv1.MutatingWebhookConfiguration, admissionregistrationv1.MutatingWebhookConfigurationList](admissionregistrationv1.SchemeGroupVersion, "mutatingwebhookconfigurations")
+	ValidatingWebhookConfigurations   = builtin[admissionregistrationv1.ValidatingWebhookConfiguration, admissionregistrationv1.ValidatingWebhookConfigurationList](admissionregistrationv1.SchemeGroupVersion, "validatingwebhookconfigurations")
+	MutatingAdmissionPolicies         = builtin[admissionregistrationv1.MutatingAdmissionPolicy, admissionregistrationv1.MutatingAdmissionPolicyList](admissionregistrationv1.SchemeGroupVersion, "mutatingadmissionpolicies")
+	MutatingAdmissionPolicyBindings   = builtin[admissionregistrationv1.MutatingAdmissionPolicyBinding, admissionregistrationv1.MutatingAdmissionPolicyBindingList](admissionregistrationv1.SchemeGroupVersion, "mutatingadmissionpolicybindings")
+	ValidatingAdmissionPolicies       = builtin[admissionregistrationv1.ValidatingAdmissionPolicy, admissionregistrationv1.ValidatingAdmissionPolicyList](admissionregistrationv1.SchemeGroupVersion, "validatingadmissionpolicies")
+	ValidatingAdmissionPolicyBindings = builtin[admissionregistrationv1.ValidatingAdmissionPolicyBinding, admissionregistrationv1.ValidatingAdmissionPolicyBindingList](admissionregistrationv1.SchemeGroupVersion, "validatingadmissionpolicybindings")
 
 	CustomResourceDefinitions = builtin[apiextensionsv1.CustomResourceDefinition, apiextensionsv1.CustomResourceDefinitionList](apiextensionsv1.SchemeGroupVersion, "customresourcedefinitions")
 )

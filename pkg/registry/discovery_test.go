@@ -30,13 +30,16 @@ func TestDiscovery(t *testing.T) {
 		short      []string
 		namespaced bool
 	}{
-		"configmaps":          {all, []string{"cm"}, true},
-		"events":              {all, []string{"ev"}, true},
-		"namespaces":          {metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"}, []string{"ns"}, false},
-		"namespaces/finalize": {metav1.Verbs{"update"}, nil, false},
-		"namespaces/status":   {metav1.Verbs{"get", "patch", "update"}, nil, false},
-		"secrets":             {all, nil, true},
-		"serviceaccounts":     {all, []string{"sa"}, true},
+		"configmaps":            {all, []string{"cm"}, true},
+		"events":                {all, []string{"ev"}, true},
+		"limitranges":           {all, []string{"limits"}, true},
+		"namespaces":            {metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"}, []string{"ns"}, false},
+		"namespaces/finalize":   {metav1.Verbs{"update"}, nil, false},
+		"namespaces/status":     {metav1.Verbs{"get", "patch", "update"}, nil, false},
+		"resourcequotas":        {all, []string{"quota"}, true},
+		"resourcequotas/status": {metav1.Verbs{"get", "patch", "update"}, nil, true},
+		"secrets":               {all, nil, true},
+		"serviceaccounts":       {all, []string{"sa"}, true},
 	}
 	require.Len(t, core.APIResources, len(want))
 	for _, got := range core.APIResources {

@@ -10,6 +10,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
+	"github.com/shardplane/shardplane/pkg/registry/admissionregistration"
 	"github.com/shardplane/shardplane/pkg/registry/authentication"
 	"github.com/shardplane/shardplane/pkg/registry/authorization"
 	"github.com/shardplane/shardplane/pkg/registry/certificates"
@@ -36,6 +37,7 @@ func groups(a Access) []resource.Group {
 		core.Group(a.Identity.Tokens, events.Core()),
 		events.Group(),
 		coordination.Group(),
+		admissionregistration.Group(),
 		rbac.Group(rbac.Config{Authorizer: a.Authorizer, Rules: a.Rules, Wrote: a.Wrote}),
 		authentication.Group(authentication.Config{Tokens: a.Identity.Reviewer, Audiences: a.Identity.Audiences}),
 		certificates.Group(certificates.Config{Authorizer: a.Authorizer}),

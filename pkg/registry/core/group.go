@@ -1,5 +1,6 @@
 // Package core describes the resources of the core API group: namespaces,
-// config maps, secrets, service accounts and their tokens, one file each.
+// config maps, secrets, service accounts and their tokens, quotas and limits, one
+// file each.
 package core
 
 import (
@@ -19,7 +20,7 @@ func Group(tokens Tokens, more ...resource.Definition) resource.Group {
 	secrets, accounts := withTokens(tokens)
 	return resource.Group{
 		GroupVersion: corev1.SchemeGroupVersion,
-		Resources:    append([]resource.Definition{namespaces, configMaps, secrets, accounts}, more...),
+		Resources:    append([]resource.Definition{namespaces, configMaps, secrets, accounts, resourceQuotas, limitRanges}, more...),
 	}
 }
 

@@ -1,0 +1,132 @@
+package admissionregistration
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+
+	celgo "github.com/google/cel-go/cel"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	"k8s.io/apiserver/pkg/cel/environment"
+)
+
+const maxMatchConditions = 64
+
+var identifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+
+// compilerFor holds the compiler of webhooks' match conditions, which know no
+// variables: it costs some milliseconds to make and nothing to share.
+var compilerFor = sync.OnceValue(func() plugincel.Compiler {
+	return plugincel.NewCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+})
+
+// expressions compiles what one object holds, variables as they come.
+type expressions struct {
+	compiler plugincel.Compiler
+	composed *plugincel.CompositedCompiler
+	options  plugincel.OptionalVariableDeclarations
+}
+
+// newExpressions returns the compiler for objects without variables.
+func newExpressions(hasParams bool) *expressions {
+	return &expressions{
+		compiler: compilerFor(),
+		options:  plugincel.OptionalVariableDeclarations{HasParams: hasParams, HasAuthorizer: true},
+	}
+}
+
+// newPolicyExpressions returns the compiler for policies.
+func newPolicyExpressions(hasParams bool) (*expressions, error) {
+	composed, err := plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	if err != nil {
+		return nil, fmt.Errorf("making a compiler of expressions: %w", err)
+	}
+	e := newExpressions(hasParams)
+	e.compiler, e.composed = composed, composed
+	return e, nil
+}
+
+// check compiles an expression that must be there.
+func (e *expressions) check(accessor plugincel.ExpressionAccessor, options plugincel.OptionalVariableDeclarations, path *field.Path) field.ErrorList {
+	text := accessor.GetExpression()
+	if strings.TrimSpace(text) == "" {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	return compileError(e.compiler.CompileCELExpression(accessor, options, environment.NewExpressions), text, path)
+}
+
+func compileError(result plugincel.CompilationResult, text string, path *field.Path) field.ErrorList {
+	if result.Error == nil {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, text, result.Error.Error())}
+}
+
+// variables compiles variables, each of which may use those before it.
+func (e *expressions) variables(variables []admissionregistrationv1.Variable, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	names := sets.New[string]()
+	for i := range variables {
+		v, path := &variables[i], path.Index(i)
+		switch {
+		case v.Name == "":
+			errs = append(errs, field.Required(path.Child("name"), "name is required"))
+		case !identifier.MatchString(v.Name):
+			errs = append(errs, field.Invalid(path.Child("name"), v.Name, "name is not a valid CEL identifier"))
+		case names.Has(v.Name):
+			errs = append(errs, field.Duplicate(path.Child("name"), v.Name))
+		}
+		names.Insert(v.Name)
+		if strings.TrimSpace(v.Expression) == "" {
+			errs = append(errs, field.Required(path.Child("expression"), "expression is required"))
+			continue
+		}
+		named := &validating.Variable{Name: v.Name, Expression: v.Expression}
+		result := e.composed.CompileAndStoreVariable(named, e.options, environment.NewExpressions)
+		errs = append(errs, compileError(result, v.Expression, path.Child("expression"))...)
+	}
+	return errs
+}
+
+func validateMatchConditions(e *expressions, conditions []admissionregistrationv1.MatchCondition, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if len(conditions) > maxMatchConditions {
+		errs = append(errs, field.TooMany(path, len(conditions), maxMatchConditions))
+	}
+	names := sets.New[string]()
+	for i := range conditions {
+		c, path := &conditions[i], path.Index(i)
+		errs = append(errs, e.check((*matchconditions.MatchCondition)(c), e.options, path.Child("expression"))...)
+		if c.Name == "" {
+			errs = append(errs, field.Required(path.Child("name"), ""))
+			continue
+		}
+		for _, msg := range validation.IsQualifiedName(c.Name) {
+			errs = append(errs, field.Invalid(path.Child("name"), c.Name, msg))
+		}
+		if names.Has(c.Name) {
+			errs = append(errs, field.Duplicate(path.Child("name"), c.Name))
+		}
+		names.Insert(c.Name)
+	}
+	return errs
+}
+
+// valueOf is an expression of the given types.
+type valueOf struct {
+	text  string
+	types []*celgo.Type
+}
+
+// GetExpression implements cel.ExpressionAccessor.
+func (v valueOf) GetExpression() string { return v.text }
+
+// ReturnTypes implements cel.ExpressionAccessor.
+func (v valueOf) ReturnTypes() []*celgo.Type { return v.types }

@@ -1,0 +1,77 @@
+// Package admissionregistration describes the resources with which the users of
+// a logical cluster say what may be written there: webhook configurations, and
+// policies with their bindings, mutating and validating.
+//
+// What is stored here is valid: expressions compile, selectors parse, URLs are
+// https. Who enforces it is the package admission.
+package admissionregistration
+
+import (
+	"context"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shardplane/shardplane/pkg/registry/resource"
+)
+
+// Group returns admissionregistration.k8s.io/v1.
+func Group() resource.Group {
+	return resource.Group{
+		GroupVersion: admissionregistrationv1.SchemeGroupVersion,
+		Resources: []resource.Definition{
+			mutatingWebhooks,
+			validatingWebhooks,
+			mutatingPolicies,
+			mutatingBindings,
+			validatingPolicies,
+			validatingBindings,
+		},
+	}
+}
+
+var (
+	metadata = field.NewPath("metadata")
+	spec     = field.NewPath("spec")
+)
+
+// strategy is what all of these resources have in common: a generation that
+// counts the changes of what is wanted, and validation of what changed.
+//
+// An object that was stored is not validated again as long as it stays as it
+// is: the rules may have become stricter since.
+func strategy[T resource.Object](wanted func(T) any, validate func(T) field.ErrorList) resource.Strategy[T] {
+	return resource.Strategy[T]{
+		PrepareForCreate: func(_ context.Context, obj T) { obj.SetGeneration(1) },
+		PrepareForUpdate: func(_ context.Context, obj, old T) {
+			obj.SetGeneration(old.GetGeneration())
+			if !equality.Semantic.DeepEqual(wanted(obj), wanted(old)) {
+				obj.SetGeneration(old.GetGeneration() + 1)
+			}
+		},
+		Validate: func(_ context.Context, obj T) field.ErrorList {
+			return append(validateMeta(obj), validate(obj)...)
+		},
+		ValidateUpdate: func(_ context.Context, obj, old T) field.ErrorList {
+			errs := apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, metadata)
+			if equality.Semantic.DeepEqual(wanted(obj), wanted(old)) {
+				return errs
+			}
+			return append(errs, validate(obj)...)
+		},
+	}
+}
+
+func validateMeta(obj metav1.Object) field.ErrorList {
+	return apivalidation.ValidateObjectMetaAccessor(obj, false, apivalidation.NameIsDNSSubdomain, metadata)
+}
+
+// ptrDefault sets *p to value where it is not set.
+func ptrDefault[T any](p **T, value T) {
+	if *p == nil {
+		*p = &value
+	}
+}

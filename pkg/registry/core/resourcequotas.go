@@ -1,0 +1,218 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/registry/validate"
+)
+
+// isNegativeMessage is what kube-apiserver says of a quantity below zero.
+const isNegativeMessage = "must be greater than or equal to 0"
+
+var resourceQuotas = &resource.Resource[*corev1.ResourceQuota]{
+	Name:       "resourcequotas",
+	Singular:   "resourcequota",
+	Kind:       "ResourceQuota",
+	ShortNames: []string{"quota"},
+	Namespaced: true,
+	New:        func() *corev1.ResourceQuota { return &corev1.ResourceQuota{} },
+	NewList:    func() runtime.Object { return &corev1.ResourceQuotaList{} },
+	Strategy: resource.Strategy[*corev1.ResourceQuota]{
+		PrepareForCreate: func(_ context.Context, quota *corev1.ResourceQuota) { quota.Status = corev1.ResourceQuotaStatus{} },
+		PrepareForUpdate: func(_ context.Context, quota, old *corev1.ResourceQuota) { quota.Status = old.Status },
+		Validate: func(_ context.Context, quota *corev1.ResourceQuota) field.ErrorList {
+			errs := validate.ObjectMeta(&quota.ObjectMeta, true, apivalidation.NameIsDNSSubdomain)
+			return append(errs, validateQuotaSpec(&quota.Spec)...)
+		},
+		ValidateUpdate:      validateQuotaUpdate,
+		UnconditionalUpdate: true,
+		ResetFields:         [][]string{{"status"}},
+	},
+	Subresources: []resource.Subresource[*corev1.ResourceQuota]{{
+		Name: "status",
+		Strategy: resource.Strategy[*corev1.ResourceQuota]{
+			PrepareForUpdate: func(_ context.Context, quota, old *corev1.ResourceQuota) { quota.Spec = old.Spec },
+			ValidateUpdate: func(_ context.Context, quota, old *corev1.ResourceQuota) field.ErrorList {
+				errs := validate.ObjectMetaUpdate(&quota.ObjectMeta, &old.ObjectMeta)
+				errs = append(errs, validateQuantities(quota.Status.Hard, field.NewPath("status", "hard"))...)
+				return append(errs, validateQuantities(quota.Status.Used, field.NewPath("status", "used"))...)
+			},
+			UnconditionalUpdate: true,
+			ResetFields:         [][]string{{"spec"}},
+		},
+	}},
+	Columns: []resource.Column[*corev1.ResourceQuota]{
+		resource.NameColumn[*corev1.ResourceQuota](),
+		{Name: "Request", Description: "Request represents a minimum amount of cpu/memory that a container may consume.", Cell: func(quota *corev1.ResourceQuota) any {
+			return quotaCell(quota, func(name string) bool { return !strings.HasPrefix(name, "limits.") })
+		}},
+		{Name: "Limit", Description: "Limits control the maximum amount of cpu/memory that a container may use independent of contention on the node.", Cell: func(quota *corev1.ResourceQuota) any {
+			return quotaCell(quota, func(name string) bool { return strings.HasPrefix(name, "limits.") })
+		}},
+		resource.AgeColumn[*corev1.ResourceQuota](),
+	},
+}
+
+// quotaCell prints what is used of what is allowed, by name.
+func quotaCell(quota *corev1.ResourceQuota, include func(name string) bool) string {
+	parts := make([]string, 0, len(quota.Status.Hard))
+	for _, name := range slices.Sorted(maps.Keys(quota.Status.Hard)) {
+		if include(string(name)) {
+			used, hard := quota.Status.Used[name], quota.Status.Hard[name]
+			parts = append(parts, fmt.Sprintf("%s: %s/%s", name, used.String(), hard.String()))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func validateQuotaUpdate(_ context.Context, quota, old *corev1.ResourceQuota) field.ErrorList {
+	errs := validate.ObjectMetaUpdate(&quota.ObjectMeta, &old.ObjectMeta)
+	errs = append(errs, validateQuotaSpec(&quota.Spec)...)
+	if !equality.Semantic.DeepEqual(scopesOf(quota), scopesOf(old)) {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "scopes"), quota.Spec.Scopes, "field is immutable"))
+	}
+	return errs
+}
+
+// scopesOf returns the scopes in a fixed order.
+func scopesOf(quota *corev1.ResourceQuota) []corev1.ResourceQuotaScope {
+	return slices.Sorted(slices.Values(quota.Spec.Scopes))
+}
+
+func validateQuotaSpec(spec *corev1.ResourceQuotaSpec) field.ErrorList {
+	path := field.NewPath("spec")
+	errs := validateQuantities(spec.Hard, path.Child("hard"))
+	errs = append(errs, validateQuotaScopes(spec, path.Child("scopes"))...)
+	return append(errs, validateScopeSelector(spec, path.Child("scopeSelector", "matchExpressions"))...)
+}
+
+func validateQuantities(list corev1.ResourceList, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		key, quantity := path.Key(string(name)), list[name]
+		errs = append(errs, validateResourceName(string(name), key)...)
+		if quantity.Cmp(apiresource.Quantity{}) < 0 {
+			errs = append(errs, field.Invalid(key, quantity.String(), isNegativeMessage))
+		}
+		if isInteger(name) && quantity.MilliValue()%1000 != 0 {
+			errs = append(errs, field.Invalid(key, quantity.String(), "must be an integer"))
+		}
+	}
+	return errs
+}
+
+// validateResourceName checks the name of what a quota counts: a qualified
+// name, and without a domain one that is known.
+func validateResourceName(name string, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, msg := range validation.IsQualifiedName(name) {
+		errs = append(errs, field.Invalid(path, name, msg))
+	}
+	if len(errs) == 0 && !strings.Contains(name, "/") && !isStandardQuota(corev1.ResourceName(name)) {
+		errs = append(errs, field.Invalid(path, name, "must be a standard resource for quota"))
+	}
+	return errs
+}
+
+// countedResources are those with a short name for their number.
+var countedResources = []corev1.ResourceName{
+	corev1.ResourceConfigMaps, corev1.ResourceSecrets, corev1.ResourceQuotas, corev1.ResourceServices,
+	corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers, corev1.ResourcePods,
+	corev1.ResourceReplicationControllers, corev1.ResourcePersistentVolumeClaims,
+}
+
+func isInteger(name corev1.ResourceName) bool {
+	return slices.Contains(countedResources, name) || strings.HasPrefix(string(name), "count/")
+}
+
+func isStandardQuota(name corev1.ResourceName) bool {
+	bare := strings.TrimPrefix(strings.TrimPrefix(string(name), corev1.DefaultResourceRequestsPrefix), "limits.")
+	switch corev1.ResourceName(bare) {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
+		return true
+	case corev1.ResourceStorage:
+		return name == corev1.ResourceRequestsStorage
+	default:
+		return slices.Contains(countedResources, name) || strings.HasPrefix(bare, corev1.ResourceHugePagesPrefix)
+	}
+}
+
+// podScopes are the scopes that there are. All select pods, which no logical
+// cluster has, so a quota with any of them applies to nothing.
+var podScopes = []corev1.ResourceQuotaScope{
+	corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeBestEffort,
+	corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopePriorityClass, corev1.ResourceQuotaScopeCrossNamespacePodAffinity,
+	corev1.ResourceQuotaScopeVolumeAttributesClass,
+}
+
+func validateQuotaScopes(spec *corev1.ResourceQuotaSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, scope := range spec.Scopes {
+		switch {
+		case !slices.Contains(podScopes, scope):
+			errs = append(errs, field.Invalid(path, spec.Scopes, "unsupported scope"))
+		default:
+			errs = append(errs, validateScoped(spec, scope, path)...)
+		}
+	}
+	for _, pair := range [][2]corev1.ResourceQuotaScope{
+		{corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort},
+		{corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating},
+	} {
+		if slices.Contains(spec.Scopes, pair[0]) && slices.Contains(spec.Scopes, pair[1]) {
+			errs = append(errs, field.Invalid(path, spec.Scopes, "conflicting scopes"))
+		}
+	}
+	return errs
+}
+
+// validateScoped checks that a scope applies to all that the quota counts.
+func validateScoped(spec *corev1.ResourceQuotaSpec, scope corev1.ResourceQuotaScope, path *field.Path) field.ErrorList {
+	for name := range spec.Hard {
+		if slices.Contains(countedResources, name) && name != corev1.ResourcePods || strings.HasPrefix(string(name), "count/") {
+			return field.ErrorList{field.Invalid(path, spec.Scopes, fmt.Sprintf("unsupported scope applied to resource: scope %s selects pods, but %s counts others", scope, name))}
+		}
+	}
+	return nil
+}
+
+func validateScopeSelector(spec *corev1.ResourceQuotaSpec, path *field.Path) field.ErrorList {
+	if spec.ScopeSelector == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	for i, match := range spec.ScopeSelector.MatchExpressions {
+		path := path.Index(i)
+		if !slices.Contains(podScopes, match.ScopeName) {
+			errs = append(errs, field.Invalid(path.Child("scopeName"), match.ScopeName, "unsupported scope"))
+		} else {
+			errs = append(errs, validateScoped(spec, match.ScopeName, path.Child("scopeName"))...)
+		}
+		switch match.Operator {
+		case corev1.ScopeSelectorOpIn, corev1.ScopeSelectorOpNotIn:
+			if len(match.Values) == 0 {
+				errs = append(errs, field.Required(path.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"))
+			}
+		case corev1.ScopeSelectorOpExists, corev1.ScopeSelectorOpDoesNotExist:
+			if len(match.Values) > 0 {
+				errs = append(errs, field.Invalid(path.Child("values"), match.Values, "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"))
+			}
+		default:
+			errs = append(errs, field.Invalid(path.Child("operator"), match.Operator, "not a valid selector operator"))
+		}
+	}
+	return errs
+}
