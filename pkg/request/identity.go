@@ -1,0 +1,21 @@
+package request
+
+// Keys of a user's extra attributes that say where the user comes from and
+// what it may do where. Only authenticators may set them.
+const (
+	// ExtraScopes restricts a user to logical clusters. Each value is a list
+	// of cluster:<name>, separated by commas, one of which must fit; all values
+	// must.
+	ExtraScopes = "authentication.kcp.io/scopes"
+	// ExtraClusterName is the logical cluster whose service account a user is.
+	ExtraClusterName = "authentication.kcp.io/cluster-name"
+	// ExtraWarrant holds further identities as JSON, whose permissions the user
+	// has in addition to its own.
+	ExtraWarrant = "authorization.kcp.io/warrant"
+	// ExtraAuthorizationClusterName is the logical cluster that an external
+	// authorizer is asked about.
+	ExtraAuthorizationClusterName = "authorization.kcp.io/cluster-name"
+
+	// ScopeClusterPrefix starts a scope that is one logical cluster.
+	ScopeClusterPrefix = "cluster:"
+)
