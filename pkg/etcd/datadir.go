@@ -21,8 +21,10 @@ const (
 	formatVersion = 1
 
 	formatFile = "shardplane-format"
-	lockFile   = "lock"
-	memberDir  = "member"
+	// firstStartFile exists until etcd has been ready once.
+	firstStartFile = "shardplane-first-start"
+	lockFile       = "lock"
+	memberDir      = "member"
 
 	dirMode  = 0o700
 	fileMode = 0o600
@@ -62,7 +64,7 @@ func openDataDir(path string) (*dataDir, error) {
 		return nil, fmt.Errorf("cannot write to the data directory %s: choose a writable --data-dir: %w", path, err)
 	}
 	d := &dataDir{path: path, lock: lock}
-	if err := d.check(); err != nil {
+	if err := errors.Join(d.discardFirstStart(), d.check()); err != nil {
 		d.close()
 		return nil, err
 	}
@@ -80,6 +82,41 @@ func (d *dataDir) close() {
 	// for it.
 	_ = d.lock.Truncate(0)
 	_ = d.lock.Close()
+}
+
+// discardFirstStart removes what a first start has left that was ended before
+// etcd was ready. An etcd that has written its log but not yet the entry that
+// makes it a member of its own cluster never elects a leader again. Nothing is
+// lost: the client is handed out only after ready.
+func (d *dataDir) discardFirstStart() error {
+	if _, err := os.Stat(filepath.Join(d.path, firstStartFile)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := os.RemoveAll(filepath.Join(d.path, memberDir)); err != nil {
+		return fmt.Errorf("cannot remove what an interrupted first start left in %s: %w", d.path, err)
+	}
+	return nil
+}
+
+// ready says that etcd has been ready: from now on the data counts.
+func (d *dataDir) ready() error {
+	err := os.Remove(filepath.Join(d.path, firstStartFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write to the data directory: %w", err)
+	}
+	// The removal must be on disk before the first write is acknowledged.
+	dir, err := os.Open(d.path)
+	if err != nil {
+		return fmt.Errorf("cannot read the data directory: %w", err)
+	}
+	defer func() { _ = dir.Close() }()
+	if err := dir.Sync(); err != nil {
+		return fmt.Errorf("cannot write to the data directory: %w", err)
+	}
+	return nil
 }
 
 func (d *dataDir) check() error {
@@ -109,6 +146,9 @@ func (d *dataDir) checkFormat() error {
 	if _, err := os.Stat(filepath.Join(d.path, memberDir)); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %s holds etcd data but no %s file, so it was not written by shardplane: choose another --data-dir",
 			ErrDataDirFormat, d.path, formatFile)
+	}
+	if err := writeFileSync(filepath.Join(d.path, firstStartFile), nil); err != nil {
+		return err
 	}
 	return writeFileSync(path, []byte(strconv.Itoa(formatVersion)+"\n"))
 }

@@ -53,6 +53,9 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 	case <-ctx.Done():
 		return s, fmt.Errorf("the embedded etcd did not become ready: %w", context.Cause(ctx))
 	}
+	if err := s.dir.ready(); err != nil {
+		return s, err
+	}
 	client := newInProcessClient(context.WithoutCancel(ctx), s.etcd.Server, s.calls)
 	s.client = wrapClient(client)
 	return s, nil
@@ -62,12 +65,8 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 // process.
 func startEtcd(cfg *embed.Config) (e *embed.Etcd, err error) {
 	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case error:
-			e, err = nil, corrupt(cfg.Dir, r)
-		default:
-			e, err = nil, corrupt(cfg.Dir, fmt.Errorf("%v", r))
+		if r := recover(); r != nil {
+			e, err = nil, corrupt(cfg.Dir, fmt.Errorf("etcd gave up reading it: %v", r))
 		}
 	}()
 	e, err = embed.StartEtcd(cfg)

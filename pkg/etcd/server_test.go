@@ -157,6 +157,27 @@ func TestStartIsRefused(t *testing.T) {
 	start(t, dir) // Nothing is left of it.
 }
 
+// TestFirstStartIsInterrupted starts over what a first start leaves that ends
+// after etcd has made its log and before it has become a member.
+func TestFirstStartIsInterrupted(t *testing.T) {
+	for range 5 {
+		dir := t.TempDir()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := Start(ctx, Config{DataDir: dir, UnsafeNoFsync: true})
+		require.ErrorIs(t, err, context.Canceled)
+		require.FileExists(t, filepath.Join(dir, firstStartFile))
+
+		s := start(t, dir)
+		require.NoFileExists(t, filepath.Join(dir, firstStartFile))
+		put(t, s, "a", "1")
+		s.Stop()
+		again := start(t, dir)
+		require.Equal(t, "1", get(t, again, "a"), "what was written once it was ready is kept")
+		again.Stop()
+	}
+}
+
 func TestDataDirInUse(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
