@@ -1,0 +1,282 @@
+package authn_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	jose "gopkg.in/go-jose/go-jose.v2"
+	"gopkg.in/go-jose/go-jose.v2/jwt"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+
+	"github.com/shardplane/shardplane/pkg/authn"
+)
+
+const (
+	// reloadInterval is short, so that tests need not wait for files.
+	reloadInterval = 10 * time.Millisecond
+	patience       = 20 * time.Second
+)
+
+// issuer is an OIDC provider of its own, over TLS.
+type issuer struct {
+	*httptest.Server
+	key *ecdsa.PrivateKey
+	// down makes it answer nothing.
+	down atomic.Bool
+}
+
+func newIssuer(t *testing.T) *issuer {
+	t.Helper()
+	i := &issuer{}
+	var err error
+	i.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	i.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if i.down.Load() {
+			http.Error(w, "down", http.StatusServiceUnavailable)
+			return
+		}
+		var answer any
+		switch r.URL.Path {
+		case "/.well-known/openid-configuration":
+			answer = map[string]any{"issuer": i.URL, "jwks_uri": i.URL + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"}}
+		case "/keys":
+			answer = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	t.Cleanup(i.Close)
+	return i
+}
+
+func (i *issuer) token(t *testing.T, claims map[string]any) string {
+	t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "1"}}, nil)
+	require.NoError(t, err)
+	all := map[string]any{"iss": i.URL, "aud": "shardplane", "sub": "jane", "exp": time.Now().Add(time.Hour).Unix()}
+	for key, value := range claims {
+		all[key] = value
+	}
+	token, err := jwt.Signed(signer).Claims(all).CompactSerialize()
+	require.NoError(t, err)
+	return token
+}
+
+// configuration returns an AuthenticationConfiguration for the issuer.
+func (i *issuer) configuration(prefix, more string) string {
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.Certificate().Raw})
+	return fmt.Sprintf(`
+apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+jwt:
+- issuer:
+    url: %s
+    audiences: [shardplane]
+    certificateAuthority: |
+      %s
+  claimMappings:
+    username: {claim: sub, prefix: %q}
+    groups: {claim: groups, prefix: %q}
+%s`, i.URL, strings.ReplaceAll(strings.TrimSpace(string(ca)), "\n", "\n      "), prefix, prefix, more)
+}
+
+// running returns the authentication of options while it runs.
+func running(t *testing.T, o authn.Options) *authn.Authentication {
+	t.Helper()
+	o.ReloadInterval = reloadInterval
+	a, err := authn.New(o)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	return a
+}
+
+// whose returns the user and the groups that a token is for.
+func whose(t *testing.T, a *authn.Authentication, token string) (string, []string) {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", http.NoBody)
+	r.Header = bearer(token)
+	response, ok, err := a.Authenticator.AuthenticateRequest(r)
+	if !ok || err != nil {
+		return "", nil
+	}
+	return response.User.GetName(), response.User.GetGroups()
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	require.Eventually(t, condition, patience, reloadInterval, what)
+}
+
+func TestOIDC(t *testing.T) {
+	provider := newIssuer(t)
+	file := filepath.Join(t.TempDir(), "authentication.yaml")
+	write := func(content string) { require.NoError(t, os.WriteFile(file, []byte(content), 0o600)) }
+	write(provider.configuration("oidc:", ""))
+	o := authn.NewOptions()
+	o.ClientCAFile, o.ConfigFile = newAuthority(t, "clients").file, file
+	a := running(t, o)
+
+	jane := provider.token(t, map[string]any{"groups": []string{"devs"}})
+	eventually(t, "the issuer is known", func() bool { name, _ := whose(t, a, jane); return name == "oidc:jane" })
+	_, groups := whose(t, a, jane)
+	require.Equal(t, []string{"oidc:devs", "system:authenticated"}, groups)
+	for what, claims := range map[string]map[string]any{
+		"another audience": {"aud": "others"},
+		"another issuer":   {"iss": "https://others.test"},
+		"expired":          {"exp": time.Now().Add(-time.Minute).Unix()},
+	} {
+		name, _ := whose(t, a, provider.token(t, claims))
+		require.Empty(t, name, what)
+	}
+	name, _ := whose(t, a, newIssuer(t).token(t, map[string]any{"iss": provider.URL}))
+	require.Empty(t, name, "signed by another key")
+
+	t.Run("a changed file takes over", func(t *testing.T) {
+		write(provider.configuration("changed:", ""))
+		eventually(t, "the new prefix", func() bool { name, _ := whose(t, a, jane); return name == "changed:jane" })
+	})
+	t.Run("a broken file changes nothing", func(t *testing.T) {
+		failures := reloadsOf(t, "authentication-config", "failure")
+		for _, broken := range []string{"", "{", "kind: Pod", provider.configuration("x:", "unknown: field\n"), provider.configuration("x:", "anonymous: {enabled: true}\n"),
+			provider.configuration("x:", "    extra: [{key: authentication.kcp.io/cluster-name, valueExpression: \"'root'\"}]\n")} {
+			before := failures
+			write(broken)
+			eventually(t, "the failure is counted", func() bool {
+				failures = reloadsOf(t, "authentication-config", "failure")
+				return failures > before
+			})
+			name, _ := whose(t, a, jane)
+			require.Equal(t, "changed:jane", name)
+			other := o
+			_, err := authn.New(other)
+			require.ErrorContains(t, err, "--authentication-config", "at the start it is an error")
+		}
+	})
+	t.Run("an issuer that does not answer changes nothing until it does", func(t *testing.T) {
+		late := newIssuer(t)
+		late.down.Store(true)
+		successes := reloadsOf(t, "authentication-config", "success")
+		write(late.configuration("late:", ""))
+		joe := late.token(t, map[string]any{"sub": "joe"})
+		for range 5 {
+			name, _ := whose(t, a, jane)
+			require.Equal(t, "changed:jane", name)
+			name, _ = whose(t, a, joe)
+			require.Empty(t, name)
+		}
+		late.down.Store(false)
+		eventually(t, "the new issuer takes over", func() bool { name, _ := whose(t, a, joe); return name == "late:joe" })
+		eventually(t, "the success is counted", func() bool { return reloadsOf(t, "authentication-config", "success") > successes })
+		name, _ := whose(t, a, jane)
+		require.Empty(t, name, "the former issuer is not trusted any more")
+	})
+}
+
+func TestWebhook(t *testing.T) {
+	var calls atomic.Int32
+	var broken atomic.Bool
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		if broken.Load() {
+			http.Error(w, "broken", http.StatusInternalServerError)
+			return
+		}
+		var review authenticationv1.TokenReview
+		_ = json.NewDecoder(r.Body).Decode(&review)
+		if review.Spec.Token == "good" {
+			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "hook", Groups: []string{"hooked"}}}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "webhook.kubeconfig")
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `
+apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+users: [{name: u, user: {}}]
+`, server.URL, base64Of(ca)), 0o600))
+	o := authn.NewOptions()
+	o.ClientCAFile, o.WebhookConfigFile, o.DevTokens = newAuthority(t, "clients").file, file, true
+	a := running(t, o)
+
+	for range 3 {
+		name, groups := whose(t, a, "good")
+		require.Equal(t, "hook", name)
+		require.Equal(t, []string{"hooked", "system:authenticated"}, groups)
+	}
+	require.EqualValues(t, 1, calls.Load(), "answers are kept")
+	for range 3 {
+		name, _ := whose(t, a, "bad")
+		require.Empty(t, name)
+	}
+	require.EqualValues(t, 2, calls.Load(), "those about unknown tokens too")
+	name, _ := whose(t, a, "user-1-token")
+	require.Equal(t, "user-1", name)
+	require.EqualValues(t, 2, calls.Load(), "what is known here is not asked there")
+	broken.Store(true)
+	name, _ = whose(t, a, "another")
+	require.Empty(t, name)
+	broken.Store(false)
+	name, _ = whose(t, a, "good")
+	require.Equal(t, "hook", name)
+
+	ctx := authenticator.WithAudiences(t.Context(), authenticator.Audiences{"others"})
+	_, ok, _ := a.Reviewer().AuthenticateToken(ctx, "good")
+	require.False(t, ok, "the service did not say that the token is for others")
+
+	o.WebhookConfigFile += ".missing"
+	_, err := authn.New(o)
+	require.ErrorContains(t, err, "--authentication-token-webhook-config-file")
+}
+
+func TestGroupFilter(t *testing.T) {
+	all := []string{
+		"system:masters", "devs", "system:kcp:logical-cluster-admin", "system:kcp:initializer:root:x", "system:kcp:terminator:root:x",
+		"system:kcp:admin", "system:kcp:external-logical-cluster-admin", "system:authenticated",
+	}
+	kept := []string{"devs", "system:kcp:admin", "system:kcp:external-logical-cluster-admin", "system:authenticated"}
+	require.Equal(t, kept, authn.GroupFilter{Drop: authn.DefaultDropGroups()}.Filter(all))
+	require.Equal(t, all, authn.GroupFilter{}.Filter(all))
+	require.Equal(t, []string{"devs"}, authn.GroupFilter{PassOn: []string{"d*", "system:masters"}, Drop: authn.DefaultDropGroups()}.Filter(all))
+	require.Empty(t, authn.GroupFilter{Drop: []string{"*"}}.Filter(all))
+}
+
+func TestOptions(t *testing.T) {
+	o := authn.NewOptions()
+	require.Len(t, o.Validate(), 1, "a client CA is needed")
+	o.ClientCAFile = "ca.crt"
+	require.Empty(t, o.Validate())
+	o.ServiceAccounts.SigningKeyFile = "key"
+	require.Empty(t, o.Validate())
+	o.ServiceAccounts.Issuers = []string{"http://insecure.test", "kubernetes/serviceaccount", ""}
+	o.ServiceAccounts.MaxLifetime = time.Minute
+	o.WebhookConfigFile, o.WebhookVersion, o.WebhookCacheTTL = "x", "v2", -1
+	require.Len(t, o.Validate(), 6)
+}
