@@ -64,7 +64,7 @@ func newCRDStorage(
 		Codec:    apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),
 		interner: interner,
 	}
-	getter := storage(func(schema.GroupResource) (runtime.Codec, error) { return codec, nil })
+	getter := sharedFields{storage(func(schema.GroupResource) (runtime.Codec, error) { return codec, nil })}
 	upstream, err := customresourcedefinition.NewREST(apiextensionsserver.Scheme, getter)
 	if err != nil {
 		return nil, fmt.Errorf("making the storage of definitions: %w", err)

@@ -1,6 +1,7 @@
 package customresource
 
 import (
+	goruntime "runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,5 +45,28 @@ func TestEqualSpecsAreInterned(t *testing.T) {
 	so, err := codec.interner.schemaOf(table, other)
 	require.NoError(t, err)
 	require.NotSame(t, sa, so)
+	require.Equal(t, 2, codec.interner.size())
+	// Nobody has the other one any more.
+	require.Eventually(t, func() bool {
+		goruntime.GC()
+		return codec.interner.size() == 1
+	}, deadline, tick)
+	goruntime.KeepAlive(a)
 	require.Equal(t, &widgetCRD(nil).Spec.Versions[0].Schema.OpenAPIV3Schema.Properties, &sa.Spec().Versions[0].Schema.OpenAPIV3Schema.Properties)
+}
+
+func TestFindSpec(t *testing.T) {
+	for data, want := range map[string]string{
+		`{"kind":"X","metadata":{"spec":{"a":1}},"spec":{"b":"}\"{"},"status":{}}`: `{"b":"}\"{"}`,
+		`{"spec":{"v":[{"spec":{}},2]},"x":"spec"}`:                                `{"v":[{"spec":{}},2]}`,
+		`{"a":"spec","b":[{"spec":{}}]}`:                                           "",
+		`{"spec":{"open":`:                                                         "",
+		`{"spec":"text"}`:                                                          "",
+		`{"x`:                                                                      "",
+		``:                                                                         "",
+	} {
+		from, to, ok := findSpec([]byte(data))
+		require.Equal(t, want != "", ok, data)
+		require.Equal(t, want, data[from:to])
+	}
 }
