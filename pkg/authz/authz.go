@@ -2,110 +2,92 @@ package authz
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
+	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	"k8s.io/apiserver/pkg/authentication/user"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/path"
-	"k8s.io/apiserver/pkg/authorization/union"
-
-	"github.com/shardplane/shardplane/pkg/request"
 )
-
-// GroupAdmin is the group of the administrators of a Shardplane installation:
-// they may do everything in every logical cluster, but nothing across all of
-// them.
-const GroupAdmin = "system:kcp:admin"
 
 // notPermitted is the reason given to whom nothing is permitted in a logical
 // cluster, whether it exists or not. The front-proxy knows it by this text and
 // makes it indistinguishable from its own answer.
 const notPermitted = "workspace access not permitted"
 
-// ClusterExists tells whether the logical cluster name exists on this server.
-type ClusterExists func(ctx context.Context, name logicalcluster.Name) (bool, error)
+// FindLogicalCluster returns the LogicalCluster of that name on this server, or
+// nil where there is none.
+type FindLogicalCluster func(ctx context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
 
 // Config is what the rules need to know.
 type Config struct {
-	// OpenPaths are the paths that everybody may GET, such as health probes; a
-	// trailing * matches any suffix.
-	OpenPaths []string
-	// ClusterExists is asked before anybody but system:masters is let into a
-	// logical cluster. Nil: all exist.
-	ClusterExists ClusterExists
+	// Options are the settings that a person gives.
+	Options Options
+	// Find is asked for the logical cluster of a request that would be allowed,
+	// and never before.
+	Find FindLogicalCluster
+	// Rules decides by roles and bindings, of the logical cluster, of the
+	// system and global ones.
+	Rules authorizer.Authorizer
+	// MaximalPermission bounds what bound APIs allow; see
+	// WithMaximalPermission. Nil bounds nothing.
+	MaximalPermission MaximalPermission
+	// Webhook is the external authorizer; nil leaves it out.
+	Webhook authorizer.Authorizer
 }
 
 // New assembles the authorization chain of a shard.
 func New(c Config) (authorizer.Authorizer, error) {
-	open, err := path.NewAuthorizer(c.OpenPaths)
+	open, err := path.NewAuthorizer(c.Options.AlwaysAllowPaths)
 	if err != nil {
-		return nil, fmt.Errorf("open paths: %w", err)
+		return nil, fmt.Errorf("--authorization-always-allow-paths: %w", err)
 	}
-	rules := Privileged(user.SystemPrivilegedGroup, GroupAdmin)
-	if c.ClusterExists != nil {
-		rules = WithExistingCluster(rules, c.ClusterExists)
+
+	rules := WithMaximalPermission(c.Rules, c.MaximalPermission)
+	rules = WithProtectedStatus(rules)
+	rules = WithWorkspaceContent(rules, c.Rules, c.Find)
+	rules = WithRequiredGroups(rules, c.Find)
+
+	var chain []authorizer.Authorizer
+	for _, step := range c.Options.Order {
+		switch step {
+		case StepPaths:
+			chain = append(chain, open)
+		case StepGroups:
+			chain = append(chain, Privileged(c.Options.AlwaysAllowGroups...), WithoutCluster(Privileged(GroupAdmin)))
+		case StepRBAC:
+			chain = append(chain, rules)
+		case StepWebhook:
+			if c.Webhook != nil {
+				chain = append(chain, WithClusterName(c.Webhook))
+			}
+		default:
+			return nil, fmt.Errorf("--authorization-order: %q is not one of %s", step, strings.Join(Steps(), ", "))
+		}
 	}
-	return union.New(
-		union.NamedAuthorizer{AuthorizerName: "open-paths", Authorizer: open},
-		union.NamedAuthorizer{AuthorizerName: "groups", Authorizer: WithWildcardGate(rules)},
-	)
+	return WithWildcardGate(WithImpersonationGuard(FirstOf(chain...))), nil
 }
 
-// Privileged lets the members of groups do everything and has no opinion on
-// anybody else.
-func Privileged(groups ...string) authorizer.Authorizer {
-	return authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if memberOf(a.GetUser(), groups...) {
-			return authorizer.DecisionAllow, "", nil
-		}
-		return authorizer.DecisionNoOpinion, "", nil
-	})
-}
-
-// WithWildcardGate denies requests for all logical clusters to everybody but
-// members of system:masters, and asks next about the rest.
-func WithWildcardGate(next authorizer.Authorizer) authorizer.Authorizer {
+// FirstOf asks authorizers in order until one allows or denies. Their reasons
+// are joined, so that the user learns all of them, each once.
+func FirstOf(chain ...authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		cluster, ok := request.ClusterFrom(ctx)
-		if ok && cluster.Wildcard && !memberOf(a.GetUser(), user.SystemPrivilegedGroup) {
-			return authorizer.DecisionDeny, "requests for all logical clusters need group " + user.SystemPrivilegedGroup, nil
+		var reasons []string
+		var errs []error
+		for _, next := range chain {
+			decision, reason, err := next.Authorize(ctx, a)
+			if decision != authorizer.DecisionNoOpinion {
+				return decision, reason, err
+			}
+			if reason != "" {
+				reasons = append(reasons, reason)
+			}
+			if err != nil {
+				errs = append(errs, err)
+			}
 		}
-		return next.Authorize(ctx, a)
+		return authorizer.DecisionNoOpinion, strings.Join(reasons, "\n"), errors.Join(errs...)
 	})
-}
-
-// WithExistingCluster denies requests for logical clusters that do not exist,
-// with the same answer that a user without rights gets, and asks next about the
-// rest. Members of system:masters see an empty logical cluster instead:
-// controllers prepare logical clusters before they exist.
-func WithExistingCluster(next authorizer.Authorizer, exists ClusterExists) authorizer.Authorizer {
-	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		cluster, ok := request.ClusterFrom(ctx)
-		if !ok || cluster.Wildcard || memberOf(a.GetUser(), user.SystemPrivilegedGroup) {
-			return next.Authorize(ctx, a)
-		}
-		// Ask for rights first: a user without any must not cost a look-up, nor
-		// learn from the time it takes whether the logical cluster exists.
-		decision, reason, err := next.Authorize(ctx, a)
-		if decision == authorizer.DecisionNoOpinion && reason == "" && err == nil {
-			return decision, notPermitted, nil
-		}
-		if decision != authorizer.DecisionAllow || err != nil {
-			return decision, reason, err
-		}
-		found, err := exists(ctx, cluster.Name)
-		if err != nil {
-			return authorizer.DecisionNoOpinion, "", fmt.Errorf("looking up logical cluster %q: %w", cluster.Name, err)
-		}
-		if !found {
-			return authorizer.DecisionDeny, notPermitted, nil
-		}
-		return decision, reason, nil
-	})
-}
-
-func memberOf(u user.Info, groups ...string) bool {
-	return u != nil && slices.ContainsFunc(u.GetGroups(), func(g string) bool { return slices.Contains(groups, g) })
 }

@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
@@ -14,50 +16,202 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-func TestChain(t *testing.T) {
-	exists := func(_ context.Context, name logicalcluster.Name) (bool, error) {
-		if name == "broken" {
-			return false, errors.New("no answer")
-		}
-		return name == "root", nil
-	}
-	chain, err := authz.New(authz.Config{OpenPaths: []string{"/readyz", "/readyz/*"}, ClusterExists: exists})
-	require.NoError(t, err)
+const notPermitted = "workspace access not permitted"
 
-	none := t.Context()
-	in := func(name logicalcluster.Name) context.Context { return request.WithClusterName(none, name) }
-	all := request.WithWildcard(none)
+// table is a stand-in for RBAC: what each name or group may do, in every
+// logical cluster. "access" lets it enter.
+type table map[string][]string
 
-	for _, tc := range []struct {
-		name    string
-		ctx     context.Context //nolint:containedctx // the context is the test's input
-		path    string
-		groups  []string
-		want    authorizer.Decision
-		wantErr bool
-	}{
-		{name: "masters anywhere", ctx: in("root"), groups: []string{user.SystemPrivilegedGroup}, want: authorizer.DecisionAllow},
-		{name: "masters see unknown logical clusters as empty", ctx: in("nowhere"), groups: []string{user.SystemPrivilegedGroup}, want: authorizer.DecisionAllow},
-		{name: "masters on the wildcard", ctx: all, groups: []string{user.SystemPrivilegedGroup}, want: authorizer.DecisionAllow},
-		{name: "masters on the process", ctx: none, path: "/metrics", groups: []string{user.SystemPrivilegedGroup}, want: authorizer.DecisionAllow},
-		{name: "admins in a logical cluster", ctx: in("root"), groups: []string{authz.GroupAdmin}, want: authorizer.DecisionAllow},
-		{name: "admins in an unknown one", ctx: in("nowhere"), groups: []string{authz.GroupAdmin}, want: authorizer.DecisionDeny},
-		{name: "admins on the wildcard", ctx: all, groups: []string{authz.GroupAdmin}, want: authorizer.DecisionDeny},
-		{name: "a failed look-up never allows", ctx: in("broken"), groups: []string{authz.GroupAdmin}, want: authorizer.DecisionNoOpinion, wantErr: true},
-		{name: "others", ctx: in("root"), groups: []string{"team-1", user.AllAuthenticated}, want: authorizer.DecisionNoOpinion},
-		{name: "others cannot tell a failed look-up", ctx: in("broken"), groups: []string{"team-1"}, want: authorizer.DecisionNoOpinion},
-		{name: "others on the wildcard", ctx: all, groups: []string{"team-1"}, want: authorizer.DecisionDeny},
-		{name: "nobody in particular, probes", ctx: none, path: "/readyz", want: authorizer.DecisionAllow},
-		{name: "nobody in particular, one probe", ctx: none, path: "/readyz/etcd", want: authorizer.DecisionAllow},
-		{name: "nobody in particular, metrics", ctx: none, path: "/metrics", want: authorizer.DecisionNoOpinion},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			attributes := authorizer.AttributesRecord{
-				User: &user.DefaultInfo{Name: "somebody", Groups: tc.groups}, Verb: "get", Path: tc.path, ResourceRequest: tc.path == "",
+func (t table) authorizer() authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		for _, who := range append([]string{a.GetUser().GetName()}, a.GetUser().GetGroups()...) {
+			for _, verb := range t[who] {
+				if verb == "*" || verb == a.GetVerb() {
+					return authorizer.DecisionAllow, "", nil
+				}
 			}
-			got, _, err := chain.Authorize(tc.ctx, attributes)
-			require.Equal(t, tc.want, got)
-			require.Equal(t, tc.wantErr, err != nil, "%v", err)
-		})
+		}
+		return authorizer.DecisionNoOpinion, "", nil
+	})
+}
+
+// find knows the logical clusters root, new, which is being initialized, and
+// closed, which requires groups.
+func find(_ context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "cluster"}}
+	lc.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
+	switch name {
+	case "root":
+	case "new":
+		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
+	case "closed":
+		lc.Annotations = map[string]string{authz.RequiredGroupsAnnotation: "a;b,c"}
+	case "broken":
+		return nil, errors.New("no answer")
+	default:
+		return nil, nil //nolint:nilnil // there is none
 	}
+	return lc, nil
+}
+
+func newChain(t *testing.T, change func(*authz.Config)) authorizer.Authorizer {
+	t.Helper()
+	config := authz.Config{
+		Options: authz.NewOptions("/readyz", "/readyz/*"),
+		Find:    find,
+		Rules: table{
+			authz.GroupAdmin: {"*"}, "owner": {"*"}, "reader": {"access", "get"}, "guest": {"access"}, "outsider": {"get"},
+			"system:serviceaccount:default:bot": {"get"}, "system:kcp:logical-cluster-admin": {"get"},
+		}.authorizer(),
+	}
+	if change != nil {
+		change(&config)
+	}
+	chain, err := authz.New(config)
+	require.NoError(t, err)
+	return chain
+}
+
+type chainCase struct {
+	name       string
+	cluster    logicalcluster.Name // "*" for all, empty for none
+	user       string
+	groups     []string
+	extra      map[string][]string
+	path       string
+	want       authorizer.Decision
+	wantReason string
+	wantErr    bool
+}
+
+func (c chainCase) ask(t *testing.T, chain authorizer.Authorizer) {
+	t.Helper()
+	ctx := t.Context()
+	switch c.cluster {
+	case "":
+	case request.Wildcard:
+		ctx = request.WithWildcard(ctx)
+	default:
+		ctx = request.WithClusterName(ctx, c.cluster)
+	}
+	attributes := authorizer.AttributesRecord{
+		User: &user.DefaultInfo{Name: c.user, Groups: c.groups, Extra: c.extra}, Verb: "get", Path: c.path, Resource: "configmaps", ResourceRequest: c.path == "",
+	}
+	got, reason, err := chain.Authorize(ctx, attributes)
+	require.Equal(t, c.want, got, reason)
+	require.Equal(t, c.wantErr, err != nil, "%v", err)
+	require.Equal(t, c.wantReason, reason)
+}
+
+func TestChain(t *testing.T) {
+	const (
+		allow = authorizer.DecisionAllow
+		deny  = authorizer.DecisionDeny
+		none  = authorizer.DecisionNoOpinion
+	)
+	masters, admins := []string{user.SystemPrivilegedGroup}, []string{authz.GroupAdmin}
+	elsewhere := map[string][]string{request.ExtraScopes: {"cluster:other"}}
+	for _, tc := range []chainCase{
+		{name: "masters anywhere", cluster: "root", groups: masters, want: allow},
+		{name: "masters see unknown logical clusters as empty", cluster: "nowhere", groups: masters, want: allow},
+		{name: "masters on the wildcard", cluster: "*", groups: masters, want: allow},
+		{name: "masters on the process", path: "/metrics", groups: masters, want: allow},
+		{name: "masters of another logical cluster", cluster: "root", groups: masters, extra: elsewhere, want: none, wantReason: notPermitted},
+		{name: "masters of one logical cluster on the wildcard", cluster: "*", groups: masters, extra: elsewhere, want: deny, wantReason: "requests for all logical clusters need group system:masters"},
+		{name: "admins in a logical cluster", cluster: "root", groups: admins, want: allow},
+		{name: "admins while it is initialized", cluster: "new", groups: admins, want: allow},
+		{name: "admins in an unknown one", cluster: "nowhere", groups: admins, want: none, wantReason: notPermitted},
+		{name: "admins on a path that leads nowhere, which gets 404", groups: admins, want: allow},
+		{name: "admins on the wildcard", cluster: "*", groups: admins, want: deny, wantReason: "requests for all logical clusters need group system:masters"},
+		{name: "a failed look-up never allows", cluster: "broken", groups: admins, want: none, wantErr: true},
+		{name: "the servers before it exists", cluster: "nowhere", groups: []string{"system:kcp:logical-cluster-admin"}, want: allow},
+
+		{name: "owner", cluster: "root", user: "owner", want: allow},
+		{name: "owner too early", cluster: "new", user: "owner", want: none, wantReason: notPermitted},
+		{name: "reader", cluster: "root", user: "reader", want: allow},
+		{name: "guest, who may enter but not read", cluster: "root", user: "guest", want: none},
+		{name: "outsider, who may read but not enter", cluster: "root", user: "outsider", want: none, wantReason: notPermitted},
+		{name: "stranger", cluster: "root", user: "stranger", groups: []string{"team-1", user.AllAuthenticated}, want: none, wantReason: notPermitted},
+		{name: "stranger where nothing is", cluster: "nowhere", user: "stranger", want: none, wantReason: notPermitted},
+		{name: "stranger cannot tell a failed look-up", cluster: "broken", user: "stranger", want: none, wantReason: notPermitted},
+		{name: "stranger on a path that leads nowhere", user: "stranger", want: none, wantReason: notPermitted},
+		{name: "stranger on the wildcard", cluster: "*", user: "stranger", want: deny, wantReason: "requests for all logical clusters need group system:masters"},
+
+		{name: "own service account", cluster: "root", user: "system:serviceaccount:default:bot", extra: map[string][]string{request.ExtraClusterName: {"root"}}, want: allow},
+		{name: "own service account too early", cluster: "new", user: "system:serviceaccount:default:bot", extra: map[string][]string{request.ExtraClusterName: {"new"}}, want: none, wantReason: notPermitted},
+		{name: "foreign service account", cluster: "root", user: "system:serviceaccount:default:bot", extra: map[string][]string{request.ExtraClusterName: {"other"}}, want: none, wantReason: notPermitted},
+		{name: "service account of nowhere", cluster: "root", user: "system:serviceaccount:default:bot", want: none, wantReason: notPermitted},
+
+		{name: "none of the required groups", cluster: "closed", user: "owner", want: deny, wantReason: notPermitted},
+		{name: "half of the required groups", cluster: "closed", user: "owner", groups: []string{"a"}, want: deny, wantReason: notPermitted},
+		{name: "all of an alternative", cluster: "closed", user: "owner", groups: []string{"b", "a"}, want: allow},
+		{name: "another alternative", cluster: "closed", user: "owner", groups: []string{"c"}, want: allow},
+		{name: "required groups and no rights", cluster: "closed", user: "stranger", groups: []string{"c"}, want: none, wantReason: notPermitted},
+
+		{name: "probes", path: "/readyz", want: allow},
+		{name: "one probe", path: "/readyz/etcd", want: allow},
+		{name: "metrics for a stranger", path: "/metrics", want: none, wantReason: notPermitted},
+	} {
+		t.Run(tc.name, func(t *testing.T) { tc.ask(t, newChain(t, nil)) })
+	}
+}
+
+func TestOrder(t *testing.T) {
+	denies := authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if a.GetUser().GetExtra()[request.ExtraAuthorizationClusterName][0] == "closed" {
+			return authorizer.DecisionAllow, "", nil
+		}
+		return authorizer.DecisionDeny, "says the webhook", nil
+	})
+	owner := chainCase{cluster: "root", user: "owner", want: authorizer.DecisionAllow}
+	owner.ask(t, newChain(t, func(c *authz.Config) { c.Webhook = denies }))
+
+	owner.want, owner.wantReason = authorizer.DecisionDeny, "says the webhook"
+	owner.ask(t, newChain(t, func(c *authz.Config) {
+		c.Webhook, c.Options.Order = denies, []string{authz.StepGroups, authz.StepWebhook, authz.StepRBAC}
+	}))
+
+	stranger := chainCase{cluster: "closed", user: "stranger", want: authorizer.DecisionDeny, wantReason: "says the webhook"}
+	stranger.cluster = "root"
+	stranger.ask(t, newChain(t, func(c *authz.Config) { c.Webhook = denies }))
+
+	closed := chainCase{cluster: "closed", user: "stranger", want: authorizer.DecisionAllow}
+	closed.ask(t, newChain(t, func(c *authz.Config) { c.Webhook = denies }))
+
+	_, err := authz.New(authz.Config{Options: authz.Options{Order: []string{"Nonsense"}}})
+	require.ErrorContains(t, err, "--authorization-order")
+}
+
+func TestMaximalPermission(t *testing.T) {
+	policy := func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if a.GetUser().GetName() == "owner" {
+			return authorizer.DecisionDeny, "beyond the policy of the provider", nil
+		}
+		return authorizer.DecisionAllow, "", nil
+	}
+	chain := newChain(t, func(c *authz.Config) { c.MaximalPermission = policy })
+	chainCase{cluster: "root", user: "owner", want: authorizer.DecisionDeny, wantReason: "beyond the policy of the provider"}.ask(t, chain)
+	chainCase{cluster: "root", user: "reader", want: authorizer.DecisionAllow}.ask(t, chain)
+	chainCase{cluster: "root", user: "stranger", want: authorizer.DecisionNoOpinion, wantReason: notPermitted}.ask(t, chain)
+}
+
+func TestProtectedStatus(t *testing.T) {
+	chain := newChain(t, nil)
+	ctx := request.WithClusterName(t.Context(), "root")
+	ask := func(name string, groups []string, verb, group, resource, subresource string) authorizer.Decision {
+		decision, _, err := chain.Authorize(ctx, authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: name, Groups: groups}, Verb: verb, APIGroup: group, Resource: resource, Subresource: subresource, ResourceRequest: true,
+		})
+		require.NoError(t, err)
+		return decision
+	}
+	for resource, group := range map[string]string{"logicalclusters": "core.kcp.io", "workspaces": "tenancy.kcp.io", "apibindings": "apis.kcp.io"} {
+		require.Equal(t, authorizer.DecisionDeny, ask("owner", nil, "update", group, resource, "status"))
+		require.Equal(t, authorizer.DecisionDeny, ask("owner", nil, "patch", group, resource, "status"))
+		require.Equal(t, authorizer.DecisionAllow, ask("owner", nil, "get", group, resource, "status"))
+		require.Equal(t, authorizer.DecisionAllow, ask("owner", nil, "update", group, resource, ""))
+		require.Equal(t, authorizer.DecisionAllow, ask("", []string{authz.GroupAdmin}, "update", group, resource, "status"))
+		require.Equal(t, authorizer.DecisionAllow, ask("", []string{user.SystemPrivilegedGroup}, "update", group, resource, "status"))
+	}
+	require.Equal(t, authorizer.DecisionAllow, ask("owner", nil, "update", "example.com", "workspaces", "status"))
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/aggregation"
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
 	"github.com/shardplane/shardplane/pkg/controllers/namespace"
@@ -59,6 +60,7 @@ func (d Deps) logicalClusters() logicalcluster.Config {
 		Namespaces:      d.Informers.Namespaces,
 		Workspaces:      d.Informers.Workspaces,
 
+		ClusterRoleBindings: d.Informers.RBAC.ClusterRoleBindings,
 	}
 }
 
@@ -95,9 +97,16 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			},
 		},
 		{
+			Name:      aggregation.Name,
+			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.RBAC.ClusterRoles} },
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return aggregation.New(aggregation.Config{Local: d.Local, ClusterRoles: d.Informers.RBAC.ClusterRoles}), nil
+			},
+		},
+		{
 			Name: logicalcluster.Name,
 			Informers: func(d Deps) []reconcile.Synced {
-				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.Namespaces}
+				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.Namespaces, d.Informers.RBAC.ClusterRoleBindings}
 			},
 			New: func(d Deps) (reconcile.Runnable, error) { return logicalcluster.New(d.logicalClusters()), nil },
 		},
@@ -111,7 +120,9 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{
 			Name: bootstrap.Name,
 			Informers: func(d Deps) []reconcile.Synced {
-				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.WorkspaceTypes}
+				return []reconcile.Synced{
+					d.Informers.LogicalClusters, d.Informers.WorkspaceTypes, d.Informers.RBAC.ClusterRoles, d.Informers.RBAC.ClusterRoleBindings,
+				}
 			},
 			New: newBootstrap,
 		},
@@ -147,6 +158,8 @@ func newBootstrap(d Deps) (reconcile.Runnable, error) {
 		WorkspaceTypes:  d.Informers.WorkspaceTypes,
 		Done:            d.Bootstrapped,
 
+		ClusterRoles:        d.Informers.RBAC.ClusterRoles,
+		ClusterRoleBindings: d.Informers.RBAC.ClusterRoleBindings,
 	})
 }
 

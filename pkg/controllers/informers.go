@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
+	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
@@ -76,6 +77,9 @@ type Informers struct {
 	ServiceAccounts *client.Informer[*corev1.ServiceAccount]
 	TokenSecrets    *client.Informer[*corev1.Secret]
 
+	// RBAC are the roles and bindings of all logical clusters of the shard.
+	RBAC rbac.Informers
+
 	// Shards are those that are registered in root.
 	Shards *client.Informer[*corev1alpha1.Shard]
 	// OwnShard has the Shard of this shard, as the root shard has it. On the
@@ -107,6 +111,7 @@ func NewInformers(s Sources) *Informers {
 		}),
 		Shards: client.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{Name: "shards@root"}),
 	}
+	i.RBAC = newRBACInformers(all)
 	i.OwnShard = i.Shards
 	if !s.isRoot() {
 		i.OwnShard = client.Shards.Informer(s.Root.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{
@@ -125,6 +130,7 @@ func NewInformers(s Sources) *Informers {
 // Runners returns the informers to run, each once, in an order of no meaning.
 func (i *Informers) Runners() []client.Runner {
 	runners := []client.Runner{i.LogicalClusters, i.Workspaces, i.Namespaces, i.WorkspaceTypes, i.ServiceAccounts, i.TokenSecrets, i.Shards}
+	runners = append(runners, i.RBAC.Roles, i.RBAC.RoleBindings, i.RBAC.ClusterRoles, i.RBAC.ClusterRoleBindings)
 	if i.OwnShard != i.Shards {
 		runners = append(runners, i.OwnShard)
 	}

@@ -1,14 +1,9 @@
 package shard
 
 import (
-	"context"
-	"fmt"
-
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
@@ -67,25 +62,6 @@ func (l *local) upsertWorkspace(obj *tenancyv1alpha1.Workspace) {
 func (l *local) resolve(path logicalcluster.Path) (logicalcluster.Name, bool) {
 	target, outcome := l.index.Lookup(path.String())
 	return target.Cluster, outcome == workspaceindex.Found || outcome == workspaceindex.Unavailable
-}
-
-// exists tells whether the shard holds the logical cluster. The informer may
-// lag behind a LogicalCluster that was just created, so a miss is asked again
-// at the source.
-func (l *local) exists(ctx context.Context, name logicalcluster.Name) (bool, error) {
-	key := client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName}
-	if _, err := l.logicalClusters.Lister().Get(key); err == nil {
-		return true, nil
-	}
-	_, err := client.LogicalClusters.In(l.clients.Cluster(name.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
-	switch {
-	case err == nil:
-		return true, nil
-	case apierrors.IsNotFound(err):
-		return false, nil
-	default:
-		return false, fmt.Errorf("reading the LogicalCluster: %w", err)
-	}
 }
 
 // inactive tells whether the logical cluster is switched off.

@@ -9,6 +9,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/pflag"
 
+	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/serving"
 )
@@ -25,6 +26,8 @@ type Options struct {
 	Name string
 	// Serving are the listener, its certificates and who may connect.
 	Serving *serving.Options
+	// Authorization says what decides who may do what.
+	Authorization authz.Options
 	// Etcd says where the data is kept.
 	Etcd *etcd.Options
 	// ExternalURL is the address that users know, the front-proxy's; workspace
@@ -52,12 +55,15 @@ func NewOptions() *Options {
 		Name:    RootName,
 		Serving: serving.NewOptions(defaultPort),
 		Etcd:    etcd.NewOptions(".shardplane"),
+
+		Authorization: authorizationOptions(),
 	}
 }
 
 // AddFlags adds the flags of all options to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.Serving.AddFlags(fs)
+	o.Authorization.AddFlags(fs)
 	o.Etcd.AddFlags(fs)
 	fs.StringVar(&o.Name, "name", o.Name, "name of the shard; the shard named root holds the logical cluster root")
 	fs.StringVar(&o.ExternalURL, "external-url", o.ExternalURL, "URL of the front-proxy, with which the URLs of workspaces start; the shard's own by default")
@@ -105,6 +111,7 @@ func (o CompletedOptions) Root() bool { return o.Name == RootName }
 // Validate says what is wrong with the options, all of it, naming the flags.
 func (o CompletedOptions) Validate() error {
 	errs := append(o.Serving.Validate(), o.Etcd.Validate()...)
+	errs = append(errs, o.Authorization.Validate()...)
 	if path, ok := logicalcluster.NewValidatedPath(o.Name); !ok || path.String() == "*" {
 		errs = append(errs, fmt.Errorf("--name %q is not a shard's name: use lower-case letters, digits and hyphens", o.Name))
 	} else if _, ok := path.Name(); !ok {

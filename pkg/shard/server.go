@@ -16,8 +16,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/etcd"
@@ -43,6 +45,7 @@ type Server struct {
 	sources         controllers.Sources
 	informers       *controllers.Informers
 	local           *local
+	rules           *rbac.Authorizer
 	authentication  *authn.Authentication
 	accounts        *accounts
 	bootstrapped    atomic.Bool
@@ -146,10 +149,11 @@ func (s *Server) assembleAPI() error {
 	}
 	serving.SetChain(s.serving, c,
 		func(next http.Handler) http.Handler {
-			return authn.WithTokenCluster(serving.WithClusterURL(next, s.local.resolve, registry.Codecs))
+			return authn.WithTokenCluster(serving.WithClusterURL(authz.WithImpersonationScope(next), s.local.resolve, registry.Codecs))
 		},
 		func(next http.Handler) http.Handler {
-			return serving.WithClusterRules(s.customResources.Wrap(next), s.local.inactive, registry.Codecs)
+			next = serving.WithListRules(s.customResources.Wrap(next), registry.Codecs)
+			return authz.WithDeepReviews(serving.WithClusterRules(next, s.local.inactive, registry.Codecs))
 		})
 	c.RESTOptionsGetter = s.backend.RESTOptionsGetter(registry.StorageCodec)
 	c.ReadyzChecks = append(c.ReadyzChecks, s.readyChecks()...)
@@ -158,20 +162,12 @@ func (s *Server) assembleAPI() error {
 	if s.generic, err = c.Complete(nil).New("shardplane-shard", genericapiserver.NewEmptyDelegate()); err != nil {
 		return fmt.Errorf("assembling the API server: %w", err)
 	}
-	access := registry.NoAccess()
+	access := s.access(c.Authorization.Authorizer)
 	access.Identity = s.identity()
 	if err := registry.Install(s.generic, c.RESTOptionsGetter, access); err != nil {
 		return err
 	}
 	return s.customResources.InstallCRDs(s.generic)
-}
-
-func (s *Server) authorizer() (authorizer.Authorizer, error) {
-	paths := authn.ProbePaths()
-	for _, path := range authn.ProbePaths() {
-		paths = append(paths, path+"/*")
-	}
-	return authz.New(authz.Config{OpenPaths: paths, ClusterExists: s.local.exists})
 }
 
 func (s *Server) assembleCustomResources(a authorizer.Authorizer) error {
@@ -182,6 +178,7 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer) error {
 	s.customResources, err = customresource.New(customresource.Config{
 		Storage:    s.backend.RESTOptionsGetter,
 		System:     system,
+		Admission:  workspaceowner.New(),
 		Authorizer: a,
 	})
 	if err != nil {
@@ -198,6 +195,9 @@ func (s *Server) readyChecks() []healthz.HealthChecker {
 		}),
 		healthz.NamedCheck("logical-clusters", func(*http.Request) error {
 			return synced(s.local.logicalClusters.HasSynced() && s.local.workspaces.HasSynced(), "not all logical clusters are known yet")
+		}),
+		healthz.NamedCheck("rbac", func(*http.Request) error {
+			return synced(s.rules.HasSynced(), "not all roles and bindings are known yet")
 		}),
 		healthz.NamedCheck("bootstrap", func(*http.Request) error {
 			return synced(s.bootstrapped.Load(), "the objects that every shard starts with do not all exist yet")

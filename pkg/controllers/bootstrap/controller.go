@@ -12,6 +12,7 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -35,6 +36,9 @@ type Config struct {
 	Local           *client.Factory
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	WorkspaceTypes  *client.Informer[*tenancyv1alpha1.WorkspaceType]
+	// ClusterRoles and ClusterRoleBindings are what decides on access.
+	ClusterRoles        *client.Informer[*rbacv1.ClusterRole]
+	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
 	// Done is told when all logical clusters are Ready with what belongs to
 	// them for the first time; it may be nil.
 	Done func()
@@ -52,6 +56,8 @@ func New(cfg Config) (*reconcile.Controller[logicalcluster.Name], error) {
 		local:   cfg.Local,
 		get:     cfg.LogicalClusters.Lister().Get,
 		types:   cfg.WorkspaceTypes.Lister(),
+		role:    cfg.ClusterRoles.Lister().Get,
+		binding: cfg.ClusterRoleBindings.Lister().Get,
 		waiting: map[logicalcluster.Name]bool{},
 		done:    cfg.Done,
 	}
@@ -71,6 +77,10 @@ func New(cfg Config) (*reconcile.Controller[logicalcluster.Name], error) {
 	sources := []reconcile.Source[logicalcluster.Name]{
 		reconcile.FromInformer(cfg.LogicalClusters, func(lc *corev1alpha1.LogicalCluster) []logicalcluster.Name { return ours(logicalcluster.From(lc)) }),
 		reconcile.OnDelete(cfg.WorkspaceTypes, func(wt *tenancyv1alpha1.WorkspaceType) []logicalcluster.Name { return ours(logicalcluster.From(wt)) }),
+		reconcile.OnDelete(cfg.ClusterRoles, func(role *rbacv1.ClusterRole) []logicalcluster.Name { return ours(logicalcluster.From(role)) }),
+		reconcile.OnDelete(cfg.ClusterRoleBindings, func(binding *rbacv1.ClusterRoleBinding) []logicalcluster.Name {
+			return ours(logicalcluster.From(binding))
+		}),
 	}
 	for _, cluster := range clusters {
 		r.waiting[cluster] = true
@@ -91,6 +101,8 @@ type reconciler struct {
 	shipped []*tenancyv1alpha1.WorkspaceType
 	get     func(key client.Key) (*corev1alpha1.LogicalCluster, error)
 	types   client.Lister[*tenancyv1alpha1.WorkspaceType]
+	role    func(key client.Key) (*rbacv1.ClusterRole, error)
+	binding func(key client.Key) (*rbacv1.ClusterRoleBinding, error)
 
 	mu sync.Mutex
 	// waiting are the logical clusters that have not been complete yet.
@@ -106,6 +118,9 @@ func (r *reconciler) reconcile(ctx context.Context, cluster logicalcluster.Name)
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return reconcile.Result{}, fmt.Errorf("creating the LogicalCluster of %s: %w", cluster, err)
+	}
+	if err := r.ensurePolicy(ctx, scope, cluster); err != nil {
+		return reconcile.Result{}, err
 	}
 	if cluster == core.RootCluster {
 		if err := r.ensureTypes(ctx, scope); err != nil {

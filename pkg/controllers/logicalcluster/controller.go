@@ -2,6 +2,7 @@ package logicalcluster
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -9,6 +10,7 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -35,6 +37,8 @@ type Config struct {
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	Namespaces      *client.Informer[*corev1.Namespace]
 	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
+	// ClusterRoleBindings are looked at for those of owners.
+	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
 }
 
 // New returns the controller that brings logical clusters up.
@@ -51,7 +55,12 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		createNamespace: func(ctx context.Context, cluster logicalcluster.Name) error {
 			return createNamespace(ctx, config.Local, cluster)
 		},
-		writer: writer{commit: commitTo(config.Local)},
+		hasBinding: func(cluster logicalcluster.Name, name string) bool {
+			_, err := config.ClusterRoleBindings.Lister().Get(client.Key{Cluster: cluster, Name: name})
+			return err == nil
+		},
+		createBinding: createBinding(config.Local),
+		writer:        writer{commit: commitTo(config.Local)},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name:      Name,
@@ -80,6 +89,8 @@ type reconciler struct {
 	get             func(key client.Key) (*corev1alpha1.LogicalCluster, error)
 	hasNamespace    func(cluster logicalcluster.Name) bool
 	createNamespace func(ctx context.Context, cluster logicalcluster.Name) error
+	hasBinding      func(cluster logicalcluster.Name, name string) bool
+	createBinding   func(ctx context.Context, cluster logicalcluster.Name, binding *rbacv1.ClusterRoleBinding) error
 
 	writer
 }
@@ -110,6 +121,9 @@ func (r *reconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluste
 			return reconcile.Result{}, err
 		}
 	}
+	if err := r.bindOwner(ctx, lc); err != nil {
+		return reconcile.Result{}, err
+	}
 	lc, err := r.write(ctx, lc, advance(lc, r.externalURL))
 	if err != nil {
 		return reconcile.Result{}, err
@@ -117,6 +131,23 @@ func (r *reconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluste
 	// After the phase, not before it: who waits for the phase waits less.
 	_, err = r.write(ctx, lc, label(lc))
 	return again, err
+}
+
+// bindOwner makes the owner of a new LogicalCluster its administrator, before
+// it is Ready: whoever waits for that can use it at once.
+func (r *reconciler) bindOwner(ctx context.Context, lc *corev1alpha1.LogicalCluster) error {
+	binding, err := ownerBindingOf(lc)
+	if err != nil || binding == nil {
+		return err
+	}
+	cluster := logicalcluster.From(lc)
+	if r.hasBinding(cluster, binding.Name) {
+		return nil
+	}
+	if err := r.createBinding(ctx, cluster, binding); err != nil {
+		return fmt.Errorf("making the owner the administrator: %w", err)
+	}
+	return nil
 }
 
 // untilCertain is how long to wait before a missing namespace is believed: the

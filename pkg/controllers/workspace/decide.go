@@ -130,6 +130,9 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, w world, self string) (*co
 			Terminators:  types.terminators(),
 		},
 	}
+	if groups := w.parent.Annotations[requiredGroupsAnnotation]; groups != "" {
+		lc.Annotations[requiredGroupsAnnotation] = groups
+	}
 	if owner := ws.Annotations[ownerAnnotation]; owner != "" {
 		var user authenticationv1.UserInfo
 		if err := json.Unmarshal([]byte(owner), &user); err != nil {

@@ -8,6 +8,8 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+
+	"github.com/shardplane/shardplane/pkg/authz"
 )
 
 // Annotations and labels of the contract, and one of our own.
@@ -21,6 +23,9 @@ const (
 	shardAnnotation = corev1alpha1.LogicalClusterShardAnnotationKey
 	// typeAnnotation holds path and name of the type of a logical cluster.
 	typeAnnotation = tenancyv1alpha1.LogicalClusterTypeAnnotationKey
+	// requiredGroupsAnnotation restricts who may enter; a child starts with that
+	// of its parent.
+	requiredGroupsAnnotation = authz.RequiredGroupsAnnotation
 	// ownerAnnotation holds the user who created a Workspace, as JSON.
 	ownerAnnotation = tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey
 	// unschedulableAnnotation, whatever its value, keeps new logical clusters

@@ -1,0 +1,68 @@
+package authz
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/authz/identity"
+	"github.com/shardplane/shardplane/pkg/authz/policy"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// GroupAdmin is the group of the administrators of a Shardplane installation:
+// they may do everything in every logical cluster, but nothing across all of
+// them.
+const GroupAdmin = policy.GroupAdmin
+
+// privilegedPrefix starts the groups of the system, which are privileged in one
+// way or another.
+const privilegedPrefix = "system:kcp:"
+
+// IsPrivilegedGroup tells whether members of a group may do more than any
+// logical cluster can let them.
+func IsPrivilegedGroup(group string) bool {
+	return group == user.SystemPrivilegedGroup || strings.HasPrefix(group, privilegedPrefix)
+}
+
+// Privileged lets the members of groups do everything and has no opinion on
+// anybody else. A user who is restricted to some logical clusters is a member
+// in those only.
+func Privileged(groups ...string) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if memberOf(ctx, a.GetUser(), groups...) {
+			return authorizer.DecisionAllow, "", nil
+		}
+		return authorizer.DecisionNoOpinion, "", nil
+	})
+}
+
+// WithoutCluster asks next about requests that are for no logical cluster:
+// about the process itself, or on a path that leads to none.
+func WithoutCluster(next authorizer.Authorizer) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if _, ok := request.ClusterFrom(ctx); ok {
+			return authorizer.DecisionNoOpinion, "", nil
+		}
+		return next.Authorize(ctx, a)
+	})
+}
+
+// memberOf tells whether u is a member of one of groups in the logical cluster
+// of ctx.
+func memberOf(ctx context.Context, u user.Info, groups ...string) bool {
+	if u == nil || !slices.ContainsFunc(u.GetGroups(), func(g string) bool { return slices.Contains(groups, g) }) {
+		return false
+	}
+	return identity.InScope(clusterName(ctx), u)
+}
+
+// clusterName returns the logical cluster of ctx; empty where it is not one.
+func clusterName(ctx context.Context) logicalcluster.Name {
+	cluster, _ := request.ClusterFrom(ctx)
+	return cluster.Name
+}

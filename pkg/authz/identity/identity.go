@@ -1,0 +1,199 @@
+package identity
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const (
+	// ClusterGroupPrefix starts the group of strangers from one logical cluster.
+	ClusterGroupPrefix = "system:cluster:"
+	// globalPrefix starts the name that a service account has everywhere.
+	globalPrefix = "system:kcp:serviceaccount:"
+	// maxWarrants bounds the identities that warrants add, those within
+	// warrants included.
+	maxWarrants = 32
+)
+
+// In returns the identities of u in a logical cluster, of which there is one at
+// least. An empty name stands for no logical cluster, to which no scope leads.
+func In(cluster logicalcluster.Name, u user.Info) []user.Info {
+	extra := u.GetExtra()
+	if len(extra) == 0 {
+		return []user.Info{u}
+	}
+	f := finder{cluster: cluster}
+	f.add(u)
+	return f.found
+}
+
+// InScope tells whether u is itself in a logical cluster.
+func InScope(cluster logicalcluster.Name, u user.Info) bool {
+	extra := u.GetExtra()
+	if len(extra) == 0 {
+		return true
+	}
+	if home, ok := homeOf(u); ok && home != cluster.String() {
+		return false
+	}
+	for _, scopes := range extra[request.ExtraScopes] {
+		if !allows(scopes, cluster) {
+			return false
+		}
+	}
+	return true
+}
+
+// IsServiceAccount tells whether u has the name of a service account.
+func IsServiceAccount(u user.Info) bool {
+	return strings.HasPrefix(u.GetName(), serviceaccount.ServiceAccountUsernamePrefix)
+}
+
+// IsLocalServiceAccount tells whether u is a service account that is known to
+// be of the logical cluster. One that does not say where it is from is not.
+func IsLocalServiceAccount(cluster logicalcluster.Name, u user.Info) bool {
+	home, ok := homeOf(u)
+	return ok && home == cluster.String() && cluster != "" && InScope(cluster, u)
+}
+
+// GlobalName is the name under which the service account with the user name
+// given, of a logical cluster, is known in all others.
+func GlobalName(cluster logicalcluster.Name, username string) string {
+	return globalPrefix + cluster.String() + ":" + strings.TrimPrefix(username, serviceaccount.ServiceAccountUsernamePrefix)
+}
+
+// homeOf returns the logical cluster of a service account that says so. One
+// that says several is of none.
+func homeOf(u user.Info) (string, bool) {
+	clusters := u.GetExtra()[request.ExtraClusterName]
+	switch {
+	case !IsServiceAccount(u) || len(clusters) == 0:
+		return "", false
+	case len(clusters) > 1:
+		return "", true
+	default:
+		return clusters[0], true
+	}
+}
+
+// allows tells whether one of the scopes, separated by commas, fits.
+func allows(scopes string, cluster logicalcluster.Name) bool {
+	for scope := range strings.SplitSeq(scopes, ",") {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(scope), request.ScopeClusterPrefix); ok && cluster != "" && name == cluster.String() {
+			return true
+		}
+	}
+	return false
+}
+
+// finder collects identities.
+type finder struct {
+	cluster  logicalcluster.Name
+	found    []user.Info
+	warrants int
+}
+
+func (f *finder) add(u user.Info) {
+	if InScope(f.cluster, u) {
+		f.found = append(f.found, u)
+	} else {
+		f.found = append(f.found, stranger(u))
+		if home, ok := homeOf(u); ok && home != "" {
+			f.found = append(f.found, &user.DefaultInfo{
+				Name:   GlobalName(logicalcluster.Name(home), u.GetName()),
+				Groups: authenticatedGroups(u),
+			})
+		}
+	}
+	for _, text := range u.GetExtra()[request.ExtraWarrant] {
+		if f.warrants >= maxWarrants {
+			return
+		}
+		f.warrants++
+		holder, ok := parseWarrant(text)
+		if !ok {
+			continue
+		}
+		f.add(holder)
+	}
+}
+
+// stranger is who u is where it is out of scope.
+func stranger(u user.Info) user.Info {
+	groups := authenticatedGroups(u)
+	if len(groups) == 0 {
+		groups = []string{user.AllUnauthenticated}
+	} else if origin := originOf(u); origin != "" {
+		groups = append(groups, ClusterGroupPrefix+origin)
+	}
+	return &user.DefaultInfo{Name: user.Anonymous, Groups: groups}
+}
+
+func authenticatedGroups(u user.Info) []string {
+	if slices.Contains(u.GetGroups(), user.AllAuthenticated) {
+		return []string{user.AllAuthenticated}
+	}
+	return nil
+}
+
+// originOf returns the logical cluster that u is from, where there is exactly
+// one that it can be.
+func originOf(u user.Info) string {
+	if home, ok := homeOf(u); ok {
+		return home
+	}
+	values := u.GetExtra()[request.ExtraScopes]
+	if len(values) != 1 || strings.Contains(values[0], ",") {
+		return ""
+	}
+	name, _ := strings.CutPrefix(values[0], request.ScopeClusterPrefix)
+	return name
+}
+
+// warrant is an identity in an extra attribute.
+type warrant struct {
+	User   string            `json:"user,omitempty"`
+	UID    string            `json:"uid,omitempty"`
+	Groups []string          `json:"groups,omitempty"`
+	Extra  map[string]values `json:"extra,omitempty"`
+}
+
+// values are a list of texts, or one text for a list of one.
+type values []string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (v *values) UnmarshalJSON(raw []byte) error {
+	var one string
+	if err := json.Unmarshal(raw, &one); err == nil {
+		*v = values{one}
+		return nil
+	}
+	return json.Unmarshal(raw, (*[]string)(v))
+}
+
+// parseWarrant returns whom a warrant names. A service account must say which
+// logical cluster it is of: it would be another one in each.
+func parseWarrant(text string) (user.Info, bool) {
+	var w warrant
+	if err := json.Unmarshal([]byte(text), &w); err != nil || w.User == "" && len(w.Groups) == 0 {
+		return nil, false
+	}
+	holder := &user.DefaultInfo{Name: w.User, UID: w.UID, Groups: w.Groups}
+	if len(w.Extra) > 0 {
+		holder.Extra = make(map[string][]string, len(w.Extra))
+		for key, value := range w.Extra {
+			holder.Extra[key] = value
+		}
+	}
+	if _, known := homeOf(holder); IsServiceAccount(holder) && !known {
+		return nil, false
+	}
+	return holder, true
+}

@@ -1,0 +1,71 @@
+package authz
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const verbImpersonate = "impersonate"
+
+// WithImpersonationScope restricts whom a request impersonates to its logical
+// cluster, by adding the scope to the impersonation headers. It comes after the
+// logical cluster is known and before upstream's filter, whose caches know
+// nothing of logical clusters: with the scope in it their key is another one in
+// each.
+func WithImpersonationScope(next http.Handler) http.Handler {
+	header := authenticationv1.ImpersonateUserExtraHeaderPrefix + url.PathEscape(request.ExtraScopes)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
+			if name := clusterName(r.Context()); name != "" {
+				r.Header.Add(header, scopeOf(name.String()))
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func scopeOf(cluster string) string { return request.ScopeClusterPrefix + cluster }
+
+// WithImpersonationGuard denies everybody but members of system:masters to
+// impersonate who is more than a logical cluster can make anybody: privileged
+// groups, the servers, and attributes that say where a user belongs. About
+// other impersonations it asks next, as about all other requests.
+func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		impersonates := a.GetVerb() == verbImpersonate || strings.HasPrefix(a.GetVerb(), verbImpersonate+":")
+		if !impersonates || !a.IsResourceRequest() || memberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
+			return next.Authorize(ctx, a)
+		}
+		if a.GetResource() == "userextras" && a.GetSubresource() == request.ExtraScopes && a.GetName() == scopeOf(clusterName(ctx).String()) {
+			// WithImpersonationScope put it there. It only takes away.
+			return authorizer.DecisionAllow, "restricted to the logical cluster", nil
+		}
+		if reservedIdentity(a.GetResource(), a.GetSubresource(), a.GetName()) {
+			return authorizer.DecisionDeny, "only members of " + user.SystemPrivilegedGroup + " may impersonate it", nil
+		}
+		return next.Authorize(ctx, a)
+	})
+}
+
+// reservedIdentity tells whether a user name, group or extra attribute is one
+// that logical clusters have no say in.
+func reservedIdentity(resource, subresource, name string) bool {
+	switch resource {
+	case "users":
+		return name == user.APIServerUser
+	case "groups":
+		return IsPrivilegedGroup(name)
+	case "userextras":
+		return strings.HasPrefix(subresource, "authentication.kcp.io/") || strings.HasPrefix(subresource, "authorization.kcp.io/")
+	default:
+		return false
+	}
+}

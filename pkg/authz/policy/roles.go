@@ -1,0 +1,111 @@
+package policy
+
+import (
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	groupCore           = ""
+	groupAuthentication = "authentication.k8s.io"
+	groupAuthorization  = "authorization.k8s.io"
+	groupCoordination   = "coordination.k8s.io"
+	groupTenancy        = "tenancy.kcp.io"
+	groupLogicalCluster = "core.kcp.io"
+	groupAPIs           = "apis.kcp.io"
+	groupCache          = "cache.kcp.io"
+
+	aggregatePrefix = "rbac.authorization.k8s.io/aggregate-to-"
+)
+
+var (
+	read      = []string{"get", "list", "watch"}
+	write     = []string{"create", "delete", "deletecollection", "patch", "update"}
+	readWrite = append(append([]string{}, write...), read...)
+	create    = []string{"create"}
+	anything  = []string{"*"}
+)
+
+// kubernetesRoles are those that clients expect of every API server.
+func kubernetesRoles() []*rbacv1.ClusterRole {
+	health := []string{"/healthz", "/livez", "/readyz", "/version", "/version/"}
+	return []*rbacv1.ClusterRole{
+		role(ClusterAdmin, on("*", anything, "*"), urls("*", "*")),
+		role("system:discovery", urls("get", append([]string{"/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"}, health...)...)),
+		role("system:public-info-viewer", urls("get", health...)),
+		role("system:basic-user",
+			on(groupAuthorization, create, "selfsubjectaccessreviews", "selfsubjectrulesreviews"),
+			on(groupAuthentication, create, "selfsubjectreviews")),
+		role("system:auth-delegator",
+			on(groupAuthentication, create, "tokenreviews"),
+			on(groupAuthorization, create, "subjectaccessreviews")),
+		role("system:service-account-issuer-discovery", urls("get", "/.well-known/openid-configuration", "/.well-known/openid-configuration/", "/openid/v1/jwks", "/openid/v1/jwks/")),
+		role("system:monitoring", urls("get", "/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/slis", "/readyz", "/readyz/*")),
+	}
+}
+
+// userFacingRoles are admin, edit and view, and what they are aggregated from.
+// Cluster roles of a logical cluster that carry the labels add to them there.
+func userFacingRoles() []*rbacv1.ClusterRole {
+	return []*rbacv1.ClusterRole{
+		aggregated("admin", "admin"),
+		labelled(aggregated("edit", "edit"), "admin"),
+		labelled(aggregated("view", "view"), "edit"),
+		labelled(role("system:aggregate-to-admin",
+			on(groupAuthorization, create, "localsubjectaccessreviews"),
+			on(rbacv1.GroupName, readWrite, "roles", "rolebindings"),
+		), "admin"),
+		labelled(role("system:aggregate-to-edit",
+			on(groupCore, read, "secrets"),
+			on(groupCore, write, "configmaps", "secrets", "serviceaccounts"),
+			on(groupCore, []string{"impersonate"}, "serviceaccounts"),
+			on(groupCore, create, "serviceaccounts/token"),
+			on(groupCore, []string{"create", "patch", "update"}, "events"),
+			on(groupCoordination, readWrite, "leases"),
+		), "edit"),
+		labelled(role("system:aggregate-to-view",
+			on(groupCore, read, "configmaps", "serviceaccounts"),
+			on(groupCore, read, "events", "limitranges", "namespaces/status", "resourcequotas", "resourcequotas/status"),
+			// The content of a namespace may be seen only by who sees that it exists.
+			on(groupCore, read, "namespaces"),
+		), "view"),
+	}
+}
+
+// systemRoles are those of the system itself.
+func systemRoles() []*rbacv1.ClusterRole {
+	use := []string{"delete", "update", "get"}
+	return []*rbacv1.ClusterRole{
+		role(WorkspaceAccess, urls("access", "/")),
+		role("system:kcp:tenancy:reader",
+			on(groupTenancy, read, "workspaces", "workspacetypes"),
+			on(groupLogicalCluster, read, "logicalclusters")),
+		role(GroupWorkspaceBootstrapper, on("*", anything, "*"), urls("*", "*")),
+		role(GroupLogicalClusterAdmin,
+			on(groupLogicalCluster, anything, "logicalclusters", "logicalclusters/status"),
+			on(groupTenancy, use, "workspaces")),
+		role(GroupExternalLogicalClusterAdmin,
+			on(groupLogicalCluster, use, "logicalclusters", "logicalclusters/status"),
+			on(groupTenancy, use, "workspaces"),
+			on(groupCore, []string{"get"}, "serviceaccounts", "secrets"),
+			on(groupAPIs, []string{"update", "patch", "get"}, "apiexportendpointslices/status"),
+			on(groupAPIs, read, "apiexportendpointslices"),
+			on(groupCache, []string{"update", "patch", "get"}, "cachedresourceendpointslices/status"),
+			on(groupCache, read, "cachedresourceendpointslices"),
+			urls("access", "/")),
+	}
+}
+
+// aggregated makes a role that has the rules of all that are labelled to.
+func aggregated(name, to string) *rbacv1.ClusterRole {
+	r := role(name)
+	r.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{
+		{MatchLabels: map[string]string{aggregatePrefix + to: "true"}},
+	}}
+	return r
+}
+
+func labelled(r *rbacv1.ClusterRole, to string) *rbacv1.ClusterRole {
+	r.Labels[aggregatePrefix+to] = "true"
+	return r
+}

@@ -1,0 +1,190 @@
+package rbac
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	rbacv1 "k8s.io/api/rbac/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/authz/identity"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// errNotSynced is the answer as long as not all rules are known.
+var errNotSynced = errors.New("this server does not know all roles and bindings yet, try again")
+
+// Config is what an Authorizer decides by.
+type Config struct {
+	// Index has the roles and bindings of all logical clusters of the server.
+	Index *Index
+	// Global has replicas of those of other servers, for logical clusters that
+	// are there; optional.
+	Global *Index
+	// System is the logical cluster whose bindings apply, and whose cluster
+	// roles can be bound, in all of them.
+	System logicalcluster.Name
+	// HasSynced tells whether Index is complete; nil: it is.
+	HasSynced func() bool
+}
+
+// Authorizer decides by roles and bindings in the logical cluster of a context.
+// It allows or has no opinion.
+type Authorizer struct {
+	Config
+}
+
+var (
+	_ authorizer.Authorizer   = &Authorizer{}
+	_ authorizer.RuleResolver = &Authorizer{}
+)
+
+// New returns an Authorizer.
+func New(c Config) *Authorizer { return &Authorizer{c} }
+
+// Authorize implements authorizer.Authorizer.
+func (z *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	name, err := z.enter(ctx)
+	if err != nil || a.GetUser() == nil {
+		return authorizer.DecisionNoOpinion, "", err
+	}
+	var (
+		by      *binding
+		whom    subjectKey
+		failure []error
+	)
+	z.visit(name, identity.In(name, a.GetUser()), a.GetNamespace(), func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err error) bool {
+		switch {
+		case err != nil:
+			failure = append(failure, err)
+		case Allows(a, rule):
+			by, whom = b, subject
+			return false
+		}
+		return true
+	})
+	switch {
+	case by != nil:
+		return authorizer.DecisionAllow, "RBAC: allowed by " + by.describe(whom), nil
+	case len(failure) > 0:
+		return authorizer.DecisionNoOpinion, fmt.Sprintf("RBAC: %v", utilerrors.NewAggregate(failure)), nil
+	default:
+		return authorizer.DecisionNoOpinion, "", nil
+	}
+}
+
+// ConditionsAwareAuthorize implements authorizer.Authorizer.
+func (z *Authorizer) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+	return authorizer.ConditionsAwareDecisionFromParts(z.Authorize(ctx, a))
+}
+
+// EvaluateConditions implements authorizer.Authorizer. There are no conditions.
+func (z *Authorizer) EvaluateConditions(context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData) (authorizer.Decision, string, error) {
+	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
+}
+
+// RulesFor implements authorizer.RuleResolver. Its answer is complete.
+func (z *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	rules, err := z.RulesOf(ctx, u, namespace)
+	var resources []authorizer.ResourceRuleInfo
+	var paths []authorizer.NonResourceRuleInfo
+	for _, rule := range rules {
+		if len(rule.Resources) > 0 {
+			resources = append(resources, &authorizer.DefaultResourceRuleInfo{
+				Verbs: rule.Verbs, APIGroups: rule.APIGroups, Resources: rule.Resources, ResourceNames: rule.ResourceNames,
+			})
+		}
+		if len(rule.NonResourceURLs) > 0 {
+			paths = append(paths, &authorizer.DefaultNonResourceRuleInfo{Verbs: rule.Verbs, NonResourceURLs: rule.NonResourceURLs})
+		}
+	}
+	return resources, paths, false, err
+}
+
+// RulesOf returns the rules that u has in the namespace, those that apply
+// everywhere included, along with an error for the roles that do not exist.
+func (z *Authorizer) RulesOf(ctx context.Context, u user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
+	name, err := z.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var rules []rbacv1.PolicyRule
+	var failure []error
+	z.visit(name, identity.In(name, u), namespace, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, err error) bool {
+		if err != nil {
+			failure = append(failure, err)
+		} else {
+			rules = append(rules, *rule)
+		}
+		return true
+	})
+	return rules, utilerrors.NewAggregate(failure)
+}
+
+// RulesIn returns the rules of the role that a binding in the namespace refers
+// to, or a NotFound error.
+func (z *Authorizer) RulesIn(ctx context.Context, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
+	name, err := z.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return z.Index.rulesIn(name, z.System, ref, namespace)
+}
+
+// Wrote makes the next decisions in a logical cluster wait, not for long, until
+// the index has seen what was just written there.
+func (z *Authorizer) Wrote(name logicalcluster.Name, resource, resourceVersion string) {
+	z.Index.fresh.wrote(name, resource, resourceVersion, time.Now())
+}
+
+// enter returns the logical cluster of ctx when the index is fit to decide in
+// it.
+func (z *Authorizer) enter(ctx context.Context) (logicalcluster.Name, error) {
+	if z.HasSynced != nil && !z.HasSynced() {
+		return "", errNotSynced
+	}
+	name, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return "", err
+	}
+	z.Index.fresh.wait(ctx, name)
+	if name != z.System {
+		z.Index.fresh.wait(ctx, z.System)
+	}
+	return name, nil
+}
+
+// visit visits the index, and the replicas unless f ended it.
+func (z *Authorizer) visit(name logicalcluster.Name, identities []user.Info, namespace string, f visitor) {
+	if z.Global == nil {
+		z.Index.visit(name, z.System, identities, namespace, f)
+		return
+	}
+	more := true
+	watched := func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err error) bool {
+		more = f(b, subject, rule, err)
+		return more
+	}
+	if z.Index.visit(name, z.System, identities, namespace, watched); more {
+		// Its own server has the system's rules of each logical cluster.
+		z.Global.visit(name, name, identities, namespace, f)
+	}
+}
+
+// describe returns the binding as text, for the audit log.
+func (b *binding) describe(subject subjectKey) string {
+	kind := "User"
+	if subject.kind == kindGroup {
+		kind = "Group"
+	}
+	text := fmt.Sprintf("of %s %q to %s %q", b.ref.Kind, b.ref.Name, kind, subject.name)
+	if b.namespace == "" {
+		return fmt.Sprintf("ClusterRoleBinding %q %s", b.name, text)
+	}
+	return fmt.Sprintf("RoleBinding %q %s", b.name+"/"+b.namespace, text)
+}

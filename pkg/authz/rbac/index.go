@@ -1,0 +1,250 @@
+package rbac
+
+import (
+	"strconv"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// Informers are those of the four resources, of all logical clusters.
+type Informers struct {
+	Roles               *client.Informer[*rbacv1.Role]
+	RoleBindings        *client.Informer[*rbacv1.RoleBinding]
+	ClusterRoles        *client.Informer[*rbacv1.ClusterRole]
+	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
+}
+
+// HasSynced tells whether all of them have.
+func (i Informers) HasSynced() bool {
+	return i.Roles.HasSynced() && i.RoleBindings.HasSynced() && i.ClusterRoles.HasSynced() && i.ClusterRoleBindings.HasSynced()
+}
+
+// Index holds the roles and bindings of all logical clusters so that those of
+// one user are found at once. It is safe for concurrent use.
+type Index struct {
+	mu       sync.RWMutex
+	clusters map[logicalcluster.Name]*cluster
+
+	fresh freshness
+}
+
+// NewIndex returns an empty index.
+func NewIndex() *Index { return &Index{clusters: map[logicalcluster.Name]*cluster{}} }
+
+// cluster is what the index has of one logical cluster.
+type cluster struct {
+	// roles are by namespace and name; cluster roles have no namespace.
+	roles map[objectKey]*role
+	// labelled are the cluster roles with labels, which may be aggregated.
+	labelled map[string]*role
+	// bindings are what subjects holds, by their own names.
+	bindings map[objectKey]*binding
+	subjects map[subjectKey][]*binding
+}
+
+type objectKey struct{ namespace, name string }
+
+// subjectKey is a subject in a namespace, or everywhere where that is empty.
+type subjectKey struct {
+	kind      subjectKind
+	name      string
+	namespace string
+}
+
+type subjectKind uint8
+
+const (
+	kindUser subjectKind = iota
+	kindGroup
+)
+
+// role is a role or cluster role.
+type role struct {
+	rules  []rbacv1.PolicyRule
+	labels labels.Set
+	// aggregates select the cluster roles whose rules it has too.
+	aggregates []labels.Selector
+}
+
+// binding is a binding with its subjects as they are looked up.
+type binding struct {
+	objectKey
+	ref      rbacv1.RoleRef
+	subjects []subjectKey
+}
+
+// cluster returns what the index has of a logical cluster, making it. The
+// caller holds the lock.
+func (i *Index) cluster(name logicalcluster.Name) *cluster {
+	c := i.clusters[name]
+	if c == nil {
+		c = &cluster{}
+		i.clusters[name] = c
+	}
+	return c
+}
+
+// release forgets a logical cluster of which nothing is left.
+func (i *Index) release(name logicalcluster.Name) {
+	if c := i.clusters[name]; c != nil && len(c.roles) == 0 && len(c.bindings) == 0 {
+		delete(i.clusters, name)
+	}
+}
+
+func (i *Index) setRole(obj metav1.Object, r *role) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	c := i.cluster(logicalcluster.From(obj))
+	if c.roles == nil {
+		c.roles = map[objectKey]*role{}
+	}
+	c.roles[keyOf(obj)] = r
+	if obj.GetNamespace() != "" {
+		return
+	}
+	delete(c.labelled, obj.GetName())
+	if len(r.labels) > 0 {
+		if c.labelled == nil {
+			c.labelled = map[string]*role{}
+		}
+		c.labelled[obj.GetName()] = r
+	}
+}
+
+func (i *Index) removeRole(obj metav1.Object) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	name := logicalcluster.From(obj)
+	if c := i.clusters[name]; c != nil {
+		delete(c.roles, keyOf(obj))
+		if obj.GetNamespace() == "" {
+			delete(c.labelled, obj.GetName())
+		}
+		i.release(name)
+	}
+}
+
+func (i *Index) setBinding(obj metav1.Object, ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
+	b := &binding{objectKey: keyOf(obj), ref: ref, subjects: make([]subjectKey, 0, len(subjects))}
+	for _, subject := range subjects {
+		if key, ok := subjectOf(subject, obj.GetNamespace()); ok {
+			b.subjects = append(b.subjects, key)
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	c := i.cluster(logicalcluster.From(obj))
+	c.unbind(b.objectKey)
+	if c.bindings == nil {
+		c.bindings, c.subjects = map[objectKey]*binding{}, map[subjectKey][]*binding{}
+	}
+	c.bindings[b.objectKey] = b
+	for _, subject := range b.subjects {
+		c.subjects[subject] = append(c.subjects[subject], b)
+	}
+}
+
+func (i *Index) removeBinding(obj metav1.Object) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	name := logicalcluster.From(obj)
+	if c := i.clusters[name]; c != nil {
+		c.unbind(keyOf(obj))
+		i.release(name)
+	}
+}
+
+// unbind removes a binding from under all of its subjects.
+func (c *cluster) unbind(key objectKey) {
+	old := c.bindings[key]
+	if old == nil {
+		return
+	}
+	delete(c.bindings, key)
+	for _, subject := range old.subjects {
+		// Readers see the lists under the lock only, so they may change.
+		left := c.subjects[subject][:0]
+		for _, b := range c.subjects[subject] {
+			if b != old {
+				left = append(left, b)
+			}
+		}
+		clear(c.subjects[subject][len(left):])
+		if len(left) == 0 {
+			delete(c.subjects, subject)
+		} else {
+			c.subjects[subject] = left
+		}
+	}
+}
+
+// subjectOf returns how a subject of a binding in a namespace is looked up.
+func subjectOf(subject rbacv1.Subject, namespace string) (subjectKey, bool) {
+	switch subject.Kind {
+	case rbacv1.UserKind:
+		return subjectKey{kindUser, subject.Name, namespace}, true
+	case rbacv1.GroupKind:
+		return subjectKey{kindGroup, subject.Name, namespace}, true
+	case rbacv1.ServiceAccountKind:
+		of := subject.Namespace
+		if of == "" {
+			of = namespace
+		}
+		return subjectKey{kindUser, serviceaccount.MakeUsername(of, subject.Name), namespace}, of != ""
+	default:
+		return subjectKey{}, false
+	}
+}
+
+func keyOf(obj metav1.Object) objectKey { return objectKey{obj.GetNamespace(), obj.GetName()} }
+
+// Follow keeps the index like the informers. It is called once, before they
+// run.
+func (i *Index) Follow(informers Informers) {
+	follow(informers.Roles, &i.fresh, resourceRoles,
+		func(obj *rbacv1.Role) { i.setRole(obj, &role{rules: obj.Rules}) },
+		func(obj *rbacv1.Role) { i.removeRole(obj) })
+	follow(informers.ClusterRoles, &i.fresh, resourceClusterRoles,
+		func(obj *rbacv1.ClusterRole) { i.setRole(obj, newClusterRole(obj)) },
+		func(obj *rbacv1.ClusterRole) { i.removeRole(obj) })
+	follow(informers.RoleBindings, &i.fresh, resourceRoleBindings,
+		func(obj *rbacv1.RoleBinding) { i.setBinding(obj, obj.RoleRef, obj.Subjects) },
+		func(obj *rbacv1.RoleBinding) { i.removeBinding(obj) })
+	follow(informers.ClusterRoleBindings, &i.fresh, resourceClusterRoleBindings,
+		func(obj *rbacv1.ClusterRoleBinding) { i.setBinding(obj, obj.RoleRef, obj.Subjects) },
+		func(obj *rbacv1.ClusterRoleBinding) { i.removeBinding(obj) })
+}
+
+func follow[T client.Object](informer *client.Informer[T], fresh *freshness, resource resourceIndex, set, remove func(T)) {
+	saw := func(obj T) {
+		if version, err := strconv.ParseUint(obj.GetResourceVersion(), 10, 64); err == nil {
+			fresh.saw(resource, version)
+		}
+	}
+	informer.AddEventHandler(client.Handler[T]{
+		OnAdd:    func(obj T, _ bool) { set(obj); saw(obj) },
+		OnUpdate: func(_, obj T) { set(obj); saw(obj) },
+		OnDelete: func(last T, _ bool) { remove(last); saw(last) },
+	})
+}
+
+func newClusterRole(obj *rbacv1.ClusterRole) *role {
+	r := &role{rules: obj.Rules, labels: obj.Labels}
+	if obj.AggregationRule == nil {
+		return r
+	}
+	for i := range obj.AggregationRule.ClusterRoleSelectors {
+		selector, err := metav1.LabelSelectorAsSelector(&obj.AggregationRule.ClusterRoleSelectors[i])
+		if err == nil && !selector.Empty() {
+			r.aggregates = append(r.aggregates, selector)
+		}
+	}
+	return r
+}

@@ -1,0 +1,22 @@
+package authz
+
+import (
+	"context"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// WithWildcardGate denies requests for all logical clusters to everybody but
+// members of system:masters, and asks next about the rest.
+func WithWildcardGate(next authorizer.Authorizer) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		cluster, ok := request.ClusterFrom(ctx)
+		if ok && cluster.Wildcard && !memberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
+			return authorizer.DecisionDeny, "requests for all logical clusters need group " + user.SystemPrivilegedGroup, nil
+		}
+		return next.Authorize(ctx, a)
+	})
+}

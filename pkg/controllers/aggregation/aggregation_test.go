@@ -1,0 +1,91 @@
+package aggregation
+
+import (
+	"context"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+func clusterRole(name, label string, resources ...string) *rbacv1.ClusterRole {
+	r := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "c"}}}
+	if label != "" {
+		r.Labels = map[string]string{label: "true"}
+	}
+	for _, resource := range resources {
+		r.Rules = append(r.Rules, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{resource}})
+	}
+	return r
+}
+
+func aggregated(name string, selectors ...string) *rbacv1.ClusterRole {
+	r := clusterRole(name, "")
+	r.AggregationRule = &rbacv1.AggregationRule{}
+	for _, label := range selectors {
+		r.AggregationRule.ClusterRoleSelectors = append(r.AggregationRule.ClusterRoleSelectors,
+			metav1.LabelSelector{MatchLabels: map[string]string{label: "true"}})
+	}
+	return r
+}
+
+func resources(r *rbacv1.ClusterRole) []string {
+	all := []string{}
+	for _, rule := range r.Rules {
+		all = append(all, rule.Resources...)
+	}
+	return all
+}
+
+func TestAggregate(t *testing.T) {
+	role := aggregated("all", "x", "y")
+	others := []*rbacv1.ClusterRole{
+		clusterRole("c", "y", "secrets", "pods"),
+		role,
+		clusterRole("a", "x", "pods"),
+		clusterRole("b", "z", "nodes"),
+	}
+	got := aggregate(role, others)
+	require.Equal(t, []string{"pods", "secrets"}, resources(got), "in the order of names, each once, of both selectors")
+	require.Same(t, got, aggregate(got, others), "nothing is written when nothing changes")
+	require.Empty(t, aggregate(got, nil).Rules, "what nothing grants any more goes away")
+	require.NotNil(t, aggregate(got, nil).Rules, "a list that is null would not be sent")
+
+	plain := clusterRole("plain", "x", "pods")
+	require.False(t, selects(plain, role))
+}
+
+func TestReconcile(t *testing.T) {
+	all := []*rbacv1.ClusterRole{aggregated("view", "view"), clusterRole("a", "view", "pods")}
+	written := map[string]*rbacv1.ClusterRole{}
+	r := &reconciler{
+		get: func(key client.Key) (*rbacv1.ClusterRole, error) {
+			for _, role := range all {
+				if role.Name == key.Name {
+					return role, nil
+				}
+			}
+			return nil, apierrors.NewNotFound(rbacv1.Resource("clusterroles"), key.Name)
+		},
+		all: func(logicalcluster.Name) []*rbacv1.ClusterRole { return all },
+		commit: func(_ context.Context, _, updated *rbacv1.ClusterRole) error {
+			written[updated.Name] = updated
+			return nil
+		},
+	}
+	view := client.Key{Cluster: "c", Name: "view"}
+	require.Equal(t, []client.Key{view}, r.affected(all[1]))
+	require.Equal(t, []client.Key{view}, r.affected(all[0]))
+	require.Empty(t, r.affected(clusterRole("b", "")))
+	for _, name := range []string{"view", "a", "gone"} {
+		_, err := r.reconcile(t.Context(), client.Key{Cluster: "c", Name: name})
+		require.NoError(t, err)
+	}
+	require.Len(t, written, 1)
+	require.Equal(t, []string{"pods"}, resources(written["view"]))
+}

@@ -1,0 +1,69 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/authz/rbac"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
+	"github.com/shardplane/shardplane/pkg/registry"
+)
+
+// authorizationOptions are the defaults: everybody may read the probes.
+func authorizationOptions() authz.Options {
+	paths := authn.ProbePaths()
+	for _, path := range authn.ProbePaths() {
+		paths = append(paths, path+"/*")
+	}
+	return authz.NewOptions(paths...)
+}
+
+// authorizer makes what decides on requests, and keeps what knows the rules.
+func (s *Server) authorizer() (authorizer.Authorizer, error) {
+	index := rbac.NewIndex()
+	index.Follow(s.informers.RBAC)
+	s.rules = rbac.New(rbac.Config{Index: index, System: bootstrap.AdminCluster, HasSynced: s.informers.RBAC.HasSynced})
+	webhook, err := authz.NewWebhook(s.options.Authorization)
+	if err != nil {
+		return nil, err
+	}
+	return authz.New(authz.Config{
+		Options: s.options.Authorization,
+		Find:    s.local.find,
+		Rules:   s.rules,
+		Webhook: webhook,
+	})
+}
+
+// access is what the built-in resources know about who may do what.
+func (s *Server) access(a authorizer.Authorizer) registry.Access {
+	return registry.Access{Authorizer: a, Rules: s.rules, Wrote: s.rules.Wrote}
+}
+
+// find returns the LogicalCluster of a logical cluster of this shard, or nil.
+// The informer may lag behind one that was just created, so a miss is asked
+// again at the source.
+func (l *local) find(ctx context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+	key := client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName}
+	if lc, err := l.logicalClusters.Lister().Get(key); err == nil {
+		return lc, nil
+	}
+	lc, err := client.LogicalClusters.In(l.clients.Cluster(name.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return lc, nil
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // there is none
+	default:
+		return nil, fmt.Errorf("reading the LogicalCluster: %w", err)
+	}
+}

@@ -1,0 +1,391 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// people are users of the front-proxy with their clients.
+type people struct {
+	*env
+}
+
+// as returns a client of the logical cluster at path for user-n.
+func (p people) as(n int, path string) kubernetes.Interface {
+	p.t.Helper()
+	return p.with(withToken(p.Proxy(), fmt.Sprintf("user-%d-token", n)), path)
+}
+
+// admin returns a client of an administrator.
+func (p people) admin(path string) kubernetes.Interface {
+	p.t.Helper()
+	return p.with(p.Proxy(), path)
+}
+
+func (p people) with(config *rest.Config, path string) kubernetes.Interface {
+	p.t.Helper()
+	c, err := kubernetes.NewForConfig(harness.In(config, path))
+	require.NoError(p.t, err)
+	return c
+}
+
+// bindUser makes a cluster role binding for user-n.
+func (p people) bindUser(path, name, role string, n int) {
+	p.t.Helper()
+	_, err := p.admin(path).RbacV1().ClusterRoleBindings().Create(p.t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{Kind: "User", Name: fmt.Sprintf("user-%d", n)}},
+	}, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+}
+
+func TestAuthorization(t *testing.T) {
+	p := people{start(t, harness.Options{Shards: 2, DevTokens: true})}
+	one, two := p.workspaceOn("root", "one", "root"), p.workspaceOn("root", "two", "shard-1")
+	require.NotEqual(t, one.Spec.Cluster, two.Spec.Cluster)
+
+	t.Run("strangers", func(t *testing.T) { testStrangers(t, p) })
+	t.Run("same names, different rights", func(t *testing.T) { testSameNames(t, p) })
+	t.Run("escalation", func(t *testing.T) { testEscalation(t, p) })
+	t.Run("reviews", func(t *testing.T) { testReviews(t, p) })
+	t.Run("impersonation", func(t *testing.T) { testImpersonation(t, p) })
+	t.Run("owner", func(t *testing.T) { testOwner(t, p) })
+	t.Run("required groups", func(t *testing.T) { testRequiredGroups(t, p) })
+	t.Run("aggregation", func(t *testing.T) { testAggregation(t, p) })
+	t.Run("a binding counts at once", func(t *testing.T) { testAtOnce(t, p) })
+}
+
+// testStrangers holds that who has no rights cannot tell a workspace from
+// nothing, at the front-proxy and at the shard.
+func testStrangers(t *testing.T, p people) {
+	stranger := withToken(p.Proxy(), "user-5-token")
+	for _, host := range []string{p.Proxy().Host, p.Shard(0).Host} {
+		var answers []string
+		for _, cluster := range []string{"root:one", "root:nowhere", p.workspaceNamed("one"), "0123456789abcdef"} {
+			for _, path := range []string{"/api/v1/namespaces/default/configmaps/x", "/version"} {
+				status := refused(t, at(stranger, host), call{path: "/clusters/" + cluster + path}, http.StatusForbidden)
+				require.Contains(t, status.Message, notPermitted)
+				answers = append(answers, fmt.Sprintf("%+v", status))
+			}
+		}
+		for i, answer := range answers {
+			require.Equal(t, answers[i%2], answer, "at %s", host)
+		}
+	}
+	// Everybody may enter root, and has no rights in it.
+	_, err := p.as(5, "root").Discovery().ServerVersion()
+	require.NoError(t, err)
+	_, err = p.as(5, "root").CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	require.EqualError(t, err, `namespaces is forbidden: User "user-5" cannot list resource "namespaces" in API group "" at the cluster scope`)
+	_, err = p.as(5, "root").CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{})
+	require.EqualError(t, err, `secrets "s" is forbidden: User "user-5" cannot get resource "secrets" in API group "" in the namespace "default"`)
+}
+
+const notPermitted = "workspace access not permitted"
+
+func (e *env) workspaceNamed(name string) string {
+	e.t.Helper()
+	ws, err := client.Workspaces.In(e.proxy.Cluster(path("root"))).Get(e.t.Context(), name, metav1.GetOptions{})
+	require.NoError(e.t, err)
+	return ws.Spec.Cluster
+}
+
+// testSameNames holds that a role of the same name in another logical cluster
+// is another role.
+func testSameNames(t *testing.T, p people) {
+	for cluster, verb := range map[string]string{"root:one": "get", "root:two": "create"} {
+		_, err := p.admin(cluster).RbacV1().Roles("default").Create(t.Context(), &rbacv1.Role{
+			ObjectMeta: metav1.ObjectMeta{Name: "same"},
+			Rules:      []rbacv1.PolicyRule{{Verbs: []string{verb}, APIGroups: []string{""}, Resources: []string{"configmaps"}}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		_, err = p.admin(cluster).RbacV1().RoleBindings("default").Create(t.Context(), &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "same"},
+			RoleRef:    rbacv1.RoleRef{Kind: "Role", Name: "same"},
+			Subjects:   []rbacv1.Subject{{Kind: "Group", Name: "team-1"}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		p.bindUser(cluster, "access-1", "system:kcp:workspace:access", 1)
+		_, err = p.admin(cluster).CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "same"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	get := func(cluster string) error {
+		_, err := p.as(1, cluster).CoreV1().ConfigMaps("default").Get(t.Context(), "same", metav1.GetOptions{})
+		return err
+	}
+	create := func(cluster string) error {
+		_, err := p.as(1, cluster).CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, metav1.CreateOptions{})
+		return err
+	}
+	require.NoError(t, get("root:one"))
+	require.NoError(t, create("root:two"))
+	require.True(t, apierrors.IsForbidden(get("root:two")))
+	require.True(t, apierrors.IsForbidden(create("root:one")))
+	require.EqualError(t, get("root:two"), `configmaps "same" is forbidden: User "user-1" cannot get resource "configmaps" in API group "" in the namespace "default"`)
+}
+
+// testEscalation holds that an administrator of a namespace cannot become one
+// of the logical cluster.
+func testEscalation(t *testing.T, p people) {
+	_, err := p.admin("root:one").RbacV1().RoleBindings("default").Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "namespace-admin"},
+		RoleRef:    rbacv1.RoleRef{Kind: "ClusterRole", Name: "admin"},
+		Subjects:   []rbacv1.Subject{{Kind: "User", Name: "user-2"}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.bindUser("root:one", "access-2", "system:kcp:workspace:access", 2)
+	mine := p.as(2, "root:one").RbacV1()
+	role := func(name, resource string) *rbacv1.Role {
+		return &rbacv1.Role{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get", "list"}, APIGroups: []string{""}, Resources: []string{resource}}},
+		}
+	}
+	p.eventually("the rules of admin are aggregated", func() bool {
+		_, err = mine.Roles("default").Create(t.Context(), role("own", "configmaps"), metav1.CreateOptions{})
+		return err == nil
+	})
+	_, err = mine.Roles("default").Create(t.Context(), role("more", "nodes"), metav1.CreateOptions{})
+	require.EqualError(t, err, `roles.rbac.authorization.k8s.io "more" is forbidden: user "user-2" (groups=["team-2" "system:authenticated"]) is attempting to grant RBAC permissions not currently held:
+{APIGroups:[""], Resources:["nodes"], Verbs:["get", "list"]}`)
+	_, err = mine.Roles("default").Update(t.Context(), role("own", "nodes"), metav1.UpdateOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	_, err = mine.Roles("kube-system").Create(t.Context(), role("own", "configmaps"), metav1.CreateOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	_, err = mine.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "more"},
+		RoleRef:    rbacv1.RoleRef{Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: "User", Name: "user-2"}},
+	}
+	_, err = mine.RoleBindings("default").Create(t.Context(), binding, metav1.CreateOptions{})
+	require.ErrorContains(t, err, "attempting to grant RBAC permissions not currently held")
+	binding.RoleRef.Name = "missing"
+	_, err = mine.RoleBindings("default").Create(t.Context(), binding, metav1.CreateOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+	binding.RoleRef.Name = "view"
+	binding.Subjects[0].Name = "user-3"
+	created, err := mine.RoleBindings("default").Create(t.Context(), binding, metav1.CreateOptions{})
+	require.NoError(t, err)
+	created.RoleRef.Name = "edit"
+	_, err = mine.RoleBindings("default").Update(t.Context(), created, metav1.UpdateOptions{})
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
+	require.ErrorContains(t, err, "cannot change roleRef")
+}
+
+func testReviews(t *testing.T, p people) {
+	attributes := &authorizationv1.ResourceAttributes{Namespace: "default", Verb: "get", Resource: "configmaps"}
+	self, err := p.as(1, "root:one").AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.True(t, self.Status.Allowed)
+	require.Contains(t, self.Status.Reason, `RoleBinding "same/default" of Role "same" to Group "team-1"`)
+
+	review := func(c kubernetes.Interface, n int) *authorizationv1.SubjectAccessReview {
+		answer, err := c.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: fmt.Sprintf("user-%d", n), Groups: []string{fmt.Sprintf("team-%d", n)}, ResourceAttributes: attributes,
+			},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return answer
+	}
+	require.True(t, review(p.admin("root:one"), 1).Status.Allowed)
+	require.False(t, review(p.admin("root:two"), 1).Status.Allowed)
+	require.False(t, review(p.admin("root:one"), 4).Status.Allowed)
+
+	// user-4 may read, but not enter: only a deep review says so.
+	_, err = p.admin("root:one").RbacV1().RoleBindings("default").Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "reads"},
+		RoleRef:    rbacv1.RoleRef{Kind: "Role", Name: "same"},
+		Subjects:   []rbacv1.Subject{{Kind: "User", Name: "user-4"}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.False(t, review(p.admin("root:one"), 4).Status.Allowed)
+	deep := rest.CopyConfig(p.Shard(0))
+	deep.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			r = r.Clone(r.Context())
+			r.Header.Set("X-Kcp-Internal-Deep-SubjectAccessReview", "true")
+			return next.RoundTrip(r)
+		})
+	})
+	require.True(t, review(p.with(deep, p.workspaceNamed("one")), 4).Status.Allowed)
+
+	local, err := p.admin("root:one").AuthorizationV1().LocalSubjectAccessReviews("default").Create(t.Context(), &authorizationv1.LocalSubjectAccessReview{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default"},
+		Spec:       authorizationv1.SubjectAccessReviewSpec{User: "user-1", Groups: []string{"team-1"}, ResourceAttributes: attributes},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.True(t, local.Status.Allowed)
+
+	rules, err := p.as(1, "root:one").AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), &authorizationv1.SelfSubjectRulesReview{
+		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.False(t, rules.Status.Incomplete)
+	require.Contains(t, rules.Status.ResourceRules, authorizationv1.ResourceRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"configmaps"}})
+	require.Contains(t, rules.Status.NonResourceRules, authorizationv1.NonResourceRule{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}})
+	require.NotContains(t, rules.Status.ResourceRules, authorizationv1.ResourceRule{Verbs: []string{"create"}, APIGroups: []string{""}, Resources: []string{"configmaps"}})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// testImpersonation holds that who may impersonate in one logical cluster may
+// not in another, and nowhere beyond it.
+func testImpersonation(t *testing.T, p people) {
+	_, err := p.admin("root:one").RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "impersonator"},
+		Rules: []rbacv1.PolicyRule{
+			{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.bindUser("root:one", "impersonator", "impersonator", 3)
+	p.bindUser("root:one", "access-3", "system:kcp:workspace:access", 3)
+	p.bindUser("root:two", "access-3", "system:kcp:workspace:access", 3)
+	as := func(cluster string, who rest.ImpersonationConfig) error {
+		config := withToken(p.Proxy(), "user-3-token")
+		config.Impersonate = who
+		_, err := p.with(config, cluster).CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+		return err
+	}
+	p.bindUser("root:one", "cluster-admin-5", "cluster-admin", 5)
+	p.bindUser("root:two", "cluster-admin-5", "cluster-admin", 5)
+	require.NoError(t, as("root:one", rest.ImpersonationConfig{UserName: "user-5"}))
+	err = as("root:two", rest.ImpersonationConfig{UserName: "user-5"})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.ErrorContains(t, err, `User "user-3" cannot impersonate`)
+	for name, who := range map[string]rest.ImpersonationConfig{
+		"system:masters":   {UserName: "x", Groups: []string{"system:masters"}},
+		"system:kcp:admin": {UserName: "x", Groups: []string{"system:kcp:admin"}},
+		"lifecycle":        {UserName: "x", Groups: []string{"system:kcp:logical-cluster-admin"}},
+		"the server":       {UserName: "system:apiserver"},
+		"warrant":          {UserName: "x", Extra: map[string][]string{"authorization.kcp.io/warrant": {`{"user":"user-5"}`}}},
+		"wider scope":      {UserName: "x", Extra: map[string][]string{"authentication.kcp.io/scopes": {"cluster:root"}}},
+		"service account":  {UserName: "system:serviceaccount:default:x", Extra: map[string][]string{"authentication.kcp.io/cluster-name": {"root"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.True(t, apierrors.IsForbidden(as("root:one", who)), "%v", as("root:one", who))
+		})
+	}
+	// Administrators may impersonate users, but not system:masters.
+	admin := p.Proxy()
+	admin.Impersonate = rest.ImpersonationConfig{UserName: "user-5"}
+	_, err = p.with(admin, "root:two").CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	admin.Impersonate.Groups = []string{"system:masters"}
+	_, err = p.with(admin, "root:two").CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	masters := p.Shard(0)
+	masters.Impersonate = admin.Impersonate
+	_, err = p.with(masters, "root").CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+}
+
+// testOwner holds that who creates a workspace is its administrator when it is
+// Ready, on every shard.
+func testOwner(t *testing.T, p people) {
+	_, err := p.admin("root").RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "workspace-creator"},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"create", "get", "list", "watch"}, APIGroups: []string{"tenancy.kcp.io"}, Resources: []string{"workspaces"}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.bindUser("root", "workspace-creator", "workspace-creator", 4)
+	as4 := people{&env{Cluster: p.Cluster, t: t, proxy: factory(t, withToken(p.Proxy(), "user-4-token")), cache: p.cache, shards: p.shards}}
+	for _, shard := range []string{"root", "shard-1"} {
+		ws := as4.workspaceOn("root", "mine-"+shard, shard)
+		require.Contains(t, ws.Annotations["experimental.tenancy.kcp.io/owner"], `"username":"user-4"`)
+		_, err := p.as(4, "root:mine-"+shard).CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		_, err = p.as(5, "root:mine-"+shard).CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{})
+		require.ErrorContains(t, err, notPermitted)
+	}
+}
+
+func testRequiredGroups(t *testing.T, p people) {
+	cluster := p.workspaceNamed("one")
+	lcs := client.LogicalClusters.In(p.shardOf(cluster).Cluster(path(cluster)))
+	get := func() error {
+		_, err := p.as(1, "root:one").CoreV1().ConfigMaps("default").Get(t.Context(), "same", metav1.GetOptions{})
+		return err
+	}
+	require.NoError(t, get())
+	_, err := lcs.Patch(t.Context(), "cluster", mergePatch, []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"team-1;others,third"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	p.eventually("user-1 is refused", func() bool { return apierrors.IsForbidden(get()) })
+	require.ErrorContains(t, get(), notPermitted)
+	_, err = lcs.Patch(t.Context(), "cluster", mergePatch, []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"others,team-1"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	p.eventually("user-1 is let in", func() bool { return get() == nil })
+	_, err = lcs.Patch(t.Context(), "cluster", mergePatch, []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":null}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
+func testAggregation(t *testing.T, p people) {
+	roles := p.admin("root:two").RbacV1().ClusterRoles()
+	_, err := roles.Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "all"},
+		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{
+			{MatchLabels: map[string]string{"part-of": "all"}},
+		}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = roles.Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "part", Labels: map[string]string{"part-of": "all", "rbac.authorization.k8s.io/aggregate-to-view": "true"}},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"widgets"}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.eventually("the rules are aggregated", func() bool {
+		all, err := roles.Get(t.Context(), "all", metav1.GetOptions{})
+		require.NoError(t, err)
+		return len(all.Rules) == 1 && all.Rules[0].Resources[0] == "widgets"
+	})
+	may := func(cluster string) bool {
+		review, err := p.admin(cluster).AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:               "user-1",
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Group: "example.com", Resource: "widgets"},
+			},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return review.Status.Allowed
+	}
+	require.False(t, may("root:two"))
+	p.bindUser("root:two", "view-1", "view", 1)
+	p.bindUser("root:one", "view-1", "view", 1)
+	require.True(t, may("root:two"), "view has what this logical cluster adds to it")
+	require.False(t, may("root:one"), "and only there")
+}
+
+// testAtOnce holds that a binding, and its end, count for the next request.
+func testAtOnce(t *testing.T, p people) {
+	read := func() error {
+		_, err := p.as(4, "root:two").CoreV1().ConfigMaps("default").Get(t.Context(), "same", metav1.GetOptions{})
+		return err
+	}
+	for n := range 30 {
+		require.True(t, apierrors.IsForbidden(read()), "round %d", n)
+		p.bindUser("root:two", "brief", "cluster-admin", 4)
+		require.NoError(t, read(), "round %d", n)
+		require.NoError(t, p.admin("root:two").RbacV1().ClusterRoleBindings().Delete(t.Context(), "brief", metav1.DeleteOptions{}))
+	}
+}
