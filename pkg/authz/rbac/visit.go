@@ -130,12 +130,12 @@ func (c *cluster) resolve(shared *cluster, ref rbacv1.RoleRef, namespace string)
 	default:
 		return nil, fmt.Errorf("unsupported role reference kind: %q", ref.Kind)
 	}
-	if c != nil {
+	if c != nil && (key.namespace == "") == (ref.Kind == "ClusterRole") {
 		if r := c.roles[key]; r != nil {
 			return r, nil
 		}
 	}
-	if shared != nil && key.namespace == "" {
+	if shared != nil && ref.Kind == "ClusterRole" {
 		if r := shared.roles[key]; r != nil {
 			return r, nil
 		}

@@ -1,0 +1,124 @@
+package identity_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/authz/identity"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+type extra = map[string][]string
+
+// who writes identities as name[groups].
+func who(found []user.Info) []string {
+	texts := make([]string, 0, len(found))
+	for _, u := range found {
+		texts = append(texts, u.GetName()+"["+strings.Join(u.GetGroups(), " ")+"]")
+	}
+	return texts
+}
+
+func TestIn(t *testing.T) {
+	authenticated := []string{"g", user.AllAuthenticated}
+	const bot = "system:serviceaccount:ns:bot"
+	for _, tc := range []struct {
+		name    string
+		cluster logicalcluster.Name
+		user    user.DefaultInfo
+		want    []string
+	}{
+		{name: "plain", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated}, want: []string{"u[g system:authenticated]"}},
+		{name: "other extras", cluster: "a", user: user.DefaultInfo{Name: "u", Extra: extra{"x": {"y"}}}, want: []string{"u[]"}},
+		{name: "in scope", cluster: "a", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraScopes: {"cluster:a"}}}, want: []string{"u[]"}},
+		{name: "one of several", cluster: "a", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraScopes: {"cluster:b,cluster:a"}}}, want: []string{"u[]"}},
+		{
+			name: "out of scope", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b"}}},
+			want: []string{"system:anonymous[system:authenticated system:cluster:b]"},
+		},
+		{
+			name: "out of several", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b,cluster:c"}}},
+			want: []string{"system:anonymous[system:authenticated]"},
+		},
+		{
+			name: "all values must fit", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:a,cluster:b", "cluster:b"}}},
+			want: []string{"system:anonymous[system:authenticated]"},
+		},
+		{
+			name: "out of scope, unauthenticated", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: []string{"g"}, Extra: extra{request.ExtraScopes: {"cluster:b"}}},
+			want: []string{"system:anonymous[system:unauthenticated]"},
+		},
+		{name: "a scope of another kind fits nothing", cluster: "a", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraScopes: {"shard:a"}}}, want: []string{"system:anonymous[system:unauthenticated]"}},
+		{name: "no scope leads nowhere", cluster: "", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraScopes: {"cluster:"}}}, want: []string{"system:anonymous[system:unauthenticated]"}},
+		{name: "service account at home", cluster: "a", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a"}}}, want: []string{bot + "[g system:authenticated]"}},
+		{
+			name: "service account elsewhere", cluster: "b", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a"}}},
+			want: []string{"system:anonymous[system:authenticated system:cluster:a]", "system:kcp:serviceaccount:a:ns:bot[system:authenticated]"},
+		},
+		{
+			name: "service account of two homes has none", cluster: "b", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a", "b"}}},
+			want: []string{"system:anonymous[system:authenticated]"},
+		},
+		{name: "a cluster name means nothing for people", cluster: "b", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraClusterName: {"a"}}}, want: []string{"u[]"}},
+		{
+			name: "warrants", cluster: "a", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraWarrant: {
+				`{"user":"v","groups":["h"]}`,
+				`{"user":"w","extra":{"authentication.kcp.io/scopes":["cluster:a"]}}`,
+				`{"user":"x","groups":["system:authenticated"],"extra":{"authentication.kcp.io/scopes":"cluster:b"}}`,
+				`not json`, `{}`, `[]`,
+				`{"user":"y","extra":{"authorization.kcp.io/warrant":["{\"user\":\"z\"}"]}}`,
+				`{"user":"system:serviceaccount:ns:bot"}`,
+				`{"user":"system:serviceaccount:ns:bot","extra":{"authentication.kcp.io/cluster-name":["a"]}}`,
+			}}},
+			want: []string{"u[]", "v[h]", "w[]", "system:anonymous[system:authenticated system:cluster:b]", "y[]", "z[]", bot + "[]"},
+		},
+		{
+			name: "a warrant outlives the scope of its holder", cluster: "a",
+			user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"cluster:b"}, request.ExtraWarrant: {`{"user":"v"}`}}},
+			want: []string{"system:anonymous[system:authenticated system:cluster:b]", "v[]"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			require.Equal(t, tc.want, who(identity.In(tc.cluster, &tc.user)))
+		})
+	}
+}
+
+func TestWarrantsAreBounded(t *testing.T) {
+	warrants := make([]string, 10_000)
+	for i := range warrants {
+		warrants[i] = `{"user":"v"}`
+	}
+	require.Len(t, identity.In("a", &user.DefaultInfo{Name: "u", Extra: extra{request.ExtraWarrant: warrants}}), 33)
+}
+
+func TestIsLocalServiceAccount(t *testing.T) {
+	bot := func(clusters ...string) user.Info {
+		return &user.DefaultInfo{Name: "system:serviceaccount:ns:bot", Extra: extra{request.ExtraClusterName: clusters}}
+	}
+	require.True(t, identity.IsLocalServiceAccount("a", bot("a")))
+	require.False(t, identity.IsLocalServiceAccount("b", bot("a")))
+	require.False(t, identity.IsLocalServiceAccount("a", bot()))
+	require.False(t, identity.IsLocalServiceAccount("", bot("")))
+	require.False(t, identity.IsLocalServiceAccount("a", &user.DefaultInfo{Name: "u", Extra: extra{request.ExtraClusterName: {"a"}}}))
+	require.Equal(t, "system:kcp:serviceaccount:a:ns:bot", identity.GlobalName("a", "system:serviceaccount:ns:bot"))
+}
+
+// FuzzIn holds that no scope or warrant makes a user of one logical cluster
+// itself in another.
+func FuzzIn(f *testing.F) {
+	f.Add("cluster:home", "")
+	f.Add("cluster:home,cluster:x", `{"user":"v","extra":{"authentication.kcp.io/scopes":["cluster:home"]}}`)
+	f.Fuzz(func(t *testing.T, scope, warrant string) {
+		u := &user.DefaultInfo{Name: "\x00u", Groups: []string{"\x00g"}, Extra: extra{request.ExtraScopes: {scope, "cluster:home"}, request.ExtraWarrant: {warrant}}}
+		for _, found := range identity.In("other", u) {
+			if found.GetName() == u.Name || len(found.GetGroups()) > 0 && found.GetGroups()[0] == "\x00g" {
+				t.Fatalf("%q is itself out of its scope", found)
+			}
+		}
+	})
+}

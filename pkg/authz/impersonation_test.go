@@ -1,0 +1,89 @@
+package authz_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+func TestImpersonationGuard(t *testing.T) {
+	everything := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+		return authorizer.DecisionAllow, "", nil
+	})
+	nothing := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+		return authorizer.DecisionNoOpinion, "", nil
+	})
+	const (
+		allow = authorizer.DecisionAllow
+		deny  = authorizer.DecisionDeny
+		none  = authorizer.DecisionNoOpinion
+	)
+	for _, tc := range []struct {
+		resource, subresource, name string
+		// able is the answer to who has the rules for it, unable to who has not.
+		able, unable authorizer.Decision
+	}{
+		{resource: "users", name: "alice", able: allow, unable: none},
+		{resource: "users", name: "system:apiserver", able: deny, unable: deny},
+		{resource: "groups", name: "team", able: allow, unable: none},
+		{resource: "groups", name: "system:authenticated", able: allow, unable: none},
+		{resource: "groups", name: "system:masters", able: deny, unable: deny},
+		{resource: "groups", name: "system:kcp:admin", able: deny, unable: deny},
+		{resource: "groups", name: "system:kcp:logical-cluster-admin", able: deny, unable: deny},
+		{resource: "groups", name: "system:kcp:initializer:root:x", able: deny, unable: deny},
+		{resource: "serviceaccounts", name: "bot", able: allow, unable: none},
+		{resource: "uids", name: "1", able: allow, unable: none},
+		{resource: "userextras", subresource: "color", name: "red", able: allow, unable: none},
+		{resource: "userextras", subresource: request.ExtraScopes, name: "cluster:here", able: allow, unable: allow},
+		{resource: "userextras", subresource: request.ExtraScopes, name: "cluster:here,cluster:there", able: deny, unable: deny},
+		{resource: "userextras", subresource: request.ExtraScopes, name: "cluster:there", able: deny, unable: deny},
+		{resource: "userextras", subresource: request.ExtraWarrant, name: `{"user":"x"}`, able: deny, unable: deny},
+		{resource: "userextras", subresource: request.ExtraClusterName, name: "there", able: deny, unable: deny},
+	} {
+		for _, verb := range []string{"impersonate", "impersonate:user-info"} {
+			ask := func(next authorizer.Authorizer, groups ...string) authorizer.Decision {
+				decision, _, err := authz.WithImpersonationGuard(next).Authorize(request.WithClusterName(t.Context(), "here"), authorizer.AttributesRecord{
+					User: &user.DefaultInfo{Name: "u", Groups: groups}, Verb: verb, Resource: tc.resource, Subresource: tc.subresource, Name: tc.name, ResourceRequest: true,
+				})
+				require.NoError(t, err)
+				return decision
+			}
+			require.Equal(t, tc.able, ask(everything), "%s %+v", verb, tc)
+			require.Equal(t, tc.unable, ask(nothing), "%s %+v", verb, tc)
+			require.Equal(t, tc.able, ask(everything, authz.GroupAdmin), "%s %+v", verb, tc)
+			require.Equal(t, allow, ask(everything, user.SystemPrivilegedGroup), "%s %+v", verb, tc)
+		}
+	}
+}
+
+func TestImpersonationScope(t *testing.T) {
+	const header = "Impersonate-Extra-Authentication.kcp.io%2fscopes"
+	var got []string
+	handler := authz.WithImpersonationScope(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Values(header) }))
+	serve := func(cluster bool, set map[string]string) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+		if cluster {
+			r = r.WithContext(request.WithClusterName(r.Context(), "here"))
+		}
+		for name, value := range set {
+			r.Header.Set(name, value)
+		}
+		handler.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	serve(true, nil)
+	require.Empty(t, got)
+	serve(false, map[string]string{"Impersonate-User": "x"})
+	require.Empty(t, got)
+	serve(true, map[string]string{"Impersonate-User": "x"})
+	require.Equal(t, []string{"cluster:here"}, got)
+	serve(true, map[string]string{"Impersonate-User": "x", header: "cluster:there"})
+	require.Equal(t, []string{"cluster:there", "cluster:here"}, got, "both must fit")
+}

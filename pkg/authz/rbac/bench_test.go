@@ -1,0 +1,89 @@
+package rbac_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/authz/policy"
+	"github.com/shardplane/shardplane/pkg/authz/rbac"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// BenchmarkAuthorize measures a decision among n logical clusters, each with an
+// owner, ten users with a role in a namespace and one group with a cluster role
+// of the system: for who owns, for who has a role, and for who has nothing.
+func BenchmarkAuthorize(b *testing.B) {
+	for _, n := range []int{1, 100, 10_000} {
+		f := rbac.NewFeed()
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		fill(f, n)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		z := f.Authorizer(system)
+		for _, who := range []struct {
+			name string
+			user user.DefaultInfo
+			want authorizer.Decision
+		}{
+			{"owner", user.DefaultInfo{Name: "owner", Groups: list("team", user.AllAuthenticated)}, authorizer.DecisionAllow},
+			{"member", user.DefaultInfo{Name: "user-5", Groups: list("team", user.AllAuthenticated)}, authorizer.DecisionAllow},
+			{"stranger", user.DefaultInfo{Name: "nobody", Groups: list("g1", "g2", "g3", "g4", user.AllAuthenticated)}, authorizer.DecisionNoOpinion},
+			{"service account", user.DefaultInfo{
+				Name: "system:serviceaccount:default:x", Groups: list("system:serviceaccounts", "system:serviceaccounts:default", user.AllAuthenticated),
+				Extra: map[string][]string{request.ExtraClusterName: {"c0"}},
+			}, authorizer.DecisionNoOpinion},
+		} {
+			b.Run(fmt.Sprintf("clusters=%d/%s", n, who.name), func(b *testing.B) {
+				ctx := request.WithClusterName(b.Context(), logicalcluster.Name(fmt.Sprintf("c%d", n/2)))
+				attributes := authorizer.AttributesRecord{User: &who.user, Verb: "get", Resource: "configmaps", Namespace: "default", ResourceRequest: true}
+				b.ReportAllocs()
+				for b.Loop() {
+					if decision, _, err := z.Authorize(ctx, attributes); decision != who.want || err != nil {
+						b.Fatal(decision, err)
+					}
+				}
+				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(n), "B/cluster")
+			})
+		}
+		runtime.KeepAlive(f)
+	}
+}
+
+func fill(f rbac.Feed, clusters int) {
+	shipped := policy.System()
+	for _, role := range shipped.ClusterRoles {
+		role.Annotations = meta(system, "", "").Annotations
+		f.SetClusterRole(role)
+	}
+	for _, binding := range shipped.ClusterRoleBindings {
+		binding.Annotations = meta(system, "", "").Annotations
+		f.SetClusterRoleBinding(binding)
+	}
+	for n := range clusters {
+		cluster := logicalcluster.Name(fmt.Sprintf("c%d", n))
+		bindTo := func(name, role string, subjects ...rbacv1.Subject) {
+			f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
+				ObjectMeta: meta(cluster, "", name), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: role}, Subjects: subjects,
+			})
+		}
+		bindTo("workspace-admin", "cluster-admin", subject("User", "", "owner"))
+		bindTo("access", "system:kcp:workspace:access", subject("Group", "", "team"))
+		f.SetRole(&rbacv1.Role{ObjectMeta: meta(cluster, "default", "r"), Rules: []rbacv1.PolicyRule{
+			rule(list("get", "list"), list(""), list("secrets")), rule(list("get", "list", "watch"), list(""), list("pods", "configmaps")),
+		}})
+		for u := range 10 {
+			f.SetRoleBinding(&rbacv1.RoleBinding{
+				ObjectMeta: meta(cluster, "default", fmt.Sprintf("r-%d", u)), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "r"},
+				Subjects: []rbacv1.Subject{subject("User", "", fmt.Sprintf("user-%d", u))},
+			})
+		}
+	}
+}

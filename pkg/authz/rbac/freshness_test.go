@@ -1,0 +1,118 @@
+package rbac
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+)
+
+// waiting starts a wait and returns what is closed when it ends.
+func waiting(ctx context.Context, f *freshness, name logicalcluster.Name) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.wait(ctx, name)
+	}()
+	return done
+}
+
+func requireWaits(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+		t.Fatal("it does not wait")
+	case <-time.After(20 * time.Millisecond):
+	}
+}
+
+func requireEnds(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it waits for ever")
+	}
+}
+
+// later is when a test writes, so that its patience does not end meanwhile.
+func later() time.Time { return time.Now().Add(time.Hour) }
+
+func TestFreshness(t *testing.T) {
+	f := &freshness{}
+	f.wait(t.Context(), "a") // nothing was written
+
+	f.wrote("a", "rolebindings", "10", later())
+	a, b := waiting(t.Context(), f, "a"), waiting(t.Context(), f, "b")
+	requireEnds(t, b)
+	requireWaits(t, a)
+	f.saw(resourceRoles, 11)
+	f.saw(resourceRoleBindings, 9)
+	requireWaits(t, a)
+	f.wrote("a", "roles", "12", later()) // not what the first waits for
+	f.saw(resourceRoleBindings, 10)
+	requireEnds(t, a)
+	a = waiting(t.Context(), f, "a")
+	requireWaits(t, a)
+	f.saw(resourceRoles, 15) // of another logical cluster
+	requireEnds(t, a)
+	require.Zero(t, f.count.Load())
+
+	f.wrote("a", "roles", "15", later()) // seen before it was told
+	require.Zero(t, f.count.Load())
+	f.wrote("a", "pods", "100", later())
+	f.wrote("a", "roles", "nonsense", later())
+	require.Zero(t, f.count.Load())
+}
+
+func TestFreshnessEnds(t *testing.T) {
+	f := &freshness{}
+	f.wrote("a", "roles", "10", time.Now().Add(-2*patience))
+	requireEnds(t, waiting(t.Context(), f, "a"))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	f.wrote("a", "roles", "10", later())
+	a := waiting(ctx, f, "a")
+	requireWaits(t, a)
+	cancel()
+	requireEnds(t, a)
+}
+
+func TestFreshnessIsBounded(t *testing.T) {
+	f := &freshness{}
+	for n := range 2 * maxPending {
+		f.wrote(logicalcluster.Name(fmt.Sprint(n)), "roles", "10", later())
+	}
+	require.Len(t, f.pending, maxPending)
+	f.saw(resourceRoles, 10)
+	require.Empty(t, f.pending)
+	for n := range maxPending {
+		f.wrote(logicalcluster.Name(fmt.Sprint(n)), "roles", "20", time.Now().Add(-2*patience))
+	}
+	f.wrote("new", "roles", "20", later())
+	require.Len(t, f.pending, 1, "those that nobody waits for any more make room")
+}
+
+func TestFreshnessConcurrently(t *testing.T) {
+	f := &freshness{}
+	var running sync.WaitGroup
+	for n := range 4 {
+		running.Go(func() {
+			name := logicalcluster.Name(fmt.Sprint(n))
+			for version := 1; version <= 200; version++ {
+				f.wrote(name, "roles", fmt.Sprint(version), later())
+				running.Go(func() { f.saw(resourceRoles, uint64(version)) })
+				f.wait(t.Context(), name)
+				if f.seen[resourceRoles].Load() < uint64(version) {
+					t.Errorf("version %d was not waited for", version)
+				}
+			}
+		})
+	}
+	running.Wait()
+	require.Zero(t, f.count.Load())
+}

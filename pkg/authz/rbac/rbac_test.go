@@ -1,0 +1,331 @@
+package rbac_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/authz/rbac"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const system = logicalcluster.Name("system:admin")
+
+func meta(cluster logicalcluster.Name, namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()}}
+}
+
+func rule(verbs, groups, resources []string, names ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{Verbs: verbs, APIGroups: groups, Resources: resources, ResourceNames: names}
+}
+
+func list(values ...string) []string { return values }
+
+func subject(kind, namespace, name string) rbacv1.Subject {
+	return rbacv1.Subject{Kind: kind, Namespace: namespace, Name: name}
+}
+
+// TestAllows holds the semantics of a rule as Kubernetes documents them.
+func TestAllows(t *testing.T) {
+	resource := func(verb, group, resource, subresource, name string) authorizer.AttributesRecord {
+		return authorizer.AttributesRecord{Verb: verb, APIGroup: group, Resource: resource, Subresource: subresource, Name: name, ResourceRequest: true}
+	}
+	path := func(verb, path string) authorizer.AttributesRecord {
+		return authorizer.AttributesRecord{Verb: verb, Path: path}
+	}
+	urls := func(verbs []string, urls ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{Verbs: verbs, NonResourceURLs: urls}
+	}
+	for _, tc := range []struct {
+		name string
+		rule rbacv1.PolicyRule
+		yes  []authorizer.AttributesRecord
+		no   []authorizer.AttributesRecord
+	}{
+		{
+			name: "verbs", rule: rule(list("get", "list"), list(""), list("pods")),
+			yes: []authorizer.AttributesRecord{resource("get", "", "pods", "", ""), resource("list", "", "pods", "", "")},
+			no:  []authorizer.AttributesRecord{resource("watch", "", "pods", "", ""), resource("GET", "", "pods", "", "")},
+		},
+		{
+			name: "all verbs, custom ones too", rule: rule(list("*"), list(""), list("pods")),
+			yes: []authorizer.AttributesRecord{resource("impersonate", "", "pods", "", "")},
+		},
+		{
+			name: "API groups", rule: rule(list("get"), list("apps", "batch"), list("jobs")),
+			yes: []authorizer.AttributesRecord{resource("get", "batch", "jobs", "", "")},
+			no:  []authorizer.AttributesRecord{resource("get", "", "jobs", "", "")},
+		},
+		{
+			name: "all API groups", rule: rule(list("get"), list("*"), list("jobs")),
+			yes: []authorizer.AttributesRecord{resource("get", "", "jobs", "", ""), resource("get", "x.io", "jobs", "", "")},
+		},
+		{
+			name: "no API group", rule: rule(list("get"), nil, list("jobs")),
+			no: []authorizer.AttributesRecord{resource("get", "", "jobs", "", "")},
+		},
+		{
+			name: "a resource is not its subresources", rule: rule(list("get"), list(""), list("pods")),
+			no: []authorizer.AttributesRecord{resource("get", "", "pods", "log", "")},
+		},
+		{
+			name: "a subresource is not its resource", rule: rule(list("get"), list(""), list("pods/log")),
+			yes: []authorizer.AttributesRecord{resource("get", "", "pods", "log", "a")},
+			no:  []authorizer.AttributesRecord{resource("get", "", "pods", "", "a"), resource("get", "", "pods", "exec", "a")},
+		},
+		{
+			name: "a subresource of all resources", rule: rule(list("get"), list(""), list("*/scale")),
+			yes: []authorizer.AttributesRecord{resource("get", "", "things", "scale", "a")},
+			no:  []authorizer.AttributesRecord{resource("get", "", "things", "", "a"), resource("get", "", "things", "status", "a")},
+		},
+		{
+			name: "all resources and subresources", rule: rule(list("get"), list(""), list("*")),
+			yes: []authorizer.AttributesRecord{resource("get", "", "pods", "", ""), resource("get", "", "pods", "log", "")},
+		},
+		{
+			name: "there is no wildcard for the subresources of one resource", rule: rule(list("get"), list(""), list("pods/*")),
+			no: []authorizer.AttributesRecord{resource("get", "", "pods", "log", ""), resource("get", "", "pods", "", "")},
+		},
+		{
+			name: "names", rule: rule(list("get", "list", "create"), list(""), list("pods"), "a", "b"),
+			yes: []authorizer.AttributesRecord{resource("get", "", "pods", "", "b"), resource("list", "", "pods", "", "a")},
+			no:  []authorizer.AttributesRecord{resource("get", "", "pods", "", "c"), resource("list", "", "pods", "", ""), resource("create", "", "pods", "", "")},
+		},
+		{
+			name: "paths", rule: urls(list("get"), "/healthz", "/logs/*"),
+			yes: []authorizer.AttributesRecord{path("get", "/healthz"), path("get", "/logs/"), path("get", "/logs/a/b")},
+			no:  []authorizer.AttributesRecord{path("get", "/healthz/x"), path("get", "/logs"), path("post", "/healthz"), path("get", "/")},
+		},
+		{
+			name: "all paths", rule: urls(list("*"), "*"),
+			yes: []authorizer.AttributesRecord{path("access", "/"), path("get", "/x")},
+			no:  []authorizer.AttributesRecord{resource("get", "", "pods", "", "")},
+		},
+		{
+			name: "resources are no paths", rule: rule(list("*"), list("*"), list("*")),
+			no: []authorizer.AttributesRecord{path("get", "/healthz")},
+		},
+		{
+			name: "nothing", rule: rbacv1.PolicyRule{},
+			no: []authorizer.AttributesRecord{path("", ""), resource("", "", "", "", "")},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for _, a := range tc.yes {
+				require.True(t, rbac.Allows(a, &tc.rule), "%+v", a)
+			}
+			for _, a := range tc.no {
+				require.False(t, rbac.Allows(a, &tc.rule), "%+v", a)
+			}
+		})
+	}
+}
+
+// TestAuthorizer holds who has which rules where.
+func TestAuthorizer(t *testing.T) {
+	f := rbac.NewFeed()
+	read := rule(list("get"), list(""), list("configmaps"))
+	write := rule(list("create"), list(""), list("configmaps"))
+	f.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta(system, "", "shared-reader"), Rules: []rbacv1.PolicyRule{read}})
+	f.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta(system, "", "shadowed"), Rules: []rbacv1.PolicyRule{read}})
+	f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta(system, "", "everywhere"), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "shared-reader"},
+		Subjects: []rbacv1.Subject{
+			subject("Group", "", "everywhere"), subject("User", "", "roamer"), subject("ServiceAccount", "ns", "bot"), subject("User", "", "system:serviceaccount:ns:bot2"),
+		},
+	})
+	for _, cluster := range []logicalcluster.Name{"a", "b"} {
+		rules := map[logicalcluster.Name]rbacv1.PolicyRule{"a": read, "b": write}[cluster]
+		f.SetRole(&rbacv1.Role{ObjectMeta: meta(cluster, "ns", "same"), Rules: []rbacv1.PolicyRule{rules}})
+		f.SetRoleBinding(&rbacv1.RoleBinding{
+			ObjectMeta: meta(cluster, "ns", "same"), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "same"},
+			Subjects: []rbacv1.Subject{subject("User", "", "alice"), subject("Group", "", "team"), subject("ServiceAccount", "", "bot"), subject("ServiceAccount", "other", "bot")},
+		})
+	}
+	f.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta("a", "", "shadowed"), Rules: []rbacv1.PolicyRule{write}})
+	for name, role := range map[string]string{"carol": "shared-reader", "dave": "shadowed", "erin": "missing"} {
+		f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
+			ObjectMeta: meta("a", "", name), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: role}, Subjects: []rbacv1.Subject{subject("User", "", name)},
+		})
+	}
+	z := f.Authorizer(system)
+
+	from := func(cluster string) map[string][]string {
+		return map[string][]string{request.ExtraClusterName: {cluster}}
+	}
+	for _, tc := range []struct {
+		name      string
+		cluster   logicalcluster.Name
+		user      user.DefaultInfo
+		namespace string
+		can       string // of get and create
+		reason    string
+	}{
+		{name: "role in its namespace", cluster: "a", user: user.DefaultInfo{Name: "alice"}, namespace: "ns", can: "get", reason: `RBAC: allowed by RoleBinding "same/ns" of Role "same" to User "alice"`},
+		{name: "role in another namespace", cluster: "a", user: user.DefaultInfo{Name: "alice"}, namespace: "ns2"},
+		{name: "role in no namespace", cluster: "a", user: user.DefaultInfo{Name: "alice"}},
+		{name: "role of the same name elsewhere", cluster: "b", user: user.DefaultInfo{Name: "alice"}, namespace: "ns", can: "create", reason: `RBAC: allowed by RoleBinding "same/ns" of Role "same" to User "alice"`},
+		{name: "nothing elsewhere", cluster: "c", user: user.DefaultInfo{Name: "alice"}, namespace: "ns"},
+		{name: "group", cluster: "a", user: user.DefaultInfo{Name: "x", Groups: list("y", "team")}, namespace: "ns", can: "get", reason: `RBAC: allowed by RoleBinding "same/ns" of Role "same" to Group "team"`},
+		{name: "a group is no user", cluster: "a", user: user.DefaultInfo{Name: "team"}, namespace: "ns"},
+		{name: "a user is no group", cluster: "a", user: user.DefaultInfo{Name: "x", Groups: list("alice")}, namespace: "ns"},
+		{name: "service account of the binding's namespace", cluster: "a", user: user.DefaultInfo{Name: "system:serviceaccount:ns:bot", Extra: from("a")}, namespace: "ns", can: "get", reason: `RBAC: allowed by RoleBinding "same/ns" of Role "same" to User "system:serviceaccount:ns:bot"`},
+		{name: "service account of another namespace", cluster: "a", user: user.DefaultInfo{Name: "system:serviceaccount:other:bot"}, namespace: "ns", can: "get", reason: `RBAC: allowed by RoleBinding "same/ns" of Role "same" to User "system:serviceaccount:other:bot"`},
+		{name: "service account that is not bound", cluster: "a", user: user.DefaultInfo{Name: "system:serviceaccount:third:bot"}, namespace: "ns"},
+		{name: "service account of another logical cluster", cluster: "a", user: user.DefaultInfo{Name: "system:serviceaccount:ns:bot", Extra: from("b")}, namespace: "ns"},
+		{name: "cluster role of the system", cluster: "a", user: user.DefaultInfo{Name: "carol"}, namespace: "any", can: "get", reason: `RBAC: allowed by ClusterRoleBinding "carol" of ClusterRole "shared-reader" to User "carol"`},
+		{name: "cluster role of the system, at the cluster scope", cluster: "a", user: user.DefaultInfo{Name: "carol"}, can: "get", reason: `RBAC: allowed by ClusterRoleBinding "carol" of ClusterRole "shared-reader" to User "carol"`},
+		{name: "own cluster role of the same name", cluster: "a", user: user.DefaultInfo{Name: "dave"}, can: "create", reason: `RBAC: allowed by ClusterRoleBinding "dave" of ClusterRole "shadowed" to User "dave"`},
+		{name: "role that does not exist", cluster: "a", user: user.DefaultInfo{Name: "erin"}, reason: `RBAC: clusterrole.rbac.authorization.k8s.io "missing" not found`},
+		{name: "binding of the system", cluster: "b", user: user.DefaultInfo{Name: "x", Groups: list("everywhere")}, can: "get", reason: `RBAC: allowed by ClusterRoleBinding "everywhere" of ClusterRole "shared-reader" to Group "everywhere"`},
+		{name: "binding of the system to a user", cluster: "unknown", user: user.DefaultInfo{Name: "roamer"}, can: "get", reason: `RBAC: allowed by ClusterRoleBinding "everywhere" of ClusterRole "shared-reader" to User "roamer"`},
+		{name: "service account of the system's name", cluster: "b", user: user.DefaultInfo{Name: "system:serviceaccount:ns:bot", Extra: from("b")}},
+		{name: "service account of the system's user", cluster: "b", user: user.DefaultInfo{Name: "system:serviceaccount:ns:bot2", Extra: from("b")}},
+		{name: "service account of the system", cluster: system, user: user.DefaultInfo{Name: "system:serviceaccount:ns:bot", Extra: from("system:admin")}, can: "get", reason: `RBAC: allowed by ClusterRoleBinding "everywhere" of ClusterRole "shared-reader" to User "system:serviceaccount:ns:bot"`},
+		{name: "out of scope", cluster: "a", user: user.DefaultInfo{Name: "carol", Extra: map[string][]string{request.ExtraScopes: {"cluster:b"}}}},
+		{name: "in scope", cluster: "a", user: user.DefaultInfo{Name: "carol", Extra: map[string][]string{request.ExtraScopes: {"cluster:b,cluster:a"}}}, can: "get", reason: `RBAC: allowed by ClusterRoleBinding "carol" of ClusterRole "shared-reader" to User "carol"`},
+		{name: "warrant", cluster: "a", user: user.DefaultInfo{Name: "x", Extra: map[string][]string{request.ExtraWarrant: {`{"user":"carol"}`}}}, can: "get", reason: `RBAC: allowed by ClusterRoleBinding "carol" of ClusterRole "shared-reader" to User "carol"`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ctx := request.WithClusterName(t.Context(), tc.cluster)
+			for _, verb := range []string{"get", "create"} {
+				decision, reason, err := z.Authorize(ctx, authorizer.AttributesRecord{
+					User: &tc.user, Verb: verb, Resource: "configmaps", Namespace: tc.namespace, ResourceRequest: true,
+				})
+				require.NoError(t, err)
+				want := authorizer.DecisionNoOpinion
+				if verb == tc.can {
+					want = authorizer.DecisionAllow
+				}
+				require.Equal(t, want, decision, "%s: %s", verb, reason)
+				if tc.can == "" || verb == tc.can {
+					require.Equal(t, tc.reason, reason)
+				}
+			}
+		})
+	}
+	_, _, err := z.Authorize(request.WithWildcard(t.Context()), authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "roamer"}})
+	require.ErrorIs(t, err, request.ErrWildcard)
+}
+
+// TestRules holds the lists of rules, of users and of roles.
+func TestRules(t *testing.T) {
+	f := rbac.NewFeed()
+	get, list1, path := rule(list("get"), list(""), list("pods"), "a"), rule(list("list"), list(""), list("pods")), rbacv1.PolicyRule{Verbs: list("access"), NonResourceURLs: list("/")}
+	f.SetRole(&rbacv1.Role{ObjectMeta: meta("a", "ns", "r"), Rules: []rbacv1.PolicyRule{get}})
+	f.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta(system, "", "c"), Rules: []rbacv1.PolicyRule{list1, path}})
+	f.SetRoleBinding(&rbacv1.RoleBinding{ObjectMeta: meta("a", "ns", "r"), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "r"}, Subjects: []rbacv1.Subject{subject("User", "", "u")}})
+	f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: meta("a", "", "c"), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "c"}, Subjects: []rbacv1.Subject{subject("User", "", "u")}})
+	f.SetRoleBinding(&rbacv1.RoleBinding{ObjectMeta: meta("a", "ns", "m"), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "missing"}, Subjects: []rbacv1.Subject{subject("User", "", "v")}})
+	z := f.Authorizer(system)
+	ctx := request.WithClusterName(t.Context(), "a")
+	u := &user.DefaultInfo{Name: "u"}
+
+	rules, err := z.RulesOf(ctx, u, "ns")
+	require.NoError(t, err)
+	require.Equal(t, []rbacv1.PolicyRule{list1, path, get}, rules)
+	rules, err = z.RulesOf(ctx, u, "")
+	require.NoError(t, err)
+	require.Equal(t, []rbacv1.PolicyRule{list1, path}, rules)
+	resources, paths, incomplete, err := z.RulesFor(ctx, u, "ns")
+	require.NoError(t, err)
+	require.False(t, incomplete)
+	require.Len(t, resources, 2)
+	require.Equal(t, list("a"), resources[1].GetResourceNames())
+	require.Len(t, paths, 1)
+	_, err = z.RulesOf(ctx, &user.DefaultInfo{Name: "v"}, "ns")
+	require.ErrorContains(t, err, `"missing" not found`)
+
+	in := func(cluster logicalcluster.Name, kind, name, namespace string) ([]rbacv1.PolicyRule, error) {
+		return z.RulesIn(request.WithClusterName(t.Context(), cluster), rbacv1.RoleRef{Kind: kind, Name: name}, namespace)
+	}
+	rules, err = in("a", "Role", "r", "ns")
+	require.NoError(t, err)
+	require.Equal(t, []rbacv1.PolicyRule{get}, rules)
+	rules, err = in("nowhere", "ClusterRole", "c", "")
+	require.NoError(t, err)
+	require.Len(t, rules, 2)
+	for _, ref := range [][3]string{{"Role", "r", "other"}, {"Role", "c", ""}, {"ClusterRole", "r", "ns"}, {"ClusterRole", "nothing", ""}} {
+		_, err = in("a", ref[0], ref[1], ref[2])
+		require.True(t, apierrors.IsNotFound(err), "%v: %v", ref, err)
+	}
+	_, err = in("a", "Pod", "r", "ns")
+	require.ErrorContains(t, err, "unsupported role reference kind")
+}
+
+// TestChanges holds that the index follows every change and keeps nothing.
+func TestChanges(t *testing.T) {
+	f := rbac.NewFeed()
+	z := f.Authorizer(system)
+	can := func(name string) bool {
+		decision, _, err := z.Authorize(request.WithClusterName(context.WithoutCancel(t.Context()), "a"), authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: name}, Verb: "get", Resource: "pods", ResourceRequest: true,
+		})
+		require.NoError(t, err)
+		return decision == authorizer.DecisionAllow
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: meta("a", "", "r"), Rules: []rbacv1.PolicyRule{rule(list("get"), list(""), list("pods"))}}
+	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: meta("a", "", "b"), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "r"}}
+	binding.Subjects = []rbacv1.Subject{subject("User", "", "u"), subject("User", "", "v"), subject("User", "", "u")}
+	f.SetClusterRoleBinding(binding)
+	require.False(t, can("u"))
+	f.SetClusterRole(role)
+	require.True(t, can("u"))
+	require.True(t, can("v"))
+	binding = binding.DeepCopy()
+	binding.Subjects = binding.Subjects[1:2]
+	f.SetClusterRoleBinding(binding)
+	require.False(t, can("u"))
+	require.True(t, can("v"))
+	f.RemoveClusterRole(role)
+	require.False(t, can("v"))
+	f.SetClusterRole(role)
+	require.True(t, can("v"))
+	f.RemoveClusterRoleBinding(binding)
+	require.False(t, can("v"))
+	require.Equal(t, 1, f.Clusters())
+	f.RemoveClusterRole(role)
+	f.RemoveClusterRole(role)
+	require.Zero(t, f.Clusters())
+}
+
+// TestLocalAggregation holds that what a logical cluster adds to an aggregated
+// role of the system counts there and nowhere else.
+func TestLocalAggregation(t *testing.T) {
+	f := rbac.NewFeed()
+	selector := metav1.LabelSelector{MatchLabels: map[string]string{"to-view": "true"}}
+	f.SetClusterRole(&rbacv1.ClusterRole{
+		ObjectMeta: meta(system, "", "view"), Rules: []rbacv1.PolicyRule{rule(list("get"), list(""), list("pods"))},
+		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{selector}},
+	})
+	added := &rbacv1.ClusterRole{ObjectMeta: meta("a", "", "more"), Rules: []rbacv1.PolicyRule{rule(list("get"), list("x"), list("widgets"))}}
+	added.Labels = selector.MatchLabels
+	f.SetClusterRole(added)
+	for _, cluster := range []logicalcluster.Name{"a", "b"} {
+		f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
+			ObjectMeta: meta(cluster, "", "u"), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "view"}, Subjects: []rbacv1.Subject{subject("User", "", "u")},
+		})
+	}
+	z := f.Authorizer(system)
+	count := func(cluster logicalcluster.Name) int {
+		rules, err := z.RulesOf(request.WithClusterName(t.Context(), cluster), &user.DefaultInfo{Name: "u"}, "")
+		require.NoError(t, err)
+		bound, err := z.RulesIn(request.WithClusterName(t.Context(), cluster), rbacv1.RoleRef{Kind: "ClusterRole", Name: "view"}, "")
+		require.NoError(t, err)
+		require.Equal(t, rules, bound, "who binds a role is asked for all of its rules")
+		return len(rules)
+	}
+	require.Equal(t, 2, count("a"))
+	require.Equal(t, 1, count("b"))
+	added = added.DeepCopy()
+	added.Labels = nil
+	f.SetClusterRole(added)
+	require.Equal(t, 1, count("a"))
+}
