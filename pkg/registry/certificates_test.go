@@ -1,0 +1,115 @@
+package registry_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+func TestCertificateSigningRequests(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	asked, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane"}}, key)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	issued, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	requestPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: asked})
+	certificatePEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issued})
+
+	forEachEncoding(t, newServer(t), func(t *testing.T, client kubernetes.Interface, name string) {
+		requests := client.CertificatesV1().CertificateSigningRequests()
+		request := &certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				Request: requestPEM, SignerName: "example.com/clients", Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+				Username: "somebody else", Groups: []string{"forged"},
+			},
+			Status: certificatesv1.CertificateSigningRequestStatus{Certificate: certificatePEM},
+		}
+		for what, change := range map[string]func(*certificatesv1.CertificateSigningRequestSpec){
+			"no request":     func(s *certificatesv1.CertificateSigningRequestSpec) { s.Request = certificatePEM },
+			"no usage":       func(s *certificatesv1.CertificateSigningRequestSpec) { s.Usages = nil },
+			"unknown usage":  func(s *certificatesv1.CertificateSigningRequestSpec) { s.Usages = []certificatesv1.KeyUsage{"fun"} },
+			"no signer":      func(s *certificatesv1.CertificateSigningRequestSpec) { s.SignerName = "" },
+			"signer":         func(s *certificatesv1.CertificateSigningRequestSpec) { s.SignerName = "clients" },
+			"signer's path":  func(s *certificatesv1.CertificateSigningRequestSpec) { s.SignerName = "example.com/a/b" },
+			"legacy signer":  func(s *certificatesv1.CertificateSigningRequestSpec) { s.SignerName = "kubernetes.io/legacy-unknown" },
+			"short duration": func(s *certificatesv1.CertificateSigningRequestSpec) { s.ExpirationSeconds = new(int32) },
+		} {
+			bad := request.DeepCopy()
+			change(&bad.Spec)
+			_, err := requests.Create(t.Context(), bad, metav1.CreateOptions{})
+			require.True(t, apierrors.IsInvalid(err), "%s: %v", what, err)
+		}
+		created, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.Equal(t, "tester", created.Spec.Username)
+		require.Contains(t, created.Spec.Groups, "system:masters")
+		require.Empty(t, created.Status.Certificate)
+
+		changed := created.DeepCopy()
+		changed.Spec.SignerName, changed.Labels = "example.com/others", map[string]string{"a": "b"}
+		changed.Status.Certificate = certificatePEM
+		updated, err := requests.Update(t.Context(), changed, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.Equal(t, created.Spec, updated.Spec, "what was asked for stays")
+		require.Equal(t, "b", updated.Labels["a"])
+		require.Empty(t, updated.Status.Certificate)
+
+		approved := updated.DeepCopy()
+		approved.Status.Certificate = certificatePEM
+		approved.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue}}
+		atStatus, err := requests.UpdateStatus(t.Context(), &certificatesv1.CertificateSigningRequest{ObjectMeta: approved.ObjectMeta, Status: certificatesv1.CertificateSigningRequestStatus{Conditions: approved.Status.Conditions}}, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.Empty(t, atStatus.Status.Conditions, "signers do not approve")
+		approved.ResourceVersion = atStatus.ResourceVersion
+		answer, err := requests.UpdateApproval(t.Context(), name, approved, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.Empty(t, answer.Status.Certificate, "approvers do not sign")
+		require.Len(t, answer.Status.Conditions, 1)
+		require.False(t, answer.Status.Conditions[0].LastTransitionTime.IsZero())
+
+		both := answer.DeepCopy()
+		both.Status.Conditions = append(both.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue})
+		_, err = requests.UpdateApproval(t.Context(), name, both, metav1.UpdateOptions{})
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+		taken := answer.DeepCopy()
+		taken.Status.Conditions = nil
+		_, err = requests.UpdateApproval(t.Context(), name, taken, metav1.UpdateOptions{})
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+
+		signed := answer.DeepCopy()
+		signed.Status.Certificate = []byte("garbage")
+		_, err = requests.UpdateStatus(t.Context(), signed, metav1.UpdateOptions{})
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+		signed.Status.Certificate = certificatePEM
+		signed, err = requests.UpdateStatus(t.Context(), signed, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.Equal(t, certificatePEM, signed.Status.Certificate)
+		require.Equal(t, certificatesv1.CertificateApproved, signed.Status.Conditions[0].Type, "the approval stays")
+		signed.Status.Certificate = append(certificatePEM, certificatePEM...)
+		_, err = requests.UpdateStatus(t.Context(), signed, metav1.UpdateOptions{})
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+
+		list, err := requests.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.signerName=example.com/clients"})
+		require.NoError(t, err)
+		require.NotEmpty(t, list.Items)
+		list, err = requests.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.signerName=example.com/others"})
+		require.NoError(t, err)
+		require.Empty(t, list.Items)
+	})
+}
