@@ -87,7 +87,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return s, err
 	}
 	serving.SetChain(streams, c, withScope, func(api http.Handler) http.Handler {
-		return withWildcardVerbs(s.resources.Wrap(api))
+		return withWildcardVerbs(serving.WithListRules(s.resources.Wrap(api), codecs))
 	})
 	s.generic, err = c.Complete(nil).New("cache-server", genericapiserver.NewEmptyDelegate())
 	if err != nil {

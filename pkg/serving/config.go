@@ -30,6 +30,7 @@ import (
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/customresource/openapigate"
 )
 
 // shutdownTimeout bounds how long a stopping server waits for requests in
@@ -127,6 +128,8 @@ func addOpenAPI(c *genericapiserver.Config, api API) {
 	c.OpenAPIConfig.Info.Title = api.Title
 	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(api.Definitions, namer)
 	c.OpenAPIV3Config.Info.Title = api.Title
+	c.OpenAPIConfig.PostProcessSpec = openapigate.V2
+	c.OpenAPIV3Config.PostProcessSpec = openapigate.V3
 }
 
 // addLoopback gives the server a client of itself. Upstream's way makes an RSA

@@ -53,7 +53,10 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 	c := &Component{Name: command.Name, URL: command.URL, t: t, log: filepath.Join(dir, command.Name+".log")}
 	switch o.Mode {
 	case Processes:
-		binary := Binary(t)
+		binary := o.Binary
+		if binary == "" {
+			binary = Binary(t)
+		}
 		c.open = func() (instance, error) { return openProcess(binary, args, c.log) }
 	case InProcess:
 		// The servers outlive the test's context, which ends before cleanups.

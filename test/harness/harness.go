@@ -46,6 +46,8 @@ const (
 type Options struct {
 	// Mode says where the components run.
 	Mode Mode
+	// Binary is run by Processes instead of what Binary returns.
+	Binary string
 	// Shards is how many; 0 means one.
 	Shards int
 	// DevTokens accepts the tokens of the development cluster.

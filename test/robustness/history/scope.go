@@ -1,0 +1,52 @@
+package history
+
+import "hash/fnv"
+
+// Range is a range of hashes, Last included.
+type Range struct{ First, Last uint64 }
+
+// Scope is what a list or watch selects. The zero value is everything.
+type Scope struct {
+	Shard, Cluster, Namespace string
+	// Label selects objects with this value of the label.
+	Label string
+	// ByNamespace hashes the namespace instead of the uid.
+	ByNamespace bool
+	// Ranges select by hash; none selects all.
+	Ranges []Range
+}
+
+// whole says whether the scope shows each event of an object as it is.
+func (s Scope) whole() bool { return s.Label == "" }
+
+// Selective says whether the client asked for less than a collection.
+func (s Scope) Selective() bool { return s.Label != "" || len(s.Ranges) > 0 }
+
+// holds says whether objects of the key may be in the scope.
+func (s Scope) holds(k Key) bool {
+	return (s.Shard == "" || s.Shard == k.Shard) && (s.Cluster == "" || s.Cluster == k.Cluster) &&
+		(s.Namespace == "" || s.Namespace == k.Namespace)
+}
+
+// selects says whether a state of the object of a key is in the scope.
+func (s Scope) selects(k Key, state State) bool {
+	if !s.holds(k) || state.Deleted || (s.Label != "" && s.Label != state.Label) {
+		return false
+	}
+	if len(s.Ranges) == 0 {
+		return true
+	}
+	hashed := state.UID
+	if s.ByNamespace {
+		hashed = k.Namespace
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(hashed)) // never fails
+	sum := h.Sum64()
+	for _, r := range s.Ranges {
+		if r.First <= sum && sum <= r.Last {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,173 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// truth is every state of every object, as far as anybody saw it.
+type truth struct {
+	states map[Domain]map[Key][]State
+	// vanished are the uids whose deletion nobody saw, though a client asked for
+	// it: they may be gone at any time after their last state.
+	vanished map[string]bool
+}
+
+// newTruth puts together what all observers saw. They must not contradict one
+// another.
+func newTruth(h *History) (*truth, []Violation) {
+	t := &truth{states: map[Domain]map[Key][]State{}, vanished: map[string]bool{}}
+	var violations []Violation
+	found := map[Domain]map[Key]map[uint64]State{}
+	add := func(where fmt.Stringer, d Domain, o Object) {
+		if found[d] == nil {
+			found[d] = map[Key]map[uint64]State{}
+		}
+		if found[d][o.Key] == nil {
+			found[d][o.Key] = map[uint64]State{}
+		}
+		before, known := found[d][o.Key][o.State.RV]
+		if known && (before.Deleted != o.State.Deleted || !before.sameContent(o.State)) {
+			violations = append(violations, Violation{Transitions, where.String(),
+				fmt.Sprintf("%v was %+v for another observer, and %+v for this one", o.Key, before, o.State)})
+			return
+		}
+		found[d][o.Key][o.State.RV] = o.State
+	}
+	for _, op := range h.Ops {
+		if op.Outcome == OK && op.Kind != Delete {
+			add(op, op.Domain, Object{op.Key, op.Result})
+		}
+	}
+	for _, l := range h.Lists {
+		for _, o := range l.Items {
+			add(l, l.Domain, o)
+		}
+	}
+	for _, s := range h.Sessions {
+		for _, e := range s.Events {
+			switch {
+			case e.Type == Added || e.Type == Modified:
+				add(s, s.Domain, e.Object)
+			case e.Type == Deleted && s.Scope.whole():
+				o := e.Object
+				o.State.Deleted = true
+				add(s, s.Domain, o)
+			}
+		}
+	}
+	for d, keys := range found {
+		t.states[d] = map[Key][]State{}
+		for k, byRV := range keys {
+			all := make([]State, 0, len(byRV))
+			for _, s := range byRV {
+				all = append(all, s)
+			}
+			slices.SortFunc(all, func(a, b State) int { return cmp.Compare(a.RV, b.RV) })
+			t.states[d][k] = all
+		}
+	}
+	t.findVanished(h)
+	return t, violations
+}
+
+func (t *truth) findVanished(h *History) {
+	seen := map[string]bool{}
+	for _, keys := range t.states {
+		for _, states := range keys {
+			for _, s := range states {
+				if s.Deleted {
+					seen[s.UID] = true
+				}
+			}
+		}
+	}
+	for _, op := range h.Ops {
+		if op.Kind == Delete && (op.Outcome == OK || op.Outcome == Unknown) && !seen[op.Expected.UID] {
+			t.vanished[op.Expected.UID] = true
+		}
+	}
+}
+
+// known says whether anybody else saw, or wrote, the object at that version.
+func (t *truth) known(d Domain, k Key, rv uint64) bool {
+	_, ok := slices.BinarySearchFunc(t.states[d][k], rv, func(s State, rv uint64) int { return cmp.Compare(s.RV, rv) })
+	return ok
+}
+
+// last returns the last state of the object at or before rv.
+func (t *truth) last(d Domain, k Key, rv uint64) (State, bool) {
+	states := t.states[d][k]
+	i, exact := slices.BinarySearchFunc(states, rv, func(s State, rv uint64) int { return cmp.Compare(s.RV, rv) })
+	if exact {
+		return states[i], true
+	}
+	if i == 0 {
+		return State{}, false
+	}
+	return states[i-1], true
+}
+
+// at returns the objects in a scope at a resource version.
+func (t *truth) at(d Domain, scope Scope, rv uint64) map[Key]State {
+	all := map[Key]State{}
+	for k := range t.states[d] {
+		if s, ok := t.last(d, k, rv); ok && scope.selects(k, s) {
+			all[k] = s
+		}
+	}
+	return all
+}
+
+// between returns the events that a watch of the scope must send for what
+// happened after from, up to to.
+func (t *truth) between(d Domain, scope Scope, from, to uint64) []Event {
+	var events []Event
+	for k, states := range t.states[d] {
+		if !scope.holds(k) {
+			continue
+		}
+		var before State
+		exists := false
+		for _, s := range states {
+			if s.RV > to {
+				break
+			}
+			if exists && before.UID != s.UID && !before.Deleted {
+				exists = false // its deletion went unseen
+			}
+			if s.RV > from {
+				if e, ok := transition(scope, k, before, exists, s); ok {
+					events = append(events, e)
+				}
+			}
+			before, exists = s, true
+		}
+	}
+	slices.SortFunc(events, func(a, b Event) int { return cmp.Compare(a.Object.State.RV, b.Object.State.RV) })
+	return events
+}
+
+// transition returns the event by which an object enters, changes in or leaves
+// a scope, if it does.
+func transition(scope Scope, k Key, before State, exists bool, now State) (Event, bool) {
+	was := exists && scope.selects(k, before)
+	is := scope.selects(k, now)
+	switch {
+	case is && was:
+		return Event{Type: Modified, Object: Object{k, now}}, true
+	case is:
+		return Event{Type: Added, Object: Object{k, now}}, true
+	case was:
+		left := before
+		left.RV = now.RV
+		return Event{Type: Deleted, Object: Object{k, left}}, true
+	default:
+		return Event{}, false
+	}
+}
+
+func (op *Op) String() string {
+	return fmt.Sprintf("%s %d of %s/%s by client %d", op.Kind, op.ID, op.Key.Cluster, op.Key.Name, op.Client)
+}

@@ -1,0 +1,43 @@
+package robustness
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/shardplane/shardplane/test/robustness/history"
+)
+
+// shardSelector is the selector of a scope's ranges.
+func shardSelector(s history.Scope) string {
+	field := "object.metadata.uid"
+	if s.ByNamespace {
+		field = "object.metadata.namespace"
+	}
+	terms := make([]string, 0, len(s.Ranges))
+	for _, r := range s.Ranges {
+		end := "0x10000000000000000"
+		if r.Last != math.MaxUint64 {
+			end = fmt.Sprintf("0x%016x", r.Last+1)
+		}
+		terms = append(terms, fmt.Sprintf("shardRange(%s, '0x%016x', '%s')", field, r.First, end))
+	}
+	return strings.Join(terms, " || ")
+}
+
+// split cuts a range into n.
+func split(r history.Range, n uint64) []history.Range {
+	step := (r.Last-r.First)/n + 1
+	parts := make([]history.Range, 0, n)
+	for i := range n {
+		part := history.Range{First: r.First + i*step, Last: r.First + (i+1)*step - 1}
+		if i == n-1 {
+			part.Last = r.Last
+		}
+		parts = append(parts, part)
+	}
+	return parts
+}
+
+// ring is all hashes.
+var ring = history.Range{First: 0, Last: math.MaxUint64}

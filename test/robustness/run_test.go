@@ -1,0 +1,280 @@
+package robustness
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/harness"
+	"github.com/shardplane/shardplane/test/robustness/history"
+)
+
+// patience is how long what must come may take.
+const patience = 30 * time.Second
+
+// run is one run of the workload against a cluster.
+type run struct {
+	t       *testing.T
+	cluster *harness.Cluster
+	seed    uint64
+	rec     *recorder
+	targets []*target
+	// pause is the pace of each writer.
+	pause time.Duration
+
+	clients  int
+	watchers []*watcher
+}
+
+// rng returns the random source of the next client: each has its own, so that
+// what one does depends on the seed and not on the others.
+func (r *run) rng() *rand.Rand {
+	r.clients++
+	return rand.New(rand.NewPCG(r.seed, uint64(r.clients)))
+}
+
+// workspaces makes logical clusters on a shard.
+func workspaces(t *testing.T, config *rest.Config, shard string, n int) []string {
+	t.Helper()
+	factory, err := client.NewFactory(config)
+	require.NoError(t, err)
+	defer factory.CloseIdleConnections()
+	in := client.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root")))
+	var clusters []string
+	for i := range n {
+		ws, err := in.Create(t.Context(), &tenancyv1alpha1.Workspace{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("robust-%s-%d", shard, i)},
+			Spec: tenancyv1alpha1.WorkspaceSpec{Location: &tenancyv1alpha1.WorkspaceLocation{
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": shard}},
+			}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			ws, err = in.Get(t.Context(), ws.Name, metav1.GetOptions{})
+			return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
+		}, patience, 10*time.Millisecond, "the workspace becomes Ready")
+		clusters = append(clusters, ws.Spec.Cluster)
+	}
+	return clusters
+}
+
+// newWriter returns a writer to a target, through the front-proxy or not.
+func (r *run) newWriter(t *target, proxied bool) *writer {
+	w := &writer{target: t, conn: t.direct, rec: r.rec, rng: r.rng(), pause: r.pause, known: map[history.Key]history.State{}}
+	w.id = r.clients
+	if proxied && t.proxied != nil {
+		w.conn = t.proxied
+	}
+	return w
+}
+
+// fill makes the objects that are never deleted.
+func (r *run) fill() {
+	var wg sync.WaitGroup
+	for _, t := range r.targets {
+		w := r.newWriter(t, false)
+		wg.Go(func() {
+			for _, cluster := range t.clusters {
+				for n := range stable {
+					key := history.Key{Shard: t.shardOf(), Cluster: cluster, Namespace: t.namespace, Name: fmt.Sprintf("stable-%d", n)}
+					for range 100 { // a new logical cluster may need a moment
+						if w.create(r.t.Context(), key).Outcome == history.OK {
+							break
+						}
+						pace(r.t.Context(), 50*time.Millisecond)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// work runs writers, listers and watchers while faults run, then lets all
+// watchers catch up, and returns what they saw.
+func (r *run) work(faults func()) *history.History {
+	r.fill()
+	ctx, stop := context.WithCancel(r.t.Context())
+	defer stop()
+	writing, stopWriting := context.WithCancel(ctx)
+	defer stopWriting()
+	var writers, watchers sync.WaitGroup
+	for _, t := range r.targets {
+		r.watch(ctx, &watchers, t)
+		for i := range 2 {
+			w := r.newWriter(t, i == 1)
+			writers.Go(func() { w.run(writing) })
+		}
+		l := &lister{reader: reader{target: t, rec: r.rec}, rng: r.rng(), pause: 4 * r.pause}
+		writers.Go(func() { l.run(writing) })
+	}
+	faults()
+	stopWriting()
+	writers.Wait()
+	r.catchUp()
+	stop()
+	watchers.Wait()
+	for _, t := range r.targets {
+		r.finalLists(t)
+	}
+	return r.rec.result()
+}
+
+// watch starts the watchers of a target.
+func (r *run) watch(ctx context.Context, wg *sync.WaitGroup, t *target) {
+	everything := t.everything()
+	one, other := t.one(t.clusters[0]), t.one(t.clusters[len(t.clusters)-1])
+	coloured := one
+	coloured.Label = colours[0]
+	halves := split(ring, 2)
+	thirds := split(ring, 3)
+	through := t.direct
+	if t.proxied != nil {
+		through = t.proxied
+	}
+	add := func(name string, c *conn, scope history.Scope, streaming bool) {
+		w := &watcher{
+			reader: reader{target: t, rec: r.rec}, name: t.domain.Server + " " + t.domain.Resource + " " + name,
+			conn: c, scope: scope, streaming: streaming, rng: r.rng(),
+		}
+		r.watchers = append(r.watchers, w)
+		wg.Go(func() { w.run(ctx) })
+	}
+	add("everything", t.direct, everything, false)
+	add("everything, streaming", t.direct, everything, true)
+	add("first half", t.direct, t.part(halves[0]), false)
+	add("second half, streaming", t.direct, t.part(halves[1]), true)
+	add("two thirds", t.direct, t.part(thirds[0], thirds[2]), false)
+	add("one", through, one, false)
+	add("one, by colour", t.direct, coloured, false)
+	add("the other, streaming", through, other, true)
+	if t.namespace != "" {
+		add("by namespace", t.direct, history.Scope{ByNamespace: true, Ranges: halves[:1]}, false)
+		add("by namespace, the rest", t.direct, history.Scope{ByNamespace: true, Ranges: halves[1:]}, false)
+	}
+	h := &handover{watcher{
+		reader: reader{target: t, rec: r.rec}, name: t.domain.Server + " " + t.domain.Resource + " handover",
+		conn: t.direct, scope: t.part(ring), rng: r.rng(),
+	}}
+	wg.Go(func() { h.run(ctx) })
+}
+
+// catchUp writes until each watcher has seen something of it, or had time to.
+func (r *run) catchUp() {
+	fences := map[*target]uint64{}
+	pens := map[*target]*writer{}
+	for _, w := range r.watchers {
+		w.settle()
+	}
+	for _, t := range r.targets {
+		pens[t] = r.newWriter(t, false)
+	}
+	deadline := time.Now().Add(patience)
+	for n := 0; time.Now().Before(deadline); n++ {
+		for _, t := range r.targets {
+			for _, cluster := range t.clusters {
+				op := pens[t].create(r.t.Context(), history.Key{Shard: t.shardOf(), Cluster: cluster, Namespace: t.namespace, Name: fmt.Sprintf("fence-%d", n)})
+				if op.Outcome == history.OK && fences[t] == 0 && cluster == t.clusters[len(t.clusters)-1] {
+					fences[t] = op.Result.RV
+				}
+			}
+		}
+		behind := 0
+		for _, w := range r.watchers {
+			// A half of one namespace may hold nothing at all.
+			if !w.scope.ByNamespace && (fences[w.target] == 0 || w.reached() < fences[w.target]) {
+				behind++
+			}
+		}
+		if behind == 0 {
+			break
+		}
+		pace(r.t.Context(), 100*time.Millisecond)
+	}
+	for _, w := range r.watchers {
+		if !w.scope.ByNamespace {
+			w.through(fences[w.target])
+		}
+	}
+}
+
+// finalLists lists each target in every way once more.
+func (r *run) finalLists(t *target) {
+	l := &lister{reader: reader{target: t, rec: r.rec}, rng: r.rng()}
+	for _, scope := range []history.Scope{t.everything(), t.one(t.clusters[0])} {
+		for _, limit := range []int{0, 7} {
+			_, err := l.list(r.t.Context(), ask{conn: t.direct, scope: scope, match: history.Consistent, limit: limit})
+			require.NoError(r.t, err)
+		}
+	}
+	l.parts(r.t.Context(), ask{conn: t.direct, scope: t.everything(), match: history.Consistent})
+}
+
+// verify checks a history and fails the test with what is wrong, and how to see
+// it again.
+func (r *run) verify(h *history.History) {
+	r.t.Helper()
+	violations := history.Check(h)
+	r.t.Logf("seed %d: %s", r.seed, summary(h))
+	if len(violations) == 0 {
+		return
+	}
+	for i, v := range violations {
+		if i == 20 {
+			r.t.Errorf("and %d more", len(violations)-i)
+			break
+		}
+		r.t.Errorf("%s", v)
+	}
+	r.t.Logf("run it again with: go test ./test/robustness -run '^%s$' -seed %d", r.t.Name(), r.seed)
+	if file, err := os.CreateTemp("", "robustness-*.json"); err == nil {
+		defer func() { _ = file.Close() }()
+		if json.NewEncoder(file).Encode(h) == nil {
+			r.t.Logf("the history is in %s", file.Name())
+		}
+	}
+}
+
+// summary says how much a history holds, so that nobody takes an empty one for
+// a good one.
+func summary(h *history.History) string {
+	outcomes := map[history.Outcome]int{}
+	for _, op := range h.Ops {
+		outcomes[op.Outcome]++
+	}
+	var events, bookmarks, resumed, streamed int
+	for _, s := range h.Sessions {
+		for _, e := range s.Events {
+			if e.Type == history.Bookmark {
+				bookmarks++
+			} else {
+				events++
+			}
+		}
+		if s.Resumed {
+			resumed++
+		}
+		if s.Streaming {
+			streamed++
+		}
+	}
+	pages := 0
+	for _, l := range h.Lists {
+		pages += len(l.Pages)
+	}
+	return fmt.Sprintf("%d operations %v, %d lists of %d pages, %d streams (%d resumed, %d with initial events) of %d events and %d bookmarks, %d probes, %d refusals",
+		len(h.Ops), outcomes, len(h.Lists), pages, len(h.Sessions), resumed, streamed, events, bookmarks, len(h.Probes), len(h.Errors))
+}

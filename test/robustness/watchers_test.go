@@ -1,0 +1,220 @@
+package robustness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/shardplane/shardplane/test/robustness/history"
+)
+
+// watcher follows a scope of a target: it lists and watches, and goes on where a
+// stream ended; or it streams its lists, too.
+type watcher struct {
+	reader
+
+	name      string
+	conn      *conn
+	scope     history.Scope
+	streaming bool
+	rng       *rand.Rand
+
+	mu sync.Mutex
+	// calm says that the watcher is not to cut its streams any more.
+	calm bool
+	// position is up to where it has seen everything, or 0 within initial events.
+	position uint64
+	latest   *history.Session
+}
+
+func asStatus(err error, into **statusError) bool { return errors.As(err, into) }
+
+// run follows until ctx is done.
+func (w *watcher) run(ctx context.Context) {
+	var from uint64 // 0: start afresh
+	for ctx.Err() == nil {
+		resumed := from != 0
+		if !resumed && !w.streaming {
+			l, err := w.list(ctx, ask{conn: w.conn, scope: w.scope, match: history.Consistent, limit: 10 * w.rng.IntN(2)})
+			if err != nil {
+				pace(ctx, 100*time.Millisecond)
+				continue
+			}
+			from = l.RV()
+		}
+		s := &history.Session{
+			ID: w.rec.id(), Name: w.name, Domain: w.target.domain, Scope: w.scope,
+			Streaming: from == 0, From: from, Resumed: resumed,
+		}
+		w.begin(s)
+		err := w.stream(ctx, s)
+		w.rec.session(s)
+		var refusal *statusError
+		if asStatus(err, &refusal) && expired(refusal.code) {
+			from = 0
+			continue
+		}
+		from = w.reached() // 0 if the initial events were cut off
+		if w.streaming && w.rng.IntN(2) == 0 {
+			from = 0
+		}
+		if err != nil {
+			pace(ctx, 50*time.Millisecond)
+		}
+	}
+}
+
+func (w *watcher) reached() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.position
+}
+
+// settle has the watcher cut no more streams.
+func (w *watcher) settle() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calm = true
+}
+
+// through says that the current session had time to see all up to rv.
+func (w *watcher) through(rv uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.latest != nil {
+		w.latest.Through = rv
+	}
+}
+
+// stream reads one watch into the session, until it ends or is cut.
+func (w *watcher) stream(ctx context.Context, s *history.Session) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cut := time.AfterFunc(300*time.Millisecond+time.Duration(w.rng.Int64N(int64(4*time.Second))), func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if !w.calm {
+			cancel()
+		}
+	})
+	defer cut.Stop()
+
+	query := selectors(w.scope, "watch", "true", "allowWatchBookmarks", "true")
+	if s.Streaming {
+		query.Set("sendInitialEvents", "true")
+		query.Set("resourceVersionMatch", "NotOlderThan")
+	} else {
+		query.Set("resourceVersion", strconv.FormatUint(s.From, 10))
+	}
+	if w.rng.IntN(3) == 0 {
+		query.Set("timeoutSeconds", "4") // before its end, the server sends a bookmark
+	}
+	response, err := w.conn.open(ctx, http.MethodGet, w.target.collection(w.scope)+"?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	decoder := json.NewDecoder(response.Body)
+	if response.StatusCode != http.StatusOK {
+		var text json.RawMessage
+		_ = decoder.Decode(&text)
+		w.rec.said(w.scope.Cluster, text)
+		return &statusError{response.StatusCode, string(text)}
+	}
+	for {
+		var e watchEvent
+		if err := decoder.Decode(&e); err != nil {
+			return err
+		}
+		if err := w.take(s, e); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *watcher) begin(s *history.Session) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.latest = s
+	w.position = s.From
+}
+
+// take records an event.
+func (w *watcher) take(s *history.Session, e watchEvent) error {
+	if e.Type == "ERROR" {
+		var status struct {
+			Code    int
+			Message string
+		}
+		if err := json.Unmarshal(e.Object, &status); err != nil {
+			return err
+		}
+		w.rec.said(w.scope.Cluster, e.Object)
+		return &statusError{status.Code, status.Message}
+	}
+	var o object
+	if err := json.Unmarshal(e.Object, &o); err != nil {
+		return err
+	}
+	seen, err := o.seen(w.target.domain)
+	if err != nil {
+		return fmt.Errorf("%s: %w", e.Type, err)
+	}
+	event := history.Event{Type: e.Type, Object: seen, InitialEnd: o.Metadata.Annotations["k8s.io/initial-events-end"] == "true"}
+	if e.Type == history.Bookmark {
+		event.Object = history.Object{State: history.State{RV: seen.State.RV}}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s.Events = append(s.Events, event)
+	if w.position != 0 || event.InitialEnd {
+		w.position = seen.State.RV
+	}
+	return nil
+}
+
+// handover follows a range as one, hands it over to several that go on where it
+// ended, and starts again.
+type handover struct {
+	watcher
+}
+
+func (h *handover) run(ctx context.Context) {
+	whole := h.scope
+	for ctx.Err() == nil {
+		h.scope = whole
+		l, err := h.list(ctx, ask{conn: h.conn, scope: h.scope, match: history.Consistent})
+		if err != nil {
+			pace(ctx, 100*time.Millisecond)
+			continue
+		}
+		first, _ := h.follow(ctx, whole, l.RV(), false)
+		var wg sync.WaitGroup
+		for i, part := range split(whole.Ranges[0], 2) {
+			scope := whole
+			scope.Ranges = []history.Range{part}
+			heir := &watcher{reader: h.reader, name: fmt.Sprintf("%s, part %d", h.name, i), conn: h.conn, rng: rand.New(rand.NewPCG(h.rng.Uint64(), 0))}
+			wg.Go(func() { _, _ = heir.follow(ctx, scope, first, true) })
+		}
+		wg.Wait()
+	}
+}
+
+// follow watches a scope once, and returns up to where.
+func (w *watcher) follow(ctx context.Context, scope history.Scope, from uint64, resumed bool) (uint64, error) {
+	w.scope = scope
+	s := &history.Session{ID: w.rec.id(), Name: w.name, Domain: w.target.domain, Scope: scope, From: from, Resumed: resumed}
+	w.begin(s)
+	err := w.stream(ctx, s)
+	w.rec.session(s)
+	if err != nil {
+		pace(ctx, 50*time.Millisecond)
+	}
+	return w.reached(), err
+}

@@ -1,0 +1,192 @@
+package robustness
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/test/robustness/history"
+)
+
+const (
+	// hot objects come and go; stable ones are changed and never deleted.
+	hot    = 6
+	stable = 24
+	// opTimeout bounds an operation; what did not answer by then has an unknown
+	// outcome.
+	opTimeout = 5 * time.Second
+)
+
+var colours = []string{"red", "blue"}
+
+// writer is one client that writes to a target.
+type writer struct {
+	id     int
+	target *target
+	conn   *conn
+	rec    *recorder
+	rng    *rand.Rand
+	pause  time.Duration
+
+	n int
+	// known is what the writer last saw of an object.
+	known map[history.Key]history.State
+}
+
+// run writes until ctx is done.
+func (w *writer) run(ctx context.Context) {
+	w.known = map[history.Key]history.State{}
+	for ctx.Err() == nil {
+		w.step(ctx)
+		// The pace of a client, so that the machine is not the bottleneck.
+		pace(ctx, w.pause/2+time.Duration(w.rng.Int64N(int64(w.pause))))
+	}
+}
+
+// pace waits, or less if ctx is done.
+func pace(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (w *writer) step(ctx context.Context) {
+	key := w.key(fmt.Sprintf("hot-%d", w.rng.IntN(hot)))
+	state, known := w.known[key]
+	switch dice := w.rng.IntN(100); {
+	case !known || dice < 15:
+		w.get(ctx, key)
+	case state.Deleted:
+		w.create(ctx, key)
+	case dice < 40:
+		w.remove(ctx, key, state)
+	case dice < 60:
+		key = w.key(fmt.Sprintf("stable-%d", w.rng.IntN(stable)))
+		if state, known = w.known[key]; known {
+			w.update(ctx, key, state)
+		} else {
+			w.get(ctx, key)
+		}
+	default:
+		w.update(ctx, key, state)
+	}
+}
+
+func (w *writer) key(name string) history.Key {
+	t := w.target
+	return history.Key{Shard: t.shardOf(), Cluster: t.clusters[w.rng.IntN(len(t.clusters))], Namespace: t.namespace, Name: name}
+}
+
+func (w *writer) create(ctx context.Context, key history.Key) *history.Op {
+	op := w.begin(history.Create, key, history.State{})
+	body := w.body(op)
+	return w.finish(ctx, op, http.MethodPost, w.target.collection(w.target.one(key.Cluster)), body)
+}
+
+func (w *writer) update(ctx context.Context, key history.Key, state history.State) {
+	op := w.begin(history.Update, key, state)
+	body := w.body(op)
+	body.Metadata.ResourceVersion = strconv.FormatUint(state.RV, 10)
+	w.finish(ctx, op, http.MethodPut, w.target.object(key), body)
+}
+
+func (w *writer) remove(ctx context.Context, key history.Key, state history.State) {
+	op := w.begin(history.Delete, key, state)
+	uid, rv := types.UID(state.UID), strconv.FormatUint(state.RV, 10)
+	w.finish(ctx, op, http.MethodDelete, w.target.object(key), &metav1.DeleteOptions{
+		TypeMeta:      metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"},
+		Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &rv},
+	})
+}
+
+func (w *writer) get(ctx context.Context, key history.Key) {
+	w.finish(ctx, w.begin(history.Get, key, history.State{}), http.MethodGet, w.target.object(key), nil)
+}
+
+func (w *writer) begin(kind history.Kind, key history.Key, expected history.State) *history.Op {
+	w.n++
+	return &history.Op{
+		ID: w.rec.id(), Client: w.id, Domain: w.target.domain, Key: key, Kind: kind, Expected: expected,
+		Value: history.Value(key, w.id, w.n),
+	}
+}
+
+func (w *writer) body(op *history.Op) *object {
+	return &object{APIVersion: w.target.apiVersion, Kind: w.target.kind, Metadata: metav1.ObjectMeta{
+		Name:        op.Key.Name,
+		Labels:      map[string]string{colour: colours[w.rng.IntN(len(colours))]},
+		Annotations: map[string]string{valueAnnotation: op.Value},
+	}}
+}
+
+// finish sends the request of an operation and records what came of it.
+func (w *writer) finish(ctx context.Context, op *history.Op, method, path string, body any) *history.Op {
+	// An operation that was sent is waited for, whatever ends the writer.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
+	defer cancel()
+	if b, ok := body.(*object); ok && b == nil {
+		body = nil
+	}
+	op.Start = w.rec.now()
+	code, answer, err := w.conn.do(ctx, method, path, body)
+	op.End = w.rec.now()
+	op.Outcome = outcome(op, code, answer, err)
+	if code >= http.StatusBadRequest {
+		w.rec.said(op.Key.Cluster, answer)
+	}
+	if op.Outcome == history.OK && op.Kind != history.Delete {
+		var o object
+		if err := json.Unmarshal(answer, &o); err == nil {
+			if seen, err := o.seen(op.Domain); err == nil {
+				op.Result = seen.State
+			}
+		}
+	}
+	w.rec.op(op)
+	w.learn(op)
+	return op
+}
+
+// learn remembers what an operation told.
+func (w *writer) learn(op *history.Op) {
+	switch {
+	case op.Outcome == history.OK && op.Kind == history.Delete, op.Outcome == history.NotFound:
+		w.known[op.Key] = history.State{Deleted: true}
+	case op.Outcome == history.OK:
+		w.known[op.Key] = op.Result
+	default:
+		delete(w.known, op.Key)
+	}
+}
+
+// outcome reads an answer. What is neither a success nor a refusal that says why
+// may have taken effect.
+func outcome(op *history.Op, code int, answer []byte, err error) history.Outcome {
+	var status metav1.Status
+	_ = json.Unmarshal(answer, &status)
+	aboutObject := status.Details != nil && status.Details.Name == op.Key.Name
+	switch {
+	case err != nil:
+		return history.Unknown
+	case code == http.StatusOK, code == http.StatusCreated:
+		return history.OK
+	case code == http.StatusNotFound && aboutObject && op.Kind != history.Create:
+		return history.NotFound
+	case code == http.StatusConflict && op.Kind == history.Create:
+		return history.Exists
+	case code == http.StatusConflict:
+		return history.Conflict
+	default:
+		return history.Unknown
+	}
+}
