@@ -14,6 +14,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
@@ -34,6 +35,11 @@ func TestTables(t *testing.T) {
 		"serviceaccounts": "/api/v1/namespaces/ns/serviceaccounts",
 		"events":          "/api/v1/namespaces/ns/events",
 		"leases":          "/apis/coordination.k8s.io/v1/namespaces/ns/leases",
+
+		"roles":               "/apis/rbac.authorization.k8s.io/v1/namespaces/ns/roles",
+		"rolebindings":        "/apis/rbac.authorization.k8s.io/v1/namespaces/ns/rolebindings",
+		"clusterroles":        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+		"clusterrolebindings": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := getTable(t, client, path)
@@ -117,6 +123,10 @@ func golden(t *testing.T, name string, table *metav1.Table) {
 				require.Regexp(t, `^[0-9]+m?s$`, row.Cells[i])
 				row.Cells[i] = "<age>"
 			}
+			if column.Name == "Created At" {
+				require.Regexp(t, `^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z$`, row.Cells[i])
+				row.Cells[i] = "<created at>"
+			}
 		}
 		out.Rows = append(out.Rows, row.Cells)
 	}
@@ -157,6 +167,18 @@ func createOneOfEach(t *testing.T, client kubernetes.Interface) {
 	do(client.CoordinationV1().Leases("ns").Create(ctx, &coordinationv1.Lease{ObjectMeta: named("free")}, options))
 	do(client.CoordinationV1().Leases("ns").Create(ctx, &coordinationv1.Lease{
 		ObjectMeta: named("held"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("me")},
+	}, options))
+
+	subjects := []rbacv1.Subject{
+		{Kind: "User", Name: "u"}, {Kind: "User", Name: "v"}, {Kind: "Group", Name: "g"}, {Kind: "ServiceAccount", Namespace: "ns", Name: "sa"},
+	}
+	do(client.RbacV1().Roles("ns").Create(ctx, &rbacv1.Role{ObjectMeta: named("r")}, options))
+	do(client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: named("cr")}, options))
+	do(client.RbacV1().RoleBindings("ns").Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: named("rb"), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "r"}, Subjects: subjects,
+	}, options))
+	do(client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: named("crb"), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "cr"}, Subjects: subjects,
 	}, options))
 
 	// Ages of hours do not change while the test runs.

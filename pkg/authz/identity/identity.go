@@ -57,10 +57,14 @@ func IsServiceAccount(u user.Info) bool {
 }
 
 // IsLocalServiceAccount tells whether u is a service account that is known to
-// be of the logical cluster. One that does not say where it is from is not.
+// be of the logical cluster: by its own account, or because it is restricted to
+// that one, as impersonated ones are.
 func IsLocalServiceAccount(cluster logicalcluster.Name, u user.Info) bool {
-	home, ok := homeOf(u)
-	return ok && home == cluster.String() && cluster != "" && InScope(cluster, u)
+	if cluster == "" || !IsServiceAccount(u) || !InScope(cluster, u) {
+		return false
+	}
+	_, ok := homeOf(u)
+	return ok || slices.Contains(u.GetExtra()[request.ExtraScopes], request.ScopeClusterPrefix+cluster.String())
 }
 
 // GlobalName is the name under which the service account with the user name

@@ -105,6 +105,9 @@ func TestIsLocalServiceAccount(t *testing.T) {
 	require.False(t, identity.IsLocalServiceAccount("a", bot()))
 	require.False(t, identity.IsLocalServiceAccount("", bot("")))
 	require.False(t, identity.IsLocalServiceAccount("a", &user.DefaultInfo{Name: "u", Extra: extra{request.ExtraClusterName: {"a"}}}))
+	impersonated := &user.DefaultInfo{Name: "system:serviceaccount:ns:bot", Extra: extra{request.ExtraScopes: {"cluster:a"}}}
+	require.True(t, identity.IsLocalServiceAccount("a", impersonated))
+	require.False(t, identity.IsLocalServiceAccount("b", impersonated))
 	require.Equal(t, "system:kcp:serviceaccount:a:ns:bot", identity.GlobalName("a", "system:serviceaccount:ns:bot"))
 }
 

@@ -1,0 +1,113 @@
+package rbac
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// world is who has which rules, in namespace ns and everywhere.
+type world struct {
+	own   []rbacv1.PolicyRule
+	roles map[string][]rbacv1.PolicyRule
+	// verbs are "verb resource/name" that the writer has.
+	verbs map[string]bool
+}
+
+func (w world) RulesOf(context.Context, user.Info, string) ([]rbacv1.PolicyRule, error) {
+	return w.own, nil
+}
+
+func (w world) RulesIn(_ context.Context, ref rbacv1.RoleRef, _ string) ([]rbacv1.PolicyRule, error) {
+	rules, ok := w.roles[ref.Name]
+	if !ok {
+		return nil, apierrors.NewNotFound(rbacv1.Resource("role"), ref.Name)
+	}
+	return rules, nil
+}
+
+func (w world) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if w.verbs[a.GetVerb()+" "+a.GetResource()+"/"+a.GetName()] {
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
+func TestGuard(t *testing.T) {
+	get := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}
+	write := rbacv1.PolicyRule{Verbs: []string{"create", "delete"}, APIGroups: []string{""}, Resources: []string{"pods", "secrets"}}
+	w := world{
+		own:   []rbacv1.PolicyRule{get},
+		roles: map[string][]rbacv1.PolicyRule{"reader": {get}, "writer": {write}, "bindable": {write}},
+		verbs: map[string]bool{"escalate roles/free": true, "escalate clusterroles/free": true, "bind clusterroles/bindable": true},
+	}
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, UID: "1"} }
+	role := func(name string, rules ...rbacv1.PolicyRule) *rbacv1.Role {
+		return &rbacv1.Role{ObjectMeta: meta(name), Rules: rules}
+	}
+	clusterRole := func(name string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
+		return &rbacv1.ClusterRole{ObjectMeta: meta(name), Rules: rules}
+	}
+	aggregated := clusterRole("x")
+	aggregated.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{}}}
+	collected := role("x", write)
+	collected.Finalizers = []string{"a/b"}
+	binding := func(ref string) *rbacv1.RoleBinding {
+		return &rbacv1.RoleBinding{ObjectMeta: meta("b"), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: ref}}
+	}
+	more := binding("writer")
+	more.Subjects = []rbacv1.Subject{{Kind: "User", Name: "u"}}
+
+	g := &guard{authorizer: w, rules: w}
+	for _, tc := range []struct {
+		name     string
+		check    func(ctx context.Context, obj, old runtime.Object) error
+		obj, old runtime.Object
+		want     string // part of the error; empty for none
+	}{
+		{name: "own rules", check: g.role, obj: role("x", get)},
+		{name: "no rules", check: g.role, obj: role("x")},
+		{name: "more rules", check: g.role, obj: role("x", get, write), want: "currently held:\n" + `{APIGroups:[""], Resources:["pods"], Verbs:["create", "delete"]}` + "\n" + `{APIGroups:[""], Resources:["secrets"], Verbs:["create", "delete"]}`},
+		{name: "escalate", check: g.role, obj: role("free", write)},
+		{name: "unchanged rules", check: g.role, obj: role("x", write), old: role("y", write)},
+		{name: "fewer rules", check: g.role, obj: role("x", get), old: role("x", write)},
+		{name: "changed rules", check: g.role, obj: role("x", write), old: role("x", get), want: "not currently held"},
+		{name: "garbage collection", check: g.role, obj: collected, old: role("x", write)},
+		{name: "update that creates", check: g.role, obj: role("x", write), old: &rbacv1.Role{}, want: "not currently held"},
+		{name: "cluster role", check: g.clusterRole, obj: clusterRole("x", write), want: "not currently held"},
+		{name: "escalate a cluster role", check: g.clusterRole, obj: clusterRole("free", write)},
+		{name: "aggregated", check: g.clusterRole, obj: aggregated, want: "must have cluster-admin privileges to use the aggregationRule"},
+		{name: "no longer aggregated", check: g.clusterRole, obj: clusterRole("x"), old: aggregated, want: "must have cluster-admin privileges"},
+		{name: "unchanged aggregation", check: g.clusterRole, obj: aggregated, old: aggregated},
+		{name: "bind own rules", check: g.roleBinding, obj: binding("reader")},
+		{name: "bind more", check: g.roleBinding, obj: binding("writer"), want: "not currently held"},
+		{name: "more subjects", check: g.roleBinding, obj: more, old: binding("writer"), want: "not currently held"},
+		{name: "bind", check: g.roleBinding, obj: binding("bindable")},
+		{name: "missing", check: g.roleBinding, obj: binding("missing"), want: "not found"},
+		{name: "bind everywhere", check: g.clusterRoleBinding, obj: &rbacv1.ClusterRoleBinding{RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "writer"}}, want: "not currently held"},
+		{name: "something else", check: g.roleBinding, obj: role("x"), want: "unexpected object"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for _, groups := range [][]string{{"team"}, {user.SystemPrivilegedGroup}} {
+				ctx := genericapirequest.WithNamespace(genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "u", Groups: groups}), "ns")
+				err := tc.check(ctx, tc.obj, tc.old)
+				if tc.want == "" || groups[0] == user.SystemPrivilegedGroup && tc.name != "something else" {
+					require.NoError(t, err)
+					continue
+				}
+				require.ErrorContains(t, err, tc.want)
+			}
+		})
+	}
+	require.ErrorContains(t, g.role(t.Context(), role("x", get), nil), "no user")
+	covering := world{own: everything}
+	require.NoError(t, (&guard{authorizer: covering, rules: covering}).clusterRole(genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "u"}), aggregated, nil))
+}
