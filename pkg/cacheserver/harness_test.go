@@ -21,7 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-const deadline = 30 * time.Second
+const deadline = 90 * time.Second
 
 var (
 	shardsGVR         = schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "shards"}

@@ -59,6 +59,7 @@ func requireReplicas(t *testing.T, cache *cacheServer, want []string, configs ..
 	limit := time.Now().Add(deadline)
 	for !ok() {
 		require.True(t, time.Now().Before(limit), "want %v, got %v", want, got)
+		<-time.After(20 * time.Millisecond) // leave the processor to the servers
 	}
 	for _, config := range configs {
 		requireTrue(t, config)

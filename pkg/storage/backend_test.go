@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
@@ -164,7 +165,7 @@ func TestRegistry(t *testing.T) {
 	got, err := b.cfg.Client.Client.Get(ctx, "/shardplane/core/pods/root/ns/one")
 	require.NoError(t, err)
 	require.Len(t, got.Kvs, 1)
-	require.NoError(t, store.ReadinessCheck())
+	require.Eventually(t, func() bool { return store.ReadinessCheck() == nil }, deadline, time.Millisecond)
 }
 
 func TestDryRunAdmission(t *testing.T) {

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,7 +27,11 @@ func TestWorkspaces(t *testing.T) {
 			require.Equal(t, ws.Spec.Cluster, ws.Annotations["internal.tenancy.kcp.io/cluster"])
 			require.NotEmpty(t, ws.Annotations["internal.tenancy.kcp.io/shard"])
 			require.Equal(t, "root", ws.Annotations["kcp.io/cluster"])
-			require.Equal(t, "Ready", ws.Labels["tenancy.kcp.io/phase"])
+			e.eventually("the label follows the phase", func() bool {
+				labelled, err := client.Workspaces.In(e.proxy.Cluster(path("root"))).List(t.Context(), metav1.ListOptions{LabelSelector: "tenancy.kcp.io/phase=Ready"})
+				require.NoError(t, err)
+				return slices.ContainsFunc(labelled.Items, func(other tenancyv1alpha1.Workspace) bool { return other.UID == ws.UID })
+			})
 			require.Contains(t, ws.Finalizers, "core.kcp.io/logicalcluster")
 			require.Equal(t, shard, e.placement(ws.Spec.Cluster))
 
