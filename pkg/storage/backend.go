@@ -51,8 +51,8 @@ type BackendConfig struct {
 	ShardSegment bool
 	// Uncached are the resources that have no watch cache; events, if nil.
 	Uncached sets.Set[schema.GroupResource]
-	// Transformer encrypts what is stored; nil stores it as it is.
-	Transformer value.Transformer
+	// Transformers encrypt what is stored, by resource; nil stores all as it is.
+	Transformers value.ResourceTransformers
 	// EnableGarbageCollection lets deletion orphan or wait for dependents. It
 	// takes a garbage collector that removes the finalizers.
 	EnableGarbageCollection bool
@@ -139,7 +139,9 @@ func (b *Backend) storageConfig(resource schema.GroupResource, codec runtime.Cod
 	cfg := storagebackend.NewDefaultConfig(b.cfg.Prefix, codec)
 	cfg.CompactionInterval = b.cfg.CompactionInterval
 	cfg.CountMetricPollPeriod = countPeriod
-	cfg.Transformer = b.cfg.Transformer
+	if b.cfg.Transformers != nil {
+		cfg.Transformer = b.cfg.Transformers.TransformerForResource(resource)
+	}
 	return cfg.ForResource(resource)
 }
 

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
@@ -45,36 +47,53 @@ func (s *streams) end() {
 // wait waits until all streams have ended.
 func (s *streams) wait() { s.running.Wait() }
 
-// initialEventsWatch is a watch that first sends the objects of a list.
-type initialEventsWatch struct {
-	storage         *tenantStorage
-	list            runtime.Object
-	resourceVersion string
-	bookmark        bool
-	collection      collection
+// prologue is what a watch does before it follows events. It returns the
+// version from which to follow them, and false if the watch is over.
+type prologue func(ctx context.Context, send func(watch.Event) bool) (version uint64, ok bool)
+
+// stream is a watch with a prologue.
+type stream struct {
+	storage    *tenantStorage
+	collection collection
+	prologue   prologue
 
 	result   chan watch.Event
 	done     chan struct{}
 	stopOnce sync.Once
 }
 
+func newStream(s *tenantStorage, c collection, p prologue) *stream {
+	return &stream{storage: s, collection: c, prologue: p, result: make(chan watch.Event), done: make(chan struct{})}
+}
+
+func (w *stream) start(ctx context.Context) (watch.Interface, error) {
+	if !w.storage.streams.start(func() { w.run(ctx) }) {
+		return nil, apierrors.NewServiceUnavailable("the storage is closed")
+	}
+	return w, nil
+}
+
 // ResultChan implements watch.Interface.
-func (w *initialEventsWatch) ResultChan() <-chan watch.Event { return w.result }
+func (w *stream) ResultChan() <-chan watch.Event { return w.result }
 
 // Stop implements watch.Interface.
-func (w *initialEventsWatch) Stop() { w.stopOnce.Do(func() { close(w.done) }) }
+func (w *stream) Stop() { w.stopOnce.Do(func() { close(w.done) }) }
 
-// run sends the initial events, their end, and then what the inner watch
-// sends. The inner watch starts late, since it would be ended as too slow if
-// nobody read from it; the watch cache keeps events for longer than that.
-func (w *initialEventsWatch) run(ctx context.Context) {
+// run goes through the prologue, and then sends what the inner watch sends. The
+// inner watch starts late, since it would be ended as too slow if nobody read
+// from it; the watch cache keeps events for longer than that.
+func (w *stream) run(ctx context.Context) {
 	defer close(w.result)
-	if !w.sendInitial(ctx) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	send := func(event watch.Event) bool { return w.send(ctx, event) }
+	version, ok := w.prologue(ctx, send)
+	if !ok {
 		return
 	}
 	opts := w.collection.opts
 	opts.SendInitialEvents, opts.ResourceVersionMatch = nil, ""
-	opts.ResourceVersion = w.resourceVersion
+	opts.ResourceVersion = formatVersion(version)
 	inner, err := w.storage.watches.Watch(ctx, w.collection.key, opts)
 	if err != nil {
 		w.send(ctx, errorEvent(err))
@@ -95,37 +114,8 @@ func (w *initialEventsWatch) run(ctx context.Context) {
 	}
 }
 
-// sendInitial returns whether the watch goes on.
-func (w *initialEventsWatch) sendInitial(ctx context.Context) bool {
-	errStopped := errors.New("stopped")
-	err := meta.EachListItem(w.list, func(obj runtime.Object) error {
-		// The list's objects share memory with the watch cache.
-		if !w.send(ctx, watch.Event{Type: watch.Added, Object: obj.DeepCopyObject()}) {
-			return errStopped
-		}
-		return nil
-	})
-	w.list = nil // to be collected while the watch lasts
-	if errors.Is(err, errStopped) {
-		return false
-	}
-	if err != nil {
-		w.send(ctx, errorEvent(err))
-		return false
-	}
-	if !w.bookmark {
-		return true
-	}
-	bookmark, err := w.storage.newBookmark(w.resourceVersion)
-	if err != nil {
-		w.send(ctx, errorEvent(err))
-		return false
-	}
-	return w.send(ctx, watch.Event{Type: watch.Bookmark, Object: bookmark})
-}
-
 // send returns whether the event was sent.
-func (w *initialEventsWatch) send(ctx context.Context, event watch.Event) bool {
+func (w *stream) send(ctx context.Context, event watch.Event) bool {
 	select {
 	case w.result <- event:
 		return true
@@ -136,15 +126,86 @@ func (w *initialEventsWatch) send(ctx context.Context, event watch.Event) bool {
 	return false
 }
 
-// newBookmark returns the object that marks the end of initial events.
-func (s *tenantStorage) newBookmark(resourceVersion string) (runtime.Object, error) {
-	rv, err := s.Versioner().ParseResourceVersion(resourceVersion)
-	if err != nil {
-		return nil, fmt.Errorf("resource version of the initial events: %w", err)
+// initialList lists the objects that a watch starts with, and returns the
+// version of the list.
+func (s *tenantStorage) initialList(ctx context.Context, c collection) (runtime.Object, uint64, error) {
+	opts := c.opts
+	opts.Predicate.Limit, opts.Predicate.Continue = 0, ""
+	opts.SendInitialEvents = nil
+	if c.opts.SendInitialEvents == nil {
+		opts.ResourceVersion = "0"
 	}
+	opts.ResourceVersionMatch = ""
+	if opts.ResourceVersion != "" {
+		opts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	list := s.newListFunc()
+	if err := s.inner.GetList(ctx, c.key, opts, list); err != nil {
+		return nil, 0, err
+	}
+	accessor, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list for initial events: %w", err)
+	}
+	version, err := s.Versioner().ParseResourceVersion(accessor.GetResourceVersion())
+	if err != nil {
+		return nil, 0, fmt.Errorf("resource version of the initial events: %w", err)
+	}
+	return list, version, nil
+}
+
+// initialEvents returns the prologue that lists and sends what it got.
+func (s *tenantStorage) initialEvents(c collection) prologue {
+	return func(ctx context.Context, send func(watch.Event) bool) (uint64, bool) {
+		list, version, err := s.initialList(ctx, c)
+		if err != nil {
+			if ctx.Err() == nil {
+				send(errorEvent(err))
+			}
+			return 0, false
+		}
+		return version, s.sendInitial(list, version, c, send)
+	}
+}
+
+// sendInitial sends the objects of a list and the bookmark that ends them. It
+// returns whether the watch goes on.
+func (s *tenantStorage) sendInitial(list runtime.Object, version uint64, c collection, send func(watch.Event) bool) bool {
+	errStopped := errors.New("stopped")
+	err := meta.EachListItem(list, func(obj runtime.Object) error {
+		// The list's objects share memory with the watch cache.
+		if !send(watch.Event{Type: watch.Added, Object: obj.DeepCopyObject()}) {
+			return errStopped
+		}
+		return nil
+	})
+	if errors.Is(err, errStopped) {
+		return false
+	}
+	if err == nil && c.opts.SendInitialEvents != nil && c.opts.Predicate.AllowWatchBookmarks {
+		var bookmark runtime.Object
+		if bookmark, err = s.newBookmark(version, c); err == nil {
+			return send(watch.Event{Type: watch.Bookmark, Object: bookmark})
+		}
+	}
+	if err != nil {
+		send(errorEvent(err))
+		return false
+	}
+	return true
+}
+
+// newBookmark returns the object that marks the end of initial events.
+func (s *tenantStorage) newBookmark(version uint64, c collection) (runtime.Object, error) {
 	obj := s.newFunc()
-	if err := s.Versioner().UpdateObject(obj, rv); err != nil {
+	if err := s.Versioner().UpdateObject(obj, version); err != nil {
 		return nil, fmt.Errorf("bookmark: %w", err)
 	}
-	return obj, storage.AnnotateInitialEventsEndBookmark(obj)
+	if err := storage.AnnotateInitialEventsEndBookmark(obj); err != nil {
+		return nil, fmt.Errorf("bookmark: %w", err)
+	}
+	if !isSharded(&c.opts.Predicate) {
+		return obj, nil
+	}
+	return obj, annotateShardInfo(obj, c.opts.Predicate.ShardSelector.String())
 }

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
 // resource is what the storage of one resource is made of.
@@ -56,13 +58,24 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	// Two caches of a resource, as replicas in one process have, are two.
 	source := fmt.Sprintf("cache %d of %s", caches.Add(1), keys.root)
 	below := &belowCache{Interface: raw, source: source, progress: newProgress(b.cfg.Client.Client, source)}
+	follower := hub.New(hub.Config{
+		Resource:        r.config.GroupResource,
+		Root:            keys.root,
+		Versioner:       raw.Versioner(),
+		KeyFunc:         keys.cacheKeyFunc(r.keyFunc),
+		GetAttrs:        getAttrs,
+		NewFunc:         r.newFunc,
+		WantProgress:    below.progress.want,
+		CurrentVersion:  below.GetCurrentResourceVersion,
+		CompactRevision: raw.CompactRevision,
+	})
 	c, err := cacher.NewCacherFromConfig(cacher.Config{
-		Storage:             below,
+		Storage:             followed{below, follower},
 		Versioner:           raw.Versioner(),
 		GroupResource:       r.config.GroupResource,
 		EventsHistoryWindow: r.config.EventsHistoryWindow,
 		ResourcePrefix:      keys.root,
-		KeyFunc:             keys.cacheKeyFunc(r.keyFunc),
+		KeyFunc:             func(obj runtime.Object) (string, error) { return follower.Key(obj), nil },
 		GetAttrsFunc:        getAttrs,
 		IndexerFuncs:        storage.IndexerFuncs{clusterField: keys.dispatchValueOf},
 		NewFunc:             r.newFunc,
@@ -77,12 +90,13 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	below.cache.Store(c)
 	delegator := cacher.NewCacheDelegator(c, below)
 	s.inner, s.watches = delegator, seedWatcher(delegator)
-	s.cache, s.readyWait = c, b.cfg.ReadyWait
+	s.cache, s.readyWait, s.hub = c, b.cfg.ReadyWait, follower
 	return s, func() {
 		s.streams.end()
 		below.progress.stop()
 		delegator.Stop()
 		c.Stop()
+		follower.Close()
 		s.streams.wait()
 		closeRaw()
 	}, nil
@@ -119,21 +133,21 @@ func (b *Backend) openEtcd(r resource, keys keyspace) (storage.Interface, func()
 // cacheKeyFunc returns the function that gives the watch cache an object's
 // key. It never fails, for an error would fail the whole cache: an object that
 // was written around the API gets a key that only wildcard readers see.
-func (k keyspace) cacheKeyFunc(keyFunc func(runtime.Object) (string, error)) func(runtime.Object) (string, error) {
-	return func(obj runtime.Object) (string, error) {
+func (k keyspace) cacheKeyFunc(keyFunc func(runtime.Object) (string, error)) func(runtime.Object) string {
+	return func(obj runtime.Object) string {
 		t, ok := tenantOf(obj, k.sharded)
 		if ok {
 			if key, err := keyFunc(obj); err == nil {
 				if key, err = k.object(t, key); err == nil {
-					return key, nil
+					return key
 				}
 			}
 		}
 		object, err := meta.Accessor(obj)
 		if err != nil {
-			return k.root + nowhere + "/" + nowhere, nil //nolint:nilerr // see above
+			return k.root + nowhere + "/" + nowhere
 		}
-		return k.root + nowhere + "/" + url.PathEscape(object.GetNamespace()) + "/" + url.PathEscape(object.GetName()) + "/" + string(object.GetUID()), nil
+		return k.root + nowhere + "/" + url.PathEscape(object.GetNamespace()) + "/" + url.PathEscape(object.GetName()) + "/" + string(object.GetUID())
 	}
 }
 

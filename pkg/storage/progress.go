@@ -7,10 +7,13 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
 // progressInterval is the least time between two requests for progress of one
@@ -129,4 +132,30 @@ func (s *belowCache) GetCurrentResourceVersion(ctx context.Context) (uint64, err
 		}
 	}
 	return current, nil
+}
+
+// followed is the store as the watch cache sees it, with the hub that follows
+// what the watch cache reads.
+type followed struct {
+	*belowCache
+
+	hub *hub.Hub
+}
+
+// GetList lists what fills the watch cache.
+func (f followed) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	if err := f.belowCache.GetList(ctx, key, opts, list); err != nil {
+		return err
+	}
+	f.hub.Listed(opts.Predicate.Continue == "", list)
+	return nil
+}
+
+// Watch watches what keeps the watch cache up to date.
+func (f followed) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	w, err := f.belowCache.Watch(ctx, key, opts)
+	if err != nil {
+		return nil, err
+	}
+	return f.hub.Tap(w, opts.ResourceVersion), nil
 }

@@ -209,6 +209,14 @@ func (s *suiteStore) UpdateTransformer(modify storagetesting.TransformerModifier
 	return func() { s.transformer.set(original) }
 }
 
+// sameForAll gives every resource the same transformer.
+type sameForAll struct{ value.Transformer }
+
+// TransformerForResource implements value.ResourceTransformers.
+func (s sameForAll) TransformerForResource(schema.GroupResource) value.Transformer {
+	return s.Transformer
+}
+
 // swappableTransformer is a transformer that a suite exchanges while it runs.
 type swappableTransformer struct {
 	current atomic.Value

@@ -236,7 +236,7 @@ func newSuiteEnv(t *testing.T, s suite, cached, crowd bool) *suiteEnv {
 	client.Kubernetes = hidden
 	e := &suiteEnv{client: client.Client, recorder: hidden.recorder, cached: cached, codec: &failingCodec{Codec: podCodec(t)}}
 	transformer := newSwappableTransformer(storagetesting.NewPrefixTransformer([]byte(suiteValuePrefix), false))
-	cfg := BackendConfig{Client: client, Prefix: "/registry", Transformer: transformer, Uncached: only()}
+	cfg := BackendConfig{Client: client, Prefix: "/registry", Transformers: sameForAll{transformer}, Uncached: only()}
 	if !cached {
 		cfg.Uncached = only(podsGR)
 	}

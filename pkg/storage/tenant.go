@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
 // readiness is what tenantStorage wants of a watch cache beside serving.
@@ -41,6 +44,8 @@ type tenantStorage struct {
 	// cache is nil for resources without a watch cache.
 	cache     readiness
 	readyWait time.Duration
+	// hub is nil for resources without a watch cache.
+	hub *hub.Hub
 
 	streams *streams
 }
@@ -143,6 +148,14 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	if pred.GetAttrs == nil || s.keys.sharded {
 		pred.GetAttrs = s.getAttrs
 	}
+	if isSharded(pred) {
+		// Upstream's allocates for each object.
+		selector, err := hub.NewSelector(pred.ShardSelector)
+		if err != nil {
+			return collection{}, apierrors.NewBadRequest(fmt.Sprintf("invalid shardSelector: %v", err))
+		}
+		pred.ShardSelector = selector
+	}
 	if s.keys.single(t) {
 		c.key += rest
 		if opts.Recursive && !strings.HasSuffix(c.key, "/") {
@@ -187,9 +200,13 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 	if pred.Continue, err = openToken(c.scope, pred.Continue); err != nil {
 		return err
 	}
+	matching := makeStrict(pred)
 	s.waitReady(ctx)
-	if err := s.inner.GetList(ctx, c.key, c.opts, list); err != nil {
-		return sealError(c.scope, err)
+	if err := s.getList(ctx, c, list); err != nil {
+		return sealError(c.scope, retrySoon(err))
+	}
+	if matching.err != nil {
+		return matching.err
 	}
 	accessor, err := meta.ListAccessor(list)
 	if err != nil {
@@ -197,6 +214,16 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 	}
 	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
 	return seedPage(pred.Continue, list)
+}
+
+// getList lists from the hub, if it serves the list, or from the watch cache.
+func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.Object) error {
+	if s.hub != nil {
+		if served, err := s.hub.Page(ctx, c.key, c.opts, list); served {
+			return err
+		}
+	}
+	return s.inner.GetList(ctx, c.key, c.opts, list)
 }
 
 // sealError seals the token with which a client may go on after its own has

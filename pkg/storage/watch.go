@@ -6,8 +6,6 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -18,7 +16,8 @@ import (
 
 // Watch implements storage.Interface.
 func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	if _, err := s.Versioner().ParseResourceVersion(opts.ResourceVersion); err != nil {
+	version, err := s.Versioner().ParseResourceVersion(opts.ResourceVersion)
+	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
 	}
 	c, err := s.collect(ctx, key, opts)
@@ -27,18 +26,52 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 	}
 	s.waitReady(ctx)
 	if s.cache == nil {
-		return s.watches.Watch(ctx, c.key, c.opts)
+		return s.watchUncached(ctx, c, version)
 	}
 	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
 		c.opts.SendInitialEvents = nil
 	}
+	if isSharded(&c.opts.Predicate) {
+		return s.watchSharded(ctx, c)
+	}
 	if s.keys.single(c.tenant) {
 		c.opts.Predicate = dispatchedBy(c.opts.Predicate, c.tenant.dispatchValue())
-		if c.opts.Recursive && wantsInitialEvents(c.opts) {
+	}
+	if wantsInitialEvents(c.opts) {
+		if s.keys.single(c.tenant) && c.opts.Recursive {
 			return s.watchWithInitialEvents(ctx, c)
 		}
+		return s.watches.Watch(ctx, c.key, c.opts)
+	}
+	if future, err := s.isFuture(ctx, version); err != nil || future {
+		if err != nil {
+			return newErrorWatch(err), nil
+		}
+		return s.watchFuture(ctx, c, version)
 	}
 	return s.watches.Watch(ctx, c.key, c.opts)
+}
+
+// watchUncached watches a resource without a watch cache.
+func (s *tenantStorage) watchUncached(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
+	future, err := s.isFuture(ctx, version)
+	if err != nil {
+		return newErrorWatch(err), nil
+	}
+	if future {
+		if wantsInitialEvents(c.opts) {
+			if err := s.waitFor(ctx, version); err != nil {
+				return newErrorWatch(err), nil
+			}
+		} else {
+			return s.watchFuture(ctx, c, version)
+		}
+	}
+	w, err := s.watches.Watch(ctx, c.key, c.opts)
+	if err != nil || !isSharded(&c.opts.Predicate) {
+		return w, err
+	}
+	return withShardInfo(w, c.opts.Predicate), nil
 }
 
 // dispatchedBy has the watch cache find the watcher by the index value.
@@ -86,40 +119,18 @@ func wantsInitialEvents(opts storage.ListOptions) bool {
 // As in the watch cache, errors come in the stream, but for that of a cache
 // which is not ready.
 func (s *tenantStorage) watchWithInitialEvents(ctx context.Context, c collection) (watch.Interface, error) {
-	listOpts := c.opts
-	listOpts.Predicate.Limit, listOpts.Predicate.Continue = 0, ""
-	listOpts.SendInitialEvents = nil
-	if c.opts.SendInitialEvents == nil {
-		listOpts.ResourceVersion = "0"
-	}
-	listOpts.ResourceVersionMatch = ""
-	if listOpts.ResourceVersion != "" {
-		listOpts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
-	}
-	list := s.newListFunc()
-	if err := s.inner.GetList(ctx, c.key, listOpts, list); err != nil {
+	list, version, err := s.initialList(ctx, c)
+	if err != nil {
 		if apierrors.IsTooManyRequests(err) {
 			return nil, err
 		}
 		return newErrorWatch(err), nil
 	}
-	accessor, err := meta.ListAccessor(list)
-	if err != nil {
-		return nil, fmt.Errorf("list for initial events: %w", err)
-	}
-	stream := &initialEventsWatch{
-		storage:         s,
-		list:            list,
-		resourceVersion: accessor.GetResourceVersion(),
-		bookmark:        c.opts.SendInitialEvents != nil && c.opts.Predicate.AllowWatchBookmarks,
-		collection:      c,
-		result:          make(chan watch.Event),
-		done:            make(chan struct{}),
-	}
-	if !s.streams.start(func() { stream.run(ctx) }) {
-		return nil, apierrors.NewServiceUnavailable("the storage is closed")
-	}
-	return stream, nil
+	return newStream(s, c, func(_ context.Context, send func(watch.Event) bool) (uint64, bool) {
+		sent := list
+		list = nil // to be collected while the watch lasts
+		return version, s.sendInitial(sent, version, c, send)
+	}).start(ctx)
 }
 
 // errorWatch is a watch that consists of one error.

@@ -1,0 +1,108 @@
+// Package encryption encrypts resources before they reach etcd, by an
+// EncryptionConfiguration file as kube-apiserver's:
+//
+//	Options ─► Open ─► Providers ─► Transformers() to storage.BackendConfig
+//	                           └──► Run reloads the file; Close ends KMS connections
+//
+// The providers are upstream's. What they seal is bound to its key in etcd, and
+// with it to its logical cluster: a value copied to the key of another logical
+// cluster cannot be read there.
+package encryption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig/metrics"
+	"k8s.io/apiserver/pkg/storage/value"
+)
+
+// Options say how resources are encrypted.
+type Options struct {
+	// ConfigFile is an EncryptionConfiguration; nothing is encrypted without.
+	ConfigFile string
+	// AutomaticReload takes up changes of ConfigFile while the server runs.
+	AutomaticReload bool
+}
+
+// AddFlags adds the flags of o to fs.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.ConfigFile, "encryption-provider-config", o.ConfigFile, "EncryptionConfiguration file (apiserver.config.k8s.io/v1) that says which resources are encrypted in etcd, and with which keys")
+	fs.BoolVar(&o.AutomaticReload, "encryption-provider-config-automatic-reload", o.AutomaticReload, "take up changes of --encryption-provider-config within a minute, without a restart")
+}
+
+// Validate returns what is wrong with o.
+func (o *Options) Validate() []error {
+	if o.AutomaticReload && o.ConfigFile == "" {
+		return []error{errors.New("--encryption-provider-config-automatic-reload needs --encryption-provider-config")}
+	}
+	return nil
+}
+
+// Providers are the opened providers of a configuration. Close them in the end.
+type Providers struct {
+	transformers value.ResourceTransformers
+	checks       []healthz.HealthChecker
+	reload       *controller.DynamicEncryptionConfigContent
+	closeKMS     context.CancelFunc
+}
+
+// Open reads the configuration and connects to its key management services.
+// serverID tells processes apart in metrics. Without a configuration it returns
+// Providers that encrypt nothing.
+func (o *Options) Open(ctx context.Context, serverID string) (*Providers, error) {
+	if o.ConfigFile == "" {
+		return &Providers{closeKMS: func() {}}, nil
+	}
+	kms, closeKMS := context.WithCancel(context.WithoutCancel(ctx))
+	loaded, err := encryptionconfig.LoadEncryptionConfig(kms, o.ConfigFile, o.AutomaticReload, serverID)
+	if err != nil {
+		closeKMS()
+		return nil, fmt.Errorf("--encryption-provider-config %s: %w", o.ConfigFile, err)
+	}
+	metrics.RegisterMetrics()
+	metrics.RecordEncryptionConfigLastConfigInfo(serverID, loaded.EncryptionFileContentHash)
+	if !o.AutomaticReload {
+		return &Providers{
+			transformers: encryptionconfig.StaticTransformers(loaded.Transformers),
+			checks:       loaded.HealthChecks,
+			closeKMS:     closeKMS,
+		}, nil
+	}
+	if len(loaded.HealthChecks) != 1 {
+		closeKMS()
+		return nil, fmt.Errorf("--encryption-provider-config-automatic-reload: %d health checks where one is needed", len(loaded.HealthChecks))
+	}
+	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], closeKMS, loaded.KMSCloseGracePeriod)
+	return &Providers{
+		transformers: dynamic,
+		checks:       []healthz.HealthChecker{dynamic},
+		reload: controller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
+			o.ConfigFile, dynamic, loaded.EncryptionFileContentHash, serverID),
+		closeKMS: closeKMS,
+	}, nil
+}
+
+// Transformers returns what storage encrypts with; nil if nothing is encrypted.
+func (p *Providers) Transformers() value.ResourceTransformers { return p.transformers }
+
+// HealthChecks say whether the key management services answer.
+func (p *Providers) HealthChecks() []healthz.HealthChecker { return p.checks }
+
+// Run takes up changes of the file until ctx is done.
+func (p *Providers) Run(ctx context.Context) error {
+	if p.reload == nil {
+		<-ctx.Done()
+		return nil
+	}
+	p.reload.Run(ctx)
+	return nil
+}
+
+// Close ends the connections to key management services.
+func (p *Providers) Close() { p.closeKMS() }

@@ -1,0 +1,209 @@
+package hub
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage/cacher/metrics"
+	"k8s.io/klog/v2"
+)
+
+const (
+	bookmarkPeriod = time.Minute
+	// bookmarkLead is how long before the end of a watch its last bookmark is.
+	bookmarkLead = 2 * time.Second
+)
+
+// encodings are what the watchers of one event share.
+type encodings struct {
+	current, gone runtime.Object
+
+	matched                   bool
+	labels, previousLabels    labels.Set
+	fields, previousFields    fields.Set
+	comparable, wasComparable bool
+}
+
+// dispatchLocked hands an event to the watchers whose ranges hold it. Those
+// that are behind find it in the history.
+func (h *Hub) dispatchLocked(e *event) {
+	if len(h.scopes) == 0 {
+		return
+	}
+	found, filtered := h.found[:0], 0
+	inScope := func(key string) {
+		if x := h.scopes[key]; x != nil {
+			before := len(found)
+			found = x.find(e.hashes, found)
+			filtered += x.watchers - (len(found) - before)
+		}
+	}
+	for i := len(h.cfg.Root) - 1; i < len(e.key); i++ {
+		if e.key[i] == '/' {
+			inScope(e.key[:i+1])
+		}
+	}
+	inScope(e.key)
+
+	var shared encodings
+	for _, w := range found {
+		if w.behind {
+			continue
+		}
+		out, ok := w.convert(e, &shared)
+		if !ok {
+			continue
+		}
+		select {
+		case w.result <- out:
+		default:
+			w.fallBehindLocked(h.history.next - 1)
+		}
+	}
+	clear(found)
+	h.found = found
+	h.countFiltered(filtered)
+}
+
+// fallBehindLocked lets a watcher whose buffer is full go on by itself, from an
+// event of the history, so that nobody waits for it.
+func (w *Watcher) fallBehindLocked(n uint64) {
+	w.behind, w.cursor, w.from = true, n, n
+	if !w.hub.startLocked(w.catchUp) {
+		w.endLocked()
+		close(w.result)
+	}
+}
+
+func (h *Hub) countFiltered(n int) {
+	if n > 0 {
+		metrics.WatchFilteredEventsTotal.WithLabelValues(h.cfg.Resource.Group, h.cfg.Resource.Resource).Add(float64(n))
+	}
+}
+
+// convert returns what a watcher in whose ranges the object is gets to see: an
+// object that comes to match its selectors is added, and one that ceases to is
+// deleted.
+func (w *Watcher) convert(e *event, shared *encodings) (watch.Event, bool) {
+	is, was := e.kind != watch.Deleted, e.previous != nil
+	if !w.unnamed {
+		shared.attributes(w.hub, e)
+		pred := &w.request.Predicate
+		is = is && shared.comparable && pred.MatchesObjectAttributes(shared.labels, shared.fields)
+		was = was && shared.wasComparable && pred.MatchesObjectAttributes(shared.previousLabels, shared.previousFields)
+	}
+	switch {
+	case is && was:
+		return watch.Event{Type: watch.Modified, Object: shared.object(e)}, true
+	case is:
+		return watch.Event{Type: watch.Added, Object: shared.object(e)}, true
+	case was:
+		return watch.Event{Type: watch.Deleted, Object: shared.last(w.hub, e)}, true
+	default:
+		return watch.Event{}, false
+	}
+}
+
+// attributes computes what selectors are matched with, once.
+func (s *encodings) attributes(h *Hub, e *event) {
+	if s.matched {
+		return
+	}
+	s.matched = true
+	var err error
+	if s.labels, s.fields, err = h.cfg.GetAttrs(e.obj); err != nil {
+		klog.ErrorS(err, "Cannot match an object", "resource", h.cfg.Resource, "key", e.key)
+	}
+	s.comparable = err == nil
+	if e.previous == nil {
+		return
+	}
+	s.previousLabels, s.previousFields, err = h.cfg.GetAttrs(e.previous)
+	s.wasComparable = err == nil
+}
+
+// object returns the object as all watchers share it.
+func (s *encodings) object(e *event) runtime.Object {
+	if s.current == nil {
+		s.current = share(e.obj)
+	}
+	return s.current
+}
+
+// last returns the last state of an object that is gone, or that a selector
+// does not match any more, with the version of that.
+func (s *encodings) last(h *Hub, e *event) runtime.Object {
+	if s.gone != nil {
+		return s.gone
+	}
+	if e.kind == watch.Deleted {
+		s.gone = share(e.obj)
+		return s.gone
+	}
+	last := e.previous.DeepCopyObject()
+	if err := h.cfg.Versioner.UpdateObject(last, e.version); err != nil {
+		klog.ErrorS(err, "Cannot set the resource version of a deleted object", "resource", h.cfg.Resource, "key", e.key)
+	}
+	s.gone = share(last)
+	return s.gone
+}
+
+// bookmarkAfter returns when the next bookmark is due, or zero for never.
+func (w *Watcher) bookmarkAfter(now time.Time) time.Time {
+	next := now.Add(bookmarkPeriod)
+	if w.deadline.IsZero() {
+		return next
+	}
+	if last := w.deadline.Add(-bookmarkLead); last.Before(next) {
+		next = last
+	}
+	if next.Before(now) {
+		return time.Time{}
+	}
+	return next
+}
+
+// tick sends bookmarks while there are watchers.
+func (h *Hub) tick() {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case now := <-ticker.C:
+			if !h.sendBookmarks(now) {
+				return
+			}
+		case <-h.done:
+			return
+		}
+	}
+}
+
+func (h *Hub) sendBookmarks(now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.watchers) == 0 {
+		h.ticking = false
+		return false
+	}
+	for w := range h.watchers {
+		due := !w.nextBookmark.IsZero() && !now.Before(w.nextBookmark)
+		if !due || !w.request.Predicate.AllowWatchBookmarks || !w.joined || w.behind || h.version < w.version {
+			continue
+		}
+		bookmark := h.cfg.NewFunc()
+		if err := h.cfg.Versioner.UpdateObject(bookmark, h.version); err != nil {
+			klog.ErrorS(err, "Cannot make a bookmark", "resource", h.cfg.Resource)
+			continue
+		}
+		select {
+		case w.result <- watch.Event{Type: watch.Bookmark, Object: bookmark}:
+			w.nextBookmark = w.bookmarkAfter(now)
+		default: // it has events to read
+		}
+	}
+	return true
+}

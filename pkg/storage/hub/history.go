@@ -1,0 +1,95 @@
+package hub
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+const (
+	// historyIdle is how many events are kept while nobody watches.
+	historyIdle = 128
+	// historyMax is how many events are kept at most. Who is further behind
+	// is served by the watch cache until it has caught up.
+	historyMax = 16384
+	// historyTime is how long events are kept, as in the watch cache.
+	historyTime = 75 * time.Second
+)
+
+// event is a change of an object.
+type event struct {
+	kind    watch.EventType
+	key     string
+	version uint64
+	time    time.Time
+	// obj is the new state, or, in a deletion, the last one with the version of
+	// the deletion; previous is the state before, or nil.
+	obj, previous runtime.Object
+	hashes        hashes
+}
+
+// history is a ring of the latest events. Each has a number, one more than that
+// of the event before.
+type history struct {
+	ring        []*event
+	first, next uint64
+	// floor is the version after which no event is missing.
+	floor uint64
+}
+
+// reset forgets everything before a version.
+func (l *history) reset(version uint64) {
+	clear(l.ring)
+	l.first, l.floor = l.next, version
+}
+
+func (l *history) at(n uint64) *event { return l.ring[n%uint64(len(l.ring))] }
+
+func (l *history) len() int { return int(l.next - l.first) } //nolint:gosec // at most historyMax
+
+// add appends an event. watched says whether anybody may come back for it.
+func (l *history) add(e *event, watched bool) {
+	limit := historyIdle
+	if watched {
+		limit = historyMax
+	}
+	for l.len() > 0 && (l.len() >= limit || l.len() >= historyIdle && e.time.Sub(l.at(l.first).time) > historyTime) {
+		l.drop()
+	}
+	if l.len() == len(l.ring) {
+		l.grow()
+	}
+	l.ring[l.next%uint64(len(l.ring))] = e
+	l.next++
+}
+
+func (l *history) drop() {
+	slot := l.first % uint64(len(l.ring))
+	l.floor = l.ring[slot].version
+	l.ring[slot] = nil
+	l.first++
+}
+
+func (l *history) grow() {
+	ring := make([]*event, max(historyIdle, 2*len(l.ring)))
+	for n := l.first; n < l.next; n++ {
+		ring[n%uint64(len(ring))] = l.at(n)
+	}
+	l.ring = ring
+}
+
+// after returns the number of the first event after a version, which must not
+// be below the floor.
+func (l *history) after(version uint64) uint64 {
+	low, high := l.first, l.next
+	for low < high {
+		middle := low + (high-low)/2
+		if l.at(middle).version > version {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	return low
+}

@@ -1,0 +1,344 @@
+package hub
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// freshTimeout is how long a request waits for the hub to reach a resource
+	// version, as in the watch cache.
+	freshTimeout = 3 * time.Second
+	// askAgain is how often a request that waits asks etcd for progress.
+	askAgain = 100 * time.Millisecond
+	// retryAfterSeconds is what a client whose request waited in vain is told.
+	retryAfterSeconds = 1
+)
+
+// Config is what a hub knows of its resource.
+type Config struct {
+	// Resource names the resource in metrics.
+	Resource schema.GroupResource
+	// Root is the prefix of the resource's keys, with a slash at its end.
+	Root      string
+	Versioner storage.Versioner
+	// KeyFunc gives the key of an object; it must not fail.
+	KeyFunc func(runtime.Object) string
+	// GetAttrs gives what the selectors of watchers are matched with.
+	GetAttrs storage.AttrFunc
+	// NewFunc returns an empty object, for bookmarks.
+	NewFunc func() runtime.Object
+	// WantProgress has etcd asked for a progress notification soon.
+	WantProgress func()
+	// CurrentVersion asks etcd for its resource version.
+	CurrentVersion func(context.Context) (uint64, error)
+	// CompactRevision is up to where etcd was compacted.
+	CompactRevision func() int64
+}
+
+// Hub follows what one watch cache reads from etcd.
+type Hub struct {
+	cfg Config
+
+	// current is the object that the watch cache is about to ask the key of.
+	current atomic.Pointer[item]
+
+	mu sync.Mutex
+	// synced is false until the watch cache is filled, and should the hub lose
+	// track of it.
+	synced bool
+	// version is the resource version up to which everything was seen.
+	version uint64
+	// lastEvent is the version of the last event, or of the list before it: the
+	// objects are the same at all versions from here to version.
+	lastEvent uint64
+	objects   *tree
+	kept      keptSnapshots
+	history   history
+	// filling are the objects with which the watch cache is being filled.
+	filling *filling
+	// changed is closed when version grows, if anybody waits for it.
+	changed chan struct{}
+
+	watchers map[*Watcher]struct{}
+	scopes   map[string]*index
+	found    []*Watcher // reused by each event
+	ticking  bool
+
+	closed  bool
+	done    chan struct{}
+	tapped  chan struct{} // closed when the latest tap has ended
+	running sync.WaitGroup
+}
+
+// New returns a hub that knows nothing yet.
+func New(cfg Config) *Hub {
+	tapped := make(chan struct{})
+	close(tapped)
+	return &Hub{
+		cfg:      cfg,
+		objects:  newTree(nil),
+		watchers: map[*Watcher]struct{}{},
+		scopes:   map[string]*index{},
+		done:     make(chan struct{}),
+		tapped:   tapped,
+	}
+}
+
+// Close ends all watches and waits for what the hub has running. The watch
+// cache must have been stopped.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	if !h.closed {
+		h.closed = true
+		close(h.done)
+	}
+	h.endAllLocked()
+	h.mu.Unlock()
+	h.running.Wait()
+}
+
+// start runs f as something that Close waits for, unless the hub is closed.
+func (h *Hub) startLocked(f func()) bool {
+	if h.closed {
+		return false
+	}
+	h.running.Go(f)
+	return true
+}
+
+// filling collects the objects of a list, which is what the watch cache asks
+// the keys of between its list and its watch.
+type filling struct {
+	items []item
+	want  int
+}
+
+// Listed is called with each page of the list that fills the watch cache. The
+// objects themselves are taken in Key: the watch cache keeps copies, which are
+// what the hub shares memory with.
+func (h *Hub) Listed(first bool, list runtime.Object) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if first || h.filling == nil {
+		h.filling = &filling{}
+	}
+	h.filling.want += meta.LenList(list)
+}
+
+// Key is the watch cache's key function.
+func (h *Hub) Key(obj runtime.Object) string {
+	if current := h.current.Load(); current != nil && current.obj == obj {
+		return current.key
+	}
+	key := h.cfg.KeyFunc(obj)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.filling != nil {
+		h.filling.items = append(h.filling.items, item{key, obj})
+	}
+	return key
+}
+
+// Tap returns the watch that the watch cache reads, from w, which starts at the
+// version. The hub takes an event when the watch cache has received it.
+func (h *Hub) Tap(w watch.Interface, version string) watch.Interface {
+	h.mu.Lock()
+	previous := h.tapped
+	h.mu.Unlock()
+	<-previous // the watch cache has stopped it
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.resumeLocked(version)
+	t := &tap{Interface: w, hub: h, result: make(chan watch.Event), stopped: make(chan struct{}), ended: make(chan struct{})}
+	h.tapped = t.ended
+	if !h.startLocked(t.run) {
+		close(t.result)
+		close(t.ended)
+	}
+	return t
+}
+
+// resumeLocked starts to follow a watch from a version.
+func (h *Hub) resumeLocked(resourceVersion string) {
+	version, err := h.cfg.Versioner.ParseResourceVersion(resourceVersion)
+	f := h.filling
+	h.filling = nil
+	switch {
+	case err == nil && f == nil && h.synced && version == h.version:
+		return // the same stream goes on
+	case err == nil && f != nil && len(f.items) == f.want:
+		if version != h.version {
+			h.endJoinedLocked() // events were missed
+		}
+		h.objects = newTree(f.items)
+		h.history.reset(version)
+		h.synced, h.version, h.lastEvent = true, version, version
+		h.advancedLocked()
+	default:
+		// Nothing is lost but speed: all is served from the watch cache.
+		klog.ErrorS(err, "Cannot follow the watch cache", "resource", h.cfg.Resource, "resourceVersion", resourceVersion, "at", h.version)
+		h.synced = false
+		h.endJoinedLocked()
+	}
+}
+
+func (h *Hub) advancedLocked() {
+	if h.changed != nil {
+		close(h.changed)
+		h.changed = nil
+	}
+}
+
+// tap passes a watch on, and shows the hub what was received.
+type tap struct {
+	watch.Interface
+
+	hub     *Hub
+	result  chan watch.Event
+	stopped chan struct{}
+	ended   chan struct{}
+	once    sync.Once
+}
+
+// ResultChan implements watch.Interface.
+func (t *tap) ResultChan() <-chan watch.Event { return t.result }
+
+// Stop implements watch.Interface.
+func (t *tap) Stop() {
+	t.once.Do(func() { close(t.stopped) })
+	t.Interface.Stop()
+}
+
+func (t *tap) run() {
+	defer close(t.ended)
+	defer close(t.result)
+	for {
+		var received watch.Event
+		var ok bool
+		select {
+		case received, ok = <-t.Interface.ResultChan():
+			if !ok {
+				return
+			}
+		case <-t.stopped:
+			return
+		}
+		e := t.hub.eventOf(received)
+		select {
+		case t.result <- received:
+		case <-t.stopped:
+			return
+		}
+		if e != nil {
+			t.hub.apply(e)
+		}
+	}
+}
+
+// eventOf prepares an event before the watch cache gets it.
+func (h *Hub) eventOf(received watch.Event) *event {
+	obj := received.Object
+	if timed, ok := obj.(storage.WatchEventWithRecordTime); ok {
+		obj = timed.Unwrap()
+	}
+	if received.Type == watch.Error {
+		return nil
+	}
+	version, err := h.cfg.Versioner.ObjectResourceVersion(obj)
+	if err != nil {
+		return nil // the watch cache cannot use it either
+	}
+	e := &event{kind: received.Type, version: version, time: time.Now()}
+	if received.Type == watch.Bookmark {
+		return e
+	}
+	e.key, e.obj = h.cfg.KeyFunc(obj), obj
+	h.current.Store(&item{e.key, obj})
+	if e.hashes, err = hashesOf(obj); err != nil {
+		klog.ErrorS(err, "Cannot hash an object", "resource", h.cfg.Resource, "key", e.key)
+	}
+	return e
+}
+
+// apply takes an event in and hands it to the watchers that want it.
+func (h *Hub) apply(e *event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.synced || e.version <= h.lastEvent && e.kind != watch.Bookmark {
+		return
+	}
+	switch e.kind {
+	case watch.Bookmark:
+	case watch.Deleted:
+		h.objects.remove(e.key)
+		e.previous = e.obj // its last state
+	default:
+		e.previous = h.objects.set(e.key, e.obj)
+	}
+	if e.version > h.version {
+		h.version = e.version
+	}
+	h.kept.expire(e.time)
+	if e.kind != watch.Bookmark {
+		h.lastEvent = e.version
+		h.history.add(e, len(h.watchers) > 0)
+		h.dispatchLocked(e)
+	}
+	h.advancedLocked()
+}
+
+// WaitFresh waits until the hub has seen everything up to a version, or returns
+// the error that clients get for a version in the future.
+func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
+	var timeout, again *time.Timer
+	for {
+		h.mu.Lock()
+		if h.synced && version <= h.version {
+			h.mu.Unlock()
+			return nil
+		}
+		at := h.version
+		if h.changed == nil {
+			h.changed = make(chan struct{})
+		}
+		changed := h.changed
+		h.mu.Unlock()
+
+		if timeout == nil {
+			timeout, again = time.NewTimer(freshTimeout), time.NewTimer(askAgain)
+			defer timeout.Stop()
+			defer again.Stop()
+			h.cfg.WantProgress()
+		}
+		select {
+		case <-changed:
+		case <-again.C:
+			h.cfg.WantProgress()
+			again.Reset(askAgain)
+		case <-timeout.C:
+			return storage.NewTooLargeResourceVersionError(version, at, retryAfterSeconds)
+		case <-h.done:
+			return context.Canceled
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Version returns the resource version up to which the hub has seen everything.
+func (h *Hub) Version() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.version
+}

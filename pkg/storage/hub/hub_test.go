@@ -1,0 +1,187 @@
+package hub
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/sharding"
+	"k8s.io/apimachinery/pkg/types"
+	parser "k8s.io/apiserver/pkg/sharding"
+)
+
+func named(name string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Namespace: "in-" + name}}
+}
+
+// The tree, and each snapshot of it, is what a map says.
+func TestTree(t *testing.T) {
+	const seed = 7
+	random := rand.New(rand.NewPCG(seed, seed))
+	var items []item
+	model := map[string]runtime.Object{}
+	for i := range 1000 {
+		key := fmt.Sprintf("/r/%04d", i*2)
+		obj := named(key)
+		items, model[key] = append(items, item{key, obj}), obj
+	}
+	random.Shuffle(len(items), func(i, j int) { items[i], items[j] = items[j], items[i] })
+	tree := newTree(items)
+
+	type moment struct {
+		snapshot *snapshot
+		model    map[string]runtime.Object
+	}
+	moments := []moment{{tree.snapshot(), maps.Clone(model)}}
+	for round := range 6 {
+		for range 3000 {
+			key := fmt.Sprintf("/r/%04d", random.IntN(4000))
+			if round%2 == 1 && random.IntN(10) > 0 {
+				require.Equal(t, model[key], tree.remove(key))
+				delete(model, key)
+				continue
+			}
+			obj := named(key)
+			require.Equal(t, model[key], tree.set(key, obj))
+			model[key] = obj
+		}
+		moments = append(moments, moment{tree.snapshot(), maps.Clone(model)})
+	}
+	for key, obj := range model {
+		require.Same(t, obj, tree.get(key))
+	}
+	require.Nil(t, tree.get("/r/none"))
+	for _, m := range moments {
+		keys := slices.Sorted(maps.Keys(m.model))
+		require.Equal(t, len(keys), m.snapshot.len)
+		for _, start := range []string{"", "/r/0000", "/r/1001", "/r/3333\x00", "/s"} {
+			at, found := slices.BinarySearch(keys, start)
+			_ = found
+			require.Equal(t, at, m.snapshot.rank(start), start)
+			var got []string
+			m.snapshot.from(start, func(it item) bool {
+				require.Same(t, m.model[it.key], it.obj)
+				got = append(got, it.key)
+				return len(got) < 700
+			})
+			require.True(t, slices.Equal(keys[at:min(at+700, len(keys))], got), start)
+		}
+	}
+}
+
+func TestTreeEmpty(t *testing.T) {
+	tree := newTree(nil)
+	require.Nil(t, tree.remove("a"))
+	s := tree.snapshot()
+	require.Nil(t, tree.set("a", named("a")))
+	require.NotNil(t, tree.remove("a"))
+	require.Zero(t, s.rank("z"))
+	require.Zero(t, tree.snapshot().len)
+	require.Equal(t, "a0", endOf("a/"))
+	require.Equal(t, "b", endOf("a\xff"))
+}
+
+// The index finds the watchers that a walk over all would find, each once.
+func TestIndex(t *testing.T) {
+	const seed = 11
+	random := rand.New(rand.NewPCG(seed, seed))
+	var x index
+	var all []*Watcher
+	for round := range 200 {
+		if len(all) > 0 && random.IntN(3) == 0 {
+			i := random.IntN(len(all))
+			x.remove(all[i])
+			all = slices.Delete(all, i, i+1)
+		} else {
+			w := &Watcher{ranges: ranges{byNamespace: random.IntN(2) == 0}}
+			for range 1 + random.IntN(4) {
+				a, b := random.Uint64N(1000), random.Uint64N(1000)
+				w.ranges.intervals = append(w.ranges.intervals, interval{min(a, b), max(a, b)})
+			}
+			w.ranges.intervals = disjoint(w.ranges.intervals)
+			x.add(w)
+			all = append(all, w)
+		}
+		require.Equal(t, len(all), x.watchers)
+		for range 20 {
+			h := hashes{uid: random.Uint64N(1000), namespace: random.Uint64N(1000)}
+			want := map[*Watcher]int{}
+			for _, w := range all {
+				if w.ranges.match(h) {
+					want[w] = 1
+				}
+			}
+			got := map[*Watcher]int{}
+			for _, w := range x.find(h, nil) {
+				got[w]++
+			}
+			require.Equal(t, want, got, "round %d", round)
+		}
+	}
+}
+
+func TestHash(t *testing.T) {
+	for _, value := range []string{"", "a", "2b1f6a0e-7a54-4c26-9c8e-0e3a2a7d9f11", "default"} {
+		require.Equal(t, sharding.HashField(value), fmt.Sprintf("%016x", hashOf(value)))
+	}
+}
+
+// Our matching and upstream's agree on every selector that upstream parses.
+func FuzzSelector(f *testing.F) {
+	f.Add("shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')", "a")
+	f.Add("shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')", "b")
+	f.Add("shardRange(object.metadata.namespace, '0x0000000000000001', '0xffffffffffffffff')", "c")
+	f.Add("shardRange(object.metadata.uid, '0x0000000000000000', '0x4000000000000000') || shardRange(object.metadata.uid, '0x3000000000000000', '0xf000000000000000')", "d")
+	f.Fuzz(func(t *testing.T, expression, name string) {
+		theirs, err := parser.Parse(expression)
+		if err != nil {
+			return
+		}
+		ours, err := NewSelector(theirs)
+		require.NoError(t, err)
+		require.Equal(t, theirs.String(), ours.String())
+		for i := range 20 {
+			obj := named(strings.Repeat(name, i) + fmt.Sprint(i))
+			want, err := theirs.Matches(obj)
+			require.NoError(t, err)
+			got, err := ours.Matches(obj)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		}
+	})
+}
+
+// Matching does not allocate.
+func TestMatchAllocates(t *testing.T) {
+	theirs, err := parser.Parse("shardRange(object.metadata.uid, '0x0000000000000000', '0x4000000000000000') || shardRange(object.metadata.uid, '0x8000000000000000', '0xf000000000000000')")
+	require.NoError(t, err)
+	selector, err := NewSelector(theirs)
+	require.NoError(t, err)
+	obj := named("one")
+	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = selector.Matches(obj) }))
+}
+
+// The history has the events after its floor, and forgets.
+func TestHistory(t *testing.T) {
+	var l history
+	l.reset(100)
+	for i := range 1000 {
+		l.add(&event{version: 101 + uint64(i)*2}, i > 500)
+	}
+	require.Equal(t, historyIdle+499, l.len())
+	require.Equal(t, l.at(l.first).version-2, l.floor)
+	require.Equal(t, l.first, l.after(l.floor))
+	require.Equal(t, l.next, l.after(5000))
+	n := l.after(1500)
+	require.EqualValues(t, 1501, l.at(n).version)
+	require.EqualValues(t, 1503, l.at(l.after(1501)).version)
+	l.reset(5000)
+	require.Zero(t, l.len())
+	require.EqualValues(t, 5000, l.floor)
+}

@@ -1,0 +1,104 @@
+package hub
+
+import (
+	"cmp"
+	"slices"
+)
+
+// index finds the watchers of one key prefix whose ranges hold a hash: an
+// implicit interval tree over the watchers' intervals.
+type index struct {
+	// watchers is how many there are, with either key.
+	watchers       int
+	uid, namespace intervalTree
+}
+
+func (x *index) add(w *Watcher) {
+	x.watchers++
+	x.tree(w).add(w)
+}
+
+func (x *index) remove(w *Watcher) {
+	x.watchers--
+	x.tree(w).remove(w)
+}
+
+func (x *index) tree(w *Watcher) *intervalTree {
+	if w.ranges.byNamespace {
+		return &x.namespace
+	}
+	return &x.uid
+}
+
+// find appends the watchers that want an object with these hashes. A watcher's
+// intervals are disjoint, so that it is found once.
+func (x *index) find(h hashes, found []*Watcher) []*Watcher {
+	found = x.uid.find(h.uid, found)
+	return x.namespace.find(h.namespace, found)
+}
+
+// node is an interval of a watcher. The nodes are sorted by their first; those
+// of a subtree, which is a range of the sorted slice with its root in the
+// middle, end at most at subtreeLast.
+type node struct {
+	interval
+
+	subtreeLast uint64
+	watcher     *Watcher
+}
+
+type intervalTree struct {
+	nodes []node
+	stale bool // subtreeLast is not up to date
+}
+
+func (t *intervalTree) add(w *Watcher) {
+	for _, i := range w.ranges.intervals {
+		at, _ := slices.BinarySearchFunc(t.nodes, i.first, func(n node, first uint64) int { return cmp.Compare(n.first, first) })
+		t.nodes = slices.Insert(t.nodes, at, node{interval: i, watcher: w})
+	}
+	t.stale = true
+}
+
+func (t *intervalTree) remove(w *Watcher) {
+	t.nodes = slices.DeleteFunc(t.nodes, func(n node) bool { return n.watcher == w })
+	t.stale = true
+}
+
+func (t *intervalTree) find(hash uint64, found []*Watcher) []*Watcher {
+	if t.stale {
+		t.update(0, len(t.nodes))
+		t.stale = false
+	}
+	return t.findIn(0, len(t.nodes), hash, found)
+}
+
+// update sets subtreeLast in [low, high) and returns that of its root.
+func (t *intervalTree) update(low, high int) uint64 {
+	if low >= high {
+		return 0
+	}
+	middle := (low + high) / 2
+	last := max(t.nodes[middle].last, t.update(low, middle), t.update(middle+1, high))
+	t.nodes[middle].subtreeLast = last
+	return last
+}
+
+func (t *intervalTree) findIn(low, high int, hash uint64, found []*Watcher) []*Watcher {
+	for low < high {
+		middle := (low + high) / 2
+		n := &t.nodes[middle]
+		if n.subtreeLast < hash {
+			return found
+		}
+		found = t.findIn(low, middle, hash, found)
+		if hash < n.first {
+			return found
+		}
+		if hash <= n.last {
+			found = append(found, n.watcher)
+		}
+		low = middle + 1
+	}
+	return found
+}

@@ -1,0 +1,252 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/conversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher/delegator"
+	"k8s.io/apiserver/pkg/storage/cacher/metrics"
+)
+
+const (
+	// keptMax is how many snapshots are kept for lists that go on, and keptTime
+	// for how long after the latest page. A list whose snapshot is gone goes on
+	// from the watch cache or from etcd.
+	keptMax  = 16
+	keptTime = time.Minute
+)
+
+// keptSnapshots are snapshots by resource version.
+type keptSnapshots struct {
+	byVersion map[uint64]*keptSnapshot
+	next      time.Time // when one may expire
+}
+
+type keptSnapshot struct {
+	*snapshot
+
+	used time.Time
+}
+
+func (k *keptSnapshots) get(version uint64, now time.Time) *snapshot {
+	s := k.byVersion[version]
+	if s == nil {
+		return nil
+	}
+	s.used = now
+	return s.snapshot
+}
+
+func (k *keptSnapshots) add(version uint64, s *snapshot, now time.Time) {
+	if k.byVersion == nil {
+		k.byVersion = map[uint64]*keptSnapshot{}
+	}
+	if s := k.byVersion[version]; s != nil {
+		s.used = now
+		return
+	}
+	if len(k.byVersion) >= keptMax {
+		var oldest uint64
+		for v, s := range k.byVersion {
+			if oldest == 0 || s.used.Before(k.byVersion[oldest].used) {
+				oldest = v
+			}
+		}
+		delete(k.byVersion, oldest)
+	}
+	k.byVersion[version] = &keptSnapshot{snapshot: s, used: now}
+}
+
+// expire drops snapshots that nobody came back for. Called with each event, it
+// mostly does nothing; without events, snapshots cost nothing.
+func (k *keptSnapshots) expire(now time.Time) {
+	if len(k.byVersion) == 0 || now.Before(k.next) {
+		return
+	}
+	k.next = now.Add(keptTime / 4)
+	for version, s := range k.byVersion {
+		if now.Sub(s.used) > keptTime {
+			delete(k.byVersion, version)
+		}
+	}
+}
+
+// at returns the objects as they were at a version, if they are known.
+func (h *Hub) at(version uint64) *snapshot {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.kept.get(version, time.Now()); s != nil {
+		return s
+	}
+	if !h.synced || version < h.lastEvent || version > h.version {
+		return nil
+	}
+	return h.objects.snapshot()
+}
+
+// keep keeps a snapshot for the pages that follow.
+func (h *Hub) keep(version uint64, s *snapshot) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.kept.add(version, s, time.Now())
+}
+
+// latest returns the objects as they are, and the version.
+func (h *Hub) latest() (*snapshot, uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.synced {
+		return nil, 0
+	}
+	return h.objects.snapshot(), h.version
+}
+
+// Page serves a page of a list. It returns false where the watch cache, or
+// etcd, has to: for lists that are no pages, and for versions that the hub does
+// not have.
+func (h *Hub) Page(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) (bool, error) {
+	pred := &opts.Predicate
+	if !opts.Recursive || pred.Limit <= 0 && pred.Continue == "" || !delegator.ConsistentReadSupported() {
+		return false, nil
+	}
+	at, start, err := storage.ValidateListOptions(key, h.cfg.Versioner, opts)
+	if err != nil {
+		return true, err
+	}
+	if start == "" {
+		start = key
+		if opts.ResourceVersion == "0" {
+			return false, nil // served whole
+		}
+	}
+	objects, version, err := h.read(ctx, at, opts)
+	if err != nil || objects == nil {
+		return err != nil, err
+	}
+	return true, h.fill(list, page{objects: objects, version: version, key: key, start: start, opts: opts})
+}
+
+// read returns the objects that a list is to show. No objects and no error mean
+// that the watch cache is to serve the list.
+func (h *Hub) read(ctx context.Context, at int64, opts storage.ListOptions) (*snapshot, uint64, error) {
+	if at > 0 {
+		version := uint64(at)
+		if compacted := h.cfg.CompactRevision(); compacted > at {
+			return nil, 0, nil
+		}
+		if h.ahead(version) {
+			return nil, 0, nil
+		}
+		return h.at(version), version, nil
+	}
+	version, err := h.cfg.Versioner.ParseResourceVersion(opts.ResourceVersion)
+	if err != nil {
+		return nil, 0, err
+	}
+	consistent := version == 0
+	if consistent {
+		if version, err = h.cfg.CurrentVersion(ctx); err != nil {
+			return nil, 0, err
+		}
+	}
+	if err := h.WaitFresh(ctx, version); err != nil {
+		if consistent && storage.IsTooLargeResourceVersion(err) {
+			return nil, 0, nil // etcd can tell
+		}
+		return nil, 0, err
+	}
+	objects, version := h.latest()
+	return objects, version, nil
+}
+
+// ahead says whether a version is in the future.
+func (h *Hub) ahead(version uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return version > h.version
+}
+
+// page is a part of a list.
+type page struct {
+	objects *snapshot
+	version uint64
+	// key is the prefix of the list; start is where the page starts.
+	key, start string
+	opts       storage.ListOptions
+}
+
+// fill puts the page into a list.
+func (h *Hub) fill(list runtime.Object, p page) error {
+	pred := &p.opts.Predicate
+	items, err := meta.GetItemsPtr(list)
+	if err != nil {
+		return fmt.Errorf("list: %w", err)
+	}
+	target, err := conversion.EnforcePtr(items)
+	if err != nil || target.Kind() != reflect.Slice {
+		return fmt.Errorf("list has items of kind %s: %w", target.Kind(), err)
+	}
+	selected, last, more, err := p.selectItems()
+	if err != nil {
+		return err
+	}
+	target.Set(reflect.MakeSlice(target.Type(), len(selected), len(selected)))
+	for i, obj := range selected {
+		target.Index(i).Set(reflect.ValueOf(obj).Elem())
+	}
+	count := 0
+	if more && pred.Empty() {
+		count = p.objects.rank(endOf(p.key)) - p.objects.rank(p.start)
+	}
+	token, remaining, err := storage.PrepareContinueToken(last, p.key, int64(p.version), int64(count), more, p.opts) //nolint:gosec // versions are etcd's, which are int64
+	if err != nil {
+		return err
+	}
+	if err := h.cfg.Versioner.UpdateList(list, p.version, token, remaining); err != nil {
+		return err
+	}
+	pred.SetShardInfoOnList(list)
+	if token != "" {
+		h.keep(p.version, p.objects)
+	}
+	metrics.RecordListCacheMetrics(h.cfg.Resource, "", len(selected), len(selected))
+	return nil
+}
+
+// selectItems returns the objects of the page, the key of the last, and whether
+// anything follows.
+func (p page) selectItems() (selected []runtime.Object, last string, more bool, err error) {
+	pred := &p.opts.Predicate
+	all := pred.Empty()
+	if pred.Limit > 0 {
+		selected = make([]runtime.Object, 0, min(pred.Limit, 1000))
+	}
+	p.objects.from(p.start, func(it item) bool {
+		if !strings.HasPrefix(it.key, p.key) {
+			return false
+		}
+		if pred.Limit > 0 && int64(len(selected)) >= pred.Limit {
+			more = true
+			return false
+		}
+		matches := all
+		if !all {
+			if matches, err = pred.Matches(it.obj); err != nil {
+				err = fmt.Errorf("cannot match %s: %w", it.key, err)
+				return false
+			}
+		}
+		if matches {
+			selected, last = append(selected, it.obj), it.key
+		}
+		return true
+	})
+	return selected, last, more, err
+}

@@ -1,0 +1,229 @@
+package hub
+
+import (
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+const (
+	// chunkMax is how many items a chunk has at most. A write copies a chunk
+	// that a snapshot shares.
+	chunkMax = 256
+	// chunkMin is where a chunk is merged with its neighbour.
+	chunkMin = chunkMax / 8
+	// chunkFill is how many items the chunks of a new tree have.
+	chunkFill = chunkMax * 3 / 4
+)
+
+// item is an object with its key.
+type item struct {
+	key string
+	obj runtime.Object
+}
+
+// chunk is a run of items in key order.
+type chunk struct {
+	items []item
+	// owner tells which generation of the tree may change the chunk in place.
+	owner uint64
+}
+
+// tree is an ordered map from keys to objects of which snapshots are free: two
+// levels, of which a write copies no more than what a snapshot shares. Ranks
+// are sums over chunks, so that what remains after a page is known without
+// walking it.
+type tree struct {
+	chunks []*chunk
+	len    int
+
+	generation uint64
+	// latest is the snapshot that the tree is equal to, which shares all of it.
+	latest *snapshot
+}
+
+// snapshot is a tree as it was.
+type snapshot struct {
+	chunks []*chunk
+	len    int
+}
+
+// newTree returns a tree of items, which it keeps.
+func newTree(items []item) *tree {
+	compare := func(a, b item) int { return strings.Compare(a.key, b.key) }
+	if !slices.IsSortedFunc(items, compare) {
+		slices.SortStableFunc(items, compare)
+	}
+	// Of equal keys the last counts, as in the watch cache.
+	unique := items[:0]
+	for i := range items {
+		if n := len(unique); n > 0 && unique[n-1].key == items[i].key {
+			unique[n-1] = items[i]
+			continue
+		}
+		unique = append(unique, items[i])
+	}
+	t := &tree{len: len(unique)}
+	for part := range slices.Chunk(unique, chunkFill) {
+		t.chunks = append(t.chunks, &chunk{items: slices.Clone(part)})
+	}
+	return t
+}
+
+// snapshot returns the tree as it is now.
+func (t *tree) snapshot() *snapshot {
+	if t.latest == nil {
+		t.generation++
+		t.latest = &snapshot{chunks: t.chunks, len: t.len}
+	}
+	return t.latest
+}
+
+// at returns the index of the chunk that has the key or would have it.
+func at(chunks []*chunk, key string) int {
+	i, found := slices.BinarySearchFunc(chunks, key, func(c *chunk, key string) int { return strings.Compare(c.items[0].key, key) })
+	if !found && i > 0 {
+		i--
+	}
+	return i
+}
+
+func (c *chunk) at(key string) (int, bool) {
+	return slices.BinarySearchFunc(c.items, key, func(i item, key string) int { return strings.Compare(i.key, key) })
+}
+
+// get returns the object of a key, or nil.
+func (t *tree) get(key string) runtime.Object {
+	if len(t.chunks) == 0 {
+		return nil
+	}
+	c := t.chunks[at(t.chunks, key)]
+	if i, found := c.at(key); found {
+		return c.items[i].obj
+	}
+	return nil
+}
+
+// own returns chunk i for changing it.
+func (t *tree) own(i int) *chunk {
+	if t.latest != nil {
+		t.chunks = slices.Clone(t.chunks)
+		t.latest = nil
+	}
+	c := t.chunks[i]
+	if c.owner != t.generation {
+		items := make([]item, len(c.items), min(chunkMax, len(c.items)+chunkMax/8))
+		copy(items, c.items)
+		c = &chunk{items: items, owner: t.generation}
+		t.chunks[i] = c
+	}
+	return c
+}
+
+// set puts an object in and returns the one that it replaces, or nil.
+func (t *tree) set(key string, obj runtime.Object) runtime.Object {
+	if len(t.chunks) == 0 {
+		t.chunks = []*chunk{{items: []item{{key, obj}}, owner: t.generation}}
+		t.latest = nil
+		t.len++
+		return nil
+	}
+	n := at(t.chunks, key)
+	c := t.own(n)
+	i, found := c.at(key)
+	if found {
+		previous := c.items[i].obj
+		c.items[i].obj = obj
+		return previous
+	}
+	t.len++
+	c.items = slices.Insert(c.items, i, item{key, obj})
+	if len(c.items) >= chunkMax {
+		half := len(c.items) / 2
+		if n == len(t.chunks)-1 && i == len(c.items)-1 {
+			half = len(c.items) - 1 // keys that only grow fill their chunks
+		}
+		upper := &chunk{items: slices.Clone(c.items[half:]), owner: t.generation}
+		clear(c.items[half:])
+		c.items = c.items[:half]
+		t.chunks = slices.Insert(t.chunks, n+1, upper)
+	}
+	return nil
+}
+
+// remove takes an object out and returns it, or nil.
+func (t *tree) remove(key string) runtime.Object {
+	if len(t.chunks) == 0 {
+		return nil
+	}
+	n := at(t.chunks, key)
+	i, found := t.chunks[n].at(key)
+	if !found {
+		return nil
+	}
+	c := t.own(n)
+	previous := c.items[i].obj
+	c.items = slices.Delete(c.items, i, i+1)
+	t.len--
+	if len(c.items) < chunkMin {
+		t.merge(n)
+	}
+	return previous
+}
+
+// merge joins the small chunk n with a neighbour.
+func (t *tree) merge(n int) {
+	c := t.chunks[n]
+	switch {
+	case len(c.items) == 0:
+		t.chunks = slices.Delete(t.chunks, n, n+1)
+	case n+1 < len(t.chunks) && len(c.items)+len(t.chunks[n+1].items) < chunkFill:
+		c.items = append(c.items, t.chunks[n+1].items...)
+		t.chunks = slices.Delete(t.chunks, n+1, n+2)
+	case n > 0 && len(c.items)+len(t.chunks[n-1].items) < chunkFill:
+		left := t.own(n - 1)
+		left.items = append(left.items, c.items...)
+		t.chunks = slices.Delete(t.chunks, n, n+1)
+	}
+}
+
+// rank returns how many keys are less than key.
+func (s *snapshot) rank(key string) int {
+	if len(s.chunks) == 0 {
+		return 0
+	}
+	n := at(s.chunks, key)
+	rank, _ := s.chunks[n].at(key)
+	for _, c := range s.chunks[:n] {
+		rank += len(c.items)
+	}
+	return rank
+}
+
+// from yields the items whose keys are not less than key.
+func (s *snapshot) from(key string, yield func(item) bool) {
+	if len(s.chunks) == 0 {
+		return
+	}
+	n := at(s.chunks, key)
+	i, _ := s.chunks[n].at(key)
+	for _, c := range s.chunks[n:] {
+		for _, it := range c.items[i:] {
+			if !yield(it) {
+				return
+			}
+		}
+		i = 0
+	}
+}
+
+// endOf returns the least key that is greater than all with the prefix.
+func endOf(prefix string) string {
+	for i := len(prefix) - 1; i >= 0; i-- {
+		if prefix[i] < 0xff {
+			return prefix[:i] + string([]byte{prefix[i] + 1})
+		}
+	}
+	return "\xff"
+}

@@ -1,0 +1,389 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher/metrics"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// buffered is how many events wait for a reader before the watcher counts
+	// as behind. It takes a burst, and 32 bytes for each.
+	buffered = 128
+	// batch is how many events a watcher that is behind takes at a time.
+	batch = 64
+	// slowBudget is how long a reader may take for one event before its watch
+	// is ended, with a full buffer before it.
+	slowBudget = 5 * time.Second
+	// olderPeriod is how long an older watch lasts that catches up.
+	olderPeriod = 4 * time.Second
+)
+
+// Request is what a sharded watch is for.
+type Request struct {
+	// Key is the prefix of what is watched, with a slash at its end, or one key.
+	Key       string
+	Predicate storage.SelectionPredicate
+	// Version is where the watch starts, unless Start says so.
+	Version uint64
+	// Start sends initial events, if not nil, and returns their version. It
+	// returns false where the watch is over.
+	Start func(ctx context.Context, send func(watch.Event) bool) (version uint64, ok bool)
+	// Older watches the same key and predicate from a version that the hub has
+	// no history of, but the watch cache may have. Bookmarks come two seconds
+	// before the deadline of its context.
+	Older func(ctx context.Context, version uint64) (watch.Interface, error)
+}
+
+// Watcher is a sharded watch.
+type Watcher struct {
+	hub     *Hub
+	request Request
+	ranges  ranges
+	unnamed bool // the predicate has no label or field selector
+
+	result       chan watch.Event
+	done         chan struct{}
+	release      func() bool // of the context
+	deadline     time.Time
+	nextBookmark time.Time
+
+	// Under the hub's lock:
+
+	stopped bool
+	// behind is true while a goroutine of the watcher sends from the history;
+	// only then does anybody but the hub send.
+	behind bool
+	// cursor is the number of the event that the goroutine is at.
+	cursor uint64
+	// joined is whether the watcher is in the index; from is since which event.
+	joined  bool
+	from    uint64
+	version uint64 // where the watch started
+}
+
+// Watch starts a sharded watch.
+func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, error) {
+	r, whole, err := rangesOf(request.Predicate.ShardSelector)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid shardSelector: %v", err))
+	}
+	if whole {
+		r.intervals = []interval{{0, ^uint64(0)}}
+	}
+	w := &Watcher{
+		hub: h, request: request, ranges: r, behind: true,
+		result: make(chan watch.Event, buffered),
+		done:   make(chan struct{}),
+	}
+	pred := request.Predicate
+	pred.ShardSelector = nil
+	w.unnamed = pred.Empty()
+	w.deadline, _ = ctx.Deadline()
+	w.nextBookmark = w.bookmarkAfter(time.Now())
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.startLocked(func() { w.run(ctx) }) {
+		return nil, apierrors.NewServiceUnavailable("the storage is closed")
+	}
+	h.watchers[w] = struct{}{}
+	w.release = context.AfterFunc(ctx, w.Stop)
+	metrics.RecordShardedWatchStarted(h.cfg.Resource)
+	if !h.ticking {
+		h.ticking = true
+		h.running.Go(h.tick)
+	}
+	return w, nil
+}
+
+// ResultChan implements watch.Interface.
+func (w *Watcher) ResultChan() <-chan watch.Event { return w.result }
+
+// Stop implements watch.Interface.
+func (w *Watcher) Stop() {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	w.endLocked()
+}
+
+// endLocked ends a watch. Whoever may still send closes the result.
+func (w *Watcher) endLocked() {
+	if w.stopped {
+		return
+	}
+	w.stopped = true
+	close(w.done)
+	if !w.behind {
+		close(w.result)
+	}
+	h := w.hub
+	delete(h.watchers, w)
+	if w.joined {
+		x := h.scopes[w.request.Key]
+		x.remove(w)
+		if x.watchers == 0 {
+			delete(h.scopes, w.request.Key)
+		}
+	}
+	if w.release != nil {
+		w.release()
+	}
+	metrics.RecordShardedWatchStopped(h.cfg.Resource)
+}
+
+// endJoinedLocked ends the watches that follow the events. The others have not
+// missed any yet.
+func (h *Hub) endJoinedLocked() {
+	for w := range h.watchers {
+		if w.joined {
+			w.endLocked()
+		}
+	}
+}
+
+func (h *Hub) endAllLocked() {
+	for w := range h.watchers {
+		w.endLocked()
+	}
+}
+
+// run sends what comes before the events that the hub has in its history.
+func (w *Watcher) run(ctx context.Context) {
+	version, ok := w.request.Version, true
+	if w.request.Start != nil {
+		version, ok = w.request.Start(ctx, w.send)
+	}
+	if ok {
+		ok = w.join(ctx, version)
+	}
+	if !ok {
+		w.Stop()
+		close(w.result)
+		return
+	}
+	utilflowcontrol.WatchInitialized(ctx)
+	w.catchUp()
+}
+
+// join puts the watcher into the index, with the events after a version to come.
+func (w *Watcher) join(ctx context.Context, version uint64) bool {
+	h := w.hub
+	if err := h.WaitFresh(ctx, version); err != nil {
+		w.fail(err)
+		return false
+	}
+	for {
+		h.mu.Lock()
+		if w.stopped {
+			h.mu.Unlock()
+			return false
+		}
+		if version >= h.history.floor {
+			w.joinLocked(version)
+			h.mu.Unlock()
+			return true
+		}
+		h.mu.Unlock()
+		var ok bool
+		if version, ok = w.sendOlder(ctx, version); !ok {
+			return false
+		}
+	}
+}
+
+func (w *Watcher) joinLocked(version uint64) {
+	h := w.hub
+	w.version, w.joined = version, true
+	w.cursor, w.from = h.history.after(version), h.history.next
+	x := h.scopes[w.request.Key]
+	if x == nil {
+		x = &index{}
+		h.scopes[w.request.Key] = x
+	}
+	x.add(w)
+}
+
+// sendOlder sends events that the hub has forgotten, and returns up to where.
+func (w *Watcher) sendOlder(ctx context.Context, version uint64) (uint64, bool) {
+	ctx, cancel := context.WithTimeout(ctx, olderPeriod)
+	defer cancel()
+	older, err := w.request.Older(ctx, version)
+	if err != nil {
+		w.fail(err)
+		return 0, false
+	}
+	defer older.Stop()
+	for {
+		select {
+		case e, ok := <-older.ResultChan():
+			if !ok {
+				return version, true
+			}
+			if e.Type == watch.Error {
+				w.send(e)
+				return 0, false
+			}
+			obj := e.Object
+			reached, err := w.hub.cfg.Versioner.ObjectResourceVersion(obj)
+			if err != nil {
+				w.fail(err)
+				return 0, false
+			}
+			if e.Type != watch.Bookmark && w.holds(e) && !w.send(e) {
+				return 0, false
+			}
+			version = max(version, reached)
+			if w.hub.remembers(version) {
+				return version, true
+			}
+		case <-w.done:
+			return 0, false
+		}
+	}
+}
+
+// remembers says whether the history has all events after a version.
+func (h *Hub) remembers(version uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return version >= h.history.floor
+}
+
+// holds says whether the object of an event is in the watcher's ranges.
+func (w *Watcher) holds(e watch.Event) bool {
+	hashes, err := hashesOf(e.Object)
+	if err == nil && w.ranges.match(hashes) {
+		return true
+	}
+	w.hub.countFiltered(1)
+	return false
+}
+
+// catchUp sends from the history until nothing is left.
+func (w *Watcher) catchUp() {
+	var events [batch]*event
+	for {
+		n, more := w.take(events[:])
+		if !more {
+			return
+		}
+		for _, e := range events[:n] {
+			if e == nil {
+				continue
+			}
+			if out, ok := w.convert(e, &encodings{}); ok && !w.send(out) {
+				w.Stop()
+				close(w.result)
+				return
+			}
+		}
+	}
+}
+
+// take fills events with the next ones for the watcher. Those that it does not
+// want are nil. It returns false when none is left, and then the hub sends.
+func (w *Watcher) take(events []*event) (int, bool) {
+	h := w.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := &h.history
+	switch {
+	case w.cursor < l.first:
+		w.tooSlow()
+		w.endLocked()
+		close(w.result)
+		return 0, false
+	case w.stopped:
+		close(w.result)
+		return 0, false
+	case w.cursor == l.next:
+		w.behind = false
+		return 0, false
+	}
+	n := 0
+	for ; n < len(events) && w.cursor < l.next; n++ {
+		e := l.at(w.cursor)
+		events[n] = nil
+		if inScope(w.request.Key, e.key) {
+			if w.ranges.match(e.hashes) {
+				events[n] = e
+			} else if w.cursor < w.from {
+				h.countFiltered(1)
+			}
+		}
+		w.cursor++
+	}
+	return n, true
+}
+
+// inScope says whether a key is the one that is watched, or below its prefix.
+func inScope(watched, key string) bool {
+	return strings.HasPrefix(key, watched) && (len(key) == len(watched) || watched[len(watched)-1] == '/')
+}
+
+func (w *Watcher) tooSlow() {
+	r := w.hub.cfg.Resource
+	metrics.TerminatedWatchersCounter.WithLabelValues(r.Group, r.Resource).Inc()
+	klog.V(1).InfoS("Ending a sharded watch whose client is too slow", "resource", r, "key", w.request.Key)
+}
+
+// timers are reused by those who wait for slow readers.
+var timers = sync.Pool{New: func() any {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
+}}
+
+// send waits for the reader, but not for ever. It returns whether the watch
+// goes on. Only the watcher's goroutine calls it.
+func (w *Watcher) send(e watch.Event) bool {
+	select {
+	case <-w.done:
+		return false
+	default:
+	}
+	select {
+	case w.result <- e:
+		return true
+	default:
+	}
+	timer, _ := timers.Get().(*time.Timer)
+	defer timers.Put(timer)
+	timer.Reset(slowBudget)
+	defer timer.Stop()
+	select {
+	case w.result <- e:
+		return true
+	case <-w.done:
+		return false
+	case <-timer.C:
+		w.tooSlow()
+		return false
+	}
+}
+
+// fail sends an error, which is the last that the watch sends.
+func (w *Watcher) fail(err error) {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return
+	}
+	status := metav1.Status{Status: metav1.StatusFailure, Message: err.Error(), Reason: metav1.StatusReasonInternalError, Code: http.StatusInternalServerError}
+	var api apierrors.APIStatus
+	if errors.As(err, &api) {
+		status = api.Status()
+	}
+	w.send(watch.Event{Type: watch.Error, Object: &status})
+}

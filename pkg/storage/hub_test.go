@@ -1,0 +1,363 @@
+package storage
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/sharding"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher/metrics"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	"k8s.io/component-base/metrics/testutil"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// ring is the selector that selects everything.
+const ring = "shardRange(object.metadata.uid, '0x0000000000000000', '0x10000000000000000')"
+
+func enableSharding(tb testing.TB) {
+	tb.Helper()
+	featuregatetesting.SetFeatureGateDuringTest(tb, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
+}
+
+// slice returns the selector of part i of n.
+func slice(field string, i, n int) string {
+	bound := func(i int) string {
+		if i == n {
+			return "0x10000000000000000"
+		}
+		return fmt.Sprintf("0x%016x", uint64(i)*(^uint64(0)/uint64(n)))
+	}
+	return fmt.Sprintf("shardRange(object.metadata.%s, '%s', '%s')", field, bound(i), bound(i+1))
+}
+
+func newUIDPod(namespace, name string) *example.Pod {
+	pod := newPod(namespace, name)
+	pod.UID = uuid.NewUUID()
+	return pod
+}
+
+func watchFrom(ctx context.Context, tb testing.TB, s storage.Interface, key, rv string, opts storage.ListOptions) watch.Interface {
+	tb.Helper()
+	opts.ResourceVersion = rv
+	w, err := s.Watch(ctx, key, opts)
+	require.NoError(tb, err)
+	tb.Cleanup(w.Stop)
+	return w
+}
+
+// Watchers that split the ring see what a plain watcher sees, each event once,
+// in order, wherever they start.
+func TestHubUnion(t *testing.T) {
+	enableSharding(t)
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	const parts, writes = 5, 400
+	ctx := request.WithWildcard(t.Context())
+	for _, field := range []string{"uid", "namespace"} {
+		t.Run(field, func(t *testing.T) {
+			at := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
+			var shards []watch.Interface
+			open := func() {
+				for i := range parts {
+					shards = append(shards, watchFrom(ctx, t, s, "/pods", at, sharded(t, listOpts(), slice(field, i, parts))))
+				}
+			}
+			open()
+			random := rand.New(rand.NewPCG(1, 2))
+			for i := range writes {
+				if i == writes/2 {
+					open() // these resume
+				}
+				cluster := in(t.Context(), fmt.Sprintf("c%d", random.IntN(4)))
+				name := fmt.Sprintf("p%d", random.IntN(20))
+				namespace := fmt.Sprintf("ns%d", random.IntN(9))
+				key := "/pods/" + namespace + "/" + name
+				err := s.GuaranteedUpdate(cluster, key, &example.Pod{}, false, nil, relabel(fmt.Sprint(i)), nil)
+				switch {
+				case storage.IsNotFound(err):
+					create(cluster, t, s, newUIDPod(namespace, name))
+				case random.IntN(4) == 0:
+					require.NoError(t, s.Delete(cluster, key, &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+				}
+			}
+			last := create(in(t.Context(), "end"), t, s, newUIDPod("end", "end-"+field)).ResourceVersion
+			want := collectUntil(t, watchFrom(ctx, t, s, "/pods", at, listOpts()), last)
+			require.Equal(t, want, collect(t, shards[:parts], len(want)))
+			require.Equal(t, want, collect(t, shards[parts:], len(want)))
+		})
+	}
+}
+
+// collect returns so many events of all watches together, by version, and
+// checks that each watch is in order.
+func collect(tb testing.TB, watches []watch.Interface, n int) []string {
+	tb.Helper()
+	var got []string
+	last := make([]uint64, len(watches))
+	require.Eventually(tb, func() bool {
+		for i, w := range watches {
+			for len(w.ResultChan()) > 0 {
+				event := next(tb, w)
+				if event.Type == watch.Bookmark {
+					continue
+				}
+				version := versionOf(tb, event)
+				require.Greater(tb, version, last[i])
+				last[i] = version
+				got = append(got, line(tb, event))
+			}
+		}
+		return len(got) >= n
+	}, deadline, time.Millisecond)
+	slices.SortStableFunc(got, func(a, b string) int { return cmp.Compare(leading(tb, a), leading(tb, b)) })
+	return got
+}
+
+func leading(tb testing.TB, line string) uint64 {
+	tb.Helper()
+	version, err := strconv.ParseUint(line[:strings.Index(line, " ")], 10, 64)
+	require.NoError(tb, err)
+	return version
+}
+
+func versionOf(tb testing.TB, event watch.Event) uint64 {
+	tb.Helper()
+	version, err := storage.APIObjectVersioner{}.ObjectResourceVersion(event.Object)
+	require.NoError(tb, err)
+	return version
+}
+
+func line(tb testing.TB, event watch.Event) string {
+	tb.Helper()
+	pod, ok := event.Object.(*example.Pod)
+	require.True(tb, ok, "%v", event.Object)
+	return fmt.Sprintf("%s %s %s %s", pod.ResourceVersion, event.Type, nameOf(pod), pod.Labels["value"])
+}
+
+func collectUntil(tb testing.TB, w watch.Interface, version string) []string {
+	tb.Helper()
+	var got []string
+	for {
+		event := next(tb, w)
+		if event.Type == watch.Bookmark {
+			continue
+		}
+		got = append(got, line(tb, event))
+		if strings.HasPrefix(got[len(got)-1], version+" ") {
+			return got
+		}
+	}
+}
+
+// A sharded watch sees objects come and go as its label and field selectors see
+// them, and of a deletion the last state with the version of the deletion.
+func TestHubTransitions(t *testing.T) {
+	enableSharding(t)
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	ctx := in(t.Context(), "aa")
+	at := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
+	selecting := func() storage.ListOptions {
+		opts := sharded(t, listOpts(), ring)
+		opts.Predicate.Label = labels.SelectorFromSet(labels.Set{"value": "yes"})
+		opts.Predicate.Field = fields.OneTermEqualSelector("metadata.name", "one")
+		return opts
+	}
+	live := watchFrom(ctx, t, s, "/pods/ns", at, selecting())
+	wildcard := watchFrom(request.WithWildcard(t.Context()), t, s, "/pods/ns", at, selecting())
+	create(ctx, t, s, newUIDPod("ns", "one"))
+	create(ctx, t, s, newUIDPod("ns", "two"))
+	create(ctx, t, s, newUIDPod("other", "one"))
+	create(in(t.Context(), "bb"), t, s, newUIDPod("ns", "one"))
+	for _, value := range []string{"yes", "yes, too", "yes", "yes"} {
+		require.NoError(t, s.GuaranteedUpdate(ctx, "/pods/ns/one", &example.Pod{}, false, nil, relabel(value), nil))
+		require.NoError(t, s.GuaranteedUpdate(ctx, "/pods/ns/two", &example.Pod{}, false, nil, relabel(value), nil))
+	}
+	deleted := &example.Pod{}
+	require.NoError(t, s.Delete(ctx, "/pods/ns/one", deleted, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+	replayed := watchFrom(ctx, t, s, "/pods/ns", at, selecting())
+	for name, w := range map[string]watch.Interface{"live": live, "wildcard": wildcard, "replayed": replayed} {
+		t.Run(name, func(t *testing.T) {
+			var last uint64
+			for _, want := range []string{"ADDED yes", "DELETED yes", "ADDED yes", "DELETED yes"} {
+				event := next(t, w)
+				pod := event.Object.(*example.Pod)
+				require.Equal(t, want, string(event.Type)+" "+pod.Labels["value"])
+				require.Greater(t, versionOf(t, event), last)
+				last = versionOf(t, event)
+			}
+			require.Equal(t, deleted.ResourceVersion, fmt.Sprint(last))
+		})
+	}
+}
+
+// A watch of one object does not see one whose name starts with its name.
+func TestHubSingleObject(t *testing.T) {
+	enableSharding(t)
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	ctx := in(t.Context(), "aa")
+	at := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
+	opts := sharded(t, storage.ListOptions{Predicate: everything()}, ring)
+	w := watchFrom(ctx, t, s, "/pods/ns/one", at, opts)
+	create(ctx, t, s, newUIDPod("ns", "one-more"))
+	create(ctx, t, s, newUIDPod("ns", "one"))
+	require.Equal(t, "ADDED aa|ns/one", describe(next(t, w)))
+}
+
+// What the hub has forgotten comes from the watch cache, and what that has
+// forgotten is gone.
+func TestHubOlder(t *testing.T) {
+	enableSharding(t)
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	ctx := in(t.Context(), "aa")
+	first := create(ctx, t, s, newUIDPod("ns", "one")).ResourceVersion
+	const writes = 400 // more than the hub keeps while nobody watches
+	for i := range writes {
+		touch(ctx, t, s, "/pods/ns/one", i)
+	}
+	for _, ctx := range []context.Context{ctx, request.WithWildcard(t.Context())} {
+		w := watchFrom(ctx, t, s, "/pods", first, sharded(t, listOpts(), ring))
+		for i := range writes {
+			event := next(t, w)
+			require.Equal(t, watch.Modified, event.Type)
+			require.Equal(t, fmt.Sprint(i), event.Object.(*example.Pod).Labels["value"])
+		}
+		w.Stop()
+	}
+	w := watchFrom(ctx, t, s, "/pods", "1", sharded(t, listOpts(), ring))
+	event := next(t, w)
+	if event.Type == watch.Error {
+		require.Contains(t, fmt.Sprint(event.Object), "too old resource version")
+	}
+}
+
+// A reader that does not read is ended, and nobody else notices.
+func TestHubSlowReader(t *testing.T) {
+	enableSharding(t)
+	metrics.Register()
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	ctx := in(t.Context(), "aa")
+	at := create(ctx, t, s, newUIDPod("ns", "one")).ResourceVersion
+	before := slowEnded(s)
+	slow := watchFrom(ctx, t, s, "/pods", at, sharded(t, listOpts(), ring))
+	fast := watchFrom(ctx, t, s, "/pods", at, sharded(t, listOpts(), ring))
+	lazy := watchFrom(ctx, t, s, "/pods", at, sharded(t, listOpts(), ring))
+	const writes = 300
+	for i := range writes {
+		touch(ctx, t, s, "/pods/ns/one", i)
+		require.Equal(t, fmt.Sprint(i), next(t, fast).Object.(*example.Pod).Labels["value"])
+	}
+	for i := range writes { // it comes back in time
+		require.Equal(t, fmt.Sprint(i), next(t, lazy).Object.(*example.Pod).Labels["value"])
+	}
+	read := 0
+	require.Eventually(t, func() bool {
+		return slowEnded(s) > before // the reader reads nothing until it is ended
+	}, deadline, 10*time.Millisecond)
+	for range slow.ResultChan() {
+		read++
+	}
+	require.Less(t, read, writes)
+	touch(ctx, t, s, "/pods/ns/one", writes)
+	require.Equal(t, fmt.Sprint(writes), next(t, fast).Object.(*example.Pod).Labels["value"])
+}
+
+func slowEnded(s *tenantStorage) float64 {
+	value, err := testutil.GetCounterMetricValue(metrics.TerminatedWatchersCounter.WithLabelValues(s.resource.Group, s.resource.Resource))
+	if err != nil {
+		return 0
+	}
+	return value
+}
+
+// The metrics count each sharded watch once, and each event once for each
+// watch that it was filtered for.
+func TestHubMetrics(t *testing.T) {
+	enableSharding(t)
+	metrics.Register()
+	gr := podsGR
+	gr.Resource = "counted"
+	s := open(t, backendOf(t, BackendConfig{}), gr)
+	ctx := in(t.Context(), "aa")
+	at := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
+	active := func() float64 {
+		value, err := testutil.GetGaugeMetricValue(metrics.WatchShardsTotal.WithLabelValues("", "counted"))
+		require.NoError(t, err)
+		return value
+	}
+	filtered := func() float64 {
+		value, err := testutil.GetCounterMetricValue(metrics.WatchFilteredEventsTotal.WithLabelValues("", "counted"))
+		require.NoError(t, err)
+		return value
+	}
+	const parts = 4
+	var watches []watch.Interface
+	for i := range parts {
+		w := watchFrom(ctx, t, s, "/pods", at, sharded(t, listOpts(), slice("uid", i, parts)))
+		watches = append(watches, w)
+	}
+	watches = append(watches, watchFrom(in(t.Context(), "bb"), t, s, "/pods", at, sharded(t, listOpts(), slice("uid", 0, parts))))
+	require.InDelta(t, parts+1, active(), 0)
+	create(ctx, t, s, newUIDPod("ns", "one"))
+	touch(ctx, t, s, "/pods/ns/one", 1)
+	collect(t, watches, 2)
+	require.Eventually(t, func() bool { return filtered() == 2*(parts-1) }, deadline, time.Millisecond)
+	for _, w := range watches {
+		w.Stop()
+		w.Stop()
+	}
+	require.Zero(t, active())
+}
+
+// Bookmarks come before the deadline of a watch, and nothing at or below their
+// version follows.
+func TestHubBookmarks(t *testing.T) {
+	enableSharding(t)
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	ctx, cancel := context.WithTimeout(in(t.Context(), "aa"), 4*time.Second)
+	defer cancel()
+	opts := sharded(t, streaming(""), slice("uid", 0, 2))
+	w, err := s.Watch(ctx, "/pods", opts)
+	require.NoError(t, err)
+	end := next(t, w)
+	require.True(t, isEnd(t, end))
+	require.Equal(t, slice("uid", 0, 2), end.Object.(*example.Pod).Annotations[ShardInfoAnnotation])
+	pod := newPod("ns", "one")
+	pod.UID = outside(t, slice("uid", 0, 2))
+	created := create(in(t.Context(), "aa"), t, s, pod)
+	bookmark := next(t, w)
+	require.Equal(t, watch.Bookmark, bookmark.Type)
+	require.Equal(t, created.ResourceVersion, bookmark.Object.(*example.Pod).ResourceVersion)
+	for event := range w.ResultChan() {
+		require.Equal(t, watch.Bookmark, event.Type)
+	}
+}
+
+// outside returns a UID that a selector does not select.
+func outside(tb testing.TB, selector string) types.UID {
+	tb.Helper()
+	parsed, err := sharding.Parse(selector)
+	require.NoError(tb, err)
+	for {
+		pod := newUIDPod("ns", "one")
+		if in, err := parsed.Matches(pod); err == nil && !in {
+			return pod.UID
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/sharding"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/shardplane/shardplane/pkg/storage/hub"
+)
+
+// ShardInfoAnnotation is on the bookmark that ends the initial events of a
+// sharded watch, and carries the selector that was applied.
+const ShardInfoAnnotation = "shardplane.io/shard-info"
+
+// isSharded says whether a request is for a part of the objects.
+func isSharded(pred *storage.SelectionPredicate) bool {
+	return pred.ShardSelector != nil && !pred.ShardSelector.Empty() &&
+		utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch)
+}
+
+// watchSharded watches through the hub.
+func (s *tenantStorage) watchSharded(ctx context.Context, c collection) (watch.Interface, error) {
+	version, err := s.Versioner().ParseResourceVersion(c.opts.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	request := hub.Request{Key: c.key, Predicate: c.opts.Predicate, Version: version}
+	switch {
+	case wantsInitialEvents(c.opts):
+		request.Start = s.initialEvents(c)
+	case c.opts.ResourceVersion == "":
+		if request.Version, err = s.inner.GetCurrentResourceVersion(ctx); err != nil {
+			return newErrorWatch(err), nil
+		}
+	case version == 0:
+		request.Version = s.hub.Version()
+	}
+	request.Older = func(ctx context.Context, version uint64) (watch.Interface, error) {
+		opts := c.opts
+		opts.SendInitialEvents, opts.ResourceVersionMatch = nil, ""
+		opts.ResourceVersion = formatVersion(version)
+		opts.Predicate.ShardSelector = nil
+		opts.Predicate.AllowWatchBookmarks = true
+		if s.keys.single(c.tenant) {
+			opts.Predicate = dispatchedBy(opts.Predicate, c.tenant.dispatchValue())
+		}
+		return s.watches.Watch(ctx, c.key, opts)
+	}
+	return s.hub.Watch(ctx, request)
+}
+
+// strict has a list fail where an object cannot be matched, which etcd3 drops
+// without a word and the watch cache reports without a name.
+type strict struct {
+	err error
+}
+
+func (s *strict) fail(obj runtime.Object, err error) error {
+	name := "an object"
+	if object, metaErr := meta.Accessor(obj); metaErr == nil {
+		name = fmt.Sprintf("%s/%s", object.GetNamespace(), object.GetName())
+	}
+	if err = fmt.Errorf("cannot match %s: %w", name, err); s.err == nil {
+		s.err = err
+	}
+	return err
+}
+
+// strictSelector is a shard selector of which errors are noticed.
+type strictSelector struct {
+	sharding.Selector
+
+	strict *strict
+}
+
+// Matches implements sharding.Selector.
+func (s strictSelector) Matches(obj runtime.Object) (bool, error) {
+	matches, err := s.Selector.Matches(obj)
+	if err != nil {
+		err = s.strict.fail(obj, err)
+	}
+	return matches, err
+}
+
+// makeStrict has errors of matching noticed.
+func makeStrict(pred *storage.SelectionPredicate) *strict {
+	s := &strict{}
+	if isSharded(pred) {
+		pred.ShardSelector = strictSelector{pred.ShardSelector, s}
+	}
+	if getAttrs := pred.GetAttrs; getAttrs != nil {
+		pred.GetAttrs = func(obj runtime.Object) (l labels.Set, f fields.Set, err error) {
+			if l, f, err = getAttrs(obj); err != nil {
+				err = s.fail(obj, err)
+			}
+			return l, f, err
+		}
+	}
+	return s
+}
+
+// withShardInfo annotates the end of the initial events of a sharded watch that
+// the hub does not serve.
+func withShardInfo(w watch.Interface, pred storage.SelectionPredicate) watch.Interface {
+	selector := pred.ShardSelector.String()
+	return watch.Filter(w, func(event watch.Event) (watch.Event, bool) {
+		if event.Type != watch.Bookmark {
+			return event, true
+		}
+		if end, err := storage.HasInitialEventsEndBookmarkAnnotation(event.Object); err == nil && end {
+			event.Object = event.Object.DeepCopyObject()
+			if err := annotateShardInfo(event.Object, selector); err != nil {
+				return errorEvent(err), true
+			}
+		}
+		return event, true
+	})
+}
+
+func annotateShardInfo(obj runtime.Object, selector string) error {
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return fmt.Errorf("bookmark: %w", err)
+	}
+	annotations := object.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[ShardInfoAnnotation] = selector
+	object.SetAnnotations(annotations)
+	return nil
+}
+
+// retrySoon tells clients that asked for a version in the future when to retry,
+// which etcd3 leaves out.
+func retrySoon(err error) error {
+	var status *apierrors.StatusError
+	if !storage.IsTooLargeResourceVersion(err) || !errors.As(err, &status) || status.ErrStatus.Details.RetryAfterSeconds != 0 {
+		return err
+	}
+	told, details := *status, *status.ErrStatus.Details
+	details.RetryAfterSeconds = futureRetrySeconds
+	told.ErrStatus.Details = &details
+	return &told
+}
