@@ -13,6 +13,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
 	"github.com/shardplane/shardplane/pkg/controllers/namespace"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/controllers/resourcequota"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/shardregistration"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
@@ -135,6 +136,13 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Name:      workspace.Name,
 			Informers: workspaceInformers,
 			New:       newWorkspace,
+		},
+		{
+			Name:      resourcequota.Name,
+			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.ResourceQuotas} },
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return resourcequota.New(resourcequota.Config{Local: d.Local, Quotas: d.Informers.ResourceQuotas}), nil
+			},
 		},
 		{
 			Name:    replication.Name,

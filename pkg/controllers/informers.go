@@ -64,11 +64,12 @@ func (s Sources) others() (client.Scope, bool) {
 
 // Informers is what a shard's controllers watch, shared among them.
 type Informers struct {
-	// LogicalClusters, Workspaces, Namespaces and WorkspaceTypes are those of
+	// LogicalClusters, Workspaces, Namespaces, ResourceQuotas and WorkspaceTypes are those of
 	// all logical clusters of the shard.
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
 	Namespaces      *client.Informer[*corev1.Namespace]
+	ResourceQuotas  *client.Informer[*corev1.ResourceQuota]
 	WorkspaceTypes  *client.Informer[*tenancyv1alpha1.WorkspaceType]
 
 	// ServiceAccounts are those of all logical clusters of the shard, and
@@ -100,6 +101,7 @@ func NewInformers(s Sources) *Informers {
 		}),
 		Workspaces:     client.Workspaces.Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{}),
 		Namespaces:     client.Namespaces.Informer(all, client.InformerOptions[*corev1.Namespace]{}),
+		ResourceQuotas: client.ResourceQuotas.Informer(all, client.InformerOptions[*corev1.ResourceQuota]{}),
 		WorkspaceTypes: client.WorkspaceTypes.Informer(all, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath}),
 		ServiceAccounts: client.ServiceAccounts.Informer(all, client.InformerOptions[*corev1.ServiceAccount]{
 			Transform: slimServiceAccount,
@@ -129,7 +131,7 @@ func NewInformers(s Sources) *Informers {
 
 // Runners returns the informers to run, each once, in an order of no meaning.
 func (i *Informers) Runners() []client.Runner {
-	runners := []client.Runner{i.LogicalClusters, i.Workspaces, i.Namespaces, i.WorkspaceTypes, i.ServiceAccounts, i.TokenSecrets, i.Shards}
+	runners := []client.Runner{i.LogicalClusters, i.Workspaces, i.Namespaces, i.ResourceQuotas, i.WorkspaceTypes, i.ServiceAccounts, i.TokenSecrets, i.Shards}
 	runners = append(runners, i.RBAC.Roles, i.RBAC.RoleBindings, i.RBAC.ClusterRoles, i.RBAC.ClusterRoleBindings)
 	if i.OwnShard != i.Shards {
 		runners = append(runners, i.OwnShard)

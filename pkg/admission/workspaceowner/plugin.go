@@ -81,6 +81,11 @@ func ownerFor(a admission.Attributes, who user.Info) (string, error) {
 		}
 		return old.GetAnnotations()[annotation], nil
 	}
+	return OwnerOf(who)
+}
+
+// OwnerOf returns the annotation of a Workspace that who creates.
+func OwnerOf(who user.Info) (string, error) {
 	info := authenticationv1.UserInfo{Username: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups()}
 	for key, values := range who.GetExtra() {
 		if info.Extra == nil {

@@ -1,0 +1,147 @@
+// Package admission decides what may be written: in each logical cluster by
+// what is configured there, for built-in and custom resources alike.
+//
+//	mutating    NamespaceLifecycle ─ WorkspaceOwner ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
+//	validating  ReservedMetadata ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
+//
+// The plugins stand in kube-apiserver's order, each in a package of its own;
+// this one assembles them. Each looks up in a map whether the logical cluster
+// has anything configured. If it has not, that is all.
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/admission/lifecycle"
+	"github.com/shardplane/shardplane/pkg/admission/policy"
+	"github.com/shardplane/shardplane/pkg/admission/quota"
+	"github.com/shardplane/shardplane/pkg/admission/reserved"
+	"github.com/shardplane/shardplane/pkg/admission/webhook"
+	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/storage"
+)
+
+// Config is what admission needs.
+type Config struct {
+	// Clients reaches the server itself as system:masters.
+	Clients *client.Factory
+	// Namespaces and ResourceQuotas are those of all logical clusters of the
+	// server. Whoever made these informers runs them.
+	Namespaces     *client.Informer[*corev1.Namespace]
+	ResourceQuotas *client.Informer[*corev1.ResourceQuota]
+	// Authorizer answers expressions that ask for access. It decides in the
+	// logical cluster of its context.
+	Authorizer authorizer.UnconditionalAuthorizer
+}
+
+// Admission is the chain of plugins with what they watch.
+type Admission struct {
+	chain     admission.Interface
+	informers []client.Runner
+	params    *policy.Params
+	quota     *quota.Plugin
+}
+
+// virtual are resources that ask and store nothing. Webhooks and policies do
+// not see them, so that they cannot lock users out.
+var virtual = []schema.GroupResource{
+	authenticationv1.Resource("selfsubjectreviews"),
+	authenticationv1.Resource("tokenreviews"),
+	authorizationv1.Resource("localsubjectaccessreviews"),
+	authorizationv1.Resource("selfsubjectaccessreviews"),
+	authorizationv1.Resource("selfsubjectrulesreviews"),
+	authorizationv1.Resource("subjectaccessreviews"),
+}
+
+// named is a plugin and the name by which logs know it.
+type named struct {
+	name   string
+	plugin admission.Interface
+}
+
+// New assembles the plugins. Run those informers that Informers returns, and
+// the result, before anything is written.
+func New(c Config) (*Admission, error) {
+	all := c.Clients.Wildcard()
+	mutatingWebhooks := client.MutatingWebhookConfigurations.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingWebhookConfiguration]{})
+	validatingWebhooks := client.ValidatingWebhookConfigurations.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingWebhookConfiguration]{})
+	mutatingPolicies := client.MutatingAdmissionPolicies.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicy]{})
+	mutatingBindings := client.MutatingAdmissionPolicyBindings.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicyBinding]{})
+	validatingPolicies := client.ValidatingAdmissionPolicies.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{})
+	validatingBindings := client.ValidatingAdmissionPolicyBindings.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]{})
+
+	a := &Admission{
+		informers: []client.Runner{mutatingWebhooks, validatingWebhooks, mutatingPolicies, mutatingBindings, validatingPolicies, validatingBindings},
+		params:    policy.NewParams(c.Clients),
+		quota:     quota.New(c.Clients, c.ResourceQuotas),
+	}
+	webhooks := webhook.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: virtual}
+	policies := policy.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: virtual, Params: a.params}
+	var err error
+	a.chain, err = chain(
+		named{"NamespaceLifecycle", lifecycle.New(c.Clients, c.Namespaces)},
+		named{"WorkspaceOwner", workspaceowner.New()},
+		named{"MutatingAdmissionPolicy", policy.NewMutating(policies, mutatingPolicies, mutatingBindings)},
+		named{"MutatingAdmissionWebhook", webhook.NewMutating(webhooks, mutatingWebhooks)},
+		named{"DryRun", storage.NewDryRunAdmission()},
+		named{"ReservedMetadata", reserved.New()},
+		named{"ValidatingAdmissionPolicy", policy.NewValidating(policies, validatingPolicies, validatingBindings)},
+		named{"ValidatingAdmissionWebhook", webhook.NewValidating(webhooks, validatingWebhooks)},
+		named{"ResourceQuota", a.quota},
+	)
+	return a, err
+}
+
+// chain makes one plugin of many. Upstream's registry of plugins is the only
+// way to its handler that calls mutating plugins again after others have
+// changed the object.
+func chain(all ...named) (admission.Interface, error) {
+	registry := admission.NewPlugins()
+	names := make([]string, 0, len(all))
+	for _, n := range all {
+		registry.Register(n.name, func(io.Reader) (admission.Interface, error) { return n.plugin, nil })
+		names = append(names, n.name)
+	}
+	made, err := registry.NewFromPlugins(names, noConfig{}, admission.PluginInitializers{}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("assembling admission: %w", err)
+	}
+	return made, nil
+}
+
+// noConfig says that no plugin has a configuration file.
+type noConfig struct{}
+
+// ConfigFor implements admission.ConfigProvider.
+func (noConfig) ConfigFor(string) (io.Reader, error) { return nil, nil }
+
+// Interface returns the chain.
+func (a *Admission) Interface() admission.Interface { return a.chain }
+
+// Informers returns what the plugins watch in all logical clusters.
+func (a *Admission) Informers() []client.Runner { return a.informers }
+
+// Run does what plugins have to do beside requests, until ctx ends.
+func (a *Admission) Run(ctx context.Context) error {
+	var (
+		group    sync.WaitGroup
+		ofParams error
+	)
+	group.Go(func() { ofParams = a.params.Run(ctx) })
+	ofQuota := a.quota.Run(ctx)
+	group.Wait()
+	return errors.Join(ofParams, ofQuota)
+}

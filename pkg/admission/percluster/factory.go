@@ -1,0 +1,198 @@
+package percluster
+
+import (
+	"fmt"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/informers/admissionregistration"
+	admissionregistrationinformers "k8s.io/client-go/informers/admissionregistration/v1"
+	"k8s.io/client-go/informers/core"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	admissionregistrationlisters "k8s.io/client-go/listers/admissionregistration/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// Factory is how one logical cluster looks to upstream's plugins: an informer
+// factory over what informers of all logical clusters hold, which runs nothing.
+// Asking it for anything else than its fields is a mistake, and panics.
+type Factory struct {
+	informers.SharedInformerFactory
+
+	// Namespaces are those of the logical cluster.
+	Namespaces NamespaceLister
+	// MutatingWebhooks and ValidatingWebhooks are those of the logical cluster.
+	MutatingWebhooks   []*admissionregistrationv1.MutatingWebhookConfiguration
+	ValidatingWebhooks []*admissionregistrationv1.ValidatingWebhookConfiguration
+}
+
+// Core implements informers.SharedInformerFactory.
+func (f *Factory) Core() core.Interface { return coreGroup{f: f} }
+
+// Admissionregistration implements informers.SharedInformerFactory.
+func (f *Factory) Admissionregistration() admissionregistration.Interface {
+	return registrationGroup{f: f}
+}
+
+type coreGroup struct {
+	core.Interface
+	f *Factory
+}
+
+// V1 implements core.Interface.
+func (g coreGroup) V1() coreinformers.Interface { return coreV1{f: g.f} }
+
+type coreV1 struct {
+	coreinformers.Interface
+	f *Factory
+}
+
+// Namespaces implements coreinformers.Interface.
+func (v coreV1) Namespaces() coreinformers.TypedNamespaceInformer {
+	return coreinformers.ToTypedNamespaceInformer(v.f.Namespaces)
+}
+
+type registrationGroup struct {
+	admissionregistration.Interface
+	f *Factory
+}
+
+// V1 implements admissionregistration.Interface.
+func (g registrationGroup) V1() admissionregistrationinformers.Interface {
+	return registrationV1{f: g.f}
+}
+
+type registrationV1 struct {
+	admissionregistrationinformers.Interface
+	f *Factory
+}
+
+// MutatingWebhookConfigurations implements admissionregistrationinformers.Interface.
+func (v registrationV1) MutatingWebhookConfigurations() admissionregistrationinformers.TypedMutatingWebhookConfigurationInformer {
+	return admissionregistrationinformers.ToTypedMutatingWebhookConfigurationInformer(mutatingWebhooks(v.f.MutatingWebhooks))
+}
+
+// ValidatingWebhookConfigurations implements admissionregistrationinformers.Interface.
+func (v registrationV1) ValidatingWebhookConfigurations() admissionregistrationinformers.TypedValidatingWebhookConfigurationInformer {
+	return admissionregistrationinformers.ToTypedValidatingWebhookConfigurationInformer(validatingWebhooks(v.f.ValidatingWebhooks))
+}
+
+type mutatingWebhooks []*admissionregistrationv1.MutatingWebhookConfiguration
+
+// Informer implements MutatingWebhookConfigurationInformer.
+func (mutatingWebhooks) Informer() cache.SharedIndexInformer { return Synced }
+
+// Lister implements MutatingWebhookConfigurationInformer.
+func (w mutatingWebhooks) Lister() admissionregistrationlisters.MutatingWebhookConfigurationLister {
+	return mutatingLister{all: w}
+}
+
+type mutatingLister struct {
+	admissionregistrationlisters.MutatingWebhookConfigurationLister
+	all mutatingWebhooks
+}
+
+// List implements MutatingWebhookConfigurationLister for the selector of everything.
+func (l mutatingLister) List(labels.Selector) ([]*admissionregistrationv1.MutatingWebhookConfiguration, error) {
+	return l.all, nil
+}
+
+type validatingWebhooks []*admissionregistrationv1.ValidatingWebhookConfiguration
+
+// Informer implements ValidatingWebhookConfigurationInformer.
+func (validatingWebhooks) Informer() cache.SharedIndexInformer { return Synced }
+
+// Lister implements ValidatingWebhookConfigurationInformer.
+func (w validatingWebhooks) Lister() admissionregistrationlisters.ValidatingWebhookConfigurationLister {
+	return validatingLister{all: w}
+}
+
+type validatingLister struct {
+	admissionregistrationlisters.ValidatingWebhookConfigurationLister
+	all validatingWebhooks
+}
+
+// List implements ValidatingWebhookConfigurationLister for the selector of everything.
+func (l validatingLister) List(labels.Selector) ([]*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	return l.all, nil
+}
+
+// Synced is an informer whose lister never changes.
+var Synced cache.SharedIndexInformer = synced{}
+
+type synced struct{ cache.SharedIndexInformer }
+
+// HasSynced implements cache.SharedInformer.
+func (synced) HasSynced() bool { return true }
+
+// AddEventHandler implements cache.SharedInformer. There will be no events.
+func (synced) AddEventHandler(cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	return registration{}, nil
+}
+
+type registration struct {
+	cache.ResourceEventHandlerRegistration
+}
+
+// HasSynced implements cache.ResourceEventHandlerRegistration.
+func (registration) HasSynced() bool { return true }
+
+// NamespaceLister reads the namespaces of one logical cluster.
+type NamespaceLister struct {
+	informer *client.Informer[*corev1.Namespace]
+	cluster  logicalcluster.Name
+}
+
+var (
+	_ corelisters.NamespaceLister     = NamespaceLister{}
+	_ coreinformers.NamespaceInformer = NamespaceLister{}
+)
+
+// NewNamespaceLister returns the lister of one logical cluster's namespaces.
+func NewNamespaceLister(informer *client.Informer[*corev1.Namespace], cluster logicalcluster.Name) NamespaceLister {
+	return NamespaceLister{informer: informer, cluster: cluster}
+}
+
+// Get implements corelisters.NamespaceLister.
+func (l NamespaceLister) Get(name string) (*corev1.Namespace, error) {
+	return l.informer.Lister().Cluster(l.cluster).Get("", name)
+}
+
+// List implements corelisters.NamespaceLister.
+func (l NamespaceLister) List(selector labels.Selector) ([]*corev1.Namespace, error) {
+	return l.informer.Lister().Cluster(l.cluster).List(selector), nil
+}
+
+// Informer implements coreinformers.NamespaceInformer. Callers have waited for
+// the namespaces before they ask.
+func (NamespaceLister) Informer() cache.SharedIndexInformer { return Synced }
+
+// Lister implements coreinformers.NamespaceInformer.
+func (l NamespaceLister) Lister() corelisters.NamespaceLister { return l }
+
+// clientset is the part of a client set that upstream's plugins use.
+type clientset struct {
+	kubernetes.Interface
+	core typedcorev1.CoreV1Interface
+}
+
+// NewClientset returns a client set of the core group in one logical cluster;
+// a whole one would cost much more for each.
+func NewClientset(clients *client.Factory, cluster logicalcluster.Name) (kubernetes.Interface, error) {
+	c, err := typedcorev1.NewForConfigAndClient(clients.Cluster(cluster.Path()).Config(), clients.HTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("making a client for logical cluster %s: %w", cluster, err)
+	}
+	return clientset{core: c}, nil
+}
+
+// CoreV1 implements kubernetes.Interface.
+func (c clientset) CoreV1() typedcorev1.CoreV1Interface { return c.core }

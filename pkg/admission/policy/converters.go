@@ -1,0 +1,117 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
+	"k8s.io/client-go/openapi"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/utils/lru"
+)
+
+const (
+	// maxConverters is how many are kept, for all logical clusters together.
+	maxConverters = 32
+	// pathsFor is how long a logical cluster's index of schemas is believed;
+	// upstream polls it in this interval.
+	pathsFor = 5 * time.Second
+)
+
+// converters holds what is made of the schemas of API versions, by the hash of
+// the schema: logical clusters with equal schemas share one.
+type converters struct{ cache *lru.Cache }
+
+func newConverters() *converters { return &converters{cache: lru.New(maxConverters)} }
+
+// of returns the converters of one logical cluster, which has the client.
+func (c *converters) of(schemas openapi.Client) patch.TypeConverterManager {
+	return &clusterConverters{shared: c, schemas: schemas}
+}
+
+// clusterConverters reads the schemas of one logical cluster when it needs them.
+type clusterConverters struct {
+	shared  *converters
+	schemas openapi.Client
+
+	mu      sync.Mutex
+	paths   map[string]openapi.GroupVersion
+	fetched time.Time
+}
+
+// Run implements patch.TypeConverterManager. There is nothing to run.
+func (c *clusterConverters) Run(context.Context) {}
+
+// GetTypeConverter implements patch.TypeConverterManager.
+func (c *clusterConverters) GetTypeConverter(gvk schema.GroupVersionKind) managedfields.TypeConverter {
+	converter, err := c.get(gvk.GroupVersion())
+	if err != nil {
+		// Nil is how the caller learns that there is none.
+		utilruntime.HandleError(fmt.Errorf("no schema of %s to apply a configuration with: %w", gvk, err))
+		return nil
+	}
+	return converter
+}
+
+func (c *clusterConverters) get(gv schema.GroupVersion) (managedfields.TypeConverter, error) {
+	path := "apis/" + gv.String()
+	if gv.Group == "" {
+		path = "api/" + gv.Version
+	}
+	entry, err := c.entry(path)
+	if err != nil {
+		return nil, err
+	}
+	key := path + "?" + hashOf(entry.ServerRelativeURL())
+	if found, ok := c.shared.cache.Get(key); ok {
+		return found.(managedfields.TypeConverter), nil
+	}
+	text, err := entry.Schema(runtime.ContentTypeJSON)
+	if err != nil {
+		return nil, err
+	}
+	var document spec3.OpenAPI
+	if err := json.Unmarshal(text, &document); err != nil {
+		return nil, err
+	}
+	converter, err := managedfields.NewTypeConverter(document.Components.Schemas, false)
+	if err != nil {
+		return nil, err
+	}
+	c.shared.cache.Add(key, converter)
+	return converter, nil
+}
+
+// hashOf returns the hash in the URL of a schema, or all of the URL.
+func hashOf(relative string) string {
+	if u, err := url.Parse(relative); err == nil && u.Query().Get("hash") != "" {
+		return u.Query().Get("hash")
+	}
+	return relative
+}
+
+func (c *clusterConverters) entry(path string) (openapi.GroupVersion, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if entry, ok := c.paths[path]; ok && time.Since(c.fetched) < pathsFor {
+		return entry, nil
+	}
+	paths, err := c.schemas.Paths()
+	if err != nil {
+		return nil, err
+	}
+	c.paths, c.fetched = paths, time.Now()
+	entry, ok := paths[path]
+	if !ok {
+		return nil, fmt.Errorf("the logical cluster serves no schema at %s", path)
+	}
+	return entry, nil
+}

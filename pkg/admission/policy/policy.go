@@ -1,0 +1,215 @@
+package policy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/generic"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/matching"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// retryAfter is how long a set that is not complete is used, because the kind
+// of a parameter is not served.
+const retryAfter = time.Second
+
+// Config is what the plugins need.
+type Config struct {
+	// Clients reaches the server itself as system:masters.
+	Clients *client.Factory
+	// Namespaces are those of all logical clusters, for namespace selectors.
+	Namespaces *client.Informer[*corev1.Namespace]
+	// Authorizer answers expressions that ask for access. It decides in the
+	// logical cluster of its context.
+	Authorizer authorizer.UnconditionalAuthorizer
+	// Excluded are resources that policies never see, such as access reviews.
+	Excluded []schema.GroupResource
+	// Params watches parameters; plugins may share it.
+	Params *Params
+}
+
+// ownResources are not subject to policies, or nobody could remove a policy
+// that forbids everything.
+var ownResources = []schema.GroupResource{
+	admissionregistrationv1.Resource("validatingadmissionpolicies"),
+	admissionregistrationv1.Resource("validatingadmissionpolicybindings"),
+	admissionregistrationv1.Resource("mutatingadmissionpolicies"),
+	admissionregistrationv1.Resource("mutatingadmissionpolicybindings"),
+}
+
+// set is the policies of one logical cluster with their bindings.
+type set[P, B client.Object, E any] struct {
+	hooks      []generic.PolicyHook[P, B, E]
+	dispatcher generic.Dispatcher[generic.PolicyHook[P, B, E]]
+	// evaluators keeps those of hooks shared for as long as the set is used.
+	evaluators []*E
+}
+
+// kind is how one kind of policies works.
+type kind[P, B client.Object, E any] struct {
+	name       string
+	policies   *client.Informer[P]
+	bindings   *client.Informer[B]
+	policy     func(P) generic.PolicyAccessor
+	binding    func(B) generic.BindingAccessor
+	spec       func(P) any
+	compile    func(P) E
+	dispatcher func(cluster logicalcluster.Name, matcher *matching.Matcher) (generic.Dispatcher[generic.PolicyHook[P, B, E]], error)
+}
+
+// plugin applies policies of one kind.
+type plugin[P, B client.Object, E any] struct {
+	*admission.Handler
+	config   Config
+	kind     kind[P, B, E]
+	excluded sets.Set[schema.GroupResource]
+	ready    percluster.Ready
+	compiled *shared[E]
+	cells    *percluster.Cells[*set[P, B, E]]
+}
+
+func newPlugin[P, B client.Object, E any](c Config, handler *admission.Handler, k kind[P, B, E]) *plugin[P, B, E] {
+	p := &plugin[P, B, E]{
+		Handler:  handler,
+		config:   c,
+		kind:     k,
+		excluded: sets.New(ownResources...).Insert(c.Excluded...),
+		ready:    percluster.Ready{k.policies, k.bindings, c.Namespaces},
+		compiled: newShared[E](),
+	}
+	p.cells = percluster.NewCells(p.build)
+	empty := func(cluster logicalcluster.Name) bool {
+		return percluster.Empty(k.policies, cluster) && percluster.Empty(k.bindings, cluster)
+	}
+	percluster.Follow(p.cells, k.policies, empty)
+	percluster.Follow(p.cells, k.bindings, empty)
+	// Parameters must not be watched any longer than a policy needs them, even
+	// if nothing is ever written again.
+	forget := func(cluster logicalcluster.Name) { c.Params.keep(cluster, k.name, p.paramKinds(cluster)) }
+	k.policies.AddEventHandler(k.policies.KeyHandler(func(key client.Key) { forget(key.Cluster) }))
+	k.bindings.AddEventHandler(k.bindings.KeyHandler(func(key client.Key) { forget(key.Cluster) }))
+	return p
+}
+
+// paramKinds returns the kinds of parameters that bound policies have.
+func (p *plugin[P, B, E]) paramKinds(cluster logicalcluster.Name) sets.Set[schema.GroupVersionKind] {
+	kinds := sets.New[schema.GroupVersionKind]()
+	if !p.config.Params.any(cluster) {
+		return kinds
+	}
+	for _, binding := range p.kind.bindings.Lister().Cluster(cluster).List(nil) {
+		policy, err := p.kind.policies.Lister().Cluster(cluster).Get("", p.kind.binding(binding).GetPolicyName().Name)
+		if err != nil {
+			continue
+		}
+		if gvk, ok := paramKindOf(p.kind.policy(policy)); ok {
+			kinds.Insert(gvk)
+		}
+	}
+	return kinds
+}
+
+// build makes the set of a logical cluster: policies with bindings, by name.
+func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], time.Duration, error) {
+	bindings := map[string][]B{}
+	for _, binding := range p.kind.bindings.Lister().Cluster(cluster).List(nil) {
+		name := p.kind.binding(binding).GetPolicyName().Name
+		bindings[name] = append(bindings[name], binding)
+	}
+	s := &set[P, B, E]{}
+	var retry time.Duration
+	for _, policy := range p.kind.policies.Lister().Cluster(cluster).List(nil) {
+		if len(bindings[policy.GetName()]) == 0 {
+			continue
+		}
+		evaluator, err := p.compiled.get(policy.GetName(), p.kind.spec(policy), func() E { return p.kind.compile(policy) })
+		if err != nil {
+			return nil, retryAfter, fmt.Errorf("preparing policy %s: %w", policy.GetName(), err)
+		}
+		hook := generic.PolicyHook[P, B, E]{Policy: policy, Bindings: bindings[policy.GetName()], Evaluator: *evaluator}
+		if gvk, ok := paramKindOf(p.kind.policy(policy)); ok {
+			param, err := p.config.Params.get(cluster, p.kind.name, gvk)
+			if err != nil {
+				// The policy's failure policy says what comes of this.
+				hook.ConfigurationError, retry = err, retryAfter
+			} else {
+				hook.ParamInformer, hook.ParamScope = param, param.mapping.Scope
+				hook.DynamicClient, hook.RESTMapper = param.dynamic, param
+			}
+		}
+		s.hooks = append(s.hooks, hook)
+		s.evaluators = append(s.evaluators, evaluator)
+	}
+	// If a policy went while this was made, its parameters have come back to
+	// life.
+	p.config.Params.keep(cluster, p.kind.name, p.paramKinds(cluster))
+	if len(s.hooks) == 0 {
+		return s, 0, nil
+	}
+	slices.SortFunc(s.hooks, func(a, b generic.PolicyHook[P, B, E]) int {
+		return cmp.Compare(a.Policy.GetName(), b.Policy.GetName())
+	})
+	clients, err := percluster.NewClientset(p.config.Clients, cluster)
+	if err != nil {
+		return nil, retryAfter, err
+	}
+	matcher := matching.NewMatcher(percluster.NewNamespaceLister(p.config.Namespaces, cluster), clients)
+	s.dispatcher, err = p.kind.dispatcher(cluster, matcher)
+	return s, retry, err
+}
+
+func paramKindOf(policy generic.PolicyAccessor) (schema.GroupVersionKind, bool) {
+	kind := policy.GetParamKind()
+	if kind == nil {
+		return schema.GroupVersionKind{}, false
+	}
+	return schema.FromAPIVersionAndKind(kind.APIVersion, kind.Kind), true
+}
+
+func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if p.excluded.Has(a.GetResource().GroupResource()) {
+		return nil
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if err := p.ready.Wait(ctx, a); err != nil {
+		return err
+	}
+	s, found, err := p.cells.Get(cluster)
+	switch {
+	case err != nil:
+		return apierrors.NewInternalError(err)
+	case !found || len(s.hooks) == 0:
+		return nil
+	default:
+		return p.dispatchTo(ctx, s, a, o)
+	}
+}
+
+// dispatchTo applies the policies, and names the logical cluster of errors that
+// are not the policies'.
+func (p *plugin[P, B, E]) dispatchTo(ctx context.Context, s *set[P, B, E], a admission.Attributes, o admission.ObjectInterfaces) error {
+	err := s.dispatcher.Dispatch(ctx, a, o, s.hooks)
+	var status apierrors.APIStatus
+	if err == nil || errors.As(err, &status) {
+		return err
+	}
+	return apierrors.NewInternalError(err)
+}

@@ -1,0 +1,105 @@
+package policy
+
+import (
+	"context"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/generic"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/matching"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	"k8s.io/apiserver/pkg/cel/environment"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// Validating applies ValidatingAdmissionPolicies.
+type Validating struct {
+	*plugin[*validating.Policy, *validating.PolicyBinding, validating.Validator]
+}
+
+var _ admission.ValidationInterface = &Validating{}
+
+// NewValidating returns the plugin that applies policies where bindings say so.
+func NewValidating(c Config, policies *client.Informer[*validating.Policy], bindings *client.Informer[*validating.PolicyBinding]) *Validating {
+	handler := admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update)
+	return &Validating{newPlugin(c, handler, kind[*validating.Policy, *validating.PolicyBinding, validating.Validator]{
+		name:     "validating",
+		policies: policies,
+		bindings: bindings,
+		policy:   validating.NewValidatingAdmissionPolicyAccessor,
+		binding:  validating.NewValidatingAdmissionPolicyBindingAccessor,
+		spec:     func(p *validating.Policy) any { return &p.Spec },
+		compile:  compileValidating,
+		dispatcher: func(_ logicalcluster.Name, matcher *matching.Matcher) (generic.Dispatcher[validating.PolicyHook], error) {
+			return validating.NewDispatcher(c.Authorizer, generic.NewPolicyMatcher(matcher)), nil
+		},
+	})}
+}
+
+// Validate implements admission.ValidationInterface.
+func (v *Validating) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	return v.dispatch(ctx, a, o)
+}
+
+// newCompiler returns a compiler that knows the variables.
+func newCompiler(variables []admissionregistrationv1.Variable, options cel.OptionalVariableDeclarations) (*cel.CompositedCompiler, error) {
+	compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	if err != nil {
+		return nil, err
+	}
+	named := make([]cel.NamedExpressionAccessor, 0, len(variables))
+	for _, v := range variables {
+		named = append(named, &validating.Variable{Name: v.Name, Expression: v.Expression})
+	}
+	compiler.CompileAndStoreVariables(named, options, environment.StoredExpressions)
+	return compiler, nil
+}
+
+// compileMatcher returns what evaluates the match conditions; nil without any.
+func compileMatcher(compiler *cel.CompositedCompiler, conditions []admissionregistrationv1.MatchCondition, options cel.OptionalVariableDeclarations, fail *admissionregistrationv1.FailurePolicyType, policy string) matchconditions.Matcher {
+	if len(conditions) == 0 {
+		return nil
+	}
+	accessors := make([]cel.ExpressionAccessor, 0, len(conditions))
+	for i := range conditions {
+		accessors = append(accessors, (*matchconditions.MatchCondition)(&conditions[i]))
+	}
+	return matchconditions.NewMatcher(compiler.CompileCondition(accessors, options, environment.StoredExpressions), fail, "policy", "validate", policy)
+}
+
+func compileValidating(policy *validating.Policy) validating.Validator {
+	spec := &policy.Spec
+	options := cel.OptionalVariableDeclarations{HasParams: spec.ParamKind != nil, HasAuthorizer: true}
+	compiler, err := newCompiler(spec.Variables, options)
+	if err != nil {
+		return validating.NewValidator(nil, nil, nil, nil, spec.FailurePolicy, err)
+	}
+	expressions := make([]cel.ExpressionAccessor, 0, len(spec.Validations))
+	// A message belongs to the expression at the same index, so those without
+	// one keep their place.
+	messages := make([]cel.ExpressionAccessor, len(spec.Validations))
+	for i, v := range spec.Validations {
+		expressions = append(expressions, &validating.ValidationCondition{Expression: v.Expression, Message: v.Message, Reason: v.Reason})
+		if v.MessageExpression != "" {
+			messages[i] = &validating.MessageExpressionCondition{MessageExpression: v.MessageExpression}
+		}
+	}
+	annotations := make([]cel.ExpressionAccessor, 0, len(spec.AuditAnnotations))
+	for _, a := range spec.AuditAnnotations {
+		annotations = append(annotations, &validating.AuditAnnotationCondition{Key: a.Key, ValueExpression: a.ValueExpression})
+	}
+	withoutAuthorizer := options
+	withoutAuthorizer.HasAuthorizer = false
+	return validating.NewValidator(
+		compiler.CompileCondition(expressions, options, environment.StoredExpressions),
+		compileMatcher(compiler, spec.MatchConditions, options, spec.FailurePolicy, policy.Name),
+		compiler.CompileCondition(annotations, options, environment.StoredExpressions),
+		compiler.CompileCondition(messages, withoutAuthorizer, environment.StoredExpressions),
+		spec.FailurePolicy,
+		nil,
+	)
+}

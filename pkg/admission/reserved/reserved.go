@@ -1,0 +1,156 @@
+// Package reserved is the admission plugin that keeps what only the system, or
+// only administrators, may say out of everybody else's hands: reserved
+// annotations, labels and finalizers of any object, and fields of Workspaces
+// and LogicalClusters. The tables in it are the rules.
+//
+// It looks at what is about to be stored, after webhooks and policies, which
+// must not say more than the user who writes may.
+package reserved
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
+)
+
+// Groups of the system and of the administrators.
+const (
+	groupLogicalClusterAdmin = "system:kcp:logical-cluster-admin"
+	groupAdmin               = "system:kcp:admin"
+)
+
+var (
+	workspaces      = tenancyv1alpha1.Resource("workspaces")
+	logicalClusters = corev1alpha1.Resource("logicalclusters")
+)
+
+// Plugin implements admission.ValidationInterface.
+type Plugin struct{ *admission.Handler }
+
+var _ admission.ValidationInterface = &Plugin{}
+
+// New returns the plugin.
+func New() *Plugin {
+	return &Plugin{admission.NewHandler(admission.Create, admission.Update, admission.Delete)}
+}
+
+// level says what the user may do: what the system may, or an administrator,
+// or, if it is beyond both, neither.
+func level(u user.Info) who {
+	if u == nil {
+		return administrators + 1
+	}
+	groups := u.GetGroups()
+	switch {
+	case slices.Contains(groups, user.SystemPrivilegedGroup), slices.Contains(groups, groupLogicalClusterAdmin):
+		return system
+	case slices.Contains(groups, groupAdmin):
+		return administrators
+	default:
+		return administrators + 1
+	}
+}
+
+// Validate implements admission.ValidationInterface.
+func (*Plugin) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	as := level(a.GetUserInfo())
+	if as == system {
+		return nil
+	}
+	if a.GetOperation() != admission.Delete {
+		if err := checkMetadata(a, as); err != nil {
+			return err
+		}
+	}
+	switch a.GetResource().GroupResource() {
+	case workspaces:
+		return checkWorkspace(a)
+	case logicalClusters:
+		return checkLogicalCluster(a)
+	default:
+		return nil
+	}
+}
+
+func checkMetadata(a admission.Attributes, as who) error {
+	obj, ok := metadataOf(a.GetObject())
+	if !ok {
+		return nil // scales, tokens and the like
+	}
+	var oldAnnotations, oldLabels map[string]string
+	var oldFinalizers []string
+	if old, ok := metadataOf(a.GetOldObject()); ok {
+		oldAnnotations, oldLabels, oldFinalizers = old.GetAnnotations(), old.GetLabels(), old.GetFinalizers()
+	}
+	newAnnotations := obj.GetAnnotations()
+	if key, n, found := changed(annotations, oldAnnotations, newAnnotations, as); found && !isOwnName(a, key, newAnnotations) {
+		return denied(a, "annotations", key, n)
+	}
+	if key, n, found := changed(labels, oldLabels, obj.GetLabels(), as); found {
+		return denied(a, "labels", key, n)
+	}
+	now := obj.GetFinalizers()
+	for _, lists := range [][2][]string{{now, oldFinalizers}, {oldFinalizers, now}} {
+		for _, key := range lists[0] {
+			if n, reserved := lookUp(finalizers, key); reserved && as > n.by && !slices.Contains(lists[1], key) {
+				return denied(a, "finalizers", key, n)
+			}
+		}
+	}
+	return nil
+}
+
+func metadataOf(obj runtime.Object) (metav1.Object, bool) {
+	if obj == nil {
+		return nil, false
+	}
+	m, err := meta.Accessor(obj)
+	return m, err == nil
+}
+
+// changed returns a reserved key that as may not set but that differs.
+func changed(names []name, before, after map[string]string, as who) (string, name, bool) {
+	for key, value := range after {
+		if old, had := before[key]; !had || old != value {
+			if n, reserved := lookUp(names, key); reserved && as > n.by {
+				return key, n, true
+			}
+		}
+	}
+	for key := range before {
+		if _, has := after[key]; !has {
+			if n, reserved := lookUp(names, key); reserved && as > n.by {
+				return key, n, true
+			}
+		}
+	}
+	return "", name{}, false
+}
+
+// isOwnName says whether the annotation names the creator of a new Workspace,
+// as the plugin workspaceowner has it.
+func isOwnName(a admission.Attributes, key string, after map[string]string) bool {
+	if key != ownerAnnotation || a.GetOperation() != admission.Create || a.GetResource().GroupResource() != workspaces {
+		return false
+	}
+	owner, err := workspaceowner.OwnerOf(a.GetUserInfo())
+	return err == nil && after[key] == owner
+}
+
+func denied(a admission.Attributes, where, key string, n name) error {
+	by := "the system"
+	if n.by == administrators {
+		by = "administrators (group " + groupAdmin + ")"
+	}
+	return admission.NewForbidden(a, fmt.Errorf("metadata.%s[%s] is reserved: only %s may set, change or remove it", where, key, by))
+}

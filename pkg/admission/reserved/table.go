@@ -1,0 +1,93 @@
+package reserved
+
+import (
+	"strings"
+
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+)
+
+// who may set, change and remove something.
+type who int
+
+const (
+	// system is the servers themselves.
+	system who = iota
+	// administrators are those of the installation, and the servers.
+	administrators
+)
+
+// name is a reserved name of the wire contract. One that ends in a slash stands
+// for all names that begin with it.
+type name struct {
+	text string
+	by   who
+}
+
+func (n name) matches(key string) bool {
+	if strings.HasSuffix(n.text, "/") {
+		return strings.HasPrefix(key, n.text)
+	}
+	return key == n.text
+}
+
+// ownerAnnotation says who has created a Workspace.
+const ownerAnnotation = tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey
+
+// annotations are the reserved ones. The annotations kcp.io/cluster and
+// kcp.io/shard are not among them: the storage sets them whatever clients send,
+// so that an object can be copied from one logical cluster to another.
+var annotations = []name{
+	{core.LogicalClusterPathAnnotationKey, system},
+	{corev1alpha1.LogicalClusterShardAnnotationKey, system},
+	{"internal.tenancy.kcp.io/", system},
+	{ownerAnnotation, system},
+	{"internal.apis.kcp.io/", system},
+	{"apis.kcp.io/identity", system},
+	{"apis.kcp.io/bound-crd", system},
+	{"apis.kcp.io/schema-cluster", system},
+	{"apis.kcp.io/schema-name", system},
+	{"apis.kcp.io/schema-storage", system},
+	{"cache.kcp.io/original-resource-version", system},
+	{"cache.kcp.io/original-resource-UID", system},
+	{"internal.kcp.io/migrating", system},
+
+	{corev1alpha1.LogicalClusterInactiveAnnotationKey, administrators},
+	{corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy, administrators},
+	{"core.kcp.io/max-total-objects", administrators},
+	{core.ReplicateAnnotationKey, administrators},
+	{"experimental.core.kcp.io/unschedulable", administrators},
+	{"authorization.kcp.io/required-groups", administrators},
+}
+
+// labels are the reserved ones.
+var labels = []name{
+	{"tenancy.kcp.io/phase", system},
+	{"initializer.internal.kcp.io/", system},
+	{"terminator.internal.kcp.io/", system},
+	{"claimed.internal.apis.kcp.io/", system},
+	{"internal.apis.kcp.io/", system},
+	{core.ReplicateAnnotationKey, administrators},
+}
+
+// finalizers are the reserved ones.
+var finalizers = []name{
+	{corev1alpha1.LogicalClusterFinalizerName, system},
+	{"core.kcp.io/logicalcluster-deletion", system},
+	{"kcp.io/has-terminators", system},
+	{"apis.kcp.io/apibinding-finalizer", system},
+}
+
+// lookUp returns the reserved name that key is, if it is one.
+func lookUp(names []name, key string) (name, bool) {
+	if !strings.Contains(key, "kcp.io/") {
+		return name{}, false
+	}
+	for _, n := range names {
+		if n.matches(key) {
+			return n, true
+		}
+	}
+	return name{}, false
+}

@@ -1,0 +1,150 @@
+// Package webhook calls the admission webhooks of the logical cluster that a
+// write is for, and of no other.
+//
+// Failure policies, timeouts, match conditions, selectors, side effects,
+// reinvocation, audit annotations and warnings are upstream's plugin's, which
+// knows one cluster: each logical cluster that has configurations gets one of
+// its own, made when something is written there, made again when the
+// configurations change, and dropped with the last of them. It has no
+// goroutines, so that dropping it is all.
+package webhook
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/generic"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// Config is what the plugins need.
+type Config struct {
+	// Clients reaches the server itself as system:masters.
+	Clients *client.Factory
+	// Namespaces are those of all logical clusters, for namespace selectors.
+	Namespaces *client.Informer[*corev1.Namespace]
+	// Authorizer answers match conditions that ask for access. It decides in
+	// the logical cluster of its context.
+	Authorizer authorizer.UnconditionalAuthorizer
+	// Excluded are resources that webhooks never see, such as access reviews.
+	Excluded []schema.GroupResource
+}
+
+// caller calls the webhooks of one kind.
+type caller struct {
+	*admission.Handler
+	ready percluster.Ready
+	cells *percluster.Cells[*generic.Webhook]
+}
+
+// Mutating calls mutating webhooks.
+type Mutating struct{ caller }
+
+// Validating calls validating webhooks.
+type Validating struct{ caller }
+
+var (
+	_ admission.MutationInterface   = &Mutating{}
+	_ admission.ValidationInterface = &Validating{}
+)
+
+// NewMutating returns the plugin that calls the webhooks of configurations.
+func NewMutating(c Config, configurations *client.Informer[*admissionregistrationv1.MutatingWebhookConfiguration]) *Mutating {
+	return &Mutating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*generic.Webhook, error) {
+		f.MutatingWebhooks = configurations.Lister().Cluster(cluster).List(nil)
+		plugin, err := mutating.NewMutatingWebhook(nil)
+		if err != nil {
+			return nil, err
+		}
+		return plugin.Webhook, nil
+	})}
+}
+
+// NewValidating returns the plugin that calls the webhooks of configurations.
+func NewValidating(c Config, configurations *client.Informer[*admissionregistrationv1.ValidatingWebhookConfiguration]) *Validating {
+	return &Validating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*generic.Webhook, error) {
+		f.ValidatingWebhooks = configurations.Lister().Cluster(cluster).List(nil)
+		plugin, err := validating.NewValidatingAdmissionWebhook(nil)
+		if err != nil {
+			return nil, err
+		}
+		return plugin.Webhook, nil
+	})}
+}
+
+// Admit implements admission.MutationInterface.
+func (m *Mutating) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	return m.dispatch(ctx, a, o)
+}
+
+// Validate implements admission.ValidationInterface.
+func (v *Validating) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	return v.dispatch(ctx, a, o)
+}
+
+func newCaller[T client.Object](c Config, configurations *client.Informer[T], open func(*percluster.Factory, logicalcluster.Name) (*generic.Webhook, error)) caller {
+	cells := percluster.NewCells(func(cluster logicalcluster.Name) (*generic.Webhook, time.Duration, error) {
+		factory := &percluster.Factory{Namespaces: percluster.NewNamespaceLister(c.Namespaces, cluster)}
+		hooks, err := open(factory, cluster)
+		if err != nil {
+			return nil, time.Second, fmt.Errorf("preparing the webhooks of logical cluster %s: %w", cluster, err)
+		}
+		if err := initialize(hooks, c, factory, cluster); err != nil {
+			return nil, time.Second, fmt.Errorf("preparing the webhooks of logical cluster %s: %w", cluster, err)
+		}
+		return hooks, 0, nil
+	})
+	percluster.Follow(cells, configurations, func(cluster logicalcluster.Name) bool { return percluster.Empty(configurations, cluster) })
+	return caller{
+		Handler: admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update),
+		ready:   percluster.Ready{configurations, c.Namespaces},
+		cells:   cells,
+	}
+}
+
+// initialize gives upstream's plugin what its initializers would.
+func initialize(hooks *generic.Webhook, c Config, factory *percluster.Factory, cluster logicalcluster.Name) error {
+	clients, err := percluster.NewClientset(c.Clients, cluster)
+	if err != nil {
+		return err
+	}
+	hooks.SetExternalKubeClientSet(clients)
+	hooks.SetExternalKubeInformerFactory(factory)
+	hooks.SetUnconditionalAuthorizer(c.Authorizer)
+	hooks.SetExcludedAdmissionResources(c.Excluded)
+	hooks.InspectFeatureGates(utilfeature.DefaultFeatureGate)
+	return hooks.ValidateInitialization()
+}
+
+func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if err := c.ready.Wait(ctx, a); err != nil {
+		return err
+	}
+	hooks, found, err := c.cells.Get(cluster)
+	switch {
+	case err != nil:
+		return apierrors.NewInternalError(err)
+	case !found:
+		return nil
+	default:
+		return hooks.Dispatch(ctx, a, o)
+	}
+}

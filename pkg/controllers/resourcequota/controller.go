@@ -1,0 +1,225 @@
+package resourcequota
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// Name is the name of the controller.
+const Name = "resourcequota"
+
+const (
+	workers = 4
+	// gather is how long news about a namespace is gathered before it is
+	// counted, so that many deletions are counted together.
+	gather = 100 * time.Millisecond
+	// landing is how long a write that was admitted may take to be stored.
+	landing = 300 * time.Millisecond
+	// recount is how often is counted although nothing seems to have changed.
+	recount = 5 * time.Minute
+)
+
+// namespace is a namespace of a logical cluster.
+type namespace struct {
+	Cluster logicalcluster.Name
+	Name    string
+}
+
+// Config is what the controller needs.
+type Config struct {
+	// Local reaches the shard itself as system:masters.
+	Local *client.Factory
+	// Quotas are those of all logical clusters of the shard.
+	Quotas *client.Informer[*corev1.ResourceQuota]
+}
+
+// Controller counts what quotas limit.
+type Controller struct {
+	queue   *reconcile.Controller[namespace]
+	watches *watches
+}
+
+// New returns the controller.
+func New(config Config) *Controller {
+	c := &Controller{}
+	var wake later
+	c.watches = newWatches(config.Local, wake.add)
+	r := &reconciler{
+		quotas: func(in namespace) []*corev1.ResourceQuota {
+			return config.Quotas.Lister().Cluster(in.Cluster).ListNamespace(in.Name, nil)
+		},
+		count: c.watches.count,
+		commit: func(ctx context.Context, updated *corev1.ResourceQuota) error {
+			in := client.ResourceQuotas.InNamespace(config.Local.Cluster(logicalcluster.From(updated).Path()), updated.Namespace)
+			_, err := in.UpdateStatus(ctx, updated, metav1.UpdateOptions{})
+			return err
+		},
+		now:  time.Now,
+		seen: map[client.Key]look{},
+	}
+	c.queue = reconcile.New(reconcile.Config[namespace]{
+		Name:      Name,
+		Reconcile: r.reconcile,
+		Workers:   workers,
+		Sources: []reconcile.Source[namespace]{
+			reconcile.FromInformer(config.Quotas, func(quota *corev1.ResourceQuota) []namespace {
+				return []namespace{{Cluster: logicalcluster.From(quota), Name: quota.Namespace}}
+			}),
+			wake.source,
+		},
+	})
+	return c
+}
+
+// Name returns the controller's name.
+func (c *Controller) Name() string { return Name }
+
+// Run counts until ctx ends, and returns when everything has ended that it
+// started.
+func (c *Controller) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	c.watches.open(ctx)
+	defer c.watches.close()
+	defer cancel()
+	return c.queue.Run(ctx)
+}
+
+// later feeds a queue with namespaces in which something has changed.
+type later struct {
+	mu    sync.Mutex
+	queue reconcile.Queue[namespace]
+}
+
+func (l *later) source(_ context.Context, queue reconcile.Queue[namespace]) (func(), error) {
+	l.set(queue)
+	return func() { l.set(nil) }, nil
+}
+
+func (l *later) set(queue reconcile.Queue[namespace]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue = queue
+}
+
+func (l *later) add(in namespace) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.queue != nil {
+		l.queue.AddAfter(in, gather)
+	}
+}
+
+type reconciler struct {
+	quotas func(in namespace) []*corev1.ResourceQuota
+	count  func(ctx context.Context, in namespace, resources []schema.GroupResource) (map[schema.GroupResource]int64, error)
+	commit func(ctx context.Context, updated *corev1.ResourceQuota) error
+
+	now func() time.Time
+
+	mu   sync.Mutex
+	seen map[client.Key]look
+}
+
+// look is by how much a quota's status was above the count, since when.
+type look struct {
+	above usage
+	at    time.Time
+}
+
+func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Result, error) {
+	quotas := r.quotas(in)
+	counts, err := r.count(ctx, in, countedBy(quotas))
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	r.forget(in, quotas)
+	if len(quotas) == 0 {
+		return reconcile.Result{}, nil
+	}
+	result := reconcile.Result{RequeueAfter: recount}
+	var errs []error
+	for _, quota := range quotas {
+		now := countFor(quota, func(resource schema.GroupResource) int64 { return counts[resource] })
+		again, err := r.settle(ctx, quota, now)
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, err)
+		}
+		if again {
+			result.RequeueAfter = landing
+		}
+	}
+	return result, errors.Join(errs...)
+}
+
+// settle writes what follows from a count, and says whether to count again soon.
+func (r *reconciler) settle(ctx context.Context, quota *corev1.ResourceQuota, now usage) (again bool, err error) {
+	r.mu.Lock()
+	last := r.seen[client.KeyOf(quota)]
+	r.mu.Unlock()
+	var excess usage
+	settled := last.above != nil && r.now().Sub(last.at) >= landing
+	if settled {
+		excess = last.above
+	}
+	updated, above := observe(quota, now, excess)
+	if updated != quota {
+		if err := r.commit(ctx, updated); err != nil {
+			return false, err
+		}
+		_, above = observe(updated, now, nil)
+	}
+	next := look{above: above, at: r.now()}
+	if last.above != nil && !settled {
+		// Too early to tell. What is above must stay so from the first look on.
+		next = look{above: smaller(last.above, above), at: last.at}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(next.above) == 0 {
+		delete(r.seen, client.KeyOf(quota))
+		return len(above) > 0, nil
+	}
+	r.seen[client.KeyOf(quota)] = next
+	return true, nil
+}
+
+// smaller returns the smaller ones of two usages, without those that are zero
+// in either.
+func smaller(a, b usage) usage {
+	out := usage{}
+	for name, value := range a {
+		if other, ok := b[name]; ok {
+			out[name] = min(value, other)
+		}
+	}
+	return out
+}
+
+// forget drops what was seen of quotas that are gone.
+func (r *reconciler) forget(in namespace, quotas []*corev1.ResourceQuota) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key := range r.seen {
+		if key.Cluster == in.Cluster && key.Namespace == in.Name &&
+			!slices.ContainsFunc(quotas, func(quota *corev1.ResourceQuota) bool { return quota.Name == key.Name }) {
+			delete(r.seen, key)
+		}
+	}
+}
+
+// clusterOf returns the annotation that an informer needs of an object.
+func clusterOf(obj metav1.Object) map[string]string {
+	return map[string]string{logicalcluster.AnnotationKey: logicalcluster.From(obj).String()}
+}

@@ -1,0 +1,89 @@
+package resourcequota
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+const countPrefix = "count/"
+
+// counted returns the resource whose objects a quota's entry counts; false for
+// entries that count something that no logical cluster has.
+func counted(name corev1.ResourceName) (schema.GroupResource, bool) {
+	switch name {
+	case corev1.ResourceConfigMaps, corev1.ResourceSecrets, corev1.ResourceQuotas:
+		return corev1.Resource(string(name)), true
+	default:
+		text, ok := strings.CutPrefix(string(name), countPrefix)
+		if !ok || text == "" {
+			return schema.GroupResource{}, false
+		}
+		return schema.ParseGroupResource(text), true
+	}
+}
+
+// countedBy returns the resources that quotas count, ordered.
+func countedBy(quotas []*corev1.ResourceQuota) []schema.GroupResource {
+	found := map[schema.GroupResource]bool{}
+	for _, quota := range quotas {
+		if scoped(quota) {
+			continue
+		}
+		for name := range quota.Spec.Hard {
+			if resource, ok := counted(name); ok {
+				found[resource] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(found), func(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) })
+}
+
+// scoped says whether the quota applies to some pods only, and so to nothing.
+func scoped(quota *corev1.ResourceQuota) bool {
+	return len(quota.Spec.Scopes) > 0 || quota.Spec.ScopeSelector != nil
+}
+
+// usage is how much is used, as a quota's status has it.
+type usage map[corev1.ResourceName]int64
+
+// countFor returns what the quota's entries count; number tells how many
+// objects of a resource there are.
+func countFor(quota *corev1.ResourceQuota, number func(schema.GroupResource) int64) usage {
+	out := make(usage, len(quota.Spec.Hard))
+	for name := range quota.Spec.Hard {
+		out[name] = 0
+		if resource, ok := counted(name); ok && !scoped(quota) {
+			out[name] = number(resource)
+		}
+	}
+	return out
+}
+
+// observe returns the quota with the status that follows from a count. excess
+// is by how much the status was above the count the last time; it returns how
+// much it is above it now. What was above both times is taken off.
+func observe(quota *corev1.ResourceQuota, now, excess usage) (updated *corev1.ResourceQuota, above usage) {
+	updated = quota.DeepCopy()
+	updated.Status.Hard = quota.Spec.Hard.DeepCopy()
+	updated.Status.Used = corev1.ResourceList{}
+	above = usage{}
+	for name, count := range now {
+		used, known := quota.Status.Used[name]
+		value := used.Value()
+		if known && value > count {
+			above[name] = value - count
+			count = value - min(value-count, excess[name])
+		}
+		updated.Status.Used[name] = *apiresource.NewQuantity(count, apiresource.DecimalSI)
+	}
+	if equality.Semantic.DeepEqual(updated.Status, quota.Status) {
+		updated = quota
+	}
+	return updated, above
+}
