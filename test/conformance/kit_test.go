@@ -1,0 +1,60 @@
+package conformance
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+const (
+	// patience bounds the wait for what must come.
+	patience = 60 * time.Second
+	tick     = 10 * time.Millisecond
+)
+
+// tenant is a user's view of one logical cluster, or of any cluster.
+type tenant struct {
+	name   string
+	config *rest.Config
+	crds   apiextensionsclient.Interface
+	dyn    dynamic.Interface
+	kube   kubernetes.Interface
+}
+
+// newTenant makes the clients of a Kubernetes cluster.
+func newTenant(t testing.TB, name string, config *rest.Config) *tenant {
+	t.Helper()
+	client, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	t.Cleanup(client.CloseIdleConnections)
+	return tenantOver(t, name, config, client)
+}
+
+// tenantOver makes the clients of a Kubernetes cluster over an HTTP client.
+func tenantOver(t testing.TB, name string, config *rest.Config, client *http.Client) *tenant {
+	t.Helper()
+	config = rest.CopyConfig(config)
+	config.QPS = -1
+	config.WarningHandler = rest.NoWarnings{}
+	crds, err := apiextensionsclient.NewForConfigAndClient(config, client)
+	require.NoError(t, err)
+	dyn, err := dynamic.NewForConfigAndClient(config, client)
+	require.NoError(t, err)
+	kube, err := kubernetes.NewForConfigAndClient(config, client)
+	require.NoError(t, err)
+	return &tenant{name: name, config: config, crds: crds, dyn: dyn, kube: kube}
+}
+
+// startShard starts a shard inside the test process.
+func startShard(t testing.TB) *harness.Cluster {
+	t.Helper()
+	return harness.Start(t, harness.Options{Without: []string{"cache-server", "front-proxy"}})
+}

@@ -1,0 +1,75 @@
+package conformance
+
+import (
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+var selectableRules = []rule{
+	{"lists, watches and collections are selected by selectable fields", func(u *user) {
+		u.define(versioned("selectableFields: [{jsonPath: .spec.color}]\n", "color: {type: string}"))
+		for name, color := range map[string]string{"a": "red", "b": "blue", "c": "red"} {
+			u.widget(name, "{color: "+color+"}")
+		}
+		red := metav1.ListOptions{FieldSelector: "spec.color=red"}
+		list, err := u.widgets().List(u.t.Context(), red)
+		require.NoError(u.t, err)
+		require.Len(u.t, list.Items, 2)
+
+		watching := red
+		watching.ResourceVersion = list.GetResourceVersion()
+		w, err := u.widgets().Watch(u.t.Context(), watching)
+		require.NoError(u.t, err)
+		defer w.Stop()
+		paint := func(name, color string) {
+			_, err := u.widgets().Patch(u.t.Context(), name, types.MergePatchType, []byte(`{"spec":{"color":"`+color+`"}}`), metav1.PatchOptions{})
+			require.NoError(u.t, err)
+		}
+		paint("b", "red")
+		u.next(w, watch.Added, "b")
+		paint("b", "green")
+		u.next(w, watch.Deleted, "b")
+		paint("b", "blue")
+		paint("a", "red")
+		paint("c", "blue")
+		u.next(w, watch.Deleted, "c")
+
+		require.NoError(u.t, u.widgets().DeleteCollection(u.t.Context(), metav1.DeleteOptions{}, red))
+		list, err = u.widgets().List(u.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name!=x"})
+		require.NoError(u.t, err)
+		require.Len(u.t, list.Items, 2)
+	}},
+	{"other fields cannot be selected by", func(u *user) {
+		u.define(versioned("selectableFields: [{jsonPath: .spec.color}]\n", "color: {type: string}"))
+		_, err := u.widgets().List(u.t.Context(), metav1.ListOptions{FieldSelector: "spec.size=1"})
+		require.True(u.t, apierrors.IsBadRequest(err), "%v", err)
+		require.ErrorContains(u.t, err, "field label not supported: spec.size")
+	}},
+	{"each version has its own selectable fields, of simple types", func(u *user) {
+		u.refuse(u.parse(versioned("selectableFields: [{jsonPath: .spec.many}]\n", "many: {type: array, items: {type: string}}")), "selectableFields[0].jsonPath")
+		u.refuse(u.parse(versioned("selectableFields: [{jsonPath: .spec.missing}]\n")), "selectableFields[0].jsonPath")
+	}},
+}
+
+// next holds what the next event of a watch is, bookmarks apart.
+func (u *user) next(w watch.Interface, want watch.EventType, name string) watch.Event {
+	u.t.Helper()
+	for {
+		select {
+		case event, ok := <-w.ResultChan():
+			require.True(u.t, ok, "the watch has ended, expected %s %s", want, name)
+			if event.Type == watch.Bookmark {
+				continue
+			}
+			m, ok := event.Object.(metav1.Object)
+			require.True(u.t, ok, "%s %v", event.Type, event.Object)
+			require.Equal(u.t, string(want)+" "+name, string(event.Type)+" "+m.GetName())
+			return event
+		case <-u.t.Context().Done():
+			require.Fail(u.t, "no event")
+		}
+	}
+}

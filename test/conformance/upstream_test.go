@@ -1,0 +1,128 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	extensionsoptions "k8s.io/apiextensions-apiserver/pkg/cmd/server/options"
+	generatedopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/rest"
+)
+
+// startUpstream starts the API server of custom resources that Kubernetes
+// publishes, on an etcd of its own: what it does is the measure.
+func startUpstream(t testing.TB) *rest.Config {
+	t.Helper()
+	o := extensionsoptions.NewCustomResourceDefinitionsServerOptions(io.Discard, io.Discard)
+	o.RecommendedOptions.Etcd.StorageConfig.Transport.ServerList = []string{startEtcd(t)}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	o.RecommendedOptions.SecureServing.Listener = listener
+	o.RecommendedOptions.SecureServing.ServerCert.CertDirectory = t.TempDir()
+	o.RecommendedOptions.Authentication = nil
+	o.RecommendedOptions.Authorization = nil
+	o.RecommendedOptions.CoreAPI = nil
+	o.RecommendedOptions.Admission = nil
+	o.RecommendedOptions.Features.EnablePriorityAndFairness = false
+	require.NoError(t, o.Complete())
+	require.NoError(t, o.RecommendedOptions.SecureServing.MaybeDefaultWithSelfSignedCerts("localhost", nil, []net.IP{net.IPv4(127, 0, 0, 1)}))
+	generic := genericapiserver.NewRecommendedConfig(apiextensionsserver.Codecs)
+	require.NoError(t, o.ServerRunOptions.ApplyTo(&generic.Config))
+	require.NoError(t, o.RecommendedOptions.ApplyTo(generic))
+	require.NoError(t, o.APIEnablement.ApplyTo(&generic.Config, apiextensionsserver.DefaultAPIResourceConfigSource(), apiextensionsserver.Scheme))
+	namer := openapinamer.NewDefinitionNamer(apiextensionsserver.Scheme)
+	generic.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
+	config := &apiextensionsserver.Config{
+		GenericConfig: generic,
+		ExtraConfig: apiextensionsserver.ExtraConfig{
+			CRDRESTOptionsGetter: extensionsoptions.NewCRDRESTOptionsGetter(*o.RecommendedOptions.Etcd, generic.ResourceTransformers, generic.StorageObjectCountTracker),
+			ServiceResolver:      webhook.NewDefaultServiceResolver(),
+			AuthResolverWrapper:  webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, generic.LoopbackClientConfig, nil),
+		},
+	}
+	server, err := config.Complete().New(genericapiserver.NewEmptyDelegate())
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- server.GenericAPIServer.PrepareRun().RunWithContext(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	return &rest.Config{
+		Host:            "https://" + listener.Addr().String(),
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true},
+		QPS:             -1,
+	}
+}
+
+// startEtcd starts an etcd and returns its URL.
+func startEtcd(t testing.TB) string {
+	t.Helper()
+	server, err := openEtcd(t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(server.Close)
+	return server.Config().ListenClientUrls[0].String()
+}
+
+// openEtcd opens an etcd with its data in dir.
+func openEtcd(dir string) (*embed.Etcd, error) {
+	cfg := embed.NewConfig()
+	cfg.Dir = dir
+	cfg.UnsafeNoFsync = true
+	cfg.QuotaBackendBytes = 8 << 30
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	for _, urls := range []*[]url.URL{&cfg.ListenPeerUrls, &cfg.ListenClientUrls} {
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // only to find a free port
+		if err != nil {
+			return nil, err
+		}
+		*urls = []url.URL{{Scheme: "http", Host: l.Addr().String()}}
+		if err := l.Close(); err != nil {
+			return nil, err
+		}
+	}
+	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = cfg.ListenPeerUrls, cfg.ListenClientUrls
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	server, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-server.Server.ReadyNotify():
+		return server, nil
+	case <-time.After(patience):
+		server.Close()
+		return nil, errors.New("etcd does not become ready")
+	}
+}
+
+// etcdEnv names the directory in which this program, run anew, is an etcd.
+const etcdEnv = "CONFORMANCE_ETCD"
+
+// serveEtcd runs an etcd until its standard input ends.
+func serveEtcd(dir string) error {
+	server, err := openEtcd(dir)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	fmt.Println(server.Config().ListenClientUrls[0].String())
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}

@@ -1,0 +1,238 @@
+package conformance
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// twoVersions is widgets in v1, which is stored, and v2, where size is called
+// length.
+func twoVersions() string {
+	return widgets() + `
+- name: v2
+  served: true
+  storage: false
+  schema:
+    openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}, length: {type: integer}}}}}
+`
+}
+
+var versionRules = []rule{
+	{"without conversion, versions differ in their name and schema only", func(u *user) {
+		u.define(twoVersions())
+		u.widget("a", `{size: 1}`)
+		v2, err := u.resource("v2", "widgets").Namespace("default").Get(u.t.Context(), "a", metav1.GetOptions{})
+		require.NoError(u.t, err)
+		require.Equal(u.t, u.group+"/v2", v2.GetAPIVersion())
+		require.Equal(u.t, int64(1), field(u.t, v2, "spec", "size"))
+		v2.Object["spec"] = map[string]any{"length": int64(3)}
+		_, err = u.resource("v2", "widgets").Namespace("default").Update(u.t.Context(), v2, metav1.UpdateOptions{})
+		require.NoError(u.t, err)
+		v1, err := u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
+		require.NoError(u.t, err)
+		require.Empty(u.t, field(u.t, v1, "spec"), "v1 does not know the length")
+		list, err := u.resource("v2", "widgets").Namespace("default").List(u.t.Context(), metav1.ListOptions{})
+		require.NoError(u.t, err)
+		require.Equal(u.t, u.group+"/v2", list.Items[0].GetAPIVersion())
+	}},
+	{"versions that are not served are not found, and exactly one is stored", func(u *user) {
+		u.define(twoVersions())
+		u.redefine("widgets", func(d *crd) { d.Spec.Versions[1].Served = false })
+		_, err := u.resource("v2", "widgets").List(u.t.Context(), metav1.ListOptions{})
+		require.True(u.t, apierrors.IsNotFound(err), "%v", err)
+		d := u.parse(twoVersions())
+		d.Spec.Versions[1].Storage = true
+		u.refuse(d, "must have exactly one version marked as storage version")
+	}},
+	{"a definition remembers the versions that objects may be stored in", func(u *user) {
+		u.define(twoVersions())
+		u.widget("a", `{size: 1}`)
+		d := u.redefine("widgets", func(d *crd) {
+			d.Spec.Versions[0].Storage, d.Spec.Versions[1].Storage = false, true
+		})
+		require.Equal(u.t, []string{"v1", "v2"}, d.Status.StoredVersions)
+		u.widget("b", `{size: 2}`)
+		list, err := u.widgets().List(u.t.Context(), metav1.ListOptions{})
+		require.NoError(u.t, err)
+		require.Len(u.t, list.Items, 2, "both versions are read")
+		d.Spec.Versions = d.Spec.Versions[1:]
+		_, err = u.crds.ApiextensionsV1().CustomResourceDefinitions().Update(u.t.Context(), d, metav1.UpdateOptions{})
+		u.invalid(err, "status.storedVersions[0]")
+		d.Status.StoredVersions = []string{"v2"}
+		_, err = u.crds.ApiextensionsV1().CustomResourceDefinitions().UpdateStatus(u.t.Context(), d, metav1.UpdateOptions{})
+		require.NoError(u.t, err)
+		u.redefine("widgets", func(d *crd) { d.Spec.Versions = d.Spec.Versions[1:] })
+	}},
+	{"requests for a deprecated version are warned", func(u *user) {
+		d := u.parse(widgets())
+		text := "widgets v1 is old"
+		d.Spec.Versions[0].Deprecated, d.Spec.Versions[0].DeprecationWarning = true, &text
+		_, err := u.tryDefine(d)
+		require.NoError(u.t, err)
+		client, said := u.listening()
+		_, err = client.List(u.t.Context(), metav1.ListOptions{})
+		require.NoError(u.t, err)
+		require.Equal(u.t, text, said())
+	}},
+	{"a webhook converts what is read, written, listed, watched and patched", func(u *user) {
+		hook := startConverter(u.t)
+		u.define(twoVersions())
+		u.convertBy(hook)
+		u.widget("a", `{size: 1}`)
+		v2s := u.resource("v2", "widgets").Namespace("default")
+		v2, err := v2s.Get(u.t.Context(), "a", metav1.GetOptions{})
+		require.NoError(u.t, err)
+		require.Equal(u.t, map[string]any{"length": int64(1)}, field(u.t, v2, "spec"))
+
+		list, err := v2s.List(u.t.Context(), metav1.ListOptions{})
+		require.NoError(u.t, err)
+		require.Equal(u.t, int64(1), field(u.t, &list.Items[0], "spec", "length"))
+		w, err := v2s.Watch(u.t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
+		require.NoError(u.t, err)
+		defer w.Stop()
+
+		v2.Object["spec"] = map[string]any{"length": int64(5)}
+		_, err = v2s.Update(u.t.Context(), v2, metav1.UpdateOptions{})
+		require.NoError(u.t, err)
+		v1, err := u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
+		require.NoError(u.t, err)
+		require.Equal(u.t, map[string]any{"size": int64(5)}, field(u.t, v1, "spec"))
+		event := u.next(w, watch.Modified, "a")
+		seen, ok := event.Object.(*unstructured.Unstructured)
+		require.True(u.t, ok)
+		require.Equal(u.t, map[string]any{"length": int64(5)}, field(u.t, seen, "spec"))
+
+		applied := u.object("Widget", "a", `{spec: {length: 8}}`).Unstructured
+		applied.SetAPIVersion(u.group + "/v2")
+		_, err = v2s.Apply(u.t.Context(), "a", applied, metav1.ApplyOptions{FieldManager: "v2", Force: true})
+		require.NoError(u.t, err)
+		v1, err = u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
+		require.NoError(u.t, err)
+		require.Equal(u.t, int64(8), field(u.t, v1, "spec", "size"))
+	}},
+	{"a conversion webhook that fails or answers nonsense gives an error that says so", func(u *user) {
+		hook := startConverter(u.t)
+		u.define(twoVersions())
+		u.convertBy(hook)
+		u.widget("a", `{size: 1}`)
+		for mode, says := range map[string]string{
+			"fails": "on purpose", "nonsense": "conversion webhook", "empty": "returned 0 objects",
+			"other": "must have the same name", "error": "conversion webhook",
+		} {
+			hook.mode.Store(mode)
+			_, err := u.resource("v2", "widgets").Namespace("default").Get(u.t.Context(), "a", metav1.GetOptions{})
+			require.Error(u.t, err)
+			require.ErrorContains(u.t, err, says, mode)
+			_, err = u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
+			require.NoError(u.t, err, "what needs no conversion works")
+		}
+		hook.mode.Store("")
+		_, err := u.resource("v2", "widgets").Namespace("default").Get(u.t.Context(), "a", metav1.GetOptions{})
+		require.NoError(u.t, err, "and all works once the webhook does")
+	}},
+}
+
+// convertBy has widgets converted by a webhook.
+func (u *user) convertBy(hook *converter) {
+	u.t.Helper()
+	u.redefine("widgets", func(d *crd) {
+		url := hook.server.URL + "/convert"
+		d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+			Strategy: apiextensionsv1.WebhookConverter,
+			Webhook: &apiextensionsv1.WebhookConversion{
+				ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: &url, CABundle: hook.ca},
+				ConversionReviewVersions: []string{"v1"},
+			},
+		}
+	})
+}
+
+// converter is a conversion webhook, which can be made to misbehave.
+type converter struct {
+	server *httptest.Server
+	ca     []byte
+	mode   atomic.Value
+	// hang is closed when those that hang may go on.
+	hang chan struct{}
+}
+
+func startConverter(t *testing.T) *converter {
+	t.Helper()
+	c := &converter{hang: make(chan struct{})}
+	c.mode.Store("")
+	c.server = httptest.NewTLSServer(http.HandlerFunc(c.serve))
+	t.Cleanup(c.server.Close)
+	t.Cleanup(func() { close(c.hang) })
+	c.ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.server.Certificate().Raw})
+	return c
+}
+
+func (c *converter) serve(w http.ResponseWriter, r *http.Request) {
+	var review apiextensionsv1.ConversionReview
+	if err := json.NewDecoder(r.Body).Decode(&review); err != nil || review.Request == nil {
+		http.Error(w, "no review", http.StatusBadRequest)
+		return
+	}
+	review.Response = &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
+	mode, _ := c.mode.Load().(string)
+	switch mode {
+	case "hangs":
+		<-c.hang
+		return
+	case "nonsense":
+		_, _ = fmt.Fprint(w, "nonsense")
+		return
+	case "error":
+		http.Error(w, "broken", http.StatusInternalServerError)
+		return
+	case "fails":
+		review.Response.Result = metav1.Status{Status: metav1.StatusFailure, Message: "on purpose"}
+	case "empty":
+	default:
+		for _, raw := range review.Request.Objects {
+			converted, err := convert(raw.Raw, review.Request.DesiredAPIVersion)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			if mode == "other" {
+				converted.SetName("other")
+			}
+			review.Response.ConvertedObjects = append(review.Response.ConvertedObjects, runtime.RawExtension{Object: converted})
+		}
+	}
+	review.Request = nil
+	_ = json.NewEncoder(w).Encode(review)
+}
+
+func convert(raw []byte, version string) (*unstructured.Unstructured, error) {
+	o := &unstructured.Unstructured{}
+	if err := o.UnmarshalJSON(raw); err != nil {
+		return nil, err
+	}
+	from, to := "size", "length"
+	if version[len(version)-2:] == "v1" {
+		from, to = to, from
+	}
+	if spec, ok := o.Object["spec"].(map[string]any); ok {
+		if size, ok := spec[from]; ok {
+			spec[to] = size
+			delete(spec, from)
+		}
+	}
+	o.SetAPIVersion(version)
+	return o, nil
+}
