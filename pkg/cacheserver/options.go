@@ -8,6 +8,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
 
 const (
@@ -31,6 +32,8 @@ type Options struct {
 	Serving *serving.Options
 	// Etcd says where the data is kept.
 	Etcd *etcd.Options
+	// Encryption says which resources are encrypted in etcd.
+	Encryption encryption.Options
 }
 
 // NewOptions returns the defaults.
@@ -48,6 +51,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		}
 	})
 	o.Etcd.AddFlags(fs)
+	o.Encryption.AddFlags(fs)
 }
 
 // completedOptions can only be made by Complete.
@@ -74,5 +78,6 @@ func (o *Options) Complete() CompletedOptions {
 
 // Validate says what is wrong with the options, all of it, naming the flags.
 func (o CompletedOptions) Validate() error {
-	return errors.Join(append(o.Serving.Validate(), o.Etcd.Validate()...)...)
+	errs := append(o.Serving.Validate(), o.Etcd.Validate()...)
+	return errors.Join(append(errs, o.Encryption.Validate()...)...)
 }

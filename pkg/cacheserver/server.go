@@ -17,6 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
 
 // storagePrefix is what all keys start with. It differs from a shard's, so that
@@ -29,11 +30,12 @@ var errEtcdEnded = errors.New("the embedded etcd stopped: its log says why")
 // Server is a cache server whose data is open and whose port is taken, but
 // which does not serve before Run.
 type Server struct {
-	etcd      *etcd.Handle
-	backend   *storage.Backend
-	listener  net.Listener
-	resources *customresource.Server
-	generic   *genericapiserver.GenericAPIServer
+	etcd       *etcd.Handle
+	encryption *encryption.Providers
+	backend    *storage.Backend
+	listener   net.Listener
+	resources  *customresource.Server
+	generic    *genericapiserver.GenericAPIServer
 
 	// endStreams ends all watches.
 	endStreams context.CancelFunc
@@ -72,8 +74,12 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if s.etcd, err = o.Etcd.Open(ctx); err != nil {
 		return s, err
 	}
+	if s.encryption, err = o.Encryption.Open(ctx, "cache-server"); err != nil {
+		return s, err
+	}
 	s.backend, err = storage.NewBackend(storage.BackendConfig{
 		Client:             s.etcd.Client(),
+		Transformers:       s.encryption.Transformers(),
 		Prefix:             storagePrefix,
 		CompactionInterval: o.Etcd.CompactionInterval,
 		ShardSegment:       true,
@@ -81,6 +87,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err != nil {
 		return s, fmt.Errorf("opening the storage: %w", err)
 	}
+	c.ReadyzChecks = append(c.ReadyzChecks, s.encryption.HealthChecks()...)
 	// Not a liveness check: a restart of this server brings no etcd back.
 	c.AddReadyzChecks(healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Ready(r.Context()) }))
 	if s.resources, err = newResources(s.backend, c); err != nil {
@@ -141,6 +148,7 @@ func (s *Server) Run(ctx context.Context) error {
 			fail(fmt.Errorf("custom resources: %w", err))
 		}
 	})
+	wg.Go(func() { _ = s.encryption.Run(background) }) // it ends when it is told to
 	wg.Go(func() {
 		select {
 		case <-s.etcd.Done():
@@ -169,6 +177,9 @@ func (s *Server) Close() {
 		}
 		if s.backend != nil {
 			s.backend.Close()
+		}
+		if s.encryption != nil {
+			s.encryption.Close()
 		}
 		if s.etcd != nil {
 			s.etcd.Stop()

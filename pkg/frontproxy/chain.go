@@ -10,7 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -113,10 +115,23 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	to.cluster = target.Cluster.String()
+	auditID := identified(r)
 	if rec := recordFrom(r.Context()); rec != nil {
-		rec.shard = target.Shard
+		rec.shard, rec.auditID = target.Shard, auditID
 	}
 	s.forwarder.forward(w, r, to)
+}
+
+// identified returns the ID under which the shard audits the request. The shard
+// would choose one itself; chosen here, it also stands in the front-proxy's own
+// log, beside the path that the client wrote.
+func identified(r *http.Request) string {
+	id := r.Header.Get(auditinternal.HeaderAuditID)
+	if id == "" {
+		id = uuid.NewString()
+		r.Header.Set(auditinternal.HeaderAuditID, id)
+	}
+	return id
 }
 
 // serveMetrics serves the metrics of this process to whoever may read them in
@@ -216,10 +231,11 @@ type recordKey struct{}
 // record is what is known about a request when it ends.
 type record struct {
 	http.ResponseWriter
-	shard string
-	user  string
-	code  int
-	bytes int64
+	shard   string
+	user    string
+	auditID string
+	code    int
+	bytes   int64
 }
 
 func recordFrom(ctx context.Context) *record {
@@ -274,7 +290,7 @@ func withAccounting(next http.Handler, running *tracker) http.Handler {
 			}
 			if logger := klog.FromContext(r.Context()).V(accessLogLevel); logger.Enabled() {
 				logger.Info("Request", "method", r.Method, "path", r.URL.Path, "query", r.URL.RawQuery, "code", rec.code,
-					"user", rec.user, "shard", rec.shard, "took", took, "bytes", rec.bytes, "agent", r.UserAgent(), "client", r.RemoteAddr)
+					"user", rec.user, "shard", rec.shard, "auditID", rec.auditID, "took", took, "bytes", rec.bytes, "agent", r.UserAgent(), "client", r.RemoteAddr)
 			}
 		}()
 		next.ServeHTTP(rec, r.WithContext(context.WithValue(r.Context(), recordKey{}, rec)))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
+	"github.com/shardplane/shardplane/pkg/serving"
 )
 
 const (
@@ -31,6 +32,8 @@ type Options struct {
 	Listener net.Listener
 	// TLSCertFile and TLSPrivateKeyFile are the serving certificate.
 	TLSCertFile, TLSPrivateKeyFile string
+	// TLS are the finer choices about TLS.
+	TLS serving.TLSOptions
 	// Authentication says who may connect.
 	Authentication authn.Options
 	// PassOnGroups and DropGroups decide which groups users keep on their way to
@@ -65,6 +68,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.SecurePort, "secure-port", o.SecurePort, "port to serve HTTPS on; 0 takes any free port")
 	fs.StringVar(&o.TLSCertFile, "tls-cert-file", o.TLSCertFile, "PEM file of the serving certificate, intermediates included; read again when it changes")
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
+	o.TLS.AddFlags(fs)
 	o.Authentication.AddUserFlags(fs)
 	fs.StringSliceVar(&o.PassOnGroups, "authentication-pass-on-groups", o.PassOnGroups, "groups that users keep when their requests are forwarded to a shard, \"prefix*\" for all that begin so; empty for all")
 	fs.StringSliceVar(&o.DropGroups, "authentication-drop-groups", o.DropGroups, "groups that are taken from users before their requests are forwarded to a shard, whatever --authentication-pass-on-groups says; \"prefix*\" for all that begin so")
@@ -114,6 +118,7 @@ func (o CompletedOptions) Validate() error {
 		}
 	}
 	errs = append(errs, o.Authentication.Validate()...)
+	errs = append(errs, o.TLS.Validate()...)
 	if net.ParseIP(o.BindAddress) == nil {
 		errs = append(errs, fmt.Errorf("--bind-address %q is not an IP address", o.BindAddress))
 	}

@@ -97,6 +97,10 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 		return nil, err
 	}
 	s.serving = &genericapiserver.SecureServingInfo{Listener: listener, Cert: certificate, HTTP2MaxStreamsPerConnection: maxStreams}
+	if err := o.TLS.ApplyTo(s.serving); err != nil {
+		_ = listener.Close()
+		return nil, err
+	}
 	if cas := s.authentication.CAs; len(cas) > 0 {
 		s.serving.ClientCA = dynamiccertificates.NewUnionCAContentProvider(cas...)
 	}

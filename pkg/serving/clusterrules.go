@@ -9,16 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
-
-// auditClusterKey is the audit annotation that carries the logical cluster: the
-// URL in an audit event has lost it.
-const auditClusterKey = "kcp.io/cluster"
 
 // Inactive tells whether the logical cluster is switched off by its
 // administrator (annotation core.kcp.io/inactive).
@@ -46,7 +41,6 @@ func WithClusterRules(next http.Handler, inactive Inactive, s runtime.Negotiated
 			next.ServeHTTP(w, r)
 			return
 		}
-		audit.AddAuditAnnotation(ctx, auditClusterKey, cluster.String())
 		if err := checkRules(r, cluster, info, inactive); err != nil {
 			respond(w, r, s, err)
 			return

@@ -74,6 +74,14 @@ func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiser
 		Cert:                         cert,
 		HTTP2MaxStreamsPerConnection: 1000,
 	}
+	if err := o.TLS.ApplyTo(c.SecureServing); err != nil {
+		_ = listener.Close()
+		return nil, nil, err
+	}
+	if err := o.Audit.ApplyTo(c); err != nil {
+		_ = listener.Close()
+		return nil, nil, err
+	}
 	for _, ca := range authentication.CAs {
 		if err := c.Authentication.ApplyClientCert(ca, c.SecureServing); err != nil {
 			_ = listener.Close()
@@ -105,7 +113,10 @@ func SetChain(ctx context.Context, c *genericapiserver.Config, stripURL, inner f
 		handler := inner(api)
 		handler = WithLongRunningStop(ctx, handler, c.LongRunningFunc)
 		handler = genericapiserver.DefaultBuildHandlerChain(handler, c)
-		return stripURL(handler)
+		if c.AuditBackend == nil {
+			return stripURL(handler)
+		}
+		return withAuditURI(stripURL(withAuditCluster(handler)))
 	}
 }
 

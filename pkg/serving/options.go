@@ -24,6 +24,10 @@ type Options struct {
 	// read again when they change.
 	TLSCertFile       string
 	TLSPrivateKeyFile string
+	// TLS are the finer choices about TLS.
+	TLS TLSOptions
+	// Audit says which requests are recorded, and where.
+	Audit AuditOptions
 	// MaxRequestsInFlight and MaxMutatingRequestsInFlight bound how many
 	// requests other than watches are served at a time; more get 429.
 	MaxRequestsInFlight         int
@@ -42,6 +46,7 @@ func NewOptions(port int) *Options {
 		MaxRequestsInFlight:         3000,
 		MaxMutatingRequestsInFlight: 1000,
 		Authentication:              authn.NewOptions(),
+		Audit:                       NewAuditOptions(),
 		FeatureGates:                map[string]string{},
 	}
 }
@@ -55,12 +60,15 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "reading requests served at a time, watches not counted; more are answered with 429")
 	fs.IntVar(&o.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", o.MaxMutatingRequestsInFlight, "writing requests served at a time; more are answered with 429")
 	fs.StringToStringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "Kubernetes feature gates of this process, as Gate=true,Other=false; ShardedListAndWatch and WatchList are on unless switched off here")
+	o.TLS.AddFlags(fs)
+	o.Audit.AddFlags(fs)
 	o.Authentication.AddFlags(fs)
 }
 
 // Validate returns what is wrong with o.
 func (o *Options) Validate() []error {
-	errs := o.Authentication.Validate()
+	errs := append(o.Authentication.Validate(), o.TLS.Validate()...)
+	errs = append(errs, o.Audit.Validate()...)
 	if o.TLSCertFile == "" || o.TLSPrivateKeyFile == "" {
 		errs = append(errs, errors.New("--tls-cert-file and --tls-private-key-file are required: all requests are served over TLS"))
 	}

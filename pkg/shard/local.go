@@ -2,6 +2,7 @@ package shard
 
 import (
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 
@@ -62,6 +63,16 @@ func (l *local) upsertWorkspace(obj *tenancyv1alpha1.Workspace) {
 func (l *local) resolve(path logicalcluster.Path) (logicalcluster.Name, bool) {
 	target, outcome := l.index.Lookup(path.String())
 	return target.Cluster, outcome == workspaceindex.Found || outcome == workspaceindex.Unavailable
+}
+
+// pathOf returns the canonical path of a logical cluster.
+func (l *local) pathOf(name logicalcluster.Name) (string, bool) {
+	obj, err := l.logicalClusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
+	if err != nil {
+		return "", false
+	}
+	path, ok := obj.Annotations[core.LogicalClusterPathAnnotationKey]
+	return path, ok && path != ""
 }
 
 // inactive tells whether the logical cluster is switched off.

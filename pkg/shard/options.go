@@ -12,6 +12,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/fairness"
+	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
 
 // RootName is the name of the shard that holds the logical cluster root.
@@ -30,6 +32,10 @@ type Options struct {
 	Authorization authz.Options
 	// Etcd says where the data is kept.
 	Etcd *etcd.Options
+	// Encryption says which resources are encrypted in etcd.
+	Encryption encryption.Options
+	// Fairness says how the shard is shared among logical clusters.
+	Fairness fairness.Options
 	// ExternalURL is the address that users know, the front-proxy's; workspace
 	// URLs start with it.
 	ExternalURL string
@@ -56,6 +62,8 @@ func NewOptions() *Options {
 		Serving: serving.NewOptions(defaultPort),
 		Etcd:    etcd.NewOptions(".shardplane"),
 
+		Fairness: fairness.NewOptions(),
+
 		Authorization: authorizationOptions(),
 	}
 }
@@ -65,6 +73,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.Serving.AddFlags(fs)
 	o.Authorization.AddFlags(fs)
 	o.Etcd.AddFlags(fs)
+	o.Encryption.AddFlags(fs)
+	o.Fairness.AddFlags(fs)
 	fs.StringVar(&o.Name, "name", o.Name, "name of the shard; the shard named root holds the logical cluster root")
 	fs.StringVar(&o.ExternalURL, "external-url", o.ExternalURL, "URL of the front-proxy, with which the URLs of workspaces start; the shard's own by default")
 	fs.StringVar(&o.BaseURL, "base-url", o.BaseURL, "URL at which other shards and the front-proxy reach this shard; made of --bind-address and --secure-port by default")
@@ -112,6 +122,8 @@ func (o CompletedOptions) Root() bool { return o.Name == RootName }
 func (o CompletedOptions) Validate() error {
 	errs := append(o.Serving.Validate(), o.Etcd.Validate()...)
 	errs = append(errs, o.Authorization.Validate()...)
+	errs = append(errs, o.Encryption.Validate()...)
+	errs = append(errs, o.Fairness.Validate()...)
 	if path, ok := logicalcluster.NewValidatedPath(o.Name); !ok || path.String() == "*" {
 		errs = append(errs, fmt.Errorf("--name %q is not a shard's name: use lower-case letters, digits and hyphens", o.Name))
 	} else if _, ok := path.Name(); !ok {

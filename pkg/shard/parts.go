@@ -27,6 +27,7 @@ func (p part) Run(ctx context.Context) error { return p.run(ctx) }
 func (s *Server) assembleParts() ([]reconcile.Runnable, error) {
 	informers := &client.Group{}
 	informers.Add(s.informers.Runners()...)
+	informers.Add(s.admission.Informers()...)
 	others, err := s.otherShards()
 	if err != nil {
 		return nil, err
@@ -46,6 +47,8 @@ func (s *Server) assembleParts() ([]reconcile.Runnable, error) {
 	}
 	return []reconcile.Runnable{
 		part{"authentication", s.authentication.Run},
+		part{"encryption", s.encryption.Run},
+		part{"admission", s.admission.Run},
 		part{"api", func(ctx context.Context) error {
 			// Watches must see the end of the server when it stops, not before:
 			// those of its own controllers have ended by then.

@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/config"
-	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
+	"github.com/shardplane/shardplane/pkg/admission"
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
@@ -28,6 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
 
 // etcdStartTimeout bounds the start of the embedded etcd, recovery of its log
@@ -39,9 +40,11 @@ type Server struct {
 	options CompletedOptions
 
 	etcd            *etcd.Handle
+	encryption      *encryption.Providers
 	backend         *storage.Backend
 	generic         *genericapiserver.GenericAPIServer
 	customResources *customresource.Server
+	admission       *admission.Admission
 	sources         controllers.Sources
 	informers       *controllers.Informers
 	local           *local
@@ -108,9 +111,14 @@ func (s *Server) openStorage(ctx context.Context) error {
 		return err
 	}
 	s.onClose(s.etcd.Stop)
+	if s.encryption, err = s.options.Encryption.Open(ctx, s.options.Name); err != nil {
+		return err
+	}
+	s.onClose(s.encryption.Close)
 	s.backend, err = storage.NewBackend(storage.BackendConfig{
 		Client:             s.etcd.Client(),
 		CompactionInterval: s.options.Etcd.CompactionInterval,
+		Transformers:       s.encryption.Transformers(),
 	})
 	if err != nil {
 		return fmt.Errorf("storage: %w", err)
@@ -144,19 +152,34 @@ func (s *Server) assembleAPI() error {
 	if c.Authorization.Authorizer, err = s.authorizer(); err != nil {
 		return err
 	}
+	s.admission, err = admission.New(admission.Config{
+		Clients:        s.sources.Local,
+		Namespaces:     s.informers.Namespaces,
+		ResourceQuotas: s.informers.ResourceQuotas,
+		Authorizer:     c.Authorization.Authorizer,
+	})
+	if err != nil {
+		return err
+	}
+	c.AdmissionControl = s.admission.Interface()
 	if err := s.assembleCustomResources(c.Authorization.Authorizer); err != nil {
 		return err
 	}
 	serving.SetChain(s.serving, c,
 		func(next http.Handler) http.Handler {
-			return authn.WithTokenCluster(serving.WithClusterURL(authz.WithImpersonationScope(next), s.local.resolve, registry.Codecs))
+			return authn.WithTokenCluster(serving.WithClusterURL(serving.WithAuditPath(authz.WithImpersonationScope(next), s.local.pathOf), s.local.resolve, registry.Codecs))
 		},
 		func(next http.Handler) http.Handler {
 			next = serving.WithListRules(s.customResources.Wrap(next), registry.Codecs)
-			return authz.WithDeepReviews(serving.WithClusterRules(next, s.local.inactive, registry.Codecs))
+			next = authz.WithDeepReviews(serving.WithClusterRules(next, s.local.inactive, registry.Codecs))
+			if shares := s.options.Fairness.New(); shares != nil {
+				next = shares.Wrap(next, c.LongRunningFunc)
+			}
+			return next
 		})
 	c.RESTOptionsGetter = s.backend.RESTOptionsGetter(registry.StorageCodec)
 	c.ReadyzChecks = append(c.ReadyzChecks, s.readyChecks()...)
+	c.ReadyzChecks = append(c.ReadyzChecks, s.encryption.HealthChecks()...)
 	c.LivezChecks = append(c.LivezChecks, healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Health(r.Context()) }))
 
 	if s.generic, err = c.Complete(nil).New("shardplane-shard", genericapiserver.NewEmptyDelegate()); err != nil {
@@ -178,7 +201,7 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer) error {
 	s.customResources, err = customresource.New(customresource.Config{
 		Storage:    s.backend.RESTOptionsGetter,
 		System:     system,
-		Admission:  workspaceowner.New(),
+		Admission:  s.admission.Interface(),
 		Authorizer: a,
 	})
 	if err != nil {

@@ -1,0 +1,133 @@
+package serving
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/options"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// Annotations of audit events, beside those of upstream.
+const (
+	// auditClusterKey carries the logical cluster.
+	auditClusterKey = "kcp.io/cluster"
+	// auditShardKey carries the shard whose objects a cache server is asked for.
+	auditShardKey = "kcp.io/shard"
+	// auditPathKey carries the canonical path of the logical cluster.
+	auditPathKey = "kcp.io/path"
+	// auditURIKey carries the URI as the client sent it to this server, until
+	// the event leaves for a backend: there it replaces the event's own, which
+	// has lost the logical cluster.
+	auditURIKey = "shardplane.io/request-uri"
+)
+
+// AuditOptions are kube-apiserver's: a policy, and backends that write to a log
+// or call a webhook.
+type AuditOptions struct{ *options.AuditOptions }
+
+// NewAuditOptions returns kube-apiserver's defaults: no policy, no auditing.
+func NewAuditOptions() AuditOptions { return AuditOptions{options.NewAuditOptions()} }
+
+// Validate returns what is wrong with o.
+func (o AuditOptions) Validate() []error {
+	errs := o.AuditOptions.Validate()
+	if o.PolicyFile == "" && (o.LogOptions.Path != "" || o.WebhookOptions.ConfigFile != "") {
+		errs = append(errs, errors.New("--audit-policy-file is required with --audit-log-path and --audit-webhook-config-file: without a policy no event is recorded"))
+	}
+	if o.PolicyFile != "" && o.LogOptions.Path == "" && o.WebhookOptions.ConfigFile == "" {
+		errs = append(errs, errors.New("--audit-policy-file needs --audit-log-path, --audit-webhook-config-file or both: there is nowhere to record events"))
+	}
+	return errs
+}
+
+// ApplyTo opens the backends of o for the server that c configures, which runs
+// them.
+func (o AuditOptions) ApplyTo(c *genericapiserver.Config) error {
+	if err := o.AuditOptions.ApplyTo(c); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	if c.AuditBackend != nil {
+		c.AuditBackend = uriBackend{c.AuditBackend}
+	}
+	return nil
+}
+
+// withAuditURI remembers the URI of the request for its audit events. It stands
+// before whatever takes parts off the URI.
+func withAuditURI(next http.Handler) http.Handler {
+	return apifilters.WithAuditInit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		if id, ok := audit.AuditIDFrom(ctx); ok {
+			// Upstream's chain begins with the same filter, which would choose
+			// another ID.
+			r.Header.Set(auditinternal.HeaderAuditID, string(id))
+		}
+		audit.AddAuditAnnotation(ctx, auditURIKey, r.URL.RequestURI())
+		next.ServeHTTP(w, r)
+	}))
+}
+
+// withAuditCluster puts the logical cluster, and the shard at a cache server,
+// into the request's audit events. It stands behind what finds them.
+func withAuditCluster(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		if cluster, ok := request.ClusterFrom(ctx); ok {
+			audit.AddAuditAnnotation(ctx, auditClusterKey, cluster.String())
+		}
+		if shard, ok := request.ShardFrom(ctx); ok {
+			audit.AddAuditAnnotation(ctx, auditShardKey, shard.String())
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// WithAuditPath puts the canonical path of the logical cluster into the
+// request's audit events, where pathOf knows it: people know workspaces by it,
+// and names say nothing to them. The front-proxy has resolved the path that the
+// client wrote.
+func WithAuditPath(next http.Handler, pathOf func(logicalcluster.Name) (string, bool)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		if cluster, ok := request.ClusterFrom(ctx); ok && !cluster.Wildcard {
+			if path, known := pathOf(cluster.Name); known {
+				audit.AddAuditAnnotation(ctx, auditPathKey, path)
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// uriBackend gives events the URI that the client sent.
+type uriBackend struct{ audit.Backend }
+
+// ProcessEvents implements audit.Sink. The events are the request's own, which
+// later stages use again, so they stay as they are.
+func (b uriBackend) ProcessEvents(events ...*auditinternal.Event) bool {
+	full := make([]*auditinternal.Event, len(events))
+	for i, event := range events {
+		full[i] = withOriginalURI(event)
+	}
+	return b.Backend.ProcessEvents(full...)
+}
+
+func withOriginalURI(event *auditinternal.Event) *auditinternal.Event {
+	uri, ok := event.Annotations[auditURIKey]
+	if !ok {
+		return event
+	}
+	full := *event
+	full.RequestURI = uri
+	full.Annotations = maps.Clone(event.Annotations)
+	delete(full.Annotations, auditURIKey)
+	return &full
+}

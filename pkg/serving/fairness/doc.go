@@ -1,0 +1,19 @@
+// Package fairness shares a server among logical clusters: when requests ask
+// for more than the server can do at a time, they wait in a queue per logical
+// cluster, and each logical cluster gets the same share of the server's time.
+//
+//	authorization ─► Fairness.Wrap ─► exempt?  ─────────────────────► handler
+//	                                └► estimate seats ─► Queue ─► seat ─┘
+//	                                         ▲                     │
+//	                                         └── what it has cost ◄┘
+//
+// It is upstream's API Priority and Fairness with other parts: the filter is
+// upstream's, which knows watches and how to refuse; the queue and the estimates
+// of what requests cost are ours, since upstream's add up the objects and watches
+// of all logical clusters, and its queues are shared by chance among flows. Here
+// a flow is a logical cluster and has a queue of its own.
+//
+// The filter stands behind authorization, so that nobody can fill the queue of
+// a logical cluster in which he may do nothing. The server's bound on requests in
+// flight stands before it and bounds them all.
+package fairness

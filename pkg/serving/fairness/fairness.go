@@ -1,0 +1,189 @@
+package fairness
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/endpoints/responsewriter"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
+	fq "k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing"
+	fcrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/utils/clock"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// waitLimit bounds how long requests without a deadline, watches, wait for their
+// turn; others wait for a quarter of their time at most.
+const waitLimit = 15 * time.Second
+
+// Priorities.
+const (
+	// exempt are the installation's own components and its administrators, which
+	// never wait: as Kubernetes' priority level of that name.
+	exempt = "exempt"
+	// tenants is everybody else.
+	tenants = "tenants"
+)
+
+// level is a priority in upstream's terms.
+type level struct {
+	schema *flowcontrolv1.FlowSchema
+	config *flowcontrolv1.PriorityLevelConfiguration
+}
+
+func newLevel(name string) level {
+	meta := metav1.ObjectMeta{Name: name, UID: types.UID("shardplane-" + name)}
+	return level{&flowcontrolv1.FlowSchema{ObjectMeta: meta}, &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: meta}}
+}
+
+// Fairness decides when requests may execute.
+type Fairness struct {
+	queue           *Queue
+	costs           *costs
+	exempt, tenants level
+}
+
+// New returns fairness within those limits.
+func New(limits Limits) *Fairness {
+	registerMetrics()
+	return &Fairness{queue: NewQueue(limits, clock.RealClock{}), costs: newCosts(), exempt: newLevel(exempt), tenants: newLevel(tenants)}
+}
+
+// Wrap returns next behind the queue. Requests that are refused get 429 with
+// Retry-After. Of watches only the beginning takes a seat; other long-running
+// requests take none.
+func (f *Fairness) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck) http.Handler {
+	return genericfilters.WithPriorityAndFairness(f.learning(next), longRunning, controller{f}, f.costs.estimate, waitLimit)
+}
+
+// learning measures lists.
+func (f *Fairness) learning(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := apirequest.RequestInfoFrom(r.Context())
+		cluster, in := request.ClusterFrom(r.Context())
+		if !ok || !in || !info.IsResourceRequest || info.Verb != "list" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		counted := &countingWriter{ResponseWriter: w}
+		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(counted), r)
+		if counted.code == http.StatusOK {
+			f.costs.learn(r, cluster, info, counted.bytes)
+		}
+	})
+}
+
+// countingWriter counts the bytes of an answer.
+type countingWriter struct {
+	http.ResponseWriter
+	bytes int64
+	code  int
+}
+
+// Unwrap implements responsewriter.UserProvidedDecorator.
+func (w *countingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *countingWriter) WriteHeader(code int) {
+	w.code = code
+	w.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements http.ResponseWriter.
+func (w *countingWriter) Write(p []byte) (int, error) {
+	if w.code == 0 {
+		w.code = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// controller is what upstream's filter asks.
+type controller struct{ *Fairness }
+
+var _ flowcontrol.Interface = controller{}
+
+// Handle implements flowcontrol.Interface.
+func (c controller) Handle(
+	ctx context.Context,
+	digest flowcontrol.RequestDigest,
+	note func(*flowcontrolv1.FlowSchema, *flowcontrolv1.PriorityLevelConfiguration, string),
+	estimate func() fcrequest.WorkEstimate,
+	queued fq.QueueNoteFn,
+	execute func(),
+) {
+	if isExempt(digest.User) {
+		note(c.exempt.schema, c.exempt.config, "")
+		defer executing(exempt, 1)()
+		execute()
+		return
+	}
+	note(c.tenants.schema, c.tenants.config, "")
+	work := estimate()
+	cluster, _ := request.ClusterFrom(ctx)
+	arrived := time.Now()
+	release, err := c.queue.Acquire(ctx, cluster.String(), digest.User.GetName(), int(work.InitialSeats), func(waits bool) { //nolint:gosec // at most maxSeats
+		queued(waits)
+		waiting(waits)
+	})
+	if err != nil {
+		reason := "queue-full"
+		if errors.Is(err, errTimeout) {
+			reason = "time-out"
+		}
+		rejected.WithLabelValues(tenants, reason).Inc()
+		return
+	}
+	waitSeconds.WithLabelValues(tenants).Observe(time.Since(arrived).Seconds())
+	defer release(float64(work.FinalSeats) * work.AdditionalLatency.Seconds())
+	defer executing(tenants, int(work.InitialSeats))() //nolint:gosec // at most maxSeats
+	execute()
+}
+
+// isExempt says whether the user's requests never wait: those of the shards
+// themselves and of their administrators. No tenant can be either.
+func isExempt(who user.Info) bool {
+	return who.GetName() == user.APIServerUser || slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup)
+}
+
+// RegisterWatch implements flowcontrol.WatchTracker.
+func (c controller) RegisterWatch(r *http.Request) flowcontrol.ForgetWatchFunc {
+	info, ok := apirequest.RequestInfoFrom(r.Context())
+	cluster, in := request.ClusterFrom(r.Context())
+	// What is spent on watchers of all logical clusters is nobody's cost.
+	if !ok || !in || cluster.Wildcard {
+		return nil
+	}
+	return c.costs.watched(collectionOf(cluster, info))
+}
+
+// GetInterestedWatchCount implements flowcontrol.WatchTracker. Estimates do not
+// ask it, since it cannot know for which logical cluster.
+func (c controller) GetInterestedWatchCount(*apirequest.RequestInfo) int { return 0 }
+
+// GetMaxSeats implements flowcontrol.MaxSeatsTracker.
+func (c controller) GetMaxSeats(string) uint64 { return maxSeats }
+
+// SetMaxSeats implements flowcontrol.MaxSeatsTracker; limits do not change.
+func (c controller) SetMaxSeats(string, uint64) {}
+
+// ForgetPriorityLevel implements flowcontrol.MaxSeatsTracker; levels stay.
+func (c controller) ForgetPriorityLevel(string) {}
+
+// Run implements flowcontrol.Interface; there is no configuration to follow.
+func (c controller) Run(<-chan struct{}) error { return nil }
+
+// Install implements flowcontrol.Interface; metrics say what there is to say.
+func (c controller) Install(*mux.PathRecorderMux) {}

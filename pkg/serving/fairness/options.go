@@ -1,0 +1,67 @@
+package fairness
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/pflag"
+)
+
+const (
+	// seatsPerCore and leastSeats make the default of --fairness-seats. Writing
+	// requests wait for the disk most of their time, so there are more seats
+	// than cores.
+	seatsPerCore = 8
+	leastSeats   = 16
+)
+
+// Options say how the server is shared among logical clusters.
+type Options struct {
+	// Enabled switches fairness on.
+	Enabled bool
+	// Limits are the bounds; Seats and FlowSeats of 0 are chosen by the number
+	// of cores.
+	Limits
+}
+
+// NewOptions returns the defaults.
+func NewOptions() Options {
+	return Options{Enabled: true, Limits: Limits{Waiting: 1000, FlowWaiting: 200}}
+}
+
+// AddFlags adds the flags of o to fs.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.BoolVar(&o.Enabled, "enable-priority-and-fairness", o.Enabled, "share the server fairly among logical clusters; if false, only --max-requests-inflight and --max-mutating-requests-inflight bound them")
+	fs.IntVar(&o.Seats, "fairness-seats", o.Seats, fmt.Sprintf("requests executed at a time, those of the installation's own components apart, of watches only their beginning; large lists count up to %d-fold. 0 means %d for each core, but at least %d", maxSeats, seatsPerCore, leastSeats))
+	fs.IntVar(&o.FlowSeats, "fairness-seats-per-cluster", o.FlowSeats, "requests of one logical cluster executed at a time; 0 means half of --fairness-seats, so that there is room for others at once")
+	fs.IntVar(&o.Waiting, "fairness-queue-length", o.Waiting, "requests that wait for their turn at a time; more are answered with 429")
+	fs.IntVar(&o.FlowWaiting, "fairness-queue-length-per-cluster", o.FlowWaiting, "requests of one logical cluster that wait for their turn at a time, one user's at most half of them; more are answered with 429")
+}
+
+// Validate returns what is wrong with o.
+func (o *Options) Validate() []error {
+	var errs []error
+	if o.Seats < 0 || o.FlowSeats < 0 {
+		errs = append(errs, fmt.Errorf("--fairness-seats %d and --fairness-seats-per-cluster %d must not be negative", o.Seats, o.FlowSeats))
+	}
+	if o.Waiting < 1 || o.FlowWaiting < 1 {
+		errs = append(errs, fmt.Errorf("--fairness-queue-length %d and --fairness-queue-length-per-cluster %d must be at least 1", o.Waiting, o.FlowWaiting))
+	}
+	return errs
+}
+
+// New returns what the options ask for, or nil.
+func (o *Options) New() *Fairness {
+	if !o.Enabled {
+		return nil
+	}
+	limits := o.Limits
+	if limits.Seats == 0 {
+		limits.Seats = max(leastSeats, seatsPerCore*runtime.GOMAXPROCS(0))
+	}
+	if limits.FlowSeats == 0 {
+		limits.FlowSeats = max(1, limits.Seats/2)
+	}
+	limits.FlowSeats = min(limits.FlowSeats, limits.Seats)
+	return New(limits)
+}

@@ -1,0 +1,319 @@
+package fairness
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// Errors of Acquire.
+var (
+	errQueueFull = errors.New("too many requests wait for this logical cluster")
+	errTimeout   = errors.New("the request waited for its turn as long as it may")
+)
+
+// Limits bound what a Queue admits.
+type Limits struct {
+	// Seats is how much is executed at a time, FlowSeats how much of one flow.
+	Seats, FlowSeats int
+	// Waiting is how many requests wait at a time, FlowWaiting how many of one
+	// flow.
+	Waiting, FlowWaiting int
+}
+
+// firstGuess is the time that the first request of a flow is thought to take.
+const firstGuess = 5 * time.Millisecond
+
+// Queue lets requests execute by start-time fair queueing: each flow has a clock
+// of the work done for it, in seats times seconds, and the waiting flow whose
+// clock is furthest behind comes next. What a request will cost is guessed when
+// it starts and put right when it ends. A flow that was idle starts at the
+// current time of the queue: it cannot save up.
+//
+// Within a flow, users take turns.
+type Queue struct {
+	limits Limits
+	clock  clock.PassiveClock
+
+	mu      sync.Mutex
+	inUse   int
+	waiting int
+	// now is the queue's virtual time: the clock of the flow that started last.
+	now   float64
+	flows map[string]*flow
+	// kept is how many flows were left when they were last looked through.
+	kept int
+	// ready are the flows that have something waiting that their own limit lets
+	// start; the one furthest behind is the first.
+	ready flowHeap
+}
+
+// flow is the state of one logical cluster. It exists while it has requests, or
+// is ahead of the queue's time.
+type flow struct {
+	key     string
+	inUse   int
+	waiting int
+	// at is the flow's virtual time.
+	at float64
+	// mean is what a request takes, in seconds for each seat.
+	mean float64
+	// lanes are the waiting requests by user; those of the first come next.
+	lanes []*lane
+	// index is the position in the heap of ready flows, or -1.
+	index int
+}
+
+// lane holds the waiting requests of one user.
+type lane struct {
+	user    string
+	tickets []*ticket
+}
+
+// ticket is one request.
+type ticket struct {
+	flow    *flow
+	seats   int
+	granted chan struct{}
+	started bool
+	// guess is what was added to the flow's time when the ticket was granted.
+	guess float64
+	since time.Time
+}
+
+// NewQueue returns a queue with those limits, each of which must be positive.
+func NewQueue(limits Limits, c clock.PassiveClock) *Queue {
+	return &Queue{limits: limits, clock: c, flows: map[string]*flow{}}
+}
+
+// Acquire waits for the turn of a request of user in the flow that takes that
+// many seats. noted is told when the request begins and ends to wait. The caller
+// calls release with what the request has cost beyond its seats and its time,
+// in seats times seconds.
+func (q *Queue) Acquire(ctx context.Context, key, user string, seats int, noted func(waits bool)) (release func(extra float64), err error) {
+	seats = max(1, min(seats, q.limits.FlowSeats, q.limits.Seats))
+	t, err := q.enter(key, user, seats)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-t.granted:
+	default:
+		noted(true)
+		defer noted(false)
+		select {
+		case <-t.granted:
+		case <-ctx.Done():
+			if q.leave(t) {
+				return nil, errTimeout
+			}
+		}
+	}
+	return func(extra float64) { q.release(t, extra) }, nil
+}
+
+// enter puts a ticket into its flow's queue, and grants what can start.
+func (q *Queue) enter(key, user string, seats int) (*ticket, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f := q.flows[key]
+	// One flow, and one user of it, may take what is left, but never all that
+	// there is: whoever comes next finds room.
+	flowRoom := min(q.limits.FlowWaiting, q.limits.Waiting-q.waiting)
+	if flowRoom <= 0 || f != nil && (f.waiting >= flowRoom || f.waitingOf(user) >= max(1, flowRoom-f.waiting)) {
+		return nil, errQueueFull
+	}
+	if f == nil {
+		f = &flow{key: key, index: -1, mean: firstGuess.Seconds()}
+		q.flows[key] = f
+	}
+	if f.inUse == 0 && f.waiting == 0 {
+		f.at = max(f.at, q.now)
+	}
+	t := &ticket{flow: f, seats: seats, granted: make(chan struct{})}
+	f.push(user, t)
+	q.waiting++
+	q.update(f)
+	q.dispatch()
+	return t, nil
+}
+
+// leave takes a ticket out of its queue; false if it was granted meanwhile.
+func (q *Queue) leave(t *ticket) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t.started {
+		return false
+	}
+	t.flow.remove(t)
+	q.waiting--
+	q.update(t.flow)
+	q.forget(t.flow)
+	q.dispatch() // it may have been in the way of others
+	return true
+}
+
+func (q *Queue) release(t *ticket, extra float64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f, seats := t.flow, float64(t.seats)
+	took := q.clock.Since(t.since).Seconds()
+	f.at += seats*took + extra - t.guess
+	const weight = 0.2
+	f.mean += weight * (took + extra/seats - f.mean)
+	f.inUse -= t.seats
+	q.inUse -= t.seats
+	q.update(f)
+	q.forget(f)
+	q.dispatch()
+}
+
+// dispatch grants seats as long as there are any.
+func (q *Queue) dispatch() {
+	for len(q.ready) > 0 {
+		f := q.ready[0]
+		if q.inUse > 0 && q.inUse+f.head().seats > q.limits.Seats {
+			// Narrower requests of others must not overtake it for ever.
+			return
+		}
+		t := f.pop()
+		q.waiting--
+		q.now = max(q.now, f.at)
+		t.guess = float64(t.seats) * f.mean
+		f.at += t.guess
+		f.inUse += t.seats
+		q.inUse += t.seats
+		t.started, t.since = true, q.clock.Now()
+		q.update(f)
+		close(t.granted)
+	}
+}
+
+// update puts the flow where it belongs among those that are ready.
+func (q *Queue) update(f *flow) {
+	ready := f.waiting > 0 && (f.inUse == 0 || f.inUse+f.head().seats <= q.limits.FlowSeats)
+	switch {
+	case ready && f.index < 0:
+		heap.Push(&q.ready, f)
+	case ready:
+		heap.Fix(&q.ready, f.index)
+	case f.index >= 0:
+		heap.Remove(&q.ready, f.index)
+	}
+}
+
+// forget drops flows that are as good as new: idle, and not ahead of the
+// queue's time.
+func (q *Queue) forget(f *flow) {
+	if f.idle() && f.at <= q.now {
+		delete(q.flows, f.key)
+		return
+	}
+	if q.inUse == 0 && q.waiting == 0 {
+		clear(q.flows) // nobody is left whom anybody could be ahead of
+		q.kept = 0
+		return
+	}
+	const some = 64
+	if len(q.flows) <= 2*q.kept+some {
+		return
+	}
+	for key, f := range q.flows {
+		if f.idle() && f.at <= q.now {
+			delete(q.flows, key)
+		}
+	}
+	q.kept = len(q.flows)
+}
+
+// state returns how many seats are taken and how many requests wait.
+func (q *Queue) state() (inUse, waiting, flows int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.inUse, q.waiting, len(q.flows)
+}
+
+func (f *flow) idle() bool { return f.inUse == 0 && f.waiting == 0 }
+
+// head returns the ticket that comes next.
+func (f *flow) head() *ticket { return f.lanes[0].tickets[0] }
+
+// pop takes the ticket that comes next; its user's others come after those of
+// the flow's other users.
+func (f *flow) pop() *ticket {
+	first := f.lanes[0]
+	t := first.tickets[0]
+	first.tickets = first.tickets[1:]
+	f.lanes = f.lanes[1:]
+	if len(first.tickets) > 0 {
+		f.lanes = append(f.lanes, first)
+	}
+	f.waiting--
+	return t
+}
+
+func (f *flow) push(user string, t *ticket) {
+	f.waiting++
+	for _, l := range f.lanes {
+		if l.user == user {
+			l.tickets = append(l.tickets, t)
+			return
+		}
+	}
+	f.lanes = append(f.lanes, &lane{user: user, tickets: []*ticket{t}})
+}
+
+// remove takes out a ticket that waits no longer.
+func (f *flow) remove(t *ticket) {
+	for i, l := range f.lanes {
+		if at := slices.Index(l.tickets, t); at >= 0 {
+			l.tickets = slices.Delete(l.tickets, at, at+1)
+			f.waiting--
+			if len(l.tickets) == 0 {
+				f.lanes = slices.Delete(f.lanes, i, i+1)
+			}
+			return
+		}
+	}
+}
+
+func (f *flow) waitingOf(user string) int {
+	for _, l := range f.lanes {
+		if l.user == user {
+			return len(l.tickets)
+		}
+	}
+	return 0
+}
+
+// flowHeap is a heap of flows by their virtual time.
+type flowHeap []*flow
+
+func (h flowHeap) Len() int           { return len(h) }
+func (h flowHeap) Less(i, j int) bool { return h[i].at < h[j].at }
+func (h flowHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (h *flowHeap) Push(x any) {
+	f, _ := x.(*flow)
+	f.index = len(*h)
+	*h = append(*h, f)
+}
+
+// Pop implements heap.Interface.
+func (h *flowHeap) Pop() any {
+	old := *h
+	f := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	f.index = -1
+	return f
+}

@@ -1,0 +1,294 @@
+package fairness
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bench is a queue whose requests take what the test says.
+type bench struct {
+	t     *testing.T
+	clock *clocktesting.FakePassiveClock
+	queue *Queue
+	// turns are the requests that have been granted, in that order.
+	mu    sync.Mutex
+	turns []string
+}
+
+func newBench(t *testing.T, limits Limits) *bench {
+	t.Helper()
+	c := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	return &bench{t: t, clock: c, queue: NewQueue(limits, c)}
+}
+
+func (b *bench) pass(d time.Duration) { b.clock.SetTime(b.clock.Now().Add(d)) }
+
+// must acquires at once.
+func (b *bench) must(key, user string, seats int) func(float64) {
+	b.t.Helper()
+	release, err := b.queue.Acquire(b.t.Context(), key, user, seats, func(bool) { b.t.Errorf("%s of %s had to wait", user, key) })
+	require.NoError(b.t, err)
+	return release
+}
+
+// pending is a request that waits.
+type pending struct {
+	release chan func(float64)
+	err     chan error
+}
+
+// waits asks for seats and returns once the request stands in the queue.
+func (b *bench) waits(ctx context.Context, key, user string, seats int) pending {
+	b.t.Helper()
+	p := pending{make(chan func(float64), 1), make(chan error, 1)}
+	inQueue := make(chan struct{})
+	go func() {
+		release, err := b.queue.Acquire(ctx, key, user, seats, func(waits bool) {
+			if waits {
+				close(inQueue)
+			}
+		})
+		if err != nil {
+			p.err <- err
+			return
+		}
+		b.mu.Lock()
+		b.turns = append(b.turns, key+"/"+user)
+		b.mu.Unlock()
+		p.release <- release
+	}()
+	select {
+	case <-inQueue:
+	case err := <-p.err:
+		b.t.Fatalf("refused: %v", err)
+	case <-time.After(10 * time.Second):
+		b.t.Fatal("the request does not wait")
+	}
+	return p
+}
+
+// serve finishes a request that took d, and those that wait, one after the
+// other, until none is left; it returns whose turn it was.
+func (b *bench) serve(running func(float64), left []pending, d func(turn string) time.Duration) []string {
+	b.t.Helper()
+	b.pass(d(""))
+	running(0)
+	for range left {
+		release := b.next(left)
+		b.mu.Lock()
+		turn := b.turns[len(b.turns)-1]
+		b.mu.Unlock()
+		b.pass(d(turn))
+		release(0)
+	}
+	return b.turns
+}
+
+// next waits for the one request that is granted.
+func (b *bench) next(left []pending) func(float64) {
+	b.t.Helper()
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(100 * time.Microsecond)
+	defer tick.Stop()
+	for {
+		for _, p := range left {
+			select {
+			case release := <-p.release:
+				return release
+			default:
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			b.t.Fatal("no request got its turn")
+		}
+	}
+}
+
+func always(d time.Duration) func(string) time.Duration {
+	return func(string) time.Duration { return d }
+}
+
+func TestQuietFlowsPassTheFlood(t *testing.T) {
+	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 40})
+	running := b.must("flood", "u", 1)
+	var left []pending
+	for range 20 {
+		left = append(left, b.waits(t.Context(), "flood", "u", 1))
+	}
+	for range 2 {
+		left = append(left, b.waits(t.Context(), "quiet", "u", 1))
+	}
+	turns := b.serve(running, left, always(10*time.Millisecond))
+	require.Len(t, turns, 22)
+	require.Equal(t, "quiet/u", turns[0], "who has had nothing yet comes first: %v", turns)
+	require.Contains(t, turns[:4], "quiet/u")
+	count := 0
+	for _, turn := range turns[:4] {
+		if turn == "quiet/u" {
+			count++
+		}
+	}
+	require.Equal(t, 2, count, "both quiet requests are among the first four: %v", turns)
+}
+
+func TestFlowsShareTimeAndNotRequests(t *testing.T) {
+	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 200, FlowWaiting: 100})
+	running := b.must("other", "u", 1)
+	var left []pending
+	for range 40 {
+		left = append(left, b.waits(t.Context(), "slow", "u", 1), b.waits(t.Context(), "fast", "u", 1))
+	}
+	turns := b.serve(running, left, func(turn string) time.Duration {
+		if turn == "slow/u" {
+			return 90 * time.Millisecond
+		}
+		return 10 * time.Millisecond
+	})
+	fast := 0
+	for _, turn := range turns[:40] {
+		if turn == "fast/u" {
+			fast++
+		}
+	}
+	require.GreaterOrEqual(t, fast, 32, "nine fast requests for each slow one: %v", turns[:40])
+}
+
+func TestUsersOfAFlowTakeTurns(t *testing.T) {
+	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 80})
+	running := b.must("c", "busy", 1)
+	var left []pending
+	for range 10 {
+		left = append(left, b.waits(t.Context(), "c", "busy", 1))
+	}
+	left = append(left, b.waits(t.Context(), "c", "human", 1))
+	turns := b.serve(running, left, always(time.Millisecond))
+	require.Contains(t, turns[:2], "c/human")
+}
+
+func TestOneFlowLeavesSeatsForOthers(t *testing.T) {
+	b := newBench(t, Limits{Seats: 4, FlowSeats: 2, Waiting: 10, FlowWaiting: 10})
+	first, second := b.must("flood", "u", 1), b.must("flood", "u", 1)
+	third := b.waits(t.Context(), "flood", "u", 1)
+	b.must("quiet", "u", 1)(0)
+	first(0)
+	(<-third.release)(0)
+	second(0)
+	inUse, waiting, flows := b.queue.state()
+	require.Zero(t, inUse+waiting+flows, "nothing is left behind")
+}
+
+func TestWideRequestsAreNotOvertakenForEver(t *testing.T) {
+	b := newBench(t, Limits{Seats: 4, FlowSeats: 4, Waiting: 10, FlowWaiting: 10})
+	small := b.must("a", "u", 1)
+	wide := b.waits(t.Context(), "b", "u", 4)
+	after := b.waits(t.Context(), "c", "u", 1)
+	small(0)
+	release := <-wide.release
+	require.Empty(t, after.release, "it came later and fits no more")
+	release(0)
+	(<-after.release)(0)
+	b.must("a", "u", 99)(0) // wider than everything is as wide as everything
+}
+
+func TestRefusesWhatNobodyHasTimeFor(t *testing.T) {
+	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 12, FlowWaiting: 8})
+	running := b.must("flood", "u", 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var left []pending
+	for range 4 {
+		left = append(left, b.waits(ctx, "flood", "u", 1))
+	}
+	_, err := b.queue.Acquire(ctx, "flood", "u", 1, func(bool) {})
+	require.ErrorIs(t, err, errQueueFull, "one user has half of his logical cluster's queue")
+	left = append(left, b.waits(ctx, "flood", "other", 1))
+	left = append(left, b.waits(ctx, "quiet", "u", 1))
+
+	cancel()
+	for _, p := range left {
+		require.ErrorIs(t, <-p.err, errTimeout)
+	}
+	running(0)
+	inUse, waiting, flows := b.queue.state()
+	require.Zero(t, inUse+waiting+flows)
+}
+
+func TestManyFloodsLeaveRoomForOthers(t *testing.T) {
+	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 64, FlowWaiting: 64})
+	running := b.must("flood-0", "u", 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var refused atomic.Int64
+	for i := range 400 {
+		wg.Go(func() {
+			if _, err := b.queue.Acquire(ctx, fmt.Sprintf("flood-%d", i%4), fmt.Sprint("u", i%16), 1, func(bool) {}); err != nil {
+				refused.Add(1)
+			}
+		})
+	}
+	require.Eventually(t, func() bool { _, waiting, _ := b.queue.state(); return waiting+int(refused.Load()) == 400 }, 10*time.Second, time.Millisecond)
+	require.Positive(t, refused.Load())
+	quiet := b.waits(ctx, "quiet", "u", 1)
+	cancel()
+	wg.Wait()
+	<-quiet.err
+	running(0)
+}
+
+// TestSavesUpNothing holds that a flow that was idle for long does not get the
+// server for itself afterwards.
+func TestSavesUpNothing(t *testing.T) {
+	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 40})
+	for range 100 {
+		release := b.must("busy", "u", 1)
+		b.pass(time.Second)
+		release(0)
+	}
+	running := b.must("busy", "u", 1)
+	var left []pending
+	for range 10 {
+		left = append(left, b.waits(t.Context(), "busy", "u", 1), b.waits(t.Context(), "back", "u", 1))
+	}
+	turns := b.serve(running, left, always(time.Second))
+	require.Contains(t, turns[:4], "busy/u", "%v", turns)
+}
+
+func TestConcurrently(t *testing.T) {
+	const seats = 3
+	b := newBench(t, Limits{Seats: seats, FlowSeats: 2, Waiting: 1000, FlowWaiting: 1000})
+	var wg sync.WaitGroup
+	var running atomic.Int64
+	for i := range 16 {
+		wg.Go(func() {
+			for j := range 100 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if (i+j)%7 == 0 {
+					cancel()
+				}
+				release, err := b.queue.Acquire(ctx, fmt.Sprint("c", i%5), fmt.Sprint("u", j%3), 1+j%2, func(bool) {})
+				if err == nil {
+					if now := running.Add(1); now > seats {
+						t.Errorf("%d requests execute on %d seats", now, seats)
+					}
+					running.Add(-1)
+					release(0.001)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	inUse, waiting, flows := b.queue.state()
+	require.Zero(t, inUse+waiting+flows)
+}
