@@ -124,6 +124,8 @@ func TestChain(t *testing.T) {
 		{name: "admins on a path that leads nowhere, which gets 404", groups: admins, want: allow},
 		{name: "admins on the wildcard", cluster: "*", groups: admins, want: deny, wantReason: "requests for all logical clusters need group system:masters"},
 		{name: "a failed look-up never allows", cluster: "broken", groups: admins, want: none, wantErr: true},
+		{name: "admins in a logical cluster of the system", cluster: "system:admin", groups: admins, want: none, wantReason: notPermitted},
+		{name: "masters in a logical cluster of the system", cluster: "system:admin", groups: masters, want: allow},
 		{name: "the servers before it exists", cluster: "nowhere", groups: []string{"system:kcp:logical-cluster-admin"}, want: allow},
 
 		{name: "owner", cluster: "root", user: "owner", want: allow},

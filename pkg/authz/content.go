@@ -3,6 +3,7 @@ package authz
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -12,6 +13,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz/policy"
 	"github.com/shardplane/shardplane/pkg/request"
 )
+
+// systemPrefix starts the names of logical clusters of the system, which are
+// not for users.
+const systemPrefix = "system:"
 
 // verbAccess on the path / lets a user into a logical cluster.
 const verbAccess = "access"
@@ -29,6 +34,9 @@ func WithWorkspaceContent(next, rules authorizer.Authorizer, find FindLogicalClu
 		}
 		if isDeepReview(ctx) || isLifecycle(ctx, a.GetUser()) {
 			return next.Authorize(ctx, a)
+		}
+		if strings.HasPrefix(name.String(), systemPrefix) {
+			return authorizer.DecisionNoOpinion, notPermitted, nil
 		}
 		// Ask for rights first: a user without any must not cost a look-up, nor
 		// learn from the time it takes whether the logical cluster exists.

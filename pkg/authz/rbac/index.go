@@ -29,6 +29,10 @@ func (i Informers) HasSynced() bool {
 // Index holds the roles and bindings of all logical clusters so that those of
 // one user are found at once. It is safe for concurrent use.
 type Index struct {
+	// writing lets one writer at a time add and release logical clusters.
+	writing sync.Mutex
+	// mu guards the map, for moments only. Each logical cluster has a lock of its
+	// own, so that a large one, whose decisions take longer, is in nobody's way.
 	mu       sync.RWMutex
 	clusters map[logicalcluster.Name]*cluster
 
@@ -40,6 +44,7 @@ func NewIndex() *Index { return &Index{clusters: map[logicalcluster.Name]*cluste
 
 // cluster is what the index has of one logical cluster.
 type cluster struct {
+	mu sync.RWMutex
 	// roles are by namespace and name; cluster roles have no namespace.
 	roles map[objectKey]*role
 	// labelled are the cluster roles with labels, which may be aggregated.
@@ -80,55 +85,65 @@ type binding struct {
 	subjects []subjectKey
 }
 
-// cluster returns what the index has of a logical cluster, making it. The
-// caller holds the lock.
-func (i *Index) cluster(name logicalcluster.Name) *cluster {
-	c := i.clusters[name]
-	if c == nil {
-		c = &cluster{}
-		i.clusters[name] = c
-	}
-	return c
+// get returns what the index has of a logical cluster; nil is nothing.
+func (i *Index) get(name logicalcluster.Name) *cluster {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return i.clusters[name]
 }
 
-// release forgets a logical cluster of which nothing is left.
-func (i *Index) release(name logicalcluster.Name) {
-	if c := i.clusters[name]; c != nil && len(c.roles) == 0 && len(c.bindings) == 0 {
+// change calls f to change what the index has of a logical cluster, and forgets
+// it when nothing is left.
+func (i *Index) change(name logicalcluster.Name, f func(c *cluster)) {
+	i.writing.Lock()
+	defer i.writing.Unlock()
+	c := i.get(name)
+	known := c != nil
+	if !known {
+		c = &cluster{}
+	}
+	c.mu.Lock()
+	f(c)
+	empty := len(c.roles) == 0 && len(c.bindings) == 0
+	c.mu.Unlock()
+	if known != empty {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if empty {
 		delete(i.clusters, name)
+	} else {
+		i.clusters[name] = c
 	}
 }
 
 func (i *Index) setRole(obj metav1.Object, r *role) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	c := i.cluster(logicalcluster.From(obj))
-	if c.roles == nil {
-		c.roles = map[objectKey]*role{}
-	}
-	c.roles[keyOf(obj)] = r
-	if obj.GetNamespace() != "" {
-		return
-	}
-	delete(c.labelled, obj.GetName())
-	if len(r.labels) > 0 {
-		if c.labelled == nil {
-			c.labelled = map[string]*role{}
+	i.change(logicalcluster.From(obj), func(c *cluster) {
+		if c.roles == nil {
+			c.roles = map[objectKey]*role{}
 		}
-		c.labelled[obj.GetName()] = r
-	}
+		c.roles[keyOf(obj)] = r
+		if obj.GetNamespace() != "" {
+			return
+		}
+		delete(c.labelled, obj.GetName())
+		if len(r.labels) > 0 {
+			if c.labelled == nil {
+				c.labelled = map[string]*role{}
+			}
+			c.labelled[obj.GetName()] = r
+		}
+	})
 }
 
 func (i *Index) removeRole(obj metav1.Object) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	name := logicalcluster.From(obj)
-	if c := i.clusters[name]; c != nil {
+	i.change(logicalcluster.From(obj), func(c *cluster) {
 		delete(c.roles, keyOf(obj))
 		if obj.GetNamespace() == "" {
 			delete(c.labelled, obj.GetName())
 		}
-		i.release(name)
-	}
+	})
 }
 
 func (i *Index) setBinding(obj metav1.Object, ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
@@ -138,27 +153,20 @@ func (i *Index) setBinding(obj metav1.Object, ref rbacv1.RoleRef, subjects []rba
 			b.subjects = append(b.subjects, key)
 		}
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	c := i.cluster(logicalcluster.From(obj))
-	c.unbind(b.objectKey)
-	if c.bindings == nil {
-		c.bindings, c.subjects = map[objectKey]*binding{}, map[subjectKey][]*binding{}
-	}
-	c.bindings[b.objectKey] = b
-	for _, subject := range b.subjects {
-		c.subjects[subject] = append(c.subjects[subject], b)
-	}
+	i.change(logicalcluster.From(obj), func(c *cluster) {
+		c.unbind(b.objectKey)
+		if c.bindings == nil {
+			c.bindings, c.subjects = map[objectKey]*binding{}, map[subjectKey][]*binding{}
+		}
+		c.bindings[b.objectKey] = b
+		for _, subject := range b.subjects {
+			c.subjects[subject] = append(c.subjects[subject], b)
+		}
+	})
 }
 
 func (i *Index) removeBinding(obj metav1.Object) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	name := logicalcluster.From(obj)
-	if c := i.clusters[name]; c != nil {
-		c.unbind(keyOf(obj))
-		i.release(name)
-	}
+	i.change(logicalcluster.From(obj), func(c *cluster) { c.unbind(keyOf(obj)) })
 }
 
 // unbind removes a binding from under all of its subjects.

@@ -21,9 +21,8 @@ type visitor func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err e
 // logical cluster: those of its own bindings, then those of the system's. An
 // empty namespace means none: bindings in namespaces do not count.
 func (i *Index) visit(name, system logicalcluster.Name, identities []user.Info, namespace string, f visitor) {
-	i.mu.RLock()
-	defer i.mu.RUnlock()
-	own, shared := i.clusters[name], i.clusters[system]
+	own, shared, unlock := i.lock(name, system)
+	defer unlock()
 	for _, u := range identities {
 		if !own.visitSubjects(shared, u.GetName(), u.GetGroups(), namespace, f) {
 			return
@@ -39,6 +38,28 @@ func (i *Index) visit(name, system logicalcluster.Name, identities []user.Info, 
 		}
 		if !shared.visitSubjects(nil, username, u.GetGroups(), "", f) {
 			return
+		}
+	}
+}
+
+// lock returns a logical cluster and that of the system, nil where the index has
+// nothing of them, for reading until unlock is called.
+func (i *Index) lock(name, system logicalcluster.Name) (own, shared *cluster, unlock func()) {
+	own = i.get(name)
+	if own != nil {
+		own.mu.RLock()
+	}
+	if name == system {
+		shared = own
+	} else if shared = i.get(system); shared != nil {
+		shared.mu.RLock()
+	}
+	return own, shared, func() {
+		if shared != nil && shared != own {
+			shared.mu.RUnlock()
+		}
+		if own != nil {
+			own.mu.RUnlock()
 		}
 	}
 }
@@ -146,9 +167,8 @@ func (c *cluster) resolve(shared *cluster, ref rbacv1.RoleRef, namespace string)
 // rulesIn returns the rules of the role that a binding in a namespace of a
 // logical cluster refers to.
 func (i *Index) rulesIn(name, system logicalcluster.Name, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
-	i.mu.RLock()
-	defer i.mu.RUnlock()
-	c, shared := i.clusters[name], i.clusters[system]
+	c, shared, unlock := i.lock(name, system)
+	defer unlock()
 	if _, err := c.resolve(shared, ref, namespace); err != nil {
 		return nil, err
 	}

@@ -16,13 +16,14 @@ func aggregate(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) *rbacv1.Clus
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b *rbacv1.ClusterRole) int { return cmp.Compare(a.Name, b.Name) })
 	rules := []rbacv1.PolicyRule{}
+	known := map[string]bool{}
 	for _, other := range all {
 		if other.Name == role.Name || !selects(role, other) {
 			continue
 		}
 		for _, rule := range other.Rules {
-			known := slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(r, rule) })
-			if !known {
+			if text := rule.String(); !known[text] {
+				known[text] = true
 				rules = append(rules, *rule.DeepCopy())
 			}
 		}

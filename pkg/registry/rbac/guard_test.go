@@ -2,6 +2,7 @@ package rbac
 
 import (
 	"context"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -107,6 +108,16 @@ func TestGuard(t *testing.T) {
 			}
 		})
 	}
+	many := make([]string, 5000)
+	for i := range many {
+		many[i] = strconv.Itoa(i)
+	}
+	huge := rbacv1.PolicyRule{Verbs: many, APIGroups: many, Resources: many, ResourceNames: many}
+	asUser := genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "u"})
+	require.ErrorContains(t, g.role(asUser, role("x", huge), nil), "too many to be compared")
+	require.NoError(t, (&guard{authorizer: w, rules: world{own: everything}}).role(asUser, role("x", huge), nil))
+	require.ErrorContains(t, (&guard{authorizer: w, rules: world{own: everything[:1]}}).role(asUser, role("x", rbacv1.PolicyRule{Verbs: many, NonResourceURLs: many}), nil), "too many to be compared")
+
 	require.ErrorContains(t, g.role(t.Context(), role("x", get), nil), "no user")
 	covering := world{own: everything}
 	require.NoError(t, (&guard{authorizer: covering, rules: covering}).clusterRole(genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "u"}), aggregated, nil))
