@@ -1,0 +1,65 @@
+package workspaceowner_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
+)
+
+const annotation = "experimental.tenancy.kcp.io/owner"
+
+func workspace(owner string) *unstructured.Unstructured {
+	ws := &unstructured.Unstructured{Object: map[string]any{}}
+	ws.SetName("ws")
+	if owner != "" {
+		ws.SetAnnotations(map[string]string{annotation: owner, "other": "x"})
+	}
+	return ws
+}
+
+func TestAdmit(t *testing.T) {
+	alice := &user.DefaultInfo{Name: "alice", UID: "1", Groups: []string{"team"}, Extra: map[string][]string{"k": {"v"}}}
+	masters := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
+	const owner = `{"username":"alice","uid":"1","groups":["team"],"extra":{"k":["v"]}}`
+	for _, tc := range []struct {
+		name        string
+		who         user.Info
+		resource    string
+		subresource string
+		operation   admission.Operation
+		obj, old    *unstructured.Unstructured
+		want        string
+	}{
+		{name: "creator", who: alice, operation: admission.Create, obj: workspace(""), want: owner},
+		{name: "creator who claims to be another", who: alice, operation: admission.Create, obj: workspace("forged"), want: owner},
+		{name: "created for another by the system", who: masters, operation: admission.Create, obj: workspace("bob"), want: "bob"},
+		{name: "created for nobody by the system", who: masters, operation: admission.Create, obj: workspace("")},
+		{name: "changed", who: alice, operation: admission.Update, obj: workspace("forged"), old: workspace("bob"), want: "bob"},
+		{name: "added", who: alice, operation: admission.Update, obj: workspace("forged"), old: workspace("")},
+		{name: "removed", who: alice, operation: admission.Update, obj: workspace(""), old: workspace("bob"), want: "bob"},
+		{name: "changed by the system", who: masters, operation: admission.Update, obj: workspace("carol"), old: workspace("bob"), want: "carol"},
+		{name: "status", who: alice, subresource: "status", operation: admission.Update, obj: workspace("x"), old: workspace("bob"), want: "x"},
+		{name: "other resources", who: alice, resource: "workspacetypes", operation: admission.Create, obj: workspace("")},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			resource := schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
+			if tc.resource != "" {
+				resource.Resource = tc.resource
+			}
+			var old runtime.Object
+			if tc.old != nil {
+				old = tc.old
+			}
+			attributes := admission.NewAttributesRecord(tc.obj, old, schema.GroupVersionKind{}, "", "ws", resource, tc.subresource, tc.operation, nil, false, tc.who)
+			require.NoError(t, workspaceowner.New().Admit(t.Context(), attributes, nil))
+			require.Equal(t, tc.want, tc.obj.GetAnnotations()[annotation])
+		})
+	}
+}

@@ -1,0 +1,122 @@
+package authz_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+func TestOptions(t *testing.T) {
+	parse := func(args ...string) string {
+		o := authz.NewOptions("/readyz")
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		o.AddFlags(flags)
+		require.NoError(t, flags.Parse(args))
+		if err := errors.Join(o.Validate()...); err != nil {
+			return err.Error()
+		}
+		return ""
+	}
+	require.Empty(t, parse())
+	require.Empty(t, parse("--authorization-order=RBAC,AlwaysAllowGroups"))
+	for arg, want := range map[string]string{
+		"--authorization-order=RBAC":                          "AlwaysAllowGroups is required",
+		"--authorization-order=AlwaysAllowGroups,Rbac":        `"Rbac" is not one of`,
+		"--authorization-order=AlwaysAllowGroups,RBAC,RBAC":   "twice",
+		"--authorization-always-allow-groups=ops":             "system:masters is required",
+		"--authorization-webhook-version=v2":                  "neither v1 nor v1beta1",
+		"--authorization-webhook-config-file=/does/not/exist": "no such file",
+	} {
+		require.Contains(t, parse(arg), want)
+	}
+	require.Contains(t, parse("--authorization-webhook-config-file=/", "--authorization-order=AlwaysAllowGroups"), "leaves Webhook out")
+}
+
+// TestWebhook asks a real webhook, in two logical clusters.
+func TestWebhook(t *testing.T) {
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		review := &authorizationv1.SubjectAccessReview{}
+		require.NoError(t, json.NewDecoder(r.Body).Decode(review))
+		review.Status.Allowed = review.Spec.Extra[request.ExtraAuthorizationClusterName][0] == "a"
+		w.Header().Set("Content-Type", "application/json")
+		require.NoError(t, json.NewEncoder(w).Encode(review))
+	}))
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "webhook.kubeconfig")
+	require.NoError(t, os.WriteFile(file, []byte(`{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: "`+server.URL+`"}}], contexts: [{name: c, context: {cluster: c}}]}`), 0o600))
+
+	o := authz.NewOptions()
+	o.WebhookConfigFile, o.WebhookAuthorizedTTL, o.WebhookUnauthorizedTTL = file, time.Hour, time.Hour
+	hook, err := authz.NewWebhook(o)
+	require.NoError(t, err)
+	hook = authz.WithClusterName(hook)
+	u := &user.DefaultInfo{Name: "u", Extra: map[string][]string{"k": {"v"}}}
+	for range 3 {
+		for cluster, want := range map[string]authorizer.Decision{"a": authorizer.DecisionAllow, "b": authorizer.DecisionNoOpinion} {
+			decision, _, err := hook.Authorize(request.WithClusterName(t.Context(), logicalcluster.Name(cluster)), authorizer.AttributesRecord{User: u, Verb: "get", Resource: "pods", ResourceRequest: true})
+			require.NoError(t, err)
+			require.Equal(t, want, decision, cluster)
+		}
+	}
+	require.Equal(t, 2, asked, "decisions are remembered, in each logical cluster for itself")
+	require.Equal(t, map[string][]string{"k": {"v"}}, u.Extra)
+
+	none, err := authz.NewWebhook(authz.NewOptions())
+	require.NoError(t, err)
+	require.Nil(t, none)
+	require.NoError(t, os.WriteFile(file, []byte("nonsense: ["), 0o600))
+	_, err = authz.NewWebhook(o)
+	require.ErrorContains(t, err, "--authorization-webhook-config-file")
+}
+
+// TestDeepReviews holds that only system:masters review deeply, and only by
+// SubjectAccessReviews.
+func TestDeepReviews(t *testing.T) {
+	chain := newChain(t, nil)
+	for _, tc := range []struct {
+		name     string
+		groups   []string
+		header   string
+		resource string
+		want     authorizer.Decision
+	}{
+		{name: "deep", groups: []string{user.SystemPrivilegedGroup}, header: "true", resource: "subjectaccessreviews", want: authorizer.DecisionAllow},
+		{name: "no header", groups: []string{user.SystemPrivilegedGroup}, resource: "subjectaccessreviews", want: authorizer.DecisionNoOpinion},
+		{name: "another header", groups: []string{user.SystemPrivilegedGroup}, header: "yes", resource: "subjectaccessreviews", want: authorizer.DecisionNoOpinion},
+		{name: "an administrator", groups: []string{authz.GroupAdmin}, header: "true", resource: "subjectaccessreviews", want: authorizer.DecisionNoOpinion},
+		{name: "about oneself", groups: []string{user.SystemPrivilegedGroup}, header: "true", resource: "selfsubjectaccessreviews", want: authorizer.DecisionNoOpinion},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			handler := authz.WithDeepReviews(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				decision, _, err := chain.Authorize(r.Context(), authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "outsider"}, Verb: "get", Resource: "pods", ResourceRequest: true})
+				require.NoError(t, err)
+				require.Equal(t, tc.want, decision)
+			}))
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody)
+			r.Header.Set(authz.DeepReviewHeader, tc.header)
+			ctx := request.WithClusterName(r.Context(), "root")
+			ctx = apirequest.WithUser(ctx, &user.DefaultInfo{Name: "x", Groups: tc.groups})
+			ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true, APIGroup: "authorization.k8s.io", Resource: tc.resource, Verb: "create"})
+			handler.ServeHTTP(httptest.NewRecorder(), r.WithContext(ctx))
+		})
+	}
+}

@@ -1,0 +1,104 @@
+package policy_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/shardplane/shardplane/pkg/authz/policy"
+)
+
+// TestPolicy holds what must be true of all that is shipped.
+func TestPolicy(t *testing.T) {
+	system, root := policy.System(), policy.Root()
+	known := map[string]bool{}
+	for _, role := range append(slices.Clone(system.ClusterRoles), root.ClusterRoles...) {
+		require.False(t, known[role.Name], "two roles are named %s", role.Name)
+		known[role.Name] = true
+		require.True(t, len(role.Rules) > 0 != (role.AggregationRule != nil), "%s has rules of its own or of others", role.Name)
+		require.Equal(t, "true", role.Annotations[rbacv1.AutoUpdateAnnotationKey])
+	}
+	names := map[string]bool{}
+	for _, binding := range append(slices.Clone(system.ClusterRoleBindings), root.ClusterRoleBindings...) {
+		require.False(t, names[binding.Name], "two bindings are named %s", binding.Name)
+		names[binding.Name] = true
+		require.True(t, known[binding.RoleRef.Name], "%s binds %s, which is not shipped", binding.Name, binding.RoleRef.Name)
+		require.NotEmpty(t, binding.Subjects)
+		for _, subject := range binding.Subjects {
+			require.Equal(t, "Group", subject.Kind, "what is shipped knows no users")
+		}
+	}
+	require.NotSame(t, policy.System().ClusterRoles[0], system.ClusterRoles[0])
+}
+
+// TestStrangers holds that everybody gets no more than to ask who they are and
+// what there is.
+func TestStrangers(t *testing.T) {
+	rules := map[string][]rbacv1.PolicyRule{}
+	system := policy.System()
+	for _, role := range system.ClusterRoles {
+		rules[role.Name] = role.Rules
+	}
+	for _, binding := range system.ClusterRoleBindings {
+		everybody := slices.ContainsFunc(binding.Subjects, func(s rbacv1.Subject) bool {
+			return s.Name == "system:authenticated" || s.Name == "system:unauthenticated"
+		})
+		if !everybody {
+			continue
+		}
+		for _, rule := range rules[binding.RoleRef.Name] {
+			for _, verb := range rule.Verbs {
+				require.Contains(t, []string{"get", "create"}, verb, binding.Name)
+			}
+			for _, resource := range rule.Resources {
+				require.Contains(t, []string{"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}, resource, binding.Name)
+			}
+			require.NotContains(t, rule.NonResourceURLs, "/", "nobody enters by %s", binding.Name)
+			require.NotContains(t, rule.NonResourceURLs, "*", binding.Name)
+		}
+	}
+}
+
+// TestUserFacing holds that admin has what edit has, and edit what view has,
+// and that none of them can write who has what everywhere.
+func TestUserFacing(t *testing.T) {
+	system := policy.System()
+	var collect func(name string) []rbacv1.PolicyRule
+	collect = func(name string) []rbacv1.PolicyRule {
+		at := slices.IndexFunc(system.ClusterRoles, func(r *rbacv1.ClusterRole) bool { return r.Name == name })
+		role := system.ClusterRoles[at]
+		all := slices.Clone(role.Rules)
+		if role.AggregationRule == nil {
+			return all
+		}
+		for i := range role.AggregationRule.ClusterRoleSelectors {
+			selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
+			require.NoError(t, err)
+			for _, other := range system.ClusterRoles {
+				if selector.Matches(labels.Set(other.Labels)) {
+					all = append(all, collect(other.Name)...)
+				}
+			}
+		}
+		return all
+	}
+	admin, edit, view := collect("admin"), collect("edit"), collect("view")
+	require.Subset(t, admin, edit)
+	require.Subset(t, edit, view)
+	require.Greater(t, len(admin), len(edit))
+	require.Greater(t, len(edit), len(view))
+	for _, rule := range admin {
+		require.Empty(t, rule.NonResourceURLs)
+		require.NotContains(t, rule.Resources, "clusterroles")
+		require.NotContains(t, rule.Resources, "clusterrolebindings")
+		require.NotContains(t, rule.Verbs, "*")
+	}
+	for _, rule := range view {
+		require.Equal(t, []string{"get", "list", "watch"}, rule.Verbs)
+		require.NotContains(t, rule.Resources, "secrets")
+	}
+}
