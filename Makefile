@@ -26,6 +26,8 @@ PKG ?= ./...
 DEV_FLAGS ?=
 # BENCH_FLAGS go to the benchmark client: make bench BENCH_FLAGS='all --duration 10s'
 BENCH_FLAGS ?= all
+# ROBUSTNESS_FLAGS go to the robustness test: make robustness ROBUSTNESS_FLAGS='-duration 1h -seed 7'
+ROBUSTNESS_FLAGS ?= -duration 10m
 
 .DEFAULT_GOAL := help
 
@@ -70,6 +72,10 @@ verify: ## Check that formatting, go.mod files and generated code are up to date
 .PHONY: bench
 bench: build ## Measure a development cluster of its own; see docs/benchmarks.md (BENCH_FLAGS='all')
 	$(GO) run -buildvcs=false ./test/bench --binary $(BIN)/shardplane $(BENCH_FLAGS)
+
+.PHONY: robustness
+robustness: build ## Break a cluster for long while clients check it (ROBUSTNESS_FLAGS='-duration 1h')
+	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO) test ./test/robustness -run '^TestRobustness$$' -count=1 -timeout 0 -v $(ROBUSTNESS_FLAGS)
 
 .PHONY: clean
 clean: ## Remove bin/ (not the data of a development cluster)

@@ -272,7 +272,7 @@ func eachEndpoint(t *testing.T, all []endpoint, test func(t *testing.T, at endpo
 func TestListWatch(t *testing.T) {
 	e := start(t, harness.Options{})
 	all := endpoints(t, e)
-	t.Run("sharding", func(t *testing.T) { testSharding(t, all) })
+	t.Run("sharding", func(t *testing.T) { testSharding(t, e, all) })
 	t.Run("resource versions", func(t *testing.T) { testResourceVersions(t, all) })
 	t.Run("pages", func(t *testing.T) { testPages(t, all) })
 	t.Run("watches", func(t *testing.T) { testWatches(t, all) })

@@ -167,31 +167,42 @@ func fold(state map[Key]State, e Event) {
 }
 
 // checkDeletes holds property 3 for deletions, of which the answer does not tell
-// the resource version: where a stream goes on to what was written after the
-// deletion was acknowledged, somebody must have seen it.
+// the resource version: a stream from before a deletion to what was written
+// after it was acknowledged must have seen it.
 func checkDeletes(h *History, t *truth) []Violation {
 	var violations []Violation
 	for _, op := range h.Ops {
 		if op.Kind != Delete || op.Outcome != OK || !t.vanished[op.Expected.UID] {
 			continue
 		}
-		var after uint64
-		for _, later := range h.Ops {
-			if later.Domain == op.Domain && later.Outcome == OK && later.Kind != Delete && later.Kind != Get && later.Start > op.End &&
-				(after == 0 || later.Result.RV < after) {
-				after = later.Result.RV
-			}
-		}
+		before, after := around(h, op)
 		for _, s := range h.Sessions {
 			_, rest, from, ok := split(s)
-			if !ok || after == 0 || s.Domain != op.Domain || !s.Scope.selects(op.Key, op.Expected) || from > op.Expected.RV || reached(s, rest) < after {
-				continue
+			if ok && after != 0 && s.Domain == op.Domain && s.Scope.selects(op.Key, op.Expected) && from <= before && reached(s, rest) >= after {
+				violations = append(violations, Violation{Reliable, s.String(),
+					fmt.Sprintf("from %d to %d it lacks the deletion of %v, which happened between %d and %d", from, reached(s, rest), op.Key, before, after)})
 			}
-			violations = append(violations, Violation{Reliable, s.String(),
-				fmt.Sprintf("it reached %d without the deletion of %v, which was acknowledged before %d was written", reached(s, rest), op.Key, after)})
 		}
 	}
 	return violations
+}
+
+// around returns the resource versions closest to a deletion that were certainly
+// before and after it; 0 if there is none.
+func around(h *History, deletion *Op) (before, after uint64) {
+	before = deletion.Expected.RV
+	for _, op := range h.Ops {
+		if op.Domain.Server != deletion.Domain.Server || op.Outcome != OK || (op.Kind != Create && op.Kind != Update) {
+			continue
+		}
+		switch rv := op.Result.RV; {
+		case op.End < deletion.Start:
+			before = max(before, rv)
+		case op.Start > deletion.End && (after == 0 || rv < after):
+			after = rv
+		}
+	}
+	return before, after
 }
 
 // reached returns up to where a session has seen everything.

@@ -1,0 +1,186 @@
+package serving_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/util/sets"
+	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+
+	"github.com/shardplane/shardplane/pkg/serving"
+)
+
+const (
+	half      = "shardRange(object.metadata.uid,'0x0000000000000000','0x8000000000000000')"
+	canonical = "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')"
+
+	tableType    = "application/json;as=Table;g=meta.k8s.io;v=v1"
+	metadataType = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+)
+
+// reply is what the handler of a resource answers.
+type reply struct {
+	code              int
+	contentType, body string
+}
+
+// askList sends a request through the rules of lists to a handler with that
+// reply, and returns the answer and whether the handler was asked.
+func askList(t testing.TB, method, path, selector, accept string, with reply) (*http.Response, []byte, bool) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, metav1.Unversioned)
+	asked := false
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = true
+		require.Equal(t, selector, r.URL.Query().Get("shardSelector"), "the selector is passed on")
+		w.Header().Set("Content-Type", with.contentType)
+		w.WriteHeader(with.code)
+		_, _ = io.WriteString(w, with.body)
+	}))
+	handler = serving.WithListRules(handler, serializer.NewCodecFactory(scheme))
+	handler = genericapifilters.WithRequestInfo(handler, &apirequest.RequestInfoFactory{
+		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
+	})
+	if selector != "" {
+		path += "?shardSelector=" + url.QueryEscape(selector)
+	}
+	request := httptest.NewRequestWithContext(t.Context(), method, path, http.NoBody)
+	request.Header.Set("Accept", accept)
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, request)
+	response := w.Result()
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response, body, asked
+}
+
+var plain = reply{http.StatusOK, "application/json", "{}"}
+
+func TestShardSelectors(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
+	const configMaps, object = "/api/v1/namespaces/default/configmaps", "/api/v1/namespaces/default/configmaps/a"
+	for _, c := range []struct {
+		method, path, selector string
+		code                   int
+	}{
+		{http.MethodGet, configMaps, "", 200},
+		{http.MethodGet, configMaps, half, 200},
+		{http.MethodGet, configMaps, half + " || " + half, 200},
+		{http.MethodGet, configMaps, "nonsense", 400},
+		{http.MethodGet, configMaps, " ", 400},
+		{http.MethodDelete, configMaps, half, 200},
+		{http.MethodDelete, configMaps, "nonsense", 400},
+		{http.MethodGet, "/api/v1/watch/configmaps", "nonsense", 400},
+		// Other verbs know no selector, and ignore it as any parameter.
+		{http.MethodGet, object, "nonsense", 200},
+		{http.MethodDelete, object, "nonsense", 200},
+		{http.MethodPost, configMaps, "nonsense", 200},
+		{http.MethodGet, "/version", "nonsense", 200},
+	} {
+		for range 2 { // from memory, too
+			response, body, asked := askList(t, c.method, c.path, c.selector, "application/json", plain)
+			require.Equal(t, c.code, response.StatusCode, "%+v: %s", c, body)
+			require.Equal(t, c.code == http.StatusOK, asked)
+			if c.code == http.StatusBadRequest {
+				var status metav1.Status
+				require.NoError(t, json.Unmarshal(body, &status))
+				require.Equal(t, metav1.StatusReasonBadRequest, status.Reason)
+				require.Contains(t, status.Message, "invalid shardSelector: ")
+			}
+		}
+	}
+}
+
+func TestShardSelectorsWithTheGateOff(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, false)
+	for method, code := range map[string]int{http.MethodGet: 200, http.MethodDelete: 400} {
+		response, body, asked := askList(t, method, "/api/v1/namespaces/default/configmaps", half, tableType, plain)
+		require.Equal(t, code, response.StatusCode)
+		require.Equal(t, code == http.StatusOK, asked)
+		if code == http.StatusOK {
+			require.Equal(t, plain.body, string(body))
+		}
+	}
+}
+
+func TestShardInfoIsAdded(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
+	const path = "/api/v1/configmaps"
+	scheme := runtime.NewScheme()
+	require.NoError(t, metav1.AddMetaToScheme(scheme))
+	proto := protobuf.NewSerializer(scheme, scheme)
+	var encoded bytes.Buffer
+	require.NoError(t, proto.Encode(&metav1.PartialObjectMetadataList{
+		TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"},
+		ListMeta: metav1.ListMeta{ResourceVersion: "7"},
+		Items:    []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}},
+	}, &encoded))
+	const table = `{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"7"},"columnDefinitions":null,"rows":[{"cells":["a"],"object":{"b":[1,2]}}]}`
+
+	t.Run("table", func(t *testing.T) {
+		_, body, _ := askList(t, http.MethodGet, path, half, tableType, reply{200, "application/json", table})
+		require.JSONEq(t, strings.Replace(table, `"7"`, `"7","shardInfo":{"selector":"`+canonical+`"}`, 1), string(body))
+	})
+	t.Run("metadata in protobuf", func(t *testing.T) {
+		_, body, _ := askList(t, http.MethodGet, path, half, metadataType, reply{200, "application/vnd.kubernetes.protobuf", encoded.String()})
+		obj, _, err := proto.Decode(body, nil, nil)
+		require.NoError(t, err)
+		list, ok := obj.(*metav1.PartialObjectMetadataList)
+		require.True(t, ok)
+		require.Equal(t, canonical, list.ShardInfo.Selector)
+		require.Equal(t, "a", list.Items[0].Name)
+	})
+	// What needs nothing, or cannot be read, is passed on as it is.
+	for name, with := range map[string]reply{
+		"complete already": {200, "application/json", strings.Replace(table, `"7"`, `"7","shardInfo":{"selector":"mine"}`, 1)},
+		"the list itself":  {200, "application/json", `{"kind":"ConfigMapList","apiVersion":"v1","items":[]}`},
+		"an error":         {406, "application/json", `{"kind":"Status","apiVersion":"v1"}`},
+		"garbage":          {200, "application/json", "garbage"},
+		"another encoding": {200, "text/plain", table},
+		"no body":          {204, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			response, body, _ := askList(t, http.MethodGet, path, half, tableType, with)
+			require.Equal(t, with.code, response.StatusCode)
+			require.Equal(t, with.body, string(body))
+		})
+	}
+	t.Run("no selector", func(t *testing.T) {
+		_, body, _ := askList(t, http.MethodGet, path, "", tableType, reply{200, "application/json", table})
+		require.Equal(t, table, string(body))
+	})
+}
+
+// FuzzShardSelectors holds that any selector is either honoured or refused as a
+// mistake of the client.
+func FuzzShardSelectors(f *testing.F) {
+	featuregatetesting.SetFeatureGateDuringTest(f, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
+	for _, seed := range []string{half, half + "||" + half, "", " ", "||", "shardRange()", "shardRange(object.metadata.uid,'0x','')", "(((((", "a[0]", "\x00", strings.Repeat("(", 300)} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, selector string) {
+		response, body, asked := askList(t, http.MethodGet, "/api/v1/configmaps", selector, tableType, reply{200, "application/json", `{}`})
+		if asked {
+			require.Equal(t, http.StatusOK, response.StatusCode)
+			return
+		}
+		require.Equal(t, http.StatusBadRequest, response.StatusCode, "%s", body)
+	})
+}
