@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	apisharding "k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/watch"
@@ -352,12 +353,18 @@ func TestHubBookmarks(t *testing.T) {
 // outside returns a UID that a selector does not select.
 func outside(tb testing.TB, selector string) types.UID {
 	tb.Helper()
-	parsed, err := sharding.Parse(selector)
-	require.NoError(tb, err)
+	parsed := selectorOf(tb, selector)
 	for {
 		pod := newUIDPod("ns", "one")
 		if in, err := parsed.Matches(pod); err == nil && !in {
 			return pod.UID
 		}
 	}
+}
+
+func selectorOf(tb testing.TB, selector string) apisharding.Selector {
+	tb.Helper()
+	parsed, err := sharding.Parse(selector)
+	require.NoError(tb, err)
+	return parsed
 }

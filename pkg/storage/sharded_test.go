@@ -25,7 +25,7 @@ var halves = []string{
 	"shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')",
 }
 
-func sharded(t *testing.T, opts storage.ListOptions, selector string) storage.ListOptions {
+func sharded(t testing.TB, opts storage.ListOptions, selector string) storage.ListOptions {
 	t.Helper()
 	parsed, err := sharding.Parse(selector)
 	require.NoError(t, err)

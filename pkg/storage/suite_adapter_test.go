@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
@@ -37,7 +38,9 @@ type suiteStore struct {
 	transformer *swappableTransformer
 	// crowd has each object created in the neighbours as well, before.
 	crowd bool
-	end   chan struct{}
+	// ring is the selector of all watches, if any.
+	ring sharding.Selector
+	end  chan struct{}
 }
 
 func (s *suiteStore) ctx(ctx context.Context) context.Context {
@@ -64,7 +67,7 @@ func strip(obj runtime.Object) {
 	}
 	annotations := map[string]string{}
 	for key, value := range object.GetAnnotations() {
-		if key != logicalcluster.AnnotationKey {
+		if key != logicalcluster.AnnotationKey && key != ShardInfoAnnotation {
 			annotations[key] = value
 		}
 	}
@@ -160,6 +163,9 @@ func (s *suiteStore) GetList(ctx context.Context, key string, opts storage.ListO
 }
 
 func (s *suiteStore) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	if s.ring != nil {
+		opts.Predicate.ShardSelector = s.ring
+	}
 	inner, err := s.tenantStorage.Watch(s.ctx(ctx), key, opts)
 	if err != nil {
 		return nil, err

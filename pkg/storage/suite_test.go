@@ -227,6 +227,22 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+// The suites of watches pass through the hub, too, with a selector that selects
+// the whole ring.
+func TestConformanceOfTheHub(t *testing.T) {
+	enableSharding(t)
+	for _, s := range watchSuites() {
+		if s.uncachedOnly {
+			continue
+		}
+		t.Run(s.name, func(t *testing.T) {
+			e := newSuiteEnv(t, s, true, true)
+			e.ring = selectorOf(t, ring)
+			s.run(in(t.Context(), suiteCluster), t, e)
+		})
+	}
+}
+
 const suiteValuePrefix = "test!"
 
 func newSuiteEnv(t *testing.T, s suite, cached, crowd bool) *suiteEnv {

@@ -275,7 +275,7 @@ func (h *Hub) eventOf(received watch.Event) *event {
 func (h *Hub) apply(e *event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.synced || e.version <= h.lastEvent && e.kind != watch.Bookmark {
+	if !h.synced || e.version < h.lastEvent && e.kind != watch.Bookmark {
 		return
 	}
 	switch e.kind {

@@ -1,0 +1,138 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+	"k8s.io/apiserver/pkg/storage/etcd3"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// Pages that are read while others write show the objects as they were at the
+// first page, on whichever replica they are read, and after a restart.
+func TestPagesWhileWriting(t *testing.T) {
+	server := startEtcd(t)
+	replica := func() *tenantStorage { return open(t, backendOf(t, BackendConfig{Client: server.Client()}), podsGR) }
+	a, b := replica(), replica()
+	ctx := in(t.Context(), "aa")
+	wildcard := request.WithWildcard(t.Context())
+	random := rand.New(rand.NewPCG(3, 4))
+	for i := range podCount {
+		create(ctx, t, a, newPod("ns", fmt.Sprintf("pod-%03d", i)))
+	}
+	for name, ctx := range map[string]context.Context{"one": ctx, "all": wildcard} {
+		t.Run(name, func(t *testing.T) {
+			whole := list(ctx, t, a, "/pods", listOpts())
+			want := names(whole.Items...)
+			var got []string
+			token, version, remaining := "", "", int64(len(want))
+			for i := 0; ; i++ {
+				from := []*tenantStorage{a, a, b}[i%3]
+				if i == 4 {
+					from = replica() // as after a restart
+				}
+				pods := list(ctx, t, from, "/pods", page(7, token))
+				got = append(got, names(pods.Items...)...)
+				if version == "" {
+					version = pods.ResourceVersion
+				}
+				require.Equal(t, version, pods.ResourceVersion)
+				remaining -= int64(len(pods.Items))
+				if token = pods.Continue; token == "" {
+					require.Nil(t, pods.RemainingItemCount)
+					break
+				}
+				require.Equal(t, remaining, *pods.RemainingItemCount)
+				cluster := in(t.Context(), "aa")
+				create(cluster, t, a, newPod("ns", fmt.Sprintf("new-%s-%03d", name, i)))
+				touch(cluster, t, a, "/pods/ns/pod-"+fmt.Sprintf("%03d", random.IntN(podCount)), i)
+				require.NoError(t, a.Delete(cluster, fmt.Sprintf("/pods/ns/new-%s-%03d", name, i), &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+			}
+			require.Equal(t, want, got)
+		})
+	}
+}
+
+const podCount = 120
+
+// Selectors filter pages; only the absence of a token ends them.
+func TestPagesWithSelectors(t *testing.T) {
+	enableSharding(t)
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	ctx := in(t.Context(), "aa")
+	for i := range 60 {
+		pod := newUIDPod(fmt.Sprintf("ns%d", i%3), fmt.Sprintf("pod-%02d", i))
+		pod.Spec.NodeName = fmt.Sprintf("node-%d", i%4)
+		create(ctx, t, s, pod)
+	}
+	selecting := map[string]func(*storage.ListOptions){
+		"field": func(o *storage.ListOptions) {
+			o.Predicate.Field = fields.OneTermEqualSelector("spec.nodeName", "node-1")
+		},
+		"shard": func(o *storage.ListOptions) { o.Predicate.ShardSelector = selectorOf(t, slice("uid", 1, 3)) },
+	}
+	for name, apply := range selecting {
+		t.Run(name, func(t *testing.T) {
+			opts := listOpts()
+			apply(&opts)
+			want := names(list(ctx, t, s, "/pods", opts).Items...)
+			require.NotEmpty(t, want)
+			var got []string
+			for opts := page(4, ""); ; {
+				apply(&opts)
+				pods := list(ctx, t, s, "/pods", opts)
+				require.LessOrEqual(t, len(pods.Items), 4)
+				require.Nil(t, pods.RemainingItemCount)
+				got = append(got, names(pods.Items...)...)
+				if opts.Predicate.Continue = pods.Continue; pods.Continue == "" {
+					break
+				}
+			}
+			require.Equal(t, want, got)
+		})
+	}
+}
+
+// A token whose version is compacted is expired, whatever this replica still
+// remembers, and comes with one that goes on at the latest version.
+func TestPagesExpire(t *testing.T) {
+	backend := backendOf(t, BackendConfig{CompactionInterval: 0})
+	s := open(t, backend, podsGR)
+	seedPages(t, s)
+	ctx := in(t.Context(), "bb")
+	first := list(ctx, t, s, "/pods", page(2, ""))
+	touch(ctx, t, s, "/pods/ns1/pod-0", 1)
+	added := create(ctx, t, s, newPod("ns2", "pod-9"))
+	require.Len(t, list(ctx, t, s, "/pods", page(100, first.Continue)).Items, 4)
+
+	rv, err := s.Versioner().ParseResourceVersion(added.ResourceVersion)
+	require.NoError(t, err)
+	client := backend.cfg.Client.Client
+	if version, _, _, err := etcd3.Compact(ctx, client, 0, int64(rv)); err != nil {
+		_, _, _, err = etcd3.Compact(ctx, client, version, int64(rv))
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.cache.(*cacher.Cacher).Compact(added.ResourceVersion))
+	var expired error
+	require.Eventually(t, func() bool {
+		expired = s.GetList(ctx, "/pods", page(2, first.Continue), &example.PodList{})
+		return expired != nil
+	}, deadline, 10*time.Millisecond)
+	require.True(t, apierrors.IsResourceExpired(expired), "%v", expired)
+	var status *apierrors.StatusError
+	require.True(t, errors.As(expired, &status))
+	rest := list(ctx, t, s, "/pods", page(100, status.ErrStatus.Continue))
+	require.Len(t, rest.Items, 5)
+	require.GreaterOrEqual(t, len(rest.ResourceVersion), len(added.ResourceVersion))
+}
