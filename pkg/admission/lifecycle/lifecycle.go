@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -96,7 +97,8 @@ func (p *Plugin) admitNamespace(ctx context.Context, a admission.Attributes) err
 	if a.GetOperation() != admission.Delete {
 		return nil
 	}
-	if a.GetName() == metav1.NamespaceDefault {
+	// The server itself empties logical clusters that are deleted.
+	if a.GetName() == metav1.NamespaceDefault && a.GetUserInfo().GetName() != user.APIServerUser {
 		return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), errImmortal)
 	}
 	if cluster, err := request.ClusterNameFrom(ctx); err == nil {
