@@ -17,6 +17,7 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -131,16 +132,32 @@ func (s namingStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old run
 }
 
 // written waits until this server serves according to a definition that was
-// written, so that the client's next request finds it in effect.
-func (c *crdStorage) written(ctx context.Context, obj runtime.Object) {
+// written, so that the client's next request finds it in effect. It returns the
+// definition as it is then: without names that another server gave away at the
+// same time.
+func (c *crdStorage) written(ctx context.Context, obj runtime.Object) runtime.Object {
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 	if !ok {
-		return
+		return obj
 	}
 	c.objects.waitFor(ctx, crd)
-	if cluster, err := request.ClusterNameFrom(ctx); err == nil {
-		c.names.forget(nameScope{cluster: cluster, group: crd.Spec.Group}, crd.Name)
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return obj
 	}
+	defer c.names.forget(nameScope{cluster: cluster, group: crd.Spec.Group}, crd.Name)
+	if isContested(ctx) || !crd.DeletionTimestamp.IsZero() || !c.names.lost(cluster, crd) {
+		return obj
+	}
+	unchanged := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+		return old.DeepCopyObject(), nil
+	})
+	yielded, _, err := c.REST.Update(contested(ctx), crd.Name, unchanged, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "A definition keeps names that another one had before", "logicalCluster", cluster, "definition", crd.Name)
+		return obj
+	}
+	return c.written(contested(ctx), yielded)
 }
 
 // abandoned frees the names of a definition that was not written.
@@ -160,8 +177,7 @@ func (c *crdStorage) Create(ctx context.Context, obj runtime.Object, validate re
 		}
 		return out, err
 	}
-	c.written(ctx, out)
-	return out, nil
+	return c.written(ctx, out), nil
 }
 
 // Update implements rest.Updater.
@@ -172,15 +188,14 @@ func (c *crdStorage) Update(ctx context.Context, name string, info rest.UpdatedO
 		c.abandoned(ctx, name)
 		return out, created, err
 	}
-	c.written(ctx, out)
-	return out, created, nil
+	return c.written(ctx, out), created, nil
 }
 
 // Delete implements rest.GracefulDeleter.
 func (c *crdStorage) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	out, deleted, err := c.REST.Delete(ctx, name, validate, options)
 	if err == nil && !deleted && (options == nil || len(options.DryRun) == 0) {
-		c.written(ctx, out)
+		out = c.written(ctx, out)
 	}
 	return out, deleted, err
 }
@@ -233,8 +248,7 @@ func (s *crdStatusStorage) Update(ctx context.Context, name string, info rest.Up
 		s.crds.abandoned(ctx, name)
 		return out, created, err
 	}
-	s.crds.written(ctx, out)
-	return out, created, nil
+	return s.crds.written(ctx, out), created, nil
 }
 
 // GetResetFields implements rest.ResetFieldsStrategy.

@@ -24,15 +24,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 )
 
-const (
-	// crdGroupPriority and crdVersionPriority are where Kubernetes puts custom
-	// resources in the order of groups; built-in groups go before them, in the
-	// order that they have.
-	crdGroupPriority     = 1000
-	crdVersionPriority   = 100
-	builtInGroupPriority = 20000
-)
-
 var (
 	objectVerbs      = metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
 	terminatingVerbs = metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
@@ -62,15 +53,13 @@ func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1
 	if err != nil {
 		return nil, nil, err
 	}
-	manager := aggregated.NewResourceManager(apisPrefix)
 	merged := map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery{}
 	groups := make([]metav1.APIGroup, 0, len(loaded.groups)+len(s.groups))
-	for i, g := range loaded.groups {
+	for _, g := range loaded.groups {
 		group := metav1.APIGroup{Name: g.Name, Versions: make([]metav1.GroupVersionForDiscovery, 0, len(g.Versions))}
-		for j, v := range g.Versions {
+		for _, v := range g.Versions {
 			gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
 			merged[gv] = *v.DeepCopy()
-			manager.SetGroupVersionPriority(metav1.GroupVersion(gv), builtInGroupPriority-i, builtInGroupPriority-j)
 			group.Versions = append(group.Versions, groupVersion(gv))
 		}
 		groups = append(groups, group)
@@ -79,13 +68,9 @@ func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1
 		v, builtIn := merged[gv]
 		if !builtIn {
 			v = apidiscoveryv2.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
-			manager.SetGroupVersionPriority(metav1.GroupVersion(gv), crdGroupPriority, crdVersionPriority)
 			groups = addVersion(groups, gv)
 		}
 		merged[gv] = withDefinitions(v, definitions, gv)
-	}
-	for gv, v := range merged {
-		manager.AddGroupVersion(gv.Group, v)
 	}
 	own := groups[len(loaded.groups):]
 	slices.SortFunc(own, func(a, b metav1.APIGroup) int { return strings.Compare(a.Name, b.Name) })
@@ -95,8 +80,12 @@ func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1
 		groups[i].PreferredVersion = groups[i].Versions[0]
 		root.AddGroup(groups[i])
 	}
+	whole, err := newAggregatedDiscovery(groups, merged, s.key)
+	if err != nil {
+		return nil, nil, err
+	}
 	s.discovery.groups = groups
-	s.discovery.root = aggregated.WrapAggregatedDiscoveryToHandler(root, manager, nil)
+	s.discovery.root = aggregated.WrapAggregatedDiscoveryToHandler(root, whole, nil)
 	return s.discovery.root, groups, nil
 }
 

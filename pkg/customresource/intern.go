@@ -306,16 +306,20 @@ func findSpec(data []byte) (from, to int, ok bool) {
 
 // endOfString returns where the JSON string that starts at i ends.
 func endOfString(data []byte, i int) int {
-	for i++; i < len(data); i++ {
-		switch data[i] {
-		case '\\':
-			i++
-		case '"':
+	for i++; ; i++ {
+		quote := bytes.IndexByte(data[i:], '"')
+		if quote < 0 {
+			return -1
+		}
+		i += quote
+		escapes := 0
+		for data[i-1-escapes] == '\\' {
+			escapes++
+		}
+		if escapes%2 == 0 {
 			return i
-		default:
 		}
 	}
-	return -1
 }
 
 // sharedFields lets the watch cache of definitions share the fields by which

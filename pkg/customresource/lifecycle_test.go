@@ -1,10 +1,14 @@
 package customresource
 
 import (
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -271,6 +275,36 @@ func TestTwoServers(t *testing.T) {
 		list, err := a.dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		require.Len(t, list.Items, 1)
+	}
+}
+
+// TestTwoServersAcceptOneName: of two definitions that want the same names and
+// that two servers of the shard accept at the same time, one keeps them.
+func TestTwoServersAcceptOneName(t *testing.T) {
+	db := startEtcd(t)
+	servers := []*testServer{startServer(t, db, serverOptions{}), startServer(t, db, serverOptions{})}
+	for _, cluster := range []string{"one", "two", "three", "four", "five", "six"} {
+		var creators sync.WaitGroup
+		for i, s := range servers {
+			crd := widgetCRD(nil)
+			crd.Spec.Names.Plural = fmt.Sprintf("widgets%d", i)
+			crd.Name = crd.Spec.Names.Plural + ".example.com"
+			client := s.crds(t, cluster).ApiextensionsV1().CustomResourceDefinitions()
+			creators.Go(func() {
+				_, err := client.Create(t.Context(), crd, metav1.CreateOptions{})
+				assert.NoError(t, err)
+			})
+		}
+		creators.Wait()
+		list, err := servers[0].crds(t, cluster).ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		established := 0
+		for i := range list.Items {
+			if apihelpers.IsCRDConditionTrue(&list.Items[i], apiextensionsv1.Established) {
+				established++
+			}
+		}
+		require.Equal(t, 1, established, "in %s", cluster)
 	}
 }
 

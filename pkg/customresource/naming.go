@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -74,6 +76,12 @@ func (n *names) settle(ctx context.Context, crd *apiextensions.CustomResourceDef
 			taken.add(&pending)
 		}
 	}
+	if isContested(ctx) {
+		crd.Status.AcceptedNames = apiextensions.CustomResourceDefinitionNames{}
+		setCondition(crd, apiextensions.CustomResourceDefinitionCondition{
+			Type: apiextensions.Established, Status: apiextensions.ConditionFalse,
+		})
+	}
 	accept(crd, taken)
 	if n.pending[scope] == nil {
 		if n.pending == nil {
@@ -94,9 +102,34 @@ func (n *names) forget(scope nameScope, name string) {
 	}
 }
 
+// contestedKey marks the write of a definition that gives up its names, to ask
+// for them anew.
+type contestedKey struct{}
+
+func contested(ctx context.Context) context.Context {
+	return context.WithValue(ctx, contestedKey{}, true)
+}
+
+func isContested(ctx context.Context) bool { return ctx.Value(contestedKey{}) != nil }
+
+// lost says whether another definition got a name of crd before crd did. That
+// happens when another server of the shard accepted it at the same time: the
+// order of revisions is the order of writes for all servers, and the later
+// write yields.
+func (n *names) lost(cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) bool {
+	revision, err := strconv.ParseUint(crd.ResourceVersion, 10, 64)
+	if err != nil {
+		return false
+	}
+	theirs, ours := newClaims(), newClaims()
+	n.objects.claims(theirs, nameScope{cluster: cluster, group: crd.Spec.Group}, crd.Name, revision)
+	ours.add(&crd.Status.AcceptedNames)
+	return theirs.resources.HasAny(ours.resources.UnsortedList()...) || theirs.kinds.HasAny(ours.kinds.UnsortedList()...)
+}
+
 // collect adds the names in use to taken, except those of one definition.
 func (n *names) collect(ctx context.Context, taken claims, scope nameScope, except string) error {
-	n.objects.claims(taken, scope, except)
+	n.objects.claims(taken, scope, except, math.MaxUint64)
 	builtInErr := n.builtIns.claims(ctx, taken, scope.group)
 	reserved, err := n.reserved.List(ctx, request.Cluster{Name: scope.cluster})
 	for _, d := range reserved {

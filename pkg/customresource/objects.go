@@ -190,12 +190,12 @@ func (o *objectSource) observe(f func(before, after *entry)) {
 }
 
 // claims adds the accepted names of a scope to taken, except those of one
-// definition.
-func (o *objectSource) claims(taken claims, scope nameScope, except string) {
+// definition, as of before a revision.
+func (o *objectSource) claims(taken claims, scope nameScope, except string, before uint64) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	for name, e := range o.clusters[scope.cluster] {
-		if groupOf(name) == scope.group && name != except {
+		if groupOf(name) == scope.group && name != except && e.revision < before {
 			taken.add(&e.names)
 		}
 	}
