@@ -4,9 +4,9 @@
 //	Options ─► Open ─► Providers ─► Transformers() to storage.BackendConfig
 //	                           └──► Run reloads the file; Close ends KMS connections
 //
-// The providers are upstream's. What they seal is bound to its key in etcd, and
-// with it to its logical cluster: a value copied to the key of another logical
-// cluster cannot be read there.
+// The providers are upstream's. What aesgcm and kms seal is bound to its key in
+// etcd, and with it to its logical cluster: a value copied to the key of another
+// logical cluster cannot be read there.
 package encryption
 
 import (
