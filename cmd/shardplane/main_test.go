@@ -8,6 +8,7 @@ import (
 	"flag"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
@@ -161,6 +162,9 @@ func TestVersion(t *testing.T) {
 }
 
 func TestSignals(t *testing.T) {
+	// A signal can arrive when done has given the signals back already; it must
+	// not end the process of the tests then.
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	ctx, force, done := untilSignal(t.Context())
 	defer done()
 	self := os.Getpid()
