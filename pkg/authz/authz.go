@@ -54,7 +54,8 @@ func New(c Config) (authorizer.Authorizer, error) {
 	for _, step := range c.Options.Order {
 		switch step {
 		case StepPaths:
-			chain = append(chain, open)
+			// Below a logical cluster they would tell everybody that it is there.
+			chain = append(chain, OnProcess(open))
 		case StepGroups:
 			chain = append(chain, Privileged(c.Options.AlwaysAllowGroups...), WithoutCluster(Privileged(GroupAdmin)))
 		case StepRBAC:

@@ -16,7 +16,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-const notPermitted = "workspace access not permitted"
+const (
+	notPermitted = "workspace access not permitted"
+	// nowhere stands for a path that leads to no logical cluster.
+	nowhere = "root:nowhere"
+)
 
 // table is a stand-in for RBAC: what each name or group may do, in every
 // logical cluster. "access" lets it enter.
@@ -74,7 +78,7 @@ func newChain(t *testing.T, change func(*authz.Config)) authorizer.Authorizer {
 
 type chainCase struct {
 	name       string
-	cluster    logicalcluster.Name // "*" for all, empty for none
+	cluster    logicalcluster.Name // "*" for all, empty for the process
 	user       string
 	groups     []string
 	extra      map[string][]string
@@ -89,6 +93,8 @@ func (c chainCase) ask(t *testing.T, chain authorizer.Authorizer) {
 	ctx := t.Context()
 	switch c.cluster {
 	case "":
+	case nowhere:
+		ctx = request.WithNowhere(ctx, logicalcluster.NewPath("root:nowhere"))
 	case request.Wildcard:
 		ctx = request.WithWildcard(ctx)
 	default:
@@ -152,6 +158,9 @@ func TestChain(t *testing.T) {
 
 		{name: "probes", path: "/readyz", want: allow},
 		{name: "one probe", path: "/readyz/etcd", want: allow},
+		{name: "probes of a logical cluster", cluster: "root", path: "/readyz", want: none, wantReason: notPermitted},
+		{name: "probes of none", cluster: "nowhere", path: "/readyz", want: none, wantReason: notPermitted},
+		{name: "probes on a path that leads nowhere", cluster: nowhere, path: "/readyz", want: none, wantReason: notPermitted},
 		{name: "metrics for a stranger", path: "/metrics", want: none, wantReason: notPermitted},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.ask(t, newChain(t, nil)) })

@@ -41,6 +41,17 @@ func Privileged(groups ...string) authorizer.Authorizer {
 	})
 }
 
+// OnProcess asks next about requests that are about the serving process itself,
+// and has no opinion on those for a logical cluster, there or not.
+func OnProcess(next authorizer.Authorizer) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if _, nowhere := request.NowhereFrom(ctx); nowhere {
+			return authorizer.DecisionNoOpinion, "", nil
+		}
+		return WithoutCluster(next).Authorize(ctx, a)
+	})
+}
+
 // WithoutCluster asks next about requests that are for no logical cluster:
 // about the process itself, or on a path that leads to none.
 func WithoutCluster(next authorizer.Authorizer) authorizer.Authorizer {

@@ -55,6 +55,7 @@ func (s Shard) String() string {
 
 type (
 	clusterKey struct{}
+	nowhereKey struct{}
 	shardKey   struct{}
 )
 
@@ -91,6 +92,20 @@ func ClusterNameFrom(ctx context.Context) (logicalcluster.Name, error) {
 	default:
 		return c.Name, nil
 	}
+}
+
+// WithNowhere returns a context for a path that leads to no logical cluster, as
+// far as the server knows.
+func WithNowhere(ctx context.Context, path logicalcluster.Path) context.Context {
+	return context.WithValue(ctx, nowhereKey{}, path)
+}
+
+// NowhereFrom returns the path of ctx that leads to no logical cluster, and
+// whether there is one. A request with neither a logical cluster nor such a
+// path is about the serving process.
+func NowhereFrom(ctx context.Context) (logicalcluster.Path, bool) {
+	path, ok := ctx.Value(nowhereKey{}).(logicalcluster.Path)
+	return path, ok
 }
 
 // WithShard returns a context that carries the shard segment s.

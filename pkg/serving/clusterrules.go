@@ -26,7 +26,11 @@ type Inactive func(name logicalcluster.Name) bool
 func WithClusterRules(next http.Handler, inactive Inactive, s runtime.NegotiatedSerializer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		if path, ok := ctx.Value(unresolvedKey{}).(logicalcluster.Path); ok {
+		if later, ok := ctx.Value(laterKey{}).(error); ok {
+			respond(w, r, s, later)
+			return
+		}
+		if path, ok := request.NowhereFrom(ctx); ok {
 			respond(w, r, s, apierrors.NewNotFound(
 				schema.GroupResource{Group: "tenancy.kcp.io", Resource: "workspaces"}, path.String()))
 			return

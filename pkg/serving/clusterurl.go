@@ -23,14 +23,15 @@ type ResolvePath func(path logicalcluster.Path) (logicalcluster.Name, bool)
 // they contain a colon, but are names and not paths.
 const systemPrefix = "system:"
 
-type unresolvedKey struct{}
+// laterKey keeps the answer to a request that WithClusterRules gives.
+type laterKey struct{}
 
 // WithClusterURL takes /clusters/<cluster> off the request's URL and puts the
-// logical cluster into its context. Malformed clusters are answered with 400, a
-// second /clusters/ segment with 404, process-level paths below a logical
-// cluster with 501. A path that does not resolve is remembered for
-// WithClusterRules, which answers after authorization: before, it would tell
-// strangers which workspaces exist.
+// logical cluster into its context. Malformed clusters are answered with 400. A
+// path that does not resolve, a second /clusters/ segment (404) and process-level
+// paths below a logical cluster (501) are left to WithClusterRules, which answers
+// after authorization: before, an answer would tell strangers which workspaces
+// exist.
 func WithClusterURL(next http.Handler, resolve ResolvePath, s runtime.NegotiatedSerializer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u, found, err := request.SplitCluster(r.URL.Path)
@@ -42,15 +43,12 @@ func WithClusterURL(next http.Handler, resolve ResolvePath, s runtime.Negotiated
 			respond(w, r, s, apierrors.NewBadRequest(err.Error()))
 			return
 		}
-		if strings.HasPrefix(u.Rest, request.ClusterPath("")) {
-			respond(w, r, s, notFound("a logical cluster has no logical clusters below it: "+r.URL.Path))
-			return
-		}
-		if isProcessPath(u.Rest) {
-			respond(w, r, s, notImplemented(u.Rest))
-			return
-		}
 		ctx := withCluster(r.Context(), u, resolve)
+		if strings.HasPrefix(u.Rest, request.ClusterPath("")) {
+			ctx = context.WithValue(ctx, laterKey{}, notFound("a logical cluster has no logical clusters below it: "+r.URL.Path))
+		} else if isProcessPath(u.Rest) {
+			ctx = context.WithValue(ctx, laterKey{}, notImplemented(u.Rest))
+		}
 		stripped := r.Clone(ctx)
 		stripped.URL.Path, stripped.URL.RawPath = u.Rest, ""
 		next.ServeHTTP(w, stripped)
@@ -70,7 +68,7 @@ func withCluster(ctx context.Context, u request.ClusterURL, resolve ResolvePath)
 	if name, ok := resolve(u.Path); ok {
 		return request.WithClusterName(ctx, name)
 	}
-	return context.WithValue(ctx, unresolvedKey{}, u.Path)
+	return request.WithNowhere(ctx, u.Path)
 }
 
 // isProcessPath says whether path is about the serving process and not about

@@ -1,0 +1,50 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// TestKubectlAuth asks what kubectl asks, as a user with other rights in each of
+// two workspaces.
+func TestKubectlAuth(t *testing.T) {
+	c := harness.Start(t, harness.Options{DevTokens: true})
+	k := newKubectl(t, c)
+	for name, verb := range map[string]string{"one": "get", "two": "create"} {
+		k.run(t, "root", workspaceYAML(name, "root"), "apply", "-f", "-")
+		k.run(t, "root", "", "wait", "--for=jsonpath={.status.phase}=Ready", "workspace/"+name, "--timeout=60s")
+		path := "root:" + name
+		k.run(t, path, "", "create", "clusterrolebinding", "access", "--clusterrole=system:kcp:workspace:access", "--user=user-1")
+		k.run(t, path, "", "create", "role", "same", "--verb="+verb, "--resource=configmaps")
+		k.run(t, path, "", "create", "rolebinding", "same", "--role=same", "--group=team-1")
+	}
+	// Client certificates of the kubeconfig would win over a token, so the user
+	// is impersonated by the administrator, and by a token where it counts.
+	as := []string{"--as=user-1", "--as-group=team-1", "auth"}
+	auth := func(path string, args ...string) string {
+		output, _ := k.try(t, path, "", append(append([]string{}, as...), args...)...) // "no" is a failure, too
+		return output
+	}
+	require.Equal(t, "yes\n", auth("root:one", "can-i", "get", "configmaps"))
+	require.Equal(t, "no\n", auth("root:one", "can-i", "create", "configmaps"))
+	require.Equal(t, "no\n", auth("root:two", "can-i", "get", "configmaps"))
+	require.Equal(t, "yes\n", auth("root:two", "can-i", "create", "configmaps"))
+	list := auth("root:one", "can-i", "--list")
+	require.Regexp(t, `configmaps +\[\] +\[\] +\[get\]`, list)
+	require.Regexp(t, `\[/\] +\[\] +\[access\]`, list)
+	require.Regexp(t, `selfsubjectaccessreviews.authorization.k8s.io +\[\] +\[\] +\[create\]`, list)
+	require.NotContains(t, list, "secrets")
+	require.NotContains(t, list, "*.*")
+	require.Regexp(t, `Username +user-1\s`, auth("root:one", "whoami"))
+	require.Contains(t, k.run(t, "root:one", "", "auth", "can-i", "--list"), "*.*")
+
+	output, err := k.try(t, "root:two", "", append([]string{"--as=user-5"}, "get", "--raw", "/api/v1/configmaps")...)
+	require.Error(t, err)
+	require.Contains(t, output, "workspace access not permitted")
+	table := k.run(t, "root:one", "", "get", "rolebindings,clusterrolebindings", "-o", "wide")
+	require.Regexp(t, `same +Role/same +\S+ +team-1`, table)
+	require.Regexp(t, `workspace-admin +ClusterRole/cluster-admin +\S+ +kcp-admin`, table)
+}
