@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
 )
@@ -26,57 +26,39 @@ func BenchmarkConsistentList(b *testing.B) {
 	}
 }
 
-// BenchmarkEvents measures what an event costs with few and with many watchers
-// in other logical clusters.
-func BenchmarkEvents(b *testing.B) {
-	for _, watchers := range []int{1, 2000} {
-		b.Run(fmt.Sprintf("watchers=%d", watchers), func(b *testing.B) {
-			s := open(b, backendOf(b, BackendConfig{}), podsGR)
-			rv := list(in(b.Context(), "root"), b, s, "/pods", listOpts()).ResourceVersion
-			open := func(cluster string) watch.Interface {
-				opts := listOpts()
-				opts.ResourceVersion = rv
-				w, err := s.Watch(in(b.Context(), cluster), "/pods/default", opts)
-				require.NoError(b, err)
-				b.Cleanup(w.Stop)
-				return w
-			}
-			for i := range watchers - 1 {
-				open(fmt.Sprintf("other-%d", i))
-			}
-			ctx := in(b.Context(), "root")
-			w := open("root")
-			create(ctx, b, s, newPod("default", "one"))
-			<-w.ResultChan()
-			b.ResetTimer()
-			for i := range b.N {
-				touch(ctx, b, s, "/pods/default/one", i)
-				<-w.ResultChan()
-			}
-		})
-	}
-}
-
-// BenchmarkInitialEvents opens a watch with initial events on one logical
-// cluster of many.
-func BenchmarkInitialEvents(b *testing.B) {
-	for _, clusters := range []int{1, 5000} {
-		b.Run(fmt.Sprintf("clusters=%d", clusters), func(b *testing.B) {
-			s := open(b, backendOf(b, BackendConfig{}), podsGR)
-			for i := range clusters {
-				create(in(b.Context(), fmt.Sprintf("cluster-%d", i)), b, s, newPod("default", "one"))
-			}
-			ctx := in(b.Context(), "cluster-0")
-			list(ctx, b, s, "/pods", listOpts())
-			opts := listOpts()
-			opts.ResourceVersion = "0"
-			for b.Loop() {
-				w, err := s.Watch(ctx, "/pods/default", opts)
-				require.NoError(b, err)
-				<-w.ResultChan()
-				w.Stop()
-			}
-		})
+// BenchmarkTenantWatchers measures what a write costs the server with few and
+// with many watchers, each in a logical cluster of its own.
+func BenchmarkTenantWatchers(b *testing.B) {
+	for _, path := range []string{"ours", "upstream"} {
+		for _, watchers := range []int{1, 2000} {
+			b.Run(fmt.Sprintf("%s/watchers=%d", path, watchers), func(b *testing.B) {
+				s := open(b, backendOf(b, BackendConfig{}), podsGR)
+				rv := list(in(b.Context(), "root"), b, s, "/pods", listOpts()).ResourceVersion
+				r := &readers{}
+				b.Cleanup(r.stop)
+				for i := range watchers {
+					opts := listOpts()
+					opts.ResourceVersion = rv
+					cluster := fmt.Sprintf("cluster-%d", i)
+					from, key := watcher(s), "/pods/default"
+					if paths[path] {
+						from, key = s.watches, "/pods/"+cluster+"/default/"
+					}
+					w, err := from.Watch(in(b.Context(), cluster), key, opts)
+					require.NoError(b, err)
+					r.add(w)
+				}
+				ctx := in(b.Context(), "cluster-0")
+				create(ctx, b, s, newPod("default", "one"))
+				stop := measureCPU(b)
+				for i := range b.N {
+					touch(ctx, b, s, "/pods/default/one", i)
+				}
+				require.Eventually(b, func() bool { return r.events.Load() == int64(b.N)+1 || r.ended.Load() > 0 }, deadline, time.Millisecond)
+				stop()
+				b.ReportMetric(float64(r.ended.Load()), "ended")
+			})
+		}
 	}
 }
 

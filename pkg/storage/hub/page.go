@@ -19,7 +19,7 @@ const (
 	// keptMax is how many snapshots are kept for lists that go on, and keptTime
 	// for how long after the latest page. A list whose snapshot is gone goes on
 	// from the watch cache or from etcd.
-	keptMax  = 16
+	keptMax  = 64
 	keptTime = time.Minute
 )
 
