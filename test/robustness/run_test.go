@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -275,6 +276,12 @@ func summary(h *history.History) string {
 	for _, l := range h.Lists {
 		pages += len(l.Pages)
 	}
-	return fmt.Sprintf("%d operations %v, %d lists of %d pages, %d streams (%d resumed, %d with initial events) of %d events and %d bookmarks, %d probes, %d refusals",
-		len(h.Ops), outcomes, len(h.Lists), pages, len(h.Sessions), resumed, streamed, events, bookmarks, len(h.Probes), len(h.Errors))
+	expired := 0
+	for _, said := range h.Errors {
+		if strings.Contains(said.Text, `"code":410`) {
+			expired++
+		}
+	}
+	return fmt.Sprintf("%d operations %v, %d lists of %d pages, %d streams (%d resumed, %d with initial events) of %d events and %d bookmarks, %d probes, %d refusals (%d expired)",
+		len(h.Ops), outcomes, len(h.Lists), pages, len(h.Sessions), resumed, streamed, events, bookmarks, len(h.Probes), len(h.Errors), expired)
 }
