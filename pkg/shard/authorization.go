@@ -2,12 +2,14 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/authn"
@@ -46,7 +48,20 @@ func (s *Server) authorizer() (authorizer.Authorizer, error) {
 
 // access is what the built-in resources know about who may do what.
 func (s *Server) access(a authorizer.Authorizer) registry.Access {
-	return registry.Access{Authorizer: a, Rules: s.rules, Wrote: s.rules.Wrote}
+	access := registry.Access{Authorizer: a, Rules: s.rules, Wrote: s.rules.Wrote}
+	if s.options.Authorization.WebhookConfigFile != "" {
+		access.Rules = incompleteRules{s.rules}
+	}
+	return access
+}
+
+// incompleteRules are the rules where a webhook has a say, too.
+type incompleteRules struct{ *rbac.Authorizer }
+
+// RulesFor implements authorizer.RuleResolver.
+func (r incompleteRules) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	resources, paths, _, err := r.Authorizer.RulesFor(ctx, u, namespace)
+	return resources, paths, true, errors.Join(err, errors.New("webhook authorizer does not support user rule resolution"))
 }
 
 // find returns the LogicalCluster of a logical cluster of this shard, or nil.

@@ -156,3 +156,14 @@ func TestUnfinished(t *testing.T) {
 	keys := unfinished([]*tenancyv1alpha1.Workspace{waits, ready, goes})
 	require.Len(t, keys, 2)
 }
+
+func TestLogicalClusterRequiresTheGroupsOfItsParent(t *testing.T) {
+	w := worldOf(t, shard("a"))
+	ws, p := claim(newWorkspace("w"), w)
+	require.Nil(t, p)
+	w.parent = w.parent.DeepCopy()
+	metav1.SetMetaDataAnnotation(&w.parent.ObjectMeta, "authorization.kcp.io/required-groups", "a;b,c")
+	lc, p := logicalClusterFor(ws, w, "here")
+	require.Nil(t, p)
+	require.Equal(t, "a;b,c", lc.Annotations["authorization.kcp.io/required-groups"])
+}
