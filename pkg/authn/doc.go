@@ -1,5 +1,12 @@
 // Package authn decides who a request is from. Shards, the front-proxy and the
-// cache server share it, so that all decide alike: client certificates, the
-// request headers of a trusted front-proxy, and the tokens of the development
-// cluster. Anonymous requests reach the health probes and nothing else.
+// cache server share it, so that all decide alike.
+//
+//	New(Options) ─► Authentication.Authenticator
+//	                  certificates   of users, and of a front-proxy that names them
+//	                  tokens         development, serviceaccount, providers (OIDC), webhook
+//	                  nobody         health probes only
+//	Run(ctx)     ─► files that change are read again
+//
+// What the front-proxy takes off requests and users is here, too: GroupFilter
+// and, for requests that name no logical cluster, WithTokenCluster.
 package authn

@@ -63,7 +63,7 @@ type Options struct {
 type ServiceAccountOptions struct {
 	// Issuers are the accepted iss claims; the first is that of new tokens.
 	Issuers []string
-	// KeyFiles are PEM files of keys whose signatures are accepted. Empty: the
+	// KeyFiles are PEM files of keys whose signatures are accepted, besides the
 	// signing key.
 	KeyFiles []string
 	// SigningKeyFile is the PEM file of the key that signs. Empty: no tokens
@@ -116,7 +116,7 @@ func (o *Options) AddUserFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&o.ServiceAccounts.Issuers, "service-account-issuer", o.ServiceAccounts.Issuers,
 		"issuer of service accounts' tokens; if given several times, the first issues and all are accepted")
 	fs.StringArrayVar(&o.ServiceAccounts.KeyFiles, "service-account-key-file", o.ServiceAccounts.KeyFiles,
-		"PEM file of keys, public or private, with which service accounts' tokens may be signed; may be given several times, read again when it changes, the signing key by default")
+		"PEM file of keys, public or private, with which service accounts' tokens may be signed; besides the signing key; may be given several times, read again when it changes")
 }
 
 // Validate returns what is wrong with o.
@@ -168,11 +168,8 @@ func (o *Options) audiences() []string {
 
 // verificationKeyFiles are the files of the keys that tokens may be signed with.
 func (o *ServiceAccountOptions) verificationKeyFiles() []string {
-	if len(o.KeyFiles) > 0 {
+	if o.SigningKeyFile == "" {
 		return o.KeyFiles
 	}
-	if o.SigningKeyFile != "" {
-		return []string{o.SigningKeyFile}
-	}
-	return nil
+	return append([]string{o.SigningKeyFile}, o.KeyFiles...)
 }

@@ -2,6 +2,7 @@ package serviceaccount
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	apiserverserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/utils/lru"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -42,7 +44,26 @@ type Config struct {
 // Authenticator checks tokens. It is safe for concurrent use.
 type Authenticator struct {
 	config Config
-	keys   atomic.Pointer[[]verificationKey]
+	keys   atomic.Pointer[keyring]
+}
+
+// rememberAtMost bounds how many tokens are remembered; one takes about 2 KB.
+const rememberAtMost = 4096
+
+// keyring is the keys, and tokens that one of them has signed: clients bring
+// the same token with every request. What can change, that is time and the
+// objects that tokens are bound to, is looked at every time.
+type keyring struct {
+	keys   []verificationKey
+	signed *lru.Cache // of [sha256.Size]byte to *signedClaims
+}
+
+// signedClaims are what a token says, once its signature has been checked.
+type signedClaims struct {
+	legacy bool
+	public jwt.Claims
+	bound  boundClaims
+	old    legacyClaims
 }
 
 var _ authenticator.Token = &Authenticator{}
@@ -65,36 +86,26 @@ func (a *Authenticator) Reload() error {
 	if err != nil {
 		return err
 	}
-	a.keys.Store(&keys)
+	a.keys.Store(&keyring{keys: keys, signed: lru.New(rememberAtMost)})
 	return nil
 }
 
 // AuthenticateToken implements authenticator.Token. It has no opinion on tokens
 // of other issuers.
 func (a *Authenticator) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	claimed, parsed, err := unverified(token)
-	if err != nil {
-		return nil, false, nil //nolint:nilerr // what is no JWT is somebody else's token
-	}
-	legacy := claimed.Issuer == LegacyIssuer
-	if !legacy && !slices.Contains(a.config.Issuers, claimed.Issuer) {
-		return nil, false, nil
-	}
-	var public jwt.Claims
-	var bound boundClaims
-	var old legacyClaims
-	if err := a.verify(parsed, &public, &bound, &old); err != nil {
+	claims, err := a.signed(token)
+	if claims == nil || err != nil {
 		return nil, false, err
 	}
-	audiences, err := a.audiences(ctx, public.Audience, legacy)
+	audiences, err := a.audiences(ctx, claims.public.Audience, claims.legacy)
 	if err != nil {
 		return nil, false, err
 	}
 	var info *account
-	if legacy {
-		info, err = a.checkLegacy(ctx, token, &public, &old)
+	if claims.legacy {
+		info, err = a.checkLegacy(ctx, token, &claims.public, &claims.old)
 	} else {
-		info, err = a.checkBound(ctx, &public, &bound.Kubernetes)
+		info, err = a.checkBound(ctx, &claims.public, &claims.bound.Kubernetes)
 	}
 	if err != nil {
 		return nil, false, err
@@ -102,13 +113,36 @@ func (a *Authenticator) AuthenticateToken(ctx context.Context, token string) (*a
 	return &authenticator.Response{User: info.user(), Audiences: audiences}, true, nil
 }
 
+// signed returns what a token says that one of the keys has signed. It is nil
+// for tokens of other issuers.
+func (a *Authenticator) signed(token string) (*signedClaims, error) {
+	ring := a.keys.Load()
+	id := sha256.Sum256([]byte(token))
+	if known, ok := ring.signed.Get(id); ok {
+		return known.(*signedClaims), nil
+	}
+	claimed, parsed, err := unverified(token)
+	if err != nil {
+		return nil, nil //nolint:nilerr,nilnil // what is no JWT is somebody else's token
+	}
+	claims := &signedClaims{legacy: claimed.Issuer == LegacyIssuer}
+	if !claims.legacy && !slices.Contains(a.config.Issuers, claimed.Issuer) {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	if err := ring.verify(parsed, &claims.public, &claims.bound, &claims.old); err != nil {
+		return nil, err
+	}
+	ring.signed.Add(id, claims)
+	return claims, nil
+}
+
 // verify checks the signature and decodes the claims.
-func (a *Authenticator) verify(token *jwt.JSONWebToken, into ...any) error {
+func (r *keyring) verify(token *jwt.JSONWebToken, into ...any) error {
 	if len(token.Headers) != 1 {
 		return errors.New("the token must have one signature")
 	}
 	header := token.Headers[0]
-	for _, key := range *a.keys.Load() {
+	for _, key := range r.keys {
 		if header.Algorithm != string(key.algorithm) || header.KeyID != "" && header.KeyID != key.id {
 			continue
 		}

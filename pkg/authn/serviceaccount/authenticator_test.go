@@ -255,7 +255,7 @@ func TestForgedTokens(t *testing.T) {
 		})
 	}
 	t.Run("public key as a shared secret", func(t *testing.T) {
-		key := (*w.tokens.keys.Load())[0]
+		key := w.tokens.keys.Load().keys[0]
 		der, err := x509.MarshalPKIXPublicKey(key.public)
 		require.NoError(t, err)
 		for _, secret := range [][]byte{der, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})} {
@@ -391,4 +391,29 @@ func encode(t testing.TB, value any) string {
 	content, err := json.Marshal(value)
 	require.NoError(t, err)
 	return base64.RawURLEncoding.EncodeToString(content)
+}
+
+func BenchmarkAuthenticateToken(b *testing.B) {
+	w := newWorld(b)
+	b.Run("known", func(b *testing.B) {
+		token := w.issue(b, nil, "api")
+		b.ReportAllocs()
+		for b.Loop() {
+			_, ok, err := w.tokens.AuthenticateToken(b.Context(), token)
+			if err != nil || !ok {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("new", func(b *testing.B) {
+		token := w.issue(b, nil, "api")
+		b.ReportAllocs()
+		for b.Loop() {
+			w.tokens.keys.Load().signed.Clear()
+			_, ok, err := w.tokens.AuthenticateToken(b.Context(), token)
+			if err != nil || !ok {
+				b.Fatal(err)
+			}
+		}
+	})
 }
