@@ -9,11 +9,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 func nextEvent(t *testing.T, w watch.Interface) (watch.Event, bool) {
@@ -306,6 +312,41 @@ func TestTwoServersAcceptOneName(t *testing.T) {
 		}
 		require.Equal(t, 1, established, "in %s", cluster)
 	}
+}
+
+// TestLaterWriteYields is what happens if both servers' decisions come to be
+// stored.
+func TestLaterWriteYields(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	ctx := storeContext(t.Context(), request.Cluster{Name: "one"})
+	var stored []*apiextensions.CustomResourceDefinition
+	for i := range 2 {
+		crd := widgetCRD(nil)
+		crd.Spec.Names.Plural = fmt.Sprintf("widgets%d", i)
+		crd.Name = crd.Spec.Names.Plural + ".example.com"
+		crd.UID = types.UID(crd.Name)
+		apiextensionsserver.Scheme.Default(crd)
+		internal, out := &apiextensions.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}
+		require.NoError(t, apiextensionsserver.Scheme.Convert(crd, internal, nil))
+		accept(internal, newClaims())
+		key, err := s.Server.crds.KeyFunc(ctx, crd.Name)
+		require.NoError(t, err)
+		require.NoError(t, s.Server.crds.Storage.Create(ctx, key, internal, out, 0, false))
+		stored = append(stored, out)
+	}
+	require.Same(t, runtime.Object(stored[0]), s.Server.crds.written(ctx, stored[0]))
+	after, ok := s.Server.crds.written(ctx, stored[1]).(*apiextensions.CustomResourceDefinition)
+	require.True(t, ok)
+	require.False(t, apiextensions.IsCRDConditionTrue(after, apiextensions.Established))
+	require.False(t, apiextensions.IsCRDConditionTrue(after, apiextensions.NamesAccepted))
+	require.Equal(t, "widgets1", after.Status.AcceptedNames.Plural)
+	require.Empty(t, after.Status.AcceptedNames.Kind)
+
+	s.deleteCRD(t, "one", stored[0].Name)
+	require.Eventually(t, func() bool {
+		_, err := s.dynamic(t, "one").Resource(widgets.GroupVersion().WithResource("widgets1")).List(t.Context(), metav1.ListOptions{})
+		return err == nil
+	}, deadline, tick, "names that are free again are given")
 }
 
 func TestUnusedServingInfoIsReleased(t *testing.T) {
