@@ -16,6 +16,7 @@ import (
 	"io"
 	"sync"
 
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -55,15 +56,18 @@ type Admission struct {
 	quota     *quota.Plugin
 }
 
-// virtual are resources that ask and store nothing. Webhooks and policies do
-// not see them, so that they cannot lock users out.
-var virtual = []schema.GroupResource{
+// excluded are resources that webhooks and policies do not see: those that only
+// ask and store nothing, so that nobody can be locked out, and the
+// LogicalCluster, which belongs to the Workspace in the logical cluster above:
+// who may write in a workspace must not keep its owner from deleting it.
+var excluded = []schema.GroupResource{
 	authenticationv1.Resource("selfsubjectreviews"),
 	authenticationv1.Resource("tokenreviews"),
 	authorizationv1.Resource("localsubjectaccessreviews"),
 	authorizationv1.Resource("selfsubjectaccessreviews"),
 	authorizationv1.Resource("selfsubjectrulesreviews"),
 	authorizationv1.Resource("subjectaccessreviews"),
+	corev1alpha1.Resource("logicalclusters"),
 }
 
 // named is a plugin and the name by which logs know it.
@@ -88,14 +92,14 @@ func New(c Config) (*Admission, error) {
 		params:    policy.NewParams(c.Clients),
 		quota:     quota.New(c.Clients, c.ResourceQuotas),
 	}
-	webhooks := webhook.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: virtual}
-	policies := policy.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: virtual, Params: a.params}
+	webhooks := webhook.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: excluded}
+	policies := policy.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: excluded, Params: a.params}
 	var err error
 	a.chain, err = chain(
 		named{"NamespaceLifecycle", lifecycle.New(c.Clients, c.Namespaces)},
 		named{"WorkspaceOwner", workspaceowner.New()},
-		named{"MutatingAdmissionPolicy", policy.NewMutating(policies, mutatingPolicies, mutatingBindings)},
-		named{"MutatingAdmissionWebhook", webhook.NewMutating(webhooks, mutatingWebhooks)},
+		named{"MutatingAdmissionPolicy", reserved.Guard(policy.NewMutating(policies, mutatingPolicies, mutatingBindings))},
+		named{"MutatingAdmissionWebhook", reserved.Guard(webhook.NewMutating(webhooks, mutatingWebhooks))},
 		named{"DryRun", storage.NewDryRunAdmission()},
 		named{"ReservedMetadata", reserved.New()},
 		named{"ValidatingAdmissionPolicy", policy.NewValidating(policies, validatingPolicies, validatingBindings)},

@@ -59,6 +59,14 @@ func (c *Cells[D]) Get(cluster logicalcluster.Name) (derived D, found bool, err 
 	return current.derived, true, current.err
 }
 
+// Has says whether the logical cluster has objects.
+func (c *Cells[D]) Has(cluster logicalcluster.Name) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	_, found := c.cells[cluster]
+	return found
+}
+
 // Len returns the number of logical clusters that have objects.
 func (c *Cells[D]) Len() int {
 	c.mu.RLock()

@@ -181,6 +181,12 @@ func paramKindOf(policy generic.PolicyAccessor) (schema.GroupVersionKind, bool) 
 	return schema.FromAPIVersionAndKind(kind.APIVersion, kind.Kind), true
 }
 
+// Applies says whether the logical cluster of ctx has policies of the kind.
+func (p *plugin[P, B, E]) Applies(ctx context.Context) bool {
+	cluster, err := request.ClusterNameFrom(ctx)
+	return err == nil && p.cells.Has(cluster)
+}
+
 func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if p.excluded.Has(a.GetResource().GroupResource()) {
 		return nil

@@ -1,0 +1,91 @@
+package reserved
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+)
+
+// Mutator is a plugin that lets the users of a logical cluster change what is
+// written there.
+type Mutator interface {
+	admission.MutationInterface
+	// Applies says whether the logical cluster of ctx has anything configured.
+	Applies(ctx context.Context) bool
+}
+
+var errMutated = errors.New("a mutating webhook or policy changed reserved metadata or fields of what the system writes: let it leave them alone")
+
+// Guard keeps a plugin from changing what is reserved in what the system
+// writes. For everybody else the plugin in this package does so afterwards; of
+// the system it believes everything.
+func Guard(next Mutator) admission.MutationInterface { return guard{next} }
+
+type guard struct{ Mutator }
+
+// Admit implements admission.MutationInterface.
+func (g guard) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if level(a.GetUserInfo()) != system || !g.Applies(ctx) {
+		return g.Mutator.Admit(ctx, a, o)
+	}
+	before := recordOf(a)
+	if err := g.Mutator.Admit(ctx, a, o); err != nil {
+		return err
+	}
+	if !equality.Semantic.DeepEqual(before, recordOf(a)) {
+		return admission.NewForbidden(a, errMutated)
+	}
+	return nil
+}
+
+// record is what is reserved in an object.
+type record struct {
+	annotations, labels map[string]string
+	finalizers          []string
+	fields              []any
+}
+
+func recordOf(a admission.Attributes) record {
+	obj, ok := metadataOf(a.GetObject())
+	if !ok {
+		return record{}
+	}
+	r := record{annotations: reservedIn(annotations, obj.GetAnnotations()), labels: reservedIn(labels, obj.GetLabels())}
+	for _, key := range obj.GetFinalizers() {
+		if _, reserved := lookUp(finalizers, key); reserved {
+			r.finalizers = append(r.finalizers, key)
+		}
+	}
+	if a.GetResource().GroupResource() == workspaces {
+		for _, path := range append(slices.Clone(workspaceFields), []string{"status"}) {
+			value, _ := field(a.GetObject(), path...)
+			r.fields = append(r.fields, copied(value))
+		}
+	}
+	return r
+}
+
+func reservedIn(names []name, of map[string]string) map[string]string {
+	out := maps.Clone(of)
+	maps.DeleteFunc(out, func(key, _ string) bool {
+		_, reserved := lookUp(names, key)
+		return !reserved
+	})
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// copied returns a copy of a value that the plugin may change.
+func copied(value any) any {
+	if value == nil {
+		return nil
+	}
+	return runtime.DeepCopyJSONValue(value)
+}

@@ -1,0 +1,157 @@
+package admission
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 30 * time.Second
+
+var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+
+// cluster is one logical cluster of the running cluster, as its administrator
+// sees it.
+type cluster struct {
+	kubernetes.Interface
+
+	name     logicalcluster.Name
+	config   *rest.Config
+	dynamic  dynamic.Interface
+	factory  *client.Factory
+	warnings *warnings
+}
+
+// warnings collects the warnings that a client gets.
+type warnings struct {
+	mu   sync.Mutex
+	text []string
+}
+
+// HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext.
+func (w *warnings) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text = append(w.text, text)
+}
+
+func (w *warnings) take() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	text := w.text
+	w.text = nil
+	return text
+}
+
+// clusters creates workspaces below root and returns their logical clusters.
+func clusters(t *testing.T, c *harness.Cluster, names ...string) []*cluster {
+	t.Helper()
+	factory, err := client.NewFactory(c.Proxy())
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	workspaces := client.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root")))
+	out := make([]*cluster, 0, len(names))
+	for _, name := range names {
+		_, err := workspaces.Create(t.Context(), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	for _, name := range names {
+		var ws *tenancyv1alpha1.Workspace
+		eventually(t, "workspace "+name+" becomes Ready", func() bool {
+			ws, err = workspaces.Get(t.Context(), name, metav1.GetOptions{})
+			return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
+		})
+		out = append(out, newCluster(t, c.Proxy(), logicalcluster.Name(ws.Spec.Cluster)))
+	}
+	for _, in := range out {
+		eventually(t, "the namespace default exists", func() bool {
+			_, err := in.CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{})
+			return err == nil
+		})
+	}
+	return out
+}
+
+func newCluster(t *testing.T, proxy *rest.Config, name logicalcluster.Name) *cluster {
+	t.Helper()
+	in := &cluster{name: name, config: harness.In(proxy, name.String()), warnings: &warnings{}}
+	in.config.WarningHandlerWithContext = in.warnings
+	var err error
+	in.Interface, err = kubernetes.NewForConfig(in.config)
+	require.NoError(t, err)
+	in.dynamic, err = dynamic.NewForConfig(in.config)
+	require.NoError(t, err)
+	in.factory, err = client.NewFactory(proxy)
+	require.NoError(t, err)
+	t.Cleanup(in.factory.CloseIdleConnections)
+	return in
+}
+
+func (c *cluster) configMap(ctx context.Context, name string, data map[string]string, options metav1.CreateOptions) (*corev1.ConfigMap, error) {
+	return c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}, options)
+}
+
+// tries creates and deletes a config map, and returns how it went.
+func (c *cluster) tries(ctx context.Context, name string) error {
+	_, err := c.configMap(ctx, name, nil, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
+}
+
+// serveWidgets makes the logical cluster serve a custom resource.
+func (c *cluster) serveWidgets(t *testing.T) {
+	t.Helper()
+	yes := true
+	_, err := client.CustomResourceDefinitions.In(c.factory.Cluster(c.name.Path())).Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "widgets.example.com"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "example.com",
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
+			Scope: apiextensionsv1.NamespaceScoped,
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object",
+					Properties: map[string]apiextensionsv1.JSONSchemaProps{
+						"spec": {Type: "object", XPreserveUnknownFields: &yes},
+					},
+				}},
+			}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	eventually(t, "widgets are served", func() bool {
+		_, err := c.dynamic.Resource(widgets).Namespace("default").List(t.Context(), metav1.ListOptions{})
+		return err == nil
+	})
+}
+
+func (c *cluster) widget(ctx context.Context, name string, spec map[string]any) (*unstructured.Unstructured, error) {
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "spec": spec}}
+	u.SetName(name)
+	return c.dynamic.Resource(widgets).Namespace("default").Create(ctx, u, metav1.CreateOptions{})
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	require.Eventually(t, condition, patience, 10*time.Millisecond, what)
+}
+
+func ptr[T any](v T) *T { return &v }

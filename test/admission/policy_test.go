@@ -1,0 +1,189 @@
+package admission
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// matches are creations of config maps and widgets.
+func matches() *admissionregistrationv1.MatchResources {
+	return &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+		RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{"", "example.com"}, APIVersions: []string{"v1"}, Resources: []string{"configmaps", "widgets"}},
+		},
+	}}}
+}
+
+func (c *cluster) validatingPolicy(t *testing.T, name string, spec admissionregistrationv1.ValidatingAdmissionPolicySpec, ref *admissionregistrationv1.ParamRef, actions ...admissionregistrationv1.ValidationAction) {
+	t.Helper()
+	spec.MatchConstraints = matches()
+	_, err := c.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(),
+		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ParamRef: ref, ValidationActions: actions},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+func (c *cluster) mutatingPolicy(t *testing.T, name string, mutation admissionregistrationv1.Mutation) {
+	t.Helper()
+	_, err := c.AdmissionregistrationV1().MutatingAdmissionPolicies().Create(t.Context(), &admissionregistrationv1.MutatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
+			MatchConstraints: matches(), Mutations: []admissionregistrationv1.Mutation{mutation},
+			ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy,
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = c.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Create(t.Context(), &admissionregistrationv1.MutatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: name},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+func TestPolicies(t *testing.T) {
+	all := harness.Start(t, harness.Options{})
+	both := clusters(t, all, "a", "b")
+	a, b := both[0], both[1]
+	a.serveWidgets(t)
+	b.serveWidgets(t)
+
+	t.Run("parameters", func(t *testing.T) { parameters(t, a, b) })
+
+	t.Run("parameters of a kind that comes later", func(t *testing.T) {
+		a.validatingPolicy(t, "later", admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			ParamKind:   &admissionregistrationv1.ParamKind{APIVersion: "later.example.com/v1", Kind: "Later"},
+			Validations: []admissionregistrationv1.Validation{{Expression: "true"}},
+		}, &admissionregistrationv1.ParamRef{Name: "p", Namespace: "default", ParameterNotFoundAction: ptr(admissionregistrationv1.DenyAction)}, admissionregistrationv1.Deny)
+		eventually(t, "the policy cannot be evaluated", func() bool { return a.tries(t.Context(), "x") != nil })
+		require.ErrorContains(t, a.tries(t.Context(), "x"), "failed to find resource referenced by paramKind")
+		require.NoError(t, b.tries(t.Context(), "x"))
+		a.dropValidating(t, "later")
+		eventually(t, "the policy is gone", func() bool { return a.tries(t.Context(), "x") == nil })
+	})
+
+	t.Run("warnings, access and removal", func(t *testing.T) {
+		a.validatingPolicy(t, "warn", admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			Variables: []admissionregistrationv1.Variable{{Name: "allowed", Expression: "authorizer.group('').resource('configmaps').namespace('default').check('create').allowed()"}},
+			Validations: []admissionregistrationv1.Validation{{
+				Expression: "!variables.allowed", MessageExpression: "'the user ' + request.userInfo.username + ' may'",
+			}},
+		}, nil, admissionregistrationv1.Warn)
+		eventually(t, "the client is warned", func() bool {
+			require.NoError(t, a.tries(t.Context(), "x"))
+			return len(a.warnings.take()) > 0
+		})
+		require.NoError(t, a.tries(t.Context(), "x"))
+		require.Equal(t, []string{"Validation failed for ValidatingAdmissionPolicy 'warn' with binding 'warn': the user kcp-admin may"}, a.warnings.take())
+		a.dropValidating(t, "warn")
+		eventually(t, "no more warnings", func() bool {
+			require.NoError(t, a.tries(t.Context(), "x"))
+			return len(a.warnings.take()) == 0
+		})
+	})
+
+	t.Run("mutating", func(t *testing.T) {
+		for _, in := range both {
+			in.mutatingPolicy(t, "patch", admissionregistrationv1.Mutation{
+				PatchType: admissionregistrationv1.PatchTypeJSONPatch,
+				JSONPatch: &admissionregistrationv1.JSONPatch{Expression: `[JSONPatch{op: "add", path: "/metadata/labels", value: {"by": "` + in.name.String() + `"}}]`},
+			})
+			in.labelled(t, in.name.String())
+			obj, err := in.widget(t.Context(), "patched", nil)
+			require.NoError(t, err)
+			require.Equal(t, map[string]string{"by": in.name.String()}, obj.GetLabels())
+		}
+		a.mutatingPolicy(t, "apply", admissionregistrationv1.Mutation{
+			PatchType:          admissionregistrationv1.PatchTypeApplyConfiguration,
+			ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: `Object{metadata: Object.metadata{annotations: {"applied": "yes"}}}`},
+		})
+		eventually(t, "the configuration is applied", func() bool {
+			obj, err := a.configMap(t.Context(), "y", nil, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err == nil && obj.Annotations["applied"] == "yes"
+		})
+		obj, err := a.widget(t.Context(), "applied", nil)
+		require.NoError(t, err)
+		require.Equal(t, "yes", obj.GetAnnotations()["applied"])
+		obj, err = b.widget(t.Context(), "applied", nil)
+		require.NoError(t, err)
+		require.NotContains(t, obj.GetAnnotations(), "applied")
+	})
+
+	t.Run("garbage", func(t *testing.T) {
+		_, err := a.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicy{
+			ObjectMeta: metav1.ObjectMeta{Name: "g"},
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+				MatchConstraints: &admissionregistrationv1.MatchResources{},
+				Variables:        []admissionregistrationv1.Variable{{Name: "a-b", Expression: "1"}},
+				Validations:      []admissionregistrationv1.Validation{{Expression: "object.metadata.name"}, {Expression: "params.x == 1"}},
+			},
+		}, metav1.CreateOptions{})
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+		for _, field := range []string{"spec.matchConstraints.resourceRules", "spec.variables[0].name", "spec.validations[1].expression"} {
+			require.ErrorContains(t, err, field)
+		}
+	})
+}
+
+// parameters checks a policy that both logical clusters have, with parameters
+// of the same name that differ.
+func parameters(t *testing.T, a, b *cluster) {
+	spec := admissionregistrationv1.ValidatingAdmissionPolicySpec{
+		ParamKind: &admissionregistrationv1.ParamKind{APIVersion: "v1", Kind: "ConfigMap"},
+		MatchConditions: []admissionregistrationv1.MatchCondition{{
+			Name: "counted", Expression: "object.kind == 'Widget' || object.metadata.name.startsWith('counted')",
+		}},
+		Validations: []admissionregistrationv1.Validation{{
+			Expression:        "size(object.metadata.name) <= int(params.data.max)",
+			MessageExpression: "'longer than ' + params.data.max",
+		}},
+	}
+	ref := &admissionregistrationv1.ParamRef{Name: "limits", Namespace: "default", ParameterNotFoundAction: ptr(admissionregistrationv1.DenyAction)}
+	for in, limit := range map[*cluster]string{a: "9", b: "20"} {
+		_, err := in.configMap(t.Context(), "limits", map[string]string{"max": limit}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		in.validatingPolicy(t, "length", spec, ref, admissionregistrationv1.Deny)
+	}
+	eventually(t, "the policy denies", func() bool { return a.tries(t.Context(), "counted-and-long") != nil })
+	err := a.tries(t.Context(), "counted-and-long")
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
+	require.ErrorContains(t, err, "ValidatingAdmissionPolicy 'length' with binding 'length' denied request: longer than 9")
+	require.NoError(t, a.tries(t.Context(), "counted"))
+	require.NoError(t, a.tries(t.Context(), "whatever-it-may-be"))
+	_, err = a.widget(t.Context(), "a-long-name", nil)
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
+
+	require.NoError(t, b.tries(t.Context(), "counted-and-long"))
+	eventually(t, "the other logical cluster has its own limit", func() bool { return b.tries(t.Context(), "counted-and-longer-than-that") != nil })
+	require.ErrorContains(t, b.tries(t.Context(), "counted-and-longer-than-that"), "longer than 20")
+
+	limits, err := a.CoreV1().ConfigMaps("default").Get(t.Context(), "limits", metav1.GetOptions{})
+	require.NoError(t, err)
+	limits.Data["max"] = "100"
+	_, err = a.CoreV1().ConfigMaps("default").Update(t.Context(), limits, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	eventually(t, "the new parameter counts", func() bool { return a.tries(t.Context(), "counted-and-long") == nil })
+	require.NoError(t, a.CoreV1().ConfigMaps("default").Delete(t.Context(), "limits", metav1.DeleteOptions{}))
+	eventually(t, "without its parameter, the policy denies", func() bool { return a.tries(t.Context(), "counted") != nil })
+	require.ErrorContains(t, a.tries(t.Context(), "counted"), "no params found")
+	for _, in := range []*cluster{a, b} {
+		in.dropValidating(t, "length")
+		eventually(t, "the policy is gone", func() bool { return in.tries(t.Context(), "counted-and-longer-than-that") == nil })
+	}
+}
+
+func (c *cluster) dropValidating(t *testing.T, name string) {
+	t.Helper()
+	require.NoError(t, c.AdmissionregistrationV1().ValidatingAdmissionPolicies().Delete(t.Context(), name, metav1.DeleteOptions{}))
+	require.NoError(t, c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(t.Context(), name, metav1.DeleteOptions{}))
+}

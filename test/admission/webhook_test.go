@@ -1,0 +1,294 @@
+package admission
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// hook is a webhook server over TLS.
+type hook struct {
+	*httptest.Server
+
+	mu   sync.Mutex
+	seen []admissionv1.AdmissionRequest
+}
+
+// serve starts a webhook server that answers with answer.
+func serve(t *testing.T, answer func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse) *hook {
+	t.Helper()
+	h := &hook{}
+	h.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		var review admissionv1.AdmissionReview
+		if err != nil || json.Unmarshal(body, &review) != nil || review.Request == nil {
+			http.Error(w, "not a review", http.StatusBadRequest)
+			return
+		}
+		h.mu.Lock()
+		h.seen = append(h.seen, *review.Request)
+		h.mu.Unlock()
+		review.Response = answer(review.Request)
+		review.Response.UID = review.Request.UID
+		review.Request = nil
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	t.Cleanup(h.Close)
+	return h
+}
+
+func (h *hook) requests() []admissionv1.AdmissionRequest {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]admissionv1.AdmissionRequest(nil), h.seen...)
+}
+
+func (h *hook) clientConfig() admissionregistrationv1.WebhookClientConfig {
+	return admissionregistrationv1.WebhookClientConfig{
+		URL:      ptr(h.URL),
+		CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw}),
+	}
+}
+
+// rules are writes of config maps and widgets.
+func rules() []admissionregistrationv1.RuleWithOperations {
+	return []admissionregistrationv1.RuleWithOperations{{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Delete},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{"", "example.com"}, APIVersions: []string{"v1"}, Resources: []string{"configmaps", "widgets"}},
+	}}
+}
+
+func mutates(name string, config admissionregistrationv1.WebhookClientConfig) admissionregistrationv1.MutatingWebhook {
+	return admissionregistrationv1.MutatingWebhook{
+		Name: name, ClientConfig: config, Rules: rules(),
+		SideEffects:             ptr(admissionregistrationv1.SideEffectClassNone),
+		AdmissionReviewVersions: []string{"v1"},
+	}
+}
+
+func validates(name string, config admissionregistrationv1.WebhookClientConfig) admissionregistrationv1.ValidatingWebhook {
+	return admissionregistrationv1.ValidatingWebhook{
+		Name: name, ClientConfig: config, Rules: rules(),
+		SideEffects:             ptr(admissionregistrationv1.SideEffectClassNone),
+		AdmissionReviewVersions: []string{"v1"},
+	}
+}
+
+func allow(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	return &admissionv1.AdmissionResponse{Allowed: true}
+}
+
+// labels answers with a patch that puts a label on the object.
+func labels(value string) func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	return func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+		if r.Operation == admissionv1.Delete {
+			return &admissionv1.AdmissionResponse{Allowed: true}
+		}
+		patch := `[{"op":"add","path":"/metadata/labels","value":{"by":"` + value + `"}}]`
+		return &admissionv1.AdmissionResponse{Allowed: true, Patch: []byte(patch), PatchType: ptr(admissionv1.PatchTypeJSONPatch)}
+	}
+}
+
+func (c *cluster) mutating(t *testing.T, name string, hooks ...admissionregistrationv1.MutatingWebhook) {
+	t.Helper()
+	_, err := c.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(t.Context(),
+		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: hooks}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+func (c *cluster) validating(t *testing.T, name string, hooks ...admissionregistrationv1.ValidatingWebhook) {
+	t.Helper()
+	_, err := c.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(),
+		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: hooks}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// labelled waits until new config maps get the label, or none if it is empty.
+func (c *cluster) labelled(t *testing.T, value string) {
+	t.Helper()
+	eventually(t, "config maps of "+c.name.String()+" are labelled "+value, func() bool {
+		obj, err := c.configMap(t.Context(), "probe", nil, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.NoError(t, err)
+		return obj.Labels["by"] == value
+	})
+}
+
+func TestWebhooks(t *testing.T) {
+	all := harness.Start(t, harness.Options{})
+	both := clusters(t, all, "a", "b")
+	a, b := both[0], both[1]
+	a.serveWidgets(t)
+	b.serveWidgets(t)
+
+	hookA, hookB := serve(t, labels("a")), serve(t, labels("b"))
+	a.mutating(t, "same-name", mutates("label.example.com", hookA.clientConfig()))
+	b.mutating(t, "same-name", mutates("label.example.com", hookB.clientConfig()))
+	a.labelled(t, "a")
+	b.labelled(t, "b")
+	for _, in := range both {
+		obj, err := in.widget(t.Context(), "w", map[string]any{"of": in.name.String()})
+		require.NoError(t, err)
+		require.Len(t, obj.GetLabels(), 1)
+	}
+
+	t.Run("a configuration is enforced at once when it changes, and not any more when it is gone", func(t *testing.T) {
+		config, err := a.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "same-name", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, admissionregistrationv1.Fail, *config.Webhooks[0].FailurePolicy, "defaults are filled in")
+		second := serve(t, labels("second"))
+		config.Webhooks[0].ClientConfig = second.clientConfig()
+		config, err = a.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(t.Context(), config, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.Equal(t, int64(2), config.Generation)
+		a.labelled(t, "second")
+		require.NoError(t, a.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(t.Context(), "same-name", metav1.DeleteOptions{}))
+		a.labelled(t, "")
+		b.labelled(t, "b")
+	})
+
+	t.Run("validating", func(t *testing.T) {
+		deny := serve(t, func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+			return &admissionv1.AdmissionResponse{
+				Allowed: r.Name != "forbidden", Warnings: []string{"seen"},
+				Result: &metav1.Status{Message: "not that name", Code: http.StatusForbidden},
+			}
+		})
+		a.validating(t, "v", validates("deny.example.com", deny.clientConfig()))
+		eventually(t, "the webhook denies", func() bool { return apierrors.IsForbidden(a.tries(t.Context(), "forbidden")) })
+		require.ErrorContains(t, a.tries(t.Context(), "forbidden"), `admission webhook "deny.example.com" denied the request: not that name`)
+		a.warnings.take()
+		require.NoError(t, a.tries(t.Context(), "allowed"))
+		require.Equal(t, []string{"seen"}, a.warnings.take())
+		_, err := a.widget(t.Context(), "forbidden", nil)
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		require.NoError(t, b.tries(t.Context(), "forbidden"), "another logical cluster's webhook does not matter")
+		require.NoError(t, a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "v", metav1.DeleteOptions{}))
+		eventually(t, "the webhook is gone", func() bool { return a.tries(t.Context(), "forbidden") == nil })
+		a.warnings.take()
+		require.NoError(t, a.tries(t.Context(), "forbidden"))
+		require.NotContains(t, a.warnings.take(), "seen")
+	})
+
+	t.Run("selectors and match conditions", func(t *testing.T) {
+		deny := serve(t, func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+			return &admissionv1.AdmissionResponse{Allowed: false, Result: &metav1.Status{Message: "never"}}
+		})
+		selected := validates("selected.example.com", deny.clientConfig())
+		selected.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "strict"}}
+		selected.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "name", Expression: "object.metadata.name.startsWith('x')"}}
+		a.validating(t, "s", selected)
+		_, err := a.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "strict"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		create := func(namespace, name string) error {
+			_, err := a.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		}
+		eventually(t, "the webhook denies", func() bool { return create("strict", "x1") != nil })
+		require.NoError(t, create("strict", "y1"))
+		require.NoError(t, create("default", "x1"))
+		require.NoError(t, a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "s", metav1.DeleteOptions{}))
+	})
+
+	t.Run("reinvocation", func(t *testing.T) {
+		first, second := serve(t, allow), serve(t, labels("second"))
+		again := mutates("a.example.com", first.clientConfig())
+		again.ReinvocationPolicy = ptr(admissionregistrationv1.IfNeededReinvocationPolicy)
+		a.mutating(t, "r", again, mutates("b.example.com", second.clientConfig()))
+		a.labelled(t, "second")
+		before := len(first.requests())
+		require.NoError(t, a.tries(t.Context(), "once"))
+		require.Len(t, first.requests(), before+2, "the first webhook is asked again after the second has changed the object")
+		require.NoError(t, a.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(t.Context(), "r", metav1.DeleteOptions{}))
+		a.labelled(t, "")
+	})
+
+	t.Run("hanging", func(t *testing.T) { hanging(t, a, b) })
+
+	t.Run("garbage", func(t *testing.T) {
+		broken := validates("not-qualified", admissionregistrationv1.WebhookClientConfig{URL: ptr("http://plain.example.com")})
+		broken.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "c", Expression: "object.("}}
+		broken.SideEffects = ptr(admissionregistrationv1.SideEffectClassSome)
+		_, err := a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(),
+			&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{broken}}, metav1.CreateOptions{})
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+		for _, field := range []string{"webhooks[0].name", "webhooks[0].clientConfig.url", "webhooks[0].matchConditions[0].expression", "webhooks[0].sideEffects"} {
+			require.ErrorContains(t, err, field)
+		}
+	})
+
+	// What each server has seen were objects of its own logical cluster only.
+	for h, in := range map[*hook]*cluster{hookA: a, hookB: b} {
+		require.NotEmpty(t, h.requests())
+		for _, r := range h.requests() {
+			if r.Kind.Kind == "Widget" {
+				require.Contains(t, string(r.Object.Raw), `"of":"`+in.name.String()+`"`)
+			}
+		}
+	}
+}
+
+// hanging checks that a webhook that never answers delays only those whose
+// webhook it is, and that its timeout and failure policy decide for them.
+func hanging(t *testing.T, a, b *cluster) {
+	release := make(chan struct{})
+	stuck := serve(t, func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+		<-release
+		return &admissionv1.AdmissionResponse{Allowed: true}
+	})
+	letGo := sync.OnceFunc(func() { close(release) })
+	defer letGo()
+	hang := validates("hang.example.com", stuck.clientConfig())
+	hang.TimeoutSeconds = ptr(int32(1))
+	a.validating(t, "h", hang)
+	var err error
+	eventually(t, "the webhook is called", func() bool {
+		err = a.tries(t.Context(), "x")
+		return err != nil
+	})
+	require.True(t, apierrors.IsInternalError(err), "%v", err)
+	require.ErrorContains(t, err, `failed calling webhook "hang.example.com"`)
+
+	change := func(change func(*admissionregistrationv1.ValidatingWebhook)) {
+		config, err := a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), "h", metav1.GetOptions{})
+		require.NoError(t, err)
+		change(&config.Webhooks[0])
+		_, err = a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(t.Context(), config, metav1.UpdateOptions{})
+		require.NoError(t, err)
+	}
+	change(func(w *admissionregistrationv1.ValidatingWebhook) {
+		w.FailurePolicy = ptr(admissionregistrationv1.Ignore)
+	})
+	eventually(t, "the failure is ignored", func() bool { return a.tries(t.Context(), "x") == nil })
+
+	change(func(w *admissionregistrationv1.ValidatingWebhook) {
+		w.FailurePolicy, w.TimeoutSeconds = ptr(admissionregistrationv1.Fail), ptr(int32(30))
+	})
+	const writers = 4
+	results := make(chan error, writers)
+	before := len(stuck.requests())
+	for range writers {
+		go func() { results <- a.tries(t.Context(), "x") }()
+	}
+	eventually(t, "all wait for the webhook", func() bool { return len(stuck.requests()) >= before+writers })
+	require.NoError(t, b.tries(t.Context(), "x"))
+	require.Empty(t, results, "the other logical cluster had to wait")
+	letGo()
+	for range writers {
+		require.NoError(t, <-results)
+	}
+	require.NoError(t, a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "h", metav1.DeleteOptions{}))
+}
