@@ -24,7 +24,10 @@ func WithImpersonationScope(next http.Handler) http.Handler {
 	header := authenticationv1.ImpersonateUserExtraHeaderPrefix + url.PathEscape(request.ExtraScopes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
-			if name := clusterName(r.Context()); name != "" {
+			// Where a path leads nowhere the scope, which fits nothing then, is there
+			// too, so that all answers are the same.
+			name := clusterName(r.Context())
+			if _, nowhere := request.NowhereFrom(r.Context()); nowhere || name != "" {
 				r.Header.Add(header, scopeOf(name.String()))
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -84,6 +85,10 @@ func TestImpersonationScope(t *testing.T) {
 	require.Empty(t, got)
 	serve(true, map[string]string{"Impersonate-User": "x"})
 	require.Equal(t, []string{"cluster:here"}, got)
+	r := httptest.NewRequestWithContext(request.WithNowhere(t.Context(), logicalcluster.NewPath("root:nowhere")), http.MethodGet, "/", http.NoBody)
+	r.Header.Set("Impersonate-User", "x")
+	handler.ServeHTTP(httptest.NewRecorder(), r)
+	require.Equal(t, []string{"cluster:"}, got)
 	serve(true, map[string]string{"Impersonate-User": "x", header: "cluster:there"})
 	require.Equal(t, []string{"cluster:there", "cluster:here"}, got, "both must fit")
 }

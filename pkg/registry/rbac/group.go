@@ -57,14 +57,16 @@ func (c Config) tell(name string) func(store *genericregistry.Store) {
 	if c.Wrote == nil {
 		return nil
 	}
-	wrote := func(obj runtime.Object, dryRun []string) {
-		if typed, ok := obj.(metav1.Object); ok && len(dryRun) == 0 {
+	// What a dry run returns has no resourceVersion, or that of an object that
+	// was seen long ago; neither is waited for.
+	wrote := func(obj runtime.Object) {
+		if typed, ok := obj.(metav1.Object); ok {
 			c.Wrote(logicalcluster.From(typed), name, typed.GetResourceVersion())
 		}
 	}
 	return func(store *genericregistry.Store) {
-		store.AfterCreate = func(obj runtime.Object, options *metav1.CreateOptions) { wrote(obj, options.DryRun) }
-		store.AfterUpdate = func(obj runtime.Object, options *metav1.UpdateOptions) { wrote(obj, options.DryRun) }
-		store.AfterDelete = func(obj runtime.Object, options *metav1.DeleteOptions) { wrote(obj, options.DryRun) }
+		store.AfterCreate = func(obj runtime.Object, _ *metav1.CreateOptions) { wrote(obj) }
+		store.AfterUpdate = func(obj runtime.Object, _ *metav1.UpdateOptions) { wrote(obj) }
+		store.AfterDelete = func(obj runtime.Object, _ *metav1.DeleteOptions) { wrote(obj) }
 	}
 }
