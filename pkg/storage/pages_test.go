@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
@@ -135,4 +138,53 @@ func TestPagesExpire(t *testing.T) {
 	rest := list(ctx, t, s, "/pods", page(100, status.ErrStatus.Continue))
 	require.Len(t, rest.Items, 5)
 	require.GreaterOrEqual(t, len(rest.ResourceVersion), len(added.ResourceVersion))
+}
+
+// A list fails with the name of an object that cannot be matched, with a cache
+// and without, whole and in pages.
+func TestListNamesWhatCannotBeMatched(t *testing.T) {
+	both(t, func(t *testing.T, s *tenantStorage) {
+		ctx := in(t.Context(), "aa")
+		create(ctx, t, s, newPod("ns", "one"))
+		create(ctx, t, s, newPod("ns", "strange"))
+		opts := page(5, "")
+		opts.Predicate.Field = fields.OneTermEqualSelector("metadata.name", "one")
+		opts.Predicate.GetAttrs = func(obj runtime.Object) (labels.Set, fields.Set, error) {
+			if obj.(*example.Pod).Name == "strange" {
+				return nil, nil, errors.New("no attributes")
+			}
+			return podAttrs(obj)
+		}
+		err := s.GetList(ctx, "/pods", opts, &example.PodList{})
+		require.ErrorContains(t, err, "ns/strange")
+	})
+}
+
+// Whatever a client sends as a resourceVersion, it gets an answer that says so.
+func FuzzResourceVersion(f *testing.F) {
+	for _, seed := range []string{"", "0", "1", "-1", "x", "0x10", "18446744073709551615", "18446744073709551616", " 1", "1\x00"} {
+		f.Add(seed)
+	}
+	backend := backendOf(f, BackendConfig{})
+	stores := []*tenantStorage{open(f, backend, podsGR), open(f, backend, eventsGR)}
+	f.Fuzz(func(t *testing.T, version string) {
+		if n, err := strconv.ParseUint(version, 10, 64); err == nil && n > 1 {
+			return // waits for the future
+		}
+		for _, s := range stores {
+			ctx := in(t.Context(), "aa")
+			opts := listOpts()
+			opts.ResourceVersion = version
+			err := s.GetList(ctx, "/pods", opts, &example.PodList{})
+			w, watchErr := s.Watch(ctx, "/pods", opts)
+			if _, parseErr := s.Versioner().ParseResourceVersion(version); parseErr != nil {
+				require.True(t, apierrors.IsBadRequest(err), "%v", err)
+				require.True(t, apierrors.IsBadRequest(watchErr), "%v", watchErr)
+				continue
+			}
+			require.NoError(t, err)
+			require.NoError(t, watchErr)
+			w.Stop()
+		}
+	})
 }

@@ -1,0 +1,190 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+const deadline = 30 * time.Second
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// follower is a hub with somebody who does what a watch cache does.
+type follower struct {
+	*Hub
+	tb     testing.TB
+	source *watch.FakeWatcher
+	tapped watch.Interface
+	read   chan struct{}
+}
+
+func newFollower(tb testing.TB) *follower {
+	tb.Helper()
+	f := &follower{tb: tb}
+	f.Hub = New(Config{
+		Root:         "/r/",
+		Versioner:    storage.APIObjectVersioner{},
+		KeyFunc:      func(obj runtime.Object) string { return "/r/" + obj.(metav1.Object).GetName() },
+		GetAttrs:     storage.DefaultClusterScopedAttr,
+		NewFunc:      func() runtime.Object { return &metav1.PartialObjectMetadata{} },
+		WantProgress: func() {},
+	})
+	tb.Cleanup(func() {
+		f.stop()
+		f.Close()
+	})
+	return f
+}
+
+func versioned(name string, version int) *metav1.PartialObjectMetadata {
+	obj := named(name)
+	obj.ResourceVersion = fmt.Sprint(version)
+	return obj
+}
+
+// fill is a list with what the watch cache makes of it.
+func (f *follower) fill(names ...string) {
+	list := &metav1.PartialObjectMetadataList{}
+	for _, name := range names {
+		list.Items = append(list.Items, *named(name))
+	}
+	f.Listed(true, list)
+	for i := range list.Items {
+		require.Equal(f.tb, "/r/"+list.Items[i].Name, f.Key(&list.Items[i]))
+	}
+}
+
+// follow starts a watch from a version, after stopping the one before.
+func (f *follower) follow(version int) {
+	f.stop()
+	f.source = watch.NewFake()
+	f.tapped = f.Tap(f.source, fmt.Sprint(version))
+	f.read = make(chan struct{})
+	go func() {
+		defer close(f.read)
+		for event := range f.tapped.ResultChan() {
+			if event.Type != watch.Bookmark {
+				f.Key(event.Object)
+			}
+		}
+	}()
+}
+
+func (f *follower) stop() {
+	if f.tapped != nil {
+		f.tapped.Stop()
+		<-f.read
+		f.tapped = nil
+	}
+}
+
+func (f *follower) watch(version uint64) watch.Interface {
+	w, err := f.Watch(f.tb.Context(), Request{
+		Key: "/r/", Version: version,
+		Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()},
+		Older: func(context.Context, uint64) (watch.Interface, error) {
+			return nil, fmt.Errorf("too old: %d", version)
+		},
+	})
+	require.NoError(f.tb, err)
+	return w
+}
+
+func next(tb testing.TB, w watch.Interface) string {
+	tb.Helper()
+	select {
+	case event, ok := <-w.ResultChan():
+		switch {
+		case !ok:
+			return "ended"
+		case event.Type == watch.Error:
+			return event.Object.(*metav1.Status).Message
+		}
+		return string(event.Type) + " " + event.Object.(metav1.Object).GetName()
+	case <-time.After(deadline):
+		require.FailNow(tb, "no event")
+		return ""
+	}
+}
+
+// The stream goes on when the watch cache watches again from where it was, and
+// ends when it had to list again and missed something.
+func TestFollow(t *testing.T) {
+	f := newFollower(t)
+	early := f.watch(10) // before the hub knows anything
+	f.fill("a", "b")
+	f.follow(10)
+	f.source.Add(versioned("c", 11))
+	require.Equal(t, "ADDED c", next(t, early))
+
+	f.follow(11) // the connection broke
+	f.source.Modify(versioned("a", 12))
+	require.Equal(t, "MODIFIED a", next(t, early))
+	late := f.watch(11)
+	require.Equal(t, "MODIFIED a", next(t, late))
+
+	f.stop() // a relist that missed nothing
+	f.fill("a", "b", "c")
+	f.follow(12)
+	f.source.Delete(versioned("b", 13))
+	require.Equal(t, "DELETED b", next(t, early))
+	require.Equal(t, "DELETED b", next(t, late))
+
+	f.stop() // and one that did
+	f.fill("a")
+	f.follow(20)
+	require.Equal(t, "ended", next(t, early))
+	require.Equal(t, "ended", next(t, late))
+	require.Equal(t, "too old: 13", next(t, f.watch(13)))
+	again := f.watch(20)
+	f.source.Add(versioned("d", 21))
+	require.Equal(t, "ADDED d", next(t, again))
+	objects, version := f.latest()
+	require.EqualValues(t, 21, version)
+	require.Equal(t, 2, objects.len)
+}
+
+// A hub that loses track serves nothing until the watch cache is filled again.
+func TestLosesTrack(t *testing.T) {
+	f := newFollower(t)
+	f.fill("a")
+	f.follow(10)
+	w := f.watch(10)
+	f.source.Add(versioned("b", 11))
+	require.Equal(t, "ADDED b", next(t, w))
+	f.follow(15) // from where? nobody has listed
+	require.Equal(t, "ended", next(t, w))
+	objects, _ := f.latest()
+	require.Nil(t, objects)
+	require.Nil(t, f.at(11))
+	f.stop()
+	f.fill("a", "b")
+	f.follow(16)
+	require.NotNil(t, f.at(16))
+}
+
+// Close ends all watches, whatever they are waiting for.
+func TestClose(t *testing.T) {
+	f := newFollower(t)
+	f.fill("a")
+	f.follow(10)
+	watches := []watch.Interface{f.watch(10), f.watch(99)}
+	f.stop()
+	f.Close()
+	for _, w := range watches {
+		require.Equal(t, "ended", next(t, w))
+	}
+	_, err := f.Watch(t.Context(), Request{Key: "/r/"})
+	require.Error(t, err)
+}
