@@ -12,7 +12,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/apis/apiserver/install"
@@ -41,14 +40,9 @@ const (
 // configurations decodes AuthenticationConfigurations, strictly.
 var configurations = func() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
-	utilruntime.Must(addConfigurations(scheme))
+	install.Install(scheme)
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict)
 }()
-
-func addConfigurations(scheme *runtime.Scheme) error {
-	install.Install(scheme)
-	return nil
-}
 
 // providers knows the tokens of the OIDC issuers that a file names. It follows
 // the file: a new configuration takes over once all its issuers have answered,
@@ -225,7 +219,7 @@ func (p *providers) build(ctx context.Context, config *apiserver.AuthenticationC
 	return &generation{
 		tokens: tokencache.New(authenticator.WrapAudienceAgnosticToken(p.audiences, tokenunion.New(known...)), false, providerCacheTTL, 0),
 		healthy: func() error {
-			var errs []error
+			errs := make([]error, 0, len(checks))
 			for _, check := range checks {
 				errs = append(errs, check())
 			}

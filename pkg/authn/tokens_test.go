@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -70,9 +71,7 @@ func (i *issuer) token(t *testing.T, claims map[string]any) string {
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "1"}}, nil)
 	require.NoError(t, err)
 	all := map[string]any{"iss": i.URL, "aud": "shardplane", "sub": "jane", "exp": time.Now().Add(time.Hour).Unix()}
-	for key, value := range claims {
-		all[key] = value
-	}
+	maps.Copy(all, claims)
 	token, err := jwt.Signed(signer).Claims(all).CompactSerialize()
 	require.NoError(t, err)
 	return token

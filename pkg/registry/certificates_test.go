@@ -8,6 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"slices"
 	"testing"
 	"time"
 
@@ -101,7 +102,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, certificatePEM, signed.Status.Certificate)
 		require.Equal(t, certificatesv1.CertificateApproved, signed.Status.Conditions[0].Type, "the approval stays")
-		signed.Status.Certificate = append(certificatePEM, certificatePEM...)
+		signed.Status.Certificate = slices.Concat(certificatePEM, certificatePEM)
 		_, err = requests.UpdateStatus(t.Context(), signed, metav1.UpdateOptions{})
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
 

@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -179,9 +180,7 @@ type account struct {
 func (i *account) user() user.Info {
 	plain := i.UserInfo()
 	extra := map[string][]string{request.ExtraClusterName: {i.cluster.String()}}
-	for key, values := range plain.GetExtra() {
-		extra[key] = values
-	}
+	maps.Copy(extra, plain.GetExtra())
 	return &user.DefaultInfo{Name: plain.GetName(), UID: plain.GetUID(), Groups: plain.GetGroups(), Extra: extra}
 }
 

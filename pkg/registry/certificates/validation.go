@@ -100,7 +100,7 @@ func signerName(name string) field.ErrorList {
 	if !strings.Contains(domain, ".") {
 		errs = append(errs, field.Invalid(path, domain, "should be a domain with at least two segments separated by dots"))
 	}
-	for _, segment := range strings.Split(rest, ".") {
+	for segment := range strings.SplitSeq(rest, ".") {
 		for _, msg := range validation.IsDNS1123Label(segment) {
 			errs = append(errs, field.Invalid(path, rest, msg))
 		}
