@@ -22,6 +22,14 @@ import (
 var kinds = map[string]string{
 	"workspaces": "Workspace", "logicalclusters": "LogicalCluster", "shards": "Shard",
 	"configmaps": "ConfigMap", "secrets": "Secret", "workspacetypes": "WorkspaceType",
+	"namespaces":                        "Namespace",
+	"resourcequotas":                    "ResourceQuota",
+	"mutatingwebhookconfigurations":     "MutatingWebhookConfiguration",
+	"validatingwebhookconfigurations":   "ValidatingWebhookConfiguration",
+	"mutatingadmissionpolicies":         "MutatingAdmissionPolicy",
+	"mutatingadmissionpolicybindings":   "MutatingAdmissionPolicyBinding",
+	"validatingadmissionpolicies":       "ValidatingAdmissionPolicy",
+	"validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding",
 }
 
 // query is what a request selects.

@@ -1,0 +1,206 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/registry"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const patience = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The transport of clients that are not closed, and upstream's loggers.
+		goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"),
+		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
+		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+	)
+}
+
+// rig is admission over a server in memory.
+type rig struct {
+	*Admission
+	server *clienttest.Server
+	quotas *client.Informer[*corev1.ResourceQuota]
+}
+
+func newRig(t testing.TB, clusters int) *rig {
+	t.Helper()
+	r := &rig{server: clienttest.New(t, client.Scheme)}
+	for i := range clusters {
+		r.namespace(t, name(i))
+	}
+	factory, err := client.NewFactory(r.server.ClientConfig())
+	require.NoError(t, err)
+	namespaces := client.Namespaces.Informer(factory.Wildcard(), client.InformerOptions[*corev1.Namespace]{})
+	r.quotas = client.ResourceQuotas.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ResourceQuota]{})
+	r.Admission, err = New(Config{
+		Clients: factory, Namespaces: namespaces, ResourceQuotas: r.quotas,
+		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
+	})
+	require.NoError(t, err)
+	group := &client.Group{}
+	group.Add(namespaces, r.quotas)
+	group.Add(r.Informers()...)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 2)
+	go func() { done <- group.Run(ctx) }()
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+		require.NoError(t, <-done)
+		factory.CloseIdleConnections()
+	})
+	wait, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	require.NoError(t, group.WaitForSync(wait))
+	return r
+}
+
+func name(i int) logicalcluster.Name { return logicalcluster.Name(fmt.Sprintf("c%d", i)) }
+
+func in(cluster logicalcluster.Name) map[string]string {
+	return map[string]string{logicalcluster.AnnotationKey: cluster.String()}
+}
+
+func (r *rig) namespace(t testing.TB, cluster logicalcluster.Name) {
+	t.Helper()
+	r.server.Put(t, client.Namespaces.GroupVersionResource, &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: "default", Annotations: in(cluster)}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
+	})
+}
+
+var objects = admission.NewObjectInterfacesFromScheme(registry.Scheme)
+
+// write admits the creation of a config map.
+func (r *rig) write(ctx context.Context, name string) error {
+	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
+	a := admission.NewAttributesRecord(obj, nil, kind, "default", name, corev1.SchemeGroupVersion.WithResource("configmaps"), "",
+		admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: "tenant"})
+	if err := r.Interface().(admission.MutationInterface).Admit(ctx, a, objects); err != nil {
+		return err
+	}
+	return r.Interface().(admission.ValidationInterface).Validate(ctx, a, objects)
+}
+
+func (r *rig) policy(t testing.TB, cluster logicalcluster.Name, expression string) {
+	t.Helper()
+	everything := admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*"}},
+	}}
+	r.server.Put(t, client.ValidatingAdmissionPolicies.GroupVersionResource, &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: in(cluster)},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{
+				NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{everything},
+			},
+			Validations: []admissionregistrationv1.Validation{{Expression: expression}},
+		},
+	})
+	r.server.Put(t, client.ValidatingAdmissionPolicyBindings.GroupVersionResource, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: in(cluster)},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: "p", ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+		},
+	})
+}
+
+func (r *rig) dropPolicy(t testing.TB, cluster logicalcluster.Name) {
+	t.Helper()
+	r.server.Delete(t, client.ValidatingAdmissionPolicies.GroupVersionResource, "", cluster, "", "p")
+	r.server.Delete(t, client.ValidatingAdmissionPolicyBindings.GroupVersionResource, "", cluster, "", "p")
+}
+
+// TestIdle checks that logical clusters that configure nothing cost nothing:
+// no goroutine, no memory that stays, and next to no garbage.
+func TestIdle(t *testing.T) {
+	const clusters = 1000
+	r := newRig(t, clusters)
+	r.policy(t, name(0), "object.metadata.name != 'no'")
+	ctx := request.WithClusterName(t.Context(), name(0))
+	require.Eventually(t, func() bool { return apierrors.IsInvalid(r.write(ctx, "no")) }, patience, time.Millisecond)
+
+	goroutines, before := runtime.NumGoroutine(), heap()
+	for i := 1; i < clusters; i++ {
+		require.NoError(t, r.write(request.WithClusterName(t.Context(), name(i)), "no"))
+	}
+	after := heap()
+	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
+	grown := int64(after) - int64(before)
+	t.Logf("%d bytes of heap for %d logical clusters", grown, clusters)
+	require.Less(t, grown, int64(clusters*128), "bytes that stay")
+
+	ctx = request.WithClusterName(t.Context(), name(1))
+	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}}
+	a := admission.NewAttributesRecord(obj, nil, corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x", corev1.SchemeGroupVersion.WithResource("configmaps"), "",
+		admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: "tenant"})
+	allocs := testing.AllocsPerRun(100, func() {
+		_ = r.Interface().(admission.MutationInterface).Admit(ctx, a, objects)
+		_ = r.Interface().(admission.ValidationInterface).Validate(ctx, a, objects)
+	})
+	t.Logf("%v allocations per write", allocs)
+	require.LessOrEqual(t, allocs, 10.0)
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+// TestForeign checks that a policy judges its own logical cluster only, from
+// the moment it comes to the moment it goes.
+func TestForeign(t *testing.T) {
+	r := newRig(t, 2)
+	one, two := request.WithClusterName(t.Context(), name(0)), request.WithClusterName(t.Context(), name(1))
+	require.NoError(t, r.write(one, "no"))
+	r.policy(t, name(0), "object.metadata.name != 'no'")
+	require.Eventually(t, func() bool { return r.write(one, "no") != nil }, patience, time.Millisecond)
+	require.NoError(t, r.write(one, "yes"))
+	require.NoError(t, r.write(two, "no"))
+	r.dropPolicy(t, name(0))
+	require.Eventually(t, func() bool { return r.write(one, "no") == nil }, patience, time.Millisecond)
+}
+
+// TestNoCluster checks that nothing is admitted without knowing where.
+func TestNoCluster(t *testing.T) {
+	r := newRig(t, 1)
+	require.Error(t, r.write(t.Context(), "x"))
+	require.Error(t, r.write(request.WithWildcard(t.Context()), "x"))
+}
+
+// BenchmarkIdle is a write in a logical cluster that configures nothing.
+func BenchmarkIdle(b *testing.B) {
+	r := newRig(b, 1)
+	ctx := request.WithClusterName(b.Context(), name(0))
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := r.write(ctx, "x"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
