@@ -7,7 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	apisharding "k8s.io/apimachinery/pkg/sharding"
-	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/sharding"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -83,7 +83,7 @@ func shardSelectorOf(r *http.Request) (expression, verb string) {
 	if r.URL.RawQuery == "" {
 		return "", ""
 	}
-	info, ok := apirequest.RequestInfoFrom(r.Context())
+	info, ok := genericapirequest.RequestInfoFrom(r.Context())
 	if !ok || !info.IsResourceRequest {
 		return "", ""
 	}

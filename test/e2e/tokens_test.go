@@ -30,7 +30,7 @@ func TestContinueTokens(t *testing.T) {
 		"WorkspaceType": client.Resource(schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspacetypes"}),
 	}
 	versions := map[string]string{"ConfigMap": "v1", "WorkspaceType": "tenancy.kcp.io/v1alpha1"}
-	make := func(kind, name string) {
+	create := func(kind, name string) {
 		_, err := resources[kind].Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": versions[kind], "kind": kind, "metadata": map[string]any{"name": name},
 		}}, metav1.CreateOptions{})
@@ -38,7 +38,7 @@ func TestContinueTokens(t *testing.T) {
 	}
 	for kind := range resources {
 		for n := range 9 {
-			make(kind, fmt.Sprintf("page-%d", n))
+			create(kind, fmt.Sprintf("page-%d", n))
 		}
 	}
 
@@ -58,7 +58,7 @@ func TestContinueTokens(t *testing.T) {
 			require.Equal(t, first[kind].GetResourceVersion(), page.GetResourceVersion())
 			require.Len(t, page.Items, rest[kind])
 		}
-		make(kind, "zzz-later")
+		create(kind, "zzz-later")
 	}
 	for kind, in := range resources {
 		var expired error
@@ -67,8 +67,8 @@ func TestContinueTokens(t *testing.T) {
 			return expired != nil
 		}, patience, 50*time.Millisecond, "the token expires")
 		require.True(t, apierrors.IsResourceExpired(expired), "%v", expired)
-		status, ok := expired.(apierrors.APIStatus) //nolint:errorlint // as the client returned it
-		require.True(t, ok)
+		var status apierrors.APIStatus
+		require.ErrorAs(t, expired, &status)
 		token := status.Status().ListMeta.Continue
 		require.NotEmpty(t, token, "the answer offers a token to go on with")
 		page, err := in.List(t.Context(), metav1.ListOptions{Limit: 100, Continue: token})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"testing"
 
@@ -41,9 +42,7 @@ func send(ctx context.Context, config *rest.Config, c call) (int, []byte, error)
 	if err != nil {
 		return 0, nil, err
 	}
-	for name, values := range c.header {
-		request.Header[name] = values
-	}
+	maps.Copy(request.Header, c.header)
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return 0, nil, err
