@@ -122,25 +122,32 @@ func (q *Queue) enter(key, user string, seats int) (*ticket, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	f := q.flows[key]
-	// One flow, and one user of it, may take what is left, but never all that
-	// there is: whoever comes next finds room.
-	flowRoom := min(q.limits.FlowWaiting, q.limits.Waiting-q.waiting)
-	if flowRoom <= 0 || f != nil && (f.waiting >= flowRoom || f.waitingOf(user) >= max(1, flowRoom-f.waiting)) {
-		return nil, errQueueFull
-	}
 	if f == nil {
 		f = &flow{key: key, index: -1, mean: firstGuess.Seconds()}
 		q.flows[key] = f
 	}
-	if f.inUse == 0 && f.waiting == 0 {
+	if f.idle() {
 		f.at = max(f.at, q.now)
 	}
+	full := q.full(f, user)
 	t := &ticket{flow: f, seats: seats, granted: make(chan struct{})}
 	f.push(user, t)
 	q.waiting++
 	q.update(f)
 	q.dispatch()
+	if full && !t.started {
+		q.withdraw(t)
+		return nil, errQueueFull
+	}
 	return t, nil
+}
+
+// full says whether a request of user in the flow may not wait. One flow, and
+// one user of it, may take what is left, but never all that there is: whoever
+// comes next finds room.
+func (q *Queue) full(f *flow, user string) bool {
+	room := min(q.limits.FlowWaiting, q.limits.Waiting-q.waiting)
+	return f.waiting >= room || f.waitingOf(user) >= max(1, room-f.waiting)
 }
 
 // leave takes a ticket out of its queue; false if it was granted meanwhile.
@@ -150,12 +157,16 @@ func (q *Queue) leave(t *ticket) bool {
 	if t.started {
 		return false
 	}
+	q.withdraw(t)
+	q.dispatch() // it may have been in the way of others
+	return true
+}
+
+func (q *Queue) withdraw(t *ticket) {
 	t.flow.remove(t)
 	q.waiting--
 	q.update(t.flow)
 	q.forget(t.flow)
-	q.dispatch() // it may have been in the way of others
-	return true
 }
 
 func (q *Queue) release(t *ticket, extra float64) {

@@ -1,0 +1,163 @@
+package fairness
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// asked returns a request as it is behind authentication.
+func asked(ctx context.Context, cluster, verb, query string, who *user.DefaultInfo) *http.Request {
+	ctx = request.WithClusterName(ctx, logicalcluster.Name(cluster))
+	ctx = apirequest.WithUser(ctx, who)
+	ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{
+		IsResourceRequest: true, Verb: verb, Resource: "configmaps", Namespace: "default", APIVersion: "v1",
+	})
+	return httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/v1/namespaces/default/configmaps?"+query, http.NoBody)
+}
+
+var (
+	tenant = &user.DefaultInfo{Name: "tenant", Groups: []string{user.AllAuthenticated}}
+	admin  = &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
+)
+
+func isWatch(_ *http.Request, info *apirequest.RequestInfo) bool { return info.Verb == "watch" }
+
+// gate is a handler that says when it was reached and waits to be let through.
+type gate struct{ entered, through chan struct{} }
+
+func newGate() gate { return gate{make(chan struct{}), make(chan struct{})} }
+
+func (g gate) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	g.entered <- struct{}{}
+	<-g.through
+	w.WriteHeader(http.StatusOK)
+}
+
+func TestRefusesWith429AndExemptsTheSystem(t *testing.T) {
+	g := newGate()
+	h := New(Limits{Seats: 2, FlowSeats: 1, Waiting: 1, FlowWaiting: 1}).Wrap(g, isWatch)
+	codes := make(chan int, 3)
+	serve := func(cluster string, who *user.DefaultInfo) {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, asked(t.Context(), cluster, "get", "", who))
+		codes <- w.Code
+	}
+	go serve("noisy", tenant)
+	<-g.entered
+
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := make(chan int, 1)
+	go func() {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, asked(ctx, "noisy", "get", "", tenant))
+		waits <- w.Code
+	}()
+	refused := httptest.NewRecorder()
+	require.Eventually(t, func() bool {
+		ended, end := context.WithCancel(t.Context())
+		end() // where there is room, it does not wait
+		refused = httptest.NewRecorder()
+		h.ServeHTTP(refused, asked(ended, "noisy", "get", "", &user.DefaultInfo{Name: "another"}))
+		return refused.Code == http.StatusTooManyRequests
+	}, 10*time.Second, time.Millisecond)
+	require.NotEmpty(t, refused.Header().Get("Retry-After"))
+
+	go serve("quiet", tenant)
+	<-g.entered
+	go serve("noisy", admin)
+	<-g.entered
+	cancel()
+	require.Equal(t, http.StatusTooManyRequests, <-waits)
+	for range 3 {
+		g.through <- struct{}{}
+	}
+	for range 3 {
+		require.Equal(t, http.StatusOK, <-codes)
+	}
+}
+
+func TestWatchesKeepTheirSeatOnlyInTheBeginning(t *testing.T) {
+	opened, end := make(chan struct{}), make(chan struct{})
+	f := New(Limits{Seats: 1, FlowSeats: 1, Waiting: 1, FlowWaiting: 1})
+	h := f.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if info, _ := apirequest.RequestInfoFrom(r.Context()); info.Verb != "watch" {
+			return
+		}
+		opened <- struct{}{}
+		flowcontrol.WatchInitialized(r.Context())
+		<-end
+	}), isWatch)
+	done := make(chan struct{})
+	for range 5 { // one after the other, on one seat
+		go func() {
+			h.ServeHTTP(httptest.NewRecorder(), asked(t.Context(), "c", "watch", "", tenant))
+			done <- struct{}{}
+		}()
+		<-opened
+		require.Eventually(t, func() bool { inUse, _, _ := f.queue.state(); return inUse == 0 }, 10*time.Second, time.Millisecond)
+	}
+	write := f.costs.estimate(asked(t.Context(), "c", "update", "", tenant), "", "")
+	require.Equal(t, 5*watchCost, write.AdditionalLatency, "watchers cost whoever writes")
+	elsewhere := f.costs.estimate(asked(t.Context(), "d", "update", "", tenant), "", "")
+	require.Zero(t, elsewhere.AdditionalLatency, "in their own logical cluster only")
+	close(end)
+	for range 5 {
+		<-done
+	}
+	require.Empty(t, f.costs.watches)
+}
+
+func TestListsTakeSeatsByTheirOwnSize(t *testing.T) {
+	f := New(Limits{Seats: 20, FlowSeats: 20, Waiting: 1, FlowWaiting: 1})
+	size := 3 * bytesPerSeat
+	h := f.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(strings.Repeat("x", size)))
+	}), isWatch)
+	seats := func(cluster, verb, query string) int {
+		return int(f.costs.estimate(asked(t.Context(), cluster, verb, query, tenant), "", "").InitialSeats) //nolint:gosec // small
+	}
+	require.Equal(t, 1, seats("large", "list", ""), "nothing is known yet")
+	h.ServeHTTP(httptest.NewRecorder(), asked(t.Context(), "large", "list", "", tenant))
+	require.Equal(t, 4, seats("large", "list", ""))
+	require.Equal(t, 4, seats("large", "watch", "sendInitialEvents=true"))
+	require.Equal(t, 1, seats("large", "watch", "resourceVersion=7"))
+	require.Equal(t, 1, seats("large", "list", "limit=10"), "a page is not the list")
+	require.Equal(t, 1, seats("small", "list", ""), "another logical cluster's lists do not count")
+	size = 100 * bytesPerSeat
+	h.ServeHTTP(httptest.NewRecorder(), asked(t.Context(), "large", "list", "", tenant))
+	require.Equal(t, maxSeats, seats("large", "list", ""))
+}
+
+func TestSurvivesCrashes(t *testing.T) {
+	f := New(Limits{Seats: 1, FlowSeats: 1, Waiting: 1, FlowWaiting: 1})
+	h := f.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), isWatch)
+	for range 3 {
+		require.Panics(t, func() { h.ServeHTTP(httptest.NewRecorder(), asked(t.Context(), "c", "get", "", tenant)) })
+	}
+	inUse, waits, flows := f.queue.state()
+	require.Zero(t, inUse+waits+flows)
+}
+
+func TestOptions(t *testing.T) {
+	o := NewOptions()
+	require.Empty(t, o.Validate())
+	f := o.New()
+	require.Positive(t, f.queue.limits.Seats)
+	require.Equal(t, f.queue.limits.Seats/2, f.queue.limits.FlowSeats)
+	o.Seats, o.Waiting = -1, 0
+	require.Len(t, o.Validate(), 2)
+	o.Enabled = false
+	require.Nil(t, o.New())
+}
