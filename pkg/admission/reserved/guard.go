@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"reflect"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 )
@@ -37,7 +37,7 @@ func (g guard) Admit(ctx context.Context, a admission.Attributes, o admission.Ob
 	if err := g.Mutator.Admit(ctx, a, o); err != nil {
 		return err
 	}
-	if !equality.Semantic.DeepEqual(before, recordOf(a)) {
+	if !reflect.DeepEqual(before, recordOf(a)) {
 		return admission.NewForbidden(a, errMutated)
 	}
 	return nil

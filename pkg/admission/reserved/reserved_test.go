@@ -1,0 +1,206 @@
+package reserved
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
+)
+
+var (
+	tenant  = &user.DefaultInfo{Name: "tenant", Groups: []string{"team"}}
+	admin   = &user.DefaultInfo{Name: "kcp-admin", Groups: []string{groupAdmin}}
+	machine = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}}
+	virtual = &user.DefaultInfo{Name: "virtual", Groups: []string{groupLogicalClusterAdmin}}
+)
+
+func configMap(meta metav1.ObjectMeta) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"a": "b"}}
+}
+
+func annotated(pairs ...string) *corev1.ConfigMap {
+	set := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		set[pairs[i]] = pairs[i+1]
+	}
+	return configMap(metav1.ObjectMeta{Annotations: set})
+}
+
+func labelled(key, value string) *corev1.ConfigMap {
+	return configMap(metav1.ObjectMeta{Labels: map[string]string{key: value}})
+}
+
+func finalized(keys ...string) *corev1.ConfigMap {
+	return configMap(metav1.ObjectMeta{Finalizers: keys})
+}
+
+func attributes(resource schema.GroupResource, subresource string, obj, old runtime.Object, as user.Info) admission.Attributes {
+	operation := admission.Create
+	switch {
+	case obj == nil:
+		operation = admission.Delete
+	case old != nil:
+		operation = admission.Update
+	}
+	return admission.NewAttributesRecord(obj, old, schema.GroupVersionKind{}, "", "x", resource.WithVersion("v1"), subresource, operation, nil, false, as)
+}
+
+func TestMetadata(t *testing.T) {
+	const path, inactive = "kcp.io/path", "core.kcp.io/inactive"
+	for name, test := range map[string]struct {
+		obj, old *corev1.ConfigMap
+		as       user.Info
+		denied   string
+	}{
+		"nothing":                        {obj: annotated("example.com/a", "b"), as: tenant},
+		"copied from elsewhere":          {obj: annotated("kcp.io/cluster", "other"), as: tenant},
+		"sounds like it":                 {obj: annotated("mine.kcp.io/path", "x"), as: tenant},
+		"set":                            {obj: annotated(path, "root:x"), as: tenant, denied: "metadata.annotations[kcp.io/path] is reserved: only the system may"},
+		"set by an administrator":        {obj: annotated(path, "root:x"), as: admin, denied: "only the system"},
+		"set by the system":              {obj: annotated(path, "root:x"), as: machine},
+		"set in the name of a user":      {obj: annotated(path, "root:x"), as: virtual},
+		"set by nobody":                  {obj: annotated(path, "root:x"), as: nil, denied: "only the system"},
+		"kept":                           {obj: annotated(path, "root:x", "a", "c"), old: annotated(path, "root:x"), as: tenant},
+		"changed":                        {obj: annotated(path, "root:y"), old: annotated(path, "root:x"), as: tenant, denied: path},
+		"removed":                        {obj: annotated(), old: annotated(path, "root:x"), as: tenant, denied: path},
+		"prefix":                         {obj: annotated("internal.tenancy.kcp.io/shard", "x"), as: tenant, denied: "internal.tenancy.kcp.io/shard"},
+		"owner of what is no workspace":  {obj: annotated(ownerAnnotation, "{}"), as: tenant, denied: ownerAnnotation},
+		"for administrators":             {obj: annotated(inactive, "true"), as: tenant, denied: "only administrators (group system:kcp:admin) may"},
+		"for administrators, by one":     {obj: annotated(inactive, "true"), as: admin},
+		"for administrators, by system":  {obj: annotated(inactive, "true"), as: machine},
+		"label":                          {obj: labelled("tenancy.kcp.io/phase", "Ready"), as: tenant, denied: "metadata.labels[tenancy.kcp.io/phase]"},
+		"label with a prefix":            {obj: labelled("initializer.internal.kcp.io/abc", "x"), as: admin, denied: "only the system"},
+		"label of a claim":               {obj: labelled("claimed.internal.apis.kcp.io/abc", "x"), as: tenant, denied: "claimed.internal.apis.kcp.io/abc"},
+		"label removed":                  {obj: annotated(), old: labelled("tenancy.kcp.io/phase", "Ready"), as: tenant, denied: "tenancy.kcp.io/phase"},
+		"finalizer":                      {obj: finalized("core.kcp.io/logicalcluster"), as: tenant, denied: "metadata.finalizers[core.kcp.io/logicalcluster]"},
+		"finalizer removed":              {obj: finalized("mine.example.com/x"), old: finalized("core.kcp.io/logicalcluster"), as: admin, denied: "core.kcp.io/logicalcluster"},
+		"finalizer kept, another added":  {obj: finalized("core.kcp.io/logicalcluster", "mine.example.com/x"), old: finalized("core.kcp.io/logicalcluster"), as: tenant},
+		"finalizer removed by system":    {obj: finalized(), old: finalized("core.kcp.io/logicalcluster"), as: machine},
+		"finalizer of somebody else":     {obj: finalized("example.com/logicalcluster"), as: tenant},
+		"replicated, by a tenant":        {obj: labelled("internal.kcp.io/replicate", "x"), as: tenant, denied: "administrators"},
+		"required groups, by a tenant":   {obj: annotated("authorization.kcp.io/required-groups", "x"), as: tenant, denied: "administrators"},
+		"original version, by an admin":  {obj: annotated("cache.kcp.io/original-resource-version", "1"), as: admin, denied: "only the system"},
+		"bound definition, by an admin":  {obj: annotated("apis.kcp.io/bound-crd", ""), as: admin, denied: "only the system"},
+		"is-mount is for users to set":   {obj: annotated("experimental.tenancy.kcp.io/is-mount", "true"), as: tenant},
+		"lifecycle of default api binds": {obj: annotated("experimental.tenancy.kcp.io/default-api-binding-lifecycle", "x"), as: tenant},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var old runtime.Object
+			if test.old != nil {
+				old = test.old
+			}
+			verdict(t, New().Validate(t.Context(), attributes(corev1.Resource("configmaps"), "", test.obj, old, test.as), nil), test.denied)
+		})
+	}
+}
+
+func verdict(t *testing.T, err error, denied string) {
+	t.Helper()
+	if denied == "" {
+		require.NoError(t, err)
+		return
+	}
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.ErrorContains(t, err, denied)
+}
+
+func object(fields map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: fields}
+}
+
+func TestFields(t *testing.T) {
+	spec := func(fields map[string]any) *unstructured.Unstructured { return object(map[string]any{"spec": fields}) }
+	ready := object(map[string]any{"spec": map[string]any{"cluster": "c"}, "status": map[string]any{"phase": "Ready"}})
+	for name, test := range map[string]struct {
+		resource    schema.GroupResource
+		subresource string
+		obj, old    runtime.Object
+		as          user.Info
+		denied      string
+	}{
+		"workspace":                  {workspaces, "", spec(map[string]any{"type": map[string]any{"name": "team"}}), nil, tenant, ""},
+		"workspace of a cluster":     {workspaces, "", spec(map[string]any{"cluster": "stolen"}), nil, tenant, "spec.cluster is set by the system"},
+		"workspace with a URL":       {workspaces, "", spec(map[string]any{"URL": "https://x"}), nil, admin, "spec.URL is set by the system"},
+		"workspace, by the system":   {workspaces, "", spec(map[string]any{"cluster": "c"}), nil, machine, ""},
+		"workspace is moved":         {workspaces, "", spec(map[string]any{"cluster": "d"}), ready, tenant, "spec.cluster"},
+		"workspace loses its URL":    {workspaces, "", spec(nil), spec(map[string]any{"URL": "https://x"}), tenant, "spec.URL"},
+		"workspace stays":            {workspaces, "", ready, ready, tenant, ""},
+		"workspace is deleted":       {workspaces, "", nil, ready, tenant, ""},
+		"workspace status":           {workspaces, "status", spec(nil), ready, tenant, "only the system may write it"},
+		"workspace status stays":     {workspaces, "status", ready, ready, tenant, ""},
+		"logical cluster":            {logicalClusters, "", spec(nil), nil, tenant, "create a Workspace"},
+		"logical cluster by system":  {logicalClusters, "", spec(nil), nil, machine, ""},
+		"logical cluster is changed": {logicalClusters, "", spec(map[string]any{"directlyDeletable": true}), spec(nil), admin, "spec is set by the system"},
+		"logical cluster is deleted": {logicalClusters, "", nil, spec(nil), tenant, "directlyDeletable is not set"},
+		"logical cluster may go":     {logicalClusters, "", nil, spec(map[string]any{"directlyDeletable": true}), tenant, ""},
+		"logical cluster status":     {logicalClusters, "status", ready, spec(nil), tenant, "only the system may write it"},
+		"namesakes":                  {schema.GroupResource{Group: "example.com", Resource: "workspaces"}, "", spec(map[string]any{"cluster": "x"}), nil, tenant, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			verdict(t, New().Validate(t.Context(), attributes(test.resource, test.subresource, test.obj, test.old, test.as), nil), test.denied)
+		})
+	}
+}
+
+func TestOwner(t *testing.T) {
+	owner, err := workspaceowner.OwnerOf(tenant)
+	require.NoError(t, err)
+	for value, denied := range map[string]string{owner: "", `{"username":"boss"}`: ownerAnnotation} {
+		ws := object(map[string]any{})
+		ws.SetAnnotations(map[string]string{ownerAnnotation: value})
+		verdict(t, New().Validate(t.Context(), attributes(workspaces, "", ws, nil, tenant), nil), denied)
+	}
+}
+
+// mutator is a webhook that does what it likes.
+type mutator struct {
+	*admission.Handler
+	change func(*unstructured.Unstructured)
+}
+
+// Applies implements Mutator.
+func (m mutator) Applies(context.Context) bool { return m.change != nil }
+
+// Admit implements admission.MutationInterface.
+func (m mutator) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if m.change != nil {
+		m.change(a.GetObject().(*unstructured.Unstructured))
+	}
+	return nil
+}
+
+func TestGuard(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*unstructured.Unstructured)
+		as     user.Info
+		denied string
+	}{
+		"nothing configured": {as: machine},
+		"harmless":           {change: func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a": "b"}) }, as: machine},
+		"annotation": {change: func(u *unstructured.Unstructured) {
+			u.SetAnnotations(map[string]string{"internal.tenancy.kcp.io/cluster": "x"})
+		}, as: machine, denied: "reserved"},
+		"finalizer": {change: func(u *unstructured.Unstructured) { u.SetFinalizers(nil) }, as: machine, denied: "reserved"},
+		"field": {change: func(u *unstructured.Unstructured) {
+			_ = unstructured.SetNestedField(u.Object, "stolen", "spec", "cluster")
+		}, as: machine, denied: "reserved"},
+		"of a tenant, who is checked later": {change: func(u *unstructured.Unstructured) { u.SetFinalizers(nil) }, as: tenant},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ws := object(map[string]any{"spec": map[string]any{"cluster": "mine"}})
+			ws.SetFinalizers([]string{"core.kcp.io/logicalcluster"})
+			guarded := Guard(mutator{Handler: admission.NewHandler(admission.Create), change: test.change})
+			verdict(t, guarded.Admit(t.Context(), attributes(workspaces, "", ws, nil, test.as), nil), test.denied)
+		})
+	}
+}

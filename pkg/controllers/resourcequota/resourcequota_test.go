@@ -1,0 +1,93 @@
+package resourcequota
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+func TestCounted(t *testing.T) {
+	for name, want := range map[corev1.ResourceName]schema.GroupResource{
+		"configmaps":                {Resource: "configmaps"},
+		"count/secrets":             {Resource: "secrets"},
+		"count/widgets.example.com": {Group: "example.com", Resource: "widgets"},
+	} {
+		got, ok := counted(name)
+		require.True(t, ok, name)
+		require.Equal(t, want, got)
+	}
+	for _, name := range []corev1.ResourceName{"pods", "requests.cpu", "count/"} {
+		_, ok := counted(name)
+		require.False(t, ok, name)
+	}
+}
+
+func quotaOf(hard, used int64, scopes ...corev1.ResourceQuotaScope) *corev1.ResourceQuota {
+	list := func(n int64) corev1.ResourceList {
+		return corev1.ResourceList{"secrets": *apiresource.NewQuantity(n, apiresource.DecimalSI)}
+	}
+	return &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "n", Annotations: map[string]string{logicalcluster.AnnotationKey: "c"}},
+		Spec:       corev1.ResourceQuotaSpec{Hard: list(hard), Scopes: scopes},
+		Status:     corev1.ResourceQuotaStatus{Hard: list(hard), Used: list(used)},
+	}
+}
+
+func TestScopedQuotasCountNothing(t *testing.T) {
+	quota := quotaOf(1, 0, corev1.ResourceQuotaScopeBestEffort)
+	require.Empty(t, countedBy([]*corev1.ResourceQuota{quota}))
+	require.Equal(t, usage{"secrets": 0}, countFor(quota, func(schema.GroupResource) int64 { return 7 }))
+}
+
+// TestSettle plays counts over time: more is written at once, and less only
+// when it has been less for as long as a write may take to be stored.
+func TestSettle(t *testing.T) {
+	now := time.Unix(1000, 0)
+	quota := quotaOf(10, 5)
+	objects := int64(0)
+	r := &reconciler{
+		quotas: func(namespace) []*corev1.ResourceQuota { return []*corev1.ResourceQuota{quota} },
+		count: func(context.Context, namespace, []schema.GroupResource) (map[schema.GroupResource]int64, error) {
+			return map[schema.GroupResource]int64{{Resource: "secrets"}: objects}, nil
+		},
+		commit: func(_ context.Context, updated *corev1.ResourceQuota) error {
+			quota = updated
+			return nil
+		},
+		now:  func() time.Time { return now },
+		seen: map[client.Key]look{},
+	}
+	for i, step := range []struct {
+		after   time.Duration
+		objects int64
+		want    int64
+		again   bool
+	}{
+		{0, 5, 5, false},
+		{0, 8, 8, false},
+		{0, 6, 8, true}, // two were deleted, or are on their way
+		{landing / 2, 6, 8, true},
+		{landing / 2, 7, 7, false}, // one was on its way
+		{0, 5, 7, true},
+		{0, 7, 7, false}, // both were
+		{landing, 4, 7, true},
+		{landing, 4, 4, false},
+	} {
+		now, objects = now.Add(step.after), step.objects
+		result, err := r.reconcile(t.Context(), namespace{Cluster: "c", Name: "n"})
+		require.NoError(t, err)
+		used := quota.Status.Used["secrets"]
+		require.Equal(t, step.want, used.Value(), "step %d", i)
+		require.Equal(t, step.again, result.RequeueAfter == landing, "step %d", i)
+	}
+	require.Empty(t, r.seen)
+}
