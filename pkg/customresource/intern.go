@@ -78,6 +78,14 @@ func (s *internedSpec) give(crd *apiextensions.CustomResourceDefinition) {
 	crd.Spec = s.internal
 	// The pointer is written through by some conversions; each has its own.
 	crd.Spec.PreserveUnknownFields = renew(s.internal.PreserveUnknownFields)
+	if len(crd.Status.StoredVersions) == 0 { // a default that is made of the spec
+		for i := range crd.Spec.Versions {
+			if v := &crd.Spec.Versions[i]; v.Storage {
+				crd.Status.StoredVersions = []string{v.Name}
+				break
+			}
+		}
+	}
 	shareMetadata(&crd.ObjectMeta)
 	s.shareWith(crd)
 }

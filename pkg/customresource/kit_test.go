@@ -62,7 +62,7 @@ type serverOptions struct {
 }
 
 // startServer starts a server on an etcd; it stops with the test, or earlier.
-func startServer(t *testing.T, db *etcd.Server, o serverOptions) *testServer {
+func startServer(t testing.TB, db *etcd.Server, o serverOptions) *testServer {
 	t.Helper()
 	backend, err := storage.NewBackend(storage.BackendConfig{Client: db.Client(), ShardSegment: o.systemOnly})
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func withCluster(next http.Handler) http.Handler {
 	})
 }
 
-func startEtcd(t *testing.T) *etcd.Server {
+func startEtcd(t testing.TB) *etcd.Server {
 	t.Helper()
 	db, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true})
 	require.NoError(t, err)
@@ -180,21 +180,30 @@ func (s *testServer) metadata(t *testing.T, cluster string) metadata.Interface {
 	return c
 }
 
-func (s *testServer) crds(t *testing.T, cluster string) apiextensionsclient.Interface {
+func (s *testServer) crds(t testing.TB, cluster string) apiextensionsclient.Interface {
 	t.Helper()
 	c, err := apiextensionsclient.NewForConfig(s.clusterConfig(cluster))
 	require.NoError(t, err)
 	return c
 }
 
-func (s *testServer) discovery(t *testing.T, cluster string) *discovery.DiscoveryClient {
+// crdsOver is crds over an HTTP client that is used again and again.
+func (s *testServer) crdsOver(t testing.TB, cluster string, client *http.Client) apiextensionsclient.Interface {
+	t.Helper()
+	t.Cleanup(client.CloseIdleConnections)
+	c, err := apiextensionsclient.NewForConfigAndClient(s.clusterConfig(cluster), client)
+	require.NoError(t, err)
+	return c
+}
+
+func (s *testServer) discovery(t testing.TB, cluster string) *discovery.DiscoveryClient {
 	t.Helper()
 	c, err := discovery.NewDiscoveryClientForConfig(s.clusterConfig(cluster))
 	require.NoError(t, err)
 	return c
 }
 
-func (s *testServer) createCRD(t *testing.T, cluster string, crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+func (s *testServer) createCRD(t testing.TB, cluster string, crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	created, err := s.crds(t, cluster).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
 	require.NoError(t, err)

@@ -1,0 +1,113 @@
+package customresource
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+)
+
+// FuzzDefinition gives the server any document as a definition: it answers, and
+// what it accepted can be served, and is decoded the same whether its spec is
+// known or not.
+func FuzzDefinition(f *testing.F) {
+	crd := widgetCRD(nil)
+	crd.APIVersion, crd.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
+	valid, err := json.Marshal(crd)
+	require.NoError(f, err)
+	for _, seed := range []string{
+		string(valid), "", "{}", "null", `{"spec":null}`, `{"spec":{"versions":[]}}`,
+		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"a.b.c"},"spec":{"group":"b.c","names":{"plural":"a","kind":"A"},"scope":"Cluster","versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`,
+		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","spec":{"conversion":{"strategy":"Webhook"},"versions":[{"schema":{"openAPIV3Schema":{"default":{"a":[null]}}}}]}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	s := startServer(f, startEtcd(f), serverOptions{})
+	client, err := rest.HTTPClientFor(s.config)
+	require.NoError(f, err)
+	crds := s.crdsOver(f, "fuzz", client)
+	plain := apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		requireSameDecoding(t, plain, data)
+		var status int
+		result := crds.ApiextensionsV1().RESTClient().Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").
+			SetHeader("Content-Type", "application/json").Body(data).Do(t.Context()).StatusCode(&status)
+		var created apiextensionsv1.CustomResourceDefinition
+		if result.Into(&created) != nil || created.Name == "" {
+			require.True(t, status >= 400 && status < 500, "%d", status)
+			return
+		}
+		for _, v := range created.Spec.Versions {
+			if v.Served {
+				err := crds.ApiextensionsV1().RESTClient().Get().AbsPath("/apis", created.Spec.Group, v.Name, created.Spec.Names.Plural).Do(t.Context()).Error()
+				require.False(t, apierrors.IsInternalError(err), "%v", err)
+			}
+		}
+		require.NoError(t, crds.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), created.Name, metav1.DeleteOptions{}))
+	})
+}
+
+// requireSameDecoding holds that a document gives the same definition when its
+// spec is known already.
+func requireSameDecoding(t *testing.T, plain runtime.Codec, data []byte) {
+	t.Helper()
+	interning := internCodec{Codec: plain, interner: newInterner()}
+	want, wantErr := runtime.Decode(plain, data)
+	for range 2 {
+		got, err := runtime.Decode(interning, data)
+		if wantErr != nil {
+			continue // what is stored was decoded before
+		}
+		require.NoError(t, err)
+		if _, ok := want.(*apiextensions.CustomResourceDefinition); ok {
+			require.Equal(t, want, got)
+		}
+	}
+}
+
+// FuzzObject gives the server any document as a custom resource, and as patches
+// of one.
+func FuzzObject(f *testing.F) {
+	valid, err := json.Marshal(widget("a", map[string]any{"size": int64(1)}))
+	require.NoError(f, err)
+	for _, seed := range []string{
+		string(valid), "", "{}", "[]", "null", `{"spec":7}`, `{"metadata":[]}`, `{"metadata":{"name":7}}`,
+		`[{"op":"add","path":"/spec/size","value":null}]`, `{"spec":{"size":1e400}}`, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"b","managedFields":[{}]},"spec":{"color":"\u0000"}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	s := startServer(f, startEtcd(f), serverOptions{})
+	s.createCRD(f, "fuzz", widgetCRD(nil))
+	client, err := rest.HTTPClientFor(s.config)
+	require.NoError(f, err)
+	api := s.crdsOver(f, "fuzz", client).ApiextensionsV1().RESTClient()
+	const path = "/apis/example.com/v1/namespaces/default/widgets"
+	f.Fuzz(func(t *testing.T, data []byte) {
+		answered := func(r *rest.Request, contentType string) {
+			t.Helper()
+			var status int
+			r.SetHeader("Content-Type", contentType).Body(data).Do(t.Context()).StatusCode(&status)
+			require.True(t, status >= 200 && status < 500, "%d", status)
+		}
+		require.NoError(t, client2xxOrConflict(api.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(valid).Do(t.Context()).Error()))
+		answered(api.Post().AbsPath(path), "application/json")
+		for _, kind := range []string{"application/merge-patch+json", "application/json-patch+json", "application/apply-patch+yaml"} {
+			answered(api.Patch("").AbsPath(path, "a").Param("fieldManager", "fuzz").Param("force", "true"), kind)
+		}
+		require.NoError(t, api.Get().AbsPath(path).Do(t.Context()).Error(), "what is stored can be listed")
+	})
+}
+
+func client2xxOrConflict(err error) error {
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
