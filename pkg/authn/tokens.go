@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -38,14 +39,14 @@ func (a *Authentication) tokens() (authenticator.Token, error) {
 		if a.providers, err = newProviders(a.options.ConfigFile, a.options.ServiceAccounts.Issuers, a.Audiences); err != nil {
 			return nil, fmt.Errorf("--authentication-config: %w", err)
 		}
-		known = append(known, a.providers)
+		known = append(known, fromOutside(a.providers))
 	}
 	if a.options.WebhookConfigFile != "" {
 		reviewer, err := a.webhook()
 		if err != nil {
 			return nil, fmt.Errorf("--authentication-token-webhook-config-file: %w", err)
 		}
-		known = append(known, reviewer)
+		known = append(known, fromOutside(reviewer))
 	}
 	if len(known) == 0 {
 		return nil, nil
@@ -94,6 +95,30 @@ func (a *Authentication) webhook() (authenticator.Token, error) {
 		return reviewer, nil
 	}
 	return tokencache.New(reviewer, false, a.options.WebhookCacheTTL, a.options.WebhookCacheTTL), nil
+}
+
+// reservedPrefix starts the names of users whom only this installation names.
+const reservedPrefix = "system:"
+
+// fromOutside refuses users of other systems whose names mean somebody here. A
+// cluster that is asked about a token answers with the name of one of its own
+// service accounts, which is that of others in every logical cluster. Users of
+// other systems have no privileged groups, at whichever server they are.
+func fromOutside(next authenticator.Token) authenticator.Token {
+	privileged := GroupFilter{Drop: DefaultDropGroups()}
+	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		response, ok, err := next.AuthenticateToken(ctx, token)
+		if err != nil || !ok {
+			return nil, false, err
+		}
+		if name := response.User.GetName(); strings.HasPrefix(name, reservedPrefix) {
+			return nil, false, fmt.Errorf("the user name %q is reserved: let the issuer, or its claim mappings, give names that do not start with %q", name, reservedPrefix)
+		}
+		who := response.User
+		return &authenticator.Response{Audiences: response.Audiences, User: &user.DefaultInfo{
+			Name: who.GetName(), UID: who.GetUID(), Groups: privileged.Filter(who.GetGroups()), Extra: who.GetExtra(),
+		}}, true, nil
+	})
 }
 
 // webhookBackoff is short: a client waits for the answer.

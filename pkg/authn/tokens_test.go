@@ -156,6 +156,15 @@ func TestOIDC(t *testing.T) {
 		write(provider.configuration("changed:", ""))
 		eventually(t, "the new prefix", func() bool { name, _ := whose(t, a, jane); return name == "changed:jane" })
 	})
+	t.Run("no issuer makes system users", func(t *testing.T) {
+		write(provider.configuration("system:serviceaccount:default:", ""))
+		eventually(t, "the new prefix", func() bool { name, _ := whose(t, a, jane); return name == "" })
+		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), jane)
+		require.False(t, ok)
+		require.ErrorContains(t, err, "is reserved")
+		write(provider.configuration("changed:", ""))
+		eventually(t, "the former prefix", func() bool { name, _ := whose(t, a, jane); return name == "changed:jane" })
+	})
 	t.Run("a broken file changes nothing", func(t *testing.T) {
 		failures := reloadsOf(t, "authentication-config", "failure")
 		for _, broken := range []string{"", "{", "kind: Pod", provider.configuration("x:", "unknown: field\n"), provider.configuration("x:", "anonymous: {enabled: true}\n"),
@@ -204,8 +213,11 @@ func TestWebhook(t *testing.T) {
 		}
 		var review authenticationv1.TokenReview
 		_ = json.NewDecoder(r.Body).Decode(&review)
+		if name, ok := strings.CutPrefix(review.Spec.Token, "as "); ok {
+			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: name}}
+		}
 		if review.Spec.Token == "good" {
-			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "hook", Groups: []string{"hooked"}}}
+			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "hook", Groups: []string{"system:masters", "hooked", "system:kcp:initializer:x"}}}
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(review)
@@ -239,6 +251,11 @@ users: [{name: u, user: {}}]
 	name, _ := whose(t, a, "user-1-token")
 	require.Equal(t, "user-1", name)
 	require.EqualValues(t, 2, calls.Load(), "what is known here is not asked there")
+	for _, reserved := range []string{"system:serviceaccount:default:robot", "system:apiserver", "system:kcp:serviceaccount:root:default:robot"} {
+		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as "+reserved)
+		require.False(t, ok)
+		require.ErrorContains(t, err, "is reserved")
+	}
 	broken.Store(true)
 	name, _ = whose(t, a, "another")
 	require.Empty(t, name)
