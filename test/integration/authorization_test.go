@@ -66,6 +66,7 @@ func TestAuthorization(t *testing.T) {
 	t.Run("owner", func(t *testing.T) { testOwner(t, p) })
 	t.Run("required groups", func(t *testing.T) { testRequiredGroups(t, p) })
 	t.Run("aggregation", func(t *testing.T) { testAggregation(t, p) })
+	t.Run("policy", func(t *testing.T) { testPolicy(t, p) })
 	t.Run("a binding counts at once", func(t *testing.T) { testAtOnce(t, p) })
 }
 
@@ -76,9 +77,13 @@ var strangePaths = []string{"/api/v1/namespaces/default/configmaps/x", "/readyz"
 // nothing, at the front-proxy and at the shard.
 func testStrangers(t *testing.T, p people) {
 	stranger := withToken(p.Proxy(), "user-5-token")
-	for _, host := range []string{p.Proxy().Host, p.Shard(0).Host} {
+	for host, clusters := range map[string][]string{
+		// The front-proxy takes its time for each.
+		p.Proxy().Host:  {"root:one", "root:nowhere"},
+		p.Shard(0).Host: {"root:one", "root:nowhere", p.workspaceNamed("one"), "0123456789abcdef"},
+	} {
 		var answers []string
-		for _, cluster := range []string{"root:one", "root:nowhere", p.workspaceNamed("one"), "0123456789abcdef"} {
+		for _, cluster := range clusters {
 			for _, path := range strangePaths {
 				status := refused(t, at(stranger, host), call{path: "/clusters/" + cluster + path}, http.StatusForbidden)
 				require.Contains(t, status.Message, notPermitted)
@@ -379,6 +384,21 @@ func testAggregation(t *testing.T, p people) {
 	p.bindUser("root:one", "view-1", "view", 1)
 	require.True(t, may("root:two"), "view has what this logical cluster adds to it")
 	require.False(t, may("root:one"), "and only there")
+}
+
+// testPolicy holds that the system's policy is for system:masters to change, and
+// comes back when it is deleted.
+func testPolicy(t *testing.T, p people) {
+	refused(t, at(p.Proxy(), p.Shard(0).Host), call{path: "/clusters/system:admin/apis/rbac.authorization.k8s.io/v1/clusterroles"}, http.StatusForbidden)
+	refused(t, p.Proxy(), call{path: "/clusters/system:admin/apis/rbac.authorization.k8s.io/v1/clusterroles"}, http.StatusForbidden)
+	system := p.with(p.Shard(0), "system:admin").RbacV1()
+	require.NoError(t, system.ClusterRoles().Delete(t.Context(), "view", metav1.DeleteOptions{}))
+	require.NoError(t, system.ClusterRoleBindings().Delete(t.Context(), "system:discovery", metav1.DeleteOptions{}))
+	p.eventually("the role and the binding are back, with their rules", func() bool {
+		role, err := system.ClusterRoles().Get(t.Context(), "view", metav1.GetOptions{})
+		_, bindingErr := system.ClusterRoleBindings().Get(t.Context(), "system:discovery", metav1.GetOptions{})
+		return err == nil && bindingErr == nil && len(role.Rules) > 0
+	})
 }
 
 // testAtOnce holds that a binding, and its end, count for the next request.

@@ -24,7 +24,8 @@ type Config struct {
 	// Index has the roles and bindings of all logical clusters of the server.
 	Index *Index
 	// Global has replicas of those of other servers, for logical clusters that
-	// are there; optional.
+	// are there; optional. The system's rules are never taken from it: they are
+	// each server's own.
 	Global *Index
 	// System is the logical cluster whose bindings apply, and whose cluster
 	// roles can be bound, in all of them.
@@ -171,8 +172,7 @@ func (z *Authorizer) visit(name logicalcluster.Name, identities []user.Info, nam
 		return more
 	}
 	if z.Index.visit(name, z.System, identities, namespace, watched); more {
-		// Its own server has the system's rules of each logical cluster.
-		z.Global.visit(name, name, identities, namespace, f)
+		z.Global.visitReplicas(name, z.Index, z.System, identities, namespace, f)
 	}
 }
 

@@ -26,6 +26,9 @@ func (f Feed) SetClusterRoleBinding(obj *rbacv1.ClusterRoleBinding) {
 
 func (f Feed) RemoveClusterRoleBinding(obj *rbacv1.ClusterRoleBinding) { f.index.removeBinding(obj) }
 
+// Index returns what the feed fills.
+func (f Feed) Index() *Index { return f.index }
+
 // Clusters is how many logical clusters the index knows.
 func (f Feed) Clusters() int { return len(f.index.clusters) }
 

@@ -260,6 +260,39 @@ func TestRules(t *testing.T) {
 	require.ErrorContains(t, err, "unsupported role reference kind")
 }
 
+// TestGlobal holds that replicas of other servers count for logical clusters
+// that are there, and that nothing of the system is taken from them.
+func TestGlobal(t *testing.T) {
+	local, global := rbac.NewFeed(), rbac.NewFeed()
+	everything := []rbacv1.PolicyRule{rule(list("*"), list("*"), list("*"))}
+	local.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta(system, "", "all"), Rules: everything})
+	global.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta("far", "", "r"), Rules: everything})
+	bind := func(f rbac.Feed, cluster logicalcluster.Name, name, role string) {
+		f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
+			ObjectMeta: meta(cluster, "", name), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: role}, Subjects: []rbacv1.Subject{subject("User", "", name)},
+		})
+	}
+	bind(local, "near", "alice", "all")
+	bind(global, "far", "bob", "r")
+	bind(global, "far", "carol", "all")
+	bind(global, system, "eve", "all")
+	z := rbac.New(rbac.Config{Index: local.Index(), Global: global.Index(), System: system})
+	for _, tc := range []struct {
+		cluster logicalcluster.Name
+		user    string
+		want    authorizer.Decision
+	}{
+		{"near", "alice", authorizer.DecisionAllow}, {"near", "bob", authorizer.DecisionNoOpinion}, {"near", "eve", authorizer.DecisionNoOpinion},
+		{"far", "bob", authorizer.DecisionAllow}, {"far", "carol", authorizer.DecisionAllow}, {"far", "alice", authorizer.DecisionNoOpinion}, {"far", "eve", authorizer.DecisionNoOpinion},
+	} {
+		decision, _, err := z.Authorize(request.WithClusterName(t.Context(), tc.cluster), authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: tc.user}, Verb: "get", Resource: "pods", ResourceRequest: true,
+		})
+		require.NoError(t, err)
+		require.Equal(t, tc.want, decision, "%s in %s", tc.user, tc.cluster)
+	}
+}
+
 // TestChanges holds that the index follows every change and keeps nothing.
 func TestChanges(t *testing.T) {
 	f := rbac.NewFeed()
