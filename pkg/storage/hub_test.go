@@ -26,6 +26,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/component-base/metrics/testutil"
+	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -367,4 +368,24 @@ func selectorOf(tb testing.TB, selector string) apisharding.Selector {
 	parsed, err := sharding.Parse(selector)
 	require.NoError(tb, err)
 	return parsed
+}
+
+// A sharded watch that wants no initial events starts now.
+func TestHubFromNow(t *testing.T) {
+	enableSharding(t)
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	ctx := in(t.Context(), "aa")
+	create(ctx, t, s, newUIDPod("ns", "before"))
+	for _, rv := range []string{"", "0"} {
+		list(ctx, t, s, "/pods", listOpts())
+		opts := sharded(t, streaming(rv), ring)
+		opts.SendInitialEvents = ptr.To(false)
+		w := watchFrom(ctx, t, s, "/pods", rv, opts)
+		require.Eventually(t, func() bool {
+			touch(ctx, t, s, "/pods/ns/before", 1)
+			touch(ctx, t, s, "/pods/ns/before", 2)
+			return len(w.ResultChan()) > 0
+		}, deadline, 10*time.Millisecond)
+		require.Equal(t, watch.Modified, next(t, w).Type)
+	}
 }

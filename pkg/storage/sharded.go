@@ -43,8 +43,6 @@ func (s *tenantStorage) watchSharded(ctx context.Context, c collection) (watch.I
 		if request.Version, err = s.inner.GetCurrentResourceVersion(ctx); err != nil {
 			return newErrorWatch(err), nil
 		}
-	case version == 0:
-		request.Version = s.hub.Version()
 	}
 	request.Older = func(ctx context.Context, version uint64) (watch.Interface, error) {
 		opts := c.opts

@@ -3,6 +3,8 @@ package hub
 import (
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 )
@@ -187,4 +190,49 @@ func TestClose(t *testing.T) {
 	}
 	_, err := f.Watch(t.Context(), Request{Key: "/r/"})
 	require.Error(t, err)
+}
+
+// Bursts end no watch whose reader reads, and lose nothing.
+func TestBursts(t *testing.T) {
+	const watchers, bursts, burst = 256, 100, 50
+	f := newFollower(t)
+	f.fill("a")
+	f.follow(10)
+	var got atomic.Int64
+	var readers sync.WaitGroup
+	watches := make([]watch.Interface, watchers)
+	for i := range watches {
+		w, err := f.Watch(t.Context(), Request{Key: "/r/", Version: 10, Predicate: storage.SelectionPredicate{
+			Label: labels.Everything(), Field: fields.Everything(), ShardSelector: part(i, watchers),
+		}})
+		require.NoError(t, err)
+		watches[i] = w
+		readers.Go(func() {
+			for range w.ResultChan() {
+				got.Add(1)
+			}
+		})
+	}
+	for i := range bursts * burst {
+		f.source.Modify(versioned(fmt.Sprint(i%512), 11+i))
+	}
+	require.Eventually(t, func() bool { return got.Load() == bursts*burst }, deadline, time.Millisecond)
+	f.mu.Lock()
+	require.Len(t, f.watchers, watchers)
+	f.mu.Unlock()
+	for _, w := range watches {
+		w.Stop()
+	}
+	readers.Wait()
+}
+
+// part selects part i of n of the ring.
+func part(i, n int) sharding.Selector {
+	bound := func(i int) string {
+		if i == n {
+			return ringEnd
+		}
+		return fmt.Sprintf("0x%016x", uint64(i)*(^uint64(0)/uint64(n)))
+	}
+	return sharding.NewSelector(sharding.ShardRangeRequirement{Key: uidKey, Start: bound(i), End: bound(i + 1)})
 }

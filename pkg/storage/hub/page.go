@@ -126,6 +126,9 @@ func (h *Hub) Page(ctx context.Context, key string, opts storage.ListOptions, li
 			return false, nil // served whole
 		}
 	}
+	if !h.isSynced() {
+		return false, nil
+	}
 	objects, version, err := h.read(ctx, at, opts)
 	if err != nil || objects == nil {
 		return err != nil, err
@@ -164,6 +167,12 @@ func (h *Hub) read(ctx context.Context, at int64, opts storage.ListOptions) (*sn
 	}
 	objects, version := h.latest()
 	return objects, version, nil
+}
+
+func (h *Hub) isSynced() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.synced
 }
 
 // ahead says whether a version is in the future.

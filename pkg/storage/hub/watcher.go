@@ -36,7 +36,7 @@ type Request struct {
 	// Key is the prefix of what is watched, with a slash at its end, or one key.
 	Key       string
 	Predicate storage.SelectionPredicate
-	// Version is where the watch starts, unless Start says so.
+	// Version is where the watch starts, unless Start says so; 0 is now.
 	Version uint64
 	// Start sends initial events, if not nil, and returns their version. It
 	// returns false where the watch is over.
@@ -164,7 +164,7 @@ func (h *Hub) endAllLocked() {
 func (w *Watcher) run(ctx context.Context) {
 	version, ok := w.request.Version, true
 	if w.request.Start != nil {
-		version, ok = w.request.Start(ctx, w.send)
+		version, ok = w.request.Start(ctx, w.sendPatiently)
 	}
 	if ok {
 		ok = w.join(ctx, version)
@@ -191,7 +191,7 @@ func (w *Watcher) join(ctx context.Context, version uint64) bool {
 			h.mu.Unlock()
 			return false
 		}
-		if version >= h.history.floor {
+		if version == 0 || version >= h.history.floor {
 			w.joinLocked(version)
 			h.mu.Unlock()
 			return true
@@ -206,6 +206,9 @@ func (w *Watcher) join(ctx context.Context, version uint64) bool {
 
 func (w *Watcher) joinLocked(version uint64) {
 	h := w.hub
+	if version == 0 {
+		version = h.version
+	}
 	w.version, w.joined = version, true
 	w.cursor, w.from = h.history.after(version), h.history.next
 	x := h.scopes[w.request.Key]
@@ -371,6 +374,17 @@ func (w *Watcher) send(e watch.Event) bool {
 		return false
 	case <-timer.C:
 		w.tooSlow()
+		return false
+	}
+}
+
+// sendPatiently waits for the reader as long as the watch lasts, since initial
+// events keep nothing from others.
+func (w *Watcher) sendPatiently(e watch.Event) bool {
+	select {
+	case w.result <- e:
+		return true
+	case <-w.done:
 		return false
 	}
 }

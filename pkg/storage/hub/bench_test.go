@@ -1,0 +1,45 @@
+package hub
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// BenchmarkDispatch measures what an event costs the hub alone, with watchers
+// that split the ring.
+func BenchmarkDispatch(b *testing.B) {
+	for _, watchers := range []int{1, 256, 4096} {
+		b.Run(fmt.Sprintf("watchers=%d", watchers), func(b *testing.B) {
+			f := newFollower(b)
+			f.fill("a")
+			f.follow(10)
+			read := make(chan struct{}, watchers)
+			for i := range watchers {
+				w, err := f.Watch(b.Context(), Request{Key: "/r/", Version: 10, Predicate: storage.SelectionPredicate{
+					Label: labels.Everything(), Field: fields.Everything(),
+					ShardSelector: part(i, watchers),
+				}})
+				require.NoError(b, err)
+				b.Cleanup(w.Stop)
+				go func() {
+					for range w.ResultChan() {
+						read <- struct{}{}
+					}
+				}()
+			}
+			b.ResetTimer()
+			for i := range b.N {
+				obj := versioned(fmt.Sprint(i%512), 11+i)
+				e := f.eventOf(watch.Event{Type: watch.Modified, Object: obj})
+				f.apply(e)
+				<-read
+			}
+		})
+	}
+}
