@@ -53,6 +53,10 @@ test: ## Run every test with the race detector (PKG=./pkg/..., TEST_FLAGS=-v)
 	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/test/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/test/kubectl \
 		$(GO) test -race -timeout 15m $(TEST_FLAGS) $(PKG)
 
+.PHONY: conformance
+conformance: ## Run the rules of custom resources, with those that take minutes
+	CONFORMANCE_LONG=1 $(GO) test -timeout 30m $(TEST_FLAGS) ./test/conformance
+
 .PHONY: lint
 lint: $(TOOLBIN)/golangci-lint ## Run the linters of .golangci.yml
 	$(TOOLBIN)/golangci-lint run ./...
