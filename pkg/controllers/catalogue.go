@@ -78,11 +78,7 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Informers: func(d Deps) []reconcile.Synced {
 				return []reconcile.Synced{d.Informers.Namespaces, d.Informers.ServiceAccounts}
 			},
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return serviceaccount.New(serviceaccount.Config{
-					Local: d.Local, Namespaces: d.Informers.Namespaces, Accounts: d.Informers.ServiceAccounts,
-				}), nil
-			},
+			New: newServiceAccount,
 		},
 		{
 			Name:    serviceaccount.TokensName,
@@ -100,9 +96,7 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{
 			Name:      aggregation.Name,
 			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.RBAC.ClusterRoles} },
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return aggregation.New(aggregation.Config{Local: d.Local, ClusterRoles: d.Informers.RBAC.ClusterRoles}), nil
-			},
+			New:       newAggregation,
 		},
 		{
 			Name: logicalcluster.Name,
@@ -119,13 +113,9 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			New: func(d Deps) (reconcile.Runnable, error) { return logicalcluster.NewDeletion(d.logicalClusters()), nil },
 		},
 		{
-			Name: bootstrap.Name,
-			Informers: func(d Deps) []reconcile.Synced {
-				return []reconcile.Synced{
-					d.Informers.LogicalClusters, d.Informers.WorkspaceTypes, d.Informers.RBAC.ClusterRoles, d.Informers.RBAC.ClusterRoleBindings,
-				}
-			},
-			New: newBootstrap,
+			Name:      bootstrap.Name,
+			Informers: bootstrapInformers,
+			New:       newBootstrap,
 		},
 		{
 			Name:      shardregistration.Name,
@@ -156,6 +146,22 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 
 func newNamespace(d Deps) (reconcile.Runnable, error) {
 	return namespace.New(namespace.Config{Local: d.Local, Namespaces: d.Informers.Namespaces}), nil
+}
+
+func newServiceAccount(d Deps) (reconcile.Runnable, error) {
+	return serviceaccount.New(serviceaccount.Config{
+		Local: d.Local, Namespaces: d.Informers.Namespaces, Accounts: d.Informers.ServiceAccounts,
+	}), nil
+}
+
+func newAggregation(d Deps) (reconcile.Runnable, error) {
+	return aggregation.New(aggregation.Config{Local: d.Local, ClusterRoles: d.Informers.RBAC.ClusterRoles}), nil
+}
+
+func bootstrapInformers(d Deps) []reconcile.Synced {
+	return []reconcile.Synced{
+		d.Informers.LogicalClusters, d.Informers.WorkspaceTypes, d.Informers.RBAC.ClusterRoles, d.Informers.RBAC.ClusterRoleBindings,
+	}
 }
 
 func newBootstrap(d Deps) (reconcile.Runnable, error) {

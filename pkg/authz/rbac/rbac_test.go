@@ -32,8 +32,15 @@ func subject(kind, namespace, name string) rbacv1.Subject {
 	return rbacv1.Subject{Kind: kind, Namespace: namespace, Name: name}
 }
 
-// TestAllows holds the semantics of a rule as Kubernetes documents them.
-func TestAllows(t *testing.T) {
+// allowsCase is a rule with what it allows and what not.
+type allowsCase struct {
+	name    string
+	rule    rbacv1.PolicyRule
+	yes, no []authorizer.AttributesRecord
+}
+
+// allowsTable is taken from Kubernetes' documentation.
+func allowsTable() []allowsCase {
 	resource := func(verb, group, resource, subresource, name string) authorizer.AttributesRecord {
 		return authorizer.AttributesRecord{Verb: verb, APIGroup: group, Resource: resource, Subresource: subresource, Name: name, ResourceRequest: true}
 	}
@@ -43,12 +50,7 @@ func TestAllows(t *testing.T) {
 	urls := func(verbs []string, urls ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{Verbs: verbs, NonResourceURLs: urls}
 	}
-	for _, tc := range []struct {
-		name string
-		rule rbacv1.PolicyRule
-		yes  []authorizer.AttributesRecord
-		no   []authorizer.AttributesRecord
-	}{
+	return []allowsCase{
 		{
 			name: "verbs", rule: rule(list("get", "list"), list(""), list("pods")),
 			yes: []authorizer.AttributesRecord{resource("get", "", "pods", "", ""), resource("list", "", "pods", "", "")},
@@ -116,7 +118,12 @@ func TestAllows(t *testing.T) {
 			name: "nothing", rule: rbacv1.PolicyRule{},
 			no: []authorizer.AttributesRecord{path("", ""), resource("", "", "", "", "")},
 		},
-	} {
+	}
+}
+
+// TestAllows holds the semantics of a rule as Kubernetes documents them.
+func TestAllows(t *testing.T) {
+	for _, tc := range allowsTable() {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, a := range tc.yes {
 				require.True(t, rbac.Allows(a, &tc.rule), "%+v", a)
@@ -128,8 +135,9 @@ func TestAllows(t *testing.T) {
 	}
 }
 
-// TestAuthorizer holds who has which rules where.
-func TestAuthorizer(t *testing.T) {
+// authorizerOfMany has roles of the same names in the logical clusters a and b,
+// and bindings in the system's.
+func authorizerOfMany() *rbac.Authorizer {
 	f := rbac.NewFeed()
 	read := rule(list("get"), list(""), list("configmaps"))
 	write := rule(list("create"), list(""), list("configmaps"))
@@ -155,7 +163,12 @@ func TestAuthorizer(t *testing.T) {
 			ObjectMeta: meta("a", "", name), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: role}, Subjects: []rbacv1.Subject{subject("User", "", name)},
 		})
 	}
-	z := f.Authorizer(system)
+	return f.Authorizer(system)
+}
+
+// TestAuthorizer holds who has which rules where.
+func TestAuthorizer(t *testing.T) {
+	z := authorizerOfMany()
 
 	from := func(cluster string) map[string][]string {
 		return map[string][]string{request.ExtraClusterName: {cluster}}

@@ -108,17 +108,25 @@ func TestGuard(t *testing.T) {
 			}
 		})
 	}
+	require.ErrorContains(t, g.role(t.Context(), role("x", get), nil), "no user")
+	covering := world{own: everything}
+	require.NoError(t, (&guard{authorizer: covering, rules: covering}).clusterRole(genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "u"}), aggregated, nil))
+}
+
+func TestGuardIsBounded(t *testing.T) {
+	role := func(rule rbacv1.PolicyRule) *rbacv1.Role {
+		return &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Rules: []rbacv1.PolicyRule{rule}}
+	}
+	check := func(own []rbacv1.PolicyRule, rule rbacv1.PolicyRule) error {
+		ctx := genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "u"})
+		return (&guard{authorizer: world{}, rules: world{own: own}}).role(ctx, role(rule), nil)
+	}
 	many := make([]string, 5000)
 	for i := range many {
 		many[i] = strconv.Itoa(i)
 	}
 	huge := rbacv1.PolicyRule{Verbs: many, APIGroups: many, Resources: many, ResourceNames: many}
-	asUser := genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "u"})
-	require.ErrorContains(t, g.role(asUser, role("x", huge), nil), "too many to be compared")
-	require.NoError(t, (&guard{authorizer: w, rules: world{own: everything}}).role(asUser, role("x", huge), nil))
-	require.ErrorContains(t, (&guard{authorizer: w, rules: world{own: everything[:1]}}).role(asUser, role("x", rbacv1.PolicyRule{Verbs: many, NonResourceURLs: many}), nil), "too many to be compared")
-
-	require.ErrorContains(t, g.role(t.Context(), role("x", get), nil), "no user")
-	covering := world{own: everything}
-	require.NoError(t, (&guard{authorizer: covering, rules: covering}).clusterRole(genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "u"}), aggregated, nil))
+	require.ErrorContains(t, check(nil, huge), "too many to be compared")
+	require.NoError(t, check(everything, huge))
+	require.ErrorContains(t, check(everything[:1], rbacv1.PolicyRule{Verbs: many, NonResourceURLs: many}), "too many to be compared")
 }
