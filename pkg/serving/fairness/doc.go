@@ -11,7 +11,8 @@
 // upstream's, which knows watches and how to refuse; the queue and the estimates
 // of what requests cost are ours, since upstream's add up the objects and watches
 // of all logical clusters, and its queues are shared by chance among flows. Here
-// a flow is a logical cluster and has a queue of its own.
+// a flow is what reads or what writes in a logical cluster, and has a queue of
+// its own.
 //
 // The filter stands behind authorization, so that nobody can fill the queue of
 // a logical cluster in which he may do nothing. The server's bound on requests in

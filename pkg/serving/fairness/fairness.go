@@ -132,9 +132,8 @@ func (c controller) Handle(
 	}
 	note(c.tenants.schema, c.tenants.config, "")
 	work := estimate()
-	cluster, _ := request.ClusterFrom(ctx)
 	arrived := time.Now()
-	release, err := c.queue.Acquire(ctx, cluster.String(), digest.User.GetName(), int(work.InitialSeats), func(waits bool) { //nolint:gosec // at most maxSeats
+	release, err := c.queue.Acquire(ctx, flowOf(ctx, digest.RequestInfo), digest.User.GetName(), int(work.InitialSeats), func(waits bool) { //nolint:gosec // at most maxSeats
 		queued(waits)
 		waiting(waits)
 	})
@@ -150,6 +149,19 @@ func (c controller) Handle(
 	defer release(float64(work.FinalSeats) * work.AdditionalLatency.Seconds())
 	defer executing(tenants, int(work.InitialSeats))() //nolint:gosec // at most maxSeats
 	execute()
+}
+
+// flowOf returns the flow of a request. A logical cluster has two, one for what
+// reads and one for what writes: admission webhooks may hold writes for long,
+// and must not keep their owner from reading.
+func flowOf(ctx context.Context, info *apirequest.RequestInfo) string {
+	cluster, _ := request.ClusterFrom(ctx)
+	switch info.Verb {
+	case "get", "list", "watch":
+		return cluster.String()
+	default:
+		return cluster.String() + " writes"
+	}
 }
 
 // isExempt says whether the user's requests never wait: those of the shards

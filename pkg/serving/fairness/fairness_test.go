@@ -155,7 +155,7 @@ func TestOptions(t *testing.T) {
 	require.Empty(t, o.Validate())
 	f := o.New()
 	require.Positive(t, f.queue.limits.Seats)
-	require.Equal(t, f.queue.limits.Seats/2, f.queue.limits.FlowSeats)
+	require.Less(t, f.queue.limits.FlowSeats, f.queue.limits.Seats)
 	o.Seats, o.Waiting = -1, 0
 	require.Len(t, o.Validate(), 2)
 	o.Enabled = false

@@ -9,10 +9,14 @@ import (
 
 const (
 	// seatsPerCore and leastSeats make the default of --fairness-seats. Writing
-	// requests wait for the disk most of their time, so there are more seats
-	// than cores.
-	seatsPerCore = 8
-	leastSeats   = 16
+	// requests wait for the disk and for webhooks most of their time, so there
+	// are more seats than cores.
+	seatsPerCore = 16
+	leastSeats   = 32
+	// leastFlowSeats is the least of the default of
+	// --fairness-seats-per-cluster, else the number of cores: more would not
+	// make a tenant faster, but others slower.
+	leastFlowSeats = 2
 )
 
 // Options say how the server is shared among logical clusters.
@@ -33,9 +37,9 @@ func NewOptions() Options {
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Enabled, "enable-priority-and-fairness", o.Enabled, "share the server fairly among logical clusters; if false, only --max-requests-inflight and --max-mutating-requests-inflight bound them")
 	fs.IntVar(&o.Seats, "fairness-seats", o.Seats, fmt.Sprintf("requests executed at a time, those of the installation's own components apart, of watches only their beginning; large lists count up to %d-fold. 0 means %d for each core, but at least %d", maxSeats, seatsPerCore, leastSeats))
-	fs.IntVar(&o.FlowSeats, "fairness-seats-per-cluster", o.FlowSeats, "requests of one logical cluster executed at a time; 0 means half of --fairness-seats, so that there is room for others at once")
+	fs.IntVar(&o.FlowSeats, "fairness-seats-per-cluster", o.FlowSeats, "requests of one logical cluster executed at a time, reading and writing ones each; 0 means as many as there are cores, but at least 2. A tenant whose webhooks are slow may need more")
 	fs.IntVar(&o.Waiting, "fairness-queue-length", o.Waiting, "requests that wait for their turn at a time; more are answered with 429")
-	fs.IntVar(&o.FlowWaiting, "fairness-queue-length-per-cluster", o.FlowWaiting, "requests of one logical cluster that wait for their turn at a time, one user's at most half of them; more are answered with 429")
+	fs.IntVar(&o.FlowWaiting, "fairness-queue-length-per-cluster", o.FlowWaiting, "requests of one logical cluster that wait for their turn at a time, reading and writing ones each, one user's at most half of them; more are answered with 429")
 }
 
 // Validate returns what is wrong with o.
@@ -60,7 +64,7 @@ func (o *Options) New() *Fairness {
 		limits.Seats = max(leastSeats, seatsPerCore*runtime.GOMAXPROCS(0))
 	}
 	if limits.FlowSeats == 0 {
-		limits.FlowSeats = max(1, limits.Seats/2)
+		limits.FlowSeats = max(leastFlowSeats, runtime.GOMAXPROCS(0))
 	}
 	limits.FlowSeats = min(limits.FlowSeats, limits.Seats)
 	return New(limits)
