@@ -32,8 +32,8 @@ const (
 	children stage = iota
 	// content is all that is not in another stage.
 	content
-	// namespaces follow their content, which they could only delete themselves
-	// more slowly.
+	// namespaces are closed before their content goes, and waited for after it,
+	// which they could only delete themselves more slowly.
 	namespaces
 	// definitions come last, since custom resources are only served as long as
 	// their definition exists.
@@ -84,9 +84,7 @@ func deleteContent(resources []purge.Resource, discovery error, purgeAll func([]
 		return result{reason: reasonDiscoveryFailed, detail: discovery.Error(), err: discovery}
 	}
 	for _, s := range []stage{children, content, namespaces, definitions} {
-		outcome := purgeAll(slices.DeleteFunc(slices.Clone(resources), func(r purge.Resource) bool {
-			return stageOf(r.GroupResource()) != s
-		}))
+		outcome := purgeAll(only(resources, s))
 		switch {
 		case outcome.Err != nil:
 			return result{reason: reasonDeletionFailed, detail: outcome.Err.Error(), err: outcome.Err}
@@ -124,6 +122,18 @@ func contentOf(ctx context.Context, local *client.Factory, cluster logicalcluste
 	}
 	resources, err := purge.Discover(ctx, discovery)
 	return deleteContent(resources, err, func(stage []purge.Resource) purge.Outcome {
+		if len(stage) > 0 && stageOf(stage[0].GroupResource()) == content {
+			// From now on nobody creates anything in namespaces: others would
+			// put back what they want in each as fast as it is deleted.
+			if outcome := purge.Delete(ctx, metadata, only(resources, namespaces), ""); outcome.Err != nil {
+				return outcome
+			}
+		}
 		return purge.Delete(ctx, metadata, stage, "")
 	})
+}
+
+// only returns the resources of a stage.
+func only(resources []purge.Resource, s stage) []purge.Resource {
+	return slices.DeleteFunc(slices.Clone(resources), func(r purge.Resource) bool { return stageOf(r.GroupResource()) != s })
 }

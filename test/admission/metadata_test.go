@@ -1,0 +1,112 @@
+package admission
+
+import (
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+func TestNamespacesAndMetadata(t *testing.T) {
+	all := harness.Start(t, harness.Options{})
+	a := clusters(t, all, "a")[0]
+	a.serveWidgets(t)
+	ctx := t.Context()
+
+	t.Run("namespaces", func(t *testing.T) {
+		create := func(namespace string) error {
+			_, err := a.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"}}, metav1.CreateOptions{})
+			return err
+		}
+		err := create("missing")
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		require.EqualError(t, err, `namespaces "missing" not found`)
+		for range 5 {
+			// The informer cannot have seen these yet.
+			ns, err := a.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "fresh-"}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			require.NoError(t, create(ns.Name))
+		}
+
+		_, err = a.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		_, err = a.CoreV1().ConfigMaps("going").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "stays", Finalizers: []string{"example.com/stay"}}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.NoError(t, a.CoreV1().Namespaces().Delete(ctx, "going", metav1.DeleteOptions{}))
+		err = create("going")
+		require.True(t, apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), "%v", err)
+		require.ErrorContains(t, err, "unable to create new content in namespace going because it is being terminated")
+		_, err = a.CoreV1().ConfigMaps("going").Patch(ctx, "stays", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		require.NoError(t, err, "updates are allowed")
+		eventually(t, "the namespace goes", func() bool {
+			_, err := a.CoreV1().Namespaces().Get(ctx, "going", metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		})
+		_, err = a.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.NoError(t, create("going"), "a namespace that was made anew takes objects at once")
+
+		err = a.CoreV1().Namespaces().Delete(ctx, "default", metav1.DeleteOptions{})
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		require.ErrorContains(t, err, "this namespace may not be deleted")
+	})
+
+	t.Run("reserved", func(t *testing.T) {
+		_, err := a.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Name: "r", Annotations: map[string]string{"internal.tenancy.kcp.io/cluster": "x"},
+		}}, metav1.CreateOptions{})
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		require.ErrorContains(t, err, "metadata.annotations[internal.tenancy.kcp.io/cluster] is reserved")
+		_, err = a.widget(ctx, "fine", nil)
+		require.NoError(t, err)
+		_, err = a.dynamic.Resource(widgets).Namespace("default").Patch(ctx, "fine", types.MergePatchType, []byte(`{"metadata":{"labels":{"tenancy.kcp.io/phase":"Ready"}}}`), metav1.PatchOptions{})
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+	})
+
+	t.Run("a webhook does not say more than its user", func(t *testing.T) {
+		a.mutatingPolicy(t, "reserved", admissionregistrationv1.Mutation{
+			PatchType: admissionregistrationv1.PatchTypeJSONPatch,
+			JSONPatch: &admissionregistrationv1.JSONPatch{Expression: `[JSONPatch{op: "add", path: "/metadata/labels", value: {"tenancy.kcp.io/phase": "Ready"}}]`},
+		})
+		eventually(t, "the policy is denied", func() bool { return apierrors.IsForbidden(a.tries(ctx, "x")) })
+		require.NoError(t, a.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Delete(ctx, "reserved", metav1.DeleteOptions{}))
+		eventually(t, "the policy is gone", func() bool { return a.tries(ctx, "x") == nil })
+	})
+
+	t.Run("workspaces", func(t *testing.T) {
+		root := client.Workspaces.In(a.factory.Cluster(logicalcluster.NewPath("root")))
+		_, err := root.Create(ctx, &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "thief"}, Spec: tenancyv1alpha1.WorkspaceSpec{Cluster: a.name.String()}}, metav1.CreateOptions{})
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		require.ErrorContains(t, err, "spec.cluster is set by the system")
+		_, err = root.Patch(ctx, "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		_, err = root.Patch(ctx, "a", types.MergePatchType, []byte(`{"status":{"phase":"Unavailable"}}`), metav1.PatchOptions{}, "status")
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		_, err = root.Patch(ctx, "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"mine":"x"}}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		clusters := client.LogicalClusters.In(a.factory.Cluster(a.name.Path()))
+		err = clusters.Delete(ctx, "cluster", metav1.DeleteOptions{})
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		_, err = clusters.Patch(ctx, "cluster", types.MergePatchType, []byte(`{"spec":{"directlyDeletable":true}}`), metav1.PatchOptions{})
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+
+		// Nor can whoever writes in a workspace keep its owner from deleting it.
+		a.validatingPolicy(t, "never", admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			Validations: []admissionregistrationv1.Validation{{Expression: "false"}},
+		}, nil, admissionregistrationv1.Deny)
+		require.NoError(t, root.Delete(ctx, "a", metav1.DeleteOptions{}))
+		eventually(t, "the workspace goes", func() bool {
+			_, err := root.Get(ctx, "a", metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		})
+	})
+}
