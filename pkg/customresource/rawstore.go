@@ -3,16 +3,12 @@ package customresource
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -20,7 +16,6 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/jsonpath"
 )
 
 // errClosed is what storage answers once the server has stopped.
@@ -204,58 +199,4 @@ func keyFunc(prefix string) func(runtime.Object) (string, error) {
 		}
 		return prefix + "/" + m.GetName(), nil
 	}
-}
-
-// selectableFields joins the JSON paths of a version's selectable fields.
-func selectableFields(spec *specV1, version string) string {
-	for i := range spec.Versions {
-		v := &spec.Versions[i]
-		if v.Name != version {
-			continue
-		}
-		paths := make([]string, 0, len(v.SelectableFields))
-		for _, f := range v.SelectableFields {
-			paths = append(paths, f.JSONPath)
-		}
-		slices.Sort(paths)
-		return strings.Join(paths, "\n")
-	}
-	return ""
-}
-
-// attrFunc returns what a shared watch cache indexes and filters by: labels,
-// name, namespace and selectable fields as they are stored.
-func attrFunc(selectable string) (storage.AttrFunc, error) {
-	type selectableField struct {
-		name string
-		path *jsonpath.JSONPath
-	}
-	var selectableFields []selectableField
-	for path := range strings.SplitSeq(selectable, "\n") {
-		if path == "" {
-			continue
-		}
-		parsed := jsonpath.New(path).AllowMissingKeys(true)
-		if err := parsed.Parse("{" + path + "}"); err != nil {
-			return nil, fmt.Errorf("selectable field %q: %w", path, err)
-		}
-		selectableFields = append(selectableFields, selectableField{name: strings.TrimPrefix(path, "."), path: parsed})
-	}
-	return func(obj runtime.Object) (labels.Set, fields.Set, error) {
-		u, ok := obj.(*unstructured.Unstructured)
-		if !ok {
-			return nil, nil, fmt.Errorf("%T is not a custom resource", obj)
-		}
-		set := fields.Set{"metadata.name": u.GetName(), "metadata.namespace": u.GetNamespace()}
-		for _, f := range selectableFields {
-			set[f.name] = ""
-			results, err := f.path.FindResults(u.Object)
-			if err == nil && len(results) == 1 && len(results[0]) == 1 {
-				if value := results[0][0].Interface(); value != nil {
-					set[f.name] = fmt.Sprint(value)
-				}
-			}
-		}
-		return u.GetLabels(), set, nil
-	}, nil
 }

@@ -42,6 +42,23 @@ var selectableRules = []rule{
 		require.NoError(u.t, err)
 		require.Len(u.t, list.Items, 2)
 	}},
+	{"objects are selected by defaults too, also those that were stored before", func(u *user) {
+		u.define(versioned("selectableFields: [{jsonPath: .spec.color}]\n", "color: {type: string}"))
+		u.widget("old", `{size: 1}`)
+		u.redefine("widgets", func(d *crd) {
+			spec := d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+			spec.Properties["color"] = props{Type: "string", Default: jsonOf(`"blue"`)}
+		})
+		u.widget("new", `{size: 1}`)
+		u.widget("red", `{color: red}`)
+		list, err := u.widgets().List(u.t.Context(), metav1.ListOptions{FieldSelector: "spec.color=blue"})
+		require.NoError(u.t, err)
+		require.Len(u.t, list.Items, 2)
+		list, err = u.widgets().List(u.t.Context(), metav1.ListOptions{FieldSelector: "spec.color=blue", Limit: 1})
+		require.NoError(u.t, err)
+		require.Len(u.t, list.Items, 1)
+		require.NotEmpty(u.t, list.GetContinue())
+	}},
 	{"other fields cannot be selected by", func(u *user) {
 		u.define(versioned("selectableFields: [{jsonPath: .spec.color}]\n", "color: {type: string}"))
 		_, err := u.widgets().List(u.t.Context(), metav1.ListOptions{FieldSelector: "spec.size=1"})
