@@ -46,8 +46,11 @@ const (
 // openapiDocuments are the OpenAPI documents that were asked for, of all sets.
 type openapiDocuments struct {
 	mu sync.Mutex // one is made at a time
-	v3 *lru.Cache // of v3Key to *openapiDocument
-	v2 *lru.Cache // of a set's key to http.Handler
+	// v2mu is mu for v2: the document of very many definitions takes minutes,
+	// and nobody else is to wait for it.
+	v2mu sync.Mutex
+	v3   *lru.Cache // of v3Key to *openapiDocument
+	v2   *lru.Cache // of a set's key to http.Handler
 }
 
 func newOpenAPIDocuments() *openapiDocuments {

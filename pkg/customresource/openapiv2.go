@@ -36,8 +36,8 @@ func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) bool {
 // makeV2 merges the definitions into the built-in document. It returns nil if
 // there is none.
 func (s *documentSet) makeV2(ctx context.Context) (http.Handler, error) {
-	s.openapi.mu.Lock()
-	defer s.openapi.mu.Unlock()
+	s.openapi.v2mu.Lock()
+	defer s.openapi.v2mu.Unlock()
 	if known, ok := s.openapi.v2.Get(s.key); ok {
 		served, _ := known.(http.Handler)
 		return served, nil

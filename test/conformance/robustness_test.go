@@ -91,7 +91,7 @@ func TestManyDefinitions(t *testing.T) {
 	list, err := u.crds.ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, many)
-	for path, accept := range map[string]string{"/apis": asAggregated, "/openapi/v3": "application/json", "/openapi/v2": "application/json"} {
+	for path, accept := range map[string]string{"/apis": asAggregated, "/openapi/v3": "application/json"} {
 		response, body := u.get(path, accept)
 		require.Equal(t, 200, response.StatusCode, path)
 		require.Contains(t, string(body), "many.example.com")
