@@ -110,7 +110,7 @@ func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiser
 // Long-running requests end when ctx is done.
 func SetChain(ctx context.Context, c *genericapiserver.Config, stripURL, inner func(http.Handler) http.Handler) {
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		handler := inner(api)
+		handler := withListBuffer(inner(api))
 		handler = WithLongRunningStop(ctx, handler, c.LongRunningFunc)
 		handler = genericapiserver.DefaultBuildHandlerChain(handler, c)
 		if c.AuditBackend == nil {
