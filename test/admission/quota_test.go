@@ -67,7 +67,10 @@ func TestQuota(t *testing.T) {
 
 		require.NoError(t, a.dynamic.Resource(widgets).Namespace("default").Delete(t.Context(), list.Items[0].GetName(), metav1.DeleteOptions{}))
 		eventually(t, "a place is free again", func() bool { return a.used(t, "default", "few", countWidgets) == places-1 })
-		_, err = a.widget(t.Context(), "late", nil)
+		eventually(t, "admission knows of the place", func() bool {
+			_, err = a.widget(t.Context(), "late", nil)
+			return !apierrors.IsForbidden(err)
+		})
 		require.NoError(t, err)
 		// A write that is admitted but fails gives its place back, too.
 		require.NoError(t, a.dynamic.Resource(widgets).Namespace("default").Delete(t.Context(), list.Items[1].GetName(), metav1.DeleteOptions{}))
