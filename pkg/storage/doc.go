@@ -7,10 +7,12 @@
 //	tenantStorage   key prefix, annotation, wildcard, continue tokens, dispatch index
 //	   │
 //	CacheDelegator  the upstream watch cache, one for all logical clusters;
-//	   │            left out for resources such as events
+//	   │            left out for resources such as events. Beside it the hub
+//	   │            serves sharded watches and pages from what it reads
 //	belowCache      what the watch cache must not use of etcd3
 //	   │
 //	etcd3           the upstream store on the shared client
 //
-// See docs/storage.md for the key layout and for why each piece is there.
+// See docs/storage.md for the key layout and for why each piece is there, and
+// docs/listwatch.md for the hub.
 package storage
