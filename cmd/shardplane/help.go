@@ -29,9 +29,12 @@ var helpSections = []struct {
 	{"Ports", []string{"front-proxy-port", "shard-port", "cache-server-port"}},
 	{"Identity", []string{"name", "external-url", "base-url"}},
 	{"Other components", []string{"root-kubeconfig", "cache-kubeconfig", "shard-c*", "proxy-client*"}},
-	{"Serving", []string{"bind-address", "secure-port", "tls-*", "max-*", "index-patience"}},
-	{"Authentication", []string{"client-ca-file", "requestheader-*", "authentication-*", "dev-tokens"}},
-	{"Storage", []string{"data-dir", "etcd-*", "unsafe-no-fsync"}},
+	{"Serving", []string{"bind-address", "secure-port", "tls-*", "max-*", "feature-gates", "index-patience"}},
+	{"Fairness", []string{"enable-priority-and-fairness", "fairness-*"}},
+	{"Authentication", []string{"client-ca-file", "requestheader-*", "authentication-*", "api-audiences", "service-account-*", "root-ca-file", "dev-tokens"}},
+	{"Authorization", []string{"authorization-*"}},
+	{"Audit", []string{"audit-*"}},
+	{"Storage", []string{"data-dir", "etcd-*", "encryption-*", "unsafe-no-fsync"}},
 	{"Logging", []string{"v", "vmodule", "verbose", "log-*", "logging-*"}},
 }
 
