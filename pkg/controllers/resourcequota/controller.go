@@ -26,7 +26,7 @@ const (
 	// counted, so that many deletions are counted together.
 	gather = 100 * time.Millisecond
 	// landing is how long a write that was admitted may take to be stored.
-	landing = 300 * time.Millisecond
+	landing = time.Second
 	// recount is how often is counted although nothing seems to have changed.
 	recount = 5 * time.Minute
 )
@@ -132,10 +132,10 @@ type reconciler struct {
 	seen map[client.Key]look
 }
 
-// look is by how much a quota's status was above the count, since when.
+// look is what was used when it was more than there was, and when that was.
 type look struct {
-	above usage
-	at    time.Time
+	used usage
+	at   time.Time
 }
 
 func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Result, error) {
@@ -165,46 +165,30 @@ func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Res
 
 // settle writes what follows from a count, and says whether to count again soon.
 func (r *reconciler) settle(ctx context.Context, quota *corev1.ResourceQuota, now usage) (again bool, err error) {
+	key := client.KeyOf(quota)
 	r.mu.Lock()
-	last := r.seen[client.KeyOf(quota)]
+	last, looked := r.seen[key]
 	r.mu.Unlock()
-	var excess usage
-	settled := last.above != nil && r.now().Sub(last.at) >= landing
-	if settled {
-		excess = last.above
+	early := looked && r.now().Sub(last.at) < landing
+	var before usage
+	if looked && !early {
+		before = last.used
 	}
-	updated, above := observe(quota, now, excess)
+	updated, above := observe(quota, now, before)
 	if updated != quota {
 		if err := r.commit(ctx, updated); err != nil {
 			return false, err
 		}
-		_, above = observe(updated, now, nil)
-	}
-	next := look{above: above, at: r.now()}
-	if last.above != nil && !settled {
-		// Too early to tell. What is above must stay so from the first look on.
-		next = look{above: smaller(last.above, above), at: last.at}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(next.above) == 0 {
-		delete(r.seen, client.KeyOf(quota))
-		return len(above) > 0, nil
+	switch {
+	case len(above) == 0:
+		delete(r.seen, key)
+	case !early:
+		r.seen[key] = look{used: above, at: r.now()}
 	}
-	r.seen[client.KeyOf(quota)] = next
-	return true, nil
-}
-
-// smaller returns the smaller ones of two usages, without those that are zero
-// in either.
-func smaller(a, b usage) usage {
-	out := usage{}
-	for name, value := range a {
-		if other, ok := b[name]; ok {
-			out[name] = min(value, other)
-		}
-	}
-	return out
+	return len(above) > 0, nil
 }
 
 // forget drops what was seen of quotas that are gone.

@@ -65,20 +65,27 @@ func countFor(quota *corev1.ResourceQuota, number func(schema.GroupResource) int
 	return out
 }
 
-// observe returns the quota with the status that follows from a count. excess
-// is by how much the status was above the count the last time; it returns how
-// much it is above it now. What was above both times is taken off.
-func observe(quota *corev1.ResourceQuota, now, excess usage) (updated *corev1.ResourceQuota, above usage) {
+// observe returns the quota with the status that follows from a count, and what
+// is used by it of everything of which that is more than there is.
+//
+// before is what was used so long ago that all writes admitted until then are
+// stored: if there are fewer than that, the difference is gone for good. What
+// was admitted since may still be on its way, and stays counted.
+func observe(quota *corev1.ResourceQuota, now, before usage) (updated *corev1.ResourceQuota, above usage) {
 	updated = quota.DeepCopy()
 	updated.Status.Hard = quota.Spec.Hard.DeepCopy()
 	updated.Status.Used = corev1.ResourceList{}
 	above = usage{}
 	for name, count := range now {
-		used, known := quota.Status.Used[name]
-		value := used.Value()
-		if known && value > count {
-			above[name] = value - count
-			count = value - min(value-count, excess[name])
+		quantity, known := quota.Status.Used[name]
+		if used := quantity.Value(); known && used > count {
+			if gone := before[name] - count; gone > 0 {
+				used = max(count, used-gone)
+			}
+			if used > count {
+				above[name] = used
+			}
+			count = used
 		}
 		updated.Status.Used[name] = *apiresource.NewQuantity(count, apiresource.DecimalSI)
 	}

@@ -9,6 +9,6 @@
 //	              ├─ watch their metadata there, as long as there is a quota
 //	              └─ used := how many there are
 //	                   ├─ more than the status says: write it at once
-//	                   └─ fewer: some may be admitted and not stored yet. Look
-//	                      again, and take off what was missing both times
+//	                   └─ fewer: some may be admitted and not stored yet. Look a second
+//	                      later, and take off what was used then and is not there
 package resourcequota

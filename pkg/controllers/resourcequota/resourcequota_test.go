@@ -91,3 +91,20 @@ func TestSettle(t *testing.T) {
 	}
 	require.Empty(t, r.seen)
 }
+
+// TestObserveKeepsWhatIsOnItsWay checks that what was admitted since the first
+// look stays counted, however much is missing.
+func TestObserveKeepsWhatIsOnItsWay(t *testing.T) {
+	for _, test := range []struct{ used, before, count, want int64 }{
+		{used: 9, before: 8, count: 7, want: 8},
+		{used: 9, before: 9, count: 7, want: 7},
+		{used: 10, before: 5, count: 8, want: 10},
+		{used: 10, before: 0, count: 8, want: 10},
+		{used: 3, before: 9, count: 8, want: 8},
+	} {
+		updated, above := observe(quotaOf(10, test.used), usage{"secrets": test.count}, usage{"secrets": test.before})
+		got := updated.Status.Used["secrets"]
+		require.Equal(t, test.want, got.Value(), "%+v", test)
+		require.Equal(t, test.want > test.count, len(above) > 0, "%+v", test)
+	}
+}
