@@ -27,7 +27,7 @@ func main() {
 
 // run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
-	root := newRootCommand()
+	root := newRootCommand() //nolint:contextcheck // ExecuteContextC hands ctx to the commands
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errOut)

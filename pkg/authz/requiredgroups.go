@@ -14,7 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// RequiredGroupsAnnotation, on a LogicalCluster, lists the groups of which a
+// RequiredGroupsAnnotation lists, on a LogicalCluster, the groups of which a
 // user must be a member: alternatives separated by commas, each of them groups
 // separated by semicolons, all of which it takes.
 const RequiredGroupsAnnotation = "authorization.kcp.io/required-groups"

@@ -27,9 +27,6 @@ const (
 )
 
 var (
-	// probePaths are open to everybody.
-	probePaths = []string{"/livez", "/readyz", "/healthz"}
-
 	// processPaths tell about the whole process. They exist at the root only.
 	processPaths = []string{"/livez", "/readyz", "/healthz", "/metrics", "/debug", "/configz", "/flagz", "/statusz", "/logs"}
 )

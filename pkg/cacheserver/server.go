@@ -77,7 +77,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if s.encryption, err = o.Encryption.Open(ctx, "cache-server"); err != nil {
 		return s, err
 	}
-	s.backend, err = storage.NewBackend(storage.BackendConfig{
+	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // it asks etcd with the context of the client, which outlives the start
 		Client:             s.etcd.Client(),
 		Transformers:       s.encryption.Transformers(),
 		Prefix:             storagePrefix,

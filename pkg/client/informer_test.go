@@ -3,6 +3,7 @@ package client_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -37,12 +38,7 @@ func (l *log) all() []string {
 
 func (l *log) has(want string) func() bool {
 	return func() bool {
-		for _, event := range l.all() {
-			if event == want {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(l.all(), want)
 	}
 }
 

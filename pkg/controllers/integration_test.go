@@ -80,9 +80,9 @@ func await(t *testing.T, what string, check func(ctx context.Context) error) {
 	}
 }
 
-type notYet string
+type notYetError string
 
-func (n notYet) Error() string { return string(n) }
+func (n notYetError) Error() string { return string(n) }
 
 // awaitReady waits until a workspace is Ready and completely labelled.
 func awaitReady(t *testing.T, scope client.Scope, name string) *tenancyv1alpha1.Workspace {
@@ -95,7 +95,7 @@ func awaitReady(t *testing.T, scope client.Scope, name string) *tenancyv1alpha1.
 			return err
 		}
 		if ws.Status.Phase != corev1alpha1.LogicalClusterPhaseReady || ws.Labels[tenancyv1alpha1.WorkspacePhaseLabel] != "Ready" {
-			return notYet("phase " + string(ws.Status.Phase) + ", conditions " + conditionsOf(ws))
+			return notYetError("phase " + string(ws.Status.Phase) + ", conditions " + conditionsOf(ws))
 		}
 		return nil
 	})
@@ -145,7 +145,7 @@ func gone(t *testing.T, scope client.Scope, name string) {
 		if err != nil {
 			return err
 		}
-		return notYet("phase " + string(ws.Status.Phase) + ", conditions " + conditionsOf(ws))
+		return notYetError("phase " + string(ws.Status.Phase) + ", conditions " + conditionsOf(ws))
 	})
 }
 
@@ -159,7 +159,7 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 				return err
 			}
 			if lc.Labels[tenancyv1alpha1.WorkspacePhaseLabel] != "Ready" {
-				return notYet(lc.Status.Phase)
+				return notYetError(lc.Status.Phase)
 			}
 			_, err = client.Namespaces.In(cluster).Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
 			return err
@@ -190,7 +190,7 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 		require.Equal(t, "root", lc.Annotations[core.LogicalClusterPathAnnotationKey])
 		versions["cluster"] = lc.ResourceVersion
 		if len(versions) != 5+2+1 {
-			return notYet("not all there")
+			return notYetError("not all there")
 		}
 		return nil
 	}
@@ -212,7 +212,7 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 	await(t, "the shard to be mended", func(ctx context.Context) error {
 		shard, err := client.Shards.In(root).Get(ctx, "shard-1", metav1.GetOptions{})
 		if err == nil && (shard.Labels["name"] != "shard-1" || shard.Labels["region"] != "eu" || shard.Spec.BaseURL != e.shards[1].Host()) {
-			err = notYet(shard.Spec.BaseURL)
+			err = notYetError(shard.Spec.BaseURL)
 		}
 		return err
 	})
@@ -225,7 +225,7 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 
 func TestWorkspacesThreeLevelsDeepOnBothShards(t *testing.T) {
 	e := start(t, 2)
-	parent, parentShard, path := e.at(0, "root"), 0, "root"
+	parent, path := e.at(0, "root"), "root"
 	for _, level := range []struct{ name, shard, typ string }{
 		{"org", "shard-1", "organization"}, {"unit", "root", "universal"}, {"leaf", "shard-1", "universal"},
 	} {
@@ -240,7 +240,7 @@ func TestWorkspacesThreeLevelsDeepOnBothShards(t *testing.T) {
 		require.True(t, conditions.IsTrue(ws, tenancyv1alpha1.WorkspaceScheduled))
 		require.True(t, conditions.IsTrue(ws, tenancyv1alpha1.WorkspaceInitialized))
 
-		parentShard = shardOf(t, ws)
+		parentShard := shardOf(t, ws)
 		require.Equal(t, level.shard, ws.Annotations["core.kcp.io/shard"])
 		parent = e.at(parentShard, ws.Spec.Cluster)
 		lc, err := client.LogicalClusters.In(parent).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})

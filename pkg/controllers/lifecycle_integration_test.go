@@ -35,7 +35,7 @@ func awaitCondition(t *testing.T, scope client.Scope, name string, kind string, 
 				return nil
 			}
 		}
-		return notYet(conditionsOf(ws))
+		return notYetError(conditionsOf(ws))
 	})
 	return ws
 }
@@ -152,7 +152,7 @@ func TestNamespacesAreEmptiedAndSayWhatKeepsThem(t *testing.T) {
 				return nil
 			}
 		}
-		return notYet(ns.Status.String())
+		return notYetError(ns.Status.String())
 	})
 	_, err = client.ConfigMaps.InNamespace(inside, "n").Get(t.Context(), "free", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err))
@@ -162,7 +162,7 @@ func TestNamespacesAreEmptiedAndSayWhatKeepsThem(t *testing.T) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return notYet("still there")
+		return notYetError("still there")
 	})
 
 	err = client.Namespaces.In(inside).Delete(t.Context(), "default", metav1.DeleteOptions{})
@@ -245,7 +245,7 @@ func TestAnInactiveWorkspaceCanBeDeleted(t *testing.T) {
 	await(t, "the workspace to be inactive", func(ctx context.Context) error {
 		ws, err := client.Workspaces.In(root).Get(ctx, "off", metav1.GetOptions{})
 		if err == nil && ws.Status.Phase != corev1alpha1.LogicalClusterPhaseInactive {
-			err = notYet(ws.Status.Phase)
+			err = notYetError(ws.Status.Phase)
 		}
 		return err
 	})

@@ -172,10 +172,10 @@ func (s *internedSpec) shareWith(crd *apiextensions.CustomResourceDefinition) {
 		if f.FieldsV1 == nil {
 			continue
 		}
-		if known, ok := s.fields[string(f.FieldsV1.Raw)]; ok {
+		if known, ok := s.fields[f.FieldsV1.GetRawString()]; ok {
 			f.FieldsV1 = known
 		} else if len(s.fields) < manySets {
-			s.fields[string(f.FieldsV1.Raw)] = f.FieldsV1
+			s.fields[f.FieldsV1.GetRawString()] = f.FieldsV1
 		}
 	}
 }

@@ -141,7 +141,7 @@ func fakeServe(address, certFile, keyFile, clientCA, fault string) error {
 }
 
 func faultOf(name string) string {
-	for _, fault := range strings.Split(os.Getenv(faultEnv), ",") {
+	for fault := range strings.SplitSeq(os.Getenv(faultEnv), ",") {
 		if component, what, ok := strings.Cut(fault, "="); ok && component == name {
 			return what
 		}

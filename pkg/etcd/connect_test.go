@@ -62,7 +62,7 @@ func external(t *testing.T, ca, cert, key string) string {
 	t.Helper()
 	cfg, err := Config{DataDir: t.TempDir(), UnsafeNoFsync: true}.embedConfig(newLogger())
 	require.NoError(t, err)
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // to find a free port
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	address := url.URL{Scheme: "https", Host: listener.Addr().String()}
 	require.NoError(t, listener.Close())

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 )
 
@@ -168,7 +169,7 @@ func (d *dataDir) checkDatabase() (err error) {
 		return corrupt(path, errors.New("the database is empty"))
 	}
 	db, err := bbolt.Open(path, fileMode, &bbolt.Options{ReadOnly: true, Timeout: dbLockTimeout})
-	if errors.Is(err, bbolt.ErrTimeout) {
+	if errors.Is(err, bbolterrors.ErrTimeout) {
 		return fmt.Errorf("%w (%s is locked): stop the etcd that runs there or choose another --data-dir", ErrDataDirInUse, path)
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"fmt"
+	"slices"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -63,7 +64,7 @@ func (c klogCore) Enabled(level zapcore.Level) bool {
 
 // With returns a core that adds fields to each message.
 func (c klogCore) With(fields []zapcore.Field) zapcore.Core {
-	return klogCore{fields: append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+	return klogCore{fields: append(slices.Clip(c.fields), fields...)}
 }
 
 // harmless is what a new etcd logs as an error: it looks at the term before
@@ -83,7 +84,7 @@ func (c klogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zap
 
 // Write writes one message.
 func (c klogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
-	values := encodeFields(append(c.fields[:len(c.fields):len(c.fields)], fields...))
+	values := encodeFields(append(slices.Clip(c.fields), fields...))
 	pairs := make([]any, 0, 2*len(values))
 	for key, value := range values {
 		pairs = append(pairs, key, value)

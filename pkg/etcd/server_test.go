@@ -114,7 +114,7 @@ func TestStopUnderLoad(t *testing.T) {
 			}
 		})
 		working.Go(func() {
-			for range s.Client().Watch(t.Context(), fmt.Sprint(i), clientv3.WithPrevKV()) { //nolint:revive // until it ends
+			for range s.Client().Watch(t.Context(), fmt.Sprint(i), clientv3.WithPrevKV()) {
 			}
 		})
 	}

@@ -33,6 +33,7 @@ func bases(w *world) map[string]string {
 }
 
 func fetch(b *testing.B, p *person, url string) {
+	b.Helper()
 	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		b.Error(err)

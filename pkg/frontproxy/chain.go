@@ -211,7 +211,7 @@ func withProbes(next http.Handler, live, ready []healthz.HealthChecker) http.Han
 // other side broke are broken towards the client too, silently.
 func withPanicRecovery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() {
+		defer func() { //nolint:contextcheck // it has the context of the request
 			reason := recover()
 			if reason == nil {
 				return
@@ -278,7 +278,7 @@ func withAccounting(next http.Handler, running *tracker) http.Handler {
 		}
 		inFlight.Inc()
 		rec := &record{ResponseWriter: w}
-		defer func() {
+		defer func() { //nolint:contextcheck // it has the context of the request
 			inFlight.Dec()
 			if rec.code == 0 {
 				rec.code = statusClientGone

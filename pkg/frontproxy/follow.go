@@ -122,7 +122,7 @@ func (p pruner) WaitForSync(context.Context) error { return nil }
 
 func (p pruner) Run(ctx context.Context) error {
 	if p.workspaces.WaitForSync(ctx) != nil || p.clusters.WaitForSync(ctx) != nil {
-		return nil // stopped before the shard answered
+		return nil //nolint:nilerr // stopped before the shard answered
 	}
 	prune(p.previous.workspaces, p.workspaces,
 		func(old *tenancyv1alpha1.Workspace) {

@@ -72,7 +72,7 @@ func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, to *route) {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
 		defer cancel()
-		defer context.AfterFunc(f.draining, cancel)()
+		defer context.AfterFunc(f.draining, cancel)() //nolint:contextcheck // the end of the server ends the request, nothing more
 	}
 	proxy := httputil.ReverseProxy{
 		Rewrite:   to.rewrite(f),

@@ -10,9 +10,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/klog/v2"
-
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // queues report their metrics
+	"k8s.io/klog/v2"
 )
 
 const (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"k8s.io/klog/v2"
 )
@@ -119,12 +120,12 @@ func (m *Manager) Run(ctx context.Context) error {
 	case cause = <-failed:
 	}
 	errs := []error{cause}
-	for i := len(started) - 1; i >= 0; i-- {
-		started[i].cancel()
-		if err := <-started[i].done; err != nil && !errors.Is(err, cause) {
+	for _, s := range slices.Backward(started) {
+		s.cancel()
+		if err := <-s.done; err != nil && !errors.Is(err, cause) {
 			errs = append(errs, err)
 		}
-		klog.FromContext(ctx).V(2).Info("Controller stopped", "controller", started[i].name)
+		klog.FromContext(ctx).V(2).Info("Controller stopped", "controller", s.name)
 	}
 	return errors.Join(errs...)
 }

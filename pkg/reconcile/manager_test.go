@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -25,12 +26,7 @@ func (j *journal) add(entry string) {
 func (j *journal) has(entry string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for _, e := range j.entries {
-		if e == entry {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(j.entries, entry)
 }
 
 // worker is a Runnable that records its life.

@@ -18,7 +18,7 @@ func WireScheme(more ...*runtime.Scheme) *runtime.Scheme {
 			if gvk.Version == runtime.APIVersionInternal {
 				continue
 			}
-			if object, ok := reflect.New(goType).Interface().(runtime.Object); ok {
+			if object, ok := reflect.TypeAssert[runtime.Object](reflect.New(goType)); ok {
 				wire.AddKnownTypeWithName(gvk, object)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
@@ -31,7 +32,7 @@ func TestListBuffer(t *testing.T) {
 		withListBuffer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			for range items {
 				_, err := w.Write([]byte(item))
-				require.NoError(t, err)
+				assert.NoError(t, err)
 			}
 			end()
 		})).ServeHTTP(w, r)

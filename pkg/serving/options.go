@@ -90,7 +90,7 @@ func (o *Options) Listen() error {
 		return nil
 	}
 	address := net.JoinHostPort(o.BindAddress, strconv.Itoa(o.SecurePort))
-	listener, err := net.Listen("tcp", address)
+	listener, err := net.Listen("tcp", address) //nolint:noctx // binding a local port does not wait
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w (stop the process that uses the port, or choose another with --secure-port)", address, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -95,8 +96,8 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 // Close releases what New opened, in reverse order. Run does so itself.
 func (s *Server) Close() {
 	s.stopServing()
-	for i := len(s.closers) - 1; i >= 0; i-- {
-		s.closers[i]()
+	for _, v := range slices.Backward(s.closers) {
+		v()
 	}
 	s.closers = nil
 }
@@ -115,7 +116,7 @@ func (s *Server) openStorage(ctx context.Context) error {
 		return err
 	}
 	s.onClose(s.encryption.Close)
-	s.backend, err = storage.NewBackend(storage.BackendConfig{
+	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // it asks etcd with the context of the client, which outlives the start
 		Client:             s.etcd.Client(),
 		CompactionInterval: s.options.Etcd.CompactionInterval,
 		Transformers:       s.encryption.Transformers(),

@@ -37,7 +37,7 @@ func TestBackendLifecycle(t *testing.T) {
 	require.NoError(t, err)
 	b.Close()
 	b.Close()
-	for range w.ResultChan() { //nolint:revive // until it is closed
+	for range w.ResultChan() {
 	}
 	_, err = s.Watch(in(t.Context(), "root"), "/pods", streaming(""))
 	require.Error(t, err)

@@ -26,7 +26,6 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/component-base/metrics/testutil"
-	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -134,7 +133,8 @@ func collect(tb testing.TB, watches []watch.Interface, n int) []string {
 
 func leading(tb testing.TB, line string) uint64 {
 	tb.Helper()
-	version, err := strconv.ParseUint(line[:strings.Index(line, " ")], 10, 64)
+	number, _, _ := strings.Cut(line, " ")
+	version, err := strconv.ParseUint(number, 10, 64)
 	require.NoError(tb, err)
 	return version
 }
@@ -379,7 +379,7 @@ func TestHubFromNow(t *testing.T) {
 	for _, rv := range []string{"", "0"} {
 		list(ctx, t, s, "/pods", listOpts())
 		opts := sharded(t, streaming(rv), ring)
-		opts.SendInitialEvents = ptr.To(false)
+		opts.SendInitialEvents = new(false)
 		w := watchFrom(ctx, t, s, "/pods", rv, opts)
 		require.Eventually(t, func() bool {
 			touch(ctx, t, s, "/pods/ns/before", 1)

@@ -15,14 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/utils/ptr"
 )
 
 // streaming is a list that is streamed: a watch with initial events and their
 // end.
 func streaming(rv string) storage.ListOptions {
 	opts := listOpts()
-	opts.ResourceVersion, opts.SendInitialEvents = rv, ptr.To(true)
+	opts.ResourceVersion, opts.SendInitialEvents = rv, new(true)
 	opts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	opts.Predicate.AllowWatchBookmarks = true
 	return opts
@@ -104,7 +103,7 @@ func TestInitialEvents(t *testing.T) {
 
 		t.Run("none", func(t *testing.T) {
 			opts := streaming("")
-			opts.SendInitialEvents = ptr.To(false)
+			opts.SendInitialEvents = new(false)
 			w, err := s.Watch(ctx, "/pods/other", opts)
 			require.NoError(t, err)
 			defer w.Stop()
@@ -155,7 +154,7 @@ func TestInitialEventsNobodyReads(t *testing.T) {
 			require.NoError(t, err)
 			next(t, w)
 			end(w)
-			for range w.ResultChan() { //nolint:revive // until it is closed
+			for range w.ResultChan() {
 			}
 			w.Stop()
 		}

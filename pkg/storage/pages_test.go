@@ -134,7 +134,7 @@ func TestPagesExpire(t *testing.T) {
 	}, deadline, 10*time.Millisecond)
 	require.True(t, apierrors.IsResourceExpired(expired), "%v", expired)
 	var status *apierrors.StatusError
-	require.True(t, errors.As(expired, &status))
+	require.ErrorAs(t, expired, &status)
 	rest := list(ctx, t, s, "/pods", page(100, status.ErrStatus.Continue))
 	require.Len(t, rest.Items, 5)
 	require.GreaterOrEqual(t, len(rest.ResourceVersion), len(added.ResourceVersion))

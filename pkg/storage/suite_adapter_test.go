@@ -143,8 +143,7 @@ func (s *suiteStore) GetList(ctx context.Context, key string, opts storage.ListO
 		opts.Predicate.Continue = sealToken(c.scope, opts.Predicate.Continue)
 	}
 	err := s.tenantStorage.GetList(ctx, key, opts, list)
-	var status *apierrors.StatusError
-	if errors.As(err, &status) {
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
 		status.ErrStatus.Continue, _, _ = strings.Cut(status.ErrStatus.Continue, sealSeparator)
 	}
 	if err != nil {

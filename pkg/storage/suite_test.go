@@ -18,7 +18,6 @@ import (
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
-	"k8s.io/utils/ptr"
 )
 
 // Upstream's conformance suites (k8s.io/apiserver/pkg/storage/testing), each
@@ -91,13 +90,13 @@ func writeSuites() []suite {
 		{name: "ValidateDeletionWithOnlySuggestionValid", run: plainSuite(storagetesting.RunTestValidateDeletionWithOnlySuggestionValid)},
 		{name: "PreconditionalDeleteWithSuggestion", run: plainSuite(storagetesting.RunTestPreconditionalDeleteWithSuggestion)},
 		{name: "PreconditionalDeleteWithOnlySuggestionPass", run: plainSuite(storagetesting.RunTestPreconditionalDeleteWithOnlySuggestionPass)},
-		{name: "DeleteWithConflictAndMissingExpectedTransformOrDecodeError", unsafeDelete: ptr.To(true), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "DeleteWithConflictAndMissingExpectedTransformOrDecodeError", unsafeDelete: new(true), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestDeleteWithConflictAndMissingExpectedTransformOrDecodeError(ctx, t, e.store, e.codec.setFailing)
 		}},
-		{name: "DeleteExpectedTransformOrDecodeError", unsafeDelete: ptr.To(true), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "DeleteExpectedTransformOrDecodeError", unsafeDelete: new(true), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestDeleteExpectedTransformOrDecodeError(ctx, t, e.store, e.codec.setFailing)
 		}},
-		{name: "DeleteWithSuggestionAndMissingExpectedTransformOrDecodeError", unsafeDelete: ptr.To(true), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "DeleteWithSuggestionAndMissingExpectedTransformOrDecodeError", unsafeDelete: new(true), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestDeleteWithSuggestionAndMissingExpectedTransformOrDecodeError(ctx, t, e.store)
 		}},
 		{name: "GuaranteedUpdate", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
@@ -109,7 +108,7 @@ func writeSuites() []suite {
 		}},
 		{name: "GuaranteedUpdateWithConflict", run: plainSuite(storagetesting.RunTestGuaranteedUpdateWithConflict)},
 		{name: "GuaranteedUpdateWithSuggestionAndConflict", run: plainSuite(storagetesting.RunTestGuaranteedUpdateWithSuggestionAndConflict)},
-		{name: "TransformationFailure", uncachedOnly: true, unsafeDelete: ptr.To(false), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "TransformationFailure", uncachedOnly: true, unsafeDelete: new(false), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestTransformationFailure(ctx, t, e.suiteStore)
 		}},
 		{name: "KeySchema", aloneOnly: true, run: plainSuite(storagetesting.RunTestKeySchema)},
@@ -169,7 +168,7 @@ func watchSuites() []suite {
 		{name: "WatchError", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestWatchError(ctx, t, e.suiteStore)
 		}},
-		{name: "WatchWithUnsafeDelete", uncachedOnly: true, unsafeDelete: ptr.To(true), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "WatchWithUnsafeDelete", uncachedOnly: true, unsafeDelete: new(true), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestWatchWithUnsafeDelete(ctx, t, e.suiteStore, errCorrupt)
 		}},
 		{name: "WatchContextCancel", uncachedOnly: true, run: plainSuite(storagetesting.RunTestWatchContextCancel)},
@@ -302,7 +301,7 @@ func (e *suiteEnv) checkStored(ctx context.Context, t *testing.T, key string) {
 	require.NoError(t, err)
 	pod := decoded.(*example.Pod)
 	require.Empty(t, pod.ResourceVersion)
-	require.Empty(t, pod.SelfLink)
+	require.Empty(t, pod.SelfLink) //nolint:staticcheck // that it is not stored is the point
 	require.Equal(t, suiteCluster, pod.Annotations["kcp.io/cluster"])
 }
 

@@ -80,7 +80,7 @@ func TestTokensOfAnotherRequest(t *testing.T) {
 			return sealToken(c.scope, inner)
 		}
 		cases := map[string]struct {
-			ctx   context.Context
+			ctx   context.Context //nolint:containedctx // the context is the test's input
 			key   string
 			token string
 		}{

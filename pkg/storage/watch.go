@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
@@ -59,12 +60,11 @@ func (s *tenantStorage) watchUncached(ctx context.Context, c collection, version
 		return newErrorWatch(err), nil
 	}
 	if future {
-		if wantsInitialEvents(c.opts) {
-			if err := s.waitFor(ctx, version); err != nil {
-				return newErrorWatch(err), nil
-			}
-		} else {
+		if !wantsInitialEvents(c.opts) {
 			return s.watchFuture(ctx, c, version)
+		}
+		if err := s.waitFor(ctx, version); err != nil {
+			return newErrorWatch(err), nil
 		}
 	}
 	w, err := s.watches.Watch(ctx, c.key, c.opts)
@@ -80,7 +80,7 @@ func dispatchedBy(pred storage.SelectionPredicate, value string) storage.Selecti
 		pred.Field = fields.Everything()
 	}
 	pred.Field = dispatchSelector{Selector: pred.Field, value: value}
-	pred.IndexFields = append(pred.IndexFields[:len(pred.IndexFields):len(pred.IndexFields)], clusterField)
+	pred.IndexFields = append(slices.Clip(pred.IndexFields), clusterField)
 	return pred
 }
 

@@ -154,4 +154,5 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	require.Eventually(t, condition, patience, 10*time.Millisecond, what)
 }
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
+func ptr[T any](v T) *T { return new(v) }

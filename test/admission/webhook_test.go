@@ -59,7 +59,7 @@ func (h *hook) requests() []admissionv1.AdmissionRequest {
 
 func (h *hook) clientConfig() admissionregistrationv1.WebhookClientConfig {
 	return admissionregistrationv1.WebhookClientConfig{
-		URL:      ptr(h.URL),
+		URL:      new(h.URL),
 		CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw}),
 	}
 }
@@ -219,7 +219,7 @@ func TestWebhooks(t *testing.T) {
 	t.Run("hanging", func(t *testing.T) { hanging(t, a, b) })
 
 	t.Run("garbage", func(t *testing.T) {
-		broken := validates("not-qualified", admissionregistrationv1.WebhookClientConfig{URL: ptr("http://plain.example.com")})
+		broken := validates("not-qualified", admissionregistrationv1.WebhookClientConfig{URL: new("http://plain.example.com")})
 		broken.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "c", Expression: "object.("}}
 		broken.SideEffects = ptr(admissionregistrationv1.SideEffectClassSome)
 		_, err := a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(),
@@ -252,7 +252,7 @@ func hanging(t *testing.T, a, b *cluster) {
 	letGo := sync.OnceFunc(func() { close(release) })
 	defer letGo()
 	hang := validates("hang.example.com", stuck.clientConfig())
-	hang.TimeoutSeconds = ptr(int32(1))
+	hang.TimeoutSeconds = new(int32(1))
 	a.validating(t, "h", hang)
 	var err error
 	eventually(t, "the webhook is called", func() bool {
@@ -276,7 +276,7 @@ func hanging(t *testing.T, a, b *cluster) {
 
 	require.NoError(t, a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "h", metav1.DeleteOptions{}))
 
-	hang.TimeoutSeconds = ptr(int32(30))
+	hang.TimeoutSeconds = new(int32(30))
 	a.validating(t, "h2", hang)
 	results, started, before := make(chan error, 10000), 0, len(stuck.requests())
 	eventually(t, "a write waits for the webhook", func() bool {

@@ -180,7 +180,7 @@ func writeHeapProfile(b *testing.B, when string) {
 // and returns its URL.
 func etcdProcess(t testing.TB) string {
 	t.Helper()
-	command := exec.Command(os.Args[0]) //nolint:noctx // ends with the test
+	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), etcdEnv+"="+t.TempDir())
 	command.Stderr = os.Stderr
 	stdin, err := command.StdinPipe()

@@ -94,7 +94,7 @@ versions:
 			d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"] = spec
 		})
 		// A server may end watches; clients then resume from where they were.
-		resumed := func() { //nolint:unparam // reads better
+		resumed := func() {
 			u.eventually("the watch with the old schema ends", func() bool {
 				select {
 				case _, ok := <-w.ResultChan():

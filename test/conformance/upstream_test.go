@@ -88,7 +88,7 @@ func openEtcd(dir string) (*embed.Etcd, error) {
 	cfg.QuotaBackendBytes = 8 << 30
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	for _, urls := range []*[]url.URL{&cfg.ListenPeerUrls, &cfg.ListenClientUrls} {
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // only to find a free port
+		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-var codeFence = regexp.MustCompile("(?ms)^```\n(.*?)^```$")
+var codeFence = regexp.MustCompile("(?ms)^```\n(.*?)^```$") //nolint:gocritic // ^ is the start of a line here
 
 // TestTour runs the README's tour as one script, word by word but for the
 // address of the cluster.

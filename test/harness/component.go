@@ -45,6 +45,7 @@ type Component struct {
 }
 
 func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Component {
+	t.Helper()
 	args := append([]string(nil), command.Args...)
 	if subcommand := args[0]; subcommand != "front-proxy" && !o.Fsync {
 		args = append(args, "--unsafe-no-fsync")

@@ -78,7 +78,7 @@ func (p *program) build() (string, error) {
 	}
 	p.remove = dir
 	binary := filepath.Join(dir, p.name)
-	command := exec.Command("go", "build", "-buildvcs=false", "-o", binary, p.pkg) //nolint:noctx // bounded by the test binary's own timeout
+	command := exec.Command("go", "build", "-buildvcs=false", "-o", binary, p.pkg)
 	command.Dir = filepath.Join(Root(), p.dir)
 	if output, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building %s: %w\n%s", p.name, err, output)
@@ -104,7 +104,7 @@ func openProcess(binary string, args []string, log string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{command: exec.Command(binary, args...), ended: make(chan struct{})} //nolint:noctx // its end is what tests are about
+	p := &process{command: exec.Command(binary, args...), ended: make(chan struct{})}
 	p.command.Stdout, p.command.Stderr = file, file
 	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.command.Start(); err != nil {

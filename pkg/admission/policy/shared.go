@@ -61,9 +61,3 @@ func (s *shared[V]) forget(key digest) {
 		delete(s.values, key)
 	}
 }
-
-func (s *shared[V]) len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.values)
-}

@@ -54,7 +54,7 @@ var annotations = []name{
 	{"internal.kcp.io/migrating", system},
 
 	{corev1alpha1.LogicalClusterInactiveAnnotationKey, administrators},
-	{corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy, administrators},
+	{corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy, administrators}, //nolint:staticcheck // deprecated, and understood all the same
 	{"core.kcp.io/max-total-objects", administrators},
 	{core.ReplicateAnnotationKey, administrators},
 	{"experimental.core.kcp.io/unschedulable", administrators},

@@ -1,6 +1,7 @@
 package logicalcluster
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -65,7 +66,7 @@ func advance(lc *corev1alpha1.LogicalCluster, externalURL string) *corev1alpha1.
 func terminate(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
 	delete(lc.Annotations, corev1alpha1.LogicalClusterInactiveAnnotationKey)
-	delete(lc.Annotations, corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy)
+	delete(lc.Annotations, corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy) //nolint:staticcheck // deprecated, and understood all the same
 	switch lc.Status.Phase {
 	case corev1alpha1.LogicalClusterPhaseDeleting:
 		return lc
@@ -103,8 +104,6 @@ func label(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	if lc.Labels == nil {
 		lc.Labels = map[string]string{}
 	}
-	for key, value := range want {
-		lc.Labels[key] = value
-	}
+	maps.Copy(lc.Labels, want)
 	return lc
 }

@@ -72,7 +72,7 @@ func (m *mirror) run(ctx context.Context) error {
 		err := m.session(ctx, local)
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // ended because it was asked to
+			return nil
 		case errors.Is(err, errOtherData):
 			restarts.WithLabelValues(m.resource.GroupResource().String()).Inc()
 			logger.Info("Starting over with the replicas", "reason", err.Error())

@@ -82,7 +82,7 @@ func (s *session) probe(ctx context.Context, state *probeState) error {
 	known := s.replicas.ResourceVersion()
 	clients, err := s.config.replicas().Wildcard().Dynamic()
 	if err != nil {
-		return nil //nolint:nilerr // says nothing about the data
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.ProbeInterval)
 	defer cancel()

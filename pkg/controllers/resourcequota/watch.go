@@ -99,13 +99,6 @@ func (w *watches) keep(in namespace, resources []schema.GroupResource) {
 	}
 }
 
-// len returns the number of namespaces that are watched.
-func (w *watches) len() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.namespaces)
-}
-
 func (w *watches) counter(ctx context.Context, in namespace, resource schema.GroupResource) (*counter, error) {
 	w.mu.Lock()
 	found := w.namespaces[in][resource]

@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -190,9 +191,7 @@ func (f family) terminators() []corev1alpha1.LogicalClusterTerminator {
 func (f family) labels() map[string]string {
 	all := map[string]string{}
 	for _, t := range slices.Backward(f) {
-		for key, value := range t.Spec.AdditionalWorkspaceLabels {
-			all[key] = value
-		}
+		maps.Copy(all, t.Spec.AdditionalWorkspaceLabels)
 	}
 	return all
 }

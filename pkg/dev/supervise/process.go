@@ -109,8 +109,7 @@ func (p *process) signal(sig syscall.Signal) {
 // ExitCode returns the exit code of a process that ended with err, and -1 for
 // one that was ended by a signal or never started.
 func ExitCode(err error) int {
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode()
 	}
 	return -1

@@ -69,7 +69,7 @@ func bindingColumns[T resource.Object](of func(T) (policy string, param *admissi
 			policy, _ := of(obj)
 			return policy
 		}},
-		{Name: "ParamRef", Description: "ParamRef indicates the param resource which sets the configration param", Cell: func(obj T) any {
+		{Name: "ParamRef", Description: "ParamRef indicates the param resource which sets the configuration param", Cell: func(obj T) any {
 			_, ref := of(obj)
 			switch {
 			case ref == nil:

@@ -143,8 +143,8 @@ func validatePolicy(policy policyFields) (*expressions, field.ErrorList) {
 	}
 	errs = append(errs, validateParamKind(policy.paramKind, spec.Child("paramKind"))...)
 	constraints := spec.Child("matchConstraints")
-	switch {
-	case policy.matchConstraints == nil:
+	switch policy.matchConstraints {
+	case nil:
 		errs = append(errs, field.Required(constraints, ""))
 	default:
 		errs = append(errs, validateMatch(policy.matchConstraints, constraints)...)

@@ -56,8 +56,8 @@ func validateWebhook(hook webhookFields, names map[string]bool, path *field.Path
 	if policy := *hook.matchPolicy; policy != nil {
 		errs = append(errs, oneOf(*policy, path.Child("matchPolicy"), matchPolicies...)...)
 	}
-	switch {
-	case hook.sideEffects == nil:
+	switch hook.sideEffects {
+	case nil:
 		errs = append(errs, field.Required(path.Child("sideEffects"), "must specify one of None, NoneOnDryRun"))
 	default:
 		errs = append(errs, oneOf(*hook.sideEffects, path.Child("sideEffects"),

@@ -14,7 +14,7 @@ import (
 // segmentName allows every name that can be a segment of a URL, such as
 // system:discovery.
 func segmentName(name string, prefix bool) []string {
-	return path.ValidatePathSegmentName(name, prefix)
+	return path.ValidatePathSegmentName(name, prefix) //nolint:staticcheck // deprecated in favour of copies of it
 }
 
 func metaUpdate(meta, old *metav1.ObjectMeta) field.ErrorList {

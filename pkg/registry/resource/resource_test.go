@@ -100,7 +100,7 @@ func TestBuild(t *testing.T) {
 		_, get := storage.(rest.Getter)
 		_, update := storage.(rest.Updater)
 		_, list := storage.(rest.Lister)
-		require.Equal(t, kinds, struct{ get, update, list bool }{get, update, list}, path)
+		require.Equal(t, struct{ get, update, list bool }{get, update, list}, kinds, path)
 	}
 	require.Len(t, storages[0], 4)
 	main := storages[0]["things"]

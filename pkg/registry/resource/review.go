@@ -29,7 +29,7 @@ type Review[T Object] struct {
 }
 
 // register adds the Go type as wire and as internal version.
-func (r *Review[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error {
+func (r *Review[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error { //nolint:unparam // as Definition says
 	scheme.AddKnownTypeWithName(gv.WithKind(r.Kind), r.New())
 	scheme.AddKnownTypeWithName(internal(gv).WithKind(r.Kind), r.New())
 	return nil

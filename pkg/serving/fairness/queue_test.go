@@ -242,7 +242,7 @@ func TestManyFloodsLeaveRoomForOthers(t *testing.T) {
 	quiet := b.waits(ctx, "quiet", "u", 1)
 	cancel()
 	wg.Wait()
-	<-quiet.err
+	_ = <-quiet.err // any: it may have been let in before it was cancelled
 	running(0)
 }
 
