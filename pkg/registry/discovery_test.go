@@ -112,6 +112,8 @@ func TestStoredAsProtobuf(t *testing.T) {
 	}
 	require.Equal(t, map[string]int{
 		"v1 Namespace": 2, "v1 ConfigMap": 2, "v1 Secret": 1, "v1 ServiceAccount": 1, "v1 Event": 4, "coordination.k8s.io/v1 Lease": 2,
+		"rbac.authorization.k8s.io/v1 Role": 1, "rbac.authorization.k8s.io/v1 RoleBinding": 1,
+		"rbac.authorization.k8s.io/v1 ClusterRole": 1, "rbac.authorization.k8s.io/v1 ClusterRoleBinding": 1,
 	}, kinds)
 }
 
