@@ -154,5 +154,3 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	require.Eventually(t, condition, patience, 10*time.Millisecond, what)
 }
 
-//go:fix inline
-func ptr[T any](v T) *T { return new(v) }

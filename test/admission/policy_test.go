@@ -64,7 +64,7 @@ func TestPolicies(t *testing.T) {
 		a.validatingPolicy(t, "later", admissionregistrationv1.ValidatingAdmissionPolicySpec{
 			ParamKind:   &admissionregistrationv1.ParamKind{APIVersion: "later.example.com/v1", Kind: "Later"},
 			Validations: []admissionregistrationv1.Validation{{Expression: "true"}},
-		}, &admissionregistrationv1.ParamRef{Name: "p", Namespace: "default", ParameterNotFoundAction: ptr(admissionregistrationv1.DenyAction)}, admissionregistrationv1.Deny)
+		}, &admissionregistrationv1.ParamRef{Name: "p", Namespace: "default", ParameterNotFoundAction: new(admissionregistrationv1.DenyAction)}, admissionregistrationv1.Deny)
 		eventually(t, "the policy cannot be evaluated", func() bool { return a.tries(t.Context(), "x") != nil })
 		require.ErrorContains(t, a.tries(t.Context(), "x"), "failed to find resource referenced by paramKind")
 		require.NoError(t, b.tries(t.Context(), "x"))
@@ -148,7 +148,7 @@ func parameters(t *testing.T, a, b *cluster) {
 			MessageExpression: "'longer than ' + params.data.max",
 		}},
 	}
-	ref := &admissionregistrationv1.ParamRef{Name: "limits", Namespace: "default", ParameterNotFoundAction: ptr(admissionregistrationv1.DenyAction)}
+	ref := &admissionregistrationv1.ParamRef{Name: "limits", Namespace: "default", ParameterNotFoundAction: new(admissionregistrationv1.DenyAction)}
 	for in, limit := range map[*cluster]string{a: "9", b: "20"} {
 		_, err := in.configMap(t.Context(), "limits", map[string]string{"max": limit}, metav1.CreateOptions{})
 		require.NoError(t, err)

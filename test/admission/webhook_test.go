@@ -75,7 +75,7 @@ func rules() []admissionregistrationv1.RuleWithOperations {
 func mutates(name string, config admissionregistrationv1.WebhookClientConfig) admissionregistrationv1.MutatingWebhook {
 	return admissionregistrationv1.MutatingWebhook{
 		Name: name, ClientConfig: config, Rules: rules(),
-		SideEffects:             ptr(admissionregistrationv1.SideEffectClassNone),
+		SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
 		AdmissionReviewVersions: []string{"v1"},
 	}
 }
@@ -83,7 +83,7 @@ func mutates(name string, config admissionregistrationv1.WebhookClientConfig) ad
 func validates(name string, config admissionregistrationv1.WebhookClientConfig) admissionregistrationv1.ValidatingWebhook {
 	return admissionregistrationv1.ValidatingWebhook{
 		Name: name, ClientConfig: config, Rules: rules(),
-		SideEffects:             ptr(admissionregistrationv1.SideEffectClassNone),
+		SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
 		AdmissionReviewVersions: []string{"v1"},
 	}
 }
@@ -99,7 +99,7 @@ func labels(value string) func(*admissionv1.AdmissionRequest) *admissionv1.Admis
 			return &admissionv1.AdmissionResponse{Allowed: true}
 		}
 		patch := `[{"op":"add","path":"/metadata/labels","value":{"by":"` + value + `"}}]`
-		return &admissionv1.AdmissionResponse{Allowed: true, Patch: []byte(patch), PatchType: ptr(admissionv1.PatchTypeJSONPatch)}
+		return &admissionv1.AdmissionResponse{Allowed: true, Patch: []byte(patch), PatchType: new(admissionv1.PatchTypeJSONPatch)}
 	}
 }
 
@@ -206,7 +206,7 @@ func TestWebhooks(t *testing.T) {
 	t.Run("reinvocation", func(t *testing.T) {
 		first, second := serve(t, allow), serve(t, labels("second"))
 		again := mutates("a.example.com", first.clientConfig())
-		again.ReinvocationPolicy = ptr(admissionregistrationv1.IfNeededReinvocationPolicy)
+		again.ReinvocationPolicy = new(admissionregistrationv1.IfNeededReinvocationPolicy)
 		a.mutating(t, "r", again, mutates("b.example.com", second.clientConfig()))
 		a.labelled(t, "second")
 		before := len(first.requests())
@@ -221,7 +221,7 @@ func TestWebhooks(t *testing.T) {
 	t.Run("garbage", func(t *testing.T) {
 		broken := validates("not-qualified", admissionregistrationv1.WebhookClientConfig{URL: new("http://plain.example.com")})
 		broken.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "c", Expression: "object.("}}
-		broken.SideEffects = ptr(admissionregistrationv1.SideEffectClassSome)
+		broken.SideEffects = new(admissionregistrationv1.SideEffectClassSome)
 		_, err := a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(),
 			&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{broken}}, metav1.CreateOptions{})
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
@@ -270,7 +270,7 @@ func hanging(t *testing.T, a, b *cluster) {
 		require.NoError(t, err)
 	}
 	change(func(w *admissionregistrationv1.ValidatingWebhook) {
-		w.FailurePolicy = ptr(admissionregistrationv1.Ignore)
+		w.FailurePolicy = new(admissionregistrationv1.Ignore)
 	})
 	eventually(t, "the failure is ignored", func() bool { return a.tries(t.Context(), "x") == nil })
 
