@@ -153,4 +153,3 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	require.Eventually(t, condition, patience, 10*time.Millisecond, what)
 }
-
