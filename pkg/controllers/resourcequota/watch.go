@@ -100,7 +100,7 @@ func (w *watches) keep(in namespace, resources []schema.GroupResource) {
 }
 
 //nolint:contextcheck // the counter lives as long as a quota wants it, not as the call
-func (w *watches) counter(ctx context.Context, in namespace, resource schema.GroupResource) (*counter, error) { //nolint:contextcheck // a counter outlives the request that first needs it
+func (w *watches) counter(ctx context.Context, in namespace, resource schema.GroupResource) (*counter, error) {
 	w.mu.Lock()
 	found := w.namespaces[in][resource]
 	w.mu.Unlock()
