@@ -225,7 +225,7 @@ func memoryResults(name, target string, tree []process.Memory) []measure.Result 
 	for _, m := range tree {
 		resident += m.Resident
 		proportional += m.Proportional
-		results = append(results, measure.Result{Name: name, Target: m.Command, Value: mebibytes(m.Resident), Unit: "MiB"})
+		results = append(results, measure.Result{Name: name + ", of it", Target: m.Command, Value: mebibytes(m.Resident), Unit: "MiB"})
 	}
 	if len(tree) == 1 {
 		results = nil
