@@ -103,7 +103,7 @@ func TestUsageErrors(t *testing.T) {
 		"dev --shards two":    `shardplane dev: invalid argument "two" for "--shards" flag: strconv.ParseInt: parsing "two": invalid syntax (see shardplane dev --help)`,
 		"dev --shards 0":      "shardplane dev: --shards is 0: it must be 1 to 16",
 		"dev --shard-port 0":  "shardplane dev: port 0 for the shard root is not a port: pass --shard-port so that it is 1 to 65535",
-		"dev --work-dir=":     "shardplane dev: --work-dir must not be empty: pass a directory, such as .",
+		"dev --work-dir=":     "shardplane dev: --work-dir must not be empty: pass a directory, or leave it out for this one",
 		"version -o yaml":     `shardplane version: --output is "yaml": it must be text or json`,
 		"shard --nonsense":    "shardplane shard: unknown flag: --nonsense (see shardplane shard --help)",
 		"front-proxy extra":   `shardplane front-proxy: unknown command "extra" for "shardplane front-proxy" (see shardplane front-proxy --help)`,

@@ -69,7 +69,7 @@ type CompletedOptions struct {
 func (o *Options) Complete() (CompletedOptions, error) {
 	completed := *o
 	if completed.WorkDir == "" {
-		return CompletedOptions{}, errors.New("--work-dir must not be empty: pass a directory, such as . for this one")
+		return CompletedOptions{}, errors.New("--work-dir must not be empty: pass a directory, or leave it out for this one")
 	}
 	dir, err := filepath.Abs(completed.WorkDir)
 	if err != nil {

@@ -270,6 +270,6 @@ func TestValidate(t *testing.T) {
 		o := NewOptions()
 		o.WorkDir = ""
 		_, err := o.Complete()
-		require.EqualError(t, err, "--work-dir must not be empty: pass a directory, such as .")
+		require.EqualError(t, err, "--work-dir must not be empty: pass a directory, or leave it out for this one")
 	})
 }
