@@ -1,18 +1,17 @@
 package logicalcluster
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
-	"github.com/kcp-dev/sdk/apis/tenancy/termination"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+
+	"github.com/shardplane/shardplane/pkg/reconcile/phaselabel"
 )
 
 // Finalizer keeps a LogicalCluster until its content is gone.
@@ -84,26 +83,7 @@ func terminate(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 // label returns the LogicalCluster with the labels by which it is found: its
 // phase, initializers and terminators.
 func label(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
-	want := map[string]string{tenancyv1alpha1.WorkspacePhaseLabel: string(lc.Status.Phase)}
-	for _, initializer := range lc.Status.Initializers {
-		key, value := initialization.InitializerToLabel(initializer)
-		want[key] = value
-	}
-	for _, terminator := range lc.Status.Terminators {
-		key, value := termination.TerminatorToLabel(terminator)
-		want[key] = value
-	}
 	lc = lc.DeepCopy()
-	for key := range lc.Labels {
-		ours := strings.HasPrefix(key, tenancyv1alpha1.WorkspaceInitializerLabelPrefix) ||
-			strings.HasPrefix(key, tenancyv1alpha1.WorkspaceTerminatorLabelPrefix)
-		if _, wanted := want[key]; ours && !wanted {
-			delete(lc.Labels, key)
-		}
-	}
-	if lc.Labels == nil {
-		lc.Labels = map[string]string{}
-	}
-	maps.Copy(lc.Labels, want)
+	phaselabel.Set(lc, lc.Status.Phase, lc.Status.Initializers, lc.Status.Terminators)
 	return lc
 }

@@ -3,20 +3,18 @@ package workspace
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
-	"github.com/kcp-dev/sdk/apis/tenancy/termination"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/reconcile/phaselabel"
 )
 
 // pathOf returns the canonical path of a logical cluster.
@@ -239,23 +237,7 @@ func deleting(ws *tenancyv1alpha1.Workspace, reason, format string, args ...any)
 // label returns the Workspace with the labels by which it is found: its phase,
 // initializers and terminators.
 func label(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
-	want := map[string]string{tenancyv1alpha1.WorkspacePhaseLabel: string(ws.Status.Phase)}
-	for _, initializer := range ws.Status.Initializers {
-		key, value := initialization.InitializerToLabel(initializer)
-		want[key] = value
-	}
-	for _, terminator := range ws.Status.Terminators {
-		key, value := termination.TerminatorToLabel(terminator)
-		want[key] = value
-	}
 	ws = ws.DeepCopy()
-	maps.DeleteFunc(ws.Labels, func(key, _ string) bool {
-		_, wanted := want[key]
-		return !wanted && (strings.HasPrefix(key, tenancyv1alpha1.WorkspaceInitializerLabelPrefix) ||
-			strings.HasPrefix(key, tenancyv1alpha1.WorkspaceTerminatorLabelPrefix))
-	})
-	for key, value := range want {
-		metav1.SetMetaDataLabel(&ws.ObjectMeta, key, value)
-	}
+	phaselabel.Set(ws, ws.Status.Phase, ws.Status.Initializers, ws.Status.Terminators)
 	return ws
 }

@@ -1,0 +1,42 @@
+// Package phaselabel gives Workspaces and LogicalClusters the labels by which
+// they are found: their phase, initializers and terminators.
+package phaselabel
+
+import (
+	"maps"
+	"strings"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
+	"github.com/kcp-dev/sdk/apis/tenancy/termination"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Set puts the labels on obj, which the caller owns, and takes those away that
+// no longer hold. Other labels stay.
+func Set(
+	obj metav1.Object, phase corev1alpha1.LogicalClusterPhaseType,
+	initializers []corev1alpha1.LogicalClusterInitializer, terminators []corev1alpha1.LogicalClusterTerminator,
+) {
+	want := map[string]string{tenancyv1alpha1.WorkspacePhaseLabel: string(phase)}
+	for _, initializer := range initializers {
+		key, value := initialization.InitializerToLabel(initializer)
+		want[key] = value
+	}
+	for _, terminator := range terminators {
+		key, value := termination.TerminatorToLabel(terminator)
+		want[key] = value
+	}
+	labels := obj.GetLabels()
+	maps.DeleteFunc(labels, func(key, _ string) bool {
+		_, wanted := want[key]
+		return !wanted && (strings.HasPrefix(key, tenancyv1alpha1.WorkspaceInitializerLabelPrefix) ||
+			strings.HasPrefix(key, tenancyv1alpha1.WorkspaceTerminatorLabelPrefix))
+	})
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, want)
+	obj.SetLabels(labels)
+}
