@@ -35,8 +35,9 @@ func replicationConfig(t *testing.T, shard *testShard, cache *cacheServer) repli
 		Shard:         shard.name,
 		Local:         shard.f,
 		Cache:         cache.f,
-		ProbeInterval: time.Minute,
-		AuditInterval: time.Minute,
+		// What is lost has to be noticed, not found by chance.
+		ProbeInterval: time.Hour,
+		AuditInterval: time.Hour,
 	}
 }
 

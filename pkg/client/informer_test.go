@@ -158,11 +158,13 @@ func TestInformerResumes(t *testing.T) {
 	informer.AddEventHandler(recordTo(events))
 	run(t, informer)
 	waitSynced(t, informer)
+	require.Zero(t, informer.Disconnections())
 
 	for i := range 3 {
 		server.Break()
 		server.Put(t, gvr, configMap("one", "a", "x", value(fmt.Sprint(i+2))))
 		eventually(t, events.has(fmt.Sprintf("update one|a/x %d->%d", i+1, i+2)), "events during a break arrive")
+		require.NotZero(t, informer.Disconnections(), "a break is counted, however short")
 	}
 	server.Fail(503)
 	server.CloseClientConnections()

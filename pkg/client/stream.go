@@ -51,6 +51,7 @@ type state struct {
 	running         bool
 	err             error
 	resourceVersion string
+	disconnections  uint64
 }
 
 // LastError returns why the informer is not connected, or nil.
@@ -66,6 +67,20 @@ func (i *Informer[T]) ResourceVersion() string {
 	i.state.mu.Lock()
 	defer i.state.mu.Unlock()
 	return i.state.resourceVersion
+}
+
+// Disconnections returns how many connections have ended or failed, for whatever
+// reason: a server may have been another one before and after.
+func (i *Informer[T]) Disconnections() uint64 {
+	i.state.mu.Lock()
+	defer i.state.mu.Unlock()
+	return i.state.disconnections
+}
+
+func (i *Informer[T]) disconnected() {
+	i.state.mu.Lock()
+	defer i.state.mu.Unlock()
+	i.state.disconnections++
 }
 
 func (i *Informer[T]) setResourceVersion(rv string) {
@@ -142,6 +157,7 @@ func (s *stream[T]) connect(ctx context.Context) error {
 // resourceVersion or the watch list, and returns how long to wait.
 func (s *stream[T]) ended(ctx context.Context, err error) time.Duration {
 	logger := klog.FromContext(ctx).WithValues("informer", s.name)
+	s.disconnected()
 	if s.progress || err == nil {
 		s.setError(nil)
 	}

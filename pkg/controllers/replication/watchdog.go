@@ -21,7 +21,7 @@ const alertInterval = time.Second
 // resource version of the old data may well be one of the new data too.
 //
 // Data is replaced while the server is down, so the watchdog asks at once when
-// the informer was disconnected, and otherwise now and then.
+// the informer was disconnected, however shortly, and otherwise now and then.
 func (s *session) watchdog(ctx context.Context, end context.CancelCauseFunc) {
 	alert := time.NewTicker(min(alertInterval, s.config.ProbeInterval))
 	defer alert.Stop()
@@ -30,7 +30,7 @@ func (s *session) watchdog(ctx context.Context, end context.CancelCauseFunc) {
 	audit := time.NewTicker(jitter(s.config.AuditInterval))
 	defer audit.Stop()
 
-	var outage string
+	var disconnections uint64
 	state := probeState{}
 	for {
 		var err error
@@ -38,9 +38,9 @@ func (s *session) watchdog(ctx context.Context, end context.CancelCauseFunc) {
 		case <-ctx.Done():
 			return
 		case <-alert.C:
-			if now := errorText(s.replicas.LastError()); now != outage {
-				outage = now
-				state.unanswered = outage != ""
+			if now := s.replicas.Disconnections(); now != disconnections {
+				disconnections = now
+				state.unanswered = true
 			}
 			if state.unanswered || state.suspicion != (suspicion{}) {
 				err = s.probe(ctx, &state)
@@ -72,6 +72,9 @@ type suspicion struct {
 	since            time.Time
 }
 
+// probeTimeout bounds how long the cache server may take to answer a probe.
+const probeTimeout = 15 * time.Second
+
 // patience is for how long a suspicion has to last.
 const patience = 2 * time.Second
 
@@ -84,7 +87,7 @@ func (s *session) probe(ctx context.Context, state *probeState) error {
 	if err != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.config.ProbeInterval)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	page, err := clients.Resource(s.resource.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
@@ -112,13 +115,6 @@ func (s *session) probe(ctx context.Context, state *probeState) error {
 		return fmt.Errorf("%w: it has %d replicas, the informer %d", errOtherData, now.server, now.informer)
 	}
 	return nil
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 // audit compares everything, past the informers. A difference of which the
