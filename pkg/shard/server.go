@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kcp-dev/sdk/apis/core"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -22,6 +23,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/reconcile"
@@ -52,8 +54,10 @@ type Server struct {
 	rules           *rbac.Authorizer
 	authentication  *authn.Authentication
 	accounts        *accounts
-	bootstrapped    atomic.Bool
-	parts           []reconcile.Runnable
+	// bootstrapped is set when everything that a shard starts with exists,
+	// inForce when decisions go by its roles and bindings.
+	bootstrapped, inForce atomic.Bool
+	parts                 []reconcile.Runnable
 
 	// stopServing ends watches and the listener; it is called once everything
 	// that uses the API has stopped.
@@ -225,6 +229,13 @@ func (s *Server) readyChecks() []healthz.HealthChecker {
 		}),
 		healthz.NamedCheck("bootstrap", func(*http.Request) error {
 			return synced(s.bootstrapped.Load(), "the objects that every shard starts with do not all exist yet")
+		}),
+		// Without this, administrators could be refused in the first moment.
+		healthz.NamedCheck("bootstrap-rbac", func(*http.Request) error {
+			if s.bootstrapped.Load() && s.rules.Knows(bootstrap.AdminCluster) && s.rules.Knows(core.RootCluster) {
+				s.inForce.Store(true) // later writes do not make the shard unready
+			}
+			return synced(s.inForce.Load(), "the roles and bindings that every shard starts with are not all in force yet")
 		}),
 	}
 }

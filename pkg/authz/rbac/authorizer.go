@@ -143,6 +143,12 @@ func (z *Authorizer) Wrote(name logicalcluster.Name, resource, resourceVersion s
 	z.Index.fresh.wrote(name, resource, resourceVersion, time.Now())
 }
 
+// Knows tells whether decisions in the logical cluster wait for nothing that
+// Wrote was told of.
+func (z *Authorizer) Knows(name logicalcluster.Name) bool {
+	return !z.Index.fresh.pendingIn(name, time.Now())
+}
+
 // enter returns the logical cluster of ctx when the index is fit to decide in
 // it.
 func (z *Authorizer) enter(ctx context.Context) (logicalcluster.Name, error) {

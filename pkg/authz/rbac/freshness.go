@@ -129,6 +129,18 @@ func (f *freshness) forget(name logicalcluster.Name) {
 	f.count.Add(-1)
 }
 
+// pendingIn says whether the informers have yet to see a write in a logical
+// cluster that is worth waiting for.
+func (f *freshness) pendingIn(name logicalcluster.Name, now time.Time) bool {
+	if f.count.Load() == 0 {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	writes := f.pending[name]
+	return writes != nil && now.Before(writes.until)
+}
+
 // wait returns when the informers have seen what was written in a logical
 // cluster until now, or when waiting any longer would do more harm than good.
 func (f *freshness) wait(ctx context.Context, name logicalcluster.Name) {

@@ -69,6 +69,17 @@ func TestFreshness(t *testing.T) {
 	require.Zero(t, f.count.Load())
 }
 
+func TestKnows(t *testing.T) {
+	f := &freshness{}
+	require.False(t, f.pendingIn("a", later()))
+	f.wrote("a", "rolebindings", "10", later())
+	require.True(t, f.pendingIn("a", later()))
+	require.False(t, f.pendingIn("b", later()))
+	require.False(t, f.pendingIn("a", later().Add(2*patience)), "it waits no longer than decisions do")
+	f.saw(resourceRoleBindings, 10)
+	require.False(t, f.pendingIn("a", later()))
+}
+
 func TestFreshnessEnds(t *testing.T) {
 	f := &freshness{}
 	f.wrote("a", "roles", "10", time.Now().Add(-2*patience))
