@@ -16,6 +16,15 @@ import (
 	"github.com/shardplane/shardplane/test/bench/reference"
 )
 
+// TestMain lets the test's program be the one that a flood runs in.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "flood" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
 // startReference runs the reference server in this process and returns its
 // kubeconfig.
 func startReference(t *testing.T) string {
@@ -78,6 +87,10 @@ func TestWorkloads(t *testing.T) {
 			[]string{"event at 3 sharded watches", "update under 3 sharded watches"},
 		},
 		{
+			[]string{"fairness", "--quiet", "one", "--noisy", "two", "--clients", "3", "--rounds", "2", "--duration", "200ms"},
+			[]string{"quiet tenant, alone", "quiet tenant, beside a flood", "flood from 3 clients"},
+		},
+		{
 			[]string{"watches", "--objects", "20", "--watchers", "3", "--watch-duration", "500ms", "--update-rate", "40", "--sharded=false"},
 			[]string{"event at 3 watches", "update under 3 watches"},
 		},
@@ -114,6 +127,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"requests"}, "--kubeconfig is required"},
 		{[]string{"requests", "--kubeconfig", "/does/not/exist"}, "/does/not/exist"},
 		{[]string{"memory"}, "--pid is required"},
+		{[]string{"fairness", "--noisy", "one"}, "give both or none"},
 		{[]string{"reference"}, "--dir is required"},
 		{[]string{"startup", "--binary", "/does/not/exist"}, "starting /does/not/exist"},
 		{[]string{"lists", "everything"}, "unknown command"},

@@ -57,7 +57,7 @@ func newCommand() *cobra.Command {
 	} {
 		root.AddCommand(workload.command(&jsonFile))
 	}
-	root.AddCommand(newReference())
+	root.AddCommand(newReference(), newFlood())
 	return root
 }
 

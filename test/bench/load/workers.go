@@ -13,6 +13,9 @@ import (
 // maxErrors ends a phase in which nothing works.
 const maxErrors = 50
 
+// errTooShort says that nothing was measured.
+var errTooShort = errors.New("the time was over before the first one ended: give it more")
+
 // phase is a kind of operation that several clients repeat.
 type phase struct {
 	recorder measure.Recorder
@@ -80,7 +83,7 @@ func (p *phase) result(name, target string, elapsed time.Duration) (measure.Resu
 	if result.Count == 0 {
 		err := p.recorder.FirstError()
 		if err == nil {
-			err = errors.New("the time was over before the first one ended: give it more")
+			err = errTooShort
 		}
 		return result, err
 	}
