@@ -25,6 +25,8 @@ type builtIns struct {
 	next   http.Handler // set before the first request
 	mu     sync.Mutex
 	loaded atomic.Pointer[builtInDiscovery]
+
+	documents atomic.Pointer[builtInOpenAPI]
 }
 
 // builtInDiscovery is the wrapped handler's discovery.

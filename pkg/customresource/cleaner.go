@@ -36,8 +36,8 @@ type cleanKey struct {
 }
 
 // cleaner removes the instances of definitions that are being deleted, and then
-// the definitions; and it offers names that became free to definitions that
-// wanted them.
+// the definitions; it offers names that became free to definitions that wanted
+// them; and it has definitions tell that their schemas are not structural.
 type cleaner struct {
 	server *Server
 	queue  workqueue.TypedRateLimitingInterface[cleanKey]
@@ -50,6 +50,9 @@ func newCleaner(s *Server) *cleaner {
 
 // changed queues what a change of a definition gives to do.
 func (c *cleaner) changed(before, after *entry) {
+	if after != nil && after.untold && !after.deleting {
+		c.queue.Add(cleanKey{after.cluster, after.name})
+	}
 	switch {
 	case after == nil:
 		c.offerNames(before)
@@ -114,6 +117,9 @@ func (c *cleaner) reconcile(ctx context.Context, key cleanKey) error {
 	}
 	ctx = storeContext(ctx, request.Cluster{Name: key.cluster})
 	switch {
+	case e.untold && !e.deleting:
+		// Every update settles what the conditions say.
+		return c.update(ctx, key.name, c.server.crds.status.Update, func(*apiextensions.CustomResourceDefinition) bool { return true })
 	case !e.deleting:
 		// An update without a change settles the names anew.
 		return c.update(ctx, key.name, c.server.crds.Update, func(*apiextensions.CustomResourceDefinition) bool { return true })

@@ -4,31 +4,71 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/utils/lru"
 
+	"github.com/shardplane/shardplane/pkg/customresource/openapidoc"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// rememberedSets is for how many sets of definitions documents are kept.
-// Logical clusters with the same set share them.
-const rememberedSets = 256
+const (
+	// rememberedSets is for how many sets of definitions discovery is kept.
+	// Logical clusters with the same set share it.
+	rememberedSets = 256
+	// documentBytes is how much memory OpenAPI documents take, of all sets
+	// together.
+	documentBytes = 64 << 20
+)
 
 // documents serves discovery and OpenAPI: what the wrapped handler says, merged
 // with the definitions of the logical cluster.
 type documents struct {
 	source   Source
 	builtIns *builtIns
-	sets     *lru.Cache // of a set's key to *documentSet
-	openapi  *openapiDocuments
+	library  *openapidoc.Library
+
+	mu   sync.Mutex
+	sets map[string]*documentSet // by their keys
 }
 
 func newDocuments(source Source, b *builtIns) *documents {
-	return &documents{source: source, builtIns: b, sets: lru.New(rememberedSets), openapi: newOpenAPIDocuments()}
+	return &documents{source: source, builtIns: b, sets: map[string]*documentSet{}, library: openapidoc.NewLibrary(documentBytes)}
+}
+
+// forget drops what nobody has asked for since before. Sets hold schemas.
+func (d *documents) forget(before time.Time) {
+	d.library.Forget(before)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.sets, func(_ string, s *documentSet) bool { return s.used.Before(before) })
+}
+
+// find returns the documents of a set, which are made if there are none.
+func (d *documents) find(key string, definitions []*Definition) *documentSet {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	set, ok := d.sets[key]
+	if !ok {
+		if len(d.sets) >= rememberedSets {
+			oldest := ""
+			for k, s := range d.sets {
+				if oldest == "" || s.used.Before(d.sets[oldest].used) {
+					oldest = k
+				}
+			}
+			delete(d.sets, oldest)
+		}
+		set = d.newSet(key, definitions)
+		d.sets[key] = set
+	}
+	set.used = time.Now()
+	return set
 }
 
 // documentSet is the documents of one set of definitions. Each is made when it
@@ -41,7 +81,8 @@ type documentSet struct {
 	groups      map[string]bool
 
 	discovery discoveryDocuments
-	openapi   *openapiDocuments
+	library   *openapidoc.Library
+	used      time.Time // belongs to documents
 }
 
 // serve answers a request for a document, and says whether it did: the others
@@ -106,20 +147,14 @@ func (d *documents) set(ctx context.Context, cluster request.Cluster) (*document
 		}
 	}
 	key := hex.EncodeToString(sum.Sum(nil))
-	if known, ok := d.sets.Get(key); ok {
-		set, _ := known.(*documentSet)
-		return set, nil
-	}
-	set := d.newSet(key, definitions)
-	d.sets.Add(key, set)
-	return set, nil
+	return d.find(key, definitions), nil
 }
 
 func (d *documents) newSet(key string, definitions []*Definition) *documentSet {
 	s := &documentSet{
 		key:         key,
 		builtIns:    d.builtIns,
-		openapi:     d.openapi,
+		library:     d.library,
 		definitions: definitions,
 		versions:    map[schema.GroupVersion][]*Definition{},
 		groups:      map[string]bool{},

@@ -2,9 +2,9 @@ package customresource
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"runtime"
 	"slices"
 	"sync"
@@ -13,7 +13,6 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -34,7 +33,8 @@ import (
 // It holds nothing itself: a shared spec lives as long as a definition has it.
 type interner struct {
 	mu     sync.Mutex
-	byHash map[[sha256.Size]byte]weak.Pointer[internedSpec]
+	seed   maphash.Seed
+	byHash map[uint64]weak.Pointer[internedSpec]
 	byMark map[specMark]weak.Pointer[internedSpec]
 }
 
@@ -47,12 +47,23 @@ type internedSpec struct {
 	// keeps all of this alive.
 	conversion apiextensions.CustomResourceConversion
 	internal   apiextensions.CustomResourceDefinitionSpec
+	stored     []byte // what it was decoded from
 
-	mu     sync.Mutex
-	v1     *specV1
-	hashes map[string]string           // of schemas, by accepted names
-	stored []string                    // stored versions
-	fields map[string]*metav1.FieldsV1 // managed fields, by themselves
+	mu       sync.Mutex
+	v1       *specV1
+	own      *namedHash                  // of the schema with the names that the spec asks for
+	hashes   map[string]string           // of schemas, by accepted names
+	versions []string                    // stored versions
+	fields   map[string]*metav1.FieldsV1 // managed fields, by themselves
+	// violations is why the schemas are not structural, once that is checked.
+	violations *apiextensions.CustomResourceDefinitionCondition
+	checked    bool
+}
+
+// namedHash identifies the schema of a spec with names.
+type namedHash struct {
+	names apiextensionsv1.CustomResourceDefinitionNames
+	hash  string
 }
 
 // manySets is of how many sets of managed fields of one spec there may be
@@ -61,16 +72,22 @@ const manySets = 16
 
 func newInterner() *interner {
 	return &interner{
-		byHash: map[[sha256.Size]byte]weak.Pointer[internedSpec]{},
+		seed:   maphash.MakeSeed(),
+		byHash: map[uint64]weak.Pointer[internedSpec]{},
 		byMark: map[specMark]weak.Pointer[internedSpec]{},
 	}
 }
 
-// known returns the shared spec with a hash, or nil.
-func (i *interner) known(hash [sha256.Size]byte) *internedSpec {
+// known returns the shared spec that was decoded from stored, or nil.
+func (i *interner) known(stored []byte) *internedSpec {
+	hash := maphash.Bytes(i.seed, stored)
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.byHash[hash].Value()
+	known := i.byHash[hash].Value()
+	i.mu.Unlock()
+	if known == nil || !bytes.Equal(known.stored, stored) {
+		return nil
+	}
+	return known
 }
 
 // give replaces the spec of a definition by the shared one that is equal to it.
@@ -90,26 +107,30 @@ func (s *internedSpec) give(crd *apiextensions.CustomResourceDefinition) {
 	s.shareWith(crd)
 }
 
-// intern returns the shared spec with a hash, which is decoded if there is none.
-func (i *interner) intern(hash [sha256.Size]byte, decoded *apiextensions.CustomResourceDefinitionSpec) *internedSpec {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if known := i.byHash[hash].Value(); known != nil {
+// intern shares a spec that was decoded from stored, and returns the one that is
+// shared.
+func (i *interner) intern(stored []byte, decoded *apiextensions.CustomResourceDefinitionSpec) *internedSpec {
+	if known := i.known(stored); known != nil {
 		return known
 	}
-	spec := &internedSpec{conversion: *decoded.Conversion, internal: *decoded, fields: map[string]*metav1.FieldsV1{}}
+	spec := &internedSpec{
+		conversion: *decoded.Conversion, internal: *decoded,
+		stored: bytes.Clone(stored), fields: map[string]*metav1.FieldsV1{},
+	}
 	spec.internal.Conversion = &spec.conversion
 	// The conversion from v1 leaves a pointer into the whole decoded object.
 	spec.internal.PreserveUnknownFields = renew(decoded.PreserveUnknownFields)
-	mark := weak.Make(&spec.conversion)
+	hash, mark := maphash.Bytes(i.seed, stored), weak.Make(&spec.conversion)
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.byHash[hash] = weak.Make(spec)
 	i.byMark[mark] = weak.Make(spec)
-	runtime.AddCleanup(spec, func(hash [sha256.Size]byte) { i.forget(hash, mark) }, hash)
+	runtime.AddCleanup(spec, func(hash uint64) { i.forget(hash, mark) }, hash)
 	return spec
 }
 
 // forget removes a spec that nobody has any more.
-func (i *interner) forget(hash [sha256.Size]byte, mark specMark) {
+func (i *interner) forget(hash uint64, mark specMark) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.byHash[hash].Value() == nil { // or it is another by now
@@ -151,7 +172,7 @@ func shared(s string) string { return unique.Make(s).Value() }
 
 // shareWith gives crd what it has in common with others of the spec.
 func (s *internedSpec) shareWith(crd *apiextensions.CustomResourceDefinition) {
-	if equality.Semantic.DeepEqual(crd.Status.AcceptedNames, s.internal.Names) {
+	if sameNames(&crd.Status.AcceptedNames, &s.internal.Names) {
 		crd.Status.AcceptedNames = s.internal.Names
 	}
 	for i := range crd.Status.Conditions {
@@ -162,10 +183,10 @@ func (s *internedSpec) shareWith(crd *apiextensions.CustomResourceDefinition) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slices.Equal(crd.Status.StoredVersions, s.stored) {
-		crd.Status.StoredVersions = s.stored
+	if slices.Equal(crd.Status.StoredVersions, s.versions) {
+		crd.Status.StoredVersions = s.versions
 	} else {
-		s.stored = slices.Clip(crd.Status.StoredVersions)
+		s.versions = slices.Clip(crd.Status.StoredVersions)
 	}
 	for i := range crd.ManagedFields {
 		f := &crd.ManagedFields[i]
@@ -201,14 +222,15 @@ func (i *interner) specOf(crd *apiextensions.CustomResourceDefinition) *interned
 	return &internedSpec{internal: crd.Spec}
 }
 
+// sameNames says whether names are the same, in the same order.
+func sameNames(a, b *apiextensions.CustomResourceDefinitionNames) bool {
+	return a.Plural == b.Plural && a.Singular == b.Singular && a.Kind == b.Kind && a.ListKind == b.ListKind &&
+		slices.Equal(a.ShortNames, b.ShortNames) && slices.Equal(a.Categories, b.Categories)
+}
+
 // schemaOf interns the schema of a definition in table, with one more user.
 func (i *interner) schemaOf(table *schemaTable, crd *apiextensions.CustomResourceDefinition) (*Schema, error) {
-	spec := i.specOf(crd)
-	var names apiextensionsv1.CustomResourceDefinitionNames
-	if err := apiextensionsv1.Convert_apiextensions_CustomResourceDefinitionNames_To_v1_CustomResourceDefinitionNames(&crd.Status.AcceptedNames, &names, nil); err != nil {
-		return nil, fmt.Errorf("converting the names of %s: %w", crd.Name, err)
-	}
-	in, hash, err := spec.hashInput(names)
+	in, hash, err := i.specOf(crd).hashInput(&crd.Status.AcceptedNames)
 	if err != nil {
 		return nil, fmt.Errorf("definition %s: %w", crd.Name, err)
 	}
@@ -217,11 +239,7 @@ func (i *interner) schemaOf(table *schemaTable, crd *apiextensions.CustomResourc
 
 // hashInput returns what identifies the schema of the spec with names, and the
 // hash of it.
-func (s *internedSpec) hashInput(names apiextensionsv1.CustomResourceDefinitionNames) (hashInput, string, error) {
-	key, err := json.Marshal(names)
-	if err != nil {
-		return hashInput{}, "", fmt.Errorf("hashing names: %w", err)
-	}
+func (s *internedSpec) hashInput(names *apiextensions.CustomResourceDefinitionNames) (hashInput, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.v1 == nil {
@@ -231,103 +249,30 @@ func (s *internedSpec) hashInput(names apiextensionsv1.CustomResourceDefinitionN
 		}
 		s.v1, s.hashes = &v1, map[string]string{}
 	}
-	in := hashInput{Spec: s.v1, Names: &names}
+	own := sameNames(names, &s.internal.Names)
+	if own && s.own != nil {
+		return hashInput{Spec: s.v1, Names: &s.own.names}, s.own.hash, nil
+	}
+	var named namedHash
+	if err := apiextensionsv1.Convert_apiextensions_CustomResourceDefinitionNames_To_v1_CustomResourceDefinitionNames(names, &named.names, nil); err != nil {
+		return hashInput{}, "", fmt.Errorf("converting the names: %w", err)
+	}
+	in := hashInput{Spec: s.v1, Names: &named.names}
+	key, err := json.Marshal(named.names)
+	if err != nil {
+		return hashInput{}, "", fmt.Errorf("hashing names: %w", err)
+	}
 	if hash, ok := s.hashes[string(key)]; ok {
 		return in, hash, nil
 	}
-	hash, err := in.hash()
-	if err != nil {
+	if named.hash, err = in.hash(); err != nil {
 		return hashInput{}, "", err
 	}
-	s.hashes[string(key)] = hash
-	return in, hash, nil
-}
-
-// internCodec is the storage codec of definitions; it interns what it decodes.
-// A spec that is known is not decoded again, which is nearly all there is to
-// decode.
-type internCodec struct {
-	apiruntime.Codec
-	interner *interner
-}
-
-// Decode implements runtime.Decoder.
-func (c internCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into apiruntime.Object) (apiruntime.Object, *schema.GroupVersionKind, error) {
-	from, to, ok := findSpec(data)
-	if !ok || !bytes.Contains(data[:from], storedVersion) {
-		return c.Codec.Decode(data, defaults, into)
+	s.hashes[string(key)] = named.hash
+	if own {
+		s.own = &named
 	}
-	hash := sha256.Sum256(data[from:to])
-	spec := c.interner.known(hash)
-	if spec != nil {
-		data = slices.Concat(data[:from], []byte("{}"), data[to:])
-	}
-	obj, gvk, err := c.Codec.Decode(data, defaults, into)
-	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
-	if !ok || err != nil {
-		return obj, gvk, err
-	}
-	if spec == nil {
-		if crd.Spec.Conversion == nil {
-			return obj, gvk, nil // nothing to tell it by
-		}
-		spec = c.interner.intern(hash, &crd.Spec)
-	}
-	spec.give(crd)
-	return obj, gvk, nil
-}
-
-// storedVersion is how stored definitions that can be shared say what they are.
-var storedVersion = []byte(`"apiVersion":"apiextensions.k8s.io/v1"`)
-
-// findSpec finds the value of the field spec of a JSON object, without decoding
-// it.
-func findSpec(data []byte) (from, to int, ok bool) {
-	depth, key := 0, 0
-	for i := 0; i < len(data); i++ {
-		switch data[i] {
-		case '"':
-			end := endOfString(data, i)
-			if end < 0 {
-				return 0, 0, false
-			}
-			if depth == 1 {
-				key = i
-			}
-			i = end
-		case ':':
-			if depth == 1 && bytes.HasPrefix(data[key:], []byte(`"spec":{`)) {
-				from = i + 1
-			}
-		case '{', '[':
-			depth++
-		case '}', ']':
-			depth--
-			if depth == 1 && from > 0 {
-				return from, i + 1, true
-			}
-		default:
-		}
-	}
-	return 0, 0, false
-}
-
-// endOfString returns where the JSON string that starts at i ends.
-func endOfString(data []byte, i int) int {
-	for i++; ; i++ {
-		quote := bytes.IndexByte(data[i:], '"')
-		if quote < 0 {
-			return -1
-		}
-		i += quote
-		escapes := 0
-		for data[i-1-escapes] == '\\' {
-			escapes++
-		}
-		if escapes%2 == 0 {
-			return i
-		}
-	}
+	return in, named.hash, nil
 }
 
 // sharedFields lets the watch cache of definitions share the fields by which

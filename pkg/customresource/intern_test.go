@@ -56,17 +56,44 @@ func TestEqualSpecsAreInterned(t *testing.T) {
 }
 
 func TestFindSpec(t *testing.T) {
-	for data, want := range map[string]string{
-		`{"kind":"X","metadata":{"spec":{"a":1}},"spec":{"b":"}\"{"},"status":{}}`: `{"b":"}\"{"}`,
-		`{"spec":{"v":[{"spec":{}},2]},"x":"spec"}`:                                `{"v":[{"spec":{}},2]}`,
-		`{"a":"spec","b":[{"spec":{}}]}`:                                           "",
-		`{"spec":{"open":`:                                                         "",
-		`{"spec":"text"}`:                                                          "",
-		`{"x`:                                                                      "",
-		``:                                                                         "",
+	for rest, want := range map[string]string{
+		`"metadata":{"managedFields":[{"f:spec":{}}]},"spec":{"b":"}\"{"},"status":{"a":{}}}`:  `{"b":"}\"{"}`,
+		`"metadata":{},"spec":{"v":[{"a":1,"spec":{"a":1,"status":{}}},2]},"status":{"x":[]}}`: `{"v":[{"a":1,"spec":{"a":1,"status":{}}},2]}`,
+		`"metadata":{},"spec":{"a":1}}`:                           "",
+		`"metadata":{},"status":{},"spec":{"a":1}}`:               "",
+		`"metadata":{},"spec":{"a":1},"status":{},"spec":{"b":1}`: "",
+		`"metadata":{},"spec":"text","status":{}}`:                "",
+		`"metadata":{},"spec":{"open":`:                           "",
+		`"x`:                                                      "",
+		``:                                                        "",
 	} {
+		data := string(storedStart) + rest
 		from, to, ok := findSpec([]byte(data))
 		require.Equal(t, want != "", ok, data)
-		require.Equal(t, want, data[from:to])
+		if ok {
+			require.Equal(t, want, data[from:to])
+		}
+	}
+	_, _, ok := findSpec([]byte(`{"apiVersion":"v1","kind":"X","metadata":{},"spec":{},"status":{}}`))
+	require.False(t, ok, "something else")
+}
+
+// TestSpecIsNotMistaken: bytes that only look like a spec are not shared.
+func TestSpecIsNotMistaken(t *testing.T) {
+	codec := internCodec{
+		Codec:    apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),
+		interner: newInterner(),
+	}
+	// The last status is in the spec: there is none beside it.
+	data := []byte(string(storedStart) + `"metadata":{"name":"a"},"spec":{"group":"g","versions":[{"name":"v1","schema":{"openAPIV3Schema":{"type":"object","properties":{"x":{"type":"string"},"status":{"type":"object"}}}}}]}}`)
+	_, _, ok := findSpec(data)
+	require.True(t, ok)
+	for range 2 {
+		obj, err := runtime.Decode(codec, data)
+		require.NoError(t, err)
+		crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+		require.True(t, ok)
+		require.Len(t, crd.Spec.Validation.OpenAPIV3Schema.Properties, 2)
+		require.Zero(t, codec.interner.size())
 	}
 }

@@ -83,6 +83,7 @@ func (n *names) settle(ctx context.Context, crd *apiextensions.CustomResourceDef
 		})
 	}
 	accept(crd, taken)
+	tellNonStructural(crd, nonStructural(&crd.Spec))
 	if n.pending[scope] == nil {
 		if n.pending == nil {
 			n.pending = map[nameScope]map[string]apiextensions.CustomResourceDefinitionNames{}

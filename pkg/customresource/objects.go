@@ -36,6 +36,7 @@ type entry struct {
 	served   bool
 	deleting bool
 	cleanup  bool // has the finalizer by which instances are removed
+	untold   bool // its condition NonStructuralSchema is not what it should be
 }
 
 // objectSource serves the CustomResourceDefinition objects of all logical
@@ -248,6 +249,7 @@ func (o *objectSource) newEntry(cluster logicalcluster.Name, crd *apiextensions.
 		served:   apiextensions.IsCRDConditionTrue(crd, apiextensions.Established),
 		deleting: !crd.DeletionTimestamp.IsZero(),
 		cleanup:  apiextensions.CRDHasFinalizer(crd, apiextensions.CustomResourceCleanupFinalizer),
+		untold:   !tellsNonStructural(crd, o.interner.specOf(crd).nonStructural()),
 	}, nil
 }
 

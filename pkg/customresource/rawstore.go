@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
@@ -53,6 +54,10 @@ type rawStores struct {
 	byKey  map[viewKey]*view
 
 	allowance atomic.Int64 // of encodedBytes
+
+	// opened names resources that are to be counted at once. What does not fit
+	// is counted with all others.
+	opened chan schema.GroupResource
 }
 
 // rawStore is one shared store.
@@ -69,6 +74,7 @@ func newRawStores(getter generic.RESTOptionsGetter, d *desk) *rawStores {
 		stores: map[rawKey]*rawStore{},
 		views:  map[*view]viewKey{},
 		byKey:  map[viewKey]*view{},
+		opened: make(chan schema.GroupResource, 64),
 	}
 	s.allowance.Store(encodedBytes)
 	return s
@@ -109,7 +115,7 @@ func (s *rawStores) GetRESTOptions(resource schema.GroupResource, _ runtime.Obje
 	shared := options
 	config := *options.StorageConfig // the caller puts the schema's codec in
 	options.StorageConfig = &config
-	options.CountMetricPollPeriod = 0 // the resource is counted once, not per schema
+	options.CountMetricPollPeriod = 0 // counted by count, not per schema
 	options.Decorator = func(
 		config *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error),
 		newFunc, _ func() runtime.Object, _ storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
@@ -148,6 +154,10 @@ func (s *rawStores) newView(sch *Schema, shared generic.RESTOptions, prefix stri
 		}
 		raw = &rawStore{Interface: store, destroy: destroy}
 		s.stores[key] = raw
+		select {
+		case s.opened <- key.resource:
+		default:
+		}
 	}
 	raw.users++
 	v := newView(raw, sch, u.GroupVersionKind(), codec, &s.allowance)
@@ -170,6 +180,9 @@ func (s *rawStores) drop(key rawKey, v *view) {
 	if v.raw.users == 0 && !s.closed {
 		delete(s.stores, key)
 		v.raw.destroy()
+		if !s.hasStoreLocked(key.resource) {
+			metrics.DeleteStoreStats(key.resource)
+		}
 	}
 }
 
@@ -181,8 +194,9 @@ func (s *rawStores) close() {
 	for v := range s.views {
 		v.close()
 	}
-	for _, raw := range s.stores {
+	for key, raw := range s.stores {
 		raw.destroy()
+		metrics.DeleteStoreStats(key.resource)
 	}
 	s.stores = nil
 }

@@ -25,6 +25,9 @@ const (
 	defaultMinRequestTimeout = 30 * time.Minute
 	defaultReleaseAfter      = 30 * time.Second
 	finalizerWorkers         = 2
+	// documentsAfter is how many times longer than serving info documents are
+	// kept: clients ask for them now and then.
+	documentsAfter = 20
 )
 
 // Config is what a Server is made of.
@@ -83,6 +86,7 @@ type Server struct {
 	crds    *crdStorage
 	raws    *rawStores
 	streams *streams
+	hooks   *hooks
 
 	upstream  http.Handler
 	instances instances
@@ -102,6 +106,7 @@ func New(cfg Config) (*Server, error) {
 		releaseAfter: cfg.ReleaseAfter,
 		table:        newSchemaTable(),
 		streams:      newStreams(),
+		hooks:        newHooks(),
 	}
 	s.desk = newDesk(s.table)
 	s.raws = newRawStores(cfg.Storage(rawCodecFor), s.desk)
@@ -139,7 +144,7 @@ func (s *Server) newUpstream(cfg Config) error {
 		cfg.Admission,
 		nil, // nothing is ever to be established
 		cfg.ServiceResolver,
-		cfg.AuthResolver,
+		s.hooks.resolver(cfg.AuthResolver),
 		1,
 		cfg.Authorizer,
 		cfg.RequestTimeout,
@@ -188,12 +193,14 @@ func (s *Server) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	defer s.raws.close()
 	defer workers.Wait()
+	workers.Go(func() { s.raws.count(ctx) })
 	if s.objects != nil {
 		cleaner := newCleaner(s)
 		workers.Go(func() { s.objects.run(ctx) })
 		workers.Go(func() { cleaner.run(ctx, finalizerWorkers) })
 	}
 	s.sweep(ctx)
+	s.hooks.stop()
 	return nil
 }
 
@@ -207,6 +214,7 @@ func (s *Server) sweep(ctx context.Context) {
 			return
 		case now := <-ticker.C:
 			s.raws.forget(now.Add(-s.releaseAfter))
+			s.documents.forget(now.Add(-documentsAfter * s.releaseAfter))
 			if s.table.sweep(now.Add(-s.releaseAfter)) > 0 {
 				s.desk.removeDead()
 			}

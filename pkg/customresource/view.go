@@ -1,6 +1,7 @@
 package customresource
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -229,7 +230,10 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 	if err := v.raw.GetList(ctx, key, opts, &stored); err != nil {
 		return err
 	}
-	if err := v.showItems(stored.Items, list, jsonItemsFrom(ctx)); err != nil {
+	if err := v.showItems(ctx, stored.Items, list); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		return apierrors.NewInternalError(err)
 	}
 	if stored.Object["metadata"] != nil {
@@ -243,15 +247,16 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 	return nil
 }
 
-// showItems puts the view's form of stored objects into list, or into asJSON if
-// that is wanted. The registry above copies what it changes.
-func (v *view) showItems(stored []unstructured.Unstructured, list *unstructured.UnstructuredList, asJSON *jsonItems) error {
-	if asJSON != nil {
+// showItems puts the view's form of stored objects into list, or as JSON to where
+// ctx says. The registry above copies what it changes. It ends with ctx:
+// there may be a slow webhook to ask about each object.
+func (v *view) showItems(ctx context.Context, stored []unstructured.Unstructured, list *unstructured.UnstructuredList) error {
+	if asJSON := jsonItemsFrom(ctx); asJSON != nil {
 		v.encoded.used(time.Now())
 		asJSON.items = make([]json.RawMessage, len(stored))
 		for i := range stored {
 			data, err := v.encodeShown(&stored[i])
-			if err != nil {
+			if err = cmp.Or(err, ctx.Err()); err != nil {
 				return err
 			}
 			asJSON.items[i] = data
@@ -261,7 +266,7 @@ func (v *view) showItems(stored []unstructured.Unstructured, list *unstructured.
 	list.Items = make([]unstructured.Unstructured, 0, len(stored))
 	for i := range stored {
 		u, err := v.decodeShared(&stored[i])
-		if err != nil {
+		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
 		list.Items = append(list.Items, *u)

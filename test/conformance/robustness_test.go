@@ -1,28 +1,28 @@
 package conformance
 
 import (
-	"context"
+	"net/http"
+	"net/http/httptest"
 	"strings"
-	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/cert"
 )
 
 var robustnessRules = []rule{
-	{"a conversion webhook that hangs keeps nobody waiting but those who need it", func(u *user) {
+	{"a conversion webhook that hangs keeps nobody waiting but those who need it, and those for as long as they want", func(u *user) {
 		hook := startConverter(u.t)
 		u.define(twoVersions())
 		u.convertBy(hook)
 		u.widget("a", `{size: 1}`)
 		hook.mode.Store("hangs")
-		ctx, cancel := context.WithTimeout(u.t.Context(), 2*time.Second)
-		defer cancel()
 		gave := make(chan error, 1)
 		go func() {
-			_, err := u.resource("v2", "widgets").Namespace("default").List(ctx, metav1.ListOptions{})
+			seconds := int64(2)
+			_, err := u.resource("v2", "widgets").Namespace("default").List(u.t.Context(), metav1.ListOptions{TimeoutSeconds: &seconds})
 			gave <- err
 		}()
 		for i := range 5 {
@@ -32,7 +32,62 @@ var robustnessRules = []rule{
 			require.NoError(u.t, err)
 			u.widget("b"+strings.Repeat("b", i), `{size: 1}`)
 		}
-		require.Error(u.t, <-gave)
+		response, body := u.get("/apis/"+u.group+"/v2/namespaces/default/widgets/a?timeout=1s", "application/json")
+		require.Equal(u.t, http.StatusGatewayTimeout, response.StatusCode, "%s", body)
+		require.Contains(u.t, string(body), `"reason":"Timeout"`)
+		err := <-gave
+		require.True(u.t, apierrors.IsTimeout(err) || apierrors.IsInternalError(err), "%v", err)
+	}},
+	{"a conversion webhook that is slow, that refuses TLS or does not end its answer gives what it can, and else an error that says so", func(u *user) {
+		hook := startConverter(u.t)
+		u.define(twoVersions())
+		u.convertBy(hook)
+		u.widget("a", `{size: 1}`)
+		v2s := u.resource("v2", "widgets").Namespace("default")
+		fails := func(says string) {
+			_, err := v2s.Get(u.t.Context(), "a", metav1.GetOptions{})
+			require.ErrorContains(u.t, err, "conversion webhook")
+			require.ErrorContains(u.t, err, says)
+		}
+		hook.mode.Store("endless")
+		fails("bytes")
+		hook.mode.Store("slow")
+		w, err := v2s.Get(u.t.Context(), "a", metav1.GetOptions{})
+		require.NoError(u.t, err)
+		require.Equal(u.t, int64(1), field(u.t, w, "spec", "length"))
+
+		u.widget("b", `{size: 1}`)
+		theirs, _, err := cert.GenerateSelfSignedCertKey("somebody.example.com", nil, nil)
+		require.NoError(u.t, err)
+		u.convertBy(&converter{server: hook.server, ca: theirs})
+		_, err = v2s.Get(u.t.Context(), "b", metav1.GetOptions{})
+		require.ErrorContains(u.t, err, "certificate signed by unknown authority")
+		plain := &converter{server: httptest.NewUnstartedServer(http.NotFoundHandler()), ca: hook.ca}
+		plain.server.Start()
+		u.t.Cleanup(plain.server.Close)
+		plain.server.URL = strings.Replace(plain.server.URL, "http:", "https:", 1)
+		u.convertBy(plain)
+		_, err = v2s.Get(u.t.Context(), "b", metav1.GetOptions{})
+		require.ErrorContains(u.t, err, "HTTP response to HTTPS client")
+	}},
+	{"a conversion webhook that is to be this server, or a service that is not there, gives an error that says so", func(u *user) {
+		u.define(twoVersions())
+		u.widget("a", `{size: 1}`)
+		for namespace, says := range map[string]string{"default": "", "other": "conversion webhook"} {
+			u.redefine("widgets", func(d *crd) {
+				d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+					Strategy: apiextensionsv1.WebhookConverter,
+					Webhook: &apiextensionsv1.WebhookConversion{
+						ClientConfig:             &apiextensionsv1.WebhookClientConfig{Service: &apiextensionsv1.ServiceReference{Namespace: namespace, Name: "kubernetes"}},
+						ConversionReviewVersions: []string{"v1"},
+					},
+				}
+			})
+			_, err := u.resource("v2", "widgets").Namespace("default").Get(u.t.Context(), "a", metav1.GetOptions{})
+			require.True(u.t, apierrors.IsInternalError(err), "%v", err)
+			require.NotContains(u.t, err.Error(), "panic")
+			require.ErrorContains(u.t, err, says)
+		}
 	}},
 	{"validation that costs too much ends with an error that says so", func(u *user) {
 		u.define(widgets(`many: {type: array, maxItems: 300, items: {type: string, maxLength: 100}, x-kubernetes-validations: [{rule: 'self.all(x, self.all(y, x == y || x != y))'}]}`))
@@ -65,46 +120,4 @@ var robustnessRules = []rule{
 			require.Equal(u.t, 404, response.StatusCode, path)
 		}
 	}},
-}
-
-// TestManyDefinitions has a thousand definitions in one logical cluster, and a
-// neighbour who does not notice.
-func TestManyDefinitions(t *testing.T) {
-	if !long() {
-		t.Skip("takes minutes: set CONFORMANCE_LONG=1, or run make conformance")
-	}
-	const many = 1000
-	masters := startShard(t).Shard(0)
-	u := newUser(t, masters, "collector", "many.example.com")
-	neighbour := newUser(t, masters, "neighbour", "many.example.com")
-	neighbour.define(widgets())
-	inParallel(t, many, func(i int) error {
-		_, err := u.tryDefine(numbered(t, u.group, i))
-		return err
-	})
-	inParallel(t, many, func(i int) error {
-		d := numbered(t, u.group, i)
-		_, err := u.resource("v1", d.Spec.Names.Plural).Namespace("default").Create(t.Context(),
-			u.object(d.Spec.Names.Kind, "a", `{spec: {section0: {field0: x}}}`).Unstructured, metav1.CreateOptions{})
-		return err
-	})
-	list, err := u.crds.ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	require.Len(t, list.Items, many)
-	for path, accept := range map[string]string{"/apis": asAggregated, "/openapi/v3": "application/json"} {
-		response, body := u.get(path, accept)
-		require.Equal(t, 200, response.StatusCode, path)
-		require.Contains(t, string(body), "many.example.com")
-	}
-	neighbour.widget("a", `{size: 1}`)
-	_, body := neighbour.get("/apis/many.example.com/v1", "application/json")
-	require.NotContains(t, string(body), "thing")
-}
-
-// numbered is a definition of its own for each number.
-func numbered(t testing.TB, group string, i int) *crd {
-	t.Helper()
-	d := bigCRD(t, group, i, 4<<10)
-	d.Spec.Versions[0].Schema.OpenAPIV3Schema.Description += strings.Repeat("!", 1+i%7)
-	return d
 }

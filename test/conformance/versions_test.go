@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -192,6 +193,13 @@ func (c *converter) serve(w http.ResponseWriter, r *http.Request) {
 	case "hangs":
 		<-c.hang
 		return
+	case "slow":
+		time.Sleep(300 * time.Millisecond)
+	case "endless":
+		for r.Context().Err() == nil {
+			_, _ = w.Write(make([]byte, 1<<20))
+		}
+		return
 	case "nonsense":
 		_, _ = fmt.Fprint(w, "nonsense")
 		return
@@ -200,8 +208,13 @@ func (c *converter) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	case "fails":
 		review.Response.Result = metav1.Status{Status: metav1.StatusFailure, Message: "on purpose"}
-	case "empty":
-	default:
+	}
+	c.answer(w, &review, mode)
+}
+
+// answer answers a review, or almost.
+func (c *converter) answer(w http.ResponseWriter, review *apiextensionsv1.ConversionReview, mode string) {
+	if mode != "empty" && mode != "fails" {
 		for _, raw := range review.Request.Objects {
 			converted, err := convert(raw.Raw, review.Request.DesiredAPIVersion)
 			if err != nil {

@@ -1,0 +1,251 @@
+package openapidoc
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/munnerz/goautoneg"
+)
+
+const (
+	mediaJSON = "application/json"
+	// separator is what is between two members of an object.
+	separator = ","
+)
+
+// Spec says which document is wanted.
+type Spec struct {
+	format format
+	// BuiltIn reads the document without definitions, as JSON.
+	BuiltIn func(context.Context) ([]byte, error)
+	// Hash identifies what BuiltIn reads.
+	Hash string
+	// Definitions are added to it.
+	Definitions []Definition
+	// ETag identifies the document. It says more than its content: it is known
+	// before the document is made.
+	ETag string
+}
+
+// document is a document in one encoding.
+type document struct {
+	compressed  []byte
+	contentType string
+	made        time.Time
+}
+
+func (d *document) size() int64 { return int64(len(d.compressed)) + 256 }
+
+// Serve answers a request with a document. If that fails it has written
+// nothing, and returns the error.
+func (l *Library) Serve(w http.ResponseWriter, r *http.Request, s Spec) error {
+	w.Header().Set("Vary", "Accept")
+	protobuf, ok := s.negotiate(r.Header.Get("Accept"))
+	if !ok {
+		w.WriteHeader(http.StatusNotAcceptable)
+		return nil
+	}
+	etag := strconv.Quote(s.ETag)
+	if hasETag(r.Header.Values("If-None-Match"), etag) {
+		w.Header().Set("Etag", etag)
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	d, err := l.document(r.Context(), s, protobuf)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Etag", etag)
+	w.Header().Set("Content-Type", d.contentType)
+	w.Header().Set("Last-Modified", d.made.UTC().Format(http.TimeFormat))
+	w.Header().Add("Vary", "Accept-Encoding")
+	compressed := acceptsGzip(r.Header.Get("Accept-Encoding"))
+	if compressed {
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Set("Content-Length", strconv.Itoa(len(d.compressed)))
+	}
+	w.WriteHeader(http.StatusOK)
+	switch {
+	case r.Method == http.MethodHead:
+	case compressed:
+		_, _ = w.Write(d.compressed) // what goes wrong now, the client sees
+	default:
+		_ = inflateTo(w, d.compressed)
+	}
+	return nil
+}
+
+// negotiate says whether a client wants protobuf rather than JSON, and whether
+// it wants either.
+func (s Spec) negotiate(accept string) (protobuf, ok bool) {
+	if accept == "" {
+		return false, true
+	}
+	for _, clause := range goautoneg.ParseAccept(accept) {
+		if clause.Type != "application" && clause.Type != "*" {
+			continue
+		}
+		if clause.SubType == "json" || clause.SubType == "*" {
+			return false, true
+		}
+		for _, known := range s.format.mediaTypes() {
+			if "application/"+clause.SubType == known {
+				return true, true
+			}
+		}
+	}
+	return false, false
+}
+
+// hasETag says whether one of the headers names an ETag.
+func hasETag(headers []string, etag string) bool {
+	for _, header := range headers {
+		for one := range strings.SplitSeq(header, ",") {
+			one = strings.TrimPrefix(strings.TrimSpace(one), "W/")
+			if one == etag || one == "*" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func acceptsGzip(accept string) bool {
+	for clause := range strings.SplitSeq(accept, ",") {
+		coding, quality, _ := strings.Cut(clause, ";")
+		quality = strings.ReplaceAll(strings.TrimSpace(quality), " ", "")
+		if coding = strings.TrimSpace(coding); coding == "gzip" || coding == "*" {
+			return !strings.HasPrefix(quality, "q=0") || strings.Trim(quality, "q=0.") != ""
+		}
+	}
+	return false
+}
+
+// document returns a document in one encoding.
+func (l *Library) document(ctx context.Context, s Spec, protobuf bool) (*document, error) {
+	contentType := mediaJSON
+	if protobuf {
+		contentType = s.format.mediaTypes()[0]
+	}
+	key := "document\n" + s.format.name() + "\n" + contentType + "\n" + s.ETag
+	return once(ctx, l, key, func(ctx context.Context) (*document, error) {
+		on, err := l.base(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		parts := make([]*part, len(s.Definitions))
+		err = l.inParallel(ctx, len(parts), func(ctx context.Context, i int) (err error) {
+			get := l.jsonPart
+			if protobuf {
+				get = l.protobufPart
+			}
+			parts[i], err = get(ctx, s.format, on, s.Hash, s.Definitions[i])
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		d := &document{contentType: contentType, made: time.Now()}
+		if protobuf {
+			d.compressed, err = writeProtobuf(on, parts)
+		} else {
+			d.compressed, err = writeJSON(on, parts)
+		}
+		return d, err
+	})
+}
+
+// base returns what a document says without definitions.
+func (l *Library) base(ctx context.Context, s Spec) (*base, error) {
+	scale := false
+	for _, d := range s.Definitions {
+		scale = scale || hasScale(d)
+	}
+	key := fmt.Sprintf("base\n%s\n%s\n%t", s.format.name(), s.Hash, scale)
+	return once(ctx, l, key, func(ctx context.Context) (*base, error) {
+		builtIn, err := s.BuiltIn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var on *base
+		err = guarded(func() error {
+			on, err = s.format.newBase(builtIn, scale)
+			return err
+		})
+		return on, err
+	})
+}
+
+func hasScale(d Definition) bool {
+	for i := range d.CRD.Spec.Versions {
+		if v := &d.CRD.Spec.Versions[i]; v.Name == d.Version {
+			return v.Subresources != nil && v.Subresources.Scale != nil
+		}
+	}
+	return false
+}
+
+// writeJSON puts a document together, compressed.
+func writeJSON(on *base, parts []*part) ([]byte, error) {
+	return compressing(func(w io.Writer) error {
+		for _, c := range on.layout {
+			if _, err := w.Write(c.text); err != nil {
+				return err
+			}
+			empty := c.empty
+			for _, p := range parts {
+				added := p.members[c.section]
+				if len(added) == 0 {
+					continue
+				}
+				if !empty {
+					if _, err := io.WriteString(w, separator); err != nil {
+						return err
+					}
+				}
+				empty = false
+				if err := inflateTo(w, added); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// writeProtobuf puts a document together, compressed.
+func writeProtobuf(on *base, parts []*part) ([]byte, error) {
+	return compressing(func(w io.Writer) error {
+		if _, err := w.Write(on.protobuf); err != nil {
+			return err
+		}
+		for _, p := range parts {
+			if err := inflateTo(w, p.protobuf); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func compressing(write func(io.Writer) error) ([]byte, error) {
+	var b bytes.Buffer
+	w, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	if err != nil {
+		return nil, fmt.Errorf("compressing an OpenAPI document: %w", err)
+	}
+	if err := write(w); err != nil {
+		return nil, fmt.Errorf("putting an OpenAPI document together: %w", err)
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("compressing an OpenAPI document: %w", err)
+	}
+	return bytes.Clone(b.Bytes()), nil
+}

@@ -1,0 +1,186 @@
+package openapidoc
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// sized is what a Library keeps.
+type sized interface {
+	// size is about how many bytes of memory it takes.
+	size() int64
+}
+
+// Library keeps documents and their parts. It is safe for concurrent use.
+type Library struct {
+	limit int64
+	// hands bounds how many parts are made at a time, of all documents.
+	hands chan struct{}
+
+	mu     sync.Mutex
+	used   int64
+	items  map[string]*list.Element // of *item
+	order  *list.List               // the one that was read last is the first
+	making map[string]chan struct{} // closed when it is made, or cannot be
+}
+
+// item is something in a Library.
+type item struct {
+	key  string
+	of   sized
+	read time.Time
+}
+
+// NewLibrary makes a Library of so many bytes.
+func NewLibrary(limit int64) *Library {
+	return &Library{
+		limit:  limit,
+		hands:  make(chan struct{}, runtime.GOMAXPROCS(0)),
+		items:  map[string]*list.Element{},
+		order:  list.New(),
+		making: map[string]chan struct{}{},
+	}
+}
+
+// Forget drops what nobody has read since before.
+func (l *Library) Forget(before time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for e := l.order.Back(); e != nil; e = l.order.Back() {
+		if it, ok := e.Value.(*item); !ok || !it.read.Before(before) {
+			return
+		}
+		l.dropLocked(e)
+	}
+}
+
+// Size is how many bytes the library takes.
+func (l *Library) Size() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.used
+}
+
+func (l *Library) dropLocked(e *list.Element) {
+	it, _ := l.order.Remove(e).(*item)
+	delete(l.items, it.key)
+	l.used -= it.of.size()
+}
+
+// findLocked returns what is kept under a key.
+func (l *Library) findLocked(key string) (sized, bool) {
+	e, ok := l.items[key]
+	if !ok {
+		return nil, false
+	}
+	l.order.MoveToFront(e)
+	it, _ := e.Value.(*item)
+	it.read = time.Now()
+	return it.of, true
+}
+
+func (l *Library) keep(key string, of sized) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.items[key] = l.order.PushFront(&item{key: key, of: of, read: time.Now()})
+	l.used += of.size()
+	for l.used > l.limit {
+		l.dropLocked(l.order.Back())
+	}
+}
+
+// once returns what is kept under a key. If there is nothing, it is made, by
+// one caller at a time; the others wait for that, or until ctx ends.
+func once[T sized](ctx context.Context, l *Library, key string, produce func(context.Context) (T, error)) (T, error) {
+	var none T
+	for {
+		found, wait := l.claim(key)
+		switch {
+		case found != nil:
+			known, ok := found.(T)
+			if !ok {
+				return none, fmt.Errorf("%s is a %T", key, found)
+			}
+			return known, nil
+		case wait == nil:
+			return made(ctx, l, key, produce)
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return none, context.Cause(ctx)
+		}
+	}
+}
+
+// claim returns what is kept under a key, or what to wait for, or neither: then
+// the caller is the one to make it.
+func (l *Library) claim(key string) (found sized, wait chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if found, ok := l.findLocked(key); ok {
+		return found, nil
+	}
+	if wait, ok := l.making[key]; ok {
+		return nil, wait
+	}
+	l.making[key] = make(chan struct{})
+	return nil, nil
+}
+
+func made[T sized](ctx context.Context, l *Library, key string, produce func(context.Context) (T, error)) (T, error) {
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		close(l.making[key])
+		delete(l.making, key)
+	}()
+	of, err := produce(ctx)
+	if err != nil {
+		return of, err
+	}
+	l.keep(key, of)
+	return of, nil
+}
+
+// inParallel makes n things, as many at a time as there are hands free.
+func (l *Library) inParallel(ctx context.Context, n int, one func(ctx context.Context, i int) error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	for i := range n {
+		select {
+		case l.hands <- struct{}{}:
+		case <-ctx.Done():
+			workers.Wait()
+			return context.Cause(ctx)
+		}
+		workers.Go(func() {
+			defer func() { <-l.hands }()
+			if err := guarded(func() error { return one(ctx, i) }); err != nil {
+				stop(err)
+			}
+		})
+	}
+	workers.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// guarded turns a panic into an error: there is no request around a worker that
+// would survive it.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("making an OpenAPI document panicked: %v", r)
+		}
+	}()
+	return f()
+}
