@@ -1,8 +1,8 @@
 // Package admission decides what may be written: in each logical cluster by
 // what is configured there, for built-in and custom resources alike.
 //
-//	mutating    NamespaceLifecycle ─ WorkspaceOwner ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
-//	validating  ReservedMetadata ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
+//	mutating    NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
+//	validating  WorkspaceType ─ ReservedMetadata ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
 //
 // The plugins stand in kube-apiserver's order, each in a package of its own;
 // this one assembles them. Each looks up in a map whether the logical cluster
@@ -31,6 +31,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/reserved"
 	"github.com/shardplane/shardplane/pkg/admission/webhook"
 	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
+	"github.com/shardplane/shardplane/pkg/admission/workspacetype"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/storage"
 )
@@ -46,6 +47,8 @@ type Config struct {
 	// Authorizer answers expressions that ask for access. It decides in the
 	// logical cluster of its context.
 	Authorizer authorizer.UnconditionalAuthorizer
+	// WorkspaceTypes says what type a new Workspace has, and who may use it.
+	WorkspaceTypes workspacetype.Config
 }
 
 // Admission is the chain of plugins with what they watch.
@@ -98,6 +101,7 @@ func New(c Config) (*Admission, error) {
 	a.chain, err = chain(
 		named{"NamespaceLifecycle", lifecycle.New(c.Clients, c.Namespaces)},
 		named{"WorkspaceOwner", workspaceowner.New()},
+		named{"WorkspaceType", workspacetype.New(c.WorkspaceTypes)},
 		named{"MutatingAdmissionPolicy", reserved.Guard(policy.NewMutating(policies, mutatingPolicies, mutatingBindings))},
 		named{"MutatingAdmissionWebhook", reserved.Guard(webhook.NewMutating(webhooks, mutatingWebhooks))},
 		named{"DryRun", storage.NewDryRunAdmission()},

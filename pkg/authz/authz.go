@@ -12,10 +12,14 @@ import (
 	"k8s.io/apiserver/pkg/authorization/path"
 )
 
-// notPermitted is the reason given to whom nothing is permitted in a logical
+// NotPermitted begins the reason given to whom nothing is permitted in a logical
 // cluster, whether it exists or not. The front-proxy knows it by this text and
 // makes it indistinguishable from its own answer.
-const notPermitted = "workspace access not permitted"
+const NotPermitted = "workspace access not permitted"
+
+// NotPermittedReason is the whole reason, the same on all servers. It says all
+// that a stranger may know: what can be the matter, and who can help.
+const NotPermittedReason = NotPermitted + ": there is no such workspace, or its administrators have not given this user access to it"
 
 // FindLogicalCluster returns the LogicalCluster of that name on this server, or
 // nil where there is none.

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	notPermitted = "workspace access not permitted"
+	notPermitted = authz.NotPermittedReason
 	// nowhere stands for a path that leads to no logical cluster.
 	nowhere = "root:nowhere"
 )

@@ -30,25 +30,25 @@ func WithWorkspaceContent(next, rules authorizer.Authorizer, find FindLogicalClu
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		name, err := request.ClusterNameFrom(ctx)
 		if err != nil || a.GetUser() == nil {
-			return authorizer.DecisionNoOpinion, notPermitted, nil //nolint:nilerr // without one logical cluster there is nothing to enter
+			return authorizer.DecisionNoOpinion, NotPermittedReason, nil //nolint:nilerr // without one logical cluster there is nothing to enter
 		}
 		if isDeepReview(ctx) || isLifecycle(ctx, a.GetUser()) {
 			return next.Authorize(ctx, a)
 		}
 		if strings.HasPrefix(name.String(), systemPrefix) {
-			return authorizer.DecisionNoOpinion, notPermitted, nil
+			return authorizer.DecisionNoOpinion, NotPermittedReason, nil
 		}
 		// Ask for rights first: a user without any must not cost a look-up, nor
 		// learn from the time it takes whether the logical cluster exists.
 		if permitted, err := mayEnter(ctx, rules, a.GetUser()); err != nil || !permitted {
-			return authorizer.DecisionNoOpinion, notPermitted, err
+			return authorizer.DecisionNoOpinion, NotPermittedReason, err
 		}
 		lc, err := find(ctx, name)
 		if err != nil {
 			return authorizer.DecisionNoOpinion, "", fmt.Errorf("looking up logical cluster %q: %w", name, err)
 		}
 		if lc == nil || !hasContent(lc) && !memberOf(ctx, a.GetUser(), GroupAdmin) {
-			return authorizer.DecisionNoOpinion, notPermitted, nil
+			return authorizer.DecisionNoOpinion, NotPermittedReason, nil
 		}
 		return next.Authorize(ctx, a)
 	})

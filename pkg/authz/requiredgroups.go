@@ -35,7 +35,7 @@ func WithRequiredGroups(next authorizer.Authorizer, find FindLogicalCluster) aut
 			return authorizer.DecisionNoOpinion, "", fmt.Errorf("looking up logical cluster %q: %w", name, err)
 		}
 		if lc == nil || !inRequiredGroups(name, a.GetUser(), lc.Annotations[RequiredGroupsAnnotation]) {
-			return authorizer.DecisionDeny, notPermitted, nil
+			return authorizer.DecisionDeny, NotPermittedReason, nil
 		}
 		return decision, reason, nil
 	})

@@ -2,14 +2,41 @@ package cacheserver
 
 import (
 	"fmt"
+	"strings"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/customresource"
 )
+
+// builtIns are the built-in kinds that shards replicate. On a shard they come
+// from code; here they are kinds like all others.
+var builtIns = []*apiextensionsv1.CustomResourceDefinition{
+	builtIn(rbacv1.SchemeGroupVersion, "ClusterRole"),
+	builtIn(rbacv1.SchemeGroupVersion, "ClusterRoleBinding"),
+}
+
+// builtIn returns the definition of a cluster-scoped built-in kind.
+func builtIn(gv schema.GroupVersion, kind string) *apiextensionsv1.CustomResourceDefinition {
+	singular := strings.ToLower(kind)
+	plural := singular + "s"
+	crd := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + gv.Group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group:    gv.Group,
+			Names:    apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Singular: singular, Kind: kind, ListKind: kind + "List"},
+			Scope:    apiextensionsv1.ClusterScoped,
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: gv.Version, Served: true, Storage: true}},
+		},
+	}
+	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
+	return crd
+}
 
 // definitions returns the definitions of what shards replicate. They take any
 // content, in one piece: the object's own shard has validated it, and checking
@@ -20,14 +47,14 @@ func definitions(table []replication.Resource) ([]*apiextensionsv1.CustomResourc
 		return nil, err
 	}
 	byResource := make(map[schema.GroupResource]*apiextensionsv1.CustomResourceDefinition, len(all))
-	for _, crd := range all {
+	for _, crd := range append(all, builtIns...) {
 		byResource[schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}] = crd
 	}
 	selected := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(table))
 	for _, resource := range table {
 		crd, ok := byResource[resource.GroupResource()]
 		if !ok {
-			return nil, fmt.Errorf("shards replicate %s, but config/crds has no definition of it: generate one", resource.GroupResource())
+			return nil, fmt.Errorf("shards replicate %s, but neither config/crds nor the table of built-in kinds has it: generate its definition, or add it to the table", resource.GroupResource())
 		}
 		selected = append(selected, customresource.Opaque(crd))
 	}

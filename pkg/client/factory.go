@@ -112,6 +112,9 @@ func (s Scope) Config() *rest.Config {
 	return config
 }
 
+// HTTPClient returns the HTTP client of the factory, to go with Config.
+func (s Scope) HTTPClient() *http.Client { return s.factory.http }
+
 // Dynamic returns a client for objects of any kind.
 func (s Scope) Dynamic() (dynamic.Interface, error) {
 	c, err := dynamic.NewForConfigAndClient(s.Config(), s.factory.http)

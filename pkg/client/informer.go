@@ -28,6 +28,9 @@ type InformerOptions[T Object] struct {
 	// Transform changes each object before it is stored; it may keep less of
 	// it. It must not change name, namespace and annotation kcp.io/cluster.
 	Transform func(obj T) (T, error)
+	// Keep selects the objects to hold, before Transform; nil selects all. An
+	// object that is not selected any more counts as deleted.
+	Keep func(obj T) bool
 	// KeepManagedFields keeps metadata.managedFields. They are dropped by
 	// default, since they often are half of an object, and a server takes an
 	// update without them as one that leaves them alone.

@@ -321,6 +321,32 @@ func TestTransform(t *testing.T) {
 	require.Equal(t, 1, informer.Lister().Len())
 }
 
+// TestKeep holds that objects that are not selected are not held, and that one
+// that is not selected any more counts as deleted.
+func TestKeep(t *testing.T) {
+	for _, listed := range []bool{false, true} {
+		server, factory := newServer(t)
+		gvr := client.ConfigMaps.GroupVersionResource
+		server.Put(t, gvr, configMap("one", "a", "in", value("keep")))
+		server.Put(t, gvr, configMap("one", "a", "out", value("drop")))
+		events := &log{}
+		informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
+			Keep:             func(cm *corev1.ConfigMap) bool { return cm.Data["v"] == "keep" },
+			DisableWatchList: listed,
+		})
+		informer.AddEventHandler(recordTo(events))
+		run(t, informer)
+		waitSynced(t, informer)
+		require.Equal(t, 1, informer.Lister().Len())
+		server.Put(t, gvr, configMap("one", "a", "in", value("drop")))
+		eventually(t, func() bool { return informer.Lister().Len() == 0 }, "it is not selected any more")
+		server.Put(t, gvr, configMap("one", "a", "out", value("keep")))
+		eventually(t, events.has("add one|a/out initial=false"), "it is selected now")
+		require.Len(t, events.all(), 3, "%v", events.all())
+		require.Contains(t, events.all()[1], "delete one|a/in")
+	}
+}
+
 func TestRunTwice(t *testing.T) {
 	_, factory := newServer(t)
 	informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})

@@ -334,6 +334,10 @@ func (s *stream[T]) put(ctx context.Context, received runtime.Object, seen map[K
 		return fmt.Errorf("%w: %T", errWrongType, received)
 	}
 	key := s.KeyOf(obj)
+	if s.options.Keep != nil && !s.options.Keep(obj) {
+		s.remove(key, &obj)
+		return nil
+	}
 	if seen != nil {
 		seen[key] = struct{}{}
 	}

@@ -80,6 +80,9 @@ type Informers struct {
 
 	// RBAC are the roles and bindings of all logical clusters of the shard.
 	RBAC rbac.Informers
+	// SharedRBAC are the cluster roles and bindings that shards share, as the
+	// cache server has them; nil where there is none.
+	SharedRBAC *rbac.Replicas
 
 	// Shards are those that are registered in root.
 	Shards *client.Informer[*corev1alpha1.Shard]
@@ -114,6 +117,10 @@ func NewInformers(s Sources) *Informers {
 		Shards: client.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{Name: "shards@root"}),
 	}
 	i.RBAC = newRBACInformers(all)
+	if s.Cache != nil {
+		shared := newReplicatedRBACInformers(s.Cache.Shard(request.Wildcard).Wildcard())
+		i.SharedRBAC = &shared
+	}
 	i.OwnShard = i.Shards
 	if !s.isRoot() {
 		i.OwnShard = client.Shards.Informer(s.Root.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{
@@ -133,6 +140,9 @@ func NewInformers(s Sources) *Informers {
 func (i *Informers) Runners() []client.Runner {
 	runners := []client.Runner{i.LogicalClusters, i.Workspaces, i.Namespaces, i.ResourceQuotas, i.WorkspaceTypes, i.ServiceAccounts, i.TokenSecrets, i.Shards}
 	runners = append(runners, i.RBAC.Roles, i.RBAC.RoleBindings, i.RBAC.ClusterRoles, i.RBAC.ClusterRoleBindings)
+	if i.SharedRBAC != nil {
+		runners = append(runners, i.SharedRBAC.ClusterRoles, i.SharedRBAC.ClusterRoleBindings)
+	}
 	if i.OwnShard != i.Shards {
 		runners = append(runners, i.OwnShard)
 	}
@@ -149,6 +159,21 @@ func (i *Informers) workspaceTypes() []*client.Informer[*tenancyv1alpha1.Workspa
 		types = append(types, i.OtherWorkspaceTypes)
 	}
 	return types
+}
+
+// pathOf returns the canonical path of a logical cluster of the shard; empty
+// where it is not known.
+func (i *Informers) pathOf(cluster logicalcluster.Name) string {
+	lc, err := i.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+	if err != nil {
+		return ""
+	}
+	return lc.Annotations[core.LogicalClusterPathAnnotationKey]
+}
+
+// Types finds the types of Workspaces of the shard.
+func (i *Informers) Types() workspace.Types {
+	return workspace.NewTypes(i.LogicalClusters, i.workspaceTypes())
 }
 
 // slimServiceAccount keeps what tells whether a token is still valid: there is

@@ -16,3 +16,12 @@ func newRBACInformers(all client.Scope) rbac.Informers {
 		ClusterRoleBindings: client.ClusterRoleBindings.Informer(all, client.InformerOptions[*rbacv1.ClusterRoleBinding]{}),
 	}
 }
+
+// newReplicatedRBACInformers makes the informers of the cluster roles and
+// bindings that shards share.
+func newReplicatedRBACInformers(others client.Scope) rbac.Replicas {
+	return rbac.Replicas{
+		ClusterRoles:        client.ClusterRoles.Informer(others, client.InformerOptions[*rbacv1.ClusterRole]{Name: "replicated clusterroles"}),
+		ClusterRoleBindings: client.ClusterRoleBindings.Informer(others, client.InformerOptions[*rbacv1.ClusterRoleBinding]{Name: "replicated clusterrolebindings"}),
+	}
+}

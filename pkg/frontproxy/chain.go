@@ -58,7 +58,7 @@ func (s *Server) handler() http.Handler {
 	handler = withCredentials(handler, s.devTokens)
 	handler = authn.WithTokenCluster(handler)
 	handler = withProbes(handler, s.liveness(), s.readiness())
-	handler = withAccounting(handler, &s.requests)
+	handler = withAccounting(handler, &s.requests, s.audit)
 	handler = withPanicRecovery(handler)
 	return handler
 }
@@ -66,7 +66,7 @@ func (s *Server) handler() http.Handler {
 func (s *Server) serveMappings(w http.ResponseWriter, r *http.Request) {
 	if who, ok := genericapirequest.UserFrom(r.Context()); ok {
 		if rec := recordFrom(r.Context()); rec != nil {
-			rec.user = who.GetName()
+			rec.who = who
 		}
 	}
 	path := r.URL.EscapedPath()
@@ -117,7 +117,7 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 	to.cluster = target.Cluster.String()
 	auditID := identified(r)
 	if rec := recordFrom(r.Context()); rec != nil {
-		rec.shard, rec.auditID = target.Shard, auditID
+		rec.shard, rec.cluster, rec.auditID = target.Shard, to.cluster, auditID
 	}
 	s.forwarder.forward(w, r, to)
 }
@@ -231,11 +231,25 @@ type recordKey struct{}
 // record is what is known about a request when it ends.
 type record struct {
 	http.ResponseWriter
+	who     user.Info
 	shard   string
-	user    string
+	cluster string
 	auditID string
 	code    int
 	bytes   int64
+	// status is the answer that the front-proxy gave itself, if it did.
+	status metav1.Status
+	// answeredByShard is set once a shard has answered, which then has audited
+	// the request.
+	answeredByShard bool
+}
+
+// user returns the name of who has sent the request, where that is known.
+func (rec *record) user() string {
+	if rec.who == nil {
+		return ""
+	}
+	return rec.who.GetName()
 }
 
 func recordFrom(ctx context.Context) *record {
@@ -264,9 +278,9 @@ func (rec *record) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// withAccounting counts requests, keeps track of those that run, and logs them
-// at verbosity 3.
-func withAccounting(next http.Handler, running *tracker) http.Handler {
+// withAccounting counts requests, keeps track of those that run, logs them at
+// verbosity 3, and has audit see them when they end.
+func withAccounting(next http.Handler, running *tracker, audit func(r *http.Request, rec *record, received time.Time)) http.Handler {
 	short, long := requestsInFlight.WithLabelValues("short"), requestsInFlight.WithLabelValues("long")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer running.enter()()
@@ -284,13 +298,14 @@ func withAccounting(next http.Handler, running *tracker) http.Handler {
 				rec.code = statusClientGone
 			}
 			requestsTotal.WithLabelValues(rec.shard, strconv.Itoa(rec.code)).Inc()
+			audit(r, rec, start)
 			took := time.Since(start)
 			if !lasting {
 				requestSeconds.WithLabelValues(rec.shard).Observe(took.Seconds())
 			}
 			if logger := klog.FromContext(r.Context()).V(accessLogLevel); logger.Enabled() {
 				logger.Info("Request", "method", r.Method, "path", r.URL.Path, "query", r.URL.RawQuery, "code", rec.code,
-					"user", rec.user, "shard", rec.shard, "auditID", rec.auditID, "took", took, "bytes", rec.bytes, "agent", r.UserAgent(), "client", r.RemoteAddr)
+					"user", rec.user(), "shard", rec.shard, "auditID", rec.auditID, "took", took, "bytes", rec.bytes, "agent", r.UserAgent(), "client", r.RemoteAddr)
 			}
 		}()
 		next.ServeHTTP(rec, r.WithContext(context.WithValue(r.Context(), recordKey{}, rec)))

@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -116,6 +117,9 @@ func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
 
 // modify looks at a shard's answer before the client gets it.
 func (f *forwarder) modify(r *http.Request, res *http.Response, to *route) error {
+	if rec := recordFrom(r.Context()); rec != nil {
+		rec.answeredByShard = true
+	}
 	switch {
 	case res.StatusCode == http.StatusForbidden:
 		return f.hideForbidden(r, res, to)
@@ -134,7 +138,7 @@ func (f *forwarder) hideForbidden(r *http.Request, res *http.Response, to *route
 		return err
 	}
 	// An answer to HEAD does not say why; it is taken for the worse.
-	if r.Method != http.MethodHead && !bytes.Contains(body, []byte(notPermitted)) {
+	if r.Method != http.MethodHead && !bytes.Contains(body, []byte(authz.NotPermitted)) {
 		res.Body = readCloser{io.MultiReader(bytes.NewReader(body), res.Body), res.Body}
 		return nil
 	}

@@ -34,6 +34,9 @@ type Options struct {
 	TLSCertFile, TLSPrivateKeyFile string
 	// TLS are the finer choices about TLS.
 	TLS serving.TLSOptions
+	// Audit says which of the requests that the front-proxy answers itself are
+	// recorded, and where.
+	Audit serving.AuditOptions
 	// Authentication says who may connect.
 	Authentication authn.Options
 	// PassOnGroups and DropGroups decide which groups users keep on their way to
@@ -58,7 +61,7 @@ type Options struct {
 func NewOptions() *Options {
 	return &Options{
 		BindAddress: defaultAddress, SecurePort: defaultPort, IndexPatience: defaultIndexPatience,
-		Authentication: authn.NewOptions(), DropGroups: authn.DefaultDropGroups(),
+		TLS: serving.NewTLSOptions(), Audit: serving.NewAuditOptions(), Authentication: authn.NewOptions(), DropGroups: authn.DefaultDropGroups(),
 	}
 }
 
@@ -69,6 +72,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.TLSCertFile, "tls-cert-file", o.TLSCertFile, "PEM file of the serving certificate, intermediates included; read again when it changes")
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
 	o.TLS.AddFlags(fs)
+	o.Audit.AddFlags(fs)
 	o.Authentication.AddUserFlags(fs)
 	fs.StringSliceVar(&o.PassOnGroups, "authentication-pass-on-groups", o.PassOnGroups, "groups that users keep when their requests are forwarded to a shard, \"prefix*\" for all that begin so; empty for all")
 	fs.StringSliceVar(&o.DropGroups, "authentication-drop-groups", o.DropGroups, "groups that are taken from users before their requests are forwarded to a shard, whatever --authentication-pass-on-groups says; \"prefix*\" for all that begin so")
@@ -119,6 +123,7 @@ func (o CompletedOptions) Validate() error {
 	}
 	errs = append(errs, o.Authentication.Validate()...)
 	errs = append(errs, o.TLS.Validate()...)
+	errs = append(errs, o.Audit.Validate()...)
 	if net.ParseIP(o.BindAddress) == nil {
 		errs = append(errs, fmt.Errorf("--bind-address %q is not an IP address", o.BindAddress))
 	}

@@ -22,16 +22,12 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/serving"
 )
 
-const (
-	// drainTimeout is how long requests in flight may take when the server
-	// stops; long-running ones are ended at once.
-	drainTimeout = 5 * time.Second
-	// maxStreams is how many requests one HTTP/2 connection of a client carries
-	// at a time.
-	maxStreams = 1000
-)
+// drainTimeout is how long requests in flight may take when the server stops;
+// long-running ones are ended at once.
+const drainTimeout = 5 * time.Second
 
 // Server is a front-proxy whose port is taken and whose certificates are read,
 // but which does not serve before Run.
@@ -43,6 +39,8 @@ type Server struct {
 	devTokens map[string]*user.DefaultInfo
 	shards    *shards
 	forwarder *forwarder
+	// answers records what the front-proxy answers itself; it may be nil.
+	answers *serving.OwnAnswers
 
 	// drain ends long-running requests.
 	drain    context.CancelFunc
@@ -63,6 +61,9 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 		s.devTokens = authn.DevTokens()
 	}
 	var err error
+	if s.answers, err = serving.NewOwnAnswers(o.Audit); err != nil {
+		return nil, err
+	}
 	s.authentication, err = o.authentication(func(cluster logicalcluster.Name) ([]*client.Factory, error) { return s.shards.holding(cluster) })
 	if err != nil {
 		return nil, err
@@ -96,7 +97,7 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.serving = &genericapiserver.SecureServingInfo{Listener: listener, Cert: certificate, HTTP2MaxStreamsPerConnection: maxStreams}
+	s.serving = &genericapiserver.SecureServingInfo{Listener: listener, Cert: certificate}
 	if err := o.TLS.ApplyTo(s.serving); err != nil {
 		_ = listener.Close()
 		return nil, err
@@ -137,6 +138,11 @@ func (s *Server) Run(ctx context.Context) error {
 	followErr := make(chan error, 1)
 	wg.Go(func() { followErr <- s.shards.Run(background) })
 	wg.Go(func() { _ = s.authentication.Run(background) }) // it ends when it is told to
+	wg.Go(func() {
+		if err := s.answers.Run(background); err != nil {
+			logger.Error(err, "Audit events are not recorded")
+		}
+	})
 
 	stopServing := make(chan struct{})
 	drained, closed, err := s.serving.Serve(s.handler(), drainTimeout, stopServing)

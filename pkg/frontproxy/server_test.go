@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
@@ -132,7 +133,7 @@ func TestStatusCodes(t *testing.T) {
 		res, body := jane.get(t, path)
 		s := status(t, res, body, http.StatusForbidden)
 		require.Equal(t, metav1.StatusReasonForbidden, s.Reason)
-		require.Contains(t, s.Message, notPermitted, path)
+		require.Contains(t, s.Message, authz.NotPermitted, path)
 		require.Contains(t, s.Message, `"jane"`, path)
 	}
 	res, body := jane.get(t, "/clusters/root:down/api")
@@ -182,7 +183,7 @@ func TestUnknownAndForbiddenLookTheSame(t *testing.T) {
 		}
 		rw.Header().Set("Audit-Id", "tells")
 		rw.WriteHeader(http.StatusForbidden)
-		_, _ = rw.Write([]byte("k8s\x00 the shard's words: " + notPermitted))
+		_, _ = rw.Write([]byte("k8s\x00 the shard's words: " + authz.NotPermitted))
 	})
 	w.ready(t)
 	w.knows(t, "hidden", "root")

@@ -2,6 +2,7 @@ package frontproxy
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -13,12 +14,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
-)
 
-// notPermitted is the reason in the answer to a request for a logical cluster
-// that does not exist or that the user has no access to. It is the same for
-// both, and the shards use the same.
-const notPermitted = "workspace access not permitted"
+	"github.com/shardplane/shardplane/pkg/authz"
+)
 
 // retrySoon is the Retry-After of answers that will change by themselves.
 const retrySoon = 1
@@ -34,6 +32,9 @@ var requestInfos = &genericapirequest.RequestInfoFactory{
 func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
 	status := err.Status()
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	if rec, ok := w.(*record); ok {
+		rec.status = status
+	}
 	header := w.Header()
 	header.Set("Content-Type", "application/json")
 	header.Set("Cache-Control", "no-cache, private")
@@ -52,7 +53,8 @@ func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
 }
 
 // forbidden is the answer to r, whose path is rest below a logical cluster, if
-// there is no such logical cluster or the user has no access to it.
+// there is no such logical cluster or the user has no access to it. It is the
+// same for both, and the shards' own.
 func forbidden(r *http.Request, rest string) *apierrors.StatusError {
 	inner := *r
 	innerURL := *r.URL
@@ -60,13 +62,13 @@ func forbidden(r *http.Request, rest string) *apierrors.StatusError {
 	inner.URL = &innerURL
 	info, err := requestInfos.NewRequestInfo(&inner)
 	if err != nil {
-		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%s", notPermitted))
+		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(authz.NotPermittedReason))
 	}
 	attributes, err := filters.GetAuthorizerAttributes(genericapirequest.WithRequestInfo(r.Context(), info))
 	if err != nil {
-		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%s", notPermitted))
+		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(authz.NotPermittedReason))
 	}
-	return responsewriters.ForbiddenStatusError(attributes, notPermitted)
+	return responsewriters.ForbiddenStatusError(attributes, authz.NotPermittedReason)
 }
 
 // unavailable is the answer to what will work by itself before long.

@@ -9,6 +9,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/audit/policy"
 	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options"
@@ -52,8 +53,14 @@ func (o AuditOptions) Validate() []error {
 // ApplyTo opens the backends of o for the server that c configures, which runs
 // them.
 func (o AuditOptions) ApplyTo(c *genericapiserver.Config) error {
+	if o.PolicyFile != "" {
+		// Read twice, to be able to say whose fault it is.
+		if _, err := policy.LoadPolicyFromFile(o.PolicyFile); err != nil {
+			return fmt.Errorf("--audit-policy-file: %w (a policy has apiVersion audit.k8s.io/v1, kind Policy, and rules)", err)
+		}
+	}
 	if err := o.AuditOptions.ApplyTo(c); err != nil {
-		return fmt.Errorf("audit: %w", err)
+		return fmt.Errorf("audit (--audit-log-path, --audit-webhook-config-file): %w", err)
 	}
 	if c.AuditBackend != nil {
 		c.AuditBackend = uriBackend{c.AuditBackend}

@@ -69,11 +69,7 @@ func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiser
 	}
 	listener := newTrackingListener(o.Listener)
 	c := genericapiserver.NewConfig(api.Codecs)
-	c.SecureServing = &genericapiserver.SecureServingInfo{
-		Listener:                     listener,
-		Cert:                         cert,
-		HTTP2MaxStreamsPerConnection: 1000,
-	}
+	c.SecureServing = &genericapiserver.SecureServingInfo{Listener: listener, Cert: cert}
 	if err := o.TLS.ApplyTo(c.SecureServing); err != nil {
 		_ = listener.Close()
 		return nil, nil, err

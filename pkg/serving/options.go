@@ -45,6 +45,7 @@ func NewOptions(port int) *Options {
 		SecurePort:                  port,
 		MaxRequestsInFlight:         3000,
 		MaxMutatingRequestsInFlight: 1000,
+		TLS:                         NewTLSOptions(),
 		Authentication:              authn.NewOptions(),
 		Audit:                       NewAuditOptions(),
 		FeatureGates:                map[string]string{},

@@ -113,6 +113,27 @@ func (a *accounts) servers(logicalcluster.Name) ([]*client.Factory, error) {
 	return servers, nil
 }
 
+// shardNamed returns the clients of a shard, this one included.
+func (a *accounts) shardNamed(name string) (*client.Factory, error) {
+	if name == a.self {
+		return a.clients, nil
+	}
+	if _, err := a.servers(""); err != nil {
+		return nil, err
+	}
+	for _, shard := range a.informers.Shards.Lister().List(nil) {
+		if shard.Name != name {
+			continue
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if peer := a.peers[shard.Spec.BaseURL]; peer != nil {
+			return peer, nil
+		}
+	}
+	return nil, fmt.Errorf("shard %q is not known", name)
+}
+
 // close ends the connections to other shards.
 func (a *accounts) close() {
 	a.mu.Lock()

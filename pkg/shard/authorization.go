@@ -33,7 +33,12 @@ func authorizationOptions() authz.Options {
 func (s *Server) authorizer() (authorizer.Authorizer, error) {
 	index := rbac.NewIndex()
 	index.Follow(s.informers.RBAC)
-	s.rules = rbac.New(rbac.Config{Index: index, System: bootstrap.AdminCluster, HasSynced: s.informers.RBAC.HasSynced})
+	c := rbac.Config{Index: index, System: bootstrap.AdminCluster, HasSynced: s.informers.RBAC.HasSynced, Local: s.local.has}
+	if shared := s.informers.SharedRBAC; shared != nil {
+		c.Global = rbac.NewIndex()
+		c.Global.FollowReplicas(*shared, s.options.Name)
+	}
+	s.rules = rbac.New(c)
 	webhook, err := authz.NewWebhook(s.options.Authorization)
 	if err != nil {
 		return nil, err

@@ -65,6 +65,12 @@ func (l *local) resolve(path logicalcluster.Path) (logicalcluster.Name, bool) {
 	return target.Cluster, outcome == workspaceindex.Found || outcome == workspaceindex.Unavailable
 }
 
+// has tells whether the shard is known to hold the logical cluster.
+func (l *local) has(name logicalcluster.Name) bool {
+	_, err := l.logicalClusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
+	return err == nil
+}
+
 // pathOf returns the canonical path of a logical cluster.
 func (l *local) pathOf(name logicalcluster.Name) (string, bool) {
 	obj, err := l.logicalClusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})

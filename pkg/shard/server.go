@@ -162,6 +162,7 @@ func (s *Server) assembleAPI() error {
 		Namespaces:     s.informers.Namespaces,
 		ResourceQuotas: s.informers.ResourceQuotas,
 		Authorizer:     c.Authorization.Authorizer,
+		WorkspaceTypes: s.workspaceTypes(),
 	})
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -52,12 +53,15 @@ func (c *cluster) mutatingPolicy(t *testing.T, name string, mutation admissionre
 }
 
 func TestPolicies(t *testing.T) {
-	all := harness.Start(t, harness.Options{})
+	flags, log := auditFlags(t)
+	all := harness.Start(t, harness.Options{ExtraArgs: map[string][]string{"shard": flags}})
 	both := clusters(t, all, "a", "b")
 	a, b := both[0], both[1]
 	a.serveWidgets(t)
 	b.serveWidgets(t)
 
+	t.Run("audit", func(t *testing.T) { auditAnnotations(t, a, log) })
+	t.Run("mutating with parameters", func(t *testing.T) { mutatingParameters(t, a, b) })
 	t.Run("parameters", func(t *testing.T) { parameters(t, a, b) })
 
 	t.Run("parameters of a kind that comes later", func(t *testing.T) {
@@ -179,6 +183,74 @@ func parameters(t *testing.T, a, b *cluster) {
 	for _, in := range []*cluster{a, b} {
 		in.dropValidating(t, "length")
 		eventually(t, "the policy is gone", func() bool { return in.tries(t.Context(), "counted-and-longer-than-that") == nil })
+	}
+}
+
+// mutatingParameters checks a mutating policy that both logical clusters have,
+// with parameters of a custom kind that differ.
+func mutatingParameters(t *testing.T, a, b *cluster) {
+	policy := &admissionregistrationv1.MutatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "stamp"},
+		Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
+			ParamKind:        &admissionregistrationv1.ParamKind{APIVersion: "example.com/v1", Kind: "Widget"},
+			MatchConstraints: matches(),
+			MatchConditions:  []admissionregistrationv1.MatchCondition{{Name: "stamped", Expression: "object.metadata.name == 'stamped'"}},
+			Mutations: []admissionregistrationv1.Mutation{{
+				PatchType: admissionregistrationv1.PatchTypeApplyConfiguration,
+				ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{
+					Expression: `Object{metadata: Object.metadata{labels: {"stamp": string(params.spec.stamp)}}}`,
+				},
+			}},
+			FailurePolicy:      new(admissionregistrationv1.Fail),
+			ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy,
+		},
+	}
+	stamp := func(in *cluster) (string, error) {
+		obj, err := in.configMap(t.Context(), "stamped", nil, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil {
+			return "", err
+		}
+		return obj.Labels["stamp"], nil
+	}
+	for in, value := range map[*cluster]string{a: "of-a", b: "of-b"} {
+		_, err := in.widget(t.Context(), "stamp", map[string]any{"stamp": value})
+		require.NoError(t, err)
+		_, err = in.AdmissionregistrationV1().MutatingAdmissionPolicies().Create(t.Context(), policy, metav1.CreateOptions{})
+		require.NoError(t, err)
+		_, err = in.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Create(t.Context(), &admissionregistrationv1.MutatingAdmissionPolicyBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "stamp"},
+			Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{
+				PolicyName: "stamp",
+				ParamRef:   &admissionregistrationv1.ParamRef{Name: "stamp", Namespace: "default", ParameterNotFoundAction: new(admissionregistrationv1.DenyAction)},
+			},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		eventually(t, "config maps are stamped "+value, func() bool {
+			got, err := stamp(in)
+			return err == nil && got == value
+		})
+	}
+	_, err := a.dynamic.Resource(widgets).Namespace("default").Patch(t.Context(), "stamp", types.MergePatchType, []byte(`{"spec":{"stamp":"new"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	eventually(t, "the new parameter counts", func() bool {
+		got, err := stamp(a)
+		return err == nil && got == "new"
+	})
+	got, err := stamp(b)
+	require.NoError(t, err)
+	require.Equal(t, "of-b", got)
+	require.NoError(t, a.dynamic.Resource(widgets).Namespace("default").Delete(t.Context(), "stamp", metav1.DeleteOptions{}))
+	eventually(t, "without its parameter, the policy denies", func() bool {
+		_, err := stamp(a)
+		return err != nil
+	})
+	for _, in := range []*cluster{a, b} {
+		require.NoError(t, in.AdmissionregistrationV1().MutatingAdmissionPolicies().Delete(t.Context(), "stamp", metav1.DeleteOptions{}))
+		require.NoError(t, in.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Delete(t.Context(), "stamp", metav1.DeleteOptions{}))
+		eventually(t, "the policy is gone", func() bool {
+			got, err := stamp(in)
+			return err == nil && got == ""
+		})
 	}
 }
 

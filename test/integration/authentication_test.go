@@ -159,10 +159,16 @@ func TestServiceAccounts(t *testing.T) {
 	t.Run("bound to a secret", func(t *testing.T) { boundToSecret(t, e, admin, two) })
 	t.Run("kept in a secret", func(t *testing.T) { keptInSecret(t, e, admin, two) })
 
+	mayEverything(t, kube(t, proxy, one), "guest", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:kcp:serviceaccount:" + two + ":default:robot"})
+	guest := withToken(first, token)
+	e.eventually("it is a guest on the other shard", func() bool { return codeOf(t, guest, "/clusters/"+one+namespaces) == http.StatusOK })
 	require.NoError(t, admin.CoreV1().ServiceAccounts("default").Delete(t.Context(), "robot", metav1.DeleteOptions{}))
-	for _, config := range []*rest.Config{withRobot, withToken(second, token)} {
-		e.eventually("the token dies with its account", func() bool { return codeOf(t, config, "/clusters/"+two+namespaces) == http.StatusUnauthorized })
-	}
+	require.Equal(t, http.StatusUnauthorized, codeOf(t, withToken(second, token), "/clusters/"+two+namespaces), "at its own shard at once")
+	e.eventually("the token dies with its account", func() bool { return codeOf(t, withRobot, "/clusters/"+two+namespaces) == http.StatusUnauthorized })
+	e.eventually("also where it is a guest, directly and through the front-proxy", func() bool {
+		return codeOf(t, guest, "/clusters/"+one+namespaces) == http.StatusUnauthorized &&
+			codeOf(t, withRobot, "/clusters/"+one+namespaces) == http.StatusUnauthorized
+	})
 	robots(t, e, admin, "robot")
 	require.Equal(t, http.StatusUnauthorized, codeOf(t, withToken(second, token), "/clusters/"+two+namespaces), "another account has the name")
 }

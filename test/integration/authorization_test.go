@@ -228,15 +228,7 @@ func testReviews(t *testing.T, p people) {
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.False(t, review(p.admin("root:one"), 4).Status.Allowed)
-	deep := rest.CopyConfig(p.Shard(0))
-	deep.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			r = r.Clone(r.Context())
-			r.Header.Set("X-Kcp-Internal-Deep-SubjectAccessReview", "true")
-			return next.RoundTrip(r)
-		})
-	})
-	require.True(t, review(p.with(deep, p.workspaceNamed("one")), 4).Status.Allowed)
+	require.True(t, review(p.with(deeply(p.Shard(0)), p.workspaceNamed("one")), 4).Status.Allowed)
 
 	local, err := p.admin("root:one").AuthorizationV1().LocalSubjectAccessReviews("default").Create(t.Context(), &authorizationv1.LocalSubjectAccessReview{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default"},

@@ -1,17 +1,14 @@
 package integration
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,165 +20,12 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/test/harness"
 )
-
-const auditPolicy = `apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-- level: None
-  users: ["system:apiserver"]
-- level: RequestResponse
-  verbs: [create]
-  resources: [{group: "", resources: [configmaps]}]
-- level: Metadata
-  resources: [{group: "", resources: [configmaps, secrets]}]
-`
-
-// TestAudit holds that events in the log and at the webhook name the logical
-// cluster, its path and the whole URI, and carry the ID that the front-proxy
-// gave the request.
-func TestAudit(t *testing.T) {
-	dir := t.TempDir()
-	hook := newAuditHook(t)
-	policy, log := writeFile(t, dir, "policy.yaml", auditPolicy), filepath.Join(dir, "audit.log")
-	hookConfig := writeFile(t, dir, "webhook.yaml", `apiVersion: v1
-kind: Config
-clusters: [{name: hook, cluster: {server: "`+hook.URL+`"}}]
-contexts: [{name: hook, context: {cluster: hook}}]
-current-context: hook
-`)
-	e := start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"shard": {
-		"--audit-policy-file", policy, "--audit-log-path", log,
-		"--audit-webhook-config-file", hookConfig, "--audit-webhook-batch-max-wait", "100ms",
-	}}})
-	ws := e.workspace("root", "audited")
-	in := clientset(t, harness.In(e.Proxy(), "root:audited"))
-	_, err := in.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "noted"}, Data: map[string]string{"k": "v"},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	code, _ := do(t, harness.In(e.Proxy(), "root:audited"), call{
-		path:   "/api/v1/namespaces/default/secrets?limit=7",
-		header: http.Header{"Audit-ID": {"the-client-chose-it"}},
-	})
-	require.Equal(t, http.StatusOK, code)
-	stranger := withToken(e.Proxy(), "user-5-token")
-	code, _ = do(t, harness.In(at(stranger, e.Shard(0).Host), "root:audited"), call{path: "/api/v1/namespaces/default/secrets/x"})
-	require.Equal(t, http.StatusForbidden, code)
-
-	for name, events := range map[string]func() []auditv1.Event{"log": func() []auditv1.Event { return readAuditLog(t, log) }, "webhook": hook.received} {
-		t.Run(name, func(t *testing.T) {
-			prefix := "/clusters/" + ws.Spec.Cluster
-			created := e.event(events, func(ev auditv1.Event) bool {
-				return ev.Verb == "create" && ev.ObjectRef.Name == "noted"
-			})
-			require.Equal(t, prefix+"/api/v1/namespaces/default/configmaps", strings.Split(created.RequestURI, "?")[0])
-			require.Equal(t, ws.Spec.Cluster, created.Annotations["kcp.io/cluster"])
-			require.Equal(t, "root:audited", created.Annotations["kcp.io/path"])
-			require.NotContains(t, created.Annotations, "shardplane.io/request-uri")
-			require.Contains(t, string(created.RequestObject.Raw), `"k":"v"`)
-			require.NotEmpty(t, created.User.Username)
-
-			listed := e.event(events, func(ev auditv1.Event) bool { return ev.AuditID == "the-client-chose-it" })
-			require.Equal(t, prefix+"/api/v1/namespaces/default/secrets?limit=7", listed.RequestURI)
-			require.Nil(t, listed.ResponseObject, "no content of secrets")
-
-			denied := e.event(events, func(ev auditv1.Event) bool {
-				return ev.User.Username == "user-5" && ev.ResponseStatus != nil && ev.ResponseStatus.Code == http.StatusForbidden
-			})
-			require.Equal(t, "/clusters/root:audited/api/v1/namespaces/default/secrets/x", denied.RequestURI, "as the client wrote it to the shard")
-			require.Equal(t, ws.Spec.Cluster, denied.Annotations["kcp.io/cluster"])
-		})
-	}
-}
-
-// event returns an event that fits, once there is one.
-func (e *env) event(events func() []auditv1.Event, fits func(auditv1.Event) bool) auditv1.Event {
-	e.t.Helper()
-	var found auditv1.Event
-	e.eventually("an audit event", func() bool {
-		for _, ev := range events() {
-			if ev.ObjectRef != nil && fits(ev) {
-				found = ev
-				return true
-			}
-		}
-		return false
-	})
-	return found
-}
-
-func readAuditLog(t *testing.T, file string) []auditv1.Event {
-	t.Helper()
-	f, err := os.Open(file)
-	require.NoError(t, err)
-	defer func() { _ = f.Close() }()
-	var events []auditv1.Event
-	lines := bufio.NewReader(f)
-	for {
-		line, err := lines.ReadBytes('\n')
-		if err == io.EOF {
-			return events // an unfinished line comes with the next read
-		}
-		require.NoError(t, err)
-		var ev auditv1.Event
-		require.NoError(t, json.Unmarshal(line, &ev), "%s", line)
-		events = append(events, ev)
-	}
-}
-
-// auditHook is a webhook that keeps the events it gets.
-type auditHook struct {
-	*httptest.Server
-
-	mu     sync.Mutex
-	events []auditv1.Event
-}
-
-func newAuditHook(t *testing.T) *auditHook {
-	t.Helper()
-	h := &auditHook{}
-	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var list auditv1.EventList
-		if err := json.NewDecoder(r.Body).Decode(&list); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.events = append(h.events, list.Items...)
-	}))
-	t.Cleanup(h.Close)
-	return h
-}
-
-func (h *auditHook) received() []auditv1.Event {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return append([]auditv1.Event(nil), h.events...)
-}
-
-func writeFile(t *testing.T, dir, name, content string) string {
-	t.Helper()
-	file := filepath.Join(dir, name)
-	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
-	return file
-}
-
-func clientset(t *testing.T, config *rest.Config) kubernetes.Interface {
-	t.Helper()
-	c, err := kubernetes.NewForConfig(config)
-	require.NoError(t, err)
-	return c
-}
 
 // TestFloodOfOneTenant holds that a logical cluster whose requests wait and are
 // refused does not hinder another.

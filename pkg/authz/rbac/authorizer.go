@@ -27,6 +27,9 @@ type Config struct {
 	// are there; optional. The system's rules are never taken from it: they are
 	// each server's own.
 	Global *Index
+	// Local tells whether the server holds a logical cluster: about those it asks
+	// no replica, which may be left over from another server. Nil: none.
+	Local func(name logicalcluster.Name) bool
 	// System is the logical cluster whose bindings apply, and whose cluster
 	// roles can be bound, in all of them.
 	System logicalcluster.Name
@@ -177,7 +180,7 @@ func (z *Authorizer) visit(name logicalcluster.Name, identities []user.Info, nam
 		more = f(b, subject, rule, err)
 		return more
 	}
-	if z.Index.visit(name, z.System, identities, namespace, watched); more {
+	if z.Index.visit(name, z.System, identities, namespace, watched); more && (z.Local == nil || !z.Local(name)) {
 		z.Global.visitReplicas(name, z.Index, z.System, identities, namespace, f)
 	}
 }

@@ -274,7 +274,8 @@ func TestRules(t *testing.T) {
 }
 
 // TestGlobal holds that replicas of other servers count for logical clusters
-// that are there, and that nothing of the system is taken from them.
+// that are there, not for those that are here, and that nothing of the system is
+// taken from them.
 func TestGlobal(t *testing.T) {
 	local, global := rbac.NewFeed(), rbac.NewFeed()
 	everything := []rbacv1.PolicyRule{rule(list("*"), list("*"), list("*"))}
@@ -289,13 +290,18 @@ func TestGlobal(t *testing.T) {
 	bind(global, "far", "bob", "r")
 	bind(global, "far", "carol", "all")
 	bind(global, system, "eve", "all")
-	z := rbac.New(rbac.Config{Index: local.Index(), Global: global.Index(), System: system})
+	bind(global, "near", "mallory", "all")
+	z := rbac.New(rbac.Config{
+		Index: local.Index(), Global: global.Index(), System: system,
+		Local: func(name logicalcluster.Name) bool { return name == "near" },
+	})
 	for _, tc := range []struct {
 		cluster logicalcluster.Name
 		user    string
 		want    authorizer.Decision
 	}{
 		{"near", "alice", authorizer.DecisionAllow}, {"near", "bob", authorizer.DecisionNoOpinion}, {"near", "eve", authorizer.DecisionNoOpinion},
+		{"near", "mallory", authorizer.DecisionNoOpinion},
 		{"far", "bob", authorizer.DecisionAllow}, {"far", "carol", authorizer.DecisionAllow}, {"far", "alice", authorizer.DecisionNoOpinion}, {"far", "eve", authorizer.DecisionNoOpinion},
 	} {
 		decision, _, err := z.Authorize(request.WithClusterName(t.Context(), tc.cluster), authorizer.AttributesRecord{

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -29,6 +32,10 @@ type Config struct {
 	Cache *client.Factory
 	// Resources is the table of what is replicated; Table() by default.
 	Resources []Resource
+	// PathOf returns the canonical path of a logical cluster, which replicas say:
+	// other shards cannot find it out. Empty where it is not known; nil leaves
+	// paths out.
+	PathOf func(cluster logicalcluster.Name) string
 	// Workers is how many objects of a resource are written at a time.
 	Workers int
 	// ProbeInterval is how often the controller asks whether the cache server
@@ -45,6 +52,10 @@ func (c Config) complete() (Config, error) {
 	}
 	if c.Resources == nil {
 		c.Resources = Table()
+	}
+	c.Resources = slices.Clone(c.Resources)
+	for i := range c.Resources {
+		c.Resources[i].path = c.PathOf
 	}
 	if c.Workers <= 0 {
 		c.Workers = defaultWorkers

@@ -4,6 +4,7 @@ import (
 	"maps"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -42,7 +43,7 @@ func decide(resource Resource, local, replica *unstructured.Unstructured) (actio
 	case !wanted && replica == nil:
 		return actionNone, nil
 	case replica == nil:
-		return actionCreate, desired(local)
+		return actionCreate, resource.desired(local)
 	case (!wanted || replica.GetDeletionTimestamp() != nil) && len(replica.GetFinalizers()) > 0:
 		released := replica.DeepCopy()
 		released.SetFinalizers(nil)
@@ -51,7 +52,7 @@ func decide(resource Resource, local, replica *unstructured.Unstructured) (actio
 		return actionDelete, nil
 	}
 
-	want := desired(local)
+	want := resource.desired(local)
 	if sameContent(want, replica) {
 		return actionNone, nil
 	}
@@ -63,7 +64,7 @@ func decide(resource Resource, local, replica *unstructured.Unstructured) (actio
 // desired returns the replica that an object should have, as it is written to
 // the cache server. Content and most metadata are the object's own; left out is
 // what every server sets for itself, and finalizers, which bind only in the shard.
-func desired(local *unstructured.Unstructured) *unstructured.Unstructured {
+func (r Resource) desired(local *unstructured.Unstructured) *unstructured.Unstructured {
 	replica := &unstructured.Unstructured{Object: maps.Clone(local.Object)}
 	replica.Object["metadata"] = map[string]any{}
 	replica.SetName(local.GetName())
@@ -74,6 +75,11 @@ func desired(local *unstructured.Unstructured) *unstructured.Unstructured {
 	annotations := ownAnnotations(local)
 	annotations[OriginalVersionAnnotation] = local.GetResourceVersion()
 	annotations[OriginalUIDAnnotation] = string(local.GetUID())
+	if _, has := annotations[core.LogicalClusterPathAnnotationKey]; !has && r.path != nil {
+		if path := r.path(logicalcluster.From(local)); path != "" {
+			annotations[core.LogicalClusterPathAnnotationKey] = path
+		}
+	}
 	replica.SetAnnotations(annotations)
 	return replica
 }

@@ -3,12 +3,11 @@ package replication
 import (
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/shardplane/shardplane/pkg/client"
 )
 
 func localObject(change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
@@ -40,7 +39,7 @@ func localObject(change ...func(*unstructured.Unstructured)) *unstructured.Unstr
 
 // replicaOf returns what the cache server would serve for obj.
 func replicaOf(obj *unstructured.Unstructured, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
-	replica := desired(obj).DeepCopy()
+	replica := Resource{}.desired(obj).DeepCopy()
 	replica.SetUID("replica-uid")
 	replica.SetResourceVersion("99")
 	replica.SetGeneration(1)
@@ -57,7 +56,7 @@ func replicaOf(obj *unstructured.Unstructured, change ...func(*unstructured.Unst
 func TestDesired(t *testing.T) {
 	local := localObject()
 	before := local.DeepCopy()
-	got := desired(local)
+	got := Resource{}.desired(local)
 	require.Equal(t, before, local, "the source must not change")
 	require.Equal(t, map[string]any{
 		"apiVersion": "core.kcp.io/v1alpha1",
@@ -75,6 +74,19 @@ func TestDesired(t *testing.T) {
 		"spec":   map[string]any{"baseURL": "https://amber", "n": int64(1)},
 		"status": map[string]any{"ready": true},
 	}, got.Object)
+}
+
+// TestPath holds that replicas say the path of their logical cluster, where the
+// object itself does not.
+func TestPath(t *testing.T) {
+	paths := Resource{path: func(cluster logicalcluster.Name) string {
+		return map[logicalcluster.Name]string{"x": "root:x"}[cluster]
+	}}
+	for cluster, want := range map[string]string{"x": "root:x", "unknown": ""} {
+		local := localObject(func(o *unstructured.Unstructured) { o.SetAnnotations(map[string]string{"kcp.io/cluster": cluster}) })
+		require.Equal(t, want, paths.desired(local).GetAnnotations()["kcp.io/path"])
+	}
+	require.Equal(t, "root", paths.desired(localObject()).GetAnnotations()["kcp.io/path"])
 }
 
 func TestDecide(t *testing.T) {
@@ -129,11 +141,11 @@ func TestDecide(t *testing.T) {
 			switch got {
 			case actionCreate:
 				require.Empty(t, obj.GetResourceVersion())
-				require.Equal(t, desired(tt.local), obj)
+				require.Equal(t, Resource{}.desired(tt.local), obj)
 			case actionUpdate:
 				require.Equal(t, "99", obj.GetResourceVersion(), "an update must name the version that was compared")
 				obj.SetResourceVersion("")
-				require.Equal(t, desired(tt.local), obj)
+				require.Equal(t, Resource{}.desired(tt.local), obj)
 			case actionRelease:
 				require.Empty(t, obj.GetFinalizers())
 			case actionNone, actionDelete:
@@ -141,25 +153,6 @@ func TestDecide(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestStrip(t *testing.T) {
-	whole := localObject()
-	same, err := Resource{}.strip(whole)
-	require.NoError(t, err)
-	require.Same(t, whole, same)
-
-	marked := Resource{Filter: Marked}
-	stripped, err := marked.strip(whole)
-	require.NoError(t, err)
-	require.Equal(t, client.KeyOf(whole), client.KeyOf(stripped))
-	require.Equal(t, whole.GetUID(), stripped.GetUID())
-	require.Equal(t, whole.GetResourceVersion(), stripped.GetResourceVersion())
-	require.NotContains(t, stripped.Object, "spec")
-	todo, _ := decide(marked, stripped, nil)
-	require.Equal(t, actionNone, todo)
-	todo, _ = decide(marked, stripped, replicaOf(localObject()))
-	require.Equal(t, actionDelete, todo)
 }
 
 func TestTableLookup(t *testing.T) {

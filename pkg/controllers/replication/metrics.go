@@ -23,7 +23,7 @@ var (
 		Namespace:      metricsNamespace,
 		Subsystem:      metricsSubsystem,
 		Name:           "objects",
-		Help:           "Objects known of a replicated resource, by side: in the shard (all of them, also those not selected), and the shard's replicas in the cache server.",
+		Help:           "Objects known of a replicated resource, by side: those in the shard that are selected, and the shard's replicas in the cache server.",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"resource", "side"})
 	pending = metrics.NewGaugeVec(&metrics.GaugeOpts{

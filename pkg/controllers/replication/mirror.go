@@ -52,8 +52,9 @@ func (m *mirror) run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, logger)
 	local, err := client.NewDynamicInformer(m.config.Local.Wildcard(), m.resource.GroupVersionResource,
 		client.InformerOptions[*unstructured.Unstructured]{
-			Name:      Name + "-shard-" + m.resource.GroupResource().String(),
-			Transform: m.resource.strip,
+			Name: Name + "-shard-" + m.resource.GroupResource().String(),
+			// Of some kinds a shard has tens of thousands and replicates few.
+			Keep: m.resource.selects,
 		})
 	if err != nil {
 		return err

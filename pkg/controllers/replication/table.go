@@ -7,6 +7,7 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -20,44 +21,28 @@ type Resource struct {
 	schema.GroupVersionResource
 	// Filter selects the objects to replicate; nil selects all.
 	Filter func(metav1.Object) bool
+
+	// path is Config.PathOf.
+	path func(cluster logicalcluster.Name) string
 }
 
 // selects reports whether an object is to have a replica. An object that is
 // being deleted has none: a replica cannot carry a deletion timestamp, so it
 // would look alive to its readers.
 func (r Resource) selects(obj *unstructured.Unstructured) bool {
-	if obj.GetDeletionTimestamp() != nil || isStripped(obj) {
-		return false
-	}
-	return r.Filter == nil || r.Filter(obj)
+	return obj.GetDeletionTimestamp() == nil && (r.Filter == nil || r.Filter(obj))
 }
-
-// strip leaves of an object that is not selected what identifies it. Of some
-// kinds a shard has tens of thousands and replicates few, and the informer
-// keeps them all.
-func (r Resource) strip(obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	if r.selects(obj) {
-		return obj, nil
-	}
-	stripped := &unstructured.Unstructured{Object: map[string]any{}}
-	stripped.SetName(obj.GetName())
-	stripped.SetNamespace(obj.GetNamespace())
-	stripped.SetUID(obj.GetUID())
-	stripped.SetResourceVersion(obj.GetResourceVersion())
-	stripped.SetAnnotations(map[string]string{logicalcluster.AnnotationKey: logicalcluster.From(obj).String()})
-	return stripped, nil
-}
-
-// isStripped tells what strip has left from whole objects.
-func isStripped(obj *unstructured.Unstructured) bool { return obj.GetKind() == "" }
 
 // Table returns what every shard replicates. Adding a line here, and the CRD of
-// its kind to the cache server's, is all that a new kind needs.
+// its kind to the cache server's, is all that a new kind needs. Built-in kinds
+// have no CRD: the cache server has a table of those.
 func Table() []Resource {
 	return []Resource{
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards")},
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("logicalclusters"), Filter: Marked},
 		{GroupVersionResource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacetypes")},
+		{GroupVersionResource: rbacv1.SchemeGroupVersion.WithResource("clusterroles"), Filter: Marked},
+		{GroupVersionResource: rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"), Filter: Marked},
 	}
 }
 

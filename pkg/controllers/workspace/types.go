@@ -87,10 +87,19 @@ type family []resolvedType
 // spec, else the default of its parent's type, else universal. It is a problem
 // if the type does not exist, or if parent and child do not allow each other.
 func (lookup lookupType) typeOf(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) (family, *problem) {
+	types, above, p := lookup.find(ws, parent)
+	if p != nil || len(above) == 0 {
+		return types, p
+	}
+	return types, allowed(types, above)
+}
+
+// find is typeOf without asking whether parent and child allow each other. It
+// returns the type of the parent, too.
+func (lookup lookupType) find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) (types, above family, p *problem) {
 	from := pathOf(parent)
-	above, p := lookup.parentType(parent)
-	if p != nil {
-		return nil, p
+	if above, p = lookup.parentType(parent); p != nil {
+		return nil, nil, p
 	}
 	ref, seenFrom := universal, from
 	switch {
@@ -101,16 +110,10 @@ func (lookup lookupType) typeOf(ws *tenancyv1alpha1.Workspace, parent *corev1alp
 	}
 	t, ok := lookup.resolve(seenFrom, ref)
 	if !ok {
-		return nil, problemf(reasonTypeInvalid, "workspace type %s does not exist", ref)
+		return nil, above, problemf(reasonTypeInvalid, "workspace type %s does not exist", ref)
 	}
-	types, p := lookup.closure(t)
-	if p != nil {
-		return nil, p
-	}
-	if len(above) > 0 {
-		return types, allowed(types, above)
-	}
-	return types, nil
+	types, p = lookup.closure(t)
+	return types, above, p
 }
 
 // parentType returns the type of the parent, with what it extends. It is empty

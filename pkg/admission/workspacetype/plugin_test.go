@@ -1,0 +1,135 @@
+package workspacetype_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/admission/workspacetype"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+func typed(name, path string) *unstructured.Unstructured {
+	ws := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "tenancy.kcp.io/v1alpha1", "kind": "Workspace"}}
+	ws.SetName("ws")
+	if name != "" {
+		ref := map[string]any{"name": name}
+		if path != "" {
+			ref["path"] = path
+		}
+		ws.Object["spec"] = map[string]any{"type": ref}
+	}
+	return ws
+}
+
+// plugin knows root:base, root:special, which extends it, and root:flaky; may
+// lists who may use what.
+func plugin(may map[string][]string) *workspacetype.Plugin {
+	known := func(name string) workspacetype.Type {
+		return workspacetype.Type{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: name}}, Path: logicalcluster.NewPath("root")}
+	}
+	return workspacetype.New(workspacetype.Config{
+		Types: func(_ context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) ([]workspacetype.Type, error) {
+			if parent != "here" {
+				return nil, errors.New("no such parent")
+			}
+			if ws.Spec.Type == nil {
+				return []workspacetype.Type{known("base")}, nil
+			}
+			switch ws.Spec.Type.Name {
+			case "base", "flaky":
+				return []workspacetype.Type{known(string(ws.Spec.Type.Name))}, nil
+			case "special":
+				return []workspacetype.Type{known("special"), known("base")}, nil
+			}
+			return nil, errors.New("it does not exist")
+		},
+		MayUse: func(_ context.Context, u user.Info, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
+			if t.Name == "flaky" {
+				return false, errors.New("nobody answers")
+			}
+			return slices.Contains(may[u.GetName()], t.Name), nil
+		},
+	})
+}
+
+func TestPlugin(t *testing.T) {
+	p := plugin(map[string][]string{"alice": {"base", "special"}, "bob": {"base"}, "carol": {"special"}})
+	for _, tc := range []struct {
+		name     string
+		who      string
+		groups   []string
+		ws, old  *unstructured.Unstructured
+		cluster  logicalcluster.Name
+		wantType string
+		refused  func(error) bool
+		message  string
+	}{
+		{name: "default", who: "bob", ws: typed("", ""), wantType: "base"},
+		{name: "named", who: "alice", ws: typed("special", ""), wantType: "special"},
+		{name: "no right", who: "bob", ws: typed("special", "root"), wantType: "special", refused: apierrors.IsForbidden, message: "workspace type root:special cannot be used"},
+		{name: "no right to what it extends", who: "carol", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: "workspace type root:special cannot be used"},
+		{name: "no right to the default", who: "carol", ws: typed("", ""), wantType: "base", refused: apierrors.IsForbidden, message: "root:base cannot be used"},
+		{name: "there is none", who: "alice", ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: "workspace type none cannot be used"},
+		{name: "there is none, and who asks is an administrator", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("none", ""), wantType: "none"},
+		{name: "administrators need no rule", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("special", ""), wantType: "special"},
+		{name: "the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("flaky", ""), wantType: "flaky"},
+		{name: "nobody knows", who: "alice", ws: typed("flaky", ""), wantType: "flaky", refused: apierrors.IsServiceUnavailable, message: "nobody answers"},
+		{name: "no parent", who: "alice", cluster: "gone", ws: typed("base", ""), wantType: "base", refused: apierrors.IsForbidden},
+		{name: "unchanged", who: "bob", ws: typed("special", "root"), old: typed("special", "root"), wantType: "special"},
+		{name: "changed", who: "alice", ws: typed("base", "root"), old: typed("special", "root"), wantType: "base", refused: apierrors.IsForbidden, message: "immutable"},
+		{name: "taken off", who: "alice", ws: typed("", ""), old: typed("special", "root"), refused: apierrors.IsForbidden, message: "immutable"},
+		{name: "set later", who: "alice", ws: typed("base", "root"), old: typed("", ""), wantType: "base", refused: apierrors.IsForbidden, message: "immutable"},
+		{name: "set by the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("base", "root"), old: typed("", ""), wantType: "base"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			operation, old := admission.Create, runtime.Object(nil)
+			if tc.old != nil {
+				operation, old = admission.Update, tc.old
+			}
+			cluster := tc.cluster
+			if cluster == "" {
+				cluster = "here"
+			}
+			ctx := request.WithClusterName(t.Context(), cluster)
+			a := admission.NewAttributesRecord(tc.ws, old, schema.GroupVersionKind{}, "", "ws", tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaces"), "",
+				operation, nil, false, &user.DefaultInfo{Name: tc.who, Groups: tc.groups})
+			require.NoError(t, p.Admit(ctx, a, nil))
+			got, _, err := unstructured.NestedString(tc.ws.Object, "spec", "type", "name")
+			require.NoError(t, err)
+			require.Equal(t, tc.wantType, got)
+			err = p.Validate(ctx, a, nil)
+			if tc.refused == nil {
+				require.NoError(t, err)
+				return
+			}
+			require.True(t, tc.refused(err), "%v", err)
+			require.ErrorContains(t, err, tc.message)
+		})
+	}
+}
+
+// TestOthers holds that the plugin has no opinion on anything but Workspaces.
+func TestOthers(t *testing.T) {
+	p := plugin(nil)
+	for _, tc := range []struct{ resource, subresource string }{{"workspacetypes", ""}, {"workspaces", "status"}} {
+		ws := typed("", "")
+		a := admission.NewAttributesRecord(ws, nil, schema.GroupVersionKind{}, "", "ws", tenancyv1alpha1.SchemeGroupVersion.WithResource(tc.resource), tc.subresource,
+			admission.Create, nil, false, &user.DefaultInfo{Name: "nobody"})
+		require.NoError(t, p.Admit(t.Context(), a, nil))
+		require.NoError(t, p.Validate(t.Context(), a, nil))
+		require.NotContains(t, ws.Object, "spec")
+	}
+}
