@@ -74,12 +74,12 @@ func (w *viewWatch) run() {
 func (v *view) event(event watch.Event) watch.Event {
 	switch event.Type {
 	case watch.Added, watch.Modified, watch.Deleted:
-		u, err := v.decodeEvent(event.Object, event.Type == watch.Deleted)
+		shown, err := v.shownEvent(event.Object, event.Type == watch.Deleted)
 		if err != nil {
 			status := apierrors.NewInternalError(err).Status()
 			return watch.Event{Type: watch.Error, Object: &status}
 		}
-		return watch.Event{Type: event.Type, Object: u}
+		return watch.Event{Type: event.Type, Object: shown}
 	case watch.Bookmark:
 		bookmark := &unstructured.Unstructured{Object: map[string]any{}}
 		bookmark.SetGroupVersionKind(v.gvk)
@@ -95,6 +95,32 @@ func (v *view) event(event watch.Event) watch.Event {
 	default:
 		return event
 	}
+}
+
+// deriving is an object of an event that many watchers share, and with it what
+// they make of it.
+type deriving interface {
+	Derive(key any, derive func(runtime.Object) (runtime.Object, error)) (runtime.Object, error)
+}
+
+// shownEvent returns the view's form of the object of an event. All watchers of
+// the view get the same, which is encoded once for all of them.
+func (v *view) shownEvent(obj runtime.Object, deleted bool) (runtime.Object, error) {
+	shared, ok := obj.(deriving)
+	if !ok {
+		return v.decodeEvent(obj, deleted)
+	}
+	return shared.Derive(v, func(obj runtime.Object) (runtime.Object, error) {
+		u, ok := obj.(*unstructured.Unstructured)
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
+		case deleted:
+			return v.decodeAnew(u.DeepCopy())
+		default:
+			return v.decodeShared(u)
+		}
+	})
 }
 
 // decodeEvent decodes the object of an event, which may be the wrapper by which

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
+	"github.com/shardplane/shardplane/pkg/registry/longlist"
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 )
 
@@ -46,6 +47,7 @@ func Install(server *genericapiserver.GenericAPIServer, options generic.RESTOpti
 // groupInfo is what the server needs to know of a group.
 func groupInfo(group resource.Group, storages map[string]rest.Storage) *genericapiserver.APIGroupInfo {
 	info := genericapiserver.NewDefaultAPIGroupInfo(group.GroupVersion.Group, Scheme, ParameterCodec, Codecs)
+	info.NegotiatedSerializer = longlist.Serializer(info.NegotiatedSerializer)
 	info.VersionedResourcesStorageMap[group.GroupVersion.Version] = storages
 	return &info
 }

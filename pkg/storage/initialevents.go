@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 )
 
 // streams are the watches of a storage that have a goroutine of their own.
@@ -154,32 +155,69 @@ func (s *tenantStorage) initialList(ctx context.Context, c collection) (runtime.
 	return list, version, nil
 }
 
-// initialEvents returns the prologue that lists and sends what it got.
+// initialEvents returns the prologue that sends what a watch of the hub starts
+// with.
 func (s *tenantStorage) initialEvents(c collection) prologue {
 	return func(ctx context.Context, send func(watch.Event) bool) (uint64, bool) {
-		list, version, err := s.initialList(ctx, c)
+		version, each, err := s.initialState(ctx, c)
 		if err != nil {
 			if ctx.Err() == nil {
 				send(errorEvent(err))
 			}
 			return 0, false
 		}
-		return version, s.sendInitial(list, version, c, send)
+		return version, s.sendInitial(each, version, c, send)
 	}
 }
 
-// sendInitial sends the objects of a list and the bookmark that ends them. It
-// returns whether the watch goes on.
-func (s *tenantStorage) sendInitial(list runtime.Object, version uint64, c collection, send func(watch.Event) bool) bool {
-	errStopped := errors.New("stopped")
-	err := meta.EachListItem(list, func(obj runtime.Object) error {
-		// The list's objects share memory with the watch cache.
-		if !send(watch.Event{Type: watch.Added, Object: obj.DeepCopyObject()}) {
-			return errStopped
+// objects yields objects, until yield returns false.
+type objects func(yield func(runtime.Object) bool) error
+
+// initialState returns the objects that a watch starts with and their version,
+// without copying the objects of a large collection.
+func (s *tenantStorage) initialState(ctx context.Context, c collection) (uint64, objects, error) {
+	state, err := s.hub.State(ctx, c.key, c.opts)
+	if err != nil {
+		return 0, nil, err
+	}
+	if state != nil {
+		return state.Version, state.Each, nil
+	}
+	list, version, err := s.initialList(ctx, c)
+	return version, itemsOf(list), err
+}
+
+// itemsOf returns the objects of a list.
+func itemsOf(list runtime.Object) objects {
+	return func(yield func(runtime.Object) bool) error {
+		errStopped := errors.New("stopped")
+		err := meta.EachListItem(list, func(obj runtime.Object) error {
+			if !yield(obj) {
+				return errStopped
+			}
+			return nil
+		})
+		if errors.Is(err, errStopped) {
+			return nil
 		}
-		return nil
+		return err
+	}
+}
+
+// sendInitial sends the objects that a watch starts with and the bookmark that
+// ends them. It returns whether the watch goes on.
+func (s *tenantStorage) sendInitial(each objects, version uint64, c collection, send func(watch.Event) bool) bool {
+	stopped, sent := false, 0
+	err := each(func(obj runtime.Object) bool {
+		// The objects are the watch cache's.
+		stopped = !send(watch.Event{Type: watch.Added, Object: obj.DeepCopyObject()})
+		sent++
+		return !stopped
 	})
-	if errors.Is(err, errStopped) {
+	if sent > 0 {
+		metrics.InitCounter.WithLabelValues(s.resource.Group, s.resource.Resource).Add(float64(sent))
+	}
+	if stopped {
 		return false
 	}
 	if err == nil && c.opts.SendInitialEvents != nil && c.opts.Predicate.AllowWatchBookmarks {

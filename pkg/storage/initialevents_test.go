@@ -174,6 +174,7 @@ func TestInitialEventsUnderWrites(t *testing.T) {
 	for writer := range writers {
 		ctx := in(t.Context(), fmt.Sprintf("cluster-%d", writer))
 		history[writer] = append(history[writer], version(t, create(ctx, t, s, newPod("ns", "one"))))
+		list(ctx, t, s, "/pods", page(1, "")) // version 0, too, has the object now
 		writing.Go(func() {
 			for i := range writes {
 				out := &example.Pod{}

@@ -51,6 +51,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	s.raw = raw
 	if b.cfg.Uncached.Has(r.config.GroupResource) {
 		s.inner, s.watches = raw, raw
 		return s, closeRaw, nil
@@ -89,7 +90,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	}
 	below.cache.Store(c)
 	delegator := cacher.NewCacheDelegator(c, below)
-	s.inner, s.watches = delegator, seedWatcher(delegator)
+	s.inner, s.watches = delegator, delegator
 	s.cache, s.readyWait, s.hub = c, b.cfg.ReadyWait, follower
 	return s, func() {
 		s.streams.end()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/cacher"
 	"k8s.io/apiserver/pkg/storage/etcd3"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -127,7 +126,6 @@ func TestPagesExpire(t *testing.T) {
 		_, _, _, err = etcd3.Compact(ctx, client, version, int64(rv))
 		require.NoError(t, err)
 	}
-	require.NoError(t, s.cache.(*cacher.Cacher).Compact(added.ResourceVersion))
 	var expired error
 	require.Eventually(t, func() bool {
 		expired = s.GetList(ctx, "/pods", page(2, first.Continue), &example.PodList{})
@@ -142,27 +140,30 @@ func TestPagesExpire(t *testing.T) {
 }
 
 // A list fails with the name of an object that cannot be matched, with a cache
-// and without, whole and in pages.
+// and without, from its first moment on.
 func TestListNamesWhatCannotBeMatched(t *testing.T) {
-	both(t, func(t *testing.T, s *tenantStorage) {
-		ctx := in(t.Context(), "aa")
-		create(ctx, t, s, newPod("ns", "one"))
-		create(ctx, t, s, newPod("ns", "strange"))
-		opts := page(5, "")
-		opts.Predicate.Field = fields.OneTermEqualSelector("metadata.name", "one")
-		opts.Predicate.GetAttrs = func(obj runtime.Object) (labels.Set, fields.Set, error) {
-			if obj.(*example.Pod).Name == "strange" {
-				return nil, nil, errors.New("no attributes")
-			}
-			return podAttrs(obj)
+	strange := func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		if obj.(*example.Pod).Name == "strange" {
+			return nil, nil, errors.New("no attributes")
 		}
-		// Until the hub has caught up, lists come from the watch cache, which
-		// remembers the attributes that it computed when the object came.
-		require.Eventually(t, func() bool {
-			err := s.GetList(ctx, "/pods", opts, &example.PodList{})
-			return err != nil && strings.Contains(err.Error(), "ns/strange")
-		}, deadline, time.Millisecond)
-	})
+		return podAttrs(obj)
+	}
+	backend := backendOf(t, BackendConfig{})
+	ctx := in(t.Context(), "aa")
+	for name, gr := range map[string]schema.GroupResource{"cached": podsGR, "uncached": eventsGR} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, backend, gr)
+			create(ctx, t, s, newPod(name, "one"))
+			create(ctx, t, s, newPod(name, "strange"))
+			for range 20 { // new storages, each of which fills its cache
+				opts := page(5, "")
+				opts.Predicate.Field = fields.OneTermEqualSelector("metadata.name", "one")
+				opts.Predicate.GetAttrs = strange
+				err := open(t, backend, gr).GetList(ctx, "/pods/"+name, opts, &example.PodList{})
+				require.EqualError(t, err, "cannot match "+name+"/strange: no attributes")
+			}
+		})
+	}
 }
 
 // Whatever a client sends as a resourceVersion, it gets an answer that says so.

@@ -7,6 +7,4 @@ import "k8s.io/apimachinery/pkg/runtime"
 // A build with the tag seededbug loses events and pages on purpose, so that
 // test/robustness can show that it would notice. Here nothing happens.
 
-func seedWatcher(w watcher) watcher { return w }
-
 func seedPage(string, runtime.Object) error { return nil }

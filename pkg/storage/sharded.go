@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -15,8 +14,6 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-
-	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
 // ShardInfoAnnotation is on the bookmark that ends the initial events of a
@@ -27,35 +24,6 @@ const ShardInfoAnnotation = "shardplane.io/shard-info"
 func isSharded(pred *storage.SelectionPredicate) bool {
 	return pred.ShardSelector != nil && !pred.ShardSelector.Empty() &&
 		utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch)
-}
-
-// watchSharded watches through the hub.
-func (s *tenantStorage) watchSharded(ctx context.Context, c collection) (watch.Interface, error) {
-	version, err := s.Versioner().ParseResourceVersion(c.opts.ResourceVersion)
-	if err != nil {
-		return nil, err
-	}
-	request := hub.Request{Key: c.key, Predicate: c.opts.Predicate, Version: version}
-	switch {
-	case wantsInitialEvents(c.opts):
-		request.Start = s.initialEvents(c)
-	case c.opts.ResourceVersion == "":
-		if request.Version, err = s.inner.GetCurrentResourceVersion(ctx); err != nil {
-			return newErrorWatch(err), nil
-		}
-	}
-	request.Older = func(ctx context.Context, version uint64) (watch.Interface, error) {
-		opts := c.opts
-		opts.SendInitialEvents, opts.ResourceVersionMatch = nil, ""
-		opts.ResourceVersion = formatVersion(version)
-		opts.Predicate.ShardSelector = nil
-		opts.Predicate.AllowWatchBookmarks = true
-		if s.keys.single(c.tenant) {
-			opts.Predicate = dispatchedBy(opts.Predicate, c.tenant.dispatchValue())
-		}
-		return s.watches.Watch(ctx, c.key, opts)
-	}
-	return s.hub.Watch(ctx, request)
 }
 
 // strict has a list fail where an object cannot be matched, which etcd3 drops

@@ -242,6 +242,21 @@ func TestConformanceOfTheHub(t *testing.T) {
 	}
 }
 
+// Watches pass the suites in the watch cache, too, which serves them should the
+// hub lose track of it.
+func TestConformanceWithoutTheHub(t *testing.T) {
+	for _, s := range watchSuites() {
+		if s.uncachedOnly || s.waits {
+			continue
+		}
+		t.Run(s.name, func(t *testing.T) {
+			e := newSuiteEnv(t, s, true, true)
+			e.hub = nil
+			s.run(in(t.Context(), suiteCluster), t, e)
+		})
+	}
+}
+
 const suiteValuePrefix = "test!"
 
 func newSuiteEnv(t *testing.T, s suite, cached, crowd bool) *suiteEnv {

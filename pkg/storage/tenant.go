@@ -38,6 +38,8 @@ type tenantStorage struct {
 	newListFunc func() runtime.Object
 
 	inner storage.Interface
+	// raw is etcd, beside the watch cache.
+	raw storage.Interface
 	// watches serves watches, once they have a tenant: the watch cache, or
 	// whatever else shares its events out.
 	watches watcher
@@ -148,7 +150,9 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	if pred.GetAttrs == nil || s.keys.sharded {
 		pred.GetAttrs = s.getAttrs
 	}
-	if isSharded(pred) {
+	if !isSharded(pred) {
+		pred.ShardSelector = nil
+	} else {
 		// Upstream's allocates for each object.
 		selector, err := hub.NewSelector(pred.ShardSelector)
 		if err != nil {
@@ -202,11 +206,12 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 	}
 	matching := makeStrict(pred)
 	s.waitReady(ctx)
-	if err := s.getList(ctx, c, list); err != nil {
-		return sealError(c.scope, retrySoon(err))
-	}
+	err = s.getList(ctx, c, list)
 	if matching.err != nil {
-		return matching.err
+		return matching.err // the same, whoever serves
+	}
+	if err != nil {
+		return sealError(c.scope, retrySoon(err))
 	}
 	accessor, err := meta.ListAccessor(list)
 	if err != nil {
@@ -218,8 +223,12 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 
 // getList lists from the hub, if it serves the list, or from the watch cache.
 func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.Object) error {
-	if s.hub != nil {
-		if served, err := s.hub.Page(ctx, c.key, c.opts, list); served {
+	if s.hubFollows(ctx) {
+		served, err := s.hub.Page(ctx, c.key, c.opts, list)
+		if errors.Is(err, hub.ErrCompacted) {
+			return s.raw.GetList(ctx, c.key, c.opts, list)
+		}
+		if served || err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
 // Watch implements storage.Interface.
@@ -32,9 +34,54 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
 		c.opts.SendInitialEvents = nil
 	}
-	if isSharded(&c.opts.Predicate) {
-		return s.watchSharded(ctx, c)
+	if s.hubFollows(ctx) {
+		return s.watchHub(ctx, c, version)
 	}
+	return s.watchCache(ctx, c, version)
+}
+
+// hubFollows says whether the hub serves. It does, unless the watch cache is
+// not filled, or the hub has lost track of it.
+func (s *tenantStorage) hubFollows(ctx context.Context) bool {
+	return s.hub != nil && s.cache.Ready() && s.hub.Follows(ctx)
+}
+
+// watchHub watches through the hub.
+func (s *tenantStorage) watchHub(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
+	request := hub.Request{Key: c.key, Predicate: c.opts.Predicate, Version: version}
+	switch {
+	case wantsInitialEvents(c.opts):
+		request.Start = s.initialEvents(c)
+	case c.opts.ResourceVersion == "":
+		var err error
+		if request.Version, err = s.inner.GetCurrentResourceVersion(ctx); err != nil {
+			return newErrorWatch(err), nil
+		}
+	}
+	request.Older = func(ctx context.Context, version uint64) (watch.Interface, error) {
+		opts := c.opts
+		opts.SendInitialEvents, opts.ResourceVersionMatch = nil, ""
+		opts.ResourceVersion = formatVersion(version)
+		opts.Predicate.ShardSelector = nil
+		opts.Predicate.AllowWatchBookmarks = true
+		if s.keys.single(c.tenant) {
+			opts.Predicate = dispatchedBy(opts.Predicate, c.tenant.dispatchValue())
+		}
+		return s.watches.Watch(ctx, c.key, opts)
+	}
+	return s.hub.Watch(ctx, request)
+}
+
+// watchCache watches in the watch cache, while the hub cannot serve.
+func (s *tenantStorage) watchCache(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
+	w, err := s.watchUnannotated(ctx, c, version)
+	if err != nil || !isSharded(&c.opts.Predicate) {
+		return w, err
+	}
+	return withShardInfo(w, c.opts.Predicate), nil
+}
+
+func (s *tenantStorage) watchUnannotated(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
 	if s.keys.single(c.tenant) {
 		c.opts.Predicate = dispatchedBy(c.opts.Predicate, c.tenant.dispatchValue())
 	}
@@ -127,7 +174,7 @@ func (s *tenantStorage) watchWithInitialEvents(ctx context.Context, c collection
 		return newErrorWatch(err), nil
 	}
 	return newStream(s, c, func(_ context.Context, send func(watch.Event) bool) (uint64, bool) {
-		sent := list
+		sent := itemsOf(list)
 		list = nil // to be collected while the watch lasts
 		return version, s.sendInitial(sent, version, c, send)
 	}).start(ctx)

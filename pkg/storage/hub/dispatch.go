@@ -1,20 +1,12 @@
 package hub
 
 import (
-	"time"
-
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 	"k8s.io/klog/v2"
-)
-
-const (
-	bookmarkPeriod = time.Minute
-	// bookmarkLead is how long before the end of a watch its last bookmark is.
-	bookmarkLead = 2 * time.Second
 )
 
 // encodings are what the watchers of one event share.
@@ -128,7 +120,7 @@ func (s *encodings) attributes(h *Hub, e *event) {
 // object returns the object as all watchers share it.
 func (s *encodings) object(e *event) runtime.Object {
 	if s.current == nil {
-		s.current = share(e.obj)
+		s.current = e.share(e.obj, &e.current)
 	}
 	return s.current
 }
@@ -139,71 +131,13 @@ func (s *encodings) last(h *Hub, e *event) runtime.Object {
 	if s.gone != nil {
 		return s.gone
 	}
-	if e.kind == watch.Deleted {
-		s.gone = share(e.obj)
-		return s.gone
+	last := e.obj
+	if e.kind != watch.Deleted {
+		last = e.previous.DeepCopyObject()
+		if err := h.cfg.Versioner.UpdateObject(last, e.version); err != nil {
+			klog.ErrorS(err, "Cannot set the resource version of a deleted object", "resource", h.cfg.Resource, "key", e.key)
+		}
 	}
-	last := e.previous.DeepCopyObject()
-	if err := h.cfg.Versioner.UpdateObject(last, e.version); err != nil {
-		klog.ErrorS(err, "Cannot set the resource version of a deleted object", "resource", h.cfg.Resource, "key", e.key)
-	}
-	s.gone = share(last)
+	s.gone = e.share(last, &e.gone)
 	return s.gone
-}
-
-// bookmarkAfter returns when the next bookmark is due, or zero for never.
-func (w *Watcher) bookmarkAfter(now time.Time) time.Time {
-	next := now.Add(bookmarkPeriod)
-	if w.deadline.IsZero() {
-		return next
-	}
-	if last := w.deadline.Add(-bookmarkLead); last.Before(next) {
-		next = last
-	}
-	if next.Before(now) {
-		return time.Time{}
-	}
-	return next
-}
-
-// tick sends bookmarks while there are watchers.
-func (h *Hub) tick() {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case now := <-ticker.C:
-			if !h.sendBookmarks(now) {
-				return
-			}
-		case <-h.done:
-			return
-		}
-	}
-}
-
-func (h *Hub) sendBookmarks(now time.Time) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.watchers) == 0 {
-		h.ticking = false
-		return false
-	}
-	for w := range h.watchers {
-		due := !w.nextBookmark.IsZero() && !now.Before(w.nextBookmark)
-		if !due || !w.request.Predicate.AllowWatchBookmarks || !w.joined || w.behind || h.version < w.version {
-			continue
-		}
-		bookmark := h.cfg.NewFunc()
-		if err := h.cfg.Versioner.UpdateObject(bookmark, h.version); err != nil {
-			klog.ErrorS(err, "Cannot make a bookmark", "resource", h.cfg.Resource)
-			continue
-		}
-		select {
-		case w.result <- watch.Event{Type: watch.Bookmark, Object: bookmark}:
-			w.nextBookmark = w.bookmarkAfter(now)
-		default: // it has events to read
-		}
-	}
-	return true
 }

@@ -1,7 +1,9 @@
 package hub
 
 import (
+	"sync"
 	"time"
+	"weak"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -27,6 +29,10 @@ type event struct {
 	// the deletion; previous is the state before, or nil.
 	obj, previous runtime.Object
 	hashes        hashes
+
+	// sharing guards what watchers share.
+	sharing       sync.Mutex
+	current, gone weak.Pointer[shared]
 }
 
 // history is a ring of the latest events. Each has a number, one more than that

@@ -54,8 +54,8 @@ type Hub struct {
 
 	mu sync.Mutex
 	// synced is false until the watch cache is filled, and should the hub lose
-	// track of it.
-	synced bool
+	// track of it: then it is lost, too.
+	synced, lost bool
 	// version is the resource version up to which everything was seen.
 	version uint64
 	// lastEvent is the version of the last event, or of the list before it: the
@@ -66,13 +66,15 @@ type Hub struct {
 	history   history
 	// filling are the objects with which the watch cache is being filled.
 	filling *filling
-	// changed is closed when version grows, if anybody waits for it.
+	// changed is closed when version grows, or the hub is lost, if anybody waits
+	// for it.
 	changed chan struct{}
 
 	watchers map[*Watcher]struct{}
 	scopes   map[string]*index
 	found    []*Watcher // reused by each event
-	ticking  bool
+	nextTick time.Time  // when bookmarks are looked after, if anybody wants some
+	sooner   chan struct{}
 
 	closed  bool
 	done    chan struct{}
@@ -89,6 +91,7 @@ func New(cfg Config) *Hub {
 		objects:  newTree(nil),
 		watchers: map[*Watcher]struct{}{},
 		scopes:   map[string]*index{},
+		sooner:   make(chan struct{}, 1),
 		done:     make(chan struct{}),
 		tapped:   tapped,
 	}
@@ -183,13 +186,14 @@ func (h *Hub) resumeLocked(resourceVersion string) {
 		}
 		h.objects = newTree(f.items)
 		h.history.reset(version)
-		h.synced, h.version, h.lastEvent = true, version, version
+		h.synced, h.lost, h.version, h.lastEvent = true, false, version, version
 		h.advancedLocked()
 	default:
 		// Nothing is lost but speed: all is served from the watch cache.
 		klog.ErrorS(err, "Cannot follow the watch cache", "resource", h.cfg.Resource, "resourceVersion", resourceVersion, "at", h.version)
-		h.synced = false
+		h.synced, h.lost = false, true
 		h.endJoinedLocked()
+		h.advancedLocked()
 	}
 }
 
@@ -298,6 +302,45 @@ func (h *Hub) apply(e *event) {
 	h.advancedLocked()
 }
 
+// Follows says whether the hub has what the watch cache has. Between the list
+// that fills the watch cache and the watch that follows, it waits.
+func (h *Hub) Follows(ctx context.Context) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.synced || h.lost {
+		return h.synced
+	}
+	timeout := time.NewTimer(freshTimeout)
+	defer timeout.Stop()
+	for !h.synced && !h.lost {
+		changed := h.changesLocked()
+		h.mu.Unlock()
+		over := false
+		select {
+		case <-changed:
+		case <-timeout.C:
+			over = true
+		case <-h.done:
+			over = true
+		case <-ctx.Done():
+			over = true
+		}
+		h.mu.Lock()
+		if over {
+			break
+		}
+	}
+	return h.synced
+}
+
+// changesLocked returns what is closed when the version grows.
+func (h *Hub) changesLocked() chan struct{} {
+	if h.changed == nil {
+		h.changed = make(chan struct{})
+	}
+	return h.changed
+}
+
 // WaitFresh waits until the hub has seen everything up to a version, or returns
 // the error that clients get for a version in the future.
 func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
@@ -308,11 +351,7 @@ func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 			h.mu.Unlock()
 			return nil
 		}
-		at := h.version
-		if h.changed == nil {
-			h.changed = make(chan struct{})
-		}
-		changed := h.changed
+		at, changed := h.version, h.changesLocked()
 		h.mu.Unlock()
 
 		if timeout == nil {

@@ -99,8 +99,11 @@ func TestIndex(t *testing.T) {
 			x.remove(all[i])
 			all = slices.Delete(all, i, i+1)
 		} else {
-			w := &Watcher{ranges: ranges{byNamespace: random.IntN(2) == 0}}
-			for range 1 + random.IntN(4) {
+			w := &Watcher{ranges: ranges{byNamespace: random.IntN(2) == 0}, sharded: random.IntN(4) > 0}
+			if !w.sharded {
+				w.ranges.intervals = []interval{{0, ^uint64(0)}}
+			}
+			for range random.IntN(4) {
 				a, b := random.Uint64N(1000), random.Uint64N(1000)
 				w.ranges.intervals = append(w.ranges.intervals, interval{min(a, b), max(a, b)})
 			}

@@ -8,19 +8,33 @@ import (
 // index finds the watchers of one key prefix whose ranges hold a hash: an
 // implicit interval tree over the watchers' intervals.
 type index struct {
-	// watchers is how many there are, with either key.
+	// watchers is how many there are, with either key or none.
 	watchers       int
+	whole          []*Watcher // those that are not sharded
 	uid, namespace intervalTree
 }
 
 func (x *index) add(w *Watcher) {
 	x.watchers++
+	if !w.sharded {
+		w.at = len(x.whole)
+		x.whole = append(x.whole, w)
+		return
+	}
 	x.tree(w).add(w)
 }
 
 func (x *index) remove(w *Watcher) {
 	x.watchers--
-	x.tree(w).remove(w)
+	if w.sharded {
+		x.tree(w).remove(w)
+		return
+	}
+	last := len(x.whole) - 1
+	x.whole[w.at] = x.whole[last]
+	x.whole[w.at].at = w.at
+	x.whole[last] = nil
+	x.whole = x.whole[:last]
 }
 
 func (x *index) tree(w *Watcher) *intervalTree {
@@ -33,6 +47,7 @@ func (x *index) tree(w *Watcher) *intervalTree {
 // find appends the watchers that want an object with these hashes. A watcher's
 // intervals are disjoint, so that it is found once.
 func (x *index) find(h hashes, found []*Watcher) []*Watcher {
+	found = append(found, x.whole...)
 	found = x.uid.find(h.uid, found)
 	return x.namespace.find(h.namespace, found)
 }

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -22,6 +23,10 @@ const (
 	keptMax  = 64
 	keptTime = time.Minute
 )
+
+// ErrCompacted says that etcd has compacted the version of a list: etcd is to
+// answer it, for the watch cache learns of a compaction seconds later.
+var ErrCompacted = errors.New("the resource version is compacted")
 
 // keptSnapshots are snapshots by resource version.
 type keptSnapshots struct {
@@ -126,9 +131,6 @@ func (h *Hub) Page(ctx context.Context, key string, opts storage.ListOptions, li
 			return false, nil // served whole
 		}
 	}
-	if !h.isSynced() {
-		return false, nil
-	}
 	objects, version, err := h.read(ctx, at, opts)
 	if err != nil || objects == nil {
 		return err != nil, err
@@ -142,7 +144,7 @@ func (h *Hub) read(ctx context.Context, at int64, opts storage.ListOptions) (*sn
 	if at > 0 {
 		version := uint64(at)
 		if compacted := h.cfg.CompactRevision(); compacted > at {
-			return nil, 0, nil
+			return nil, 0, ErrCompacted
 		}
 		if h.ahead(version) {
 			return nil, 0, nil
@@ -167,12 +169,6 @@ func (h *Hub) read(ctx context.Context, at int64, opts storage.ListOptions) (*sn
 	}
 	objects, version := h.latest()
 	return objects, version, nil
-}
-
-func (h *Hub) isSynced() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.synced
 }
 
 // ahead says whether a version is in the future.
@@ -258,4 +254,53 @@ func (p page) selectItems() (selected []runtime.Object, last string, more bool, 
 		return true
 	})
 	return selected, last, more, err
+}
+
+// State is the objects below a key as they were at a version.
+type State struct {
+	Version uint64
+
+	objects *snapshot
+	key     string
+	pred    storage.SelectionPredicate
+}
+
+// State returns what a watch starts with: what is there at resource version 0,
+// else as new as the version or, without one, as etcd. It returns nil where the
+// watch cache has to tell.
+func (h *Hub) State(ctx context.Context, key string, opts storage.ListOptions) (*State, error) {
+	s := &State{key: key, pred: opts.Predicate}
+	if opts.ResourceVersion == "0" {
+		s.objects, s.Version = h.latest()
+	} else {
+		var err error
+		if s.objects, s.Version, err = h.read(ctx, 0, opts); err != nil {
+			return nil, err
+		}
+	}
+	if s.objects == nil {
+		return nil, nil
+	}
+	return s, nil
+}
+
+// Each yields the objects that the predicate selects, until yield returns false.
+// They are the watch cache's, which nobody may change.
+func (s *State) Each(yield func(runtime.Object) bool) error {
+	var err error
+	all := s.pred.Empty()
+	s.objects.from(s.key, func(it item) bool {
+		if !inScope(s.key, it.key) {
+			return false
+		}
+		matches := all
+		if !all {
+			if matches, err = s.pred.Matches(it.obj); err != nil {
+				err = fmt.Errorf("cannot match %s: %w", it.key, err)
+				return false
+			}
+		}
+		return !matches || yield(it.obj)
+	})
+	return err
 }

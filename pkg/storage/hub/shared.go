@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"sync"
+	"weak"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,6 +25,7 @@ type shared struct {
 	mu      sync.Mutex
 	owned   bool // object is a copy
 	encoded map[runtime.Identifier]*encoded
+	derived map[any]*derived
 }
 
 type encoded struct {
@@ -32,14 +34,56 @@ type encoded struct {
 	err  error
 }
 
+// derived is a form of an object, which watchers share as well.
+type derived struct {
+	once sync.Once
+	obj  runtime.Object
+	err  error
+}
+
 var _ runtime.CacheableObject = (*shared)(nil)
 
-// share makes an object one that watchers share.
-func share(obj runtime.Object) runtime.Object {
-	if o, ok := obj.(object); ok {
-		return &shared{object: o}
+// share returns what an event's watchers share of an object: all the same, as
+// long as one of them has yet to send it. Then the encodings go with it, for
+// the history of events would keep too many.
+func (e *event) share(obj runtime.Object, as *weak.Pointer[shared]) runtime.Object {
+	o, ok := obj.(object)
+	if !ok {
+		return obj.DeepCopyObject()
 	}
-	return obj.DeepCopyObject()
+	e.sharing.Lock()
+	defer e.sharing.Unlock()
+	s := as.Value()
+	if s == nil {
+		s = &shared{object: o}
+		*as = weak.Make(s)
+	}
+	return s
+}
+
+// Derive returns what derive makes of the object, and asks it once for each key.
+// derive must not change what it is given, and nobody what it returns.
+func (s *shared) Derive(key any, derive func(runtime.Object) (runtime.Object, error)) (runtime.Object, error) {
+	s.mu.Lock()
+	d := s.derived[key]
+	if d == nil {
+		d = &derived{}
+		if s.derived == nil {
+			s.derived = map[any]*derived{}
+		}
+		s.derived[key] = d
+	}
+	from := s.object
+	s.mu.Unlock()
+	d.once.Do(func() {
+		if d.obj, d.err = derive(from); d.err != nil {
+			return
+		}
+		if o, ok := d.obj.(object); ok {
+			d.obj = &shared{object: o}
+		}
+	})
+	return d.obj, d.err
 }
 
 // CacheEncode implements runtime.CacheableObject.

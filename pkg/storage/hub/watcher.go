@@ -31,7 +31,7 @@ const (
 	olderPeriod = 4 * time.Second
 )
 
-// Request is what a sharded watch is for.
+// Request is what a watch is for.
 type Request struct {
 	// Key is the prefix of what is watched, with a slash at its end, or one key.
 	Key       string
@@ -47,10 +47,12 @@ type Request struct {
 	Older func(ctx context.Context, version uint64) (watch.Interface, error)
 }
 
-// Watcher is a sharded watch.
+// Watcher is a watch.
 type Watcher struct {
 	hub     *Hub
 	request Request
+	// sharded is false for a watch of the whole ring that does not say so.
+	sharded bool
 	ranges  ranges
 	unnamed bool // the predicate has no label or field selector
 
@@ -71,10 +73,11 @@ type Watcher struct {
 	// joined is whether the watcher is in the index; from is since which event.
 	joined  bool
 	from    uint64
+	at      int    // where in the index, unless sharded
 	version uint64 // where the watch started
 }
 
-// Watch starts a sharded watch.
+// Watch starts a watch, sharded or not.
 func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, error) {
 	r, whole, err := rangesOf(request.Predicate.ShardSelector)
 	if err != nil {
@@ -84,7 +87,7 @@ func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, erro
 		r.intervals = []interval{{0, ^uint64(0)}}
 	}
 	w := &Watcher{
-		hub: h, request: request, ranges: r, behind: true,
+		hub: h, request: request, sharded: !whole, ranges: r, behind: true,
 		result: make(chan watch.Event, buffered),
 		done:   make(chan struct{}),
 	}
@@ -101,11 +104,10 @@ func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, erro
 	}
 	h.watchers[w] = struct{}{}
 	w.release = context.AfterFunc(ctx, w.Stop)
-	metrics.RecordShardedWatchStarted(h.cfg.Resource)
-	if !h.ticking {
-		h.ticking = true
-		h.running.Go(h.tick)
+	if w.sharded {
+		metrics.RecordShardedWatchStarted(h.cfg.Resource)
 	}
+	h.tickForLocked(w)
 	return w, nil
 }
 
@@ -141,7 +143,9 @@ func (w *Watcher) endLocked() {
 	if w.release != nil {
 		w.release()
 	}
-	metrics.RecordShardedWatchStopped(h.cfg.Resource)
+	if w.sharded {
+		metrics.RecordShardedWatchStopped(h.cfg.Resource)
+	}
 }
 
 // endJoinedLocked ends the watches that follow the events. The others have not
@@ -267,6 +271,9 @@ func (h *Hub) remembers(version uint64) bool {
 
 // holds says whether the object of an event is in the watcher's ranges.
 func (w *Watcher) holds(e watch.Event) bool {
+	if !w.sharded {
+		return true
+	}
 	hashes, err := hashesOf(e.Object)
 	if err == nil && w.ranges.match(hashes) {
 		return true
@@ -340,7 +347,7 @@ func inScope(watched, key string) bool {
 func (w *Watcher) tooSlow() {
 	r := w.hub.cfg.Resource
 	metrics.TerminatedWatchersCounter.WithLabelValues(r.Group, r.Resource).Inc()
-	klog.V(1).InfoS("Ending a sharded watch whose client is too slow", "resource", r, "key", w.request.Key)
+	klog.V(1).InfoS("Ending a watch whose client is too slow", "resource", r, "key", w.request.Key)
 }
 
 // timers are reused by those who wait for slow readers.

@@ -1,0 +1,210 @@
+// Package longlist encodes long lists of built-in objects as JSON on several
+// cores. Most of what a long list costs is the encoding of its objects, one by
+// one, on the one core that also writes the answer.
+package longlist
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"reflect"
+	"runtime"
+	"sync"
+
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
+)
+
+const (
+	// long is from how many objects on a list is encoded on several cores.
+	long = 128
+	// maxWorkers keeps one list from taking all cores of a large machine.
+	maxWorkers = 4
+	// ahead is how many parts are encoded or wait to be written, per worker.
+	// With the size of a part it bounds the memory that a list takes.
+	ahead = 2
+	// partBytes is how large a part is to be.
+	partBytes = 64 << 10
+	// partItems is how many objects a part has at most.
+	partItems = 256
+)
+
+// plainJSON identifies the encoder whose work is shared out: the JSON that API
+// clients ask for, neither pretty nor YAML.
+var plainJSON = jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{}).Identifier()
+
+// Serializer returns s with long lists encoded on several cores. The bytes are
+// the same.
+func Serializer(s apiruntime.NegotiatedSerializer) apiruntime.NegotiatedSerializer {
+	return serializer{s}
+}
+
+type serializer struct {
+	apiruntime.NegotiatedSerializer
+}
+
+// EncoderForVersion implements runtime.NegotiatedSerializer.
+func (s serializer) EncoderForVersion(e apiruntime.Encoder, gv apiruntime.GroupVersioner) apiruntime.Encoder {
+	if e.Identifier() == plainJSON {
+		e = encoder{e}
+	}
+	return s.NegotiatedSerializer.EncoderForVersion(e, gv)
+}
+
+type encoder struct {
+	apiruntime.Encoder
+}
+
+// Encode implements runtime.Encoder.
+func (e encoder) Encode(obj apiruntime.Object, w io.Writer) error {
+	items, ok := itemsOf(obj)
+	if !ok {
+		return e.Encoder.Encode(obj, w)
+	}
+	head, ok, err := e.head(obj)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return e.Encoder.Encode(obj, w)
+	}
+	// As upstream, which tells by the first write that the list comes in parts.
+	for _, piece := range [][]byte{head[:1], head[1:]} {
+		if _, err := w.Write(piece); err != nil {
+			return err
+		}
+	}
+	if err := encodeItems(items, w); err != nil {
+		return err
+	}
+	_, err = w.Write([]byte(tail))
+	return err
+}
+
+// itemsOf returns the items of a long list of typed objects.
+func itemsOf(obj apiruntime.Object) (reflect.Value, bool) {
+	if _, ok := obj.(json.Marshaler); ok {
+		return reflect.Value{}, false
+	}
+	list := reflect.ValueOf(obj)
+	if list.Kind() != reflect.Pointer || list.Elem().Kind() != reflect.Struct {
+		return reflect.Value{}, false
+	}
+	items := list.Elem().FieldByName("Items")
+	if !items.IsValid() || items.Kind() != reflect.Slice || items.Len() < long || items.Type().Elem().Kind() != reflect.Struct {
+		return reflect.Value{}, false
+	}
+	_, ok := items.Index(0).Addr().Interface().(apiruntime.Object)
+	return items, ok
+}
+
+// tail is what follows the items.
+const tail = "]}\n"
+
+// head returns what precedes the items, or false where the items are not the
+// last of the list.
+func (e encoder) head(obj apiruntime.Object) ([]byte, bool, error) {
+	list := reflect.ValueOf(obj).Elem()
+	empty := reflect.New(list.Type())
+	empty.Elem().Set(list)
+	items := empty.Elem().FieldByName("Items")
+	items.Set(reflect.MakeSlice(items.Type(), 0, 0))
+	emptied, ok := empty.Interface().(apiruntime.Object)
+	if !ok {
+		return nil, false, nil
+	}
+	var out bytes.Buffer
+	if err := e.Encoder.Encode(emptied, &out); err != nil {
+		return nil, false, err
+	}
+	head, ok := bytes.CutSuffix(out.Bytes(), []byte(tail))
+	return head, ok && bytes.HasSuffix(head, []byte(`"items":[`)), nil
+}
+
+// part is a run of the items of a list.
+type part struct {
+	items    reflect.Value
+	data     bytes.Buffer
+	err      error
+	panicked any
+	done     chan struct{}
+}
+
+var parts = sync.Pool{New: func() any { return &part{done: make(chan struct{}, 1)} }}
+
+// encodeItems writes the items with commas between them. Workers encode the
+// parts that come next while the caller writes.
+func encodeItems(items reflect.Value, w io.Writer) error {
+	workers := min(runtime.GOMAXPROCS(0), maxWorkers)
+	todo := make(chan *part, workers*ahead)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer close(todo)
+	for range workers {
+		running.Go(func() {
+			for p := range todo {
+				p.encode()
+			}
+		})
+	}
+	size, next := 1, 0
+	var queue []*part
+	for next < items.Len() || len(queue) > 0 {
+		for next < items.Len() && len(queue) < workers*ahead {
+			end := min(next+size, items.Len())
+			p, _ := parts.Get().(*part)
+			p.items = items.Slice(next, end)
+			todo <- p
+			queue, next = append(queue, p), end
+		}
+		p := queue[0]
+		queue = queue[1:]
+		<-p.done
+		if p.panicked != nil {
+			panic(p.panicked) // where it is caught and told about
+		}
+		if p.err != nil {
+			return p.err
+		}
+		size = nextSize(p)
+		data := p.data.Bytes()
+		if next == items.Len() && len(queue) == 0 {
+			data = data[:len(data)-1] // no comma after the last
+		}
+		if _, err := w.Write(data); err != nil {
+			return err
+		}
+		p.recycle()
+	}
+	return nil
+}
+
+// nextSize returns how many items like those of p make a part.
+func nextSize(p *part) int {
+	each := max(1, p.data.Len()/p.items.Len())
+	return min(max(1, partBytes/each), partItems)
+}
+
+func (p *part) encode() {
+	defer func() {
+		p.panicked = recover()
+		p.done <- struct{}{}
+	}()
+	p.data.Reset()
+	p.err = nil
+	encoder := json.NewEncoder(&p.data)
+	for i := range p.items.Len() {
+		if p.err = encoder.Encode(p.items.Index(i).Addr().Interface()); p.err != nil {
+			return
+		}
+		p.data.Bytes()[p.data.Len()-1] = ',' // was a newline
+	}
+}
+
+// recycle lets the part be used again, unless it has grown too large to keep.
+func (p *part) recycle() {
+	p.items = reflect.Value{}
+	if p.data.Cap() <= 4*partBytes {
+		parts.Put(p)
+	}
+}

@@ -1,0 +1,96 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// An event is encoded once in each encoding for all its watchers, whatever part
+// of the collection they watch, and for those that come late.
+func TestEncodedOnce(t *testing.T) {
+	enableSharding(t)
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	one, all := in(t.Context(), "aa"), request.WithWildcard(t.Context())
+	at := list(all, t, s, "/pods", listOpts()).ResourceVersion
+	labelled := listOpts()
+	labelled.Predicate.Label = labels.Set{"value": "1"}.AsSelector()
+	type watching struct {
+		ctx  context.Context
+		key  string
+		opts storage.ListOptions
+	}
+	all9 := []watching{
+		{one, "/pods", listOpts()},
+		{one, "/pods/ns", listOpts()},
+		{one, "/pods/ns/one", storage.ListOptions{Predicate: everything()}},
+		{all, "/pods", listOpts()},
+		{all, "/pods/ns", listOpts()},
+		{one, "/pods", sharded(t, listOpts(), ring)},
+		{all, "/pods", sharded(t, listOpts(), ring)},
+		{all, "/pods", sharded(t, listOpts(), slice("namespace", 0, 1))},
+		{one, "/pods", labelled},
+	}
+	watch2 := func() (watches []watch.Interface) {
+		for _, w := range all9 {
+			for range 2 {
+				watches = append(watches, watchFrom(w.ctx, t, s, w.key, at, w.opts))
+			}
+		}
+		return watches
+	}
+	live := watch2()
+	create(one, t, s, newUIDPod("ns", "one"))
+	touch(one, t, s, "/pods/ns/one", 1)
+	touch(one, t, s, "/pods/ns/one", 2)
+	require.NoError(t, s.Delete(one, "/pods/ns/one", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+
+	received := map[string][]runtime.CacheableObject{}
+	take := func(watches []watch.Interface) {
+		for i, w := range watches {
+			events := 4
+			if i >= len(watches)-2 {
+				events = 2 // the label comes and goes
+			}
+			for range events {
+				event := <-w.ResultChan()
+				shared, ok := event.Object.(runtime.CacheableObject)
+				require.True(t, ok, "%T", event.Object)
+				pod := shared.GetObject().(*example.Pod)
+				state := fmt.Sprintf("%s %s", pod.ResourceVersion, pod.Labels["value"])
+				received[state] = append(received[state], shared)
+			}
+		}
+	}
+	take(live)
+	take(watch2()) // from the history
+	require.Len(t, received, 5, "four events, one of which is a deletion to those who select by label")
+	for state, objects := range received {
+		encodings := atomic.Int64{}
+		var writers sync.WaitGroup
+		for _, object := range objects {
+			for _, id := range []runtime.Identifier{"json", "protobuf"} {
+				writers.Go(func() {
+					_ = object.CacheEncode(id, func(runtime.Object, io.Writer) error {
+						encodings.Add(1)
+						return nil
+					}, io.Discard)
+				})
+			}
+		}
+		writers.Wait()
+		require.EqualValues(t, 2, encodings.Load(), "%s, of %d watches", state, len(objects))
+	}
+}

@@ -1,0 +1,114 @@
+package hub
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/klog/v2"
+)
+
+const (
+	bookmarkPeriod = time.Minute
+	// bookmarkLead is how long before the end of a watch its last bookmark is.
+	bookmarkLead = 2 * time.Second
+	// bookmarkPause is how often bookmarks are sent at most.
+	bookmarkPause = time.Second
+)
+
+// bookmarkAfter returns when the next bookmark is due, or zero for never.
+func (w *Watcher) bookmarkAfter(now time.Time) time.Time {
+	if !w.request.Predicate.AllowWatchBookmarks {
+		return time.Time{}
+	}
+	next := now.Add(bookmarkPeriod)
+	if w.deadline.IsZero() {
+		return next
+	}
+	if last := w.deadline.Add(-bookmarkLead); last.Before(next) {
+		next = last
+	}
+	if next.Before(now) {
+		return time.Time{}
+	}
+	return next
+}
+
+// tickForLocked sees to it that the bookmarks of a watcher come in time.
+func (h *Hub) tickForLocked(w *Watcher) {
+	switch {
+	case w.nextBookmark.IsZero():
+	case h.nextTick.IsZero():
+		h.nextTick = w.nextBookmark
+		h.running.Go(h.tick)
+	case w.nextBookmark.Before(h.nextTick):
+		h.nextTick = w.nextBookmark
+		select {
+		case h.sooner <- struct{}{}:
+		default: // it looks anyway
+		}
+	}
+}
+
+// tick sends bookmarks while there are watchers that want them, and sleeps in
+// between.
+func (h *Hub) tick() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		var next time.Time
+		select {
+		case now := <-timer.C:
+			next = h.sendBookmarks(now)
+		case <-h.sooner:
+			next = h.tickAt()
+		case <-h.done:
+			return
+		}
+		if next.IsZero() {
+			return
+		}
+		timer.Reset(time.Until(next))
+	}
+}
+
+func (h *Hub) tickAt() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.nextTick
+}
+
+// sendBookmarks sends what is due, and returns when to look again: never, if
+// nobody wants bookmarks.
+func (h *Hub) sendBookmarks(now time.Time) time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.nextTick = time.Time{}
+	for w := range h.watchers {
+		if w.nextBookmark.IsZero() {
+			continue
+		}
+		if !now.Before(w.nextBookmark) && w.joined && !w.behind && h.version >= w.version {
+			h.sendBookmarkLocked(w, now)
+		}
+		if !w.nextBookmark.IsZero() && (h.nextTick.IsZero() || w.nextBookmark.Before(h.nextTick)) {
+			h.nextTick = w.nextBookmark
+		}
+	}
+	if soonest := now.Add(bookmarkPause); !h.nextTick.IsZero() && h.nextTick.Before(soonest) {
+		h.nextTick = soonest
+	}
+	return h.nextTick
+}
+
+func (h *Hub) sendBookmarkLocked(w *Watcher, now time.Time) {
+	bookmark := h.cfg.NewFunc()
+	if err := h.cfg.Versioner.UpdateObject(bookmark, h.version); err != nil {
+		klog.ErrorS(err, "Cannot make a bookmark", "resource", h.cfg.Resource)
+		return
+	}
+	select {
+	case w.result <- watch.Event{Type: watch.Bookmark, Object: bookmark}:
+		w.nextBookmark = w.bookmarkAfter(now)
+	default: // it has events to read
+	}
+}
