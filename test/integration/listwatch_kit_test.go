@@ -3,10 +3,10 @@ package integration
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,8 +41,10 @@ type endpoint struct {
 	filtered bool
 	// same is set where the collection is that of the endpoint before.
 	same bool
-	// create makes one more object in the collection.
-	create func(t *testing.T, name string)
+	// metadata is set where only metadata is served.
+	metadata bool
+	// create makes one more object in the collection, and remove deletes one.
+	create, remove func(t *testing.T, name string)
 }
 
 func (e endpoint) with(query ...string) string {
@@ -51,6 +53,23 @@ func (e endpoint) with(query ...string) string {
 		values.Set(query[i], query[i+1])
 	}
 	return e.path + "?" + values.Encode()
+}
+
+// accept is the form of lists that the endpoint serves.
+func (e endpoint) accept() string {
+	if e.metadata {
+		return asMetadata
+	}
+	return "application/json"
+}
+
+// call asks for a list, or for a watch.
+func (e endpoint) call(query ...string) call {
+	accept := e.accept()
+	if i := slices.Index(query, "watch"); e.metadata && i >= 0 && query[i+1] == "true" {
+		accept = asOneMetadata
+	}
+	return call{path: e.with(query...), header: http.Header{"Accept": {accept}}}
 }
 
 // anyList is what all lists have in common.
@@ -78,7 +97,7 @@ func (l anyList) names() []string {
 func (e endpoint) list(t *testing.T, accept string, query ...string) anyList {
 	t.Helper()
 	if accept == "" {
-		accept = "application/json"
+		accept = e.accept()
 	}
 	code, body := do(t, e.config, call{path: e.with(query...), header: http.Header{"Accept": {accept}}})
 	require.Equal(t, http.StatusOK, code, "%s", body)
@@ -96,6 +115,9 @@ type event struct {
 		metav1.Status
 	}
 }
+
+// String says what happened to which object.
+func (e event) String() string { return e.Type + " " + e.Object.Metadata.Name }
 
 // UnmarshalJSON takes a Status and an object apart, whose metadata differ.
 func (e *event) UnmarshalJSON(data []byte) error {
@@ -128,12 +150,21 @@ type stream struct {
 // watch opens a watch, which ends with the test.
 func (e endpoint) watch(t *testing.T, query ...string) *stream {
 	t.Helper()
+	if e.metadata {
+		return e.watchAs(t, asOneMetadata, query...)
+	}
+	return e.watchAs(t, "application/json", query...)
+}
+
+// watchAs is watch for objects of some form.
+func (e endpoint) watchAs(t *testing.T, accept string, query ...string) *stream {
+	t.Helper()
 	transport, err := rest.TransportFor(e.config)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.config.Host+e.with(append([]string{"watch", "true"}, query...)...), http.NoBody)
 	require.NoError(t, err)
-	request.Header.Set("Accept", "application/json")
+	request.Header.Set("Accept", accept)
 	response, err := transport.RoundTrip(request)
 	require.NoError(t, err)
 	if response.StatusCode != http.StatusOK {
@@ -178,6 +209,20 @@ func (s *stream) next() event {
 	}
 }
 
+// nextOf returns the next event of either stream.
+func nextOf(t *testing.T, a, b *stream) event {
+	t.Helper()
+	var e event
+	var ok bool
+	select {
+	case e, ok = <-a.events:
+	case e, ok = <-b.events:
+	case <-time.After(patience):
+	}
+	require.True(t, ok, "no event comes")
+	return e
+}
+
 // until returns the events up to the first for which last is true, included.
 func (s *stream) until(last func(event) bool) []event {
 	s.t.Helper()
@@ -205,61 +250,6 @@ func made(t *testing.T, config *rest.Config, path, body string) {
 	require.Equal(t, http.StatusCreated, code, "%s", answer)
 }
 
-// endpoints fills a workspace and the cache server, and returns every kind of
-// endpoint that serves lists and watches.
-func endpoints(t *testing.T, e *env) []endpoint {
-	t.Helper()
-	cluster := e.workspaceOn("root", "listwatch", "root").Spec.Cluster
-	other := e.workspaceOn("root", "listwatch-other", "root").Spec.Cluster
-	proxy, shard, cache := e.Proxy(), e.Shard(0), e.Cache()
-
-	const (
-		configMaps = "/api/v1/namespaces/default/configmaps"
-		events     = "/api/v1/namespaces/default/events"
-		types      = "/apis/tenancy.kcp.io/v1alpha1/workspacetypes"
-		widgets    = "/apis/example.com/v1/namespaces/default/widgets"
-	)
-	in := func(prefix, path, body string, config *rest.Config) func(*testing.T, string) {
-		return func(t *testing.T, name string) {
-			t.Helper()
-			made(t, config, prefix+path, fmt.Sprintf(body, name))
-		}
-	}
-	createConfigMap := in("/clusters/"+cluster, configMaps, `{"metadata":{"name":%q}}`, shard)
-	createEvent := in("/clusters/"+cluster, events, `{"metadata":{"name":%q},"involvedObject":{"namespace":"default"}}`, shard)
-	createType := in("/clusters/"+cluster, types, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":%q}}`, shard)
-	createWidget := in("/clusters/"+cluster, widgets, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`, shard)
-	createReplica := in("/services/cache/shards/tests/clusters/"+cluster, types, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":%q}}`, cache)
-
-	made(t, shard, "/clusters/"+cluster+"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgetDefinition)
-	for n := range lists {
-		name := fmt.Sprintf("listed-%d", n)
-		for _, create := range []func(*testing.T, string){createConfigMap, createEvent, createType, createWidget, createReplica} {
-			create(t, name)
-		}
-	}
-	made(t, shard, "/clusters/"+other+configMaps, `{"metadata":{"name":"listed-0"}}`)
-
-	one, all := "/clusters/"+cluster, "/clusters/*"
-	return []endpoint{
-		{name: "configmaps through the proxy", config: proxy, path: one + configMaps, one: true, create: createConfigMap},
-		{name: "configmaps on the shard", config: shard, path: one + configMaps, one: true, same: true, create: createConfigMap},
-		{name: "configmaps of all namespaces", config: shard, path: one + "/api/v1/configmaps", create: createConfigMap},
-		{name: "configmaps everywhere", config: shard, path: all + "/api/v1/configmaps", create: createConfigMap},
-		{name: "events, which have no cache", config: shard, path: one + events, one: true, uncached: true, create: createEvent},
-		{name: "system kind through the proxy", config: proxy, path: one + types, one: true, create: createType},
-		{name: "system kind everywhere", config: shard, path: all + types, create: createType},
-		{name: "custom resources through the proxy", config: proxy, path: one + widgets, one: true, create: createWidget},
-		{name: "cache server, one shard and cluster", config: cache, path: "/services/cache/shards/tests/clusters/" + cluster + types, one: true, create: createReplica},
-		{name: "cache server, all shards", config: cache, path: "/services/cache/shards/*/clusters/" + cluster + types, filtered: true, create: createReplica},
-		{name: "cache server, everything", config: cache, path: "/services/cache/shards/*/clusters/*" + types, create: createReplica},
-	}
-}
-
-const widgetDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.com"},
-"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},
-"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
-
 // eachEndpoint runs a test on every endpoint.
 func eachEndpoint(t *testing.T, all []endpoint, test func(t *testing.T, at endpoint)) {
 	t.Helper()
@@ -278,4 +268,5 @@ func TestListWatch(t *testing.T) {
 	t.Run("watches", func(t *testing.T) { testWatches(t, all) })
 	t.Run("new resource", func(t *testing.T) { testNewResource(t, e) })
 	t.Run("clients", func(t *testing.T) { testClients(t, e, all) })
+	t.Run("deletion", func(t *testing.T) { testShardedDeletion(t, all) })
 }

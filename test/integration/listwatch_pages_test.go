@@ -46,7 +46,7 @@ func testPages(t *testing.T, all []endpoint) {
 			if bad == "" || (name == "foreign" && at.same) || (name == "changed" && token[0] == 'A') {
 				continue
 			}
-			status := refused(t, at.config, call{path: at.with("limit", "3", "continue", bad)}, http.StatusBadRequest)
+			status := refused(t, at.config, at.call("limit", "3", "continue", bad), http.StatusBadRequest)
 			require.Contains(t, status.Message, "invalid continue token", name)
 		}
 		foreign = token

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ const (
 
 	asTable         = "application/json;as=Table;g=meta.k8s.io;v=v1"
 	asMetadata      = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	asOneMetadata   = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	asMetadataProto = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
 
@@ -32,6 +34,7 @@ func testSharding(t *testing.T, e *env, all []endpoint) {
 	eachEndpoint(t, all, func(t *testing.T, at endpoint) {
 		t.Run("malformed selectors", func(t *testing.T) { testMalformedSelectors(t, at) })
 		t.Run("lists", func(t *testing.T) { testShardedLists(t, at) })
+		t.Run("combinations", func(t *testing.T) { testShardedCombinations(t, at) })
 		t.Run("watches", func(t *testing.T) { testShardedWatches(t, at) })
 	})
 }
@@ -49,7 +52,7 @@ func testMalformedSelectors(t *testing.T, at endpoint) {
 		lowerHalf + " || " + strings.ReplaceAll(upperHalf, "uid", "namespace"):         "must use the same field",
 	} {
 		for _, watch := range []string{"false", "true"} {
-			status := refused(t, at.config, call{path: at.with("shardSelector", selector, "watch", watch)}, http.StatusBadRequest)
+			status := refused(t, at.config, at.call("shardSelector", selector, "watch", watch), http.StatusBadRequest)
 			require.Contains(t, status.Message, message)
 			require.Equal(t, metav1.StatusReasonBadRequest, status.Reason)
 		}
@@ -78,11 +81,13 @@ func testShardedLists(t *testing.T, at endpoint) {
 		require.Nil(t, page.Metadata.RemainingItemCount)
 		require.Equal(t, canonical, page.Metadata.ShardInfo.Selector)
 
-		table := at.list(t, asTable, "shardSelector", selector)
-		require.Equal(t, "Table", table.Kind)
-		require.NotNil(t, table.Metadata.ShardInfo)
-		require.Equal(t, canonical, table.Metadata.ShardInfo.Selector)
-		require.Len(t, table.Rows, len(part.Items))
+		if !at.metadata {
+			table := at.list(t, asTable, "shardSelector", selector)
+			require.Equal(t, "Table", table.Kind)
+			require.NotNil(t, table.Metadata.ShardInfo)
+			require.Equal(t, canonical, table.Metadata.ShardInfo.Selector)
+			require.Len(t, table.Rows, len(part.Items))
+		}
 
 		metadata := at.list(t, asMetadata, "shardSelector", selector)
 		require.Equal(t, "PartialObjectMetadataList", metadata.Kind)
@@ -99,8 +104,54 @@ func testShardedLists(t *testing.T, at endpoint) {
 	require.NotNil(t, at.list(t, "", "shardSelector", lowerHalf, "resourceVersion", "0").Metadata.ShardInfo)
 
 	// Whole lists say that they are whole in every form.
-	require.Nil(t, at.list(t, asTable).Metadata.ShardInfo)
+	if !at.metadata {
+		require.Nil(t, at.list(t, asTable).Metadata.ShardInfo)
+	}
 	require.Nil(t, at.list(t, asMetadata).Metadata.ShardInfo)
+}
+
+// testShardedCombinations holds that shard selectors of several ranges and of
+// either key combine with the other selectors and with pages.
+func testShardedCombinations(t *testing.T, at endpoint) {
+	whole := at.list(t, "")
+	for _, by := range []string{"uid", "namespace"} {
+		outer := shardRange(by, 0, 1) + " || " + shardRange(by, 3, 4)
+		var union []string
+		for _, selector := range []string{outer, shardRange(by, 1, 3)} {
+			part := at.list(t, "", "shardSelector", selector)
+			union = append(union, part.names()...)
+			paged := []string{}
+			for token, more := "", true; more; more = token != "" {
+				page := at.list(t, "", "shardSelector", selector, "limit", "2", "continue", token)
+				paged = append(paged, page.names()...)
+				token = page.Metadata.Continue
+				require.Equal(t, part.Metadata.ShardInfo, page.Metadata.ShardInfo)
+			}
+			require.Equal(t, part.names(), paged)
+		}
+		require.ElementsMatch(t, whole.names(), union)
+
+		var found []string
+		for _, selector := range []string{outer, shardRange(by, 1, 3)} {
+			part := at.list(t, "", "shardSelector", selector, "fieldSelector", "metadata.name=listed-3", "labelSelector", "no!=label")
+			require.NotNil(t, part.Metadata.ShardInfo)
+			found = append(found, part.names()...)
+			require.Empty(t, at.list(t, "", "shardSelector", selector, "labelSelector", "no=label").Items)
+		}
+		require.NotEmpty(t, found)
+		require.ElementsMatch(t, at.list(t, "", "fieldSelector", "metadata.name=listed-3").names(), found)
+	}
+}
+
+// shardRange selects from one quarter of the ring to another.
+func shardRange(by string, from, to int) string {
+	bound := func(quarter int) string {
+		if quarter == 4 {
+			return "0x10000000000000000"
+		}
+		return fmt.Sprintf("0x%x000000000000000", 4*quarter)
+	}
+	return fmt.Sprintf("shardRange(object.metadata.%s, '%s', '%s')", by, bound(from), bound(to))
 }
 
 func protobufMetadata(t *testing.T, at endpoint, query ...string) *metav1.PartialObjectMetadataList {
@@ -138,6 +189,9 @@ func testShardedWatches(t *testing.T, at endpoint) {
 	require.NotContains(t, unsharded[len(unsharded)-1].Object.Metadata.Annotations, "shardplane.io/shard-info")
 	require.Len(t, unsharded, len(whole.Items)+1)
 
+	testShardedEvents(t, at)
+
+	whole = at.list(t, "")
 	if at.one {
 		lower := at.list(t, "", "shardSelector", lowerHalf)
 		code, body := do(t, at.config, call{method: http.MethodDelete, path: at.with("shardSelector", lowerHalf, "dryRun", "All")})
@@ -145,4 +199,45 @@ func testShardedWatches(t *testing.T, at endpoint) {
 		upper := at.list(t, "", "shardSelector", upperHalf)
 		require.Len(t, slices.Concat(lower.names(), upper.names()), len(whole.Items), "a dry run deletes nothing")
 	}
+}
+
+// testShardedEvents holds that watches of the parts, from a resource version on,
+// see what a watch of the whole sees, each event once.
+func testShardedEvents(t *testing.T, at endpoint) {
+	t.Helper()
+	version := at.list(t, "").Metadata.ResourceVersion
+	whole := at.watch(t, "resourceVersion", version)
+	parts := []*stream{
+		at.watch(t, "resourceVersion", version, "shardSelector", lowerHalf),
+		at.watch(t, "resourceVersion", version, "shardSelector", upperHalf),
+	}
+	var want, got []string
+	seen := func(e event) string { return e.Object.Metadata.ResourceVersion + e.Type + e.Object.Metadata.Name }
+	const created = 6
+	for n := range created {
+		name := fmt.Sprintf("sharded-%s-%d", version, n)
+		at.create(t, name)
+		at.remove(t, name)
+	}
+	for range 2 * created {
+		want = append(want, seen(whole.next()))
+		got = append(got, seen(nextOf(t, parts[0], parts[1])))
+	}
+	require.ElementsMatch(t, want, got)
+}
+
+// testShardedDeletion holds that a collection is deleted as far as a selector
+// reaches. Nothing is left of the collections but their upper halves.
+func testShardedDeletion(t *testing.T, all []endpoint) {
+	t.Helper()
+	eachEndpoint(t, all, func(t *testing.T, at endpoint) {
+		if !at.one || at.same {
+			return
+		}
+		upper := at.list(t, "", "shardSelector", upperHalf)
+		code, body := do(t, at.config, call{method: http.MethodDelete, path: at.with("shardSelector", lowerHalf)})
+		require.Equal(t, http.StatusOK, code, "%s", body)
+		require.ElementsMatch(t, upper.names(), at.list(t, "").names())
+		require.Empty(t, at.list(t, "", "shardSelector", lowerHalf).Items)
+	})
 }

@@ -63,7 +63,7 @@ func testResourceVersions(t *testing.T, all []endpoint) {
 			"watch: initial with Exact": {"watch", "true", "sendInitialEvents", "true", "resourceVersion", "1", "resourceVersionMatch", "Exact"},
 		} {
 			t.Run(name, func(t *testing.T) {
-				refused(t, at.config, call{path: at.with(query...)}, http.StatusUnprocessableEntity)
+				refused(t, at.config, at.call(query...), http.StatusUnprocessableEntity)
 			})
 		}
 		for _, garbage := range []string{"abc", "-1", "1.5", "0x10", "99999999999999999999999"} {
@@ -75,11 +75,12 @@ func testResourceVersions(t *testing.T, all []endpoint) {
 				{"resourceVersion", garbage, "watch", "true"},
 				{"resourceVersion", garbage, "watch", "true", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan"},
 			} {
-				status := refused(t, at.config, call{path: at.with(query...)}, http.StatusBadRequest)
+				status := refused(t, at.config, at.call(query...), http.StatusBadRequest)
 				require.Equal(t, metav1.StatusReasonBadRequest, status.Reason, "%v", query)
 			}
 		}
-		refused(t, at.config, call{path: at.with("continue", limited.Metadata.Continue, "resourceVersion", past)}, http.StatusBadRequest)
+		refused(t, at.config, at.call("continue", limited.Metadata.Continue, "resourceVersion", past), http.StatusBadRequest)
+		require.Equal(t, past, at.list(t, "", "continue", limited.Metadata.Continue, "resourceVersion", "0").Metadata.ResourceVersion)
 	})
 	t.Run("in the future", func(t *testing.T) { testFuture(t, all) })
 }
@@ -106,7 +107,7 @@ func testFuture(t *testing.T, all []endpoint) {
 			a := &answer{}
 			answers[name+at.name] = a
 			wg.Go(func() {
-				a.code, a.body, a.err = send(t.Context(), at.config, call{path: at.with(append([]string{"resourceVersion", future}, query...)...)})
+				a.code, a.body, a.err = send(t.Context(), at.config, at.call(append([]string{"resourceVersion", future}, query...)...))
 			})
 		}
 	}

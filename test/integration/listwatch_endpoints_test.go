@@ -1,0 +1,86 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+)
+
+const widgetDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.com"},
+"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},
+"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
+
+// collection is where the objects of an endpoint are written.
+type collection struct {
+	config     *rest.Config
+	path, body string
+}
+
+func (c collection) create(t *testing.T, name string) {
+	t.Helper()
+	made(t, c.config, c.path, fmt.Sprintf(c.body, name))
+}
+
+func (c collection) remove(t *testing.T, name string) {
+	t.Helper()
+	code, answer := do(t, c.config, call{method: http.MethodDelete, path: c.path + "/" + name})
+	require.Equal(t, http.StatusOK, code, "%s", answer)
+}
+
+// endpoints fills a workspace and the cache server, and returns every kind of
+// endpoint that serves lists and watches.
+func endpoints(t *testing.T, e *env) []endpoint {
+	t.Helper()
+	cluster := e.workspaceOn("root", "listwatch", "root").Spec.Cluster
+	other := e.workspaceOn("root", "listwatch-other", "root").Spec.Cluster
+	proxy, shard, cache := e.Proxy(), e.Shard(0), e.Cache()
+
+	const (
+		configMaps = "/api/v1/namespaces/default/configmaps"
+		events     = "/api/v1/namespaces/default/events"
+		types      = "/apis/tenancy.kcp.io/v1alpha1/workspacetypes"
+		widgets    = "/apis/example.com/v1/namespaces/default/widgets"
+		typeBody   = `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":%q}}`
+	)
+	one, all := "/clusters/"+cluster, "/clusters/*"
+	ofTests := "/services/cache/shards/tests/clusters/"
+	inConfigMaps := collection{shard, one + configMaps, `{"metadata":{"name":%q}}`}
+	inEvents := collection{shard, one + events, `{"metadata":{"name":%q},"involvedObject":{"namespace":"default"}}`}
+	inTypes := collection{shard, one + types, typeBody}
+	inWidgets := collection{shard, one + widgets, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`}
+	inReplicas := collection{cache, ofTests + cluster + types, typeBody}
+
+	made(t, shard, one+"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgetDefinition)
+	for n := range lists {
+		for _, c := range []collection{inConfigMaps, inEvents, inTypes, inWidgets, inReplicas} {
+			c.create(t, fmt.Sprintf("listed-%d", n))
+		}
+	}
+	made(t, shard, "/clusters/"+other+configMaps, `{"metadata":{"name":"listed-0"}}`)
+
+	of := func(c collection, at endpoint) endpoint {
+		at.create, at.remove = c.create, c.remove
+		return at
+	}
+	return []endpoint{
+		of(inConfigMaps, endpoint{name: "configmaps through the proxy", config: proxy, path: one + configMaps, one: true}),
+		of(inConfigMaps, endpoint{name: "configmaps on the shard", config: shard, path: one + configMaps, one: true, same: true}),
+		of(inConfigMaps, endpoint{name: "configmaps of all namespaces", config: shard, path: one + "/api/v1/configmaps"}),
+		of(inConfigMaps, endpoint{name: "configmaps of a namespace everywhere", config: shard, path: all + configMaps, filtered: true}),
+		of(inConfigMaps, endpoint{name: "configmaps everywhere", config: shard, path: all + "/api/v1/configmaps"}),
+		of(inEvents, endpoint{name: "events, which have no cache", config: shard, path: one + events, one: true, uncached: true}),
+		of(inEvents, endpoint{name: "events everywhere", config: shard, path: all + "/api/v1/events", uncached: true}),
+		of(inTypes, endpoint{name: "system kind through the proxy", config: proxy, path: one + types, one: true}),
+		of(inTypes, endpoint{name: "system kind everywhere", config: shard, path: all + types}),
+		of(inWidgets, endpoint{name: "custom resources through the proxy", config: proxy, path: one + widgets, one: true}),
+		of(inWidgets, endpoint{name: "custom resources on the shard", config: shard, path: one + widgets, one: true, same: true}),
+		of(inWidgets, endpoint{name: "custom resources everywhere", config: shard, path: all + "/apis/example.com/v1/widgets", metadata: true}),
+		of(inReplicas, endpoint{name: "cache server, one shard and cluster", config: cache, path: ofTests + cluster + types, one: true}),
+		of(inReplicas, endpoint{name: "cache server, one shard", config: cache, path: ofTests + "*" + types}),
+		of(inReplicas, endpoint{name: "cache server, all shards", config: cache, path: "/services/cache/shards/*/clusters/" + cluster + types, filtered: true}),
+		of(inReplicas, endpoint{name: "cache server, everything", config: cache, path: "/services/cache/shards/*/clusters/*" + types}),
+	}
+}
