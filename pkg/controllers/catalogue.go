@@ -12,6 +12,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
 	"github.com/shardplane/shardplane/pkg/controllers/namespace"
+	"github.com/shardplane/shardplane/pkg/controllers/policytypes"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/controllers/resourcequota"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
@@ -132,6 +133,13 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.ResourceQuotas} },
 			New: func(d Deps) (reconcile.Runnable, error) {
 				return resourcequota.New(resourcequota.Config{Local: d.Local, Quotas: d.Informers.ResourceQuotas}), nil
+			},
+		},
+		{
+			Name:      policytypes.Name,
+			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.UncheckedPolicies} },
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return policytypes.New(policytypes.Config{Local: d.Local, Policies: d.Informers.UncheckedPolicies}), nil
 			},
 		},
 		{

@@ -5,6 +5,7 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -12,6 +13,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
+	"github.com/shardplane/shardplane/pkg/controllers/policytypes"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -78,6 +80,10 @@ type Informers struct {
 	ServiceAccounts *client.Informer[*corev1.ServiceAccount]
 	TokenSecrets    *client.Informer[*corev1.Secret]
 
+	// UncheckedPolicies are the policies whose expressions were not yet compared
+	// with the types that they match.
+	UncheckedPolicies *client.Informer[*admissionregistrationv1.ValidatingAdmissionPolicy]
+
 	// RBAC are the roles and bindings of all logical clusters of the shard.
 	RBAC rbac.Informers
 	// SharedRBAC are the cluster roles and bindings that shards share, as the
@@ -114,6 +120,9 @@ func NewInformers(s Sources) *Informers {
 			FieldSelector: fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String(),
 			Indexers:      map[string]client.IndexFunc[*corev1.Secret]{serviceaccount.AccountIndex: serviceaccount.IndexByAccount},
 		}),
+		UncheckedPolicies: client.ValidatingAdmissionPolicies.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{
+			Name: "unchecked policies", Keep: policytypes.Unchecked,
+		}),
 		Shards: client.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{Name: "shards@root"}),
 	}
 	i.RBAC = newRBACInformers(all)
@@ -138,7 +147,7 @@ func NewInformers(s Sources) *Informers {
 
 // Runners returns the informers to run, each once, in an order of no meaning.
 func (i *Informers) Runners() []client.Runner {
-	runners := []client.Runner{i.LogicalClusters, i.Workspaces, i.Namespaces, i.ResourceQuotas, i.WorkspaceTypes, i.ServiceAccounts, i.TokenSecrets, i.Shards}
+	runners := []client.Runner{i.LogicalClusters, i.Workspaces, i.Namespaces, i.ResourceQuotas, i.WorkspaceTypes, i.ServiceAccounts, i.TokenSecrets, i.Shards, i.UncheckedPolicies}
 	runners = append(runners, i.RBAC.Roles, i.RBAC.RoleBindings, i.RBAC.ClusterRoles, i.RBAC.ClusterRoleBindings)
 	if i.SharedRBAC != nil {
 		runners = append(runners, i.SharedRBAC.ClusterRoles, i.SharedRBAC.ClusterRoleBindings)

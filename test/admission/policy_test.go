@@ -60,6 +60,7 @@ func TestPolicies(t *testing.T) {
 	a.serveWidgets(t)
 	b.serveWidgets(t)
 
+	t.Run("type checking", func(t *testing.T) { typeChecking(t, a, b) })
 	t.Run("audit", func(t *testing.T) { auditAnnotations(t, a, log) })
 	t.Run("mutating with parameters", func(t *testing.T) { mutatingParameters(t, a, b) })
 	t.Run("parameters", func(t *testing.T) { parameters(t, a, b) })

@@ -99,6 +99,11 @@ func reloading(t *testing.T, e *env) {
 			return codeOf(t, fresh, "/clusters/root/api") == http.StatusOK
 		})
 	}
+	master, err := others.Certificate("master", other, pki.Client("master", "system:masters"))
+	require.NoError(t, err)
+	e.eventually("the new CA is accepted by the cache server", func() bool {
+		return codeOf(t, withPair(e.Cache(), master), "/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards") == http.StatusOK
+	})
 
 	// Another serving certificate.
 	before := served(t, proxy.Host)

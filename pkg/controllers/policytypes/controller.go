@@ -1,0 +1,98 @@
+// Package policytypes tells the authors of ValidatingAdmissionPolicies, in the
+// status, which of their expressions do not fit the types that the policies
+// match, as those are in the same logical cluster. It looks at each version of a
+// policy once, and keeps nothing afterwards.
+package policytypes
+
+import (
+	"context"
+	"fmt"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/cel/openapi/resolver"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// Name is the name of the controller.
+const Name = "policy-types"
+
+// workers is few: compiling expressions takes processor time that requests
+// need more urgently than authors need this.
+const workers = 1
+
+// Config is what the controller needs.
+type Config struct {
+	// Local reaches the shard itself as system:masters.
+	Local *client.Factory
+	// Policies are those of all logical clusters of the shard that are Unchecked.
+	Policies *client.Informer[*admissionregistrationv1.ValidatingAdmissionPolicy]
+}
+
+// Unchecked tells whether the present version of a policy was not looked at.
+func Unchecked(policy *admissionregistrationv1.ValidatingAdmissionPolicy) bool {
+	return policy.DeletionTimestamp == nil && policy.Generation > policy.Status.ObservedGeneration
+}
+
+// New returns the controller.
+func New(config Config) *reconcile.Controller[client.Key] {
+	r := &reconciler{
+		get: config.Policies.Lister().Get,
+		discover: func(key client.Key) (discovery.DiscoveryInterface, error) {
+			return config.Local.Cluster(key.Cluster.Path()).Discovery()
+		},
+		updateStatus: func(ctx context.Context, key client.Key, policy *admissionregistrationv1.ValidatingAdmissionPolicy) error {
+			_, err := client.ValidatingAdmissionPolicies.In(config.Local.Cluster(key.Cluster.Path())).UpdateStatus(ctx, policy, metav1.UpdateOptions{})
+			return err
+		},
+	}
+	return reconcile.New(reconcile.Config[client.Key]{
+		Name: Name,
+		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
+			return reconcile.Result{}, r.reconcile(ctx, key)
+		},
+		Workers: workers,
+		Sources: []reconcile.Source[client.Key]{reconcile.Keys(config.Policies)},
+	})
+}
+
+type reconciler struct {
+	get          func(key client.Key) (*admissionregistrationv1.ValidatingAdmissionPolicy, error)
+	discover     func(key client.Key) (discovery.DiscoveryInterface, error)
+	updateStatus func(ctx context.Context, key client.Key, policy *admissionregistrationv1.ValidatingAdmissionPolicy) error
+}
+
+func (r *reconciler) reconcile(ctx context.Context, key client.Key) error {
+	policy, err := r.get(key)
+	if apierrors.IsNotFound(err) {
+		return nil // it was looked at, or is gone
+	}
+	if err != nil {
+		return err
+	}
+	served, err := r.discover(key)
+	if err != nil {
+		return err
+	}
+	// Both forget what they have learned with this call: the logical cluster may
+	// never have a policy again.
+	cached := memory.NewMemCacheClient(served)
+	checker := validating.TypeChecker{
+		SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: cached},
+		RestMapper:     restmapper.NewDeferredDiscoveryRESTMapper(cached),
+	}
+	checked := policy.DeepCopy()
+	checked.Status.ObservedGeneration = policy.Generation
+	checked.Status.TypeChecking = &admissionregistrationv1.TypeChecking{ExpressionWarnings: checker.Check(policy)}
+	if err := r.updateStatus(ctx, key, checked); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("writing the status of policy %s: %w", key, err)
+	}
+	return nil
+}

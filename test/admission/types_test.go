@@ -1,0 +1,99 @@
+package admission
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// serveGadgets makes the logical cluster serve a kind whose schema says what
+// spec.size is.
+func (c *cluster) serveGadgets(t *testing.T, size string) {
+	t.Helper()
+	_, err := client.CustomResourceDefinitions.In(c.factory.Cluster(c.name.Path())).Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "gadgets.example.com"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "example.com",
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "gadgets", Singular: "gadget", Kind: "Gadget", ListKind: "GadgetList"},
+			Scope: apiextensionsv1.NamespaceScoped,
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object",
+					Properties: map[string]apiextensionsv1.JSONSchemaProps{
+						"spec": {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"size": {Type: size}}},
+					},
+				}},
+			}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	eventually(t, "gadgets are served", func() bool {
+		list, err := c.Discovery().ServerResourcesForGroupVersion("example.com/v1")
+		if err != nil {
+			return false
+		}
+		for _, r := range list.APIResources {
+			if r.Name == "gadgets" {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// typeChecking checks that the status of a policy says which of its expressions
+// do not fit the types of its own logical cluster.
+func typeChecking(t *testing.T, a, b *cluster) {
+	a.serveGadgets(t, "string")
+	b.serveGadgets(t, "integer")
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "typed"},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+				RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+					Rule:       admissionregistrationv1.Rule{APIGroups: []string{"example.com"}, APIVersions: []string{"v1"}, Resources: []string{"gadgets"}},
+				},
+			}}},
+			Validations: []admissionregistrationv1.Validation{{Expression: "object.metadata.name != ''"}, {Expression: "object.spec.size < 3"}},
+		},
+	}
+	checked := func(in *cluster, generation int64) []admissionregistrationv1.ExpressionWarning {
+		var got *admissionregistrationv1.ValidatingAdmissionPolicy
+		eventually(t, "the policy is checked", func() bool {
+			var err error
+			got, err = in.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), "typed", metav1.GetOptions{})
+			require.NoError(t, err)
+			return got.Status.ObservedGeneration == generation
+		})
+		require.NotNil(t, got.Status.TypeChecking)
+		require.Equal(t, generation, got.Generation, "the check is no new version")
+		return got.Status.TypeChecking.ExpressionWarnings
+	}
+	for _, in := range []*cluster{a, b} {
+		_, err := in.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(), policy, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	warnings := checked(a, 1)
+	require.Len(t, warnings, 1)
+	require.Equal(t, "spec.validations[1].expression", warnings[0].FieldRef)
+	require.Contains(t, warnings[0].Warning, "example.com/v1, Kind=Gadget")
+	require.Contains(t, warnings[0].Warning, "found no matching overload")
+	require.Empty(t, checked(b, 1), "there it is an integer")
+
+	mended, err := a.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), "typed", metav1.GetOptions{})
+	require.NoError(t, err)
+	mended.Spec.Validations[1].Expression = "size(object.spec.size) < 3"
+	_, err = a.AdmissionregistrationV1().ValidatingAdmissionPolicies().Update(t.Context(), mended, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Empty(t, checked(a, 2))
+	for _, in := range []*cluster{a, b} {
+		require.NoError(t, in.AdmissionregistrationV1().ValidatingAdmissionPolicies().Delete(t.Context(), "typed", metav1.DeleteOptions{}))
+	}
+}
