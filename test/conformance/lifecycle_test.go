@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"net/http"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +19,12 @@ var lifecycleRules = []rule{
 			d := newCRD(u.group, plural, fmt.Sprintf("Thing%d", i), u.parse(widgets(u.name+plural+": {type: string}")).Spec.Versions...)
 			if _, err := u.tryDefine(d); err != nil {
 				return fmt.Errorf("definition %d: %w", i, err)
+			}
+			// Half of them are listed first, by a client that does not try again.
+			if i%2 == 0 {
+				if response, body := u.get("/apis/"+u.group+"/v1/"+plural, "application/json"); response.StatusCode != http.StatusOK {
+					return fmt.Errorf("the first list of definition %d answered %d: %s", i, response.StatusCode, body)
+				}
 			}
 			o := u.object(d.Spec.Names.Kind, "a", `{spec: {size: 1}}`).Unstructured
 			if _, err := u.resource("v1", plural).Namespace("default").Create(u.t.Context(), o, metav1.CreateOptions{}); err != nil {

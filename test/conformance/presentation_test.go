@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -35,6 +36,20 @@ var presentationRules = []rule{
 		require.NoError(u.t, json.Unmarshal(body, &table))
 		require.Len(u.t, table.Rows, 1)
 		u.refuse(u.parse(strings.ReplaceAll(versioned("additionalPrinterColumns: [{name: X, type: nonsense, jsonPath: .x}]\n"), "widgets", "gadgets")), "additionalPrinterColumns[0].type")
+	}},
+	{"watches come as tables too", func(u *user) {
+		u.define(versioned("additionalPrinterColumns: [{name: Size, type: integer, jsonPath: .spec.size}]\n"))
+		w := u.widget("a", `{size: 7}`)
+		u.widget("b", `{size: 8}`)
+		_, body := u.get("/apis/"+u.group+"/v1/namespaces/default/widgets?watch=true&timeoutSeconds=1&resourceVersion="+w.GetResourceVersion(), asTable)
+		var event struct {
+			Type   string
+			Object metav1.Table
+		}
+		require.NoError(u.t, json.NewDecoder(bytes.NewReader(body)).Decode(&event), "%s", body)
+		require.Equal(u.t, "ADDED Table", event.Type+" "+event.Object.Kind)
+		require.Equal(u.t, "b", event.Object.Rows[0].Cells[0])
+		require.InDelta(u.t, 8, event.Object.Rows[0].Cells[1], 0)
 	}},
 	{"without columns, tables have name and age", func(u *user) {
 		u.define(widgets())

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 )
@@ -90,6 +91,32 @@ var schemaRules = []rule{
 		require.ErrorContains(u.t, err, `duplicate field "spec.size"`)
 		_, err = client.Create(u.t.Context(), draft, metav1.CreateOptions{FieldValidation: "Sometimes"})
 		require.Error(u.t, err)
+	}},
+	{"field validation is for updates, patches and server-side apply too", func(u *user) {
+		u.define(widgets())
+		w := u.widget("a", `{size: 1}`)
+		client, said := u.listening()
+		unknown := []byte(`{"spec":{"nonsense":1}}`)
+		w.Object["spec"] = map[string]any{"size": int64(2), "nonsense": int64(1)}
+		applied := u.object("Widget", "a", `{spec: {nonsense: 1}}`)
+		data, err := applied.MarshalJSON()
+		require.NoError(u.t, err)
+		for validation, refuses := range map[string]bool{"Strict": true, "Warn": false, "Ignore": false} {
+			_, updated := client.Update(u.t.Context(), w.DeepCopy(), metav1.UpdateOptions{FieldValidation: validation, DryRun: []string{metav1.DryRunAll}})
+			_, patched := client.Patch(u.t.Context(), "a", types.MergePatchType, unknown, metav1.PatchOptions{FieldValidation: validation})
+			for _, err := range []error{updated, patched} {
+				if refuses {
+					require.ErrorContains(u.t, err, `unknown field "spec.nonsense"`)
+				} else {
+					require.NoError(u.t, err)
+				}
+			}
+			require.Equal(u.t, validation == "Warn", strings.Contains(said(), `unknown field "spec.nonsense"`), validation)
+			// What is applied must fit the schema, whatever validation is asked for.
+			_, err := client.Patch(u.t.Context(), "a", types.ApplyPatchType, data, metav1.PatchOptions{FieldValidation: validation, FieldManager: "me"})
+			require.ErrorContains(u.t, err, "field not declared in schema", validation)
+			said()
+		}
 	}},
 }
 

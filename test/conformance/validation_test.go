@@ -54,6 +54,16 @@ var validationRules = []rule{
 		_, err = u.widgets().Patch(u.t.Context(), "a", types.MergePatchType, []byte(`{"spec":{"size":2}}`), metav1.PatchOptions{})
 		require.NoError(u.t, err)
 	}},
+	{"rules may do without an old value, and make their messages", func(u *user) {
+		u.define(widgets("level: {type: integer, x-kubernetes-validations: [{rule: 'oldSelf.hasValue() ? self >= oldSelf.value() : self == 1', optionalOldSelf: true, messageExpression: 'self > 3 ? \"too high\" : \"too low\"'}]}"))
+		_, err := u.tryWidget("a", `{level: 3}`)
+		u.invalid(err, "spec.level", "too low")
+		u.widget("a", `{level: 1}`)
+		_, err = u.widgets().Patch(u.t.Context(), "a", types.MergePatchType, []byte(`{"spec":{"level":5}}`), metav1.PatchOptions{})
+		require.NoError(u.t, err)
+		_, err = u.widgets().Patch(u.t.Context(), "a", types.MergePatchType, []byte(`{"spec":{"level":4}}`), metav1.PatchOptions{})
+		u.invalid(err, "too high")
+	}},
 	{"an update may keep what a stricter schema no longer allows", func(u *user) {
 		u.define(widgets("color: {type: string}"))
 		u.widget("a", `{size: 1, color: chartreuse}`)

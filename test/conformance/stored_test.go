@@ -1,0 +1,118 @@
+package conformance
+
+import (
+	"bytes"
+	"math"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// TestRestart: what is in storage is served from the first request on after a
+// start, also what could not be created today.
+func TestRestart(t *testing.T) {
+	etcd := startEtcd(t)
+	shard := harness.Start(t, harness.Options{
+		Without:   []string{"cache-server", "front-proxy"},
+		ExtraArgs: map[string][]string{"shard": {"--etcd-servers", etcd}},
+	})
+	const kinds = 8
+	old := newUser(t, shard.Shard(0), "old", "old.example.com")
+	neighbour := newUser(t, shard.Shard(0), "neighbour", "old.example.com")
+	for _, u := range []*user{old, neighbour} {
+		u.define(widgets("color: {type: string}"))
+		u.widget("a", `{size: 1, color: red}`)
+		for i := range kinds {
+			_, err := u.tryDefine(bigCRD(t, u.group, i, 1<<10))
+			require.NoError(t, err)
+		}
+	}
+	root := shard.Component("root")
+	root.Stop()
+	// As versions before v1 allowed it: a field without a type, and all fields
+	// that nobody knows.
+	rewrite(t, etcd, "/old/widgets.old.example.com", func(data []byte) []byte {
+		data = bytes.Replace(data, []byte(`"color":{"type":"string"}`), []byte(`"color":{"minLength":3}`), 1)
+		return bytes.Replace(data, []byte(`"scope":"Namespaced"`), []byte(`"preserveUnknownFields":true,"scope":"Namespaced"`), 1)
+	})
+	root.Start()
+
+	paths := []string{"/apis/old.example.com/v1/widgets"}
+	for i := range kinds {
+		paths = append(paths, "/apis/old.example.com/v1/"+bigCRD(t, old.group, i, 0).Spec.Names.Plural)
+	}
+	inParallel(t, 2*len(paths), func(i int) error {
+		// Not the client of client-go, which asks again after a 429.
+		response, body := []*user{old, neighbour}[i%2].get(paths[i/2], "application/json")
+		if response.StatusCode != http.StatusOK {
+			t.Errorf("the first list of %s answered %d: %s", paths[i/2], response.StatusCode, body)
+		}
+		return nil
+	})
+
+	t.Run("a definition that is not structural says so, and is served", func(t *testing.T) {
+		old.t = t
+		old.eventually("the condition", func() bool {
+			return condition(old.definition("widgets"), "NonStructuralSchema") == "True Violations"
+		})
+		for _, c := range old.definition("widgets").Status.Conditions {
+			if c.Type == "NonStructuralSchema" {
+				require.Contains(t, c.Message, "spec.preserveUnknownFields: Invalid value: true: must be false")
+				require.Contains(t, c.Message, "properties[color].type: Required value")
+			}
+		}
+		require.Equal(t, "True InitialNamesAccepted", condition(old.definition("widgets"), "Established"))
+		w := old.widget("b", `{size: 1, color: blue, nonsense: {kept: true}}`)
+		require.Equal(t, map[string]any{"kept": true}, field(t, w, "spec", "nonsense"), "nothing is pruned")
+		_, err := old.tryWidget("c", `{size: x}`)
+		old.invalid(err, "spec.size")
+		_, err = old.tryWidget("c", `{color: x}`)
+		old.invalid(err, "spec.color")
+		require.Empty(t, condition(neighbour.definition("widgets"), "NonStructuralSchema"))
+		other := neighbour.widget("b", `{size: 1, nonsense: {kept: true}}`)
+		require.Nil(t, field(t, other, "spec", "nonsense"))
+	})
+	t.Run("it can be changed, and mended", func(t *testing.T) {
+		old.t = t
+		client := old.crds.ApiextensionsV1().CustomResourceDefinitions()
+		_, err := client.Patch(t.Context(), "widgets."+old.group, types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		mended := old.redefine("widgets", func(d *crd) {
+			d.Spec.PreserveUnknownFields = false
+			d.Spec.Versions[0].Schema = old.parse(widgets("color: {type: string}")).Spec.Versions[0].Schema
+		})
+		require.Empty(t, condition(mended, "NonStructuralSchema"))
+		w, err := old.widgets().Get(t.Context(), "b", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Nil(t, field(t, w, "spec", "nonsense"), "pruned, as it is read")
+		mended.Spec.PreserveUnknownFields = true
+		_, err = client.Update(t.Context(), mended, metav1.UpdateOptions{})
+		old.invalid(err, "spec.preserveUnknownFields")
+	})
+}
+
+// rewrite changes what etcd holds under the one key that ends so.
+func rewrite(t *testing.T, url, suffix string, change func([]byte) []byte) {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{url}, MaxCallRecvMsgSize: math.MaxInt32})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close()) }()
+	all, err := client.Get(t.Context(), "/", clientv3.WithRange("0"))
+	require.NoError(t, err)
+	for _, kv := range all.Kvs {
+		if bytes.HasSuffix(kv.Key, []byte(suffix)) {
+			changed := change(kv.Value)
+			require.NotEqual(t, kv.Value, changed)
+			_, err := client.Put(t.Context(), string(kv.Key), string(changed))
+			require.NoError(t, err)
+			return
+		}
+	}
+	require.Fail(t, "nothing is stored", suffix)
+}
