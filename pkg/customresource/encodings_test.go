@@ -1,0 +1,83 @@
+package customresource
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage"
+)
+
+// An event is decoded and encoded once for all watchers of a view.
+func TestEventsAreEncodedOnce(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "one", widgetCRD(nil))
+	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	created, err := client.Create(t.Context(), widget("a", map[string]any{"color": "red"}), metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	s.raws.mu.Lock()
+	var v *view
+	for candidate := range s.raws.views {
+		if candidate.gvk.Version == widgets.Version && !candidate.asIs {
+			v = candidate
+		}
+	}
+	s.raws.mu.Unlock()
+	require.NotNil(t, v)
+	ctx := request.WithClusterName(t.Context(), logicalcluster.Name("one"))
+	var watches []watch.Interface
+	for _, below := range []string{"", "", "/default"} {
+		for _, label := range []labels.Selector{labels.Everything(), labels.Set{"kept": "no"}.AsSelector()} {
+			predicate := apistorage.Everything
+			predicate.Label = label
+			w, err := v.Watch(ctx, storage.ResourcePrefix(widgets.GroupResource())+below, apistorage.ListOptions{
+				ResourceVersion: created.GetResourceVersion(), Recursive: true, Predicate: predicate,
+			})
+			require.NoError(t, err)
+			defer w.Stop()
+			watches = append(watches, w)
+		}
+	}
+	created.SetLabels(map[string]string{"kept": "no"})
+	updated, err := client.Update(t.Context(), created, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, client.Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	for _, kind := range []watch.EventType{watch.Modified, watch.Deleted} {
+		encoded := 0
+		for i, w := range watches {
+			var event watch.Event
+			select {
+			case event = <-w.ResultChan():
+			case <-time.After(deadline):
+				require.Fail(t, "no event")
+			}
+			if kind == watch.Modified && i%2 == 1 {
+				require.Equal(t, watch.Added, event.Type, "it comes to be selected")
+			} else {
+				require.Equal(t, kind, event.Type)
+			}
+			shared, ok := event.Object.(runtime.CacheableObject)
+			require.True(t, ok, "%T", event.Object)
+			require.NoError(t, shared.CacheEncode("json", func(obj runtime.Object, _ io.Writer) error {
+				encoded++
+				u, ok := obj.(*unstructured.Unstructured)
+				require.True(t, ok)
+				require.Equal(t, updated.Object["spec"], u.Object["spec"])
+				require.Equal(t, widgets.GroupVersion().String(), u.GetAPIVersion())
+				return nil
+			}, io.Discard))
+		}
+		require.Equal(t, 1, encoded, "%s", kind)
+	}
+}
