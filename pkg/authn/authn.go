@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 
 	"k8s.io/apiserver/pkg/apis/apiserver"
@@ -16,9 +17,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/x509"
+	apiserverserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // The headers in which the front-proxy names the user to a shard.
@@ -143,7 +146,18 @@ func (c *certificates) AuthenticateRequest(r *http.Request) (*authenticator.Resp
 	if err != nil {
 		return nil, false, errors.Join(refused, err)
 	}
+	if ok && namesAccount(response.User.GetName()) {
+		return nil, false, errAccountCertificate
+	}
 	return response, ok, nil
+}
+
+// errAccountCertificate is why a certificate with the name of a service account
+// is refused: it would be the account of that name in every logical cluster.
+var errAccountCertificate = errors.New("a certificate cannot be a service account's: issue it to another common name, or use a token")
+
+func namesAccount(name string) bool {
+	return strings.HasPrefix(name, apiserverserviceaccount.ServiceAccountUsernamePrefix) || strings.HasPrefix(name, request.GlobalAccountPrefix)
 }
 
 func requestHeaderConfig(ca dynamiccertificates.CAContentProvider, names []string) *authenticatorfactory.RequestHeaderConfig {

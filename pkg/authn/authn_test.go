@@ -86,6 +86,8 @@ func TestAuthenticate(t *testing.T) {
 		{name: "front-proxy without a user", cert: proxies.issue(t, "front-proxy"), refused: true},
 		{name: "unknown certificate", cert: strangers.issue(t, "eve", user.SystemPrivilegedGroup), failed: true},
 		{name: "unknown certificate with forged headers", cert: strangers.issue(t, "eve"), header: forged, failed: true},
+		{name: "certificate with the name of a service account", cert: clients.issue(t, "system:serviceaccount:default:robot"), failed: true},
+		{name: "certificate with the global name of a service account", cert: clients.issue(t, "system:kcp:serviceaccount:a:default:robot"), failed: true},
 		{name: "headers alone", header: forged, refused: true},
 		{name: "user token", header: bearer("user-3-token"), user: "user-3", groups: []string{"team-3", user.AllAuthenticated}},
 		{name: "admin token", header: bearer("admin-token"), user: "admin", groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}},

@@ -18,9 +18,12 @@ import (
 const (
 	dialTimeout      = 5 * time.Second
 	handshakeTimeout = 10 * time.Second
-	keepAlive        = 30 * time.Second
-	idleTimeout      = 90 * time.Second
-	maxIdle          = 512
+	// continueTimeout is how long a shard may think about whether it wants a
+	// body that the client offers with "Expect: 100-continue".
+	continueTimeout = 30 * time.Second
+	keepAlive       = 30 * time.Second
+	idleTimeout     = 90 * time.Second
+	maxIdle         = 512
 	// pingAfter is after how much silence an HTTP/2 connection is tested, and
 	// pingTimeout how long the shard may take to answer.
 	pingAfter   = 15 * time.Second
@@ -62,6 +65,10 @@ func newTransport(config *tls.Config, http2 bool) *http.Transport {
 		MaxIdleConns:        maxIdle,
 		MaxIdleConnsPerHost: maxIdle,
 		IdleConnTimeout:     idleTimeout,
+
+		// The shard asks for the body once it has authorized the request. Asked
+		// for by the front-proxy, it would tell everybody that there is a shard.
+		ExpectContinueTimeout: continueTimeout,
 		// Encodings are between client and shard.
 		DisableCompression: true,
 		Protocols:          &protocols,

@@ -97,8 +97,14 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	target, outcome := s.forwarder.resolver.resolve(r.Context(), path, who.GetName(), to.deadline)
+	to.cluster, to.backend = target.Cluster.String(), s.shards.backend(target.Shard)
 	switch outcome {
 	case workspaceindex.Unavailable:
+		if to.backend != nil && s.forwarder.stranger(r.Context(), to) {
+			s.forwarder.resolver.hold(r.Context(), who.GetName(), to.deadline)
+			writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+			return
+		}
 		writeStatus(w, unavailable("the workspace is unavailable"))
 		return
 	case workspaceindex.Unknown, workspaceindex.Pending:
@@ -110,11 +116,10 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		return
 	case workspaceindex.Found:
 	}
-	if to.backend = s.shards.backend(target.Shard); to.backend == nil {
+	if to.backend == nil {
 		writeStatus(w, unavailable("shard %q is not known at the moment, try again", target.Shard))
 		return
 	}
-	to.cluster = target.Cluster.String()
 	auditID := identified(r)
 	if rec := recordFrom(r.Context()); rec != nil {
 		rec.shard, rec.cluster, rec.auditID = target.Shard, to.cluster, auditID

@@ -1,7 +1,6 @@
 package frontproxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -19,7 +18,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
-	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -28,8 +26,6 @@ const (
 	// bodies are copied. A watch keeps its buffer for as long as it lasts.
 	shortBuffer = 32 << 10
 	longBuffer  = 8 << 10
-	// maxForbiddenBody is how much of a shard's 403 is looked at.
-	maxForbiddenBody = 64 << 10
 )
 
 var (
@@ -106,13 +102,18 @@ func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
 		p.SetXForwarded()
 
 		dropIdentity(p.Out.Header)
-		if to.token != "" {
-			p.Out.Header.Set("Authorization", "Bearer "+to.token)
-			return
-		}
-		p.Out.Header.Del("Authorization")
-		transport.SetAuthProxyHeaders(p.Out, to.user.GetName(), to.user.GetUID(), f.groups.Filter(to.user.GetGroups()), to.user.GetExtra())
+		to.identify(p.Out, f)
 	}
+}
+
+// identify says in a request to the shard who it is from.
+func (to *route) identify(r *http.Request, f *forwarder) {
+	if to.token != "" {
+		r.Header.Set("Authorization", "Bearer "+to.token)
+		return
+	}
+	r.Header.Del("Authorization")
+	transport.SetAuthProxyHeaders(r, to.user.GetName(), to.user.GetUID(), f.groups.Filter(to.user.GetGroups()), to.user.GetExtra())
 }
 
 // modify looks at a shard's answer before the client gets it.
@@ -120,30 +121,17 @@ func (f *forwarder) modify(r *http.Request, res *http.Response, to *route) error
 	if rec := recordFrom(r.Context()); rec != nil {
 		rec.answeredByShard = true
 	}
+	hide, err := f.hides(r, res, to)
 	switch {
-	case res.StatusCode == http.StatusForbidden:
-		return f.hideForbidden(r, res, to)
-	case to.long && res.StatusCode != http.StatusSwitchingProtocols:
+	case err != nil:
+		return err
+	case hide:
+		f.resolver.hold(r.Context(), to.user.GetName(), to.deadline)
+		return &answerError{status: forbidden(r, unescapedRest(to.rest))}
+	case to.long && res.StatusCode != http.StatusForbidden && res.StatusCode != http.StatusSwitchingProtocols:
 		res.Body = &watchBody{ReadCloser: res.Body, mend: func(err error) error { return f.mend(r, to, err) }}
 	}
 	return nil
-}
-
-// hideForbidden makes the answer of a shard that the user has no access to a
-// logical cluster the same, also in time, as the front-proxy's own answer for
-// one that does not exist. Other denials pass unchanged.
-func (f *forwarder) hideForbidden(r *http.Request, res *http.Response, to *route) error {
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxForbiddenBody))
-	if err != nil {
-		return err
-	}
-	// An answer to HEAD does not say why; it is taken for the worse.
-	if r.Method != http.MethodHead && !bytes.Contains(body, []byte(authz.NotPermitted)) {
-		res.Body = readCloser{io.MultiReader(bytes.NewReader(body), res.Body), res.Body}
-		return nil
-	}
-	f.resolver.hold(r.Context(), to.user.GetName(), to.deadline)
-	return &answerError{status: forbidden(r, unescapedRest(to.rest))}
 }
 
 // answerError makes the error handler give an answer of the front-proxy's own.
@@ -164,6 +152,9 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 	case r.Context().Err() != nil:
 		// The client has gone; there is nobody to answer.
 		w.WriteHeader(statusClientGone)
+	case !undialled(err) && f.stranger(r.Context(), to):
+		f.resolver.hold(r.Context(), to.user.GetName(), to.deadline)
+		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
 	case !to.connected:
 		upstreamErrors.WithLabelValues(to.backend.name, "unreachable").Inc()
 		klog.FromContext(r.Context()).V(1).Info("Shard is unreachable", "shard", to.backend.name, "err", err)

@@ -21,7 +21,7 @@ const (
 // The wait must not tell anybody what exists. It is the same for every unknown
 // path, whoever asks and whatever part of the path exists, and an answer of a
 // shard that the user has no access to what does exist is held back for the
-// same time (see forwarder.hideForbidden). A request that finds too many waiting
+// same time (see forwarder.modify). A request that finds too many waiting
 // is answered at once, in both cases.
 type resolver struct {
 	index    *workspaceindex.Index

@@ -177,6 +177,7 @@ func TestUnknownAndForbiddenLookTheSame(t *testing.T) {
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
 		if strings.Contains(r.URL.Path, "rbac") {
 			rw.Header().Set("Audit-Id", "x")
+			rw.Header().Set("Content-Type", "application/json")
 			rw.WriteHeader(http.StatusForbidden)
 			_, _ = rw.Write([]byte(`{"message":"plain denial"}`))
 			return

@@ -1,7 +1,8 @@
 package request
 
 // Keys of a user's extra attributes that say where the user comes from and
-// what it may do where. Only authenticators may set them.
+// what it may do where, and what names and values start with. Only
+// authenticators may set them.
 const (
 	// ExtraScopes restricts a user to logical clusters. Each value is a list
 	// of cluster:<name>, separated by commas, one of which must fit; all values
@@ -15,6 +16,10 @@ const (
 	// ExtraAuthorizationClusterName is the logical cluster that an external
 	// authorizer is asked about.
 	ExtraAuthorizationClusterName = "authorization.kcp.io/cluster-name"
+
+	// GlobalAccountPrefix starts the name that a service account has in other
+	// logical clusters than its own.
+	GlobalAccountPrefix = "system:kcp:serviceaccount:"
 
 	// ScopeClusterPrefix starts a scope that is one logical cluster.
 	ScopeClusterPrefix = "cluster:"

@@ -13,6 +13,11 @@ const (
 
 	// CachePrefix is the URL prefix of the cache server's API.
 	CachePrefix = "/services/cache"
+
+	// AuthorizedHeader marks the answers of a shard to requests that it has
+	// authorized. The front-proxy takes it off. What a shard answers without it,
+	// it would have answered to anybody, and tells that the logical cluster exists.
+	AuthorizedHeader = "X-Kcp-Internal-Authorized"
 )
 
 // ClusterURL is a request URL path taken apart at its logical cluster.

@@ -22,10 +22,12 @@ type Inactive func(name logicalcluster.Name) bool
 // WithClusterRules answers requests that no logical cluster serves, after
 // authorization: paths that lead nowhere (404), resource requests without a
 // logical cluster (400), anything but LIST and WATCH across all logical clusters
-// (405), and requests to inactive logical clusters (403).
+// (405), and requests to inactive logical clusters (403). It marks all answers as
+// those to an authorized request, for the front-proxy.
 func WithClusterRules(next http.Handler, inactive Inactive, s runtime.NegotiatedSerializer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
+		w.Header().Set(request.AuthorizedHeader, "true")
 		if later, ok := ctx.Value(laterKey{}).(error); ok {
 			respond(w, r, s, later)
 			return

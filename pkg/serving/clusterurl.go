@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,13 +28,18 @@ const systemPrefix = "system:"
 type laterKey struct{}
 
 // WithClusterURL takes /clusters/<cluster> off the request's URL and puts the
-// logical cluster into its context. Malformed clusters are answered with 400. A
+// logical cluster into its context. Malformed clusters and paths get 400. A
 // path that does not resolve, a second /clusters/ segment (404) and process-level
 // paths below a logical cluster (501) are left to WithClusterRules, which answers
 // after authorization: before, an answer would tell strangers which workspaces
 // exist.
 func WithClusterURL(next http.Handler, resolve ResolvePath, s runtime.NegotiatedSerializer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !utf8.ValidString(r.URL.Path) {
+			// Paths become labels of metrics, which panic of anything else.
+			respond(w, r, s, apierrors.NewBadRequest("the URL path is not valid UTF-8"))
+			return
+		}
 		u, found, err := request.SplitCluster(r.URL.Path)
 		if !found {
 			next.ServeHTTP(w, r)

@@ -15,8 +15,6 @@ import (
 const (
 	// ClusterGroupPrefix starts the group of strangers from one logical cluster.
 	ClusterGroupPrefix = "system:cluster:"
-	// globalPrefix starts the name that a service account has everywhere.
-	globalPrefix = "system:kcp:serviceaccount:"
 	// maxWarrants bounds the identities that warrants add, those within
 	// warrants included.
 	maxWarrants = 32
@@ -70,7 +68,7 @@ func IsLocalServiceAccount(cluster logicalcluster.Name, u user.Info) bool {
 // GlobalName is the name under which the service account with the user name
 // given, of a logical cluster, is known in all others.
 func GlobalName(cluster logicalcluster.Name, username string) string {
-	return globalPrefix + cluster.String() + ":" + strings.TrimPrefix(username, serviceaccount.ServiceAccountUsernamePrefix)
+	return request.GlobalAccountPrefix + cluster.String() + ":" + strings.TrimPrefix(username, serviceaccount.ServiceAccountUsernamePrefix)
 }
 
 // homeOf returns the logical cluster of a service account that says so. One

@@ -1,0 +1,152 @@
+package frontproxy
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// awkward are answers of a shard that do not say, or not where it can be seen,
+// that the user may not enter. The key is the path that gets them.
+var awkward = map[string]http.HandlerFunc{
+	"/bad":     func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) },
+	"/timeout": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGatewayTimeout) },
+	"/broken":  func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	"/long": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte(strings.Repeat("x", maxForbiddenBody) + authz.NotPermitted))
+	},
+	"/encoded": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Encoding", "gzip")
+		w.WriteHeader(http.StatusForbidden)
+	},
+	"/folded": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/yaml")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte(strings.Replace(authz.NotPermitted, " ", "\n  ", 1)))
+	},
+}
+
+// TestStrangersLearnNothing holds that whatever a shard answers before it has
+// authorized a request, or in a form that cannot be read, is no different from
+// the answer for what does not exist; and that whoever may enter gets it as it is.
+func TestStrangersLearnNothing(t *testing.T) {
+	w := newWorld(t, "root")
+	w.options.IndexPatience = 20 * time.Millisecond
+	w.cluster(t, "root", "hidden")
+	w.workspace(t, "root", "root", "down", "hidden", func(ws *tenancyv1alpha1.Workspace) {
+		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable
+	})
+	w.cluster(t, "root", "off", func(lc *corev1alpha1.LogicalCluster) { lc.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable })
+	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
+		rest := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/'):]
+		switch answer := awkward[rest]; {
+		case answer != nil:
+			answer(rw, r)
+		case rest == "/inner":
+			rw.Header().Set(request.AuthorizedHeader, "true")
+			rw.WriteHeader(http.StatusNotFound)
+		case r.Header.Get("X-Remote-User") == "jane":
+			rw.WriteHeader(http.StatusForbidden)
+			_, _ = rw.Write([]byte(authz.NotPermitted))
+		}
+	})
+	w.ready(t)
+	w.knows(t, "root:down", "root")
+	w.knows(t, "off", "root")
+	jane, owner := w.person(t, "jane"), w.person(t, "owner")
+	same := func(t *testing.T, cluster, path string, header ...string) {
+		t.Helper()
+		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
+			unknownRes, unknown := jane.do(t, method, "/clusters/absent"+path, nil, header...)
+			hiddenRes, hidden := jane.do(t, method, "/clusters/"+cluster+path, nil, header...)
+			require.Equal(t, http.StatusForbidden, hiddenRes.StatusCode)
+			require.Equal(t, unknown, hidden)
+			unknownRes.Header.Del("Date")
+			hiddenRes.Header.Del("Date")
+			require.Equal(t, unknownRes.Header, hiddenRes.Header)
+		}
+	}
+	for path, answer := range awkward {
+		t.Run(path, func(t *testing.T) {
+			same(t, "hidden", path)
+			res, body := owner.get(t, "/clusters/hidden"+path)
+			if path == "/broken" {
+				require.Equal(t, http.StatusBadGateway, res.StatusCode)
+				return
+			}
+			recorder := httptest.NewRecorder()
+			answer(recorder, nil)
+			require.Equal(t, recorder.Code, res.StatusCode)
+			require.Equal(t, recorder.Body.String(), body)
+		})
+	}
+	t.Run("unavailable", func(t *testing.T) {
+		for _, cluster := range []string{"root:down", "off"} {
+			same(t, cluster, "/api")
+			res, _ := owner.get(t, "/clusters/"+cluster+"/api")
+			require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
+		}
+	})
+	t.Run("no such protocol", func(t *testing.T) {
+		unknown, hidden := jane.http1(t), jane.http1(t)
+		for path, p := range map[string]*person{"/clusters/absent/api": unknown, "/clusters/hidden/api": hidden} {
+			res, body := p.get(t, path, "Connection", "Upgrade", "Upgrade", "\x80")
+			status(t, res, body, http.StatusForbidden)
+		}
+	})
+	t.Run("authorized", func(t *testing.T) {
+		res, _ := owner.get(t, "/clusters/hidden/inner")
+		require.Equal(t, http.StatusNotFound, res.StatusCode)
+		require.Empty(t, res.Header.Get(request.AuthorizedHeader), "the mark is between the servers")
+	})
+}
+
+// TestBodiesAreAskedForByShards holds that a client that offers a body is asked
+// for it by the shard, and so not where it may not enter.
+func TestBodiesAreAskedForByShards(t *testing.T) {
+	w := newWorld(t, "root")
+	w.cluster(t, "root", "hidden")
+	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/open") {
+			w.shards["root"].echo(rw, r)
+			return
+		}
+		rw.WriteHeader(http.StatusForbidden)
+		_, _ = rw.Write([]byte(authz.NotPermitted))
+	})
+	w.ready(t)
+	w.knows(t, "hidden", "root")
+	jane := w.person(t, "jane").http1(t)
+	jane.Transport.(*http.Transport).ExpectContinueTimeout = patience
+	for path, asked := range map[string]bool{"/clusters/absent/x": false, "/clusters/hidden/x": false, "/clusters/hidden/open": true} {
+		body := &offered{from: strings.NewReader("the body")}
+		res, text := jane.do(t, http.MethodPost, path, body, "Expect", "100-continue")
+		require.Equal(t, asked, body.taken.Load(), "%s: %s", path, text)
+		require.Equal(t, asked, res.StatusCode == http.StatusOK)
+	}
+}
+
+// offered is a body that knows whether it was taken.
+type offered struct {
+	from  *strings.Reader
+	taken atomic.Bool
+}
+
+// Read implements io.Reader.
+func (o *offered) Read(p []byte) (int, error) {
+	o.taken.Store(true)
+	return o.from.Read(p)
+}
