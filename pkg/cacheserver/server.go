@@ -126,6 +126,10 @@ func newResources(backend *storage.Backend, c *genericapiserver.Config) (*custom
 // URL returns where the server listens, without a path.
 func (s *Server) URL() string { return "https://" + s.listener.Addr().String() }
 
+// Handler returns what answers requests, without the listener in front of it. It
+// serves while Run runs.
+func (s *Server) Handler() http.Handler { return s.generic.Handler }
+
 // Run serves until ctx is done and then closes the server, in reverse order of
 // its start:
 //

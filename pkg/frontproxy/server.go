@@ -117,6 +117,10 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 // URL returns where the server listens, without a path.
 func (s *Server) URL() string { return "https://" + s.serving.Listener.Addr().String() }
 
+// Handler returns what answers requests, without the listener in front of it. It
+// serves while Run runs.
+func (s *Server) Handler() http.Handler { return s.handler() }
+
 // Close gives the port back. Run does so itself.
 func (s *Server) Close() {
 	s.drain()

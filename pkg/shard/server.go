@@ -252,6 +252,10 @@ func synced(ok bool, otherwise string) error {
 // lives as long as the server.
 func (s *Server) Loopback() *rest.Config { return rest.CopyConfig(s.generic.LoopbackClientConfig) }
 
+// Handler returns what answers requests, without the listener in front of it. It
+// serves while Run runs.
+func (s *Server) Handler() http.Handler { return s.generic.Handler }
+
 // Run serves until ctx is done, or until a part of the server fails. It starts
 // the parts in order and stops them in reverse, closes everything that New
 // opened, and returns when all of it has ended.

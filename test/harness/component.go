@@ -3,6 +3,7 @@ package harness
 import (
 	"context"
 	"errors"
+	"net/http"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -123,6 +124,18 @@ func (c *Component) WaitReady() {
 		case <-ticker.C:
 		}
 	}
+}
+
+// Handler returns what answers the component's requests, all of it, behind the
+// network. It runs in the test process, and Handler returns another one after a
+// restart.
+func (c *Component) Handler() http.Handler {
+	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g, ok := c.current.(*goroutine)
+	require.True(c.t, ok, "%s does not run in the test process", c.Name)
+	return g.server.Handler()
 }
 
 func (c *Component) launch() {

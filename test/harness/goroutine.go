@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 
 	"github.com/spf13/pflag"
 
@@ -15,10 +16,12 @@ import (
 // server is what all servers are once they are made.
 type server interface {
 	Run(ctx context.Context) error
+	Handler() http.Handler
 }
 
 // goroutine is a component inside the test process.
 type goroutine struct {
+	server server
 	cancel context.CancelFunc
 	ended  chan struct{}
 	result error
@@ -33,7 +36,7 @@ func openGoroutine(ctx context.Context, args []string) (*goroutine, error) {
 		cancel()
 		return nil, err
 	}
-	g := &goroutine{cancel: cancel, ended: make(chan struct{})}
+	g := &goroutine{server: s, cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(g.ended)
 		g.result = s.Run(ctx)

@@ -1,0 +1,93 @@
+package isolation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// finding is what an attack brought to light.
+type finding struct {
+	what string
+	in   input
+	got  answer
+}
+
+func (w *world) describe(f finding) string {
+	return fmt.Sprintf("%s\n  %s at %s sent:\n  %q\n  and got: %s", f.what, w.whos[f.in.who].name, w.targets[f.in.target].name, f.in.raw, f.got)
+}
+
+// attack sends an input, and says what is wrong with the answer, if anything.
+func (w *world) attack(ctx context.Context, in input) (answer, *finding) {
+	got := w.perform(ctx, in, false)
+	if errors.Is(got.err, errUnsent) {
+		return got, nil
+	}
+	if what := w.canaries.inAnswer(got); what != "" {
+		return got, &finding{what: "crossed: " + what, in: in, got: got}
+	}
+	if what := w.hook.caught(); what != "" {
+		return got, &finding{what: what, in: in, got: got}
+	}
+	if got.err == nil && comparable(in) {
+		return got, w.compare(ctx, in, got)
+	}
+	return got, nil
+}
+
+// comparable tells whether an input is about bravo and nothing else, so that its
+// answer must be the same if bravo did not exist.
+func comparable(in input) bool {
+	line, _, _ := strings.Cut(in.raw, "\r\n")
+	return (strings.Contains(line, "$B$") || strings.Contains(line, "$BPATH$")) && !strings.Contains(line, "$A$") && !strings.Contains(line, "$APATH$")
+}
+
+// compare sends an input once more about what does not exist. What differs, must
+// differ again and again: servers may be busy, and times pass.
+func (w *world) compare(ctx context.Context, in input, got answer) *finding {
+	var missing answer
+	for range 4 {
+		missing = w.perform(ctx, in, true)
+		if w.canaries.inAnswer(missing) != "" {
+			return &finding{what: "crossed: the twin got a canary", in: in, got: missing}
+		}
+		if missing.err != nil || w.visible(got, false) == w.visible(missing, true) {
+			return nil
+		}
+		got = w.perform(ctx, in, false)
+		if got.err != nil {
+			return nil
+		}
+	}
+	return &finding{what: fmt.Sprintf("told existing from missing: for what does not exist the answer is %s", missing), in: in, got: got}
+}
+
+// passing are headers that differ between any two answers.
+var passing = []string{"Date", "Audit-Id", "Content-Length"}
+
+// visible is what a client sees of an answer, with names replaced.
+func (w *world) visible(a answer, twin bool) string {
+	of := w.bravo
+	if twin {
+		of = w.absent
+	}
+	var out strings.Builder
+	fmt.Fprintln(&out, a.code)
+	names := make([]string, 0, len(a.header))
+	for name := range a.header {
+		if !slices.Contains(passing, http.CanonicalHeaderKey(name)) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		fmt.Fprintln(&out, name, a.header[name])
+	}
+	out.Write(a.body)
+	return strings.NewReplacer(
+		of.path, "PATH", of.name, "NAME", strings.ToUpper(of.name), "UPPER", strings.TrimPrefix(of.path, "root:"), "LAST",
+	).Replace(out.String())
+}

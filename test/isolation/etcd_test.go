@@ -1,0 +1,85 @@
+package isolation
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/shardplane/shardplane/pkg/etcd"
+)
+
+// content is what etcd holds of the victims: a digest of value and revision by
+// component and key.
+type content map[string]string
+
+// stored stops the servers that have data, reads what they stored of the
+// victims, and starts them again if they are to go on.
+func (w *world) stored(t testing.TB, again bool) content {
+	t.Helper()
+	all := content{}
+	for component, dir := range map[string]string{
+		"root": filepath.Join(".kcp-0", "data"), "shard-1": filepath.Join(".kcp-1", "data"), "cache-server": filepath.Join(".kcp-cache", "data"),
+	} {
+		w.Component(component).Stop()
+		w.read(t, all, component, filepath.Join(w.Dir, dir))
+	}
+	if !again {
+		return all
+	}
+	for _, component := range []string{"root", "shard-1", "cache-server"} {
+		w.Component(component).Start()
+	}
+	w.Component("front-proxy").WaitReady()
+	return all
+}
+
+func (w *world) read(t testing.TB, into content, component, dir string) {
+	t.Helper()
+	options := etcd.NewOptions(dir)
+	options.UnsafeNoFsync = true
+	handle, err := options.Open(t.Context())
+	require.NoError(t, err)
+	defer handle.Stop()
+	answer, err := handle.Client().Client.Get(t.Context(), "/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	require.NotEmpty(t, answer.Kvs, "%s has stored nothing", component)
+	for _, kv := range answer.Kvs {
+		key := string(kv.Key)
+		// /<prefix>/<group>/<resource>/[<shard>/]<logical cluster>/…
+		segments := strings.Split(key, "/")
+		at := 4
+		if component == cacheServer {
+			at = 5
+		}
+		if len(segments) <= at || !slices.Contains(w.protected, segments[at]) || strings.HasSuffix(key, "/"+pulse) {
+			continue
+		}
+		into[component+key] = fmt.Sprintf("%x at %d", sha256.Sum256(kv.Value), kv.ModRevision)
+	}
+}
+
+// difference says what became of the victims' objects; empty where nothing did.
+func (before content) difference(after content) []string {
+	var out []string
+	for key, was := range before {
+		switch is, kept := after[key]; {
+		case !kept:
+			out = append(out, key+" is gone")
+		case is != was:
+			out = append(out, key+" has changed")
+		}
+	}
+	for key := range after {
+		if _, had := before[key]; !had {
+			out = append(out, key+" is new")
+		}
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,192 @@
+package isolation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+)
+
+// generator makes requests out of the pieces; what it makes depends on its
+// source of random numbers only.
+type generator struct {
+	*rand.Rand
+
+	whos, targets int
+}
+
+// generate returns the input of a number in the run of a seed. A half of them are
+// valid requests of administrators of alpha with something odd in them, which go
+// far; the rest knocks at other doors, and tries everything.
+func (w *world) generate(seed, number uint64) input {
+	g := generator{Rand: rand.New(rand.NewPCG(seed, number)), whos: len(w.whos), targets: len(w.targets)}
+	in := input{who: g.IntN(insiders), target: g.target()}
+	switch g.IntN(10) {
+	case 0, 1, 2, 3, 4:
+		in.target = g.IntN(2)
+		in.raw = g.request(pick(g, []string{"/clusters/$A$", "/clusters/$A$", "/clusters/$APATH$"}), 12)
+	case 5, 6:
+		in.raw = g.request(pick(g, []string{"/clusters/$B$", "/clusters/$B$", "/clusters/$BPATH$"}), 8)
+	case 7:
+		in.who = g.IntN(g.whos)
+		in.raw = g.request(pick(g, []string{"/clusters/$A$", "/clusters/$B$", "/clusters/$BPATH$"}), 8)
+	default:
+		if g.chance(3) {
+			in.who = g.IntN(g.whos)
+		}
+		in.raw = g.request(strings.ReplaceAll(pick(g, prefixes), "CLUSTER", pick(g, clusterSegments)), 4)
+	}
+	for !w.whos[in.who].attacks(w.targets[in.target].name) {
+		in.target = g.target()
+	}
+	return in
+}
+
+// insiders is how many of the attackers are administrators of alpha: the first.
+const insiders = 5
+
+func pick[T any](g generator, from []T) T { return from[g.IntN(len(from))] }
+
+// chance is true once in n times.
+func (g generator) chance(n int) bool { return g.IntN(n) == 0 }
+
+// target prefers the front-proxy and the victim's shard.
+func (g generator) target() int { return []int{0, 0, 0, 1, 1, 1, 2, 3}[g.IntN(8)] }
+
+// request returns the text of a request below a prefix, of which one in so many
+// is mutated.
+func (g generator) request(prefix string, mutated int) string {
+	method, path, lines, body := g.parts(prefix)
+	head := method + " " + path + " HTTP/1.1"
+	for _, line := range lines {
+		head += "\r\n" + line
+	}
+	if g.chance(mutated) {
+		head = g.mutate(head)
+	}
+	return head + "\r\n\r\n" + body
+}
+
+// parts are a valid request with a piece or several that are not.
+func (g generator) parts(prefix string) (method, path string, lines []string, body string) {
+	path = prefix
+	for range g.IntN(3) * g.IntN(2) {
+		lines = append(lines, pick(g, headers))
+	}
+	if g.chance(7) {
+		method, path = g.method(), path+pick(g, others)
+		return method, path + g.query(), lines, ""
+	}
+	res := pick(g, resources)
+	collection := res.group + "/" + res.plural
+	switch {
+	case res.namespaced && g.chance(8):
+		collection = res.group + "/namespaces/" + g.name() + "/" + res.plural
+	case res.namespaced && !g.chance(6):
+		collection = res.group + "/namespaces/vault/" + res.plural
+	}
+	object := collection + "/" + g.name()
+	if g.chance(6) {
+		object += "/" + pick(g, subresources)
+	}
+	switch g.IntN(12) {
+	case 0, 1:
+		return "POST", path + collection + g.query(), append(lines, "Content-Type: application/json"), g.body(res)
+	case 2:
+		return "PUT", path + object + g.query(), append(lines, "Content-Type: application/json"), g.body(res)
+	case 3:
+		patch := pick(g, patches)
+		body := strings.NewReplacer("META", pick(g, metadata), "NAME", pick(g, objectNames), "KIND", res.kind, "VERSION", res.apiVersion).Replace(patch[1])
+		return "PATCH", path + object + g.query(), append(lines, "Content-Type: "+patch[0]), body
+	case 4:
+		if g.chance(4) {
+			object = collection
+		}
+		return "DELETE", path + object + g.query(), append(lines, "Content-Type: application/json"), pick(g, deletions)
+	case 5:
+		return g.method(), path + object + g.query(), lines, ""
+	case 6, 7, 8:
+		return "GET", path + object + g.query(), lines, ""
+	default:
+		return "GET", path + collection + g.query(), lines, ""
+	}
+}
+
+func (g generator) method() string {
+	return pick(g, []string{"GET", "GET", "HEAD", "OPTIONS", "POST", "DELETE", "TRACE", "CONNECT", "PROPFIND", "get", "WATCH", "LIST", "G\u00cbT", "PUT", "PATCH"})
+}
+
+// name prefers what exists.
+func (g generator) name() string {
+	if g.chance(5) {
+		return pick(g, names)
+	}
+	return pick(g, []string{"vault", "treasure", "treasure", "default", "mine"})
+}
+
+func (g generator) query() string {
+	n := g.IntN(4) - 1
+	if n <= 0 {
+		return ""
+	}
+	parts := make([]string, n)
+	for i := range parts {
+		parts[i] = pick(g, queries)
+	}
+	return "?" + strings.Join(parts, "&")
+}
+
+// body is an object to write.
+func (g generator) body(res resource) string {
+	meta := fmt.Sprintf(`"name":"%s"`, pick(g, objectNames))
+	if res.namespaced && g.chance(3) {
+		meta += fmt.Sprintf(`,"namespace":"%s"`, pick(g, []string{"vault", "default", "$B$", "../$B$", "$B$/vault", "", "*"}))
+	}
+	if g.chance(2) {
+		meta += "," + pick(g, metadata)
+	}
+	return fmt.Sprintf(`{"apiVersion":"%s","kind":"%s","metadata":{%s},%s}`, res.apiVersion, res.kind, meta, res.body)
+}
+
+// odd are pieces that mutations put anywhere.
+var odd = []string{
+	"/", "//", "/../", "/./", "..", "%2f", "%2F..", "%2e", "%00", "%0a", "%0d%0a", "%25", "%", ";", ":", "|", "\\", "*", "?", "#", "&", "=", "@", "~", " ", "\t", "\x00", "\x7f", "\x80", "\u00e9", "\u2215", "\uff0f", "%ef%bc%8f", "%c0%af", "+", ",", "\"", "'", "<", "$B$", "$A$", "$BPATH$", "/clusters/$B$", "/clusters/*", "\r\nX-Remote-User: kcp-admin", "\r\n X-Remote-Group: system:masters", "\r\nImpersonate-User: x",
+}
+
+// mutate changes a few letters of a text.
+func (g generator) mutate(text string) string {
+	for range 1 + g.IntN(3) {
+		at := g.IntN(len(text) + 1)
+		end := min(len(text), at+1+g.IntN(4))
+		switch g.IntN(7) {
+		case 0, 1:
+			text = text[:at] + pick(g, odd) + text[at:]
+		case 2:
+			text = text[:at] + text[end:]
+		case 3:
+			text = text[:at] + swapCase(text[at:end]) + text[end:]
+		case 4:
+			text = text[:at] + percent(text[at:end]) + text[end:]
+		case 5:
+			text = text[:at] + text[at:end] + text[at:]
+		default:
+			from := g.IntN(len(text) + 1)
+			text = text[:at] + text[from:min(len(text), from+1+g.IntN(24))] + text[at:]
+		}
+	}
+	return text
+}
+
+func swapCase(text string) string {
+	if upper := strings.ToUpper(text); upper != text {
+		return upper
+	}
+	return strings.ToLower(text)
+}
+
+func percent(text string) string {
+	var out strings.Builder
+	for i := range len(text) {
+		fmt.Fprintf(&out, "%%%02x", text[i])
+	}
+	return out.String()
+}

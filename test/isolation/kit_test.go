@@ -1,0 +1,233 @@
+package isolation
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// watchFor is how long a stream is listened to.
+	watchFor = 15 * time.Millisecond
+	// answerWithin bounds everything else.
+	answerWithin = 20 * time.Second
+	// maxBody is how much of an answer is kept.
+	maxBody = 4 << 20
+)
+
+// input is a request as an attacker sends it: text of HTTP/1.1, with $NAMES$ in
+// place of what is another in every run.
+type input struct {
+	who, target int
+	raw         string
+}
+
+// target is a server to attack.
+type target struct {
+	name, host string
+	// handler is the server without its listener; nil where it is another process.
+	handler http.Handler
+}
+
+func (w *world) newTargets() []*target {
+	out := make([]*target, 0, 4)
+	for _, name := range []string{frontProxy, "root", "shard-1", cacheServer} {
+		out = append(out, &target{name: name, host: strings.TrimPrefix(w.Component(name).URL, "https://")})
+	}
+	return out
+}
+
+// inside takes the handlers of the servers, to attack without the network.
+func (w *world) inside() {
+	for _, t := range w.targets {
+		t.handler = w.Component(t.name).Handler()
+	}
+}
+
+// render makes the text of a request complete.
+func (w *world) render(in input, twin bool) string {
+	head, body, _ := strings.Cut(w.fill(in.raw, twin), "\r\n\r\n")
+	lower := strings.ToLower(head)
+	var out strings.Builder
+	out.WriteString(head)
+	if token := w.whos[in.who].bearer(); token != "" {
+		out.WriteString("\r\nAuthorization: Bearer " + token)
+	}
+	if !strings.Contains(lower, "\r\nhost:") {
+		out.WriteString("\r\nHost: " + w.targets[in.target].host)
+	}
+	if !strings.Contains(lower, "\r\ncontent-length:") && !strings.Contains(lower, "\r\ntransfer-encoding:") {
+		fmt.Fprintf(&out, "\r\nContent-Length: %d", len(body))
+	}
+	out.WriteString("\r\n\r\n" + body)
+	return out.String()
+}
+
+// lasts tells whether the answer may be a stream.
+func lasts(raw string) bool { return strings.Contains(strings.ToLower(raw), "watch") }
+
+// errUnsent says that no server of HTTP would pass the request on to anybody.
+var errUnsent = errors.New("not a request")
+
+// perform sends an input and returns the answer.
+func (w *world) perform(ctx context.Context, in input, twin bool) answer {
+	raw := w.render(in, twin)
+	if w.targets[in.target].handler != nil {
+		return w.inProcess(ctx, in, raw)
+	}
+	return w.overTheWire(ctx, in, raw)
+}
+
+// inProcess gives the request to the server's handlers, read by the same parser
+// and with the same checks as net/http's server.
+func (w *world) inProcess(ctx context.Context, in input, raw string) answer {
+	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
+	if err != nil || !wellFormed(r) {
+		return answer{err: errUnsent}
+	}
+	limit := answerWithin
+	if lasts(raw) {
+		limit = watchFor
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	r = r.WithContext(ctx)
+	r.RemoteAddr = "127.0.0.1:40000"
+	r.TLS = &tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
+	if cert := w.whos[in.who].cert; cert != nil {
+		r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, cert.Leaf)
+	}
+	rec := &recorder{header: http.Header{}, gone: make(chan bool)}
+	func() {
+		defer func() {
+			if reason := recover(); reason != nil && !isAbort(reason) {
+				panic(reason)
+			}
+		}()
+		w.targets[in.target].handler.ServeHTTP(rec, r)
+	}()
+	got := rec.answer()
+	got.err = ctx.Err() // a stream that was left, or an answer that came too late
+	return got
+}
+
+func isAbort(reason any) bool {
+	err, ok := reason.(error)
+	return ok && errors.Is(err, http.ErrAbortHandler)
+}
+
+// wellFormed makes the checks that net/http's server makes after parsing.
+func wellFormed(r *http.Request) bool {
+	if r.ProtoMajor != 1 || r.ProtoAtLeast(1, 1) && r.Host == "" || r.Header.Get("Expect") != "" || strings.ContainsFunc(r.Host, isControl) {
+		return false
+	}
+	for name, values := range r.Header {
+		if name == "" || strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c) }) ||
+			strings.ContainsFunc(strings.Join(values, ""), isControl) {
+			return false
+		}
+	}
+	return true
+}
+
+func isControl(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
+
+// recorder is the response of a request in process.
+type recorder struct {
+	gone chan bool
+
+	mu     sync.Mutex
+	header http.Header
+	sent   http.Header
+	code   int
+	body   bytes.Buffer
+	over   bool
+}
+
+// Header implements http.ResponseWriter.
+func (r *recorder) Header() http.Header { return r.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (r *recorder) WriteHeader(code int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.writeHeader(code)
+}
+
+func (r *recorder) writeHeader(code int) {
+	if r.code == 0 && !r.over && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
+		r.code, r.sent = code, r.header.Clone()
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (r *recorder) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.writeHeader(http.StatusOK)
+	if !r.over && r.body.Len() < maxBody {
+		r.body.Write(p)
+	}
+	return len(p), nil
+}
+
+// Flush implements http.Flusher, without which nobody streams.
+func (r *recorder) Flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.writeHeader(http.StatusOK)
+}
+
+// CloseNotify makes the recorder what upstream takes for a real response.
+func (r *recorder) CloseNotify() <-chan bool { return r.gone }
+
+func (r *recorder) answer() answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true // a handler that timed out may still write
+	if r.code == 0 {
+		return answer{code: http.StatusOK, header: http.Header{}}
+	}
+	return answer{code: r.code, header: r.sent, body: r.body.Bytes()}
+}
+
+// overTheWire sends the text on a connection of its own.
+func (w *world) overTheWire(ctx context.Context, in input, raw string) answer {
+	config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}} //nolint:gosec // attackers do not mind
+	if cert := w.whos[in.who].cert; cert != nil {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
+	}
+	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: answerWithin}, Config: config}).DialContext(ctx, "tcp", w.targets[in.target].host)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer func() { _ = conn.Close() }()
+	limit := answerWithin
+	if lasts(raw) {
+		limit = 20 * watchFor
+	}
+	_ = conn.SetDeadline(time.Now().Add(limit))
+	if _, err := io.WriteString(conn, raw); err != nil {
+		return answer{err: err}
+	}
+	method, _, _ := strings.Cut(raw, " ")
+	res, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
+	if err != nil {
+		return answer{err: err}
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
+	for name, values := range res.Trailer {
+		res.Header[name] = append(res.Header[name], values...)
+	}
+	return answer{code: res.StatusCode, header: res.Header, body: body, err: err}
+}

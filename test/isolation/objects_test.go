@@ -1,0 +1,228 @@
+package isolation
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// objects attacks with what an administrator of alpha may create there.
+func (w *world) objects(t *testing.T) {
+	t.Run("webhooks", w.testWebhooks)
+	t.Run("policies", w.testPolicies)
+	t.Run("owner references", w.testOwnerReferences)
+	t.Run("annotations", w.testAnnotations)
+	t.Run("names", w.testNames)
+	t.Run("tokens of lists", w.testContinueTokens)
+	t.Run("streams", w.testStreams)
+	t.Run("claims", w.testClaims)
+	t.Run("impersonation", w.testImpersonation)
+}
+
+// mallory sends a request to the front-proxy as administrator of alpha, or of
+// whatever else. The answer is checked like every other.
+func (w *world) mallory(t *testing.T, method, path, body string, lines ...string) answer {
+	t.Helper()
+	kind := "application/json"
+	if method == http.MethodPatch {
+		kind = "application/merge-patch+json"
+	}
+	head := append([]string{method + " " + path + " HTTP/1.1", "Content-Type: " + kind, "Connection: close"}, lines...)
+	got, found := w.attack(t.Context(), input{raw: strings.Join(head, "\r\n") + "\r\n\r\n" + body})
+	if found != nil {
+		t.Fatal(w.describe(*found))
+	}
+	return got
+}
+
+// testWebhooks holds that webhooks of alpha hear of alpha's objects, and never of
+// others, whatever they point at.
+func (w *world) testWebhooks(t *testing.T) {
+	config := func(kind, name, client string) string {
+		return fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":%q,"metadata":{"name":%q},"webhooks":[{"name":"spy.example.com","failurePolicy":"Ignore","timeoutSeconds":1,"sideEffects":"None","admissionReviewVersions":["v1"],"clientConfig":{%s,"caBundle":"$HOOKCA$"},"rules":[{"operations":["*"],"apiGroups":["*"],"apiVersions":["*"],"resources":["*/*"]}]}]}`, kind, name, client)
+	}
+	const group = "/clusters/$A$/apis/admissionregistration.k8s.io/v1/"
+	kinds := map[string]string{"validatingwebhookconfigurations": "ValidatingWebhookConfiguration", "mutatingwebhookconfigurations": "MutatingWebhookConfiguration"}
+	for plural, kind := range kinds {
+		require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, group+plural, config(kind, "spy", `"url":"$HOOK$/spy"`)).code)
+		require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, group+plural, config(kind, "spy-service", `"service":{"namespace":"vault","name":"treasure"}`)).code)
+	}
+	calls := w.hook.calls.Load()
+	require.Eventually(t, func() bool {
+		w.mallory(t, http.MethodPatch, "/clusters/$A$/api/v1/namespaces/vault/configmaps/treasure", `{"data":{"n":"1"}}`)
+		return w.hook.calls.Load() >= calls+2
+	}, patience, 50*time.Millisecond, "alpha's own webhooks are called")
+	// The victims' objects change all the time; these are changes of every kind.
+	for _, victim := range []tenant{w.bravo, w.blind} {
+		w.must(w.admin, http.MethodPost, victim.name, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"`+w.secret+`-brief"}}`, nil)
+		w.must(w.admin, http.MethodDelete, victim.name, "/api/v1/namespaces/default/configmaps/"+w.secret+"-brief", "", nil)
+	}
+	w.mallory(t, http.MethodPatch, "/clusters/$A$/api/v1/namespaces/vault/configmaps/treasure", `{"data":{"n":"2"}}`)
+	require.Empty(t, w.hook.caught())
+	for plural := range kinds {
+		require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+plural+"/spy", "").code)
+		require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+plural+"/spy-service", "").code)
+	}
+}
+
+// testPolicies holds that policies of bravo do not judge alpha's objects, and
+// that those of alpha read parameters of alpha only.
+func (w *world) testPolicies(t *testing.T) {
+	got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps", `{"metadata":{"name":"forbidden"}}`)
+	require.Equal(t, http.StatusCreated, got.code, "bravo's policy forbids it there: %s", got)
+	const group = "/clusters/$A$/apis/admissionregistration.k8s.io/v1/"
+	policy := `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"curious"},"spec":{"paramKind":{"apiVersion":"v1","kind":"ConfigMap"},"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["configmaps"]}]},"validations":[{"expression":"object.metadata.name != 'asks'","messageExpression":"'parameter: ' + params.data.key"}]}}`
+	binding := `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"curious"},"spec":{"policyName":"curious","paramRef":{"name":"treasure","namespace":"vault","parameterNotFoundAction":"Deny"},"validationActions":["Deny"]}}`
+	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, group+"validatingadmissionpolicies", policy).code)
+	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, group+"validatingadmissionpolicybindings", binding).code)
+	require.Eventually(t, func() bool {
+		got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"asks"}}`)
+		return strings.Contains(string(got.body), "parameter: own-data")
+	}, patience, 50*time.Millisecond, "the policy tells alpha's parameter")
+	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$/api/v1/namespaces/vault/configmaps/treasure", "").code)
+	require.Eventually(t, func() bool {
+		got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"asks"}}`)
+		return strings.Contains(string(got.body), "no params found")
+	}, patience, 50*time.Millisecond, "without it there is none, though bravo has one of the name")
+	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+"validatingadmissionpolicybindings/curious", "").code)
+	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+"validatingadmissionpolicies/curious", "").code)
+	w.furnish(w.alpha, "own", common)
+}
+
+// testOwnerReferences holds that an object of bravo is nobody's owner in alpha,
+// and nobody's dependent.
+func (w *world) testOwnerReferences(t *testing.T) {
+	for n, of := range []string{
+		`{"apiVersion":"v1","kind":"ConfigMap","name":"treasure","uid":"$BUID$","controller":true,"blockOwnerDeletion":true}`,
+		`{"apiVersion":"v1","kind":"ConfigMap","name":"../$B$/vault/treasure","uid":"$BUID$"}`,
+	} {
+		name := fmt.Sprintf("owned-%d", n)
+		got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps", `{"metadata":{"name":"`+name+`","ownerReferences":[`+of+`]}}`)
+		require.Contains(t, []int{http.StatusCreated, http.StatusUnprocessableEntity}, got.code, "%s", got)
+		w.mallory(t, http.MethodDelete, "/clusters/$A$/api/v1/namespaces/vault/configmaps/"+name+"?propagationPolicy=Foreground", "")
+	}
+	got := w.mallory(t, http.MethodDelete, "/clusters/$A$/api/v1/namespaces/vault/configmaps/treasure", `{"preconditions":{"uid":"$BUID$"}}`)
+	require.Equal(t, http.StatusConflict, got.code, "%s", got)
+}
+
+// testAnnotations holds that an object is of the logical cluster it is written
+// to, whatever it says, however it is written.
+func (w *world) testAnnotations(t *testing.T) {
+	const in = "/clusters/$A$/api/v1/namespaces/vault/configmaps"
+	const lie = `"annotations":{"kcp.io/cluster":"$B$"}`
+	for name, send := range map[string]func() answer{
+		"create": func() answer { return w.mallory(t, http.MethodPost, in, `{"metadata":{"name":"liar",`+lie+`}}`) },
+		"dry run": func() answer {
+			return w.mallory(t, http.MethodPost, in+"?dryRun=All", `{"metadata":{"name":"liar-2",`+lie+`}}`)
+		},
+		"update": func() answer {
+			return w.mallory(t, http.MethodPut, in+"/treasure-1", `{"metadata":{"name":"treasure-1",`+lie+`}}`)
+		},
+		"patch": func() answer { return w.mallory(t, http.MethodPatch, in+"/treasure-2", `{"metadata":{`+lie+`}}`) },
+		"remove": func() answer {
+			return w.mallory(t, http.MethodPatch, in+"/treasure-3", `{"metadata":{"annotations":{"kcp.io/cluster":null}}}`)
+		},
+	} {
+		got := send()
+		if got.code < 300 {
+			require.Contains(t, string(got.body), `"kcp.io/cluster":"`+w.alpha.name+`"`, name)
+		}
+		require.NotContains(t, string(got.body), `"kcp.io/cluster":"`+w.bravo.name+`"`, name)
+	}
+	apply, found := w.attack(t.Context(), input{raw: "PATCH " + in + "/applied?fieldManager=m&force=true HTTP/1.1\r\nContent-Type: application/apply-patch+yaml\r\nConnection: close\r\n\r\n" +
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied",` + lie + `}}`})
+	require.Nil(t, found)
+	require.NotContains(t, string(apply.body), `"kcp.io/cluster":"`+w.bravo.name+`"`)
+	for _, reserved := range []string{"internal.tenancy.kcp.io/cluster", "internal.tenancy.kcp.io/shard", "internal.kcp.io/migrating", "internal.apis.kcp.io/resource-bindings", "authorization.kcp.io/required-groups"} {
+		got := w.mallory(t, http.MethodPatch, "/clusters/$A$/apis/core.kcp.io/v1alpha1/logicalclusters/cluster", `{"metadata":{"annotations":{"`+reserved+`":"$B$"}}}`)
+		require.Equal(t, http.StatusForbidden, got.code, "%s: %s", reserved, got)
+	}
+}
+
+// testNames holds that names that mean something in keys and URLs are refused.
+func (w *world) testNames(t *testing.T) {
+	for _, name := range []string{"../$B$", "../../$B$/vault/treasure", "$B$/treasure", "$B$|vault", "a|b", "..", ".", "a/b", "a%2fb"} {
+		for _, field := range []string{"name", "generateName"} {
+			for path, fields := range map[string]string{
+				"/api/v1/namespaces/vault/configmaps": "", "/api/v1/namespaces": "", "/apis/rbac.authorization.k8s.io/v1/clusterroles": "",
+				"/apis/example.com/v1/namespaces/vault/widgets": `"apiVersion":"example.com/v1","kind":"Widget",`,
+			} {
+				if field == "generateName" && strings.Trim(name, ".") == "" {
+					continue // what is generated has more than dots
+				}
+				got := w.mallory(t, http.MethodPost, "/clusters/$A$"+path, `{`+fields+`"metadata":{"`+field+`":"`+name+`"}}`)
+				if strings.Contains(path, "clusterroles") && !strings.ContainsAny(name, "/%") && strings.Trim(name, ".") != "" {
+					continue // roles have names with other letters
+				}
+				require.Contains(t, []int{http.StatusUnprocessableEntity, http.StatusBadRequest}, got.code, "%s %s at %s: %s", field, name, path, got)
+			}
+		}
+		got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps", `{"metadata":{"name":"x","namespace":"`+name+`"}}`)
+		require.Equal(t, http.StatusBadRequest, got.code, "namespace %s: %s", name, got)
+	}
+}
+
+// testContinueTokens holds that a page's token goes on where it comes from only.
+func (w *world) testContinueTokens(t *testing.T) {
+	const maps = "/clusters/$A$/api/v1/namespaces/vault/configmaps"
+	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodGet, maps+"?limit=2&continue=$ANEXT$", "").code)
+	for _, path := range []string{
+		maps + "?limit=2&continue=$BNEXT$", maps + "?continue=$AOTHER$", maps + "?continue=$ANEXT$x", maps + "?continue=x$ANEXT$",
+		"/clusters/$A$/api/v1/configmaps?continue=$ANEXT$", "/clusters/$A$/api/v1/namespaces/default/configmaps?continue=$ANEXT$",
+		"/clusters/$A$/api/v1/namespaces/vault/secrets?continue=$ANEXT$", "/clusters/$A$/api/v1/namespaces/vault/secrets?continue=$BNEXT$",
+	} {
+		got := w.mallory(t, http.MethodGet, path, "")
+		require.Equal(t, http.StatusBadRequest, got.code, "%s: %s", path, got)
+		require.Contains(t, string(got.body), "invalid continue token", path)
+	}
+}
+
+// testStreams listens to watches of alpha, and of all that alpha can ask for,
+// while the victims' objects change.
+func (w *world) testStreams(t *testing.T) {
+	var inputs []input
+	for _, query := range queries {
+		if !strings.Contains(query, "watch") {
+			continue
+		}
+		for _, path := range []string{"/api/v1/configmaps", "/api/v1/namespaces/default/configmaps", "/apis/example.com/v1/widgets", "/api/v1/watch/configmaps"} {
+			for target := range w.targets {
+				inputs = append(inputs, input{target: target, raw: "GET /clusters/$A$" + path + "?" + query + " HTTP/1.1\r\nConnection: close\r\n\r\n"})
+			}
+		}
+	}
+	w.send(t, inputs)
+}
+
+// testClaims holds that the objects by which service accounts are known are those
+// of the logical cluster alone.
+func (w *world) testClaims(t *testing.T) {
+	// A secret that names an account of bravo by uid gets no token for it.
+	got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/secrets",
+		`{"metadata":{"name":"claims","annotations":{"kubernetes.io/service-account.name":"robot","kubernetes.io/service-account.uid":"$BUID$"}},"type":"kubernetes.io/service-account-token"}`)
+	require.Equal(t, http.StatusCreated, got.code, "%s", got)
+	got = w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/default/serviceaccounts/robot/token", `{"spec":{"audiences":["$B$"],"boundObjectRef":{"kind":"Secret","apiVersion":"v1","name":"treasure","uid":"$BUID$"}}}`)
+	require.Contains(t, []int{http.StatusNotFound, http.StatusConflict, http.StatusBadRequest, http.StatusUnprocessableEntity}, got.code, "%s", got)
+	// Reviews know the accounts of alpha only.
+	var victim struct{ Status struct{ Token string } }
+	w.must(w.admin, http.MethodPost, w.bravo.name, accounts+"/robot/token", `{"spec":{}}`, &victim)
+	got = w.mallory(t, http.MethodPost, "/clusters/$A$/apis/authentication.k8s.io/v1/tokenreviews", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":"`+victim.Status.Token+`"}}`)
+	require.Equal(t, http.StatusCreated, got.code, "%s", got)
+	require.NotContains(t, string(got.body), `"authenticated":true`)
+}
+
+// testImpersonation holds that who is administrator of alpha can be anybody there,
+// and nobody elsewhere.
+func (w *world) testImpersonation(t *testing.T) {
+	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodGet, "/clusters/$A$"+secretPath, "", "Impersonate-User: user-1").code)
+	for _, line := range headers {
+		if strings.Contains(line, "Impersonate") {
+			got := w.mallory(t, http.MethodGet, "/clusters/$B$"+secretPath, "", line)
+			require.Contains(t, []int{0, http.StatusForbidden, http.StatusBadRequest}, got.code, "%q: %s", line, got)
+		}
+	}
+}

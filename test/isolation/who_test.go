@@ -1,0 +1,256 @@
+package isolation
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	jose "gopkg.in/go-jose/go-jose.v2"
+
+	"github.com/shardplane/shardplane/pkg/dev/pki"
+)
+
+const (
+	frontProxy  = "front-proxy"
+	cacheServer = "cache-server"
+)
+
+// who is somebody who sends requests: a certificate, a token, or both.
+type who struct {
+	name  string
+	cert  *tls.Certificate
+	token string
+	// renewed replaces the token once it is set.
+	renewed atomic.Pointer[string]
+	// insider has all rights in alpha; the others have none anywhere.
+	insider bool
+	// at are the only targets where this is no legitimate power; empty: all.
+	at []string
+}
+
+func (p *who) attacks(target string) bool {
+	for _, name := range p.at {
+		if name == target {
+			return true
+		}
+	}
+	return len(p.at) == 0
+}
+
+// bearer is the token to send, if there is one.
+func (p *who) bearer() string {
+	if renewed := p.renewed.Load(); renewed != nil {
+		return *renewed
+	}
+	return p.token
+}
+
+// newWhos makes the attackers. None of them has rights in bravo or blind.
+func (w *world) newWhos() []*who {
+	w.bind("mallory", `{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"mallory"}`)
+	w.bind("user-1", `{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"user-1"}`)
+	shared := filepath.Join(w.Dir, ".kcp")
+	client := w.authority(shared, "client-ca", time.Now)
+	past := func() time.Time { return time.Now().AddDate(-3, 0, 0) }
+	foreign := w.authority(w.t.TempDir(), "client-ca", time.Now)
+	proxyOnly := []string{frontProxy}
+	token := w.robotToken(`{"spec":{}}`)
+	return append([]*who{
+		{name: "mallory", cert: w.cert(client, time.Now, "mallory", "crooks"), insider: true},
+		{name: "dev token", token: "user-1-token", insider: true},
+		{name: "service account", token: token, insider: true},
+		{name: "legacy token", token: w.legacyToken(), insider: true},
+		{name: "both", cert: w.cert(client, time.Now, "mallory", "crooks"), token: token, insider: true},
+		{name: "nobody"},
+		{name: "stranger", token: "user-5-token"},
+		{name: "certificate of a foreign CA", cert: w.cert(foreign, time.Now, "kcp-admin", "system:masters", "system:kcp:admin")},
+		{name: "expired certificate", cert: w.cert(client, past, "kcp-admin", "system:masters", "system:kcp:admin")},
+		{name: "serving certificate", cert: w.load(shared, "apiserver")},
+		{name: "request header certificate", cert: w.load(shared, "front-proxy-requestheader"), at: []string{frontProxy, cacheServer}},
+		{name: "system:masters at the front-proxy", cert: w.load(shared, "shard-admin"), at: proxyOnly},
+		{name: "privileged groups at the front-proxy", at: proxyOnly, cert: w.cert(client, time.Now, "climber", "devs",
+			"system:kcp:logical-cluster-admin", "system:kcp:initializer:root:universal", "system:kcp:terminator:root:universal")},
+		{name: "privileged groups", cert: w.cert(client, time.Now, "climber", "system:kcp:initializer:root:universal", "system:kcp:terminator:root:universal", "system:authenticated")},
+		{name: "name of a service account", cert: w.cert(client, time.Now, "system:serviceaccount:default:robot", "system:serviceaccounts", "system:serviceaccounts:default")},
+		{name: "global name of a service account", cert: w.cert(client, time.Now, "system:kcp:serviceaccount:"+w.alpha.name+":default:robot")},
+	}, w.forgers(token)...)
+}
+
+// forgers hold tokens that are not what they say.
+func (w *world) forgers(token string) []*who {
+	victim := func(claims map[string]any) { kubernetes(claims)["clusterName"] = w.bravo.name }
+	real, other := w.signingKey(), w.anyKey()
+	deleted := w.tokenOfDeleted()
+	return []*who{
+		{name: "edited claims", token: edit(w, token, victim)},
+		{name: "edited claims, no signature", token: strings.Join(strings.Split(edit(w, token, victim), ".")[:2], ".") + "."},
+		{name: "alg none", token: w.none(token, victim)},
+		{name: "foreign key", token: w.sign(other, token, victim)},
+		{name: "the victim's account, another's uid", token: w.sign(real, token, victim)},
+		{name: "no cluster in the token", token: w.sign(real, token, func(c map[string]any) { delete(kubernetes(c), "clusterName") })},
+		{name: "all clusters in the token", token: w.sign(real, token, func(c map[string]any) { kubernetes(c)["clusterName"] = "*" })},
+		{name: "a path in the token", token: w.sign(real, token, func(c map[string]any) { kubernetes(c)["clusterName"] = w.bravo.path })},
+		{name: "a way out in the token", token: w.sign(real, token, func(c map[string]any) { kubernetes(c)["clusterName"] = "system:x/../" + w.bravo.name })},
+		{name: "expired token", token: w.sign(real, token, func(c map[string]any) { c["exp"] = time.Now().Add(-time.Hour).Unix() })},
+		{name: "another issuer", token: w.sign(real, token, func(c map[string]any) { c["iss"] = "https://elsewhere.test" })},
+		{name: "legacy issuer", token: w.sign(real, token, func(c map[string]any) { c["iss"] = "kubernetes/serviceaccount" })},
+		{name: "another audience", token: w.robotToken(`{"spec":{"audiences":["elsewhere"]}}`)},
+		{name: "deleted account", token: deleted},
+		{name: "unknown token", token: "user-6-token"},
+	}
+}
+
+func kubernetes(claims map[string]any) map[string]any {
+	return claims["kubernetes.io"].(map[string]any)
+}
+
+// bind makes a subject administrator of alpha.
+func (w *world) bind(name, subject string) {
+	w.t.Helper()
+	w.must(w.admin, http.MethodPost, w.alpha.path, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+		`{"metadata":{"name":"`+name+`"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[`+subject+`]}`, nil)
+}
+
+const accounts = "/api/v1/namespaces/default/serviceaccounts"
+
+func (w *world) robotToken(request string) string {
+	w.t.Helper()
+	var answer struct{ Status struct{ Token string } }
+	w.must(w.admin, http.MethodPost, w.alpha.path, accounts+"/robot/token", request, &answer)
+	require.NotEmpty(w.t, answer.Status.Token)
+	return answer.Status.Token
+}
+
+func (w *world) legacyToken() string {
+	w.t.Helper()
+	const secrets = "/api/v1/namespaces/default/secrets"
+	w.must(w.admin, http.MethodPost, w.alpha.path, secrets,
+		`{"metadata":{"name":"robot-token","annotations":{"kubernetes.io/service-account.name":"robot"}},"type":"kubernetes.io/service-account-token"}`, nil)
+	var secret struct{ Data map[string][]byte }
+	require.Eventually(w.t, func() bool {
+		w.must(w.admin, http.MethodGet, w.alpha.path, secrets+"/robot-token", "", &secret)
+		return len(secret.Data["token"]) > 0
+	}, patience, 20*time.Millisecond, "the secret gets its token")
+	return string(secret.Data["token"])
+}
+
+func (w *world) tokenOfDeleted() string {
+	w.t.Helper()
+	w.must(w.admin, http.MethodPost, w.alpha.path, accounts, `{"metadata":{"name":"gone"}}`, nil)
+	w.bind("gone", `{"kind":"ServiceAccount","namespace":"default","name":"gone"}`)
+	var answer struct{ Status struct{ Token string } }
+	w.must(w.admin, http.MethodPost, w.alpha.path, accounts+"/gone/token", `{"spec":{}}`, &answer)
+	w.must(w.admin, http.MethodDelete, w.alpha.path, accounts+"/gone", "", nil)
+	return answer.Status.Token
+}
+
+func (w *world) authority(dir, name string, now func() time.Time) *pki.Authority {
+	w.t.Helper()
+	ca, err := pki.NewStore(dir, now).Authority(name)
+	require.NoError(w.t, err)
+	return ca
+}
+
+func (w *world) cert(ca *pki.Authority, now func() time.Time, user string, groups ...string) *tls.Certificate {
+	w.t.Helper()
+	pair, err := pki.NewStore(w.t.TempDir(), now).Certificate("person", ca, pki.Client(user, groups...))
+	require.NoError(w.t, err)
+	return w.pair(pair.CertPEM, pair.KeyPEM)
+}
+
+func (w *world) load(dir, name string) *tls.Certificate {
+	w.t.Helper()
+	cert, err := os.ReadFile(filepath.Join(dir, name+".crt"))
+	require.NoError(w.t, err)
+	key, err := os.ReadFile(filepath.Join(dir, name+".key"))
+	require.NoError(w.t, err)
+	return w.pair(cert, key)
+}
+
+func (w *world) pair(cert, key []byte) *tls.Certificate {
+	w.t.Helper()
+	pair, err := tls.X509KeyPair(cert, key)
+	require.NoError(w.t, err)
+	pair.Leaf, err = x509.ParseCertificate(pair.Certificate[0])
+	require.NoError(w.t, err)
+	return &pair
+}
+
+// signingKey is the one that signs the tokens of service accounts: even who
+// had it signed by it could not lie about what is looked up.
+func (w *world) signingKey() *ecdsa.PrivateKey {
+	w.t.Helper()
+	data, err := os.ReadFile(filepath.Join(w.Dir, ".kcp", "service-account.key"))
+	require.NoError(w.t, err)
+	block, _ := pem.Decode(data)
+	require.NotNil(w.t, block)
+	key, err := x509.ParseECPrivateKey(block.Bytes)
+	require.NoError(w.t, err)
+	return key
+}
+
+func (w *world) anyKey() *ecdsa.PrivateKey {
+	w.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(w.t, err)
+	return key
+}
+
+// claims are those of a token, edited.
+func (w *world) claims(token string, change func(map[string]any)) []byte {
+	w.t.Helper()
+	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+	require.NoError(w.t, err)
+	var claims map[string]any
+	require.NoError(w.t, json.Unmarshal(payload, &claims))
+	edited := maps.Clone(claims)
+	change(edited)
+	out, err := json.Marshal(edited)
+	require.NoError(w.t, err)
+	return out
+}
+
+// edit changes the claims of a token and leaves the signature.
+func edit(w *world, token string, change func(map[string]any)) string {
+	parts := strings.Split(token, ".")
+	return parts[0] + "." + base64.RawURLEncoding.EncodeToString(w.claims(token, change)) + "." + parts[2]
+}
+
+// none makes a token that claims to need no signature.
+func (w *world) none(token string, change func(map[string]any)) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + base64.RawURLEncoding.EncodeToString(w.claims(token, change)) + "."
+}
+
+// sign signs the edited claims of a token.
+func (w *world) sign(key *ecdsa.PrivateKey, token string, change func(map[string]any)) string {
+	w.t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
+	require.NoError(w.t, err)
+	signed, err := signer.Sign(w.claims(token, change))
+	require.NoError(w.t, err)
+	text, err := signed.CompactSerialize()
+	require.NoError(w.t, err)
+	return text
+}
+
+// setToken replaces an attacker's token by a new one.
+func (w *world) setToken(name, token string) {
+	for _, p := range w.whos {
+		if p.name == name || name == "service account" && p.name == "both" {
+			p.renewed.Store(&token)
+		}
+	}
+}

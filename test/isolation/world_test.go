@@ -1,0 +1,278 @@
+package isolation
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+const (
+	// patience is how long what must come may take.
+	patience = 30 * time.Second
+	// pulse is the name of an object of each victim that changes all the time, so
+	// that watches have something to tell.
+	pulse = "pulse"
+)
+
+// tenant is a logical cluster with its objects.
+type tenant struct {
+	// path and name are both ways to it.
+	path, name string
+}
+
+// world is a cluster with an attacker's tenant, alpha, and two victims: bravo,
+// whose name and path attackers know, and blind, on another shard, of which
+// they know nothing.
+type world struct {
+	*harness.Cluster
+
+	t                   testing.TB
+	alpha, bravo, blind tenant
+	// absent has a path and name as bravo's, and does not exist.
+	absent tenant
+	// secret starts all canaries.
+	secret string
+	canaries
+	// protected are the names of the logical clusters that must stay as they are.
+	protected []string
+	// vars are the values of $NAME$ in requests, for bravo; twins are those for
+	// absent where they differ.
+	vars, twins map[string]string
+
+	whos    []*who
+	targets []*target
+	hook    *hook
+
+	admin, masters *rest.Config
+}
+
+// newWorld makes tenants, objects and attackers in a running cluster of two
+// shards.
+func newWorld(t testing.TB, c *harness.Cluster) *world {
+	t.Helper()
+	w := &world{
+		Cluster: c, t: t, admin: c.Proxy(), masters: c.Shard(0), secret: "zq" + letters(14),
+		vars: map[string]string{}, twins: map[string]string{},
+	}
+	w.canaries.add("the victims' secret", w.secret)
+	w.alpha, w.bravo, w.blind = w.workspace("root", "alpha", "root"), w.workspace("root", "bravo", "root"), w.workspace("root", "blind", "shard-1")
+	w.absent = tenant{path: "root:" + letters(len("bravo")), name: letters(16)}
+	inner := w.workspace(w.bravo.path, w.secret+"-inner", "shard-1")
+	w.canaries.add("the name of blind", w.blind.name)
+	w.canaries.add("the name of inner", inner.name)
+	w.protected = []string{w.bravo.name, w.blind.name, inner.name, "root", "system:admin"}
+	w.furnish(w.alpha, "own", common)
+	for _, victim := range []tenant{w.bravo, w.blind} {
+		w.furnish(victim, w.secret, common)
+		w.furnish(victim, w.secret, private)
+	}
+	w.canaries.add("the uid of bravo's secret", w.uid(w.bravo, "/api/v1/namespaces/vault/secrets/treasure"))
+	w.canaries.add("the uid of blind's secret", w.uid(w.blind, "/api/v1/namespaces/vault/secrets/treasure"))
+	w.hook = serveHook(t, w)
+	w.targets = w.newTargets()
+	w.whos = w.newWhos()
+	w.setVars()
+	return w
+}
+
+// setVars sets what requests may mention.
+func (w *world) setVars() {
+	page := func(of tenant, path string) string {
+		var list struct {
+			Metadata struct{ Continue, ResourceVersion string }
+		}
+		w.must(w.admin, http.MethodGet, of.path, path+"?limit=2", "", &list)
+		require.NotEmpty(w.t, list.Metadata.Continue)
+		return list.Metadata.Continue
+	}
+	for name, value := range map[string]string{
+		"A": w.alpha.name, "APATH": w.alpha.path, "B": w.bravo.name, "BPATH": w.bravo.path,
+		"BUID":  w.uid(w.bravo, "/api/v1/namespaces/vault/configmaps/treasure"),
+		"BNEXT": page(w.bravo, "/api/v1/namespaces/vault/configmaps"), "ANEXT": page(w.alpha, "/api/v1/namespaces/vault/configmaps"),
+		"AOTHER": page(w.alpha, "/apis/rbac.authorization.k8s.io/v1/namespaces/vault/roles"), "HOOK": w.hook.URL, "HOOKCA": w.hook.ca,
+		"UPPERB": strings.ToUpper(w.bravo.name), "BLAST": "bravo",
+		"LONG": strings.Repeat("long", 20<<10), "HUGE": strings.Repeat("huge", 255<<10),
+	} {
+		w.vars[name] = value
+	}
+	w.twins["B"], w.twins["BPATH"], w.twins["UPPERB"] = w.absent.name, w.absent.path, strings.ToUpper(w.absent.name)
+	w.twins["BLAST"] = strings.TrimPrefix(w.absent.path, "root:")
+}
+
+// letters returns random letters and digits that names may consist of.
+func letters(n int) string {
+	const alphabet = "abcdefghijklmnopqrstuvwxyz"
+	out := make([]byte, n)
+	for i := range out {
+		out[i] = alphabet[rand.IntN(len(alphabet))]
+	}
+	return string(out)
+}
+
+// fill replaces $NAME$ in text.
+func (w *world) fill(text string, twin bool) string {
+	if !strings.Contains(text, "$") {
+		return text
+	}
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, "$")
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		name, after, closed := strings.Cut(rest, "$")
+		value, known := w.vars[name]
+		if other, has := w.twins[name]; twin && has {
+			value = other
+		}
+		if !closed || !known {
+			out.WriteByte('$')
+			text = rest
+			continue
+		}
+		out.WriteString(value)
+		text = after
+	}
+}
+
+// call sends a request with the credentials of config.
+func call(ctx context.Context, config *rest.Config, method, cluster, path, body string) (answer, error) {
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return answer{}, err
+	}
+	url := config.Host + path
+	if cluster != "" {
+		url = config.Host + "/clusters/" + cluster + path
+	}
+	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewBufferString(body))
+	if err != nil {
+		return answer{}, err
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if method == http.MethodPatch {
+		r.Header.Set("Content-Type", "application/merge-patch+json")
+	}
+	res, err := client.Do(r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	data, err := io.ReadAll(res.Body)
+	return answer{code: res.StatusCode, header: res.Header, body: data}, err
+}
+
+// must is call that succeeds, before long, and decodes the answer.
+func (w *world) must(config *rest.Config, method, cluster, path, body string, into any) {
+	w.t.Helper()
+	var last answer
+	var err error
+	require.Eventually(w.t, func() bool {
+		last, err = call(w.t.Context(), config, method, cluster, path, body)
+		return err == nil && (last.code < 300 || last.code == http.StatusConflict && method == http.MethodPost)
+	}, patience, 20*time.Millisecond, "%s %s in %s: %v", method, path, cluster, &last)
+	if into != nil {
+		require.NoError(w.t, json.Unmarshal(last.body, into), "%s", last)
+	}
+}
+
+func (w *world) uid(of tenant, path string) string {
+	w.t.Helper()
+	var obj struct{ Metadata struct{ UID string } }
+	w.must(w.admin, http.MethodGet, of.path, path, "", &obj)
+	require.NotEmpty(w.t, obj.Metadata.UID)
+	return obj.Metadata.UID
+}
+
+// workspace makes a workspace and waits until it can be used.
+func (w *world) workspace(parent, name, shard string) tenant {
+	w.t.Helper()
+	w.must(w.admin, http.MethodPost, parent, "/apis/tenancy.kcp.io/v1alpha1/workspaces", fmt.Sprintf(
+		`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q},"spec":{"location":{"selector":{"matchLabels":{"name":%q}}}}}`, name, shard), nil)
+	var ws struct {
+		Spec   struct{ Cluster string }
+		Status struct{ Phase string }
+	}
+	require.Eventually(w.t, func() bool {
+		got, err := call(w.t.Context(), w.admin, http.MethodGet, parent, "/apis/tenancy.kcp.io/v1alpha1/workspaces/"+name, "")
+		return err == nil && json.Unmarshal(got.body, &ws) == nil && ws.Status.Phase == "Ready"
+	}, patience, 20*time.Millisecond, "workspace %s becomes Ready", name)
+	made := tenant{path: parent + ":" + name, name: ws.Spec.Cluster}
+	w.must(w.admin, http.MethodGet, made.path, "/api/v1/namespaces/default/serviceaccounts/default", "", nil)
+	return made
+}
+
+// furnish makes objects in a tenant; CANARY in them becomes the text given.
+func (w *world) furnish(in tenant, canary string, objects []manifest) {
+	w.t.Helper()
+	for _, m := range objects {
+		w.must(w.admin, http.MethodPost, in.path, strings.ReplaceAll(m.path, "CANARY", canary), manifestBody(m, canary), nil)
+	}
+}
+
+func manifestBody(m manifest, canary string) string {
+	encoded := base64.StdEncoding.EncodeToString([]byte(canary + "-secret"))
+	return strings.NewReplacer("CANARY", canary, "ENCODED", encoded).Replace(m.body)
+}
+
+// manifest is an object with the path of its collection.
+type manifest struct{ path, body string }
+
+// common are objects of the same names in all tenants: attackers know them, but
+// not what is in those of others.
+var common = append([]manifest{
+	{"/api/v1/namespaces", `{"metadata":{"name":"vault","labels":{"tier":"CANARY-namespace"}}}`},
+	{"/api/v1/namespaces/vault/secrets", `{"metadata":{"name":"treasure"},"data":{"key":"ENCODED"}}`},
+	{"/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":"robot"}}`},
+	{"/api/v1/namespaces/vault/limitranges", `{"metadata":{"name":"treasure","labels":{"tier":"CANARY-limits"}},"spec":{"limits":[{"type":"Container"}]}}`},
+	{"/api/v1/namespaces/vault/resourcequotas", `{"metadata":{"name":"treasure","labels":{"tier":"CANARY-quota"}},"spec":{"hard":{"count/gadgets.example.com":"5"}}}`},
+	{"/apis/coordination.k8s.io/v1/namespaces/vault/leases", `{"metadata":{"name":"treasure"},"spec":{"holderIdentity":"CANARY-holder"}}`},
+	{"/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"treasure","labels":{"tier":"CANARY-role"}},"rules":[{"verbs":["get"],"apiGroups":["CANARY-group"],"resources":["things"]}]}`},
+	{"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"metadata":{"name":"robot"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"ServiceAccount","namespace":"default","name":"robot"}]}`},
+	{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.com"},"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},"versions":[{"name":"v1","served":true,"storage":true,"additionalPrinterColumns":[{"name":"Text","type":"string","jsonPath":".spec.text","description":"CANARY-column"}],"schema":{"openAPIV3Schema":{"type":"object","description":"CANARY-schema","properties":{"spec":{"type":"object","properties":{"text":{"type":"string","default":"CANARY-default"}}}}}}}]}}`},
+	{"/apis/example.com/v1/namespaces/vault/widgets", `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"treasure"},"spec":{"text":"CANARY-widget"}}`},
+	{"/apis/tenancy.kcp.io/v1alpha1/workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"treasure","annotations":{"note":"CANARY-type"}},"spec":{}}`},
+}, several()...)
+
+// several are objects that make up more than one page.
+func several() []manifest {
+	var out []manifest
+	for n := range 4 {
+		name := "treasure"
+		if n > 0 {
+			name = fmt.Sprintf("treasure-%d", n)
+		}
+		out = append(out,
+			manifest{"/api/v1/namespaces/vault/configmaps", `{"metadata":{"name":"` + name + `","labels":{"tier":"CANARY-label","same":"same"},"annotations":{"note":"CANARY-note"}},"data":{"key":"CANARY-data"}}`},
+			manifest{"/apis/rbac.authorization.k8s.io/v1/namespaces/vault/roles", `{"metadata":{"name":"` + name + `"},"rules":[{"verbs":["get"],"apiGroups":["CANARY-group"],"resources":["things"]}]}`},
+		)
+	}
+	return out
+}
+
+// private are objects of the victims alone.
+var private = []manifest{
+	{"/api/v1/namespaces", `{"metadata":{"name":"CANARY-ns"}}`},
+	{"/api/v1/namespaces/CANARY-ns/configmaps", `{"metadata":{"name":"CANARY-object"},"data":{"key":"CANARY-data"}}`},
+	{"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"metadata":{"name":"CANARY-binding"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"CANARY-owner"}]}`},
+	{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"jewels.CANARY.example.com"},"spec":{"group":"CANARY.example.com","scope":"Cluster","names":{"plural":"jewels","singular":"jewel","kind":"Jewel","listKind":"JewelList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`},
+	{"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", `{"metadata":{"name":"treasure"},"spec":{"failurePolicy":"Fail","matchConstraints":{"resourceRules":[{"apiGroups":["*"],"apiVersions":["*"],"operations":["*"],"resources":["*"]}]},"matchConditions":[{"name":"name","expression":"request.name == 'forbidden'"}],"validations":[{"expression":"false","message":"CANARY-policy"}]}}`},
+	{"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings", `{"metadata":{"name":"treasure"},"spec":{"policyName":"treasure","validationActions":["Deny","Audit"]}}`},
+	{"/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"` + pulse + `"},"data":{"key":"CANARY-pulse"}}`},
+}
