@@ -14,6 +14,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
+const (
+	v2protobuf = "com.github.proto-openapi.spec.v2.v1.0+protobuf"
+	v3protobuf = "com.github.proto-openapi.spec.v3.v1.0+protobuf"
+)
+
 // FuzzDefinition gives the server any document as a definition: it answers, and
 // what it accepted can be served, and is decoded the same whether its spec is
 // known or not.
@@ -32,7 +37,7 @@ func FuzzDefinition(f *testing.F) {
 	s := startServer(f, startEtcd(f), serverOptions{})
 	client, err := rest.HTTPClientFor(s.config)
 	require.NoError(f, err)
-	crds := s.crdsOver(f, "fuzz", client)
+	crds, neighbour := s.crdsOver(f, "fuzz", client), s.crdsOver(f, "neighbour", client)
 	plain := apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		requireSameDecoding(t, plain, data)
@@ -45,11 +50,21 @@ func FuzzDefinition(f *testing.F) {
 			return
 		}
 		for _, v := range created.Spec.Versions {
-			if v.Served {
-				err := crds.ApiextensionsV1().RESTClient().Get().AbsPath("/apis", created.Spec.Group, v.Name, created.Spec.Names.Plural).Do(t.Context()).Error()
-				require.False(t, apierrors.IsInternalError(err), "%v", err)
+			if !v.Served {
+				continue
+			}
+			err := crds.ApiextensionsV1().RESTClient().Get().AbsPath("/apis", created.Spec.Group, v.Name, created.Spec.Names.Plural).Do(t.Context()).Error()
+			require.False(t, apierrors.IsInternalError(err), "%v", err)
+			for _, path := range []string{"/openapi/v2", "/openapi/v3/apis/" + created.Spec.Group + "/" + v.Name} {
+				for _, accept := range []string{"application/json", "application/" + v3protobuf, "application/" + v2protobuf} {
+					err := crds.ApiextensionsV1().RESTClient().Get().AbsPath(path).SetHeader("Accept", accept).Do(t.Context()).Error()
+					require.True(t, err == nil || apierrors.IsNotAcceptable(err), "%s: %v", path, err)
+				}
 			}
 		}
+		theirs, err := neighbour.ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Empty(t, theirs.Items, "what is somebody's is not everybody's")
 		require.NoError(t, crds.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), created.Name, metav1.DeleteOptions{}))
 	})
 }
@@ -89,6 +104,12 @@ func FuzzObject(f *testing.F) {
 	require.NoError(f, err)
 	api := s.crdsOver(f, "fuzz", client).ApiextensionsV1().RESTClient()
 	const path = "/apis/example.com/v1/namespaces/default/widgets"
+	s.createCRD(f, "neighbour", widgetCRD(nil))
+	neighbour := s.dynamic(f, "neighbour").Resource(widgets)
+	_, err = neighbour.Namespace("default").Create(f.Context(), widget("a", nil), metav1.CreateOptions{})
+	require.NoError(f, err)
+	before, err := neighbour.List(f.Context(), metav1.ListOptions{})
+	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		answered := func(r *rest.Request, contentType string) {
 			t.Helper()
@@ -98,10 +119,17 @@ func FuzzObject(f *testing.F) {
 		}
 		require.NoError(t, client2xxOrConflict(api.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(valid).Do(t.Context()).Error()))
 		answered(api.Post().AbsPath(path), "application/json")
+		answered(api.Put().AbsPath(path, "a"), "application/json")
+		answered(api.Put().AbsPath(path, "a", "status"), "application/json")
+		answered(api.Put().AbsPath(path, "a", "scale"), "application/json")
+		answered(api.Delete().AbsPath(path, "none"), "application/json")
 		for _, kind := range []string{"application/merge-patch+json", "application/json-patch+json", "application/apply-patch+yaml"} {
 			answered(api.Patch("").AbsPath(path, "a").Param("fieldManager", "fuzz").Param("force", "true"), kind)
 		}
 		require.NoError(t, api.Get().AbsPath(path).Do(t.Context()).Error(), "what is stored can be listed")
+		after, err := neighbour.List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Equal(t, before.Items, after.Items, "what is somebody's is not everybody's")
 	})
 }
 

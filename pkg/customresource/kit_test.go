@@ -166,7 +166,7 @@ func (s *testServer) clusterConfig(cluster string) *rest.Config {
 	return c
 }
 
-func (s *testServer) dynamic(t *testing.T, cluster string) dynamic.Interface {
+func (s *testServer) dynamic(t testing.TB, cluster string) dynamic.Interface {
 	t.Helper()
 	c, err := dynamic.NewForConfig(s.clusterConfig(cluster))
 	require.NoError(t, err)

@@ -1,0 +1,48 @@
+package conformance
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// TestSharing: logical clusters with equal definitions share what serves them.
+// Neither watch caches nor goroutines grow with them.
+func TestSharing(t *testing.T) {
+	masters := startShard(t).Shard(0)
+	client, err := rest.HTTPClientFor(masters)
+	require.NoError(t, err)
+	t.Cleanup(client.CloseIdleConnections)
+	const kinds, clusters, group = 3, 20, "sharing.example.com"
+	use := func(cluster int) {
+		name := fmt.Sprintf("sharing-%d", cluster)
+		u := &user{tenant: tenantOver(t, name, harness.In(masters, name), client), t: t, masters: masters, group: group}
+		_, err := u.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		for i := range kinds {
+			d, err := u.tryDefine(bigCRD(t, group, i, 1<<10))
+			require.NoError(t, err)
+			resource := u.resource("v1", d.Spec.Names.Plural)
+			_, err = resource.Namespace("default").Create(t.Context(), u.object(d.Spec.Names.Kind, "a", `{}`).Unstructured, metav1.CreateOptions{})
+			require.NoError(t, err)
+			list, err := resource.List(t.Context(), metav1.ListOptions{})
+			require.NoError(t, err)
+			require.Len(t, list.Items, 1)
+		}
+	}
+	use(0)
+	before := runtime.NumGoroutine()
+	for i := range clusters {
+		use(i + 1)
+	}
+	require.Equal(t, kinds, watchCaches(t, group))
+	// Some come and go with requests: but not one stays for each cluster.
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() < before+clusters/2 }, patience, tick)
+}
