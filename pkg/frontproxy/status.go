@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
@@ -20,6 +22,9 @@ import (
 
 // retrySoon is the Retry-After of answers that will change by themselves.
 const retrySoon = 1
+
+// warningCode is the code of warnings that are shown to people.
+const warningCode = 299
 
 // requestInfos takes the paths of requests apart, for messages only.
 var requestInfos = &genericapirequest.RequestInfoFactory{
@@ -39,6 +44,11 @@ func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
 	header.Set("Content-Type", "application/json")
 	header.Set("Cache-Control", "no-cache, private")
 	header.Set("X-Content-Type-Options", "nosniff")
+	if hidesReason(&status) {
+		if warning, err := utilnet.NewWarningHeader(warningCode, "-", authz.NotPermittedReason); err == nil {
+			header.Set("Warning", warning)
+		}
+	}
 	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
 		header.Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
 	}
@@ -50,6 +60,15 @@ func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(int(status.Code))
 	_, _ = w.Write(body)
+}
+
+// hidesReason tells whether kubectl would not show its user that there is no
+// access: of requests about other things than resources, with which it looks up
+// what is served, it says "unknown", and it has an answer of its own to whoami.
+// Warnings it shows.
+func hidesReason(status *metav1.Status) bool {
+	return status.Reason == metav1.StatusReasonForbidden && strings.Contains(status.Message, authz.NotPermitted) &&
+		(status.Details == nil || status.Details.Kind == "" || status.Details.Kind == "selfsubjectreviews")
 }
 
 // forbidden is the answer to r, whose path is rest below a logical cluster, if
