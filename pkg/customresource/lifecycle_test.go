@@ -355,7 +355,15 @@ func TestUnusedServingInfoIsReleased(t *testing.T) {
 	_, err := s.dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, s.table.definitions(), 1)
+	_, err = s.discovery(t, "one").OpenAPISchema()
+	require.NoError(t, err)
+	require.NotZero(t, s.documents.library.Size())
 	s.deleteCRD(t, "one", "widgets.example.com")
+	require.Eventually(t, func() bool {
+		s.documents.mu.Lock()
+		defer s.documents.mu.Unlock()
+		return s.documents.library.Size() == 0 && len(s.documents.sets) == 0
+	}, deadline, tick)
 	require.Eventually(t, func() bool { return len(s.table.definitions()) == 0 }, deadline, tick)
 	require.Eventually(t, func() bool {
 		s.raws.mu.Lock()

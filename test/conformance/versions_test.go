@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -166,8 +167,9 @@ type converter struct {
 	server *httptest.Server
 	ca     []byte
 	mode   atomic.Value
-	// hang is closed when those that hang may go on.
-	hang chan struct{}
+	// hang is closed by release, when those that hang may go on.
+	hang    chan struct{}
+	release func()
 }
 
 func startConverter(t *testing.T) *converter {
@@ -176,7 +178,8 @@ func startConverter(t *testing.T) *converter {
 	c.mode.Store("")
 	c.server = httptest.NewTLSServer(http.HandlerFunc(c.serve))
 	t.Cleanup(c.server.Close)
-	t.Cleanup(func() { close(c.hang) })
+	c.release = sync.OnceFunc(func() { close(c.hang) })
+	t.Cleanup(c.release)
 	c.ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.server.Certificate().Raw})
 	return c
 }
