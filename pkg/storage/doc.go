@@ -8,7 +8,7 @@
 //	   │
 //	CacheDelegator  the upstream watch cache, one for all logical clusters;
 //	   │            left out for resources such as events. Beside it the hub
-//	   │            serves sharded watches and pages from what it reads
+//	   │            serves watches and pages from what it reads
 //	belowCache      what the watch cache must not use of etcd3
 //	   │
 //	etcd3           the upstream store on the shared client

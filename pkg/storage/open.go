@@ -54,7 +54,11 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	s.raw = raw
 	if b.cfg.Uncached.Has(r.config.GroupResource) {
 		s.inner, s.watches = raw, raw
-		return s, closeRaw, nil
+		return s, func() {
+			s.streams.end()
+			s.streams.wait()
+			closeRaw()
+		}, nil
 	}
 	// Two caches of a resource, as replicas in one process have, are two.
 	source := fmt.Sprintf("cache %d of %s", caches.Add(1), keys.root)

@@ -3,16 +3,19 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
@@ -76,22 +79,99 @@ func makeStrict(pred *storage.SelectionPredicate) *strict {
 	return s
 }
 
-// withShardInfo annotates the end of the initial events of a sharded watch that
-// the hub does not serve.
-func withShardInfo(w watch.Interface, pred storage.SelectionPredicate) watch.Interface {
-	selector := pred.ShardSelector.String()
-	return watch.Filter(w, func(event watch.Event) (watch.Event, bool) {
-		if event.Type != watch.Bookmark {
-			return event, true
-		}
-		if end, err := storage.HasInitialEventsEndBookmarkAnnotation(event.Object); err == nil && end {
-			event.Object = event.Object.DeepCopyObject()
-			if err := annotateShardInfo(event.Object, selector); err != nil {
-				return errorEvent(err), true
-			}
-		}
-		return event, true
+// shardedWatch is a sharded watch that the hub does not serve: it filters,
+// annotates the end of the initial events, and is counted until it is stopped.
+type shardedWatch struct {
+	inner    watch.Interface
+	selector sharding.Selector
+	resource schema.GroupResource
+
+	result   chan watch.Event
+	done     chan struct{}
+	stopOnce sync.Once
+}
+
+// watchShard makes a watch a sharded one.
+func (s *tenantStorage) watchShard(inner watch.Interface, selector sharding.Selector) (watch.Interface, error) {
+	w := &shardedWatch{inner: inner, selector: selector, resource: s.resource, result: make(chan watch.Event), done: make(chan struct{})}
+	metrics.RecordShardedWatchStarted(w.resource)
+	if !s.streams.start(func() { w.run(s.streams.ended) }) {
+		w.Stop()
+		return nil, apierrors.NewServiceUnavailable("the storage is closed")
+	}
+	return w, nil
+}
+
+// ResultChan implements watch.Interface.
+func (w *shardedWatch) ResultChan() <-chan watch.Event { return w.result }
+
+// Stop implements watch.Interface.
+func (w *shardedWatch) Stop() {
+	w.stopOnce.Do(func() {
+		close(w.done)
+		w.inner.Stop()
+		metrics.RecordShardedWatchStopped(w.resource)
 	})
+}
+
+func (w *shardedWatch) run(ended <-chan struct{}) {
+	defer close(w.result)
+	defer w.inner.Stop()
+	for {
+		var event watch.Event
+		var ok bool
+		select {
+		case event, ok = <-w.inner.ResultChan():
+			if !ok {
+				return
+			}
+		case <-w.done:
+			return
+		case <-ended:
+			return
+		}
+		if event, ok = w.show(event); !ok {
+			continue
+		}
+		select {
+		case w.result <- event:
+		case <-w.done:
+			return
+		case <-ended:
+			return
+		}
+	}
+}
+
+// show returns what clients see of an event, if anything.
+func (w *shardedWatch) show(event watch.Event) (watch.Event, bool) {
+	switch event.Type {
+	case watch.Bookmark:
+		return annotateEnd(event, w.selector.String()), true
+	case watch.Error:
+		return event, true
+	default:
+		matches, err := w.selector.Matches(event.Object)
+		if err != nil {
+			return errorEvent(err), true
+		}
+		if !matches {
+			metrics.WatchFilteredEventsTotal.WithLabelValues(w.resource.Group, w.resource.Resource).Inc()
+		}
+		return event, matches
+	}
+}
+
+// annotateEnd annotates the bookmark that ends initial events.
+func annotateEnd(event watch.Event, selector string) watch.Event {
+	if end, err := storage.HasInitialEventsEndBookmarkAnnotation(event.Object); err != nil || !end {
+		return event
+	}
+	event.Object = event.Object.DeepCopyObject()
+	if err := annotateShardInfo(event.Object, selector); err != nil {
+		return errorEvent(err)
+	}
+	return event
 }
 
 func annotateShardInfo(obj runtime.Object, selector string) error {

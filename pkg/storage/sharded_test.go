@@ -13,8 +13,10 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/sharding"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -37,7 +39,7 @@ func sharded(t testing.TB, opts storage.ListOptions, selector string) storage.Li
 // cluster and in all, are disjoint and make up the whole.
 func TestSharded(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
-	both(t, func(t *testing.T, s *tenantStorage) {
+	allPaths(t, func(t *testing.T, s *tenantStorage) {
 		const pods = 20
 		for _, cluster := range []string{"aa", "bb"} {
 			for i := range pods {
@@ -87,6 +89,49 @@ func TestSharded(t *testing.T) {
 				}
 			})
 		}
+	})
+}
+
+// allPaths runs a test on a storage whose hub serves, on one that is left to the
+// watch cache, and on one without a watch cache.
+func allPaths(t *testing.T, test func(t *testing.T, s *tenantStorage)) {
+	t.Helper()
+	both(t, test)
+	t.Run("without the hub", func(t *testing.T) {
+		s := open(t, backendOf(t, BackendConfig{}), podsGR)
+		require.NoError(t, s.cache.Wait(t.Context()))
+		s.hub = nil
+		test(t, s)
+	})
+}
+
+// Every path counts a sharded watch as long as it lasts, and no other.
+func TestShardedWatchesAreCounted(t *testing.T) {
+	enableSharding(t)
+	metrics.Register()
+	allPaths(t, func(t *testing.T, s *tenantStorage) {
+		active := func() float64 {
+			value, err := testutil.GetGaugeMetricValue(metrics.WatchShardsTotal.WithLabelValues(s.resource.Group, s.resource.Resource))
+			require.NoError(t, err)
+			return value
+		}
+		before := active()
+		var watches []watch.Interface
+		for _, selector := range append([]string{""}, halves...) {
+			opts := streaming("")
+			if selector != "" {
+				opts = sharded(t, opts, selector)
+			}
+			w, err := s.Watch(in(t.Context(), "aa"), "/pods", opts)
+			require.NoError(t, err)
+			watches = append(watches, w)
+			require.InDelta(t, before+float64(len(watches)-1), active(), 0)
+		}
+		for _, w := range watches {
+			w.Stop()
+			w.Stop()
+		}
+		require.InDelta(t, before, active(), 0)
 	})
 }
 

@@ -74,14 +74,19 @@ func (s *tenantStorage) watchHub(ctx context.Context, c collection, version uint
 
 // watchCache watches in the watch cache, while the hub cannot serve.
 func (s *tenantStorage) watchCache(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
-	w, err := s.watchUnannotated(ctx, c, version)
-	if err != nil || !isSharded(&c.opts.Predicate) {
-		return w, err
+	if !isSharded(&c.opts.Predicate) {
+		return s.watchWhole(ctx, c, version)
 	}
-	return withShardInfo(w, c.opts.Predicate), nil
+	selector := c.opts.Predicate.ShardSelector
+	c.opts.Predicate.ShardSelector = nil
+	w, err := s.watchWhole(ctx, c, version)
+	if err != nil {
+		return nil, err
+	}
+	return s.watchShard(w, selector)
 }
 
-func (s *tenantStorage) watchUnannotated(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
+func (s *tenantStorage) watchWhole(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
 	if s.keys.single(c.tenant) {
 		c.opts.Predicate = dispatchedBy(c.opts.Predicate, c.tenant.dispatchValue())
 	}
@@ -118,7 +123,7 @@ func (s *tenantStorage) watchUncached(ctx context.Context, c collection, version
 	if err != nil || !isSharded(&c.opts.Predicate) {
 		return w, err
 	}
-	return withShardInfo(w, c.opts.Predicate), nil
+	return s.watchShard(w, c.opts.Predicate.ShardSelector)
 }
 
 // dispatchedBy has the watch cache find the watcher by the index value.
