@@ -28,6 +28,8 @@ DEV_FLAGS ?=
 BENCH_FLAGS ?= all
 # ROBUSTNESS_FLAGS go to the robustness test: make robustness ROBUSTNESS_FLAGS='-duration 1h -seed 7'
 ROBUSTNESS_FLAGS ?= -duration 10m
+# ISOLATION_FLAGS go to the isolation test: make isolation ISOLATION_FLAGS='-inputs 5000000 -seed 7'
+ISOLATION_FLAGS ?= -inputs 1000000
 
 .DEFAULT_GOAL := help
 
@@ -80,6 +82,10 @@ bench: build ## Measure a development cluster of its own; see docs/benchmarks.md
 .PHONY: robustness
 robustness: build ## Break a cluster for long while clients check it (ROBUSTNESS_FLAGS='-duration 1h')
 	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO) test ./test/robustness -run '^TestRobustness$$' -count=1 -timeout 0 -v $(ROBUSTNESS_FLAGS)
+
+.PHONY: isolation
+isolation: ## Send a million requests that try to cross between logical clusters (ISOLATION_FLAGS='-seed 7')
+	$(GO) test ./test/isolation -run '^TestIsolation$$' -count=1 -timeout 0 -v $(ISOLATION_FLAGS)
 
 .PHONY: clean
 clean: ## Remove bin/ (not the data of a development cluster)

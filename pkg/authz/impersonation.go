@@ -52,6 +52,10 @@ func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 			return authorizer.DecisionAllow, "restricted to the logical cluster", nil
 		}
 		if reservedIdentity(a.GetResource(), a.GetSubresource(), a.GetName()) {
+			// Who may not enter is told that, here as everywhere.
+			if decision, reason, err := next.Authorize(ctx, a); decision != authorizer.DecisionAllow {
+				return decision, reason, err
+			}
 			return authorizer.DecisionDeny, "only members of " + user.SystemPrivilegedGroup + " may impersonate it", nil
 		}
 		return next.Authorize(ctx, a)

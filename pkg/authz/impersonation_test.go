@@ -33,21 +33,21 @@ func TestImpersonationGuard(t *testing.T) {
 		able, unable authorizer.Decision
 	}{
 		{resource: "users", name: "alice", able: allow, unable: none},
-		{resource: "users", name: "system:apiserver", able: deny, unable: deny},
+		{resource: "users", name: "system:apiserver", able: deny, unable: none},
 		{resource: "groups", name: "team", able: allow, unable: none},
 		{resource: "groups", name: "system:authenticated", able: allow, unable: none},
-		{resource: "groups", name: "system:masters", able: deny, unable: deny},
-		{resource: "groups", name: "system:kcp:admin", able: deny, unable: deny},
-		{resource: "groups", name: "system:kcp:logical-cluster-admin", able: deny, unable: deny},
-		{resource: "groups", name: "system:kcp:initializer:root:x", able: deny, unable: deny},
+		{resource: "groups", name: "system:masters", able: deny, unable: none},
+		{resource: "groups", name: "system:kcp:admin", able: deny, unable: none},
+		{resource: "groups", name: "system:kcp:logical-cluster-admin", able: deny, unable: none},
+		{resource: "groups", name: "system:kcp:initializer:root:x", able: deny, unable: none},
 		{resource: "serviceaccounts", name: "bot", able: allow, unable: none},
 		{resource: "uids", name: "1", able: allow, unable: none},
 		{resource: "userextras", subresource: "color", name: "red", able: allow, unable: none},
 		{resource: "userextras", subresource: request.ExtraScopes, name: "cluster:here", able: allow, unable: allow},
-		{resource: "userextras", subresource: request.ExtraScopes, name: "cluster:here,cluster:there", able: deny, unable: deny},
-		{resource: "userextras", subresource: request.ExtraScopes, name: "cluster:there", able: deny, unable: deny},
-		{resource: "userextras", subresource: request.ExtraWarrant, name: `{"user":"x"}`, able: deny, unable: deny},
-		{resource: "userextras", subresource: request.ExtraClusterName, name: "there", able: deny, unable: deny},
+		{resource: "userextras", subresource: request.ExtraScopes, name: "cluster:here,cluster:there", able: deny, unable: none},
+		{resource: "userextras", subresource: request.ExtraScopes, name: "cluster:there", able: deny, unable: none},
+		{resource: "userextras", subresource: request.ExtraWarrant, name: `{"user":"x"}`, able: deny, unable: none},
+		{resource: "userextras", subresource: request.ExtraClusterName, name: "there", able: deny, unable: none},
 	} {
 		for _, verb := range []string{"impersonate", "impersonate:user-info"} {
 			ask := func(next authorizer.Authorizer, groups ...string) authorizer.Decision {
@@ -63,6 +63,19 @@ func TestImpersonationGuard(t *testing.T) {
 			require.Equal(t, allow, ask(everything, user.SystemPrivilegedGroup), "%s %+v", verb, tc)
 		}
 	}
+}
+
+// TestImpersonationGuardTellsStrangersNothing holds that who may not enter gets
+// the reason for that, and not one that only a logical cluster that exists has.
+func TestImpersonationGuardTellsStrangersNothing(t *testing.T) {
+	closed := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+		return authorizer.DecisionNoOpinion, authz.NotPermittedReason, nil
+	})
+	_, reason, err := authz.WithImpersonationGuard(closed).Authorize(request.WithClusterName(t.Context(), "here"), authorizer.AttributesRecord{
+		User: &user.DefaultInfo{Name: "u"}, Verb: "impersonate", Resource: "users", Name: user.APIServerUser, ResourceRequest: true,
+	})
+	require.NoError(t, err)
+	require.Equal(t, authz.NotPermittedReason, reason)
 }
 
 func TestImpersonationScope(t *testing.T) {

@@ -126,6 +126,9 @@ func (w *world) generated(t *testing.T, seed, from, inputs uint64) {
 	}
 	wg.Wait()
 	took := time.Since(began)
+	for _, text := range r.odd {
+		t.Log(text)
+	}
 	for _, f := range r.findings {
 		t.Errorf("%s\nrepeat it with: go test ./test/isolation -run TestIsolation -seed %d -from %d -inputs 1", w.describe(*f.finding), seed, f.number)
 	}
@@ -151,6 +154,7 @@ type run struct {
 	mu       sync.Mutex
 	findings []numbered
 	seen     map[string]int
+	odd      []string
 	tending  sync.Mutex
 	restored int
 }
@@ -160,6 +164,9 @@ type numbered struct {
 
 	number uint64
 }
+
+// maxOdd is how many answers that say that something failed are shown.
+const maxOdd = 12
 
 // maxFindings is after how many findings a run ends.
 const maxFindings = 8
@@ -184,6 +191,9 @@ func (r *run) one(ctx context.Context, number uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen[what]++
+	if (got.code == http.StatusInternalServerError || got.code == http.StatusBadGateway) && got.err == nil && len(r.odd) < maxOdd {
+		r.odd = append(r.odd, r.describe(finding{what: fmt.Sprintf("input %d crosses nothing, but is odd", number), in: in, got: got}))
+	}
 	if found != nil {
 		r.findings = append(r.findings, numbered{found, number})
 	}
