@@ -65,13 +65,14 @@ clusters: [{name: hook, cluster: {server: "`+hook.URL+`"}}]
 contexts: [{name: hook, context: {cluster: hook}}]
 current-context: hook
 `)
-	proxyLog := filepath.Join(dir, "proxy.log")
+	proxyLog, cacheLog := filepath.Join(dir, "proxy.log"), filepath.Join(dir, "cache.log")
 	e := start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{
 		"shard": {
 			"--audit-policy-file", policy, "--audit-log-path", log, "--audit-log-maxsize", "1",
 			"--audit-webhook-config-file", hookConfig, "--audit-webhook-batch-max-wait", "100ms",
 		},
-		"front-proxy": {"--audit-policy-file", writeFile(t, dir, "proxy.yaml", proxyAuditPolicy), "--audit-log-path", proxyLog},
+		"cache-server": {"--audit-policy-file", writeFile(t, dir, "cache.yaml", proxyAuditPolicy), "--audit-log-path", cacheLog},
+		"front-proxy":  {"--audit-policy-file", writeFile(t, dir, "proxy.yaml", proxyAuditPolicy), "--audit-log-path", proxyLog},
 	}})
 	ws := e.workspace("root", "audited")
 	in := clientset(t, harness.In(e.Proxy(), "root:audited"))
@@ -119,6 +120,16 @@ current-context: hook
 	t.Run("levels", func(t *testing.T) { testAuditLevels(t, e, in, events) })
 	t.Run("front-proxy", func(t *testing.T) {
 		testProxyAudit(t, e, ws.Spec.Cluster, func() []auditv1.Event { return readAuditLog(t, proxyLog) }, events)
+	})
+	t.Run("cache server", func(t *testing.T) {
+		code, _ := do(t, e.Cache(), call{path: "/services/cache/shards/root/clusters/root/apis/core.kcp.io/v1alpha1/shards/root", header: http.Header{"Audit-ID": {"cached"}}})
+		require.Equal(t, http.StatusOK, code)
+		ev := e.event(func() []auditv1.Event { return readAuditLog(t, cacheLog) }, func(ev auditv1.Event) bool {
+			return ev.AuditID == "cached" && ev.Stage == auditv1.StageResponseComplete
+		})
+		require.Equal(t, "root", ev.Annotations["kcp.io/shard"])
+		require.Equal(t, "root", ev.Annotations["kcp.io/cluster"])
+		require.Equal(t, "/services/cache/shards/root/clusters/root/apis/core.kcp.io/v1alpha1/shards/root", ev.RequestURI)
 	})
 	t.Run("a large log is rotated", func(t *testing.T) {
 		// Each of them makes two thirds of the megabyte, as object and as answer.
