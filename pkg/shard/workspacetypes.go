@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -18,11 +19,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
+// typePatience is how long a Workspace waits for a type that is not known yet.
+const typePatience = 500 * time.Millisecond
+
 // workspaceTypes is what admission asks about the types of new Workspaces.
 func (s *Server) workspaceTypes() workspacetype.Config {
 	types := s.informers.Types()
 	return workspacetype.Config{
-		MayUse: s.mayUse,
+		MayUse:   s.mayUse,
+		Patience: typePatience,
 		Types: func(ctx context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) ([]workspacetype.Type, error) {
 			lc, err := s.local.find(ctx, parent)
 			if err != nil {

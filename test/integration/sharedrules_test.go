@@ -149,6 +149,16 @@ func testUseOfTypes(t *testing.T, p people) {
 	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 
+	// A type can be used as soon as it was created.
+	_, err = client.WorkspaceTypes.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:two"))).Create(t.Context(), &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "fresh"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	for _, in := range []*client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList]{inTwo, workspaces} {
+		_, err = in.Create(t.Context(), &tenancyv1alpha1.Workspace{
+			ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Path: "root:two", Name: "fresh"}},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.NoError(t, err)
+	}
+
 	// What was checked stays.
 	_, err = workspaces.Create(t.Context(), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
 	require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
@@ -25,6 +27,9 @@ const (
 	groupAdmin               = "system:kcp:admin"
 	groupLogicalClusterAdmin = "system:kcp:logical-cluster-admin"
 )
+
+// poll is how often a type that is waited for is looked up.
+const poll = 20 * time.Millisecond
 
 var workspaces = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.Group, Resource: "workspaces"}
 
@@ -39,6 +44,10 @@ type Config struct {
 	// Types returns the type that a new Workspace in a logical cluster gets, and
 	// then all that it extends.
 	Types func(ctx context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) ([]Type, error)
+	// Patience is how long a type that is not known is waited for: it may have
+	// been created a moment ago, on another shard perhaps. Whoever may not use a
+	// type waits as long, or time would tell that it exists.
+	Patience time.Duration
 	// MayUse tells whether a user may use a type. Its error says that this could
 	// not be found out.
 	MayUse func(ctx context.Context, u user.Info, t *tenancyv1alpha1.WorkspaceType) (bool, error)
@@ -69,6 +78,12 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 		return nil
 	}
 	types, err := p.types(ctx, a, u)
+	if err != nil && p.config.Patience > 0 {
+		_ = wait.PollUntilContextTimeout(ctx, poll, p.config.Patience, false, func(ctx context.Context) (bool, error) {
+			types, err = p.types(ctx, a, u)
+			return err == nil, nil
+		})
+	}
 	if err != nil || len(types) == 0 {
 		return nil //nolint:nilerr // Validate says it, to whom it concerns
 	}
@@ -99,10 +114,21 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 			return apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether workspace type %s may be used, try again: %v", t.Path.Join(t.Name), err))
 		}
 		if !may {
+			p.hold(ctx)
 			return refused(a, u)
 		}
 	}
 	return nil
+}
+
+// hold waits as long as Admit has waited for a type that does not exist.
+func (p *Plugin) hold(ctx context.Context) {
+	timer := time.NewTimer(p.config.Patience)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // types returns the type that u gets and all that it extends.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -131,5 +132,37 @@ func TestOthers(t *testing.T) {
 		require.NoError(t, p.Admit(t.Context(), a, nil))
 		require.NoError(t, p.Validate(t.Context(), a, nil))
 		require.NotContains(t, ws.Object, "spec")
+	}
+}
+
+// TestNewTypes holds that a type that becomes known in a moment is used, and
+// that refusals take as long whether the type exists or not.
+func TestNewTypes(t *testing.T) {
+	const patience = 100 * time.Millisecond
+	asked := 0
+	p := workspacetype.New(workspacetype.Config{
+		Types: func(_ context.Context, _ logicalcluster.Name, ws *tenancyv1alpha1.Workspace) ([]workspacetype.Type, error) {
+			if asked++; ws.Spec.Type.Name == "none" || ws.Spec.Type.Name == "new" && asked < 3 {
+				return nil, errors.New("it does not exist")
+			}
+			return []workspacetype.Type{{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: string(ws.Spec.Type.Name)}}, Path: logicalcluster.NewPath("root")}}, nil
+		},
+		MayUse: func(_ context.Context, _ user.Info, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
+			return t.Name == "new", nil
+		},
+		Patience: patience,
+	})
+	for name, allowed := range map[string]bool{"new": true, "none": false, "forbidden": false} {
+		asked = 0
+		start := time.Now()
+		ctx := request.WithClusterName(t.Context(), "here")
+		a := admission.NewAttributesRecord(typed(name, ""), nil, schema.GroupVersionKind{}, "", "ws", tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaces"), "",
+			admission.Create, nil, false, &user.DefaultInfo{Name: "alice"})
+		require.NoError(t, p.Admit(ctx, a, nil))
+		err := p.Validate(ctx, a, nil)
+		require.Equal(t, allowed, err == nil, "%s: %v", name, err)
+		if !allowed {
+			require.GreaterOrEqual(t, time.Since(start), patience, name)
+		}
 	}
 }
