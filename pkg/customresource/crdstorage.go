@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -108,6 +109,40 @@ func (s namingStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.O
 	s.RESTCreateUpdateStrategy.PrepareForUpdate(ctx, obj, old)
 	if crd, ok := obj.(*apiextensions.CustomResourceDefinition); ok && crd.DeletionTimestamp.IsZero() {
 		s.names.settle(ctx, crd)
+	}
+}
+
+// Validate implements rest.RESTCreateStrategy.
+func (s namingStrategy) Validate(ctx context.Context, obj runtime.Object) (errs field.ErrorList) {
+	defer refuseMalformed(ctx, obj, &errs)
+	return s.RESTCreateUpdateStrategy.Validate(ctx, obj)
+}
+
+// ValidateUpdate implements rest.RESTUpdateStrategy.
+func (s namingStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) (errs field.ErrorList) {
+	defer refuseMalformed(ctx, obj, &errs)
+	return s.RESTCreateUpdateStrategy.ValidateUpdate(ctx, obj, old)
+}
+
+// refuseMalformed refuses a definition over which upstream's validation panics,
+// as it does where there are selectable fields and no schema.
+func refuseMalformed(ctx context.Context, obj runtime.Object, errs *field.ErrorList) {
+	r := recover()
+	if r == nil {
+		return
+	}
+	klog.FromContext(ctx).Info("Validating a definition panicked", "panic", r)
+	*errs = nil
+	spec := field.NewPath("spec")
+	if crd, ok := obj.(*apiextensions.CustomResourceDefinition); ok {
+		for i := range crd.Spec.Versions {
+			if validation, err := apiextensions.GetSchemaForVersion(crd, crd.Spec.Versions[i].Name); err == nil && (validation == nil || validation.OpenAPIV3Schema == nil) {
+				*errs = append(*errs, field.Required(spec.Child("versions").Index(i).Child("schema", "openAPIV3Schema"), "schemas are required"))
+			}
+		}
+	}
+	if len(*errs) == 0 {
+		*errs = field.ErrorList{field.Invalid(spec, field.OmitValueType{}, "is malformed and cannot be validated")}
 	}
 }
 

@@ -64,6 +64,11 @@ func TestGarbage(t *testing.T) {
 	unapproved.Name, unapproved.Spec.Group = "widgets.apps.k8s.io", "apps.k8s.io"
 	_, err = crds.Create(t.Context(), unapproved, metav1.CreateOptions{})
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
+	schemaless := widgetCRD(nil)
+	schemaless.Spec.Versions[0].Schema = nil // and there are selectable fields
+	_, err = s.crds(t, "two").ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), schemaless, metav1.CreateOptions{})
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
+	require.ErrorContains(t, err, "spec.versions[0].schema.openAPIV3Schema: Required value")
 	untyped := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"x": {Type: "nonsense"}})
 	_, err = s.crds(t, "two").ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), untyped, metav1.CreateOptions{})
 	require.True(t, apierrors.IsInvalid(err), "%v", err)

@@ -109,15 +109,16 @@ func TestStopWithHangingHook(t *testing.T) {
 	resource := widgets
 	resource.Version = "v2"
 	gave, ended := make(chan error, 1), make(chan struct{})
+	client := s.dynamic(t, "one").Resource(resource)
 	go func() {
-		_, err := s.dynamic(t, "one").Resource(resource).List(t.Context(), metav1.ListOptions{})
+		_, err := client.List(t.Context(), metav1.ListOptions{})
 		gave <- err
 	}()
 	go func() {
 		defer close(ended)
-		w, err := s.dynamic(t, "one").Resource(resource).Watch(t.Context(), metav1.ListOptions{})
+		w, err := client.Watch(t.Context(), metav1.ListOptions{})
 		if err == nil {
-			for range w.ResultChan() { //nolint:revive // until it ends
+			for range w.ResultChan() {
 			}
 		}
 	}()

@@ -197,7 +197,7 @@ func (c *converter) serve(w http.ResponseWriter, r *http.Request) {
 		<-c.hang
 		return
 	case "slow":
-		time.Sleep(300 * time.Millisecond)
+		<-time.After(300 * time.Millisecond)
 	case "endless":
 		for r.Context().Err() == nil {
 			_, _ = w.Write(make([]byte, 1<<20))

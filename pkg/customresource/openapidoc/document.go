@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -95,10 +96,8 @@ func (s Spec) negotiate(accept string) (protobuf, ok bool) {
 		if clause.SubType == "json" || clause.SubType == "*" {
 			return false, true
 		}
-		for _, known := range s.format.mediaTypes() {
-			if "application/"+clause.SubType == known {
-				return true, true
-			}
+		if slices.Contains(s.format.mediaTypes(), "application/"+clause.SubType) {
+			return true, true
 		}
 	}
 	return false, false
