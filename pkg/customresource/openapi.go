@@ -137,7 +137,9 @@ func (s *documentSet) serveV3(w http.ResponseWriter, r *http.Request, gv schema.
 	spec := s.v3(gv, builtIn)
 	if hash := r.URL.Query().Get("hash"); hash != "" {
 		if hash != spec.ETag {
-			http.Redirect(w, r, v3URL(gv, spec.ETag), http.StatusMovedPermanently)
+			// Relative: what comes before the path here is not known here.
+			w.Header().Set("Location", gv.Version+"?"+url.Values{"hash": {spec.ETag}}.Encode())
+			w.WriteHeader(http.StatusMovedPermanently)
 			return true
 		}
 		w.Header().Set("Cache-Control", "public, immutable")
