@@ -106,7 +106,7 @@ func (w *world) inProcess(ctx context.Context, in input, raw string) answer {
 	if cert := w.whos[in.who].cert; cert != nil {
 		r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, cert.Leaf)
 	}
-	rec := &recorder{header: http.Header{}, gone: make(chan bool)}
+	rec := &recorder{ctx: ctx, header: http.Header{}, gone: make(chan bool)}
 	func() {
 		defer func() {
 			if reason := recover(); reason != nil && !isAbort(reason) {
@@ -143,7 +143,10 @@ func isControl(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 
 // recorder is the response of a request in process.
 type recorder struct {
+	ctx  context.Context
 	gone chan bool
+	// hijacked are the copiers of what comes after a change of protocols.
+	hijacked sync.WaitGroup
 
 	mu     sync.Mutex
 	header http.Header
@@ -190,7 +193,21 @@ func (r *recorder) Flush() {
 // CloseNotify makes the recorder what upstream takes for a real response.
 func (r *recorder) CloseNotify() <-chan bool { return r.gone }
 
+// Hijack implements http.Hijacker, as HTTP/1.1 has it. What the server says then
+// is a body, too.
+func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	client, server := net.Pipe()
+	r.WriteHeader(http.StatusSwitchingProtocols)
+	end := context.AfterFunc(r.ctx, func() { _ = client.Close() })
+	r.hijacked.Go(func() {
+		defer end()
+		_, _ = io.Copy(r, client) // until either side closes
+	})
+	return server, bufio.NewReadWriter(bufio.NewReader(server), bufio.NewWriter(server)), nil
+}
+
 func (r *recorder) answer() answer {
+	r.hijacked.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true // a handler that timed out may still write

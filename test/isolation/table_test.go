@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,25 +19,12 @@ func (w *world) table(t *testing.T) {
 	t.Run("strangers are told what to do", w.testStrangers)
 }
 
-// send sends inputs, some at a time.
+// send sends inputs, of which none may bring anything to light.
 func (w *world) send(t *testing.T, inputs []input) {
 	t.Helper()
-	var wg sync.WaitGroup
-	var next atomic.Int64
-	for range *workersFlag {
-		wg.Go(func() {
-			for {
-				i := int(next.Add(1) - 1)
-				if i >= len(inputs) {
-					return
-				}
-				if _, f := w.attack(t.Context(), inputs[i]); f != nil {
-					t.Error(w.describe(*f))
-				}
-			}
-		})
+	for _, f := range w.catch(t, inputs) {
+		t.Error(w.describe(*f))
 	}
-	wg.Wait()
 }
 
 const (

@@ -38,7 +38,7 @@ func InScope(cluster logicalcluster.Name, u user.Info) bool {
 	if len(extra) == 0 {
 		return true
 	}
-	if home, ok := homeOf(u); ok && home != cluster.String() {
+	if home, ok := homeOf(u); ok && home != cluster.String() && !forgetsHome() {
 		return false
 	}
 	for _, scopes := range extra[request.ExtraScopes] {

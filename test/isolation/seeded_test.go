@@ -1,0 +1,86 @@
+package isolation
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// TestCatchesSeededBugs attacks servers that forget the logical cluster of some
+// lists, take service accounts for their namesakes, and tell what exists: this
+// suite must be seen to find something.
+func TestCatchesSeededBugs(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "shardplane")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-w", "-tags=seededbug", "-o", binary, "./cmd/shardplane")
+	build.Dir = harness.Root()
+	output, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+
+	t.Setenv("SHARDPLANE_SEEDED_BUG", "forgetcluster,namesake,tells")
+	c := harness.Start(t, harness.Options{
+		Mode: harness.Processes, Binary: binary, Shards: 2, DevTokens: true,
+		ExtraArgs: map[string][]string{"front-proxy": {"--index-patience=1ms"}},
+	})
+	w := newWorld(t, c)
+	bugs := map[string]func(f *finding) bool{
+		"forgetcluster": func(f *finding) bool {
+			return strings.HasPrefix(f.what, "crossed") && strings.Contains(f.in.raw, "$A$") && strings.Contains(f.in.raw, "labelSelector=same")
+		},
+		"namesake": func(f *finding) bool {
+			return strings.HasPrefix(f.what, "crossed") && strings.Contains(w.whos[f.in.who].name, "service account") && strings.Contains(f.in.raw, "$B$")
+		},
+		"tells": func(f *finding) bool { return strings.HasPrefix(f.what, "told existing from missing") },
+	}
+	for by, inputs := range map[string][]input{"the table": w.tabulated(), "the generator": w.some(seed(), 3000)} {
+		caught := w.catch(t, inputs)
+		for bug, fits := range bugs {
+			n := 0
+			for _, f := range caught {
+				if fits(f) {
+					n++
+				}
+			}
+			require.Positive(t, n, "%s did not notice the seeded bug %s", by, bug)
+			t.Logf("%s noticed %s %d times", by, bug, n)
+		}
+	}
+}
+
+// some are generated inputs.
+func (w *world) some(seed, n uint64) []input {
+	w.t.Logf("seed %d", seed)
+	inputs := make([]input, n)
+	for i := range inputs {
+		inputs[i] = w.generate(seed, uint64(i)) //nolint:gosec // an index
+	}
+	return inputs
+}
+
+// catch sends inputs and returns what was wrong with the answers.
+func (w *world) catch(t *testing.T, inputs []input) []*finding {
+	t.Helper()
+	var mu sync.Mutex
+	var caught []*finding
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range *workersFlag {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(inputs)); i = next.Add(1) - 1 {
+				if _, f := w.attack(t.Context(), inputs[i]); f != nil {
+					mu.Lock()
+					caught = append(caught, f)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return caught
+}
