@@ -20,8 +20,9 @@ import (
 
 const (
 	// buffered is how many events wait for a reader before the watcher counts
-	// as behind. It takes a burst, and 32 bytes for each.
-	buffered = 128
+	// as behind. It takes a burst, and 32 bytes for each; of watchers of a part
+	// of the keys, such as a logical cluster, there may be thousands.
+	buffered, bufferedInPart = 128, 16
 	// batch is how many events a watcher that is behind takes at a time.
 	batch = 64
 	// slowBudget is how long a reader may take for one event before its watch
@@ -86,9 +87,13 @@ func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, erro
 	if whole {
 		r.intervals = []interval{{0, ^uint64(0)}}
 	}
+	size := buffered
+	if request.Key != h.cfg.Root {
+		size = bufferedInPart
+	}
 	w := &Watcher{
 		hub: h, request: request, sharded: !whole, ranges: r, behind: true,
-		result: make(chan watch.Event, buffered),
+		result: make(chan watch.Event, size),
 		done:   make(chan struct{}),
 	}
 	pred := request.Predicate
@@ -214,6 +219,7 @@ func (w *Watcher) joinLocked(version uint64) {
 		version = h.version
 	}
 	w.version, w.joined = version, true
+	w.request.Start, w.request.Older = nil, nil // with all that they refer to
 	w.cursor, w.from = h.history.after(version), h.history.next
 	x := h.scopes[w.request.Key]
 	if x == nil {
