@@ -36,9 +36,9 @@ func replicationConfig(t *testing.T, shard *testShard, cache *cacheServer) repli
 		Resources: slices.DeleteFunc(replication.Table(), func(r replication.Resource) bool {
 			return r.Group == rbacv1.GroupName // the test's shards serve no built-in kinds
 		}),
-		Shard:         shard.name,
-		Local:         shard.f,
-		Cache:         cache.f,
+		Shard: shard.name,
+		Local: shard.f,
+		Cache: cache.f,
 		// What is lost has to be noticed, not found by chance.
 		ProbeInterval: time.Hour,
 		AuditInterval: time.Hour,

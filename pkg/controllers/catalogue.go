@@ -87,12 +87,7 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Informers: func(d Deps) []reconcile.Synced {
 				return []reconcile.Synced{d.Informers.ServiceAccounts, d.Informers.TokenSecrets}
 			},
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return serviceaccount.NewTokens(serviceaccount.TokensConfig{
-					Local: d.Local, Accounts: d.Informers.ServiceAccounts, Secrets: d.Informers.TokenSecrets,
-					Issuer: d.Tokens, RootCA: d.RootCA,
-				}), nil
-			},
+			New: newTokens,
 		},
 		{
 			Name:      aggregation.Name,
@@ -160,6 +155,13 @@ func newNamespace(d Deps) (reconcile.Runnable, error) {
 func newServiceAccount(d Deps) (reconcile.Runnable, error) {
 	return serviceaccount.New(serviceaccount.Config{
 		Local: d.Local, Namespaces: d.Informers.Namespaces, Accounts: d.Informers.ServiceAccounts,
+	}), nil
+}
+
+func newTokens(d Deps) (reconcile.Runnable, error) {
+	return serviceaccount.NewTokens(serviceaccount.TokensConfig{
+		Local: d.Local, Accounts: d.Informers.ServiceAccounts, Secrets: d.Informers.TokenSecrets,
+		Issuer: d.Tokens, RootCA: d.RootCA,
 	}), nil
 }
 

@@ -49,7 +49,7 @@ func plugin(may map[string][]string) *workspacetype.Plugin {
 			if ws.Spec.Type == nil {
 				return []workspacetype.Type{known("base")}, nil
 			}
-			switch ws.Spec.Type.Name {
+			switch string(ws.Spec.Type.Name) {
 			case "base", "flaky":
 				return []workspacetype.Type{known(string(ws.Spec.Type.Name))}, nil
 			case "special":
