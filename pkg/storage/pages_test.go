@@ -2,8 +2,11 @@ package storage
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"testing"
@@ -191,6 +194,52 @@ func FuzzResourceVersion(f *testing.F) {
 			require.NoError(t, err)
 			require.NoError(t, watchErr)
 			w.Stop()
+		}
+	})
+}
+
+// FuzzContinue forges tokens, whose seal is no secret: whatever is in them, they
+// show nothing of another logical cluster, and what cannot be is a mistake of
+// the client.
+func FuzzContinue(f *testing.F) {
+	for _, start := range []string{"", "ns/one", "ns/one\x00", "../bb/ns/one", "/../bb/", "/", "..", "\xff", "ns/../../bb/ns/one", "a//b"} {
+		for _, version := range []int64{0, -1, 1, 3, math.MinInt64} {
+			f.Add(start, version, "")
+		}
+	}
+	f.Add("", int64(0), "garbage")
+	f.Add("", int64(0), "{\"v\":\"meta.k8s.io/v2\"}")
+	backend := backendOf(f, BackendConfig{})
+	stores := []*tenantStorage{open(f, backend, podsGR), open(f, backend, eventsGR)}
+	for _, cluster := range []string{"aa", "bb"} {
+		for _, name := range []string{"one", "two"} {
+			create(in(f.Context(), cluster), f, stores[0], newPod("ns", name))
+		}
+	}
+	f.Fuzz(func(t *testing.T, start string, version int64, raw string) {
+		ctx := in(t.Context(), "aa")
+		if raw == "" {
+			data, err := json.Marshal(map[string]any{"v": "meta.k8s.io/v1", "rv": version, "start": start})
+			require.NoError(t, err)
+			raw = string(data)
+		}
+		var inside struct{ RV int64 }
+		_ = json.Unmarshal([]byte(raw), &inside)
+		if current, err := stores[0].GetCurrentResourceVersion(ctx); err != nil || inside.RV > int64(current) {
+			return // waits for the future
+		}
+		c, err := stores[0].collect(ctx, "/pods", page(2, ""))
+		require.NoError(t, err)
+		token := sealToken(c.scope, base64.RawURLEncoding.EncodeToString([]byte(raw)))
+		for _, s := range stores {
+			pods := &example.PodList{}
+			if err := s.GetList(ctx, "/pods", page(2, token), pods); err != nil {
+				require.True(t, apierrors.IsBadRequest(err) || apierrors.IsResourceExpired(err), "%v", err)
+				continue
+			}
+			for i := range pods.Items {
+				require.Equal(t, "aa", pods.Items[i].Annotations["kcp.io/cluster"])
+			}
 		}
 	})
 }

@@ -18,45 +18,64 @@ import (
 // that it knows no shardSelector: in its OpenAPI documents, by lists without
 // shardInfo, and by refusing to delete.
 func TestShardingOff(t *testing.T) {
-	c := harness.Start(t, harness.Options{
-		Mode: harness.Processes, Without: []string{"cache-server", "front-proxy"},
-		ExtraArgs: map[string][]string{"shard": {"--feature-gates=ShardedListAndWatch=false"}},
-	})
+	off := []string{"--feature-gates=ShardedListAndWatch=false"}
+	c := harness.Start(t, harness.Options{Mode: harness.Processes, ExtraArgs: map[string][]string{"shard": off, "cache-server": off}})
 	config := harness.In(c.Shard(0), "root")
-	client, err := rest.HTTPClientFor(config)
-	require.NoError(t, err)
-	defer client.CloseIdleConnections()
-	ask := func(method, path, body string) (int, string) {
-		request, err := http.NewRequestWithContext(t.Context(), method, config.Host+path, strings.NewReader(body))
+	proxied := harness.In(c.Proxy(), "root")
+	replicas := rest.CopyConfig(c.Cache())
+	replicas.Host += "/services/cache/shards/e2e/clusters/root"
+	clients := map[string]*http.Client{}
+	for _, of := range []*rest.Config{config, proxied, replicas} {
+		client, err := rest.HTTPClientFor(of)
+		require.NoError(t, err)
+		defer client.CloseIdleConnections()
+		clients[of.Host] = client
+	}
+	askAt := func(at *rest.Config, method, path, body string) (int, string) {
+		request, err := http.NewRequestWithContext(t.Context(), method, at.Host+path, strings.NewReader(body))
 		require.NoError(t, err)
 		request.Header.Set("Accept", "application/json")
 		request.Header.Set("Content-Type", "application/json")
-		response, err := client.Do(request)
+		response, err := clients[at.Host].Do(request)
 		require.NoError(t, err)
 		defer func() { _ = response.Body.Close() }()
 		answer, err := io.ReadAll(response.Body)
 		require.NoError(t, err)
 		return response.StatusCode, string(answer)
 	}
+	ask := func(method, path, body string) (int, string) { return askAt(config, method, path, body) }
 
-	const selector = "shardSelector=shardRange(object.metadata.uid,'0x0000000000000000','0x8000000000000000')"
-	for collection, create := range map[string]string{
-		"/api/v1/namespaces/default/configmaps":                  `{"metadata":{"name":"kept"}}`,
-		"/apis/tenancy.kcp.io/v1alpha1/workspacetypes":           `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"kept"}}`,
-		"/apis/coordination.k8s.io/v1/namespaces/default/leases": `{"metadata":{"name":"kept"}}`,
+	const (
+		selector = "shardSelector=shardRange(object.metadata.uid,'0x0000000000000000','0x8000000000000000')"
+		types    = "/apis/tenancy.kcp.io/v1alpha1/workspacetypes"
+		typeKept = `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"kept"}}`
+	)
+	for _, of := range []struct {
+		at                 *rest.Config
+		collection, create string
+	}{
+		{config, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"kept"}}`},
+		{config, types, typeKept},
+		{config, "/apis/coordination.k8s.io/v1/namespaces/default/leases", `{"metadata":{"name":"kept"}}`},
+		{proxied, "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"kept"}}`},
+		{replicas, types, typeKept},
 	} {
-		code, answer := ask(http.MethodPost, collection, create)
+		code, answer := askAt(of.at, http.MethodPost, of.collection, of.create)
 		require.Equal(t, http.StatusCreated, code, answer)
-		code, answer = ask(http.MethodDelete, collection+"?"+selector, "")
+		code, answer = askAt(of.at, http.MethodDelete, of.collection+"?"+selector, "")
 		require.Equal(t, http.StatusBadRequest, code, answer)
 		require.Contains(t, answer, "ShardedListAndWatch")
 
-		code, answer = ask(http.MethodGet, collection+"?"+selector, "")
+		code, answer = askAt(of.at, http.MethodGet, of.collection+"?"+selector, "")
 		require.Equal(t, http.StatusOK, code, answer)
 		require.Contains(t, answer, `"name":"kept"`)
 		var list struct{ Metadata metav1.ListMeta }
 		require.NoError(t, json.Unmarshal([]byte(answer), &list))
 		require.Nil(t, list.Metadata.ShardInfo)
+
+		code, answer = askAt(of.at, http.MethodGet, of.collection+"?watch=true&timeoutSeconds=1&"+selector, "")
+		require.Equal(t, http.StatusOK, code, answer)
+		require.Contains(t, answer, `"name":"kept"`)
 	}
 	for _, document := range []string{"/openapi/v2", "/openapi/v3/api/v1", "/openapi/v3/apis/tenancy.kcp.io/v1alpha1", "/openapi/v3/apis/coordination.k8s.io/v1"} {
 		code, answer := ask(http.MethodGet, document, "")
