@@ -19,7 +19,7 @@ import (
 // TestManyDefinitions has many definitions in one logical cluster, and a
 // neighbour who does not notice: a thousand in the long version.
 func TestManyDefinitions(t *testing.T) {
-	many := 30
+	many := 16
 	if long() {
 		many = 1000
 	}
