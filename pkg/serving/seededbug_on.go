@@ -18,7 +18,7 @@ var forgetful = strings.Contains(os.Getenv("SHARDPLANE_SEEDED_BUG"), "forgetclus
 
 func seedRequest(r *http.Request) *http.Request {
 	info, ok := apirequest.RequestInfoFrom(r.Context())
-	if !forgetful || !ok || info.Verb != "list" || !strings.Contains(r.URL.RawQuery, "labelSelector=same") {
+	if !forgetful || !ok || info.Verb != "list" || !strings.Contains(r.URL.RawQuery, "labelSelector=") {
 		return r
 	}
 	return r.WithContext(request.WithWildcard(r.Context()))

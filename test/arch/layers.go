@@ -122,6 +122,12 @@ var Layers = []Layer{
 		Leaf:   true,
 	},
 	{
+		Units:  []string{"test/isolation"},
+		Reason: "attacks the servers as a stranger would, at their ports and handlers: what it shared with them, it could not judge. It makes certificates, and reads what etcd stores",
+		Only:   []string{"pkg/dev/pki", "pkg/etcd", "test/harness"},
+		Leaf:   true,
+	},
+	{
 		Units:  []string{"test/*"},
 		Reason: "test suites: they may use everything and nothing uses them",
 		Leaf:   true,

@@ -39,10 +39,13 @@ func (w *world) attack(ctx context.Context, in input) (answer, *finding) {
 }
 
 // comparable tells whether an input is about bravo and nothing else, so that its
-// answer must be the same if bravo did not exist.
+// answer must be the same if bravo did not exist. Without /clusters/, a token may
+// lead to alpha, where others are at work.
 func comparable(in input) bool {
 	line, _, _ := strings.Cut(in.raw, "\r\n")
-	return (strings.Contains(line, "$B$") || strings.Contains(line, "$BPATH$")) && !strings.Contains(line, "$A$") && !strings.Contains(line, "$APATH$")
+	path, _, _ := strings.Cut(line, "?")
+	return strings.Contains(path, "clusters") && (strings.Contains(path, "$B$") || strings.Contains(path, "$BPATH$")) &&
+		!strings.Contains(line, "$A$") && !strings.Contains(line, "$APATH$")
 }
 
 // compare sends an input once more about what does not exist. What differs, must

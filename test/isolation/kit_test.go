@@ -72,8 +72,13 @@ func (w *world) render(in input, twin bool) string {
 	return out.String()
 }
 
-// lasts tells whether the answer may be a stream.
-func lasts(raw string) bool { return strings.Contains(strings.ToLower(raw), "watch") }
+// future is a resource version that servers wait for, in vain.
+const future = "99999999999"
+
+// lasts tells whether the answer may be a stream, or comes late on purpose.
+func lasts(raw string) bool {
+	return strings.Contains(strings.ToLower(raw), "watch") || strings.Contains(raw, future)
+}
 
 // errUnsent says that no server of HTTP would pass the request on to anybody.
 var errUnsent = errors.New("not a request")
