@@ -18,6 +18,7 @@ const hookAnswerBytes = 16 << 20
 
 var (
 	errHookStopped = errors.New("the server is shutting down")
+	errHookSelf    = errors.New("conversion webhooks cannot be the service of this API server; use another service, or a URL")
 	errHookAnswer  = fmt.Errorf("the webhook answered with more than %d bytes", hookAnswerBytes)
 )
 
@@ -72,8 +73,10 @@ func (h *hooks) resolver(wrapped webhook.AuthenticationInfoResolverWrapper) webh
 		if err != nil {
 			return nil, err
 		}
-		if cfg == nil {
-			return nil, errors.New("conversion webhooks cannot be the service of this API server; use another service, or a URL")
+		if cfg == nil { // which is how upstream's resolver knows this API server
+			cfg = &rest.Config{}
+			cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return selfTransport{} })
+			return cfg, nil
 		}
 		cfg = rest.CopyConfig(cfg)
 		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &hookTransport{hooks: h, next: next} })
@@ -113,6 +116,12 @@ func (t *hookTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response.Body = &hookAnswer{body: response.Body, left: hookAnswerBytes, release: func() { t.hooks.done(call) }}
 	return response, nil
 }
+
+// selfTransport carries the calls of a webhook that is to be this API server.
+type selfTransport struct{}
+
+// RoundTrip implements http.RoundTripper.
+func (selfTransport) RoundTrip(*http.Request) (*http.Response, error) { return nil, errHookSelf }
 
 // hookAnswer is the body of an answer, up to what is left of it.
 type hookAnswer struct {
