@@ -158,6 +158,7 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 	case !found:
 		return nil
 	default:
+		defer request.Pause(ctx)() // webhooks may take long, and may send requests
 		return hooks.Dispatch(ctx, a, o)
 	}
 }

@@ -14,6 +14,9 @@
 // a flow is what reads or what writes in a logical cluster, and has a queue of
 // its own.
 //
+// How much a flow gets depends on whether others send requests as well, see
+// company.go. A request that waits for a webhook gives its seat away meanwhile.
+//
 // The filter stands behind authorization, so that nobody can fill the queue of
 // a logical cluster in which he may do nothing. The server's bound on requests in
 // flight stands before it and bounds them all.

@@ -64,7 +64,25 @@ func New(limits Limits) *Fairness {
 // Retry-After. Of watches only the beginning takes a seat; other long-running
 // requests take none.
 func (f *Fairness) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck) http.Handler {
-	return genericfilters.WithPriorityAndFairness(f.learning(next), longRunning, controller{f}, f.costs.estimate, waitLimit)
+	fair := genericfilters.WithPriorityAndFairness(f.learning(next), longRunning, controller{f}, f.costs.estimate, waitLimit)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p := &place{}
+		ctx := context.WithValue(request.WithPause(r.Context(), p.pause), placeKey{}, p)
+		fair.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+type placeKey struct{}
+
+// place takes what the queue gives a request to what executes it: upstream's
+// filter, which stands between the two, has no way for it.
+type place struct{ seat *Seat }
+
+func (p *place) pause() (resume func()) {
+	if p.seat == nil {
+		return func() {} // exempt
+	}
+	return p.seat.Pause()
 }
 
 // learning measures lists.
@@ -133,7 +151,7 @@ func (c controller) Handle(
 	note(c.tenants.schema, c.tenants.config, "")
 	work := estimate()
 	arrived := time.Now()
-	release, err := c.queue.Acquire(ctx, flowOf(ctx, digest.RequestInfo), digest.User.GetName(), int(work.InitialSeats), func(waits bool) { //nolint:gosec // at most maxSeats
+	seat, err := c.queue.Acquire(ctx, flowOf(ctx, digest.RequestInfo), digest.User.GetName(), int(work.InitialSeats), func(waits bool) { //nolint:gosec // at most maxSeats
 		queued(waits)
 		waiting(waits)
 	})
@@ -146,22 +164,26 @@ func (c controller) Handle(
 		return
 	}
 	waitSeconds.WithLabelValues(tenants).Observe(time.Since(arrived).Seconds())
-	defer release(float64(work.FinalSeats) * work.AdditionalLatency.Seconds())
+	defer seat.Release(float64(work.FinalSeats) * work.AdditionalLatency.Seconds())
+	if place, ok := ctx.Value(placeKey{}).(*place); ok {
+		place.seat = seat
+	}
 	defer executing(tenants, int(work.InitialSeats))() //nolint:gosec // at most maxSeats
 	execute()
 }
 
 // flowOf returns the flow of a request. A logical cluster has two, one for what
-// reads and one for what writes: admission webhooks may hold writes for long,
-// and must not keep their owner from reading.
-func flowOf(ctx context.Context, info *apirequest.RequestInfo) string {
+// reads and one for what writes: these wait for the disk, and must not keep
+// their owner from reading.
+func flowOf(ctx context.Context, info *apirequest.RequestInfo) FlowKey {
 	cluster, _ := request.ClusterFrom(ctx)
+	key := FlowKey{Cluster: cluster.String()}
 	switch info.Verb {
 	case "get", "list", "watch":
-		return cluster.String()
 	default:
-		return cluster.String() + " writes"
+		key.Writes = true
 	}
+	return key
 }
 
 // isExempt says whether the user's requests never wait: those of the shards

@@ -13,31 +13,35 @@ const (
 	// are more seats than cores.
 	seatsPerCore = 16
 	leastSeats   = 32
-	// leastFlowSeats is the least of the default of
-	// --fairness-seats-per-cluster, else the number of cores: more would not
-	// make a tenant faster, but others slower.
-	leastFlowSeats = 2
+	// coresPerFlowSeat makes the default of --fairness-seats-per-cluster: reading
+	// and writing ones together have as many as there are cores.
+	coresPerFlowSeat = 2
+	// defaultRest has a flood use half of its seats' time.
+	defaultRest = 1
+	maxRest     = 100
 )
 
 // Options say how the server is shared among logical clusters.
 type Options struct {
 	// Enabled switches fairness on.
 	Enabled bool
-	// Limits are the bounds; Seats and FlowSeats of 0 are chosen by the number
-	// of cores.
+	// Limits are the bounds; numbers of seats of 0 are chosen by the number of
+	// cores.
 	Limits
 }
 
 // NewOptions returns the defaults.
 func NewOptions() Options {
-	return Options{Enabled: true, Limits: Limits{Waiting: 1000, FlowWaiting: 200}}
+	return Options{Enabled: true, Limits: Limits{Waiting: 1000, FlowWaiting: 200, Rest: defaultRest}}
 }
 
 // AddFlags adds the flags of o to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Enabled, "enable-priority-and-fairness", o.Enabled, "share the server fairly among logical clusters; if false, only --max-requests-inflight and --max-mutating-requests-inflight bound them")
 	fs.IntVar(&o.Seats, "fairness-seats", o.Seats, fmt.Sprintf("requests executed at a time, those of the installation's own components apart, of watches only their beginning; large lists count up to %d-fold. 0 means %d for each core, but at least %d", maxSeats, seatsPerCore, leastSeats))
-	fs.IntVar(&o.FlowSeats, "fairness-seats-per-cluster", o.FlowSeats, "requests of one logical cluster executed at a time, reading and writing ones each; 0 means as many as there are cores, but at least 2. A tenant whose webhooks are slow may need more")
+	fs.IntVar(&o.FlowSeats, "fairness-seats-per-cluster", o.FlowSeats, "requests of one logical cluster executed at a time while others send requests too, reading and writing ones each; 0 means half as many as there are cores, but at least 1. Tenants whose webhooks are slow may need more")
+	fs.IntVar(&o.AloneSeats, "fairness-seats-alone", o.AloneSeats, "requests of one logical cluster executed at a time while no other sends any, reading and writing ones each; 0 means half of --fairness-seats")
+	fs.Float64Var(&o.Rest, "fairness-rest", o.Rest, fmt.Sprintf("while other logical clusters send requests too, one of which requests wait rests after each for this multiple of the time that it took, at most %s: what it leaves free keeps answers to others quick. 0 never rests", longestRest))
 	fs.IntVar(&o.Waiting, "fairness-queue-length", o.Waiting, "requests that wait for their turn at a time; more are answered with 429")
 	fs.IntVar(&o.FlowWaiting, "fairness-queue-length-per-cluster", o.FlowWaiting, "requests of one logical cluster that wait for their turn at a time, reading and writing ones each, one user's at most half of them; more are answered with 429")
 }
@@ -45,8 +49,11 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 // Validate returns what is wrong with o.
 func (o *Options) Validate() []error {
 	var errs []error
-	if o.Seats < 0 || o.FlowSeats < 0 {
-		errs = append(errs, fmt.Errorf("--fairness-seats %d and --fairness-seats-per-cluster %d must not be negative", o.Seats, o.FlowSeats))
+	if o.Seats < 0 || o.FlowSeats < 0 || o.AloneSeats < 0 {
+		errs = append(errs, fmt.Errorf("--fairness-seats %d, --fairness-seats-per-cluster %d and --fairness-seats-alone %d must not be negative", o.Seats, o.FlowSeats, o.AloneSeats))
+	}
+	if !(o.Rest >= 0 && o.Rest <= maxRest) {
+		errs = append(errs, fmt.Errorf("--fairness-rest %g must be between 0 and %d", o.Rest, maxRest))
 	}
 	if o.Waiting < 1 || o.FlowWaiting < 1 {
 		errs = append(errs, fmt.Errorf("--fairness-queue-length %d and --fairness-queue-length-per-cluster %d must be at least 1", o.Waiting, o.FlowWaiting))
@@ -64,8 +71,11 @@ func (o *Options) New() *Fairness {
 		limits.Seats = max(leastSeats, seatsPerCore*runtime.GOMAXPROCS(0))
 	}
 	if limits.FlowSeats == 0 {
-		limits.FlowSeats = max(leastFlowSeats, runtime.GOMAXPROCS(0))
+		limits.FlowSeats = max(1, runtime.GOMAXPROCS(0)/coresPerFlowSeat)
 	}
-	limits.FlowSeats = min(limits.FlowSeats, limits.Seats)
+	if limits.AloneSeats == 0 {
+		limits.AloneSeats = limits.Seats / 2
+	}
+	limits.FlowSeats, limits.AloneSeats = min(limits.FlowSeats, limits.Seats), min(limits.AloneSeats, limits.Seats)
 	return New(limits)
 }

@@ -21,6 +21,13 @@ var (
 type Limits struct {
 	// Seats is how much is executed at a time, FlowSeats how much of one flow.
 	Seats, FlowSeats int
+	// AloneSeats is how much of one flow while no other logical cluster sends
+	// requests; it counts where it is more than FlowSeats.
+	AloneSeats int
+	// Rest is for how long a flow in which requests wait rests after each one
+	// while other logical clusters send requests: that many times as long as it
+	// took, but never longer than longestRest.
+	Rest float64
 	// Waiting is how many requests wait at a time, FlowWaiting how many of one
 	// flow.
 	Waiting, FlowWaiting int
@@ -38,14 +45,16 @@ const firstGuess = 5 * time.Millisecond
 // Within a flow, users take turns.
 type Queue struct {
 	limits Limits
-	clock  clock.PassiveClock
+	clock  Clock
 
 	mu      sync.Mutex
+	active  activity
 	inUse   int
 	waiting int
+	paused  int
 	// now is the queue's virtual time: the clock of the flow that started last.
 	now   float64
-	flows map[string]*flow
+	flows map[FlowKey]*flow
 	// kept is how many flows were left when they were last looked through.
 	kept int
 	// ready are the flows that have something waiting that their own limit lets
@@ -53,16 +62,25 @@ type Queue struct {
 	ready flowHeap
 }
 
-// flow is the state of one logical cluster. It exists while it has requests, or
-// is ahead of the queue's time.
+// FlowKey names a flow: what reads, or what writes, in a logical cluster.
+type FlowKey struct {
+	Cluster string
+	Writes  bool
+}
+
+// flow is the state of one flow. It exists while it has requests, or is ahead of
+// the queue's time.
 type flow struct {
-	key     string
+	key     FlowKey
 	inUse   int
 	waiting int
+	paused  int
 	// at is the flow's virtual time.
 	at float64
 	// mean is what a request takes, in seconds for each seat.
 	mean float64
+	// restsUntil is set while the flow rests.
+	restsUntil time.Time
 	// lanes are the waiting requests by user; those of the first come next.
 	lanes []*lane
 	// index is the position in the heap of ready flows, or -1.
@@ -84,18 +102,25 @@ type ticket struct {
 	// guess is what was added to the flow's time when the ticket was granted.
 	guess float64
 	since time.Time
+	pauses
 }
 
-// NewQueue returns a queue with those limits, each of which must be positive.
-func NewQueue(limits Limits, c clock.PassiveClock) *Queue {
-	return &Queue{limits: limits, clock: c, flows: map[string]*flow{}}
+// Clock is the time that a Queue goes by.
+type Clock interface {
+	clock.PassiveClock
+	clock.WithDelayedExecution
+}
+
+// NewQueue returns a queue with those limits. The numbers of seats and of places
+// to wait must be positive.
+func NewQueue(limits Limits, c Clock) *Queue {
+	return &Queue{limits: limits, clock: c, flows: map[FlowKey]*flow{}}
 }
 
 // Acquire waits for the turn of a request of user in the flow that takes that
 // many seats. noted is told when the request begins and ends to wait. The caller
-// calls release with what the request has cost beyond its seats and its time,
-// in seats times seconds.
-func (q *Queue) Acquire(ctx context.Context, key, user string, seats int, noted func(waits bool)) (release func(extra float64), err error) {
+// releases the Seat.
+func (q *Queue) Acquire(ctx context.Context, key FlowKey, user string, seats int, noted func(waits bool)) (*Seat, error) {
 	seats = max(1, min(seats, q.limits.FlowSeats, q.limits.Seats))
 	t, err := q.enter(key, user, seats)
 	if err != nil {
@@ -114,13 +139,24 @@ func (q *Queue) Acquire(ctx context.Context, key, user string, seats int, noted 
 			}
 		}
 	}
-	return func(extra float64) { q.release(t, extra) }, nil
+	return &Seat{queue: q, ticket: t}, nil
 }
 
+// Seat is what a request has that executes.
+type Seat struct {
+	queue  *Queue
+	ticket *ticket
+}
+
+// Release gives the seat back when the request has ended. extra is what it has
+// cost beyond its seats and its time, in seats times seconds.
+func (s *Seat) Release(extra float64) { s.queue.release(s.ticket, extra) }
+
 // enter puts a ticket into its flow's queue, and grants what can start.
-func (q *Queue) enter(key, user string, seats int) (*ticket, error) {
+func (q *Queue) enter(key FlowKey, user string, seats int) (*ticket, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.active.saw(key.Cluster, q.clock.Now())
 	f := q.flows[key]
 	if f == nil {
 		f = &flow{key: key, index: -1, mean: firstGuess.Seconds()}
@@ -173,12 +209,13 @@ func (q *Queue) release(t *ticket, extra float64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	f, seats := t.flow, float64(t.seats)
-	took := q.clock.Since(t.since).Seconds()
+	took := (q.clock.Since(t.since) - t.paused).Seconds()
 	f.at += seats*took + extra - t.guess
 	const weight = 0.2
 	f.mean += weight * (took + extra/seats - f.mean)
 	f.inUse -= t.seats
 	q.inUse -= t.seats
+	q.rest(f, took)
 	q.update(f)
 	q.forget(f)
 	q.dispatch()
@@ -207,7 +244,7 @@ func (q *Queue) dispatch() {
 
 // update puts the flow where it belongs among those that are ready.
 func (q *Queue) update(f *flow) {
-	ready := f.waiting > 0 && (f.inUse == 0 || f.inUse+f.head().seats <= q.limits.FlowSeats)
+	ready := f.waiting > 0 && f.restsUntil.IsZero() && q.mayPause(f) && (f.inUse == 0 || f.inUse+f.head().seats <= q.seatsOf(f))
 	switch {
 	case ready && f.index < 0:
 		heap.Push(&q.ready, f)
@@ -225,7 +262,7 @@ func (q *Queue) forget(f *flow) {
 		delete(q.flows, f.key)
 		return
 	}
-	if q.inUse == 0 && q.waiting == 0 {
+	if q.inUse == 0 && q.waiting == 0 && q.paused == 0 {
 		clear(q.flows) // nobody is left whom anybody could be ahead of
 		q.kept = 0
 		return
@@ -249,7 +286,7 @@ func (q *Queue) state() (inUse, waiting, flows int) {
 	return q.inUse, q.waiting, len(q.flows)
 }
 
-func (f *flow) idle() bool { return f.inUse == 0 && f.waiting == 0 }
+func (f *flow) idle() bool { return f.inUse == 0 && f.waiting == 0 && f.paused == 0 }
 
 // head returns the ticket that comes next.
 func (f *flow) head() *ticket { return f.lanes[0].tickets[0] }

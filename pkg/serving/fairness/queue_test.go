@@ -10,15 +10,24 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// testClock is a fake clock whose functions may ask it for the time.
+type testClock struct{ *clocktesting.FakeClock }
+
+// AfterFunc implements clock.WithDelayedExecution.
+func (c testClock) AfterFunc(d time.Duration, f func()) clock.Timer {
+	return c.FakeClock.AfterFunc(d, func() { go f() })
+}
+
 // bench is a queue whose requests take what the test says.
 type bench struct {
 	t     *testing.T
-	clock *clocktesting.FakePassiveClock
+	clock testClock
 	queue *Queue
 	// turns are the requests that have been granted, in that order.
 	mu    sync.Mutex
@@ -27,18 +36,18 @@ type bench struct {
 
 func newBench(t *testing.T, limits Limits) *bench {
 	t.Helper()
-	c := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	c := testClock{clocktesting.NewFakeClock(time.Unix(1000, 0))}
 	return &bench{t: t, clock: c, queue: NewQueue(limits, c)}
 }
 
-func (b *bench) pass(d time.Duration) { b.clock.SetTime(b.clock.Now().Add(d)) }
+func (b *bench) pass(d time.Duration) { b.clock.Step(d) }
 
 // must acquires at once.
 func (b *bench) must(key, user string, seats int) func(float64) {
 	b.t.Helper()
-	release, err := b.queue.Acquire(b.t.Context(), key, user, seats, func(bool) { b.t.Errorf("%s of %s had to wait", user, key) })
+	seat, err := b.queue.Acquire(b.t.Context(), FlowKey{Cluster: key}, user, seats, func(bool) { b.t.Errorf("%s of %s had to wait", user, key) })
 	require.NoError(b.t, err)
-	return release
+	return seat.Release
 }
 
 // pending is a request that waits.
@@ -53,7 +62,7 @@ func (b *bench) waits(ctx context.Context, key, user string, seats int) pending 
 	p := pending{make(chan func(float64), 1), make(chan error, 1)}
 	inQueue := make(chan struct{})
 	go func() {
-		release, err := b.queue.Acquire(ctx, key, user, seats, func(waits bool) {
+		seat, err := b.queue.Acquire(ctx, FlowKey{Cluster: key}, user, seats, func(waits bool) {
 			if waits {
 				close(inQueue)
 			}
@@ -65,7 +74,7 @@ func (b *bench) waits(ctx context.Context, key, user string, seats int) pending 
 		b.mu.Lock()
 		b.turns = append(b.turns, key+"/"+user)
 		b.mu.Unlock()
-		p.release <- release
+		p.release <- seat.Release
 	}()
 	select {
 	case <-inQueue:
@@ -210,7 +219,7 @@ func TestRefusesWhatNobodyHasTimeFor(t *testing.T) {
 	for range 4 {
 		left = append(left, b.waits(ctx, "flood", "u", 1))
 	}
-	_, err := b.queue.Acquire(ctx, "flood", "u", 1, func(bool) {})
+	_, err := b.queue.Acquire(ctx, FlowKey{Cluster: "flood"}, "u", 1, func(bool) {})
 	require.ErrorIs(t, err, errQueueFull, "one user has half of his logical cluster's queue")
 	left = append(left, b.waits(ctx, "flood", "other", 1))
 	left = append(left, b.waits(ctx, "quiet", "u", 1))
@@ -232,7 +241,7 @@ func TestManyFloodsLeaveRoomForOthers(t *testing.T) {
 	var refused atomic.Int64
 	for i := range 400 {
 		wg.Go(func() {
-			if _, err := b.queue.Acquire(ctx, fmt.Sprintf("flood-%d", i%4), fmt.Sprint("u", i%16), 1, func(bool) {}); err != nil {
+			if _, err := b.queue.Acquire(ctx, FlowKey{Cluster: fmt.Sprintf("flood-%d", i%4)}, fmt.Sprint("u", i%16), 1, func(bool) {}); err != nil {
 				refused.Add(1)
 			}
 		})
@@ -278,13 +287,20 @@ func TestConcurrently(t *testing.T) {
 				if (i+j)%7 == 0 {
 					cancel()
 				}
-				release, err := b.queue.Acquire(ctx, fmt.Sprint("c", i%5), fmt.Sprint("u", j%3), 1+j%2, func(bool) {})
+				seat, err := b.queue.Acquire(ctx, FlowKey{Cluster: fmt.Sprint("c", i%5), Writes: j%2 == 0}, fmt.Sprint("u", j%3), 1+j%2, func(bool) {})
 				if err == nil {
 					if now := running.Add(1); now > seats {
 						t.Errorf("%d requests execute on %d seats", now, seats)
 					}
-					running.Add(-1)
-					release(0.001)
+					if j%3 == 0 {
+						running.Add(-1)
+						resume := seat.Pause()
+						seat.Pause()()
+						resume()
+					} else {
+						running.Add(-1)
+					}
+					seat.Release(0.001)
 				}
 				cancel()
 			}

@@ -1,0 +1,85 @@
+package fairness
+
+import "time"
+
+// What a logical cluster gets depends on whether it is in company. Alone it may
+// use what the server has. Next to others it gets few seats and rests between
+// its requests when it asks for more than that: a server whose cores never idle
+// answers everybody late, since nothing in it, neither Go's scheduler nor the
+// kernel's, knows whose request should run first.
+
+const (
+	// companyMemory is for how long a logical cluster that has sent a request
+	// is company for others.
+	companyMemory = 10 * time.Second
+	// longestRest bounds rests: what takes longer than that waits for the disk
+	// or for a webhook rather than for a core.
+	longestRest = 10 * time.Millisecond
+)
+
+// activity knows the last two logical clusters that have sent requests, which
+// is enough to tell whether there are others than a given one.
+type activity struct {
+	last, other struct {
+		cluster string
+		at      time.Time
+	}
+}
+
+func (a *activity) saw(cluster string, now time.Time) {
+	if a.last.cluster != cluster {
+		a.other, a.last.cluster = a.last, cluster
+	}
+	a.last.at = now
+}
+
+// othersThan tells whether another logical cluster has sent a request lately.
+func (a *activity) othersThan(cluster string, now time.Time) bool {
+	other := a.last.at
+	if a.last.cluster == cluster {
+		other = a.other.at
+	}
+	return now.Sub(other) < companyMemory
+}
+
+// seatsOf returns how many seats a flow may take now.
+func (q *Queue) seatsOf(f *flow) int {
+	if q.limits.AloneSeats > q.limits.FlowSeats && !q.active.othersThan(f.key.Cluster, q.clock.Now()) {
+		return q.limits.AloneSeats
+	}
+	return q.limits.FlowSeats
+}
+
+// rest lets a flow rest in which requests wait, after one that took that many
+// seconds. The caller holds the lock and updates the flow.
+func (q *Queue) rest(f *flow, took float64) {
+	if q.limits.Rest <= 0 || f.waiting == 0 {
+		return
+	}
+	now := q.clock.Now()
+	if !q.active.othersThan(f.key.Cluster, now) {
+		return
+	}
+	until := now.Add(min(time.Duration(took*q.limits.Rest*float64(time.Second)), longestRest))
+	if !until.After(now) || !until.After(f.restsUntil) {
+		return
+	}
+	resting := !f.restsUntil.IsZero()
+	f.restsUntil = until
+	if !resting {
+		q.clock.AfterFunc(until.Sub(now), func() { q.wake(f) })
+	}
+}
+
+// wake ends a rest, unless it has become longer.
+func (q *Queue) wake(f *flow) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if left := f.restsUntil.Sub(q.clock.Now()); left > 0 {
+		q.clock.AfterFunc(left, func() { q.wake(f) })
+		return
+	}
+	f.restsUntil = time.Time{}
+	q.update(f)
+	q.dispatch()
+}

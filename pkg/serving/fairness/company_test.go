@@ -1,0 +1,115 @@
+package fairness
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func (b *bench) state(flow string) (inUse, waiting int) {
+	b.queue.mu.Lock()
+	defer b.queue.mu.Unlock()
+	f := b.queue.flows[FlowKey{Cluster: flow}]
+	if f == nil {
+		return 0, 0
+	}
+	return f.inUse, f.waiting
+}
+
+func TestAloneALogicalClusterHasMore(t *testing.T) {
+	b := newBench(t, Limits{Seats: 8, FlowSeats: 1, AloneSeats: 3, Waiting: 10, FlowWaiting: 10})
+	first, second, third := b.must("a", "u", 1), b.must("a", "u", 1), b.must("a", "u", 1)
+	fourth := b.waits(t.Context(), "a", "u", 1)
+	b.must("b", "u", 1)(0) // company
+	first(0)
+	second(0)
+	require.Empty(t, fourth.release, "in company one at a time")
+	third(0)
+	(<-fourth.release)(0)
+
+	running := b.must("a", "u", 1)
+	next := b.waits(t.Context(), "a", "u", 1)
+	b.pass(companyMemory)
+	// What comes now finds a alone again.
+	after := b.must("a", "u", 1)
+	require.Eventually(t, func() bool { inUse, waiting := b.state("a"); return inUse == 3 && waiting == 0 }, 10*time.Second, time.Millisecond)
+	running(0)
+	(<-next.release)(0)
+	after(0)
+	inUse, waiting, flows := b.queue.state()
+	require.Zero(t, inUse+waiting+flows)
+}
+
+func TestAFloodRests(t *testing.T) {
+	b := newBench(t, Limits{Seats: 8, FlowSeats: 1, Waiting: 10, FlowWaiting: 10, Rest: 2})
+	flood := func() (running func(float64), next pending) {
+		return b.must("flood", "u", 1), b.waits(t.Context(), "flood", "u", 1)
+	}
+	running, next := flood()
+	b.pass(time.Millisecond)
+	running(0)
+	(<-next.release)(0) // alone it does not rest
+
+	b.must("quiet", "u", 1)(0)
+	running, next = flood()
+	b.pass(time.Millisecond)
+	running(0)
+	inUse, waiting := b.state("flood")
+	require.Equal(t, []int{0, 1}, []int{inUse, waiting}, "it rests twice as long as the request took")
+	b.must("quiet", "u", 1)(0)
+	b.pass(2*time.Millisecond - 1)
+	require.Empty(t, next.release)
+	b.pass(1)
+	(<-next.release)(0)
+
+	running, next = flood()
+	b.pass(time.Minute)
+	b.must("quiet", "u", 1)(0)
+	running(0)
+	require.Empty(t, next.release)
+	b.pass(longestRest)
+	(<-next.release)(0)
+
+	// Nobody waits, so nobody has asked for too much.
+	b.must("flood", "u", 1)(0)
+	b.must("flood", "u", 1)(0)
+	inUse, waiting, flows := b.queue.state()
+	require.Zero(t, inUse+waiting+flows)
+}
+
+func TestPausedRequestsGiveTheirSeats(t *testing.T) {
+	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 10, FlowWaiting: 2})
+	acquire := func() *Seat {
+		seat, err := b.queue.Acquire(t.Context(), FlowKey{Cluster: "a"}, "u", 1, func(bool) { t.Error("it waits") })
+		require.NoError(t, err)
+		return seat
+	}
+	first := acquire()
+	resumeFirst, again := first.Pause(), first.Pause()
+	second := acquire()
+	resumeSecond := second.Pause()
+	third := b.waits(t.Context(), "a", "u", 1) // as many are paused as may wait
+
+	b.pass(time.Minute)
+	again()
+	inUse, _ := b.state("a")
+	require.Zero(t, inUse, "the first is paused twice")
+	resumeFirst()
+	resumeSecond()
+	inUse, _ = b.state("a")
+	require.Equal(t, 2, inUse, "they go on at once")
+	b.queue.mu.Lock()
+	before := b.queue.flows[FlowKey{Cluster: "a"}].at
+	b.queue.mu.Unlock()
+	first.Release(0)
+	b.queue.mu.Lock()
+	charged := b.queue.flows[FlowKey{Cluster: "a"}].at - before
+	b.queue.mu.Unlock()
+	require.Less(t, charged, 1.0, "time in a pause is nobody's cost")
+	require.Empty(t, third.release)
+	second.Release(0)
+	(<-third.release)(0)
+	inUse, waiting, flows := b.queue.state()
+	require.Zero(t, inUse+waiting+flows)
+}

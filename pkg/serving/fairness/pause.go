@@ -1,0 +1,52 @@
+package fairness
+
+import "time"
+
+// pauses are those of one request.
+type pauses struct {
+	// open are the pauses that have not ended; they may overlap.
+	open  int
+	began time.Time
+	// paused is how long the pauses were that have ended.
+	paused time.Duration
+}
+
+// Pause lets others have the seat until resume. It is for requests that wait
+// for somebody else, who may need the seat to answer. resume takes the seat back
+// at once, even where that makes more than there are.
+func (s *Seat) Pause() (resume func()) {
+	q, t := s.queue, s.ticket
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	t.open++
+	if t.open == 1 {
+		t.began = q.clock.Now()
+		q.move(t, -1)
+	}
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		t.open--
+		if t.open == 0 {
+			t.paused += q.clock.Since(t.began)
+			q.move(t, 1)
+		}
+	}
+}
+
+// move gives the seats of a request that executes away (-1) or back (1).
+func (q *Queue) move(t *ticket, direction int) {
+	f := t.flow
+	f.inUse += direction * t.seats
+	q.inUse += direction * t.seats
+	f.paused -= direction
+	q.paused -= direction
+	q.update(f)
+	q.dispatch()
+}
+
+// mayPause tells whether one more request of a flow may execute that might
+// pause: as many as may wait in the queue.
+func (q *Queue) mayPause(f *flow) bool {
+	return f.paused == 0 || f.paused+f.inUse < max(q.limits.FlowWaiting, q.limits.FlowSeats)
+}
