@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -89,6 +90,10 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 	to := &route{user: who, deadline: time.Now().Add(s.forwarder.resolver.patience), upgrade: r.Header.Get("Upgrade") != ""}
 	to.long = to.upgrade || isWatch(r)
 	to.token = s.passedOn(r.Context(), who)
+	if strings.ContainsFunc(r.Header.Get("Upgrade"), func(c rune) bool { return c < ' ' || c > '~' }) {
+		writeStatus(w, apierrors.NewBadRequest("the Upgrade header does not name a protocol"))
+		return
+	}
 	var segment string
 	segment, to.rest = splitEscaped(r.URL.EscapedPath())
 	path, valid := clusterPath(segment)

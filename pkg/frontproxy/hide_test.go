@@ -104,7 +104,7 @@ func TestStrangersLearnNothing(t *testing.T) {
 		unknown, hidden := jane.http1(t), jane.http1(t)
 		for path, p := range map[string]*person{"/clusters/absent/api": unknown, "/clusters/hidden/api": hidden} {
 			res, body := p.get(t, path, "Connection", "Upgrade", "Upgrade", "\x80")
-			status(t, res, body, http.StatusForbidden)
+			status(t, res, body, http.StatusBadRequest)
 		}
 	})
 	t.Run("authorized", func(t *testing.T) {

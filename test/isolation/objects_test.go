@@ -32,7 +32,7 @@ func (w *world) mallory(t *testing.T, method, path, body string, lines ...string
 		kind = "application/merge-patch+json"
 	}
 	head := append([]string{method + " " + path + " HTTP/1.1", "Content-Type: " + kind, "Connection: close"}, lines...)
-	got, found := w.attack(t.Context(), input{raw: strings.Join(head, "\r\n") + "\r\n\r\n" + body})
+	got, found := w.attack(t.Context(), input{wire: true, raw: strings.Join(head, "\r\n") + "\r\n\r\n" + body})
 	if found != nil {
 		t.Fatal(w.describe(*found))
 	}
