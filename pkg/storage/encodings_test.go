@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"sync"
@@ -27,31 +26,28 @@ func TestEncodedOnce(t *testing.T) {
 	at := list(all, t, s, "/pods", listOpts()).ResourceVersion
 	labelled := listOpts()
 	labelled.Predicate.Label = labels.Set{"value": "1"}.AsSelector()
-	type watching struct {
-		ctx  context.Context
-		key  string
-		opts storage.ListOptions
+	kinds := []func() watch.Interface{
+		func() watch.Interface { return watchFrom(one, t, s, "/pods", at, listOpts()) },
+		func() watch.Interface { return watchFrom(one, t, s, "/pods/ns", at, listOpts()) },
+		func() watch.Interface {
+			return watchFrom(one, t, s, "/pods/ns/one", at, storage.ListOptions{Predicate: everything()})
+		},
+		func() watch.Interface { return watchFrom(all, t, s, "/pods", at, listOpts()) },
+		func() watch.Interface { return watchFrom(all, t, s, "/pods/ns", at, listOpts()) },
+		func() watch.Interface { return watchFrom(one, t, s, "/pods", at, sharded(t, listOpts(), ring)) },
+		func() watch.Interface { return watchFrom(all, t, s, "/pods", at, sharded(t, listOpts(), ring)) },
+		func() watch.Interface {
+			return watchFrom(all, t, s, "/pods", at, sharded(t, listOpts(), slice("namespace", 0, 1)))
+		},
+		func() watch.Interface { return watchFrom(one, t, s, "/pods", at, labelled) },
 	}
-	all9 := []watching{
-		{one, "/pods", listOpts()},
-		{one, "/pods/ns", listOpts()},
-		{one, "/pods/ns/one", storage.ListOptions{Predicate: everything()}},
-		{all, "/pods", listOpts()},
-		{all, "/pods/ns", listOpts()},
-		{one, "/pods", sharded(t, listOpts(), ring)},
-		{all, "/pods", sharded(t, listOpts(), ring)},
-		{all, "/pods", sharded(t, listOpts(), slice("namespace", 0, 1))},
-		{one, "/pods", labelled},
-	}
-	watch2 := func() (watches []watch.Interface) {
-		for _, w := range all9 {
-			for range 2 {
-				watches = append(watches, watchFrom(w.ctx, t, s, w.key, at, w.opts))
-			}
+	two := func() (watches []watch.Interface) { // of each kind
+		for _, open := range kinds {
+			watches = append(watches, open(), open())
 		}
 		return watches
 	}
-	live := watch2()
+	live := two()
 	create(one, t, s, newUIDPod("ns", "one"))
 	touch(one, t, s, "/pods/ns/one", 1)
 	touch(one, t, s, "/pods/ns/one", 2)
@@ -75,7 +71,7 @@ func TestEncodedOnce(t *testing.T) {
 		}
 	}
 	take(live)
-	take(watch2()) // from the history
+	take(two()) // from the history
 	require.Len(t, received, 5, "four events, one of which is a deletion to those who select by label")
 	for state, objects := range received {
 		encodings := atomic.Int64{}

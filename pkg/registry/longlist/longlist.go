@@ -94,7 +94,7 @@ func itemsOf(obj apiruntime.Object) (reflect.Value, bool) {
 	if !items.IsValid() || items.Kind() != reflect.Slice || items.Len() < long || items.Type().Elem().Kind() != reflect.Struct {
 		return reflect.Value{}, false
 	}
-	_, ok := items.Index(0).Addr().Interface().(apiruntime.Object)
+	_, ok := reflect.TypeAssert[apiruntime.Object](items.Index(0).Addr())
 	return items, ok
 }
 
@@ -109,7 +109,7 @@ func (e encoder) head(obj apiruntime.Object) ([]byte, bool, error) {
 	empty.Elem().Set(list)
 	items := empty.Elem().FieldByName("Items")
 	items.Set(reflect.MakeSlice(items.Type(), 0, 0))
-	emptied, ok := empty.Interface().(apiruntime.Object)
+	emptied, ok := reflect.TypeAssert[apiruntime.Object](empty)
 	if !ok {
 		return nil, false, nil
 	}

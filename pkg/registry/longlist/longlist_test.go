@@ -123,7 +123,7 @@ func (f *failing) MarshalJSON() ([]byte, error) {
 
 type failingList struct {
 	metav1.TypeMeta
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata"`
 	Items           []failing `json:"items"`
 }
 
