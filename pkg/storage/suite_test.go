@@ -292,7 +292,8 @@ func newSuiteEnv(t *testing.T, s suite, cached, crowd bool) *suiteEnv {
 	return e
 }
 
-// createdStore waits after each Create until the watch cache has the object.
+// createdStore waits after each Create until the watch cache, and the hub, which
+// follows it, have the object.
 type createdStore struct{ *suiteStore }
 
 func (s createdStore) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
@@ -302,6 +303,11 @@ func (s createdStore) Create(ctx context.Context, key string, obj, out runtime.O
 	version, err := s.Versioner().ObjectResourceVersion(out)
 	if err != nil {
 		return err
+	}
+	if s.hub != nil {
+		if err := s.hub.WaitFresh(ctx, version); err != nil {
+			return err
+		}
 	}
 	return s.Get(ctx, key, storage.GetOptions{ResourceVersion: fmt.Sprint(version)}, &example.Pod{})
 }
