@@ -171,7 +171,7 @@ func TestShardInfoIsAdded(t *testing.T) {
 // mistake of the client.
 func FuzzShardSelectors(f *testing.F) {
 	featuregatetesting.SetFeatureGateDuringTest(f, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
-	for _, seed := range []string{half, half + "||" + half, "", " ", "||", "shardRange()", "shardRange(object.metadata.uid,'0x','')", "(((((", "a[0]", "\x00", strings.Repeat("(", 300)} {
+	for _, seed := range []string{half, half + "||" + half, "", " ", "||", "shardRange()", "shardRange(object.metadata.uid,'0x','')", "(((((", "a[0]", "\x00", strings.Repeat("(", 300), "A00000000(A00000\x80\xff", "shardRange(object.metadata.uid,'0x0000000000000000','0x80d8F00000000000000')", "shardRange(object.metad\x00\x01a.uid, '0x8000000000000000', '0x10000000000000000')"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, selector string) {

@@ -171,7 +171,7 @@ func TestListNamesWhatCannotBeMatched(t *testing.T) {
 
 // Whatever a client sends as a resourceVersion, it gets an answer that says so.
 func FuzzResourceVersion(f *testing.F) {
-	for _, seed := range []string{"", "0", "1", "-1", "x", "0x10", "18446744073709551615", "18446744073709551616", " 1", "1\x00"} {
+	for _, seed := range []string{"", "0", "1", "-1", "x", "0x10", "18446744073709551615", "18446744073709551616", " 1", "1\x00", "0000A00000", "\n", "\xd3\xd3\xd30", "©\x13\x01"} {
 		f.Add(seed)
 	}
 	backend := backendOf(f, BackendConfig{})

@@ -141,6 +141,8 @@ func FuzzSelector(f *testing.F) {
 	f.Add("shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')", "b")
 	f.Add("shardRange(object.metadata.namespace, '0x0000000000000001', '0xffffffffffffffff')", "c")
 	f.Add("shardRange(object.metadata.uid, '0x0000000000000000', '0x4000000000000000') || shardRange(object.metadata.uid, '0x3000000000000000', '0xf000000000000000')", "d")
+	f.Add("shardRange(object.metadata.uid,'0x0000000000000000','0x1000000000000000')||A()", "e")
+	f.Add("shardRange(object.metadata.namespace,'0x0000000000000000','0x0000000000000001')", "")
 	f.Fuzz(func(t *testing.T, expression, name string) {
 		theirs, err := parser.Parse(expression)
 		if err != nil {
