@@ -150,3 +150,39 @@ func (o *offered) Read(p []byte) (int, error) {
 	o.taken.Store(true)
 	return o.from.Read(p)
 }
+
+// TestStrangersWait holds that who may not enter waits, and for as long whether
+// anything is there or not: the requests are seen waiting together, before any of
+// them is answered.
+func TestStrangersWait(t *testing.T) {
+	w := newWorld(t, "root")
+	w.options.IndexPatience = maxIndexPatience
+	w.cluster(t, "root", "hidden")
+	w.workspace(t, "root", "root", "down", "hidden", func(ws *tenancyv1alpha1.Workspace) {
+		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable
+	})
+	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/timeout") {
+			rw.WriteHeader(http.StatusGatewayTimeout)
+			return
+		}
+		rw.WriteHeader(http.StatusForbidden)
+		_, _ = rw.Write([]byte(authz.NotPermitted))
+	})
+	w.ready(t)
+	w.knows(t, "root:down", "root")
+	jane := w.person(t, "jane")
+	paths := []string{"/clusters/absent/api", "/clusters/root:absent/api", "/clusters/hidden/api", "/clusters/hidden/timeout", "/clusters/root:down/api"}
+	answers := make([]<-chan string, 0, len(paths))
+	for _, path := range paths {
+		answers = append(answers, jane.async(t, path))
+	}
+	require.Eventually(t, func() bool { return w.waiting() == len(paths) }, patience, time.Millisecond)
+	for i, answer := range answers {
+		select {
+		case text := <-answer:
+			t.Errorf("%s was answered at once: %s", paths[i], text)
+		default:
+		}
+	}
+}

@@ -32,16 +32,16 @@ func (w *world) attack(ctx context.Context, in input) (answer, *finding) {
 	if what := w.hook.caught(); what != "" {
 		return got, &finding{what: what, in: in, got: got}
 	}
-	if got.err == nil && comparable(in) {
+	if got.err == nil && hasTwin(in) {
 		return got, w.compare(ctx, in, got)
 	}
 	return got, nil
 }
 
-// comparable tells whether an input is about bravo and nothing else, so that its
+// hasTwin tells whether an input is about bravo and nothing else, so that its
 // answer must be the same if bravo did not exist. Without /clusters/, a token may
 // lead to alpha, where others are at work.
-func comparable(in input) bool {
+func hasTwin(in input) bool {
 	line, _, _ := strings.Cut(in.raw, "\r\n")
 	path, _, _ := strings.Cut(line, "?")
 	return strings.Contains(path, "clusters") && (strings.Contains(path, "$B$") || strings.Contains(path, "$BPATH$")) &&

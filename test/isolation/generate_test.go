@@ -137,14 +137,14 @@ func (g generator) query() string {
 
 // body is an object to write.
 func (g generator) body(res resource) string {
-	meta := fmt.Sprintf(`"name":"%s"`, pick(g, objectNames))
+	meta := `"name":"` + pick(g, objectNames) + `"`
 	if res.namespaced && g.chance(3) {
-		meta += fmt.Sprintf(`,"namespace":"%s"`, pick(g, []string{"vault", "default", "$B$", "../$B$", "$B$/vault", "", "*"}))
+		meta += `,"namespace":"` + pick(g, []string{"vault", "default", "$B$", "../$B$", "$B$/vault", "", "*"}) + `"`
 	}
 	if g.chance(2) {
 		meta += "," + pick(g, metadata)
 	}
-	return fmt.Sprintf(`{"apiVersion":"%s","kind":"%s","metadata":{%s},%s}`, res.apiVersion, res.kind, meta, res.body)
+	return `{"apiVersion":"` + res.apiVersion + `","kind":"` + res.kind + `","metadata":{` + meta + `},` + res.body + `}`
 }
 
 // odd are pieces that mutations put anywhere.

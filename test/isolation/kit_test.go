@@ -113,7 +113,7 @@ func (w *world) inProcess(ctx context.Context, in input, raw string) answer {
 	if cert := w.whos[in.who].cert; cert != nil {
 		r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, cert.Leaf)
 	}
-	rec := &recorder{ctx: ctx, header: http.Header{}, gone: make(chan bool)}
+	rec := &recorder{done: ctx.Done(), header: http.Header{}, gone: make(chan bool)}
 	func() {
 		defer func() {
 			if reason := recover(); reason != nil && !isAbort(reason) {
@@ -150,7 +150,7 @@ func isControl(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 
 // recorder is the response of a request in process.
 type recorder struct {
-	ctx  context.Context
+	done <-chan struct{}
 	gone chan bool
 	// hijacked are the copiers of what comes after a change of protocols.
 	hijacked sync.WaitGroup
@@ -205,10 +205,17 @@ func (r *recorder) CloseNotify() <-chan bool { return r.gone }
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	client, server := net.Pipe()
 	r.WriteHeader(http.StatusSwitchingProtocols)
-	end := context.AfterFunc(r.ctx, func() { _ = client.Close() })
+	ended := make(chan struct{})
 	r.hijacked.Go(func() {
-		defer end()
+		defer close(ended)
 		_, _ = io.Copy(r, client) // until either side closes
+	})
+	r.hijacked.Go(func() {
+		select {
+		case <-r.done:
+		case <-ended:
+		}
+		_ = client.Close()
 	})
 	return server, bufio.NewReadWriter(bufio.NewReader(server), bufio.NewWriter(server)), nil
 }

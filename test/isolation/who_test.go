@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -42,12 +43,7 @@ type who struct {
 }
 
 func (p *who) attacks(target string) bool {
-	for _, name := range p.at {
-		if name == target {
-			return true
-		}
-	}
-	return len(p.at) == 0
+	return len(p.at) == 0 || slices.Contains(p.at, target)
 }
 
 // bearer is the token to send, if there is one.
@@ -92,21 +88,21 @@ func (w *world) newWhos() []*who {
 // forgers hold tokens that are not what they say.
 func (w *world) forgers(token string) []*who {
 	victim := func(claims map[string]any) { kubernetes(claims)["clusterName"] = w.bravo.name }
-	real, other := w.signingKey(), w.anyKey()
+	ours, other := w.signingKey(), w.anyKey()
 	deleted := w.tokenOfDeleted()
 	return []*who{
 		{name: "edited claims", token: edit(w, token, victim)},
 		{name: "edited claims, no signature", token: strings.Join(strings.Split(edit(w, token, victim), ".")[:2], ".") + "."},
 		{name: "alg none", token: w.none(token, victim)},
 		{name: "foreign key", token: w.sign(other, token, victim)},
-		{name: "the victim's account, another's uid", token: w.sign(real, token, victim)},
-		{name: "no cluster in the token", token: w.sign(real, token, func(c map[string]any) { delete(kubernetes(c), "clusterName") })},
-		{name: "all clusters in the token", token: w.sign(real, token, func(c map[string]any) { kubernetes(c)["clusterName"] = "*" })},
-		{name: "a path in the token", token: w.sign(real, token, func(c map[string]any) { kubernetes(c)["clusterName"] = w.bravo.path })},
-		{name: "a way out in the token", token: w.sign(real, token, func(c map[string]any) { kubernetes(c)["clusterName"] = "system:x/../" + w.bravo.name })},
-		{name: "expired token", token: w.sign(real, token, func(c map[string]any) { c["exp"] = time.Now().Add(-time.Hour).Unix() })},
-		{name: "another issuer", token: w.sign(real, token, func(c map[string]any) { c["iss"] = "https://elsewhere.test" })},
-		{name: "legacy issuer", token: w.sign(real, token, func(c map[string]any) { c["iss"] = "kubernetes/serviceaccount" })},
+		{name: "the victim's account, another's uid", token: w.sign(ours, token, victim)},
+		{name: "no cluster in the token", token: w.sign(ours, token, func(c map[string]any) { delete(kubernetes(c), "clusterName") })},
+		{name: "all clusters in the token", token: w.sign(ours, token, func(c map[string]any) { kubernetes(c)["clusterName"] = "*" })},
+		{name: "a path in the token", token: w.sign(ours, token, func(c map[string]any) { kubernetes(c)["clusterName"] = w.bravo.path })},
+		{name: "a way out in the token", token: w.sign(ours, token, func(c map[string]any) { kubernetes(c)["clusterName"] = "system:x/../" + w.bravo.name })},
+		{name: "expired token", token: w.sign(ours, token, func(c map[string]any) { c["exp"] = time.Now().Add(-time.Hour).Unix() })},
+		{name: "another issuer", token: w.sign(ours, token, func(c map[string]any) { c["iss"] = "https://elsewhere.test" })},
+		{name: "legacy issuer", token: w.sign(ours, token, func(c map[string]any) { c["iss"] = "kubernetes/serviceaccount" })},
 		{name: "another audience", token: w.robotToken(`{"spec":{"audiences":["elsewhere"]}}`)},
 		{name: "deleted account", token: deleted},
 		{name: "unknown token", token: "user-6-token"},

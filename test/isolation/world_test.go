@@ -65,7 +65,7 @@ func newWorld(t testing.TB, c *harness.Cluster) *world {
 	t.Helper()
 	w := &world{
 		Cluster: c, t: t, admin: c.Proxy(), masters: c.Shard(0), secret: "zq" + letters(14),
-		vars: map[string]string{}, twins: map[string]string{},
+		twins: map[string]string{},
 	}
 	w.canaries.add("the victims' secret", w.secret)
 	w.alpha, w.bravo, w.blind = w.workspace("root", "alpha", "root"), w.workspace("root", "bravo", "root"), w.workspace("root", "blind", "shard-1")
@@ -98,15 +98,13 @@ func (w *world) setVars() {
 		require.NotEmpty(w.t, list.Metadata.Continue)
 		return list.Metadata.Continue
 	}
-	for name, value := range map[string]string{
+	w.vars = map[string]string{
 		"A": w.alpha.name, "APATH": w.alpha.path, "B": w.bravo.name, "BPATH": w.bravo.path,
 		"BUID":  w.uid(w.bravo, "/api/v1/namespaces/vault/configmaps/treasure"),
 		"BNEXT": page(w.bravo, "/api/v1/namespaces/vault/configmaps"), "ANEXT": page(w.alpha, "/api/v1/namespaces/vault/configmaps"),
 		"AOTHER": page(w.alpha, "/apis/rbac.authorization.k8s.io/v1/namespaces/vault/roles"), "HOOK": w.hook.URL, "HOOKCA": w.hook.ca,
 		"UPPERB": strings.ToUpper(w.bravo.name), "BLAST": "bravo",
 		"LONG": strings.Repeat("long", 20<<10), "HUGE": strings.Repeat("huge", 255<<10),
-	} {
-		w.vars[name] = value
 	}
 	w.twins["B"], w.twins["BPATH"], w.twins["UPPERB"] = w.absent.name, w.absent.path, strings.ToUpper(w.absent.name)
 	w.twins["BLAST"] = strings.TrimPrefix(w.absent.path, "root:")
