@@ -29,7 +29,7 @@ BENCH_FLAGS ?= all
 # ROBUSTNESS_FLAGS go to the robustness test: make robustness ROBUSTNESS_FLAGS='-duration 1h -seed 7'
 ROBUSTNESS_FLAGS ?= -duration 10m
 # ISOLATION_FLAGS go to the isolation test: make isolation ISOLATION_FLAGS='-inputs 5000000 -seed 7'
-ISOLATION_FLAGS ?= -inputs 1000000
+ISOLATION_FLAGS ?=
 
 .DEFAULT_GOAL := help
 
@@ -85,7 +85,7 @@ robustness: build ## Break a cluster for long while clients check it (ROBUSTNESS
 
 .PHONY: isolation
 isolation: ## Send a million requests that try to cross between logical clusters (ISOLATION_FLAGS='-seed 7')
-	$(GO) test ./test/isolation -run '^TestIsolation$$' -count=1 -timeout 0 -v $(ISOLATION_FLAGS)
+	$(GO) test ./test/isolation -run '^TestIsolation$$' -count=1 -timeout 0 -v -inputs 1000000 $(ISOLATION_FLAGS)
 
 .PHONY: clean
 clean: ## Remove bin/ (not the data of a development cluster)

@@ -53,14 +53,16 @@ func (w *world) read(t testing.TB, into content, component, dir string) {
 		key := string(kv.Key)
 		// /<prefix>/<group>/<resource>/[<shard>/]<logical cluster>/…
 		segments := strings.Split(key, "/")
-		at := 4
+		at, revision, of := 4, kv.ModRevision, w.protected
 		if component == cacheServer {
-			at = 5
+			// Shards may write their replicas again, as they are, and those of their
+			// own objects when they come back.
+			at, revision, of = 5, 0, w.victims
 		}
-		if len(segments) <= at || !slices.Contains(w.protected, segments[at]) || strings.HasSuffix(key, "/"+pulse) {
+		if len(segments) <= at || !slices.Contains(of, segments[at]) || strings.HasSuffix(key, "/"+pulse) {
 			continue
 		}
-		into[component+key] = fmt.Sprintf("%x at %d", sha256.Sum256(kv.Value), kv.ModRevision)
+		into[component+key] = fmt.Sprintf("%x at %d", sha256.Sum256(kv.Value), revision)
 	}
 }
 

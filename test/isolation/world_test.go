@@ -46,8 +46,9 @@ type world struct {
 	// secret starts all canaries.
 	secret string
 	canaries
-	// protected are the names of the logical clusters that must stay as they are.
-	protected []string
+	// victims are the names of the victims' logical clusters, protected those of
+	// all that must stay as they are.
+	victims, protected []string
 	// vars are the values of $NAME$ in requests, for bravo; twins are those for
 	// absent where they differ.
 	vars, twins map[string]string
@@ -73,7 +74,8 @@ func newWorld(t testing.TB, c *harness.Cluster) *world {
 	inner := w.workspace(w.bravo.path, w.secret+"-inner", "shard-1")
 	w.canaries.add("the name of blind", w.blind.name)
 	w.canaries.add("the name of inner", inner.name)
-	w.protected = []string{w.bravo.name, w.blind.name, inner.name, "root", "system:admin"}
+	w.victims = []string{w.bravo.name, w.blind.name, inner.name}
+	w.protected = append([]string{"root", "system:admin"}, w.victims...)
 	w.furnish(w.alpha, "own", common)
 	for _, victim := range []tenant{w.bravo, w.blind} {
 		w.furnish(victim, w.secret, common)
