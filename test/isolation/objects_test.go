@@ -21,6 +21,7 @@ func (w *world) objects(t *testing.T) {
 	t.Run("streams", w.testStreams)
 	t.Run("claims", w.testClaims)
 	t.Run("impersonation", w.testImpersonation)
+	t.Run("references", w.testReferences)
 }
 
 // mallory sends a request to the front-proxy as administrator of alpha, or of
@@ -224,5 +225,40 @@ func (w *world) testImpersonation(t *testing.T) {
 			got := w.mallory(t, http.MethodGet, "/clusters/$B$"+secretPath, "", line)
 			require.Contains(t, []int{0, http.StatusForbidden, http.StatusBadRequest}, got.code, "%q: %s", line, got)
 		}
+	}
+}
+
+// testReferences holds that an object of alpha that refers to one of bravo is
+// answered as if bravo had none, or did not exist.
+func (w *world) testReferences(t *testing.T) {
+	const group = "/clusters/$A$/apis/tenancy.kcp.io/v1alpha1/"
+	post := func(path, body string) input {
+		return input{wire: true, raw: "POST " + path + " HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" + body}
+	}
+	workspace := func(ref string) input {
+		return post(group+"workspaces", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"refers"},"spec":{"type":{`+ref+`}}}`)
+	}
+	// It extends what bravo has, under a name that says which.
+	extends := post(group+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"extends-$BLAST$"},"spec":{"extend":{"with":[{"path":"$BPATH$","name":"treasure"}]}}}`)
+	for _, twin := range []bool{false, true} {
+		got := w.perform(t.Context(), extends, twin)
+		require.Contains(t, []int{http.StatusCreated, http.StatusConflict}, got.code, "%s", got)
+	}
+	for name, in := range map[string]input{
+		"a type by path":        workspace(`"path":"$BPATH$","name":"treasure"`),
+		"a type by name":        workspace(`"path":"$B$","name":"treasure"`),
+		"a type it has not":     workspace(`"path":"$BPATH$","name":"nothing"`),
+		"a type that extends":   workspace(`"path":"$APATH$","name":"extends-$BLAST$"`),
+		"a review of its types": post("/clusters/$A$/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"nonResourceAttributes":{"verb":"access","path":"/clusters/$B$"}}}`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			there, nowhere := w.perform(t.Context(), in, false), w.perform(t.Context(), in, true)
+			require.Empty(t, w.canaries.inAnswer(there))
+			require.NoError(t, there.err)
+			require.Equal(t, w.visible(nowhere, true), w.visible(there, false))
+			if strings.HasPrefix(name, "a type") {
+				require.Equal(t, http.StatusForbidden, there.code, "%s", there)
+			}
+		})
 	}
 }
