@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -37,6 +38,11 @@ var (
 // process pass without.
 func withScope(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if !utf8.ValidString(req.URL.Path) {
+			// Paths become labels of metrics, which panic of anything else.
+			writeError(w, req, apierrors.NewBadRequest("the URL path is not valid UTF-8"))
+			return
+		}
 		if isProcessPath(req.URL.Path) || req.URL.Path == "/version" {
 			next.ServeHTTP(w, req)
 			return

@@ -33,6 +33,7 @@ func TestScopeFilter(t *testing.T) {
 		{path: "/version", passed: passed{"*none*", "*none*", "/version"}},
 
 		{path: "/", status: 400},
+		{path: "/services/cache/shards/amber/clusters/root/apis/%ff", status: 400},
 		{path: "/apis/g/v1/things", status: 400},
 		{path: "/clusters/root/apis/g/v1/things", status: 400},
 		{path: "/services/cache", status: 400},

@@ -77,6 +77,8 @@ func TestClusterFilters(t *testing.T) {
 		code                    int
 		cluster, path, message  string
 	}{
+		{name: "path that is no text", url: "/clusters/abc/%c0%ae/api", code: 400, message: "not valid UTF-8"},
+		{name: "path that is no text, of the process", url: "/%ff", code: 400, message: "not valid UTF-8"},
 		{name: "name", url: "/clusters/abc/api/v1/configmaps", code: 200, cluster: "abc", path: "/api/v1/configmaps"},
 		{name: "system name", url: "/clusters/system:admin/api", code: 200, cluster: "system:admin", path: "/api"},
 		{name: "resolved path", url: "/clusters/root:team/version", code: 200, cluster: "abc", path: "/version"},
