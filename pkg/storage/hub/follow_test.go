@@ -171,10 +171,37 @@ func TestLosesTrack(t *testing.T) {
 	objects, _ := f.latest()
 	require.Nil(t, objects)
 	require.Nil(t, f.at(11))
+	require.False(t, f.Follows(t.Context()), "nobody waits for what may not come")
 	f.stop()
 	f.fill("a", "b")
 	f.follow(16)
 	require.NotNil(t, f.at(16))
+	require.True(t, f.Follows(t.Context()))
+}
+
+// Between the list that fills the watch cache and the watch that follows, who
+// asks waits, but not longer than the request lasts, or the hub.
+func TestFollowsSoon(t *testing.T) {
+	f := newFollower(t)
+	f.fill("a")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.False(t, f.Follows(ctx))
+	follows := make(chan bool)
+	go func() { follows <- f.Follows(t.Context()) }()
+	require.Eventually(t, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.changed != nil
+	}, deadline, time.Millisecond)
+	f.follow(10)
+	require.True(t, <-follows)
+
+	f = newFollower(t)
+	f.fill("a")
+	go func() { follows <- f.Follows(t.Context()) }()
+	f.Close()
+	require.False(t, <-follows)
 }
 
 // Close ends all watches, whatever they are waiting for.
