@@ -115,9 +115,7 @@ func (s side) testGet(t *testing.T, names []string) {
 		}
 		// The age of an object, and the version of a list, may change.
 		if form == "name" || form == "json" {
-			for _, size := range []string{"1", "2", "500"} {
-				require.Equal(t, s.named(t, form, whole), s.named(t, form, s.do(t, "", append(args, "--chunk-size", size)...)))
-			}
+			require.Equal(t, s.named(t, form, whole), s.named(t, form, s.do(t, "", append(args, "--chunk-size", "2")...)))
 		}
 	}
 }
