@@ -29,8 +29,9 @@ const (
 type input struct {
 	who, target int
 	raw         string
-	// wire sends it over the network even where the handlers are at hand.
-	wire bool
+	// wire sends it over the network even where the handlers are at hand, http2
+	// in the other protocol than the one it is written in.
+	wire, http2 bool
 }
 
 // target is a server to attack.
@@ -88,10 +89,46 @@ var errUnsent = errors.New("not a request")
 // perform sends an input and returns the answer.
 func (w *world) perform(ctx context.Context, in input, twin bool) answer {
 	raw := w.render(in, twin)
-	if w.targets[in.target].handler != nil && !in.wire {
+	switch {
+	case in.http2:
+		return w.overHTTP2(ctx, in, raw)
+	case in.wire, w.targets[in.target].handler == nil:
+		return w.overTheWire(ctx, in, raw)
+	default:
 		return w.inProcess(ctx, in, raw)
 	}
-	return w.overTheWire(ctx, in, raw)
+}
+
+// overHTTP2 sends the request by HTTP/2, if Go's client does that at all.
+func (w *world) overHTTP2(ctx context.Context, in input, raw string) answer {
+	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
+	if err != nil || !wellFormed(r) {
+		return answer{err: errUnsent}
+	}
+	var protocols http.Protocols
+	protocols.SetHTTP2(true)
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, Protocols: &protocols, DisableCompression: true, //nolint:gosec // attackers do not mind
+	}
+	defer transport.CloseIdleConnections()
+	if cert := w.whos[in.who].cert; cert != nil {
+		transport.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
+	}
+	limit := answerWithin
+	if lasts(raw) {
+		limit = 20 * watchFor
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	r = r.WithContext(ctx)
+	r.RequestURI, r.URL.Scheme, r.URL.Host = "", "https", w.targets[in.target].host
+	res, err := transport.RoundTrip(r)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
+	return answer{code: res.StatusCode, header: res.Header, body: body, err: err}
 }
 
 // inProcess gives the request to the server's handlers, read by the same parser

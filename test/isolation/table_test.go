@@ -12,12 +12,14 @@ import (
 )
 
 // table sends each piece alone, by everybody to whom it may matter: one of five
-// over real TLS, each at another server, and what the network has a say in.
+// over real TLS, each at another server, with what the network has a say in, and
+// one of seven by HTTP/2.
 func (w *world) table(t *testing.T) {
 	w.inside()
 	inputs := w.tabulated()
 	for i := range inputs {
 		inputs[i].wire = i%5 == 0 || strings.Contains(inputs[i].raw, "$HUGE$") || strings.Contains(inputs[i].raw, "Expect:")
+		inputs[i].http2 = i%7 == 0 && !inputs[i].wire
 	}
 	w.send(t, inputs)
 	t.Run("insiders get in, and nobody else", w.testInsiders)
@@ -100,12 +102,15 @@ func (w *world) testInsiders(t *testing.T) {
 			if !p.attacks(name) {
 				continue
 			}
-			got := w.perform(t.Context(), input{who: who, target: target, wire: true, raw: "GET /clusters/$A$" + secretPath + " HTTP/1.1\r\nConnection: close\r\n\r\n"}, false)
-			require.NoError(t, got.err)
-			if p.insider {
-				require.Equal(t, http.StatusOK, got.code, "%s at %s: %s", p.name, name, got)
-			} else {
-				require.Contains(t, []int{http.StatusUnauthorized, http.StatusForbidden}, got.code, "%s at %s: %s", p.name, name, got)
+			for _, http2 := range []bool{false, true} {
+				raw := "GET /clusters/$A$" + secretPath + " HTTP/1.1\r\nConnection: close\r\n\r\n"
+				got := w.perform(t.Context(), input{who: who, target: target, wire: true, http2: http2, raw: raw}, false)
+				require.NoError(t, got.err)
+				if p.insider {
+					require.Equal(t, http.StatusOK, got.code, "%s at %s: %s", p.name, name, got)
+				} else {
+					require.Contains(t, []int{http.StatusUnauthorized, http.StatusForbidden}, got.code, "%s at %s: %s", p.name, name, got)
+				}
 			}
 		}
 	}
