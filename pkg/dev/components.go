@@ -76,9 +76,10 @@ func shardComponent(o CompletedOptions, certs *certificates, n int) component {
 	c.args = append(c.args, tokenFlags(o)...)
 	if n == 0 {
 		c.stage = stageRoot
-		return c
+	} else {
+		c.args = append(c.args, "--root-kubeconfig="+files.shared("root-shard.kubeconfig"))
 	}
-	c.args = append(c.args, "--root-kubeconfig="+files.shared("root-shard.kubeconfig"))
+	c.args = append(c.args, o.ShardArgs...)
 	return c
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -26,6 +27,8 @@ type Options struct {
 	CacheServerPort int
 	// DevTokens lets well-known bearer tokens in.
 	DevTokens bool
+	// ShardArgs are arguments that every shard gets after its own.
+	ShardArgs []string
 	// Verbose shows the logs of all components on the terminal.
 	Verbose bool
 	// Verbosity is the log level of the components.
@@ -54,6 +57,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.ShardPort, "shard-port", o.ShardPort, "port of the first shard on 127.0.0.1; shard n listens on this port + n")
 	fs.IntVar(&o.CacheServerPort, "cache-server-port", o.CacheServerPort, "port of the cache server on 127.0.0.1")
 	fs.BoolVar(&o.DevTokens, "dev-tokens", o.DevTokens, "accept the bearer tokens user-1-token to user-5-token (user user-N, group team-N) and admin-token (system:masters), which everybody knows")
+	fs.StringArrayVar(&o.ShardArgs, "shard-arg", o.ShardArgs, "one more `flag` for every shard, such as --shard-arg=--etcd-compaction-interval=1m; may be repeated")
 	fs.BoolVar(&o.Verbose, "verbose", o.Verbose, "show the logs of all components, each line prefixed with its component")
 	fs.IntVarP(&o.Verbosity, "v", "v", o.Verbosity, "log `level` of the components, 0 to 10")
 	fs.DurationVar(&o.StartTimeout, "start-timeout", o.StartTimeout, "give up when the components are not ready after this time")
@@ -87,6 +91,11 @@ func (o CompletedOptions) Validate() error {
 	}
 	if o.Verbosity < 0 || o.Verbosity > 10 {
 		errs = append(errs, fmt.Errorf("-v is %d: it must be 0 to 10", o.Verbosity))
+	}
+	for _, arg := range o.ShardArgs {
+		if !strings.HasPrefix(arg, "-") {
+			errs = append(errs, fmt.Errorf("--shard-arg is %q: it must be a flag with its value, such as --shard-arg=--etcd-compaction-interval=1m", arg))
+		}
 	}
 	if o.StartTimeout <= 0 {
 		errs = append(errs, fmt.Errorf("--start-timeout is %s: it must be more than nothing", o.StartTimeout))

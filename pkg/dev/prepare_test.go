@@ -244,6 +244,24 @@ func TestRenewsCertificatesInKubeconfigs(t *testing.T) {
 	require.IsType(t, &pki.Pair{}, p.certs.serving)
 }
 
+func TestShardArgs(t *testing.T) {
+	o := NewOptions()
+	o.WorkDir, o.ShardArgs = t.TempDir(), []string{"--fairness-rest=0", "--etcd-compaction-interval=1m"}
+	completed, err := o.Complete()
+	require.NoError(t, err)
+	require.NoError(t, completed.Validate())
+	deployment, err := Prepare(t.Context(), completed)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, deployment.Release()) }()
+	for _, command := range deployment.Commands {
+		if command.Args[0] == "shard" {
+			require.Equal(t, o.ShardArgs, command.Args[len(command.Args)-2:], command.Name)
+		} else {
+			require.NotContains(t, command.Args, o.ShardArgs[0], command.Name)
+		}
+	}
+}
+
 func TestValidate(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*Options)
@@ -256,6 +274,7 @@ func TestValidate(t *testing.T) {
 		"no port":          {func(o *Options) { o.FrontProxyPort = 0 }, "port 0 for the front-proxy is not a port: pass --front-proxy-port so that it is 1 to 65535"},
 		"beyond ports":     {func(o *Options) { o.ShardPort = 65535 }, "port 65536 for the shard shard-1 is not a port: pass --shard-port so that it is 1 to 65535"},
 		"verbosity":        {func(o *Options) { o.Verbosity = 11 }, "-v is 11: it must be 0 to 10"},
+		"no flag":          {func(o *Options) { o.ShardArgs = []string{"5m"} }, `--shard-arg is "5m": it must be a flag with its value, such as --shard-arg=--etcd-compaction-interval=1m`},
 		"no time":          {func(o *Options) { o.StartTimeout = 0 }, "--start-timeout is 0s: it must be more than nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
