@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,18 +78,14 @@ func Fairness(ctx context.Context, quiet Target, o FairnessOptions, noise Distur
 
 func recorded(r *measure.Recorder, name, target string, elapsed time.Duration) (measure.Result, error) {
 	result := r.Rate(name, target, elapsed)
-	err := r.FirstError()
-	switch {
-	case result.Count > 0 && err != nil:
-		result.Note = "first error: " + err.Error()
-		return result, nil
-	case result.Count > 0:
-		return result, nil
-	case err != nil:
-		return result, err
-	default:
-		return result, errTooShort
+	first := r.FirstError()
+	if result.Count == 0 {
+		return result, cmp.Or(first, errTooShort)
 	}
+	if first != nil {
+		result.Note = "first error: " + first.Error()
+	}
+	return result, nil
 }
 
 // quietRequests sends requests at a steady pace and returns their p99.
