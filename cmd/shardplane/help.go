@@ -25,7 +25,7 @@ var helpSections = []struct {
 	title string
 	names []string
 }{
-	{"Cluster", []string{"shards", "work-dir", "start-timeout"}},
+	{"Cluster", []string{"shards", "work-dir", "start-timeout", "shard-arg"}},
 	{"Ports", []string{"front-proxy-port", "shard-port", "cache-server-port"}},
 	{"Identity", []string{"name", "external-url", "base-url"}},
 	{"Other components", []string{"root-kubeconfig", "cache-kubeconfig", "shard-c*", "proxy-client*"}},

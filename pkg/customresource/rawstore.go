@@ -63,8 +63,10 @@ type rawStores struct {
 // rawStore is one shared store.
 type rawStore struct {
 	storage.Interface
-	destroy factory.DestroyFunc
-	users   int
+	// resource is what it stores, without the group.
+	resource string
+	destroy  factory.DestroyFunc
+	users    int
 }
 
 func newRawStores(getter generic.RESTOptionsGetter, d *desk) *rawStores {
@@ -152,7 +154,7 @@ func (s *rawStores) newView(sch *Schema, shared generic.RESTOptions, prefix stri
 		if err != nil {
 			return nil, nil, fmt.Errorf("making the storage of %s: %w", sch.Resource, err)
 		}
-		raw = &rawStore{Interface: store, destroy: destroy}
+		raw = &rawStore{Interface: store, resource: sch.Resource.Resource, destroy: destroy}
 		s.stores[key] = raw
 		select {
 		case s.opened <- key.resource:

@@ -2,16 +2,16 @@ package customresource
 
 import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apiserver/pkg/features"
-	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // setShardInfo says in a list which part of the collection it is. The storage
 // does so for typed lists, whose metadata knows the field.
-func setShardInfo(list *unstructured.UnstructuredList, predicate storage.SelectionPredicate) {
+func setShardInfo(list *unstructured.UnstructuredList, selector sharding.Selector) {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) ||
-		predicate.ShardSelector == nil || predicate.ShardSelector.Empty() {
+		selector == nil || selector.Empty() {
 		return
 	}
 	if list.Object == nil {
@@ -22,5 +22,5 @@ func setShardInfo(list *unstructured.UnstructuredList, predicate storage.Selecti
 		metadata = map[string]any{}
 		list.Object["metadata"] = metadata
 	}
-	metadata["shardInfo"] = map[string]any{"selector": predicate.ShardSelector.String()}
+	metadata["shardInfo"] = map[string]any{"selector": selector.String()}
 }

@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // viewMemory is how many decoded objects a view remembers. It bounds memory;
@@ -243,7 +245,11 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 		metadata, _ := stored.Object["metadata"].(map[string]any)
 		list.Object["metadata"] = maps.Clone(metadata)
 	}
-	setShardInfo(list, opts.Predicate)
+	selector := opts.Predicate.ShardSelector
+	if selector == nil {
+		selector = request.ShardSelectorFrom(ctx, v.raw.resource)
+	}
+	setShardInfo(list, selector)
 	return nil
 }
 

@@ -11,11 +11,12 @@ import (
 //
 //	withShardSelector   400 for selectors that cannot be honoured
 //	└── withShardInfo   tables and lists of metadata say which part they are
-//	    └── next
+//	    └── withParsedSelector   the storage gets the selector as it was parsed
+//	        └── next
 //
 // It comes after authorization: what is wrong with a request is told to who may
 // send it.
 func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	selectors := newSelectorCache()
-	return withShardSelector(withShardInfo(next, selectors), selectors, s)
+	return withShardSelector(withShardInfo(withParsedSelector(next, selectors), selectors), selectors, s)
 }

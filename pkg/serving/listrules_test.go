@@ -10,11 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/util/sets"
 	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -22,6 +24,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
@@ -39,31 +42,61 @@ type reply struct {
 	contentType, body string
 }
 
+// listRules returns the rules of lists around a handler.
+func listRules(handler http.HandlerFunc) http.Handler {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, metav1.Unversioned)
+	return genericapifilters.WithRequestInfo(serving.WithListRules(handler, serializer.NewCodecFactory(scheme)), &apirequest.RequestInfoFactory{
+		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
+	})
+}
+
+// TestParsedSelectors holds that the storage gets the selector of a list or a
+// watch parsed, the same for each request, and under no other resource.
+func TestParsedSelectors(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
+	var parsed []sharding.Selector
+	handler := listRules(func(_ http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "limit=1", r.URL.RawQuery)
+		assert.Nil(t, request.ShardSelectorFrom(r.Context(), "secrets"))
+		parsed = append(parsed, request.ShardSelectorFrom(r.Context(), "configmaps"))
+	})
+	for _, path := range []string{"/api/v1/configmaps?limit=1&shardSelector=", "/api/v1/configmaps:0123?limit=1&shardSelector=", "/api/v1/watch/configmaps?limit=1&shardSelector="} {
+		asks := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path+url.QueryEscape(half), http.NoBody)
+		handler.ServeHTTP(httptest.NewRecorder(), asks)
+	}
+	require.Len(t, parsed, 3)
+	for _, selector := range parsed {
+		require.NotNil(t, selector)
+		require.Equal(t, canonical, selector.String())
+		require.Same(t, parsed[0], selector, "it is parsed once")
+	}
+}
+
 // askList sends a request through the rules of lists to a handler with that
 // reply, and returns the answer and whether the handler was asked.
 func askList(t testing.TB, method, path, selector, accept string, with reply) (code int, answer []byte, asked bool) {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, metav1.Unversioned)
 	passedOn := ""
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := listRules(func(w http.ResponseWriter, r *http.Request) {
 		asked = true
 		passedOn = r.URL.Query().Get("shardSelector")
+		if parsed := request.ShardSelectorFrom(r.Context(), "configmaps"); parsed != nil {
+			assert.Empty(t, passedOn, "it is not parsed again")
+			assert.Equal(t, http.MethodGet, method, "what deletes keeps it in the query")
+			passedOn = selector
+		}
 		w.Header().Set("Content-Type", with.contentType)
 		w.WriteHeader(with.code)
 		_, _ = io.WriteString(w, with.body)
-	}))
-	handler = serving.WithListRules(handler, serializer.NewCodecFactory(scheme))
-	handler = genericapifilters.WithRequestInfo(handler, &apirequest.RequestInfoFactory{
-		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
 	})
 	if selector != "" {
 		path += "?shardSelector=" + url.QueryEscape(selector)
 	}
-	request := httptest.NewRequestWithContext(t.Context(), method, path, http.NoBody)
-	request.Header.Set("Accept", accept)
+	asks := httptest.NewRequestWithContext(t.Context(), method, path, http.NoBody)
+	asks.Header.Set("Accept", accept)
 	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, request)
+	handler.ServeHTTP(w, asks)
 	if asked {
 		require.Equal(t, selector, passedOn, "the selector is passed on")
 	}

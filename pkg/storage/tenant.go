@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
@@ -149,6 +150,9 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	pred := &c.opts.Predicate
 	if pred.GetAttrs == nil || s.keys.sharded {
 		pred.GetAttrs = s.getAttrs
+	}
+	if pred.ShardSelector == nil {
+		pred.ShardSelector = request.ShardSelectorFrom(ctx, s.resource.Resource)
 	}
 	if !isSharded(pred) {
 		pred.ShardSelector = nil
