@@ -58,6 +58,8 @@ func serve(cmd *cobra.Command, s server) *cobra.Command {
 		lifeline := supervise.Lifeline()
 		if lifeline != nil {
 			defer keepSmall(ctx)()
+		} else {
+			tuneCollector()
 		}
 		return failed(runUntilForced(ctx, force, lifeline, s.run))
 	}

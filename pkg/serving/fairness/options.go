@@ -16,8 +16,8 @@ const (
 	// coresPerFlowSeat makes the default of --fairness-seats-per-cluster: reading
 	// and writing ones together have as many as there are cores.
 	coresPerFlowSeat = 2
-	// defaultRest has a flood use half of its seats' time.
-	defaultRest = 1
+	// defaultRest has a flood use a third of its seats' time.
+	defaultRest = 2
 	maxRest     = 100
 )
 

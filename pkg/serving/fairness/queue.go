@@ -258,13 +258,13 @@ func (q *Queue) update(f *flow) {
 // forget drops flows that are as good as new: idle, and not ahead of the
 // queue's time.
 func (q *Queue) forget(f *flow) {
-	if f.idle() && f.at <= q.now {
-		delete(q.flows, f.key)
-		return
-	}
 	if q.inUse == 0 && q.waiting == 0 && q.paused == 0 {
 		clear(q.flows) // nobody is left whom anybody could be ahead of
 		q.kept = 0
+		return
+	}
+	if f.idle() && f.at <= q.now {
+		delete(q.flows, f.key)
 		return
 	}
 	const some = 64
