@@ -40,7 +40,8 @@ type Disturbance interface {
 
 // Fairness measures the requests of one client in a quiet logical cluster, alone
 // and disturbed by turns, so that what else the machine does concerns both
-// alike. The ratio of the p99s is the median of the rounds'.
+// alike. The ratio is that of the p99s of all rounds together: a round is too
+// short for a p99 that can be relied on.
 func Fairness(ctx context.Context, quiet Target, o FairnessOptions, noise Disturbance) ([]measure.Result, error) {
 	calm, err := quiet.client()
 	if err != nil {
@@ -68,10 +69,11 @@ func Fairness(ctx context.Context, quiet Target, o FairnessOptions, noise Distur
 		return nil, err
 	}
 	d, err := recorded(&disturbed, "quiet tenant, beside a flood", quiet.Name, total)
-	slices.Sort(ratios)
-	if len(ratios) > 0 {
-		d.Ratio = ratios[len(ratios)/2]
-		d.Note = strings.TrimSpace(fmt.Sprintf("ratio of the p99s, median of %d rounds, %.2f to %.2f. %s", len(ratios), ratios[0], ratios[len(ratios)-1], d.Note))
+	if d.Latency != nil && a.Latency.P99 > 0 {
+		d.Ratio = d.Latency.P99 / a.Latency.P99
+	}
+	if slices.Sort(ratios); len(ratios) > 0 {
+		d.Note = strings.TrimSpace(fmt.Sprintf("ratio of the p99s; of single rounds' %.2f to %.2f, median %.2f. %s", ratios[0], ratios[len(ratios)-1], ratios[len(ratios)/2], d.Note))
 	}
 	return []measure.Result{a, d}, err
 }
