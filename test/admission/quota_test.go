@@ -2,9 +2,11 @@ package admission
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -15,12 +17,19 @@ import (
 
 func (c *cluster) quota(t *testing.T, namespace, name string, hard corev1.ResourceList) {
 	t.Helper()
+	hard = maps.Clone(hard)
+	hard["count/leases.coordination.k8s.io"] = resource.MustParse("0")
 	_, err := c.CoreV1().ResourceQuotas(namespace).Create(t.Context(),
 		&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	eventually(t, "the quota has a status", func() bool {
 		quota, err := c.CoreV1().ResourceQuotas(namespace).Get(t.Context(), name, metav1.GetOptions{})
 		return err == nil && len(quota.Status.Used) == len(hard)
+	})
+	// Admission may hear of it a moment later.
+	eventually(t, "admission knows the quota", func() bool {
+		_, err := c.CoordinationV1().Leases(namespace).Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return apierrors.IsForbidden(err)
 	})
 }
 
