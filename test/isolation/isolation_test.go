@@ -101,6 +101,9 @@ func (w *world) beat(t *testing.T) (stop func()) {
 	}
 }
 
+// progressEvery is after how many inputs a long run says how far it is.
+const progressEvery = 50_000
+
 // generated attacks with what the generator makes of a seed.
 func (w *world) generated(t *testing.T, seed, from, inputs uint64) {
 	t.Logf("seed %d", seed)
@@ -119,6 +122,9 @@ func (w *world) generated(t *testing.T, seed, from, inputs uint64) {
 				}
 				if number%2000 == 1999 {
 					r.tend(t.Context())
+				}
+				if done := number - from; done > 0 && done%progressEvery == 0 {
+					t.Logf("%d of %d inputs after %s", done, inputs, time.Since(began).Round(time.Second))
 				}
 				r.one(t.Context(), number)
 			}
