@@ -6,17 +6,36 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// WithListRules assembles the filters of list and watch requests around the
-// handlers of resources:
-//
-//	withShardSelector   400 for selectors that cannot be honoured
-//	└── withShardInfo   tables and lists of metadata say which part they are
-//	    └── withParsedSelector   the storage gets the selector as it was parsed
-//	        └── next
+// WithListRules is the filter of list and watch requests around the handlers of
+// resources. Selectors of shards that cannot be honoured are answered with 400;
+// the storage gets the others as they were parsed; tables and lists of metadata
+// say which part they are. A DELETECOLLECTION keeps its selector in the query:
+// nothing on the way to the storage may lose it.
 //
 // It comes after authorization: what is wrong with a request is told to who may
 // send it.
 func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	selectors := newSelectorCache()
-	return withShardSelector(withShardInfo(withParsedSelector(next, selectors), selectors), selectors, s)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		expression, info := shardSelectorOf(r)
+		if expression == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		selector, err := selectors.check(expression, info.Verb)
+		if err != nil {
+			respond(w, r, s, err)
+			return
+		}
+		if selector == nil || info.Verb == "deletecollection" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		r = withParsedSelector(r, info.Resource, selector)
+		if info.Verb == "list" && !selector.Empty() && asksForConversion(r) {
+			serveWithShardInfo(next, w, r, selector.String())
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }

@@ -13,8 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/apiserver/pkg/features"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 )
 
@@ -26,31 +24,19 @@ var metaCodecs = func() serializer.CodecFactory {
 	return serializer.NewCodecFactory(scheme)
 }()
 
-// withShardInfo completes the answers to sharded lists that are asked for as
+// serveWithShardInfo completes the answer to a sharded list that is asked for as
 // Table or PartialObjectMetadataList. Upstream makes both from the list and
 // leaves its shardInfo out, so that a client took a part for the whole. Other
 // answers pass untouched.
 //
 // The answer is decoded and encoded once more: clients that shard watch, and
 // list once.
-func withShardInfo(next http.Handler, selectors selectorCache) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		expression, verb := shardSelectorOf(r)
-		if expression == "" || verb != "list" || !asksForConversion(r) || !utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) {
-			next.ServeHTTP(w, r)
-			return
-		}
-		selector, err := selectors.parse(expression)
-		if err != nil || selector.Empty() {
-			next.ServeHTTP(w, r)
-			return
-		}
-		plain := r.Clone(r.Context())
-		plain.Header.Del("Accept-Encoding") // the answer is read here
-		answer := &heldAnswer{header: w.Header()}
-		next.ServeHTTP(answer, plain)
-		answer.send(w, selector.String())
-	})
+func serveWithShardInfo(next http.Handler, w http.ResponseWriter, r *http.Request, selector string) {
+	plain := r.Clone(r.Context())
+	plain.Header.Del("Accept-Encoding") // the answer is read here
+	answer := &heldAnswer{header: w.Header()}
+	next.ServeHTTP(answer, plain)
+	answer.send(w, selector)
 }
 
 // asksForConversion says whether any form of the answer that the client takes
