@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // GroupFilter decides which groups of a user the front-proxy tells shards. In
@@ -22,7 +24,7 @@ type GroupFilter struct {
 func DefaultDropGroups() []string {
 	return []string{
 		user.SystemPrivilegedGroup,
-		"system:kcp:logical-cluster-admin",
+		request.GroupLogicalClusterAdmin,
 		"system:kcp:initializer:*",
 		"system:kcp:terminator:*",
 	}

@@ -5,12 +5,10 @@ import (
 	"net"
 	"time"
 
-	"github.com/shardplane/shardplane/pkg/dev/pki"
-)
+	"k8s.io/apiserver/pkg/authentication/user"
 
-const (
-	mastersGroup  = "system:masters"
-	kcpAdminGroup = "system:kcp:admin"
+	"github.com/shardplane/shardplane/pkg/dev/pki"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // certificates are the authorities and certificates of a cluster; all live in
@@ -58,10 +56,10 @@ func ensureCertificates(files layout, now func() time.Time) (*certificates, erro
 		result **pki.Pair
 	}{
 		{"apiserver", c.servingCA, servingSpec(), &c.serving},
-		{"kcp-admin", c.clientCA, pki.Client("kcp-admin", kcpAdminGroup), &c.kcpAdmin},
-		{"shard-admin", c.clientCA, pki.Client("shard-admin", mastersGroup), &c.shardAdmin},
-		{"shard-client", c.clientCA, pki.Client("shard-client", mastersGroup), &c.shardClient},
-		{"front-proxy-client", c.clientCA, pki.Client("front-proxy-client", mastersGroup), &c.proxyIndex},
+		{"kcp-admin", c.clientCA, pki.Client("kcp-admin", request.GroupAdmin), &c.kcpAdmin},
+		{"shard-admin", c.clientCA, pki.Client("shard-admin", user.SystemPrivilegedGroup), &c.shardAdmin},
+		{"shard-client", c.clientCA, pki.Client("shard-client", user.SystemPrivilegedGroup), &c.shardClient},
+		{"front-proxy-client", c.clientCA, pki.Client("front-proxy-client", user.SystemPrivilegedGroup), &c.proxyIndex},
 		{"front-proxy-requestheader", c.requestHeaderCA, pki.Client("front-proxy"), &c.proxyForward},
 	} {
 		pair, err := store.Certificate(cert.name, cert.ca, cert.spec)

@@ -1,8 +1,8 @@
 package request
 
-// Keys of a user's extra attributes that say where the user comes from and
-// what it may do where, and what names and values start with. Only
-// authenticators may set them.
+// What of a user says where it comes from and what it may do where: keys of
+// extra attributes, what names and values start with, and groups of the system.
+// Only authenticators may set them.
 const (
 	// ExtraScopes restricts a user to logical clusters. Each value is a list
 	// of cluster:<name>, separated by commas, one of which must fit; all values
@@ -20,6 +20,12 @@ const (
 	// GlobalAccountPrefix starts the name that a service account has in other
 	// logical clusters than its own.
 	GlobalAccountPrefix = "system:kcp:serviceaccount:"
+
+	// GroupAdmin may do everything in every logical cluster.
+	GroupAdmin = "system:kcp:admin"
+	// GroupLogicalClusterAdmin creates and deletes logical clusters, and leads
+	// their life cycle: a group of the servers' own requests.
+	GroupLogicalClusterAdmin = "system:kcp:logical-cluster-admin"
 
 	// ScopeClusterPrefix starts a scope that is one logical cluster.
 	ScopeClusterPrefix = "cluster:"

@@ -115,30 +115,36 @@ func (c *cluster) tries(ctx context.Context, name string) error {
 	return err
 }
 
-// serveWidgets makes the logical cluster serve a custom resource.
+// serveWidgets makes the logical cluster serve widgets, whose spec is anything.
 func (c *cluster) serveWidgets(t *testing.T) {
 	t.Helper()
 	yes := true
+	c.serve(t, "widget", "Widget", apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &yes})
+}
+
+// serve makes the logical cluster serve a custom resource with this spec.
+func (c *cluster) serve(t *testing.T, singular, kind string, spec apiextensionsv1.JSONSchemaProps) {
+	t.Helper()
+	plural := singular + "s"
 	_, err := client.CustomResourceDefinitions.In(c.factory.Cluster(c.name.Path())).Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: "widgets.example.com"},
+		ObjectMeta: metav1.ObjectMeta{Name: plural + ".example.com"},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: "example.com",
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Singular: singular, Kind: kind, ListKind: kind + "List"},
 			Scope: apiextensionsv1.NamespaceScoped,
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: "v1", Served: true, Storage: true,
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-					Type: "object",
-					Properties: map[string]apiextensionsv1.JSONSchemaProps{
-						"spec": {Type: "object", XPreserveUnknownFields: &yes},
-					},
+					Type:       "object",
+					Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": spec},
 				}},
 			}},
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	eventually(t, "widgets are served", func() bool {
-		_, err := c.dynamic.Resource(widgets).Namespace("default").List(t.Context(), metav1.ListOptions{})
+	resource := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: plural}
+	eventually(t, plural+" are served", func() bool {
+		_, err := c.dynamic.Resource(resource).Namespace("default").List(t.Context(), metav1.ListOptions{})
 		return err == nil
 	})
 }

@@ -7,43 +7,14 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/shardplane/shardplane/pkg/client"
 )
 
 // serveGadgets makes the logical cluster serve a kind whose schema says what
 // spec.size is.
 func (c *cluster) serveGadgets(t *testing.T, size string) {
 	t.Helper()
-	_, err := client.CustomResourceDefinitions.In(c.factory.Cluster(c.name.Path())).Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: "gadgets.example.com"},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: "example.com",
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "gadgets", Singular: "gadget", Kind: "Gadget", ListKind: "GadgetList"},
-			Scope: apiextensionsv1.NamespaceScoped,
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-					Type: "object",
-					Properties: map[string]apiextensionsv1.JSONSchemaProps{
-						"spec": {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"size": {Type: size}}},
-					},
-				}},
-			}},
-		},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	eventually(t, "gadgets are served", func() bool {
-		list, err := c.Discovery().ServerResourcesForGroupVersion("example.com/v1")
-		if err != nil {
-			return false
-		}
-		for _, r := range list.APIResources {
-			if r.Name == "gadgets" {
-				return true
-			}
-		}
-		return false
+	c.serve(t, "gadget", "Gadget", apiextensionsv1.JSONSchemaProps{
+		Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"size": {Type: size}},
 	})
 }
 

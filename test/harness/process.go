@@ -2,10 +2,12 @@ package harness
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -23,6 +25,7 @@ const (
 // program is a program that is built once for all tests of a package.
 type program struct {
 	name, dir, pkg, env string
+	flags               []string
 
 	once   sync.Once
 	path   string
@@ -33,12 +36,31 @@ type program struct {
 var (
 	shardplane = program{name: "shardplane", dir: ".", pkg: "./cmd/shardplane", env: BinaryEnv}
 	kubectl    = program{name: "kubectl", dir: "tools", pkg: "./kubectl", env: KubectlEnv}
+	seeded     = program{name: "shardplane", dir: ".", pkg: "./cmd/shardplane", flags: []string{"-ldflags=-w", "-tags=seededbug"}}
 )
 
 // Binary returns the path of the shardplane binary.
 func Binary(t testing.TB) string {
 	t.Helper()
 	return shardplane.get(t)
+}
+
+// SeededBugs returns the path of a shardplane binary that has bugs on purpose, so
+// that a test can show that it finds them: those of pkg/... with the build tag
+// seededbug whose names, separated by commas, are told here.
+func SeededBugs(t *testing.T, names ...string) string {
+	t.Helper()
+	t.Setenv("SHARDPLANE_SEEDED_BUG", strings.Join(names, ","))
+	return seeded.get(t)
+}
+
+// Seed returns the seed of a test's random choices: that of its flag, or one that
+// is drawn. The test prints it.
+func Seed(flag uint64) uint64 {
+	if flag != 0 {
+		return flag
+	}
+	return rand.Uint64N(1_000_000_000) + 1
 }
 
 // Kubectl returns the path of a kubectl of the Kubernetes release that
@@ -48,10 +70,10 @@ func Kubectl(t testing.TB) string {
 	return kubectl.get(t)
 }
 
-// RemoveBinaries removes what Binary and Kubectl built. Call it from TestMain,
+// RemoveBinaries removes what Binary, SeededBugs and Kubectl built. Call it from TestMain,
 // after the tests.
 func RemoveBinaries() {
-	for _, p := range []*program{&shardplane, &kubectl} {
+	for _, p := range []*program{&shardplane, &seeded, &kubectl} {
 		if p.remove != "" {
 			_ = os.RemoveAll(p.remove)
 		}
@@ -78,7 +100,8 @@ func (p *program) build() (string, error) {
 	}
 	p.remove = dir
 	binary := filepath.Join(dir, p.name)
-	command := exec.Command("go", "build", "-buildvcs=false", "-o", binary, p.pkg)
+	args := append([]string{"build", "-buildvcs=false", "-o", binary}, p.flags...)
+	command := exec.Command("go", append(args, p.pkg)...)
 	command.Dir = filepath.Join(Root(), p.dir)
 	if output, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building %s: %w\n%s", p.name, err, output)

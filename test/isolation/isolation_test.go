@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"slices"
@@ -37,13 +36,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func seed() uint64 {
-	if *seedFlag != 0 {
-		return *seedFlag
-	}
-	return rand.Uint64N(1_000_000_000) + 1
-}
-
 // TestIsolation attacks one cluster in every way, and holds that nothing
 // crosses, that nobody learns what exists, and that etcd holds of the victims
 // what it held before.
@@ -58,7 +50,7 @@ func TestIsolation(t *testing.T) {
 	stop := w.beat(t)
 	t.Run("by the table", w.table)
 	t.Run("with objects", w.objects)
-	t.Run("generated", func(t *testing.T) { w.generated(t, seed(), *fromFlag, *inputsFlag) })
+	t.Run("generated", func(t *testing.T) { w.generated(t, harness.Seed(*seedFlag), *fromFlag, *inputsFlag) })
 	stop()
 	require.Empty(t, before.difference(w.stored(t, false)), "what the victims had in etcd")
 }

@@ -1,8 +1,6 @@
 package isolation
 
 import (
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,15 +15,8 @@ import (
 // lists, take service accounts for their namesakes, and tell what exists: this
 // suite must be seen to find something.
 func TestCatchesSeededBugs(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "shardplane")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-w", "-tags=seededbug", "-o", binary, "./cmd/shardplane")
-	build.Dir = harness.Root()
-	output, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", output)
-
-	t.Setenv("SHARDPLANE_SEEDED_BUG", "forgetcluster,namesake,tells")
 	c := harness.Start(t, harness.Options{
-		Mode: harness.Processes, Binary: binary, Shards: 2, DevTokens: true,
+		Mode: harness.Processes, Binary: harness.SeededBugs(t, "forgetcluster", "namesake", "tells"), Shards: 2, DevTokens: true,
 		ExtraArgs: map[string][]string{"front-proxy": {"--index-patience=1ms"}},
 	})
 	w := newWorld(t, c)
@@ -40,7 +31,7 @@ func TestCatchesSeededBugs(t *testing.T) {
 	}
 	// What TestIsolation sends, and less of it: every fourth attack of the table,
 	// and lists by label, on the servers that have the bugs.
-	inputs := w.some(seed(), 400)
+	inputs := w.some(harness.Seed(*seedFlag), 400)
 	for i, in := range w.tabulated() {
 		if in.target < 2 && (i%4 == 0 || strings.Contains(in.raw, "labelSelector=")) {
 			inputs = append(inputs, in)

@@ -2,7 +2,6 @@ package robustness
 
 import (
 	"flag"
-	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
@@ -25,13 +24,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func seed() uint64 {
-	if *seedFlag != 0 {
-		return *seedFlag
-	}
-	return rand.Uint64N(1_000_000_000) + 1
-}
-
 // TestRobustness breaks every component of a cluster while clients work, and
 // holds that none of them saw what it must not see.
 func TestRobustness(t *testing.T) {
@@ -42,7 +34,7 @@ func TestRobustness(t *testing.T) {
 		Mode: harness.Processes, Shards: 2,
 		ExtraArgs: map[string][]string{"shard": compaction, "cache-server": compaction},
 	})
-	r := &run{t: t, cluster: c, seed: seed(), rec: newRecorder(), pause: 60 * time.Millisecond}
+	r := &run{t: t, cluster: c, seed: harness.Seed(*seedFlag), rec: newRecorder(), pause: 60 * time.Millisecond}
 	t.Logf("seed %d", r.seed)
 	r.targets = targets(t, c)
 	h := r.work(func() { r.faults(*durationFlag) })

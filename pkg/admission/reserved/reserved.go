@@ -21,12 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
-)
-
-// Groups of the system and of the administrators.
-const (
-	groupLogicalClusterAdmin = "system:kcp:logical-cluster-admin"
-	groupAdmin               = "system:kcp:admin"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 var (
@@ -52,9 +47,9 @@ func level(u user.Info) who {
 	}
 	groups := u.GetGroups()
 	switch {
-	case slices.Contains(groups, user.SystemPrivilegedGroup), slices.Contains(groups, groupLogicalClusterAdmin):
+	case slices.Contains(groups, user.SystemPrivilegedGroup), slices.Contains(groups, request.GroupLogicalClusterAdmin):
 		return system
-	case slices.Contains(groups, groupAdmin):
+	case slices.Contains(groups, request.GroupAdmin):
 		return administrators
 	default:
 		return administrators + 1
@@ -150,7 +145,7 @@ func isOwnName(a admission.Attributes, key string, after map[string]string) bool
 func denied(a admission.Attributes, where, key string, n name) error {
 	by := "the system"
 	if n.by == administrators {
-		by = "administrators (group " + groupAdmin + ")"
+		by = "administrators (group " + request.GroupAdmin + ")"
 	}
 	return admission.NewForbidden(a, fmt.Errorf("metadata.%s[%s] is reserved: only %s may set, change or remove it", where, key, by))
 }

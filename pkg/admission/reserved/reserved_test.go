@@ -15,13 +15,14 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 var (
 	tenant  = &user.DefaultInfo{Name: "tenant", Groups: []string{"team"}}
-	admin   = &user.DefaultInfo{Name: "kcp-admin", Groups: []string{groupAdmin}}
+	admin   = &user.DefaultInfo{Name: "kcp-admin", Groups: []string{request.GroupAdmin}}
 	machine = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}}
-	virtual = &user.DefaultInfo{Name: "virtual", Groups: []string{groupLogicalClusterAdmin}}
+	virtual = &user.DefaultInfo{Name: "virtual", Groups: []string{request.GroupLogicalClusterAdmin}}
 )
 
 func configMap(meta metav1.ObjectMeta) *corev1.ConfigMap {

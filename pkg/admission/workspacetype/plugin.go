@@ -23,11 +23,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-const (
-	groupAdmin               = "system:kcp:admin"
-	groupLogicalClusterAdmin = "system:kcp:logical-cluster-admin"
-)
-
 // poll is how often a type that is waited for is looked up.
 const poll = 20 * time.Millisecond
 
@@ -185,6 +180,6 @@ func workspaceOf(a admission.Attributes) (*unstructured.Unstructured, bool) {
 
 func isExempt(u user.Info) bool {
 	return slices.ContainsFunc(u.GetGroups(), func(group string) bool {
-		return group == user.SystemPrivilegedGroup || group == groupLogicalClusterAdmin || group == groupAdmin
+		return group == user.SystemPrivilegedGroup || group == request.GroupLogicalClusterAdmin || group == request.GroupAdmin
 	})
 }

@@ -10,17 +10,19 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Groups of the system.
 const (
 	// GroupAdmin may do everything in every logical cluster.
-	GroupAdmin = "system:kcp:admin"
+	GroupAdmin = request.GroupAdmin
 	// GroupWorkspaceBootstrapper fills new workspaces; like GroupAdmin, but what
 	// it creates belongs to it.
 	GroupWorkspaceBootstrapper = "system:kcp:tenancy:workspace-bootstrapper"
 	// GroupLogicalClusterAdmin creates and deletes logical clusters.
-	GroupLogicalClusterAdmin = "system:kcp:logical-cluster-admin"
+	GroupLogicalClusterAdmin = request.GroupLogicalClusterAdmin
 	// GroupExternalLogicalClusterAdmin is for what leads logical clusters from
 	// other servers.
 	GroupExternalLogicalClusterAdmin = "system:kcp:external-logical-cluster-admin"
