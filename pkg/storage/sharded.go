@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -85,15 +86,34 @@ type shardedWatch struct {
 	inner    watch.Interface
 	selector sharding.Selector
 	resource schema.GroupResource
+	version  storage.Versioner
+	// initial is the version up to which objects are the initial ones, which do
+	// not count as filtered events.
+	initial uint64
 
 	result   chan watch.Event
 	done     chan struct{}
 	stopOnce sync.Once
 }
 
-// watchShard makes a watch a sharded one.
-func (s *tenantStorage) watchShard(inner watch.Interface, selector sharding.Selector) (watch.Interface, error) {
-	w := &shardedWatch{inner: inner, selector: selector, resource: s.resource, result: make(chan watch.Event), done: make(chan struct{})}
+// watchPart watches with whole, and filters here where only a part is wanted.
+func (s *tenantStorage) watchPart(ctx context.Context, c collection, version uint64,
+	whole func(ctx context.Context, c collection, version uint64) (watch.Interface, error),
+) (watch.Interface, error) {
+	if !isSharded(&c.opts.Predicate) {
+		return whole(ctx, c, version)
+	}
+	w := &shardedWatch{selector: c.opts.Predicate.ShardSelector, resource: s.resource, version: s.Versioner(), result: make(chan watch.Event), done: make(chan struct{})}
+	var err error
+	if wantsInitialEvents(c.opts) {
+		if w.initial, err = s.inner.GetCurrentResourceVersion(ctx); err != nil {
+			return newErrorWatch(err), nil
+		}
+	}
+	c.opts.Predicate.ShardSelector = nil
+	if w.inner, err = whole(ctx, c, version); err != nil {
+		return nil, err
+	}
 	metrics.RecordShardedWatchStarted(w.resource)
 	if !s.streams.start(func() { w.run(s.streams.ended) }) {
 		w.Stop()
@@ -155,11 +175,17 @@ func (w *shardedWatch) show(event watch.Event) (watch.Event, bool) {
 		if err != nil {
 			return errorEvent(err), true
 		}
-		if !matches {
+		if !matches && w.isNews(event.Object) {
 			metrics.WatchFilteredEventsTotal.WithLabelValues(w.resource.Group, w.resource.Resource).Inc()
 		}
 		return event, matches
 	}
+}
+
+// isNews says whether an object is none of the initial ones.
+func (w *shardedWatch) isNews(obj runtime.Object) bool {
+	version, err := w.version.ObjectResourceVersion(obj)
+	return err == nil && version > w.initial
 }
 
 // annotateEnd annotates the bookmark that ends initial events.

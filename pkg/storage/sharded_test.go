@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -132,6 +135,51 @@ func TestShardedWatchesAreCounted(t *testing.T) {
 			w.Stop()
 		}
 		require.InDelta(t, before, active(), 0)
+	})
+}
+
+// Every path counts an event once for each watch that it was filtered for, and
+// the objects that watches start with not at all.
+func TestFilteredEventsAreCounted(t *testing.T) {
+	enableSharding(t)
+	metrics.Register()
+	allPaths(t, func(t *testing.T, s *tenantStorage) {
+		ctx := in(t.Context(), "aa")
+		filtered := func() int {
+			value, err := testutil.GetCounterMetricValue(metrics.WatchFilteredEventsTotal.WithLabelValues(s.resource.Group, s.resource.Resource))
+			require.NoError(t, err)
+			return int(value)
+		}
+		before := filtered()
+		const pods = 6
+		for i := range pods {
+			pod := newPod("ns", fmt.Sprintf("pod-%02d", i))
+			pod.UID = uuid.NewUUID()
+			create(ctx, t, s, pod)
+		}
+		var got atomic.Int64
+		for _, half := range halves {
+			w, err := s.Watch(ctx, "/pods", sharded(t, streaming(""), half))
+			require.NoError(t, err)
+			for !isEnd(t, next(t, w)) {
+			}
+			var reader sync.WaitGroup
+			reader.Go(func() {
+				for event := range w.ResultChan() {
+					if event.Type != watch.Bookmark {
+						got.Add(1)
+					}
+				}
+			})
+			defer reader.Wait()
+			defer w.Stop()
+		}
+		require.Equal(t, before, filtered(), "nobody missed an event yet")
+		for i := range pods {
+			touch(ctx, t, s, fmt.Sprintf("/pods/ns/pod-%02d", i), 1)
+		}
+		require.Eventually(t, func() bool { return got.Load() == pods && filtered() >= before+pods }, deadline, time.Millisecond)
+		require.Equal(t, before+pods, filtered())
 	})
 }
 

@@ -29,7 +29,7 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 	}
 	s.waitReady(ctx)
 	if s.cache == nil {
-		return s.watchUncached(ctx, c, version)
+		return s.watchPart(ctx, c, version, s.watchUncached)
 	}
 	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
 		c.opts.SendInitialEvents = nil
@@ -37,7 +37,7 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 	if s.hubFollows(ctx) {
 		return s.watchHub(ctx, c, version)
 	}
-	return s.watchCache(ctx, c, version)
+	return s.watchPart(ctx, c, version, s.watchCache)
 }
 
 // hubFollows says whether the hub serves. It does, unless the watch cache is
@@ -74,19 +74,6 @@ func (s *tenantStorage) watchHub(ctx context.Context, c collection, version uint
 
 // watchCache watches in the watch cache, while the hub cannot serve.
 func (s *tenantStorage) watchCache(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
-	if !isSharded(&c.opts.Predicate) {
-		return s.watchWhole(ctx, c, version)
-	}
-	selector := c.opts.Predicate.ShardSelector
-	c.opts.Predicate.ShardSelector = nil
-	w, err := s.watchWhole(ctx, c, version)
-	if err != nil {
-		return nil, err
-	}
-	return s.watchShard(w, selector)
-}
-
-func (s *tenantStorage) watchWhole(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
 	if s.keys.single(c.tenant) {
 		c.opts.Predicate = dispatchedBy(c.opts.Predicate, c.tenant.dispatchValue())
 	}
@@ -119,11 +106,7 @@ func (s *tenantStorage) watchUncached(ctx context.Context, c collection, version
 			return newErrorWatch(err), nil
 		}
 	}
-	w, err := s.watches.Watch(ctx, c.key, c.opts)
-	if err != nil || !isSharded(&c.opts.Predicate) {
-		return w, err
-	}
-	return s.watchShard(w, c.opts.Predicate.ShardSelector)
+	return s.watches.Watch(ctx, c.key, c.opts)
 }
 
 // dispatchedBy has the watch cache find the watcher by the index value.
