@@ -34,7 +34,7 @@ var helpSections = []struct {
 	{"Authentication", []string{"client-ca-file", "requestheader-*", "authentication-*", "api-audiences", "service-account-*", "root-ca-file", "dev-tokens"}},
 	{"Authorization", []string{"authorization-*"}},
 	{"Audit", []string{"audit-*"}},
-	{"Storage", []string{"data-dir", "etcd-*", "encryption-*", "unsafe-no-fsync"}},
+	{"Storage", []string{"data-dir", "etcd-*", "encryption-*", "unsafe-no-fsync", "watch-cache-*"}},
 	{"Logging", []string{"v", "vmodule", "verbose", "log-*", "logging-*"}},
 }
 

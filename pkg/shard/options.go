@@ -34,6 +34,8 @@ type Options struct {
 	Etcd *etcd.Options
 	// Encryption says which resources are encrypted in etcd.
 	Encryption encryption.Options
+	// CacheEvents keeps events in the watch cache.
+	CacheEvents bool
 	// Fairness says how the shard is shared among logical clusters.
 	Fairness fairness.Options
 	// ExternalURL is the address that users know, the front-proxy's; workspace
@@ -62,6 +64,8 @@ func NewOptions() *Options {
 		Serving: serving.NewOptions(defaultPort),
 		Etcd:    etcd.NewOptions(".shardplane"),
 
+		CacheEvents: true,
+
 		Fairness: fairness.NewOptions(),
 
 		Authorization: authorizationOptions(),
@@ -75,6 +79,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.Etcd.AddFlags(fs)
 	o.Encryption.AddFlags(fs)
 	o.Fairness.AddFlags(fs)
+	fs.BoolVar(&o.CacheEvents, "watch-cache-events", o.CacheEvents, "keep events in the watch cache, as all other resources; false leaves them in etcd alone, as kube-apiserver does: that saves their memory, but each watch of them costs as much as a watch of all")
 	fs.StringVar(&o.Name, "name", o.Name, "name of the shard; the shard named root holds the logical cluster root")
 	fs.StringVar(&o.ExternalURL, "external-url", o.ExternalURL, "URL of the front-proxy, with which the URLs of workspaces start; the shard's own by default")
 	fs.StringVar(&o.BaseURL, "base-url", o.BaseURL, "URL at which other shards and the front-proxy reach this shard; made of --bind-address and --secure-port by default")

@@ -49,7 +49,8 @@ type BackendConfig struct {
 	// ShardSegment puts the request's shard before the logical cluster in keys:
 	// for the cache server. Without it, requests with a shard fail.
 	ShardSegment bool
-	// Uncached are the resources that have no watch cache; events, if nil.
+	// Uncached are the resources that have no watch cache. Each of their watches
+	// costs what one of etcd costs, however few events it shows.
 	Uncached sets.Set[schema.GroupResource]
 	// Transformers encrypt what is stored, by resource; nil stores all as it is.
 	Transformers value.ResourceTransformers
@@ -91,11 +92,6 @@ func NewBackend(cfg BackendConfig) (*Backend, error) {
 	}
 	if cfg.ReadyWait == 0 {
 		cfg.ReadyWait = defaultReadyWait
-	}
-	if cfg.Uncached == nil {
-		cfg.Uncached = sets.New(
-			schema.GroupResource{Resource: "events"},
-			schema.GroupResource{Group: "events.k8s.io", Resource: "events"})
 	}
 	checkFeatures(cfg.Client)
 	metrics.SetStorageMonitorGetter(func() ([]metrics.Monitor, error) {

@@ -61,6 +61,9 @@ func backendOf(tb testing.TB, cfg BackendConfig) *Backend {
 	if cfg.Client == nil {
 		cfg.Client = startEtcd(tb).Client()
 	}
+	if cfg.Uncached == nil {
+		cfg.Uncached = only(eventsGR)
+	}
 	b, err := NewBackend(cfg)
 	require.NoError(tb, err)
 	tb.Cleanup(b.Close)

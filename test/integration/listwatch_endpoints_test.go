@@ -30,9 +30,13 @@ func (c collection) remove(t *testing.T, name string) {
 	require.Equal(t, http.StatusOK, code, "%s", answer)
 }
 
+// eventsInEtcd has shards keep events out of the watch cache.
+const eventsInEtcd = "--watch-cache-events=false"
+
 // endpoints fills a workspace and the cache server, and returns every kind of
-// endpoint that serves lists and watches.
-func endpoints(t *testing.T, e *env) []endpoint {
+// endpoint that serves lists and watches. uncached says that the shard was
+// started with eventsInEtcd.
+func endpoints(t *testing.T, e *env, uncached bool) []endpoint {
 	t.Helper()
 	cluster := e.workspaceOn("root", "listwatch", "root").Spec.Cluster
 	other := e.workspaceOn("root", "listwatch-other", "root").Spec.Cluster
@@ -41,8 +45,10 @@ func endpoints(t *testing.T, e *env) []endpoint {
 	const (
 		configMaps = "/api/v1/namespaces/default/configmaps"
 		events     = "/api/v1/namespaces/default/events"
+		newEvents  = "/apis/events.k8s.io/v1/namespaces/default/events"
 		types      = "/apis/tenancy.kcp.io/v1alpha1/workspacetypes"
 		widgets    = "/apis/example.com/v1/namespaces/default/widgets"
+		roles      = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 		typeBody   = `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":%q}}`
 	)
 	one, all := "/clusters/"+cluster, "/clusters/*"
@@ -51,7 +57,9 @@ func endpoints(t *testing.T, e *env) []endpoint {
 	inEvents := collection{shard, one + events, `{"metadata":{"name":%q},"involvedObject":{"namespace":"default"}}`}
 	inTypes := collection{shard, one + types, typeBody}
 	inWidgets := collection{shard, one + widgets, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`}
-	inReplicas := collection{cache, ofTests + cluster + types, typeBody}
+	// Of a kind that the shards have nothing to replicate of: what they replicate
+	// comes at any time.
+	inReplicas := collection{cache, ofTests + cluster + roles, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":%q}}`}
 
 	made(t, shard, one+"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgetDefinition)
 	for n := range lists {
@@ -71,16 +79,17 @@ func endpoints(t *testing.T, e *env) []endpoint {
 		of(inConfigMaps, endpoint{name: "configmaps of all namespaces", config: shard, path: one + "/api/v1/configmaps"}),
 		of(inConfigMaps, endpoint{name: "configmaps of a namespace everywhere", config: shard, path: all + configMaps, filtered: true}),
 		of(inConfigMaps, endpoint{name: "configmaps everywhere", config: shard, path: all + "/api/v1/configmaps"}),
-		of(inEvents, endpoint{name: "events, which have no cache", config: shard, path: one + events, one: true, uncached: true}),
-		of(inEvents, endpoint{name: "events everywhere", config: shard, path: all + "/api/v1/events", uncached: true}),
+		of(inEvents, endpoint{name: "events", config: shard, path: one + events, one: true, uncached: uncached}),
+		of(inEvents, endpoint{name: "events of the other group", config: proxy, path: one + newEvents, same: true, uncached: uncached}),
+		of(inEvents, endpoint{name: "events everywhere", config: shard, path: all + "/api/v1/events", uncached: uncached}),
 		of(inTypes, endpoint{name: "system kind through the proxy", config: proxy, path: one + types, one: true}),
 		of(inTypes, endpoint{name: "system kind everywhere", config: shard, path: all + types}),
 		of(inWidgets, endpoint{name: "custom resources through the proxy", config: proxy, path: one + widgets, one: true}),
 		of(inWidgets, endpoint{name: "custom resources on the shard", config: shard, path: one + widgets, one: true, same: true}),
 		of(inWidgets, endpoint{name: "custom resources everywhere", config: shard, path: all + "/apis/example.com/v1/widgets", metadata: true}),
-		of(inReplicas, endpoint{name: "cache server, one shard and cluster", config: cache, path: ofTests + cluster + types, one: true}),
-		of(inReplicas, endpoint{name: "cache server, one shard", config: cache, path: ofTests + "*" + types}),
-		of(inReplicas, endpoint{name: "cache server, all shards", config: cache, path: "/services/cache/shards/*/clusters/" + cluster + types, filtered: true}),
-		of(inReplicas, endpoint{name: "cache server, everything", config: cache, path: "/services/cache/shards/*/clusters/*" + types}),
+		of(inReplicas, endpoint{name: "cache server, one shard and cluster", config: cache, path: ofTests + cluster + roles, one: true}),
+		of(inReplicas, endpoint{name: "cache server, one shard", config: cache, path: ofTests + "*" + roles}),
+		of(inReplicas, endpoint{name: "cache server, all shards", config: cache, path: "/services/cache/shards/*/clusters/" + cluster + roles, filtered: true}),
+		of(inReplicas, endpoint{name: "cache server, everything", config: cache, path: "/services/cache/shards/*/clusters/*" + roles}),
 	}
 }

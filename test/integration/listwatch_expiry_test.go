@@ -15,8 +15,8 @@ import (
 // etcd serves says so in its stream.
 func TestListWatchExpires(t *testing.T) {
 	compaction := []string{"--etcd-compaction-interval=500ms"}
-	e := start(t, harness.Options{ExtraArgs: map[string][]string{"shard": compaction, "cache-server": compaction}})
-	all := endpoints(t, e)
+	e := start(t, harness.Options{ExtraArgs: map[string][]string{"shard": append([]string{eventsInEtcd}, compaction...), "cache-server": compaction}})
+	all := endpoints(t, e, true)
 	firsts := map[string]anyList{}
 	for _, at := range all {
 		firsts[at.name] = at.list(t, "", "limit", "3")
