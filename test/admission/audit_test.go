@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -100,4 +101,11 @@ func auditAnnotations(t *testing.T, in *cluster, log string) {
 
 	require.NoError(t, in.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "noting", metav1.DeleteOptions{}))
 	in.dropValidating(t, "noting")
+	eventually(t, "neither is asked any more", func() bool {
+		before := len(hook.requests())
+		name := "forgotten-" + strconv.Itoa(before)
+		require.NoError(t, in.tries(t.Context(), name))
+		events := annotated(t, log, name)
+		return len(hook.requests()) == before && len(events) > 0 && events[0][fromPolicy] == ""
+	})
 }

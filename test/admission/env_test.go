@@ -155,7 +155,11 @@ func (c *cluster) widget(ctx context.Context, name string, spec map[string]any) 
 	return c.dynamic.Resource(widgets).Namespace("default").Create(ctx, u, metav1.CreateOptions{})
 }
 
+// eventually waits for a condition, which runs on the test's goroutine, so that
+// it may fail the test.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	require.Eventually(t, condition, patience, 10*time.Millisecond, what)
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(10 * time.Millisecond) {
+		require.True(t, time.Now().Before(deadline), "waited in vain: %s", what)
+	}
 }

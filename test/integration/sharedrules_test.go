@@ -136,8 +136,10 @@ func testUseOfTypes(t *testing.T, p people) {
 	})
 	require.Equal(t, special, ws.Spec.Type)
 	require.NoError(t, in.ClusterRoleBindings().Delete(t.Context(), "use", metav1.DeleteOptions{}))
-	_, err = create("x", special)
-	require.True(t, apierrors.IsForbidden(err), "and at once no more: %v", err)
+	p.eventually("and then no more", func() bool {
+		_, err = create("x", special)
+		return apierrors.IsForbidden(err)
+	})
 
 	// The other way round: rules of root are asked for on the root shard.
 	p.bindUser("root:two", "admin-1", "cluster-admin", 1)
@@ -149,14 +151,17 @@ func testUseOfTypes(t *testing.T, p people) {
 	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 
-	// A type can be used as soon as it was created.
+	// A type can be used soon after it was created: on the other shard when that
+	// has heard of it.
 	_, err = client.WorkspaceTypes.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:two"))).Create(t.Context(), &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "fresh"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	for _, in := range []*client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList]{inTwo, workspaces} {
-		_, err = in.Create(t.Context(), &tenancyv1alpha1.Workspace{
-			ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Path: "root:two", Name: "fresh"}},
-		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		require.NoError(t, err)
+		p.eventually("the type may be used", func() bool {
+			_, err = in.Create(t.Context(), &tenancyv1alpha1.Workspace{
+				ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Path: "root:two", Name: "fresh"}},
+			}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err == nil
+		})
 	}
 
 	// What was checked stays.

@@ -1,6 +1,7 @@
 package isolation
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,14 @@ func TestCatchesSeededBugs(t *testing.T) {
 			inputs = append(inputs, in)
 		}
 	}
+	// Reads first: others take away the rights that the attackers need in alpha.
+	reads := func(in input) int {
+		if strings.HasPrefix(in.raw, "GET ") {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(inputs, func(a, b input) int { return reads(a) - reads(b) })
 	caught := w.catch(t, inputs)
 	for bug, fits := range bugs {
 		n := 0
