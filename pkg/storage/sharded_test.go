@@ -161,7 +161,8 @@ func TestFilteredEventsAreCounted(t *testing.T) {
 		for _, half := range halves {
 			w, err := s.Watch(ctx, "/pods", sharded(t, streaming(""), half))
 			require.NoError(t, err)
-			for !isEnd(t, next(t, w)) {
+			for end := false; !end; {
+				end = isEnd(t, next(t, w))
 			}
 			var reader sync.WaitGroup
 			reader.Go(func() {
