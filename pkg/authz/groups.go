@@ -2,16 +2,15 @@ package authz
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
-	"github.com/shardplane/shardplane/pkg/authz/identity"
 	"github.com/shardplane/shardplane/pkg/authz/policy"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // GroupAdmin is the group of the administrators of a Shardplane installation:
@@ -66,10 +65,7 @@ func WithoutCluster(next authorizer.Authorizer) authorizer.Authorizer {
 // memberOf tells whether u is a member of one of groups in the logical cluster
 // of ctx.
 func memberOf(ctx context.Context, u user.Info, groups ...string) bool {
-	if u == nil || !slices.ContainsFunc(u.GetGroups(), func(g string) bool { return slices.Contains(groups, g) }) {
-		return false
-	}
-	return identity.InScope(clusterName(ctx), u)
+	return identity.MemberOf(clusterName(ctx), u, groups...)
 }
 
 // clusterName returns the logical cluster of ctx; empty where it is not one.

@@ -30,7 +30,7 @@ type guard struct{ Mutator }
 
 // Admit implements admission.MutationInterface.
 func (g guard) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if level(a.GetUserInfo()) != system || !g.Applies(ctx) {
+	if level(ctx, a.GetUserInfo()) != system || !g.Applies(ctx) {
 		return g.Mutator.Admit(ctx, a, o)
 	}
 	before := recordOf(a)

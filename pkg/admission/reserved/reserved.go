@@ -22,6 +22,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 var (
@@ -39,17 +40,14 @@ func New() *Plugin {
 	return &Plugin{admission.NewHandler(admission.Create, admission.Update, admission.Delete)}
 }
 
-// level says what the user may do: what the system may, or an administrator,
-// or, if it is beyond both, neither.
-func level(u user.Info) who {
-	if u == nil {
-		return administrators + 1
-	}
-	groups := u.GetGroups()
+// level says what the user may do in the logical cluster of ctx: what the system
+// may, or an administrator, or, if it is beyond both, neither.
+func level(ctx context.Context, u user.Info) who {
+	in, _ := request.ClusterFrom(ctx)
 	switch {
-	case slices.Contains(groups, user.SystemPrivilegedGroup), slices.Contains(groups, request.GroupLogicalClusterAdmin):
+	case identity.MemberOf(in.Name, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin):
 		return system
-	case slices.Contains(groups, request.GroupAdmin):
+	case identity.MemberOf(in.Name, u, request.GroupAdmin):
 		return administrators
 	default:
 		return administrators + 1
@@ -57,8 +55,8 @@ func level(u user.Info) who {
 }
 
 // Validate implements admission.ValidationInterface.
-func (*Plugin) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	as := level(a.GetUserInfo())
+func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	as := level(ctx, a.GetUserInfo())
 	if as == system {
 		return nil
 	}

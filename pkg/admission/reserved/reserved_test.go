@@ -22,6 +22,9 @@ var (
 	tenant  = &user.DefaultInfo{Name: "tenant", Groups: []string{"team"}}
 	admin   = &user.DefaultInfo{Name: "kcp-admin", Groups: []string{request.GroupAdmin}}
 	machine = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}}
+	scoped  = func(cluster string) user.Info {
+		return &user.DefaultInfo{Name: "scoped", Groups: []string{user.SystemPrivilegedGroup, request.GroupAdmin}, Extra: map[string][]string{request.ExtraScopes: {"cluster:" + cluster}}}
+	}
 	virtual = &user.DefaultInfo{Name: "virtual", Groups: []string{request.GroupLogicalClusterAdmin}}
 )
 
@@ -69,6 +72,9 @@ func TestMetadata(t *testing.T) {
 		"set":                            {obj: annotated(path, "root:x"), as: tenant, denied: "metadata.annotations[kcp.io/path] is reserved: only the system may"},
 		"set by an administrator":        {obj: annotated(path, "root:x"), as: admin, denied: "only the system"},
 		"set by the system":              {obj: annotated(path, "root:x"), as: machine},
+		"set by the system of here":      {obj: annotated(path, "root:x"), as: scoped("here")},
+		"set by the system of elsewhere": {obj: annotated(path, "root:x"), as: scoped("elsewhere"), denied: "only the system"},
+		"inactive by elsewhere's admin":  {obj: annotated(inactive, "true"), as: scoped("elsewhere"), denied: "only administrators"},
 		"set in the name of a user":      {obj: annotated(path, "root:x"), as: virtual},
 		"set by nobody":                  {obj: annotated(path, "root:x"), as: nil, denied: "only the system"},
 		"kept":                           {obj: annotated(path, "root:x", "a", "c"), old: annotated(path, "root:x"), as: tenant},
@@ -100,7 +106,8 @@ func TestMetadata(t *testing.T) {
 			if test.old != nil {
 				old = test.old
 			}
-			verdict(t, New().Validate(t.Context(), attributes(corev1.Resource("configmaps"), "", test.obj, old, test.as), nil), test.denied)
+			ctx := request.WithClusterName(t.Context(), "here")
+			verdict(t, New().Validate(ctx, attributes(corev1.Resource("configmaps"), "", test.obj, old, test.as), nil), test.denied)
 		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -14,6 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // PluginName identifies the plugin.
@@ -39,12 +41,13 @@ func New() *Plugin {
 }
 
 // Admit implements admission.MutationInterface.
-func (p *Plugin) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetResource().GroupResource() != workspaces || a.GetSubresource() != "" || a.GetObject() == nil {
 		return nil
 	}
 	who := a.GetUserInfo()
-	if who == nil || slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) {
+	in, _ := request.ClusterFrom(ctx)
+	if who == nil || identity.MemberOf(in.Name, who, user.SystemPrivilegedGroup) {
 		return nil
 	}
 	owner, err := ownerFor(a, who)

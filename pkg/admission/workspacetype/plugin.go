@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // poll is how often a type that is waited for is looked up.
@@ -93,7 +93,7 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	u, ok := workspaceOf(a)
 	who := a.GetUserInfo()
-	if !ok || who == nil || isExempt(who) {
+	if !ok || who == nil || isExempt(ctx, who) {
 		return nil
 	}
 	if a.GetOperation() == admission.Update {
@@ -178,8 +178,7 @@ func workspaceOf(a admission.Attributes) (*unstructured.Unstructured, bool) {
 	return u, ok
 }
 
-func isExempt(u user.Info) bool {
-	return slices.ContainsFunc(u.GetGroups(), func(group string) bool {
-		return group == user.SystemPrivilegedGroup || group == request.GroupLogicalClusterAdmin || group == request.GroupAdmin
-	})
+func isExempt(ctx context.Context, u user.Info) bool {
+	in, _ := request.ClusterFrom(ctx)
+	return identity.MemberOf(in.Name, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin, request.GroupAdmin)
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/shardplane/shardplane/pkg/authz/identity"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // visitor is called with each rule of a user and the binding and subject that

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -16,6 +15,9 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/component-helpers/auth/rbac/validation"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // everything are the rules of somebody who may do everything.
@@ -155,7 +157,8 @@ func (g *guard) covers(ctx context.Context, rules []rbacv1.PolicyRule) error {
 // exempt tells whether the writer may do anything anyway.
 func exempt(ctx context.Context) bool {
 	u, ok := genericapirequest.UserFrom(ctx)
-	return ok && slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
+	in, _ := request.ClusterFrom(ctx)
+	return ok && identity.MemberOf(in.Name, u, user.SystemPrivilegedGroup)
 }
 
 func namespaceOf(ctx context.Context) string {

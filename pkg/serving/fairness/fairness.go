@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // waitLimit bounds how long requests without a deadline, watches, wait for their
@@ -142,7 +142,7 @@ func (c controller) Handle(
 	queued fq.QueueNoteFn,
 	execute func(),
 ) {
-	if isExempt(digest.User) {
+	if isExempt(ctx, digest.User) {
 		note(c.exempt.schema, c.exempt.config, "")
 		defer executing(exempt, 1)()
 		execute()
@@ -188,8 +188,9 @@ func flowOf(ctx context.Context, info *apirequest.RequestInfo) FlowKey {
 
 // isExempt says whether the user's requests never wait: those of the shards
 // themselves and of their administrators. No tenant can be either.
-func isExempt(who user.Info) bool {
-	return who.GetName() == user.APIServerUser || slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup)
+func isExempt(ctx context.Context, who user.Info) bool {
+	in, _ := request.ClusterFrom(ctx)
+	return who.GetName() == user.APIServerUser || identity.MemberOf(in.Name, who, user.SystemPrivilegedGroup)
 }
 
 // RegisterWatch implements flowcontrol.WatchTracker.

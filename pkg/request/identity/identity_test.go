@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/shardplane/shardplane/pkg/authz/identity"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 type extra = map[string][]string
@@ -109,6 +109,18 @@ func TestIsLocalServiceAccount(t *testing.T) {
 	require.True(t, identity.IsLocalServiceAccount("a", impersonated))
 	require.False(t, identity.IsLocalServiceAccount("b", impersonated))
 	require.Equal(t, "system:kcp:serviceaccount:a:ns:bot", identity.GlobalName("a", "system:serviceaccount:ns:bot"))
+}
+
+func TestMemberOf(t *testing.T) {
+	u := &user.DefaultInfo{Name: "u", Groups: []string{"g", "h"}, Extra: extra{
+		request.ExtraScopes: {"cluster:a"}, request.ExtraWarrant: {`{"user":"v","groups":["w"]}`},
+	}}
+	require.True(t, identity.MemberOf("a", u, "x", "h"))
+	require.False(t, identity.MemberOf("a", u, "x", "w"), "what a warrant gives is another identity")
+	require.False(t, identity.MemberOf("b", u, "g"), "out of scope")
+	require.False(t, identity.MemberOf("", u, "g"), "no scope leads to no logical cluster")
+	require.False(t, identity.MemberOf("a", nil, "g"))
+	require.True(t, identity.MemberOf("", &user.DefaultInfo{Groups: []string{"g"}}, "g"))
 }
 
 // FuzzIn holds that no scope or warrant makes a user of one logical cluster

@@ -49,6 +49,13 @@ func InScope(cluster logicalcluster.Name, u user.Info) bool {
 	return true
 }
 
+// MemberOf tells whether u is a member of one of groups in a logical cluster: in
+// scope, and by itself rather than by a warrant.
+func MemberOf(cluster logicalcluster.Name, u user.Info, groups ...string) bool {
+	return u != nil && slices.ContainsFunc(u.GetGroups(), func(g string) bool { return slices.Contains(groups, g) }) &&
+		InScope(cluster, u)
+}
+
 // IsServiceAccount tells whether u has the name of a service account.
 func IsServiceAccount(u user.Info) bool {
 	return strings.HasPrefix(u.GetName(), serviceaccount.ServiceAccountUsernamePrefix)
