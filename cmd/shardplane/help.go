@@ -27,7 +27,7 @@ var helpSections = []struct {
 }{
 	{"Cluster", []string{"shards", "work-dir", "start-timeout", "shard-arg"}},
 	{"Ports", []string{"front-proxy-port", "shard-port", "cache-server-port"}},
-	{"Identity", []string{"name", "external-url", "base-url"}},
+	{"Identity", []string{"name", "external-url", "base-url", "leader-elect"}},
 	{"Other components", []string{"root-kubeconfig", "cache-kubeconfig", "shard-c*", "proxy-client*"}},
 	{"Serving", []string{"bind-address", "secure-port", "tls-*", "disable-http2-serving", "http2-*", "max-*", "feature-gates", "index-patience"}},
 	{"Fairness", []string{"enable-priority-and-fairness", "fairness-*"}},

@@ -112,6 +112,8 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Name:      bootstrap.Name,
 			Informers: bootstrapInformers,
 			New:       newBootstrap,
+			// A replica is ready when it has seen this done.
+			EveryReplica: true,
 		},
 		{
 			Name:      shardregistration.Name,

@@ -32,6 +32,9 @@ type Descriptor[D any] struct {
 	Name string
 	// Enabled tells whether the controller is wanted at all; nil means always.
 	Enabled func(deps D) bool
+	// EveryReplica says that the controller runs on each replica of a server,
+	// whoever leads: nothing is wrong when it is done twice.
+	EveryReplica bool
 	// Informers are waited for before the controller runs.
 	Informers func(deps D) []Synced
 	// New makes the controller. It must not start anything.

@@ -36,6 +36,9 @@ type Options struct {
 	Encryption encryption.Options
 	// CacheEvents keeps events in the watch cache.
 	CacheEvents bool
+	// LeaderElect has one of the replicas that share an external etcd run the
+	// controllers.
+	LeaderElect bool
 	// Fairness says how the shard is shared among logical clusters.
 	Fairness fairness.Options
 	// ExternalURL is the address that users know, the front-proxy's; workspace
@@ -65,6 +68,7 @@ func NewOptions() *Options {
 		Etcd:    etcd.NewOptions(".shardplane"),
 
 		CacheEvents: true,
+		LeaderElect: true,
 
 		Fairness: fairness.NewOptions(),
 
@@ -79,6 +83,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.Etcd.AddFlags(fs)
 	o.Encryption.AddFlags(fs)
 	o.Fairness.AddFlags(fs)
+	fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "of the replicas that share an external etcd, let one run the controllers at a time; false spares a shard that has no replicas the wait for its own lease, 15 s, after a crash")
 	fs.BoolVar(&o.CacheEvents, "watch-cache-events", o.CacheEvents, "keep events in the watch cache, as all other resources; false leaves them in etcd alone, as kube-apiserver does: that saves their memory, but each watch of them costs as much as a watch of all")
 	fs.StringVar(&o.Name, "name", o.Name, "name of the shard; the shard named root holds the logical cluster root")
 	fs.StringVar(&o.ExternalURL, "external-url", o.ExternalURL, "URL of the front-proxy, with which the URLs of workspaces start; the shard's own by default")

@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -32,7 +33,7 @@ func (s *Server) assembleParts() ([]reconcile.Runnable, error) {
 	if err != nil {
 		return nil, err
 	}
-	manager, err := reconcile.NewManager(controllers.Catalogue(), controllers.Deps{
+	deps := controllers.Deps{
 		Sources:      s.sources,
 		Informers:    s.informers,
 		BaseURL:      s.options.BaseURL,
@@ -41,8 +42,12 @@ func (s *Server) assembleParts() ([]reconcile.Runnable, error) {
 		Tokens:       s.tokens(),
 		RootCA:       s.rootCA,
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
-	})
+	}
+	everywhere, err := managerOf(deps, true)
 	if err != nil {
+		return nil, err
+	}
+	if _, err := managerOf(deps, false); err != nil { // tried now, and made when it leads
 		return nil, err
 	}
 	return []reconcile.Runnable{
@@ -57,8 +62,24 @@ func (s *Server) assembleParts() ([]reconcile.Runnable, error) {
 		}},
 		part{"custom-resources", s.customResources.Run},
 		part{"informers", informers.Run},
-		part{"controllers", manager.Run},
+		part{"controllers of every replica", everywhere.Run},
+		part{"controllers", func(ctx context.Context) error {
+			return s.lead(ctx, func(ctx context.Context) error {
+				manager, err := managerOf(deps, false)
+				if err != nil {
+					return err
+				}
+				return manager.Run(ctx)
+			})
+		}},
 	}, nil
+}
+
+// managerOf makes the controllers that run on every replica, or the others.
+func managerOf(deps controllers.Deps, everyReplica bool) (*reconcile.Manager, error) {
+	return reconcile.NewManager(slices.DeleteFunc(controllers.Catalogue(), func(d reconcile.Descriptor[controllers.Deps]) bool {
+		return d.EveryReplica != everyReplica
+	}), deps)
 }
 
 // openSources makes the clients that the controllers read from. Nothing is

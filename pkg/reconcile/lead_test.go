@@ -1,0 +1,138 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// shortLease is the shortest there is: leases are told in seconds.
+const shortLease = time.Second
+
+func election(c *fake.Clientset, id string) reconcile.Election {
+	return reconcile.Election{Lease: shortLease, Lock: &resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: "controllers"}, Client: c.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: id},
+	}}
+}
+
+// TestLead has replicas take over from each other: one leads at a time, and one
+// that stops lets the next begin without waiting for the lease.
+func TestLead(t *testing.T) {
+	const replicas = 3
+	c := fake.NewClientset()
+	var leading atomic.Int32
+	led := make(chan int, replicas)
+	var running sync.WaitGroup
+	cancels := map[int]context.CancelFunc{}
+	for n := range replicas {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancels[n] = cancel
+		running.Go(func() {
+			err := election(c, fmt.Sprint(n)).Lead(ctx, func(ctx context.Context) error {
+				if leading.Add(1) != 1 {
+					t.Error("two lead")
+				}
+				led <- n
+				<-ctx.Done()
+				leading.Add(-1)
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	seen := map[int]bool{}
+	for range replicas {
+		n := <-led
+		require.False(t, seen[n])
+		seen[n] = true
+		cancels[n]()
+	}
+	running.Wait()
+}
+
+// TestLeadIsLost holds that a leader which cannot renew its lease stops, and
+// leads again when it can.
+func TestLeadIsLost(t *testing.T) {
+	c := fake.NewClientset()
+	var down atomic.Bool
+	c.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if down.Load() {
+			return true, nil, errors.New("down")
+		}
+		return false, nil, nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	terms := 0
+	require.NoError(t, election(c, "one").Lead(ctx, func(term context.Context) error {
+		if terms++; terms == 2 {
+			cancel()
+		}
+		down.Store(terms == 1)
+		<-term.Done()
+		down.Store(false)
+		return nil
+	}))
+	require.Equal(t, 2, terms)
+}
+
+// TestLeadAfterCrash holds that the lease of a leader that is not heard of ends.
+func TestLeadAfterCrash(t *testing.T) {
+	c := fake.NewClientset()
+	now := metav1.NowMicro()
+	_, err := c.CoordinationV1().Leases("default").Create(t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: "controllers"},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("crashed"), LeaseDurationSeconds: new(int32(1)), AcquireTime: &now, RenewTime: &now},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	led := false
+	require.NoError(t, election(c, "next").Lead(ctx, func(context.Context) error {
+		led = true
+		cancel()
+		return nil
+	}))
+	require.True(t, led)
+	require.Greater(t, time.Since(now.Time), shortLease*9/10, "not before it ends")
+}
+
+// TestLeadFails holds that what fails ends the whole, and that who never leads
+// can be stopped.
+func TestLeadFails(t *testing.T) {
+	c := fake.NewClientset()
+	failure := errors.New("broken")
+	require.ErrorIs(t, election(c, "one").Lead(t.Context(), func(context.Context) error { return failure }), failure)
+
+	holding := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		_ = election(c, "two").Lead(ctx, func(ctx context.Context) error {
+			close(holding)
+			<-ctx.Done()
+			return nil
+		})
+	})
+	<-holding
+	never, stop := context.WithTimeout(t.Context(), shortLease)
+	defer stop()
+	require.NoError(t, election(c, "three").Lead(never, func(context.Context) error { return failure }))
+	cancel()
+	running.Wait()
+}
