@@ -3,8 +3,6 @@ package shard_test
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -13,8 +11,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/server/v3/embed"
-	"go.uber.org/zap"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -22,30 +19,11 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/shard"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 // patience is how long a test waits for what must come.
 const patience = 60 * time.Second
-
-// startEtcd starts an etcd that several processes can share, and returns its URL.
-func startEtcd(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := url.URL{Scheme: "http", Host: listener.Addr().String()}
-	require.NoError(t, listener.Close())
-	config := embed.NewConfig()
-	config.Dir, config.UnsafeNoFsync = t.TempDir(), true
-	config.ListenPeerUrls, config.AdvertisePeerUrls = nil, []url.URL{{Scheme: "http", Host: "localhost:0"}}
-	config.InitialCluster = config.Name + "=" + config.AdvertisePeerUrls[0].String()
-	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{address}, []url.URL{address}
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	server, err := embed.StartEtcd(config)
-	require.NoError(t, err)
-	t.Cleanup(server.Close)
-	<-server.Server.ReadyNotify()
-	return address.String()
-}
 
 // replica is one of several processes of a shard.
 type replica struct {
@@ -137,7 +115,7 @@ func (r *replica) leader() string {
 // TestReplicas runs two processes on one etcd: both serve, one of them leads,
 // and whichever stops, the other goes on where it was.
 func TestReplicas(t *testing.T) {
-	etcd := startEtcd(t)
+	etcd := harness.Etcd(t, transport.TLSInfo{})
 	one := startReplica(t, etcd)
 	one.serves("before")
 	first := one.leader()

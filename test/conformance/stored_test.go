@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,7 +18,7 @@ import (
 // TestRestart: what is in storage is served from the first request on after a
 // start, also what could not be created today.
 func TestRestart(t *testing.T) {
-	etcd := startEtcd(t)
+	etcd := harness.Etcd(t, transport.TLSInfo{})
 	shard := harness.Start(t, harness.Options{
 		Without:   []string{"cache-server", "front-proxy"},
 		ExtraArgs: map[string][]string{"shard": {"--etcd-servers", etcd}},

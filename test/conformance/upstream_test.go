@@ -2,18 +2,14 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/url"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/server/v3/embed"
-	"go.uber.org/zap"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	extensionsoptions "k8s.io/apiextensions-apiserver/pkg/cmd/server/options"
 	generatedopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
@@ -21,6 +17,8 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 // startUpstream starts the API server of custom resources that Kubernetes
@@ -28,7 +26,7 @@ import (
 func startUpstream(t testing.TB) *rest.Config {
 	t.Helper()
 	o := extensionsoptions.NewCustomResourceDefinitionsServerOptions(io.Discard, io.Discard)
-	o.RecommendedOptions.Etcd.StorageConfig.Transport.ServerList = []string{startEtcd(t)}
+	o.RecommendedOptions.Etcd.StorageConfig.Transport.ServerList = []string{harness.Etcd(t, transport.TLSInfo{})}
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	o.RecommendedOptions.SecureServing.Listener = listener
@@ -71,53 +69,12 @@ func startUpstream(t testing.TB) *rest.Config {
 	}
 }
 
-// startEtcd starts an etcd and returns its URL.
-func startEtcd(t testing.TB) string {
-	t.Helper()
-	server, err := openEtcd(t.TempDir())
-	require.NoError(t, err)
-	t.Cleanup(server.Close)
-	return server.Config().ListenClientUrls[0].String()
-}
-
-// openEtcd opens an etcd with its data in dir.
-func openEtcd(dir string) (*embed.Etcd, error) {
-	cfg := embed.NewConfig()
-	cfg.Dir = dir
-	cfg.UnsafeNoFsync = true
-	cfg.QuotaBackendBytes = 8 << 30
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	for _, urls := range []*[]url.URL{&cfg.ListenPeerUrls, &cfg.ListenClientUrls} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		*urls = []url.URL{{Scheme: "http", Host: l.Addr().String()}}
-		if err := l.Close(); err != nil {
-			return nil, err
-		}
-	}
-	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = cfg.ListenPeerUrls, cfg.ListenClientUrls
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	server, err := embed.StartEtcd(cfg)
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case <-server.Server.ReadyNotify():
-		return server, nil
-	case <-time.After(patience):
-		server.Close()
-		return nil, errors.New("etcd does not become ready")
-	}
-}
-
 // etcdEnv names the directory in which this program, run anew, is an etcd.
 const etcdEnv = "CONFORMANCE_ETCD"
 
 // serveEtcd runs an etcd until its standard input ends.
 func serveEtcd(dir string) error {
-	server, err := openEtcd(dir)
+	server, err := harness.OpenEtcd(dir, transport.TLSInfo{})
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"net"
-	"net/url"
 	"strconv"
 	"testing"
 	"time"
@@ -10,8 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
-	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -36,26 +33,12 @@ func startEtcd(t *testing.T) externalEtcd {
 	client, err := store.Certificate("client", ca, pki.Client("shard"))
 	require.NoError(t, err)
 
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := url.URL{Scheme: "https", Host: listener.Addr().String()}
-	require.NoError(t, listener.Close())
-	config := embed.NewConfig()
-	config.Dir, config.UnsafeNoFsync = t.TempDir(), true
-	config.ListenPeerUrls, config.AdvertisePeerUrls = nil, []url.URL{{Scheme: "http", Host: "localhost:0"}}
-	config.InitialCluster = config.Name + "=" + config.AdvertisePeerUrls[0].String()
-	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{address}, []url.URL{address}
-	config.ClientTLSInfo = transport.TLSInfo{
+	address := harness.Etcd(t, transport.TLSInfo{
 		CertFile: serving.CertFile, KeyFile: serving.KeyFile, TrustedCAFile: ca.CertFile, ClientCertAuth: true,
 		ClientCertFile: client.CertFile, ClientKeyFile: client.KeyFile,
-	}
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	server, err := embed.StartEtcd(config)
-	require.NoError(t, err)
-	t.Cleanup(server.Close)
-	<-server.Server.ReadyNotify()
+	})
 	return externalEtcd{
-		url: address.String(),
+		url: address,
 		tls: transport.TLSInfo{CertFile: client.CertFile, KeyFile: client.KeyFile, TrustedCAFile: ca.CertFile},
 	}
 }
