@@ -83,10 +83,17 @@ func podKey(obj runtime.Object) (string, error) {
 	return storage.NamespaceKeyFunc("/pods/", obj)
 }
 
-// open opens the storage of pods, or of what looks like pods.
+// open opens the storage of pods, or of what looks like pods, and waits until
+// its watch cache and hub are filled: they would not know what was written
+// before.
 func open(tb testing.TB, b *Backend, resource schema.GroupResource) *tenantStorage {
 	tb.Helper()
-	return openWith(tb, b, resource, podCodec(tb), podKey)
+	s := openWith(tb, b, resource, podCodec(tb), podKey)
+	if s.cache != nil {
+		require.NoError(tb, s.cache.Wait(tb.Context()))
+		require.True(tb, s.hub.Follows(tb.Context()))
+	}
+	return s
 }
 
 func openWith(tb testing.TB, b *Backend, resource schema.GroupResource, codec runtime.Codec, keyFunc func(runtime.Object) (string, error)) *tenantStorage {

@@ -102,7 +102,6 @@ func allPaths(t *testing.T, test func(t *testing.T, s *tenantStorage)) {
 	both(t, test)
 	t.Run("without the hub", func(t *testing.T) {
 		s := open(t, backendOf(t, BackendConfig{}), podsGR)
-		require.NoError(t, s.cache.Wait(t.Context()))
 		s.hub = nil
 		test(t, s)
 	})
