@@ -42,6 +42,7 @@ func TestGarbage(t *testing.T) {
 		"a bad token":          {raw.Get().AbsPath(all).Param("limit", "1").Param("continue", "nonsense"), http.StatusBadRequest, "continue"},
 		"without a namespace":  {post().AbsPath("/apis/example.com/v1/widgets").Body([]byte(`{}`)), http.StatusNotFound, ""},
 		"no such version":      {raw.Get().AbsPath("/apis/example.com/v9/widgets"), http.StatusNotFound, ""},
+		"what is no name":      {raw.Get().AbsPath("/apis/example.com/v1/widgets%"), http.StatusNotFound, ""},
 		"an identity":          {raw.Get().AbsPath("/apis/example.com/v1/widgets:abc"), http.StatusNotFound, ""},
 		"nothing but a colon":  {raw.Get().AbsPath("/apis/example.com/v1/:"), http.StatusNotFound, ""},
 	} {

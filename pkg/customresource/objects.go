@@ -12,6 +12,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -109,6 +110,9 @@ func (e *entry) definition() *Definition {
 // read asks storage for a definition that the index does not know: another
 // server of this shard may have just created it.
 func (o *objectSource) read(ctx context.Context, cluster logicalcluster.Name, name string) (*Definition, error) {
+	if len(content.IsPathSegmentName(name)) > 0 {
+		return nil, nil // of a resource in a URL that is none
+	}
 	obj, err := o.store.Get(storeContext(ctx, request.Cluster{Name: cluster}), name, &metav1.GetOptions{})
 	switch {
 	case isGone(err):

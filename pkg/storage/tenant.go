@@ -82,8 +82,22 @@ func (s *tenantStorage) Create(ctx context.Context, key string, obj, out runtime
 	if err := annotate(obj, t); err != nil {
 		return err
 	}
-	return s.inner.Create(ctx, key, obj, out, ttl)
+	err = s.inner.Create(ctx, key, obj, out, ttl)
+	if errors.Is(err, storage.ErrResourceVersionSetOnCreate) {
+		return badRequestError{apierrors.NewBadRequest("metadata.resourceVersion must not be set on an object that is created: leave it out"), err}
+	}
+	return err
 }
+
+// badRequestError is 400 for what upstream answers with 500.
+type badRequestError struct {
+	*apierrors.StatusError
+
+	cause error
+}
+
+// Unwrap returns upstream's error.
+func (e badRequestError) Unwrap() error { return e.cause }
 
 // Delete implements storage.Interface.
 func (s *tenantStorage) Delete(
@@ -102,6 +116,9 @@ func (s *tenantStorage) Get(ctx context.Context, key string, opts storage.GetOpt
 	_, key, err := s.one(ctx, key, "get")
 	if err != nil {
 		return err
+	}
+	if _, err := s.Versioner().ParseResourceVersion(opts.ResourceVersion); err != nil {
+		return invalidVersion(err)
 	}
 	return s.inner.Get(ctx, key, opts, out)
 }

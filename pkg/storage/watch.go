@@ -21,7 +21,7 @@ import (
 func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	version, err := s.Versioner().ParseResourceVersion(opts.ResourceVersion)
 	if err != nil {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
+		return nil, invalidVersion(err)
 	}
 	c, err := s.collect(ctx, key, opts)
 	if err != nil {
@@ -38,6 +38,11 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 		return s.watchHub(ctx, c, version)
 	}
 	return s.watchPart(ctx, c, version, s.watchCache)
+}
+
+// invalidVersion is what reads at a version that is not a number are told.
+func invalidVersion(err error) error {
+	return badRequestError{apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err)), err}
 }
 
 // hubFollows says whether the hub serves. It does, unless the watch cache is

@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,6 +23,12 @@ type collection struct {
 func (c collection) create(t *testing.T, name string) {
 	t.Helper()
 	made(t, c.config, c.path, fmt.Sprintf(c.body, name))
+}
+
+// created is the request for an object with more metadata than its name.
+func (c collection) created(t *testing.T, more string) call {
+	t.Helper()
+	return jsonBody(http.MethodPost, c.path, strings.Replace(fmt.Sprintf(c.body, "created"), `"metadata":{`, `"metadata":{`+more+`,`, 1))
 }
 
 func (c collection) remove(t *testing.T, name string) {
@@ -70,7 +77,7 @@ func endpoints(t *testing.T, e *env, uncached bool) []endpoint {
 	made(t, shard, "/clusters/"+other+configMaps, `{"metadata":{"name":"listed-0"}}`)
 
 	of := func(c collection, at endpoint) endpoint {
-		at.create, at.remove = c.create, c.remove
+		at.create, at.remove, at.created = c.create, c.remove, c.created
 		return at
 	}
 	return []endpoint{

@@ -45,6 +45,8 @@ type endpoint struct {
 	metadata bool
 	// create makes one more object in the collection, and remove deletes one.
 	create, remove func(t *testing.T, name string)
+	// created is the request that creates an object with more metadata.
+	created func(t *testing.T, more string) call
 }
 
 func (e endpoint) with(query ...string) string {

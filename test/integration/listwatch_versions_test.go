@@ -78,6 +78,14 @@ func testResourceVersions(t *testing.T, all []endpoint) {
 				status := refused(t, at.config, at.call(query...), http.StatusBadRequest)
 				require.Equal(t, metav1.StatusReasonBadRequest, status.Reason, "%v", query)
 			}
+			if at.one {
+				status := refused(t, at.config, call{path: at.path + "/listed-0?resourceVersion=" + garbage}, http.StatusBadRequest)
+				require.Equal(t, metav1.StatusReasonBadRequest, status.Reason, "of one object")
+			}
+		}
+		if at.one && !at.same {
+			status := refused(t, at.config, at.created(t, `"resourceVersion":"1"`), http.StatusBadRequest)
+			require.Contains(t, status.Message, "metadata.resourceVersion must not be set")
 		}
 		refused(t, at.config, at.call("continue", limited.Metadata.Continue, "resourceVersion", past), http.StatusBadRequest)
 		require.Equal(t, past, at.list(t, "", "continue", limited.Metadata.Continue, "resourceVersion", "0").Metadata.ResourceVersion)
