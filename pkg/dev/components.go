@@ -118,7 +118,7 @@ func childEnv() []string {
 }
 
 // childGOGC trades some CPU for memory, see docs/dev.md for what was measured.
-const childGOGC = "50"
+const childGOGC = "100"
 
 // supervised turns the plan into what the supervisor runs. Each component
 // writes into its log of logs.
