@@ -102,35 +102,15 @@ func tokenFlags(o CompletedOptions) []string {
 	return nil
 }
 
-// childEnv is what the components get beside the environment of this process:
-// settings for many small processes on one machine, unless a person has made
-// their own.
-func childEnv() []string {
-	var env []string
-	for _, setting := range []struct{ name, value string }{
-		{"GOGC", childGOGC},
-	} {
-		if _, set := os.LookupEnv(setting.name); !set {
-			env = append(env, setting.name+"="+setting.value)
-		}
-	}
-	return env
-}
-
-// childGOGC trades some CPU for memory, see docs/dev.md for what was measured.
-const childGOGC = "100"
-
 // supervised turns the plan into what the supervisor runs. Each component
 // writes into its log of logs.
 func supervised(components []component, program string, logs []*componentLog, ready *readiness) []supervise.Component {
-	env := childEnv()
 	result := make([]supervise.Component, len(components))
 	for i, c := range components {
 		result[i] = supervise.Component{
 			Name:   c.name,
 			Path:   program,
 			Args:   c.args,
-			Env:    env,
 			Output: logs[i],
 			Ready:  ready.of(c.url),
 			Stage:  c.stage,
