@@ -10,6 +10,8 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/path"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // NotPermitted begins the reason given to whom nothing is permitted in a logical
@@ -61,7 +63,7 @@ func New(c Config) (authorizer.Authorizer, error) {
 			// Below a logical cluster they would tell everybody that it is there.
 			chain = append(chain, OnProcess(open))
 		case StepGroups:
-			chain = append(chain, Privileged(c.Options.AlwaysAllowGroups...), WithoutCluster(Privileged(GroupAdmin)))
+			chain = append(chain, Privileged(c.Options.AlwaysAllowGroups...), WithoutCluster(Privileged(request.GroupAdmin)))
 		case StepRBAC:
 			chain = append(chain, rules)
 		case StepWebhook:

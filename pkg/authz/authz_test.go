@@ -64,7 +64,7 @@ func newChain(t *testing.T, change func(*authz.Config)) authorizer.Authorizer {
 		Options: authz.NewOptions("/readyz", "/readyz/*"),
 		Find:    find,
 		Rules: table{
-			authz.GroupAdmin: {"*"}, "owner": {"*"}, "reader": {"access", "get"}, "guest": {"access"}, "outsider": {"get"},
+			request.GroupAdmin: {"*"}, "owner": {"*"}, "reader": {"access", "get"}, "guest": {"access"}, "outsider": {"get"},
 			"system:serviceaccount:default:bot": {"get"}, "system:kcp:logical-cluster-admin": {"get"},
 		}.authorizer(),
 	}
@@ -115,7 +115,7 @@ func TestChain(t *testing.T) {
 		deny  = authorizer.DecisionDeny
 		none  = authorizer.DecisionNoOpinion
 	)
-	masters, admins := []string{user.SystemPrivilegedGroup}, []string{authz.GroupAdmin}
+	masters, admins := []string{user.SystemPrivilegedGroup}, []string{request.GroupAdmin}
 	elsewhere := map[string][]string{request.ExtraScopes: {"cluster:other"}}
 	for _, tc := range []chainCase{
 		{name: "masters anywhere", cluster: "root", groups: masters, want: allow},
@@ -221,7 +221,7 @@ func TestProtectedStatus(t *testing.T) {
 		require.Equal(t, authorizer.DecisionDeny, ask("owner", nil, "patch", group, resource, "status"))
 		require.Equal(t, authorizer.DecisionAllow, ask("owner", nil, "get", group, resource, "status"))
 		require.Equal(t, authorizer.DecisionAllow, ask("owner", nil, "update", group, resource, ""))
-		require.Equal(t, authorizer.DecisionAllow, ask("", []string{authz.GroupAdmin}, "update", group, resource, "status"))
+		require.Equal(t, authorizer.DecisionAllow, ask("", []string{request.GroupAdmin}, "update", group, resource, "status"))
 		require.Equal(t, authorizer.DecisionAllow, ask("", []string{user.SystemPrivilegedGroup}, "update", group, resource, "status"))
 	}
 	require.Equal(t, authorizer.DecisionAllow, ask("owner", nil, "update", "example.com", "workspaces", "status"))

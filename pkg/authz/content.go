@@ -47,7 +47,7 @@ func WithWorkspaceContent(next, rules authorizer.Authorizer, find FindLogicalClu
 		if err != nil {
 			return authorizer.DecisionNoOpinion, "", fmt.Errorf("looking up logical cluster %q: %w", name, err)
 		}
-		if lc == nil || !hasContent(lc) && !memberOf(ctx, a.GetUser(), GroupAdmin) {
+		if lc == nil || !hasContent(lc) && !identity.MemberOf(ctx, a.GetUser(), request.GroupAdmin) {
 			return authorizer.DecisionNoOpinion, NotPermittedReason, nil
 		}
 		return next.Authorize(ctx, a)
@@ -79,5 +79,5 @@ func hasContent(lc *corev1alpha1.LogicalCluster) bool {
 // isLifecycle tells whether u is one of the servers that lead the lives of
 // logical clusters, and so reach them before and after they are for users.
 func isLifecycle(ctx context.Context, u user.Info) bool {
-	return !identity.IsServiceAccount(u) && memberOf(ctx, u, policy.GroupLogicalClusterAdmin, policy.GroupExternalLogicalClusterAdmin)
+	return !identity.IsServiceAccount(u) && identity.MemberOf(ctx, u, request.GroupLogicalClusterAdmin, policy.GroupExternalLogicalClusterAdmin)
 }

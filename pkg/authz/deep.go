@@ -7,6 +7,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // DeepReviewHeader asks a SubjectAccessReview to leave out whether the subject
@@ -32,7 +34,7 @@ func mayReviewDeeply(ctx context.Context) bool {
 		return false
 	}
 	u, ok := apirequest.UserFrom(ctx)
-	return ok && memberOf(ctx, u, user.SystemPrivilegedGroup)
+	return ok && identity.MemberOf(ctx, u, user.SystemPrivilegedGroup)
 }
 
 func isDeepReview(ctx context.Context) bool {

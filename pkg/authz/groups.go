@@ -8,15 +8,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
-	"github.com/shardplane/shardplane/pkg/authz/policy"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
-
-// GroupAdmin is the group of the administrators of a Shardplane installation:
-// they may do everything in every logical cluster, but nothing across all of
-// them.
-const GroupAdmin = policy.GroupAdmin
 
 // privilegedPrefix starts the groups of the system, which are privileged in one
 // way or another.
@@ -33,7 +27,7 @@ func IsPrivilegedGroup(group string) bool {
 // in those only.
 func Privileged(groups ...string) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if memberOf(ctx, a.GetUser(), groups...) {
+		if identity.MemberOf(ctx, a.GetUser(), groups...) {
 			return authorizer.DecisionAllow, "", nil
 		}
 		return authorizer.DecisionNoOpinion, "", nil
@@ -60,12 +54,6 @@ func WithoutCluster(next authorizer.Authorizer) authorizer.Authorizer {
 		}
 		return next.Authorize(ctx, a)
 	})
-}
-
-// memberOf tells whether u is a member of one of groups in the logical cluster
-// of ctx.
-func memberOf(ctx context.Context, u user.Info, groups ...string) bool {
-	return identity.MemberOf(clusterName(ctx), u, groups...)
 }
 
 // clusterName returns the logical cluster of ctx; empty where it is not one.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 const verbImpersonate = "impersonate"
@@ -44,7 +45,7 @@ func scopeOf(cluster string) string { return request.ScopeClusterPrefix + cluste
 func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		impersonates := a.GetVerb() == verbImpersonate || strings.HasPrefix(a.GetVerb(), verbImpersonate+":")
-		if !impersonates || !a.IsResourceRequest() || memberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
+		if !impersonates || !a.IsResourceRequest() || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
 			return next.Authorize(ctx, a)
 		}
 		if a.GetResource() == "userextras" && a.GetSubresource() == request.ExtraScopes && a.GetName() == scopeOf(clusterName(ctx).String()) {

@@ -59,7 +59,7 @@ func TestImpersonationGuard(t *testing.T) {
 			}
 			require.Equal(t, tc.able, ask(everything), "%s %+v", verb, tc)
 			require.Equal(t, tc.unable, ask(nothing), "%s %+v", verb, tc)
-			require.Equal(t, tc.able, ask(everything, authz.GroupAdmin), "%s %+v", verb, tc)
+			require.Equal(t, tc.able, ask(everything, request.GroupAdmin), "%s %+v", verb, tc)
 			require.Equal(t, allow, ask(everything, user.SystemPrivilegedGroup), "%s %+v", verb, tc)
 		}
 	}

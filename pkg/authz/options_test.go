@@ -104,7 +104,7 @@ func TestDeepReviews(t *testing.T) {
 		{name: "deep", groups: []string{user.SystemPrivilegedGroup}, header: "true", resource: "subjectaccessreviews", want: authorizer.DecisionAllow},
 		{name: "no header", groups: []string{user.SystemPrivilegedGroup}, resource: "subjectaccessreviews", want: authorizer.DecisionNoOpinion},
 		{name: "another header", groups: []string{user.SystemPrivilegedGroup}, header: "yes", resource: "subjectaccessreviews", want: authorizer.DecisionNoOpinion},
-		{name: "an administrator", groups: []string{authz.GroupAdmin}, header: "true", resource: "subjectaccessreviews", want: authorizer.DecisionNoOpinion},
+		{name: "an administrator", groups: []string{request.GroupAdmin}, header: "true", resource: "subjectaccessreviews", want: authorizer.DecisionNoOpinion},
 		{name: "about oneself", groups: []string{user.SystemPrivilegedGroup}, header: "true", resource: "selfsubjectaccessreviews", want: authorizer.DecisionNoOpinion},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // WithWildcardGate denies requests for all logical clusters to everybody but
@@ -14,7 +15,7 @@ import (
 func WithWildcardGate(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		cluster, ok := request.ClusterFrom(ctx)
-		if ok && cluster.Wildcard && !memberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
+		if ok && cluster.Wildcard && !identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
 			return authorizer.DecisionDeny, "requests for all logical clusters need group " + user.SystemPrivilegedGroup, nil
 		}
 		return next.Authorize(ctx, a)

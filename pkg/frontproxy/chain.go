@@ -22,7 +22,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
-	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
@@ -159,7 +158,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 // mayReadMetrics stands in for a question to root's RBAC: these groups may do
 // everything there.
 func mayReadMetrics(who user.Info) bool {
-	return slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) || slices.Contains(who.GetGroups(), authz.GroupAdmin)
+	return slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) || slices.Contains(who.GetGroups(), request.GroupAdmin)
 }
 
 // splitEscaped takes the escaped logical cluster off an escaped path.

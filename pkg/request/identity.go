@@ -21,7 +21,9 @@ const (
 	// logical clusters than its own.
 	GlobalAccountPrefix = "system:kcp:serviceaccount:"
 
-	// GroupAdmin may do everything in every logical cluster.
+	// GroupAdmin is the group of the administrators of a Shardplane
+	// installation: they may do everything in every logical cluster, but nothing
+	// across all of them.
 	GroupAdmin = "system:kcp:admin"
 	// GroupLogicalClusterAdmin creates and deletes logical clusters, and leads
 	// their life cycle: a group of the servers' own requests.

@@ -43,11 +43,10 @@ func New() *Plugin {
 // level says what the user may do in the logical cluster of ctx: what the system
 // may, or an administrator, or, if it is beyond both, neither.
 func level(ctx context.Context, u user.Info) who {
-	in, _ := request.ClusterFrom(ctx)
 	switch {
-	case identity.MemberOf(in.Name, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin):
+	case identity.MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin):
 		return system
-	case identity.MemberOf(in.Name, u, request.GroupAdmin):
+	case identity.MemberOf(ctx, u, request.GroupAdmin):
 		return administrators
 	default:
 		return administrators + 1

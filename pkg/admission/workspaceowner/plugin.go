@@ -14,7 +14,6 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
@@ -46,8 +45,7 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 		return nil
 	}
 	who := a.GetUserInfo()
-	in, _ := request.ClusterFrom(ctx)
-	if who == nil || identity.MemberOf(in.Name, who, user.SystemPrivilegedGroup) {
+	if who == nil || identity.MemberOf(ctx, who, user.SystemPrivilegedGroup) {
 		return nil
 	}
 	owner, err := ownerFor(a, who)

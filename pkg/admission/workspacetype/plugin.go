@@ -179,6 +179,5 @@ func workspaceOf(a admission.Attributes) (*unstructured.Unstructured, bool) {
 }
 
 func isExempt(ctx context.Context, u user.Info) bool {
-	in, _ := request.ClusterFrom(ctx)
-	return identity.MemberOf(in.Name, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin, request.GroupAdmin)
+	return identity.MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin, request.GroupAdmin)
 }

@@ -14,15 +14,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Groups of the system.
+// Groups of the system, beside those of package request.
 const (
-	// GroupAdmin may do everything in every logical cluster.
-	GroupAdmin = request.GroupAdmin
-	// GroupWorkspaceBootstrapper fills new workspaces; like GroupAdmin, but what
+	// GroupWorkspaceBootstrapper fills new workspaces; like request.GroupAdmin, but what
 	// it creates belongs to it.
 	GroupWorkspaceBootstrapper = "system:kcp:tenancy:workspace-bootstrapper"
-	// GroupLogicalClusterAdmin creates and deletes logical clusters.
-	GroupLogicalClusterAdmin = request.GroupLogicalClusterAdmin
 	// GroupExternalLogicalClusterAdmin is for what leads logical clusters from
 	// other servers.
 	GroupExternalLogicalClusterAdmin = "system:kcp:external-logical-cluster-admin"
@@ -48,14 +44,14 @@ func System() Objects {
 		ClusterRoles: append(append(kubernetesRoles(), userFacingRoles()...), systemRoles()...),
 		ClusterRoleBindings: []*rbacv1.ClusterRoleBinding{
 			bind(ClusterAdmin, ClusterAdmin, user.SystemPrivilegedGroup),
-			bind(GroupAdmin+":cluster-admin", ClusterAdmin, GroupAdmin),
+			bind(request.GroupAdmin+":cluster-admin", ClusterAdmin, request.GroupAdmin),
 			bind("system:discovery", "system:discovery", user.AllAuthenticated),
 			bind("system:basic-user", "system:basic-user", user.AllAuthenticated),
 			bind("system:public-info-viewer", "system:public-info-viewer", user.AllAuthenticated, user.AllUnauthenticated),
 			bind("system:service-account-issuer-discovery", "system:service-account-issuer-discovery", "system:serviceaccounts"),
 			bind("system:monitoring", "system:monitoring", "system:monitoring"),
 			bind(GroupWorkspaceBootstrapper, GroupWorkspaceBootstrapper, GroupWorkspaceBootstrapper, "apis.kcp.io:binding:"+GroupWorkspaceBootstrapper),
-			bind(GroupLogicalClusterAdmin, GroupLogicalClusterAdmin, GroupLogicalClusterAdmin),
+			bind(request.GroupLogicalClusterAdmin, request.GroupLogicalClusterAdmin, request.GroupLogicalClusterAdmin),
 			bind(GroupExternalLogicalClusterAdmin, GroupExternalLogicalClusterAdmin, GroupExternalLogicalClusterAdmin),
 		},
 	}

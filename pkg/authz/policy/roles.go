@@ -3,6 +3,8 @@ package policy
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 const (
@@ -81,7 +83,7 @@ func systemRoles() []*rbacv1.ClusterRole {
 			on(groupTenancy, read, "workspaces", "workspacetypes"),
 			on(groupLogicalCluster, read, "logicalclusters")),
 		role(GroupWorkspaceBootstrapper, on("*", anything, "*"), urls("*", "*")),
-		role(GroupLogicalClusterAdmin,
+		role(request.GroupLogicalClusterAdmin,
 			on(groupLogicalCluster, anything, "logicalclusters", "logicalclusters/status"),
 			on(groupTenancy, use, "workspaces")),
 		role(GroupExternalLogicalClusterAdmin,

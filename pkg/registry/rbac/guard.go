@@ -16,7 +16,6 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/component-helpers/auth/rbac/validation"
 
-	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
@@ -157,8 +156,7 @@ func (g *guard) covers(ctx context.Context, rules []rbacv1.PolicyRule) error {
 // exempt tells whether the writer may do anything anyway.
 func exempt(ctx context.Context) bool {
 	u, ok := genericapirequest.UserFrom(ctx)
-	in, _ := request.ClusterFrom(ctx)
-	return ok && identity.MemberOf(in.Name, u, user.SystemPrivilegedGroup)
+	return ok && identity.MemberOf(ctx, u, user.SystemPrivilegedGroup)
 }
 
 func namespaceOf(ctx context.Context) string {

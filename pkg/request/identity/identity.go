@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -49,11 +50,14 @@ func InScope(cluster logicalcluster.Name, u user.Info) bool {
 	return true
 }
 
-// MemberOf tells whether u is a member of one of groups in a logical cluster: in
-// scope, and by itself rather than by a warrant.
-func MemberOf(cluster logicalcluster.Name, u user.Info, groups ...string) bool {
-	return u != nil && slices.ContainsFunc(u.GetGroups(), func(g string) bool { return slices.Contains(groups, g) }) &&
-		InScope(cluster, u)
+// MemberOf tells whether u is a member of one of groups in the logical cluster of
+// ctx: in scope, and by itself rather than by a warrant.
+func MemberOf(ctx context.Context, u user.Info, groups ...string) bool {
+	if u == nil || !slices.ContainsFunc(u.GetGroups(), func(g string) bool { return slices.Contains(groups, g) }) {
+		return false
+	}
+	in, _ := request.ClusterFrom(ctx)
+	return InScope(in.Name, u)
 }
 
 // IsServiceAccount tells whether u has the name of a service account.

@@ -1,6 +1,7 @@
 package identity_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -112,15 +113,18 @@ func TestIsLocalServiceAccount(t *testing.T) {
 }
 
 func TestMemberOf(t *testing.T) {
+	in := func(cluster logicalcluster.Name) context.Context {
+		return request.WithClusterName(t.Context(), cluster)
+	}
 	u := &user.DefaultInfo{Name: "u", Groups: []string{"g", "h"}, Extra: extra{
 		request.ExtraScopes: {"cluster:a"}, request.ExtraWarrant: {`{"user":"v","groups":["w"]}`},
 	}}
-	require.True(t, identity.MemberOf("a", u, "x", "h"))
-	require.False(t, identity.MemberOf("a", u, "x", "w"), "what a warrant gives is another identity")
-	require.False(t, identity.MemberOf("b", u, "g"), "out of scope")
-	require.False(t, identity.MemberOf("", u, "g"), "no scope leads to no logical cluster")
-	require.False(t, identity.MemberOf("a", nil, "g"))
-	require.True(t, identity.MemberOf("", &user.DefaultInfo{Groups: []string{"g"}}, "g"))
+	require.True(t, identity.MemberOf(in("a"), u, "x", "h"))
+	require.False(t, identity.MemberOf(in("a"), u, "x", "w"), "what a warrant gives is another identity")
+	require.False(t, identity.MemberOf(in("b"), u, "g"), "out of scope")
+	require.False(t, identity.MemberOf(t.Context(), u, "g"), "no scope leads to no logical cluster")
+	require.False(t, identity.MemberOf(in("a"), nil, "g"))
+	require.True(t, identity.MemberOf(t.Context(), &user.DefaultInfo{Groups: []string{"g"}}, "g"))
 }
 
 // FuzzIn holds that no scope or warrant makes a user of one logical cluster

@@ -189,8 +189,7 @@ func flowOf(ctx context.Context, info *apirequest.RequestInfo) FlowKey {
 // isExempt says whether the user's requests never wait: those of the shards
 // themselves and of their administrators. No tenant can be either.
 func isExempt(ctx context.Context, who user.Info) bool {
-	in, _ := request.ClusterFrom(ctx)
-	return who.GetName() == user.APIServerUser || identity.MemberOf(in.Name, who, user.SystemPrivilegedGroup)
+	return who.GetName() == user.APIServerUser || identity.MemberOf(ctx, who, user.SystemPrivilegedGroup)
 }
 
 // RegisterWatch implements flowcontrol.WatchTracker.
