@@ -87,6 +87,11 @@ robustness: build ## Break a cluster for long while clients check it (ROBUSTNESS
 isolation: ## Send a million requests that try to cross between logical clusters (ISOLATION_FLAGS='-seed 7')
 	$(GO) test ./test/isolation -run '^TestIsolation$$' -count=1 -timeout 0 -v -inputs 1000000 $(ISOLATION_FLAGS)
 
+.PHONY: mutants
+mutants: ## Try that each bug made on purpose is caught by a test
+	$(GO) test ./test/mutants -run '^TestCaught$$' -count=1 -timeout 60m -v -all
+	$(GO) test ./test/isolation ./test/robustness -run '^TestCatchesMutants$$' -count=1 -timeout 20m -v
+
 .PHONY: clean
 clean: ## Remove bin/ (not the data of a development cluster)
 	rm -rf $(BIN)

@@ -41,7 +41,7 @@ func WithWorkspaceContent(next, rules authorizer.Authorizer, find FindLogicalClu
 		// Ask for rights first: a user without any must not cost a look-up, nor
 		// learn from the time it takes whether the logical cluster exists.
 		if permitted, err := mayEnter(ctx, rules, a.GetUser()); err != nil || !permitted {
-			return authorizer.DecisionNoOpinion, seedReason(ctx, name, find), err
+			return authorizer.DecisionNoOpinion, NotPermittedReason, err
 		}
 		lc, err := find(ctx, name)
 		if err != nil {

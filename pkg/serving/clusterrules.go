@@ -51,7 +51,7 @@ func WithClusterRules(next http.Handler, inactive Inactive, s runtime.Negotiated
 			respond(w, r, s, err)
 			return
 		}
-		next.ServeHTTP(w, seedRequest(r))
+		next.ServeHTTP(w, r)
 	})
 }
 

@@ -239,7 +239,7 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 		return err
 	}
 	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
-	return seedPage(pred.Continue, list)
+	return nil
 }
 
 // getList lists from the hub, if it serves the list, or from the watch cache.

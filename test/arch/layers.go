@@ -111,6 +111,12 @@ var Layers = []Layer{
 		Leaf:   true,
 	},
 	{
+		Units:    []string{"test/mutants"},
+		Reason:   "bugs on purpose, as patches of source text; the product must not be able to import it",
+		Only:     []string{},
+		ForTests: true,
+	},
+	{
 		Units:    []string{"test/harness"},
 		Reason:   "starts whole servers for tests; the product must not be able to import it",
 		ForTests: true,

@@ -2,6 +2,7 @@ package arch
 
 import (
 	"fmt"
+	"go/build/constraint"
 	"maps"
 	"slices"
 	"strings"
@@ -32,6 +33,11 @@ func Rules(layers []Layer) []Rule {
 			Name:   "tests stay outside",
 			Reason: "what ships must not depend on test libraries or test code",
 			Check:  checkTestCode,
+		},
+		{
+			Name:   "build constraints",
+			Reason: "what is tested is what ships: bugs on purpose are overlays of test/mutants, not builds of the product",
+			Check:  checkConstraints,
 		},
 		{
 			Name:   "foreign imports",
@@ -132,6 +138,34 @@ func checkTestCode(t *Tree) []string {
 					isLocal && testSupport(local)) {
 					bad = append(bad, fmt.Sprintf("%s imports %s", file.Name, imported))
 				}
+			}
+		}
+	}
+	return bad
+}
+
+// checkConstraints finds build constraints other than those of systems and
+// architectures.
+func checkConstraints(t *Tree) []string {
+	known := func(tag string) bool {
+		return slices.Contains([]string{"linux", "unix", "darwin", "windows", "amd64", "arm64"}, tag)
+	}
+	var bad []string
+	for _, pkg := range t.sortedPackages() {
+		for _, file := range pkg.Files {
+			if file.Constraint == "" || file.Generated {
+				continue
+			}
+			expression, err := constraint.Parse(file.Constraint)
+			own := err != nil
+			if err == nil {
+				expression.Eval(func(tag string) bool {
+					own = own || !known(tag)
+					return known(tag)
+				})
+			}
+			if own {
+				bad = append(bad, file.Name+" is built under a condition of its own: "+file.Constraint)
 			}
 		}
 	}

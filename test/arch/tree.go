@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"go/ast"
+	"go/build/constraint"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -53,6 +54,8 @@ type File struct {
 	// Doc is set where the file has a package comment.
 	Doc     bool
 	Lines   int
+	// Constraint is the file's build constraint, if it has one.
+	Constraint string
 	Imports []string
 }
 
@@ -140,6 +143,13 @@ func (t *Tree) addFile(rel string) error {
 		Generated: ast.IsGenerated(parsed),
 		Doc:       parsed.Doc != nil && strings.TrimSpace(parsed.Doc.Text()) != "",
 		Lines:     bytes.Count(content, []byte("\n")),
+	}
+	for _, group := range parsed.Comments {
+		for _, comment := range group.List {
+			if constraint.IsGoBuild(comment.Text) && comment.Pos() < parsed.Package {
+				file.Constraint = comment.Text
+			}
+		}
 	}
 	for _, spec := range parsed.Imports {
 		imported, err := strconv.Unquote(spec.Path.Value)

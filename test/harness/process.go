@@ -7,12 +7,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/test/mutants"
 )
 
 // BinaryEnv and KubectlEnv name the environment variables with the paths of built
@@ -36,7 +37,6 @@ type program struct {
 var (
 	shardplane = program{name: "shardplane", dir: ".", pkg: "./cmd/shardplane", env: BinaryEnv}
 	kubectl    = program{name: "kubectl", dir: "tools", pkg: "./kubectl", env: KubectlEnv}
-	seeded     = program{name: "shardplane", dir: ".", pkg: "./cmd/shardplane", flags: []string{"-ldflags=-w", "-tags=seededbug"}}
 )
 
 // Binary returns the path of the shardplane binary.
@@ -45,13 +45,17 @@ func Binary(t testing.TB) string {
 	return shardplane.get(t)
 }
 
-// SeededBugs returns the path of a shardplane binary that has bugs on purpose, so
-// that a test can show that it finds them: those of pkg/... with the build tag
-// seededbug whose names, separated by commas, are told here.
-func SeededBugs(t *testing.T, names ...string) string {
+// Mutated returns the path of a shardplane binary with mutants, so that a test
+// can show that it finds them. It goes with the test.
+func Mutated(t *testing.T, names ...string) string {
 	t.Helper()
-	t.Setenv("SHARDPLANE_SEEDED_BUG", strings.Join(names, ","))
-	return seeded.get(t)
+	dir := t.TempDir()
+	overlay, err := mutants.Overlay(dir, Root(), names...)
+	require.NoError(t, err)
+	mutated := program{name: "shardplane", dir: ".", pkg: "./cmd/shardplane", flags: []string{"-ldflags=-w", "-overlay=" + overlay}}
+	binary := filepath.Join(dir, mutated.name)
+	require.NoError(t, mutated.build(binary))
+	return binary
 }
 
 // Seed returns the seed of a test's random choices: that of its flag, or one that
@@ -70,10 +74,10 @@ func Kubectl(t testing.TB) string {
 	return kubectl.get(t)
 }
 
-// RemoveBinaries removes what Binary, SeededBugs and Kubectl built. Call it from TestMain,
+// RemoveBinaries removes what Binary and Kubectl built. Call it from TestMain,
 // after the tests.
 func RemoveBinaries() {
-	for _, p := range []*program{&shardplane, &seeded, &kubectl} {
+	for _, p := range []*program{&shardplane, &kubectl} {
 		if p.remove != "" {
 			_ = os.RemoveAll(p.remove)
 		}
@@ -87,26 +91,23 @@ func (p *program) get(t testing.TB) string {
 			p.path = os.Getenv(p.env)
 			return
 		}
-		p.path, p.err = p.build()
+		if p.remove, p.err = os.MkdirTemp("", "shardplane-test"); p.err == nil {
+			p.path = filepath.Join(p.remove, p.name)
+			p.err = p.build(p.path)
+		}
 	})
 	require.NoError(t, p.err)
 	return p.path
 }
 
-func (p *program) build() (string, error) {
-	dir, err := os.MkdirTemp("", "shardplane-test")
-	if err != nil {
-		return "", err
-	}
-	p.remove = dir
-	binary := filepath.Join(dir, p.name)
+func (p *program) build(binary string) error {
 	args := append([]string{"build", "-buildvcs=false", "-o", binary}, p.flags...)
 	command := exec.Command("go", append(args, p.pkg)...)
 	command.Dir = filepath.Join(Root(), p.dir)
 	if output, err := command.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building %s: %w\n%s", p.name, err, output)
+		return fmt.Errorf("building %s: %w\n%s", p.name, err, output)
 	}
-	return binary, nil
+	return nil
 }
 
 // Root returns the directory of the module.

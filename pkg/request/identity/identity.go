@@ -39,7 +39,7 @@ func InScope(cluster logicalcluster.Name, u user.Info) bool {
 	if len(extra) == 0 {
 		return true
 	}
-	if home, ok := homeOf(u); ok && home != cluster.String() && !forgetsHome() {
+	if home, ok := homeOf(u); ok && home != cluster.String() {
 		return false
 	}
 	for _, scopes := range extra[request.ExtraScopes] {

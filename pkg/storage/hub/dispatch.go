@@ -22,7 +22,7 @@ type encodings struct {
 // dispatchLocked hands an event to the watchers whose ranges hold it. Those
 // that are behind find it in the history.
 func (h *Hub) dispatchLocked(e *event) {
-	if len(h.scopes) == 0 || h.forgets() {
+	if len(h.scopes) == 0 {
 		return
 	}
 	found, filtered := h.found[:0], 0

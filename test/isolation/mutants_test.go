@@ -10,28 +10,30 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/test/harness"
+	"github.com/shardplane/shardplane/test/mutants"
 )
 
-// TestCatchesSeededBugs attacks servers that forget the logical cluster of some
+// TestCatchesMutants attacks servers that forget the logical cluster of some
 // lists, take service accounts for their namesakes, and tell what exists: this
 // suite must be seen to find something.
-func TestCatchesSeededBugs(t *testing.T) {
+func TestCatchesMutants(t *testing.T) {
+	names := append(mutants.Of(mutants.SuiteIsolation), "namesake")
 	c := harness.Start(t, harness.Options{
-		Mode: harness.Processes, Binary: harness.SeededBugs(t, "forgetcluster", "namesake", "tells"), Shards: 2, DevTokens: true,
+		Mode: harness.Processes, Binary: harness.Mutated(t, names...), Shards: 2, DevTokens: true,
 		ExtraArgs: map[string][]string{"front-proxy": {"--index-patience=1ms"}},
 	})
 	w := newWorld(t, c)
-	bugs := map[string]func(f *finding) bool{
-		"forgetcluster": func(f *finding) bool {
+	fits := map[string]func(f *finding) bool{
+		"forgotten-cluster": func(f *finding) bool {
 			return strings.HasPrefix(f.what, "crossed") && strings.Contains(f.in.raw, "$A$") && strings.Contains(f.in.raw, "labelSelector=")
 		},
 		"namesake": func(f *finding) bool {
 			return strings.HasPrefix(f.what, "crossed") && strings.Contains(w.whos[f.in.who].name, "service account") && strings.Contains(f.in.raw, "$B$")
 		},
-		"tells": func(f *finding) bool { return strings.HasPrefix(f.what, "told existing from missing") },
+		"told-existing": func(f *finding) bool { return strings.HasPrefix(f.what, "told existing from missing") },
 	}
 	// What TestIsolation sends, and less of it: every fourth attack of the table,
-	// and lists by label, on the servers that have the bugs.
+	// and lists by label, on the servers with the mutants.
 	inputs := w.some(harness.Seed(*seedFlag), 400)
 	for i, in := range w.tabulated() {
 		if in.target < 2 && (i%4 == 0 || strings.Contains(in.raw, "labelSelector=")) {
@@ -47,15 +49,16 @@ func TestCatchesSeededBugs(t *testing.T) {
 	}
 	slices.SortStableFunc(inputs, func(a, b input) int { return reads(a) - reads(b) })
 	caught := w.catch(t, inputs)
-	for bug, fits := range bugs {
+	for _, name := range names {
+		require.Contains(t, fits, name, "how is it noticed?")
 		n := 0
 		for _, f := range caught {
-			if fits(f) {
+			if fits[name](f) {
 				n++
 			}
 		}
-		require.Positive(t, n, "nothing noticed the seeded bug %s", bug)
-		t.Logf("%d of %d inputs noticed %s", n, len(inputs), bug)
+		require.Positive(t, n, "nothing noticed the mutant %s", name)
+		t.Logf("%d of %d inputs noticed %s", n, len(inputs), name)
 	}
 }
 

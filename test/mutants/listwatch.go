@@ -1,0 +1,46 @@
+package mutants
+
+// listwatch are mutants of the hub and of lists.
+var listwatch = []Mutant{
+	{
+		Name: "lost-event", Rule: "a watch gets every event",
+		Edits: []Edit{{
+			File:   "pkg/storage/hub/dispatch.go",
+			Before: `	if len(h.scopes) == 0 {`,
+			After:  `	if len(h.scopes) == 0 || h.cfg.Resource.Resource == "configmaps" && e.version%25 == 0 {`,
+		}},
+		CaughtBy: SuiteRobustness,
+	},
+	{
+		Name: "skipped-page", Rule: "the pages of a list are the whole list",
+		Edits: []Edit{{
+			File: "pkg/storage/tenant.go",
+			Before: `	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
+	return nil`,
+			After: `	accessor.SetContinue(sealToken(c.scope, accessor.GetContinue()))
+	if pred.Continue != "" && time.Now().UnixNano()%3 == 0 {
+		return meta.SetList(list, nil)
+	}
+	return nil`,
+		}},
+		CaughtBy: SuiteRobustness,
+	},
+	{
+		Name: "neighbouring-range", Rule: "a sharded watch gets the events of its ranges only",
+		Edits: []Edit{{
+			File:   "pkg/storage/hub/index.go",
+			Before: `		if hash <= n.last {`,
+			After:  `		if hash <= n.last || n.last < ^uint64(0) && hash>>60 == (n.last+1)>>60 {`,
+		}},
+		CaughtBy: "./pkg/storage/hub", Test: "TestIndex",
+	},
+	{
+		Name: "stale-list", Rule: "a list without a resourceVersion shows every write that was acknowledged before",
+		Edits: []Edit{{
+			File:   "pkg/storage/hub/hub.go",
+			Before: `		if h.synced && version <= h.version {`,
+			After:  `		if h.synced && version <= h.version+1 {`,
+		}},
+		CaughtBy: "./pkg/storage", Test: "TestConformanceOfTheHub",
+	},
+}

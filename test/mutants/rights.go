@@ -1,0 +1,140 @@
+package mutants
+
+// rights are mutants of who one is and what one may do.
+var rights = []Mutant{
+	{
+		Name: "namesake", Rule: "a service account is itself in its own logical cluster only",
+		Edits: []Edit{{
+			File:   "pkg/request/identity/identity.go",
+			Before: `	if home, ok := homeOf(u); ok && home != cluster.String() {`,
+			After:  `	if home, ok := homeOf(u); ok && home == "" {`,
+		}},
+		CaughtBy: "./pkg/request/identity", Test: "TestIn",
+	},
+	{
+		Name: "two-homes", Rule: "a service account that claims several logical clusters is of none",
+		Edits: []Edit{{
+			File: "pkg/request/identity/identity.go",
+			Before: `	case len(clusters) > 1:
+		return "", true`,
+			After: `	case len(clusters) > 1:
+		return clusters[0], true`,
+		}},
+		CaughtBy: "./pkg/request/identity", Test: "TestIn",
+	},
+	{
+		Name: "endless-warrants", Rule: "warrants add a bounded number of identities",
+		Edits: []Edit{{
+			File:   "pkg/request/identity/identity.go",
+			Before: `		if f.warrants >= maxWarrants {`,
+			After:  `		if f.warrants < 0 {`,
+		}},
+		CaughtBy: "./pkg/request/identity", Test: "TestWarrantsAreBounded",
+	},
+	{
+		Name: "group-out-of-scope", Rule: "a privileged group counts where its member is in scope only",
+		Edits: []Edit{{
+			File: "pkg/request/identity/identity.go",
+			Before: `	return InScope(in.Name, u)
+}`,
+			After: `	return in.Name != "" || InScope(in.Name, u)
+}`,
+		}},
+		CaughtBy: "./pkg/request/identity", Test: "TestMemberOf",
+	},
+	{
+		Name: "told-existing", Rule: "who may not enter is not told whether a logical cluster exists",
+		Edits: []Edit{{
+			File: "pkg/authz/content.go",
+			Before: `			return authorizer.DecisionNoOpinion, NotPermittedReason, err
+		}`,
+			After: `			if lc, err := find(ctx, name); err == nil && lc == nil {
+				return authorizer.DecisionNoOpinion, NotPermittedReason + ", and there is none", nil
+			}
+			return authorizer.DecisionNoOpinion, NotPermittedReason, err
+		}`,
+		}},
+		CaughtBy: SuiteIsolation,
+	},
+	{
+		Name: "concealment", Rule: "a logical cluster that does not exist is answered as one that may not be entered",
+		Edits: []Edit{{
+			File:   "pkg/authz/requiredgroups.go",
+			Before: `			return authorizer.DecisionDeny, NotPermittedReason, nil`,
+			After:  `			return authorizer.DecisionDeny, "the user lacks a group that this workspace requires", nil`,
+		}},
+		CaughtBy: "./pkg/authz", Test: "TestChain",
+	},
+	{
+		Name: "entering", Rule: "rights in a logical cluster count for those who may enter it only",
+		Edits: []Edit{{
+			File:   "pkg/authz/content.go",
+			Before: `err != nil || !permitted {`,
+			After:  `err != nil || !permitted && a.IsReadOnly() {`,
+		}},
+		CaughtBy: "./pkg/authz", Test: "TestChain",
+	},
+	{
+		Name: "initializing", Rule: "nobody but administrators enters a logical cluster that is being initialized",
+		Edits: []Edit{{
+			File:   "pkg/authz/content.go",
+			Before: `	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing:`,
+			After:  `	case "", corev1alpha1.LogicalClusterPhaseScheduling:`,
+		}},
+		CaughtBy: "./pkg/authz", Test: "TestChain",
+	},
+	{
+		Name: "wildcard-gate", Rule: "requests for all logical clusters need system:masters",
+		Edits: []Edit{{
+			File:   "pkg/authz/wildcard.go",
+			Before: `!identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup)`,
+			After:  `!identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup, user.AllAuthenticated)`,
+		}},
+		CaughtBy: "./pkg/authz", Test: "TestChain",
+	},
+	{
+		Name: "protected-status", Rule: "the status of the system's kinds is written by the system only",
+		Edits: []Edit{{
+			File:   "pkg/authz/status.go",
+			Before: `a.GetVerb() == "patch" || `,
+			After:  ``,
+		}},
+		CaughtBy: "./pkg/authz", Test: "TestProtectedStatus",
+	},
+	{
+		Name: "impersonated-group", Rule: "nobody in a logical cluster impersonates a privileged group",
+		Edits: []Edit{{
+			File:   "pkg/authz/impersonation.go",
+			Before: `		return IsPrivilegedGroup(name)`,
+			After:  `		return name == user.SystemPrivilegedGroup`,
+		}},
+		CaughtBy: "./pkg/authz", Test: "TestImpersonationGuard",
+	},
+	{
+		Name: "revoked-binding", Rule: "a role binding that is deleted gives nothing any more",
+		Edits: []Edit{{
+			File:   "pkg/authz/rbac/index.go",
+			Before: `			if b != old {`,
+			After:  `			if b != old || len(old.subjects) > 1 {`,
+		}},
+		CaughtBy: "./pkg/authz/rbac", Test: "TestChanges",
+	},
+	{
+		Name: "stale-rights", Rule: "a decision sees the roles and bindings that were written before",
+		Edits: []Edit{{
+			File:   "pkg/authz/rbac/freshness.go",
+			Before: `	writes.need[index] = max(writes.need[index], version)`,
+			After:  `	writes.need[index] = max(writes.need[index], version-1)`,
+		}},
+		CaughtBy: "./pkg/authz/rbac", Test: "TestFreshness",
+	},
+	{
+		Name: "escalation", Rule: "nobody gives away rights that they do not have",
+		Edits: []Edit{{
+			File:   "pkg/registry/rbac/guard.go",
+			Before: `	return forbidden("clusterroles", role.Name, g.covers(ctx, role.Rules))`,
+			After:  `	return forbidden("clusterroles", role.Name, g.covers(ctx, role.Rules[:min(1, len(role.Rules))]))`,
+		}},
+		CaughtBy: "./pkg/registry/rbac", Test: "TestGuard",
+	},
+}
