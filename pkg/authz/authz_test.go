@@ -1,6 +1,7 @@
 package authz_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"testing"
@@ -64,7 +65,7 @@ func newChain(t *testing.T, change func(*authz.Config)) authorizer.Authorizer {
 		Options: authz.NewOptions("/readyz", "/readyz/*"),
 		Find:    find,
 		Rules: table{
-			request.GroupAdmin: {"*"}, "owner": {"*"}, "reader": {"access", "get"}, "guest": {"access"}, "outsider": {"get"},
+			request.GroupAdmin: {"*"}, "owner": {"*"}, "reader": {"access", "get"}, "guest": {"access"}, "outsider": {"get", "create"},
 			"system:serviceaccount:default:bot": {"get"}, "system:kcp:logical-cluster-admin": {"get"},
 		}.authorizer(),
 	}
@@ -82,7 +83,7 @@ type chainCase struct {
 	user       string
 	groups     []string
 	extra      map[string][]string
-	path       string
+	verb, path string // get, if empty, of ConfigMaps
 	want       authorizer.Decision
 	wantReason string
 	wantErr    bool
@@ -101,7 +102,7 @@ func (c chainCase) ask(t *testing.T, chain authorizer.Authorizer) {
 		ctx = request.WithClusterName(ctx, c.cluster)
 	}
 	attributes := authorizer.AttributesRecord{
-		User: &user.DefaultInfo{Name: c.user, Groups: c.groups, Extra: c.extra}, Verb: "get", Path: c.path, Resource: "configmaps", ResourceRequest: c.path == "",
+		User: &user.DefaultInfo{Name: c.user, Groups: c.groups, Extra: c.extra}, Verb: cmp.Or(c.verb, "get"), Path: c.path, Resource: "configmaps", ResourceRequest: c.path == "",
 	}
 	got, reason, err := chain.Authorize(ctx, attributes)
 	require.Equal(t, c.want, got, reason)
@@ -139,11 +140,12 @@ func TestChain(t *testing.T) {
 		{name: "reader", cluster: "root", user: "reader", want: allow},
 		{name: "guest, who may enter but not read", cluster: "root", user: "guest", want: none},
 		{name: "outsider, who may read but not enter", cluster: "root", user: "outsider", want: none, wantReason: notPermitted},
+		{name: "outsider, who may write but not enter", cluster: "root", user: "outsider", verb: "create", want: none, wantReason: notPermitted},
 		{name: "stranger", cluster: "root", user: "stranger", groups: []string{"team-1", user.AllAuthenticated}, want: none, wantReason: notPermitted},
 		{name: "stranger where nothing is", cluster: "nowhere", user: "stranger", want: none, wantReason: notPermitted},
 		{name: "stranger cannot tell a failed look-up", cluster: "broken", user: "stranger", want: none, wantReason: notPermitted},
 		{name: "stranger on a path that leads nowhere", user: "stranger", want: none, wantReason: notPermitted},
-		{name: "stranger on the wildcard", cluster: "*", user: "stranger", want: deny, wantReason: "requests for all logical clusters need group system:masters"},
+		{name: "stranger on the wildcard", cluster: "*", user: "stranger", groups: []string{user.AllAuthenticated}, want: deny, wantReason: "requests for all logical clusters need group system:masters"},
 
 		{name: "own service account", cluster: "root", user: "system:serviceaccount:default:bot", extra: map[string][]string{request.ExtraClusterName: {"root"}}, want: allow},
 		{name: "own service account too early", cluster: "new", user: "system:serviceaccount:default:bot", extra: map[string][]string{request.ExtraClusterName: {"new"}}, want: none, wantReason: notPermitted},

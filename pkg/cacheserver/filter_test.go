@@ -111,6 +111,9 @@ func TestWildcardVerbs(t *testing.T) {
 		{"get of all shards", all, root, genericrequest.RequestInfo{IsResourceRequest: true, Verb: "get"}, false},
 		{"create of all clusters", one, every, genericrequest.RequestInfo{IsResourceRequest: true, Verb: "create"}, false},
 		{"deletecollection", all, every, genericrequest.RequestInfo{IsResourceRequest: true, Verb: "deletecollection"}, false},
+		{"delete", all, root, genericrequest.RequestInfo{IsResourceRequest: true, Verb: "delete"}, false},
+		{"update", one, every, genericrequest.RequestInfo{IsResourceRequest: true, Verb: "update"}, false},
+		{"patch", all, every, genericrequest.RequestInfo{IsResourceRequest: true, Verb: "patch"}, false},
 		{"post to discovery", all, every, genericrequest.RequestInfo{Verb: "post", Path: "/apis"}, false},
 	}
 	for _, tt := range tests {

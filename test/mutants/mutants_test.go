@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,7 +17,10 @@ import (
 	"github.com/shardplane/shardplane/test/mutants"
 )
 
-var allFlag = flag.Bool("all", false, "try every mutant, not only a few")
+var (
+	allFlag  = flag.Bool("all", false, "try every mutant, not only a few")
+	onlyFlag = flag.String("only", "", "try these mutants, separated by commas")
+)
 
 // sample are the mutants that every run tries: quick ones, to see that the
 // mechanism finds what it should.
@@ -72,11 +76,15 @@ func TestDoesNotFit(t *testing.T) {
 // TestCaught runs the test that is to catch each mutant on the product with it.
 func TestCaught(t *testing.T) {
 	names := sample
-	if *allFlag {
+	switch {
+	case *allFlag:
 		names = slices.Sorted(maps.Keys(mutants.All()))
+	case *onlyFlag != "":
+		names = strings.Split(*onlyFlag, ",")
 	}
 	for _, name := range names {
-		m := mutants.All()[name]
+		m, ok := mutants.All()[name]
+		require.True(t, ok, "no mutant is called %q", name)
 		if m.Test == "" {
 			continue
 		}

@@ -84,6 +84,7 @@ func TestGuard(t *testing.T) {
 		{name: "garbage collection", check: g.role, obj: collected, old: role("x", write)},
 		{name: "update that creates", check: g.role, obj: role("x", write), old: &rbacv1.Role{}, want: "not currently held"},
 		{name: "cluster role", check: g.clusterRole, obj: clusterRole("x", write), want: "not currently held"},
+		{name: "cluster role with more rules", check: g.clusterRole, obj: clusterRole("x", get, write), want: "not currently held"},
 		{name: "escalate a cluster role", check: g.clusterRole, obj: clusterRole("free", write)},
 		{name: "aggregated", check: g.clusterRole, obj: aggregated, want: "must have cluster-admin privileges to use the aggregationRule"},
 		{name: "no longer aggregated", check: g.clusterRole, obj: clusterRole("x"), old: aggregated, want: "must have cluster-admin privileges"},
