@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	apisharding "k8s.io/apimachinery/pkg/sharding"
@@ -226,7 +228,8 @@ func TestHubSingleObject(t *testing.T) {
 // forgotten is gone.
 func TestHubOlder(t *testing.T) {
 	enableSharding(t)
-	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	backend := backendOf(t, BackendConfig{})
+	s := open(t, backend, podsGR)
 	ctx := in(t.Context(), "aa")
 	first := create(ctx, t, s, newUIDPod("ns", "one")).ResourceVersion
 	const writes = 400 // more than the hub keeps while nobody watches
@@ -242,11 +245,13 @@ func TestHubOlder(t *testing.T) {
 		}
 		w.Stop()
 	}
-	w := watchFrom(ctx, t, s, "/pods", "1", sharded(t, listOpts(), ring))
-	event := next(t, w)
-	if event.Type == watch.Error {
-		require.Contains(t, fmt.Sprint(event.Object), "too old resource version")
-	}
+	late := open(t, backend, podsGR) // its watch cache begins after the writes
+	event := next(t, watchFrom(ctx, t, late, "/pods", first, sharded(t, listOpts(), ring)))
+	require.Equal(t, watch.Error, event.Type)
+	status, ok := event.Object.(*metav1.Status)
+	require.True(t, ok, "%v", event.Object)
+	require.EqualValues(t, http.StatusGone, status.Code)
+	require.Equal(t, metav1.StatusReasonExpired, status.Reason)
 }
 
 // A reader that does not read is ended, and nobody else notices.

@@ -87,7 +87,7 @@ func (h *Hub) sendBookmarks(now time.Time) time.Time {
 		if w.nextBookmark.IsZero() {
 			continue
 		}
-		if !now.Before(w.nextBookmark) && w.joined && !w.behind && h.version >= w.version {
+		if !now.Before(w.nextBookmark) && w.joined && !w.behind {
 			h.sendBookmarkLocked(w, now)
 		}
 		if !w.nextBookmark.IsZero() && (h.nextTick.IsZero() || w.nextBookmark.Before(h.nextTick)) {

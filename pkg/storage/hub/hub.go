@@ -2,10 +2,12 @@ package hub
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -181,11 +183,14 @@ func (h *Hub) resumeLocked(resourceVersion string) {
 	case err == nil && f == nil && h.synced && version == h.version:
 		return // the same stream goes on
 	case err == nil && f != nil && len(f.items) == f.want:
-		if version != h.version {
-			h.endJoinedLocked() // events were missed
+		if version != h.version { // events were missed
+			h.endJoinedLocked()
+			h.history.reset(version)
+		}
+		if version < h.version { // etcd was restored from a backup
+			h.kept = keptSnapshots{}
 		}
 		h.objects = newTree(f.items)
-		h.history.reset(version)
 		h.synced, h.lost, h.version, h.lastEvent = true, false, version, version
 		h.advancedLocked()
 	default:
@@ -341,8 +346,9 @@ func (h *Hub) changesLocked() chan struct{} {
 	return h.changed
 }
 
-// WaitFresh waits until the hub has seen everything up to a version, or returns
-// the error that clients get for a version in the future.
+// WaitFresh waits until the hub has seen everything up to a version. It returns
+// the error that clients get for a version in the future, or, where the hub does
+// not follow the watch cache, that they are to try again.
 func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 	var timeout, again *time.Timer
 	for {
@@ -351,7 +357,7 @@ func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 			h.mu.Unlock()
 			return nil
 		}
-		at, changed := h.version, h.changesLocked()
+		at, synced, changed := h.version, h.synced, h.changesLocked()
 		h.mu.Unlock()
 
 		if timeout == nil {
@@ -366,6 +372,9 @@ func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 			h.cfg.WantProgress()
 			again.Reset(askAgain)
 		case <-timeout.C:
+			if !synced {
+				return apierrors.NewTooManyRequests(fmt.Sprintf("the watch cache of %s is being filled: try again", h.cfg.Resource), retryAfterSeconds)
+			}
 			return storage.NewTooLargeResourceVersionError(version, at, retryAfterSeconds)
 		case <-h.done:
 			return context.Canceled

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -162,7 +163,7 @@ func (h *Hub) read(ctx context.Context, at int64, opts storage.ListOptions) (*sn
 		}
 	}
 	if err := h.WaitFresh(ctx, version); err != nil {
-		if consistent && storage.IsTooLargeResourceVersion(err) {
+		if consistent && storage.IsTooLargeResourceVersion(err) || apierrors.IsTooManyRequests(err) {
 			return nil, 0, nil // etcd can tell
 		}
 		return nil, 0, err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -62,6 +61,7 @@ type Watcher struct {
 	release      func() bool // of the context
 	deadline     time.Time
 	nextBookmark time.Time
+	slow         *time.Timer // of the watcher's goroutine, if the reader was slow
 
 	// Under the hub's lock:
 
@@ -72,10 +72,9 @@ type Watcher struct {
 	// cursor is the number of the event that the goroutine is at.
 	cursor uint64
 	// joined is whether the watcher is in the index; from is since which event.
-	joined  bool
-	from    uint64
-	at      int    // where in the index, unless sharded
-	version uint64 // where the watch started
+	joined bool
+	from   uint64
+	at     int // where in the index, unless sharded
 }
 
 // Watch starts a watch, sharded or not.
@@ -188,24 +187,30 @@ func (w *Watcher) run(ctx context.Context) {
 }
 
 // join puts the watcher into the index, with the events after a version to come.
+// It waits for a hub that is behind the version, as after events from the watch
+// cache: the hub would send them again.
 func (w *Watcher) join(ctx context.Context, version uint64) bool {
 	h := w.hub
-	if err := h.WaitFresh(ctx, version); err != nil {
-		w.fail(err)
-		return false
-	}
 	for {
-		h.mu.Lock()
-		if w.stopped {
-			h.mu.Unlock()
+		if err := h.WaitFresh(ctx, version); err != nil {
+			w.fail(err)
 			return false
 		}
-		if version == 0 || version >= h.history.floor {
+		h.mu.Lock()
+		stopped, fresh := w.stopped, h.synced && version <= h.version
+		known := version == 0 || version >= h.history.floor
+		if !stopped && fresh && known {
 			w.joinLocked(version)
-			h.mu.Unlock()
-			return true
 		}
 		h.mu.Unlock()
+		switch {
+		case stopped:
+			return false
+		case !fresh: // the hub has lost track since
+			continue
+		case known:
+			return true
+		}
 		var ok bool
 		if version, ok = w.sendOlder(ctx, version); !ok {
 			return false
@@ -218,7 +223,7 @@ func (w *Watcher) joinLocked(version uint64) {
 	if version == 0 {
 		version = h.version
 	}
-	w.version, w.joined = version, true
+	w.joined = true
 	w.request.Start, w.request.Older = nil, nil // with all that they refer to
 	w.cursor, w.from = h.history.after(version), h.history.next
 	x := h.scopes[w.request.Key]
@@ -229,7 +234,9 @@ func (w *Watcher) joinLocked(version uint64) {
 	x.add(w)
 }
 
-// sendOlder sends events that the hub has forgotten, and returns up to where.
+// sendOlder sends events that the hub has forgotten, and returns up to where it
+// has sent all. The hub goes on where a later event begins: those of one version,
+// as of objects that expire together, stay together.
 func (w *Watcher) sendOlder(ctx context.Context, version uint64) (uint64, bool) {
 	ctx, cancel := context.WithTimeout(ctx, olderPeriod)
 	defer cancel()
@@ -249,26 +256,28 @@ func (w *Watcher) sendOlder(ctx context.Context, version uint64) (uint64, bool) 
 				w.send(e)
 				return 0, false
 			}
-			obj := e.Object
-			reached, err := w.hub.cfg.Versioner.ObjectResourceVersion(obj)
+			reached, err := w.hub.cfg.Versioner.ObjectResourceVersion(e.Object)
 			if err != nil {
 				w.fail(err)
 				return 0, false
+			}
+			if e.Type == watch.Bookmark {
+				version = max(version, reached)
+			}
+			if (e.Type == watch.Bookmark || reached > version) && w.hub.remembers(version) {
+				return version, true
 			}
 			if e.Type != watch.Bookmark && w.holds(e) && !w.send(e) {
 				return 0, false
 			}
 			version = max(version, reached)
-			if w.hub.remembers(version) {
-				return version, true
-			}
 		case <-w.done:
 			return 0, false
 		}
 	}
 }
 
-// remembers says whether the history has all events after a version.
+// remembers reports whether the history has all events after a version.
 func (h *Hub) remembers(version uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -317,16 +326,16 @@ func (w *Watcher) take(events []*event) (int, bool) {
 	defer h.mu.Unlock()
 	l := &h.history
 	switch {
+	case w.stopped:
+		close(w.result)
+		return 0, false
 	case w.cursor < l.first:
 		w.tooSlow()
 		w.endLocked()
 		close(w.result)
 		return 0, false
-	case w.stopped:
-		close(w.result)
-		return 0, false
 	case w.cursor == l.next:
-		w.behind = false
+		w.behind, w.slow = false, nil
 		return 0, false
 	}
 	n := 0
@@ -356,13 +365,6 @@ func (w *Watcher) tooSlow() {
 	klog.V(1).InfoS("Ending a watch whose client is too slow", "resource", r, "key", w.request.Key)
 }
 
-// timers are reused by those who wait for slow readers.
-var timers = sync.Pool{New: func() any {
-	t := time.NewTimer(time.Hour)
-	t.Stop()
-	return t
-}}
-
 // send waits for the reader, but not for ever. It returns whether the watch
 // goes on. Only the watcher's goroutine calls it.
 func (w *Watcher) send(e watch.Event) bool {
@@ -376,16 +378,17 @@ func (w *Watcher) send(e watch.Event) bool {
 		return true
 	default:
 	}
-	timer, _ := timers.Get().(*time.Timer)
-	defer timers.Put(timer)
-	timer.Reset(slowBudget)
-	defer timer.Stop()
+	if w.slow == nil {
+		w.slow = time.NewTimer(slowBudget)
+	}
+	w.slow.Reset(slowBudget)
+	defer w.slow.Stop()
 	select {
 	case w.result <- e:
 		return true
 	case <-w.done:
 		return false
-	case <-timer.C:
+	case <-w.slow.C:
 		w.tooSlow()
 		return false
 	}

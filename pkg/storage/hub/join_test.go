@@ -1,0 +1,368 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+)
+
+// How a watcher comes to the hub, whatever the hub and the watch cache do
+// meanwhile: it sees each event once, in order, or its stream ends or says why.
+
+// older is the watch cache, which may be ahead of the hub and behind it.
+type older struct {
+	*follower
+
+	asked   chan uint64
+	streams chan watch.Interface // or nil: it has forgotten the version
+}
+
+func newOlder(f *follower) *older {
+	return &older{follower: f, asked: make(chan uint64), streams: make(chan watch.Interface)}
+}
+
+// resume watches from a version, and below the history of the hub in the watch
+// cache.
+func (o *older) resume(version uint64) watch.Interface {
+	o.tb.Helper()
+	w, err := o.Watch(o.tb.Context(), Request{
+		Key: "/r/", Version: version,
+		Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()},
+		Older: func(ctx context.Context, version uint64) (watch.Interface, error) {
+			for {
+				select {
+				case o.asked <- version:
+				case stream := <-o.streams:
+					if stream == nil {
+						return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old: %d", version))
+					}
+					return stream, nil
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}
+		},
+	})
+	require.NoError(o.tb, err)
+	return w
+}
+
+// serve answers the request for a version.
+func (o *older) serve(version uint64, stream watch.Interface) {
+	o.tb.Helper()
+	require.Equal(o.tb, version, <-o.asked)
+	o.streams <- stream
+}
+
+func bookmarkAt(version int) *metav1.PartialObjectMetadata { return versioned("", version) }
+
+func nextIs(tb testing.TB, w watch.Interface, version int, want string) {
+	tb.Helper()
+	event := <-w.ResultChan()
+	require.NotNil(tb, event.Object, "the stream ended, want %s", want)
+	status, failed := event.Object.(*metav1.Status)
+	require.False(tb, failed, "%v", status)
+	object := event.Object.(metav1.Object)
+	require.Equal(tb, fmt.Sprint(want, " ", version), fmt.Sprint(event.Type, " ", object.GetName(), " ", object.GetResourceVersion()))
+}
+
+// A watcher that was sent events which the hub has yet to see is not sent them
+// again.
+func TestJoinWaitsForTheHub(t *testing.T) {
+	for name, last := range map[string]watch.Event{
+		"after a bookmark":       {Type: watch.Bookmark, Object: bookmarkAt(15)},
+		"before the next event":  {Type: watch.Added, Object: versioned("d", 16)},
+		"when the watch is over": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOlder(newFollower(t))
+				o.fill("a")
+				o.follow(10)
+				w := o.resume(4)
+				cache := watch.NewFake()
+				o.serve(4, cache)
+				cache.Add(versioned("b", 5))
+				nextIs(t, w, 5, "ADDED b")
+				cache.Add(versioned("c", 15))
+				nextIs(t, w, 15, "ADDED c")
+				if last.Object == nil {
+					cache.Stop()
+				} else {
+					cache.Action(last.Type, last.Object)
+				}
+				synctest.Wait()
+
+				o.source.Add(versioned("c", 15))
+				o.source.Add(versioned("d", 16))
+				nextIs(t, w, 16, "ADDED d")
+			})
+		})
+	}
+}
+
+// Objects that expire together are deleted at one version. A watcher that goes
+// over to the hub between their events misses none, and sees none twice.
+func TestJoinKeepsAVersionTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOlder(newFollower(t))
+		o.fill("a", "b")
+		o.follow(10)
+		w := o.resume(4)
+		cache := watch.NewRaceFreeFake()
+		o.serve(4, cache)
+		cache.Modify(versioned("a", 9))
+		nextIs(t, w, 9, "MODIFIED a")
+		cache.Delete(versioned("a", 11))
+		nextIs(t, w, 11, "DELETED a")
+		o.source.Delete(versioned("a", 11))
+		o.source.Delete(versioned("b", 11))
+		o.source.Add(versioned("c", 12))
+		cache.Delete(versioned("b", 11))
+		nextIs(t, w, 11, "DELETED b")
+		cache.Add(versioned("c", 12))
+		nextIs(t, w, 12, "ADDED c")
+		require.Empty(t, w.ResultChan())
+	})
+}
+
+// A hub that loses track while a watcher reads older events takes the watcher
+// in when it follows again, and not before: it would stay silent.
+func TestJoinNotALostHub(t *testing.T) {
+	for name, at := range map[string]int{"nothing missed": 10, "something missed": 20} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOlder(newFollower(t))
+				o.fill("a")
+				o.follow(10)
+				w := o.resume(4)
+				cache := watch.NewFake()
+				o.serve(4, cache)
+				cache.Modify(versioned("a", 10))
+				nextIs(t, w, 10, "MODIFIED a")
+				o.follow(99) // lost
+				cache.Stop()
+				synctest.Wait()
+
+				o.stop()
+				o.fill("a")
+				o.follow(at)
+				if at == 20 {
+					again := watch.NewFake()
+					o.serve(10, again)
+					again.Add(versioned("b", 20))
+					nextIs(t, w, 20, "ADDED b")
+					again.Action(watch.Bookmark, bookmarkAt(20))
+				}
+				synctest.Wait()
+				o.source.Add(versioned("c", 21))
+				nextIs(t, w, 21, "ADDED c")
+			})
+		})
+	}
+}
+
+// Where the hub is not filled again, the client is told to come back, whatever
+// version it comes with, and not that its version is in the future.
+func TestJoinToldToTryAgain(t *testing.T) {
+	for _, version := range []uint64{0, 4, 10, 1000} {
+		t.Run(fmt.Sprint(version), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOlder(newFollower(t))
+				o.fill("a")
+				o.follow(10)
+				o.follow(99) // lost
+				w := o.resume(version)
+				event := <-w.ResultChan()
+				require.Equal(t, watch.Error, event.Type)
+				status := event.Object.(*metav1.Status)
+				require.EqualValues(t, http.StatusTooManyRequests, status.Code)
+				require.EqualValues(t, retryAfterSeconds, status.Details.RetryAfterSeconds)
+				_, more := <-w.ResultChan()
+				require.False(t, more)
+			})
+		})
+	}
+}
+
+// The hub is filled anew while a watcher reads what the watch cache has. What
+// that has forgotten, too, is gone: the client lists.
+func TestJoinAfterARefill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOlder(newFollower(t))
+		o.fill("a")
+		o.follow(10)
+		w := o.resume(4)
+		cache := watch.NewFake()
+		o.serve(4, cache)
+		cache.Modify(versioned("a", 6))
+		nextIs(t, w, 6, "MODIFIED a")
+		o.stop()
+		o.fill("a", "b")
+		o.follow(30)
+		cache.Stop() // as the watch cache does when it is filled anew
+		o.serve(6, nil)
+		event := <-w.ResultChan()
+		require.Equal(t, watch.Error, event.Type)
+		require.EqualValues(t, http.StatusGone, event.Object.(*metav1.Status).Code)
+	})
+}
+
+// The hub is filled anew between the initial events of a watcher and the events
+// after them.
+func TestJoinAfterInitialEvents(t *testing.T) {
+	for name, at := range map[string]int{"nothing missed": 10, "something missed": 20, "lost and found": -20} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOlder(newFollower(t))
+				o.fill("a")
+				o.follow(10)
+				refilled := make(chan struct{})
+				w, err := o.Watch(t.Context(), Request{
+					Key:       "/r/",
+					Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()},
+					Start: func(_ context.Context, send func(watch.Event) bool) (uint64, bool) {
+						sent := send(watch.Event{Type: watch.Added, Object: versioned("a", 10)})
+						<-refilled
+						return 10, sent
+					},
+					Older: func(_ context.Context, version uint64) (watch.Interface, error) {
+						return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old: %d", version))
+					},
+				})
+				require.NoError(t, err)
+				nextIs(t, w, 10, "ADDED a")
+				if at < 0 {
+					o.follow(99)
+					at = -at
+				}
+				o.stop()
+				o.fill("a")
+				o.follow(at)
+				close(refilled)
+				synctest.Wait()
+				if at == 20 {
+					require.Equal(t, "too old: 10", next(t, w))
+					require.Equal(t, "ended", next(t, w))
+					return
+				}
+				o.source.Add(versioned("b", 21))
+				nextIs(t, w, 21, "ADDED b")
+			})
+		})
+	}
+}
+
+// A watcher that reads from the history when the hub is filled anew goes on if
+// nothing was missed, and ends if something was.
+func TestRefillWhileBehind(t *testing.T) {
+	const events = 3 * buffered
+	for name, missed := range map[string]int{"nothing missed": 0, "something missed": 1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFollower(t)
+				f.fill("a")
+				f.follow(10)
+				w := f.watch(10)
+				for i := range events {
+					f.source.Modify(versioned("a", 11+i))
+				}
+				synctest.Wait() // its buffer is full
+				f.stop()
+				f.fill("a")
+				f.follow(10 + events + missed)
+				f.source.Modify(versioned("a", 11+events+missed))
+				synctest.Wait()
+				want, got := 11, 0
+				for event := range w.ResultChan() {
+					require.Equal(t, fmt.Sprint(want), event.Object.(metav1.Object).GetResourceVersion())
+					want++
+					if got++; got > events {
+						break
+					}
+				}
+				if missed == 0 {
+					require.Equal(t, events+1, got)
+					return
+				}
+				require.Less(t, got, events, "what it had taken, and no more")
+			})
+		})
+	}
+}
+
+// held keeps a watcher that has joined from reading the history.
+type held chan struct{}
+
+func (h held) Signal() { <-h }
+func (held) Wait()     {}
+
+// A bookmark is sent neither to a watcher that has yet to join nor to one that
+// has events to come.
+func TestBookmarksAreNotEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.fill("a")
+		f.follow(10)
+		bookmarked := storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), AllowWatchBookmarks: true}
+		start, hold := make(chan uint64), make(held)
+		joining, err := f.Watch(t.Context(), Request{Key: "/r/", Predicate: bookmarked, Start: func(context.Context, func(watch.Event) bool) (uint64, bool) {
+			return <-start, true
+		}})
+		require.NoError(t, err)
+		behind, err := f.Watch(utilflowcontrol.WithInitializationSignal(t.Context(), hold), Request{Key: "/r/", Version: 10, Predicate: bookmarked})
+		require.NoError(t, err)
+		f.source.Modify(versioned("a", 11))
+		f.source.Modify(versioned("a", 12))
+		synctest.Wait()
+		later := time.Now().Add(2 * bookmarkPeriod)
+		f.sendBookmarks(later)
+		require.Empty(t, joining.ResultChan())
+		require.Empty(t, behind.ResultChan())
+
+		start <- 12
+		close(hold)
+		nextIs(t, behind, 11, "MODIFIED a")
+		nextIs(t, behind, 12, "MODIFIED a")
+		synctest.Wait()
+		f.sendBookmarks(later)
+		nextIs(t, joining, 12, "BOOKMARK ")
+		nextIs(t, behind, 12, "BOOKMARK ")
+	})
+}
+
+// When etcd was restored from a backup, a version that it had before is another
+// state.
+func TestRestoredEtcd(t *testing.T) {
+	f := newFollower(t)
+	f.fill("a", "b")
+	f.follow(20)
+	f.keep(20, f.at(20))
+	f.stop()
+	f.fill("a")
+	f.follow(10)
+	require.Nil(t, f.at(20))
+	f.source.Add(versioned("c", 20))
+	require.NoError(t, f.WaitFresh(t.Context(), 20))
+	require.Equal(t, "/r/a,/r/c,", keysOf(f.at(20)))
+}
+
+func keysOf(s *snapshot) (keys string) {
+	s.from("", func(it item) bool {
+		keys += it.key + ","
+		return true
+	})
+	return keys
+}
