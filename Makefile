@@ -80,8 +80,8 @@ bench: build ## Measure a development cluster of its own; see docs/benchmarks.md
 	$(GO) run -buildvcs=false ./test/bench --binary $(BIN)/shardplane $(BENCH_FLAGS)
 
 .PHONY: robustness
-robustness: build ## Break a cluster for long while clients check it (ROBUSTNESS_FLAGS='-duration 1h')
-	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO) test ./test/robustness -run '^TestRobustness$$' -count=1 -timeout 0 -v $(ROBUSTNESS_FLAGS)
+robustness: build ## Break clusters for long while clients check it (ROBUSTNESS_FLAGS='-duration 1h')
+	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO) test ./test/robustness -run '^(TestRobustness|TestReplicas)$$' -count=1 -timeout 0 -v $(ROBUSTNESS_FLAGS)
 
 .PHONY: isolation
 isolation: ## Send a million requests that try to cross between logical clusters (ISOLATION_FLAGS='-seed 7')

@@ -20,19 +20,22 @@ type instance interface {
 	stop()
 	// kill ends it at once, as kill -9 does.
 	kill() error
+	// pause has it stand still, or go on.
+	pause(still bool) error
 	// done is closed when it has ended.
 	done() <-chan struct{}
 	// err says how it ended, once done.
 	err() error
 }
 
-// errNotKillable says that a goroutine cannot be killed.
-var errNotKillable = errors.New("a component inside the test process cannot be killed: use harness.Processes")
+// errNotKillable says that a goroutine can be neither killed nor paused.
+var errNotKillable = errors.New("a component inside the test process can be neither killed nor paused: use harness.Processes")
 
 // Component is one server of a cluster, which a test may stop, kill and start
 // again. Its methods fail the test where they cannot do what they say.
 type Component struct {
-	// Name is root, shard-1, …, cache-server or front-proxy.
+	// Name is root, shard-1, …, cache-server or front-proxy. With Replicas there
+	// are root-replica-2, … and etcd-root, too.
 	Name string
 	// URL is where it answers.
 	URL string
@@ -59,7 +62,7 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 		if binary == "" {
 			binary = Binary(t)
 		}
-		c.open = func() (instance, error) { return openProcess(binary, args, c.log) }
+		c.open = func() (instance, error) { return openProcess(binary, args, nil, c.log) }
 	case InProcess:
 		// The servers outlive the test's context, which ends before cleanups.
 		ctx := context.WithoutCancel(t.Context())
@@ -72,7 +75,7 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 // ready.
 func (c *Component) Start() {
 	c.t.Helper()
-	c.launch()
+	c.Launch()
 	c.WaitReady()
 }
 
@@ -98,6 +101,27 @@ func (c *Component) Kill() {
 	running := c.take()
 	require.NoError(c.t, running.kill())
 	<-running.done()
+}
+
+// Pause has the component stand still, as a machine does that swaps or is moved:
+// its connections stay open and nobody answers. Resume has it go on.
+func (c *Component) Pause() {
+	c.t.Helper()
+	c.pause(true)
+}
+
+// Resume ends a Pause.
+func (c *Component) Resume() {
+	c.t.Helper()
+	c.pause(false)
+}
+
+func (c *Component) pause(still bool) {
+	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.NotNil(c.t, c.current, "%s is not running", c.Name)
+	require.NoError(c.t, c.current.pause(still))
 }
 
 // WaitReady waits until the component is ready.
@@ -138,7 +162,8 @@ func (c *Component) Handler() http.Handler {
 	return g.server.Handler()
 }
 
-func (c *Component) launch() {
+// Launch starts the component and does not wait until it is ready.
+func (c *Component) Launch() {
 	c.t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,6 +198,7 @@ func (c *Component) end() {
 		return
 	default:
 	}
+	_ = running.pause(false) // a test that failed may have left it so
 	running.stop()
 	select {
 	case <-running.done():

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"net"
 	"net/url"
+	"os"
+	"os/signal"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +18,13 @@ import (
 
 // etcdQuota is how much data an etcd of a test may hold.
 const etcdQuota = 8 << 30
+
+// Where these are set, Main is an etcd: the test binary is the only program at
+// hand that has one, and an etcd that tests kill is a process of its own.
+const (
+	etcdDirEnv = "SHARDPLANE_TEST_ETCD_DIR"
+	etcdURLEnv = "SHARDPLANE_TEST_ETCD_URL"
+)
 
 // Etcd starts an etcd, as OpenEtcd does, which ends with the test, and returns
 // its URL.
@@ -40,6 +50,10 @@ func OpenEtcd(dir string, tls transport.TLSInfo) (*embed.Etcd, error) {
 	if !tls.Empty() {
 		address.Scheme = "https"
 	}
+	return openEtcd(dir, address, tls)
+}
+
+func openEtcd(dir string, address url.URL, tls transport.TLSInfo) (*embed.Etcd, error) {
 	config := embed.NewConfig()
 	config.Dir, config.UnsafeNoFsync, config.QuotaBackendBytes = dir, true, etcdQuota
 	config.ListenPeerUrls, config.AdvertisePeerUrls = nil, []url.URL{{Scheme: "http", Host: "localhost:0"}}
@@ -58,4 +72,39 @@ func OpenEtcd(dir string, tls transport.TLSInfo) (*embed.Etcd, error) {
 		server.Close()
 		return nil, errors.New("etcd does not become ready")
 	}
+}
+
+// serveEtcd is an etcd until the process is asked to end.
+func serveEtcd(dir, address string) error {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	u, err := url.Parse(address)
+	if err != nil {
+		return err
+	}
+	server, err := openEtcd(dir, *u, transport.TLSInfo{})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-stop:
+		server.Close()
+		return nil
+	case err := <-server.Err():
+		return err
+	}
+}
+
+// Main runs the tests of a package whose clusters have Replicas, and returns the
+// exit code. TestMain calls it, after it has parsed the flags.
+func Main(m *testing.M) int {
+	if dir := os.Getenv(etcdDirEnv); dir != "" {
+		if err := serveEtcd(dir, os.Getenv(etcdURLEnv)); err != nil {
+			_, _ = os.Stderr.WriteString(err.Error() + "\n")
+			return 1
+		}
+		return 0
+	}
+	defer RemoveBinaries()
+	return m.Run()
 }

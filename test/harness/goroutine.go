@@ -77,7 +77,13 @@ func parse(o interface{ AddFlags(fs *pflag.FlagSet) }, args []string) error {
 	return fs.Parse(args)
 }
 
-func (g *goroutine) stop()                 { g.cancel() }
-func (g *goroutine) kill() error           { return errNotKillable }
+func (g *goroutine) stop()       { g.cancel() }
+func (g *goroutine) kill() error { return errNotKillable }
+func (g *goroutine) pause(still bool) error {
+	if still {
+		return errNotKillable
+	}
+	return nil
+}
 func (g *goroutine) done() <-chan struct{} { return g.ended }
 func (g *goroutine) err() error            { return g.result }

@@ -51,6 +51,10 @@ type Options struct {
 	Binary string
 	// Shards is how many; 0 means one.
 	Shards int
+	// Replicas is how many processes each shard has; 0 and 1 mean that it has an
+	// embedded etcd. More share an etcd that is a process of its own, for which
+	// the package's TestMain calls Main.
+	Replicas int
 	// DevTokens accepts the tokens of the development cluster.
 	DevTokens bool
 	// Fsync keeps etcd's writes safe from a crash of the machine, at the price
@@ -77,7 +81,11 @@ type Cluster struct {
 func Start(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	shards := max(o.Shards, 1)
-	ports := freePorts(t, shards+2)
+	replicated := 0
+	if o.Replicas > 1 {
+		replicated = 1 + o.Replicas
+	}
+	ports := freePorts(t, shards+2+shards*replicated)
 	options := dev.NewOptions()
 	options.WorkDir = t.TempDir()
 	options.Shards = shards
@@ -91,13 +99,19 @@ func Start(t testing.TB, o Options) *Cluster {
 	t.Cleanup(func() { require.NoError(t, deployment.Release()) })
 
 	c := &Cluster{Dir: completed.WorkDir, t: t}
+	next := ports + shards + 2
 	for _, command := range deployment.Commands {
+		if replicated > 0 && command.Args[0] == "shard" {
+			c.components = append(c.components, replicate(t, o, command, completed.WorkDir, next)...)
+			next += replicated
+			continue
+		}
 		c.components = append(c.components, newComponent(t, o, command, completed.WorkDir))
 	}
 	t.Cleanup(c.stop)
 	for _, component := range c.components {
 		if !slices.Contains(o.Without, component.Name) {
-			component.launch()
+			component.Launch()
 		}
 	}
 	for _, component := range c.components {

@@ -123,12 +123,13 @@ type process struct {
 	result  error
 }
 
-func openProcess(binary string, args []string, log string) (*process, error) {
+func openProcess(binary string, args, env []string, log string) (*process, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	p := &process{command: exec.Command(binary, args...), ended: make(chan struct{})}
+	p.command.Env = append(os.Environ(), env...)
 	p.command.Stdout, p.command.Stderr = file, file
 	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.command.Start(); err != nil {
@@ -143,8 +144,14 @@ func openProcess(binary string, args []string, log string) (*process, error) {
 	return p, nil
 }
 
-func (p *process) stop()                 { _ = p.command.Process.Signal(syscall.SIGTERM) }
-func (p *process) kill() error           { return p.command.Process.Kill() }
+func (p *process) stop()       { _ = p.command.Process.Signal(syscall.SIGTERM) }
+func (p *process) kill() error { return p.command.Process.Kill() }
+func (p *process) pause(still bool) error {
+	if still {
+		return p.command.Process.Signal(syscall.SIGSTOP)
+	}
+	return p.command.Process.Signal(syscall.SIGCONT)
+}
 func (p *process) done() <-chan struct{} { return p.ended }
 func (p *process) err() error            { return p.result }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,19 +25,31 @@ const (
 	colour          = "colour"
 )
 
-// conn is a connection to one server, as plain as can be: what is recorded is
-// what was on the wire.
+// conn is a connection to a server, as plain as can be: what is recorded is
+// what was on the wire. Where the server has several replicas, its requests
+// take turns at them: what one said is put to the other.
 type conn struct {
 	client *http.Client
-	host   string
+	hosts  []string
+	turn   atomic.Uint32
 }
 
-func newConn(t *testing.T, config *rest.Config) *conn {
+// newConn connects to a server that has these replicas.
+func newConn(t *testing.T, replicas ...*rest.Config) *conn {
 	t.Helper()
-	client, err := rest.HTTPClientFor(config)
+	client, err := rest.HTTPClientFor(replicas[0])
 	require.NoError(t, err)
 	t.Cleanup(client.CloseIdleConnections)
-	return &conn{client: client, host: strings.TrimSuffix(config.Host, "/")}
+	c := &conn{client: client}
+	for _, config := range replicas {
+		c.hosts = append(c.hosts, strings.TrimSuffix(config.Host, "/"))
+	}
+	return c
+}
+
+func (c *conn) host() string {
+	n := int(c.turn.Add(1))
+	return c.hosts[n%len(c.hosts)]
 }
 
 // open sends a request and returns the answer, whose body the caller closes.
@@ -48,7 +61,7 @@ func (c *conn) open(ctx context.Context, method, path string, body any) (*http.R
 			return nil, err
 		}
 	}
-	request, err := http.NewRequestWithContext(ctx, method, c.host+path, bytes.NewReader(data))
+	request, err := http.NewRequestWithContext(ctx, method, c.host()+path, bytes.NewReader(data))
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -19,9 +20,45 @@ type recorder struct {
 	acknowledged int
 	// groups are the complete groups of lists.
 	groups []int
+	// versions are resource versions that somebody saw, by server, and latest the
+	// latest states that were acknowledged, by domain.
+	versions map[string][]uint64
+	latest   map[history.Domain][]history.Object
 }
 
-func newRecorder() *recorder { return &recorder{began: time.Now()} }
+// latestMax is how many of the latest states are remembered.
+const latestMax = 32
+
+func newRecorder() *recorder {
+	return &recorder{began: time.Now(), versions: map[string][]uint64{}, latest: map[history.Domain][]history.Object{}}
+}
+
+// version returns a resource version of a server that somebody saw, which may be
+// as old as the record; 0 if nobody did.
+func (r *recorder) version(server string, rng *rand.Rand) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	seen := r.versions[server]
+	if len(seen) == 0 {
+		return 0
+	}
+	return seen[rng.IntN(len(seen))]
+}
+
+// goal returns the resource version of the latest acknowledged state in a scope,
+// which whoever watches the scope from an earlier one must come to see; 0 if
+// there is none.
+func (r *recorder) goal(d history.Domain, scope history.Scope) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var goal uint64
+	for _, o := range r.latest[d] {
+		if scope.Selects(o.Key, o.State) {
+			goal = max(goal, o.State.RV)
+		}
+	}
+	return goal
+}
 
 // now is the time on the recorder's clock, which never goes back.
 func (r *recorder) now() int64 { return int64(time.Since(r.began)) }
@@ -40,12 +77,18 @@ func (r *recorder) op(op *history.Op) {
 	if op.Outcome == history.OK && op.Kind != history.Get {
 		r.acknowledged++
 	}
+	if op.Outcome == history.OK && op.Result.RV != 0 && op.Kind != history.Get {
+		r.versions[op.Domain.Server] = append(r.versions[op.Domain.Server], op.Result.RV)
+		r.latest[op.Domain] = append(r.latest[op.Domain], history.Object{Key: op.Key, State: op.Result})
+		r.latest[op.Domain] = r.latest[op.Domain][max(0, len(r.latest[op.Domain])-latestMax):]
+	}
 }
 
 func (r *recorder) list(l *history.List) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.history.Lists = append(r.history.Lists, l)
+	r.versions[l.Domain.Server] = append(r.versions[l.Domain.Server], l.RV())
 }
 
 func (r *recorder) session(s *history.Session) {

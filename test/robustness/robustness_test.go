@@ -2,7 +2,10 @@ package robustness
 
 import (
 	"flag"
+	"fmt"
+	"net/http"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,71 +22,132 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	code := m.Run()
-	harness.RemoveBinaries()
-	os.Exit(code)
+	os.Exit(harness.Main(m))
 }
+
+// compaction has a short interval, so that old resource versions expire in the
+// middle of all.
+var compaction = []string{"--etcd-compaction-interval=2s"}
 
 // TestRobustness breaks every component of a cluster while clients work, and
 // holds that none of them saw what it must not see.
 func TestRobustness(t *testing.T) {
-	// The interval of compaction is short, so that old resource versions expire
-	// in the middle of all.
-	compaction := []string{"--etcd-compaction-interval=2s"}
-	c := harness.Start(t, harness.Options{
-		Mode: harness.Processes, Shards: 2,
-		ExtraArgs: map[string][]string{"shard": compaction, "cache-server": compaction},
+	t.Parallel()
+	components := []string{"root", "shard-1", "cache-server", "front-proxy"}
+	lives(t, func(r *run) [][]fault {
+		r.components = components
+		r.cluster = harness.Start(r.t, harness.Options{
+			Mode: harness.Processes, Shards: 2, Without: components,
+			ExtraArgs: map[string][]string{"shard": compaction, "cache-server": compaction},
+		})
+		interrupted(r, 2)
+		r.targets = targets(r.t, r.cluster)
+		hands := make([][]fault, 0, len(components))
+		for _, name := range components {
+			hands = append(hands, r.deck(r.cluster.Component(name)))
+		}
+		return hands
 	})
-	r := &run{t: t, cluster: c, seed: harness.Seed(*seedFlag), rec: newRecorder(), pause: 60 * time.Millisecond}
-	t.Logf("seed %d", r.seed)
-	r.targets = targets(t, c)
-	h := r.work(func() { r.faults(*durationFlag) })
-	r.verify(h)
-	require.Greater(t, len(h.Sessions), len(r.watchers), "streams were cut")
-	r.converge()
 }
 
-// targets are the resources that the clients work on.
+// TestReplicas breaks the replicas of a shard, and the etcd that they share,
+// while clients go from one to the other.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	components := []string{"etcd-root", "root", "root-replica-2", "front-proxy"}
+	lives(t, func(r *run) [][]fault {
+		r.components = components
+		r.cluster = harness.Start(r.t, harness.Options{
+			Mode: harness.Processes, Replicas: 2, Without: append([]string{"cache-server"}, components...),
+			ExtraArgs: map[string][]string{"shard": compaction},
+		})
+		interrupted(r, 1)
+		r.replicas = map[string]*conn{"root": newConn(r.t, r.cluster.Replica(0, 0)), "root-replica-2": newConn(r.t, r.cluster.Replica(0, 1))}
+		proxy := newConn(r.t, r.cluster.Proxy())
+		clusters := workspaces(r.t, r.cluster.Proxy(), "root", 2)
+		direct := newConn(r.t, r.cluster.Replica(0, 0), r.cluster.Replica(0, 1))
+		r.targets = []*target{
+			configMaps.on("root", direct, proxy, clusters),
+			leases.on("root", direct, proxy, clusters),
+			workspaceTypes.on("root", direct, proxy, clusters),
+		}
+		return [][]fault{
+			r.ofLeader(), r.deck(r.cluster.Component("etcd-root")),
+			append(r.deck(r.cluster.Component("root")), r.deck(r.cluster.Component("root-replica-2"))...),
+		}
+	})
+}
+
+// lifetime is how long a cluster lives in a long run, and episode how long it is
+// broken before what its clients saw is checked.
+const (
+	lifetime = 10 * time.Minute
+	episode  = 30 * time.Second
+)
+
+// lives runs clusters, one after the other, for the duration of the flag, or one
+// for a short while. Each life draws from a seed of its own.
+func lives(t *testing.T, begin func(r *run) [][]fault) {
+	t.Helper()
+	seed := harness.Seed(*seedFlag)
+	deadline := time.Now().Add(*durationFlag)
+	for life := uint64(0); life == 0 || time.Now().Before(deadline); life++ {
+		end := deadline
+		if latest := time.Now().Add(lifetime); latest.Before(end) {
+			end = latest
+		}
+		ok := t.Run(fmt.Sprintf("life %d", life), func(t *testing.T) {
+			r := &run{t: t, seed: seed + life, short: *durationFlag == 0, pause: 60 * time.Millisecond}
+			t.Logf("seed %d", r.seed)
+			hands := begin(r)
+			for n := 0; n == 0 || time.Now().Before(end) && !t.Failed(); n++ {
+				r.rec, r.watchers = newRecorder(), nil
+				h := r.work(func() { r.breakAll(hands, earlier(end, time.Now().Add(episode))) })
+				r.verify(h)
+				require.Greater(t, len(h.Sessions), len(r.watchers), "streams were cut")
+				r.converge()
+				r.clear()
+			}
+		})
+		if !ok && life >= 5 {
+			return // it has found enough
+		}
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// The resources that the clients work on.
+var (
+	configMaps     = target{group: "/api/v1", namespace: "default", apiVersion: "v1", kind: "ConfigMap", domain: history.Domain{Resource: "configmaps"}}
+	leases         = target{group: "/apis/coordination.k8s.io/v1", namespace: "default", apiVersion: "coordination.k8s.io/v1", kind: "Lease", domain: history.Domain{Resource: "leases"}, upserts: true, fleeting: true}
+	workspaceTypes = target{group: "/apis/tenancy.kcp.io/v1alpha1", apiVersion: "tenancy.kcp.io/v1alpha1", kind: "WorkspaceType", domain: history.Domain{Resource: "workspacetypes"}}
+)
+
+// on returns the resource as a server has it.
+func (t target) on(server string, direct, proxied *conn, clusters []string) *target {
+	t.domain.Server, t.direct, t.proxied, t.clusters = server, direct, proxied, clusters
+	return &t
+}
+
+// targets are the resources of a cluster of two shards and a cache server.
 func targets(t *testing.T, c *harness.Cluster) []*target {
 	t.Helper()
 	proxy := newConn(t, c.Proxy())
 	onRoot, onShard := workspaces(t, c.Proxy(), "root", 2), workspaces(t, c.Proxy(), "shard-1", 2)
 	root, shard, cache := newConn(t, c.Shard(0)), newConn(t, c.Shard(1)), newConn(t, c.Cache())
-	configMaps := target{group: "/api/v1", namespace: "default", apiVersion: "v1", kind: "ConfigMap", domain: history.Domain{Resource: "configmaps"}}
-	types := target{group: "/apis/tenancy.kcp.io/v1alpha1", apiVersion: "tenancy.kcp.io/v1alpha1", kind: "WorkspaceType", domain: history.Domain{Resource: "workspacetypes"}}
-	with := func(of target, server string, direct, proxied *conn, clusters []string) *target {
-		of.domain.Server, of.direct, of.proxied, of.clusters = server, direct, proxied, clusters
-		return &of
-	}
 	return []*target{
-		with(configMaps, "root", root, proxy, onRoot),
-		with(configMaps, "shard-1", shard, proxy, onShard),
-		with(types, "shard-1", shard, proxy, onShard),
-		with(types, cacheServer, cache, nil, []string{"robust-one", "robust-two"}),
+		configMaps.on("root", root, proxy, onRoot),
+		configMaps.on("shard-1", shard, proxy, onShard),
+		leases.on("shard-1", shard, proxy, onShard),
+		workspaceTypes.on("shard-1", shard, proxy, onShard),
+		workspaceTypes.on(cacheServer, cache, nil, []string{"robust-one", "robust-two"}),
 	}
-}
-
-// faults breaks one component after the other, each at least once, for at least
-// the duration. Between two faults, clients get something done.
-func (r *run) faults(duration time.Duration) {
-	rng := r.rng()
-	deadline := time.Now().Add(duration)
-	for round := 0; round == 0 || time.Now().Before(deadline); round++ {
-		deck := []string{"root", "shard-1", "cache-server", "front-proxy"}
-		rng.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
-		for _, name := range deck {
-			r.progress(100)
-			component := r.cluster.Component(name)
-			if round > 0 && rng.IntN(4) == 0 {
-				component.Restart()
-				continue
-			}
-			component.Kill()
-			pace(r.t.Context(), time.Duration(rng.Int64N(int64(300*time.Millisecond))))
-			component.Start()
-		}
-	}
-	r.progress(100)
 }
 
 // progress waits until so many more writes are acknowledged.
@@ -93,10 +157,14 @@ func (r *run) progress(writes int) {
 	require.Eventually(r.t, func() bool { return r.rec.writes() >= target }, patience, 10*time.Millisecond, "writers get on")
 }
 
-// converge holds that the cache server ends with what the shards have.
+// converge holds that the cache server, where there is one, ends with what the
+// shards have.
 func (r *run) converge() {
-	t := r.targets[2]
-	cache := r.targets[3]
+	last := len(r.targets) - 1
+	cache, t := r.targets[last], r.targets[last-1]
+	if cache.domain.Server != cacheServer {
+		return
+	}
 	reader := reader{target: t, rec: newRecorder()}
 	whole, err := reader.list(r.t.Context(), ask{conn: t.direct, match: history.Consistent})
 	require.NoError(r.t, err)
@@ -128,4 +196,28 @@ func equal(a, b map[history.Key]string) bool {
 		}
 	}
 	return true
+}
+
+// clear deletes what the clients have made, so that the next record begins with
+// nothing.
+func (r *run) clear() {
+	ctx := r.t.Context()
+	for _, t := range r.targets {
+		left := -1
+		require.Eventually(r.t, func() bool {
+			reader := reader{target: t, rec: newRecorder()}
+			l, err := reader.list(ctx, ask{conn: t.direct, scope: t.everything(), match: history.Consistent})
+			if err != nil {
+				return false
+			}
+			left = 0
+			for _, o := range l.Items {
+				if slices.Contains(t.clusters, o.Key.Cluster) {
+					left++
+					_, _, _ = t.direct.do(ctx, http.MethodDelete, t.object(o.Key), nil)
+				}
+			}
+			return left == 0
+		}, patience, 10*time.Millisecond, "what the clients made in %s is deleted; left is %d", t.domain, left)
+	}
 }

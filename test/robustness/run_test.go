@@ -35,6 +35,11 @@ type run struct {
 	targets []*target
 	// pause is the pace of each writer.
 	pause time.Duration
+	// short says that the run is to show each kind of fault once.
+	short bool
+	// components are what runs, and replicas the connections to those of a shard.
+	components []string
+	replicas   map[string]*conn
 
 	clients  int
 	watchers []*watcher
@@ -76,6 +81,9 @@ func workspaces(t *testing.T, config *rest.Config, shard string, n int) []string
 func (r *run) newWriter(t *target, proxied bool) *writer {
 	w := &writer{target: t, conn: t.direct, rec: r.rec, rng: r.rng(), pause: r.pause, known: map[history.Key]history.State{}}
 	w.id = r.clients
+	if t.fleeting {
+		w.pause /= 3
+	}
 	if proxied && t.proxied != nil {
 		w.conn = t.proxied
 	}
@@ -114,11 +122,14 @@ func (r *run) work(faults func()) *history.History {
 	defer stopWriting()
 	var writers, watchers sync.WaitGroup
 	for _, t := range r.targets {
-		r.watch(ctx, &watchers, t)
+		if !t.fleeting {
+			r.watch(ctx, &watchers, t)
+		}
 		for i := range 2 {
 			w := r.newWriter(t, i == 1)
 			writers.Go(func() { w.run(writing) })
 		}
+		r.passBy(writing, &writers, t)
 		l := &lister{reader: reader{target: t, rec: r.rec}, rng: r.rng(), pause: 4 * r.pause}
 		writers.Go(func() { l.run(writing) })
 	}
@@ -171,6 +182,35 @@ func (r *run) watch(ctx context.Context, wg *sync.WaitGroup, t *target) {
 		conn: t.direct, scope: t.part(ring), rng: r.rng(),
 	}}
 	wg.Go(func() { h.run(ctx) })
+}
+
+// passBy starts the clients of a target that come and go, and those that page
+// beside them: more where nobody else watches.
+func (r *run) passBy(ctx context.Context, wg *sync.WaitGroup, t *target) {
+	scopes := []history.Scope{t.everything()}
+	for _, cluster := range t.clusters {
+		one := t.one(cluster)
+		coloured := one
+		coloured.Label = colours[len(scopes)%len(colours)]
+		scopes = append(scopes, one, coloured)
+	}
+	for _, part := range split(ring, 2) {
+		scopes = append(scopes, t.part(part))
+	}
+	if t.namespace != "" {
+		scopes = append(scopes, history.Scope{ByNamespace: true, Ranges: split(ring, 2)[1:]})
+	}
+	number := 1
+	if t.fleeting {
+		number = 4
+	}
+	for n := range number {
+		name := fmt.Sprintf("%s %s passerby %d", t.domain.Server, t.domain.Resource, n)
+		p := &passerby{watcher: watcher{reader: reader{target: t, rec: r.rec}, name: name, conn: t.direct, rng: r.rng()}, scopes: scopes, pause: 8 * r.pause}
+		wg.Go(func() { p.run(ctx) })
+		l := &pager{reader: reader{target: t, rec: r.rec}, conn: t.direct, scopes: scopes[:3], limit: 2 + 3*n, pause: 2 * r.pause}
+		wg.Go(func() { l.run(ctx) })
+	}
 }
 
 // catchUp writes until each watcher has seen something of it, or had time to.
@@ -240,7 +280,7 @@ func (r *run) verify(h *history.History) {
 		}
 		r.t.Errorf("%s", v)
 	}
-	r.t.Logf("run it again with: go test ./test/robustness -run '^%s$' -seed %d", r.t.Name(), r.seed)
+	r.t.Logf("run it again with: go test ./test/robustness -run '^%s$' -seed %d", strings.Split(r.t.Name(), "/")[0], r.seed)
 	if file, err := os.CreateTemp("", "robustness-*.json"); err == nil {
 		defer func() { _ = file.Close() }()
 		if json.NewEncoder(file).Encode(h) == nil {

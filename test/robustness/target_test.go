@@ -25,6 +25,11 @@ type target struct {
 	// cluster-scoped resources.
 	group, namespace string
 	apiVersion, kind string
+	// upserts says that an update makes what does not exist.
+	upserts bool
+	// fleeting says that nobody watches for long, so that the server forgets
+	// events soon.
+	fleeting bool
 }
 
 // shardOf is the shard in the keys of the target.

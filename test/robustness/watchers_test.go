@@ -24,6 +24,9 @@ type watcher struct {
 	scope     history.Scope
 	streaming bool
 	rng       *rand.Rand
+	// goal is called when the watcher has first seen everything up to it.
+	goal   uint64
+	atGoal func()
 
 	mu sync.Mutex
 	// calm says that the watcher is not to cut its streams any more.
@@ -175,6 +178,10 @@ func (w *watcher) take(s *history.Session, e watchEvent) error {
 	s.Events = append(s.Events, event)
 	if w.position != 0 || event.InitialEnd {
 		w.position = seen.State.RV
+	}
+	if w.atGoal != nil && w.position >= w.goal {
+		w.atGoal()
+		w.atGoal = nil
 	}
 	return nil
 }

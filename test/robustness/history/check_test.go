@@ -71,7 +71,7 @@ func good() *History {
 	coloured := []Event{event(Deleted, a, at(a1, 13)), event(Added, a, a3)}
 	parts := map[bool][]Object{}
 	for k, s := range map[Key]State{a: a3, elsewhere: e1} {
-		inLower := Scope{Ranges: lower}.selects(k, s)
+		inLower := Scope{Ranges: lower}.Selects(k, s)
 		parts[inLower] = append(parts[inLower], Object{k, s})
 	}
 	return &History{
@@ -235,13 +235,26 @@ func TestUnknownOutcomes(t *testing.T) {
 	})
 }
 
+// TestUpserts holds that an update that may create does so where there is
+// nothing, and is bound by what it expects where there is something.
+func TestUpserts(t *testing.T) {
+	h := good()
+	upsert := write(Update, b, b1, State{RV: 17, UID: "uid-b2", Value: "v7"}, 90)
+	h.Ops = append(h.Ops, upsert)
+	require.NotEmpty(t, Check(h), "an update that may not create")
+	upsert.Upsert = true
+	require.Empty(t, Check(h))
+	upsert.Key, upsert.Expected = a, a2
+	require.NotEmpty(t, Check(h), "a lost update")
+}
+
 func TestScopes(t *testing.T) {
 	for _, s := range []State{a1, b1, e1} {
-		inLower, inUpper := Scope{Ranges: lower}.selects(a, s), Scope{Ranges: upper}.selects(a, s)
+		inLower, inUpper := Scope{Ranges: lower}.Selects(a, s), Scope{Ranges: upper}.Selects(a, s)
 		require.NotEqual(t, inLower, inUpper, "a uid is in one half")
 	}
 	// FNV-1a of "" is the offset basis, which is in the upper half.
-	require.True(t, Scope{ByNamespace: true, Ranges: upper}.selects(Key{}, a1))
-	require.False(t, Scope{Cluster: "bb"}.selects(a, a1))
-	require.False(t, red.selects(a, a2))
+	require.True(t, Scope{ByNamespace: true, Ranges: upper}.Selects(Key{}, a1))
+	require.False(t, Scope{Cluster: "bb"}.Selects(a, a1))
+	require.False(t, red.Selects(a, a2))
 }

@@ -146,6 +146,9 @@ type Op struct {
 	Kind       Kind
 	// Expected is the state that an update or delete requires.
 	Expected State
+	// Upsert says that an update makes the object where there is none, whatever it
+	// expects, as those of Leases do.
+	Upsert bool
 	// Value is what a create or update writes.
 	Value      string
 	Start, End int64

@@ -36,7 +36,7 @@ func step(value string, op *Op) []any {
 	case Create:
 		after, possible = op.Value, value == absent
 	case Update:
-		after, possible = op.Value, value != absent && value == op.Expected.Value
+		after, possible = op.Value, value == op.Expected.Value && value != absent || op.Upsert && value == absent
 	case Delete:
 		after, possible = absent, value != absent && value == op.Expected.Value
 	case Get:

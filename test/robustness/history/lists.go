@@ -82,7 +82,7 @@ func (c *listCheck) content(l *List) {
 		if o.State.RV > l.RV() {
 			c.report(ListsAgree, l, "it is at %d and shows %v at %d", l.RV(), o.Key, o.State.RV)
 		}
-		if !l.Scope.selects(o.Key, o.State) {
+		if !l.Scope.Selects(o.Key, o.State) {
 			c.report(ListsAgree, l, "its selector does not select %v %+v", o.Key, o.State)
 		}
 	}

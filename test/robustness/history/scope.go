@@ -28,8 +28,8 @@ func (s Scope) holds(k Key) bool {
 		(s.Namespace == "" || s.Namespace == k.Namespace)
 }
 
-// selects says whether a state of the object of a key is in the scope.
-func (s Scope) selects(k Key, state State) bool {
+// Selects says whether a state of the object of a key is in the scope.
+func (s Scope) Selects(k Key, state State) bool {
 	if !s.holds(k) || state.Deleted || (s.Label != "" && s.Label != state.Label) {
 		return false
 	}

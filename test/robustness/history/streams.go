@@ -178,7 +178,7 @@ func checkDeletes(h *History, t *truth) []Violation {
 		before, after := around(h, op)
 		for _, s := range h.Sessions {
 			_, rest, from, ok := split(s)
-			if ok && after != 0 && s.Domain == op.Domain && s.Scope.selects(op.Key, op.Expected) && from <= before && reached(s, rest) >= after {
+			if ok && after != 0 && s.Domain == op.Domain && s.Scope.Selects(op.Key, op.Expected) && from <= before && reached(s, rest) >= after {
 				violations = append(violations, Violation{Reliable, s.String(),
 					fmt.Sprintf("from %d to %d it lacks the deletion of %v, which happened between %d and %d", from, reached(s, rest), op.Key, before, after)})
 			}

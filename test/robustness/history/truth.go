@@ -113,7 +113,7 @@ func (t *truth) last(d Domain, k Key, rv uint64) (State, bool) {
 func (t *truth) at(d Domain, scope Scope, rv uint64) map[Key]State {
 	all := map[Key]State{}
 	for k := range t.states[d] {
-		if s, ok := t.last(d, k, rv); ok && scope.selects(k, s) {
+		if s, ok := t.last(d, k, rv); ok && scope.Selects(k, s) {
 			all[k] = s
 		}
 	}
@@ -152,8 +152,8 @@ func (t *truth) between(d Domain, scope Scope, from, to uint64) []Event {
 // transition returns the event by which an object enters, changes in or leaves
 // a scope, if it does.
 func transition(scope Scope, k Key, before State, exists bool, now State) (Event, bool) {
-	was := exists && scope.selects(k, before)
-	is := scope.selects(k, now)
+	was := exists && scope.Selects(k, before)
+	is := scope.Selects(k, now)
 	switch {
 	case is && was:
 		return Event{Type: Modified, Object: Object{k, now}}, true

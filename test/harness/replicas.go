@@ -1,0 +1,109 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/dev"
+)
+
+// replicate returns the components of a shard with several replicas: its etcd,
+// and the replicas, behind a balancer at the URL of the shard. They listen on
+// the ports from the given one on.
+func replicate(t testing.TB, o Options, command dev.Command, dir string, port int) []*Component {
+	t.Helper()
+	at := func(scheme string, port int) string { return fmt.Sprintf("%s://127.0.0.1:%d", scheme, port) }
+	etcd := newEtcdComponent(t, "etcd-"+command.Name, at("http", port), dir)
+	components := []*Component{etcd}
+	var backends []string
+	for n := range o.Replicas {
+		replica := command
+		if n > 0 {
+			replica.Name = fmt.Sprintf("%s-replica-%d", command.Name, n+1)
+		}
+		replica.URL = at("https", port+1+n)
+		replica.Args = append(slices.Clone(command.Args), "--etcd-servers="+etcd.URL, "--base-url="+command.URL, "--secure-port="+strconv.Itoa(port+1+n))
+		components = append(components, newComponent(t, o, replica, dir))
+		backends = append(backends, strings.TrimPrefix(replica.URL, "https://"))
+	}
+	balance(t, command.URL, backends)
+	return components
+}
+
+func newEtcdComponent(t testing.TB, name, address, dir string) *Component {
+	t.Helper()
+	program, err := os.Executable()
+	require.NoError(t, err)
+	c := &Component{Name: name, URL: address, t: t, log: filepath.Join(dir, name+".log")}
+	env := []string{etcdDirEnv + "=" + filepath.Join(dir, name), etcdURLEnv + "=" + address}
+	c.open = func() (instance, error) { return openProcess(program, nil, env, c.log) }
+	return c
+}
+
+// Replica returns the configuration of a system:masters client of one replica of
+// shard n, counted from 0, without a logical cluster in its URL. Shard(n) is for
+// any of them.
+func (c *Cluster) Replica(n, replica int) *rest.Config {
+	c.t.Helper()
+	name := "root"
+	if n > 0 {
+		name = fmt.Sprintf("shard-%d", n)
+	}
+	if replica > 0 {
+		name = fmt.Sprintf("%s-replica-%d", name, replica+1)
+	}
+	config := c.Shard(n)
+	config.Host = c.Component(name).URL
+	return config
+}
+
+// balance listens at address until the test ends, and passes each connection on
+// to a backend that takes it, in turns.
+func balance(t testing.TB, address string, backends []string) {
+	t.Helper()
+	u, err := url.Parse(address)
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", u.Host)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	ctx := context.WithoutCancel(t.Context()) // servers end after it
+	var turn atomic.Uint32
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go pass(ctx, client, backends, int(turn.Add(1)))
+		}
+	}()
+}
+
+func pass(ctx context.Context, client net.Conn, backends []string, first int) {
+	defer func() { _ = client.Close() }()
+	for i := range backends {
+		backend, err := (&net.Dialer{}).DialContext(ctx, "tcp", backends[(first+i)%len(backends)])
+		if err != nil {
+			continue
+		}
+		go func() {
+			_, _ = io.Copy(backend, client)
+			_ = backend.Close()
+		}()
+		_, _ = io.Copy(client, backend)
+		return
+	}
+}
