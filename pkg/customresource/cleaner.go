@@ -50,25 +50,28 @@ func newCleaner(s *Server) *cleaner {
 
 // changed queues what a change of a definition gives to do.
 func (c *cleaner) changed(before, after *entry) {
-	if after != nil && after.untold && !after.deleting {
+	if after != nil && after.toDo() {
 		c.queue.Add(cleanKey{after.cluster, after.name})
 	}
-	switch {
-	case after == nil:
-		c.offerNames(before)
-	case after.deleting && after.cleanup:
-		c.queue.Add(cleanKey{after.cluster, after.name})
-	case before != nil && !equalNames(&before.names, &after.names):
-		c.offerNames(before)
-	default:
+	if before != nil && (after == nil || !equalNames(&before.names, &after.names)) {
+		c.offerNames(nameScope{cluster: before.cluster, group: groupOf(before.name)})
 	}
 }
 
-// offerNames queues the definitions that may want names of one that is gone or
-// has others now.
-func (c *cleaner) offerNames(former *entry) {
-	for _, name := range c.server.objects.rejected(nameScope{cluster: former.cluster, group: groupOf(former.name)}) {
-		c.queue.Add(cleanKey{former.cluster, name})
+// toDo reports whether a definition has instances to clean up, does not tell
+// that it is not structural, or wants names that may have become free since it
+// was written, or while no server ran.
+func (e *entry) toDo() bool {
+	if e.deleting {
+		return e.cleanup
+	}
+	return e.untold || !e.accepted
+}
+
+// offerNames queues the definitions that may want names which became free.
+func (c *cleaner) offerNames(scope nameScope) {
+	for _, name := range c.server.objects.rejected(scope) {
+		c.queue.Add(cleanKey{scope.cluster, name})
 	}
 }
 
@@ -80,6 +83,7 @@ func equalNames(a, b *apiextensions.CustomResourceDefinitionNames) bool {
 // run works until ctx ends.
 func (c *cleaner) run(ctx context.Context, workers int) {
 	c.server.objects.observe(c.changed)
+	c.server.crds.names.onFreed(c.offerNames)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for range workers {
@@ -117,16 +121,13 @@ func (c *cleaner) reconcile(ctx context.Context, key cleanKey) error {
 	}
 	ctx = storeContext(ctx, request.Cluster{Name: key.cluster})
 	switch {
-	case e.untold && !e.deleting:
-		// Every update settles what the conditions say.
-		return c.update(ctx, key.name, c.server.crds.status.Update, func(*apiextensions.CustomResourceDefinition) bool { return true })
-	case !e.deleting:
-		// An update without a change settles the names anew.
-		return c.update(ctx, key.name, c.server.crds.Update, func(*apiextensions.CustomResourceDefinition) bool { return true })
-	case e.cleanup:
+	case !e.toDo():
+		return nil
+	case e.deleting:
 		return c.clean(ctx, e)
 	default:
-		return nil
+		// An update without a change settles the names, and what the conditions say.
+		return c.update(ctx, key.name, func(*apiextensions.CustomResourceDefinition) bool { return true })
 	}
 }
 
@@ -147,7 +148,7 @@ func (c *cleaner) clean(ctx context.Context, e *entry) error {
 		}
 		done.Reason, done.Message = "InstanceDeletionCompleted", "removed all instances"
 	}
-	return c.update(ctx, e.name, c.server.crds.status.Update, func(crd *apiextensions.CustomResourceDefinition) bool {
+	return c.update(ctx, e.name, func(crd *apiextensions.CustomResourceDefinition) bool {
 		if crd.DeletionTimestamp.IsZero() || !apiextensions.CRDHasFinalizer(crd, apiextensions.CustomResourceCleanupFinalizer) {
 			return false
 		}
@@ -159,7 +160,7 @@ func (c *cleaner) clean(ctx context.Context, e *entry) error {
 
 // progress says in the definition's status how the deletion goes.
 func (c *cleaner) progress(ctx context.Context, e *entry, reason, message string) error {
-	return c.update(ctx, e.name, c.server.crds.status.Update, func(crd *apiextensions.CustomResourceDefinition) bool {
+	return c.update(ctx, e.name, func(crd *apiextensions.CustomResourceDefinition) bool {
 		setCondition(crd, apiextensions.CustomResourceDefinitionCondition{
 			Type: apiextensions.Terminating, Status: apiextensions.ConditionTrue, Reason: reason, Message: message,
 		})
@@ -215,11 +216,9 @@ func namespacesOf(ctx context.Context, storage finalizer.ListerCollectionDeleter
 	return namespaces, nil
 }
 
-// updateFunc is Update of a definition or its status.
-type updateFunc func(context.Context, string, rest.UpdatedObjectInfo, rest.ValidateObjectFunc, rest.ValidateObjectUpdateFunc, bool, *metav1.UpdateOptions) (runtime.Object, bool, error)
-
-// update changes a definition with change, unless that says no.
-func (c *cleaner) update(ctx context.Context, name string, update updateFunc, change func(*apiextensions.CustomResourceDefinition) bool) error {
+// update changes the status of a definition, or its finalizers, with change,
+// unless that returns false.
+func (c *cleaner) update(ctx context.Context, name string, change func(*apiextensions.CustomResourceDefinition) bool) error {
 	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
 		crd, ok := old.DeepCopyObject().(*apiextensions.CustomResourceDefinition)
 		if !ok {
@@ -230,7 +229,7 @@ func (c *cleaner) update(ctx context.Context, name string, update updateFunc, ch
 		}
 		return crd, nil
 	})
-	_, _, err := update(ctx, name, info, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	_, _, err := c.server.crds.status.Update(ctx, name, info, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 	switch {
 	case isGone(err), errors.Is(err, errUnchanged):
 		return nil

@@ -59,7 +59,7 @@ var (
 
 func newCRDStorage(
 	storage func(func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter,
-	table *schemaTable, reserved Source, builtIns *builtIns,
+	table *schemaTable, before Source, builtIns *builtIns,
 ) (*crdStorage, error) {
 	interner := newInterner()
 	codec := internCodec{
@@ -71,55 +71,39 @@ func newCRDStorage(
 	if err != nil {
 		return nil, fmt.Errorf("making the storage of definitions: %w", err)
 	}
-	c := &crdStorage{REST: upstream, objects: newObjectSource(upstream.Store, table, interner)}
-	c.names = &names{reserved: reserved, builtIns: builtIns, objects: c.objects}
+	store := *upstream.Store // upstream counts with the one that it made
+	objects := newObjectSource(&store, table, interner)
+	naming := &names{before: before, builtIns: builtIns, objects: objects, reserved: map[nameScope]map[*reservation]struct{}{}}
+	store.Storage.Storage = namingStorage{upstream.Storage.Storage, naming}
+	strategy := definitionStrategy{customresourcedefinition.NewStrategy(apiextensionsserver.Scheme)}
+	store.CreateStrategy = strategy
+	store.UpdateStrategy = strategy
+	multitenant.AnnotateDryRun(&store)
 
-	strategy := namingStrategy{customresourcedefinition.NewStrategy(apiextensionsserver.Scheme), c.names}
-	upstream.CreateStrategy = strategy
-	upstream.UpdateStrategy = strategy
-
-	multitenant.AnnotateDryRun(upstream.Store)
-
-	statusStore := *upstream.Store
+	statusStore := store
 	statusStrategy := customresourcedefinition.NewStatusStrategy(apiextensionsserver.Scheme)
 	statusStore.CreateStrategy = nil
 	statusStore.DeleteStrategy = nil
-	statusStore.UpdateStrategy = namingStatusStrategy{statusStrategy, c.names}
+	statusStore.UpdateStrategy = definitionStatusStrategy{statusStrategy}
 	statusStore.ResetFieldsStrategy = statusStrategy
+	c := &crdStorage{REST: &customresourcedefinition.REST{Store: &store}, objects: objects, names: naming}
 	c.status = &crdStatusStorage{store: &statusStore, crds: c}
 	return c, nil
 }
 
-// namingStrategy accepts names where upstream's strategy clears the status.
-type namingStrategy struct {
+// definitionStrategy is upstream's, and refuses what upstream's panics over.
+type definitionStrategy struct {
 	rest.RESTCreateUpdateStrategy
-	names *names
-}
-
-// PrepareForCreate implements rest.RESTCreateStrategy.
-func (s namingStrategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
-	s.RESTCreateUpdateStrategy.PrepareForCreate(ctx, obj)
-	if crd, ok := obj.(*apiextensions.CustomResourceDefinition); ok {
-		s.names.settle(ctx, crd)
-	}
-}
-
-// PrepareForUpdate implements rest.RESTUpdateStrategy.
-func (s namingStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
-	s.RESTCreateUpdateStrategy.PrepareForUpdate(ctx, obj, old)
-	if crd, ok := obj.(*apiextensions.CustomResourceDefinition); ok && crd.DeletionTimestamp.IsZero() {
-		s.names.settle(ctx, crd)
-	}
 }
 
 // Validate implements rest.RESTCreateStrategy.
-func (s namingStrategy) Validate(ctx context.Context, obj runtime.Object) (errs field.ErrorList) {
+func (s definitionStrategy) Validate(ctx context.Context, obj runtime.Object) (errs field.ErrorList) {
 	defer refuseMalformed(ctx, obj, &errs)
 	return s.RESTCreateUpdateStrategy.Validate(ctx, obj)
 }
 
 // ValidateUpdate implements rest.RESTUpdateStrategy.
-func (s namingStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) (errs field.ErrorList) {
+func (s definitionStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) (errs field.ErrorList) {
 	defer refuseMalformed(ctx, obj, &errs)
 	return s.RESTCreateUpdateStrategy.ValidateUpdate(ctx, obj, old)
 }
@@ -146,24 +130,42 @@ func refuseMalformed(ctx context.Context, obj runtime.Object, errs *field.ErrorL
 	}
 }
 
-// namingStatusStrategy keeps clients from accepting names themselves.
-type namingStatusStrategy struct {
+// definitionStatusStrategy keeps clients from accepting names themselves.
+type definitionStatusStrategy struct {
 	rest.RESTUpdateStrategy
-	names *names
 }
 
 // PrepareForUpdate implements rest.RESTUpdateStrategy.
-func (s namingStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+func (s definitionStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	s.RESTUpdateStrategy.PrepareForUpdate(ctx, obj, old)
 	crd, isCRD := obj.(*apiextensions.CustomResourceDefinition)
 	before, wasCRD := old.(*apiextensions.CustomResourceDefinition)
-	if !isCRD || !wasCRD {
-		return
+	if isCRD && wasCRD {
+		crd.Status.AcceptedNames = before.Status.AcceptedNames
 	}
-	crd.Status.AcceptedNames = before.Status.AcceptedNames
-	if crd.DeletionTimestamp.IsZero() {
-		s.names.settle(ctx, crd)
+}
+
+// write has do write a definition, with the names that it reserves kept from
+// others until this server serves accordingly, or do has failed in any way.
+func (c *crdStorage) write(ctx context.Context, dryRun []string, do func(context.Context) (runtime.Object, error)) (runtime.Object, error) {
+	if !c.objects.waitSynced(ctx) {
+		return nil, namesUnknown("the definitions are still being read")
 	}
+	if len(dryRun) > 0 {
+		out, err := do(ctx)
+		if err == nil {
+			err = c.names.settle(ctx, out) // as the write would have
+		}
+		return out, err
+	}
+	ctx, reserved := c.names.reserve(ctx)
+	defer reserved.release()
+	out, err := do(ctx)
+	if err != nil {
+		return out, err
+	}
+	// Also for a client that has gone: what it wrote is there.
+	return c.written(context.WithoutCancel(ctx), out), nil
 }
 
 // written waits until this server serves according to a definition that was
@@ -177,11 +179,7 @@ func (c *crdStorage) written(ctx context.Context, obj runtime.Object) runtime.Ob
 	}
 	c.objects.waitFor(ctx, crd)
 	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return obj
-	}
-	defer c.names.forget(nameScope{cluster: cluster, group: crd.Spec.Group}, crd.Name)
-	if isContested(ctx) || !crd.DeletionTimestamp.IsZero() || !c.names.lost(cluster, crd) {
+	if err != nil || isContested(ctx) || !crd.DeletionTimestamp.IsZero() || !c.names.lost(cluster, crd) {
 		return obj
 	}
 	unchanged := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
@@ -195,35 +193,20 @@ func (c *crdStorage) written(ctx context.Context, obj runtime.Object) runtime.Ob
 	return c.written(contested(ctx), yielded)
 }
 
-// abandoned frees the names of a definition that was not written.
-func (c *crdStorage) abandoned(ctx context.Context, name string) {
-	if cluster, err := request.ClusterNameFrom(ctx); err == nil {
-		c.names.forget(nameScope{cluster: cluster, group: groupOf(name)}, name)
-	}
-}
-
 // Create implements rest.Creater.
 func (c *crdStorage) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
-	c.objects.waitSynced(ctx)
-	out, err := c.REST.Create(ctx, obj, validate, options)
-	if err != nil || len(options.DryRun) > 0 {
-		if crd, ok := obj.(*apiextensions.CustomResourceDefinition); ok {
-			c.abandoned(ctx, crd.Name)
-		}
-		return out, err
-	}
-	return c.written(ctx, out), nil
+	return c.write(ctx, options.DryRun, func(ctx context.Context) (runtime.Object, error) {
+		return c.REST.Create(ctx, obj, validate, options)
+	})
 }
 
 // Update implements rest.Updater.
-func (c *crdStorage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	c.objects.waitSynced(ctx)
-	out, created, err := c.REST.Update(ctx, name, info, create, update, forceCreate, options)
-	if err != nil || len(options.DryRun) > 0 {
-		c.abandoned(ctx, name)
-		return out, created, err
-	}
-	return c.written(ctx, out), created, nil
+func (c *crdStorage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (out runtime.Object, created bool, err error) {
+	out, err = c.write(ctx, options.DryRun, func(ctx context.Context) (runtime.Object, error) {
+		out, created, err = c.REST.Update(ctx, name, info, create, update, forceCreate, options)
+		return out, err
+	})
+	return out, created, err
 }
 
 // Delete implements rest.GracefulDeleter.
@@ -276,14 +259,12 @@ func (s *crdStatusStorage) Get(ctx context.Context, name string, options *metav1
 }
 
 // Update implements rest.Updater.
-func (s *crdStatusStorage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	s.crds.objects.waitSynced(ctx)
-	out, created, err := s.store.Update(ctx, name, info, create, update, false, options)
-	if err != nil || len(options.DryRun) > 0 {
-		s.crds.abandoned(ctx, name)
-		return out, created, err
-	}
-	return s.crds.written(ctx, out), created, nil
+func (s *crdStatusStorage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (out runtime.Object, created bool, err error) {
+	out, err = s.crds.write(ctx, options.DryRun, func(ctx context.Context) (runtime.Object, error) {
+		out, created, err = s.store.Update(ctx, name, info, create, update, false, options)
+		return out, err
+	})
+	return out, created, err
 }
 
 // GetResetFields implements rest.ResetFieldsStrategy.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
 const (
@@ -28,6 +29,7 @@ const (
 // follows the watch from there. Client-go's reflector would not do: it tells
 // objects apart by name, and logical clusters share names.
 func (o *objectSource) run(ctx context.Context) {
+	defer close(o.ended)
 	pause := firstRetry
 	for ctx.Err() == nil {
 		err := o.list(ctx)
@@ -138,9 +140,10 @@ func (o *objectSource) apply(ctx context.Context, event watch.Event) error {
 		return fmt.Errorf("resource version %q of an event: %w", m.GetResourceVersion(), err)
 	}
 	if event.Type == watch.Added || event.Type == watch.Modified || event.Type == watch.Deleted {
-		crd, ok := event.Object.(*apiextensions.CustomResourceDefinition)
+		obj := hub.Unwrap(event.Object)
+		crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 		if !ok {
-			return fmt.Errorf("watching definitions gave a %T", event.Object)
+			return fmt.Errorf("watching definitions gave a %T", obj)
 		}
 		if event.Type == watch.Deleted {
 			o.replace(logicalcluster.From(crd), crd.Name, nil)

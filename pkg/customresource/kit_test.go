@@ -21,6 +21,7 @@ import (
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
@@ -29,7 +30,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/storage"
+	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
 
 // deadline bounds the wait for anything that a test expects to happen.
@@ -55,20 +56,21 @@ type testServer struct {
 }
 
 type serverOptions struct {
-	system     []*apiextensionsv1.CustomResourceDefinition
-	systemOnly bool
-	sources    []Source
-	release    time.Duration
+	system      []*apiextensionsv1.CustomResourceDefinition
+	systemOnly  bool
+	sources     []Source
+	release     time.Duration
+	definitions func(storage.Interface) storage.Interface // wraps where definitions are stored
 }
 
 // startServer starts a server on an etcd; it stops with the test, or earlier.
 func startServer(t testing.TB, db *etcd.Server, o serverOptions) *testServer {
 	t.Helper()
-	backend, err := storage.NewBackend(storage.BackendConfig{Client: db.Client(), ShardSegment: o.systemOnly})
+	backend, err := multitenant.NewBackend(multitenant.BackendConfig{Client: db.Client(), ShardSegment: o.systemOnly})
 	require.NoError(t, err)
 
 	s, err := New(Config{
-		Storage:      backend.RESTOptionsGetter,
+		Storage:      wrapDefinitions(backend.RESTOptionsGetter, o.definitions),
 		System:       o.system,
 		SystemOnly:   o.systemOnly,
 		Sources:      o.sources,

@@ -331,7 +331,7 @@ func TestLaterWriteYields(t *testing.T) {
 		accept(internal, newClaims())
 		key, err := s.Server.crds.KeyFunc(ctx, crd.Name)
 		require.NoError(t, err)
-		require.NoError(t, s.Server.crds.Storage.Create(ctx, key, internal, out, 0, false))
+		require.NoError(t, unsettled(t, s).Create(ctx, key, internal, out, 0))
 		stored = append(stored, out)
 	}
 	require.Same(t, runtime.Object(stored[0]), s.Server.crds.written(ctx, stored[0]))

@@ -12,9 +12,10 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -23,15 +24,19 @@ import (
 // API of the group has in the same logical cluster. It decides before the
 // definition is written, so that a definition is established in one write.
 type names struct {
-	// reserved are the sources that go before definitions.
-	reserved Source
+	// before are the sources that go before definitions.
+	before   Source
 	builtIns *builtIns
 	objects  *objectSource
 
-	// pending are the names of definitions that are being written and that
+	// mu is held while names are compared with those in use and reserved.
+	mu sync.Mutex
+	// reserved are the names of definitions that are being written, and that
 	// objects does not show yet.
-	mu      sync.Mutex
-	pending map[nameScope]map[string]apiextensions.CustomResourceDefinitionNames
+	reserved map[nameScope]map[*reservation]struct{}
+	// freed, if it is set, is called when names are free again that a reservation
+	// kept from another definition.
+	freed func(nameScope)
 }
 
 // nameScope is what names must be unique in.
@@ -55,27 +60,33 @@ func (c claims) add(n *apiextensions.CustomResourceDefinitionNames) {
 	c.kinds.Delete("")
 }
 
-// settle sets the accepted names and the conditions of crd, and keeps the names
-// from others until forget is called.
-func (n *names) settle(ctx context.Context, crd *apiextensions.CustomResourceDefinition) {
+// settle sets the accepted names and the conditions of a definition that is
+// about to be written, and keeps the names from others for the reservation of
+// ctx, if it has one. An error says that the names in use cannot be told now.
+func (n *names) settle(ctx context.Context, obj runtime.Object) error {
+	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+	if !ok || !crd.DeletionTimestamp.IsZero() {
+		return nil
+	}
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "A definition is written without a logical cluster", "definition", crd.Name)
-		return
+		return err
 	}
 	scope := nameScope{cluster: cluster, group: crd.Spec.Group}
 	taken := newClaims()
-	if err := n.collect(ctx, taken, scope, crd.Name); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot tell the names in use", "logicalCluster", cluster, "group", scope.group)
+	if err := n.collect(ctx, taken, scope); err != nil {
+		return namesUnknown(err.Error())
 	}
+	violations := nonStructural(&crd.Spec)
 
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for name, pending := range n.pending[scope] {
-		if name != crd.Name {
-			taken.add(&pending)
-		}
+	// The reservations first: what becomes visible now was reserved until then.
+	others := n.othersLocked(scope, crd.Name)
+	for _, other := range others {
+		taken.add(&other.names)
 	}
+	n.objects.claims(taken, scope, crd.Name, math.MaxUint64)
 	if isContested(ctx) {
 		crd.Status.AcceptedNames = apiextensions.CustomResourceDefinitionNames{}
 		setCondition(crd, apiextensions.CustomResourceDefinitionCondition{
@@ -83,24 +94,20 @@ func (n *names) settle(ctx context.Context, crd *apiextensions.CustomResourceDef
 		})
 	}
 	accept(crd, taken)
-	tellNonStructural(crd, nonStructural(&crd.Spec))
-	if n.pending[scope] == nil {
-		if n.pending == nil {
-			n.pending = map[nameScope]map[string]apiextensions.CustomResourceDefinitionNames{}
+	tellNonStructural(crd, violations)
+	if !apiextensions.IsCRDConditionTrue(crd, apiextensions.NamesAccepted) {
+		for _, other := range others {
+			other.denied = true
 		}
-		n.pending[scope] = map[string]apiextensions.CustomResourceDefinitionNames{}
 	}
-	n.pending[scope][crd.Name] = crd.Status.AcceptedNames
+	n.reserveLocked(reservationFrom(ctx), scope, crd)
+	return nil
 }
 
-// forget ends what settle keeps, once the definition is visible or not written.
-func (n *names) forget(scope nameScope, name string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.pending[scope], name)
-	if len(n.pending[scope]) == 0 {
-		delete(n.pending, scope)
-	}
+// namesUnknown is the answer to writes while the names in use cannot be told;
+// clients try again by themselves.
+func namesUnknown(why string) error {
+	return apierrors.NewTooManyRequests("the names in use are not known yet, try again: "+why, 1)
 }
 
 // contestedKey marks the write of a definition that gives up its names, to ask
@@ -128,12 +135,11 @@ func (n *names) lost(cluster logicalcluster.Name, crd *apiextensions.CustomResou
 	return theirs.resources.HasAny(ours.resources.UnsortedList()...) || theirs.kinds.HasAny(ours.kinds.UnsortedList()...)
 }
 
-// collect adds the names in use to taken, except those of one definition.
-func (n *names) collect(ctx context.Context, taken claims, scope nameScope, except string) error {
-	n.objects.claims(taken, scope, except, math.MaxUint64)
+// collect adds the names to taken that others than definitions use.
+func (n *names) collect(ctx context.Context, taken claims, scope nameScope) error {
 	builtInErr := n.builtIns.claims(ctx, taken, scope.group)
-	reserved, err := n.reserved.List(ctx, request.Cluster{Name: scope.cluster})
-	for _, d := range reserved {
+	definitions, err := n.before.List(ctx, request.Cluster{Name: scope.cluster})
+	for _, d := range definitions {
 		if d.Schema.Resource.Group != scope.group {
 			continue
 		}

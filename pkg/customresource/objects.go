@@ -52,6 +52,7 @@ type objectSource struct {
 	synced    bool
 	revision  uint64
 	advanced  chan struct{} // closed and renewed when revision advances
+	ended     chan struct{} // closed when the index is not kept any more
 	clusters  map[logicalcluster.Name]map[string]*entry
 	byName    map[string]map[logicalcluster.Name]*entry
 	listeners []func(Change)
@@ -66,6 +67,7 @@ func newObjectSource(store *genericregistry.Store, table *schemaTable, i *intern
 		table:    table,
 		interner: i,
 		advanced: make(chan struct{}),
+		ended:    make(chan struct{}),
 		clusters: map[logicalcluster.Name]map[string]*entry{},
 		byName:   map[string]map[logicalcluster.Name]*entry{},
 	}
@@ -292,6 +294,8 @@ func (o *objectSource) wait(ctx context.Context, done func() bool) bool {
 		case <-ctx.Done():
 			return false
 		case <-deadline:
+			return false
+		case <-o.ended:
 			return false
 		case <-advanced:
 		}

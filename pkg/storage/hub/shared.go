@@ -43,6 +43,22 @@ type derived struct {
 
 var _ runtime.CacheableObject = (*shared)(nil)
 
+// Unwrap returns the object of an event itself and no copy of it, for readers in
+// this process. Nobody may change it: all watchers have the same. An event of an
+// object that the hub does not share, such as one of the watch cache, has a copy.
+func Unwrap(obj runtime.Object) runtime.Object {
+	switch o := obj.(type) {
+	case *shared:
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return o.object
+	case runtime.CacheableObject:
+		return o.GetObject()
+	default:
+		return obj
+	}
+}
+
 // share returns what an event's watchers share of an object: all the same, as
 // long as one of them has yet to send it. Then the encodings go with it, for
 // the history of events would keep too many.

@@ -1,0 +1,22 @@
+package hub
+
+import (
+	"testing"
+	"weak"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// TestUnwrap: readers in this process get the object that watchers share, and no
+// copy of it.
+func TestUnwrap(t *testing.T) {
+	pod := named("a")
+	var of weak.Pointer[shared]
+	wrapped := (&event{}).share(pod, &of)
+	require.NotSame(t, runtime.Object(pod), wrapped)
+	require.Same(t, runtime.Object(pod), Unwrap(wrapped))
+	status := &metav1.Status{}
+	require.Same(t, runtime.Object(status), Unwrap(status), "what is not wrapped")
+}
