@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -40,7 +41,7 @@ type InformerOptions[T Object] struct {
 	Name string
 	// DisableWatchList makes the informer list in pages instead of asking for
 	// the initial state on its watch. It does so by itself where the server
-	// does not support the latter.
+	// refuses the latter or does not complete it.
 	DisableWatchList bool
 }
 
@@ -175,6 +176,15 @@ func (i *Informer[T]) AddEventHandler(h Handler[T]) (remove func()) {
 	}
 }
 
+// Pause calls f while no handler runs: what the Lister has then is what the
+// handlers have been told. It may not be called from a handler, and f must return
+// soon.
+func (i *Informer[T]) Pause(f func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	f()
+}
+
 // prepare applies the options to an object that the server sent.
 func (i *Informer[T]) prepare(obj T) (T, error) {
 	if !i.options.KeepManagedFields && len(obj.GetManagedFields()) > 0 {
@@ -201,7 +211,9 @@ func (i *Informer[T]) upsert(key Key, obj T) {
 	case old.GetUID() != obj.GetUID():
 		i.notifyDelete(old, true)
 		i.notifyAdd(obj)
-	case old.GetResourceVersion() != obj.GetResourceVersion() || obj.GetResourceVersion() == "":
+	case old.GetResourceVersion() != obj.GetResourceVersion() || obj.GetResourceVersion() == "" || !equality.Semantic.DeepEqual(old, obj):
+		// Of one version there are two contents where the server's data was
+		// restored and has gone another way since.
 		for _, h := range i.handlers {
 			if h.OnUpdate != nil {
 				h.OnUpdate(old, obj)

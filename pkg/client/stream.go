@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
@@ -43,6 +44,8 @@ var (
 	errEndedEarly = errors.New("the watch ended within the initial events")
 	// errWrongType says that the server sent an object of another type.
 	errWrongType = errors.New("unexpected object from the server")
+	// errSetBack says that the server has older data than the informer has seen.
+	errSetBack = errors.New("the server's data was set back")
 )
 
 // state is what the informer tells about its connection.
@@ -109,9 +112,13 @@ func (i *Informer[T]) setError(err error) {
 type stream[T Object] struct {
 	*Informer[T]
 
-	watchList bool
-	failures  int
-	// progress is set when a connection brought anything.
+	// pages is set while the initial state has to be listed, because the server
+	// has refused to send it on a watch, or did not complete it. The next time it
+	// is asked again: it may just have been slow.
+	pages    bool
+	failures int
+	// progress is set when a connection brought what the next one need not ask
+	// for: a complete initial state, or an event after it.
 	progress bool
 }
 
@@ -122,7 +129,7 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 		return fmt.Errorf("informer %s runs already: run it once", i.name)
 	}
 	defer i.setRunning(false)
-	s := &stream[T]{Informer: i, watchList: !i.options.DisableWatchList}
+	s := &stream[T]{Informer: i}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -143,18 +150,22 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 // connect makes one connection and follows it to its end.
 func (s *stream[T]) connect(ctx context.Context) error {
 	rv := s.ResourceVersion()
-	if rv == "" && !s.watchList {
+	if rv == "" && (s.pages || s.options.DisableWatchList) {
 		listed, err := s.list(ctx)
 		if err != nil {
 			return err
 		}
 		rv = listed
 	}
-	return s.watch(ctx, rv)
+	err := s.watch(ctx, rv)
+	if tooLarge(err) && rv != "" {
+		return errors.Join(err, s.findSetBack(ctx, rv))
+	}
+	return err
 }
 
 // ended decides how to go on after a connection ended: it may forget the
-// resourceVersion or the watch list, and returns how long to wait.
+// resourceVersion or turn to pages, and returns how long to wait.
 func (s *stream[T]) ended(ctx context.Context, err error) time.Duration {
 	logger := klog.FromContext(ctx).WithValues("informer", s.name)
 	s.disconnected()
@@ -169,9 +180,9 @@ func (s *stream[T]) ended(ctx context.Context, err error) time.Duration {
 		switch {
 		case historyGone(err):
 			s.setResourceVersion("")
-		case s.ResourceVersion() == "" && s.watchList && watchListRefused(err):
+		case s.ResourceVersion() == "" && !s.pages && watchListRefused(err):
 			logger.V(2).Info("The server does not send the initial state on a watch, listing instead", "err", err)
-			s.watchList = false
+			s.pages = true
 		case rejected(err):
 			// The server understood and refused: start over, since a
 			// resourceVersion may be what it does not like.
@@ -181,7 +192,8 @@ func (s *stream[T]) ended(ctx context.Context, err error) time.Duration {
 	delay := min(minDelay<<min(s.failures, 10), maxDelay)
 	delay = delay/2 + rand.N(delay/2)
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-		delay = max(delay, time.Duration(seconds)*time.Second)
+		// Not all at the same moment.
+		delay += time.Duration(seconds) * time.Second
 	}
 	s.failures++
 	if err != nil && s.failures%quietFailures == 0 {
@@ -208,14 +220,15 @@ func (s *stream[T]) list(ctx context.Context) (string, error) {
 	for {
 		page, err := s.source.list(ctx, opts)
 		if err != nil && opts.Continue != "" && apierrors.IsResourceExpired(err) {
-			// The pages took longer than the history reaches: in one go.
+			// The pages took longer than the history reaches: in one go. What
+			// they held may be gone by now.
 			opts.Continue, opts.Limit = "", 0
+			clear(seen)
 			continue
 		}
 		if err != nil {
 			return "", err
 		}
-		s.progress = true
 		if err := meta.EachListItemWithAlloc(page, func(item runtime.Object) error { return s.put(ctx, item, seen) }); err != nil {
 			return "", err
 		}
@@ -247,6 +260,10 @@ func (s *stream[T]) watch(ctx context.Context, rv string) error {
 	w, err := s.source.watch(ctx, opts)
 	if err != nil {
 		return err
+	}
+	if rv != "" {
+		// It goes on, even if there is nothing to tell for long.
+		s.setError(nil)
 	}
 	defer func() {
 		w.Stop()
@@ -282,12 +299,13 @@ func (s *stream[T]) consume(ctx context.Context, w watch.Interface, seen map[Key
 			if err != nil {
 				return err
 			}
-			s.progress = true
 			switch {
 			case done:
 				seen = nil
 			case seen != nil:
 				patience.Reset(initialEventsPatience)
+			default:
+				s.progress = true
 			}
 		}
 	}
@@ -354,26 +372,53 @@ func (s *stream[T]) put(ctx context.Context, received runtime.Object, seen map[K
 // complete ends the initial state: what the server did not send is gone.
 func (s *stream[T]) complete(ctx context.Context, seen map[Key]struct{}, rv string) {
 	s.prune(seen)
+	s.pages, s.progress = false, true
 	s.setResourceVersion(rv)
 	s.setError(nil)
 	s.markSynced(ctx)
 }
 
-// historyGone tells that the server cannot continue from a resourceVersion: too
-// old, or, after a restore of its data, from the future.
-func historyGone(err error) bool {
-	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
-		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+// findSetBack returns errSetBack if the server's data is older than rv, which
+// the server has said to lie in the future: then the data was restored from a
+// backup. Otherwise the replica that answered is behind the others and the
+// informer has to wait for it, as it has to where the server cannot say.
+func (s *stream[T]) findSetBack(ctx context.Context, rv string) error {
+	opts := s.listOptions()
+	opts.Limit = 1
+	// Without a resourceVersion a list is of the latest state that there is.
+	page, err := s.source.list(ctx, opts)
+	if err != nil {
+		return nil //nolint:nilerr // the watch is tried again in any case
+	}
+	info, err := meta.ListAccessor(page)
+	if err != nil {
+		return fmt.Errorf("%w: %T is no list: %w", errWrongType, page, err)
+	}
+	if order, err := resourceversion.CompareResourceVersion(info.GetResourceVersion(), rv); err != nil || order < 0 {
+		return fmt.Errorf("%w: it is at resourceVersion %s, the informer was at %s", errSetBack, info.GetResourceVersion(), rv)
+	}
+	return nil
 }
 
-// watchListRefused tells that a server does not know or not support the
-// options of a watch with initial events.
+// tooLarge reports whether the server does not have a resourceVersion yet.
+func tooLarge(err error) bool {
+	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+}
+
+// historyGone reports whether the server cannot continue from a
+// resourceVersion: too old, or, after a restore of its data, from the future.
+func historyGone(err error) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, errSetBack)
+}
+
+// watchListRefused reports whether a server does not know or not support the
+// options of a watch with initial events, or did not get to their end.
 func watchListRefused(err error) bool {
-	return errors.Is(err, errInitialEvents) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
+	return errors.Is(err, errInitialEvents) || errors.Is(err, errEndedEarly) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
 		apierrors.IsMethodNotSupported(err) || apierrors.IsNotAcceptable(err)
 }
 
-// rejected tells that the server understood the request and refused it.
+// rejected reports whether the server understood the request and refused it.
 func rejected(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

@@ -1,0 +1,252 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// follower is an informer that runs, and what its handlers were told.
+type follower struct {
+	*Informer[*corev1.ConfigMap]
+	told map[Key]string
+}
+
+// inBubble runs f with an informer of server, in a bubble whose time passes at
+// once.
+func inBubble(t *testing.T, server *scripted, options InformerOptions[*corev1.ConfigMap], f func(t *testing.T, i *follower)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		i := &follower{server.informer(options), map[Key]string{}}
+		i.AddEventHandler(Handler[*corev1.ConfigMap]{
+			OnAdd: func(obj *corev1.ConfigMap, _ bool) {
+				if _, twice := i.told[KeyOf(obj)]; twice {
+					t.Errorf("%s was added twice", KeyOf(obj))
+				}
+				i.told[KeyOf(obj)] = contentOf(obj)
+			},
+			OnUpdate: func(old, obj *corev1.ConfigMap) {
+				if i.told[KeyOf(obj)] != contentOf(old) {
+					t.Errorf("%s was told as %s, and is updated from %s", KeyOf(obj), i.told[KeyOf(obj)], contentOf(old))
+				}
+				i.told[KeyOf(obj)] = contentOf(obj)
+			},
+			OnDelete: func(last *corev1.ConfigMap, _ bool) {
+				if _, ok := i.told[KeyOf(last)]; !ok {
+					t.Errorf("%s was deleted, and was never added", KeyOf(last))
+				}
+				delete(i.told, KeyOf(last))
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- i.Run(ctx) }()
+		defer func() {
+			cancel()
+			require.NoError(t, <-ended)
+		}()
+		f(t, i)
+	})
+}
+
+// pass lets time pass and all that happens in it.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// agrees holds that the informer has, and has told, what the server has.
+func (i *follower) agrees(t *testing.T, server *scripted) {
+	t.Helper()
+	synctest.Wait()
+	have := map[Key]string{}
+	for _, obj := range i.Lister().List(nil) {
+		have[KeyOf(obj)] = contentOf(obj)
+	}
+	require.Equal(t, server.state(), have)
+	require.Equal(t, have, i.told)
+	require.NoError(t, i.LastError())
+	require.True(t, i.HasSynced())
+}
+
+// TestModel has an informer follow a server that fails in all ways at random;
+// once that ends, the informer has what the server has, and reads no more than it
+// has to.
+func TestModel(t *testing.T) {
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := &dice{rand: rand.New(rand.NewPCG(seed, 1))}
+			server := newScripted()
+			write := func() {
+				key := scriptedKey(r.IntN(30))
+				if r.IntN(3) == 0 {
+					server.remove(key)
+					return
+				}
+				server.put(key, fmt.Sprint("content", r.IntN(100)))
+			}
+			for range 40 {
+				write()
+			}
+			server.next, server.between = randomly(r, 2), write
+			inBubble(t, server, InformerOptions[*corev1.ConfigMap]{DisableWatchList: seed%4 == 0}, func(t *testing.T, i *follower) {
+				for range 100 {
+					synctest.Wait()
+					switch r.IntN(8) {
+					case 0:
+						server.end(nil)
+					case 1:
+						server.end(apierrors.NewResourceExpired("in the middle of a stream"))
+					case 2:
+						server.compact()
+					case 3:
+						pass(time.Duration(r.IntN(5000)) * time.Millisecond)
+					default:
+						write()
+					}
+				}
+				server.mu.Lock()
+				server.next, server.between = func() fault { return "" }, func() {}
+				server.mu.Unlock()
+				pass(time.Minute) // longer than any patience
+				write()
+				i.agrees(t, server)
+			})
+		})
+	}
+}
+
+// script makes the next answers of a server be faults, in that order.
+func (s *scripted) script(script ...fault) {
+	s.next = func() fault {
+		if len(script) == 0 {
+			return ""
+		}
+		next := script[0]
+		script = script[1:]
+		return next
+	}
+}
+
+func filled(n int) *scripted {
+	server := newScripted()
+	for i := range n {
+		server.put(scriptedKey(i), "first")
+	}
+	return server
+}
+
+// TestExpiredPages holds that what the pages before an expired one held does not
+// count.
+func TestExpiredPages(t *testing.T) {
+	server := filled(12)
+	between := 0
+	server.between = func() {
+		// After the first page of the relist, which holds scriptedKey(0).
+		if between++; between == 3 {
+			server.remove(scriptedKey(0))
+		}
+	}
+	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{DisableWatchList: true}, func(t *testing.T, i *follower) {
+		synctest.Wait()
+		i.agrees(t, server)
+		server.script(expired, "", expired)
+		server.end(nil)
+		pass(10 * time.Second)
+		require.Equal(t, 3, between, "the relist has come to a second page")
+		i.agrees(t, server)
+	})
+}
+
+// TestSlowStart holds that initial events which come slowly, or end, are listed
+// instead, and that the next ones come on the watch again.
+func TestSlowStart(t *testing.T) {
+	for _, f := range []fault{slow, cut, refused} {
+		server := filled(12)
+		server.script(f)
+		inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
+			pass(time.Minute)
+			i.agrees(t, server)
+			require.Equal(t, 1, server.lists, f)
+			before := server.initial
+			server.compact()
+			server.put(scriptedKey(20), "late")
+			server.compact()
+			server.end(apierrors.NewResourceExpired("too old"))
+			pass(time.Minute)
+			i.agrees(t, server)
+			require.Equal(t, 1, server.lists, "%s: once is not for good", f)
+			require.Equal(t, before+1, server.initial)
+		})
+	}
+}
+
+// TestLaggingReplica holds that an informer waits for a server that does not
+// have its version yet, and that only data that was set back are read again.
+func TestLaggingReplica(t *testing.T) {
+	server := filled(12)
+	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
+		synctest.Wait()
+		restore := server.backup()
+		server.put(scriptedKey(1), "second")
+		server.put(scriptedKey(13), "second")
+		server.remove(scriptedKey(2))
+		i.agrees(t, server)
+
+		server.script(lagging, "", lagging, unavailable, lagging)
+		server.end(nil)
+		pass(time.Minute)
+		server.put(scriptedKey(14), "third")
+		i.agrees(t, server)
+		require.Equal(t, 1, server.initial, "it was there all the time")
+
+		restore()
+		pass(time.Minute)
+		require.Equal(t, 2, server.initial)
+		i.agrees(t, server)
+	})
+}
+
+// TestOtherContentOfOneVersion holds that handlers are told of an object that
+// has the version they know and another content, as it may after a restore.
+func TestOtherContentOfOneVersion(t *testing.T) {
+	server := filled(3)
+	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
+		synctest.Wait()
+		restore := server.backup()
+		server.put(scriptedKey(1), "one way")
+		i.agrees(t, server)
+		restore()
+		server.put(scriptedKey(1), "another way")
+		server.compact()
+		server.put(scriptedKey(2), "third")
+		server.compact()
+		pass(time.Minute)
+		i.agrees(t, server)
+	})
+}
+
+// TestRetryAfter holds that an informer comes back when it was told to, at the
+// version where it was.
+func TestRetryAfter(t *testing.T) {
+	server := filled(3)
+	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
+		synctest.Wait()
+		server.script(tooMany)
+		server.end(nil)
+		pass(time.Second)
+		require.Equal(t, 0, server.resumed)
+		require.True(t, apierrors.IsTooManyRequests(i.LastError()))
+		pass(2 * time.Second)
+		require.Equal(t, 1, server.resumed)
+		require.Equal(t, 1, server.initial)
+		i.agrees(t, server)
+	})
+}

@@ -1,0 +1,342 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+)
+
+// fault is what a scripted server does instead of what it should.
+type fault string
+
+const (
+	unavailable fault = "unavailable" // 503
+	tooMany     fault = "too many"    // 429 with Retry-After
+	expired     fault = "expired"     // 410, also in the middle of a list or of a stream
+	lagging     fault = "lagging"     // 504 for a resourceVersion that exists
+	refused     fault = "refused"     // 422 for initial events
+	slow        fault = "slow"        // the initial events stop coming
+	cut         fault = "cut"         // the initial events end early
+)
+
+var faults = []fault{unavailable, tooMany, expired, lagging, refused, slow, cut}
+
+// scripted is the server of one informer: a model of a watch cache whose every
+// answer may be a fault. It is used within a synctest bubble.
+type scripted struct {
+	mu sync.Mutex
+	// next returns the fault of the next answer; empty for a good one.
+	next func() fault
+	// between is called between the pages of a list.
+	between func()
+
+	revision, compacted int64
+	objects             map[Key]*corev1.ConfigMap
+	history             []record
+	watches             []*scriptedWatch
+	pages               map[string]*corev1.ConfigMapList
+
+	// lists, initial and resumed count what was asked for: lists (without
+	// pages that continue), watches with initial events and others.
+	lists, initial, resumed int
+}
+
+type record struct {
+	revision int64
+	watch.Event
+}
+
+type scriptedWatch struct {
+	server *scripted
+	events chan watch.Event
+	closed bool
+}
+
+func newScripted() *scripted {
+	return &scripted{
+		revision: 100, compacted: 100, next: func() fault { return "" }, between: func() {},
+		objects: map[Key]*corev1.ConfigMap{}, pages: map[string]*corev1.ConfigMapList{},
+	}
+}
+
+// informer returns an informer that reads from the server.
+func (s *scripted) informer(options InformerOptions[*corev1.ConfigMap]) *Informer[*corev1.ConfigMap] {
+	factory, err := NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
+	if err != nil {
+		panic(err)
+	}
+	return newInformer(ConfigMaps.GroupVersionResource, factory.Wildcard(), listerWatcher{list: s.list, watch: s.watch}, options)
+}
+
+func scriptedKey(i int) Key {
+	return Key{Cluster: logicalcluster.Name(fmt.Sprintf("c%d", i%3)), Namespace: "default", Name: fmt.Sprintf("x%02d", i)}
+}
+
+// put writes an object; content makes two that have one version differ.
+func (s *scripted) put(key Key, content string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.revision++
+	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: key.Namespace, Name: key.Name, UID: types.UID(fmt.Sprintf("uid-%d", s.revision)), ResourceVersion: strconv.FormatInt(s.revision, 10),
+		Annotations: map[string]string{logicalcluster.AnnotationKey: key.Cluster.String()},
+	}, Data: map[string]string{"content": content}}
+	kind := watch.Added
+	if old, ok := s.objects[key]; ok {
+		obj.UID, kind = old.UID, watch.Modified
+	}
+	s.objects[key] = obj
+	s.tell(watch.Event{Type: kind, Object: obj})
+}
+
+// remove deletes an object if there is one.
+func (s *scripted) remove(key Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, ok := s.objects[key]
+	if !ok {
+		return
+	}
+	s.revision++
+	delete(s.objects, key)
+	final := old.DeepCopy()
+	final.ResourceVersion = strconv.FormatInt(s.revision, 10)
+	s.tell(watch.Event{Type: watch.Deleted, Object: final})
+}
+
+func (s *scripted) tell(event watch.Event) {
+	s.history = append(s.history, record{s.revision, event})
+	for _, w := range s.watches {
+		w.send(event)
+	}
+}
+
+// end ends all streams, by an error if there is one.
+func (s *scripted) end(err *apierrors.StatusError) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.watches {
+		if err != nil {
+			w.send(watch.Event{Type: watch.Error, Object: &err.ErrStatus})
+		}
+		w.close()
+	}
+	s.watches = nil
+}
+
+// compact forgets the history.
+func (s *scripted) compact() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.compacted, s.history = s.revision, nil
+}
+
+// backup returns a function that restores the present state.
+func (s *scripted) backup() (restore func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	revision, objects, history := s.revision, maps.Clone(s.objects), slices.Clone(s.history)
+	return func() {
+		s.end(nil)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.revision, s.objects, s.history = revision, maps.Clone(objects), slices.Clone(history)
+		s.compacted = min(s.compacted, revision)
+		clear(s.pages)
+	}
+}
+
+// state returns the versions and contents of all objects.
+func (s *scripted) state() map[Key]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[Key]string{}
+	for key, obj := range s.objects {
+		all[key] = contentOf(obj)
+	}
+	return all
+}
+
+func contentOf(obj *corev1.ConfigMap) string {
+	return string(obj.UID) + "@" + obj.ResourceVersion + "=" + obj.Data["content"]
+}
+
+func (s *scripted) fail(f fault, version string) error {
+	switch f {
+	case unavailable:
+		return apierrors.NewServiceUnavailable("told to fail")
+	case tooMany:
+		return apierrors.NewTooManyRequests("told to fail", 2)
+	case expired:
+		return apierrors.NewResourceExpired("told to fail")
+	case lagging:
+		return tooLargeVersion(version)
+	case refused:
+		return apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil)
+	case slow, cut:
+		return nil
+	default:
+		return nil
+	}
+}
+
+func tooLargeVersion(version string) error {
+	err := apierrors.NewTimeoutError("Too large resource version "+version, 1)
+	err.ErrStatus.Code = http.StatusGatewayTimeout
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+	return err
+}
+
+// scriptedPage is the size of pages, whatever a list asks for that has a limit.
+const scriptedPage = 4
+
+func (s *scripted) list(_ context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.next()
+	if f == unavailable || f == tooMany || (f == expired && opts.Continue != "") {
+		return nil, s.fail(f, "")
+	}
+	rest := s.pages[opts.Continue]
+	switch {
+	case opts.Continue == "":
+		s.lists++
+		rest = &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(s.revision, 10)}}
+		for _, obj := range s.sorted() {
+			rest.Items = append(rest.Items, *obj.DeepCopy())
+		}
+	case rest == nil:
+		return nil, apierrors.NewResourceExpired("no such page")
+	}
+	if opts.Limit == 0 || len(rest.Items) <= scriptedPage {
+		return rest, nil
+	}
+	page := &corev1.ConfigMapList{ListMeta: rest.ListMeta, Items: rest.Items[:scriptedPage]}
+	page.Continue = fmt.Sprintf("%s-%d", rest.ResourceVersion, len(rest.Items))
+	s.pages[page.Continue] = &corev1.ConfigMapList{ListMeta: rest.ListMeta, Items: rest.Items[scriptedPage:]}
+	s.mu.Unlock()
+	s.between()
+	s.mu.Lock()
+	return page, nil
+}
+
+func (s *scripted) sorted() []*corev1.ConfigMap {
+	return slices.SortedFunc(maps.Values(s.objects), func(a, b *corev1.ConfigMap) int { return strings.Compare(KeyFor(a), KeyFor(b)) })
+}
+
+func (s *scripted) watch(_ context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	initial := opts.SendInitialEvents != nil
+	f := s.next()
+	switch {
+	case initial && f == lagging, !initial && (f == refused || f == slow || f == cut):
+		f = ""
+	}
+	if err := s.fail(f, opts.ResourceVersion); err != nil {
+		return nil, err
+	}
+	w := &scriptedWatch{server: s, events: make(chan watch.Event, 10_000)}
+	if initial {
+		s.initial++
+		s.sendInitial(w, f)
+		return w, nil
+	}
+	s.resumed++
+	from, err := strconv.ParseInt(opts.ResourceVersion, 10, 64)
+	switch {
+	case err != nil:
+		return nil, apierrors.NewBadRequest(err.Error())
+	case from < s.compacted:
+		return nil, apierrors.NewResourceExpired("too old")
+	case from > s.revision:
+		return nil, tooLargeVersion(opts.ResourceVersion)
+	}
+	for _, r := range s.history {
+		if r.revision > from {
+			w.send(r.Event)
+		}
+	}
+	s.watches = append(s.watches, w)
+	return w, nil
+}
+
+func (s *scripted) sendInitial(w *scriptedWatch, f fault) {
+	objs := s.sorted()
+	if f == slow || f == cut {
+		objs = objs[:len(objs)/2]
+	}
+	for _, obj := range objs {
+		w.send(watch.Event{Type: watch.Added, Object: obj})
+	}
+	switch f {
+	case slow:
+	case cut:
+		w.close()
+	default:
+		w.send(watch.Event{Type: watch.Bookmark, Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			ResourceVersion: strconv.FormatInt(s.revision, 10), Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+		}}})
+		s.watches = append(s.watches, w)
+	}
+}
+
+func (w *scriptedWatch) send(event watch.Event) {
+	if !w.closed {
+		w.events <- watch.Event{Type: event.Type, Object: event.Object.DeepCopyObject()}
+	}
+}
+
+func (w *scriptedWatch) close() {
+	if !w.closed {
+		w.closed = true
+		close(w.events)
+	}
+}
+
+func (w *scriptedWatch) ResultChan() <-chan watch.Event { return w.events }
+
+func (w *scriptedWatch) Stop() {
+	w.server.mu.Lock()
+	defer w.server.mu.Unlock()
+	w.server.watches = slices.DeleteFunc(w.server.watches, func(other *scriptedWatch) bool { return other == w })
+	w.close()
+}
+
+// dice are random numbers for several goroutines.
+type dice struct {
+	mu   sync.Mutex
+	rand *rand.Rand
+}
+
+func (d *dice) IntN(n int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rand.IntN(n)
+}
+
+// randomly makes one answer in n a fault.
+func randomly(r *dice, n int) func() fault {
+	return func() fault {
+		if r.IntN(n) > 0 {
+			return ""
+		}
+		return faults[r.IntN(len(faults))]
+	}
+}
