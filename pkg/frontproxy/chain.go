@@ -185,19 +185,32 @@ func clusterPath(segment string) (string, bool) {
 	return path, true
 }
 
-// isWatch tells whether the answer to r is a stream that lasts.
+// isWatch reports whether the answer to r is a stream that lasts: whether the
+// shard takes r for a watch. Names may be words of the API, too.
 func isWatch(r *http.Request) bool {
 	if r.Method != http.MethodGet {
 		return false
 	}
-	if strings.Contains(r.URL.Path, "/watch/") {
-		return true
-	}
-	if !strings.Contains(r.URL.RawQuery, "watch") {
+	// Most requests need not be taken apart.
+	if !strings.Contains(r.URL.Path, "/watch/") && !strings.Contains(r.URL.RawQuery, "watch") && !strings.Contains(r.URL.RawQuery, "%") {
 		return false
 	}
-	values, ok := r.URL.Query()["watch"]
-	return ok && len(values) > 0 && values[0] != "false" && values[0] != "0"
+	// Without the query, which strangers could fill the log with.
+	bare := http.Request{Method: r.Method, URL: &url.URL{}}
+	_, rest := splitEscaped(r.URL.EscapedPath())
+	info, err := requestInfo(&bare, unescapedRest(rest))
+	if err != nil || !info.IsResourceRequest {
+		return false
+	}
+	switch info.Verb {
+	case "watch":
+		return true
+	case "list":
+		values := r.URL.Query()["watch"]
+		return len(values) > 0 && !strings.EqualFold(values[0], "false") && values[0] != "0"
+	default:
+		return false
+	}
 }
 
 // withProbes answers health probes of everybody.

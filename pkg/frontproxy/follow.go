@@ -3,6 +3,7 @@ package frontproxy
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -71,20 +72,22 @@ func newFollower(config *rest.Config, shard, url string, index *workspaceindex.I
 	return f, nil
 }
 
-// start follows the shard until stop. previous is the follower of the same
-// shard at its former address, if there was one; it must have stopped.
-func (f *follower) start(ctx context.Context, previous *follower) {
+// start follows the shard until stop. A follower of the same shard at another
+// address must have stopped.
+func (f *follower) start(ctx context.Context) {
 	ctx, f.cancel = context.WithCancel(ctx)
 	group := &client.Group{}
 	group.Add(f.workspaces, f.clusters)
-	go func() {
-		defer close(f.done)
-		if previous != nil {
-			group.Add(pruner{follower: f, previous: previous})
-		}
+	var running sync.WaitGroup
+	running.Go(func() {
 		if err := group.Run(ctx); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot follow a shard", "shard", f.shard)
 		}
+	})
+	running.Go(func() { f.prune(ctx) })
+	go func() {
+		defer close(f.done)
+		running.Wait()
 		f.factory.CloseIdleConnections()
 	}()
 }
@@ -106,54 +109,28 @@ func (f *follower) failure() error {
 	return f.clusters.LastError()
 }
 
-// pruner takes back, once, what the shard announced at its former address and
-// does not hold any more.
-type pruner struct {
-	*follower
-	previous *follower
+// prune takes back, once the shard has been read, what it announced at any
+// former address and does not hold: whether or not it was ever read there.
+func (f *follower) prune(ctx context.Context) {
+	if f.workspaces.WaitForSync(ctx) != nil || f.clusters.WaitForSync(ctx) != nil {
+		return // stopped before the shard answered
+	}
+	f.workspaces.Pause(func() {
+		f.index.RetainWorkspaces(f.shard, func(parent logicalcluster.Name, name string) bool {
+			return holds(f.workspaces, parent, name)
+		})
+	})
+	f.clusters.Pause(func() {
+		f.index.RetainLogicalClusters(f.shard, func(name logicalcluster.Name) bool {
+			return holds(f.clusters, name, corev1alpha1.LogicalClusterName)
+		})
+	})
 }
 
-// Name, HasSynced and WaitForSync make the pruner a part of an informer group.
-func (p pruner) Name() string { return "pruner of shard " + p.shard }
-
-func (p pruner) HasSynced() bool { return true }
-
-func (p pruner) WaitForSync(context.Context) error { return nil }
-
-func (p pruner) Run(ctx context.Context) error {
-	if p.workspaces.WaitForSync(ctx) != nil || p.clusters.WaitForSync(ctx) != nil {
-		return nil //nolint:nilerr // stopped before the shard answered
-	}
-	prune(p.previous.workspaces, p.workspaces,
-		func(old *tenancyv1alpha1.Workspace) {
-			p.index.DeleteWorkspace(p.shard, logicalcluster.From(old), old.Name)
-		},
-		func(obj *tenancyv1alpha1.Workspace) {
-			p.index.UpsertWorkspace(p.shard, workspaceindex.WorkspaceOf(obj))
-		})
-	prune(p.previous.clusters, p.clusters,
-		func(old *corev1alpha1.LogicalCluster) {
-			p.index.DeleteLogicalCluster(p.shard, logicalcluster.From(old))
-		},
-		func(obj *corev1alpha1.LogicalCluster) {
-			p.index.UpsertLogicalCluster(p.shard, workspaceindex.LogicalClusterOf(obj))
-		})
-	return nil
-}
-
-// prune takes back what the former informer holds and the present one does not.
-func prune[T client.Object](former, present *client.Informer[T], takeBack, announce func(T)) {
-	for _, old := range former.Lister().List(nil) {
-		key := client.KeyOf(old)
-		if _, err := present.Lister().Get(key); err == nil {
-			continue
-		}
-		takeBack(old)
-		// It may have come in the meantime, before it was taken back.
-		if obj, err := present.Lister().Get(key); err == nil {
-			announce(obj)
-		}
-	}
+// holds reports whether an informer has an object of a logical cluster.
+func holds[T client.Object](informer *client.Informer[T], cluster logicalcluster.Name, name string) bool {
+	_, err := informer.Lister().Get(client.Key{Cluster: cluster, Name: name})
+	return err == nil
 }
 
 // slimWorkspace keeps what the index needs.

@@ -229,6 +229,9 @@ func (w *world) waiting() int {
 	return r.waiting
 }
 
+// nowhere is an address at which nothing listens.
+const nowhere = "https://127.0.0.1:1"
+
 func TestShardsComeAndGo(t *testing.T) {
 	w := newWorld(t, "root", "one")
 	w.cluster(t, "one", "aaaa")
@@ -247,7 +250,9 @@ func TestShardsComeAndGo(t *testing.T) {
 
 	// It moves: what it held at its old address and does not hold now is gone.
 	w.cluster(t, "two", "stays")
+	w.workspace(t, "two", "tttt", "child", "stays")
 	w.knows(t, "stays", "two")
+	w.knows(t, "tttt:child", "two")
 	moved := &fakeShard{name: "two", world: w, data: w.addShard(t, "spare").data}
 	moved.handle(moved.echo)
 	moved.start(t)
@@ -255,12 +260,19 @@ func TestShardsComeAndGo(t *testing.T) {
 	w.shards["spare"].data.Put(t, client.LogicalClusters.GroupVersionResource, &corev1alpha1.LogicalCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "cluster", Annotations: map[string]string{"kcp.io/cluster": "stays", corev1alpha1.LogicalClusterShardAnnotationKey: "two"}},
 	})
+	// It is not read where it is said to be in between.
+	w.announce(t, "two", nowhere)
+	require.Eventually(t, func() bool {
+		target, _ := w.proxy.shards.index.Lookup("stays")
+		return target.URL == nowhere
+	}, patience, 5*time.Millisecond)
 	w.announce(t, "two", "https://"+moved.addr)
 	require.Eventually(t, func() bool {
 		target, _ := w.proxy.shards.index.Lookup("stays")
 		gone, _ := w.proxy.shards.index.Lookup("tttt")
 		return target.URL == "https://"+moved.addr && gone.Shard == ""
 	}, patience, 5*time.Millisecond)
+	w.knows(t, "tttt:child", "")
 
 	w.shards["root"].data.Delete(t, client.Shards.GroupVersionResource, "", "root", "", "one")
 	w.knows(t, "aaaa", "")

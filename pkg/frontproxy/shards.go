@@ -146,7 +146,7 @@ func (s *shards) reconcile(ctx context.Context) {
 			previous.stop()
 		}
 		logger.Info("Following shard", "shard", name, "baseURL", baseURL)
-		f.start(ctx, previous)
+		f.start(ctx)
 		s.set(name, f, s.newBackend(name, base))
 	}
 }

@@ -26,7 +26,7 @@ const retrySoon = 1
 // warningCode is the code of warnings that are shown to people.
 const warningCode = 299
 
-// requestInfos takes the paths of requests apart, for messages only.
+// requestInfos takes the paths of requests apart as the shards do.
 var requestInfos = &genericapirequest.RequestInfoFactory{
 	APIPrefixes:          sets.NewString("api", "apis"),
 	GrouplessAPIPrefixes: sets.NewString("api"),
@@ -75,11 +75,7 @@ func hidesReason(status *metav1.Status) bool {
 // there is no such logical cluster or the user has no access to it. It is the
 // same for both, and the shards' own.
 func forbidden(r *http.Request, rest string) *apierrors.StatusError {
-	inner := *r
-	innerURL := *r.URL
-	innerURL.Path = rest
-	inner.URL = &innerURL
-	info, err := requestInfos.NewRequestInfo(&inner)
+	info, err := requestInfo(r, rest)
 	if err != nil {
 		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(authz.NotPermittedReason))
 	}
@@ -88,6 +84,16 @@ func forbidden(r *http.Request, rest string) *apierrors.StatusError {
 		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(authz.NotPermittedReason))
 	}
 	return responsewriters.ForbiddenStatusError(attributes, authz.NotPermittedReason)
+}
+
+// requestInfo returns what r, whose path is rest below a logical cluster, asks
+// for.
+func requestInfo(r *http.Request, rest string) (*genericapirequest.RequestInfo, error) {
+	inner := *r
+	innerURL := *r.URL
+	innerURL.Path = rest
+	inner.URL = &innerURL
+	return requestInfos.NewRequestInfo(&inner)
 }
 
 // unavailable is the answer to what will work by itself before long.

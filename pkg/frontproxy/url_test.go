@@ -59,6 +59,49 @@ func FuzzURL(f *testing.F) {
 	})
 }
 
+// TestIsWatch holds that streams are told as the shards tell watches.
+func TestIsWatch(t *testing.T) {
+	for target, want := range map[string]bool{
+		"/api/v1/configmaps":                                            false,
+		"/api/v1/configmaps?watch=true":                                 true,
+		"/api/v1/configmaps?watch=1":                                    true,
+		"/api/v1/configmaps?watch":                                      true,
+		"/api/v1/configmaps?%77atch=true":                               true,
+		"/api/v1/configmaps?watch=0":                                    false,
+		"/api/v1/configmaps?watch=False":                                false,
+		"/api/v1/configmaps?watch=true&limit=garbage":                   true,
+		"/api/v1/configmaps?labelSelector=watch%3Dtrue":                 false,
+		"/api/v1/configmaps?fieldSelector=metadata.name%3Dx&watch=true": true,
+		"/api/v1/watch/configmaps":                                      true,
+		"/api/v1/watch/namespaces/x/configmaps/y":                       true,
+		"/apis/apps/v1/watch/namespaces/x/deployments":                  true,
+		"/api/v1/namespaces/watch/configmaps":                           false,
+		"/api/v1/namespaces/watch/configmaps/x":                         false,
+		"/api/v1/namespaces/watch/configmaps?watch=true":                true,
+		"/api/v1/namespaces/x/configmaps/watch":                         false,
+		"/api/v1/namespaces/x/pods/watch/log":                           false,
+		"/api/v1/namespaces/x/configmaps/y?watch=true":                  false,
+		"/apis/watch/v1/things":                                         false,
+		"/apis/watch/v1/namespaces/x/things/y":                          false,
+		"/apis/example.com/watch/things/y":                              false,
+		"/apis/tenancy.kcp.io/v1alpha1/workspaces/watch/status":         false,
+		"/openapi/v3?watch=true":                                        false,
+		"/watch/api/v1/configmaps":                                      false,
+		"/api/v1/watch":                                                 false,
+		"":                                                              false,
+	} {
+		for _, cluster := range []string{"root", "root:watch", "watch"} {
+			url := "https://proxy/clusters/" + cluster + target
+			require.Equal(t, want, isWatch(httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)), url)
+			require.False(t, isWatch(httptest.NewRequestWithContext(t.Context(), http.MethodPost, url, http.NoBody)), url)
+		}
+		// The shard, below the logical cluster, agrees.
+		if info, err := requestInfos.NewRequestInfo(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://shard"+target, http.NoBody)); err == nil {
+			require.Equal(t, want, info.IsResourceRequest && info.Verb == "watch", target)
+		}
+	}
+}
+
 func TestCertificateIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	ca := newAuthority(t, dir, "ca")

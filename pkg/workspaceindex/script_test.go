@@ -84,6 +84,13 @@ func runLine(x *Index, words []string) (string, error) {
 		})
 	case "ws-gone":
 		x.DeleteWorkspace(args[0], logicalcluster.Name(args[1]), args[2])
+	case "holds": // the shard and all logical clusters, and parent/workspace, that it holds
+		held := map[string]bool{}
+		for _, arg := range args[1:] {
+			held[arg] = true
+		}
+		x.RetainWorkspaces(args[0], func(parent logicalcluster.Name, name string) bool { return held[parent.String()+"/"+name] })
+		x.RetainLogicalClusters(args[0], func(name logicalcluster.Name) bool { return held[name.String()] })
 	case "lookup":
 		var out strings.Builder
 		for _, path := range args {

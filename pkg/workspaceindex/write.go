@@ -26,13 +26,42 @@ func (x *Index) DeleteShard(name string) {
 		x.stats.Shards--
 	}
 	delete(x.shards, name)
+	x.retainWorkspaces(name, func(logicalcluster.Name, string) bool { return false })
+	x.retainLogicalClusters(name, func(logicalcluster.Name) bool { return false })
+}
+
+// RetainLogicalClusters takes back what a shard announced about the logical
+// clusters that it does not hold. It looks at the whole index.
+func (x *Index) RetainLogicalClusters(shard string, holds func(name logicalcluster.Name) bool) {
+	defer x.begin()()
+	x.retainLogicalClusters(shard, holds)
+}
+
+func (x *Index) retainLogicalClusters(shard string, holds func(name logicalcluster.Name) bool) {
+	x.clusters.Range(func(_, value any) bool {
+		if n := value.(*node); !holds(n.name) {
+			x.setPlacement(n, shard, nil)
+		}
+		return true
+	})
+}
+
+// RetainWorkspaces takes back what a shard announced about the workspaces that
+// it does not hold. It looks at the whole index.
+func (x *Index) RetainWorkspaces(shard string, holds func(parent logicalcluster.Name, name string) bool) {
+	defer x.begin()()
+	x.retainWorkspaces(shard, holds)
+}
+
+func (x *Index) retainWorkspaces(shard string, holds func(parent logicalcluster.Name, name string) bool) {
 	x.clusters.Range(func(_, value any) bool {
 		n := value.(*node)
 		n.children.Range(func(segment, _ any) bool {
-			x.setLink(n, segment.(string), name, nil)
+			if name := segment.(string); !holds(n.name, name) {
+				x.setLink(n, name, shard, nil)
+			}
 			return true
 		})
-		x.setPlacement(n, name, nil)
 		return true
 	})
 }
