@@ -98,6 +98,8 @@ type Informers struct {
 	// OtherWorkspaceTypes are those of other shards; nil where they cannot be
 	// read.
 	OtherWorkspaceTypes *client.Informer[*tenancyv1alpha1.WorkspaceType]
+
+	shardName string
 }
 
 // NewInformers makes the informers; run those that Runners returns.
@@ -105,6 +107,7 @@ func NewInformers(s Sources) *Informers {
 	all := s.Local.Wildcard()
 	byPath := map[string]client.IndexFunc[*tenancyv1alpha1.WorkspaceType]{workspace.PathIndex: workspace.IndexTypeByPath}
 	i := &Informers{
+		shardName: s.ShardName,
 		LogicalClusters: client.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
 			Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{workspace.PathIndex: workspace.IndexByPath},
 		}),
@@ -182,7 +185,14 @@ func (i *Informers) pathOf(cluster logicalcluster.Name) string {
 
 // Types finds the types of Workspaces of the shard.
 func (i *Informers) Types() workspace.Types {
-	return workspace.NewTypes(i.LogicalClusters, i.workspaceTypes())
+	return workspace.NewTypes(i.shardName, i.LogicalClusters, i.Shards, i.workspaceTypes())
+}
+
+// Registered reports whether there is a Shard of that name in root, as far as
+// the shard knows. Replicas of others are left over.
+func (i *Informers) Registered(shard string) bool {
+	_, err := i.Shards.Lister().Cluster(core.RootCluster).Get("", shard)
+	return err == nil
 }
 
 // slimServiceAccount keeps what tells whether a token is still valid: there is

@@ -35,8 +35,8 @@ func (s *Server) authorizer() (authorizer.Authorizer, error) {
 	index.Follow(s.informers.RBAC)
 	c := rbac.Config{Index: index, System: bootstrap.AdminCluster, HasSynced: s.informers.RBAC.HasSynced, Local: s.local.has}
 	if shared := s.informers.SharedRBAC; shared != nil {
-		c.Global = rbac.NewIndex()
-		c.Global.FollowReplicas(*shared, s.options.Name)
+		c.Global = rbac.NewShards(s.informers.Registered)
+		c.Global.Follow(*shared, s.options.Name)
 	}
 	s.rules = rbac.New(c)
 	webhook, err := authz.NewWebhook(s.options.Authorization)

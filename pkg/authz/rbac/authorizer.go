@@ -26,7 +26,7 @@ type Config struct {
 	// Global has replicas of those of other servers, for logical clusters that
 	// are there; optional. The system's rules are never taken from it: they are
 	// each server's own.
-	Global *Index
+	Global *Shards
 	// Local tells whether the server holds a logical cluster: about those it asks
 	// no replica, which may be left over from another server. Nil: none.
 	Local func(name logicalcluster.Name) bool
@@ -181,7 +181,7 @@ func (z *Authorizer) visit(name logicalcluster.Name, identities []user.Info, nam
 		return more
 	}
 	if z.Index.visit(name, z.System, identities, namespace, watched); more && (z.Local == nil || !z.Local(name)) {
-		z.Global.visitReplicas(name, z.Index, z.System, identities, namespace, f)
+		z.Global.visit(name, z.Index, z.System, identities, namespace, f)
 	}
 }
 

@@ -230,40 +230,6 @@ func (i *Index) Follow(informers Informers) {
 		func(obj *rbacv1.ClusterRoleBinding) { i.removeBinding(obj) })
 }
 
-// Replicas are the informers of the cluster roles and bindings that other
-// servers share, on a server that holds those of all.
-type Replicas struct {
-	ClusterRoles        *client.Informer[*rbacv1.ClusterRole]
-	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
-}
-
-// FollowReplicas keeps the index like the informers, without what is a copy of
-// the shard's own: that is known better, and earlier, from itself.
-func (i *Index) FollowReplicas(informers Replicas, shard string) {
-	followForeign(informers.ClusterRoles, shard,
-		func(obj *rbacv1.ClusterRole) { i.setRole(obj, newClusterRole(obj)) },
-		func(obj *rbacv1.ClusterRole) { i.removeRole(obj) })
-	followForeign(informers.ClusterRoleBindings, shard,
-		func(obj *rbacv1.ClusterRoleBinding) { i.setBinding(obj, obj.RoleRef, obj.Subjects) },
-		func(obj *rbacv1.ClusterRoleBinding) { i.removeBinding(obj) })
-}
-
-func followForeign[T client.Object](informer *client.Informer[T], shard string, set, remove func(T)) {
-	foreign := func(f func(T)) func(T) {
-		return func(obj T) {
-			if obj.GetAnnotations()[client.ShardAnnotation] != shard {
-				f(obj)
-			}
-		}
-	}
-	set, remove = foreign(set), foreign(remove)
-	informer.AddEventHandler(client.Handler[T]{
-		OnAdd:    func(obj T, _ bool) { set(obj) },
-		OnUpdate: func(_, obj T) { set(obj) },
-		OnDelete: func(last T, _ bool) { remove(last) },
-	})
-}
-
 func follow[T client.Object](informer *client.Informer[T], fresh *freshness, resource resourceIndex, set, remove func(T)) {
 	saw := func(obj T) {
 		if version, err := strconv.ParseUint(obj.GetResourceVersion(), 10, 64); err == nil {

@@ -277,7 +277,8 @@ func TestRules(t *testing.T) {
 // that are there, not for those that are here, and that nothing of the system is
 // taken from them.
 func TestGlobal(t *testing.T) {
-	local, global := rbac.NewFeed(), rbac.NewFeed()
+	shards := rbac.NewShards(func(shard string) bool { return shard != "removed" })
+	local, global, second, removed := rbac.NewFeed(), rbac.FeedOf(shards, "other"), rbac.FeedOf(shards, "second"), rbac.FeedOf(shards, "removed")
 	everything := []rbacv1.PolicyRule{rule(list("*"), list("*"), list("*"))}
 	local.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta(system, "", "all"), Rules: everything})
 	global.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta("far", "", "r"), Rules: everything})
@@ -291,8 +292,15 @@ func TestGlobal(t *testing.T) {
 	bind(global, "far", "carol", "all")
 	bind(global, system, "eve", "all")
 	bind(global, "near", "mallory", "all")
+	// What two shards have counts until both have taken it back, each with its
+	// own roles; what a shard has that is not registered does not count.
+	bind(global, "far", "dan", "all")
+	bind(second, "far", "dan", "all")
+	global.RemoveClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: meta("far", "", "dan")})
+	bind(second, "far", "frank", "r")
+	bind(removed, "far", "grace", "all")
 	z := rbac.New(rbac.Config{
-		Index: local.Index(), Global: global.Index(), System: system,
+		Index: local.Index(), Global: shards, System: system,
 		Local: func(name logicalcluster.Name) bool { return name == "near" },
 	})
 	for _, tc := range []struct {
@@ -303,6 +311,7 @@ func TestGlobal(t *testing.T) {
 		{"near", "alice", authorizer.DecisionAllow}, {"near", "bob", authorizer.DecisionNoOpinion}, {"near", "eve", authorizer.DecisionNoOpinion},
 		{"near", "mallory", authorizer.DecisionNoOpinion},
 		{"far", "bob", authorizer.DecisionAllow}, {"far", "carol", authorizer.DecisionAllow}, {"far", "alice", authorizer.DecisionNoOpinion}, {"far", "eve", authorizer.DecisionNoOpinion},
+		{"far", "dan", authorizer.DecisionAllow}, {"far", "frank", authorizer.DecisionNoOpinion}, {"far", "grace", authorizer.DecisionNoOpinion},
 	} {
 		decision, _, err := z.Authorize(request.WithClusterName(t.Context(), tc.cluster), authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: tc.user}, Verb: "get", Resource: "pods", ResourceRequest: true,

@@ -42,26 +42,6 @@ func (i *Index) visit(name, system logicalcluster.Name, identities []user.Info, 
 	}
 }
 
-// visitReplicas is visit for what other servers have. The system's roles, which
-// every server has, are those of local.
-func (i *Index) visitReplicas(name logicalcluster.Name, local *Index, system logicalcluster.Name, identities []user.Info, namespace string, f visitor) {
-	own, shared := i.get(name), local.get(system)
-	if own == nil || name == system {
-		return
-	}
-	own.mu.RLock()
-	defer own.mu.RUnlock()
-	if shared != nil {
-		shared.mu.RLock()
-		defer shared.mu.RUnlock()
-	}
-	for _, u := range identities {
-		if !own.visitSubjects(shared, u.GetName(), u.GetGroups(), namespace, f) {
-			return
-		}
-	}
-}
-
 // lock returns a logical cluster and that of the system, nil where the index has
 // nothing of them, for reading until unlock is called.
 func (i *Index) lock(name, system logicalcluster.Name) (own, shared *cluster, unlock func()) {

@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -26,15 +27,15 @@ const PathIndex = "path"
 // IndexByPath is the function of PathIndex for LogicalClusters.
 func IndexByPath(lc *corev1alpha1.LogicalCluster) []string { return []string{pathOf(lc).String()} }
 
-// IndexTypeByPath is the function of PathIndex for WorkspaceTypes: the path of
-// its logical cluster, where an annotation tells it, or else the name, joined
-// with the name of the type.
+// IndexTypeByPath is the function of PathIndex for WorkspaceTypes: the name of
+// its logical cluster, and its path where an annotation tells it, each joined with
+// the name of the type.
 func IndexTypeByPath(wt *tenancyv1alpha1.WorkspaceType) []string {
-	path := logicalcluster.From(wt).Path()
+	paths := []string{logicalcluster.From(wt).Path().Join(wt.Name).String()}
 	if annotated := wt.Annotations[core.LogicalClusterPathAnnotationKey]; annotated != "" {
-		path = logicalcluster.NewPath(annotated)
+		paths = append(paths, logicalcluster.NewPath(annotated).Join(wt.Name).String())
 	}
-	return []string{path.Join(wt.Name).String()}
+	return slices.Compact(paths)
 }
 
 // Config is what the controller needs.
@@ -54,8 +55,7 @@ type Config struct {
 	// Shards are the registered shards.
 	Shards *client.Informer[*corev1alpha1.Shard]
 	// WorkspaceTypes are where types are looked up: those of the shard itself
-	// first, then those of others. Types that come from another shard are found
-	// by PathIndex, which is by IndexTypeByPath.
+	// first, then those of others. They have PathIndex by IndexTypeByPath.
 	WorkspaceTypes []*client.Informer[*tenancyv1alpha1.WorkspaceType]
 }
 
@@ -76,7 +76,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return clusters.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 		},
 		shards: func() []*corev1alpha1.Shard { return shards.List(nil) },
-		types:  lookupIn(clusters, config.WorkspaceTypes),
+		types:  catalogueOf(config.ShardName, config.LogicalClusters, config.Shards, config.WorkspaceTypes).lookup,
 		at: func(shard string) (logicalClusters, error) {
 			site, err := s.at(shard)
 			if err != nil {
@@ -127,36 +127,4 @@ func unfinished(all []*tenancyv1alpha1.Workspace) []client.Key {
 		}
 	}
 	return keys
-}
-
-// lookupIn looks types up in informers, in their order.
-func lookupIn(clusters client.Lister[*corev1alpha1.LogicalCluster], informers []*client.Informer[*tenancyv1alpha1.WorkspaceType]) lookupType {
-	return func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
-		object := tenancyv1alpha1.ObjectName(name)
-		here := clusterAt(clusters, path)
-		for _, informer := range informers {
-			types := informer.Lister()
-			if here != "" {
-				if wt, err := types.Cluster(here).Get("", object); err == nil {
-					return wt, true
-				}
-			}
-			if found, err := types.ByIndex(PathIndex, path.Join(object).String()); err == nil && len(found) > 0 {
-				return found[0], true
-			}
-		}
-		return nil, false
-	}
-}
-
-// clusterAt returns the logical cluster at a path; it is empty for those of
-// other shards.
-func clusterAt(clusters client.Lister[*corev1alpha1.LogicalCluster], path logicalcluster.Path) logicalcluster.Name {
-	if found, err := clusters.ByIndex(PathIndex, path.String()); err == nil && len(found) > 0 {
-		return logicalcluster.From(found[0])
-	}
-	if name, ok := path.Name(); ok {
-		return name
-	}
-	return ""
 }

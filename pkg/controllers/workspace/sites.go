@@ -84,6 +84,12 @@ func (s *sites) open(ctx context.Context, running *sync.WaitGroup, shard *corev1
 		}
 		old.stop()
 		delete(s.remote, shard.Name)
+		// Nobody will tell of what the shard does not hold at its new address.
+		for _, lc := range old.lister.List(nil) {
+			if key, ok := ownerOf(lc); ok {
+				queue.Add(key)
+			}
+		}
 	}
 	factory, err := s.dial(shard)
 	if err != nil {

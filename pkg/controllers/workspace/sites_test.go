@@ -97,7 +97,17 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 
 	moved.Put(t, client.LogicalClusters.GroupVersionResource, ownedCluster("one", "moved", "here"))
 	here.Put(t, client.Shards.GroupVersionResource, shardsOf("there", moved.URL))
-	expect("moved")
+	// The owners of what it held look whether it holds that still.
+	told := map[string]bool{}
+	for range 3 {
+		select {
+		case key := <-queue:
+			told[key.Name] = true
+		case <-time.After(eventually):
+			require.FailNow(t, "no event for a workspace", "%v", told)
+		}
+	}
+	require.Equal(t, map[string]bool{"ours": true, "later": true, "moved": true}, told)
 	require.Equal(t, "there", <-dialed)
 
 	here.Delete(t, client.Shards.GroupVersionResource, "", "root", "", "there")

@@ -1,0 +1,125 @@
+package rbac
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// Replicas are the informers of the cluster roles and bindings that other
+// servers share, on a server that holds those of all.
+type Replicas struct {
+	ClusterRoles        *client.Informer[*rbacv1.ClusterRole]
+	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
+}
+
+// Shards holds the cluster roles and bindings that other shards share. Those of
+// each shard are kept apart: two shards have the same objects while a logical
+// cluster moves, and what one of them takes back the other one may keep.
+// A user may do what any shard that counts lets them do. It is safe for
+// concurrent use.
+type Shards struct {
+	counts func(shard string) bool
+
+	// adding lets one writer at a time add shards.
+	adding sync.Mutex
+	// all is in the order of the names, and is replaced to change it.
+	all atomic.Pointer[[]shardIndex]
+}
+
+type shardIndex struct {
+	name string
+	*Index
+}
+
+// NewShards returns Shards that hold nothing. counts reports whether a shard
+// exists: what is left over of others counts for nothing. Nil: all do.
+func NewShards(counts func(shard string) bool) *Shards {
+	s := &Shards{counts: counts}
+	s.all.Store(&[]shardIndex{})
+	return s
+}
+
+// Follow keeps s like the informers, without what is a copy of the objects of
+// the shard self: those are known better, and earlier, from itself. It is called
+// once, before the informers run.
+func (s *Shards) Follow(informers Replicas, self string) {
+	followForeign(informers.ClusterRoles, self,
+		func(shard string, obj *rbacv1.ClusterRole) { s.of(shard).setRole(obj, newClusterRole(obj)) },
+		func(shard string, obj *rbacv1.ClusterRole) { s.of(shard).removeRole(obj) })
+	followForeign(informers.ClusterRoleBindings, self,
+		func(shard string, obj *rbacv1.ClusterRoleBinding) {
+			s.of(shard).setBinding(obj, obj.RoleRef, obj.Subjects)
+		},
+		func(shard string, obj *rbacv1.ClusterRoleBinding) { s.of(shard).removeBinding(obj) })
+}
+
+func followForeign[T client.Object](informer *client.Informer[T], self string, set, remove func(shard string, obj T)) {
+	foreign := func(f func(string, T)) func(T) {
+		return func(obj T) {
+			if shard := informer.KeyOf(obj).Shard; shard != self {
+				f(shard, obj)
+			}
+		}
+	}
+	setForeign, removeForeign := foreign(set), foreign(remove)
+	informer.AddEventHandler(client.Handler[T]{
+		OnAdd:    func(obj T, _ bool) { setForeign(obj) },
+		OnUpdate: func(_, obj T) { setForeign(obj) },
+		OnDelete: func(last T, _ bool) { removeForeign(last) },
+	})
+}
+
+// of returns the index of a shard, which is made where there is none.
+func (s *Shards) of(name string) *Index {
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	all := *s.all.Load()
+	at, found := slices.BinarySearchFunc(all, name, func(i shardIndex, name string) int { return strings.Compare(i.name, name) })
+	if found {
+		return all[at].Index
+	}
+	index := NewIndex()
+	all = slices.Insert(slices.Clone(all), at, shardIndex{name, index})
+	s.all.Store(&all)
+	return index
+}
+
+// visit is Index.visit for what other shards share. The system's roles, which
+// every shard has, are those of local.
+func (s *Shards) visit(name logicalcluster.Name, local *Index, system logicalcluster.Name, identities []user.Info, namespace string, f visitor) {
+	if name == system {
+		return
+	}
+	for _, index := range *s.all.Load() {
+		own := index.get(name)
+		if own == nil || (s.counts != nil && !s.counts(index.name)) {
+			continue
+		}
+		if !own.visitAsReplica(local.get(system), identities, namespace, f) {
+			return
+		}
+	}
+}
+
+func (c *cluster) visitAsReplica(shared *cluster, identities []user.Info, namespace string, f visitor) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if shared != nil {
+		shared.mu.RLock()
+		defer shared.mu.RUnlock()
+	}
+	for _, u := range identities {
+		if !c.visitSubjects(shared, u.GetName(), u.GetGroups(), namespace, f) {
+			return false
+		}
+	}
+	return true
+}
