@@ -95,7 +95,7 @@ func (w *stream) run(ctx context.Context) {
 	opts := w.collection.opts
 	opts.SendInitialEvents, opts.ResourceVersionMatch = nil, ""
 	opts.ResourceVersion = formatVersion(version)
-	inner, err := w.storage.watches.Watch(ctx, w.collection.key, opts)
+	inner, err := w.storage.watcherFor(w.collection).Watch(ctx, w.collection.key, opts)
 	if err != nil {
 		w.send(ctx, errorEvent(err))
 		return
@@ -140,8 +140,9 @@ func (s *tenantStorage) initialList(ctx context.Context, c collection) (runtime.
 	if opts.ResourceVersion != "" {
 		opts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}
+	c.opts = opts
 	list := s.newListFunc()
-	if err := s.inner.GetList(ctx, c.key, opts, list); err != nil {
+	if err := s.getList(ctx, c, list); err != nil {
 		return nil, 0, err
 	}
 	accessor, err := meta.ListAccessor(list)

@@ -148,6 +148,8 @@ type collection struct {
 	tenant tenant
 	key    string
 	opts   storage.ListOptions
+	// attributes, if not nil, are what the selectors are matched with.
+	attributes *Attributes
 	// scope tells continue tokens apart.
 	scope string
 }
@@ -165,8 +167,12 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	prefix := s.keys.prefix(t)
 	c := collection{tenant: t, key: prefix, opts: opts, scope: strings.Join([]string{s.keys.root, t.shard, string(t.cluster), rest}, "\x00")}
 	pred := &c.opts.Predicate
-	if pred.GetAttrs == nil || s.keys.sharded {
+	c.attributes = takeAttributes(pred)
+	switch {
+	case c.attributes == nil && (pred.GetAttrs == nil || s.keys.sharded):
 		pred.GetAttrs = s.getAttrs
+	case s.keys.sharded:
+		pred.GetAttrs = withClusterField(pred.GetAttrs)
 	}
 	if pred.ShardSelector == nil {
 		pred.ShardSelector = request.ShardSelectorFrom(ctx, s.resource.Resource)
@@ -242,10 +248,15 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 	return nil
 }
 
-// getList lists from the hub, if it serves the list, or from the watch cache.
+// getList lists from the hub, if it serves the list, or else from the watch
+// cache, or from etcd where the attributes that the watch cache keeps will not do.
 func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.Object) error {
+	fromHub, fallback := s.hub.Page, s.inner
+	if c.attributes != nil {
+		fromHub, fallback = s.hub.List, s.raw
+	}
 	if s.hubFollows(ctx) {
-		served, err := s.hub.Page(ctx, c.key, c.opts, list)
+		served, err := fromHub(ctx, c.key, c.opts, list)
 		if errors.Is(err, hub.ErrCompacted) {
 			return s.raw.GetList(ctx, c.key, c.opts, list)
 		}
@@ -253,7 +264,7 @@ func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.
 			return err
 		}
 	}
-	return s.inner.GetList(ctx, c.key, c.opts, list)
+	return fallback.GetList(ctx, c.key, c.opts, list)
 }
 
 // sealError seals the token with which a client may go on after its own has

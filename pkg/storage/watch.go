@@ -37,6 +37,9 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 	if s.hubFollows(ctx) {
 		return s.watchHub(ctx, c, version)
 	}
+	if c.attributes != nil {
+		return s.watchPart(ctx, c, version, s.watchUncached)
+	}
 	return s.watchPart(ctx, c, version, s.watchCache)
 }
 
@@ -54,6 +57,9 @@ func (s *tenantStorage) hubFollows(ctx context.Context) bool {
 // watchHub watches through the hub.
 func (s *tenantStorage) watchHub(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
 	request := hub.Request{Key: c.key, Predicate: c.opts.Predicate, Version: version}
+	if c.attributes != nil {
+		request.Attributes = c.attributes
+	}
 	switch {
 	case wantsInitialEvents(c.opts):
 		request.Start = s.initialEvents(c)
@@ -69,6 +75,9 @@ func (s *tenantStorage) watchHub(ctx context.Context, c collection, version uint
 		opts.ResourceVersion = formatVersion(version)
 		opts.Predicate.ShardSelector = nil
 		opts.Predicate.AllowWatchBookmarks = true
+		if c.attributes != nil {
+			return s.watchOlder(ctx, collection{key: c.key, opts: opts})
+		}
 		if s.keys.single(c.tenant) {
 			opts.Predicate = dispatchedBy(opts.Predicate, c.tenant.dispatchValue())
 		}
@@ -97,7 +106,8 @@ func (s *tenantStorage) watchCache(ctx context.Context, c collection, version ui
 	return s.watches.Watch(ctx, c.key, c.opts)
 }
 
-// watchUncached watches a resource without a watch cache.
+// watchUncached watches in etcd: a resource without a watch cache, or with
+// attributes that the watch cache does not have while the hub cannot serve.
 func (s *tenantStorage) watchUncached(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
 	future, err := s.isFuture(ctx, version)
 	if err != nil {
@@ -111,7 +121,7 @@ func (s *tenantStorage) watchUncached(ctx context.Context, c collection, version
 			return newErrorWatch(err), nil
 		}
 	}
-	return s.watches.Watch(ctx, c.key, c.opts)
+	return s.watcherFor(c).Watch(ctx, c.key, c.opts)
 }
 
 // dispatchedBy has the watch cache find the watcher by the index value.

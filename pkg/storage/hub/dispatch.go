@@ -5,6 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 	"k8s.io/klog/v2"
 )
@@ -12,8 +13,14 @@ import (
 // encodings are what the watchers of one event share.
 type encodings struct {
 	current, gone runtime.Object
+	// attributes are those of the hub, own those of requests with their own.
+	attributes *attributes
+	own        map[any]*attributes
+}
 
-	matched                   bool
+// attributes are what selectors are matched with, of an object before and after
+// an event.
+type attributes struct {
 	labels, previousLabels    labels.Set
 	fields, previousFields    fields.Set
 	comparable, wasComparable bool
@@ -82,10 +89,10 @@ func (h *Hub) countFiltered(n int) {
 func (w *Watcher) convert(e *event, shared *encodings) (watch.Event, bool) {
 	is, was := e.kind != watch.Deleted, e.previous != nil
 	if !w.unnamed {
-		shared.attributes(w.hub, e)
+		a := shared.attributesFor(w, e)
 		pred := &w.request.Predicate
-		is = is && shared.comparable && pred.MatchesObjectAttributes(shared.labels, shared.fields)
-		was = was && shared.wasComparable && pred.MatchesObjectAttributes(shared.previousLabels, shared.previousFields)
+		is = is && a.comparable && pred.MatchesObjectAttributes(a.labels, a.fields)
+		was = was && a.wasComparable && pred.MatchesObjectAttributes(a.previousLabels, a.previousFields)
 	}
 	switch {
 	case is && was:
@@ -99,22 +106,39 @@ func (w *Watcher) convert(e *event, shared *encodings) (watch.Event, bool) {
 	}
 }
 
-// attributes computes what selectors are matched with, once.
-func (s *encodings) attributes(h *Hub, e *event) {
-	if s.matched {
-		return
+// attributesFor returns what the selectors of a watcher are matched with. It is
+// computed once for all watchers with the same attributes.
+func (s *encodings) attributesFor(w *Watcher, e *event) *attributes {
+	key := w.request.Attributes
+	if key == nil {
+		if s.attributes == nil {
+			s.attributes = w.hub.attributesOf(e, w.hub.cfg.GetAttrs)
+		}
+		return s.attributes
 	}
-	s.matched = true
+	a := s.own[key]
+	if a == nil {
+		if s.own == nil {
+			s.own = map[any]*attributes{}
+		}
+		a = w.hub.attributesOf(e, w.request.Predicate.GetAttrs)
+		s.own[key] = a
+	}
+	return a
+}
+
+func (h *Hub) attributesOf(e *event, getAttrs storage.AttrFunc) *attributes {
+	a := &attributes{}
 	var err error
-	if s.labels, s.fields, err = h.cfg.GetAttrs(e.obj); err != nil {
+	if a.labels, a.fields, err = getAttrs(e.obj); err != nil {
 		klog.ErrorS(err, "Cannot match an object", "resource", h.cfg.Resource, "key", e.key)
 	}
-	s.comparable = err == nil
-	if e.previous == nil {
-		return
+	a.comparable = err == nil
+	if e.previous != nil {
+		a.previousLabels, a.previousFields, err = getAttrs(e.previous)
+		a.wasComparable = err == nil
 	}
-	s.previousLabels, s.previousFields, err = h.cfg.GetAttrs(e.previous)
-	s.wasComparable = err == nil
+	return a
 }
 
 // object returns the object as all watchers share it.

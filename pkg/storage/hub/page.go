@@ -114,6 +114,18 @@ func (h *Hub) latest() (*snapshot, uint64) {
 	return h.objects.snapshot(), h.version
 }
 
+// List serves a list, whole or a page. It returns false where etcd has to: for
+// one object, and for versions that the hub does not have.
+func (h *Hub) List(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) (bool, error) {
+	if !opts.Recursive || !delegator.ConsistentReadSupported() {
+		return false, nil
+	}
+	if opts.ResourceVersion == "0" && opts.Predicate.Continue == "" {
+		opts.Predicate.Limit = 0 // any state will do, and is served whole
+	}
+	return h.list(ctx, key, opts, list)
+}
+
 // Page serves a page of a list. It returns false where the watch cache, or
 // etcd, has to: for lists that are no pages, and for versions that the hub does
 // not have.
@@ -122,15 +134,19 @@ func (h *Hub) Page(ctx context.Context, key string, opts storage.ListOptions, li
 	if !opts.Recursive || pred.Limit <= 0 && pred.Continue == "" || !delegator.ConsistentReadSupported() {
 		return false, nil
 	}
+	if opts.ResourceVersion == "0" && pred.Continue == "" {
+		return false, nil // served whole
+	}
+	return h.list(ctx, key, opts, list)
+}
+
+func (h *Hub) list(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) (bool, error) {
 	at, start, err := storage.ValidateListOptions(key, h.cfg.Versioner, opts)
 	if err != nil {
 		return true, err
 	}
 	if start == "" {
 		start = key
-		if opts.ResourceVersion == "0" {
-			return false, nil // served whole
-		}
 	}
 	objects, version, err := h.read(ctx, at, opts)
 	if err != nil || objects == nil {
@@ -151,6 +167,10 @@ func (h *Hub) read(ctx context.Context, at int64, opts storage.ListOptions) (*sn
 			return nil, 0, nil
 		}
 		return h.at(version), version, nil
+	}
+	if opts.ResourceVersion == "0" && opts.Predicate.Continue == "" {
+		objects, version := h.latest()
+		return objects, version, nil
 	}
 	version, err := h.cfg.Versioner.ParseResourceVersion(opts.ResourceVersion)
 	if err != nil {
@@ -270,18 +290,11 @@ type State struct {
 // else as new as the version or, without one, as etcd. It returns nil where the
 // watch cache has to tell.
 func (h *Hub) State(ctx context.Context, key string, opts storage.ListOptions) (*State, error) {
-	s := &State{key: key, pred: opts.Predicate}
-	if opts.ResourceVersion == "0" {
-		s.objects, s.Version = h.latest()
-	} else {
-		var err error
-		if s.objects, s.Version, err = h.read(ctx, 0, opts); err != nil {
-			return nil, err
-		}
+	objects, version, err := h.read(ctx, 0, opts)
+	if err != nil || objects == nil {
+		return nil, err
 	}
-	if s.objects == nil {
-		return nil, nil
-	}
+	s := &State{Version: version, objects: objects, key: key, pred: opts.Predicate}
 	return s, nil
 }
 

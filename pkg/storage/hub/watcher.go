@@ -36,6 +36,12 @@ type Request struct {
 	// Key is the prefix of what is watched, with a slash at its end, or one key.
 	Key       string
 	Predicate storage.SelectionPredicate
+	// Attributes, if not nil, says that the predicate is matched with its own
+	// GetAttrs, not with the hub's. Requests whose GetAttrs are the same have the
+	// same Attributes here, which must be comparable: of an event, they are
+	// computed once for all of them. They are computed while events wait, so
+	// GetAttrs must be quick and must not block.
+	Attributes any
 	// Version is where the watch starts, unless Start says so; 0 is now.
 	Version uint64
 	// Start sends initial events, if not nil, and returns their version. It

@@ -1,0 +1,169 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// valueAttributes select by the label value as if it were a field, of which the
+// watch cache knows nothing. They count the objects of others that they see.
+func valueAttributes(cluster string, strangers *atomic.Int64) *Attributes {
+	return &Attributes{Get: func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		pod, ok := obj.(*example.Pod)
+		if !ok {
+			return nil, nil, fmt.Errorf("not a pod: %T", obj)
+		}
+		if string(logicalcluster.From(pod)) != cluster {
+			strangers.Add(1)
+		}
+		return pod.Labels, fields.Set{"metadata.name": pod.Name, "metadata.namespace": pod.Namespace, "value": pod.Labels["value"]}, nil
+	}}
+}
+
+func ofValue(value string) storage.ListOptions {
+	opts := listOpts()
+	opts.Predicate.Field = fields.OneTermEqualSelector("value", value)
+	return opts
+}
+
+// Lists and watches are selected by attributes of the request's own, whoever
+// serves them, and those are computed of the objects in its scope only.
+func TestAttributes(t *testing.T) {
+	for name, resource := range map[string]schema.GroupResource{"cached": podsGR, "uncached": eventsGR} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, backendOf(t, BackendConfig{}), resource)
+			var strangers atomic.Int64
+			own := valueAttributes("mine", &strangers)
+			ctx := in(t.Context(), "mine")
+			for i := range 6 {
+				for _, cluster := range []string{"mine", "theirs"} {
+					pod := newPod("ns", fmt.Sprint("p", i))
+					pod.Labels = map[string]string{"value": fmt.Sprint(i % 2)}
+					create(in(t.Context(), cluster), t, s, pod)
+				}
+			}
+			whole := list(ctx, t, s, "/pods", own.Select(ofValue("1")))
+			require.Equal(t, []string{"mine|ns/p1", "mine|ns/p3", "mine|ns/p5"}, names(whole.Items...))
+			for _, match := range []metav1.ResourceVersionMatch{metav1.ResourceVersionMatchExact, metav1.ResourceVersionMatchNotOlderThan} {
+				opts := own.Select(ofValue("1"))
+				opts.ResourceVersion, opts.ResourceVersionMatch = whole.ResourceVersion, match
+				require.Equal(t, whole.Items, list(ctx, t, s, "/pods", opts).Items)
+			}
+			anyState := own.Select(ofValue("1"))
+			anyState.ResourceVersion = "0"
+			require.Equal(t, whole.Items, list(ctx, t, s, "/pods", anyState).Items)
+
+			page := own.Select(ofValue("1"))
+			page.Predicate.Limit = 2
+			first := list(ctx, t, s, "/pods", page)
+			page.Predicate.Continue = first.Continue
+			second := list(ctx, t, s, "/pods", page)
+			require.Equal(t, whole.Items, append(first.Items, second.Items...))
+
+			w := watchFrom(ctx, t, s, "/pods", "", own.Select(ofValue("1")))
+			for _, pod := range whole.Items {
+				sees(t, w, watch.Added, pod.Name)
+			}
+			setValue(ctx, t, s, "p1", "0")
+			sees(t, w, watch.Deleted, "p1")
+			setValue(in(t.Context(), "theirs"), t, s, "p2", "1")
+			setValue(ctx, t, s, "p2", "1")
+			sees(t, w, watch.Added, "p2")
+			require.Zero(t, strangers.Load(), "objects of others that were looked at")
+		})
+	}
+}
+
+// A watch that the hub has no history for is served by etcd, and joins the hub
+// when it has caught up, although nothing that it selects happens.
+func TestAttributesOfOlderWatches(t *testing.T) {
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	var strangers atomic.Int64
+	own := valueAttributes("mine", &strangers)
+	ctx := in(t.Context(), "mine")
+	at := create(ctx, t, s, newPod("ns", "p")).ResourceVersion
+	setValue(ctx, t, s, "p", "1")
+	setValue(ctx, t, s, "p", "2")
+	for i := range 300 {
+		setValue(in(t.Context(), "theirs"), t, s, "q", fmt.Sprint(i))
+	}
+	below := &countingWatches{Interface: s.raw}
+	s.raw = below
+	w := watchFrom(ctx, t, s, "/pods", at, own.Select(ofValue("1")))
+	sees(t, w, watch.Added, "p")
+	sees(t, w, watch.Deleted, "p")
+	idle := watchFrom(ctx, t, s, "/pods", at, own.Select(ofValue("3")))
+	require.Eventually(t, func() bool { return below.open.Load() == 0 }, deadline, time.Millisecond, "watches of etcd that are open")
+	setValue(ctx, t, s, "p", "3")
+	sees(t, idle, watch.Added, "p")
+	require.NotZero(t, below.opened.Load())
+	require.Zero(t, strangers.Load(), "objects of others that were looked at")
+}
+
+// countingWatches counts the watches of a storage.
+type countingWatches struct {
+	storage.Interface
+
+	opened, open atomic.Int64
+}
+
+func (c *countingWatches) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	w, err := c.Interface.Watch(ctx, key, opts)
+	if err != nil {
+		return nil, err
+	}
+	c.opened.Add(1)
+	c.open.Add(1)
+	return &countedWatch{Interface: w, stopped: sync.OnceFunc(func() { c.open.Add(-1) })}, nil
+}
+
+type countedWatch struct {
+	watch.Interface
+
+	stopped func()
+}
+
+func (w *countedWatch) Stop() {
+	w.stopped()
+	w.Interface.Stop()
+}
+
+// setValue gives a pod a value, and creates it if it is not there.
+func setValue(ctx context.Context, tb testing.TB, s storage.Interface, name, to string) {
+	tb.Helper()
+	err := s.GuaranteedUpdate(ctx, "/pods/ns/"+name, &example.Pod{}, false, nil, relabel(to), nil)
+	if storage.IsNotFound(err) {
+		pod := newPod("ns", name)
+		pod.Labels = map[string]string{"value": to}
+		create(ctx, tb, s, pod)
+		return
+	}
+	require.NoError(tb, err)
+}
+
+// sees holds what the next event of a watch is, bookmarks apart.
+func sees(tb testing.TB, w watch.Interface, want watch.EventType, name string) {
+	tb.Helper()
+	event := next(tb, w)
+	for event.Type == watch.Bookmark {
+		event = next(tb, w)
+	}
+	pod, ok := event.Object.(*example.Pod)
+	require.True(tb, ok, "%v", event)
+	require.Equal(tb, string(want)+" "+name, string(event.Type)+" "+pod.Name)
+}
