@@ -48,14 +48,13 @@ func (s *rawStores) resources() []schema.GroupResource {
 	return all
 }
 
-// countOne counts the objects of a resource. Stores that differ in selectable
-// fields only hold the same objects.
+// countOne counts the objects of a resource, of all identities.
 func (s *rawStores) countOne(ctx context.Context, resource schema.GroupResource) {
 	s.mu.Lock()
-	stores := map[string]*rawStore{} // by identity
+	var stores []*rawStore
 	for key, raw := range s.stores {
 		if key.resource == resource {
-			stores[key.identity] = raw
+			stores = append(stores, raw)
 		}
 	}
 	s.mu.Unlock()

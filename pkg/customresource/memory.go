@@ -1,13 +1,10 @@
 package customresource
 
 import (
-	"encoding/json"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -21,136 +18,217 @@ func keyOf(m metav1.Object) stateKey {
 	return stateKey{uid: m.GetUID(), resourceVersion: m.GetResourceVersion()}
 }
 
-// memory remembers decoded objects, up to a number. Beyond it, it forgets any:
-// a list that is longer than the memory would leave nothing of use to the next
-// list if it forgot the oldest.
-type memory struct {
-	limit int
+// sampled is how many memories are looked at for one that has much to forget.
+const sampled = 16
+
+// budget is how many bytes several memories may hold together. When they are
+// used up, a memory that holds much forgets, so that one that is used a lot
+// leaves the others their share.
+type budget struct {
+	mu       sync.Mutex
+	limit    int64
+	left     int64
+	memories map[holder]struct{}
+	// victim is the memory that forgot last: most likely still the largest.
+	victim holder
+}
+
+// holder is a memory as its budget sees it.
+type holder interface {
+	// held is how many bytes it holds.
+	held() int64
+	// shed forgets so many bytes or a little more, as far as there are, and
+	// returns how many.
+	shed(bytes int64) int64
+}
+
+func newBudget(bytes int64) *budget {
+	return &budget{limit: bytes, left: bytes, memories: map[holder]struct{}{}}
+}
+
+// take takes bytes, which others may have to forget, and reports whether it got
+// them. The caller must not hold the lock of a memory.
+func (b *budget) take(bytes int64) bool {
+	if bytes > b.limit/sampled {
+		return false // it would drive out too many others
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left -= bytes
+	for b.left < 0 {
+		v := b.largestLocked()
+		if v == nil {
+			b.left += bytes
+			return false
+		}
+		b.left += v.shed(max(v.held()/sampled, -b.left))
+		b.victim = v
+	}
+	return true
+}
+
+// largestLocked returns the largest of some memories, or nil if all are empty.
+func (b *budget) largestLocked() holder {
+	var largest holder
+	most, looked := int64(0), 0
+	if b.victim != nil {
+		if most = b.victim.held(); most > 0 {
+			largest = b.victim
+		}
+	}
+	for m := range b.memories {
+		if held := m.held(); held > most {
+			largest, most = m, held
+		}
+		if looked++; looked >= sampled && largest != nil {
+			break
+		}
+	}
+	return largest
+}
+
+func (b *budget) giveBack(bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left += bytes
+}
+
+func (b *budget) join(m holder) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.memories[m] = struct{}{}
+}
+
+func (b *budget) leave(m holder) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.memories, m)
+	if b.victim == m {
+		b.victim = nil
+	}
+}
+
+// memory remembers what a view makes of objects, of each the state that was
+// remembered last, within a budget. When that is used up it forgets any: to
+// forget the oldest would leave nothing of use to the next list.
+type memory[T any] struct {
+	budget *budget
+	bytes  atomic.Int64
+	idle   atomic.Int32 // how often forget was called since it was of use
 
 	mu     sync.RWMutex
-	states map[stateKey]*unstructured.Unstructured
+	byUID  map[types.UID]remembered[T]
+	closed bool
 }
 
-func newMemory(limit int) *memory {
-	return &memory{limit: limit, states: map[stateKey]*unstructured.Unstructured{}}
+type remembered[T any] struct {
+	resourceVersion string
+	value           T
+	bytes           int64
 }
 
-// recall returns what is remembered of a state, or nil. Nobody may change it.
-func (m *memory) recall(key stateKey) *unstructured.Unstructured {
+func newMemory[T any](b *budget) *memory[T] {
+	m := &memory[T]{budget: b, byUID: map[types.UID]remembered[T]{}}
+	b.join(m)
+	return m
+}
+
+// recall returns what is remembered of a state, and whether anything is. Nobody
+// may change it.
+func (m *memory[T]) recall(key stateKey) (T, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.states[key]
+	known, ok := m.byUID[key.uid]
+	if !ok || known.resourceVersion != key.resourceVersion {
+		var none T
+		return none, false
+	}
+	if m.idle.Load() != 0 {
+		m.idle.Store(0)
+	}
+	return known.value, true
 }
 
-// remember keeps u, which nobody may change any more.
-func (m *memory) remember(key stateKey, u *unstructured.Unstructured) {
-	if key.uid == "" || key.resourceVersion == "" {
+// remember keeps a value of so many bytes, which nobody may change any more.
+func (m *memory[T]) remember(key stateKey, value T, bytes int64) {
+	if key.uid == "" || key.resourceVersion == "" || !m.budget.take(bytes) {
 		return
 	}
 	m.mu.Lock()
+	freed := bytes
+	if !m.closed {
+		m.idle.Store(0)
+		freed = m.byUID[key.uid].bytes
+		m.byUID[key.uid] = remembered[T]{resourceVersion: key.resourceVersion, value: value, bytes: bytes}
+		m.bytes.Add(bytes - freed)
+	}
+	m.mu.Unlock()
+	m.budget.giveBack(freed)
+}
+
+// held implements holder.
+func (m *memory[T]) held() int64 { return m.bytes.Load() }
+
+// shed implements holder.
+func (m *memory[T]) shed(bytes int64) int64 {
+	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.states) >= m.limit {
-		for other := range m.states {
-			delete(m.states, other)
+	freed := int64(0)
+	for uid, known := range m.byUID {
+		if freed >= bytes {
 			break
 		}
+		freed += known.bytes
+		delete(m.byUID, uid)
 	}
-	m.states[key] = u
+	m.bytes.Add(-freed)
+	return freed
 }
 
-// encodings remembers the JSON of objects as a view shows them, of each the
-// state that was listed last. All views share an allowance of bytes.
-type encodings struct {
-	allowance *atomic.Int64 // what is left
-
-	mu       sync.RWMutex
-	byUID    map[types.UID]encoding
-	lastUsed time.Time
-	closed   bool
-}
-
-type encoding struct {
-	resourceVersion string
-	data            json.RawMessage
-}
-
-func newEncodings(allowance *atomic.Int64) *encodings {
-	return &encodings{allowance: allowance, byUID: map[types.UID]encoding{}}
-}
-
-// recall returns the JSON of a state, or nil. Nobody may change it.
-func (e *encodings) recall(key stateKey) json.RawMessage {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	if known, ok := e.byUID[key.uid]; ok && known.resourceVersion == key.resourceVersion {
-		return known.data
-	}
-	return nil
-}
-
-// remember keeps the JSON of a state. If the allowance is used up it forgets
-// others of the same view, any: to forget the oldest would leave nothing of use
-// to the next list.
-func (e *encodings) remember(key stateKey, data json.RawMessage) {
-	if key.uid == "" || key.resourceVersion == "" {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return
-	}
-	e.dropLocked(key.uid)
-	size := int64(len(data))
-	for e.allowance.Add(-size) < 0 {
-		e.allowance.Add(size)
-		if len(e.byUID) == 0 {
-			return
-		}
-		for other := range e.byUID {
-			e.dropLocked(other)
-			break
-		}
-	}
-	e.byUID[key.uid] = encoding{resourceVersion: key.resourceVersion, data: data}
-}
-
-func (e *encodings) dropLocked(uid types.UID) {
-	if known, ok := e.byUID[uid]; ok {
-		e.allowance.Add(int64(len(known.data)))
-		delete(e.byUID, uid)
-	}
-}
-
-// used notes that somebody lists.
-func (e *encodings) used(now time.Time) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.lastUsed = now
-}
-
-// forget forgets everything, unless somebody has listed since before.
-func (e *encodings) forget(before time.Time) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.lastUsed.After(before) {
-		e.forgetLocked()
+// forget forgets everything that was of no use between the last three calls.
+func (m *memory[T]) forget() {
+	if m.idle.Add(1) > 2 {
+		m.clear(false)
 	}
 }
 
 // close forgets everything, for good.
-func (e *encodings) close() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.closed = true
-	e.forgetLocked()
+func (m *memory[T]) close() {
+	m.clear(true)
+	m.budget.leave(m)
 }
 
-func (e *encodings) forgetLocked() {
-	for _, known := range e.byUID {
-		e.allowance.Add(int64(len(known.data)))
+func (m *memory[T]) clear(forGood bool) {
+	m.mu.Lock()
+	m.closed = m.closed || forGood
+	freed := m.bytes.Swap(0)
+	if len(m.byUID) > 0 {
+		m.byUID = map[types.UID]remembered[T]{}
 	}
-	if len(e.byUID) > 0 {
-		e.byUID = map[types.UID]encoding{}
+	m.mu.Unlock()
+	m.budget.giveBack(freed)
+}
+
+// bytesOf estimates what the content of an object takes in memory, from above:
+// the text in it may be shared.
+func bytesOf(value any) int64 {
+	const word, of, entry = 8, 16, 40 // of is an interface or a string
+	switch v := value.(type) {
+	case map[string]any:
+		sum := int64(6*word + entry*max(8, len(v)))
+		for key, item := range v {
+			sum += int64(len(key)) + bytesOf(item)
+		}
+		return sum
+	case []any:
+		sum := int64(3 * word)
+		for _, item := range v {
+			sum += of + bytesOf(item)
+		}
+		return sum
+	case string:
+		return of + int64(len(v))
+	default:
+		return word
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,17 +20,16 @@ import (
 // errClosed is what storage answers once the server has stopped.
 var errClosed = errors.New("the server is shutting down")
 
-// rawKey names a shared store. Selectable fields are part of it because a watch
-// cache computes the fields of an object once, when the object enters it.
+// rawKey names a shared store. Nothing that a definition says is part of it: a
+// store holds the objects of all logical clusters.
 type rawKey struct {
 	resource schema.GroupResource
 	identity string
-	fields   string
 }
 
-// encodedBytes is how many bytes of encoded objects the views remember, all
-// together.
-const encodedBytes = 64 << 20
+// decodedBytes and encodedBytes are how many bytes of objects, and of their JSON
+// for lists, the views remember, all together.
+const decodedBytes, encodedBytes = 64 << 20, 64 << 20
 
 // viewKey names a view.
 type viewKey struct {
@@ -53,7 +50,7 @@ type rawStores struct {
 	views  map[*view]viewKey
 	byKey  map[viewKey]*view
 
-	allowance atomic.Int64 // of encodedBytes
+	decoded, encoded *budget
 
 	// opened names resources that are to be counted at once. What does not fit
 	// is counted with all others.
@@ -77,8 +74,10 @@ func newRawStores(getter generic.RESTOptionsGetter, d *desk) *rawStores {
 		views:  map[*view]viewKey{},
 		byKey:  map[viewKey]*view{},
 		opened: make(chan schema.GroupResource, 64),
+
+		decoded: newBudget(decodedBytes),
+		encoded: newBudget(encodedBytes),
 	}
-	s.allowance.Store(encodedBytes)
 	return s
 }
 
@@ -89,13 +88,13 @@ func (s *rawStores) viewOf(sch *Schema, version string) *view {
 	return s.byKey[viewKey{sch.Hash, version}]
 }
 
-// forget lets views that nobody has listed since before forget what they
-// encoded.
-func (s *rawStores) forget(before time.Time) {
+// forget lets views forget what was of no use between the last three calls.
+func (s *rawStores) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for v := range s.views {
-		v.encoded.forget(before)
+		v.decoded.forget()
+		v.encoded.forget()
 	}
 }
 
@@ -133,7 +132,11 @@ func (s *rawStores) newView(sch *Schema, shared generic.RESTOptions, prefix stri
 	if !ok {
 		return nil, nil, fmt.Errorf("%s is not a custom resource", sch.Resource)
 	}
-	key := rawKey{resource: sch.Resource, identity: sch.Identity, fields: selectableFields(sch.Spec(), u.GroupVersionKind().Version)}
+	key := rawKey{resource: sch.Resource, identity: sch.Identity}
+	selectable, err := selectableFields(sch.Spec(), u.GroupVersionKind().Version)
+	if err != nil {
+		return nil, nil, err
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,15 +145,11 @@ func (s *rawStores) newView(sch *Schema, shared generic.RESTOptions, prefix stri
 	}
 	raw, ok := s.stores[key]
 	if !ok {
-		attrs, err := attrFunc(key.fields)
-		if err != nil {
-			return nil, nil, err
-		}
 		store, destroy, err := shared.Decorator(
 			shared.StorageConfig, prefix, keyFunc(prefix),
 			func() runtime.Object { return &unstructured.Unstructured{} },
 			func() runtime.Object { return &unstructured.UnstructuredList{} },
-			attrs, nil, nil)
+			attributesOf, nil, nil)
 		if err != nil {
 			return nil, nil, fmt.Errorf("making the storage of %s: %w", sch.Resource, err)
 		}
@@ -162,7 +161,8 @@ func (s *rawStores) newView(sch *Schema, shared generic.RESTOptions, prefix stri
 		}
 	}
 	raw.users++
-	v := newView(raw, sch, u.GroupVersionKind(), codec, &s.allowance)
+	v := newView(raw, sch, u.GroupVersionKind(), codec, s.decoded, s.encoded)
+	v.selects = selectedBy(selectable)
 	known := viewKey{sch.Hash, v.gvk.Version}
 	s.views[v] = known
 	s.byKey[known] = v

@@ -1,9 +1,7 @@
 package customresource
 
 import (
-	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -13,76 +11,76 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apiserver/pkg/storage"
+
+	tenantstorage "github.com/shardplane/shardplane/pkg/storage"
 )
 
 // selectableField is a field by which objects can be selected, with all that
-// decides about its value.
+// decides about its value in what is stored.
 type selectableField struct {
-	Path     string            `json:"path"`
-	Segments []selectableLevel `json:"segments"`
+	path   string
+	levels []selectableLevel
 }
 
 // selectableLevel is a level of the path to a selectable field. A value that is
 // not stored is the default, as it is for readers.
 type selectableLevel struct {
-	Name     string          `json:"name"`
-	Default  json.RawMessage `json:"default,omitempty"`
-	Nullable bool            `json:"nullable,omitempty"`
-
-	value any // of Default
+	name     string
+	fallback any // the default, or nil
+	nullable bool
 }
 
-// selectableFields describes a version's selectable fields; empty if there are
-// none. Versions with the same description can share a watch cache.
-func selectableFields(spec *specV1, version string) string {
+// selectableFields returns a version's selectable fields.
+func selectableFields(spec *specV1, version string) ([]selectableField, error) {
 	for i := range spec.Versions {
 		v := &spec.Versions[i]
-		if v.Name != version || len(v.SelectableFields) == 0 {
+		if v.Name != version {
 			continue
 		}
 		all := make([]selectableField, 0, len(v.SelectableFields))
 		for _, f := range v.SelectableFields {
-			all = append(all, newSelectableField(f.JSONPath, v.Schema))
+			field, err := newSelectableField(f.JSONPath, v.Schema)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, field)
 		}
-		slices.SortFunc(all, func(a, b selectableField) int { return strings.Compare(a.Path, b.Path) })
-		described, err := json.Marshal(all)
-		if err != nil {
-			return "" // the strings of a definition that was decoded can be encoded
-		}
-		return string(described)
+		return all, nil
 	}
-	return ""
+	return nil, nil
 }
 
 // newSelectableField follows a path, which is of names only, through a schema.
-func newSelectableField(path string, schema *apiextensionsv1.CustomResourceValidation) selectableField {
-	f := selectableField{Path: strings.TrimPrefix(path, ".")}
+func newSelectableField(path string, schema *apiextensionsv1.CustomResourceValidation) (selectableField, error) {
+	f := selectableField{path: strings.TrimPrefix(path, ".")}
 	var at apiextensionsv1.JSONSchemaProps
 	if schema != nil && schema.OpenAPIV3Schema != nil {
 		at = *schema.OpenAPIV3Schema
 	}
-	for name := range strings.SplitSeq(f.Path, ".") {
+	for name := range strings.SplitSeq(f.path, ".") {
 		at = at.Properties[name]
-		level := selectableLevel{Name: name, Nullable: at.Nullable}
-		if at.Default != nil {
-			level.Default = at.Default.Raw
+		level := selectableLevel{name: name, nullable: at.Nullable}
+		if at.Default != nil && len(at.Default.Raw) > 0 {
+			if err := utiljson.Unmarshal(at.Default.Raw, &level.fallback); err != nil {
+				return f, fmt.Errorf("default of selectable field %q: %w", path, err)
+			}
 		}
-		f.Segments = append(f.Segments, level)
+		f.levels = append(f.levels, level)
 	}
-	return f
+	return f, nil
 }
 
 // of returns the value of the field in an object; empty if there is none.
 func (f *selectableField) of(object map[string]any) string {
 	var value any = object
-	for i := range f.Segments {
-		level := &f.Segments[i]
+	for i := range f.levels {
+		level := &f.levels[i]
 		m, ok := value.(map[string]any)
 		if !ok {
 			return ""
 		}
-		if value, ok = m[level.Name]; !ok || (value == nil && !level.Nullable) {
-			value = level.value
+		if value, ok = m[level.name]; !ok || (value == nil && !level.nullable) {
+			value = level.fallback
 		}
 	}
 	if value == nil {
@@ -91,36 +89,46 @@ func (f *selectableField) of(object map[string]any) string {
 	return fmt.Sprint(value)
 }
 
-// attrFunc returns what a shared watch cache indexes and filters by: labels,
-// name, namespace and selectable fields.
-func attrFunc(selectable string) (storage.AttrFunc, error) {
-	var all []selectableField
-	if selectable != "" {
-		if err := json.Unmarshal([]byte(selectable), &all); err != nil {
-			return nil, fmt.Errorf("selectable fields: %w", err)
-		}
+// selectedBy returns the attributes by which objects are selected with selectable
+// fields, or nil if there are none.
+func selectedBy(all []selectableField) *tenantstorage.Attributes {
+	if len(all) == 0 {
+		return nil
 	}
-	for i := range all {
-		for j := range all[i].Segments {
-			level := &all[i].Segments[j]
-			if len(level.Default) == 0 {
-				continue
-			}
-			if err := utiljson.Unmarshal(level.Default, &level.value); err != nil {
-				return nil, fmt.Errorf("default of selectable field %q: %w", all[i].Path, err)
-			}
+	return &tenantstorage.Attributes{Get: func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		l, set, err := attributesOf(obj)
+		if err != nil {
+			return nil, nil, err
 		}
-	}
-	return func(obj runtime.Object) (labels.Set, fields.Set, error) {
-		u, ok := obj.(*unstructured.Unstructured)
-		if !ok {
-			return nil, nil, fmt.Errorf("%T is not a custom resource", obj)
-		}
-		set := make(fields.Set, len(all)+2)
-		set["metadata.name"], set["metadata.namespace"] = u.GetName(), u.GetNamespace()
+		u, _ := obj.(*unstructured.Unstructured) // or it were an error
 		for i := range all {
-			set[all[i].Path] = all[i].of(u.Object)
+			set[all[i].path] = all[i].of(u.Object)
 		}
-		return u.GetLabels(), set, nil
-	}, nil
+		return l, set, nil
+	}}
+}
+
+// attributesOf returns what the watch cache keeps of each object: labels, name
+// and namespace, which need no definition. It is the same for all of them.
+func attributesOf(obj runtime.Object) (labels.Set, fields.Set, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil, nil, fmt.Errorf("%T is not a custom resource", obj)
+	}
+	return u.GetLabels(), fields.Set{"metadata.name": u.GetName(), "metadata.namespace": u.GetNamespace()}, nil
+}
+
+// selected returns the options of a list or watch as the shared store is to be
+// asked: whoever selects by selectable fields brings what tells their values,
+// since the store knows none.
+func (v *view) selected(opts storage.ListOptions) storage.ListOptions {
+	if v.selects != nil && opts.Predicate.Field != nil {
+		for _, r := range opts.Predicate.Field.Requirements() {
+			if r.Field != "metadata.name" && r.Field != "metadata.namespace" {
+				return v.selects.Select(opts)
+			}
+		}
+	}
+	opts.Predicate.GetAttrs = attributesOf
+	return opts
 }

@@ -213,7 +213,7 @@ func (s *Server) sweep(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			s.raws.forget(now.Add(-s.releaseAfter))
+			s.raws.forget()
 			s.documents.forget(now.Add(-documentsAfter * s.releaseAfter))
 			if s.table.sweep(now.Add(-s.releaseAfter)) > 0 {
 				s.desk.removeDead()

@@ -9,8 +9,8 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
-	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,11 +21,8 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	tenantstorage "github.com/shardplane/shardplane/pkg/storage"
 )
-
-// viewMemory is how many decoded objects a view remembers. It bounds memory;
-// a busy view forgets, and decodes again.
-const viewMemory = 1024
 
 // view is the storage of one version of one schema: it reads from and writes to
 // the shared store, and runs the schema's codec on every object that passes.
@@ -38,9 +35,14 @@ type view struct {
 	// asIs is set for the view of metadata: objects of any schema, of which
 	// only the version is changed.
 	asIs bool
+	// hooked is set where a webhook converts between versions.
+	hooked bool
+	// selects are the attributes by which selectable fields select; nil if there
+	// are no such fields.
+	selects *tenantstorage.Attributes
 
-	decoded *memory
-	encoded *encodings
+	decoded *memory[*unstructured.Unstructured]
+	encoded *memory[json.RawMessage]
 	// listStore is the registry by which lists as JSON read, once there was one.
 	listStore atomic.Pointer[genericregistry.Store]
 
@@ -50,15 +52,16 @@ type view struct {
 
 var _ storage.Interface = (*view)(nil)
 
-func newView(raw *rawStore, sch *Schema, gvk schema.GroupVersionKind, codec runtime.Codec, allowance *atomic.Int64) *view {
+func newView(raw *rawStore, sch *Schema, gvk schema.GroupVersionKind, codec runtime.Codec, decoded, encoded *budget) *view {
 	return &view{
 		Interface: raw.Interface,
 		raw:       raw,
 		gvk:       gvk,
 		codec:     codec,
 		asIs:      sch.metadataOnly,
-		decoded:   newMemory(viewMemory),
-		encoded:   newEncodings(allowance),
+		hooked:    sch.Spec().Conversion != nil && sch.Spec().Conversion.Strategy == apiextensionsv1.WebhookConverter,
+		decoded:   newMemory[*unstructured.Unstructured](decoded),
+		encoded:   newMemory[json.RawMessage](encoded),
 		done:      make(chan struct{}),
 	}
 }
@@ -66,6 +69,7 @@ func newView(raw *rawStore, sch *Schema, gvk schema.GroupVersionKind, codec runt
 // close ends the watches of the view and forgets its objects.
 func (v *view) close() {
 	v.doneOnce.Do(func() { close(v.done) })
+	v.decoded.close()
 	v.encoded.close()
 }
 
@@ -81,28 +85,39 @@ func (v *view) decode(u *unstructured.Unstructured) (*unstructured.Unstructured,
 
 // decodeShared is decode for callers that do not change the result.
 func (v *view) decodeShared(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	if v.asIs {
+	if v.asIs || !v.remembers(u) {
 		return v.decodeAnew(u.DeepCopy())
 	}
 	key := keyOf(u)
-	if known := v.decoded.recall(key); known != nil {
+	if known, ok := v.decoded.recall(key); ok {
 		return known, nil
 	}
 	out, err := v.decodeAnew(u.DeepCopy())
 	if err == nil {
-		v.decoded.remember(key, out)
+		v.decoded.remember(key, out, bytesOf(out.Object))
 	}
 	return out, err
 }
 
+// remembers reports whether the view may remember its form of a stored object.
+// What a conversion webhook answers is asked for each time: the webhook may be
+// broken today and mended tomorrow, without a new version of the object, and what
+// is remembered would even be written back with the next change.
+func (v *view) remembers(u *unstructured.Unstructured) bool {
+	return !v.hooked || u.GroupVersionKind().GroupVersion() == v.gvk.GroupVersion()
+}
+
 // encodeShown returns the JSON of the view's form of a stored object.
 func (v *view) encodeShown(u *unstructured.Unstructured) (json.RawMessage, error) {
-	key := keyOf(u)
-	if known := v.encoded.recall(key); known != nil {
-		return known, nil
+	key, remembers := keyOf(u), v.remembers(u)
+	var out *unstructured.Unstructured
+	if remembers {
+		if known, ok := v.encoded.recall(key); ok {
+			return known, nil
+		}
+		// Not remembered as an object: a long list would drive out all others.
+		out, _ = v.decoded.recall(key)
 	}
-	// Not remembered as an object: a long list would drive out all others.
-	out := v.decoded.recall(key)
 	if out == nil {
 		var err error
 		if out, err = v.decodeAnew(u.DeepCopy()); err != nil {
@@ -113,7 +128,9 @@ func (v *view) encodeShown(u *unstructured.Unstructured) (json.RawMessage, error
 	if err != nil {
 		return nil, fmt.Errorf("encoding %s %s: %w", v.gvk.Kind, u.GetName(), err)
 	}
-	v.encoded.remember(key, data)
+	if remembers {
+		v.encoded.remember(key, data, int64(len(data)))
+	}
 	return data, nil
 }
 
@@ -229,7 +246,7 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 		return fmt.Errorf("%T cannot take a list of custom resources", out)
 	}
 	var stored unstructured.UnstructuredList
-	if err := v.raw.GetList(ctx, key, opts, &stored); err != nil {
+	if err := v.raw.GetList(ctx, key, v.selected(opts), &stored); err != nil {
 		return err
 	}
 	if err := v.showItems(ctx, stored.Items, list); err != nil {
@@ -258,7 +275,6 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 // there may be a slow webhook to ask about each object.
 func (v *view) showItems(ctx context.Context, stored []unstructured.Unstructured, list *unstructured.UnstructuredList) error {
 	if asJSON := jsonItemsFrom(ctx); asJSON != nil {
-		v.encoded.used(time.Now())
 		asJSON.items = make([]json.RawMessage, len(stored))
 		for i := range stored {
 			data, err := v.encodeShown(&stored[i])
@@ -307,7 +323,7 @@ func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Obj
 
 // Watch implements storage.Interface.
 func (v *view) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	stored, err := v.raw.Watch(ctx, key, opts)
+	stored, err := v.raw.Watch(ctx, key, v.selected(opts))
 	if err != nil {
 		return nil, err
 	}

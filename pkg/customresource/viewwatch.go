@@ -128,7 +128,7 @@ func (v *view) shownEvent(obj runtime.Object, deleted bool) (runtime.Object, err
 func (v *view) decodeEvent(obj runtime.Object, deleted bool) (*unstructured.Unstructured, error) {
 	if wrapped, ok := obj.(runtime.CacheableObject); ok {
 		if m, err := meta.Accessor(obj); err == nil && !deleted {
-			if known := v.decoded.recall(keyOf(m)); known != nil {
+			if known, ok := v.decoded.recall(keyOf(m)); ok {
 				return known.DeepCopy(), nil
 			}
 		}

@@ -54,10 +54,53 @@ var selectableRules = []rule{
 		list, err := u.widgets().List(u.t.Context(), metav1.ListOptions{FieldSelector: "spec.color=blue"})
 		require.NoError(u.t, err)
 		require.Len(u.t, list.Items, 2)
-		list, err = u.widgets().List(u.t.Context(), metav1.ListOptions{FieldSelector: "spec.color=blue", Limit: 1})
+		blue := metav1.ListOptions{FieldSelector: "spec.color=blue", Limit: 1}
+		first, err := u.widgets().List(u.t.Context(), blue)
 		require.NoError(u.t, err)
-		require.Len(u.t, list.Items, 1)
-		require.NotEmpty(u.t, list.GetContinue())
+		require.Len(u.t, first.Items, 1)
+		blue.Continue = first.GetContinue()
+		second, err := u.widgets().List(u.t.Context(), blue)
+		require.NoError(u.t, err)
+		require.Equal(u.t, list.Items, append(first.Items, second.Items...))
+
+		for _, options := range []metav1.ListOptions{
+			{FieldSelector: "spec.color=blue", ResourceVersion: "0"},
+			{FieldSelector: "spec.color=blue", ResourceVersion: list.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchExact},
+			{FieldSelector: "spec.color=blue", ResourceVersion: list.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan},
+		} {
+			again, err := u.widgets().List(u.t.Context(), options)
+			require.NoError(u.t, err)
+			require.Equal(u.t, list.Items, again.Items, "%v", options)
+		}
+		for name, found := range map[string]int{"old": 1, "red": 0} {
+			one, err := u.widgets().List(u.t.Context(), metav1.ListOptions{FieldSelector: "spec.color=blue,metadata.name=" + name})
+			require.NoError(u.t, err)
+			require.Len(u.t, one.Items, found, name)
+		}
+	}},
+	{"watches are selected by defaults too, from their initial events on", func(u *user) {
+		u.define(versioned("selectableFields: [{jsonPath: .spec.color}]\n", "color: {type: string}"))
+		u.widget("old", `{size: 1}`)
+		u.redefine("widgets", func(d *crd) {
+			spec := d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+			spec.Properties["color"] = props{Type: "string", Default: jsonOf(`"blue"`)}
+		})
+		u.widget("red", `{color: red}`)
+		w, err := u.widgets().Watch(u.t.Context(), metav1.ListOptions{FieldSelector: "spec.color=blue"})
+		require.NoError(u.t, err)
+		defer w.Stop()
+		u.next(w, watch.Added, "old")
+		label, err := u.widgets().Watch(u.t.Context(), metav1.ListOptions{LabelSelector: "a=b", FieldSelector: "spec.color!=blue"})
+		require.NoError(u.t, err)
+		defer label.Stop()
+		u.widget("new", `{size: 1}`)
+		u.next(w, watch.Added, "new")
+		_, err = u.widgets().Patch(u.t.Context(), "old", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}},"spec":{"color":"red"}}`), metav1.PatchOptions{})
+		require.NoError(u.t, err)
+		u.next(w, watch.Deleted, "old")
+		u.next(label, watch.Added, "old")
+		require.NoError(u.t, u.widgets().Delete(u.t.Context(), "new", metav1.DeleteOptions{}))
+		u.next(w, watch.Deleted, "new")
 	}},
 	{"other fields cannot be selected by", func(u *user) {
 		u.define(versioned("selectableFields: [{jsonPath: .spec.color}]\n", "color: {type: string}"))

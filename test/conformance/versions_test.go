@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -125,6 +127,42 @@ var versionRules = []rule{
 		require.NoError(u.t, err)
 		require.Equal(u.t, int64(8), field(u.t, v1, "spec", "size"))
 	}},
+	{"a conversion webhook that is mended is asked again, and what it said before is not written back", func(u *user) {
+		hook := startConverter(u.t)
+		u.define(twoVersions())
+		u.convertBy(hook)
+		u.widget("a", `{size: 1}`)
+		v2s := u.resource("v2", "widgets").Namespace("default")
+		// read reads in all ways that there are, so that whatever remembers does.
+		read := func() []any {
+			one, err := v2s.Get(u.t.Context(), "a", metav1.GetOptions{})
+			require.NoError(u.t, err)
+			list, err := v2s.List(u.t.Context(), metav1.ListOptions{})
+			require.NoError(u.t, err)
+			response, body := u.get("/apis/"+u.group+"/v2/namespaces/default/widgets", "application/yaml")
+			require.Equal(u.t, http.StatusOK, response.StatusCode)
+			w, err := v2s.Watch(u.t.Context(), metav1.ListOptions{})
+			require.NoError(u.t, err)
+			defer w.Stop()
+			seen, ok := u.next(w, watch.Added, "a").Object.(*unstructured.Unstructured)
+			require.True(u.t, ok)
+			return []any{one.Object["spec"], list.Items[0].Object["spec"], seen.Object["spec"], strings.Contains(string(body), "length: 1")}
+		}
+		hook.mode.Store("loses")
+		require.Equal(u.t, []any{map[string]any{}, map[string]any{}, map[string]any{}, false}, read())
+		hook.mode.Store("")
+		whole := map[string]any{"length": int64(1)}
+		require.Equal(u.t, []any{whole, whole, whole, true}, read())
+
+		hook.mode.Store("loses")
+		read()
+		hook.mode.Store("")
+		_, err := v2s.Patch(u.t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
+		require.NoError(u.t, err)
+		v1, err := u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
+		require.NoError(u.t, err)
+		require.Equal(u.t, map[string]any{"size": int64(1)}, v1.Object["spec"])
+	}},
 	{"a conversion webhook that fails or answers nonsense gives an error that says so", func(u *user) {
 		hook := startConverter(u.t)
 		u.define(twoVersions())
@@ -224,8 +262,11 @@ func (c *converter) answer(w http.ResponseWriter, review *apiextensionsv1.Conver
 				http.Error(w, err.Error(), http.StatusBadRequest)
 				return
 			}
-			if mode == "other" {
+			switch mode {
+			case "other":
 				converted.SetName("other")
+			case "loses":
+				converted.Object["spec"] = map[string]any{}
 			}
 			review.Response.ConvertedObjects = append(review.Response.ConvertedObjects, runtime.RawExtension{Object: converted})
 		}

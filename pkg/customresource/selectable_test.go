@@ -1,0 +1,73 @@
+package customresource
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestSelectableFieldsOfOthers: what one logical cluster defines costs nothing
+// for the objects of another. Versions that differ in their selectable fields
+// read from one watch cache, and keep nothing of what they are not asked for.
+func TestSelectableFieldsOfOthers(t *testing.T) {
+	const objects, size, versions = 150, 64 << 10, 30
+	s := startServer(t, startEtcd(t), serverOptions{})
+	s.createCRD(t, "large", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"text": {Type: "string"}}))
+	large := s.dynamic(t, "large").Resource(widgets).Namespace("default")
+	for i := range objects {
+		_, err := large.Create(t.Context(), widget(fmt.Sprint("w", i), map[string]any{"text": strings.Repeat("x", size)}), metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	_, err := large.List(t.Context(), metav1.ListOptions{}) // fills what remembers lists
+	require.NoError(t, err)
+	before := heapInUse()
+	s.createCRD(t, "greedy", manyVersions(versions))
+	greedy := s.dynamic(t, "greedy")
+	_, err = greedy.Resource(widgets).Namespace("default").Create(t.Context(), widget("mine", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	require.NoError(t, err)
+	for i := range versions {
+		resource := widgets
+		resource.Version = fmt.Sprint("v", i+1)
+		list, err := greedy.Resource(resource).List(t.Context(), metav1.ListOptions{FieldSelector: fmt.Sprintf("spec.f%d=blue", i+1)})
+		require.NoError(t, err)
+		require.Len(t, list.Items, 1, resource.Version)
+	}
+	require.Equal(t, versions+1, len(s.raws.views))                                   //nolint:testifylint // Len would print what they hold
+	require.Equal(t, 1, len(s.raws.stores), "shared stores, each with a watch cache") //nolint:testifylint // as above
+	// Thirty copies would be 300 MiB.
+	require.Less(t, heapInUse()-before, int64(100<<20))
+}
+
+// manyVersions is widgets in versions v1 to vn, each of which is selected by a
+// field of its own, which has a default.
+func manyVersions(n int) *apiextensionsv1.CustomResourceDefinition {
+	crd := widgetCRD(nil)
+	of := crd.Spec.Versions[0]
+	crd.Spec.Versions = nil
+	for i := range n {
+		v := of.DeepCopy()
+		field := fmt.Sprint("f", i+1)
+		v.Name, v.Storage = fmt.Sprint("v", i+1), i == 0
+		v.Schema.OpenAPIV3Schema.Properties["spec"].Properties[field] = apiextensionsv1.JSONSchemaProps{
+			Type: "string", Default: &apiextensionsv1.JSON{Raw: []byte(`"blue"`)},
+		}
+		v.SelectableFields = []apiextensionsv1.SelectableField{{JSONPath: ".spec." + field}}
+		crd.Spec.Versions = append(crd.Spec.Versions, *v)
+	}
+	return crd
+}
+
+// heapInUse is what the program holds.
+func heapInUse() int64 {
+	for range 3 {
+		runtime.GC()
+	}
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc) //nolint:gosec // far below
+}
