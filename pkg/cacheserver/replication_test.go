@@ -3,10 +3,13 @@ package cacheserver_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,20 +17,49 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 )
 
 var logicalClustersGVR = schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "logicalclusters"}
 
+// seldom is an interval that no test waits for.
+const seldom = time.Hour
+
 // replicate runs the replication of a shard until stop is called.
-func replicate(t *testing.T, shard *testShard, cache *cacheServer) (config replication.Config, stop func()) {
+func replicate(t *testing.T, shard *testShard, cache *cacheServer, change ...func(*replication.Config)) (config replication.Config, stop func()) {
 	t.Helper()
 	config = replicationConfig(t, shard, cache)
+	for _, f := range change {
+		f(&config)
+	}
 	controller, err := replication.New(config)
 	require.NoError(t, err)
 	i := start(t, "", controller.Run)
 	return config, i.stop
+}
+
+// withoutAudits is for tests of what has to be noticed without them.
+func withoutAudits(config *replication.Config) { config.AuditInterval = seldom }
+
+// startsOver returns how often replication has read everything anew, in this
+// process.
+func startsOver(t *testing.T) float64 {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	require.NoError(t, err)
+	var count float64
+	for _, family := range families {
+		if family.GetName() == "shardplane_replication_restarts_total" {
+			for _, metric := range family.GetMetric() {
+				count += metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return count
 }
 
 func replicationConfig(t *testing.T, shard *testShard, cache *cacheServer) replication.Config {
@@ -40,8 +72,8 @@ func replicationConfig(t *testing.T, shard *testShard, cache *cacheServer) repli
 		Local: shard.f,
 		Cache: cache.f,
 		// What is lost has to be noticed, not found by chance.
-		ProbeInterval: time.Hour,
-		AuditInterval: time.Hour,
+		ProbeInterval: seldom,
+		AuditInterval: time.Second / 5,
 	}
 }
 
@@ -91,6 +123,9 @@ func TestReplication(t *testing.T) {
 	amber, blue := newTestShard(t, "amber"), newTestShard(t, "blue")
 	amberShards := in(t, amber.f, "root", shardsGVR)
 	create(t, amberShards, object(shardsGVR, "Shard", "early", map[string]any{"baseURL": "https://amber"}))
+	before := startsOver(t)
+	// Audits run all the while, and mistake none of this for the loss of data.
+	t.Cleanup(func() { require.InDelta(t, before, startsOver(t), 0) })
 
 	amberConfig, _ := replicate(t, amber, cache)
 	blueConfig, _ := replicate(t, blue, cache)
@@ -186,6 +221,107 @@ func TestReplicationOfMarkedObjects(t *testing.T) {
 	})
 }
 
+// TestReplicationOfPaths holds that replicas say the path of their logical
+// cluster, also when that is told or changed after the object itself.
+func TestReplicationOfPaths(t *testing.T) {
+	cache := newCacheServer(t)
+	amber := newTestShard(t, "amber")
+	create(t, in(t, amber.f, "a", shardsGVR), object(shardsGVR, "Shard", "one", nil))
+	clusters := client.LogicalClusters.Informer(amber.f.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
+	start(t, "", clusters.Run)
+	config, _ := replicate(t, amber, cache, withoutAudits, func(config *replication.Config) { config.LogicalClusters = clusters })
+	requireReplicas(t, cache, []string{"amber|a|one"}, config)
+
+	lc := object(logicalClustersGVR, "LogicalCluster", "cluster", nil)
+	lc.SetAnnotations(map[string]string{"kcp.io/path": "root:a"})
+	create(t, in(t, amber.f, "a", logicalClustersGVR), lc)
+	requirePath(t, cache, "root:a")
+	_, err := in(t, amber.f, "a", logicalClustersGVR).Patch(t.Context(), "cluster", types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"kcp.io/path":"root:b"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	requirePath(t, cache, "root:b")
+	requireTrue(t, config)
+}
+
+func requirePath(t *testing.T, cache *cacheServer, path string) {
+	t.Helper()
+	eventually(t, "the replica says the path "+path, func() bool {
+		replica, err := in(t, cache.f.Shard("amber"), "a", shardsGVR).Get(t.Context(), "one", metav1.GetOptions{})
+		require.NoError(t, err)
+		return replica.GetAnnotations()["kcp.io/path"] == path
+	})
+}
+
+// TestReplicationAudits holds that an audit puts right what no event tells of:
+// here the selection changes, which is neither in the shard nor on the cache
+// server.
+func TestReplicationAudits(t *testing.T) {
+	cache := newCacheServer(t)
+	amber := newTestShard(t, "amber")
+	shards := in(t, amber.f, "root", shardsGVR)
+	create(t, shards, object(shardsGVR, "Shard", "one", nil))
+	create(t, shards, object(shardsGVR, "Shard", "two", nil))
+	var without atomic.Value
+	without.Store("")
+	config, _ := replicate(t, amber, cache, func(config *replication.Config) {
+		config.Resources = []replication.Resource{{
+			GroupVersionResource: shardsGVR,
+			Filter:               func(obj metav1.Object) bool { return obj.GetName() != without.Load() },
+		}}
+	})
+	both := []string{"amber|root|one", "amber|root|two"}
+	requireReplicas(t, cache, slices.Clone(both), config)
+	before := startsOver(t)
+	without.Store("one")
+	requireReplicas(t, cache, []string{"amber|root|two"}, config)
+	require.InDelta(t, before, startsOver(t), 0, "what is known does not need to be read again")
+	without.Store("")
+	requireReplicas(t, cache, slices.Clone(both), config)
+}
+
+// TestReplicaIsDeletedAsCompared holds that a replica goes only if it is the one
+// that was found to be left over: another writer may have put another one there.
+func TestReplicaIsDeletedAsCompared(t *testing.T) {
+	cache := newCacheServer(t)
+	amber := newTestShard(t, "amber")
+	replicas := in(t, cache.f.Shard("amber"), "root", shardsGVR)
+	create(t, in(t, amber.f, "root", shardsGVR), object(shardsGVR, "Shard", "first", nil))
+
+	// What replaces the left-over replica just before it is deleted.
+	var replaced atomic.Bool
+	config := rest.CopyConfig(cache.pki.master(t, cache.url))
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			if req.Method == http.MethodDelete && replaced.CompareAndSwap(false, true) {
+				for _, err := range []error{
+					replicas.Delete(t.Context(), "left", metav1.DeleteOptions{}),
+					errorOf(replicas.Create(t.Context(), object(shardsGVR, "Shard", "left", map[string]any{"baseURL": "https://newer"}), metav1.CreateOptions{})),
+				} {
+					if err != nil {
+						return nil, err
+					}
+				}
+				answer, err := next.RoundTrip(req)
+				if err == nil && answer.StatusCode != http.StatusConflict {
+					t.Errorf("deleting a replica that has been replaced is answered with %s", answer.Status)
+				}
+				return answer, err
+			}
+			return next.RoundTrip(req)
+		})
+	})
+	create(t, replicas, object(shardsGVR, "Shard", "left", nil))
+	replicated, _ := replicate(t, amber, cache, func(c *replication.Config) { c.Cache = factory(t, config) })
+	requireReplicas(t, cache, []string{"amber|root|first"}, replicated)
+	require.True(t, replaced.Load())
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+func errorOf(_ any, err error) error { return err }
+
 func TestReplicationSurvivesRestarts(t *testing.T) {
 	cache := newCacheServer(t)
 	amber := newTestShard(t, "amber")
@@ -196,7 +332,7 @@ func TestReplicationSurvivesRestarts(t *testing.T) {
 		create(t, shards, object(shardsGVR, "Shard", name, map[string]any{"baseURL": "https://x"}))
 		want = append(want, "amber|root|"+name)
 	}
-	config, stop := replicate(t, amber, cache)
+	config, stop := replicate(t, amber, cache, withoutAudits)
 	requireReplicas(t, cache, slices.Clone(want), config)
 
 	t.Log("changes while the cache server is down")
@@ -226,7 +362,7 @@ func TestReplicationSurvivesRestarts(t *testing.T) {
 		"root|s-03": replication.ProblemMissing,
 	}, problems)
 	want = want[1:]
-	config, _ = replicate(t, amber, cache)
+	config, _ = replicate(t, amber, cache, withoutAudits)
 	requireReplicas(t, cache, slices.Clone(want), config)
 
 	t.Log("restart of the shard")

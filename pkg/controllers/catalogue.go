@@ -144,7 +144,7 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Enabled:   func(d Deps) bool { return d.Cache != nil },
 			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.LogicalClusters} },
 			New: func(d Deps) (reconcile.Runnable, error) {
-				return replication.New(replication.Config{Shard: d.ShardName, Local: d.Local, Cache: d.Cache, PathOf: d.Informers.pathOf})
+				return replication.New(replication.Config{Shard: d.ShardName, Local: d.Local, Cache: d.Cache, LogicalClusters: d.Informers.LogicalClusters})
 			},
 		},
 	}

@@ -173,16 +173,6 @@ func (i *Informers) workspaceTypes() []*client.Informer[*tenancyv1alpha1.Workspa
 	return types
 }
 
-// pathOf returns the canonical path of a logical cluster of the shard; empty
-// where it is not known.
-func (i *Informers) pathOf(cluster logicalcluster.Name) string {
-	lc, err := i.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
-	if err != nil {
-		return ""
-	}
-	return lc.Annotations[core.LogicalClusterPathAnnotationKey]
-}
-
 // Types finds the types of Workspaces of the shard.
 func (i *Informers) Types() workspace.Types {
 	return workspace.NewTypes(i.shardName, i.LogicalClusters, i.Shards, i.workspaceTypes())

@@ -62,11 +62,13 @@ func Compare(ctx context.Context, config Config) ([]Difference, error) {
 	var found []Difference
 	var errs []error
 	for _, resource := range config.Resources {
-		differences, err := compareResource(ctx, config, resource)
+		suspects, err := compareResource(ctx, config, resource)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("cannot compare %s: %w", resource.GroupResource(), err))
 		}
-		found = append(found, differences...)
+		for _, s := range suspects {
+			found = append(found, Difference{Resource: resource.GroupResource(), Key: s.key, Problem: s.problem})
+		}
 	}
 	slices.SortFunc(found, func(a, b Difference) int {
 		return cmp.Or(cmp.Compare(a.Resource.String(), b.Resource.String()), cmp.Compare(a.Key.String(), b.Key.String()))
@@ -74,7 +76,9 @@ func Compare(ctx context.Context, config Config) ([]Difference, error) {
 	return found, errors.Join(errs...)
 }
 
-func compareResource(ctx context.Context, config Config, resource Resource) ([]Difference, error) {
+// compareResource returns what is different of one resource, and has been for
+// settleTime.
+func compareResource(ctx context.Context, config Config, resource Resource) ([]suspect, error) {
 	replicas := map[client.Key]*unstructured.Unstructured{}
 	err := eachObject(ctx, config.replicas().Wildcard(), resource, func(obj *unstructured.Unstructured) {
 		replicas[client.KeyOf(obj)] = obj
@@ -102,13 +106,17 @@ func compareResource(ctx context.Context, config Config, resource Resource) ([]D
 // suspect is a difference that the lists show: which may be one that comes from
 // reading the two sides one after the other.
 type suspect struct {
-	key            client.Key
+	key client.Key
+	// local and replica are the resource versions that the lists had; empty
+	// where there was no object.
 	local, replica string
+	// problem is set when the difference was confirmed.
+	problem Problem
 }
 
 // confirm looks at the suspects again after a while. A difference is one where
 // nothing has moved on either side: otherwise the replication is at work.
-func confirm(ctx context.Context, config Config, resource Resource, suspects []suspect) ([]Difference, error) {
+func confirm(ctx context.Context, config Config, resource Resource, suspects []suspect) ([]suspect, error) {
 	if len(suspects) == 0 {
 		return nil, nil
 	}
@@ -119,24 +127,34 @@ func confirm(ctx context.Context, config Config, resource Resource, suspects []s
 		return nil, ctx.Err()
 	case <-timer.C:
 	}
-	var found []Difference
+	var found []suspect
 	for _, s := range suspects {
-		local, err := getObject(ctx, config.Local, resource, s.key)
-		if err != nil {
+		var err error
+		if s.problem, err = lookAgain(ctx, config, resource, s); err != nil {
 			return found, err
 		}
-		replica, err := getObject(ctx, config.replicas(), resource, s.key)
-		if err != nil {
-			return found, err
-		}
-		if version(local) != s.local || version(replica) != s.replica {
-			continue
-		}
-		if problem := problemOf(resource, local, replica); problem != "" {
-			found = append(found, Difference{Resource: resource.GroupResource(), Key: s.key, Problem: problem})
+		if s.problem != "" {
+			found = append(found, s)
 		}
 	}
 	return found, nil
+}
+
+// lookAgain reads both sides of a suspect and returns what is still wrong;
+// nothing where either side has changed since.
+func lookAgain(ctx context.Context, config Config, resource Resource, s suspect) (Problem, error) {
+	local, err := getObject(ctx, config.Local, resource, s.key)
+	if err != nil {
+		return "", err
+	}
+	replica, err := getObject(ctx, config.replicas(), resource, s.key)
+	if err != nil {
+		return "", err
+	}
+	if version(local) != s.local || version(replica) != s.replica {
+		return "", nil
+	}
+	return problemOf(resource, local, replica), nil
 }
 
 func problemOf(resource Resource, local, replica *unstructured.Unstructured) Problem {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -32,10 +34,9 @@ type Config struct {
 	Cache *client.Factory
 	// Resources is the table of what is replicated; Table() by default.
 	Resources []Resource
-	// PathOf returns the canonical path of a logical cluster, which replicas say:
-	// other shards cannot find it out. Empty where it is not known; nil leaves
-	// paths out.
-	PathOf func(cluster logicalcluster.Name) string
+	// LogicalClusters are those of the shard, with their canonical paths, which
+	// replicas say: other shards cannot find them out. Nil leaves paths out.
+	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	// Workers is how many objects of a resource are written at a time.
 	Workers int
 	// ProbeInterval is how often the controller asks whether the cache server
@@ -55,7 +56,7 @@ func (c Config) complete() (Config, error) {
 	}
 	c.Resources = slices.Clone(c.Resources)
 	for i := range c.Resources {
-		c.Resources[i].path = c.PathOf
+		c.Resources[i].path = c.pathOf
 	}
 	if c.Workers <= 0 {
 		c.Workers = defaultWorkers
@@ -67,6 +68,19 @@ func (c Config) complete() (Config, error) {
 		c.AuditInterval = defaultAuditInterval
 	}
 	return c, nil
+}
+
+// pathOf returns the canonical path of a logical cluster; empty where it is not
+// known.
+func (c Config) pathOf(cluster logicalcluster.Name) string {
+	if c.LogicalClusters == nil {
+		return ""
+	}
+	lc, err := c.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+	if err != nil {
+		return ""
+	}
+	return lc.Annotations[core.LogicalClusterPathAnnotationKey]
 }
 
 // replicas returns the access to the shard's own part of the cache server.

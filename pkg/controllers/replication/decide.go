@@ -35,8 +35,8 @@ const (
 )
 
 // decide compares an object with its replica; either may be nil. It returns
-// what to do and, for all but none and delete, the object to write. It does
-// not change its arguments.
+// what to do and, for all but none, the object to write or the replica to
+// delete. It does not change its arguments.
 func decide(resource Resource, local, replica *unstructured.Unstructured) (action, *unstructured.Unstructured) {
 	wanted := local != nil && resource.selects(local)
 	switch {
@@ -49,7 +49,7 @@ func decide(resource Resource, local, replica *unstructured.Unstructured) (actio
 		released.SetFinalizers(nil)
 		return actionRelease, released
 	case !wanted:
-		return actionDelete, nil
+		return actionDelete, replica
 	}
 
 	want := resource.desired(local)

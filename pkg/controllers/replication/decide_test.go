@@ -148,7 +148,9 @@ func TestDecide(t *testing.T) {
 				require.Equal(t, Resource{}.desired(tt.local), obj)
 			case actionRelease:
 				require.Empty(t, obj.GetFinalizers())
-			case actionNone, actionDelete:
+			case actionDelete:
+				require.Equal(t, tt.replica, obj, "what is deleted must be what was compared")
+			case actionNone:
 				require.Nil(t, obj)
 			}
 		})

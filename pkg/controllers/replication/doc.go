@@ -9,7 +9,9 @@
 //	shard: informer over /clusters/*  ──┐
 //	                                    ├─► queue ─► decide ─► create, update, delete
 //	cache: informer over                │                      below /shards/<me>/clusters/<cluster>
-//	       /shards/<me>/clusters/*    ──┘
+//	       /shards/<me>/clusters/*    ──┤
+//	paths of logical clusters         ──┤
+//	audit of everything, now and then ──┘
 //
 // Nothing depends on having seen a change happen: after a restart of either
 // server, or a write behind the controller's back, both informers tell the

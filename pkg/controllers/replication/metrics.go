@@ -37,7 +37,7 @@ var (
 		Namespace:      metricsNamespace,
 		Subsystem:      metricsSubsystem,
 		Name:           "restarts_total",
-		Help:           "How often the replicas were read anew because the cache server had lost or replaced its data, by resource.",
+		Help:           "How often objects and replicas were read anew because a server had other data than was known of it, as a cache server that lost its own, by resource.",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"resource"})
 	differences = metrics.NewGaugeVec(&metrics.GaugeOpts{

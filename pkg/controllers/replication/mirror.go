@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,9 +22,9 @@ import (
 // waitLogInterval is how often the log says what the controller waits for.
 const waitLogInterval = 10 * time.Second
 
-// errOtherData says that the cache server no longer has the data that the
-// informer of the replicas has followed.
-var errOtherData = errors.New("the cache server has other data than the informer knows")
+// errOtherData says that a server does not have the data that its informer has
+// followed.
+var errOtherData = errors.New("a server has other data than the informer knows")
 
 type informer = client.Informer[*unstructured.Unstructured]
 
@@ -33,9 +35,9 @@ type mirror struct {
 	progress progress
 }
 
-// session is one period in which the replicas' informer is followed. When the
-// cache server turns out to have other data than the informer knows, the
-// session ends and a new one starts with a new informer.
+// session is one period in which two informers are followed. When a server
+// turns out to have other data than its informer knows, the session ends and a
+// new one starts with new informers.
 type session struct {
 	*mirror
 
@@ -50,6 +52,23 @@ func newMirror(config Config, resource Resource) *mirror {
 func (m *mirror) run(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithValues("controller", Name, "resource", m.resource.GroupResource().String())
 	ctx = klog.NewContext(ctx, logger)
+	for {
+		err := m.session(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errOtherData):
+			restarts.WithLabelValues(m.resource.GroupResource().String()).Inc()
+			logger.Info("Starting over", "reason", err.Error())
+		default:
+			return err
+		}
+	}
+}
+
+// session replicates until ctx is done or an informer turns out to know other
+// data than its server has.
+func (m *mirror) session(ctx context.Context) error {
 	local, err := client.NewDynamicInformer(m.config.Local.Wildcard(), m.resource.GroupVersionResource,
 		client.InformerOptions[*unstructured.Unstructured]{
 			Name: Name + "-shard-" + m.resource.GroupResource().String(),
@@ -59,32 +78,6 @@ func (m *mirror) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	wg.Go(func() {
-		if err := local.Run(ctx); err != nil {
-			logger.Error(err, "The informer of the shard cannot run")
-		}
-	})
-
-	for {
-		err := m.session(ctx, local)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, errOtherData):
-			restarts.WithLabelValues(m.resource.GroupResource().String()).Inc()
-			logger.Info("Starting over with the replicas", "reason", err.Error())
-		default:
-			return err
-		}
-	}
-}
-
-// session replicates until ctx is done or the cache server has other data.
-func (m *mirror) session(ctx context.Context, local *informer) error {
 	replicas, err := client.NewDynamicInformer(m.config.replicas().Wildcard(), m.resource.GroupVersionResource,
 		client.InformerOptions[*unstructured.Unstructured]{Name: Name + "-cache-" + m.resource.GroupResource().String()})
 	if err != nil {
@@ -94,30 +87,59 @@ func (m *mirror) session(ctx context.Context, local *informer) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
-	wg.Go(func() { cancel(replicas.Run(ctx)) })
+	for _, i := range []*informer{local, replicas} {
+		wg.Go(func() { cancel(i.Run(ctx)) })
+	}
 
 	s := &session{mirror: m, local: local, replicas: replicas}
 	if !s.waitForSync(ctx) {
 		return context.Cause(ctx)
 	}
 	s.initial(ctx)
-	wg.Go(func() { s.watchdog(ctx, cancel) })
 
 	controller := reconcile.New(reconcile.Config[client.Key]{
 		Name: Name + "-" + m.resource.GroupResource().String(),
 		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
 			return reconcile.Result{}, s.reconcile(ctx, key)
 		},
-		Sources: []reconcile.Source[client.Key]{
-			reconcile.FromInformer(local, keysOf),
-			reconcile.FromInformer(replicas, keysOf),
-		},
+		Sources: s.sources(cancel),
 		Workers: m.config.Workers,
 	})
 	if err := controller.Run(ctx); err != nil {
 		return err
 	}
 	return context.Cause(ctx)
+}
+
+// sources are all that can make a replica wrong, or notice that one is.
+func (s *session) sources(end context.CancelCauseFunc) []reconcile.Source[client.Key] {
+	sources := []reconcile.Source[client.Key]{
+		reconcile.FromInformer(s.local, keysOf),
+		reconcile.FromInformer(s.replicas, keysOf),
+		func(ctx context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+			ctx, cancel := context.WithCancel(ctx)
+			var watchdog sync.WaitGroup
+			watchdog.Go(func() { s.watchdog(ctx, queue, end) })
+			return func() {
+				cancel()
+				watchdog.Wait()
+			}, nil
+		},
+	}
+	if s.config.LogicalClusters != nil {
+		sources = append(sources, reconcile.FromInformer(s.config.LogicalClusters, s.inCluster))
+	}
+	return sources
+}
+
+// inCluster returns the keys of what is replicated of a logical cluster, whose
+// path the replicas say.
+func (s *session) inCluster(lc *corev1alpha1.LogicalCluster) []client.Key {
+	var keys []client.Key
+	for _, local := range s.local.Lister().Cluster(logicalcluster.From(lc)).List(nil) {
+		keys = append(keys, client.KeyOf(local))
+	}
+	return keys
 }
 
 // waitForSync waits for both informers, and now and then says for which. It is
@@ -199,7 +221,9 @@ func (s *session) apply(ctx context.Context, key client.Key, todo action, obj *u
 	case actionUpdate, actionRelease:
 		_, err = replicas.Update(ctx, obj, metav1.UpdateOptions{FieldManager: Name})
 	case actionDelete:
-		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{})
+		// Only what was compared: by now the object may be back, and so its replica.
+		uid, version := obj.GetUID(), obj.GetResourceVersion()
+		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}

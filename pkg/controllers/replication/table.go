@@ -22,7 +22,7 @@ type Resource struct {
 	// Filter selects the objects to replicate; nil selects all.
 	Filter func(metav1.Object) bool
 
-	// path is Config.PathOf.
+	// path is Config.pathOf.
 	path func(cluster logicalcluster.Name) string
 }
 

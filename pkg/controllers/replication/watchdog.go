@@ -9,6 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
 // alertInterval is how often the watchdog looks whether the informer has lost
@@ -22,7 +25,7 @@ const alertInterval = time.Second
 //
 // Data is replaced while the server is down, so the watchdog asks at once when
 // the informer was disconnected, however shortly, and otherwise now and then.
-func (s *session) watchdog(ctx context.Context, end context.CancelCauseFunc) {
+func (s *session) watchdog(ctx context.Context, queue reconcile.Queue[client.Key], end context.CancelCauseFunc) {
 	alert := time.NewTicker(min(alertInterval, s.config.ProbeInterval))
 	defer alert.Stop()
 	routine := time.NewTicker(jitter(s.config.ProbeInterval))
@@ -48,7 +51,7 @@ func (s *session) watchdog(ctx context.Context, end context.CancelCauseFunc) {
 		case <-routine.C:
 			err = s.probe(ctx, &state)
 		case <-audit.C:
-			err = s.audit(ctx)
+			err = s.audit(ctx, queue)
 		}
 		if err != nil {
 			end(err)
@@ -97,7 +100,7 @@ func (s *session) probe(ctx context.Context, state *probeState) error {
 	state.unanswered = false
 	order, err := resourceversion.CompareResourceVersion(page.GetResourceVersion(), known)
 	if err == nil && order < 0 {
-		return fmt.Errorf("%w: it is at version %s, the informer was at %s", errOtherData, page.GetResourceVersion(), known)
+		return fmt.Errorf("%w: the cache server is at version %s, the informer was at %s", errOtherData, page.GetResourceVersion(), known)
 	}
 	count := int64(len(page.Items))
 	if remaining := page.GetRemainingItemCount(); remaining != nil {
@@ -112,15 +115,17 @@ func (s *session) probe(ctx context.Context, state *probeState) error {
 		state.suspicion = now
 		state.suspicion.since = time.Now()
 	case time.Since(last.since) >= patience:
-		return fmt.Errorf("%w: it has %d replicas, the informer %d", errOtherData, now.server, now.informer)
+		return fmt.Errorf("%w: the cache server has %d replicas, the informer %d", errOtherData, now.server, now.informer)
 	}
 	return nil
 }
 
 // audit compares everything, past the informers. A difference of which the
-// informers know is one that could not be put right yet, for a reason that the
-// controller logs. One of which they do not know means that they miss something.
-func (s *session) audit(ctx context.Context) error {
+// informers know goes into the queue: either it is there already, because it
+// could not be put right yet for a reason that the controller logs, or nothing
+// has told that it came about. One of which they do not know means that they
+// miss something.
+func (s *session) audit(ctx context.Context, queue reconcile.Queue[client.Key]) error {
 	logger := klog.FromContext(ctx)
 	found, err := compareResource(ctx, s.config, s.resource)
 	if err != nil {
@@ -129,9 +134,16 @@ func (s *session) audit(ctx context.Context) error {
 	}
 	differences.WithLabelValues(s.resource.GroupResource().String()).Set(float64(len(found)))
 	for _, difference := range found {
-		logger.Info("A replica is wrong", "key", difference.Key.String(), "problem", difference.Problem)
-		if todo, _, err := s.compare(difference.Key); err == nil && todo == actionNone {
-			return fmt.Errorf("%w: %s", errOtherData, difference)
+		logger.Info("A replica is wrong", "key", difference.key.String(), "problem", difference.problem)
+		todo, _, err := s.compare(difference.key)
+		if err != nil || todo != actionNone {
+			queue.Add(difference.key)
+			continue
+		}
+		// The controller may have put it right since it was read.
+		problem, err := lookAgain(ctx, s.config, s.resource, difference)
+		if err == nil && problem != "" {
+			return fmt.Errorf("%w: the replica of %s %s is %s", errOtherData, s.resource.GroupResource(), difference.key, problem)
 		}
 	}
 	return nil
