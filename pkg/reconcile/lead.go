@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo/leaderelection" // who leads is a metric
@@ -27,8 +29,9 @@ const defaultLease = 15 * time.Second
 
 // Lead calls run whenever this replica leads, until ctx is done or run fails.
 // The context of run ends when the replica leads no more; another one leads only
-// after run has returned, unless that takes longer than the lease. A replica
-// that stops gives the right away at once.
+// after run has returned, unless that takes longer than the rest of the lease,
+// which is a fifth of it at least. A replica that stops, or that could not renew
+// its lease in time, gives the right away as soon as run has returned.
 func (e Election) Lead(ctx context.Context, run func(ctx context.Context) error) error {
 	for {
 		if err := e.leadOnce(ctx, run); err != nil || ctx.Err() != nil {
@@ -63,8 +66,8 @@ func (t *term) end() bool {
 }
 
 func (e Election) leadOnce(ctx context.Context, run func(ctx context.Context) error) error {
-	// The election outlives ctx, until run has returned: what ends it gives the
-	// right away.
+	// The election outlives ctx, until run has returned: the lease is renewed
+	// meanwhile.
 	election, leave := context.WithCancel(context.WithoutCancel(ctx))
 	defer leave()
 	t := &term{result: make(chan error, 1)}
@@ -79,7 +82,8 @@ func (e Election) leadOnce(ctx context.Context, run func(ctx context.Context) er
 	}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: e.Lock, LeaseDuration: lease, RenewDeadline: lease * 2 / 3, RetryPeriod: lease / 8,
-		ReleaseOnCancel: true, Name: e.Lock.Describe(),
+		// ReleaseOnCancel would release the lease before run has returned.
+		Name: e.Lock.Describe(),
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) {
 				if !t.begin() {
@@ -98,8 +102,35 @@ func (e Election) leadOnce(ctx context.Context, run func(ctx context.Context) er
 		return fmt.Errorf("electing a leader: %w", err)
 	}
 	elector.Run(election)
-	if !t.end() {
-		return nil
+	if t.end() {
+		err = <-t.result
 	}
-	return <-t.result
+	if elector.IsLeader() {
+		e.release(context.WithoutCancel(ctx), lease)
+	}
+	return err
+}
+
+// release gives the right away, if this replica still has it. Where that fails,
+// the others wait for the end of the lease.
+func (e Election) release(ctx context.Context, lease time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, lease/3)
+	defer cancel()
+	for {
+		record, _, err := e.Lock.Get(ctx)
+		if err == nil && record.HolderIdentity == e.Lock.Identity() {
+			now := metav1.Now()
+			err = e.Lock.Update(ctx, resourcelock.LeaderElectionRecord{
+				// A second, since a lease has to last for some time.
+				LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now,
+			})
+		}
+		if apierrors.IsConflict(err) {
+			continue // a renewal that was given up has arrived all the same
+		}
+		if err != nil {
+			klog.FromContext(ctx).Info("Cannot give the lease away: it ends by itself", "lock", e.Lock.Describe(), "err", err)
+		}
+		return
+	}
 }

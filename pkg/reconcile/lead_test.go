@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -20,11 +21,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// shortLease is the shortest there is: leases are told in seconds.
-const shortLease = time.Second
+// lease is how long the leases of these tests last, by the clock of synctest.
+const lease = 15 * time.Second
 
 func election(c *fake.Clientset, id string) reconcile.Election {
-	return reconcile.Election{Lease: shortLease, Lock: &resourcelock.LeaseLock{
+	return reconcile.Election{Lease: lease, Lock: &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: "controllers"}, Client: c.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: id},
 	}}
@@ -32,7 +33,9 @@ func election(c *fake.Clientset, id string) reconcile.Election {
 
 // TestLead has replicas take over from each other: one leads at a time, and one
 // that stops lets the next begin without waiting for the lease.
-func TestLead(t *testing.T) {
+func TestLead(t *testing.T) { synctest.Test(t, takeOver) }
+
+func takeOver(t *testing.T) {
 	const replicas = 3
 	c := fake.NewClientset()
 	var leading atomic.Int32
@@ -69,7 +72,9 @@ func TestLead(t *testing.T) {
 
 // TestLeadIsLost holds that a leader which cannot renew its lease stops, and
 // leads again when it can.
-func TestLeadIsLost(t *testing.T) {
+func TestLeadIsLost(t *testing.T) { synctest.Test(t, isLost) }
+
+func isLost(t *testing.T) {
 	c := fake.NewClientset()
 	var down atomic.Bool
 	c.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -92,13 +97,75 @@ func TestLeadIsLost(t *testing.T) {
 	require.Equal(t, 2, terms)
 }
 
+// TestLeadEndsFirst holds that a leader which cannot renew its lease in time
+// keeps it until its work has ended, and gives it away then.
+func TestLeadEndsFirst(t *testing.T) { synctest.Test(t, endsFirst) }
+
+func endsFirst(t *testing.T) {
+	c := fake.NewClientset()
+	var late atomic.Bool
+	c.PrependReactor("update", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		update, ok := action.(clienttesting.UpdateAction)
+		if !ok || !late.Load() || *holder(update.GetObject()) != "one" {
+			return false, nil, nil
+		}
+		return true, nil, errors.New("renewals are late")
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	began := make(chan struct{})
+	var over atomic.Bool
+	var running sync.WaitGroup
+	running.Go(func() {
+		err := election(c, "one").Lead(ctx, func(term context.Context) error {
+			close(began)
+			late.Store(true)
+			<-term.Done()
+			<-time.After(lease / 5) // the work takes its time to end
+			leases, err := c.CoordinationV1().Leases("default").List(t.Context(), metav1.ListOptions{})
+			if err != nil || *holder(&leases.Items[0]) != "one" {
+				t.Errorf("the lease is given away before the work has ended: %v, %v", leases.Items, err)
+			}
+			over.Store(true)
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	<-began
+	running.Go(func() {
+		err := election(c, "two").Lead(ctx, func(context.Context) error {
+			if !over.Load() {
+				t.Error("the other one leads while the first one works")
+			}
+			cancel()
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	running.Wait()
+	require.True(t, over.Load())
+}
+
+func holder(obj runtime.Object) *string {
+	l, ok := obj.(*coordinationv1.Lease)
+	if !ok || l.Spec.HolderIdentity == nil {
+		return new("")
+	}
+	return l.Spec.HolderIdentity
+}
+
 // TestLeadAfterCrash holds that the lease of a leader that is not heard of ends.
-func TestLeadAfterCrash(t *testing.T) {
+func TestLeadAfterCrash(t *testing.T) { synctest.Test(t, afterCrash) }
+
+func afterCrash(t *testing.T) {
 	c := fake.NewClientset()
 	now := metav1.NowMicro()
 	_, err := c.CoordinationV1().Leases("default").Create(t.Context(), &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: "controllers"},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("crashed"), LeaseDurationSeconds: new(int32(1)), AcquireTime: &now, RenewTime: &now},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("crashed"), LeaseDurationSeconds: new(int32(lease.Seconds())), AcquireTime: &now, RenewTime: &now},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -109,12 +176,14 @@ func TestLeadAfterCrash(t *testing.T) {
 		return nil
 	}))
 	require.True(t, led)
-	require.Greater(t, time.Since(now.Time), shortLease*9/10, "not before it ends")
+	require.Greater(t, time.Since(now.Time), lease*9/10, "not before it ends")
 }
 
 // TestLeadFails holds that what fails ends the whole, and that who never leads
 // can be stopped.
-func TestLeadFails(t *testing.T) {
+func TestLeadFails(t *testing.T) { synctest.Test(t, fails) }
+
+func fails(t *testing.T) {
 	c := fake.NewClientset()
 	failure := errors.New("broken")
 	require.ErrorIs(t, election(c, "one").Lead(t.Context(), func(context.Context) error { return failure }), failure)
@@ -130,7 +199,7 @@ func TestLeadFails(t *testing.T) {
 		})
 	})
 	<-holding
-	never, stop := context.WithTimeout(t.Context(), shortLease)
+	never, stop := context.WithTimeout(t.Context(), lease)
 	defer stop()
 	require.NoError(t, election(c, "three").Lead(never, func(context.Context) error { return failure }))
 	cancel()
