@@ -109,7 +109,10 @@ func NewInformers(s Sources) *Informers {
 	i := &Informers{
 		shardName: s.ShardName,
 		LogicalClusters: client.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
-			Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{workspace.PathIndex: workspace.IndexByPath},
+			Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{
+				workspace.PathIndex:  workspace.IndexByPath,
+				workspace.OwnerIndex: workspace.IndexByOwner,
+			},
 		}),
 		Workspaces:     client.Workspaces.Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{}),
 		Namespaces:     client.Namespaces.Informer(all, client.InformerOptions[*corev1.Namespace]{}),

@@ -126,6 +126,39 @@ func TestDeletingAWorkspaceTakesEverythingAndTellsWhatKeepsIt(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, n, name)
 	}
+	lateCreate(t, e)
+}
+
+// lateCreate has the create of a logical cluster arrive on each shard after its
+// Workspace has gone: the shard of the Workspace sees it, and that there is none.
+func lateCreate(t *testing.T, e *env) {
+	t.Helper()
+	late := &corev1alpha1.LogicalCluster{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        corev1alpha1.LogicalClusterName,
+			Finalizers:  []string{"core.kcp.io/logicalcluster-deletion"},
+			Labels:      map[string]string{"internal.shardplane.io/owner-shard": "root"},
+			Annotations: map[string]string{"kcp.io/path": "root:late", tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey: `{"username":"somebody"}`},
+		},
+		Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{
+			APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Resource: "workspaces", Name: "late", Cluster: "root", UID: "gone",
+		}},
+	}
+	for shard := range e.shards {
+		clusters := client.LogicalClusters.In(e.at(shard, "late"))
+		_, err := clusters.Create(t.Context(), late, metav1.CreateOptions{})
+		require.NoError(t, err)
+		await(t, "the logical cluster without a workspace to be gone", func(ctx context.Context) error {
+			found, err := clusters.Get(ctx, late.Name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			return notYetError("phase " + string(found.Status.Phase))
+		})
+	}
 }
 
 func TestNamespacesAreEmptiedAndSayWhatKeepsThem(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
@@ -22,6 +23,10 @@ const AdminCluster = logicalcluster.Name("system:admin")
 // contentAnnotation, on a WorkspaceType that Shardplane comes with, holds the
 // hash of the content that it came with last.
 const contentAnnotation = "internal.shardplane.io/bootstrap-content"
+
+// versionAnnotation, on such a WorkspaceType, is the version of that content: a
+// number that rises with each change, as config/workspacetypes has it.
+const versionAnnotation = "internal.shardplane.io/bootstrap-version"
 
 // clustersOf returns the logical clusters that exist on a shard from the start.
 func clustersOf(shard string) []logicalcluster.Name {
@@ -59,9 +64,23 @@ func shipped(wt *tenancyv1alpha1.WorkspaceType) (*tenancyv1alpha1.WorkspaceType,
 	return wt, nil
 }
 
+// versionOf returns the version of the content that a WorkspaceType came with; 0
+// where it came with none, as before there were versions.
+func versionOf(wt *tenancyv1alpha1.WorkspaceType) int {
+	version, err := strconv.Atoi(wt.Annotations[versionAnnotation])
+	if err != nil {
+		return 0
+	}
+	return version
+}
+
 // updated returns the existing WorkspaceType as it should be, given the shipped
-// one. It stays as it is, edits included, if it came with the same content.
+// one. It stays as it is, edits included, if it came with the same content, or
+// with a newer one: replicas of two versions run side by side during an upgrade.
 func updated(existing, want *tenancyv1alpha1.WorkspaceType) *tenancyv1alpha1.WorkspaceType {
+	if versionOf(existing) > versionOf(want) {
+		return existing
+	}
 	result := existing.DeepCopy()
 	if existing.Annotations[contentAnnotation] != want.Annotations[contentAnnotation] {
 		result.Spec = *want.Spec.DeepCopy()

@@ -123,8 +123,9 @@ func deleted(ago time.Duration) func(*corev1alpha1.LogicalCluster) {
 
 func (f *fake) deleter(results ...result) *deleter {
 	return &deleter{
-		now: time.Now,
-		get: f.get,
+		now:  time.Now,
+		get:  f.get,
+		live: func(_ context.Context, key client.Key) (*corev1alpha1.LogicalCluster, error) { return f.get(key) },
 		deleteContent: func(context.Context, logicalcluster.Name) result {
 			f.log = append(f.log, "delete content")
 			next := results[0]
@@ -158,6 +159,26 @@ func TestDelete(t *testing.T) {
 	_, err = r.reconcile(t.Context(), key)
 	require.NoError(t, err)
 	require.Nil(t, f.lc)
+}
+
+// TestDeleteAsksTheServer holds that content is deleted only of the
+// LogicalCluster that is being deleted, whatever an informer that is behind says.
+func TestDeleteAsksTheServer(t *testing.T) {
+	for name, live := range map[string]*corev1alpha1.LogicalCluster{
+		"gone":     nil,
+		"restored": newCluster(phase("Ready"), func(lc *corev1alpha1.LogicalCluster) { lc.UID = "restored" }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{lc: newCluster(phase("Deleting"), deleted(0))}
+			r := f.deleter(result{})
+			r.live = func(_ context.Context, key client.Key) (*corev1alpha1.LogicalCluster, error) {
+				return (&fake{lc: live}).get(key)
+			}
+			_, err := r.reconcile(t.Context(), key)
+			require.NoError(t, err)
+			require.NotContains(t, f.log, "delete content")
+		})
+	}
 }
 
 func TestDeleteTellsWhatTakesLong(t *testing.T) {

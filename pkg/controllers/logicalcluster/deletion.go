@@ -10,6 +10,7 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
@@ -34,6 +35,9 @@ func NewDeletion(config Config) *reconcile.Controller[client.Key] {
 	r := &deleter{
 		now: time.Now,
 		get: clusters.Get,
+		live: func(ctx context.Context, key client.Key) (*corev1alpha1.LogicalCluster, error) {
+			return client.LogicalClusters.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+		},
 		deleteContent: func(ctx context.Context, cluster logicalcluster.Name) result {
 			return contentOf(ctx, config.Local, cluster)
 		},
@@ -67,8 +71,10 @@ func NewDeletion(config Config) *reconcile.Controller[client.Key] {
 }
 
 type deleter struct {
-	now           func() time.Time
-	get           func(key client.Key) (*corev1alpha1.LogicalCluster, error)
+	now func() time.Time
+	get func(key client.Key) (*corev1alpha1.LogicalCluster, error)
+	// live is get past the informer.
+	live          func(ctx context.Context, key client.Key) (*corev1alpha1.LogicalCluster, error)
 	deleteContent func(ctx context.Context, cluster logicalcluster.Name) result
 
 	writer
@@ -103,6 +109,11 @@ func (r *deleter) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (
 		return reconcile.Result{}, ignoreNotFound(err)
 	}
 
+	// The informer may be behind, and the content another LogicalCluster's by now,
+	// which somebody has restored.
+	if live, err := r.live(ctx, client.KeyOf(lc)); err != nil || live.UID != lc.UID || live.DeletionTimestamp == nil {
+		return reconcile.Result{}, ignoreNotFound(err)
+	}
 	deleted := r.deleteContent(ctx, logicalcluster.From(lc))
 	if deleted.underWay && r.now().Sub(lc.DeletionTimestamp.Time) < unremarkable {
 		return reconcile.Result{RequeueAfter: patience}, nil // events will tell sooner

@@ -32,7 +32,10 @@ type Config struct {
 func New(config Config) *reconcile.Controller[client.Key] {
 	namespaces := config.Namespaces.Lister()
 	r := &reconciler{
-		get:   namespaces.Get,
+		get: namespaces.Get,
+		live: func(ctx context.Context, key client.Key) (*corev1.Namespace, error) {
+			return client.Namespaces.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+		},
 		empty: func(ctx context.Context, key client.Key) round { return empty(ctx, config.Local, key) },
 		status: func(ctx context.Context, old, updated *corev1.Namespace) error {
 			return commit(ctx, config.Local, old, updated)
@@ -55,37 +58,41 @@ func New(config Config) *reconcile.Controller[client.Key] {
 }
 
 type reconciler struct {
-	get      func(key client.Key) (*corev1.Namespace, error)
+	get func(key client.Key) (*corev1.Namespace, error)
+	// live is get past the informer.
+	live     func(ctx context.Context, key client.Key) (*corev1.Namespace, error)
 	empty    func(ctx context.Context, key client.Key) round
 	status   func(ctx context.Context, old, updated *corev1.Namespace) error
 	finalize func(ctx context.Context, ns *corev1.Namespace) error
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
-	ns, err := r.get(key)
-	if apierrors.IsNotFound(err) {
-		return reconcile.Result{}, nil
+	if cached, err := r.get(key); err != nil || !needsEmptying(cached) {
+		return reconcile.Result{}, ignoreNotFound(err)
 	}
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	if !needsEmptying(ns) {
-		return reconcile.Result{}, nil
+	// The informer may be behind: the namespace may be gone, and there may be
+	// another one of the name, whose content is not to be deleted.
+	ns, err := r.live(ctx, key)
+	if err != nil || !needsEmptying(ns) {
+		return reconcile.Result{}, ignoreNotFound(err)
 	}
 	result := r.empty(ctx, key)
 	if result.done() {
-		err := r.finalize(ctx, withoutFinalizer(ns))
-		if apierrors.IsNotFound(err) {
-			err = nil
-		}
-		return reconcile.Result{}, err
+		return reconcile.Result{}, ignoreNotFound(r.finalize(ctx, withoutFinalizer(ns)))
 	}
-	if err := r.status(ctx, ns, report(ns, result, metav1.Now())); err != nil && !apierrors.IsNotFound(err) {
+	if err := ignoreNotFound(r.status(ctx, ns, report(ns, result, metav1.Now()))); err != nil {
 		return reconcile.Result{}, err
 	}
 	// Finalizers of the content take their time, and nothing tells about their
 	// end; failures may pass.
 	return reconcile.Result{Backoff: true}, errors.Join(result.discovery, result.Err)
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // empty runs one round over the namespaced resources of the logical cluster.

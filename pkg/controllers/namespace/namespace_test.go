@@ -37,8 +37,11 @@ var (
 func TestReconcile(t *testing.T) {
 	alive := terminating(corev1.FinalizerKubernetes)
 	alive.DeletionTimestamp = nil
+	const replacement = "the next one"
 	cases := map[string]struct {
-		ns      *corev1.Namespace
+		ns *corev1.Namespace
+		// live is what the informer has not seen yet, if anything.
+		live    *corev1.Namespace
 		round   round
 		want    []string
 		wantErr error
@@ -46,6 +49,8 @@ func TestReconcile(t *testing.T) {
 	}{
 		"gone":                     {},
 		"alive":                    {ns: alive},
+		"another by now":           {ns: terminating(corev1.FinalizerKubernetes), live: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: replacement}}},
+		"gone by now":              {ns: terminating(corev1.FinalizerKubernetes), live: terminating()},
 		"somebody else's":          {ns: terminating("other")},
 		"empty":                    {ns: terminating(corev1.FinalizerKubernetes), want: []string{"empty", "finalize []"}},
 		"empty, another waits too": {ns: terminating(corev1.FinalizerKubernetes, "other"), want: []string{"empty", "finalize [other]"}},
@@ -60,6 +65,12 @@ func TestReconcile(t *testing.T) {
 				get: func(client.Key) (*corev1.Namespace, error) {
 					if tc.ns == nil {
 						return nil, apierrors.NewNotFound(corev1.Resource("namespaces"), "n")
+					}
+					return tc.ns, nil
+				},
+				live: func(context.Context, client.Key) (*corev1.Namespace, error) {
+					if tc.live != nil {
+						return tc.live, nil
 					}
 					return tc.ns, nil
 				},

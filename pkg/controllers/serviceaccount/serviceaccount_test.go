@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -73,28 +74,36 @@ func TestTokens(t *testing.T) {
 	for name, tc := range map[string]struct {
 		secret   *corev1.Secret
 		err      error
+		cached   types.UID
 		want     func(*corev1.Secret)
 		removed  bool
 		issueErr error
 		fails    bool
 	}{
-		"empty":               {secret: secret(func(*corev1.Secret) {}), want: filled},
-		"complete":            {secret: secret(filled)},
-		"other ca":            {secret: secret(func(s *corev1.Secret) { filled(s); s.Data["ca.crt"] = []byte("old") }), want: filled},
-		"the token stays":     {secret: secret(func(s *corev1.Secret) { s.Data = map[string][]byte{"token": []byte("mine")} }), want: func(s *corev1.Secret) { filled(s); s.Data["token"] = []byte("mine") }},
-		"account gone":        {secret: secret(filled), err: apierrors.NewNotFound(corev1.Resource("serviceaccounts"), "robot"), removed: true},
-		"account replaced":    {secret: secret(func(s *corev1.Secret) { filled(s); s.Annotations[corev1.ServiceAccountUIDKey] = "former" }), removed: true},
-		"account unknown":     {secret: secret(filled), err: errTest, fails: true},
-		"being deleted":       {secret: secret(func(s *corev1.Secret) { s.DeletionTimestamp = &now })},
-		"no account named":    {secret: secret(func(s *corev1.Secret) { delete(s.Annotations, corev1.ServiceAccountNameKey) })},
-		"token is not issued": {secret: secret(func(*corev1.Secret) {}), issueErr: errTest, fails: true},
+		"empty":                 {secret: secret(func(*corev1.Secret) {}), want: filled},
+		"complete":              {secret: secret(filled)},
+		"other ca":              {secret: secret(func(s *corev1.Secret) { filled(s); s.Data["ca.crt"] = []byte("old") }), want: filled},
+		"the token stays":       {secret: secret(func(s *corev1.Secret) { s.Data = map[string][]byte{"token": []byte("mine")} }), want: func(s *corev1.Secret) { filled(s); s.Data["token"] = []byte("mine") }},
+		"account gone":          {secret: secret(filled), err: apierrors.NewNotFound(corev1.Resource("serviceaccounts"), "robot"), removed: true},
+		"account replaced":      {secret: secret(func(s *corev1.Secret) { filled(s); s.Annotations[corev1.ServiceAccountUIDKey] = "former" }), removed: true},
+		"account not known yet": {secret: secret(filled), cached: "former"},
+		"account unknown":       {secret: secret(filled), err: errTest, fails: true},
+		"being deleted":         {secret: secret(func(s *corev1.Secret) { s.DeletionTimestamp = &now })},
+		"no account named":      {secret: secret(func(s *corev1.Secret) { delete(s.Annotations, corev1.ServiceAccountNameKey) })},
+		"token is not issued":   {secret: secret(func(*corev1.Secret) {}), issueErr: errTest, fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var updated *corev1.Secret
 			removed := false
 			r := &tokenReconciler{
 				secret: func(client.Key) (*corev1.Secret, error) { return tc.secret, nil },
-				account: func(_ context.Context, got client.Key) (*corev1.ServiceAccount, error) {
+				cached: func(client.Key) (*corev1.ServiceAccount, error) {
+					if tc.cached == "" {
+						return nil, apierrors.NewNotFound(corev1.Resource("serviceaccounts"), "robot")
+					}
+					return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot", Namespace: "ns", UID: tc.cached}}, nil
+				},
+				live: func(_ context.Context, got client.Key) (*corev1.ServiceAccount, error) {
 					require.Equal(t, client.Key{Cluster: "one", Namespace: "ns", Name: "robot"}, got)
 					return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot", Namespace: "ns", UID: "robot-uid"}}, tc.err
 				},

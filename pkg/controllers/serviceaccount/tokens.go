@@ -53,8 +53,9 @@ func NewTokens(config TokensConfig) *reconcile.Controller[client.Key] {
 	secrets := config.Secrets.Lister()
 	r := &tokenReconciler{
 		secret: secrets.Get,
-		account: func(ctx context.Context, key client.Key) (*corev1.ServiceAccount, error) {
-			return liveAccount(ctx, config, key)
+		cached: config.Accounts.Lister().Get,
+		live: func(ctx context.Context, key client.Key) (*corev1.ServiceAccount, error) {
+			return client.ServiceAccounts.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 		},
 		update: func(ctx context.Context, key client.Key, secret *corev1.Secret) error {
 			_, err := client.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
@@ -87,22 +88,25 @@ func NewTokens(config TokensConfig) *reconcile.Controller[client.Key] {
 	})
 }
 
-// liveAccount finds an account. The informer may not have seen one that was
-// just created, so a miss is asked again at the source.
-func liveAccount(ctx context.Context, config TokensConfig, key client.Key) (*corev1.ServiceAccount, error) {
-	if account, err := config.Accounts.Lister().Get(key); err == nil {
-		return account, nil
-	}
-	return client.ServiceAccounts.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+type tokenReconciler struct {
+	secret func(key client.Key) (*corev1.Secret, error)
+	// cached is the account as the informer has it, and live as the server has it.
+	cached func(key client.Key) (*corev1.ServiceAccount, error)
+	live   func(ctx context.Context, key client.Key) (*corev1.ServiceAccount, error)
+	update func(ctx context.Context, key client.Key, secret *corev1.Secret) error
+	remove func(ctx context.Context, key client.Key, secret *corev1.Secret) error
+	issue  func(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error)
+	rootCA func() []byte
 }
 
-type tokenReconciler struct {
-	secret  func(key client.Key) (*corev1.Secret, error)
-	account func(ctx context.Context, key client.Key) (*corev1.ServiceAccount, error)
-	update  func(ctx context.Context, key client.Key, secret *corev1.Secret) error
-	remove  func(ctx context.Context, key client.Key, secret *corev1.Secret) error
-	issue   func(cluster logicalcluster.Name, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error)
-	rootCA  func() []byte
+// account finds the account of a secret. The informer may not have seen one that
+// was just created, or created again, so that a miss or another account than the
+// secret's is asked again at the source: the secret would be deleted.
+func (r *tokenReconciler) account(ctx context.Context, key client.Key, secret *corev1.Secret) (*corev1.ServiceAccount, error) {
+	if account, err := r.cached(key); err == nil && apiserverserviceaccount.IsServiceAccountToken(secret, account) {
+		return account, nil
+	}
+	return r.live(ctx, key)
 }
 
 func (r *tokenReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -117,7 +121,7 @@ func (r *tokenReconciler) reconcile(ctx context.Context, key client.Key) (reconc
 	if secret.DeletionTimestamp != nil || name == "" {
 		return reconcile.Result{}, nil
 	}
-	account, err := r.account(ctx, client.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: name})
+	account, err := r.account(ctx, client.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: name}, secret)
 	switch {
 	case apierrors.IsNotFound(err):
 		return reconcile.Result{}, ignoreGone(r.remove(ctx, key, secret))

@@ -2,6 +2,8 @@ package workspace
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -9,7 +11,9 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
@@ -48,7 +52,8 @@ type Config struct {
 	Dial func(shard *corev1alpha1.Shard) (*client.Factory, error)
 
 	// Workspaces and LogicalClusters are those of all logical clusters of the
-	// shard. LogicalClusters has PathIndex by IndexByPath.
+	// shard. LogicalClusters has PathIndex by IndexByPath, and OwnerIndex by
+	// IndexByOwner.
 	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 
@@ -91,6 +96,10 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return client.Workspaces.In(config.Local.Cluster(logicalcluster.From(ws).Path())).Delete(ctx, ws.Name,
 				metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(ws.UID))})
 		},
+		owned: s.owned,
+		exists: func(ctx context.Context, key client.Key, uid types.UID) (bool, error) {
+			return exists(ctx, config.Local, key, uid)
+		},
 	}
 
 	// What cannot be scheduled looks again when there is something to choose.
@@ -115,6 +124,19 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		Workers:   workers,
 		Sources:   sources,
 	})
+}
+
+// exists asks a shard whether it has a Workspace with a UID.
+func exists(ctx context.Context, local *client.Factory, key client.Key, uid types.UID) (bool, error) {
+	ws, err := client.Workspaces.In(local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		var status apierrors.APIStatus
+		if errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name == key.Name {
+			return false, nil
+		}
+		return false, fmt.Errorf("the shard does not serve workspaces yet: %w", err)
+	}
+	return err == nil && ws.UID == uid, err
 }
 
 // unfinished returns the keys of the Workspaces that wait for being scheduled

@@ -13,6 +13,7 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -34,6 +35,7 @@ type logicalClusters interface {
 	get(ctx context.Context, cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
 	create(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error
 	remove(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error
+	unused(ctx context.Context, cluster logicalcluster.Name) (bool, error)
 }
 
 type reconciler struct {
@@ -47,6 +49,10 @@ type reconciler struct {
 	at     func(shard string) (logicalClusters, error)
 	commit func(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error)
 	remove func(ctx context.Context, ws *tenancyv1alpha1.Workspace) error
+	// owned returns the LogicalClusters whose owner has a key, as watches tell.
+	owned func(key client.Key) []owned
+	// exists asks the shard itself for a Workspace.
+	exists func(ctx context.Context, key client.Key, uid types.UID) (bool, error)
 
 	latest reconcile.Latest[*tenancyv1alpha1.Workspace]
 	starts starts
@@ -62,9 +68,20 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	if !scheduling || ws.DeletionTimestamp != nil {
 		r.starts.forget(key)
 	}
+	if !exists {
+		return again(r.removeOrphans(ctx, key, ""))
+	}
+	orphans := r.removeOrphans(ctx, key, ws.UID)
+	result, err := r.step(ctx, ws, scheduling)
+	if orphans != nil && err == nil && result == (reconcile.Result{}) {
+		return again(orphans)
+	}
+	return result, err
+}
+
+// step leads a Workspace one step further.
+func (r *reconciler) step(ctx context.Context, ws *tenancyv1alpha1.Workspace, scheduling bool) (reconcile.Result, error) {
 	switch {
-	case !exists:
-		return reconcile.Result{}, nil
 	case ws.DeletionTimestamp != nil:
 		return r.delete(ctx, ws)
 	case ws.Spec.Mount != nil:
@@ -299,7 +316,7 @@ func (r *reconciler) stuck(ctx context.Context, ws *tenancyv1alpha1.Workspace, c
 	return again(cause)
 }
 
-// again tries again after cause. A shard that does not answer is no failure of
+// again tries again after cause, if any. A shard that does not answer is no failure of
 // every single Workspace that waits for it: they come back one by one.
 func again(cause error) (reconcile.Result, error) {
 	if !errors.Is(cause, errUnreachable) {

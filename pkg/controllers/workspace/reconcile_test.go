@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
@@ -36,6 +37,8 @@ type fake struct {
 	blind bool
 	// down makes the shard of logical clusters unreachable.
 	down bool
+	// used makes logical clusters hold something of somebody's.
+	used bool
 	// writes counts those to come before the process ends; negative for never.
 	writes int
 	// lost makes the answer to the last write get lost instead of the write.
@@ -103,6 +106,20 @@ func (f *fake) remove(_ context.Context, cluster logicalcluster.Name, _ *corev1a
 	})
 }
 
+func (f *fake) unused(context.Context, logicalcluster.Name) (bool, error) { return !f.used, nil }
+
+func (f *fake) owned(key client.Key) []owned {
+	var found []owned
+	for name, lc := range f.clusters {
+		if owner, ok := ownerOf(lc); ok && owner == key && !f.blind {
+			lc = lc.DeepCopy()
+			lc.Annotations[logicalcluster.AnnotationKey] = name.String()
+			found = append(found, owned{lc: lc, at: f})
+		}
+	}
+	return found
+}
+
 // process is a fresh controller: it remembers nothing of the one before.
 func (f *fake) process() *reconciler {
 	return &reconciler{
@@ -142,6 +159,10 @@ func (f *fake) process() *reconciler {
 				return old, err
 			}
 			return written, nil
+		},
+		owned: f.owned,
+		exists: func(_ context.Context, _ client.Key, uid types.UID) (bool, error) {
+			return f.ws != nil && f.ws.UID == uid, nil
 		},
 		remove: func(context.Context, *tenancyv1alpha1.Workspace) error {
 			return f.write("delete workspace", func() { f.delete() })
@@ -338,6 +359,68 @@ func TestALogicalClusterOfAnotherWorkspaceIsLeftAlone(t *testing.T) {
 	require.Nil(t, f.ws)
 	require.Nil(t, f.clusters["taken"].DeletionTimestamp)
 }
+
+// TestACreateThatArrivesAfterTheEnd has the create of a logical cluster arrive
+// when its Workspace is gone: what it made goes too, unless somebody may miss it.
+func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
+	cases := map[string]struct {
+		change func(f *fake, r *reconciler, late *corev1alpha1.LogicalCluster)
+		stays  bool
+		fails  bool
+	}{
+		"nobody has used it": {},
+		"there is another Workspace of the name": {change: func(f *fake, _ *reconciler, _ *corev1alpha1.LogicalCluster) {
+			f.ws = newWorkspace("w")
+			f.ws.UID = "another"
+		}},
+		"somebody has used it": {stays: true, change: func(f *fake, _ *reconciler, _ *corev1alpha1.LogicalCluster) { f.used = true }},
+		"it is old": {stays: true, change: func(_ *fake, _ *reconciler, late *corev1alpha1.LogicalCluster) {
+			late.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * orphanAge))
+		}},
+		"its Workspace is another shard's": {stays: true, change: func(_ *fake, _ *reconciler, late *corev1alpha1.LogicalCluster) {
+			late.Labels[OwnerShardLabel] = "elsewhere"
+		}},
+		"only the informer does not know the Workspace": {stays: true, change: func(_ *fake, r *reconciler, _ *corev1alpha1.LogicalCluster) {
+			r.exists = func(context.Context, client.Key, types.UID) (bool, error) { return true, nil }
+		}},
+		"the Workspace cannot be asked for": {stays: true, fails: true, change: func(_ *fake, r *reconciler, _ *corev1alpha1.LogicalCluster) {
+			r.exists = func(context.Context, client.Key, types.UID) (bool, error) { return false, errCannot }
+		}},
+		"its shard is away": {stays: true, change: func(f *fake, _ *reconciler, _ *corev1alpha1.LogicalCluster) { f.down = true }},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			f.writes = 2 // the claim, and the process ends in the create
+			r := f.process()
+			_, err := f.reconcile(r)
+			require.ErrorIs(t, err, errCrash)
+			cluster := logicalcluster.Name(f.ws.Spec.Cluster)
+			parent, err := r.parent("parent")
+			require.NoError(t, err)
+			late, p := logicalClusterFor(f.ws, world{parent: parent, types: r.types}, "here")
+			require.Nil(t, p)
+			late.UID, late.CreationTimestamp = "late", metav1.NewTime(r.now())
+
+			f.writes = -1
+			r = f.process()
+			f.delete()
+			_, err = f.reconcile(r)
+			require.NoError(t, err)
+			require.Nil(t, f.ws, "the Workspace has gone")
+			f.clusters[cluster] = late
+			if tc.change != nil {
+				tc.change(f, r, late)
+			}
+			result, err := f.reconcile(r)
+			require.Equal(t, tc.fails, err != nil, "%v", err)
+			require.True(t, !f.down || result.RequeueAfter > 0, "it is asked again")
+			require.Equal(t, tc.stays, f.clusters[cluster].DeletionTimestamp == nil)
+		})
+	}
+}
+
+var errCannot = errors.New("cannot")
 
 func TestWhatTheLogicalClusterDoesIsFollowed(t *testing.T) {
 	ready := func(t *testing.T) (*fake, *reconciler) {

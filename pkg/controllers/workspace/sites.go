@@ -46,6 +46,25 @@ func (s *sites) at(shard string) (*site, error) {
 	return nil, fmt.Errorf("%w: shard %q is not known yet", errUnreachable, shard)
 }
 
+// owned returns the LogicalClusters that watches know of an owner, on all shards.
+func (s *sites) owned(key client.Key) []owned {
+	all := []*site{s.local}
+	s.mu.Lock()
+	for _, r := range s.remote {
+		all = append(all, r.site)
+	}
+	s.mu.Unlock()
+	var found []owned
+	for _, site := range all {
+		// The index fails only where it does not exist.
+		clusters, _ := site.lister.ByIndex(OwnerIndex, key.String())
+		for _, lc := range clusters {
+			found = append(found, owned{lc: lc, at: site})
+		}
+	}
+	return found
+}
+
 // watch is the reconcile.Source of what happens to logical clusters on other
 // shards. It follows the registered shards.
 func (s *sites) watch(ctx context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
@@ -98,6 +117,7 @@ func (s *sites) open(ctx context.Context, running *sync.WaitGroup, shard *corev1
 	informer := client.LogicalClusters.Informer(factory.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Name:          "logicalclusters@" + shard.Name,
 		LabelSelector: OwnerShardLabel + "=" + s.self,
+		Indexers:      map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{OwnerIndex: IndexByOwner},
 	})
 	informer.AddEventHandler(ownerHandler(queue))
 	ctx, stop := context.WithCancel(ctx)

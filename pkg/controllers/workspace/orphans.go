@@ -1,0 +1,140 @@
+package workspace
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile/purge"
+)
+
+// OwnerIndex is the index by owner that informers of LogicalClusters have.
+const OwnerIndex = "owner"
+
+// IndexByOwner is the function of OwnerIndex.
+func IndexByOwner(lc *corev1alpha1.LogicalCluster) []string {
+	key, ok := ownerOf(lc)
+	if !ok {
+		return nil
+	}
+	return []string{key.String()}
+}
+
+// orphanAge is up to what age a LogicalCluster without a Workspace is deleted. A
+// create that was thought to be lost arrives within moments; what is older, and
+// has no Workspace, rather tells that this shard has lost data.
+const orphanAge = 24 * time.Hour
+
+// startsWith is what every logical cluster holds from the start.
+var startsWith = map[schema.GroupResource]string{
+	client.LogicalClusters.GroupResource():     corev1alpha1.LogicalClusterName,
+	client.Namespaces.GroupResource():          metav1.NamespaceDefault,
+	client.ServiceAccounts.GroupResource():     "default",
+	client.ClusterRoleBindings.GroupResource(): "workspace-admin",
+}
+
+// removeOrphans deletes the LogicalClusters that were created for a Workspace of this
+// key which does not exist any more: the answer to the create was lost, and the
+// create arrived after the Workspace had been deleted. uid is that of the
+// Workspace which has the key now, if any.
+//
+// Nothing is deleted because it could not be seen. This shard is the one that
+// has the Workspaces, and is asked past its informer; and nothing is deleted that
+// is old or that somebody has put anything into.
+func (r *reconciler) removeOrphans(ctx context.Context, key client.Key, uid types.UID) error {
+	for _, o := range r.owned(key) {
+		owner := o.lc.Spec.Owner.UID
+		if owner == uid || owner == "" || o.lc.DeletionTimestamp != nil || o.lc.Labels[OwnerShardLabel] != r.self {
+			continue
+		}
+		if err := r.removeOrphan(ctx, key, o); err != nil {
+			return fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(o.lc), key, err)
+		}
+	}
+	return nil
+}
+
+// owned is a LogicalCluster and the access to its shard.
+type owned struct {
+	lc *corev1alpha1.LogicalCluster
+	at logicalClusters
+}
+
+func (r *reconciler) removeOrphan(ctx context.Context, key client.Key, o owned) error {
+	cluster := logicalcluster.From(o.lc)
+	lc, err := o.at.get(ctx, cluster)
+	if apierrors.IsNotFound(err) || err == nil && (lc.UID != o.lc.UID || lc.DeletionTimestamp != nil) {
+		return nil // the watch will tell
+	}
+	if err != nil {
+		return err
+	}
+	exists, err := r.exists(ctx, key, lc.Spec.Owner.UID)
+	if err != nil || exists {
+		return err
+	}
+	logger := klog.FromContext(ctx).WithValues("cluster", cluster, "owner", key.String(), "ownerUID", lc.Spec.Owner.UID)
+	if age := r.now().Sub(lc.CreationTimestamp.Time); age > orphanAge {
+		logger.Info("A logical cluster has no Workspace and is too old to be deleted for that: delete its LogicalCluster, or restore the Workspace", "age", age)
+		return nil
+	}
+	unused, err := o.at.unused(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	if !unused {
+		logger.Info("A logical cluster has no Workspace and is not empty: delete its LogicalCluster, or restore the Workspace")
+		return nil
+	}
+	logger.Info("Deleting a logical cluster that was created after its Workspace had gone")
+	return o.at.remove(ctx, cluster, lc)
+}
+
+// unused reports whether a logical cluster holds nothing but what each one
+// starts with.
+func (s *site) unused(ctx context.Context, cluster logicalcluster.Name) (unused bool, err error) {
+	err = s.call(ctx, func(ctx context.Context) error {
+		unused, err = holdsNothing(ctx, s.factory.Cluster(cluster.Path()))
+		return err
+	})
+	return unused, err
+}
+
+func holdsNothing(ctx context.Context, scope client.Scope) (bool, error) {
+	discovery, err := scope.Discovery()
+	if err != nil {
+		return false, err
+	}
+	metadata, err := scope.Metadata()
+	if err != nil {
+		return false, err
+	}
+	resources, err := purge.Discover(ctx, discovery)
+	if err != nil {
+		return false, err
+	}
+	for _, resource := range resources {
+		page, err := metadata.Resource(resource.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: 2})
+		if err != nil {
+			return false, fmt.Errorf("listing %s: %w", resource.GroupResource(), err)
+		}
+		for i := range page.Items {
+			if page.Items[i].Name != startsWith[resource.GroupResource()] {
+				return false, nil
+			}
+		}
+		if page.Continue != "" {
+			return false, nil
+		}
+	}
+	return true, nil
+}
