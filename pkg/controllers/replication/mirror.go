@@ -56,7 +56,7 @@ func (m *mirror) run(ctx context.Context) error {
 		err := m.session(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // stopped, which is no failure
 		case errors.Is(err, errOtherData):
 			restarts.WithLabelValues(m.resource.GroupResource().String()).Inc()
 			logger.Info("Starting over", "reason", err.Error())
@@ -135,8 +135,9 @@ func (s *session) sources(end context.CancelCauseFunc) []reconcile.Source[client
 // inCluster returns the keys of what is replicated of a logical cluster, whose
 // path the replicas say.
 func (s *session) inCluster(lc *corev1alpha1.LogicalCluster) []client.Key {
-	var keys []client.Key
-	for _, local := range s.local.Lister().Cluster(logicalcluster.From(lc)).List(nil) {
+	replicated := s.local.Lister().Cluster(logicalcluster.From(lc)).List(nil)
+	keys := make([]client.Key, 0, len(replicated))
+	for _, local := range replicated {
 		keys = append(keys, client.KeyOf(local))
 	}
 	return keys

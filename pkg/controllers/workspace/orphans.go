@@ -42,9 +42,9 @@ var startsWith = map[schema.GroupResource]string{
 	client.ClusterRoleBindings.GroupResource(): "workspace-admin",
 }
 
-// removeOrphans deletes the LogicalClusters that were created for a Workspace of this
-// key which does not exist any more: the answer to the create was lost, and the
-// create arrived after the Workspace had been deleted. uid is that of the
+// removeOrphans deletes the LogicalClusters that were created for a Workspace of
+// this key which does not exist any more: the answer to the create was lost, and
+// the create arrived after the Workspace had been deleted. uid is that of the
 // Workspace which has the key now, if any.
 //
 // Nothing is deleted because it could not be seen. This shard is the one that
