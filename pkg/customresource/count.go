@@ -2,6 +2,7 @@ package customresource
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -11,6 +12,9 @@ import (
 
 // countPeriod is how often the objects of resources are counted; upstream's.
 const countPeriod = time.Minute
+
+// errUncounted makes a metric say that its value is not known.
+var errUncounted = errors.New("not all objects could be counted")
 
 // count keeps the metrics that tell how many objects of each resource there are
 // until ctx ends: those of all schemas and logical clusters together. Upstream
@@ -59,30 +63,58 @@ func (s *rawStores) countOne(ctx context.Context, resource schema.GroupResource)
 	}
 	s.mu.Unlock()
 
-	var sum storage.Stats
-	var size int64
+	sum := tally{resources: 1}
 	for _, raw := range stores {
 		stats, err := raw.Stats(ctx)
 		if err != nil {
-			s.report(resource, storage.Stats{}, err)
-			return
+			sum = tally{resources: 1, failed: 1}
+			break
 		}
-		sum.ObjectCount += stats.ObjectCount
-		size += stats.ObjectCount * stats.EstimatedAverageObjectSizeBytes
+		sum.objects += stats.ObjectCount
+		sum.bytes += stats.ObjectCount * stats.EstimatedAverageObjectSizeBytes
 	}
-	if sum.ObjectCount > 0 {
-		sum.EstimatedAverageObjectSizeBytes = size / sum.ObjectCount
-	}
-	s.report(resource, sum, nil)
-}
-
-// report sets the metrics of a resource, unless it has no store any more.
-func (s *rawStores) report(resource schema.GroupResource, stats storage.Stats, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.hasStoreLocked(resource) {
-		metrics.UpdateStoreStats(resource, stats, err)
+		s.tallies.set(s.named.name(resource), resource, sum)
 	}
+}
+
+// tally is what was counted of some resources.
+type tally struct {
+	resources, failed, objects, bytes int64
+}
+
+func (t tally) plus(o tally, sign int64) tally {
+	return tally{t.resources + sign*o.resources, t.failed + sign*o.failed, t.objects + sign*o.objects, t.bytes + sign*o.bytes}
+}
+
+// tallies are what was counted of each resource, and the sums of those that have
+// one name in metrics.
+type tallies struct {
+	of, sums map[schema.GroupResource]tally
+}
+
+// set takes over what was counted of a resource; the zero tally forgets it.
+func (t tallies) set(name, resource schema.GroupResource, counted tally) {
+	sum := t.sums[name].plus(t.of[resource], -1).plus(counted, 1)
+	t.of[resource], t.sums[name] = counted, sum
+	if counted == (tally{}) {
+		delete(t.of, resource)
+	}
+	if sum.resources == 0 {
+		delete(t.sums, name)
+		metrics.DeleteStoreStats(name)
+		return
+	}
+	stats, err := storage.Stats{ObjectCount: sum.objects}, error(nil)
+	if sum.objects > 0 {
+		stats.EstimatedAverageObjectSizeBytes = sum.bytes / sum.objects
+	}
+	if sum.failed > 0 {
+		err = errUncounted
+	}
+	metrics.UpdateStoreStats(name, stats, err)
 }
 
 func (s *rawStores) hasStoreLocked(resource schema.GroupResource) bool {

@@ -2,6 +2,7 @@ package customresource
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,13 +11,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/component-base/metrics/legacyregistry"
+
+	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
 
-// TestCount: the metric of objects counts those of a resource in all logical
-// clusters, whatever their schemas, and goes with the last definition.
+// TestCount: the metric of objects counts those of tenants' resources together,
+// in all logical clusters and whatever their schemas, and goes with the last
+// definition.
 func TestCount(t *testing.T) {
 	s := startServer(t, startEtcd(t), serverOptions{release: 20 * time.Millisecond})
 	resource := schema.GroupResource{Group: "example.com", Resource: "widgets"}
+	other := schema.GroupResource{Group: "example.com", Resource: "gadgets"}
 	for i, cluster := range []string{"one", "two", "three"} {
 		s.createCRD(t, cluster, widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{fmt.Sprintf("extra%d", i): {Type: "string"}}))
 		for name := range i + 1 {
@@ -25,13 +30,25 @@ func TestCount(t *testing.T) {
 		}
 	}
 	s.raws.countOne(t.Context(), resource)
-	require.Equal(t, []float64{6}, objectsOf(t, resource))
+	gadgets := widgetCRD(nil)
+	gadgets.Name = "gadgets.example.com"
+	gadgets.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "gadgets", Singular: "gadget", Kind: "Gadget", ListKind: "GadgetList"}
+	s.createCRD(t, "one", gadgets)
+	gadget := widget("only", nil)
+	gadget.SetKind("Gadget")
+	_, err := s.dynamic(t, "one").Resource(widgets.GroupVersion().WithResource("gadgets")).Namespace("default").Create(t.Context(), gadget, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.raws.countOne(t.Context(), other)
+	require.Equal(t, []float64{7}, objectsOf(t, multitenant.Unnamed))
+	require.Empty(t, objectsOf(t, resource))
+	s.deleteCRD(t, "one", "gadgets.example.com")
+	require.Eventually(t, func() bool { return slices.Equal(objectsOf(t, multitenant.Unnamed), []float64{6}) }, deadline, tick)
 	for _, cluster := range []string{"one", "two", "three"} {
 		s.deleteCRD(t, cluster, "widgets.example.com")
 	}
-	require.Eventually(t, func() bool { return len(objectsOf(t, resource)) == 0 }, deadline, tick)
+	require.Eventually(t, func() bool { return len(objectsOf(t, multitenant.Unnamed)) == 0 }, deadline, tick)
 	s.raws.countOne(t.Context(), resource)
-	require.Empty(t, objectsOf(t, resource))
+	require.Empty(t, objectsOf(t, multitenant.Unnamed))
 }
 
 // objectsOf reads the metric of a resource.

@@ -75,7 +75,8 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, info *generic
 		HubGroupVersion:  gvk.GroupVersion(),
 	}
 	handler := handlers.ListResource(jsonLister{store}, nil, scope, false, 0)
-	metrics.InstrumentHandlerFunc("LIST", gvk.Group, gvk.Version, sch.Resource.Resource, "", metrics.CleanScope(info),
+	resource := s.named.name(sch.Resource)
+	metrics.InstrumentHandlerFunc("LIST", resource.Group, gvk.Version, resource.Resource, "", metrics.CleanScope(info),
 		metrics.APIServerComponent, false, "", handler)(w, r)
 	return true
 }

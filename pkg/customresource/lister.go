@@ -10,6 +10,7 @@ import (
 	listers "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/tools/cache"
 )
@@ -20,8 +21,8 @@ import (
 //
 // The handler asks for "<resource>.<group>" without a context, so the request
 // info that it sees carries a one-time ticket in place of its group. The desk
-// takes the ticket, puts the group back, so that everything after it, error
-// messages included, sees the real one, and returns the definition.
+// takes the ticket, puts back the group, or what stands for it in metrics, and
+// returns the definition.
 type desk struct {
 	listers.CustomResourceDefinitionLister // the methods that the handler does not call
 
@@ -46,17 +47,18 @@ var (
 )
 
 type ticket struct {
-	info  *genericapirequest.RequestInfo
-	group string
-	crd   *apiextensionsv1.CustomResourceDefinition
+	info *genericapirequest.RequestInfo
+	// resource is what info says once the ticket is taken.
+	resource schema.GroupResource
+	crd      *apiextensionsv1.CustomResourceDefinition
 }
 
 func newDesk(table *schemaTable) *desk { return &desk{table: table} }
 
 // issue puts a ticket for crd into info, which must be private to the request.
-// The returned function voids the ticket.
-func (d *desk) issue(info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) (void func()) {
-	t := &ticket{info: info, group: info.APIGroup, crd: crd}
+// It is taken for resource. The returned function voids the ticket.
+func (d *desk) issue(info *genericapirequest.RequestInfo, resource schema.GroupResource, crd *apiextensionsv1.CustomResourceDefinition) (void func()) {
+	t := &ticket{info: info, resource: resource, crd: crd}
 	info.APIGroup = strconv.FormatUint(d.last.Add(1), 36)
 	key := info.Resource + "." + info.APIGroup
 	d.tickets.Store(key, t)
@@ -67,7 +69,7 @@ func (d *desk) issue(info *genericapirequest.RequestInfo, crd *apiextensionsv1.C
 func (d *desk) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	if v, ok := d.tickets.LoadAndDelete(name); ok {
 		t, _ := v.(*ticket)
-		t.info.APIGroup = t.group
+		t.info.APIGroup, t.info.Resource = t.resource.Group, t.resource.Resource
 		return t.crd, nil
 	}
 	if s, ok := d.table.lookup(name); ok {

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
@@ -55,6 +54,9 @@ type rawStores struct {
 	// opened names resources that are to be counted at once. What does not fit
 	// is counted with all others.
 	opened chan schema.GroupResource
+	// tallies are what was counted of each resource that has a store.
+	tallies tallies
+	named   named
 }
 
 // rawStore is one shared store.
@@ -66,7 +68,7 @@ type rawStore struct {
 	users    int
 }
 
-func newRawStores(getter generic.RESTOptionsGetter, d *desk) *rawStores {
+func newRawStores(getter generic.RESTOptionsGetter, d *desk, n named) *rawStores {
 	s := &rawStores{
 		getter: getter,
 		desk:   d,
@@ -77,6 +79,9 @@ func newRawStores(getter generic.RESTOptionsGetter, d *desk) *rawStores {
 
 		decoded: newBudget(decodedBytes),
 		encoded: newBudget(encodedBytes),
+
+		tallies: tallies{of: map[schema.GroupResource]tally{}, sums: map[schema.GroupResource]tally{}},
+		named:   n,
 	}
 	return s
 }
@@ -183,7 +188,7 @@ func (s *rawStores) drop(key rawKey, v *view) {
 		delete(s.stores, key)
 		v.raw.destroy()
 		if !s.hasStoreLocked(key.resource) {
-			metrics.DeleteStoreStats(key.resource)
+			s.tallies.set(s.named.name(key.resource), key.resource, tally{})
 		}
 	}
 }
@@ -198,7 +203,7 @@ func (s *rawStores) close() {
 	}
 	for key, raw := range s.stores {
 		raw.destroy()
-		metrics.DeleteStoreStats(key.resource)
+		s.tallies.set(s.named.name(key.resource), key.resource, tally{})
 	}
 	s.stores = nil
 }

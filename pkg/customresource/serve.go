@@ -94,8 +94,9 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	if definition.Terminating {
 		crd = used.terminating
 	}
-	defer s.desk.issue(&private, crd)()
-	r = r.WithContext(genericapirequest.WithRequestInfo(ctx, &private))
+	first := private
+	defer s.desk.issue(&first, s.named.of(&private, crd), crd)()
+	r = r.WithContext(&countedContext{Context: genericapirequest.WithRequestInfo(ctx, &private), info: &private, first: &first}) //nolint:contextcheck // it inherits ctx
 	if definition.MetadataOnly {
 		r.Header = onlyMetadata(r.Header)
 	}

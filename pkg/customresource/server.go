@@ -87,6 +87,7 @@ type Server struct {
 	raws    *rawStores
 	streams *streams
 	hooks   *hooks
+	named   named
 
 	upstream  http.Handler
 	instances instances
@@ -109,12 +110,12 @@ func New(cfg Config) (*Server, error) {
 		hooks:        newHooks(),
 	}
 	s.desk = newDesk(s.table)
-	s.raws = newRawStores(cfg.Storage(rawCodecFor), s.desk)
-
 	system, err := newSystemSource(s.table, cfg.System)
 	if err != nil {
 		return nil, err
 	}
+	s.named = named(system.byResource)
+	s.raws = newRawStores(cfg.Storage(rawCodecFor), s.desk, s.named)
 	sources := append(composite{system}, cfg.Sources...)
 	if !cfg.SystemOnly {
 		s.crds, err = newCRDStorage(cfg.Storage, s.table, sources, &s.builtIns)

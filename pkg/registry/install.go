@@ -3,6 +3,7 @@ package registry
 import (
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -42,6 +43,17 @@ func Install(server *genericapiserver.GenericAPIServer, options generic.RESTOpti
 		return fmt.Errorf("installing the built-in API groups: %w", err)
 	}
 	return nil
+}
+
+// Resources returns the built-in resources that Install serves.
+func Resources() []schema.GroupVersionResource {
+	var all []schema.GroupVersionResource
+	for _, group := range groups(Access{}) {
+		for _, definition := range group.Resources {
+			all = append(all, group.GroupVersion.WithResource(definition.Plural()))
+		}
+	}
+	return all
 }
 
 // groupInfo is what the server needs to know of a group.

@@ -31,6 +31,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/customresource/openapigate"
+	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 )
 
 // shutdownTimeout bounds how long a stopping server waits for requests in
@@ -54,6 +55,9 @@ type API struct {
 // the server, and runs the authentication with it.
 func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiserver.Config, *authn.Authentication, error) {
 	if err := setFeatureGates(o.FeatureGates); err != nil {
+		return nil, nil, err
+	}
+	if err := metriclabels.Bound(); err != nil {
 		return nil, nil, err
 	}
 	authentication, err := authn.New(o.Authentication)

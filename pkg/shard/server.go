@@ -33,6 +33,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
@@ -127,11 +128,16 @@ func (s *Server) openStorage(ctx context.Context) error {
 	if !s.options.CacheEvents {
 		uncached.Insert(corev1.Resource("events"))
 	}
+	named, err := metriclabels.Named()
+	if err != nil {
+		return err
+	}
 	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // it asks etcd with the context of the client, which outlives the start
 		Client:             s.etcd.Client(),
 		Uncached:           uncached,
 		CompactionInterval: s.options.Etcd.CompactionInterval,
 		Transformers:       s.encryption.Transformers(),
+		Named:              named,
 	})
 	if err != nil {
 		return fmt.Errorf("storage: %w", err)

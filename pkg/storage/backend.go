@@ -36,6 +36,10 @@ const (
 	countPeriod = time.Minute
 )
 
+// Unnamed stands in metrics for resources that have no series of their own. The
+// word is what Kubernetes writes for labels that are not allowed.
+var Unnamed = schema.GroupResource{Group: "unexpected", Resource: "unexpected"}
+
 // BackendConfig says how a process stores its resources.
 type BackendConfig struct {
 	// Client is the one etcd client, which the backend shares and does not
@@ -54,6 +58,10 @@ type BackendConfig struct {
 	Uncached sets.Set[schema.GroupResource]
 	// Transformers encrypt what is stored, by resource; nil stores all as it is.
 	Transformers value.ResourceTransformers
+	// Named are the resources that have series of their own in metrics; all others
+	// are Unnamed there. nil gives all resources their own: memory that is never
+	// given back, so that it is for sets that do not grow.
+	Named sets.Set[schema.GroupResource]
 	// EnableGarbageCollection lets deletion orphan or wait for dependents. It
 	// takes a garbage collector that removes the finalizers.
 	EnableGarbageCollection bool

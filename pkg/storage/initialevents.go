@@ -216,7 +216,7 @@ func (s *tenantStorage) sendInitial(each objects, version uint64, c collection, 
 		return !stopped
 	})
 	if sent > 0 {
-		metrics.InitCounter.WithLabelValues(s.resource.Group, s.resource.Resource).Add(float64(sent))
+		metrics.InitCounter.WithLabelValues(s.named.Group, s.named.Resource).Add(float64(sent))
 	}
 	if stopped {
 		return false

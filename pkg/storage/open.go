@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
@@ -35,6 +36,14 @@ type resource struct {
 // caches counts watch caches, to tell them apart.
 var caches atomic.Int64
 
+// nameInMetrics returns what metrics call a resource.
+func (b *Backend) nameInMetrics(resource schema.GroupResource) schema.GroupResource {
+	if b.cfg.Named == nil || b.cfg.Named.Has(resource) {
+		return resource
+	}
+	return Unnamed
+}
+
 // open assembles the layers that the package comment draws.
 func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	keys, err := newKeyspace(r.resourcePrefix, b.cfg.ShardSegment)
@@ -45,7 +54,8 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	if keys.sharded {
 		getAttrs = withClusterField(getAttrs)
 	}
-	s := &tenantStorage{keys: keys, resource: r.config.GroupResource, getAttrs: getAttrs, newFunc: r.newFunc, newListFunc: r.newListFunc, streams: newStreams()}
+	named := b.nameInMetrics(r.config.GroupResource)
+	s := &tenantStorage{keys: keys, resource: r.config.GroupResource, named: named, getAttrs: getAttrs, newFunc: r.newFunc, newListFunc: r.newListFunc, streams: newStreams()}
 
 	raw, closeRaw, err := b.openEtcd(r, keys)
 	if err != nil {
@@ -64,7 +74,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	source := fmt.Sprintf("cache %d of %s", caches.Add(1), keys.root)
 	below := &belowCache{Interface: raw, source: source, progress: newProgress(b.cfg.Client.Client, source)}
 	follower := hub.New(hub.Config{
-		Resource:        r.config.GroupResource,
+		Resource:        named,
 		Root:            keys.root,
 		Versioner:       raw.Versioner(),
 		KeyFunc:         keys.cacheKeyFunc(r.keyFunc),
@@ -77,7 +87,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	c, err := cacher.NewCacherFromConfig(cacher.Config{
 		Storage:             followed{below, follower},
 		Versioner:           raw.Versioner(),
-		GroupResource:       r.config.GroupResource,
+		GroupResource:       named,
 		EventsHistoryWindow: r.config.EventsHistoryWindow,
 		ResourcePrefix:      keys.root,
 		KeyFunc:             func(obj runtime.Object) (string, error) { return follower.Key(obj), nil },
@@ -125,7 +135,7 @@ func (b *Backend) openEtcd(r resource, keys keyspace) (storage.Interface, func()
 		decoder = etcd3.WithCorruptObjErrorHandlingDecoder(decoder)
 	}
 	s, err := etcd3.New(b.cfg.Client, b.compactor, cfg.Codec, r.newFunc, r.newListFunc, cfg.Prefix, keys.root,
-		cfg.GroupResource, transformer, cfg.LeaseManagerConfig, decoder, versioner)
+		b.nameInMetrics(cfg.GroupResource), transformer, cfg.LeaseManagerConfig, decoder, versioner)
 	if err != nil {
 		return nil, nil, fmt.Errorf("etcd store: %w", err)
 	}

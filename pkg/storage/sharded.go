@@ -103,7 +103,7 @@ func (s *tenantStorage) watchPart(ctx context.Context, c collection, version uin
 	if !isSharded(&c.opts.Predicate) {
 		return whole(ctx, c, version)
 	}
-	w := &shardedWatch{selector: c.opts.Predicate.ShardSelector, resource: s.resource, version: s.Versioner(), result: make(chan watch.Event), done: make(chan struct{})}
+	w := &shardedWatch{selector: c.opts.Predicate.ShardSelector, resource: s.named, version: s.Versioner(), result: make(chan watch.Event), done: make(chan struct{})}
 	var err error
 	if wantsInitialEvents(c.opts) {
 		if w.initial, err = s.inner.GetCurrentResourceVersion(ctx); err != nil {

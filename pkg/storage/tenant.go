@@ -34,6 +34,7 @@ type watcher interface {
 type tenantStorage struct {
 	keys        keyspace
 	resource    schema.GroupResource
+	named       schema.GroupResource // in metrics
 	getAttrs    storage.AttrFunc
 	newFunc     func() runtime.Object
 	newListFunc func() runtime.Object

@@ -22,6 +22,8 @@ type Object interface {
 // Definition is one resource of a Group: a *Resource, a *View of one, or a
 // *Review.
 type Definition interface {
+	// Plural returns the name in URLs.
+	Plural() string
 	// register adds the resource's types, defaults and field labels to the
 	// scheme, under gv and under the internal version of gv's group.
 	register(scheme *runtime.Scheme, gv schema.GroupVersion) error
@@ -122,6 +124,9 @@ type Subresource[T Object] struct {
 	// optional.
 	Admit func(ctx context.Context, obj, old T) error
 }
+
+// Plural implements Definition.
+func (r *Resource[T]) Plural() string { return r.Name }
 
 // groupResource returns the name of the resource in group.
 func (r *Resource[T]) groupResource(group string) schema.GroupResource {

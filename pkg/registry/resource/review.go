@@ -28,6 +28,9 @@ type Review[T Object] struct {
 	Answer func(ctx context.Context, obj T) (runtime.Object, error)
 }
 
+// Plural implements Definition.
+func (r *Review[T]) Plural() string { return r.Name }
+
 // register adds the Go type as wire and as internal version.
 func (r *Review[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error { //nolint:unparam // as Definition says
 	scheme.AddKnownTypeWithName(gv.WithKind(r.Kind), r.New())

@@ -20,6 +20,9 @@ type View[T Object] struct {
 	FieldLabels map[string]string
 }
 
+// Plural implements Definition.
+func (v *View[T]) Plural() string { return v.Of.Name }
+
 // register adds the other shape as wire version, and the stored one as
 // internal version of the view's group.
 func (v *View[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error {

@@ -1,0 +1,149 @@
+// Package metriclabels bounds the labels of Kubernetes' metrics. Tenants choose
+// the names of groups, versions, resources, webhooks and policies, and paths in
+// URLs; each new one would be new series in memory and in every scrape, for as
+// long as the process lives. What is built in keeps its labels, and everything
+// else becomes one value, Unexpected.
+//
+//	built-in tables, system definitions ─► allow-lists of labels   what requests and webhooks are counted as
+//	                                   └─► Named                   what storage and watch caches are counted as
+package metriclabels
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/component-base/metrics"
+
+	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/registry"
+)
+
+// Unexpected is what component-base writes for a value that is not allowed.
+const Unexpected = "unexpected"
+
+// Subresources returns those of all resources that are built in or of the
+// system, and the empty one.
+func Subresources() []string {
+	return []string{"", "approval", "finalize", "scale", "status", "token"}
+}
+
+// Resources that are named in requests, with more or less detail.
+var (
+	request  = []string{"group", "version", "resource", "subresource"}
+	event    = []string{"group", "version", "resource"}
+	object   = []string{"group", "resource"}
+	refusal  = []string{"resource"}
+	webhook  = []string{"name"}
+	policy   = []string{"policy", "policy_binding"}
+	converts = []string{"crd_name", "from_version", "to_version"}
+)
+
+// kept are the labels, by metric, of which some values are allowed; bare those
+// of which none is. Requests that are refused before anybody knows whether there
+// is such a resource can combine values at will, so that little of them is kept.
+var (
+	kept = map[string][]string{
+		"apiserver_request_total":                request,
+		"apiserver_request_duration_seconds":     request,
+		"apiserver_request_sli_duration_seconds": request,
+		"apiserver_response_sizes":               request,
+		"apiserver_longrunning_requests":         request,
+		"apiserver_requested_deprecated_apis":    request,
+		"apiserver_selfrequest_total":            request,
+		"apiserver_watch_events_total":           event,
+		"apiserver_watch_events_sizes":           event,
+		"apiserver_watch_list_duration_seconds":  event,
+		"apiserver_request_body_size_bytes":      object,
+		"apiserver_request_terminations_total":   refusal,
+		"apiserver_request_aborts_total":         refusal,
+	}
+	bare = map[string][]string{
+		"apiserver_request_terminations_total":                         {"group", "version", "subresource"},
+		"apiserver_request_aborts_total":                               {"group", "version", "subresource"},
+		"apiserver_admission_webhook_admission_duration_seconds":       webhook,
+		"apiserver_admission_webhook_rejection_count":                  webhook,
+		"apiserver_admission_webhook_fail_open_count":                  webhook,
+		"apiserver_admission_webhook_request_total":                    webhook,
+		"apiserver_admission_match_condition_evaluation_errors_total":  webhook,
+		"apiserver_admission_match_condition_exclusions_total":         webhook,
+		"apiserver_admission_match_condition_evaluation_seconds":       webhook,
+		"apiserver_validating_admission_policy_check_total":            policy,
+		"apiserver_validating_admission_policy_check_duration_seconds": policy,
+		"apiserver_mutating_admission_policy_check_total":              policy,
+		"apiserver_mutating_admission_policy_check_duration_seconds":   policy,
+		"apiserver_crd_conversion_webhook_duration_seconds":            converts,
+	}
+)
+
+// resources returns what is built in or of the system, in all versions.
+var resources = sync.OnceValues(func() ([]schema.GroupVersionResource, error) {
+	crds, err := config.SystemCRDs()
+	if err != nil {
+		return nil, fmt.Errorf("reading the definitions of the system's kinds: %w", err)
+	}
+	all := append(registry.Resources(), schema.GroupVersionResource{Group: apiextensions.GroupName, Version: "v1", Resource: "customresourcedefinitions"})
+	for _, crd := range crds {
+		for i := range crd.Spec.Versions {
+			all = append(all, schema.GroupVersionResource{Group: crd.Spec.Group, Version: crd.Spec.Versions[i].Name, Resource: crd.Spec.Names.Plural})
+		}
+	}
+	return all, nil
+})
+
+// Named returns the resources that have series of their own: those that are
+// built in, and the system's.
+func Named() (sets.Set[schema.GroupResource], error) {
+	all, err := resources()
+	if err != nil {
+		return nil, err
+	}
+	named := sets.New[schema.GroupResource]()
+	for _, resource := range all {
+		named.Insert(resource.GroupResource())
+	}
+	return named, nil
+}
+
+// Bound sets the allow-lists, which are global to the process. It must be called
+// before requests are served; later calls do nothing.
+var Bound = sync.OnceValue(func() error {
+	all, err := resources()
+	if err != nil {
+		return err
+	}
+	metrics.SetLabelAllowList(allowLists(all))
+	return nil
+})
+
+// allowLists returns the allow-lists as component-base takes them, "metric,label"
+// to "value,value".
+func allowLists(resources []schema.GroupVersionResource) map[string]string {
+	// A request for no resource has empty labels.
+	values := map[string][]string{
+		"group":       {"", Unexpected},
+		"version":     {"", Unexpected},
+		"resource":    {"", Unexpected},
+		"subresource": append(Subresources(), Unexpected),
+	}
+	for _, resource := range resources {
+		values["group"] = append(values["group"], resource.Group)
+		values["version"] = append(values["version"], resource.Version)
+		values["resource"] = append(values["resource"], resource.Resource)
+	}
+	lists := map[string]string{}
+	for metric, labels := range kept {
+		for _, label := range labels {
+			lists[metric+","+label] = strings.Join(values[label], ",")
+		}
+	}
+	for metric, labels := range bare {
+		for _, label := range labels {
+			lists[metric+","+label] = Unexpected
+		}
+	}
+	return lists
+}
