@@ -92,6 +92,10 @@ mutants: ## Try that each bug made on purpose is caught by a test
 	$(GO) test ./test/mutants -run '^TestCaught$$' -count=1 -timeout 60m -v -all
 	$(GO) test ./test/isolation ./test/robustness -run '^TestCatchesMutants$$' -count=1 -timeout 20m -v
 
+.PHONY: neighbours
+neighbours: ## Print what a quiet tenant waits for, alone and beside one that attacks
+	$(GO) test ./test/neighbours -run '^$$' -bench Neighbours -benchtime 300x
+
 .PHONY: clean
 clean: ## Remove bin/ (not the data of a development cluster)
 	rm -rf $(BIN)

@@ -134,6 +134,12 @@ var Layers = []Layer{
 		Leaf:   true,
 	},
 	{
+		Units:  []string{"test/neighbours"},
+		Reason: "judges what one tenant costs the others at the servers' ports, by the counters of the process: it uses nothing of theirs",
+		Only:   []string{"test/harness"},
+		Leaf:   true,
+	},
+	{
 		Units:  []string{"test/*"},
 		Reason: "test suites: they may use everything and nothing uses them",
 		Leaf:   true,

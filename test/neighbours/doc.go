@@ -1,0 +1,17 @@
+// Package neighbours asserts what one tenant can cost the others. A real shard
+// has a quiet tenant, with objects and watches, and an attacker, who may do
+// everything in a workspace of its own and does the worst that each API allows.
+// What is asserted are counts, which do not depend on the machine: series and
+// bytes of metrics, watch caches, objects read from storage, bytes of the heap
+// after a garbage collection, and events that the quiet tenant gets.
+//
+//	row          the attacker                                        what the others must not pay
+//	metrics      makes and deletes groups, keeps many, names         series, or bytes of /metrics
+//	             webhooks and policies, asks for what does not exist
+//	conversion   has a conversion webhook that does not answer       requests that wait
+//	watches      opens watches and writes                            a watch that ends, or foreign events
+//
+// Latency is a figure, not a test: `make neighbours` prints what the quiet
+// tenant waits for before and during the attacks. Disk is not asserted: the
+// bound is the shard's etcd's, and no tenant has one of its own.
+package neighbours

@@ -1,0 +1,217 @@
+package neighbours
+
+import (
+	"context"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+const (
+	// patience is how long what must come may take.
+	patience = time.Minute
+	tick     = 10 * time.Millisecond
+)
+
+var workspaces = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
+
+func TestMain(m *testing.M) {
+	if os.Getenv("NEIGHBOURS_LOGS") == "" {
+		klog.SetLogger(logr.Discard())
+	}
+	os.Exit(m.Run())
+}
+
+// world is a shard with a quiet tenant and an attacker.
+type world struct {
+	*harness.Cluster
+
+	quiet, attacker *tenant
+	// masters is the operator, who reads metrics.
+	masters *tenant
+	// mark is part of everything that the attacker names.
+	mark string
+}
+
+// tenant is a user with all rights in one workspace, or the operator.
+type tenant struct {
+	config *rest.Config
+	http   *http.Client
+	crds   apiextensionsclient.Interface
+	dyn    dynamic.Interface
+	kube   kubernetes.Interface
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	c := harness.Start(t, harness.Options{})
+	w := &world{Cluster: c, mark: "zq" + letters(10), masters: newTenant(t, c.Shard(0))}
+	root := newTenant(t, harness.In(c.Proxy(), "root"))
+	for _, name := range []string{"quiet", "attacker"} {
+		_, err := root.dyn.Resource(workspaces).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": workspaces.GroupVersion().String(), "kind": "Workspace", "metadata": map[string]any{"name": name},
+		}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			got, err := root.dyn.Resource(workspaces).Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return false
+			}
+			phase, _, _ := unstructured.NestedString(got.Object, "status", "phase")
+			return phase == "Ready"
+		}, patience, tick, "workspace %s becomes Ready", name)
+	}
+	w.quiet, w.attacker = newTenant(t, harness.In(c.Proxy(), "root:quiet")), newTenant(t, harness.In(c.Proxy(), "root:attacker"))
+	return w
+}
+
+func newTenant(t testing.TB, config *rest.Config) *tenant {
+	t.Helper()
+	config = rest.CopyConfig(config)
+	config.WarningHandler = rest.NoWarnings{}
+	client, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	t.Cleanup(client.CloseIdleConnections)
+	u := &tenant{config: config, http: client}
+	u.crds, err = apiextensionsclient.NewForConfigAndClient(config, client)
+	require.NoError(t, err)
+	u.dyn, err = dynamic.NewForConfigAndClient(config, client)
+	require.NoError(t, err)
+	u.kube, err = kubernetes.NewForConfigAndClient(config, client)
+	require.NoError(t, err)
+	return u
+}
+
+// call sends a request of any form, and returns the answer.
+func (u *tenant) call(ctx context.Context, method, path, body string) (int, []byte, error) {
+	r, err := http.NewRequestWithContext(ctx, method, u.config.Host+path, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	response, err := u.http.Do(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	content, err := io.ReadAll(response.Body)
+	return response.StatusCode, content, err
+}
+
+// must is call for requests that succeed.
+func (u *tenant) must(t testing.TB, method, path, body string) []byte {
+	t.Helper()
+	code, content, err := u.call(t.Context(), method, path, body)
+	require.NoError(t, err)
+	require.Less(t, code, http.StatusBadRequest, "%s %s: %.300s", method, path, content)
+	return content
+}
+
+// define creates a definition, which is served when it returns.
+func (u *tenant) define(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	made, err := u.crds.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return made
+}
+
+// undefine deletes a definition and waits until it is gone.
+func (u *tenant) undefine(t *testing.T, name string) {
+	t.Helper()
+	client := u.crds.ApiextensionsV1().CustomResourceDefinitions()
+	require.NoError(t, client.Delete(t.Context(), name, metav1.DeleteOptions{}))
+	require.Eventually(t, func() bool {
+		_, err := client.Get(t.Context(), name, metav1.GetOptions{})
+		return err != nil
+	}, patience, tick, "definition %s goes", name)
+}
+
+// things is the definition of things.<group> in some versions, of which the
+// first is stored, and each has a selectable field of its own.
+func things(group string, versions ...string) *apiextensionsv1.CustomResourceDefinition {
+	crd := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "things." + group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: group,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "things", Singular: "thing", Kind: "Thing", ListKind: "ThingList"},
+			Scope: apiextensionsv1.ClusterScoped,
+		},
+	}
+	for i, version := range versions {
+		field := "field" + fmt.Sprint(i)
+		crd.Spec.Versions = append(crd.Spec.Versions, apiextensionsv1.CustomResourceDefinitionVersion{
+			Name: version, Served: true, Storage: i == 0,
+			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+				Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{
+					"text": {Type: "string"}, field: {Type: "string"},
+				},
+			}},
+			Subresources:     &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+			SelectableFields: []apiextensionsv1.SelectableField{{JSONPath: "." + field}},
+		})
+	}
+	return crd
+}
+
+// thing is the JSON of an object of such a definition.
+func thing(group, version, name, text string) string {
+	return fmt.Sprintf(`{"apiVersion":"%s/%s","kind":"Thing","metadata":{"name":%q},"text":%q}`, group, version, name, text)
+}
+
+// counters returns the sum of a metric's series that have these labels.
+func counters(t *testing.T, name string, labels map[string]string) float64 {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	require.NoError(t, err)
+	sum := 0.0
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+	series:
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if want, asked := labels[label.GetName()]; asked && want != label.GetValue() {
+					continue series
+				}
+			}
+			sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
+		}
+	}
+	return sum
+}
+
+func letters(n int) string {
+	out := make([]byte, n)
+	for i := range out {
+		out[i] = byte('a' + rand.IntN(26))
+	}
+	return string(out)
+}
+
+// caOf returns the certificate of a test server, as PEM.
+func caOf(server *httptest.Server) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+}

@@ -1,0 +1,223 @@
+package neighbours
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// metrics: what the attacker names is in no label, and what it makes, keeps and
+// deletes adds no series.
+func metrics(t *testing.T, w *world) {
+	// Each kind of request once, so that the series of all that is not named exist.
+	for i := range 2 {
+		group := fmt.Sprintf("warm%d.%s.example", i, w.mark)
+		w.use(t, group)
+		w.attacker.must(t, http.MethodGet, "/apis/"+group+"/"+w.version()+"/things?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1", "")
+		w.attacker.undefine(t, "things."+group)
+	}
+	w.invent(t, 0)
+	w.hooks(t, 0)
+	before, size := w.scrape(t)
+	for i := range 20 {
+		group := fmt.Sprintf("gone%d.%s.example", i, w.mark)
+		w.use(t, group)
+		w.attacker.undefine(t, "things."+group)
+		w.invent(t, i+1)
+	}
+	w.hooks(t, 1)
+	var kept []string
+	for i := range 40 {
+		group := fmt.Sprintf("kept%d.%s.example", i, w.mark)
+		w.use(t, group)
+		kept = append(kept, "things."+group)
+	}
+	during, sizeDuring := w.scrape(t)
+	for _, name := range kept {
+		w.attacker.undefine(t, name)
+	}
+
+	// A group was 433 series and 79 KiB, before labels were bounded; one that
+	// comes late is one of requests that took another way this time.
+	const late, lateBytes = 150, 60 << 10
+	require.Less(t, len(during)-len(before), late, "60 groups and many invented names made series: %v", fresh(before, during))
+	require.Less(t, sizeDuring-size, lateBytes)
+	t.Logf("series %d before, %d with 60 groups more; bytes %d and %d", len(before), len(during), size, sizeDuring)
+
+	w.served(t)
+	require.NotZero(t, counters(t, "apiserver_watch_cache_initializations_total", map[string]string{"group": "", "resource": "configmaps"}))
+	require.NotZero(t, counters(t, "apiserver_request_total", map[string]string{"group": "unexpected", "resource": "unexpected", "verb": "POST"}))
+}
+
+// served checks that all that is built in, and the system's kinds, keep their
+// labels: each resource and subresource is asked for, and found.
+func (w *world) served(t *testing.T) {
+	t.Helper()
+	lists, err := w.quiet.kube.Discovery().ServerPreferredResources()
+	require.NoError(t, err)
+	require.Greater(t, len(lists), 5)
+	for _, preferred := range lists {
+		list, err := w.quiet.kube.Discovery().ServerResourcesForGroupVersion(preferred.GroupVersion)
+		require.NoError(t, err)
+		gv, err := schema.ParseGroupVersion(preferred.GroupVersion)
+		require.NoError(t, err)
+		base := "/apis/" + preferred.GroupVersion
+		if gv.Group == "" {
+			base = "/api/v1"
+		}
+		for _, resource := range list.APIResources {
+			plural, subresource, _ := strings.Cut(resource.Name, "/")
+			path := base
+			if resource.Namespaced {
+				path += "/namespaces/default"
+			}
+			path += "/" + plural
+			method := http.MethodPut
+			switch {
+			case subresource == "" && slices.Contains(resource.Verbs, "list"):
+				method = http.MethodGet
+			case subresource == "" || slices.Contains(resource.Verbs, "create"):
+				method = http.MethodPost
+			}
+			if subresource != "" {
+				path += "/none/" + subresource
+			}
+			_, body, err := w.quiet.call(t.Context(), method, path, "{}")
+			require.NoError(t, err)
+			require.NotZero(t, counters(t, "apiserver_request_total", map[string]string{
+				"group": gv.Group, "version": gv.Version, "resource": plural, "subresource": subresource,
+			}), "%s %s: %.200s", method, path, body)
+		}
+	}
+}
+
+// scrape returns the names and labels of all series, and how many bytes the
+// metrics of the shard are. None has a name of the attacker's.
+func (w *world) scrape(t *testing.T) (series []string, size int) {
+	t.Helper()
+	body := w.masters.must(t, http.MethodGet, "/metrics", "")
+	marked := 0
+	lines := bufio.NewScanner(bytes.NewReader(body))
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		if strings.Contains(line, w.mark) {
+			if marked++; marked <= 20 {
+				t.Errorf("a label that the attacker chose: %.300s", line)
+			}
+		}
+		series = append(series, line[:strings.LastIndexByte(line, ' ')])
+	}
+	require.NoError(t, lines.Err())
+	require.Zero(t, marked, "lines with labels that the attacker chose")
+	return series, len(body)
+}
+
+// fresh returns some of the series that were not there before.
+func fresh(before, after []string) []string {
+	slices.Sort(before)
+	var found []string
+	for _, s := range after {
+		if _, was := slices.BinarySearch(before, s); !was && len(found) < 20 {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// use makes a group and does in it what can be done.
+func (w *world) use(t *testing.T, group string) {
+	t.Helper()
+	a, version := w.attacker, w.version()
+	crd := things(group, version)
+	crd.Spec.Versions[0].Deprecated = true
+	a.define(t, crd)
+	path := "/apis/" + group + "/" + version + "/things"
+	a.must(t, http.MethodPost, path, thing(group, version, "one", w.mark))
+	a.must(t, http.MethodPost, path+"?dryRun=All", thing(group, version, "two", w.mark))
+	a.must(t, http.MethodGet, path+"/one", "")
+	a.must(t, http.MethodGet, path+"/one/status", "")
+	a.must(t, http.MethodGet, path, "")
+	a.must(t, http.MethodDelete, path+"/one", "")
+	for _, missing := range []string{path + "/none", path + "/one/" + w.mark, path + "/one/scale"} {
+		code, body, err := a.call(t.Context(), http.MethodGet, missing, "")
+		require.NoError(t, err)
+		require.Equal(t, http.StatusNotFound, code, "%s", body)
+		require.NotContains(t, string(body), "unexpected", "errors name the resource, not what it is counted as")
+	}
+}
+
+// version is the version of groups that the attacker makes.
+func (w *world) version() string { return "v1" + w.mark }
+
+// invent asks for what there is not, in the attacker's workspace and as a
+// stranger, with the time that is up before an answer.
+func (w *world) invent(t *testing.T, n int) {
+	t.Helper()
+	name := fmt.Sprintf("%s%d", w.mark, n)
+	long := strings.Repeat("x", 100)
+	for _, path := range []string{
+		"/apis/" + name + ".example/" + name + "/" + name + "/" + long + "/" + name,
+		"/apis/rbac.authorization.k8s.io/" + name + "/roles",
+		"/apis/rbac.authorization.k8s.io/v1/" + name,
+		"/api/v1/namespaces/default/configmaps/a/" + name,
+		"/" + name + long,
+	} {
+		for _, query := range []string{"", "?timeout=1ns"} {
+			code, body, err := w.attacker.call(t.Context(), http.MethodGet, path+query, "")
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, code, http.StatusBadRequest, "%s", body)
+			code, body, err = w.masters.call(t.Context(), http.MethodGet, "/clusters/system:admin"+path+query, "")
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, code, http.StatusBadRequest, "%s", body)
+		}
+	}
+}
+
+// hooks has webhooks and policies with names of the attacker's look at a write.
+func (w *world) hooks(t *testing.T, n int) {
+	t.Helper()
+	a, name := w.attacker, fmt.Sprintf("%s%d", w.mark, n)
+	const admission = "/apis/admissionregistration.k8s.io/v1/"
+	rules := `[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["configmaps"]}]`
+	for kind, path := range map[string]string{"Validating": "validatingwebhookconfigurations", "Mutating": "mutatingwebhookconfigurations"} {
+		a.must(t, http.MethodPost, admission+path, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"%sWebhookConfiguration",
+			"metadata":{"name":%[2]q},"webhooks":[{"name":"%[2]s.example.com","rules":%[3]s,"failurePolicy":"Ignore","sideEffects":"None","timeoutSeconds":1,
+			"matchConditions":[{"name":"%[2]s","expression":"true"}],
+			"admissionReviewVersions":["v1"],"clientConfig":{"url":"https://127.0.0.1:1/%[2]s"}}]}`, kind, name, rules))
+	}
+	a.must(t, http.MethodPost, admission+"validatingadmissionpolicies", fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy",
+		"metadata":{"name":%[1]q},"spec":{"failurePolicy":"Fail","matchConstraints":{"resourceRules":%[2]s},"validations":[{"expression":"object.metadata.name != '%[1]s'"}]}}`, name, rules))
+	a.must(t, http.MethodPost, admission+"validatingadmissionpolicybindings", fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding",
+		"metadata":{"name":%[1]q},"spec":{"policyName":%[1]q,"validationActions":["Deny"]}}`, name))
+	create := func(suffix string) int {
+		const path = "/api/v1/namespaces/default/configmaps"
+		code, _, err := a.call(t.Context(), http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, name+suffix))
+		require.NoError(t, err)
+		if code == http.StatusCreated {
+			a.must(t, http.MethodDelete, path+"/"+name+suffix, "")
+		}
+		return code
+	}
+	require.Eventually(t, func() bool { return create("") == http.StatusUnprocessableEntity }, patience, tick, "the policy refuses")
+	for _, kind := range []string{"admit", "validating"} {
+		calls := func() float64 {
+			return counters(t, "apiserver_admission_webhook_fail_open_count", map[string]string{"type": kind})
+		}
+		before := calls()
+		require.Eventually(t, func() bool { create("-passes"); return calls() > before }, patience, tick, "the %s webhook is called", kind)
+	}
+	for _, path := range []string{"validatingadmissionpolicybindings", "validatingadmissionpolicies", "validatingwebhookconfigurations", "mutatingwebhookconfigurations"} {
+		a.must(t, http.MethodDelete, admission+path+"/"+name, "")
+	}
+}

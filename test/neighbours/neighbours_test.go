@@ -1,0 +1,19 @@
+package neighbours
+
+import "testing"
+
+// TestNeighbours runs the rows of the table in doc.go, one after the other: some
+// look at the heap of the whole process.
+func TestNeighbours(t *testing.T) {
+	w := newWorld(t)
+	for _, row := range []struct {
+		name string
+		run  func(*testing.T, *world)
+	}{
+		{"metrics", metrics},
+		{"conversion", conversion},
+		{"watches", watches},
+	} {
+		t.Run(row.name, func(t *testing.T) { row.run(t, w) })
+	}
+}

@@ -1,0 +1,121 @@
+package neighbours
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// conversion: while requests of the attacker wait for its webhook, others do
+// not.
+func conversion(t *testing.T, w *world) {
+	const waiting = 20
+	asked, release := make(chan struct{}, waiting), make(chan struct{})
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(hook.Close)
+	group := w.mark + ".hanging.example"
+	crd := things(group, "v1", "v2")
+	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+		Strategy: apiextensionsv1.WebhookConverter,
+		Webhook: &apiextensionsv1.WebhookConversion{
+			ConversionReviewVersions: []string{"v1"},
+			ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: new(hook.URL), CABundle: caOf(hook)},
+		},
+	}
+	w.attacker.define(t, crd)
+	w.attacker.must(t, http.MethodPost, "/apis/"+group+"/v1/things", thing(group, "v1", "one", ""))
+	w.quiet.define(t, things(group, "v1"))
+
+	var pending sync.WaitGroup
+	var answered sync.Map
+	for i := range waiting {
+		pending.Go(func() {
+			_, _, _ = w.attacker.call(t.Context(), http.MethodGet, "/apis/"+group+"/v2/things/one?timeout=30s", "")
+			answered.Store(i, true)
+		})
+	}
+	t.Cleanup(pending.Wait)
+	var once sync.Once
+	unblock := func() { once.Do(func() { close(release) }) }
+	t.Cleanup(unblock)
+	<-asked
+	// The same kind, and others; reads and writes.
+	w.quiet.must(t, http.MethodPost, "/apis/"+group+"/v1/things", thing(group, "v1", "mine", ""))
+	w.quiet.must(t, http.MethodGet, "/apis/"+group+"/v1/things", "")
+	w.quiet.must(t, http.MethodGet, "/apis/"+group+"/v1/things/mine", "")
+	w.quiet.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
+	w.quiet.define(t, things("after."+group, "v1"))
+	answered.Range(func(any, any) bool {
+		t.Error("a request that waits for the webhook was answered before the quiet tenant's were")
+		return false
+	})
+	unblock()
+	pending.Wait()
+}
+
+// watches: a watch of the quiet tenant goes on, and shows its own events only,
+// while the attacker opens watches and writes.
+func watches(t *testing.T, w *world) {
+	mine, err := w.quiet.kube.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("mine"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	options := metav1.ListOptions{ResourceVersion: mine.ResourceVersion}
+	quiet, err := w.quiet.kube.CoreV1().ConfigMaps("default").Watch(t.Context(), options)
+	require.NoError(t, err)
+	t.Cleanup(quiet.Stop)
+
+	const streams, writes = 100, 300
+	for range streams {
+		greedy, err := w.attacker.kube.CoreV1().ConfigMaps("").Watch(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		t.Cleanup(greedy.Stop) // and nobody reads it
+	}
+	var writers sync.WaitGroup
+	for part := range 4 {
+		writers.Go(func() {
+			for i := range writes / 4 {
+				created, err := w.attacker.kube.CoreV1().ConfigMaps("default").Create(t.Context(), configMap(fmt.Sprintf("%s-%d-%d", w.mark, part, i)), metav1.CreateOptions{})
+				if err != nil {
+					t.Errorf("create: %v", err)
+					return
+				}
+				if err := w.attacker.kube.CoreV1().ConfigMaps("default").Delete(t.Context(), created.Name, metav1.DeleteOptions{}); err != nil {
+					t.Errorf("delete: %v", err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	mine.Data = map[string]string{"after": "the flood"}
+	_, err = w.quiet.kube.CoreV1().ConfigMaps("default").Update(t.Context(), mine, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	event, open := <-quiet.ResultChan()
+	require.True(t, open, "the quiet tenant's watch has ended")
+	require.Equal(t, watch.Modified, event.Type, "%v", event.Object)
+	got, ok := event.Object.(*corev1.ConfigMap)
+	require.True(t, ok)
+	require.Equal(t, "the flood", got.Data["after"])
+}
+
+func configMap(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"text": strings.Repeat("x", 4<<10)}}
+}
