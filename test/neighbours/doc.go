@@ -8,6 +8,10 @@
 //	row          the attacker                                        what the others must not pay
 //	metrics      makes and deletes groups, keeps many, names         series, or bytes of /metrics
 //	             webhooks and policies, asks for what does not exist
+//	refused      sends definitions that are refused                  memory, and nobody's names are taken
+//	versions     defines a kind that others have many objects of,    watch caches, memory for each object
+//	             in thirty versions with different selectable fields
+//	definitions  has many definitions                                reads for each definition that others make
 //	conversion   has a conversion webhook that does not answer       requests that wait
 //	watches      opens watches and writes                            a watch that ends, or foreign events
 //

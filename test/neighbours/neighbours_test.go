@@ -11,6 +11,9 @@ func TestNeighbours(t *testing.T) {
 		run  func(*testing.T, *world)
 	}{
 		{"metrics", metrics},
+		{"refused", refused},
+		{"versions", versions},
+		{"definitions", definitions},
 		{"conversion", conversion},
 		{"watches", watches},
 	} {
