@@ -128,7 +128,9 @@ func (t *terminal) ready(o CompletedOptions, took time.Duration) {
 	for _, command := range firstCommands(o) {
 		fmt.Fprintf(&b, "  %s\n", t.paint(bold, command))
 	}
-	fmt.Fprintf(&b, "\nCtrl-C stops everything and keeps the data. Logs: %s*/*.log\n\n", t.path(files.shared("")))
+	fmt.Fprintf(&b, "\nCtrl-C stops everything and keeps the data. Logs: %s*/*.log\n", t.path(files.shared("")))
+	fmt.Fprintf(&b, "Profiles of a shard: kubectl --kubeconfig %s --context shard-base get --raw /debug/pprof/heap > heap.pprof\n\n",
+		quote(t.path(files.shard(0, "admin.kubeconfig"))))
 	t.print(b.String())
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/pprof"
 	"net/url"
 	"slices"
 	"strconv"
@@ -34,6 +35,7 @@ const (
 	accessLogLevel = 3
 	clustersPrefix = "/clusters/"
 	systemPrefix   = "system:"
+	profilesPrefix = "/debug/pprof/"
 )
 
 // mapping says what serves the paths that start with prefix, or, if exact, that
@@ -49,6 +51,7 @@ type mapping struct {
 var mappings = []mapping{
 	{prefix: clustersPrefix, serve: (*Server).serveCluster},
 	{prefix: "/metrics", exact: true, serve: (*Server).serveMetrics},
+	{prefix: profilesPrefix, serve: (*Server).serveProfiles},
 }
 
 // handler assembles everything a request passes, the outermost last.
@@ -147,7 +150,7 @@ func identified(r *http.Request) string {
 // root.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	who, ok := genericapirequest.UserFrom(r.Context())
-	if !ok || !mayReadMetrics(who) {
+	if !ok || !mayReadProcess(who) {
 		writeStatus(w, forbidden(r, r.URL.Path))
 		return
 	}
@@ -155,9 +158,33 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	legacyregistry.Handler().ServeHTTP(w, r)
 }
 
-// mayReadMetrics stands in for a question to root's RBAC: these groups may do
+// serveProfiles serves profiles of this process, at the paths that other servers
+// of Kubernetes have them.
+func (s *Server) serveProfiles(w http.ResponseWriter, r *http.Request) {
+	who, ok := genericapirequest.UserFrom(r.Context())
+	if !ok || !mayReadProcess(who) {
+		writeStatus(w, forbidden(r, r.URL.Path))
+		return
+	}
+	if !s.profiling {
+		notMapped.ServeHTTP(w, r)
+		return
+	}
+	switch strings.TrimPrefix(r.URL.Path, profilesPrefix) {
+	case "profile":
+		pprof.Profile(w, r)
+	case "symbol":
+		pprof.Symbol(w, r)
+	case "trace":
+		pprof.Trace(w, r)
+	default:
+		pprof.Index(w, r)
+	}
+}
+
+// mayReadProcess stands in for a question to root's RBAC: these groups may do
 // everything there.
-func mayReadMetrics(who user.Info) bool {
+func mayReadProcess(who user.Info) bool {
 	return slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) || slices.Contains(who.GetGroups(), request.GroupAdmin)
 }
 

@@ -39,6 +39,8 @@ type Options struct {
 	Audit serving.AuditOptions
 	// Authentication says who may connect.
 	Authentication authn.Options
+	// Profiling serves /debug/pprof.
+	Profiling bool
 	// PassOnGroups and DropGroups decide which groups users keep on their way to
 	// a shard; see authn.GroupFilter.
 	PassOnGroups, DropGroups []string
@@ -60,7 +62,7 @@ type Options struct {
 // NewOptions returns the defaults.
 func NewOptions() *Options {
 	return &Options{
-		BindAddress: defaultAddress, SecurePort: defaultPort, IndexPatience: defaultIndexPatience,
+		BindAddress: defaultAddress, SecurePort: defaultPort, IndexPatience: defaultIndexPatience, Profiling: true,
 		TLS: serving.NewTLSOptions(), Audit: serving.NewAuditOptions(), Authentication: authn.NewOptions(), DropGroups: authn.DefaultDropGroups(),
 	}
 }
@@ -73,6 +75,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
 	o.TLS.AddFlags(fs)
 	o.Audit.AddFlags(fs)
+	serving.AddProfilingFlag(fs, &o.Profiling)
 	o.Authentication.AddUserFlags(fs)
 	fs.StringSliceVar(&o.PassOnGroups, "authentication-pass-on-groups", o.PassOnGroups, "groups that users keep when their requests are forwarded to a shard, \"prefix*\" for all that begin so; empty for all")
 	fs.StringSliceVar(&o.DropGroups, "authentication-drop-groups", o.DropGroups, "groups that are taken from users before their requests are forwarded to a shard, whatever --authentication-pass-on-groups says; \"prefix*\" for all that begin so")

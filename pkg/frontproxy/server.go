@@ -39,6 +39,8 @@ type Server struct {
 	devTokens map[string]*user.DefaultInfo
 	shards    *shards
 	forwarder *forwarder
+	// profiling is whether profiles of this process are served.
+	profiling bool
 	// answers records what the front-proxy answers itself; it may be nil.
 	answers *serving.OwnAnswers
 
@@ -56,7 +58,7 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 		return nil, err
 	}
 	registerMetrics()
-	s := &Server{}
+	s := &Server{profiling: o.Profiling}
 	if o.Authentication.DevTokens {
 		s.devTokens = authn.DevTokens()
 	}

@@ -161,14 +161,27 @@ func TestStatusCodes(t *testing.T) {
 		}
 	}
 
-	res, body = jane.get(t, "/metrics")
-	status(t, res, body, http.StatusForbidden)
+	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/profile", "/debug/pprof/cmdline"} {
+		res, body = jane.get(t, path)
+		status(t, res, body, http.StatusForbidden)
+	}
 	for _, group := range []string{"system:masters", "system:kcp:admin"} {
 		res, body = w.person(t, "admin", group).get(t, "/metrics")
 		require.Equal(t, http.StatusOK, res.StatusCode)
 		require.Contains(t, body, `shardplane_frontproxy_requests_total{code="403",shard=""}`)
 		require.Contains(t, body, `shardplane_frontproxy_index_entries{kind="logicalclusters"} 3`)
+		res, body = w.person(t, "admin", group).get(t, "/debug/pprof/goroutine?debug=1")
+		require.Equal(t, http.StatusOK, res.StatusCode)
+		require.Contains(t, body, "goroutine profile")
 	}
+}
+
+func TestProfilingCanBeOff(t *testing.T) {
+	w := newWorld(t, "root")
+	w.options.Profiling = false
+	w.run(t)
+	res, body := w.person(t, "admin", "system:masters").get(t, "/debug/pprof/goroutine?debug=1")
+	status(t, res, body, http.StatusNotFound)
 }
 
 func TestUnknownAndForbiddenLookTheSame(t *testing.T) {

@@ -99,7 +99,7 @@ func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiser
 	c.EffectiveVersion = effectiveVersion{compatibility.DefaultBuildEffectiveVersion()}
 	c.MaxRequestsInFlight = o.MaxRequestsInFlight
 	c.MaxMutatingRequestsInFlight = o.MaxMutatingRequestsInFlight
-	c.EnableProfiling = false
+	c.EnableProfiling = o.Profiling
 	c.EnableIndex = false
 	addOpenAPI(c, api)
 	return c, authentication, nil

@@ -34,6 +34,8 @@ type Options struct {
 	MaxMutatingRequestsInFlight int
 	// Authentication says who may connect.
 	Authentication authn.Options
+	// Profiling serves /debug/pprof.
+	Profiling bool
 	// FeatureGates switches Kubernetes' feature gates, as in "Gate=true".
 	FeatureGates map[string]string
 }
@@ -48,6 +50,7 @@ func NewOptions(port int) *Options {
 		TLS:                         NewTLSOptions(),
 		Authentication:              authn.NewOptions(),
 		Audit:                       NewAuditOptions(),
+		Profiling:                   true,
 		FeatureGates:                map[string]string{},
 	}
 }
@@ -60,10 +63,16 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
 	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "reading requests served at a time, watches not counted; more are answered with 429")
 	fs.IntVar(&o.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", o.MaxMutatingRequestsInFlight, "writing requests served at a time; more are answered with 429")
+	AddProfilingFlag(fs, &o.Profiling)
 	fs.StringToStringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "Kubernetes feature gates of this process, as Gate=true,Other=false; ShardedListAndWatch and WatchList are on unless switched off here")
 	o.TLS.AddFlags(fs)
 	o.Audit.AddFlags(fs)
 	o.Authentication.AddFlags(fs)
+}
+
+// AddProfilingFlag adds the flag that every server has.
+func AddProfilingFlag(fs *pflag.FlagSet, profiling *bool) {
+	fs.BoolVar(profiling, "profiling", *profiling, "serve profiles of this process at /debug/pprof, to members of system:masters and system:kcp:admin only")
 }
 
 // Validate returns what is wrong with o.

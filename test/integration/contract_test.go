@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/test/harness"
@@ -42,6 +43,18 @@ func TestStatusCodes(t *testing.T) {
 		code, body := do(t, admin, call{path: "/metrics"})
 		require.Equal(t, http.StatusOK, code)
 		require.Contains(t, string(body), "# TYPE")
+	})
+
+	t.Run("profiles", func(t *testing.T) {
+		for _, server := range []*rest.Config{admin, adminAtShard, masters, c.Cache()} {
+			code, body := do(t, server, call{path: "/debug/pprof/goroutine?debug=1"})
+			require.Equal(t, http.StatusOK, code)
+			require.Contains(t, string(body), "goroutine profile")
+		}
+		refused(t, withToken(admin, "user-1-token"), call{path: "/debug/pprof/heap"}, http.StatusForbidden)
+		refused(t, withToken(masters, "user-1-token"), call{path: "/debug/pprof/heap"}, http.StatusForbidden)
+		refused(t, nobody(c.Cache()), call{path: "/debug/pprof/heap"}, http.StatusForbidden)
+		refused(t, masters, call{path: "/clusters/root/debug/pprof/heap"}, http.StatusNotImplemented)
 	})
 
 	t.Run("shard", func(t *testing.T) {
