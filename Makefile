@@ -38,8 +38,9 @@ help: ## Show what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-zA-Z0-9_\/-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build bin/shardplane
-	$(GO) build -trimpath -buildvcs=$(BUILDVCS) -ldflags '$(LDFLAGS)' -o $(BIN)/shardplane ./cmd/shardplane
+build: ## Build bin/shardplane, and bin/shardplane.debug, the same with symbols for debuggers
+	$(GO) build -trimpath -buildvcs=$(BUILDVCS) -ldflags '$(LDFLAGS)' -o $(BIN)/shardplane.debug ./cmd/shardplane
+	$(GO) build -trimpath -buildvcs=$(BUILDVCS) -ldflags '$(LDFLAGS) -s -w' -o $(BIN)/shardplane ./cmd/shardplane
 
 .PHONY: dev
 dev: build ## Start a development cluster here; Ctrl-C stops it (DEV_FLAGS='--shards 3')
@@ -68,7 +69,7 @@ lint-fix: $(TOOLBIN)/golangci-lint ## Let the linters and formatters mend what t
 	$(TOOLBIN)/golangci-lint run --fix ./...
 
 .PHONY: generate
-generate: $(TOOLBIN)/controller-gen $(TOOLBIN)/openapi-gen ## Regenerate generated code and manifests
+generate: $(TOOLBIN)/controller-gen $(TOOLBIN)/openapi-gen $(TOOLBIN)/openapi-prune ## Regenerate generated code and manifests
 	PATH="$(CURDIR)/$(TOOLBIN):$$PATH" $(GO) generate ./...
 
 .PHONY: verify
@@ -112,6 +113,9 @@ $(TOOLBIN)/controller-gen: tools/go.mod tools/go.sum
 
 $(TOOLBIN)/openapi-gen: tools/go.mod tools/go.sum
 	$(GO) build -C tools -buildvcs=false -o ../$@ k8s.io/kube-openapi/cmd/openapi-gen
+
+$(TOOLBIN)/openapi-prune: tools/go.mod tools/openapi-prune/main.go
+	$(GO) build -C tools -buildvcs=false -o ../$@ ./openapi-prune
 
 $(TOOLBIN)/benchstat: tools/go.mod tools/go.sum
 	$(GO) build -C tools -buildvcs=false -o ../$@ golang.org/x/perf/cmd/benchstat

@@ -26,10 +26,10 @@ trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch/before" "$scratch/after/bin"
 tar -cf - --exclude=./.git --exclude=./bin --exclude='./.kcp*' . | tar -xf - -C "$scratch/before"
 cp -a "$scratch/before/." "$scratch/after"
-make --no-print-directory -s bin/tools/controller-gen bin/tools/openapi-gen
+make --no-print-directory -s bin/tools/controller-gen bin/tools/openapi-gen bin/tools/openapi-prune
 cp -a bin/tools "$scratch/after/bin/tools"
 # The tools are up to date, whatever the times of the copies say.
-make -C "$scratch/after" --no-print-directory -s -o tools/go.mod -o tools/go.sum generate
+make -C "$scratch/after" --no-print-directory -s -o tools/go.mod -o tools/go.sum -o tools/openapi-prune/main.go generate
 rm -rf "$scratch/after/bin"
 diff -r "$scratch/before" "$scratch/after" ||
   fail "generated files are not up to date; run 'make generate' and commit what it changes"
