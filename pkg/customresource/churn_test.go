@@ -3,14 +3,18 @@ package customresource
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 )
 
@@ -40,6 +44,66 @@ func TestChurn(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, list.Items, objects)
 	}
+}
+
+// TestDefinitionsComeAndGo: definitions are refused, created, used and deleted in
+// several logical clusters at the same time, and nothing of them is left.
+func TestDefinitionsComeAndGo(t *testing.T) {
+	s := startServer(t, startEtcd(t), serverOptions{release: 20 * time.Millisecond})
+	const rounds = 8
+	heap := heapInUse()
+	var tenants sync.WaitGroup
+	for _, cluster := range []string{"one", "two", "three", "four"} {
+		tenants.Go(func() {
+			for round := range rounds {
+				if !assert.NoError(t, s.comeAndGo(t, cluster, round), "%s, round %d", cluster, round) {
+					return
+				}
+			}
+		})
+	}
+	tenants.Wait()
+	require.Zero(t, s.reservations())
+	require.Eventually(t, func() bool {
+		s.objects.mu.RLock()
+		definitions := len(s.objects.clusters) + len(s.objects.byName)
+		s.objects.mu.RUnlock()
+		s.raws.mu.Lock()
+		stores := len(s.raws.stores) + len(s.raws.views)
+		s.raws.mu.Unlock()
+		return definitions == 0 && stores == 0 && len(s.table.definitions()) == 0
+	}, deadline, tick)
+	// What was refused was 32 MiB.
+	require.Less(t, heapInUse(), heap+16<<20)
+}
+
+// comeAndGo has a definition refused, corrected, used and deleted.
+func (s *testServer) comeAndGo(t *testing.T, cluster string, round int) error {
+	t.Helper()
+	ctx := t.Context()
+	client := s.crds(t, cluster).ApiextensionsV1().CustomResourceDefinitions()
+	mistyped := greedy(fmt.Sprintf("widgets%d.exmaple.com", round), "example.com")
+	mistyped.Spec.Names.ListKind = strings.Repeat("L", 1<<20)
+	if _, err := client.Create(ctx, mistyped, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+		return fmt.Errorf("the mistyped definition was answered with %w", err)
+	}
+	crd, err := client.Create(ctx, widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{fmt.Sprintf("%s%d", cluster, round): {Type: "string"}}), metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
+		return fmt.Errorf("not established: %v", crd.Status.Conditions)
+	}
+	if _, err := s.dynamic(t, cluster).Resource(widgets).Namespace("default").Create(ctx, widget("a", map[string]any{}), metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	if err := client.Delete(ctx, crd.Name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return wait.PollUntilContextTimeout(ctx, tick, deadline, true, func(ctx context.Context) (bool, error) {
+		_, err := client.Get(ctx, crd.Name, metav1.GetOptions{})
+		return isGone(err), nil
+	})
 }
 
 // writeWidgets creates objects and lists after each.

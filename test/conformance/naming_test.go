@@ -109,6 +109,7 @@ var namingRules = []rule{
 		d.Spec.PreserveUnknownFields = true
 		u.refuse(d, "spec.preserveUnknownFields", "cannot set to true")
 	}},
+	{"definitions that are refused, corrected and deleted leave nothing behind", churn},
 	{"the status that a client sends with a definition is not its status", func(u *user) {
 		d := u.parse(widgets())
 		d.Status.StoredVersions = []string{"v9"}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,33 +41,6 @@ func TestKnownSets(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestOriginalSets applies the definitions in the directories that the
-// environment variable CONFORMANCE_CRDS names, separated by colons, as they
-// are.
-func TestOriginalSets(t *testing.T) {
-	dirs := os.Getenv("CONFORMANCE_CRDS")
-	if dirs == "" {
-		t.Skip("set CONFORMANCE_CRDS to directories with manifests of definitions")
-	}
-	masters := startShard(t).Shard(0)
-	for dir := range strings.SplitSeq(dirs, ":") {
-		files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
-		require.NoError(t, err)
-		for _, cluster := range []string{"a", "b"} {
-			u := newUser(t, masters, cluster, "")
-			for _, file := range files {
-				for _, o := range readManifests(t, file) {
-					if o.GetKind() == "CustomResourceDefinition" {
-						o.SetLabels(nil) // of charts, some are templates
-						u.applyDefinition(o)
-						t.Log("applied", o.GetName(), "in", cluster)
-					}
-				}
-			}
-		}
-	}
 }
 
 func useSet(u *user, file string) {
