@@ -132,6 +132,13 @@ func TestServersNameTheirMissingFlags(t *testing.T) {
 	}
 }
 
+// A flag that is going is accepted for one more version, with a word about it.
+func TestDeprecatedFlag(t *testing.T) {
+	_, out, errOut := call(t, "shard", "--watch-cache-events=false")
+	require.Contains(t, out, "Flag --watch-cache-events has been deprecated, events are in the watch cache")
+	require.NotContains(t, errOut, "unknown flag")
+}
+
 func TestFailure(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))

@@ -34,8 +34,6 @@ type Options struct {
 	Etcd *etcd.Options
 	// Encryption says which resources are encrypted in etcd.
 	Encryption encryption.Options
-	// CacheEvents keeps events in the watch cache.
-	CacheEvents bool
 	// LeaderElect has one of the replicas that share an external etcd run the
 	// controllers.
 	LeaderElect bool
@@ -67,7 +65,6 @@ func NewOptions() *Options {
 		Serving: serving.NewOptions(defaultPort),
 		Etcd:    etcd.NewOptions(".shardplane"),
 
-		CacheEvents: true,
 		LeaderElect: true,
 
 		Fairness: fairness.NewOptions(),
@@ -84,7 +81,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.Encryption.AddFlags(fs)
 	o.Fairness.AddFlags(fs)
 	fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "of the replicas that share an external etcd, let one run the controllers at a time; false spares a shard that has no replicas the wait for its own lease, 15 s, after a crash")
-	fs.BoolVar(&o.CacheEvents, "watch-cache-events", o.CacheEvents, "keep events in the watch cache, as all other resources; false leaves them in etcd alone, as kube-apiserver does: that saves their memory, but each watch of them costs as much as a watch of all")
+	fs.Bool("watch-cache-events", true, "without effect")
+	_ = fs.MarkDeprecated("watch-cache-events", "events are in the watch cache, as all other resources: leave it out, the next version does not know it")
 	fs.StringVar(&o.Name, "name", o.Name, "name of the shard; the shard named root holds the logical cluster root")
 	fs.StringVar(&o.ExternalURL, "external-url", o.ExternalURL, "URL of the front-proxy, with which the URLs of workspaces start; the shard's own by default")
 	fs.StringVar(&o.BaseURL, "base-url", o.BaseURL, "URL at which other shards and the front-proxy reach this shard; made of --bind-address and --secure-port by default")

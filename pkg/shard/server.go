@@ -10,10 +10,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/sdk/apis/core"
-	corev1 "k8s.io/api/core/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -124,17 +121,12 @@ func (s *Server) openStorage(ctx context.Context) error {
 		return err
 	}
 	s.onClose(s.encryption.Close)
-	uncached := sets.New[schema.GroupResource]()
-	if !s.options.CacheEvents {
-		uncached.Insert(corev1.Resource("events"))
-	}
 	named, err := metriclabels.Named()
 	if err != nil {
 		return err
 	}
 	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // it asks etcd with the context of the client, which outlives the start
 		Client:             s.etcd.Client(),
-		Uncached:           uncached,
 		CompactionInterval: s.options.Etcd.CompactionInterval,
 		Transformers:       s.encryption.Transformers(),
 		Named:              named,

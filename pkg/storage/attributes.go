@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
@@ -54,15 +53,6 @@ func takeAttributes(pred *storage.SelectionPredicate) *Attributes {
 	return carrier.attributes
 }
 
-// watcherFor returns what serves a watch that the hub does not. The watch cache
-// has attributes of its own, so etcd tells those who bring theirs.
-func (s *tenantStorage) watcherFor(c collection) watcher {
-	if c.attributes != nil {
-		return s.raw
-	}
-	return s.watches
-}
-
 // olderWatches counts watches of etcd, to tell their streams apart.
 var olderWatches atomic.Int64
 
@@ -71,17 +61,14 @@ const olderProgress = 100 * time.Millisecond
 
 // watchOlder watches in etcd from a version that the hub does not remember, on
 // an etcd stream of its own, with a bookmark as soon as the watch has caught up.
-// It ends with ctx.
+// It ends with ctx, which must end before the hub is closed.
 func (s *tenantStorage) watchOlder(ctx context.Context, c collection) (watch.Interface, error) {
 	ctx = cacheContext(ctx, fmt.Sprintf("older watch %d of %s", olderWatches.Add(1), s.keys.root))
 	w, err := s.raw.Watch(ctx, c.key, c.opts)
 	if err != nil {
 		return nil, err
 	}
-	if !s.streams.start(func() { s.askProgress(ctx) }) {
-		w.Stop()
-		return nil, apierrors.NewServiceUnavailable("the storage is closed")
-	}
+	s.asking.Go(func() { s.askProgress(ctx) })
 	return w, nil
 }
 
@@ -96,8 +83,6 @@ func (s *tenantStorage) askProgress(ctx context.Context) {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return
-		case <-s.streams.ended:
 			return
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
@@ -44,49 +43,45 @@ func ofValue(value string) storage.ListOptions {
 // Lists and watches are selected by attributes of the request's own, whoever
 // serves them, and those are computed of the objects in its scope only.
 func TestAttributes(t *testing.T) {
-	for name, resource := range map[string]schema.GroupResource{"cached": podsGR, "uncached": eventsGR} {
-		t.Run(name, func(t *testing.T) {
-			s := open(t, backendOf(t, BackendConfig{}), resource)
-			var strangers atomic.Int64
-			own := valueAttributes("mine", &strangers)
-			ctx := in(t.Context(), "mine")
-			for i := range 6 {
-				for _, cluster := range []string{"mine", "theirs"} {
-					pod := newPod("ns", fmt.Sprint("p", i))
-					pod.Labels = map[string]string{"value": fmt.Sprint(i % 2)}
-					create(in(t.Context(), cluster), t, s, pod)
-				}
-			}
-			whole := list(ctx, t, s, "/pods", own.Select(ofValue("1")))
-			require.Equal(t, []string{"mine|ns/p1", "mine|ns/p3", "mine|ns/p5"}, names(whole.Items...))
-			for _, match := range []metav1.ResourceVersionMatch{metav1.ResourceVersionMatchExact, metav1.ResourceVersionMatchNotOlderThan} {
-				opts := own.Select(ofValue("1"))
-				opts.ResourceVersion, opts.ResourceVersionMatch = whole.ResourceVersion, match
-				require.Equal(t, whole.Items, list(ctx, t, s, "/pods", opts).Items)
-			}
-			anyState := own.Select(ofValue("1"))
-			anyState.ResourceVersion = "0"
-			require.Equal(t, whole.Items, list(ctx, t, s, "/pods", anyState).Items)
-
-			page := own.Select(ofValue("1"))
-			page.Predicate.Limit = 2
-			first := list(ctx, t, s, "/pods", page)
-			page.Predicate.Continue = first.Continue
-			second := list(ctx, t, s, "/pods", page)
-			require.Equal(t, whole.Items, append(first.Items, second.Items...))
-
-			w := watchFrom(ctx, t, s, "/pods", "", own.Select(ofValue("1")))
-			for _, pod := range whole.Items {
-				sees(t, w, watch.Added, pod.Name)
-			}
-			setValue(ctx, t, s, "p1", "0")
-			sees(t, w, watch.Deleted, "p1")
-			setValue(in(t.Context(), "theirs"), t, s, "p2", "1")
-			setValue(ctx, t, s, "p2", "1")
-			sees(t, w, watch.Added, "p2")
-			require.Zero(t, strangers.Load(), "objects of others that were looked at")
-		})
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	var strangers atomic.Int64
+	own := valueAttributes("mine", &strangers)
+	ctx := in(t.Context(), "mine")
+	for i := range 6 {
+		for _, cluster := range []string{"mine", "theirs"} {
+			pod := newPod("ns", fmt.Sprint("p", i))
+			pod.Labels = map[string]string{"value": fmt.Sprint(i % 2)}
+			create(in(t.Context(), cluster), t, s, pod)
+		}
 	}
+	whole := list(ctx, t, s, "/pods", own.Select(ofValue("1")))
+	require.Equal(t, []string{"mine|ns/p1", "mine|ns/p3", "mine|ns/p5"}, names(whole.Items...))
+	for _, match := range []metav1.ResourceVersionMatch{metav1.ResourceVersionMatchExact, metav1.ResourceVersionMatchNotOlderThan} {
+		opts := own.Select(ofValue("1"))
+		opts.ResourceVersion, opts.ResourceVersionMatch = whole.ResourceVersion, match
+		require.Equal(t, whole.Items, list(ctx, t, s, "/pods", opts).Items)
+	}
+	anyState := own.Select(ofValue("1"))
+	anyState.ResourceVersion = "0"
+	require.Equal(t, whole.Items, list(ctx, t, s, "/pods", anyState).Items)
+
+	page := own.Select(ofValue("1"))
+	page.Predicate.Limit = 2
+	first := list(ctx, t, s, "/pods", page)
+	page.Predicate.Continue = first.Continue
+	second := list(ctx, t, s, "/pods", page)
+	require.Equal(t, whole.Items, append(first.Items, second.Items...))
+
+	w := watchFrom(ctx, t, s, "/pods", "", own.Select(ofValue("1")))
+	for _, pod := range whole.Items {
+		sees(t, w, watch.Added, pod.Name)
+	}
+	setValue(ctx, t, s, "p1", "0")
+	sees(t, w, watch.Deleted, "p1")
+	setValue(in(t.Context(), "theirs"), t, s, "p2", "1")
+	setValue(ctx, t, s, "p2", "1")
+	sees(t, w, watch.Added, "p2")
+	require.Zero(t, strangers.Load(), "objects of others that were looked at")
 }
 
 // A watch that the hub has no history for is served by etcd, and joins the hub

@@ -53,9 +53,6 @@ type BackendConfig struct {
 	// ShardSegment puts the request's shard before the logical cluster in keys:
 	// for the cache server. Without it, requests with a shard fail.
 	ShardSegment bool
-	// Uncached are the resources that have no watch cache. Each of their watches
-	// costs what one of etcd costs, however few events it shows.
-	Uncached sets.Set[schema.GroupResource]
 	// Transformers encrypt what is stored, by resource; nil stores all as it is.
 	Transformers value.ResourceTransformers
 	// Named are the resources that have series of their own in metrics; all others

@@ -82,26 +82,6 @@ func TestSharedClient(t *testing.T) {
 	require.Empty(t, list(ctx, t, other, "/pods", listOpts()).Items)
 }
 
-// Progress that caches ask for does not reach watches that have no cache as
-// bookmarks.
-func TestNoUnsolicitedBookmarks(t *testing.T) {
-	b := backendOf(t, BackendConfig{})
-	cached, uncached := open(t, b, podsGR), open(t, b, eventsGR)
-	ctx := in(t.Context(), "root")
-	opts := listOpts()
-	opts.ResourceVersion = list(ctx, t, uncached, "/pods", opts).ResourceVersion
-	w, err := uncached.Watch(ctx, "/pods", opts)
-	require.NoError(t, err)
-	defer w.Stop()
-	for range 20 {
-		_, err := b.cfg.Client.Put(ctx, "elsewhere", "")
-		require.NoError(t, err)
-		list(ctx, t, cached, "/pods", listOpts())
-	}
-	create(ctx, t, uncached, newPod("ns", "one"))
-	require.Equal(t, "ADDED root|ns/one", describe(next(t, w)))
-}
-
 // podStrategy is the least a registry wants.
 type podStrategy struct {
 	runtime.ObjectTyper

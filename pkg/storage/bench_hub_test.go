@@ -79,9 +79,9 @@ func openShards(b *testing.B, s *tenantStorage, upstream bool, n int) *readers {
 		opts := listOpts()
 		opts.ResourceVersion = rv
 		opts.Predicate.ShardSelector = selectorOf(b, slice("uid", i, n))
-		from, key := watcher(s), "/pods"
+		from, key := storage.Interface(s), "/pods"
 		if upstream {
-			from, key = s.watches, "/pods/"
+			from, key = s.inner, "/pods/"
 		}
 		w, err := from.Watch(ctx, key, opts)
 		require.NoError(b, err)
@@ -255,9 +255,9 @@ func BenchmarkOneCluster(b *testing.B) {
 			})
 			for _, path := range []string{"ours", "upstream"} {
 				b.Run(path+"/watch", func(b *testing.B) {
-					from, key := watcher(s), "/pods"
+					from, key := storage.Interface(s), "/pods"
 					if paths[path] {
-						from, key = s.watches, "/pods/cluster-50/"
+						from, key = s.inner, "/pods/cluster-50/"
 					}
 					for b.Loop() {
 						w, err := from.Watch(ctx, key, streaming("0"))

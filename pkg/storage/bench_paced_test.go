@@ -74,7 +74,7 @@ func newMadeStore(b *testing.B) *madeStore {
 		s.hub.Close()
 	})
 	require.NoError(b, s.cache.Wait(b.Context()))
-	require.True(b, s.hub.Follows(b.Context()))
+	require.NoError(b, s.hub.WaitFresh(b.Context(), 0))
 	return s
 }
 

@@ -41,9 +41,9 @@ func BenchmarkTenantWatchers(b *testing.B) {
 					opts := listOpts()
 					opts.ResourceVersion = rv
 					cluster := fmt.Sprintf("cluster-%d", i)
-					from, key := watcher(s), "/pods/default"
+					from, key := storage.Interface(s), "/pods/default"
 					if paths[path] {
-						from, key = s.watches, "/pods/"+cluster+"/default/"
+						from, key = s.inner, "/pods/"+cluster+"/default/"
 					}
 					w, err := from.Watch(in(b.Context(), cluster), key, opts)
 					require.NoError(b, err)

@@ -6,9 +6,8 @@
 //	   │
 //	tenantStorage   key prefix, annotation, wildcard, continue tokens, dispatch index
 //	   │
-//	CacheDelegator  the upstream watch cache, one for all logical clusters;
-//	   │            left out for resources that are Uncached. Beside it the hub
-//	   │            serves watches and pages from what it reads
+//	CacheDelegator  the upstream watch cache, one for all logical clusters.
+//	   │            Beside it the hub serves watches and pages from what it reads
 //	belowCache      what the watch cache must not use of etcd3
 //	   │
 //	etcd3           the upstream store on the shared client

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
@@ -31,10 +30,9 @@ import (
 const deadline = 30 * time.Second
 
 var (
-	scheme   = runtime.NewScheme()
-	codecs   = serializer.NewCodecFactory(scheme)
-	podsGR   = schema.GroupResource{Resource: "pods"}
-	eventsGR = schema.GroupResource{Resource: "events"}
+	scheme = runtime.NewScheme()
+	codecs = serializer.NewCodecFactory(scheme)
+	podsGR = schema.GroupResource{Resource: "pods"}
 )
 
 func TestMain(m *testing.M) {
@@ -61,9 +59,6 @@ func backendOf(tb testing.TB, cfg BackendConfig) *Backend {
 	if cfg.Client == nil {
 		cfg.Client = startEtcd(tb).Client()
 	}
-	if cfg.Uncached == nil {
-		cfg.Uncached = only(eventsGR)
-	}
 	b, err := NewBackend(cfg)
 	require.NoError(tb, err)
 	tb.Cleanup(b.Close)
@@ -89,10 +84,8 @@ func podKey(obj runtime.Object) (string, error) {
 func open(tb testing.TB, b *Backend, resource schema.GroupResource) *tenantStorage {
 	tb.Helper()
 	s := openWith(tb, b, resource, podCodec(tb), podKey)
-	if s.cache != nil {
-		require.NoError(tb, s.cache.Wait(tb.Context()))
-		require.True(tb, s.hub.Follows(tb.Context()))
-	}
+	require.NoError(tb, s.cache.Wait(tb.Context()))
+	require.NoError(tb, s.hub.WaitFresh(tb.Context(), 0))
 	return s
 }
 
@@ -178,10 +171,6 @@ func next(tb testing.TB, w watch.Interface) watch.Event {
 		require.FailNow(tb, "no event")
 		return watch.Event{}
 	}
-}
-
-func only(resources ...schema.GroupResource) sets.Set[schema.GroupResource] {
-	return sets.New(resources...)
 }
 
 // relabel is an update that changes a label.

@@ -55,21 +55,13 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		getAttrs = withClusterField(getAttrs)
 	}
 	named := b.nameInMetrics(r.config.GroupResource)
-	s := &tenantStorage{keys: keys, resource: r.config.GroupResource, named: named, getAttrs: getAttrs, newFunc: r.newFunc, newListFunc: r.newListFunc, streams: newStreams()}
+	s := &tenantStorage{keys: keys, resource: r.config.GroupResource, named: named, getAttrs: getAttrs, newFunc: r.newFunc}
 
 	raw, closeRaw, err := b.openEtcd(r, keys)
 	if err != nil {
 		return nil, nil, err
 	}
 	s.raw = raw
-	if b.cfg.Uncached.Has(r.config.GroupResource) {
-		s.inner, s.watches = raw, raw
-		return s, func() {
-			s.streams.end()
-			s.streams.wait()
-			closeRaw()
-		}, nil
-	}
 	// Two caches of a resource, as replicas in one process have, are two.
 	source := fmt.Sprintf("cache %d of %s", caches.Add(1), keys.root)
 	below := &belowCache{Interface: raw, source: source, progress: newProgress(b.cfg.Client.Client, source)}
@@ -104,15 +96,13 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	}
 	below.cache.Store(c)
 	delegator := cacher.NewCacheDelegator(c, below)
-	s.inner, s.watches = delegator, delegator
-	s.cache, s.readyWait, s.hub = c, b.cfg.ReadyWait, follower
+	s.inner, s.cache, s.readyWait, s.hub = delegator, c, b.cfg.ReadyWait, follower
 	return s, func() {
-		s.streams.end()
 		below.progress.stop()
 		delegator.Stop()
 		c.Stop()
 		follower.Close()
-		s.streams.wait()
+		s.asking.Wait()
 		closeRaw()
 	}, nil
 }

@@ -46,10 +46,9 @@ func newProgress(client *clientv3.Client, source string) *progress {
 // cacheContext returns a context for the etcd stream of one watch cache. The
 // etcd client has a stream for each kind of metadata, and etcd tells the
 // progress of a stream, not of a watch. So each watch cache needs a stream of
-// its own, for two reasons. A client that watches a resource without a cache
-// would get bookmarks that it did not ask for. And etcd tells nothing while any
-// watch on the stream begins in the future, as that of a new cache does until
-// the next write: consistent reads of all other caches would fail until then.
+// its own: etcd tells nothing while any watch on the stream begins in the future,
+// as that of a new cache does until the next write, and consistent reads of all
+// other caches would fail until then.
 func cacheContext(ctx context.Context, source string) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs("source", source))
 }

@@ -1,22 +1,17 @@
 package storage
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/sharding"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
@@ -24,7 +19,11 @@ import (
 // sharded watch, and carries the selector that was applied.
 const ShardInfoAnnotation = "shardplane.io/shard-info"
 
-// isSharded says whether a request is for a part of the objects.
+// retryAfterSeconds is when a client that waited in vain for a version in the
+// future may retry.
+const retryAfterSeconds = 1
+
+// isSharded reports whether a request is for a part of the objects.
 func isSharded(pred *storage.SelectionPredicate) bool {
 	return pred.ShardSelector != nil && !pred.ShardSelector.Empty() &&
 		utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch)
@@ -80,126 +79,6 @@ func makeStrict(pred *storage.SelectionPredicate) *strict {
 	return s
 }
 
-// shardedWatch is a sharded watch that the hub does not serve: it filters,
-// annotates the end of the initial events, and is counted until it is stopped.
-type shardedWatch struct {
-	inner    watch.Interface
-	selector sharding.Selector
-	resource schema.GroupResource
-	version  storage.Versioner
-	// initial is the version up to which objects are the initial ones, which do
-	// not count as filtered events.
-	initial uint64
-
-	result   chan watch.Event
-	done     chan struct{}
-	stopOnce sync.Once
-}
-
-// watchPart watches with whole, and filters here where only a part is wanted.
-func (s *tenantStorage) watchPart(ctx context.Context, c collection, version uint64,
-	whole func(ctx context.Context, c collection, version uint64) (watch.Interface, error),
-) (watch.Interface, error) {
-	if !isSharded(&c.opts.Predicate) {
-		return whole(ctx, c, version)
-	}
-	w := &shardedWatch{selector: c.opts.Predicate.ShardSelector, resource: s.named, version: s.Versioner(), result: make(chan watch.Event), done: make(chan struct{})}
-	var err error
-	if wantsInitialEvents(c.opts) {
-		if w.initial, err = s.inner.GetCurrentResourceVersion(ctx); err != nil {
-			return newErrorWatch(err), nil
-		}
-	}
-	c.opts.Predicate.ShardSelector = nil
-	if w.inner, err = whole(ctx, c, version); err != nil {
-		return nil, err
-	}
-	metrics.RecordShardedWatchStarted(w.resource)
-	if !s.streams.start(func() { w.run(s.streams.ended) }) {
-		w.Stop()
-		return nil, apierrors.NewServiceUnavailable("the storage is closed")
-	}
-	return w, nil
-}
-
-// ResultChan implements watch.Interface.
-func (w *shardedWatch) ResultChan() <-chan watch.Event { return w.result }
-
-// Stop implements watch.Interface.
-func (w *shardedWatch) Stop() {
-	w.stopOnce.Do(func() {
-		close(w.done)
-		w.inner.Stop()
-		metrics.RecordShardedWatchStopped(w.resource)
-	})
-}
-
-func (w *shardedWatch) run(ended <-chan struct{}) {
-	defer close(w.result)
-	defer w.inner.Stop()
-	for {
-		var event watch.Event
-		var ok bool
-		select {
-		case event, ok = <-w.inner.ResultChan():
-			if !ok {
-				return
-			}
-		case <-w.done:
-			return
-		case <-ended:
-			return
-		}
-		if event, ok = w.show(event); !ok {
-			continue
-		}
-		select {
-		case w.result <- event:
-		case <-w.done:
-			return
-		case <-ended:
-			return
-		}
-	}
-}
-
-// show returns what clients see of an event, if anything.
-func (w *shardedWatch) show(event watch.Event) (watch.Event, bool) {
-	switch event.Type {
-	case watch.Bookmark:
-		return annotateEnd(event, w.selector.String()), true
-	case watch.Error:
-		return event, true
-	default:
-		matches, err := w.selector.Matches(event.Object)
-		if err != nil {
-			return errorEvent(err), true
-		}
-		if !matches && w.isNews(event.Object) {
-			metrics.WatchFilteredEventsTotal.WithLabelValues(w.resource.Group, w.resource.Resource).Inc()
-		}
-		return event, matches
-	}
-}
-
-// isNews says whether an object is none of the initial ones.
-func (w *shardedWatch) isNews(obj runtime.Object) bool {
-	version, err := w.version.ObjectResourceVersion(obj)
-	return err == nil && version > w.initial
-}
-
-// annotateEnd annotates the bookmark that ends initial events.
-func annotateEnd(event watch.Event, selector string) watch.Event {
-	if end, err := storage.HasInitialEventsEndBookmarkAnnotation(event.Object); err != nil || !end {
-		return event
-	}
-	event.Object = event.Object.DeepCopyObject()
-	if err := annotateShardInfo(event.Object, selector); err != nil {
-		return errorEvent(err)
-	}
-	return event
-}
-
 func annotateShardInfo(obj runtime.Object, selector string) error {
 	object, err := meta.Accessor(obj)
 	if err != nil {
@@ -222,7 +101,7 @@ func retrySoon(err error) error {
 		return err
 	}
 	told, details := *status, *status.ErrStatus.Details
-	details.RetryAfterSeconds = futureRetrySeconds
+	details.RetryAfterSeconds = retryAfterSeconds
 	told.ErrStatus.Details = &details
 	return &told
 }

@@ -42,7 +42,7 @@ func sharded(t testing.TB, opts storage.ListOptions, selector string) storage.Li
 // cluster and in all, are disjoint and make up the whole.
 func TestSharded(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
-	allPaths(t, func(t *testing.T, s *tenantStorage) {
+	both(t, func(t *testing.T, s *tenantStorage) {
 		const pods = 20
 		for _, cluster := range []string{"aa", "bb"} {
 			for i := range pods {
@@ -95,23 +95,11 @@ func TestSharded(t *testing.T) {
 	})
 }
 
-// allPaths runs a test on a storage whose hub serves, on one that is left to the
-// watch cache, and on one without a watch cache.
-func allPaths(t *testing.T, test func(t *testing.T, s *tenantStorage)) {
-	t.Helper()
-	both(t, test)
-	t.Run("without the hub", func(t *testing.T) {
-		s := open(t, backendOf(t, BackendConfig{}), podsGR)
-		s.hub = nil
-		test(t, s)
-	})
-}
-
 // Every path counts a sharded watch as long as it lasts, and no other.
 func TestShardedWatchesAreCounted(t *testing.T) {
 	enableSharding(t)
 	metrics.Register()
-	allPaths(t, func(t *testing.T, s *tenantStorage) {
+	both(t, func(t *testing.T, s *tenantStorage) {
 		active := func() float64 {
 			value, err := testutil.GetGaugeMetricValue(metrics.WatchShardsTotal.WithLabelValues(s.resource.Group, s.resource.Resource))
 			require.NoError(t, err)
@@ -142,7 +130,7 @@ func TestShardedWatchesAreCounted(t *testing.T) {
 func TestFilteredEventsAreCounted(t *testing.T) {
 	enableSharding(t)
 	metrics.Register()
-	allPaths(t, func(t *testing.T, s *tenantStorage) {
+	both(t, func(t *testing.T, s *tenantStorage) {
 		ctx := in(t.Context(), "aa")
 		filtered := func() int {
 			value, err := testutil.GetCounterMetricValue(metrics.WatchFilteredEventsTotal.WithLabelValues(s.resource.Group, s.resource.Resource))
@@ -197,60 +185,53 @@ func TestShardSegment(t *testing.T) {
 		}
 		return in(ctx, cluster)
 	}
-	backend := backendOf(t, BackendConfig{ShardSegment: true})
-	for name, resource := range map[string]string{"cached": "pods", "uncached": "events"} {
-		t.Run(name, func(t *testing.T) {
-			gr := podsGR
-			gr.Resource = resource
-			s := open(t, backend, gr)
-			for _, at := range []string{"east", "west"} {
-				for _, cluster := range []string{"aa", "bb"} {
-					pod := newPod(name, "one")
-					pod.Annotations = map[string]string{ShardAnnotation: "forged"}
-					out := create(shard(at, cluster), t, s, pod)
-					require.Equal(t, at, out.Annotations[ShardAnnotation])
-				}
-			}
-			cases := []struct{ shard, cluster, want string }{
-				{"east", "aa", "east|aa "},
-				{"east", "", "east|aa east|bb "},
-				{"", "bb", "east|bb west|bb "},
-				{"", "", "east|aa east|bb west|aa west|bb "},
-			}
-			for i, c := range cases {
-				ctx := shard(c.shard, c.cluster)
-				got := ""
-				pods := list(ctx, t, s, "/pods/"+name, listOpts())
-				for j := range pods.Items {
-					got += pods.Items[j].Annotations[ShardAnnotation] + "|" + pods.Items[j].Annotations["kcp.io/cluster"] + " "
-				}
-				require.Equal(t, c.want, got)
-
-				opts := listOpts()
-				opts.ResourceVersion = pods.ResourceVersion
-				w, err := s.Watch(ctx, "/pods", opts)
-				require.NoError(t, err)
-				for _, at := range []string{"east", "west"} {
-					for _, cluster := range []string{"aa", "bb"} {
-						touch(shard(at, cluster), t, s, "/pods/"+name+"/one", i)
-					}
-				}
-				got = ""
-				for range pods.Items {
-					event := next(t, w)
-					require.Equal(t, watch.Modified, event.Type, "%v", event.Object)
-					pod := event.Object.(*example.Pod)
-					got += pod.Annotations[ShardAnnotation] + "|" + pod.Annotations["kcp.io/cluster"] + " "
-				}
-				w.Stop()
-				require.Equal(t, c.want, got)
-			}
-			err := s.Get(shard("", "aa"), "/pods/"+name+"/one", storage.GetOptions{}, &example.Pod{})
-			require.ErrorContains(t, err, "needs one logical cluster")
-			err = s.Get(in(t.Context(), "aa"), "/pods/"+name+"/one", storage.GetOptions{}, &example.Pod{})
-			require.ErrorContains(t, err, "no shard in the request")
-		})
+	s := open(t, backendOf(t, BackendConfig{ShardSegment: true}), podsGR)
+	for _, at := range []string{"east", "west"} {
+		for _, cluster := range []string{"aa", "bb"} {
+			pod := newPod("ns", "one")
+			pod.Annotations = map[string]string{ShardAnnotation: "forged"}
+			out := create(shard(at, cluster), t, s, pod)
+			require.Equal(t, at, out.Annotations[ShardAnnotation])
+		}
 	}
-	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	cases := []struct{ shard, cluster, want string }{
+		{"east", "aa", "east|aa "},
+		{"east", "", "east|aa east|bb "},
+		{"", "bb", "east|bb west|bb "},
+		{"", "", "east|aa east|bb west|aa west|bb "},
+	}
+	for i, c := range cases {
+		ctx := shard(c.shard, c.cluster)
+		got := ""
+		pods := list(ctx, t, s, "/pods/ns", listOpts())
+		for j := range pods.Items {
+			got += pods.Items[j].Annotations[ShardAnnotation] + "|" + pods.Items[j].Annotations["kcp.io/cluster"] + " "
+		}
+		require.Equal(t, c.want, got)
+
+		opts := listOpts()
+		opts.ResourceVersion = pods.ResourceVersion
+		w, err := s.Watch(ctx, "/pods", opts)
+		require.NoError(t, err)
+		for _, at := range []string{"east", "west"} {
+			for _, cluster := range []string{"aa", "bb"} {
+				touch(shard(at, cluster), t, s, "/pods/ns/one", i)
+			}
+		}
+		got = ""
+		for range pods.Items {
+			event := next(t, w)
+			require.Equal(t, watch.Modified, event.Type, "%v", event.Object)
+			pod := event.Object.(*example.Pod)
+			got += pod.Annotations[ShardAnnotation] + "|" + pod.Annotations["kcp.io/cluster"] + " "
+		}
+		w.Stop()
+		require.Equal(t, c.want, got)
+	}
+	err := s.Get(shard("", "aa"), "/pods/ns/one", storage.GetOptions{}, &example.Pod{})
+	require.ErrorContains(t, err, "needs one logical cluster")
+	err = s.Get(in(t.Context(), "aa"), "/pods/ns/one", storage.GetOptions{}, &example.Pod{})
+	require.ErrorContains(t, err, "no shard in the request")
+	s = open(t, backendOf(t, BackendConfig{}), podsGR)
 	require.ErrorContains(t, s.Get(shard("east", "aa"), "/pods/ns/one", storage.GetOptions{}, &example.Pod{}), "no shard segment")
 }

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -21,20 +20,16 @@ import (
 )
 
 // Upstream's conformance suites (k8s.io/apiserver/pkg/storage/testing), each
-// against a storage with a watch cache and one without, and again in a crowd of
-// logical clusters that hold objects of the same names. A few cannot apply:
+// alone, and again in a crowd of logical clusters that hold objects of the same
+// names. A few cannot apply:
 //
-//   - RunTestWatchFromZero goes on after "compaction callback not provided" only
-//     without a watch cache: upstream's own callback reaches into the cache.
 //   - RunTestListInconsistentContinuation, RunTestListResourceVersionMatch,
-//     RunTestGuaranteedUpdate, RunTestGuaranteedUpdateChecksStoredData,
-//     RunTestTransformationFailure, RunTestWatchError, RunTestWatchContextCancel
-//     and RunWatchErrorIsBlockingFurtherEvents run without a watch cache only:
-//     upstream has not made them fit for one either (its issue 109831).
-//   - RunOptionalTestProgressNotify is for stores that answer ProgressNotify to
-//     clients; a watch cache does not, so it runs without one.
-//   - RunTestOptionalWatchBookmarksWithCorrectResourceVersion is for watch
-//     caches, since etcd3 sends no bookmarks.
+//     RunTestGuaranteedUpdate, RunTestGuaranteedUpdateChecksStoredData and
+//     RunTestTransformationFailure run without the watch cache: upstream has not
+//     made them fit for one (its issue 109831).
+//   - RunTestWatchError, RunTestWatchWithUnsafeDelete, RunTestWatchContextCancel
+//     and RunWatchErrorIsBlockingFurtherEvents are for watches of etcd itself,
+//     and so is RunOptionalTestProgressNotify.
 //   - RunTestGetListWithErrorAggregation and RunTestGetListWithoutErrorAggregation
 //     compare errors with keys that have no logical cluster, and exchange the
 //     transformer inside of etcd3 for one that makes errors of a private type.
@@ -45,7 +40,7 @@ type suite struct {
 	name string
 	run  func(context.Context, *testing.T, *suiteEnv)
 	// where it runs; zero means everywhere
-	cachedOnly, uncachedOnly, aloneOnly bool
+	uncachedOnly, aloneOnly bool
 	// clusterScoped opens a resource without namespaces.
 	clusterScoped bool
 	// created waits after each Create until the watch cache has it.
@@ -65,8 +60,6 @@ type suiteEnv struct {
 	cached   bool
 	codec    *failingCodec
 }
-
-var errCorrupt = errors.New("bits flipped")
 
 func suites() []suite {
 	return append(append(writeSuites(), listSuites()...), watchSuites()...)
@@ -156,42 +149,25 @@ func listSuites() []suite {
 func watchSuites() []suite {
 	return []suite{
 		{name: "Watch", run: plainSuite(storagetesting.RunTestWatch)},
-		{name: "WatchFromZero", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
-			storagetesting.RunTestWatchFromZero(ctx, t, e.store, e.compact)
-		}},
-		{name: "WatchFromZeroCached", cachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "WatchFromZero", run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestWatchFromZero(ctx, t, e.store, nil)
 		}},
 		{name: "DeleteTriggerWatch", run: plainSuite(storagetesting.RunTestDeleteTriggerWatch)},
 		{name: "WatchFromNonZero", run: plainSuite(storagetesting.RunTestWatchFromNonZero)},
 		{name: "DelayedWatchDelivery", waits: true, run: plainSuite(storagetesting.RunTestDelayedWatchDelivery)},
-		{name: "WatchError", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
-			storagetesting.RunTestWatchError(ctx, t, e.suiteStore)
-		}},
-		{name: "WatchWithUnsafeDelete", uncachedOnly: true, unsafeDelete: new(true), run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
-			storagetesting.RunTestWatchWithUnsafeDelete(ctx, t, e.suiteStore, errCorrupt)
-		}},
-		{name: "WatchContextCancel", uncachedOnly: true, run: plainSuite(storagetesting.RunTestWatchContextCancel)},
 		{name: "WatcherTimeout", run: plainSuite(storagetesting.RunTestWatcherTimeout)},
 		{name: "WatchDeleteEventObjectHaveLatestRV", run: plainSuite(storagetesting.RunTestWatchDeleteEventObjectHaveLatestRV)},
 		{name: "WatchInitializationSignal", run: plainSuite(storagetesting.RunTestWatchInitializationSignal)},
-		{name: "ProgressNotify", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
-			e.requestProgress(ctx, t)
-			storagetesting.RunOptionalTestProgressNotify(ctx, t, e.store, e.increaseRV)
-		}},
 		{name: "ClusterScopedWatch", clusterScoped: true, run: plainSuite(storagetesting.RunTestClusterScopedWatch)},
 		{name: "NamespaceScopedWatch", run: plainSuite(storagetesting.RunTestNamespaceScopedWatch)},
 		{name: "WatchDispatchBookmarkEvents", waits: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, e.store, e.cached)
 		}},
-		{name: "WatchBookmarksWithCorrectResourceVersion", waits: true, cachedOnly: true, run: plainSuite(storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion)},
+		{name: "WatchBookmarksWithCorrectResourceVersion", waits: true, run: plainSuite(storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion)},
 		{name: "SendInitialEventsBackwardCompatibility", run: plainSuite(storagetesting.RunSendInitialEventsBackwardCompatibility)},
 		{name: "WatchSemantics", created: true, run: plainSuite(storagetesting.RunWatchSemantics)},
 		{name: "WatchSemanticInitialEventsExtended", created: true, run: plainSuite(storagetesting.RunWatchSemanticInitialEventsExtended)},
 		{name: "WatchListMatchSingle", created: true, run: plainSuite(storagetesting.RunWatchListMatchSingle)},
-		{name: "WatchErrorIsBlockingFurtherEvents", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
-			storagetesting.RunWatchErrorIsBlockingFurtherEvents(ctx, t, e.suiteStore)
-		}},
 	}
 }
 
@@ -207,7 +183,7 @@ func TestConformance(t *testing.T) {
 		for _, crowd := range []bool{false, true} {
 			t.Run(fmt.Sprintf("cached=%t/crowd=%t", cached, crowd), func(t *testing.T) {
 				for _, s := range suites() {
-					if s.cachedOnly && !cached || s.uncachedOnly && cached || s.aloneOnly && crowd {
+					if s.uncachedOnly == cached || s.aloneOnly && crowd {
 						continue
 					}
 					t.Run(s.name, func(t *testing.T) {
@@ -231,27 +207,9 @@ func TestConformance(t *testing.T) {
 func TestConformanceOfTheHub(t *testing.T) {
 	enableSharding(t)
 	for _, s := range watchSuites() {
-		if s.uncachedOnly {
-			continue
-		}
 		t.Run(s.name, func(t *testing.T) {
 			e := newSuiteEnv(t, s, true, true)
 			e.ring = selectorOf(t, ring)
-			s.run(in(t.Context(), suiteCluster), t, e)
-		})
-	}
-}
-
-// Watches pass the suites in the watch cache, too, which serves them should the
-// hub lose track of it.
-func TestConformanceWithoutTheHub(t *testing.T) {
-	for _, s := range watchSuites() {
-		if s.uncachedOnly || s.waits {
-			continue
-		}
-		t.Run(s.name, func(t *testing.T) {
-			e := newSuiteEnv(t, s, true, true)
-			e.hub = nil
 			s.run(in(t.Context(), suiteCluster), t, e)
 		})
 	}
@@ -266,23 +224,23 @@ func newSuiteEnv(t *testing.T, s suite, cached, crowd bool) *suiteEnv {
 	client.Kubernetes = hidden
 	e := &suiteEnv{client: client.Client, recorder: hidden.recorder, cached: cached, codec: &failingCodec{Codec: podCodec(t)}}
 	transformer := newSwappableTransformer(storagetesting.NewPrefixTransformer([]byte(suiteValuePrefix), false))
-	cfg := BackendConfig{Client: client, Prefix: "/registry", Transformers: sameForAll{transformer}, Uncached: only()}
-	if !cached {
-		cfg.Uncached = only(podsGR)
-	}
+	cfg := BackendConfig{Client: client, Prefix: "/registry", Transformers: sameForAll{transformer}}
 	keyFunc := podKey
 	if s.clusterScoped {
 		keyFunc = func(obj runtime.Object) (string, error) { return storage.NoNamespaceKeyFunc("/pods/", obj) }
 	}
-	opened := openWith(t, backendOf(t, cfg), podsGR, e.codec, keyFunc)
+	var opened *tenantStorage
+	if cached {
+		opened = openWith(t, backendOf(t, cfg), podsGR, e.codec, keyFunc)
+		require.NoError(t, opened.cache.Wait(t.Context()))
+	} else {
+		opened = openUncached(t, backendOf(t, cfg), e.codec)
+	}
 	e.suiteStore = &suiteStore{tenantStorage: opened, transformer: transformer, crowd: crowd, end: make(chan struct{})}
 	t.Cleanup(func() { close(e.end) })
 	e.store = e.suiteStore
 	if s.created && cached {
 		e.store = createdStore{e.suiteStore}
-	}
-	if cached {
-		require.NoError(t, opened.cache.Wait(t.Context()))
 	}
 	if crowd {
 		for _, cluster := range neighbours {
@@ -290,6 +248,20 @@ func newSuiteEnv(t *testing.T, s suite, cached, crowd bool) *suiteEnv {
 		}
 	}
 	return e
+}
+
+// openUncached opens the storage of pods without a watch cache, which serves no
+// watches.
+func openUncached(t *testing.T, b *Backend, codec runtime.Codec) *tenantStorage {
+	t.Helper()
+	keys := keyspace{root: "/pods/"}
+	newPod := func() runtime.Object { return &example.Pod{} }
+	raw, closeRaw, err := b.openEtcd(resource{
+		config: b.storageConfig(podsGR, codec), newFunc: newPod, newListFunc: func() runtime.Object { return &example.PodList{} },
+	}, keys)
+	require.NoError(t, err)
+	t.Cleanup(closeRaw)
+	return &tenantStorage{keys: keys, resource: podsGR, getAttrs: podAttrs, newFunc: newPod, inner: raw, raw: raw, cache: neverReady{}, readyWait: 1}
 }
 
 // createdStore waits after each Create until the watch cache, and the hub, which
@@ -304,10 +276,8 @@ func (s createdStore) Create(ctx context.Context, key string, obj, out runtime.O
 	if err != nil {
 		return err
 	}
-	if s.hub != nil {
-		if err := s.hub.WaitFresh(ctx, version); err != nil {
-			return err
-		}
+	if err := s.hub.WaitFresh(ctx, version); err != nil {
+		return err
 	}
 	return s.Get(ctx, key, storage.GetOptions{ResourceVersion: fmt.Sprint(version)}, &example.Pod{})
 }
@@ -346,27 +316,6 @@ func (e *suiteEnv) compact(ctx context.Context, t *testing.T, resourceVersion st
 	if e.cached {
 		require.NoError(t, e.cache.(*cacher.Cacher).Compact(resourceVersion))
 	}
-}
-
-// requestProgress requests progress notifications until the test ends.
-func (e *suiteEnv) requestProgress(ctx context.Context, t *testing.T) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for ctx.Err() == nil {
-			_ = e.RequestWatchProgress(ctx)
-			select {
-			case <-ctx.Done():
-			case <-time.After(50 * time.Millisecond):
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
 }
 
 // compactAndWait compacts etcd and waits until the storage knows.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -25,33 +25,20 @@ type readiness interface {
 	Wait(ctx context.Context) error
 }
 
-// watcher is the part of storage.Interface that serves watches.
-type watcher interface {
-	Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error)
-}
-
 // tenantStorage is the storage of one resource for all logical clusters.
 type tenantStorage struct {
-	keys        keyspace
-	resource    schema.GroupResource
-	named       schema.GroupResource // in metrics
-	getAttrs    storage.AttrFunc
-	newFunc     func() runtime.Object
-	newListFunc func() runtime.Object
+	keys     keyspace
+	resource schema.GroupResource
+	named    schema.GroupResource // in metrics
+	getAttrs storage.AttrFunc
+	newFunc  func() runtime.Object
 
-	inner storage.Interface
-	// raw is etcd, beside the watch cache.
-	raw storage.Interface
-	// watches serves watches, once they have a tenant: the watch cache, or
-	// whatever else shares its events out.
-	watches watcher
-	// cache is nil for resources without a watch cache.
-	cache     readiness
-	readyWait time.Duration
-	// hub is nil for resources without a watch cache.
-	hub *hub.Hub
-
-	streams *streams
+	// inner is the watch cache with etcd below it, raw is etcd beside it.
+	inner, raw storage.Interface
+	cache      readiness
+	readyWait  time.Duration
+	hub        *hub.Hub
+	asking     sync.WaitGroup // for the progress of older watches
 }
 
 var _ storage.Interface = (*tenantStorage)(nil)
@@ -256,7 +243,7 @@ func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.
 	if c.attributes != nil {
 		fromHub, fallback = s.hub.List, s.raw
 	}
-	if s.hubFollows(ctx) {
+	if s.cache.Ready() && s.hub.WaitFresh(ctx, 0) == nil {
 		served, err := fromHub(ctx, c.key, c.opts, list)
 		if errors.Is(err, hub.ErrCompacted) {
 			return s.raw.GetList(ctx, c.key, c.opts, list)
@@ -284,7 +271,7 @@ func sealError(scope string, err error) error {
 // client would otherwise be told to retry. Should it take longer, the watch
 // cache says so itself.
 func (s *tenantStorage) waitReady(ctx context.Context) {
-	if s.cache == nil || s.cache.Ready() {
+	if s.cache.Ready() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.readyWait)

@@ -19,15 +19,29 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// both runs a test with a watch cache and without one.
+// both runs a test on a storage, and on one that etcd itself serves what the hub
+// does not.
 func both(t *testing.T, test func(t *testing.T, s *tenantStorage)) {
 	t.Helper()
 	t.Run("cached", func(t *testing.T) {
 		test(t, open(t, backendOf(t, BackendConfig{}), podsGR))
 	})
 	t.Run("uncached", func(t *testing.T) {
-		test(t, open(t, backendOf(t, BackendConfig{}), eventsGR))
+		s := open(t, backendOf(t, BackendConfig{}), podsGR)
+		s.inner = uncached{s.raw, s.inner}
+		test(t, s)
 	})
+}
+
+// uncached is etcd with the watch cache beside it, for watches alone.
+type uncached struct {
+	storage.Interface
+
+	cache storage.Interface
+}
+
+func (s uncached) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	return s.cache.Watch(ctx, key, opts)
 }
 
 func TestSameNameInSeveralClusters(t *testing.T) {
@@ -294,6 +308,11 @@ func TestWaitForTheCacheIsBounded(t *testing.T) {
 	list(in(t.Context(), "root"), t, s, "/pods", listOpts())
 	s.cache, s.readyWait = neverReady{}, time.Millisecond
 	list(in(t.Context(), "root"), t, s, "/pods", listOpts())
+	_, err := s.Watch(in(t.Context(), "root"), "/pods", listOpts())
+	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
+	seconds, told := apierrors.SuggestsClientDelay(err)
+	require.True(t, told)
+	require.Equal(t, 1, seconds)
 
 	s.readyWait = time.Hour
 	ctx, cancel := context.WithCancel(in(t.Context(), "root"))

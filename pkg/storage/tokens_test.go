@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/etcd3"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -131,29 +130,4 @@ func TestTokenOfAnotherReplica(t *testing.T) {
 	rest := list(ctx, t, second, "/pods", page(100, start.Continue))
 	require.Equal(t, start.ResourceVersion, rest.ResourceVersion)
 	require.Equal(t, names(list(ctx, t, first, "/pods", listOpts()).Items...), append(names(start.Items...), names(rest.Items...)...))
-}
-
-// A client whose token has expired gets one to go on with, which works for the
-// same request only.
-func TestExpiredToken(t *testing.T) {
-	backend := backendOf(t, BackendConfig{})
-	s := open(t, backend, eventsGR)
-	seedPages(t, s)
-	ctx := in(t.Context(), "bb")
-	token := list(ctx, t, s, "/pods", page(2, "")).Continue
-	rv, err := s.GetCurrentResourceVersion(ctx)
-	require.NoError(t, err)
-	touch(ctx, t, s, "/pods/ns1/pod-0", 1)
-	_, _, _, err = etcd3.Compact(ctx, backend.cfg.Client.Client, 0, int64(rv)+1)
-	require.NoError(t, err)
-
-	err = s.GetList(ctx, "/pods", page(2, token), &example.PodList{})
-	require.Truef(t, apierrors.IsResourceExpired(err), "%v", err)
-	var status apierrors.APIStatus
-	require.ErrorAs(t, err, &status)
-	next := status.Status().Continue
-	require.NotEmpty(t, next)
-	got := list(ctx, t, s, "/pods", page(2, next))
-	require.Equal(t, []string{"bb|ns1/pod-2", "bb|ns2/pod-0"}, names(got.Items...))
-	require.ErrorContains(t, s.GetList(in(t.Context(), "cc"), "/pods", page(2, next), &example.PodList{}), "invalid continue token: ")
 }

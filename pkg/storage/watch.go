@@ -2,13 +2,12 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
@@ -28,34 +27,15 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 		return nil, err
 	}
 	s.waitReady(ctx)
-	if s.cache == nil {
-		return s.watchPart(ctx, c, version, s.watchUncached)
-	}
 	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
 		c.opts.SendInitialEvents = nil
 	}
-	if s.hubFollows(ctx) {
-		return s.watchHub(ctx, c, version)
+	if !s.cache.Ready() {
+		return nil, s.hub.Filling()
 	}
-	if c.attributes != nil {
-		return s.watchPart(ctx, c, version, s.watchUncached)
+	if err := s.hub.WaitFresh(ctx, 0); err != nil {
+		return nil, err
 	}
-	return s.watchPart(ctx, c, version, s.watchCache)
-}
-
-// invalidVersion is what reads at a version that is not a number are told.
-func invalidVersion(err error) error {
-	return badRequestError{apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err)), err}
-}
-
-// hubFollows says whether the hub serves. It does, unless the watch cache is
-// not filled, or the hub has lost track of it.
-func (s *tenantStorage) hubFollows(ctx context.Context) bool {
-	return s.hub != nil && s.cache.Ready() && s.hub.Follows(ctx)
-}
-
-// watchHub watches through the hub.
-func (s *tenantStorage) watchHub(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
 	request := hub.Request{Key: c.key, Predicate: c.opts.Predicate, Version: version}
 	if c.attributes != nil {
 		request.Attributes = c.attributes
@@ -64,15 +44,15 @@ func (s *tenantStorage) watchHub(ctx context.Context, c collection, version uint
 	case wantsInitialEvents(c.opts):
 		request.Start = s.initialEvents(c)
 	case c.opts.ResourceVersion == "":
-		var err error
+		// Now is when the client is told that it watches.
 		if request.Version, err = s.inner.GetCurrentResourceVersion(ctx); err != nil {
-			return newErrorWatch(err), nil
+			return nil, err
 		}
 	}
 	request.Older = func(ctx context.Context, version uint64) (watch.Interface, error) {
 		opts := c.opts
 		opts.SendInitialEvents, opts.ResourceVersionMatch = nil, ""
-		opts.ResourceVersion = formatVersion(version)
+		opts.ResourceVersion = strconv.FormatUint(version, 10)
 		opts.Predicate.ShardSelector = nil
 		opts.Predicate.AllowWatchBookmarks = true
 		if c.attributes != nil {
@@ -81,47 +61,14 @@ func (s *tenantStorage) watchHub(ctx context.Context, c collection, version uint
 		if s.keys.single(c.tenant) {
 			opts.Predicate = dispatchedBy(opts.Predicate, c.tenant.dispatchValue())
 		}
-		return s.watches.Watch(ctx, c.key, opts)
+		return s.inner.Watch(ctx, c.key, opts)
 	}
 	return s.hub.Watch(ctx, request)
 }
 
-// watchCache watches in the watch cache, while the hub cannot serve.
-func (s *tenantStorage) watchCache(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
-	if s.keys.single(c.tenant) {
-		c.opts.Predicate = dispatchedBy(c.opts.Predicate, c.tenant.dispatchValue())
-	}
-	if wantsInitialEvents(c.opts) {
-		if s.keys.single(c.tenant) && c.opts.Recursive {
-			return s.watchWithInitialEvents(ctx, c)
-		}
-		return s.watches.Watch(ctx, c.key, c.opts)
-	}
-	if future, err := s.isFuture(ctx, version); err != nil || future {
-		if err != nil {
-			return newErrorWatch(err), nil
-		}
-		return s.watchFuture(ctx, c, version)
-	}
-	return s.watches.Watch(ctx, c.key, c.opts)
-}
-
-// watchUncached watches in etcd: a resource without a watch cache, or with
-// attributes that the watch cache does not have while the hub cannot serve.
-func (s *tenantStorage) watchUncached(ctx context.Context, c collection, version uint64) (watch.Interface, error) {
-	future, err := s.isFuture(ctx, version)
-	if err != nil {
-		return newErrorWatch(err), nil
-	}
-	if future {
-		if !wantsInitialEvents(c.opts) {
-			return s.watchFuture(ctx, c, version)
-		}
-		if err := s.waitFor(ctx, version); err != nil {
-			return newErrorWatch(err), nil
-		}
-	}
-	return s.watcherFor(c).Watch(ctx, c.key, c.opts)
+// invalidVersion is what reads at a version that is not a number are told.
+func invalidVersion(err error) error {
+	return badRequestError{apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err)), err}
 }
 
 // dispatchedBy has the watch cache find the watcher by the index value.
@@ -150,66 +97,10 @@ func (d dispatchSelector) RequiresExactMatch(field string) (string, bool) {
 	return d.Selector.RequiresExactMatch(field)
 }
 
-// wantsInitialEvents says whether a watch starts with the objects that exist.
+// wantsInitialEvents reports whether a watch starts with the objects that exist.
 func wantsInitialEvents(opts storage.ListOptions) bool {
 	if opts.SendInitialEvents == nil {
 		return opts.ResourceVersion == "" || opts.ResourceVersion == "0"
 	}
 	return *opts.SendInitialEvents
-}
-
-// watchWithInitialEvents lists the objects of one logical cluster and then
-// watches from the list's resource version. The watch cache itself would walk
-// the objects of all logical clusters to find the initial ones.
-//
-// The list decides how fresh the objects are: consistent for a streamed list
-// without a resource version, not older than the one given, and any that the
-// cache has where none was asked for.
-//
-// As in the watch cache, errors come in the stream, but for that of a cache
-// which is not ready.
-func (s *tenantStorage) watchWithInitialEvents(ctx context.Context, c collection) (watch.Interface, error) {
-	list, version, err := s.initialList(ctx, c)
-	if err != nil {
-		if apierrors.IsTooManyRequests(err) {
-			return nil, err
-		}
-		return newErrorWatch(err), nil
-	}
-	return newStream(s, c, func(_ context.Context, send func(watch.Event) bool) (uint64, bool) {
-		sent := itemsOf(list)
-		list = nil // to be collected while the watch lasts
-		return version, s.sendInitial(sent, version, c, send)
-	}).start(ctx)
-}
-
-// errorWatch is a watch that consists of one error.
-type errorWatch struct {
-	result chan watch.Event
-}
-
-func newErrorWatch(err error) errorWatch {
-	w := errorWatch{result: make(chan watch.Event, 1)}
-	w.result <- errorEvent(err)
-	close(w.result)
-	return w
-}
-
-// ResultChan implements watch.Interface.
-func (w errorWatch) ResultChan() <-chan watch.Event { return w.result }
-
-// Stop implements watch.Interface.
-func (w errorWatch) Stop() {}
-
-func errorEvent(err error) watch.Event {
-	return watch.Event{Type: watch.Error, Object: statusOf(err)}
-}
-
-func statusOf(err error) runtime.Object {
-	status := apierrors.NewInternalError(err).Status()
-	var api apierrors.APIStatus
-	if errors.As(err, &api) {
-		status = api.Status()
-	}
-	return &status
 }

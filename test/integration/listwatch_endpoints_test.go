@@ -37,13 +37,9 @@ func (c collection) remove(t *testing.T, name string) {
 	require.Equal(t, http.StatusOK, code, "%s", answer)
 }
 
-// eventsInEtcd has shards keep events out of the watch cache.
-const eventsInEtcd = "--watch-cache-events=false"
-
 // endpoints fills a workspace and the cache server, and returns every kind of
-// endpoint that serves lists and watches. uncached says that the shard was
-// started with eventsInEtcd.
-func endpoints(t *testing.T, e *env, uncached bool) []endpoint {
+// endpoint that serves lists and watches.
+func endpoints(t *testing.T, e *env) []endpoint {
 	t.Helper()
 	cluster := e.workspaceOn("root", "listwatch", "root").Spec.Cluster
 	other := e.workspaceOn("root", "listwatch-other", "root").Spec.Cluster
@@ -86,9 +82,9 @@ func endpoints(t *testing.T, e *env, uncached bool) []endpoint {
 		of(inConfigMaps, endpoint{name: "configmaps of all namespaces", config: shard, path: one + "/api/v1/configmaps"}),
 		of(inConfigMaps, endpoint{name: "configmaps of a namespace everywhere", config: shard, path: all + configMaps, filtered: true}),
 		of(inConfigMaps, endpoint{name: "configmaps everywhere", config: shard, path: all + "/api/v1/configmaps"}),
-		of(inEvents, endpoint{name: "events", config: shard, path: one + events, one: true, uncached: uncached}),
-		of(inEvents, endpoint{name: "events of the other group", config: proxy, path: one + newEvents, same: true, uncached: uncached}),
-		of(inEvents, endpoint{name: "events everywhere", config: shard, path: all + "/api/v1/events", uncached: uncached}),
+		of(inEvents, endpoint{name: "events", config: shard, path: one + events, one: true}),
+		of(inEvents, endpoint{name: "events of the other group", config: proxy, path: one + newEvents, same: true}),
+		of(inEvents, endpoint{name: "events everywhere", config: shard, path: all + "/api/v1/events"}),
 		of(inTypes, endpoint{name: "system kind through the proxy", config: proxy, path: one + types, one: true}),
 		of(inTypes, endpoint{name: "system kind everywhere", config: shard, path: all + types}),
 		of(inWidgets, endpoint{name: "custom resources through the proxy", config: proxy, path: one + widgets, one: true}),

@@ -35,8 +35,6 @@ type endpoint struct {
 	path   string
 	// one is set where path can be written to.
 	one bool
-	// uncached is set where etcd serves the reads.
-	uncached bool
 	// filtered is set where the server itself selects among the objects.
 	filtered bool
 	// same is set where the collection is that of the endpoint before.
@@ -263,23 +261,12 @@ func eachEndpoint(t *testing.T, all []endpoint, test func(t *testing.T, at endpo
 // TestListWatch holds the rules of lists and watches on every kind of endpoint.
 func TestListWatch(t *testing.T) {
 	e := start(t, harness.Options{})
-	all := endpoints(t, e, false)
+	all := endpoints(t, e)
 	t.Run("sharding", func(t *testing.T) { testSharding(t, e, all) })
 	t.Run("resource versions", func(t *testing.T) { testResourceVersions(t, all) })
 	t.Run("pages", func(t *testing.T) { testPages(t, all) })
 	t.Run("watches", func(t *testing.T) { testWatches(t, all) })
 	t.Run("new resource", func(t *testing.T) { testNewResource(t, e) })
 	t.Run("clients", func(t *testing.T) { testClients(t, e, all) })
-	t.Run("deletion", func(t *testing.T) { testShardedDeletion(t, all) })
-}
-
-// TestListWatchInEtcd holds them where there is no watch cache.
-func TestListWatchInEtcd(t *testing.T) {
-	e := start(t, harness.Options{ExtraArgs: map[string][]string{"shard": {eventsInEtcd}}})
-	all := slices.DeleteFunc(endpoints(t, e, true), func(at endpoint) bool { return !at.uncached })
-	t.Run("sharding", func(t *testing.T) { testSharding(t, e, all) })
-	t.Run("resource versions", func(t *testing.T) { testResourceVersions(t, all) })
-	t.Run("pages", func(t *testing.T) { testPages(t, all) })
-	t.Run("watches", func(t *testing.T) { testWatches(t, all) })
 	t.Run("deletion", func(t *testing.T) { testShardedDeletion(t, all) })
 }

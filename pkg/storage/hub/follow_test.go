@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -30,6 +31,8 @@ type follower struct {
 	source *watch.FakeWatcher
 	tapped watch.Interface
 	read   chan struct{}
+	// expired is whether the latest watch told it to list again.
+	expired bool
 }
 
 func newFollower(tb testing.TB) *follower {
@@ -73,7 +76,15 @@ func (f *follower) follow(version int) {
 	f.stop()
 	f.source = watch.NewFake()
 	f.tapped = f.Tap(f.source, fmt.Sprint(version))
-	f.read = make(chan struct{})
+	f.read, f.expired = make(chan struct{}), false
+	select {
+	case event := <-f.tapped.ResultChan():
+		require.True(f.tb, apierrors.IsResourceExpired(apierrors.FromObject(event.Object)), "%v", event)
+		f.expired = true
+		close(f.read)
+		return
+	default:
+	}
 	go func() {
 		defer close(f.read)
 		for event := range f.tapped.ResultChan() {
@@ -158,7 +169,8 @@ func TestFollow(t *testing.T) {
 	require.Equal(t, 2, objects.len)
 }
 
-// A hub that loses track serves nothing until the watch cache is filled again.
+// A hub that loses track serves nothing until the watch cache is filled again,
+// and sees to it that it is.
 func TestLosesTrack(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a")
@@ -166,17 +178,24 @@ func TestLosesTrack(t *testing.T) {
 	w := f.watch(10)
 	f.source.Add(versioned("b", 11))
 	require.Equal(t, "ADDED b", next(t, w))
+	require.False(t, f.expired)
 	f.follow(15) // from where? nobody has listed
+	require.True(t, f.expired)
 	require.Equal(t, "ended", next(t, w))
 	objects, _ := f.latest()
 	require.Nil(t, objects)
 	require.Nil(t, f.at(11))
-	require.False(t, f.Follows(t.Context()), "nobody waits for what may not come")
+	f.stop()
+	f.fill("a", "b")
+	f.Key(named("c")) // one more than was listed
+	f.follow(16)
+	require.True(t, f.expired)
 	f.stop()
 	f.fill("a", "b")
 	f.follow(16)
+	require.False(t, f.expired)
 	require.NotNil(t, f.at(16))
-	require.True(t, f.Follows(t.Context()))
+	require.NoError(t, f.WaitFresh(t.Context(), 0))
 }
 
 // Between the list that fills the watch cache and the watch that follows, who
@@ -186,22 +205,22 @@ func TestFollowsSoon(t *testing.T) {
 	f.fill("a")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.False(t, f.Follows(ctx))
-	follows := make(chan bool)
-	go func() { follows <- f.Follows(t.Context()) }()
+	require.ErrorIs(t, f.WaitFresh(ctx, 0), context.Canceled)
+	follows := make(chan error)
+	go func() { follows <- f.WaitFresh(t.Context(), 0) }()
 	require.Eventually(t, func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return f.changed != nil
 	}, deadline, time.Millisecond)
 	f.follow(10)
-	require.True(t, <-follows)
+	require.NoError(t, <-follows)
 
 	f = newFollower(t)
 	f.fill("a")
-	go func() { follows <- f.Follows(t.Context()) }()
+	go func() { follows <- f.WaitFresh(t.Context(), 0) }()
 	f.Close()
-	require.False(t, <-follows)
+	require.Error(t, <-follows)
 }
 
 // Close ends all watches, whatever they are waiting for.

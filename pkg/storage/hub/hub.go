@@ -55,9 +55,9 @@ type Hub struct {
 	current atomic.Pointer[item]
 
 	mu sync.Mutex
-	// synced is false until the watch cache is filled, and should the hub lose
-	// track of it: then it is lost, too.
-	synced, lost bool
+	// synced is false until the watch cache is filled, and until it is filled
+	// again where the hub has lost track of it.
+	synced bool
 	// version is the resource version up to which everything was seen.
 	version uint64
 	// lastEvent is the version of the last event, or of the list before it: the
@@ -68,8 +68,7 @@ type Hub struct {
 	history   history
 	// filling are the objects with which the watch cache is being filled.
 	filling *filling
-	// changed is closed when version grows, or the hub is lost, if anybody waits
-	// for it.
+	// changed is closed when version grows, if anybody waits for it.
 	changed chan struct{}
 
 	watchers map[*Watcher]struct{}
@@ -155,7 +154,9 @@ func (h *Hub) Key(obj runtime.Object) string {
 }
 
 // Tap returns the watch that the watch cache reads, from w, which starts at the
-// version. The hub takes an event when the watch cache has received it.
+// version. The hub takes an event when the watch cache has received it. Where the
+// hub would not know what the watch cache knows, the watch has expired: so the
+// watch cache is filled again, and the hub with it.
 func (h *Hub) Tap(w watch.Interface, version string) watch.Interface {
 	h.mu.Lock()
 	previous := h.tapped
@@ -164,7 +165,10 @@ func (h *Hub) Tap(w watch.Interface, version string) watch.Interface {
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.resumeLocked(version)
+	if !h.resumeLocked(version) {
+		w.Stop()
+		return expired()
+	}
 	t := &tap{Interface: w, hub: h, result: make(chan watch.Event), stopped: make(chan struct{}), ended: make(chan struct{})}
 	h.tapped = t.ended
 	if !h.startLocked(t.run) {
@@ -174,14 +178,23 @@ func (h *Hub) Tap(w watch.Interface, version string) watch.Interface {
 	return t
 }
 
-// resumeLocked starts to follow a watch from a version.
-func (h *Hub) resumeLocked(resourceVersion string) {
+// expired returns a watch that has its reader list again.
+func expired() watch.Interface {
+	status := apierrors.NewResourceExpired("the hub has lost track of the watch cache").Status()
+	result := make(chan watch.Event, 1)
+	result <- watch.Event{Type: watch.Error, Object: &status}
+	return watch.NewProxyWatcher(result)
+}
+
+// resumeLocked starts to follow a watch from a version. It reports whether the
+// hub has all that was there at the version.
+func (h *Hub) resumeLocked(resourceVersion string) bool {
 	version, err := h.cfg.Versioner.ParseResourceVersion(resourceVersion)
 	f := h.filling
 	h.filling = nil
 	switch {
 	case err == nil && f == nil && h.synced && version == h.version:
-		return // the same stream goes on
+		return true // the same stream goes on
 	case err == nil && f != nil && len(f.items) == f.want:
 		if version != h.version { // events were missed
 			h.endJoinedLocked()
@@ -191,14 +204,14 @@ func (h *Hub) resumeLocked(resourceVersion string) {
 			h.kept = keptSnapshots{}
 		}
 		h.objects = newTree(f.items)
-		h.synced, h.lost, h.version, h.lastEvent = true, false, version, version
+		h.synced, h.version, h.lastEvent = true, version, version
 		h.advancedLocked()
+		return true
 	default:
-		// Nothing is lost but speed: all is served from the watch cache.
-		klog.ErrorS(err, "Cannot follow the watch cache", "resource", h.cfg.Resource, "resourceVersion", resourceVersion, "at", h.version)
-		h.synced, h.lost = false, true
+		klog.ErrorS(err, "Cannot follow the watch cache, which is filled again", "resource", h.cfg.Resource, "resourceVersion", resourceVersion, "at", h.version)
+		h.synced = false
 		h.endJoinedLocked()
-		h.advancedLocked()
+		return false
 	}
 }
 
@@ -307,37 +320,6 @@ func (h *Hub) apply(e *event) {
 	h.advancedLocked()
 }
 
-// Follows says whether the hub has what the watch cache has. Between the list
-// that fills the watch cache and the watch that follows, it waits.
-func (h *Hub) Follows(ctx context.Context) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.synced || h.lost {
-		return h.synced
-	}
-	timeout := time.NewTimer(freshTimeout)
-	defer timeout.Stop()
-	for !h.synced && !h.lost {
-		changed := h.changesLocked()
-		h.mu.Unlock()
-		over := false
-		select {
-		case <-changed:
-		case <-timeout.C:
-			over = true
-		case <-h.done:
-			over = true
-		case <-ctx.Done():
-			over = true
-		}
-		h.mu.Lock()
-		if over {
-			break
-		}
-	}
-	return h.synced
-}
-
 // changesLocked returns what is closed when the version grows.
 func (h *Hub) changesLocked() chan struct{} {
 	if h.changed == nil {
@@ -346,9 +328,9 @@ func (h *Hub) changesLocked() chan struct{} {
 	return h.changed
 }
 
-// WaitFresh waits until the hub has seen everything up to a version. It returns
-// the error that clients get for a version in the future, or, where the hub does
-// not follow the watch cache, that they are to try again.
+// WaitFresh waits until the hub follows the watch cache and has seen everything up
+// to a version. It returns the error that clients get for a version in the future,
+// or Filling.
 func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 	var timeout, again *time.Timer
 	for {
@@ -373,7 +355,7 @@ func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 			again.Reset(askAgain)
 		case <-timeout.C:
 			if !synced {
-				return apierrors.NewTooManyRequests(fmt.Sprintf("the watch cache of %s is being filled: try again", h.cfg.Resource), retryAfterSeconds)
+				return h.Filling()
 			}
 			return storage.NewTooLargeResourceVersionError(version, at, retryAfterSeconds)
 		case <-h.done:
@@ -382,6 +364,12 @@ func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// Filling is what clients are told while the watch cache is being filled: to try
+// again.
+func (h *Hub) Filling() error {
+	return apierrors.NewTooManyRequests(fmt.Sprintf("the watch cache of %s is being filled: try again", h.cfg.Resource), retryAfterSeconds)
 }
 
 // Version returns the resource version up to which the hub has seen everything.

@@ -233,10 +233,10 @@ func TestJoinAfterInitialEvents(t *testing.T) {
 				w, err := o.Watch(t.Context(), Request{
 					Key:       "/r/",
 					Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()},
-					Start: func(_ context.Context, send func(watch.Event) bool) (uint64, bool) {
-						sent := send(watch.Event{Type: watch.Added, Object: versioned("a", 10)})
+					Start: func(_ context.Context, send func(watch.Event) bool) (uint64, error) {
+						send(watch.Event{Type: watch.Added, Object: versioned("a", 10)})
 						<-refilled
-						return 10, sent
+						return 10, nil
 					},
 					Older: func(_ context.Context, version uint64) (watch.Interface, error) {
 						return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old: %d", version))
@@ -318,8 +318,8 @@ func TestBookmarksAreNotEarly(t *testing.T) {
 		f.follow(10)
 		bookmarked := storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), AllowWatchBookmarks: true}
 		start, hold := make(chan uint64), make(held)
-		joining, err := f.Watch(t.Context(), Request{Key: "/r/", Predicate: bookmarked, Start: func(context.Context, func(watch.Event) bool) (uint64, bool) {
-			return <-start, true
+		joining, err := f.Watch(t.Context(), Request{Key: "/r/", Predicate: bookmarked, Start: func(context.Context, func(watch.Event) bool) (uint64, error) {
+			return <-start, nil
 		}})
 		require.NoError(t, err)
 		behind, err := f.Watch(utilflowcontrol.WithInitializationSignal(t.Context(), hold), Request{Key: "/r/", Version: 10, Predicate: bookmarked})

@@ -168,31 +168,38 @@ func (h *Hub) read(ctx context.Context, at int64, opts storage.ListOptions) (*sn
 		}
 		return h.at(version), version, nil
 	}
-	if opts.ResourceVersion == "0" && opts.Predicate.Continue == "" {
-		objects, version := h.latest()
-		return objects, version, nil
+	want := opts.ResourceVersion
+	if want == "0" && opts.Predicate.Continue != "" {
+		want = "" // a list that goes on
 	}
-	version, err := h.cfg.Versioner.ParseResourceVersion(opts.ResourceVersion)
+	objects, version, err := h.fresh(ctx, want)
+	if want == "" && storage.IsTooLargeResourceVersion(err) || apierrors.IsTooManyRequests(err) {
+		return nil, 0, nil // etcd can tell
+	}
+	return objects, version, err
+}
+
+// fresh returns the objects as they are at a version that is not older than the
+// one asked for, and that version. Without one, that of etcd is.
+func (h *Hub) fresh(ctx context.Context, resourceVersion string) (*snapshot, uint64, error) {
+	version, err := h.cfg.Versioner.ParseResourceVersion(resourceVersion)
+	if err == nil && resourceVersion == "" {
+		version, err = h.cfg.CurrentVersion(ctx)
+	}
 	if err != nil {
 		return nil, 0, err
 	}
-	consistent := version == 0
-	if consistent {
-		if version, err = h.cfg.CurrentVersion(ctx); err != nil {
+	for {
+		if err := h.WaitFresh(ctx, version); err != nil {
 			return nil, 0, err
 		}
-	}
-	if err := h.WaitFresh(ctx, version); err != nil {
-		if consistent && storage.IsTooLargeResourceVersion(err) || apierrors.IsTooManyRequests(err) {
-			return nil, 0, nil // etcd can tell
+		if objects, at := h.latest(); objects != nil {
+			return objects, at, nil
 		}
-		return nil, 0, err
 	}
-	objects, version := h.latest()
-	return objects, version, nil
 }
 
-// ahead says whether a version is in the future.
+// ahead reports whether a version is in the future.
 func (h *Hub) ahead(version uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -287,15 +294,13 @@ type State struct {
 }
 
 // State returns what a watch starts with: what is there at resource version 0,
-// else as new as the version or, without one, as etcd. It returns nil where the
-// watch cache has to tell.
+// else as new as the version or, without one, as etcd.
 func (h *Hub) State(ctx context.Context, key string, opts storage.ListOptions) (*State, error) {
-	objects, version, err := h.read(ctx, 0, opts)
-	if err != nil || objects == nil {
+	objects, version, err := h.fresh(ctx, opts.ResourceVersion)
+	if err != nil {
 		return nil, err
 	}
-	s := &State{Version: version, objects: objects, key: key, pred: opts.Predicate}
-	return s, nil
+	return &State{Version: version, objects: objects, key: key, pred: opts.Predicate}, nil
 }
 
 // Each yields the objects that the predicate selects, until yield returns false.

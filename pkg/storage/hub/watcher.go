@@ -44,9 +44,9 @@ type Request struct {
 	Attributes any
 	// Version is where the watch starts, unless Start says so; 0 is now.
 	Version uint64
-	// Start sends initial events, if not nil, and returns their version. It
-	// returns false where the watch is over.
-	Start func(ctx context.Context, send func(watch.Event) bool) (version uint64, ok bool)
+	// Start sends initial events, if not nil, and returns their version. send
+	// returns false where the watch is over; of an error the watch tells.
+	Start func(ctx context.Context, send func(watch.Event) bool) (version uint64, err error)
 	// Older watches the same key and predicate from a version that the hub has
 	// no history of, but the watch cache may have. Bookmarks come two seconds
 	// before the deadline of its context.
@@ -176,14 +176,14 @@ func (h *Hub) endAllLocked() {
 
 // run sends what comes before the events that the hub has in its history.
 func (w *Watcher) run(ctx context.Context) {
-	version, ok := w.request.Version, true
+	version, err := w.request.Version, error(nil)
 	if w.request.Start != nil {
-		version, ok = w.request.Start(ctx, w.sendPatiently)
+		version, err = w.request.Start(ctx, w.sendPatiently)
 	}
-	if ok {
-		ok = w.join(ctx, version)
+	if err != nil {
+		w.fail(err)
 	}
-	if !ok {
+	if err != nil || !w.join(ctx, version) {
 		w.Stop()
 		close(w.result)
 		return
