@@ -2,6 +2,7 @@ package robustness
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,29 +13,40 @@ import (
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
 
-// noticed says which property each mutant of this suite breaks, of which one
-// must be seen to be broken.
-var noticed = map[string][]history.Property{
-	"lost-event":   {history.Reliable, history.Resumable},
-	"skipped-page": {history.ListsAgree},
+// notice is how a violation reads by which a mutant is known.
+type notice struct {
+	property history.Property
+	text     string
 }
 
-// TestCatchesMutants runs a shard that loses watch events and pages of lists:
-// what checks histories must be seen to find something.
+// noticed says how each mutant of this suite is noticed.
+var noticed = map[string]notice{
+	"lost-event":      {history.Reliable, "it lacks"},
+	"skipped-page":    {history.ListsAgree, "and it shows {RV:0"},
+	"duplicate-event": {history.Unique, "was sent twice"},
+	"repeating-watch": {history.Resumable, "came in a stream from"},
+	"early-bookmark":  {history.Bookmarkable, "followed a bookmark"},
+	"crossing-event":  {history.Isolated, "it shows"},
+	"stale-page":      {history.ReadsOwnWrites, "was answered at"},
+	"drifting-pages":  {history.ListsAgree, "the first one at"},
+	"leaving-unsaid":  {history.Transitions, "is MODIFIED and must be DELETED"},
+}
+
+// TestCatchesMutants runs a shard whose lists and watches have a bug of each
+// kind: what checks histories must be seen to find every one.
 func TestCatchesMutants(t *testing.T) {
 	names := mutants.Of(mutants.SuiteRobustness)
 	c := harness.Start(t, harness.Options{Mode: harness.Processes, Binary: harness.Mutated(t, names...), Without: []string{"cache-server", "front-proxy"}})
 	r := &run{t: t, cluster: c, seed: harness.Seed(*seedFlag), rec: newRecorder(), pause: 30 * time.Millisecond}
-	r.targets = []*target{{
-		domain: history.Domain{Server: "root", Resource: "configmaps"}, direct: newConn(t, c.Shard(0)), clusters: workspaces(t, c.Shard(0), "root", 2),
-		group: "/api/v1", namespace: "default", apiVersion: "v1", kind: "ConfigMap",
-	}}
+	r.targets = []*target{configMaps.on("root", newConn(t, c.Shard(0)), nil, workspaces(t, c.Shard(0), "root", 2))}
 	h := r.work(func() { r.progress(150) })
 	violations := history.Check(h)
 	t.Logf("seed %d: %s; %d violations", r.seed, summary(h), len(violations))
 	for _, name := range names {
 		require.Contains(t, noticed, name, "how is it noticed?")
-		found := slices.IndexFunc(violations, func(v history.Violation) bool { return slices.Contains(noticed[name], v.Property) })
+		found := slices.IndexFunc(violations, func(v history.Violation) bool {
+			return v.Property == noticed[name].property && strings.Contains(v.What, noticed[name].text)
+		})
 		require.GreaterOrEqual(t, found, 0, "nothing noticed the mutant %s", name)
 		t.Logf("noticed %s: %s", name, violations[found])
 	}

@@ -227,6 +227,14 @@ func TestUnknownOutcomes(t *testing.T) {
 		}
 		require.Empty(t, Check(h))
 	})
+	t.Run("a deletion that only a stream with a selector shows", func(t *testing.T) {
+		h := good()
+		h.Sessions = []*Session{{Name: "blue", Domain: configMaps, Scope: Scope{Cluster: "aa", Label: "blue"}, From: 13, Through: 15, Events: []Event{event(Deleted, b, b2), event(Deleted, a, at(a2, 15))}}}
+		h.Lists = nil
+		require.Empty(t, Check(h))
+		without(0, 0)(h)
+		require.NotEmpty(t, Check(h), "it does not show it")
+	})
 	t.Run("an update without an answer was not made", func(t *testing.T) {
 		h := good()
 		h.Ops = append(h.Ops, &Op{Domain: configMaps, Key: a, Kind: Update, Expected: a3, Value: "v6", Start: 61, End: 90, Outcome: Unknown},

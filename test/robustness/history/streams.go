@@ -1,6 +1,9 @@
 package history
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // place is an object at a resource version.
 type place struct {
@@ -178,13 +181,22 @@ func checkDeletes(h *History, t *truth) []Violation {
 		before, after := around(h, op)
 		for _, s := range h.Sessions {
 			_, rest, from, ok := split(s)
-			if ok && after != 0 && s.Domain == op.Domain && s.Scope.Selects(op.Key, op.Expected) && from <= before && reached(s, rest) >= after {
+			if ok && after != 0 && s.Domain == op.Domain && s.Scope.Selects(op.Key, op.Expected) && from <= before && reached(s, rest) >= after && !leaves(rest, op.Expected.UID, before) {
 				violations = append(violations, Violation{Reliable, s.String(),
 					fmt.Sprintf("from %d to %d it lacks the deletion of %v, which happened between %d and %d", from, reached(s, rest), op.Key, before, after)})
 			}
 		}
 	}
 	return violations
+}
+
+// leaves reports whether events after a version say that an object is gone. Of
+// those of a stream with a selector that is all that is known: the object may
+// have been changed.
+func leaves(events []Event, uid string, after uint64) bool {
+	return slices.ContainsFunc(events, func(e Event) bool {
+		return e.Type == Deleted && e.Object.State.UID == uid && e.Object.State.RV > after
+	})
 }
 
 // around returns the resource versions closest to a deletion that were certainly

@@ -1,0 +1,120 @@
+package mutants
+
+// streams are mutants of what clients get over the wire while others write, which
+// the robustness suite sees. They are bugs in ConfigMaps alone, now and then: the
+// servers themselves have to live with them.
+var streams = []Mutant{
+	{
+		Name: "duplicate-event", Rule: "a stream has each event once",
+		Edits: []Edit{{
+			File: "pkg/storage/hub/dispatch.go",
+			Before: `		select {
+		case w.result <- out:
+		default:`,
+			After: `		if h.cfg.Resource.Resource == "configmaps" && e.version%20 == 3 && len(w.result) == 0 {
+			w.result <- out
+		}
+		select {
+		case w.result <- out:
+		default:`,
+		}},
+		CaughtBy: SuiteRobustness,
+	},
+	{
+		Name: "repeating-watch", Rule: "a watch begins after its resource version",
+		Edits: []Edit{{
+			File:   "pkg/storage/hub/watcher.go",
+			Before: `	w.cursor, w.from = h.history.after(version), h.history.next`,
+			After: `	w.cursor, w.from = h.history.after(version), h.history.next
+	if h.cfg.Resource.Resource == "configmaps" && version%5 == 0 {
+		w.cursor = max(w.cursor-min(w.cursor, 3), h.history.first)
+	}`,
+		}},
+		CaughtBy: SuiteRobustness,
+	},
+	{
+		Name: "early-bookmark", Rule: "nothing at or below a bookmark follows it",
+		Edits: []Edit{{
+			File:   "pkg/storage/hub/bookmarks.go",
+			Before: `	if err := h.cfg.Versioner.UpdateObject(bookmark, h.version); err != nil {`,
+			After: `	early := h.version
+	if h.cfg.Resource.Resource == "configmaps" {
+		early += 5
+	}
+	if err := h.cfg.Versioner.UpdateObject(bookmark, early); err != nil {`,
+		}},
+		CaughtBy: SuiteRobustness,
+	},
+	{
+		Name: "crossing-event", Rule: "a watch of one logical cluster has no events of another",
+		Edits: []Edit{{
+			File:   "pkg/storage/hub/watcher.go",
+			Before: `	return strings.HasPrefix(key, watched) &&`,
+			After: `	if strings.Contains(watched, "/configmaps/") && strings.HasSuffix(watched, "/default/") && strings.Contains(key, "/default/stable-1") {
+		return true
+	}
+	return strings.HasPrefix(key, watched) &&`,
+		}},
+		CaughtBy: SuiteRobustness,
+	},
+	{
+		Name: "stale-page", Rule: "a page of a list without a resourceVersion shows every write that was acknowledged before",
+		Edits: []Edit{
+			{
+				File:   "pkg/storage/hub/page.go",
+				Before: `	objects, version := h.latest()`,
+				After: `	objects, version := h.latest()
+	if consistent && h.cfg.Resource.Resource == "configmaps" {
+		stalePages.Lock()
+		defer stalePages.Unlock()
+		if time.Since(stalePages.at) > time.Second {
+			stalePages.at, stalePages.objects, stalePages.version = time.Now(), objects, version
+		}
+		return stalePages.objects, stalePages.version, nil
+	}`,
+			},
+			{
+				File:   "pkg/storage/hub/page.go",
+				Before: `// ahead `,
+				After: `var stalePages struct {
+	sync.Mutex
+	at      time.Time
+	objects *snapshot
+	version uint64
+}
+
+// ahead `,
+			},
+			{File: "pkg/storage/hub/page.go", Before: `	"strings"
+`, After: `	"strings"
+	"sync"
+`},
+		},
+		CaughtBy: SuiteRobustness,
+	},
+	{
+		Name: "drifting-pages", Rule: "all pages of a list show one resource version",
+		Edits: []Edit{{
+			File:   "pkg/storage/hub/page.go",
+			Before: `		return h.at(version), version, nil`,
+			After: `		if latest, now := h.latest(); h.cfg.Resource.Resource == "configmaps" && now%3 == 0 {
+			return latest, now, nil
+		}
+		return h.at(version), version, nil`,
+		}},
+		CaughtBy: SuiteRobustness,
+	},
+	{
+		Name: "leaving-unsaid", Rule: "an object that leaves a selector is DELETED for its watches",
+		Edits: []Edit{{
+			File: "pkg/storage/hub/dispatch.go",
+			Before: `	case was:
+		return`,
+			After: `	case was && e.kind != watch.Deleted && w.hub.cfg.Resource.Resource == "configmaps":
+		return watch.Event{Type: watch.Modified, Object: shared.last(w.hub, e)}, true
+	case was:
+		return`,
+		}},
+		CaughtBy: SuiteRobustness,
+	},
+}
