@@ -91,7 +91,7 @@ func (p *program) get(t testing.TB) string {
 			p.path = os.Getenv(p.env)
 			return
 		}
-		if p.remove, p.err = os.MkdirTemp("", "shardplane-test"); p.err == nil {
+		if p.remove, p.err = os.MkdirTemp("", "shardplane-test"); p.err == nil { //nolint:usetesting // tests share it
 			p.path = filepath.Join(p.remove, p.name)
 			p.err = p.build(p.path)
 		}

@@ -61,9 +61,13 @@ var streams = []Mutant{
 		Name: "stale-page", Rule: "a page of a list without a resourceVersion shows every write that was acknowledged before",
 		Edits: []Edit{
 			{
-				File:   "pkg/storage/hub/page.go",
-				Before: `	objects, version := h.latest()`,
-				After: `	objects, version := h.latest()
+				File: "pkg/storage/hub/page.go",
+				Before: `		return nil, 0, err
+	}
+	objects, version := h.latest()`,
+				After: `		return nil, 0, err
+	}
+	objects, version := h.latest()
 	if consistent && h.cfg.Resource.Resource == "configmaps" {
 		stalePages.Lock()
 		defer stalePages.Unlock()

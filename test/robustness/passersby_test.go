@@ -3,7 +3,15 @@ package robustness
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
@@ -16,6 +24,8 @@ type passerby struct {
 
 	scopes []history.Scope
 	pause  time.Duration
+	// patience is how long the passerby waits for what it must see.
+	patience time.Duration
 }
 
 func (p *passerby) run(ctx context.Context) {
@@ -38,7 +48,7 @@ func (p *passerby) step(ctx context.Context) {
 			return
 		}
 	}
-	watching, cancel := context.WithTimeout(ctx, patience)
+	watching, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
 	more := time.Duration(p.rng.Int64N(int64(p.pause)))
 	p.begin(s)
@@ -69,5 +79,53 @@ func (p *pager) run(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		_, _ = p.list(ctx, ask{conn: p.conn, scope: p.scopes[n%len(p.scopes)], match: history.Consistent, limit: p.limit})
 		pace(ctx, p.pause)
+	}
+}
+
+// TestSilence holds that a watch that stays open and shows nothing of what was
+// acknowledged before is found, and one that ends is not held against anybody.
+func TestSilence(t *testing.T) {
+	for _, ends := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ends=%t", ends), func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(http.StatusOK)
+				_ = http.NewResponseController(w).Flush()
+				if !ends {
+					<-r.Context().Done()
+				}
+			}))
+			defer server.Close()
+			on := configMaps.on("root", newConn(t, &rest.Config{Host: server.URL}), nil, []string{"aa"})
+			rec := newRecorder()
+			rng := rand.New(rand.NewPCG(1, 1))
+			p := &passerby{
+				watcher: watcher{reader: reader{target: on, rec: rec}, conn: on.direct, rng: rng},
+				scopes:  []history.Scope{on.one("aa")}, pause: time.Millisecond, patience: 100 * time.Millisecond,
+			}
+			w := &writer{target: on, rec: rec, rng: rng}
+			for rv, name := range []string{"", "first", "second"} {
+				if rv == 0 {
+					continue
+				}
+				op := w.begin(history.Create, history.Key{Cluster: "aa", Namespace: "default", Name: name}, history.State{})
+				op.Outcome, op.Result = history.OK, history.State{RV: uint64(rv), UID: name, Value: op.Value}
+				op.Start, op.End = rec.now(), rec.now()
+				rec.op(op)
+			}
+			p.settle()
+			for range 20 {
+				p.step(t.Context())
+				if rec.history.Sessions[len(rec.history.Sessions)-1].From == 1 {
+					break
+				}
+			}
+			violations := history.Check(rec.result())
+			if ends {
+				require.Empty(t, violations)
+				return
+			}
+			require.NotEmpty(t, violations)
+			require.Equal(t, history.Reliable, violations[0].Property)
+		})
 	}
 }

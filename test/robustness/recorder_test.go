@@ -109,6 +109,18 @@ func (r *recorder) probe(p history.Probe) {
 	r.history.Probes = append(r.history.Probes, p)
 }
 
+func (r *recorder) definition(d *history.Definition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history.Definitions = append(r.history.Definitions, d)
+}
+
+func (r *recorder) use(u *history.Use) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history.Uses = append(r.history.Uses, u)
+}
+
 func (r *recorder) writes() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

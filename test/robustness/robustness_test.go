@@ -46,6 +46,8 @@ func TestRobustness(t *testing.T) {
 		for _, name := range components {
 			hands = append(hands, r.deck(r.cluster.Component(name)))
 		}
+		r.defined, r.begun = r.targets[1], make(chan struct{})
+		hands = append(hands, []fault{r.killDefining("shard-1")})
 		return hands
 	})
 }
@@ -71,6 +73,7 @@ func TestReplicas(t *testing.T) {
 			leases.on("root", direct, proxy, clusters),
 			workspaceTypes.on("root", direct, proxy, clusters),
 		}
+		r.defined = r.targets[0]
 		return [][]fault{
 			r.ofLeader(), r.deck(r.cluster.Component("etcd-root")),
 			append(r.deck(r.cluster.Component("root")), r.deck(r.cluster.Component("root-replica-2"))...),

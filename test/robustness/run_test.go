@@ -40,6 +40,10 @@ type run struct {
 	// components are what runs, and replicas the connections to those of a shard.
 	components []string
 	replicas   map[string]*conn
+	// defined is a target in whose first logical cluster definitions come and go,
+	// if any, and begun is sent to when one is about to be made.
+	defined *target
+	begun   chan struct{}
 
 	clients  int
 	watchers []*watcher
@@ -133,9 +137,14 @@ func (r *run) work(faults func()) *history.History {
 		l := &lister{reader: reader{target: t, rec: r.rec}, rng: r.rng(), pause: 4 * r.pause}
 		writers.Go(func() { l.run(writing) })
 	}
+	var definers []*definer
+	if r.defined != nil {
+		definers = r.define(writing, ctx, &writers, &watchers, r.defined)
+	}
 	faults()
 	stopWriting()
 	writers.Wait()
+	quiet(r.t, definers)
 	r.catchUp()
 	stop()
 	watchers.Wait()
@@ -206,7 +215,7 @@ func (r *run) passBy(ctx context.Context, wg *sync.WaitGroup, t *target) {
 	}
 	for n := range number {
 		name := fmt.Sprintf("%s %s passerby %d", t.domain.Server, t.domain.Resource, n)
-		p := &passerby{watcher: watcher{reader: reader{target: t, rec: r.rec}, name: name, conn: t.direct, rng: r.rng()}, scopes: scopes, pause: 8 * r.pause}
+		p := &passerby{watcher: watcher{reader: reader{target: t, rec: r.rec}, name: name, conn: t.direct, rng: r.rng()}, scopes: scopes, pause: 8 * r.pause, patience: patience}
 		wg.Go(func() { p.run(ctx) })
 		l := &pager{reader: reader{target: t, rec: r.rec}, conn: t.direct, scopes: scopes[:3], limit: 2 + 3*n, pause: 2 * r.pause}
 		wg.Go(func() { l.run(ctx) })
@@ -322,6 +331,6 @@ func summary(h *history.History) string {
 			expired++
 		}
 	}
-	return fmt.Sprintf("%d operations %v, %d lists of %d pages, %d streams (%d resumed, %d with initial events) of %d events and %d bookmarks, %d probes, %d refusals (%d expired)",
-		len(h.Ops), outcomes, len(h.Lists), pages, len(h.Sessions), resumed, streamed, events, bookmarks, len(h.Probes), len(h.Errors), expired)
+	return fmt.Sprintf("%d requests about definitions and %d uses, %d operations %v, %d lists of %d pages, %d streams (%d resumed, %d with initial events) of %d events and %d bookmarks, %d probes, %d refusals (%d expired)",
+		len(h.Definitions), len(h.Uses), len(h.Ops), outcomes, len(h.Lists), pages, len(h.Sessions), resumed, streamed, events, bookmarks, len(h.Probes), len(h.Errors), expired)
 }

@@ -131,6 +131,12 @@ func (w *writer) body(op *history.Op) *object {
 
 // finish sends the request of an operation and records what came of it.
 func (w *writer) finish(ctx context.Context, op *history.Op, method, path string, body any) *history.Op {
+	w.finishAs(ctx, op, method, path, body)
+	return op
+}
+
+// finishAs is finish, and returns code and answer.
+func (w *writer) finishAs(ctx context.Context, op *history.Op, method, path string, body any) (int, []byte) {
 	// An operation that was sent is waited for, whatever ends the writer.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
 	defer cancel()
@@ -154,7 +160,7 @@ func (w *writer) finish(ctx context.Context, op *history.Op, method, path string
 	}
 	w.rec.op(op)
 	w.learn(op)
-	return op
+	return code, answer
 }
 
 // learn remembers what an operation told.

@@ -161,10 +161,11 @@ type Op struct {
 type Said struct{ Cluster, Text string }
 
 // Probe is an attempt to read outside of one's own logical cluster, and the
-// status code that it was answered with.
+// status code that it was answered with. One with another Want is no such
+// attempt, but a request that has to be answered so.
 type Probe struct {
-	Name string
-	Code int
+	Name       string
+	Code, Want int
 }
 
 // History is all that was seen.
@@ -174,9 +175,12 @@ type History struct {
 	Lists    []*List
 	Errors   []Said
 	Probes   []Probe
+	// Definitions and Uses are of custom resources whose definitions come and go.
+	Definitions []*Definition
+	Uses        []*Use
 }
 
-// Property is a number of the list in docs/listwatch.md, or Linearizable.
+// Property is a number of the list in docs/listwatch.md, or one of those after it.
 type Property int
 
 // The properties.
@@ -192,10 +196,12 @@ const (
 	ShardsAddUp
 	Isolated
 	Linearizable
+	DefinitionsServed
+	NamesFree
 )
 
 var propertyNames = [...]string{"", "ordered", "unique", "reliable", "resumable", "bookmarkable", "transitions",
-	"lists agree", "consistent lists", "shards add up", "isolated", "linearizable"}
+	"lists agree", "consistent lists", "shards add up", "isolated", "linearizable", "definitions served", "names free"}
 
 func (p Property) String() string { return propertyNames[p] }
 
@@ -217,5 +223,6 @@ func Check(h *History) []Violation {
 	}
 	violations = append(violations, checkLists(h, t)...)
 	violations = append(violations, checkIsolation(h)...)
+	violations = append(violations, checkDefinitions(h)...)
 	return append(violations, checkLinearizable(h.Ops)...)
 }

@@ -60,6 +60,8 @@ func step(value string, op *Op) []any {
 		fits = value != absent
 	case Conflict:
 		fits = value != op.Expected.Value
+	case Refused:
+		fits = true
 	}
 	if fits {
 		return stays
