@@ -29,7 +29,7 @@ var helpSections = []struct {
 	{"Ports", []string{"front-proxy-port", "shard-port", "cache-server-port"}},
 	{"Identity", []string{"name", "external-url", "base-url", "leader-elect"}},
 	{"Other components", []string{"root-kubeconfig", "cache-kubeconfig", "shard-c*", "proxy-client*"}},
-	{"Serving", []string{"bind-address", "secure-port", "tls-*", "disable-http2-serving", "http2-*", "max-*", "feature-gates", "index-patience"}},
+	{"Serving", []string{"bind-address", "secure-port", "tls-*", "disable-http2-serving", "http2-*", "max-*", "feature-gates", "index-patience", "profiling"}},
 	{"Fairness", []string{"enable-priority-and-fairness", "fairness-*"}},
 	{"Authentication", []string{"client-ca-file", "requestheader-*", "authentication-*", "api-audiences", "service-account-*", "root-ca-file", "dev-tokens"}},
 	{"Authorization", []string{"authorization-*"}},
