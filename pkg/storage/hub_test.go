@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -393,4 +394,31 @@ func TestHubFromNow(t *testing.T) {
 		}, deadline, 10*time.Millisecond)
 		require.Equal(t, watch.Modified, next(t, w).Type)
 	}
+}
+
+// now counts who asks for the current resource version.
+type now struct {
+	storage.Interface
+
+	asked atomic.Int64
+}
+
+func (n *now) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
+	n.asked.Add(1)
+	return n.Interface.GetCurrentResourceVersion(ctx)
+}
+
+// Now is not later than when the client is told that it watches: it may write
+// then, and must see what it writes.
+func TestHubKnowsNowWhenTheWatchBegins(t *testing.T) {
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	asked := &now{Interface: s.inner}
+	s.inner = asked
+	opts := streaming("")
+	opts.SendInitialEvents = new(false)
+	ctx := in(t.Context(), "aa")
+	w := watchFrom(ctx, t, s, "/pods", "", opts)
+	require.EqualValues(t, 1, asked.asked.Load())
+	create(ctx, t, s, newPod("ns", "one"))
+	require.Equal(t, "ADDED aa|ns/one", describe(next(t, w)))
 }
