@@ -27,14 +27,14 @@ var helpSections = []struct {
 }{
 	{"Cluster", []string{"shards", "work-dir", "start-timeout", "shard-arg"}},
 	{"Ports", []string{"front-proxy-port", "shard-port", "cache-server-port"}},
-	{"Identity", []string{"name", "external-url", "base-url", "leader-elect"}},
-	{"Other components", []string{"root-kubeconfig", "cache-kubeconfig", "shard-c*", "proxy-client*"}},
+	{"Identity", []string{"name", "cache-server", "external-url", "base-url", "leader-elect"}},
+	{"Other components", []string{"kubeconfig", "context", "root-kubeconfig", "cache-kubeconfig", "shard-c*", "proxy-client*"}},
 	{"Serving", []string{"bind-address", "secure-port", "tls-*", "disable-http2-serving", "http2-*", "max-*", "feature-gates", "index-patience", "profiling"}},
 	{"Fairness", []string{"enable-priority-and-fairness", "fairness-*"}},
 	{"Authentication", []string{"client-ca-file", "requestheader-*", "authentication-*", "api-audiences", "service-account-*", "root-ca-file", "dev-tokens"}},
 	{"Authorization", []string{"authorization-*"}},
 	{"Audit", []string{"audit-*"}},
-	{"Storage", []string{"data-dir", "etcd-*", "encryption-*", "unsafe-no-fsync", "watch-cache-*"}},
+	{"Storage", []string{"data-dir", "overwrite", "etcd-*", "encryption-*", "unsafe-no-fsync", "watch-cache-*"}},
 	{"Logging", []string{"v", "vmodule", "verbose", "log-*", "logging-*"}},
 }
 

@@ -30,12 +30,14 @@ them, and a cache server shows every shard what all need to know.`,
 	root.AddGroup(
 		&cobra.Group{ID: groupDev, Title: "Start here:"},
 		&cobra.Group{ID: groupServers, Title: "Servers:"},
+		&cobra.Group{ID: groupData, Title: "Data:"},
 	)
 	root.AddCommand(
 		newDevCommand(),
 		newShardCommand(),
 		newFrontProxyCommand(),
 		newCacheServerCommand(),
+		newSnapshotCommand(),
 		newVersionCommand(),
 	)
 	root.InitDefaultHelpCmd()

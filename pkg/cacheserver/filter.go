@@ -29,7 +29,7 @@ const (
 
 var (
 	// processPaths tell about the whole process. They exist at the root only.
-	processPaths = []string{"/livez", "/readyz", "/healthz", "/metrics", "/debug", "/configz", "/flagz", "/statusz", "/logs"}
+	processPaths = []string{"/livez", "/readyz", "/healthz", "/metrics", "/debug", "/etcd", "/configz", "/flagz", "/statusz", "/logs"}
 )
 
 // withScope is the outermost filter: it takes the shard and the logical cluster

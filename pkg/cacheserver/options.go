@@ -14,6 +14,9 @@ import (
 const (
 	defaultPort    = 8012
 	defaultDataDir = ".shardplane-cache"
+	// defaultPrefix starts all keys. It differs from a shard's, so that a cache
+	// server can share an external etcd with a shard.
+	defaultPrefix = "/shardplane-cache"
 )
 
 // notForCacheServers are flags of the shared options for which the cache server
@@ -38,7 +41,7 @@ type Options struct {
 
 // NewOptions returns the defaults.
 func NewOptions() *Options {
-	return &Options{Serving: serving.NewOptions(defaultPort), Etcd: etcd.NewOptions(defaultDataDir)}
+	return &Options{Serving: serving.NewOptions(defaultPort), Etcd: etcd.NewOptions(defaultDataDir, defaultPrefix)}
 }
 
 // AddFlags adds the flags of all options to fs.
@@ -71,7 +74,7 @@ func (o *Options) Complete() CompletedOptions {
 		c.Serving = serving.NewOptions(defaultPort)
 	}
 	if c.Etcd == nil {
-		c.Etcd = etcd.NewOptions(defaultDataDir)
+		c.Etcd = etcd.NewOptions(defaultDataDir, defaultPrefix)
 	}
 	return CompletedOptions{&completedOptions{Options: &c}}
 }

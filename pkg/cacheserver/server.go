@@ -16,13 +16,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/ownership"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
-
-// storagePrefix is what all keys start with. It differs from a shard's, so that
-// a cache server can share an external etcd with a shard.
-const storagePrefix = "/shardplane-cache"
 
 // errEtcdEnded says that the embedded etcd stopped by itself.
 var errEtcdEnded = errors.New("the embedded etcd stopped: its log says why")
@@ -70,22 +67,10 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	}
 	s.listener = c.SecureServing.Listener
 	c.Authentication.Authenticator = withStrangers(c.Authentication.Authenticator)
+	serving.AllowSnapshots(c)
 
-	if s.etcd, err = o.Etcd.Open(ctx); err != nil {
+	if err := s.openStorage(ctx, o); err != nil {
 		return s, err
-	}
-	if s.encryption, err = o.Encryption.Open(ctx, "cache-server"); err != nil {
-		return s, err
-	}
-	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // it asks etcd with the context of the client, which outlives the start
-		Client:             s.etcd.Client(),
-		Transformers:       s.encryption.Transformers(),
-		Prefix:             storagePrefix,
-		CompactionInterval: o.Etcd.CompactionInterval,
-		ShardSegment:       true,
-	})
-	if err != nil {
-		return s, fmt.Errorf("opening the storage: %w", err)
 	}
 	c.ReadyzChecks = append(c.ReadyzChecks, s.encryption.HealthChecks()...)
 	// Not a liveness check: a restart of this server brings no etcd back.
@@ -100,7 +85,31 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err != nil {
 		return s, fmt.Errorf("assembling the API server: %w", err)
 	}
+	serving.InstallSnapshots(s.generic, s.etcd, codecs)
 	return s, nil
+}
+
+func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error) {
+	if s.etcd, err = o.Etcd.Open(ctx); err != nil {
+		return err
+	}
+	if s.encryption, err = o.Encryption.Open(ctx, "cache-server"); err != nil {
+		return err
+	}
+	if err := ownership.Claim(ctx, s.etcd, etcd.Identity{Kind: etcd.KindCacheServer}, s.encryption.Transformers()); err != nil {
+		return err
+	}
+	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // it asks etcd with the context of the client, which outlives the start
+		Client:             s.etcd.Client(),
+		Transformers:       s.encryption.Transformers(),
+		Prefix:             s.etcd.Prefix(),
+		CompactionInterval: o.Etcd.CompactionInterval,
+		ShardSegment:       true,
+	})
+	if err != nil {
+		return fmt.Errorf("opening the storage: %w", err)
+	}
+	return nil
 }
 
 // newResources returns the handler of the replicated kinds.

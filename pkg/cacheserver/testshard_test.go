@@ -47,7 +47,7 @@ func (s *testShard) start(t *testing.T) {
 	if s.f != nil {
 		s.f.CloseIdleConnections()
 	}
-	data := etcd.NewOptions(s.dataDir)
+	data := etcd.NewOptions(s.dataDir, storage.DefaultPrefix)
 	data.UnsafeNoFsync = true
 	db, err := data.Open(t.Context())
 	require.NoError(t, err)

@@ -28,6 +28,9 @@ const (
 	// peerURL is an address of record only: a single member has no peer, and
 	// nothing listens there.
 	peerURL = "http://127.0.0.1:2380"
+
+	// clusterToken is etcd's default, of which it makes the cluster's ID.
+	clusterToken = "etcd-cluster"
 )
 
 // Config says how to run the embedded etcd server.
@@ -65,6 +68,7 @@ func (c Config) embedConfig(lg *zap.Logger) (*embed.Config, error) {
 	cfg.ListenPeerUrls, cfg.ListenClientUrls = nil, nil
 	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = []url.URL{*peer}, nil
 	cfg.InitialCluster = memberName + "=" + peerURL
+	cfg.InitialClusterToken = clusterToken
 	cfg.TickMs = uint(tickInterval.Milliseconds())
 	cfg.ElectionMs = uint(electionTimeout.Milliseconds())
 	cfg.UnsafeNoFsync = c.UnsafeNoFsync

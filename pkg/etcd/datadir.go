@@ -109,12 +109,16 @@ func (d *dataDir) ready() error {
 		return fmt.Errorf("cannot write to the data directory: %w", err)
 	}
 	// The removal must be on disk before the first write is acknowledged.
-	dir, err := os.Open(d.path)
+	return syncDir(d.path)
+}
+
+// syncDir has what was made and removed in a directory survive a crash.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("cannot read the data directory: %w", err)
 	}
-	defer func() { _ = dir.Close() }()
-	if err := dir.Sync(); err != nil {
+	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
 		return fmt.Errorf("cannot write to the data directory: %w", err)
 	}
 	return nil

@@ -65,6 +65,13 @@ func (c *callCounter) close() {
 	c.closed = true
 }
 
+// stopping reports whether calls that take long should end.
+func (c *callCounter) stopping() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
 func (c *callCounter) wait() { c.inFlight.Wait() }
 
 func counted[Request, Response any](

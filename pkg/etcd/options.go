@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -20,6 +21,8 @@ type Options struct {
 	DataDir string
 	// Servers are the URLs of an external etcd cluster.
 	Servers []string
+	// Prefix starts all keys: /name, or several such segments.
+	Prefix string
 	// CAFile, CertFile and KeyFile are for TLS with the external cluster.
 	CAFile, CertFile, KeyFile string
 	// CompactionInterval is how long history is kept; 0 keeps it for ever. The
@@ -28,17 +31,30 @@ type Options struct {
 	// UnsafeNoFsync makes the embedded etcd lose acknowledged writes when the
 	// machine crashes. It is for tests.
 	UnsafeNoFsync bool
+
+	// flagPrefix is the default of the flag for Prefix.
+	flagPrefix string
 }
 
-// NewOptions returns the defaults for a server with the given data directory.
-func NewOptions(dataDir string) *Options {
-	return &Options{DataDir: dataDir, CompactionInterval: 5 * time.Minute}
+// subdirectory is where in a server's data directory the embedded etcd's is.
+const subdirectory = "etcd"
+
+// Directory returns where the embedded etcd of a server is that has dataDir as
+// its data directory.
+func Directory(dataDir string) string { return filepath.Join(dataDir, subdirectory) }
+
+// NewOptions returns the defaults for a server with the given data directory
+// and prefix of keys.
+func NewOptions(dataDir, prefix string) *Options {
+	return &Options{DataDir: dataDir, Prefix: prefix, CompactionInterval: 5 * time.Minute}
 }
 
 // AddFlags adds the flags of o to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.DataDir, "data-dir", o.DataDir, "directory for the data of the embedded etcd; created if missing")
 	fs.StringSliceVar(&o.Servers, "etcd-servers", o.Servers, "URLs of an external etcd cluster; without them an etcd runs embedded, in the data directory")
+	o.flagPrefix = o.Prefix
+	fs.StringVar(&o.Prefix, "etcd-prefix", o.Prefix, "prefix of all keys in the external etcd; servers that share one and are not replicas of each other need different ones, none below another's")
 	fs.StringVar(&o.CAFile, "etcd-cafile", o.CAFile, "PEM file of the CAs of the external etcd's certificates")
 	fs.StringVar(&o.CertFile, "etcd-certfile", o.CertFile, "PEM file of the client certificate for the external etcd")
 	fs.StringVar(&o.KeyFile, "etcd-keyfile", o.KeyFile, "PEM file of the private key of --etcd-certfile")
@@ -58,6 +74,12 @@ func (o *Options) Validate() []error {
 	if len(o.Servers) == 0 && o.DataDir == "" {
 		errs = append(errs, errors.New("--data-dir is required for the embedded etcd"))
 	}
+	if err := validatePrefix(o.Prefix); err != nil {
+		errs = append(errs, err)
+	} else if len(o.Servers) == 0 && o.flagPrefix != "" && o.Prefix != o.flagPrefix {
+		// What is below the other one would be as good as lost.
+		errs = append(errs, errors.New("--etcd-prefix is for an external etcd: leave it out, or give --etcd-servers too"))
+	}
 	if o.CompactionInterval < 0 {
 		errs = append(errs, fmt.Errorf("--etcd-compaction-interval %s is negative: use 0 to never compact", o.CompactionInterval))
 	}
@@ -67,8 +89,11 @@ func (o *Options) Validate() []error {
 // Handle is an open etcd, embedded or external.
 type Handle struct {
 	client *kubernetes.Client
-	done   <-chan struct{}
-	stop   func()
+	// embedded is nil for an external one.
+	embedded *Server
+	stop     func()
+	// where is what messages call it, and prefix is that of the keys.
+	where, prefix string
 }
 
 // Open starts the embedded etcd of o, or connects to the external one. ctx
@@ -79,21 +104,30 @@ func (o *Options) Open(ctx context.Context) (*Handle, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Handle{client: c.Client(), stop: func() { _ = c.Close() }}, nil
+		return &Handle{client: c.Client(), stop: func() { _ = c.Close() }, where: "the etcd at " + strings.Join(o.Servers, ", "), prefix: o.Prefix}, nil
 	}
-	s, err := Start(ctx, Config{DataDir: filepath.Join(o.DataDir, "etcd"), UnsafeNoFsync: o.UnsafeNoFsync})
+	dir := Directory(o.DataDir)
+	s, err := Start(ctx, Config{DataDir: dir, UnsafeNoFsync: o.UnsafeNoFsync})
 	if err != nil {
 		return nil, fmt.Errorf("starting the embedded etcd: %w", err)
 	}
-	return &Handle{client: s.Client(), done: s.Done(), stop: s.Stop}, nil
+	return &Handle{client: s.Client(), embedded: s, stop: s.Stop, where: "the data directory " + dir, prefix: o.Prefix}, nil
 }
 
 // Client returns the client that all resources of the process share.
 func (h *Handle) Client() *kubernetes.Client { return h.client }
 
+// Prefix returns the prefix of all keys.
+func (h *Handle) Prefix() string { return h.prefix }
+
 // Done is closed when an embedded etcd has stopped, be it by itself; it is nil
 // for an external one.
-func (h *Handle) Done() <-chan struct{} { return h.done }
+func (h *Handle) Done() <-chan struct{} {
+	if h.embedded == nil {
+		return nil
+	}
+	return h.embedded.Done()
+}
 
 // Stop closes the client and ends the embedded etcd.
 func (h *Handle) Stop() { h.stop() }

@@ -83,7 +83,7 @@ func withCluster(ctx context.Context, u request.ClusterURL, resolve ResolvePath)
 func isProcessPath(path string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch first {
-	case "metrics", "debug", "logs", "configz", "flagz", "statusz":
+	case "metrics", "debug", "etcd", "logs", "configz", "flagz", "statusz":
 		return true
 	default:
 		return false

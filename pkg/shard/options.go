@@ -13,6 +13,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/fairness"
+	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
 
@@ -63,7 +64,7 @@ func NewOptions() *Options {
 	return &Options{
 		Name:    RootName,
 		Serving: serving.NewOptions(defaultPort),
-		Etcd:    etcd.NewOptions(".shardplane"),
+		Etcd:    etcd.NewOptions(".shardplane", storage.DefaultPrefix),
 
 		LeaderElect: true,
 

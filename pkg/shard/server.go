@@ -31,6 +31,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
+	"github.com/shardplane/shardplane/pkg/serving/ownership"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
@@ -121,12 +122,16 @@ func (s *Server) openStorage(ctx context.Context) error {
 		return err
 	}
 	s.onClose(s.encryption.Close)
+	if err := ownership.Claim(ctx, s.etcd, etcd.Identity{Kind: etcd.KindShard, Name: s.options.Name}, s.encryption.Transformers()); err != nil {
+		return err
+	}
 	named, err := metriclabels.Named()
 	if err != nil {
 		return err
 	}
 	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // it asks etcd with the context of the client, which outlives the start
 		Client:             s.etcd.Client(),
+		Prefix:             s.etcd.Prefix(),
 		CompactionInterval: s.options.Etcd.CompactionInterval,
 		Transformers:       s.encryption.Transformers(),
 		Named:              named,
@@ -177,6 +182,7 @@ func (s *Server) assembleAPI() error {
 	if err := s.assembleCustomResources(c.Authorization.Authorizer); err != nil {
 		return err
 	}
+	serving.AllowSnapshots(c)
 	serving.SetChain(s.serving, c,
 		func(next http.Handler) http.Handler {
 			return authn.WithTokenCluster(serving.WithClusterURL(serving.WithAuditPath(authz.WithImpersonationScope(next), s.local.pathOf), s.local.resolve, registry.Codecs))
@@ -197,6 +203,7 @@ func (s *Server) assembleAPI() error {
 	if s.generic, err = c.Complete(nil).New("shardplane-shard", genericapiserver.NewEmptyDelegate()); err != nil {
 		return fmt.Errorf("assembling the API server: %w", err)
 	}
+	serving.InstallSnapshots(s.generic, s.etcd, registry.Codecs)
 	access := s.access(c.Authorization.Authorizer)
 	access.Identity = s.identity()
 	if err := registry.Install(s.generic, c.RESTOptionsGetter, access); err != nil {

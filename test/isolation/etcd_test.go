@@ -41,7 +41,7 @@ func (w *world) stored(t testing.TB, again bool) content {
 
 func (w *world) read(t testing.TB, into content, component, dir string) {
 	t.Helper()
-	options := etcd.NewOptions(dir)
+	options := etcd.NewOptions(dir, "/shardplane")
 	options.UnsafeNoFsync = true
 	handle, err := options.Open(t.Context())
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ func Of(err error) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, etcd.ErrDataDirFormat), errors.Is(err, etcd.ErrDataDirCorrupt):
+	case errors.Is(err, etcd.ErrDataDirFormat), errors.Is(err, etcd.ErrDataDirCorrupt), errors.Is(err, etcd.ErrIdentity):
 		return supervise.ExitData
 	default:
 		return Failure

@@ -16,5 +16,6 @@ func TestOf(t *testing.T) {
 	require.Equal(t, Failure, Of(errors.New("any")))
 	require.Equal(t, supervise.ExitData, Of(fmt.Errorf("start: %w", etcd.ErrDataDirFormat)))
 	require.Equal(t, supervise.ExitData, Of(fmt.Errorf("start: %w", etcd.ErrDataDirCorrupt)))
+	require.Equal(t, supervise.ExitData, Of(fmt.Errorf("start: %w", etcd.ErrIdentity)))
 	require.Equal(t, Failure, Of(etcd.ErrDataDirInUse), "whoever uses it may end")
 }

@@ -1,0 +1,187 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Kind says which server's data an etcd holds.
+type Kind string
+
+const (
+	// KindShard is the data of a shard.
+	KindShard Kind = "shard"
+	// KindCacheServer is the data of a cache server.
+	KindCacheServer Kind = "cache-server"
+
+	// identityKey, below the prefix, says whose data is there. It has too few
+	// segments to be the key of an object.
+	identityKey = "shardplane-identity"
+
+	// identityTimeout bounds one request about the identity.
+	identityTimeout = 20 * time.Second
+)
+
+// ErrIdentity says that the data in etcd is that of another server, or that it
+// does not say whose it is.
+var ErrIdentity = errors.New("the data in etcd is not this server's")
+
+// Identity says whose data is in etcd.
+type Identity struct {
+	// Format is the version of key layout and encoding; Claim fills it in.
+	Format int `json:"format"`
+	// Kind is the kind of server.
+	Kind Kind `json:"kind"`
+	// Name is the name of the shard; a cache server has none.
+	Name string `json:"name,omitempty"`
+}
+
+// String returns the identity as it is put into messages.
+func (i Identity) String() string {
+	if i.Name == "" {
+		return string(i.Kind)
+	}
+	return fmt.Sprintf("%s %q", i.Kind, i.Name)
+}
+
+// IdentityKey returns the key that says whose the data below prefix is.
+func IdentityKey(prefix string) string { return path.Join(prefix, identityKey) }
+
+// Owners reads from data that has no identity whose it is. It returns nothing
+// where there is no data, and an error where there is data that does not say.
+type Owners func(ctx context.Context) ([]Identity, error)
+
+// Claim compares who the caller is with whose the data is that its options name,
+// and fails with ErrIdentity where it is somebody else's, and with
+// ErrDataDirFormat where it has a format that this version does not read. The
+// first server to claim empty data writes its identity there, in a transaction;
+// data of a version that wrote none is claimed if owners finds nobody but the
+// caller. Several replicas may claim at the same time.
+func (h *Handle) Claim(ctx context.Context, want Identity, owners Owners) error {
+	want.Format = formatVersion
+	c := claim{kv: h.client.KV, where: h.where, prefix: h.prefix, want: want}
+	found, err := c.read(ctx)
+	if err != nil {
+		return err
+	}
+	if found != nil {
+		return c.compare(*found)
+	}
+	before, err := owners(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %s has no key %s and does not say otherwise whose it is: choose another --etcd-prefix, or, if it is the data of this %s, put %s there: %w",
+			ErrIdentity, c.where, IdentityKey(c.prefix), want, c.encoded(), err)
+	}
+	for _, owner := range before {
+		owner.Format = formatVersion
+		if err := c.compare(owner); err != nil {
+			return fmt.Errorf("%w (it was read from its objects: there is no key %s)", err, IdentityKey(c.prefix))
+		}
+	}
+	return c.write(ctx)
+}
+
+// claim is one attempt to find out, or to say, whose data is below a prefix.
+type claim struct {
+	kv            clientv3.KV
+	where, prefix string
+	want          Identity
+}
+
+func (c claim) encoded() string {
+	raw, _ := json.Marshal(c.want) //nolint:errchkjson // strings and a number
+	return string(raw)
+}
+
+// read returns the identity of the data, or nil where it has none.
+func (c claim) read(ctx context.Context) (*Identity, error) {
+	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
+	defer cancel()
+	answer, err := c.kv.Get(ctx, IdentityKey(c.prefix))
+	if err != nil {
+		return nil, fmt.Errorf("reading from %s whose it is: %w", c.where, err)
+	}
+	if len(answer.Kvs) == 0 {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return c.decode(answer.Kvs[0].Value)
+}
+
+func (c claim) decode(raw []byte) (*Identity, error) {
+	var found Identity
+	if err := json.Unmarshal(raw, &found); err != nil || found.Format == 0 || found.Kind == "" {
+		return nil, fmt.Errorf("%w: the key %s of %s holds %.100q, which no version of shardplane writes: restore it from a backup, or put %s there if it is the data of this %s",
+			ErrIdentity, IdentityKey(c.prefix), c.where, raw, c.encoded(), c.want)
+	}
+	return &found, nil
+}
+
+func (c claim) compare(found Identity) error {
+	switch {
+	case found.Format != formatVersion:
+		return fmt.Errorf("%w: the key %s of %s says format %d, this version reads %d: run the version that wrote it, or use another etcd or --etcd-prefix",
+			ErrDataDirFormat, IdentityKey(c.prefix), c.where, found.Format, formatVersion)
+	case found.Kind != c.want.Kind || found.Name != c.want.Name:
+		advice := "use another --data-dir, etcd or --etcd-prefix"
+		if found.Kind == c.want.Kind {
+			advice = fmt.Sprintf("start it with --name %s, or %s", found.Name, advice)
+		}
+		return fmt.Errorf("%w: below %s, %s holds the data of the %s, and this is the %s: %s", ErrIdentity, c.prefix, c.where, found, c.want, advice)
+	default:
+		return nil
+	}
+}
+
+// write makes the key, unless somebody else has made it since, or has data in
+// which this one's would lie.
+func (c claim) write(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
+	defer cancel()
+	key := IdentityKey(c.prefix)
+	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}
+	otherwise := []clientv3.Op{clientv3.OpGet(key)}
+	for above := path.Dir(c.prefix); above != "/" && above != "."; above = path.Dir(above) {
+		conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(IdentityKey(above)), "=", 0))
+		otherwise = append(otherwise, clientv3.OpGet(IdentityKey(above), clientv3.WithKeysOnly()))
+	}
+	answer, err := c.kv.Txn(ctx).If(conditions...).Then(clientv3.OpPut(key, c.encoded())).Else(otherwise...).Commit()
+	if err != nil {
+		return fmt.Errorf("writing to %s whose it is: %w", c.where, err)
+	}
+	if answer.Succeeded {
+		return nil
+	}
+	for _, response := range answer.Responses[1:] {
+		for _, kv := range response.GetResponseRange().GetKvs() {
+			return fmt.Errorf("%w: --etcd-prefix %s lies in the data of another server, which has the key %s: choose a prefix beside it", ErrIdentity, c.prefix, kv.Key)
+		}
+	}
+	kvs := answer.Responses[0].GetResponseRange().GetKvs()
+	if len(kvs) == 0 {
+		return fmt.Errorf("%s changes: its key %s was there and is not any more: start again", c.where, key)
+	}
+	found, err := c.decode(kvs[0].Value)
+	if err != nil {
+		return err
+	}
+	return c.compare(*found)
+}
+
+// validatePrefix says what is wrong with a prefix of keys, or nil.
+func validatePrefix(prefix string) error {
+	ok := prefix != "/" && strings.HasPrefix(prefix, "/") && path.Clean(prefix) == prefix
+	for _, r := range prefix {
+		ok = ok && (r == '/' || r == '.' || r == '-' || r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9')
+	}
+	if !ok {
+		return fmt.Errorf("--etcd-prefix %q is not of the form /name or /name/name: use letters, digits, dots, hyphens and underscores, without a slash at the end", prefix)
+	}
+	return nil
+}

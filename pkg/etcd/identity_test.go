@@ -1,0 +1,130 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func nobody(context.Context) ([]Identity, error) { return nil, nil }
+
+func owners(of ...Identity) Owners {
+	return func(context.Context) ([]Identity, error) { return of, nil }
+}
+
+// TestClaim has servers claim data below a prefix of their own of one etcd.
+func TestClaim(t *testing.T) {
+	s := start(t, t.TempDir())
+	root, other, cache := Identity{Kind: KindShard, Name: "root"}, Identity{Kind: KindShard, Name: "other"}, Identity{Kind: KindCacheServer}
+	const written = `{"format":1,"kind":"shard","name":"root"}`
+	for name, c := range map[string]struct {
+		stored string
+		owners Owners
+		want   Identity
+		err    error
+		says   []string
+		left   string
+	}{
+		"empty":                  {owners: nobody, want: root, left: written},
+		"empty, cache server":    {owners: nobody, want: cache, left: `{"format":1,"kind":"cache-server"}`},
+		"its own":                {stored: written, want: root, left: written},
+		"with more of the same":  {stored: `{"format":1,"kind":"shard","name":"root","more":1}`, want: root, left: `{"format":1,"kind":"shard","name":"root","more":1}`},
+		"another shard's":        {stored: written, want: other, err: ErrIdentity, says: []string{`shard "root"`, `shard "other"`, "--name root", "--etcd-prefix"}, left: written},
+		"a shard's":              {stored: written, want: cache, err: ErrIdentity, says: []string{`shard "root"`, "cache-server"}, left: written},
+		"a cache server's":       {stored: `{"format":1,"kind":"cache-server"}`, want: root, err: ErrIdentity, says: []string{"the cache-server"}, left: `{"format":1,"kind":"cache-server"}`},
+		"newer":                  {stored: `{"format":2,"kind":"shard","name":"root"}`, want: root, err: ErrDataDirFormat, says: []string{"format 2"}, left: `{"format":2,"kind":"shard","name":"root"}`},
+		"garbage":                {stored: "garbage", want: root, err: ErrIdentity, says: []string{"garbage", written}, left: "garbage"},
+		"nothing":                {stored: "{}", want: root, err: ErrIdentity, says: []string{written}, left: "{}"},
+		"older, its own":         {owners: owners(root), want: root, left: written},
+		"older, another's":       {owners: owners(other), want: root, err: ErrIdentity, says: []string{"--name other", "read from its objects"}},
+		"older, of several":      {owners: owners(root, other), want: root, err: ErrIdentity, says: []string{"--name other"}},
+		"older, cache server's":  {owners: owners(cache), want: root, err: ErrIdentity},
+		"older, does not say so": {owners: func(context.Context) ([]Identity, error) { return nil, errors.New("reason") }, want: root, err: ErrIdentity, says: []string{"reason", written}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &Handle{client: s.Client(), where: "there", prefix: "/" + t.Name()}
+			key := IdentityKey(h.prefix)
+			if c.stored != "" {
+				put(t, s, key, c.stored)
+			}
+			for range 2 {
+				err := h.Claim(t.Context(), c.want, c.owners)
+				require.ErrorIs(t, err, c.err)
+				for _, part := range c.says {
+					require.ErrorContains(t, err, part)
+				}
+			}
+			stored, err := s.Client().KV.Get(t.Context(), key)
+			require.NoError(t, err)
+			if c.left == "" {
+				require.Empty(t, stored.Kvs, "who is refused writes nothing")
+				return
+			}
+			require.Equal(t, c.left, string(stored.Kvs[0].Value))
+		})
+	}
+}
+
+// TestClaimAtOnce has servers start for the first time at the same time.
+func TestClaimAtOnce(t *testing.T) {
+	s := start(t, t.TempDir())
+	h := &Handle{client: s.Client(), where: "there", prefix: "/once"}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	claimed := map[string]int{}
+	begin := make(chan struct{})
+	read := func(context.Context) ([]Identity, error) { <-begin; return nil, nil } // all find nobody
+	for _, name := range []string{"a", "a", "b", "b"} {
+		all.Go(func() {
+			err := h.Claim(t.Context(), Identity{Kind: KindShard, Name: name}, read)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				claimed[name]++
+			} else if !errors.Is(err, ErrIdentity) {
+				t.Error(err)
+			}
+		})
+	}
+	close(begin)
+	all.Wait()
+	require.Len(t, claimed, 1, "one shard gets it")
+	for name, n := range claimed {
+		require.Equal(t, 2, n, "all replicas of %s get it", name)
+	}
+}
+
+func TestClaimBelowAnotherPrefix(t *testing.T) {
+	s := start(t, t.TempDir())
+	root := Identity{Kind: KindShard, Name: "root"}
+	require.NoError(t, (&Handle{client: s.Client(), prefix: "/a"}).Claim(t.Context(), root, nobody))
+	for _, prefix := range []string{"/a/b", "/a/b/c"} {
+		err := (&Handle{client: s.Client(), prefix: prefix}).Claim(t.Context(), root, nobody)
+		require.ErrorIs(t, err, ErrIdentity, prefix)
+		require.ErrorContains(t, err, "/a/"+identityKey)
+	}
+	require.NoError(t, (&Handle{client: s.Client(), prefix: "/ab"}).Claim(t.Context(), root, nobody))
+}
+
+func TestClaimEnds(t *testing.T) {
+	s := start(t, t.TempDir())
+	h := &Handle{client: s.Client(), where: "there", prefix: "/x"}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
+	require.ErrorContains(t, h.Claim(ctx, Identity{Kind: KindShard}, nobody), "there")
+	s.Stop()
+	require.ErrorContains(t, h.Claim(t.Context(), Identity{Kind: KindShard}, nobody), "stop")
+}
+
+func TestPrefix(t *testing.T) {
+	for prefix, ok := range map[string]bool{
+		"/shardplane": true, "/a/b-c_d.e": true,
+		"": false, "/": false, "shardplane": false, "/a/": false, "//a": false, "/a//b": false, "/a/../b": false, "/.": false, "/a b": false, "/a\n": false, "/ä": false,
+	} {
+		require.Equal(t, ok, validatePrefix(prefix) == nil, prefix)
+	}
+}

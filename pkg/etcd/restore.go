@@ -1,0 +1,188 @@
+package etcd
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+)
+
+// minRevisionBump is how far a restored store's revision is ahead of its
+// snapshot's at least.
+const minRevisionBump = 1_000_000_000
+
+// ErrSnapshot says that a file is no snapshot, or a damaged one.
+var ErrSnapshot = errors.New("the snapshot is damaged")
+
+// RestoreConfig says what to restore, and where.
+type RestoreConfig struct {
+	// File is the snapshot.
+	File string
+	// DataDir is the data directory of the server that is to have it. The
+	// embedded etcd's subdirectory must be missing or empty.
+	DataDir string
+	// Want is whose the data has to be, and Prefix that of its keys.
+	Want   Identity
+	Prefix string
+}
+
+// Restored is what came of a restore.
+type Restored struct {
+	// Identity is whose the data is; nil where it was saved of a version that
+	// did not write it. The server that is started on it finds out then.
+	Identity *Identity
+	// From is the revision of the snapshot, To that with which the store starts.
+	From, To int64
+}
+
+// Restore makes the data directory of an embedded etcd of a snapshot. It checks
+// the snapshot, that the data is the one wanted, and that etcd opens it, and
+// only then puts it where it belongs; what fails leaves no directory.
+//
+// The restored store starts at a revision that no client can have seen, and has
+// no history before: watches and continue tokens that were there before get 410
+// and their clients read everything again, and no resourceVersion is used twice.
+// That revision is the time, in microseconds since 1970, which also is ahead of
+// an earlier restore of the same snapshot.
+func Restore(ctx context.Context, c RestoreConfig) (r Restored, err error) {
+	if err := verifySnapshot(c.File); err != nil {
+		return r, err
+	}
+	target := Directory(c.DataDir)
+	if !fileutil.DirEmpty(target) && fileutil.Exist(target) {
+		return r, fmt.Errorf("%s is not empty: stop the server and move that directory away, or restore into another --data-dir", target)
+	}
+	staging, release, err := stage(target + ".restoring")
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	made := filepath.Join(staging, subdirectory)
+	if r, err = c.unpack(made); err != nil {
+		return r, err
+	}
+	if r.Identity, err = c.try(ctx, made, r.To); err != nil {
+		return r, err
+	}
+	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return r, fmt.Errorf("cannot replace the empty directory: %w", err)
+	}
+	if err := os.Rename(made, target); err != nil {
+		return r, fmt.Errorf("cannot put the restored data in its place: %w", err)
+	}
+	return r, syncDir(c.DataDir)
+}
+
+// verifySnapshot compares the checksum at the end of a snapshot with the rest.
+func verifySnapshot(path string) (err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("cannot read the snapshot: %w", err)
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	info, err := file.Stat()
+	if err != nil {
+		return fmt.Errorf("cannot read the snapshot: %w", err)
+	}
+	size := info.Size() - sha256.Size
+	sum, end := sha256.New(), make([]byte, sha256.Size)
+	if size > 0 {
+		if _, err := io.CopyN(sum, file, size); err != nil {
+			return fmt.Errorf("cannot read the snapshot: %w", err)
+		}
+		if _, err := io.ReadFull(file, end); err != nil {
+			return fmt.Errorf("cannot read the snapshot: %w", err)
+		}
+	}
+	if size <= 0 || string(sum.Sum(nil)) != string(end) {
+		return fmt.Errorf("%w: %s has no valid checksum at its end: restore another one", ErrSnapshot, path)
+	}
+	return nil
+}
+
+// stage makes an empty directory that only one restore uses. release removes it.
+func stage(path string) (dir string, release func() error, err error) {
+	if err := os.MkdirAll(path, dirMode); err != nil {
+		return "", nil, fmt.Errorf("cannot create %s: choose a writable --data-dir: %w", path, err)
+	}
+	lock, err := fileutil.TryLockFile(filepath.Join(path, lockFile), os.O_RDWR|os.O_CREATE, fileMode)
+	if errors.Is(err, fileutil.ErrLocked) {
+		return "", nil, fmt.Errorf("%w: another restore into %s is running: wait for it", ErrDataDirInUse, path)
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("cannot write to %s: choose a writable --data-dir: %w", path, err)
+	}
+	release = func() error { return errors.Join(os.RemoveAll(path), lock.Close()) }
+	// What a restore left that was killed.
+	if err := os.RemoveAll(filepath.Join(path, subdirectory)); err != nil {
+		return "", nil, errors.Join(err, release())
+	}
+	return path, release, nil
+}
+
+// unpack makes etcd's files in dir.
+func (c RestoreConfig) unpack(dir string) (r Restored, err error) {
+	defer func() {
+		if p := recover(); p != nil { // what etcd regards as fatal
+			err = fmt.Errorf("%w: etcd gave up reading %s: %v", ErrSnapshot, c.File, p)
+		}
+	}()
+	manager := snapshot.NewV3(newLogger())
+	status, err := manager.Status(c.File)
+	if err != nil {
+		return r, fmt.Errorf("%w: etcd cannot read %s: restore another one: %w", ErrSnapshot, c.File, err)
+	}
+	r.From = status.Revision
+	r.To = max(time.Now().UnixMicro(), r.From+minRevisionBump)
+	if err := manager.Restore(snapshot.RestoreConfig{
+		SnapshotPath: c.File, OutputDataDir: dir,
+		Name: memberName, PeerURLs: []string{peerURL}, InitialCluster: memberName + "=" + peerURL, InitialClusterToken: clusterToken,
+		RevisionBump: uint64(r.To - r.From), MarkCompacted: true, //nolint:gosec // it is positive
+	}); err != nil {
+		return r, fmt.Errorf("restoring %s: %w", c.File, err)
+	}
+	if err := writeFileSync(filepath.Join(dir, formatFile), []byte(strconv.Itoa(formatVersion)+"\n")); err != nil {
+		return r, err
+	}
+	for _, made := range []string{filepath.Join(dir, memberDir, "snap"), filepath.Join(dir, memberDir, "wal"), filepath.Join(dir, memberDir), dir} {
+		if err := syncDir(made); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// try starts an etcd on the restored data and reads whose it is.
+func (c RestoreConfig) try(ctx context.Context, dir string, revision int64) (*Identity, error) {
+	server, err := Start(ctx, Config{DataDir: dir})
+	if err != nil {
+		return nil, fmt.Errorf("what was restored does not open: %w", err)
+	}
+	defer server.Stop()
+	claimed := claim{kv: server.Client().KV, where: "the snapshot " + c.File, prefix: c.Prefix, want: c.Want}
+	some, err := server.Client().KV.Get(ctx, c.Prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, fmt.Errorf("reading what was restored: %w", err)
+	}
+	if some.Header.Revision < revision {
+		return nil, fmt.Errorf("what was restored is at revision %d and not at %d", some.Header.Revision, revision)
+	}
+	if len(some.Kvs) == 0 {
+		return nil, fmt.Errorf("%w: %s has nothing below %s, where the %s has its data", ErrIdentity, claimed.where, c.Prefix, c.Want)
+	}
+	found, err := claimed.read(ctx)
+	if err != nil || found == nil {
+		return nil, err
+	}
+	return found, claimed.compare(*found)
+}

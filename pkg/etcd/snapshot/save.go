@@ -1,0 +1,237 @@
+package snapshot
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/shardplane/shardplane/pkg/etcd"
+)
+
+const (
+	// progressPeriod is how often progress is told.
+	progressPeriod = time.Second
+	// mebibyte is the unit of progress.
+	mebibyte = 1 << 20
+	// errorLimit bounds how much of a refusal is shown.
+	errorLimit = 4096
+)
+
+// Source is where a snapshot comes from: a running server or a stopped one's
+// data directory.
+type Source struct {
+	// Kubeconfig and Context reach a shard or cache server, not a front-proxy, as
+	// an administrator. Paths of logical clusters in the URL do not matter.
+	Kubeconfig, Context string
+	// DataDir is the --data-dir of a server that does not run.
+	DataDir string
+}
+
+// Validate says what is wrong with s, or nil.
+func (s Source) Validate() error {
+	switch {
+	case (s.Kubeconfig == "") == (s.DataDir == ""):
+		return errors.New("say what to save: --kubeconfig for a running server, or --data-dir for the data of a stopped one")
+	case s.Context != "" && s.Kubeconfig == "":
+		return errors.New("--context is a context of --kubeconfig: give that too")
+	default:
+		return nil
+	}
+}
+
+// Save writes a snapshot of s to file, which it replaces only if overwrite is
+// set. It tells its progress to out. What fails leaves no file, and keeps the
+// one that was there.
+func Save(ctx context.Context, s Source, file string, overwrite bool, out io.Writer) (err error) {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(file); !overwrite && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s exists: choose another file, or give --overwrite", file)
+	}
+	written, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".part-*")
+	if err != nil {
+		return fmt.Errorf("cannot write the snapshot: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = written.Close()
+			_ = os.Remove(written.Name())
+		}
+	}()
+	checked := &checkedWriter{out: written, sum: sha256.New(), progress: progress{to: out}}
+	if s.DataDir != "" {
+		err = saveStopped(ctx, s.DataDir, checked)
+	} else {
+		err = saveRunning(ctx, s, checked)
+	}
+	if err != nil {
+		return err
+	}
+	if err := checked.check(); err != nil {
+		return err
+	}
+	if err := errors.Join(written.Sync(), written.Close()); err != nil {
+		return fmt.Errorf("cannot write the snapshot: %w", err)
+	}
+	if err := place(written.Name(), file, overwrite); err != nil {
+		return fmt.Errorf("cannot write the snapshot: %w", err)
+	}
+	_, _ = fmt.Fprintf(out, "Saved %d bytes to %s, sha256 %x\n", checked.written, file, checked.tail)
+	return syncDir(filepath.Dir(file))
+}
+
+// place renames from to file. Without overwrite it does not replace one that was
+// made meanwhile.
+func place(from, file string, overwrite bool) error {
+	if overwrite {
+		return os.Rename(from, file)
+	}
+	if err := os.Link(from, file); err != nil {
+		return err
+	}
+	return os.Remove(from)
+}
+
+func syncDir(dir string) error {
+	opened, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(opened.Sync(), opened.Close())
+}
+
+// saveStopped opens the data as a server would, since the newest writes may be
+// in etcd's log only.
+func saveStopped(ctx context.Context, dataDir string, to *checkedWriter) (err error) {
+	dir := etcd.Directory(dataDir)
+	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil {
+		return fmt.Errorf("%s has no data of an embedded etcd: give the --data-dir that the server has: %w", dataDir, err)
+	}
+	server, err := etcd.Start(ctx, etcd.Config{DataDir: dir})
+	if errors.Is(err, etcd.ErrDataDirInUse) {
+		return fmt.Errorf("%w; or save from the server that runs, with --kubeconfig", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer server.Stop()
+	opened, err := server.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, opened.Close()) }()
+	to.progress.of = opened.Size()
+	_, err = opened.WriteTo(to)
+	return err
+}
+
+func saveRunning(ctx context.Context, s Source, to *checkedWriter) error {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: s.Kubeconfig},
+		&clientcmd.ConfigOverrides{CurrentContext: s.Context},
+	).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("--kubeconfig %s: %w", s.Kubeconfig, err)
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig %s: %w", s.Kubeconfig, err)
+	}
+	defer client.CloseIdleConnections()
+	client.Timeout = 0
+	from, err := serverURL(config.Host)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig %s: %w", s.Kubeconfig, err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return fmt.Errorf("cannot reach the server: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		reason, _ := io.ReadAll(io.LimitReader(response.Body, errorLimit)) // an answer without a reason is one too
+		return fmt.Errorf("%s answers %s: --kubeconfig and --context must reach a shard or a cache server, not a front-proxy, as a member of system:masters: %s",
+			from, response.Status, strings.TrimSpace(string(reason)))
+	}
+	to.progress.of = response.ContentLength
+	if _, err := io.Copy(to, response.Body); err != nil {
+		return fmt.Errorf("the snapshot was cut after %d bytes of %d: %w", to.written, response.ContentLength, err)
+	}
+	return nil
+}
+
+// serverURL returns where the server whose URL a kubeconfig has serves snapshots.
+func serverURL(host string) (string, error) {
+	u, err := url.Parse(host)
+	if err != nil {
+		return "", err
+	}
+	if u.Scheme == "" || u.Host == "" {
+		return "", fmt.Errorf("the server %q is not of the form https://host:port", host)
+	}
+	for _, scope := range []string{"/clusters/", "/services/", "/shards/"} {
+		u.Path, _, _ = strings.Cut(u.Path+"/", scope)
+	}
+	return u.Scheme + "://" + u.Host + strings.TrimRight(u.Path, "/") + Path, nil
+}
+
+// checkedWriter passes on what it gets, and adds up all but the checksum at the
+// end of it.
+type checkedWriter struct {
+	out      io.Writer
+	sum      hash.Hash
+	tail     []byte // the last bytes, at most as many as the checksum has
+	written  int64
+	progress progress
+}
+
+func (w *checkedWriter) Write(p []byte) (int, error) {
+	n, err := w.out.Write(p)
+	w.written += int64(n)
+	w.tail = append(w.tail, p[:n]...)
+	if extra := len(w.tail) - sha256.Size; extra > 0 {
+		w.sum.Write(w.tail[:extra]) // never fails
+		w.tail = append(w.tail[:0], w.tail[extra:]...)
+	}
+	w.progress.tell(w.written)
+	return n, err
+}
+
+func (w *checkedWriter) check() error {
+	if len(w.tail) < sha256.Size || string(w.sum.Sum(nil)) != string(w.tail) {
+		return fmt.Errorf("%w: it was cut or damaged on its way after %d bytes: save it again", etcd.ErrSnapshot, w.written)
+	}
+	return nil
+}
+
+// progress tells a person how far a snapshot has come.
+type progress struct {
+	to   io.Writer
+	of   int64
+	last time.Time
+}
+
+func (p *progress) tell(written int64) {
+	if now := time.Now(); now.Sub(p.last) >= progressPeriod {
+		p.last = now
+		_, _ = fmt.Fprintf(p.to, "%d of %d MiB\n", written/mebibyte, p.of/mebibyte)
+	}
+}

@@ -1,0 +1,110 @@
+package serving
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/etcd/snapshot"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+)
+
+// stalledAfter is how long a client may take nothing of a snapshot. The database
+// frees no space while one is open.
+const stalledAfter = time.Minute
+
+// AllowSnapshots exempts snapshots of c's server from the time limit of requests.
+// It is called before SetChain.
+func AllowSnapshots(c *genericapiserver.Config) {
+	longRunning := c.LongRunningFunc
+	c.LongRunningFunc = func(r *http.Request, info *apirequest.RequestInfo) bool {
+		return r.URL.Path == snapshot.Path || longRunning(r, info)
+	}
+}
+
+// InstallSnapshots has s serve snapshots of its embedded etcd to administrators,
+// one at a time, below snapshot.Path. A snapshot has the secrets of all logical
+// clusters, so that no role can let anybody else read it.
+func InstallSnapshots(s *genericapiserver.GenericAPIServer, data *etcd.Handle, codecs runtime.NegotiatedSerializer) {
+	var busy atomic.Bool
+	s.Handler.NonGoRestfulMux.UnlistedHandle(snapshot.Path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := maySave(r); err != nil {
+			respond(w, r, codecs, err)
+			return
+		}
+		if !busy.CompareAndSwap(false, true) {
+			respond(w, r, codecs, apierrors.NewTooManyRequests("another snapshot is being saved: try again when it has ended", 1))
+			return
+		}
+		defer busy.Store(false)
+		save(w, r, data, codecs)
+	}))
+}
+
+func maySave(r *http.Request) error {
+	u, _ := apirequest.UserFrom(r.Context())
+	_, inCluster := request.ClusterFrom(r.Context())
+	_, inShard := request.ShardFrom(r.Context())
+	switch {
+	case inCluster || inShard:
+		return notImplemented(r.URL.Path)
+	case !identity.MemberOf(r.Context(), u, user.SystemPrivilegedGroup, request.GroupAdmin):
+		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("only members of "+user.SystemPrivilegedGroup+" and "+request.GroupAdmin+" may save snapshots"))
+	case r.Method != http.MethodGet:
+		return statusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "snapshots are read with GET")
+	default:
+		return nil
+	}
+}
+
+func save(w http.ResponseWriter, r *http.Request, data *etcd.Handle, codecs runtime.NegotiatedSerializer) {
+	opened, err := data.Snapshot(r.Context())
+	if errors.Is(err, etcd.ErrExternal) {
+		err = statusError(http.StatusNotImplemented, metav1.StatusReasonInvalid, err.Error())
+	}
+	if err != nil {
+		respond(w, r, codecs, err)
+		return
+	}
+	logger := klog.FromContext(r.Context())
+	defer func() {
+		if err := opened.Close(); err != nil {
+			logger.Error(err, "Cannot close a snapshot")
+		}
+	}()
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.FormatInt(opened.Size(), 10))
+	n, err := opened.WriteTo(&movingWriter{Writer: w, controller: http.NewResponseController(w)})
+	if err != nil {
+		// The client notices: there is less than was announced, and no checksum.
+		logger.Error(err, "A snapshot was cut", "bytes", n, "of", opened.Size())
+		return
+	}
+	logger.Info("Served a snapshot", "bytes", n)
+}
+
+// movingWriter ends the response to a client that takes nothing any more.
+type movingWriter struct {
+	io.Writer
+	controller *http.ResponseController
+}
+
+func (w *movingWriter) Write(p []byte) (int, error) {
+	// Where the connection cannot do so, keep-alive ends it.
+	_ = w.controller.SetWriteDeadline(time.Now().Add(stalledAfter))
+	return w.Writer.Write(p)
+}

@@ -1,0 +1,110 @@
+package shard_test
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/shard"
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// TestDataOfAnotherShard starts a shard with the data of another, which it must
+// neither serve nor write to; that the data says so or, as that of the last
+// version, does not.
+func TestDataOfAnotherShard(t *testing.T) {
+	url := harness.Etcd(t, transport.TLSInfo{})
+	root := startReplica(t, url)
+	root.serves("w")
+
+	c, err := rest.HTTPClientFor(root.config)
+	require.NoError(t, err)
+	status, body := ask(t, c, http.MethodGet, root.config.Host+"/etcd/snapshot")
+	require.Equal(t, http.StatusNotImplemented, status)
+	require.Contains(t, string(body), "etcdctl snapshot save", "an external etcd, which others may share, is left to its own tools")
+
+	data := etcd.NewOptions("", "/shardplane")
+	data.Servers = []string{url}
+	handle, err := data.Open(t.Context())
+	require.NoError(t, err)
+	defer handle.Stop()
+	key := etcd.IdentityKey("/shardplane")
+	identity := func() string {
+		answer, err := handle.Client().KV.Get(t.Context(), key)
+		require.NoError(t, err)
+		if len(answer.Kvs) == 0 {
+			return ""
+		}
+		return string(answer.Kvs[0].Value)
+	}
+	const rootsOwn = `{"format":1,"kind":"shard","name":"root"}`
+	require.JSONEq(t, rootsOwn, identity())
+
+	other := options(t)
+	other.Name, other.RootKubeconfig = "other", filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(other.RootKubeconfig, nil, 0o600))
+	other.Etcd.Servers = []string{url}
+	refused := func() {
+		t.Helper()
+		_, err := shard.New(t.Context(), other.Complete())
+		require.ErrorIs(t, err, etcd.ErrIdentity)
+		require.ErrorContains(t, err, "--name root")
+	}
+	refused()
+	// The last version goes on beside new ones, and wrote no key.
+	_, err = handle.Client().Client.Delete(t.Context(), key)
+	require.NoError(t, err)
+	refused()
+	require.Empty(t, identity(), "who is refused writes nothing")
+	startReplica(t, url).serves("x")
+	require.JSONEq(t, rootsOwn, identity())
+	refused()
+}
+
+// ask sends a request as a member of groups, or as the client itself.
+func ask(t *testing.T, c *http.Client, method, url string, groups ...string) (int, []byte) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
+	require.NoError(t, err)
+	if len(groups) > 0 {
+		request.Header.Set("Impersonate-User", "somebody")
+		request.Header["Impersonate-Group"] = groups
+	}
+	response, err := c.Do(request)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, response.Body.Close()) }()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, body
+}
+
+// TestSnapshot asks a shard for its snapshot as everybody who may talk to it.
+func TestSnapshot(t *testing.T) {
+	config := start(t, options(t))
+	c, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	const path = "/etcd/snapshot"
+	for name, as := range map[string][]string{"itself": nil, "a master": {"system:masters"}, "an administrator": {"system:kcp:admin"}} {
+		status, body := ask(t, c, http.MethodGet, config.Host+path, as...)
+		require.Equal(t, http.StatusOK, status, "%s: %.200s", name, body)
+		require.Greater(t, len(body), 1<<14)
+		require.EqualValues(t, 32, len(body)%512, "the database, and its checksum")
+	}
+	for _, group := range []string{"system:authenticated", "system:kcp:external-logical-cluster-admin", "anything"} {
+		status, _ := ask(t, c, http.MethodGet, config.Host+path, group)
+		require.Equal(t, http.StatusForbidden, status, group)
+	}
+	for _, cluster := range []string{"root", "system:admin"} {
+		status, body := ask(t, c, http.MethodGet, config.Host+"/clusters/"+cluster+path)
+		require.Equal(t, http.StatusNotImplemented, status, "%.200s", body)
+	}
+	status, _ := ask(t, c, http.MethodPost, config.Host+path)
+	require.Equal(t, http.StatusMethodNotAllowed, status)
+}
