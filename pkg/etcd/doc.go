@@ -11,6 +11,9 @@
 //	Start:  lock data directory → check it → etcd → in-process client → Ready
 //	Stop:   refuse calls → close client → wait for calls → etcd → unlock
 //
+// Claim, before anything else, compares whose the data is. Snapshot and Restore
+// are its backup.
+//
 // All resources of a process share the client. The owner of the client, and
 // nobody else, closes it.
 package etcd

@@ -84,7 +84,7 @@ func TestRestore(t *testing.T) {
 	require.NoError(t, err)
 
 	dir, r := restore(t, file)
-	require.Equal(t, testShard, Identity{Kind: r.Identity.Kind, Name: r.Identity.Name})
+	require.Equal(t, &Identity{Format: formatVersion, Kind: KindShard, Name: "root"}, r.Identity)
 	require.Greater(t, r.To, last.Header.Revision)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)

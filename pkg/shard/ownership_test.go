@@ -95,7 +95,7 @@ func TestSnapshot(t *testing.T) {
 		status, body := ask(t, c, http.MethodGet, config.Host+path, as...)
 		require.Equal(t, http.StatusOK, status, "%s: %.200s", name, body)
 		require.Greater(t, len(body), 1<<14)
-		require.EqualValues(t, 32, len(body)%512, "the database, and its checksum")
+		require.Equal(t, 32, len(body)%512, "the database, and its checksum")
 	}
 	for _, group := range []string{"system:authenticated", "system:kcp:external-logical-cluster-admin", "anything"} {
 		status, _ := ask(t, c, http.MethodGet, config.Host+path, group)

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -32,7 +33,7 @@ func serve(t *testing.T, handler http.HandlerFunc) string {
 func TestSaveRunning(t *testing.T) {
 	content := bytes.Repeat([]byte("database"), 1<<15)
 	sum := sha256.Sum256(content)
-	whole := append(content, sum[:]...)
+	whole := slices.Concat(content, sum[:])
 	for name, c := range map[string]struct {
 		answer []byte
 		length int

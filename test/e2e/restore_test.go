@@ -1,0 +1,298 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// shardplane runs the program, and returns what it says.
+func shardplane(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), harness.Binary(t), args...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
+}
+
+// server is a component whose data is saved and restored.
+type server struct {
+	component  string
+	dir        string
+	kubeconfig string
+	context    string
+	whose      []string // for snapshot restore
+}
+
+func (s server) file(c *harness.Cluster) string { return filepath.Join(c.Dir, s.component+".snapshot") }
+
+func (s server) save(t *testing.T, c *harness.Cluster) {
+	t.Helper()
+	out := shardplane(t, "snapshot", "save", "--kubeconfig", filepath.Join(c.Dir, s.dir, s.kubeconfig), "--context", s.context, s.file(c))
+	require.Contains(t, out, "sha256")
+}
+
+// restore puts the snapshot into the place of the data of a stopped server.
+func (s server) restore(t *testing.T, c *harness.Cluster) {
+	t.Helper()
+	data := filepath.Join(c.Dir, s.dir, "data")
+	require.NoError(t, os.Rename(filepath.Join(data, "etcd"), filepath.Join(data, "etcd.before")))
+	out := shardplane(t, append(append([]string{"snapshot", "restore", "--data-dir", data}, s.whose...), s.file(c))...)
+	require.Contains(t, out, "goes on at")
+}
+
+// objects is what a list of raw objects holds: name and resourceVersion, or the
+// one that a replica's original has.
+type objects map[string]string
+
+func fetch(t *testing.T, config *rest.Config, path string) (status int, got objects) {
+	t.Helper()
+	u, err := url.Parse(config.Host)
+	require.NoError(t, err)
+	c, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, u.Scheme+"://"+u.Host+path, http.NoBody)
+	require.NoError(t, err)
+	response, err := c.Do(request)
+	if err != nil {
+		return 0, nil
+	}
+	defer func() { require.NoError(t, response.Body.Close()) }()
+	raw, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	var list metav1.PartialObjectMetadataList
+	if response.StatusCode != http.StatusOK || json.Unmarshal(raw, &list) != nil {
+		return response.StatusCode, nil
+	}
+	got = objects{}
+	for _, item := range list.Items {
+		version := item.ResourceVersion
+		if original := item.Annotations["cache.kcp.io/original-resource-version"]; original != "" {
+			version = original
+		}
+		got[item.Annotations["kcp.io/cluster"]+"/"+item.Namespace+"/"+item.Name] = version
+	}
+	return response.StatusCode, got
+}
+
+// clientGo follows the ConfigMaps of a logical cluster as Kubernetes' own
+// controllers do.
+func clientGo(t *testing.T, config *rest.Config) cache.Store {
+	t.Helper()
+	c, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	factory := informers.NewSharedInformerFactory(c, 0)
+	informer := factory.Core().V1().ConfigMaps().Informer()
+	ctx, cancel := context.WithCancel(t.Context())
+	factory.Start(ctx.Done())
+	t.Cleanup(func() { cancel(); factory.Shutdown() })
+	return informer.GetStore()
+}
+
+func versions[T metav1.Object](all []T) objects {
+	got := objects{}
+	for _, o := range all {
+		got[o.GetAnnotations()["kcp.io/cluster"]+"/"+o.GetNamespace()+"/"+o.GetName()] = o.GetResourceVersion()
+	}
+	return got
+}
+
+func role(name string) *rbacv1.ClusterRole {
+	return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"internal.kcp.io/replicate": "test"}}}
+}
+
+// TestRestore restores older snapshots, saved under load, below a front-proxy,
+// informers and watches that go on. In the end all of them hold what etcd holds.
+func TestRestore(t *testing.T) {
+	c := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
+	shards := []server{
+		{"root", ".kcp-0", "admin.kubeconfig", "shard-base", []string{"--name", "root"}},
+		{"shard-1", ".kcp-1", "admin.kubeconfig", "shard-base", []string{"--name", "shard-1"}},
+	}
+	cacheServer := server{"cache-server", ".kcp-cache", "cache.kubeconfig", "cache", []string{"--cache-server"}}
+	proxy := factory(t, c.Proxy())
+	kept := workspace(t, proxy, "root", "kept", "shard-1")
+	workspace(t, proxy, "root", "doomed", "shard-1")
+	scope := proxy.Cluster(path(kept))
+	maps, roles := client.ConfigMaps.InNamespace(scope, "default"), client.ClusterRoles.In(factory(t, c.Shard(1)).Cluster(path(kept)))
+	for _, name := range []string{"same", "changed", "removed"} {
+		_, err := maps.Create(t.Context(), configMap(name), metav1.CreateOptions{})
+		require.NoError(t, err)
+		_, err = roles.Create(t.Context(), role(name), metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	overProxy, _ := watchConfigMaps(t, scope, "e2e=yes")
+	wildcard, _ := watchConfigMaps(t, factory(t, c.Shard(1)).Wildcard(), "e2e=yes")
+	store := clientGo(t, harness.In(c.Proxy(), kept))
+
+	// In etcd, at the cache server, and in everybody's memory.
+	const label = "?labelSelector=e2e%3Dyes"
+	agree := func(when string) {
+		t.Helper()
+		var report string
+		ok := assert.Eventually(t, func() bool {
+			_, want := fetch(t, c.Shard(1), "/clusters/"+kept+"/api/v1/configmaps"+label)
+			_, wantAll := fetch(t, c.Shard(1), "/clusters/*/api/v1/configmaps"+label)
+			_, wantRoles := fetch(t, c.Shard(1), "/clusters/"+kept+"/apis/rbac.authorization.k8s.io/v1/clusterroles")
+			_, replicas := fetch(t, c.Cache(), "/services/cache/shards/shard-1/clusters/"+kept+"/apis/rbac.authorization.k8s.io/v1/clusterroles")
+			got := map[string]objects{"informer over the front-proxy": versions(overProxy.Lister().List(labels.Everything()))}
+			var all []*corev1.ConfigMap
+			for _, o := range store.List() {
+				if m, ok := o.(*corev1.ConfigMap); ok && m.Labels["e2e"] != "" {
+					all = append(all, m)
+				}
+			}
+			got["client-go's informer"] = versions(all)
+			report = ""
+			if have := versions(wildcard.Lister().List(labels.Everything())); len(wantAll) == 0 || !equal(wantAll, have) {
+				report = fmt.Sprintf("wildcard informer has %d of %d; ", len(have), len(wantAll))
+			}
+			for name, have := range got {
+				if len(want) == 0 || !equal(want, have) {
+					report += fmt.Sprintf("%s has %d of %d; ", name, len(have), len(want))
+				}
+			}
+			if len(wantRoles) == 0 || !equal(wantRoles, replicas) {
+				report += fmt.Sprintf("roles %v, replicas %v", wantRoles, replicas)
+			}
+			return report == ""
+		}, patience, 20*time.Millisecond)
+		require.True(t, ok, "%s: %s", when, report)
+	}
+	agree("before")
+
+	// Save while others write, and go on.
+	var w writer
+	load, stop := context.WithCancel(t.Context())
+	var working sync.WaitGroup
+	for n := range 2 {
+		working.Go(func() { w.run(load, scope, fmt.Sprint("load-", n)) })
+	}
+	require.Eventually(t, func() bool { return w.count() > 20 }, patience, time.Millisecond)
+	acknowledged := w.count()
+	for _, s := range append(shards, cacheServer) {
+		s.save(t, c)
+	}
+	saved := w.count()
+	require.Eventually(t, func() bool { return w.count() > saved+20 }, patience, time.Millisecond)
+	stop()
+	working.Wait()
+	late := workspace(t, proxy, "root", "late", "shard-1")
+	require.NoError(t, client.Workspaces.In(proxy.Cluster(path("root"))).Delete(t.Context(), "doomed", metav1.DeleteOptions{}))
+	_, err := maps.Create(t.Context(), configMap("late"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = client.ConfigMaps.InNamespace(proxy.Cluster(path(late)), "default").Create(t.Context(), configMap("late"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = roles.Create(t.Context(), role("late"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, maps.Delete(t.Context(), "removed", metav1.DeleteOptions{}))
+	require.NoError(t, roles.Delete(t.Context(), "removed", metav1.DeleteOptions{}))
+	changed := configMap("changed")
+	changed.Data = map[string]string{"a": "b"}
+	changed, err = maps.Update(t.Context(), changed, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		status, _ := fetch(t, c.Proxy(), "/clusters/root:doomed/api/v1/configmaps")
+		return status == http.StatusForbidden || status == http.StatusNotFound
+	}, patience, 20*time.Millisecond)
+	agree("after the snapshot")
+
+	for _, s := range shards {
+		c.Component(s.component).Stop()
+	}
+	for _, s := range shards {
+		s.restore(t, c)
+	}
+	for _, s := range shards {
+		c.Component(s.component).Start()
+	}
+	agree("after the shards were restored")
+	isRestored(t, c, kept, late, w.acknowledged[:acknowledged], changed.ResourceVersion)
+
+	c.Component(cacheServer.component).Stop()
+	cacheServer.restore(t, c)
+	c.Component(cacheServer.component).Start()
+	_, err = roles.Create(t.Context(), role("new"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	agree("after the cache server was restored")
+}
+
+func equal(a, b objects) bool {
+	for key, version := range a {
+		if b[key] != version {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// isRestored checks what clients find that know nothing of a restore.
+func isRestored(t *testing.T, c *harness.Cluster, kept, late string, acknowledged []string, before string) {
+	t.Helper()
+	maps := client.ConfigMaps.InNamespace(factory(t, c.Proxy()).Cluster(path(kept)), "default")
+	list, err := maps.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	var names []string
+	for _, m := range list.Items {
+		names = append(names, m.Name)
+	}
+	require.Subset(t, names, append(slices.Clone(acknowledged), "same", "changed", "removed"), "what was acknowledged before the snapshot")
+	require.NotContains(t, names, "late")
+	restored, err := maps.Get(t.Context(), "changed", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Empty(t, restored.Data)
+
+	for path, want := range map[string][]int{
+		"/clusters/root:doomed/api/v1/configmaps":  {http.StatusOK},
+		"/clusters/root:late/api/v1/configmaps":    {http.StatusForbidden, http.StatusNotFound},
+		"/clusters/" + late + "/api/v1/configmaps": {http.StatusForbidden, http.StatusNotFound},
+	} {
+		require.Eventually(t, func() bool {
+			status, _ := fetch(t, c.Proxy(), path)
+			return slices.Contains(want, status)
+		}, patience, 20*time.Millisecond, "%s answers one of %v", path, want)
+	}
+
+	// Who held a version of before is told that it is gone, and no version is
+	// used a second time.
+	for _, version := range []string{before, restored.ResourceVersion} {
+		w, err := maps.Watch(t.Context(), metav1.ListOptions{ResourceVersion: version})
+		if err == nil {
+			event := <-w.ResultChan()
+			w.Stop()
+			err = apierrors.FromObject(event.Object)
+		}
+		require.True(t, apierrors.IsResourceExpired(err) || apierrors.IsGone(err), "%v", err)
+	}
+	changed := configMap("changed")
+	changed.ResourceVersion = before
+	_, err = maps.Update(t.Context(), changed, metav1.UpdateOptions{})
+	require.True(t, apierrors.IsConflict(err), "%v", err)
+	created, err := maps.Create(t.Context(), configMap("new"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.Greater(t, len(created.ResourceVersion), len(before), "%s after %s", created.ResourceVersion, before)
+}
