@@ -62,20 +62,18 @@ var streams = []Mutant{
 		Edits: []Edit{
 			{
 				File: "pkg/storage/hub/page.go",
-				Before: `		return nil, 0, err
-	}
-	objects, version := h.latest()`,
-				After: `		return nil, 0, err
-	}
-	objects, version := h.latest()
-	if consistent && h.cfg.Resource.Resource == "configmaps" {
+				Before: `	return objects, version, err
+}`,
+				After: `	if want == "" && err == nil && h.cfg.Resource.Resource == "configmaps" {
 		stalePages.Lock()
 		defer stalePages.Unlock()
 		if time.Since(stalePages.at) > time.Second {
 			stalePages.at, stalePages.objects, stalePages.version = time.Now(), objects, version
 		}
 		return stalePages.objects, stalePages.version, nil
-	}`,
+	}
+	return objects, version, err
+}`,
 			},
 			{
 				File:   "pkg/storage/hub/page.go",

@@ -39,7 +39,7 @@ func TestCatchesMutants(t *testing.T) {
 	c := harness.Start(t, harness.Options{Mode: harness.Processes, Binary: harness.Mutated(t, names...), Without: []string{"cache-server", "front-proxy"}})
 	r := &run{t: t, cluster: c, seed: harness.Seed(*seedFlag), rec: newRecorder(), pause: 30 * time.Millisecond}
 	r.targets = []*target{configMaps.on("root", newConn(t, c.Shard(0)), nil, workspaces(t, c.Shard(0), "root", 2))}
-	h := r.work(func() { r.progress(150) })
+	h := r.work(func() { r.progress(300) })
 	violations := history.Check(h)
 	t.Logf("seed %d: %s; %d violations", r.seed, summary(h), len(violations))
 	for _, name := range names {

@@ -94,8 +94,16 @@ func (r *run) newWriter(t *target, proxied bool) *writer {
 	return w
 }
 
-// fill makes the objects that are never deleted.
+// fill makes the objects that are never deleted. What others have made is listed
+// before: no stream tells of it again.
 func (r *run) fill() {
+	for _, t := range r.targets {
+		reader := reader{target: t, rec: r.rec}
+		require.Eventually(r.t, func() bool {
+			_, err := reader.list(r.t.Context(), ask{conn: t.direct, scope: t.everything(), match: history.Consistent})
+			return err == nil
+		}, patience, 50*time.Millisecond, "%v is listed", t.domain)
+	}
 	var wg sync.WaitGroup
 	for _, t := range r.targets {
 		w := r.newWriter(t, false)
