@@ -2,15 +2,10 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 
-	"k8s.io/klog/v2"
+	"github.com/shardplane/shardplane/pkg/lifecycle"
 )
-
-// ErrEnded says that a controller returned although it was not asked to.
-var ErrEnded = errors.New("ended by itself")
 
 // Runnable is something that works until its context ends and returns when all
 // of its goroutines have. Controllers are.
@@ -41,19 +36,10 @@ type Descriptor[D any] struct {
 	New func(deps D) (Runnable, error)
 }
 
-// Manager runs the controllers of a catalogue.
-type Manager struct {
-	entries []entry
-}
-
-type entry struct {
-	runnable  Runnable
-	informers []Synced
-}
-
-// NewManager makes the enabled controllers of catalogue, and starts nothing.
-func NewManager[D any](catalogue []Descriptor[D], deps D) (*Manager, error) {
-	m := &Manager{}
+// NewManager makes the enabled controllers of catalogue, as a group that runs each
+// as soon as its informers have synced. It starts nothing.
+func NewManager[D any](catalogue []Descriptor[D], deps D) (*lifecycle.Group, error) {
+	group := lifecycle.New("controller")
 	seen := map[string]bool{}
 	for _, d := range catalogue {
 		if seen[d.Name] {
@@ -67,81 +53,23 @@ func NewManager[D any](catalogue []Descriptor[D], deps D) (*Manager, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot make controller %s: %w", d.Name, err)
 		}
-		e := entry{runnable: runnable}
+		part := lifecycle.Part{Name: runnable.Name(), Run: runnable.Run}
 		if d.Informers != nil {
-			e.informers = d.Informers(deps)
+			part.Needs = synced(d.Informers(deps))
 		}
-		m.entries = append(m.entries, e)
+		group.Add(part)
 	}
-	return m, nil
+	return group, nil
 }
 
-// Names returns the names of the controllers, in the order of the catalogue.
-func (m *Manager) Names() []string {
-	names := make([]string, 0, len(m.entries))
-	for _, e := range m.entries {
-		names = append(names, e.runnable.Name())
-	}
-	return names
-}
-
-// Run starts the controllers in order, each as soon as its informers have
-// synced, without one that has to wait holding up the others. When ctx ends it
-// stops them in reverse order, each before the one it was started after, and
-// returns nil. If a controller fails, or ends by itself, the others are stopped
-// too and the error is returned.
-func (m *Manager) Run(ctx context.Context) error {
-	type running struct {
-		name   string
-		cancel context.CancelFunc
-		done   chan error
-	}
-	failed := make(chan error, len(m.entries))
-	started := make([]running, 0, len(m.entries))
-	for _, e := range m.entries {
-		r := running{name: e.runnable.Name(), done: make(chan error, 1)}
-		// Not cancelled by ctx itself: the order of stopping is ours.
-		var own context.Context
-		own, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
-		started = append(started, r)
-		go func() {
-			err := e.run(own)
-			if err == nil && own.Err() == nil {
-				err = ErrEnded
+// synced waits until all informers have synced.
+func synced(informers []Synced) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		for _, informer := range informers {
+			if err := informer.WaitForSync(ctx); err != nil {
+				return err
 			}
-			if err != nil {
-				err = fmt.Errorf("controller %s: %w", r.name, err)
-				failed <- err
-			}
-			r.done <- err
-		}()
-	}
-
-	var cause error
-	select {
-	case <-ctx.Done():
-	case cause = <-failed:
-	}
-	errs := []error{cause}
-	for _, s := range slices.Backward(started) {
-		s.cancel()
-		if err := <-s.done; err != nil && !errors.Is(err, cause) {
-			errs = append(errs, err)
 		}
-		klog.FromContext(ctx).V(2).Info("Controller stopped", "controller", s.name)
+		return nil
 	}
-	return errors.Join(errs...)
-}
-
-// run waits for the informers, then runs the controller.
-func (e entry) run(ctx context.Context) error {
-	for _, informer := range e.informers {
-		if err := informer.WaitForSync(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil //nolint:nilerr // stopped while it waited, which is no failure
-			}
-			return err
-		}
-	}
-	return e.runnable.Run(ctx)
 }

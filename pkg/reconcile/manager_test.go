@@ -33,20 +33,14 @@ func (j *journal) has(entry string) bool {
 type worker struct {
 	name    string
 	journal *journal
-	fail    chan error
 }
 
 func (w *worker) Name() string { return w.name }
 
 func (w *worker) Run(ctx context.Context) error {
 	w.journal.add("start " + w.name)
-	select {
-	case <-ctx.Done():
-		w.journal.add("stop " + w.name)
-		return nil
-	case err := <-w.fail:
-		return err
-	}
+	<-ctx.Done()
+	return nil
 }
 
 type gate chan struct{}
@@ -68,24 +62,13 @@ func describe(w *worker, informers ...Synced) Descriptor[string] {
 	}
 }
 
-func TestManagerStopsInReverseOrder(t *testing.T) {
+func TestManagerLeavesOutWhatIsNotEnabled(t *testing.T) {
 	j := &journal{}
-	a, b, c := &worker{name: "a", journal: j}, &worker{name: "b", journal: j}, &worker{name: "c", journal: j}
 	off := describe(&worker{name: "off", journal: j})
 	off.Enabled = func(string) bool { return false }
-	m, err := NewManager([]Descriptor[string]{describe(a), describe(b), off, describe(c)}, "")
+	m, err := NewManager([]Descriptor[string]{describe(&worker{name: "a", journal: j}), off, describe(&worker{name: "b", journal: j})}, "")
 	require.NoError(t, err)
-	require.Equal(t, []string{"a", "b", "c"}, m.Names())
-
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- m.Run(ctx) }()
-	for _, name := range []string{"a", "b", "c"} {
-		require.Eventually(t, func() bool { return j.has("start " + name) }, eventually, time.Millisecond)
-	}
-	cancel()
-	require.NoError(t, <-done)
-	require.Equal(t, []string{"stop c", "stop b", "stop a"}, j.entries[3:])
+	require.Equal(t, []string{"a", "b"}, m.Names())
 }
 
 func TestManagerWaitsForInformersOfEachOnItsOwn(t *testing.T) {
@@ -103,35 +86,6 @@ func TestManagerWaitsForInformersOfEachOnItsOwn(t *testing.T) {
 	require.Eventually(t, func() bool { return j.has("start a") }, eventually, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
-}
-
-func TestManagerStopsWhileInformersAreNotSynced(t *testing.T) {
-	j := &journal{}
-	m, err := NewManager([]Descriptor[string]{describe(&worker{name: "a", journal: j}, gate(make(chan struct{})))}, "")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.NoError(t, m.Run(ctx))
-	require.Empty(t, j.entries)
-}
-
-func TestManagerStopsAllWhenOneFails(t *testing.T) {
-	for name, failure := range map[string]error{"error": errors.New("broken"), "no error": nil} {
-		t.Run(name, func(t *testing.T) {
-			j := &journal{}
-			a, b := &worker{name: "a", journal: j}, &worker{name: "b", journal: j, fail: make(chan error, 1)}
-			m, err := NewManager([]Descriptor[string]{describe(a), describe(b)}, "")
-			require.NoError(t, err)
-			b.fail <- failure
-			err = m.Run(t.Context())
-			require.ErrorContains(t, err, "controller b")
-			if failure != nil {
-				require.ErrorIs(t, err, failure)
-			} else {
-				require.ErrorIs(t, err, ErrEnded)
-			}
-		})
-	}
 }
 
 func TestManagerRefusesBadCatalogues(t *testing.T) {

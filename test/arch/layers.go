@@ -40,6 +40,11 @@ var Layers = []Layer{
 		Only:   []string{},
 	},
 	{
+		Units:  []string{"pkg/lifecycle"},
+		Reason: "order of starting and stopping, of whatever it is given",
+		Only:   []string{},
+	},
+	{
 		Units:  []string{"pkg/storage"},
 		Reason: "tenancy lives here and knows resources by their keys only, so that any registry can be put on top",
 		Only:   []string{"pkg/request"},
