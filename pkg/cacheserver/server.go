@@ -2,11 +2,9 @@ package cacheserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -14,15 +12,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/ownership"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
-
-// errEtcdEnded says that the embedded etcd stopped by itself.
-var errEtcdEnded = errors.New("the embedded etcd stopped: its log says why")
 
 // Server is a cache server whose data is open and whose port is taken, but
 // which does not serve before Run.
@@ -34,9 +30,7 @@ type Server struct {
 	resources  *customresource.Server
 	generic    *genericapiserver.GenericAPIServer
 
-	// endStreams ends all watches.
-	endStreams context.CancelFunc
-	closeOnce  sync.Once
+	group *lifecycle.Group
 }
 
 // New opens the data and the port and assembles the server. ctx bounds the
@@ -45,7 +39,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s = &Server{}
+	s = &Server{group: lifecycle.New("part")}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -54,7 +48,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	}()
 
 	streams, endStreams := context.WithCancel(context.WithoutCancel(ctx))
-	s.endStreams = endStreams
+	s.group.Opened(endStreams)
 	authorizer, err := newAuthorizer()
 	if err != nil {
 		return s, err
@@ -66,6 +60,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return s, err
 	}
 	s.listener = c.SecureServing.Listener
+	s.group.Opened(func() { _ = s.listener.Close() })
 	c.Authentication.Authenticator = withStrangers(c.Authentication.Authenticator)
 	serving.AllowSnapshots(c)
 
@@ -86,6 +81,16 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return s, fmt.Errorf("assembling the API server: %w", err)
 	}
 	serving.InstallSnapshots(s.generic, s.etcd, codecs)
+	s.group.Add(
+		lifecycle.Part{Name: "etcd", Run: s.etcd.Run},
+		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},
+		// The caches live as long as requests may use them.
+		lifecycle.Part{Name: "custom resources", Run: s.resources.Run},
+		lifecycle.Part{Name: "api", Run: func(ctx context.Context) error {
+			defer context.AfterFunc(ctx, endStreams)()
+			return serving.Run(ctx, s.generic)
+		}},
+	)
 	return s, nil
 }
 
@@ -93,9 +98,11 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 	if s.etcd, err = o.Etcd.Open(ctx); err != nil {
 		return err
 	}
+	s.group.Opened(s.etcd.Stop)
 	if s.encryption, err = o.Encryption.Open(ctx, "cache-server"); err != nil {
 		return err
 	}
+	s.group.Opened(s.encryption.Close)
 	if err := ownership.Claim(ctx, s.etcd, etcd.Identity{Kind: etcd.KindCacheServer}, s.encryption.Transformers()); err != nil {
 		return err
 	}
@@ -109,6 +116,7 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 	if err != nil {
 		return fmt.Errorf("opening the storage: %w", err)
 	}
+	s.group.Opened(s.backend.Close)
 	return nil
 }
 
@@ -146,56 +154,8 @@ func (s *Server) Handler() http.Handler { return s.generic.Handler }
 //	         ─► caches end ─► storage closes ─► etcd stops
 //
 // It fails if the port or the data fail it.
-func (s *Server) Run(ctx context.Context) error {
-	defer s.Close()
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	defer context.AfterFunc(ctx, s.endStreams)()
-
-	// The caches live as long as requests may use them.
-	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopBackground()
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := s.resources.Run(background); err != nil {
-			fail(fmt.Errorf("custom resources: %w", err))
-		}
-	})
-	wg.Go(func() { _ = s.encryption.Run(background) }) // it ends when it is told to
-	wg.Go(func() {
-		select {
-		case <-s.etcd.Done():
-			fail(errEtcdEnded)
-		case <-background.Done():
-		}
-	})
-	err := serving.Run(ctx, s.generic)
-	stopBackground()
-	wg.Wait()
-	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
-		err = cause
-	}
-	return err
-}
+func (s *Server) Run(ctx context.Context) error { return s.group.Run(ctx) }
 
 // Close releases what New opened. A server that runs is stopped through the
 // context of Run; calling Close again does nothing.
-func (s *Server) Close() {
-	s.closeOnce.Do(func() {
-		if s.endStreams != nil {
-			s.endStreams()
-		}
-		if s.listener != nil {
-			_ = s.listener.Close()
-		}
-		if s.backend != nil {
-			s.backend.Close()
-		}
-		if s.encryption != nil {
-			s.encryption.Close()
-		}
-		if s.etcd != nil {
-			s.etcd.Stop()
-		}
-	})
-}
+func (s *Server) Close() { s.group.Close() }

@@ -120,13 +120,19 @@ func (h *Handle) Client() *kubernetes.Client { return h.client }
 // Prefix returns the prefix of all keys.
 func (h *Handle) Prefix() string { return h.prefix }
 
-// Done is closed when an embedded etcd has stopped, be it by itself; it is nil
-// for an external one.
-func (h *Handle) Done() <-chan struct{} {
-	if h.embedded == nil {
+// Run returns nil when ctx ends, and an error should an embedded etcd stop by
+// itself before.
+func (h *Handle) Run(ctx context.Context) error {
+	var stopped <-chan struct{} // of an external one, never
+	if h.embedded != nil {
+		stopped = h.embedded.Done()
+	}
+	select {
+	case <-stopped:
+		return errors.New("the embedded etcd stopped by itself: its last log lines say why; is the disk full?")
+	case <-ctx.Done():
 		return nil
 	}
-	return h.embedded.Done()
 }
 
 // Stop closes the client and ends the embedded etcd.

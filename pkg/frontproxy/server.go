@@ -22,6 +22,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
@@ -44,6 +45,7 @@ type Server struct {
 	// answers records what the front-proxy answers itself; it may be nil.
 	answers *serving.OwnAnswers
 
+	group *lifecycle.Group
 	// drain ends long-running requests.
 	drain    context.CancelFunc
 	stopping atomic.Bool
@@ -58,7 +60,7 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 		return nil, err
 	}
 	registerMetrics()
-	s := &Server{profiling: o.Profiling}
+	s := &Server{profiling: o.Profiling, group: lifecycle.New("part")}
 	if o.Authentication.DevTokens {
 		s.devTokens = authn.DevTokens()
 	}
@@ -99,9 +101,10 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.group.Opened(func() { _ = listener.Close() })
 	s.serving = &genericapiserver.SecureServingInfo{Listener: listener, Cert: certificate}
 	if err := o.TLS.ApplyTo(s.serving); err != nil {
-		_ = listener.Close()
+		s.Close()
 		return nil, err
 	}
 	if cas := s.authentication.CAs; len(cas) > 0 {
@@ -109,10 +112,12 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 	}
 	draining, drain := context.WithCancel(context.WithoutCancel(ctx))
 	s.drain = drain
+	s.group.Opened(drain)
 	s.forwarder = &forwarder{
 		resolver: newResolver(s.shards.index, o.IndexPatience), draining: draining,
 		groups: authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.DropGroups},
 	}
+	s.addParts()
 	return s, nil
 }
 
@@ -124,44 +129,36 @@ func (s *Server) URL() string { return "https://" + s.serving.Listener.Addr().St
 func (s *Server) Handler() http.Handler { return s.handler() }
 
 // Close gives the port back. Run does so itself.
-func (s *Server) Close() {
-	s.drain()
-	_ = s.serving.Listener.Close()
-}
+func (s *Server) Close() { s.group.Close() }
 
 // Run serves until ctx is done and then stops in reverse order of the start:
 //
 //	ctx done ─► not ready, watches end ─► the port closes, requests in flight are answered
 //	         ─► upgraded connections end ─► followers stop ─► connections to shards close
-func (s *Server) Run(ctx context.Context) error {
-	defer s.Close()
+func (s *Server) Run(ctx context.Context) error { return s.group.Run(ctx) }
+
+// addParts lists what runs, in the order of starting.
+func (s *Server) addParts() {
+	s.group.Add(
+		lifecycle.Part{Name: "shards", Run: s.shards.Run},
+		lifecycle.Part{Name: "authentication", Run: s.authentication.Run},
+	)
+	if s.answers != nil {
+		s.group.Add(lifecycle.Part{Name: "audit", Run: s.answers.Run})
+	}
+	s.group.Add(lifecycle.Part{Name: "listener", Run: s.serve})
+}
+
+// serve answers requests until ctx ends, and returns when all are answered.
+func (s *Server) serve(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
-
-	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer stopBackground()
-	followErr := make(chan error, 1)
-	wg.Go(func() { followErr <- s.shards.Run(background) })
-	wg.Go(func() { _ = s.authentication.Run(background) }) // it ends when it is told to
-	wg.Go(func() {
-		if err := s.answers.Run(background); err != nil {
-			logger.Error(err, "Audit events are not recorded")
-		}
-	})
-
 	stopServing := make(chan struct{})
 	drained, closed, err := s.serving.Serve(s.handler(), drainTimeout, stopServing)
 	if err != nil {
 		return fmt.Errorf("serving on %s: %w", s.URL(), err)
 	}
 	logger.Info("Front-proxy serves", "url", s.URL())
-	select {
-	case <-ctx.Done():
-		err = nil
-	case err = <-followErr:
-		err = errors.Join(errors.New("the shards cannot be followed any more"), err)
-	}
+	<-ctx.Done()
 	logger.Info("Front-proxy stops")
 	s.stopping.Store(true)
 	s.drain()
@@ -169,7 +166,7 @@ func (s *Server) Run(ctx context.Context) error {
 	<-closed
 	<-drained
 	s.requests.wait(drainTimeout)
-	return err
+	return nil
 }
 
 // Ready returns why requests cannot be served yet, or nil.

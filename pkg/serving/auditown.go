@@ -61,9 +61,6 @@ func NewOwnAnswers(o AuditOptions) (*OwnAnswers, error) {
 // Run runs the backends until ctx is done, and returns when what was recorded
 // has been written.
 func (o *OwnAnswers) Run(ctx context.Context) error {
-	if o == nil {
-		return nil
-	}
 	if err := o.backend.Run(ctx.Done()); err != nil {
 		return err
 	}

@@ -150,7 +150,7 @@ func (s *Server) openAccounts() error {
 		return err
 	}
 	s.accounts.open(s.options.Name, s.sources, s.informers, others)
-	s.onClose(s.accounts.close)
+	s.group.Opened(s.accounts.close)
 	return nil
 }
 

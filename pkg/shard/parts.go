@@ -11,27 +11,19 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
+	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
-// part is a piece of a running server.
-type part struct {
-	name string
-	run  func(ctx context.Context) error
-}
-
-func (p part) Name() string                  { return p.name }
-func (p part) Run(ctx context.Context) error { return p.run(ctx) }
-
-// assembleParts lists what runs, in the order of starting.
-func (s *Server) assembleParts() ([]reconcile.Runnable, error) {
+// addParts lists what runs, in the order of starting.
+func (s *Server) addParts() error {
 	informers := &client.Group{}
 	informers.Add(s.informers.Runners()...)
 	informers.Add(s.admission.Informers()...)
 	others, err := s.otherShards()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	deps := controllers.Deps{
 		Sources:      s.sources,
@@ -45,25 +37,26 @@ func (s *Server) assembleParts() ([]reconcile.Runnable, error) {
 	}
 	everywhere, err := managerOf(deps, true)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if _, err := managerOf(deps, false); err != nil { // tried now, and made when it leads
-		return nil, err
+		return err
 	}
-	return []reconcile.Runnable{
-		part{"authentication", s.authentication.Run},
-		part{"encryption", s.encryption.Run},
-		part{"admission", s.admission.Run},
-		part{"api", func(ctx context.Context) error {
+	s.group.Add(
+		lifecycle.Part{Name: "etcd", Run: s.etcd.Run},
+		lifecycle.Part{Name: "authentication", Run: s.authentication.Run},
+		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},
+		lifecycle.Part{Name: "admission", Run: s.admission.Run},
+		lifecycle.Part{Name: "api", Run: func(ctx context.Context) error {
 			// Watches must see the end of the server when it stops, not before:
 			// those of its own controllers have ended by then.
 			defer context.AfterFunc(ctx, s.stopServing)()
 			return serving.Run(ctx, s.generic)
 		}},
-		part{"custom-resources", s.customResources.Run},
-		part{"informers", informers.Run},
-		part{"controllers of every replica", everywhere.Run},
-		part{"controllers", func(ctx context.Context) error {
+		lifecycle.Part{Name: "custom resources", Run: s.customResources.Run},
+		lifecycle.Part{Name: "informers", Run: informers.Run},
+		lifecycle.Part{Name: "controllers of every replica", Run: everywhere.Run},
+		lifecycle.Part{Name: "controllers", Run: func(ctx context.Context) error {
 			return s.lead(ctx, func(ctx context.Context) error {
 				manager, err := managerOf(deps, false)
 				if err != nil {
@@ -72,11 +65,12 @@ func (s *Server) assembleParts() ([]reconcile.Runnable, error) {
 				return manager.Run(ctx)
 			})
 		}},
-	}, nil
+	)
+	return nil
 }
 
 // managerOf makes the controllers that run on every replica, or the others.
-func managerOf(deps controllers.Deps, everyReplica bool) (*reconcile.Manager, error) {
+func managerOf(deps controllers.Deps, everyReplica bool) (*lifecycle.Group, error) {
 	return reconcile.NewManager(slices.DeleteFunc(controllers.Catalogue(), func(d reconcile.Descriptor[controllers.Deps]) bool {
 		return d.EveryReplica != everyReplica
 	}), deps)
@@ -120,7 +114,7 @@ func (s *Server) factory(config *rest.Config) (*client.Factory, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.onClose(factory.CloseIdleConnections)
+	s.group.Opened(factory.CloseIdleConnections)
 	return factory, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -26,7 +25,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/etcd"
-	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -59,13 +58,12 @@ type Server struct {
 	// bootstrapped is set when everything that a shard starts with exists,
 	// inForce when decisions go by its roles and bindings.
 	bootstrapped, inForce atomic.Bool
-	parts                 []reconcile.Runnable
+	group                 *lifecycle.Group
 
 	// stopServing ends watches and the listener; it is called once everything
 	// that uses the API has stopped.
 	serving     context.Context //nolint:containedctx // the life of the listener, which outlives the controllers'
 	stopServing context.CancelFunc
-	closers     []func()
 }
 
 // New opens the data and the listener and assembles the server. ctx bounds the
@@ -74,7 +72,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s = &Server{options: o}
+	s = &Server{options: o, group: lifecycle.New("part")}
 	s.serving, s.stopServing = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
@@ -86,29 +84,21 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.listen(); err != nil {
 		return s, err
 	}
-	s.onClose(func() { _ = o.Serving.Listener.Close() })
+	s.group.Opened(func() { _ = o.Serving.Listener.Close() })
 	if err := s.openStorage(ctx); err != nil {
 		return s, err
 	}
 	if err := s.assembleAPI(); err != nil {
 		return s, err
 	}
-	if s.parts, err = s.assembleParts(); err != nil {
-		return s, err
-	}
-	return s, nil
+	return s, s.addParts()
 }
 
 // Close releases what New opened, in reverse order. Run does so itself.
 func (s *Server) Close() {
 	s.stopServing()
-	for _, v := range slices.Backward(s.closers) {
-		v()
-	}
-	s.closers = nil
+	s.group.Close()
 }
-
-func (s *Server) onClose(f func()) { s.closers = append(s.closers, f) }
 
 func (s *Server) openStorage(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, etcdStartTimeout)
@@ -117,11 +107,11 @@ func (s *Server) openStorage(ctx context.Context) error {
 	if s.etcd, err = s.options.Etcd.Open(ctx); err != nil {
 		return err
 	}
-	s.onClose(s.etcd.Stop)
+	s.group.Opened(s.etcd.Stop)
 	if s.encryption, err = s.options.Encryption.Open(ctx, s.options.Name); err != nil {
 		return err
 	}
-	s.onClose(s.encryption.Close)
+	s.group.Opened(s.encryption.Close)
 	if err := ownership.Claim(ctx, s.etcd, etcd.Identity{Kind: etcd.KindShard, Name: s.options.Name}, s.encryption.Transformers()); err != nil {
 		return err
 	}
@@ -139,7 +129,7 @@ func (s *Server) openStorage(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("storage: %w", err)
 	}
-	s.onClose(s.backend.Close)
+	s.group.Opened(s.backend.Close)
 	return nil
 }
 
@@ -276,34 +266,9 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
 	logger := klog.FromContext(ctx).WithValues("shard", s.options.Name)
 	ctx = klog.NewContext(ctx, logger)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	if done := s.etcd.Done(); done != nil {
-		go func() {
-			select {
-			case <-done:
-				cancel(errors.New("the embedded etcd stopped by itself: its last log lines say why; is the disk full?"))
-			case <-ctx.Done():
-			}
-		}()
-	}
-	catalogue := make([]reconcile.Descriptor[struct{}], 0, len(s.parts))
-	for _, part := range s.parts {
-		catalogue = append(catalogue, reconcile.Descriptor[struct{}]{
-			Name: part.Name(),
-			New:  func(struct{}) (reconcile.Runnable, error) { return part, nil },
-		})
-	}
-	timeline, err := reconcile.NewManager(catalogue, struct{}{})
-	if err != nil {
-		return err
-	}
 	logger.Info("Shard starts", "address", s.generic.SecureServingInfo.Listener.Addr().String(), "url", s.options.BaseURL)
-	if err := timeline.Run(ctx); err != nil {
+	if err := s.group.Run(ctx); err != nil {
 		return fmt.Errorf("shard %s: %w", s.options.Name, err)
-	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-		return fmt.Errorf("shard %s: %w", s.options.Name, cause)
 	}
 	logger.Info("Shard has stopped")
 	return nil
