@@ -52,11 +52,11 @@ type File struct {
 	// Generated is set for files that carry Go's generated-code line.
 	Generated bool
 	// Doc is set where the file has a package comment.
-	Doc     bool
-	Lines   int
+	Doc   bool
+	Lines int
 	// Constraint is the file's build constraint, if it has one.
 	Constraint string
-	Imports []string
+	Imports    []string
 }
 
 // GoMod is what the rules want to know of a go.mod file; its form is that of
