@@ -60,7 +60,10 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, info *generic
 	if version == nil || !version.Served || version.Deprecated || (info.Namespace != "" && !namespaced) {
 		return false
 	}
-	store, err := s.listStore(sch, version)
+	// Upstream's handler does not know of this request, and does not wait for it
+	// before it destroys the store.
+	store, done, err := s.listStore(sch, version)
+	defer done()
 	if err != nil {
 		return false // and the upstream handler answers with what is wrong
 	}
@@ -81,35 +84,37 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, info *generic
 	return true
 }
 
-// listStore returns the registry of a version, for lists.
-func (s *Server) listStore(sch *Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (*genericregistry.Store, error) {
-	v := s.raws.viewOf(sch, version.Name)
+// listStore returns the registry of a version, for lists; it is good until done
+// is called.
+func (s *Server) listStore(sch *Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (store *genericregistry.Store, done func(), err error) {
+	v, done := s.raws.use(sch, version.Name)
 	if v != nil {
 		if store := v.listStore.Load(); store != nil {
-			return store, nil
+			return store, done, nil
 		}
 	}
+	done()
 	// Makes the upstream handler's serving info, and with it the views.
 	of, err := s.instances.GetCustomResourceListerCollectionDeleter(sch.crd)
 	if err != nil {
-		return nil, err
+		return nil, done, err
 	}
 	stored, ok := of.(*customresource.REST)
-	if v = s.raws.viewOf(sch, version.Name); v == nil || !ok {
-		return nil, fmt.Errorf("there is no storage of %s in version %s", sch.Resource, version.Name)
+	if v, done = s.raws.use(sch, version.Name); v == nil || !ok {
+		return nil, done, fmt.Errorf("there is no storage of %s in version %s", sch.Resource, version.Name)
 	}
 	strategy := customresource.NewStrategy(nil, sch.crd.Spec.Scope == apiextensionsv1.NamespaceScoped, v.gvk, nil, nil, nil, nil, nil, version.SelectableFields)
 	listKind := v.gvk.GroupVersion().WithKind(sch.Names().ListKind)
-	store := *stored.Store
-	store.Storage = genericregistry.DryRunnableStorage{Storage: v}
-	store.PredicateFunc = strategy.MatchCustomResourceDefinitionStorage
-	store.NewListFunc = func() runtime.Object {
+	registry := *stored.Store
+	registry.Storage = genericregistry.DryRunnableStorage{Storage: v}
+	registry.PredicateFunc = strategy.MatchCustomResourceDefinitionStorage
+	registry.NewListFunc = func() runtime.Object {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(listKind)
 		return list
 	}
-	v.listStore.Store(&store)
-	return &store, nil
+	v.listStore.Store(&registry)
+	return &registry, done, nil
 }
 
 // jsonItems is where a view puts the JSON of the objects of a list, instead of

@@ -48,6 +48,8 @@ type rawStores struct {
 	stores map[rawKey]*rawStore
 	views  map[*view]viewKey
 	byKey  map[viewKey]*view
+	// destroying are the stores that are being destroyed.
+	destroying sync.WaitGroup
 
 	decoded, encoded *budget
 
@@ -62,10 +64,9 @@ type rawStores struct {
 // rawStore is one shared store.
 type rawStore struct {
 	storage.Interface
-	// resource is what it stores, without the group.
-	resource string
-	destroy  factory.DestroyFunc
-	users    int
+	key     rawKey
+	destroy factory.DestroyFunc
+	users   int
 }
 
 func newRawStores(getter generic.RESTOptionsGetter, d *desk, n named) *rawStores {
@@ -86,11 +87,23 @@ func newRawStores(getter generic.RESTOptionsGetter, d *desk, n named) *rawStores
 	return s
 }
 
-// viewOf returns the view of a schema's version, or nil if there is none.
-func (s *rawStores) viewOf(sch *Schema, version string) *view {
+// use returns the view of a schema's version, or nil if there is none. The view
+// and its store stay until done is called.
+func (s *rawStores) use(sch *Schema, version string) (v *view, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.byKey[viewKey{sch.Hash, version}]
+	v = s.byKey[viewKey{sch.Hash, version}]
+	if v == nil {
+		return nil, func() {}
+	}
+	v.uses++
+	return v, sync.OnceFunc(func() {
+		s.mu.Lock()
+		v.uses--
+		destroy := s.endLocked(v)
+		s.mu.Unlock()
+		destroy()
+	})
 }
 
 // forget lets views forget what was of no use between the last three calls.
@@ -158,7 +171,7 @@ func (s *rawStores) newView(sch *Schema, shared generic.RESTOptions, prefix stri
 		if err != nil {
 			return nil, nil, fmt.Errorf("making the storage of %s: %w", sch.Resource, err)
 		}
-		raw = &rawStore{Interface: store, resource: sch.Resource.Resource, destroy: destroy}
+		raw = &rawStore{Interface: store, key: key, destroy: destroy}
 		s.stores[key] = raw
 		select {
 		case s.opened <- key.resource:
@@ -171,30 +184,48 @@ func (s *rawStores) newView(sch *Schema, shared generic.RESTOptions, prefix stri
 	known := viewKey{sch.Hash, v.gvk.Version}
 	s.views[v] = known
 	s.byKey[known] = v
-	return v, sync.OnceFunc(func() { s.drop(key, v) }), nil
+	return v, sync.OnceFunc(func() { s.drop(v) }), nil
 }
 
 // drop ends a view and, with the last one, the shared store.
-func (s *rawStores) drop(key rawKey, v *view) {
+func (s *rawStores) drop(v *view) {
 	v.close()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if known := s.views[v]; s.byKey[known] == v {
 		delete(s.byKey, known)
 	}
+	v.dropped = true
+	destroy := s.endLocked(v)
+	s.mu.Unlock()
+	destroy()
+}
+
+// endLocked forgets a view that was dropped once nobody uses it. What it returns
+// destroys the shared store if that was the last view; it waits for what the
+// store has under way, so it is for the caller to call without the lock.
+func (s *rawStores) endLocked(v *view) (destroy func()) {
+	if !v.dropped || v.uses > 0 {
+		return func() {}
+	}
 	delete(s.views, v)
 	v.raw.users--
-	if v.raw.users == 0 && !s.closed {
-		delete(s.stores, key)
+	if v.raw.users > 0 || s.closed {
+		return func() {}
+	}
+	delete(s.stores, v.raw.key)
+	if resource := v.raw.key.resource; !s.hasStoreLocked(resource) {
+		s.tallies.set(s.named.name(resource), resource, tally{})
+	}
+	s.destroying.Add(1)
+	return func() {
+		defer s.destroying.Done()
 		v.raw.destroy()
-		if !s.hasStoreLocked(key.resource) {
-			s.tallies.set(s.named.name(key.resource), key.resource, tally{})
-		}
 	}
 }
 
 // close ends all views and stores.
 func (s *rawStores) close() {
+	defer s.destroying.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true

@@ -48,6 +48,11 @@ type view struct {
 
 	done     chan struct{}
 	doneOnce sync.Once
+
+	// uses is how many lists are reading, dropped whether upstream has no more
+	// use of the view; they belong to rawStores.mu.
+	uses    int
+	dropped bool
 }
 
 var _ storage.Interface = (*view)(nil)
@@ -264,7 +269,7 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 	}
 	selector := opts.Predicate.ShardSelector
 	if selector == nil {
-		selector = request.ShardSelectorFrom(ctx, v.raw.resource)
+		selector = request.ShardSelectorFrom(ctx, v.raw.key.resource.Resource)
 	}
 	setShardInfo(list, selector)
 	return nil
