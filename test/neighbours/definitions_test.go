@@ -42,7 +42,7 @@ func refused(t *testing.T, w *world) {
 	}
 	large(0)
 	before := heap()
-	const requests = 30
+	const requests = 4
 	for i := range requests {
 		large(i + 1)
 	}

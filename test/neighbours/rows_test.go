@@ -83,7 +83,7 @@ func watches(t *testing.T, w *world) {
 	require.NoError(t, err)
 	t.Cleanup(quiet.Stop)
 
-	const streams, writes = 100, 300
+	const streams, writes = 40, 120
 	for range streams {
 		greedy, err := w.attacker.kube.CoreV1().ConfigMaps("").Watch(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
