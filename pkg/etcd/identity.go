@@ -76,6 +76,14 @@ func (h *Handle) Claim(ctx context.Context, want Identity, owners Owners) error 
 	}
 	before, err := owners(ctx)
 	if err != nil {
+		// A replica that started at the same time has written its identity before
+		// anything that owners could have found.
+		switch found, readErr := c.read(ctx); {
+		case readErr != nil:
+			return readErr
+		case found != nil:
+			return c.compare(*found)
+		}
 		return fmt.Errorf("%w: %s has no key %s and does not say otherwise whose it is: choose another --etcd-prefix, or, if it is the data of this %s, put %s there: %w",
 			ErrIdentity, c.where, IdentityKey(c.prefix), want, c.encoded(), err)
 	}

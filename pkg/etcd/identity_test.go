@@ -69,6 +69,27 @@ func TestClaim(t *testing.T) {
 	}
 }
 
+// TestClaimBesideAReplica has a replica claim empty data, and write what does not
+// say whose it is, after the caller has found no identity.
+func TestClaimBesideAReplica(t *testing.T) {
+	s := start(t, t.TempDir())
+	root, other := Identity{Kind: KindShard, Name: "root"}, Identity{Kind: KindShard, Name: "other"}
+	for _, c := range []struct {
+		first Identity
+		err   error
+	}{{root, nil}, {other, ErrIdentity}} {
+		h := &Handle{client: s.Client(), where: "there", prefix: "/beside/" + c.first.Name}
+		err := h.Claim(t.Context(), root, func(ctx context.Context) ([]Identity, error) {
+			require.NoError(t, h.Claim(ctx, c.first, nobody))
+			return nil, errors.New("there are keys that do not say so")
+		})
+		require.ErrorIs(t, err, c.err)
+		if c.err != nil {
+			require.ErrorContains(t, err, "--name other")
+		}
+	}
+}
+
 // TestClaimAtOnce has servers start for the first time at the same time.
 func TestClaimAtOnce(t *testing.T) {
 	s := start(t, t.TempDir())
