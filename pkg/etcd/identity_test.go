@@ -36,6 +36,7 @@ func TestClaim(t *testing.T) {
 		"another shard's":        {stored: written, want: other, err: ErrIdentity, says: []string{`shard "root"`, `shard "other"`, "--name root", "--etcd-prefix"}, left: written},
 		"a shard's":              {stored: written, want: cache, err: ErrIdentity, says: []string{`shard "root"`, "cache-server"}, left: written},
 		"a cache server's":       {stored: `{"format":1,"kind":"cache-server"}`, want: root, err: ErrIdentity, says: []string{"the cache-server"}, left: `{"format":1,"kind":"cache-server"}`},
+		"of another kind":        {stored: `{"format":1,"kind":"cache-server","name":"root"}`, want: root, err: ErrIdentity, left: `{"format":1,"kind":"cache-server","name":"root"}`},
 		"newer":                  {stored: `{"format":2,"kind":"shard","name":"root"}`, want: root, err: ErrDataDirFormat, says: []string{"format 2"}, left: `{"format":2,"kind":"shard","name":"root"}`},
 		"garbage":                {stored: "garbage", want: root, err: ErrIdentity, says: []string{"garbage", written}, left: "garbage"},
 		"nothing":                {stored: "{}", want: root, err: ErrIdentity, says: []string{written}, left: "{}"},
