@@ -67,10 +67,13 @@ func (b *budget) take(bytes int64) bool {
 	return true
 }
 
-// largestLocked returns the largest of some memories, or nil if all are empty.
+// largestLocked returns the largest of some memories, or nil if all are empty. One
+// of these holds its share of the budget at least, as some memory does when the
+// budget is used up: who holds less keeps it.
 func (b *budget) largestLocked() holder {
 	var largest holder
 	most, looked := int64(0), 0
+	share := b.limit / int64(max(1, len(b.memories)))
 	if b.victim != nil {
 		if most = b.victim.held(); most > 0 {
 			largest = b.victim
@@ -80,7 +83,7 @@ func (b *budget) largestLocked() holder {
 		if held := m.held(); held > most {
 			largest, most = m, held
 		}
-		if looked++; looked >= sampled && largest != nil {
+		if looked++; looked >= sampled && most >= share {
 			break
 		}
 	}
