@@ -91,7 +91,8 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := s.assembleAPI(); err != nil {
 		return s, err
 	}
-	return s, s.addParts()
+	err = s.addParts()
+	return s, err
 }
 
 // Close releases what New opened, in reverse order. Run does so itself.
