@@ -34,8 +34,8 @@ type Part struct {
 	Run func(ctx context.Context) error
 }
 
-// Group is a number of parts that live together. Its methods may be called from
-// several goroutines, but Run only once.
+// Group is a number of parts that live together. It is put together by one
+// goroutine and runs once; Opened and Close may be called from any.
 type Group struct {
 	kind  string
 	parts []Part
