@@ -4,9 +4,18 @@
 //	mutating    NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
 //	validating  WorkspaceType ─ ReservedMetadata ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
 //
-// The plugins stand in kube-apiserver's order, each in a package of its own;
-// this one assembles them. Each looks up in a map whether the logical cluster
-// has anything configured. If it has not, that is all.
+// The plugins stand in kube-apiserver's order; this package assembles them. Each
+// looks up in a map whether the logical cluster has anything configured. If it
+// has not, that is all.
+//
+//	lifecycle       NamespaceLifecycle: no objects in namespaces that end
+//	workspaceowner  who created a Workspace is written on it
+//	workspacetype   the type of a new Workspace, and who may use it
+//	policy          admission policies, validating and mutating
+//	webhook         admission webhooks, validating and mutating
+//	reserved        annotations, labels and fields that only the system may set
+//	quota           ResourceQuota
+//	percluster      what plugins know of each logical cluster, for the others here
 package admission
 
 import (

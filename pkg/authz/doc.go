@@ -9,7 +9,6 @@
 //	                                     │       ─ maximal permission policy ─ rules
 //	                                     └ webhook
 //
-// The subpackages are identity, which says who a user is in a logical cluster,
-// rbac, which knows the rules, and policy, the rules that every shard comes
-// with.
+// Package rbac knows the rules, and policy holds those that every shard comes
+// with. Who a user is in a logical cluster is said by pkg/request/identity.
 package authz

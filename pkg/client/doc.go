@@ -14,4 +14,6 @@
 // other.
 //
 // Objects that listers and handlers hand out are shared: copy before changing.
+//
+// Package clienttest has an API server in memory for tests of such clients.
 package client

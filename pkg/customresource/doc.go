@@ -13,6 +13,9 @@
 //	          view: another schema          ─┼─► one raw watch cache per resource
 //	          view: metadata of everything  ─┘
 //
+// Package openapidoc makes the OpenAPI documents of schemas, and openapigate is
+// asked whether a schema can have one.
+//
 // Logical clusters with equal definitions share all serving info; resources of
 // one name share one watch cache, whatever their schemas. docs/customresources.md
 // tells the story in one page.

@@ -17,4 +17,9 @@
 //
 // The package knows the components by their flags and URLs only. It imports
 // none of them.
+//
+//	pki        certificate authorities and certificates, in files
+//	supervise  starts, restarts and stops child processes
+//	exitcode   whether a process that exits is worth another start
+//	footprint  keeps idle processes small
 package dev

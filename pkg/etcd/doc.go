@@ -12,7 +12,7 @@
 //	Stop:   refuse calls → close client → wait for calls → etcd → unlock
 //
 // Claim, before anything else, compares whose the data is. Snapshot and Restore
-// are its backup.
+// are its backup, which package snapshot offers to people at a terminal.
 //
 // All resources of a process share the client. The owner of the client, and
 // nobody else, closes it.

@@ -11,4 +11,6 @@
 // synced, and stops them in reverse order. Commit writes the difference between
 // two states of an object, once, and only if nobody else wrote in between.
 // Latest bridges the moment between an own write and its arrival in an informer.
+// Package purge deletes all objects of a namespace or logical cluster, and
+// phaselabel keeps the labels by which Workspaces and LogicalClusters are found.
 package reconcile

@@ -12,11 +12,13 @@
 //	├── events            core/v1 and events.k8s.io/v1 events, one storage
 //	├── coordination      leases
 //	├── rbac              roles and bindings, and who may write them
+//	├── admissionregistration  webhook configurations, admission policies and their bindings
 //	├── authentication    the reviews of tokens and of oneself
 //	├── certificates      certificate signing requests
 //	├── authorization     the reviews of who may do what
 //	├── resource          what a resource is: a table of names, behaviour, columns
 //	├── validate          the checks that kube-apiserver makes on metadata
+//	├── longlist          encodes long lists on several cores
 //	└── generated/openapi OpenAPI definitions
 //
 // To serve one more resource, describe it as a resource.Resource in a file of

@@ -7,4 +7,6 @@
 //
 //	/clusters/<name|path|*>/…                       a logical cluster, or all of a shard
 //	/services/cache/shards/<name|*>/clusters/<…>/…  the same on the cache server, below a shard
+//
+// Package identity says who a user is in the logical cluster of a request.
 package request

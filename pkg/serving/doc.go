@@ -7,4 +7,8 @@
 // The outer filter takes the logical cluster off the URL, so that everything
 // between sees a plain Kubernetes path; the inner one answers, after
 // authorization, what no logical cluster may be asked.
+//
+// Below it, fairness shares a server among logical clusters, metriclabels keeps
+// names that tenants choose out of metrics, and ownership compares whose the
+// data in an etcd is before a server uses it.
 package serving

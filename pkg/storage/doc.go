@@ -12,6 +12,7 @@
 //	   │
 //	etcd3           the upstream store on the shared client
 //
+// Package hub serves watches and pages; encryption encrypts what etcd stores.
 // See docs/storage.md for the key layout and for why each piece is there, and
 // docs/listwatch.md for the hub.
 package storage

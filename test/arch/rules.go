@@ -55,6 +55,16 @@ func Rules(layers []Layer) []Rule {
 			Check:  checkComments,
 		},
 		{
+			Name:   "subpackages",
+			Reason: "a comment that leaves out what stands below the package, or names what does not, misleads those who look there first",
+			Check:  checkChildren,
+		},
+		{
+			Name:   "table of packages",
+			Reason: "the page is the map: newcomers find each package on it, in the order of the layers",
+			Check:  func(t *Tree) []string { return checkArchitecture(t, layers) },
+		},
+		{
 			Name:   "file length",
 			Reason: "a file is one subject, read in one sitting",
 			Check:  checkLengths,
@@ -172,7 +182,7 @@ func checkConstraints(t *Tree) []string {
 	return bad
 }
 
-// testSupport says whether a package is for tests only: what is below test, and
+// testSupport reports whether a package is for tests only: what is below test, and
 // packages of helpers, which are named for the package that they help to test,
 // such as clienttest.
 func testSupport(pkg string) bool {
@@ -243,7 +253,7 @@ func differs(name, module, version string, first *string) []string {
 func checkComments(t *Tree) []string {
 	var bad []string
 	for _, pkg := range t.sortedPackages() {
-		if !slices.ContainsFunc(pkg.Files, func(f *File) bool { return f.Doc }) {
+		if !slices.ContainsFunc(pkg.Files, func(f *File) bool { return f.Doc != "" }) {
 			bad = append(bad, pkg.Path+" has no package comment: say in doc.go what it is for")
 		}
 	}

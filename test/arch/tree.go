@@ -51,8 +51,8 @@ type File struct {
 	Test bool
 	// Generated is set for files that carry Go's generated-code line.
 	Generated bool
-	// Doc is set where the file has a package comment.
-	Doc   bool
+	// Doc is the text of the file's package comment, if it has one.
+	Doc   string
 	Lines int
 	// Constraint is the file's build constraint, if it has one.
 	Constraint string
@@ -141,7 +141,7 @@ func (t *Tree) addFile(rel string) error {
 		Name:      rel,
 		Test:      strings.HasSuffix(rel, "_test.go"),
 		Generated: ast.IsGenerated(parsed),
-		Doc:       parsed.Doc != nil && strings.TrimSpace(parsed.Doc.Text()) != "",
+		Doc:       strings.TrimSpace(parsed.Doc.Text()),
 		Lines:     bytes.Count(content, []byte("\n")),
 	}
 	for _, group := range parsed.Comments {
@@ -191,7 +191,7 @@ func (t *Tree) sortedPackages() []*Package {
 	return slices.SortedFunc(maps.Values(t.Packages), func(a, b *Package) int { return strings.Compare(a.Path, b.Path) })
 }
 
-// within says whether pkg is dir or below it.
+// within reports whether pkg is dir or below it.
 func within(pkg, dir string) bool {
 	return pkg == dir || strings.HasPrefix(pkg, dir+"/")
 }

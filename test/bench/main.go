@@ -6,6 +6,11 @@
 //
 // Each subcommand ends by itself and prints a table; --json writes the same as
 // JSON. Measured results are in docs/benchmarks.md.
+//
+//	load       the workloads
+//	measure    how long operations take, as tables and JSON
+//	process    the programs that are measured, as child processes
+//	reference  the plain API server that Shardplane is compared with
 package main
 
 import (

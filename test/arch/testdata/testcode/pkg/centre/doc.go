@@ -1,4 +1,4 @@
-// Package centre is part of a fixture.
+// Package centre is part of a fixture, and centretest, too.
 package centre
 
 import (

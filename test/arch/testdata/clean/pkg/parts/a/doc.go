@@ -1,4 +1,8 @@
 // Package a is part of a fixture.
+//
+//	a       is the whole
+//	├── deeper  what is below it,
+//	            told in two lines
 package a
 
 import (

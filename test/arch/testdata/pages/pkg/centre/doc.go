@@ -1,0 +1,2 @@
+// Package centre is part of a fixture.
+package centre

@@ -1,0 +1,2 @@
+// Package deeper is part of a fixture.
+package deeper

@@ -1,0 +1,2 @@
+// Package untold is part of a fixture.
+package untold

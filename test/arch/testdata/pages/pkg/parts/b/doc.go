@@ -1,0 +1,2 @@
+// Package b is part of a fixture.
+package b

@@ -1,0 +1,2 @@
+// Package whole is part of a fixture.
+package whole
