@@ -10,9 +10,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// patience is how long a write waits for what must be known before it: a
+// readyTimeout is how long a write waits for what must be known before it, on a
 // server that has just started. It is upstream's.
-const patience = 10 * time.Second
+const readyTimeout = 10 * time.Second
 
 var errNotReady = errors.New("not yet ready to handle request")
 
@@ -26,7 +26,7 @@ func (r Ready) Wait(ctx context.Context, a admission.Attributes) error {
 		if informer.HasSynced() {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(ctx, patience)
+		ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 		err := informer.WaitForSync(ctx)
 		cancel()
 		if err != nil {

@@ -80,7 +80,7 @@ type plugin[P, B client.Object, E any] struct {
 	excluded sets.Set[schema.GroupResource]
 	ready    percluster.Ready
 	compiled *shared[E]
-	cells    *percluster.Cells[*set[P, B, E]]
+	derived  *percluster.Cache[*set[P, B, E]]
 }
 
 func newPlugin[P, B client.Object, E any](c Config, handler *admission.Handler, k kind[P, B, E]) *plugin[P, B, E] {
@@ -92,12 +92,12 @@ func newPlugin[P, B client.Object, E any](c Config, handler *admission.Handler, 
 		ready:    percluster.Ready{k.policies, k.bindings, c.Namespaces},
 		compiled: newShared[E](),
 	}
-	p.cells = percluster.NewCells(p.build)
+	p.derived = percluster.NewCache(p.build)
 	empty := func(cluster logicalcluster.Name) bool {
 		return percluster.Empty(k.policies, cluster) && percluster.Empty(k.bindings, cluster)
 	}
-	percluster.Follow(p.cells, k.policies, empty)
-	percluster.Follow(p.cells, k.bindings, empty)
+	percluster.Follow(p.derived, k.policies, empty)
+	percluster.Follow(p.derived, k.bindings, empty)
 	// Parameters must not be watched any longer than a policy needs them, even
 	// if nothing is ever written again.
 	forget := func(cluster logicalcluster.Name) { c.Params.keep(cluster, k.name, p.paramKinds(cluster)) }
@@ -184,7 +184,7 @@ func paramKindOf(policy generic.PolicyAccessor) (schema.GroupVersionKind, bool) 
 // Applies says whether the logical cluster of ctx has policies of the kind.
 func (p *plugin[P, B, E]) Applies(ctx context.Context) bool {
 	cluster, err := request.ClusterNameFrom(ctx)
-	return err == nil && p.cells.Has(cluster)
+	return err == nil && p.derived.Has(cluster)
 }
 
 func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
@@ -198,7 +198,7 @@ func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, 
 	if err := p.ready.Wait(ctx, a); err != nil {
 		return err
 	}
-	s, found, err := p.cells.Get(cluster)
+	s, found, err := p.derived.Get(cluster)
 	switch {
 	case err != nil:
 		return apierrors.NewInternalError(err)

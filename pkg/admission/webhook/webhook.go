@@ -52,7 +52,7 @@ type Config struct {
 type caller struct {
 	*admission.Handler
 	ready percluster.Ready
-	cells *percluster.Cells[*generic.Webhook]
+	hooks *percluster.Cache[*generic.Webhook]
 }
 
 // Mutating calls mutating webhooks.
@@ -101,7 +101,7 @@ func (v *Validating) Validate(ctx context.Context, a admission.Attributes, o adm
 }
 
 func newCaller[T client.Object](c Config, configurations *client.Informer[T], open func(*percluster.Factory, logicalcluster.Name) (*generic.Webhook, error)) caller {
-	cells := percluster.NewCells(func(cluster logicalcluster.Name) (*generic.Webhook, time.Duration, error) {
+	perCluster := percluster.NewCache(func(cluster logicalcluster.Name) (*generic.Webhook, time.Duration, error) {
 		factory := &percluster.Factory{Namespaces: percluster.NewNamespaceLister(c.Namespaces, cluster)}
 		hooks, err := open(factory, cluster)
 		if err != nil {
@@ -112,11 +112,11 @@ func newCaller[T client.Object](c Config, configurations *client.Informer[T], op
 		}
 		return hooks, 0, nil
 	})
-	percluster.Follow(cells, configurations, func(cluster logicalcluster.Name) bool { return percluster.Empty(configurations, cluster) })
+	percluster.Follow(perCluster, configurations, func(cluster logicalcluster.Name) bool { return percluster.Empty(configurations, cluster) })
 	return caller{
 		Handler: admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update),
 		ready:   percluster.Ready{configurations, c.Namespaces},
-		cells:   cells,
+		hooks:   perCluster,
 	}
 }
 
@@ -137,7 +137,7 @@ func initialize(hooks *generic.Webhook, c Config, factory *percluster.Factory, c
 // Applies says whether the logical cluster of ctx has webhooks of the kind.
 func (c *caller) Applies(ctx context.Context) bool {
 	cluster, err := request.ClusterNameFrom(ctx)
-	return err == nil && c.cells.Has(cluster)
+	return err == nil && c.hooks.Has(cluster)
 }
 
 func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
@@ -151,7 +151,7 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 	if err := c.ready.Wait(ctx, a); err != nil {
 		return err
 	}
-	hooks, found, err := c.cells.Get(cluster)
+	hooks, found, err := c.hooks.Get(cluster)
 	switch {
 	case err != nil:
 		return apierrors.NewInternalError(err)

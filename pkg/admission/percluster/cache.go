@@ -18,33 +18,33 @@ import (
 // is positive, it is made again that long afterwards, when somebody asks.
 type Build[D any] func(cluster logicalcluster.Name) (derived D, retry time.Duration, err error)
 
-// Cells holds something derived from the objects of each logical cluster that
+// Cache holds something derived from the objects of each logical cluster that
 // has any. It is made when it is first asked for, never changed, and made again
 // after the objects have changed: who has got one may keep it for a request.
-type Cells[D any] struct {
+type Cache[D any] struct {
 	build Build[D]
 
-	mu    sync.RWMutex
-	cells map[logicalcluster.Name]*cell[D]
+	mu      sync.RWMutex
+	entries map[logicalcluster.Name]*entry[D]
 }
 
-type cell[D any] struct {
+type entry[D any] struct {
 	once    sync.Once
 	derived D
 	err     error
 	retry   time.Time
 }
 
-// NewCells returns Cells that hold nothing: Follow informers.
-func NewCells[D any](build Build[D]) *Cells[D] {
-	return &Cells[D]{build: build, cells: map[logicalcluster.Name]*cell[D]{}}
+// NewCache returns an empty Cache: Follow informers.
+func NewCache[D any](build Build[D]) *Cache[D] {
+	return &Cache[D]{build: build, entries: map[logicalcluster.Name]*entry[D]{}}
 }
 
 // Get returns what is derived from the objects of the logical cluster, and
 // whether it has any.
-func (c *Cells[D]) Get(cluster logicalcluster.Name) (derived D, found bool, err error) {
+func (c *Cache[D]) Get(cluster logicalcluster.Name) (derived D, found bool, err error) {
 	c.mu.RLock()
-	current, found := c.cells[cluster]
+	current, found := c.entries[cluster]
 	c.mu.RUnlock()
 	if !found {
 		return derived, false, nil
@@ -59,55 +59,55 @@ func (c *Cells[D]) Get(cluster logicalcluster.Name) (derived D, found bool, err 
 	return current.derived, true, current.err
 }
 
-// Has says whether the logical cluster has objects.
-func (c *Cells[D]) Has(cluster logicalcluster.Name) bool {
+// Has reports whether the logical cluster has objects.
+func (c *Cache[D]) Has(cluster logicalcluster.Name) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	_, found := c.cells[cluster]
+	_, found := c.entries[cluster]
 	return found
 }
 
 // Len returns the number of logical clusters that have objects.
-func (c *Cells[D]) Len() int {
+func (c *Cache[D]) Len() int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return len(c.cells)
+	return len(c.entries)
 }
 
-func (c *cell[D]) make(build Build[D], cluster logicalcluster.Name) {
-	c.once.Do(func() {
+func (e *entry[D]) make(build Build[D], cluster logicalcluster.Name) {
+	e.once.Do(func() {
 		var retry time.Duration
-		c.derived, retry, c.err = build(cluster)
+		e.derived, retry, e.err = build(cluster)
 		if retry > 0 {
-			c.retry = time.Now().Add(retry)
+			e.retry = time.Now().Add(retry)
 		}
 	})
 }
 
 // renew replaces old, unless somebody else has.
-func (c *Cells[D]) renew(cluster logicalcluster.Name, old *cell[D]) *cell[D] {
+func (c *Cache[D]) renew(cluster logicalcluster.Name, old *entry[D]) *entry[D] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cells[cluster] == old {
-		c.cells[cluster] = &cell[D]{}
+	if c.entries[cluster] == old {
+		c.entries[cluster] = &entry[D]{}
 	}
-	return c.cells[cluster]
+	return c.entries[cluster]
 }
 
-func (c *Cells[D]) changed(cluster logicalcluster.Name, empty bool) {
+func (c *Cache[D]) changed(cluster logicalcluster.Name, empty bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if empty {
-		delete(c.cells, cluster)
+		delete(c.entries, cluster)
 		return
 	}
-	c.cells[cluster] = &cell[D]{}
+	c.entries[cluster] = &entry[D]{}
 }
 
-// Follow renews the entries of Cells whenever objects of the informer change.
-// empty says whether a logical cluster has no objects any more; each informer
-// that the Cells follow must have been asked.
-func Follow[T client.Object, D any](c *Cells[D], informer *client.Informer[T], empty func(cluster logicalcluster.Name) bool) {
+// Follow renews the entries of a Cache whenever objects of the informer change.
+// empty reports whether a logical cluster has no objects any more; it asks each
+// informer that the Cache follows.
+func Follow[T client.Object, D any](c *Cache[D], informer *client.Informer[T], empty func(cluster logicalcluster.Name) bool) {
 	informer.AddEventHandler(client.Handler[T]{
 		OnAdd:    func(obj T, _ bool) { c.changed(logicalcluster.From(obj), false) },
 		OnUpdate: func(_, obj T) { c.changed(logicalcluster.From(obj), false) },
@@ -118,7 +118,7 @@ func Follow[T client.Object, D any](c *Cells[D], informer *client.Informer[T], e
 	})
 }
 
-// Empty says whether the informer has no object of the logical cluster.
+// Empty reports whether the informer has no object of the logical cluster.
 func Empty[T client.Object](informer *client.Informer[T], cluster logicalcluster.Name) bool {
 	return len(informer.Lister().Cluster(cluster).List(nil)) == 0
 }
