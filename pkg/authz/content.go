@@ -3,7 +3,6 @@ package authz
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -13,10 +12,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
-
-// systemPrefix starts the names of logical clusters of the system, which are
-// not for users.
-const systemPrefix = "system:"
 
 // verbAccess on the path / lets a user into a logical cluster.
 const verbAccess = "access"
@@ -35,7 +30,7 @@ func WithWorkspaceContent(next, rules authorizer.Authorizer, find FindLogicalClu
 		if isDeepReview(ctx) || isLifecycle(ctx, a.GetUser()) {
 			return next.Authorize(ctx, a)
 		}
-		if strings.HasPrefix(name.String(), systemPrefix) {
+		if request.IsSystem(name) {
 			return authorizer.DecisionNoOpinion, NotPermittedReason, nil
 		}
 		// Ask for rights first: a user without any must not cost a look-up, nor

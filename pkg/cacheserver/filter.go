@@ -18,19 +18,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-const (
-	// maxNameLength bounds the key segments that names become.
-	maxNameLength = 63
-
-	// systemPrefix starts the names of logical clusters that belong to the
-	// system.
-	systemPrefix = "system:"
-)
-
-var (
-	// processPaths tell about the whole process. They exist at the root only.
-	processPaths = []string{"/livez", "/readyz", "/healthz", "/metrics", "/debug", "/etcd", "/configz", "/flagz", "/statusz", "/logs"}
-)
+// processPaths tell about the whole process. They exist at the root only.
+var processPaths = []string{"/livez", "/readyz", "/healthz", "/metrics", "/debug", "/etcd", "/configz", "/flagz", "/statusz", "/logs"}
 
 // withScope is the outermost filter: it takes the shard and the logical cluster
 // off the URL and puts them into the request's context, so that the rest of the
@@ -93,8 +82,6 @@ func parseScope(path string) (scope, error) {
 		return scope{}, err
 	case !found:
 		return scope{}, fmt.Errorf("a shard is required: use a URL of the form %s/…", request.ShardPath("<shard>", "<cluster>"))
-	case !shard.Wildcard && !isKeySegment(shard.Name):
-		return scope{}, &request.InvalidURLError{Segment: shard.Name, Reason: "a shard's name consists of lower-case letters, digits and hyphens"}
 	}
 
 	u, found, err := request.SplitCluster(rest)
@@ -109,21 +96,13 @@ func parseScope(path string) (scope, error) {
 		return scope{shard: shard, cluster: request.Cluster{Wildcard: true}, rest: u.Rest}, nil
 	}
 	name, ok := u.Path.Name()
-	if !ok || !isKeySegment(strings.TrimPrefix(name.String(), systemPrefix)) {
+	if !ok || !request.ValidClusterName(name) {
 		return scope{}, &request.InvalidURLError{
 			Segment: u.Path.String(),
 			Reason:  "the cache server knows logical clusters by name only, not by path",
 		}
 	}
 	return scope{shard: shard, cluster: request.Cluster{Name: name}, rest: u.Rest}, nil
-}
-
-// isKeySegment reports whether a name is well-formed enough to be one segment
-// of a storage key. logicalcluster.Name.IsValid is not: it accepts anything
-// after "system:".
-func isKeySegment(name string) bool {
-	return len(name) <= maxNameLength && name != request.Wildcard &&
-		!strings.Contains(name, ":") && logicalcluster.NewPath(name).IsValid()
 }
 
 func isProcessPath(path string) bool {
@@ -141,7 +120,7 @@ func withWildcardVerbs(next http.Handler) http.Handler {
 		shard, hasShard := request.ShardFrom(ctx)
 		cluster, _ := request.ClusterFrom(ctx)
 		if hasShard {
-			audit.AddAuditAnnotations(ctx, "kcp.io/shard", shard.String(), "kcp.io/cluster", cluster.String())
+			audit.AddAuditAnnotations(ctx, request.ShardAnnotation, shard.String(), logicalcluster.AnnotationKey, cluster.String())
 		}
 		if !shard.Wildcard && !cluster.Wildcard {
 			next.ServeHTTP(w, req)

@@ -73,7 +73,7 @@ func (f *Factory) Shard(name string) *Factory {
 // from a user cannot reach anything but the logical cluster it names.
 func (f *Factory) Cluster(path logicalcluster.Path) Scope {
 	segment := path.String()
-	if path == logicalcluster.Wildcard || !path.IsValid() {
+	if !request.ValidPath(path) {
 		// Twice, so that the server sees the escapes as a (malformed) name.
 		segment = url.PathEscape(strings.ReplaceAll(url.PathEscape(segment), ".", "%2E"))
 	}

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // InformerOptions restrict and shape what an informer holds. The zero value
@@ -121,7 +123,7 @@ func (i *Informer[T]) Name() string { return i.name }
 func (i *Informer[T]) KeyOf(obj T) Key {
 	key := KeyOf(obj)
 	if i.sharded {
-		key.Shard = obj.GetAnnotations()[ShardAnnotation]
+		key.Shard = obj.GetAnnotations()[request.ShardAnnotation]
 	}
 	return key
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // log records what a handler is told.
@@ -231,7 +232,7 @@ func TestInformerOfCacheServer(t *testing.T) {
 	gvr := client.ConfigMaps.GroupVersionResource
 	on := func(shard string) func(*corev1.ConfigMap) {
 		return func(cm *corev1.ConfigMap) {
-			cm.Annotations[client.ShardAnnotation] = shard
+			cm.Annotations[request.ShardAnnotation] = shard
 			cm.Data = map[string]string{"v": shard}
 		}
 	}
@@ -264,7 +265,7 @@ func TestShardAnnotationIsNoKeyOnShards(t *testing.T) {
 	waitSynced(t, informer)
 	server.Put(t, gvr, configMap("one", "a", "x"))
 	eventually(t, func() bool { return informer.Lister().Len() == 1 }, "it is there")
-	u := configMap("one", "a", "x", func(cm *corev1.ConfigMap) { cm.Annotations[client.ShardAnnotation] = "forged" })
+	u := configMap("one", "a", "x", func(cm *corev1.ConfigMap) { cm.Annotations[request.ShardAnnotation] = "forged" })
 	require.Equal(t, "one|a/x", client.KeyFor(u))
 	require.Equal(t, "one|a/x", informer.KeyOf(u).String())
 }

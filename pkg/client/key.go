@@ -8,10 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ShardAnnotation names the shard that an object in the cache server is a
-// replica from. On other servers it means nothing.
-const ShardAnnotation = "kcp.io/shard"
-
 // Key identifies an object among all logical clusters. It is comparable and
 // can be an item of a work queue as it is.
 type Key struct {

@@ -7,6 +7,8 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Lister reads what an informer holds. Its answers are shared with everybody:
@@ -108,7 +110,7 @@ func (l ClusterLister[T]) list(match func(local, T) bool) []T {
 		return cmp.Or(
 			cmp.Compare(a.GetNamespace(), b.GetNamespace()),
 			cmp.Compare(a.GetName(), b.GetName()),
-			cmp.Compare(a.GetAnnotations()[ShardAnnotation], b.GetAnnotations()[ShardAnnotation]),
+			cmp.Compare(a.GetAnnotations()[request.ShardAnnotation], b.GetAnnotations()[request.ShardAnnotation]),
 		)
 	})
 	return objs

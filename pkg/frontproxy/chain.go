@@ -34,7 +34,6 @@ const (
 	// accessLogLevel is the verbosity at which every request is logged.
 	accessLogLevel = 3
 	clustersPrefix = "/clusters/"
-	systemPrefix   = "system:"
 	profilesPrefix = "/debug/pprof/"
 )
 
@@ -202,7 +201,7 @@ func splitEscaped(path string) (segment, rest string) {
 // own.
 func clusterPath(segment string) (string, bool) {
 	path, err := url.PathUnescape(segment)
-	if err != nil || strings.Contains(path, "/") || strings.HasPrefix(path, systemPrefix) {
+	if err != nil || strings.Contains(path, "/") || strings.HasPrefix(path, request.SystemPrefix) {
 		return "", false
 	}
 	u, found, err := request.SplitCluster(request.ClusterPath(path))

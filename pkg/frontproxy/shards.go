@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -183,7 +184,7 @@ func (s *shards) snapshot() map[string]*follower {
 // holding returns the ways to the shards that may hold a logical cluster: the
 // one that the index knows, or else all. System clusters are no users' business.
 func (s *shards) holding(cluster logicalcluster.Name) ([]*client.Factory, error) {
-	if strings.HasPrefix(cluster.String(), systemPrefix) {
+	if request.IsSystem(cluster) {
 		return nil, nil
 	}
 	target, outcome := s.index.Lookup(cluster.String())

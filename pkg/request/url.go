@@ -54,8 +54,8 @@ func SplitCluster(urlPath string) (u ClusterURL, found bool, err error) {
 	if segment == Wildcard {
 		return ClusterURL{Wildcard: true, Rest: rest}, true, nil
 	}
-	path, valid := logicalcluster.NewValidatedPath(segment)
-	if !valid {
+	path := logicalcluster.NewPath(segment)
+	if !ValidPath(path) {
 		return ClusterURL{}, true, &InvalidURLError{
 			Segment: segment,
 			Reason:  "a logical cluster is a name of lower-case letters, digits and hyphens, or a path of such names joined by colons",
@@ -75,8 +75,7 @@ func SplitShard(urlPath string) (s Shard, rest string, found bool, err error) {
 	if segment == Wildcard {
 		return Shard{Wildcard: true}, rest, true, nil
 	}
-	// Name.IsValid would not do: it accepts anything that starts with "system:".
-	if path, valid := logicalcluster.NewValidatedPath(segment); !valid || strings.Contains(path.String(), ":") {
+	if !ValidName(segment) {
 		return Shard{}, "", true, &InvalidURLError{
 			Segment: segment,
 			Reason:  "a shard's name consists of lower-case letters, digits and hyphens",

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/audit/policy"
@@ -20,11 +21,11 @@ import (
 // Annotations of audit events, beside those of upstream.
 const (
 	// auditClusterKey carries the logical cluster.
-	auditClusterKey = "kcp.io/cluster"
+	auditClusterKey = logicalcluster.AnnotationKey
 	// auditShardKey carries the shard whose objects a cache server is asked for.
-	auditShardKey = "kcp.io/shard"
+	auditShardKey = request.ShardAnnotation
 	// auditPathKey carries the canonical path of the logical cluster.
-	auditPathKey = "kcp.io/path"
+	auditPathKey = core.LogicalClusterPathAnnotationKey
 	// auditURIKey carries the URI as the client sent it to this server, until
 	// the event leaves for a backend: there it replaces the event's own, which
 	// has lost the logical cluster.

@@ -20,10 +20,6 @@ import (
 // cluster. It answers false where the path leads nowhere on this server.
 type ResolvePath func(path logicalcluster.Path) (logicalcluster.Name, bool)
 
-// systemPrefix starts the names of logical clusters that belong to the system;
-// they contain a colon, but are names and not paths.
-const systemPrefix = "system:"
-
 // laterKey keeps the answer to a request that WithClusterRules gives.
 type laterKey struct{}
 
@@ -67,9 +63,6 @@ func withCluster(ctx context.Context, u request.ClusterURL, resolve ResolvePath)
 	}
 	if name, ok := u.Path.Name(); ok {
 		return request.WithClusterName(ctx, name)
-	}
-	if strings.HasPrefix(u.Path.String(), systemPrefix) {
-		return request.WithClusterName(ctx, logicalcluster.Name(u.Path.String()))
 	}
 	if name, ok := resolve(u.Path); ok {
 		return request.WithClusterName(ctx, name)

@@ -6,11 +6,11 @@ import (
 	"net/url"
 	"os"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/pflag"
 
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/fairness"
 	"github.com/shardplane/shardplane/pkg/storage"
@@ -133,10 +133,8 @@ func (o CompletedOptions) Validate() error {
 	errs = append(errs, o.Authorization.Validate()...)
 	errs = append(errs, o.Encryption.Validate()...)
 	errs = append(errs, o.Fairness.Validate()...)
-	if path, ok := logicalcluster.NewValidatedPath(o.Name); !ok || path.String() == "*" {
-		errs = append(errs, fmt.Errorf("--name %q is not a shard's name: use lower-case letters, digits and hyphens", o.Name))
-	} else if _, ok := path.Name(); !ok {
-		errs = append(errs, fmt.Errorf("--name %q must not contain a colon", o.Name))
+	if !request.ValidName(o.Name) {
+		errs = append(errs, fmt.Errorf("--name %q is not a shard's name: use up to %d lower-case letters, digits and hyphens", o.Name, request.MaxNameLength))
 	}
 	if o.Root() && o.RootKubeconfig != "" {
 		errs = append(errs, errors.New("--root-kubeconfig is for other shards than root: leave it out, or give the shard another --name"))

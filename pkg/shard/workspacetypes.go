@@ -65,7 +65,7 @@ func (s *Server) mayUse(ctx context.Context, u user.Info, t *tenancyv1alpha1.Wor
 		return false, err
 	}
 	shard := s.sources.Root
-	if name := t.Annotations[client.ShardAnnotation]; name != "" {
+	if name := t.Annotations[request.ShardAnnotation]; name != "" {
 		if shard, err = s.accounts.shardNamed(name); err != nil {
 			return false, err
 		}

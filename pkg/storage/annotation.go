@@ -12,9 +12,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// ShardAnnotation names the shard that an object in the cache server is of.
-const ShardAnnotation = "kcp.io/shard"
-
 // Annotate sets the annotations kcp.io/cluster and, on the cache server,
 // kcp.io/shard of obj to those of the request. The storage does so for each
 // write; who answers a write without the storage, as dry-run does, calls it.
@@ -33,7 +30,7 @@ func annotate(obj runtime.Object, t tenant) error {
 		return fmt.Errorf("cannot annotate an object with its logical cluster: %w", err)
 	}
 	annotations := object.GetAnnotations()
-	if annotations[logicalcluster.AnnotationKey] == string(t.cluster) && (t.shard == "" || annotations[ShardAnnotation] == t.shard) {
+	if annotations[logicalcluster.AnnotationKey] == string(t.cluster) && (t.shard == "" || annotations[request.ShardAnnotation] == t.shard) {
 		return nil
 	}
 	// A copy, for the map may be shared with an object in the watch cache.
@@ -41,7 +38,7 @@ func annotate(obj runtime.Object, t tenant) error {
 	maps.Copy(changed, annotations)
 	changed[logicalcluster.AnnotationKey] = string(t.cluster)
 	if t.shard != "" {
-		changed[ShardAnnotation] = t.shard
+		changed[request.ShardAnnotation] = t.shard
 	}
 	object.SetAnnotations(changed)
 	return nil
@@ -56,12 +53,12 @@ func tenantOf(obj runtime.Object, sharded bool) (t tenant, ok bool) {
 	}
 	annotations := object.GetAnnotations()
 	t.cluster = logicalcluster.Name(annotations[logicalcluster.AnnotationKey])
-	if !validCluster(string(t.cluster)) {
+	if !request.ValidClusterName(t.cluster) {
 		return tenant{}, false
 	}
 	if sharded {
-		t.shard = annotations[ShardAnnotation]
-		return t, validName(t.shard)
+		t.shard = annotations[request.ShardAnnotation]
+		return t, request.ValidName(t.shard)
 	}
 	return t, true
 }

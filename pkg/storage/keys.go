@@ -14,9 +14,6 @@ import (
 )
 
 const (
-	// systemPrefix starts the names of logical clusters that no user creates.
-	systemPrefix = "system:"
-
 	// nowhere is the key segment of objects without a logical cluster in the
 	// watch cache. It can never be a name, so that only wildcard readers see
 	// such objects.
@@ -24,8 +21,6 @@ const (
 
 	// coreGroup stands for the empty API group in keys.
 	coreGroup = "core"
-
-	maxSegmentLength = 63
 )
 
 // ResourcePrefix returns the key prefix of a resource, without the prefix of
@@ -51,7 +46,7 @@ func tenantFrom(ctx context.Context, sharded bool) (tenant, error) {
 	if !ok {
 		return tenant{}, apierrors.NewBadRequest(request.ErrNoCluster.Error())
 	}
-	if !cluster.Wildcard && !validCluster(string(cluster.Name)) {
+	if !cluster.Wildcard && !request.ValidClusterName(cluster.Name) {
 		return tenant{}, apierrors.NewBadRequest(fmt.Sprintf("invalid name of a logical cluster: %q", cluster.Name))
 	}
 	t := tenant{cluster: cluster.Name}
@@ -61,34 +56,12 @@ func tenantFrom(ctx context.Context, sharded bool) (tenant, error) {
 		return tenant{}, apierrors.NewInternalError(errors.New("the request names a shard, but this backend has no shard segment in its keys"))
 	case !ok && sharded:
 		return tenant{}, apierrors.NewBadRequest("no shard in the request: use a URL of the form /shards/<name>/clusters/<name>/…")
-	case ok && !shard.Wildcard && !validName(shard.Name):
+	case ok && !shard.Wildcard && !request.ValidName(shard.Name):
 		return tenant{}, apierrors.NewBadRequest(fmt.Sprintf("invalid name of a shard: %q", shard.Name))
 	case ok:
 		t.shard = shard.Name
 	}
 	return t, nil
-}
-
-// validCluster says whether s is fit to be the key segment of a logical
-// cluster. logicalcluster.Name.IsValid does not do: it takes anything that
-// starts with "system:", slashes and dots included.
-func validCluster(s string) bool {
-	return validName(strings.TrimPrefix(s, systemPrefix))
-}
-
-// validName says whether s consists of lower-case letters, digits and inner
-// hyphens.
-func validName(s string) bool {
-	if s == "" || len(s) > maxSegmentLength || s[0] == '-' || s[len(s)-1] == '-' {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
-			return false
-		}
-	}
-	return true
 }
 
 // keyspace maps the keys that the registry of one resource makes to keys with

@@ -189,9 +189,9 @@ func TestShardSegment(t *testing.T) {
 	for _, at := range []string{"east", "west"} {
 		for _, cluster := range []string{"aa", "bb"} {
 			pod := newPod("ns", "one")
-			pod.Annotations = map[string]string{ShardAnnotation: "forged"}
+			pod.Annotations = map[string]string{request.ShardAnnotation: "forged"}
 			out := create(shard(at, cluster), t, s, pod)
-			require.Equal(t, at, out.Annotations[ShardAnnotation])
+			require.Equal(t, at, out.Annotations[request.ShardAnnotation])
 		}
 	}
 	cases := []struct{ shard, cluster, want string }{
@@ -205,7 +205,7 @@ func TestShardSegment(t *testing.T) {
 		got := ""
 		pods := list(ctx, t, s, "/pods/ns", listOpts())
 		for j := range pods.Items {
-			got += pods.Items[j].Annotations[ShardAnnotation] + "|" + pods.Items[j].Annotations["kcp.io/cluster"] + " "
+			got += pods.Items[j].Annotations[request.ShardAnnotation] + "|" + pods.Items[j].Annotations["kcp.io/cluster"] + " "
 		}
 		require.Equal(t, c.want, got)
 
@@ -223,7 +223,7 @@ func TestShardSegment(t *testing.T) {
 			event := next(t, w)
 			require.Equal(t, watch.Modified, event.Type, "%v", event.Object)
 			pod := event.Object.(*example.Pod)
-			got += pod.Annotations[ShardAnnotation] + "|" + pod.Annotations["kcp.io/cluster"] + " "
+			got += pod.Annotations[request.ShardAnnotation] + "|" + pod.Annotations["kcp.io/cluster"] + " "
 		}
 		w.Stop()
 		require.Equal(t, c.want, got)

@@ -76,10 +76,10 @@ func TestAnnotationIsTheServers(t *testing.T) {
 	both(t, func(t *testing.T, s *tenantStorage) {
 		ctx := in(t.Context(), "mine")
 		pod := newPod("ns", "one")
-		pod.Annotations = map[string]string{logicalcluster.AnnotationKey: "yours", ShardAnnotation: "kept", "other": "kept"}
+		pod.Annotations = map[string]string{logicalcluster.AnnotationKey: "yours", request.ShardAnnotation: "kept", "other": "kept"}
 		annotations := pod.Annotations
 		out := create(ctx, t, s, pod)
-		want := map[string]string{logicalcluster.AnnotationKey: "mine", ShardAnnotation: "kept", "other": "kept"}
+		want := map[string]string{logicalcluster.AnnotationKey: "mine", request.ShardAnnotation: "kept", "other": "kept"}
 		require.Equal(t, want, out.Annotations)
 		require.Equal(t, "yours", annotations[logicalcluster.AnnotationKey], "the map of the caller changed")
 

@@ -246,7 +246,7 @@ func (a *Authenticator) checkLegacy(ctx context.Context, token string, public *j
 
 // checkAccount checks that the claims name an account that exists.
 func (a *Authenticator) checkAccount(ctx context.Context, info *account, subject string) error {
-	if !info.cluster.IsValid() {
+	if !request.ValidClusterName(info.cluster) {
 		return errors.New("the token does not name a logical cluster")
 	}
 	if info.Namespace == "" || info.Name == "" || info.UID == "" {

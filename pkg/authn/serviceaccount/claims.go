@@ -5,6 +5,8 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"gopkg.in/go-jose/go-jose.v2/jwt"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // LegacyIssuer is the issuer of tokens that are kept in secrets.
@@ -81,5 +83,5 @@ func ClaimedCluster(token string) (logicalcluster.Name, bool) {
 	if name == "" {
 		name = claims.LegacyClusterName
 	}
-	return name, name.IsValid()
+	return name, request.ValidClusterName(name)
 }

@@ -46,7 +46,7 @@ func (q query) hasResource(key string) bool { return strings.HasPrefix(key, q.re
 
 func (q query) matches(obj *unstructured.Unstructured) bool {
 	return (q.cluster == request.Wildcard || q.cluster == logicalcluster.From(obj).String()) &&
-		(q.shard == "" || q.shard == request.Wildcard || q.shard == obj.GetAnnotations()[shardAnnotation]) &&
+		(q.shard == "" || q.shard == request.Wildcard || q.shard == obj.GetAnnotations()[request.ShardAnnotation]) &&
 		(q.namespace == "" || q.namespace == obj.GetNamespace()) &&
 		q.selector.Matches(labels.Set(obj.GetLabels()))
 }

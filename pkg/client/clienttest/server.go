@@ -19,10 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-)
 
-// shardAnnotation tells the shards of a cache server apart.
-const shardAnnotation = "kcp.io/shard"
+	"github.com/shardplane/shardplane/pkg/request"
+)
 
 // Server is an API server with objects of any kind. Its methods may be called
 // at any time from any goroutine.
@@ -188,5 +187,5 @@ func (s *Server) snapshot(q query) []*unstructured.Unstructured {
 }
 
 func objectKey(gvr schema.GroupVersionResource, u *unstructured.Unstructured) string {
-	return fmt.Sprintf("%s|%s|%s|%s|%s", gvr, u.GetAnnotations()[shardAnnotation], logicalcluster.From(u), u.GetNamespace(), u.GetName())
+	return fmt.Sprintf("%s|%s|%s|%s|%s", gvr, u.GetAnnotations()[request.ShardAnnotation], logicalcluster.From(u), u.GetNamespace(), u.GetName())
 }

@@ -7,12 +7,11 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 const (
-	// ShardAnnotation names the shard an object on the cache server comes from.
-	// The cache server sets it.
-	ShardAnnotation = "kcp.io/shard"
 	// OriginalVersionAnnotation and OriginalUIDAnnotation carry what the object
 	// has in its shard; a replica has a UID and a resourceVersion of its own.
 	OriginalVersionAnnotation = "cache.kcp.io/original-resource-version"
@@ -114,6 +113,6 @@ func ownAnnotations(obj *unstructured.Unstructured) map[string]string {
 		annotations = map[string]string{}
 	}
 	delete(annotations, logicalcluster.AnnotationKey)
-	delete(annotations, ShardAnnotation)
+	delete(annotations, request.ShardAnnotation)
 	return annotations
 }

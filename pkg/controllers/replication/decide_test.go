@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 func localObject(change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
@@ -45,7 +47,7 @@ func replicaOf(obj *unstructured.Unstructured, change ...func(*unstructured.Unst
 	replica.SetGeneration(1)
 	annotations := replica.GetAnnotations()
 	annotations["kcp.io/cluster"] = "root"
-	annotations[ShardAnnotation] = "amber"
+	annotations[request.ShardAnnotation] = "amber"
 	replica.SetAnnotations(annotations)
 	for _, f := range change {
 		f(replica)

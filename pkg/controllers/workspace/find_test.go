@@ -14,6 +14,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // TestReplicasOfTypes holds which of the types that several shards announce at
@@ -26,7 +27,7 @@ func TestReplicasOfTypes(t *testing.T) {
 			annotations[core.LogicalClusterPathAnnotationKey] = path
 		}
 		if shard != "" {
-			annotations[client.ShardAnnotation] = shard
+			annotations[request.ShardAnnotation] = shard
 		}
 		return metav1.ObjectMeta{Name: name, Annotations: annotations, CreationTimestamp: metav1.NewTime(born.Add(-age))}
 	}
@@ -111,7 +112,7 @@ func TestReplicasOfTypes(t *testing.T) {
 		for range 10 {
 			got := ""
 			if found, ok := lookup(path, tenancyv1alpha1.WorkspaceTypeName(name)); ok {
-				got = found.Annotations[client.ShardAnnotation] + " " + logicalcluster.From(found).String()
+				got = found.Annotations[request.ShardAnnotation] + " " + logicalcluster.From(found).String()
 			}
 			require.Equal(t, want, got, id)
 		}

@@ -5,11 +5,8 @@ import (
 	"errors"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/sharding"
 )
-
-// Wildcard is the URL segment that stands for all logical clusters of a shard,
-// and on the cache server for all shards.
-const Wildcard = "*"
 
 // ErrNoCluster says that a request that needs a logical cluster has none in
 // its context.
@@ -53,15 +50,53 @@ func (s Shard) String() string {
 	return s.Name
 }
 
-type (
-	clusterKey struct{}
-	nowhereKey struct{}
-	shardKey   struct{}
-)
+// Scope is what a request is for. One that is zero is about the serving process.
+// It is a value: what changes it for a part of a request's work makes another
+// context with it.
+type Scope struct {
+	// Shard is set at a cache server only.
+	Shard Shard
+	// Cluster is the logical cluster, or all.
+	Cluster Cluster
+	// Nowhere is set instead of Cluster where the path that the client wrote
+	// leads to no logical cluster, as far as the server knows.
+	Nowhere logicalcluster.Path
+	// Refusal is the answer to a request that nothing in its scope serves. It is
+	// given after authorization.
+	Refusal error
 
-// WithCluster returns a context that carries c.
+	// selector is which part of the objects of one resource it is for.
+	selector struct {
+		resource string
+		sharding.Selector
+	}
+	// entered is called when it turns out that the sender may enter.
+	entered func()
+}
+
+type scopeKey struct{}
+
+// WithScope returns a context that carries s.
+func WithScope(ctx context.Context, s Scope) context.Context {
+	return context.WithValue(ctx, scopeKey{}, &s)
+}
+
+// ScopeFrom returns the scope of ctx, which is zero where it has none.
+func ScopeFrom(ctx context.Context) Scope { return *scopeFrom(ctx) }
+
+var noScope = &Scope{}
+
+// scopeFrom returns what nobody may change.
+func scopeFrom(ctx context.Context) *Scope {
+	if s, ok := ctx.Value(scopeKey{}).(*Scope); ok {
+		return s
+	}
+	return noScope
+}
+
+// WithCluster returns a context for c, of the same shard as ctx.
 func WithCluster(ctx context.Context, c Cluster) context.Context {
-	return context.WithValue(ctx, clusterKey{}, c)
+	return WithScope(ctx, Scope{Shard: scopeFrom(ctx).Shard, Cluster: c})
 }
 
 // WithClusterName returns a context for the one logical cluster name.
@@ -76,8 +111,8 @@ func WithWildcard(ctx context.Context) context.Context {
 
 // ClusterFrom returns the logical cluster of ctx, and whether there is one.
 func ClusterFrom(ctx context.Context) (Cluster, bool) {
-	c, ok := ctx.Value(clusterKey{}).(Cluster)
-	return c, ok && (c.Wildcard || c.Name != "")
+	c := scopeFrom(ctx).Cluster
+	return c, c.Wildcard || c.Name != ""
 }
 
 // ClusterNameFrom returns the one logical cluster that ctx names. It fails with
@@ -97,24 +132,45 @@ func ClusterNameFrom(ctx context.Context) (logicalcluster.Name, error) {
 // WithNowhere returns a context for a path that leads to no logical cluster, as
 // far as the server knows.
 func WithNowhere(ctx context.Context, path logicalcluster.Path) context.Context {
-	return context.WithValue(ctx, nowhereKey{}, path)
+	return WithScope(ctx, Scope{Shard: scopeFrom(ctx).Shard, Nowhere: path})
 }
 
 // NowhereFrom returns the path of ctx that leads to no logical cluster, and
 // whether there is one. A request with neither a logical cluster nor such a
 // path is about the serving process.
 func NowhereFrom(ctx context.Context) (logicalcluster.Path, bool) {
-	path, ok := ctx.Value(nowhereKey{}).(logicalcluster.Path)
-	return path, ok
+	path := scopeFrom(ctx).Nowhere
+	return path, !path.Empty()
 }
 
-// WithShard returns a context that carries the shard segment s.
+// WithShard returns a context that carries the shard segment s, and the logical
+// cluster of ctx.
 func WithShard(ctx context.Context, s Shard) context.Context {
-	return context.WithValue(ctx, shardKey{}, s)
+	return WithScope(ctx, Scope{Shard: s, Cluster: scopeFrom(ctx).Cluster})
 }
 
 // ShardFrom returns the shard segment of ctx, and whether there is one.
 func ShardFrom(ctx context.Context) (Shard, bool) {
-	s, ok := ctx.Value(shardKey{}).(Shard)
-	return s, ok && (s.Wildcard || s.Name != "")
+	s := scopeFrom(ctx).Shard
+	return s, s.Wildcard || s.Name != ""
+}
+
+// WithShardSelector returns a context whose lists and watches of the resource,
+// and of no other, are for the part of the objects that the selector (KEP-5866)
+// selects. It brings a selector that is parsed already past upstream's registry,
+// which parses what is in the query, for each request anew. The resource has no
+// group: one storage may serve two.
+func WithShardSelector(ctx context.Context, resource string, selector sharding.Selector) context.Context {
+	s := ScopeFrom(ctx)
+	s.selector.resource, s.selector.Selector = resource, selector
+	return WithScope(ctx, s)
+}
+
+// ShardSelectorFrom returns the selector for lists and watches of the resource,
+// or nil.
+func ShardSelectorFrom(ctx context.Context, resource string) sharding.Selector {
+	if s := scopeFrom(ctx); s.selector.resource == resource {
+		return s.selector.Selector
+	}
+	return nil
 }

@@ -1,0 +1,68 @@
+package request
+
+import (
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+)
+
+const (
+	// Wildcard is the URL segment that stands for all logical clusters of a
+	// shard, and on the cache server for all shards.
+	Wildcard = "*"
+
+	// SystemPrefix starts the names of logical clusters that belong to the
+	// system. They contain a colon, but are names and not paths.
+	SystemPrefix = "system:"
+
+	// ShardAnnotation names, on objects of a cache server, the shard that they
+	// are replicas from. On other servers it means nothing. The annotation of
+	// the logical cluster is logicalcluster.AnnotationKey.
+	ShardAnnotation = "kcp.io/shard"
+
+	// MaxNameLength is the most bytes that a shard's name, or a segment of the
+	// name or path of a logical cluster, may have.
+	MaxNameLength = 63
+)
+
+// IsSystem reports whether a logical cluster belongs to the system. Each shard
+// has its own of these, and they are not for users.
+func IsSystem(name logicalcluster.Name) bool {
+	return strings.HasPrefix(name.String(), SystemPrefix)
+}
+
+// ValidName reports whether s is fit to be the name of a shard, and one segment
+// of a path: up to MaxNameLength lower-case letters, digits and inner hyphens.
+func ValidName(s string) bool {
+	if s == "" || len(s) > MaxNameLength || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidClusterName reports whether name is fit to be the name of a logical
+// cluster, and so a segment of URLs and of keys. Name.IsValid does not do: it
+// takes anything that starts with "system:", slashes and dots included.
+func ValidClusterName(name logicalcluster.Name) bool {
+	return ValidName(strings.TrimPrefix(name.String(), SystemPrefix))
+}
+
+// ValidPath reports whether path names one logical cluster, by valid names that
+// are joined by colons. Unlike Path.IsValid it does not take the wildcard.
+func ValidPath(path logicalcluster.Path) bool {
+	if name := logicalcluster.Name(path.String()); IsSystem(name) {
+		return ValidClusterName(name)
+	}
+	for segment := range strings.SplitSeq(path.String(), ":") {
+		if !ValidName(segment) {
+			return false
+		}
+	}
+	return true
+}
