@@ -7,15 +7,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/shardplane/shardplane/contrib"
 )
 
 // TestUses checks that every expression of the files can be read and uses
 // something. What the metrics are called is checked against running servers in
 // test/integration.
 func TestUses(t *testing.T) {
-	uses, err := contrib.Uses()
+	uses, err := Uses()
 	require.NoError(t, err)
 	require.Greater(t, len(uses), 30)
 	for _, use := range uses {
@@ -33,7 +31,7 @@ func TestUses(t *testing.T) {
 // TestJobs checks that the scrape configuration and the expressions speak of
 // the same jobs.
 func TestJobs(t *testing.T) {
-	jobs, err := contrib.Jobs()
+	jobs, err := Jobs()
 	require.NoError(t, err)
 	names := make([]string, 0, len(jobs))
 	for _, job := range jobs {
@@ -46,7 +44,7 @@ func TestJobs(t *testing.T) {
 	}
 	require.Equal(t, []string{"shard", "front-proxy", "cache-server"}, names)
 
-	uses, err := contrib.Uses()
+	uses, err := Uses()
 	require.NoError(t, err)
 	for _, use := range uses {
 		for _, selector := range use.Query.Selectors {
@@ -110,7 +108,7 @@ size_bytes 7
 // TestMissing shows that what is not served is found, and that what is served
 // is not.
 func TestMissing(t *testing.T) {
-	served := contrib.Served{}
+	served := Served{}
 	require.NoError(t, served.Add("shard", strings.NewReader(answer)))
 	require.NoError(t, served.Add("front-proxy", strings.NewReader("# TYPE proxied_total counter\nproxied_total{shard=\"root\"} 1\n")))
 	for expr, want := range map[string]string{
@@ -135,9 +133,9 @@ func TestMissing(t *testing.T) {
 		`requests_total{job=~"("}`:                                                "metric requests_total is not served by []",
 		`sum by (code) (size_bytes) + on (code) group_left (verb) requests_total`: "",
 	} {
-		query, err := contrib.ParseQuery(expr)
+		query, err := ParseQuery(expr)
 		require.NoError(t, err)
-		missing := served.Missing([]contrib.Use{{Place: "here", Expr: expr, Query: query}})
+		missing := served.Missing([]Use{{Place: "here", Expr: expr, Query: query}})
 		if want == "" {
 			require.Empty(t, missing, expr)
 			continue

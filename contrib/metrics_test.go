@@ -24,7 +24,6 @@ import (
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 
-	"github.com/shardplane/shardplane/contrib"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -48,13 +47,13 @@ var silent = []string{
 // TestMetricsAreServed holds every metric and label of the dashboard and the
 // alerts against what the components of a running cluster serve.
 func TestMetricsAreServed(t *testing.T) {
-	uses, err := contrib.Uses()
+	uses, err := Uses()
 	require.NoError(t, err)
 	cluster := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
 	use(t, cluster)
 
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		gaps := slices.DeleteFunc(scrape(t, cluster).Missing(uses), func(g contrib.Gap) bool { return slices.Contains(silent, g.Metric) })
+		gaps := slices.DeleteFunc(scrape(t, cluster).Missing(uses), func(g Gap) bool { return slices.Contains(silent, g.Metric) })
 		assert.Empty(c, gaps)
 	}, 30*time.Second, 250*time.Millisecond)
 
@@ -123,9 +122,9 @@ func useWorkspace(t *testing.T, cluster *harness.Cluster, shard int, path string
 
 // scrape asks every component for its metrics, as the Prometheus configuration
 // says it.
-func scrape(t *testing.T, cluster *harness.Cluster) contrib.Served {
+func scrape(t *testing.T, cluster *harness.Cluster) Served {
 	t.Helper()
-	served := contrib.Served{}
+	served := Served{}
 	for _, target := range []struct {
 		job, component string
 		config         *rest.Config

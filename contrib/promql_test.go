@@ -4,53 +4,51 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/shardplane/shardplane/contrib"
 )
 
 func TestParseQuery(t *testing.T) {
 	for _, test := range []struct {
 		expr string
-		want contrib.Query
+		want Query
 	}{
-		{"up", contrib.Query{Selectors: []contrib.Selector{{Metric: "up"}}}},
+		{"up", Query{Selectors: []Selector{{Metric: "up"}}}},
 		{
 			`sum by (job, verb) (rate(apiserver_request_total{job="shard", code=~"5.."}[5m]))`,
-			contrib.Query{
-				Selectors: []contrib.Selector{{Metric: "apiserver_request_total", Matchers: []contrib.Matcher{{"job", "=", "shard"}, {"code", "=~", "5.."}}}},
+			Query{
+				Selectors: []Selector{{Metric: "apiserver_request_total", Matchers: []Matcher{{"job", "=", "shard"}, {"code", "=~", "5.."}}}},
 				Grouping:  []string{"job", "verb"},
 			},
 		},
 		{
 			"histogram_quantile(0.99, sum(rate(a_bucket[$__rate_interval])) without (le))",
-			contrib.Query{Selectors: []contrib.Selector{{Metric: "a_bucket"}}, Grouping: []string{"le"}},
+			Query{Selectors: []Selector{{Metric: "a_bucket"}}, Grouping: []string{"le"}},
 		},
 		{
 			`a / on(x) group_left(y) b offset 5m > bool 1e3 # and c`,
-			contrib.Query{
-				Selectors: []contrib.Selector{{Metric: "a"}, {Metric: "b"}},
+			Query{
+				Selectors: []Selector{{Metric: "a"}, {Metric: "b"}},
 				Grouping:  []string{"x", "y"},
 			},
 		},
 		{
 			`a{note!="not_a_metric{x='y'} \" really"} or vector(0) unless ns:rule:sum[1h:5m] - Inf`,
-			contrib.Query{Selectors: []contrib.Selector{{Metric: "a", Matchers: []contrib.Matcher{{"note", "!=", `not_a_metric{x='y'} \" really`}}}, {Metric: "ns:rule:sum"}}},
+			Query{Selectors: []Selector{{Metric: "a", Matchers: []Matcher{{"note", "!=", `not_a_metric{x='y'} \" really`}}}, {Metric: "ns:rule:sum"}}},
 		},
 		{
 			`topk(5, count without(instance) (sum)) + sum (by)`,
-			contrib.Query{
-				Selectors: []contrib.Selector{{Metric: "sum"}},
+			Query{
+				Selectors: []Selector{{Metric: "sum"}},
 				Grouping:  []string{"instance"},
 			},
 		},
-		{`sum(go_goroutines{job=~"$job"}) by (instance)`, contrib.Query{
-			Selectors: []contrib.Selector{{Metric: "go_goroutines", Matchers: []contrib.Matcher{{"job", "=~", "$job"}}}},
+		{`sum(go_goroutines{job=~"$job"}) by (instance)`, Query{
+			Selectors: []Selector{{Metric: "go_goroutines", Matchers: []Matcher{{"job", "=~", "$job"}}}},
 			Grouping:  []string{"instance"},
 		}},
-		{"1 + 2 * 5m", contrib.Query{}},
+		{"1 + 2 * 5m", Query{}},
 	} {
 		t.Run(test.expr, func(t *testing.T) {
-			got, err := contrib.ParseQuery(test.expr)
+			got, err := ParseQuery(test.expr)
 			require.NoError(t, err)
 			require.Equal(t, test.want, got)
 		})
@@ -66,7 +64,7 @@ func TestParseQueryErrors(t *testing.T) {
 		`sum by (a`:          "a list of labels does not end",
 		`{__name__=~"hide"}`: "a selector without a metric name",
 	} {
-		_, err := contrib.ParseQuery(expr)
+		_, err := ParseQuery(expr)
 		require.ErrorContains(t, err, want, expr)
 		require.ErrorContains(t, err, "reading PromQL", expr)
 	}

@@ -1,4 +1,4 @@
-package contrib
+package contrib_test
 
 import (
 	"fmt"
