@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/shardplane/shardplane/pkg/request"
-	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
 
 // InstallCRDs registers apiextensions.k8s.io/v1 with a generic API server.
@@ -78,7 +77,6 @@ func newCRDStorage(
 	strategy := definitionStrategy{customresourcedefinition.NewStrategy(apiextensionsserver.Scheme)}
 	store.CreateStrategy = strategy
 	store.UpdateStrategy = strategy
-	multitenant.AnnotateDryRun(&store)
 
 	statusStore := store
 	statusStrategy := customresourcedefinition.NewStatusStrategy(apiextensionsserver.Scheme)

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/shardplane/shardplane/pkg/storage"
 )
 
 const (
@@ -46,7 +48,8 @@ type Config struct {
 	// objects; bound APIs come from here.
 	Sources []Source
 
-	// Admission admits writes of custom resources; none if nil.
+	// Admission admits writes of custom resources, and annotates those of dry
+	// runs; if nil, it does the latter only.
 	Admission admission.Interface
 	// Authorizer decides about creation by update; everything is allowed if nil.
 	Authorizer authorizer.UnconditionalAuthorizer
@@ -163,9 +166,8 @@ func (s *Server) newUpstream(cfg Config) error {
 
 func setDefaults(cfg *Config) {
 	if cfg.Admission == nil {
-		cfg.Admission = admission.NewChainHandler()
+		cfg.Admission = storage.NewDryRunAdmission()
 	}
-	cfg.Admission = dryRunAdmission{cfg.Admission}
 	if cfg.Authorizer == nil {
 		cfg.Authorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 			return authorizer.DecisionAllow, "", nil

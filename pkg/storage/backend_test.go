@@ -120,13 +120,19 @@ func TestRegistry(t *testing.T) {
 	getter := b.RESTOptionsGetter(func(schema.GroupResource) (runtime.Codec, error) { return podCodec(t), nil })
 	require.NoError(t, store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: getter}))
 	defer store.Destroy()
-	AnnotateDryRun(store)
 
 	ctx := genericapirequest.WithNamespace(in(t.Context(), "root"), "ns")
 	dryRun := []string{metav1.DryRunAll}
+	// tried is a pod as admission leaves it in a dry run.
+	tried := func(pod *example.Pod) *example.Pod {
+		pod = pod.DeepCopy()
+		require.NoError(t, NewDryRunAdmission().Admit(ctx, admission.NewAttributesRecord(pod, nil, schema.GroupVersionKind{Kind: "Pod"}, "ns", "one",
+			podsGR.WithVersion("v1"), "", admission.Create, &metav1.CreateOptions{}, true, nil), nil))
+		return pod
+	}
 	pod := newPod("ns", "one")
 	pod.Annotations = map[string]string{logicalcluster.AnnotationKey: "forged"}
-	obj, err := store.Create(ctx, pod.DeepCopy(), rest.ValidateAllObjectFunc, &metav1.CreateOptions{DryRun: dryRun})
+	obj, err := store.Create(ctx, tried(pod), rest.ValidateAllObjectFunc, &metav1.CreateOptions{DryRun: dryRun})
 	require.NoError(t, err)
 	require.Equal(t, "root|ns/one", nameOf(obj.(*example.Pod)))
 	_, err = store.Get(ctx, "one", &metav1.GetOptions{})
@@ -138,6 +144,9 @@ func TestRegistry(t *testing.T) {
 	for _, options := range []*metav1.UpdateOptions{{DryRun: dryRun}, {}} {
 		changed := obj.(*example.Pod).DeepCopy()
 		changed.Annotations = map[string]string{"changed": "yes"}
+		if len(options.DryRun) > 0 {
+			changed = tried(changed)
+		}
 		updated, _, err := store.Update(ctx, "one", rest.DefaultUpdatedObjectInfo(changed), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, options)
 		require.NoError(t, err)
 		require.Equal(t, map[string]string{logicalcluster.AnnotationKey: "root", "changed": "yes"}, updated.(*example.Pod).Annotations)

@@ -3,10 +3,7 @@ package storage
 import (
 	"context"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 )
 
 // dryRunAdmission annotates objects of dry-run requests.
@@ -32,34 +29,5 @@ func (dryRunAdmission) Admit(ctx context.Context, attrs admission.Attributes, _ 
 		return Annotate(ctx, attrs.GetObject())
 	default: // takes an object of another kind, such as a scale or a token
 		return nil
-	}
-}
-
-// AnnotateDryRun makes one store annotate objects in dry-run requests, where
-// there is no admission plugin to do so. Call it before the store serves; hooks
-// that the store has stay.
-func AnnotateDryRun(store *genericregistry.Store) {
-	beginCreate, beginUpdate := store.BeginCreate, store.BeginUpdate
-	store.BeginCreate = func(ctx context.Context, obj runtime.Object, options *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
-		if len(options.DryRun) > 0 {
-			if err := Annotate(ctx, obj); err != nil {
-				return nil, err
-			}
-		}
-		if beginCreate == nil {
-			return func(context.Context, bool) {}, nil
-		}
-		return beginCreate(ctx, obj, options)
-	}
-	store.BeginUpdate = func(ctx context.Context, obj, old runtime.Object, options *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
-		if len(options.DryRun) > 0 {
-			if err := Annotate(ctx, obj); err != nil {
-				return nil, err
-			}
-		}
-		if beginUpdate == nil {
-			return func(context.Context, bool) {}, nil
-		}
-		return beginUpdate(ctx, obj, old, options)
 	}
 }

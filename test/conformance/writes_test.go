@@ -96,6 +96,7 @@ var writeRules = []rule{
 		u.invalid(err)
 
 		before := u.widget("a", `{size: 1}`)
+		require.Equal(u.t, before.GetAnnotations(), w.GetAnnotations(), "it answers as if it were none")
 		w, err = u.widgets().Patch(u.t.Context(), "a", types.MergePatchType, []byte(`{"spec":{"size":2}}`), metav1.PatchOptions{DryRun: dry})
 		require.NoError(u.t, err)
 		require.Equal(u.t, int64(2), field(u.t, w, "spec", "size"))
@@ -104,8 +105,11 @@ var writeRules = []rule{
 		require.NoError(u.t, err)
 		require.Equal(u.t, before, after)
 		d := u.parse(gadgets("{plural: gadgets, singular: gadget, kind: Gadget, listKind: GadgetList}"))
-		_, err = u.crds.ApiextensionsV1().CustomResourceDefinitions().Create(u.t.Context(), d, metav1.CreateOptions{DryRun: dry})
+		tried, err := u.crds.ApiextensionsV1().CustomResourceDefinitions().Create(u.t.Context(), d, metav1.CreateOptions{DryRun: dry})
 		require.NoError(u.t, err)
+		stored, err := u.crds.ApiextensionsV1().CustomResourceDefinitions().Get(u.t.Context(), "widgets."+u.group, metav1.GetOptions{})
+		require.NoError(u.t, err)
+		require.Equal(u.t, stored.Annotations, tried.Annotations)
 		_, err = u.resource("v1", "gadgets").List(u.t.Context(), metav1.ListOptions{})
 		require.True(u.t, apierrors.IsNotFound(err), "%v", err)
 	}},
