@@ -58,9 +58,6 @@ type Authentication struct {
 // cannot be used. Tokens of OIDC issuers are accepted, and files read again,
 // once Run runs.
 func New(o Options) (*Authentication, error) {
-	if o.ReloadInterval <= 0 {
-		o.ReloadInterval = defaultReloadInterval
-	}
 	registerMetrics()
 	a := &Authentication{options: o, Audiences: o.audiences()}
 	certificates, err := a.certificates()
@@ -86,10 +83,10 @@ func (a *Authentication) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if a.providers != nil {
-		wg.Go(func() { a.providers.run(ctx, a.options.ReloadInterval) })
+		wg.Go(func() { a.providers.run(ctx) })
 	}
 	for _, files := range a.watched {
-		wg.Go(func() { files.run(ctx, a.options.ReloadInterval) })
+		wg.Go(func() { files.run(ctx) })
 	}
 	<-ctx.Done()
 	return nil

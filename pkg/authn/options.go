@@ -17,8 +17,6 @@ const (
 
 	defaultWebhookCacheTTL = 2 * time.Minute
 	defaultWebhookVersion  = "v1"
-	// defaultReloadInterval is how often files are looked at for changes.
-	defaultReloadInterval = 5 * time.Second
 	// minServiceAccountLifetime is the shortest bound on the life of tokens.
 	minServiceAccountLifetime = time.Hour
 )
@@ -51,8 +49,6 @@ type Options struct {
 	// APIAudiences are the audiences that a token must have one of; those of
 	// service accounts are issued for them. Empty: the issuers.
 	APIAudiences []string
-	// ReloadInterval is how often files are looked at for changes.
-	ReloadInterval time.Duration
 
 	// Accounts looks up service accounts; whoever makes the server sets it.
 	// Without it no service account's token is accepted.
@@ -78,7 +74,6 @@ func NewOptions() Options {
 	return Options{
 		WebhookVersion:  defaultWebhookVersion,
 		WebhookCacheTTL: defaultWebhookCacheTTL,
-		ReloadInterval:  defaultReloadInterval,
 		ServiceAccounts: ServiceAccountOptions{Issuers: []string{DefaultServiceAccountIssuer}},
 	}
 }

@@ -2,7 +2,6 @@ package authn
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -53,9 +52,11 @@ type providers struct {
 	audiences  authenticator.Audiences
 	compiler   authenticationcel.Compiler
 
+	watched *watchedFiles
 	initial *apiserver.AuthenticationConfiguration
-	seen    [sha256.Size]byte
 	current atomic.Pointer[generation]
+	// previous is what requests in flight may still use.
+	previous *generation
 }
 
 // generation is what knows the tokens of one version of the configuration.
@@ -69,7 +70,7 @@ type generation struct {
 // newProviders reads the file, but asks nobody yet.
 func newProviders(file string, disallowed []string, audiences authenticator.Audiences) (*providers, error) {
 	p := &providers{file: file, disallowed: disallowed, audiences: audiences, compiler: authenticationcel.NewDefaultCompiler()}
-	p.seen = digest([]string{file})
+	p.watched = newWatchedFiles(configurationName, []string{file}, p.load)
 	var err error
 	p.initial, err = p.read()
 	return p, err
@@ -84,65 +85,46 @@ func (p *providers) AuthenticateToken(ctx context.Context, token string) (*authe
 	return current.tokens.AuthenticateToken(ctx, token)
 }
 
-func (p *providers) run(ctx context.Context, interval time.Duration) {
+func (p *providers) run(ctx context.Context) {
 	first, err := p.build(ctx, p.initial)
-	if err != nil {
-		reported(ctx, configurationName, []string{p.file}, err) // New has validated it
+	if err != nil { // New has validated it
+		klog.FromContext(ctx).Error(err, "No tokens of OIDC issuers are accepted", "file", p.file)
 	} else {
 		p.current.Store(first)
 	}
-	var previous *generation
-	pending := false
-	everyTick(ctx, interval, func() {
-		now := digest([]string{p.file})
-		if now == p.seen && !pending {
-			return
-		}
-		p.seen = now
-		next, again, err := p.next(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		pending = again
-		reported(ctx, configurationName, []string{p.file}, err)
-		if err != nil {
-			return
-		}
-		// Requests in flight may still use the generation that is replaced.
-		if previous != nil {
-			previous.end()
-		}
-		previous = p.current.Swap(next)
-	})
-	for _, g := range []*generation{previous, p.current.Load()} {
+	p.watched.run(ctx)
+	for _, g := range []*generation{p.previous, p.current.Load()} {
 		if g != nil {
 			g.end()
 		}
 	}
 }
 
-// next returns the generation of the present file. again is set where trying
-// once more may help though the file does not change.
-func (p *providers) next(ctx context.Context) (g *generation, again bool, err error) {
+// load lets the present file's configuration take over once all its issuers
+// have answered.
+func (p *providers) load(ctx context.Context) error {
 	config, err := p.read()
 	if err != nil {
-		return nil, false, err
+		return err
 	}
-	g, err = p.build(ctx, config)
+	next, err := p.build(ctx, config)
 	if err != nil {
-		return nil, false, err
+		return err
 	}
 	var unhealthy error
 	err = wait.PollUntilContextTimeout(ctx, providerPoll, providerPatience, true, func(context.Context) (bool, error) {
-		unhealthy = g.healthy()
+		unhealthy = next.healthy()
 		return unhealthy == nil, nil
 	})
 	if err != nil {
-		g.end()
-		return nil, true, fmt.Errorf("the new configuration is not used, because not all its issuers answer: %w", errors.Join(unhealthy, err))
+		next.end()
+		return fmt.Errorf("not all issuers of the new configuration answer, %w: %w", errAgain, errors.Join(unhealthy, err))
 	}
-	klog.FromContext(ctx).V(1).Info("Authentication follows a new configuration", "file", p.file, "issuers", len(config.JWT))
-	return g, false, nil
+	if p.previous != nil {
+		p.previous.end()
+	}
+	p.previous = p.current.Swap(next)
+	return nil
 }
 
 // read reads and validates the file.

@@ -3,12 +3,22 @@ package authn
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
+	"k8s.io/apiserver/pkg/util/filesystem"
 	"k8s.io/klog/v2"
 )
+
+// pollInterval is how often files are looked at where nothing has announced a
+// change, as in kube-apiserver.
+const pollInterval = time.Minute
+
+// errAgain is in errors after which the same content may be of use later.
+var errAgain = errors.New("it is tried again within a minute")
 
 // watchedFiles calls load whenever the content of files has changed. What load
 // loaded before stays in use when it fails, which is logged and counted; it is
@@ -16,38 +26,47 @@ import (
 type watchedFiles struct {
 	name  string
 	files []string
-	load  func() error
-	seen  [sha256.Size]byte
+	load  func(ctx context.Context) error
+
+	mu   sync.Mutex
+	seen [sha256.Size]byte
 }
 
 // newWatchedFiles takes what the files hold now for loaded.
-func newWatchedFiles(name string, files []string, load func() error) *watchedFiles {
+func newWatchedFiles(name string, files []string, load func(ctx context.Context) error) *watchedFiles {
 	return &watchedFiles{name: name, files: files, load: load, seen: digest(files)}
 }
 
-func (w *watchedFiles) run(ctx context.Context, interval time.Duration) {
-	everyTick(ctx, interval, func() { w.check(ctx) })
+func (w *watchedFiles) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, file := range w.files {
+		wg.Go(func() { filesystem.WatchUntil(ctx, pollInterval, file, func() { w.check(ctx) }, nil) })
+	}
+	wg.Wait()
 }
 
 func (w *watchedFiles) check(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	now := digest(w.files)
 	if now == w.seen {
 		return
 	}
 	w.seen = now
-	reported(ctx, w.name, w.files, w.load())
-}
-
-// reported logs and counts how a reload went.
-func reported(ctx context.Context, name string, files []string, err error) {
-	logger := klog.FromContext(ctx).WithValues("what", name, "files", files)
-	if err != nil {
-		reloads.WithLabelValues(name, "failure").Inc()
+	logger := klog.FromContext(ctx).WithValues("what", w.name, "files", w.files)
+	err := w.load(ctx)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		if errors.Is(err, errAgain) {
+			w.seen = [sha256.Size]byte{}
+		}
+		reloads.WithLabelValues(w.name, "failure").Inc()
 		logger.Error(err, "A changed file for authentication cannot be used; what it held before stays in use")
-		return
+	default:
+		reloads.WithLabelValues(w.name, "success").Inc()
+		logger.Info("Reloaded a file for authentication")
 	}
-	reloads.WithLabelValues(name, "success").Inc()
-	logger.Info("Reloaded a file for authentication")
 }
 
 // digest identifies the content of files; a file that cannot be read differs
@@ -61,17 +80,4 @@ func digest(files []string) (sum [sha256.Size]byte) {
 	}
 	h.Sum(sum[:0])
 	return sum
-}
-
-func everyTick(ctx context.Context, interval time.Duration, do func()) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			do()
-		}
-	}
 }

@@ -64,7 +64,7 @@ func (a *Authentication) serviceAccounts() (authenticator.Token, error) {
 			return nil, fmt.Errorf("--service-account-signing-key-file: %w", err)
 		}
 		a.Issuer = issuer
-		a.watched = append(a.watched, newWatchedFiles("service-account-signing-key", []string{o.SigningKeyFile}, issuer.Reload))
+		a.watched = append(a.watched, newWatchedFiles("service-account-signing-key", []string{o.SigningKeyFile}, func(context.Context) error { return issuer.Reload() }))
 	}
 	files := o.verificationKeyFiles()
 	if len(files) == 0 || a.options.Accounts == nil {
@@ -76,7 +76,7 @@ func (a *Authentication) serviceAccounts() (authenticator.Token, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--service-account-key-file: %w", err)
 	}
-	a.watched = append(a.watched, newWatchedFiles("service-account-keys", files, accounts.Reload))
+	a.watched = append(a.watched, newWatchedFiles("service-account-keys", files, func(context.Context) error { return accounts.Reload() }))
 	return accounts, nil
 }
 

@@ -28,9 +28,9 @@ import (
 )
 
 const (
-	// reloadInterval is short, so that tests need not wait for files.
-	reloadInterval = 10 * time.Millisecond
-	patience       = 20 * time.Second
+	// poll is how often tests look at what is to happen.
+	poll     = 10 * time.Millisecond
+	patience = 20 * time.Second
 )
 
 // issuer is an OIDC provider of its own, over TLS.
@@ -98,7 +98,6 @@ jwt:
 // running returns the authentication of options while it runs.
 func running(t *testing.T, o authn.Options) *authn.Authentication {
 	t.Helper()
-	o.ReloadInterval = reloadInterval
 	a, err := authn.New(o)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -125,7 +124,7 @@ func whose(t *testing.T, a *authn.Authentication, token string) (string, []strin
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	require.Eventually(t, condition, patience, reloadInterval, what)
+	require.Eventually(t, condition, patience, poll, what)
 }
 
 func TestOIDC(t *testing.T) {

@@ -3,7 +3,6 @@ package frontproxy
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,8 +10,9 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"time"
+
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
 const (
@@ -28,8 +28,6 @@ const (
 	// pingTimeout how long the shard may take to answer.
 	pingAfter   = 15 * time.Second
 	pingTimeout = 10 * time.Second
-	// reloadInterval is how often the client certificate's file is looked at.
-	reloadInterval = 30 * time.Second
 )
 
 // quietLog drops what the reverse proxy logs: all of it is about connections
@@ -91,7 +89,7 @@ func (b *backend) retire() {
 
 // newTLSConfig returns the configuration of connections to shards: the CAs that
 // identify them and the certificate that lets the front-proxy speak for users.
-func newTLSConfig(caFile, certFile, keyFile string) (*tls.Config, error) {
+func newTLSConfig(caFile string, client dynamiccertificates.CertKeyContentProvider) (*tls.Config, error) {
 	pem, err := os.ReadFile(caFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading --shard-ca-file: %w", err)
@@ -100,44 +98,12 @@ func newTLSConfig(caFile, certFile, keyFile string) (*tls.Config, error) {
 	if !roots.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("reading --shard-ca-file: %s holds no PEM certificate", caFile)
 	}
-	pair := &certificate{certFile: certFile, keyFile: keyFile}
-	if _, err := pair.get(); err != nil {
-		return nil, fmt.Errorf("reading --proxy-client-cert-file and --proxy-client-key-file: %w", err)
-	}
 	return &tls.Config{
-		MinVersion:           tls.VersionTLS12,
-		RootCAs:              roots,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.get() },
+		MinVersion: tls.VersionTLS12,
+		RootCAs:    roots,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.X509KeyPair(client.CurrentCertKeyContent())
+			return &pair, err
+		},
 	}, nil
-}
-
-// certificate is a client certificate that is read again when its file has
-// changed. A file that is broken, or half written, leaves the old one in use.
-type certificate struct {
-	certFile, keyFile string
-
-	mu      sync.Mutex
-	current *tls.Certificate
-	modTime time.Time
-	checked time.Time
-}
-
-func (c *certificate) get() (*tls.Certificate, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.current != nil && time.Since(c.checked) < reloadInterval {
-		return c.current, nil
-	}
-	c.checked = time.Now()
-	info, err := os.Stat(c.certFile)
-	if err == nil && (c.current == nil || !info.ModTime().Equal(c.modTime)) {
-		var pair tls.Certificate
-		if pair, err = tls.LoadX509KeyPair(c.certFile, c.keyFile); err == nil {
-			c.current, c.modTime = &pair, info.ModTime()
-		}
-	}
-	if c.current == nil {
-		return nil, errors.Join(err, errors.New("no usable client certificate"))
-	}
-	return c.current, nil
 }

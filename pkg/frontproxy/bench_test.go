@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
 // smallAnswer is about the size of a small object.
@@ -139,7 +140,9 @@ func BenchmarkWatchFan(b *testing.B) {
 // shard.
 func BenchmarkUpstreamProtocol(b *testing.B) {
 	w, _ := benchWorld(b)
-	config, err := newTLSConfig(w.options.ShardCAFile, w.options.ProxyClientCertFile, w.options.ProxyClientKeyFile)
+	client, err := dynamiccertificates.NewDynamicServingContentFromFiles("bench", w.options.ProxyClientCertFile, w.options.ProxyClientKeyFile)
+	require.NoError(b, err)
+	config, err := newTLSConfig(w.options.ShardCAFile, client)
 	require.NoError(b, err)
 	for name, http2 := range map[string]bool{"HTTP1": false, "HTTP2": true} {
 		transport := newTransport(config, http2)

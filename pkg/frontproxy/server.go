@@ -40,6 +40,8 @@ type Server struct {
 	devTokens map[string]*user.DefaultInfo
 	shards    *shards
 	forwarder *forwarder
+	// client is the certificate with which requests are forwarded.
+	client *dynamiccertificates.DynamicCertKeyPairContent
 	// profiling is whether profiles of this process are served.
 	profiling bool
 	// answers records what the front-proxy answers itself; it may be nil.
@@ -76,7 +78,10 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the serving certificate of --tls-cert-file and --tls-private-key-file: %w", err)
 	}
-	tlsConfig, err := newTLSConfig(o.ShardCAFile, o.ProxyClientCertFile, o.ProxyClientKeyFile)
+	if s.client, err = dynamiccertificates.NewDynamicServingContentFromFiles("proxy-client-cert", o.ProxyClientCertFile, o.ProxyClientKeyFile); err != nil {
+		return nil, fmt.Errorf("reading --proxy-client-cert-file and --proxy-client-key-file: %w", err)
+	}
+	tlsConfig, err := newTLSConfig(o.ShardCAFile, s.client)
 	if err != nil {
 		return nil, err
 	}
@@ -142,6 +147,10 @@ func (s *Server) addParts() {
 	s.group.Add(
 		lifecycle.Part{Name: "shards", Run: s.shards.Run},
 		lifecycle.Part{Name: "authentication", Run: s.authentication.Run},
+		lifecycle.Part{Name: "client certificate", Run: func(ctx context.Context) error {
+			s.client.Run(ctx, 1)
+			return nil
+		}},
 	)
 	if s.answers != nil {
 		s.group.Add(lifecycle.Part{Name: "audit", Run: s.answers.Run})

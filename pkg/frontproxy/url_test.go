@@ -1,6 +1,7 @@
 package frontproxy
 
 import (
+	"crypto/tls"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -9,11 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -106,30 +107,27 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	ca := newAuthority(t, dir, "ca")
 	certFile, keyFile := ca.issue(t, dir, "proxy")
-	c := &certificate{certFile: certFile, keyFile: keyFile}
-	first, err := c.get()
+	content, err := dynamiccertificates.NewDynamicServingContentFromFiles("test", certFile, keyFile)
 	require.NoError(t, err)
-
-	renew := func(content []byte, at time.Time) {
+	config, err := newTLSConfig(ca.file, content)
+	require.NoError(t, err)
+	presented := func() *tls.Certificate {
 		t.Helper()
-		require.NoError(t, os.WriteFile(certFile, content, 0o600))
-		require.NoError(t, os.Chtimes(certFile, at, at))
-		c.checked = time.Time{}
+		certificate, err := config.GetClientCertificate(nil)
+		require.NoError(t, err)
+		return certificate
 	}
-	renew([]byte("half written"), time.Now().Add(time.Second))
-	same, err := c.get()
-	require.NoError(t, err)
-	require.Equal(t, first, same)
+	first := presented()
+
+	require.NoError(t, os.WriteFile(certFile, []byte("half written"), 0o600))
+	require.Error(t, content.RunOnce(t.Context()))
+	require.Equal(t, first, presented())
 
 	other := filepath.Join(dir, "other")
 	require.NoError(t, os.Mkdir(other, 0o700))
 	newCert, newKey := ca.issue(t, other, "proxy")
 	require.NoError(t, os.WriteFile(keyFile, mustRead(t, newKey), 0o600))
-	renew(mustRead(t, newCert), time.Now().Add(2*time.Second))
-	second, err := c.get()
-	require.NoError(t, err)
-	require.NotEqual(t, first.Certificate, second.Certificate)
-	again, err := c.get()
-	require.NoError(t, err)
-	require.Same(t, second, again)
+	require.NoError(t, os.WriteFile(certFile, mustRead(t, newCert), 0o600))
+	require.NoError(t, content.RunOnce(t.Context()))
+	require.NotEqual(t, first.Certificate, presented().Certificate)
 }
