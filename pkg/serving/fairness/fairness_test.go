@@ -161,3 +161,10 @@ func TestOptions(t *testing.T) {
 	o.Enabled = false
 	require.Nil(t, o.New())
 }
+
+// A flood rests only where it would leave no core to others.
+func TestRestOn(t *testing.T) {
+	for cores, want := range map[int]float64{1: 2, 2: 2, 3: 2, 4: 0, 64: 0} {
+		require.InDelta(t, want, restOn(cores), 0, "%d cores", cores)
+	}
+}

@@ -16,9 +16,12 @@ const (
 	// coresPerFlowSeat makes the default of --fairness-seats-per-cluster: reading
 	// and writing ones together have as many as there are cores.
 	coresPerFlowSeat = 2
-	// defaultRest has a flood use a third of its seats' time.
-	defaultRest = 2
-	maxRest     = 100
+	// fewCores are so few that one flood, with its share of the seats, leaves none
+	// to spare: then restOnFewCores has it use a third of its seats' time. Of more,
+	// one that reads or writes leaves half, so that it need not rest.
+	fewCores       = 3
+	restOnFewCores = 2
+	maxRest        = 100
 )
 
 // Options say how the server is shared among logical clusters.
@@ -32,7 +35,15 @@ type Options struct {
 
 // NewOptions returns the defaults.
 func NewOptions() Options {
-	return Options{Enabled: true, Limits: Limits{Waiting: 1000, FlowWaiting: 200, Rest: defaultRest}}
+	return Options{Enabled: true, Limits: Limits{Waiting: 1000, FlowWaiting: 200, Rest: restOn(runtime.GOMAXPROCS(0))}}
+}
+
+// restOn returns the default of --fairness-rest on a machine with cores.
+func restOn(cores int) float64 {
+	if cores <= fewCores {
+		return restOnFewCores
+	}
+	return 0
 }
 
 // AddFlags adds the flags of o to fs.
@@ -41,7 +52,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Seats, "fairness-seats", o.Seats, fmt.Sprintf("requests executed at a time, those of the installation's own components apart, of watches only their beginning; large lists count up to %d-fold. 0 means %d for each core, but at least %d", maxSeats, seatsPerCore, leastSeats))
 	fs.IntVar(&o.FlowSeats, "fairness-seats-per-cluster", o.FlowSeats, "requests of one logical cluster executed at a time while others send requests too, reading and writing ones each; 0 means half as many as there are cores, but at least 1. Tenants whose webhooks are slow may need more")
 	fs.IntVar(&o.AloneSeats, "fairness-seats-alone", o.AloneSeats, "requests of one logical cluster executed at a time while no other sends any, reading and writing ones each; 0 means half of --fairness-seats")
-	fs.Float64Var(&o.Rest, "fairness-rest", o.Rest, fmt.Sprintf("while other logical clusters send requests too, one of which requests wait rests after each for this multiple of the time that it took, at most %s: what it leaves free keeps answers to others quick. 0 never rests", longestRest))
+	fs.Float64Var(&o.Rest, "fairness-rest", o.Rest, fmt.Sprintf("while other logical clusters send requests too, one of which requests wait rests after each for this multiple of the time that it took, at most %s: what it leaves free keeps answers to others quick. 0 never rests, which is the default with more than %d cores", longestRest, fewCores))
 	fs.IntVar(&o.Waiting, "fairness-queue-length", o.Waiting, "requests that wait for their turn at a time; more are answered with 429")
 	fs.IntVar(&o.FlowWaiting, "fairness-queue-length-per-cluster", o.FlowWaiting, "requests of one logical cluster that wait for their turn at a time, reading and writing ones each, one user's at most half of them; more are answered with 429")
 }
