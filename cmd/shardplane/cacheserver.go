@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
@@ -10,7 +8,6 @@ import (
 
 func newCacheServerCommand() *cobra.Command {
 	options := cacheserver.NewOptions()
-	var completed cacheserver.CompletedOptions
 	return serve(&cobra.Command{
 		Use:   "cache-server",
 		Short: "Run a cache server: it holds what all shards need to know of each other",
@@ -23,18 +20,5 @@ Its data can be lost without harm: the shards copy everything again.`,
   shardplane cache-server --data-dir cache-data --secure-port 8012 \
     --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
     --client-ca-file .kcp/client-ca.crt`,
-	}, server{
-		addFlags: options.AddFlags,
-		validate: func() error {
-			completed = options.Complete()
-			return completed.Validate()
-		},
-		run: func(ctx context.Context) error {
-			s, err := cacheserver.New(ctx, completed)
-			if err != nil {
-				return err
-			}
-			return s.Run(ctx)
-		},
-	})
+	}, options.AddFlags, options.Complete, cacheserver.New)
 }

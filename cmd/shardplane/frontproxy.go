@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 
 	"github.com/shardplane/shardplane/pkg/frontproxy"
@@ -10,7 +8,6 @@ import (
 
 func newFrontProxyCommand() *cobra.Command {
 	options := frontproxy.NewOptions()
-	var completed frontproxy.CompletedOptions
 	return serve(&cobra.Command{
 		Use:   "front-proxy",
 		Short: "Run a front-proxy: it is one address for the logical clusters of all shards",
@@ -26,18 +23,5 @@ It finds the shards through the root shard and follows their logical clusters.`,
     --shard-client-cert-file .kcp/front-proxy-client.crt --shard-client-key-file .kcp/front-proxy-client.key \
     --proxy-client-cert-file .kcp/front-proxy-requestheader.crt --proxy-client-key-file .kcp/front-proxy-requestheader.key \
     --shard-ca-file .kcp/serving-ca.crt`,
-	}, server{
-		addFlags: options.AddFlags,
-		validate: func() error {
-			completed = options.Complete()
-			return completed.Validate()
-		},
-		run: func(ctx context.Context) error {
-			s, err := frontproxy.New(ctx, completed)
-			if err != nil {
-				return err
-			}
-			return s.Run(ctx)
-		},
-	})
+	}, options.AddFlags, options.Complete, frontproxy.New)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,9 +12,7 @@ import (
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
-	"k8s.io/klog/v2"
 
-	"github.com/shardplane/shardplane/pkg/dev/footprint"
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 )
 
@@ -26,28 +23,23 @@ const orphanTimeout = 5 * time.Second
 // errKilled says that a server was not given the time to stop in order.
 var errKilled = errors.New("killed before it had stopped")
 
-// server is what a server's package offers to its command.
-type server struct {
-	// addFlags binds the server's options to flags.
-	addFlags func(*pflag.FlagSet)
-	// validate completes the options and says what is wrong with them.
-	validate func() error
-	// run makes the server and runs it until ctx ends.
-	run func(ctx context.Context) error
-}
-
-// serve makes cmd run a server: flags for it and for logging, and signals that
-// stop it.
-func serve(cmd *cobra.Command, s server) *cobra.Command {
+// serve makes cmd run the server that build makes of completed options: flags
+// for it and for logging, and signals that stop it.
+func serve[C interface{ Validate() error }, S interface {
+	Run(ctx context.Context) error
+}](
+	cmd *cobra.Command, addFlags func(*pflag.FlagSet), complete func() C, build func(context.Context, C) (S, error),
+) *cobra.Command {
 	logging := logsapi.NewLoggingConfiguration()
 	gates := featuregate.NewFeatureGate()
 	utilruntime.Must(logsapi.AddFeatureGates(gates)) // cannot fail: the gates are new
-	s.addFlags(cmd.Flags())
+	addFlags(cmd.Flags())
 	addLoggingFlags(logging, cmd.Flags())
 	cmd.GroupID = groupServers
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := s.validate(); err != nil {
+		completed := complete()
+		if err := completed.Validate(); err != nil {
 			return invalid(err)
 		}
 		if err := logsapi.ValidateAndApply(logging, gates); err != nil {
@@ -55,31 +47,15 @@ func serve(cmd *cobra.Command, s server) *cobra.Command {
 		}
 		ctx, force, done := untilSignal(cmd.Context())
 		defer done()
-		lifeline := supervise.Lifeline()
-		if lifeline != nil {
-			defer keepSmall(ctx)()
-		} else {
-			tuneCollector()
-		}
-		return failed(runUntilForced(ctx, force, lifeline, s.run))
+		return failed(runUntilForced(ctx, force, supervise.Lifeline(), func(ctx context.Context) error {
+			s, err := build(ctx, completed)
+			if err != nil {
+				return err
+			}
+			return s.Run(ctx)
+		}))
 	}
 	return cmd
-}
-
-// keepSmall gives back memory that is not needed, as becomes one of many
-// processes on a developer's machine. The function that it returns ends it.
-func keepSmall(ctx context.Context) (end func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var done sync.WaitGroup
-	done.Go(func() {
-		if err := footprint.Keep(ctx); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot release memory")
-		}
-	})
-	return func() {
-		cancel()
-		done.Wait()
-	}
 }
 
 // runUntilForced runs a server until ctx ends or its supervisor dies. It does

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 
 	"github.com/shardplane/shardplane/pkg/shard"
@@ -10,7 +8,6 @@ import (
 
 func newShardCommand() *cobra.Command {
 	options := shard.NewOptions()
-	var completed shard.CompletedOptions
 	return serve(&cobra.Command{
 		Use:   "shard",
 		Short: "Run a shard: it keeps logical clusters and serves their APIs",
@@ -29,18 +26,5 @@ itself there. Without --etcd-servers an etcd runs inside the process.`,
   # Another shard: the same with a name, a port, data and the way to root
   shardplane shard --name shard-1 --data-dir shard-1-data --secure-port 6445 \
     --root-kubeconfig .kcp/root-shard.kubeconfig ...`,
-	}, server{
-		addFlags: options.AddFlags,
-		validate: func() error {
-			completed = options.Complete()
-			return completed.Validate()
-		},
-		run: func(ctx context.Context) error {
-			s, err := shard.New(ctx, completed)
-			if err != nil {
-				return err
-			}
-			return s.Run(ctx)
-		},
-	})
+	}, options.AddFlags, options.Complete, shard.New)
 }

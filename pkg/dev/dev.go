@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/shardplane/shardplane/pkg/dev/footprint"
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 )
@@ -63,7 +61,6 @@ func (c *Cluster) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, r.closeLogs()) }()
 
 	r.term.header(c.options, p)
-	defer r.keepSmall(ctx)()
 	err = supervise.Run(ctx, supervised(r.components, program, r.logs, ready), supervise.Config{
 		StartTimeout: c.options.StartTimeout,
 		Notify:       r.notify,
@@ -91,22 +88,6 @@ type run struct {
 	readyFile  string
 	started    time.Time
 	stopping   bool // whether the terminal has said so
-}
-
-// keepSmall gives back memory that this process does not need. The function
-// that it returns ends it.
-func (r *run) keepSmall(ctx context.Context) (end func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var done sync.WaitGroup
-	done.Go(func() {
-		if err := footprint.Keep(ctx); err != nil {
-			r.term.note(err.Error())
-		}
-	})
-	return func() {
-		cancel()
-		done.Wait()
-	}
 }
 
 func (r *run) openLogs() error {
