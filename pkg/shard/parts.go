@@ -47,14 +47,16 @@ func (s *Server) addParts() error {
 		lifecycle.Part{Name: "authentication", Run: s.authentication.Run},
 		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},
 		lifecycle.Part{Name: "admission", Run: s.admission.Run},
+		// What requests are decided by follows until the last of them is answered:
+		// the server does not acknowledge a write that it no longer takes notice of.
+		lifecycle.Part{Name: "informers", Run: informers.Run},
+		lifecycle.Part{Name: "custom resources", Run: s.customResources.Run},
 		lifecycle.Part{Name: "api", Run: func(ctx context.Context) error {
 			// Watches must see the end of the server when it stops, not before:
 			// those of its own controllers have ended by then.
 			defer context.AfterFunc(ctx, s.stopServing)()
 			return serving.Run(ctx, s.generic)
 		}},
-		lifecycle.Part{Name: "custom resources", Run: s.customResources.Run},
-		lifecycle.Part{Name: "informers", Run: informers.Run},
 		lifecycle.Part{Name: "controllers of every replica", Run: everywhere.Run},
 		lifecycle.Part{Name: "controllers", Run: func(ctx context.Context) error {
 			return s.lead(ctx, func(ctx context.Context) error {

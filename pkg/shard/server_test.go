@@ -2,6 +2,7 @@ package shard_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/shard"
@@ -48,6 +51,42 @@ func start(t *testing.T, o *shard.Options) *rest.Config {
 		require.NoError(t, <-done)
 	})
 	return s.Loopback()
+}
+
+// TestAnswersBeforeItForgets stops a shard: by what requests are decided, such as
+// definitions and roles, is kept up to date until the last one is answered. A
+// write that was acknowledged would else have no effect on the next request.
+func TestAnswersBeforeItForgets(t *testing.T) {
+	s, err := shard.New(t.Context(), options(t).Complete())
+	require.NoError(t, err)
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.Verbosity(2), ktesting.BufferLogs(true)))
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	require.Eventually(t, func() bool { return ready(t, s.Loopback()) }, time.Minute, 20*time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+
+	underlier, ok := logger.GetSink().(ktesting.Underlier)
+	require.True(t, ok)
+	var stopped []string
+	for _, entry := range underlier.GetBuffer().Data() {
+		if entry.Message == "Stopped" && entry.ParameterKVList[0] == "part" {
+			stopped = append(stopped, fmt.Sprint(entry.ParameterKVList[1]))
+		}
+	}
+	require.Equal(t, []string{
+		"controllers", "controllers of every replica", "api", "custom resources", "informers",
+		"admission", "encryption", "authentication", "etcd",
+	}, stopped)
+}
+
+func ready(t *testing.T, cfg *rest.Config) bool {
+	t.Helper()
+	c, err := kubernetes.NewForConfig(cfg)
+	require.NoError(t, err)
+	_, err = c.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(t.Context())
+	return err == nil
 }
 
 // TestAlone starts a shard without any other server, and uses it.
