@@ -21,5 +21,4 @@
 //	pki        certificate authorities and certificates, in files
 //	supervise  starts, restarts and stops child processes
 //	exitcode   whether a process that exits is worth another start
-//	footprint  keeps idle processes small
 package dev
