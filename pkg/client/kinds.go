@@ -1,15 +1,9 @@
 package client
 
 import (
-	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
-	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
-	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	migrationv1alpha1 "github.com/kcp-dev/sdk/apis/migration/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -22,9 +16,6 @@ var (
 	Secrets         = builtin[corev1.Secret, corev1.SecretList](corev1.SchemeGroupVersion, "secrets")
 	ServiceAccounts = builtin[corev1.ServiceAccount, corev1.ServiceAccountList](corev1.SchemeGroupVersion, "serviceaccounts")
 	ResourceQuotas  = builtin[corev1.ResourceQuota, corev1.ResourceQuotaList](corev1.SchemeGroupVersion, "resourcequotas")
-	LimitRanges     = builtin[corev1.LimitRange, corev1.LimitRangeList](corev1.SchemeGroupVersion, "limitranges")
-	Events          = builtin[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "events")
-	Leases          = builtin[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion, "leases")
 
 	Roles               = builtin[rbacv1.Role, rbacv1.RoleList](rbacv1.SchemeGroupVersion, "roles")
 	RoleBindings        = builtin[rbacv1.RoleBinding, rbacv1.RoleBindingList](rbacv1.SchemeGroupVersion, "rolebindings")
@@ -46,21 +37,6 @@ var (
 	LogicalClusters = DefineResource[corev1alpha1.LogicalCluster, corev1alpha1.LogicalClusterList](corev1alpha1.SchemeGroupVersion, "logicalclusters")
 	Shards          = DefineResource[corev1alpha1.Shard, corev1alpha1.ShardList](corev1alpha1.SchemeGroupVersion, "shards")
 
-	Workspaces                            = DefineResource[tenancyv1alpha1.Workspace, tenancyv1alpha1.WorkspaceList](tenancyv1alpha1.SchemeGroupVersion, "workspaces")
-	WorkspaceTypes                        = DefineResource[tenancyv1alpha1.WorkspaceType, tenancyv1alpha1.WorkspaceTypeList](tenancyv1alpha1.SchemeGroupVersion, "workspacetypes")
-	WorkspaceAuthenticationConfigurations = DefineResource[tenancyv1alpha1.WorkspaceAuthenticationConfiguration, tenancyv1alpha1.WorkspaceAuthenticationConfigurationList](tenancyv1alpha1.SchemeGroupVersion, "workspaceauthenticationconfigurations")
-
-	APIExports              = DefineResource[apisv1alpha2.APIExport, apisv1alpha2.APIExportList](apisv1alpha2.SchemeGroupVersion, "apiexports")
-	APIBindings             = DefineResource[apisv1alpha2.APIBinding, apisv1alpha2.APIBindingList](apisv1alpha2.SchemeGroupVersion, "apibindings")
-	APIResourceSchemas      = DefineResource[apisv1alpha1.APIResourceSchema, apisv1alpha1.APIResourceSchemaList](apisv1alpha1.SchemeGroupVersion, "apiresourceschemas")
-	APIConversions          = DefineResource[apisv1alpha1.APIConversion, apisv1alpha1.APIConversionList](apisv1alpha1.SchemeGroupVersion, "apiconversions")
-	APIExportEndpointSlices = DefineResource[apisv1alpha1.APIExportEndpointSlice, apisv1alpha1.APIExportEndpointSliceList](apisv1alpha1.SchemeGroupVersion, "apiexportendpointslices")
-
-	Partitions    = DefineResource[topologyv1alpha1.Partition, topologyv1alpha1.PartitionList](topologyv1alpha1.SchemeGroupVersion, "partitions")
-	PartitionSets = DefineResource[topologyv1alpha1.PartitionSet, topologyv1alpha1.PartitionSetList](topologyv1alpha1.SchemeGroupVersion, "partitionsets")
-
-	CachedResources              = DefineResource[cachev1alpha1.CachedResource, cachev1alpha1.CachedResourceList](cachev1alpha1.SchemeGroupVersion, "cachedresources")
-	CachedResourceEndpointSlices = DefineResource[cachev1alpha1.CachedResourceEndpointSlice, cachev1alpha1.CachedResourceEndpointSliceList](cachev1alpha1.SchemeGroupVersion, "cachedresourceendpointslices")
-
-	LogicalClusterMigrations = DefineResource[migrationv1alpha1.LogicalClusterMigration, migrationv1alpha1.LogicalClusterMigrationList](migrationv1alpha1.SchemeGroupVersion, "logicalclustermigrations")
+	Workspaces     = DefineResource[tenancyv1alpha1.Workspace, tenancyv1alpha1.WorkspaceList](tenancyv1alpha1.SchemeGroupVersion, "workspaces")
+	WorkspaceTypes = DefineResource[tenancyv1alpha1.WorkspaceType, tenancyv1alpha1.WorkspaceTypeList](tenancyv1alpha1.SchemeGroupVersion, "workspacetypes")
 )

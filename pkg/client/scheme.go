@@ -1,20 +1,11 @@
 package client
 
 import (
-	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
-	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
-	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	migrationv1alpha1 "github.com/kcp-dev/sdk/apis/migration/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	certificatesv1 "k8s.io/api/certificates/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +16,8 @@ import (
 )
 
 var (
-	// Scheme holds the kinds that every logical cluster serves and the kinds
-	// of the SDK.
+	// Scheme holds the kinds of this package's resources, and those that are sent
+	// along with requests. Who defines more resources adds their kinds first.
 	Scheme = newScheme()
 	// Codecs encodes and decodes the kinds of Scheme.
 	Codecs = serializer.NewCodecFactory(Scheme)
@@ -42,20 +33,11 @@ func newScheme() *runtime.Scheme {
 		corev1.AddToScheme,
 		admissionregistrationv1.AddToScheme,
 		apiextensionsv1.AddToScheme,
-		authenticationv1.AddToScheme,
 		authorizationv1.AddToScheme,
-		certificatesv1.AddToScheme,
-		coordinationv1.AddToScheme,
-		eventsv1.AddToScheme,
 		rbacv1.AddToScheme,
 
-		apisv1alpha1.AddToScheme,
-		apisv1alpha2.AddToScheme,
-		cachev1alpha1.AddToScheme,
 		corev1alpha1.AddToScheme,
-		migrationv1alpha1.AddToScheme,
 		tenancyv1alpha1.AddToScheme,
-		topologyv1alpha1.AddToScheme,
 	} {
 		utilruntime.Must(add(scheme))
 	}
