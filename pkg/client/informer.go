@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -47,22 +46,6 @@ type InformerOptions[T Object] struct {
 	DisableWatchList bool
 }
 
-// Handler is told about changes. Its functions run one at a time on the
-// goroutine of the informer, in the order of the events: they must return soon
-// (put a key into a queue) and must not wait for the informer. Any may be nil.
-type Handler[T Object] struct {
-	// OnAdd is called for a new object. initial is true for objects that
-	// existed before the informer had synced or the handler was added.
-	OnAdd func(obj T, initial bool)
-	// OnUpdate is called for a changed object. An object that was replaced by
-	// another one of the same name is a delete and an add instead.
-	OnUpdate func(old, obj T)
-	// OnDelete is called for an object that is gone. tombstone says that the
-	// deletion itself was missed, because the informer was disconnected: last
-	// is then the last state known, not the final one.
-	OnDelete func(last T, tombstone bool)
-}
-
 // KeyHandler returns a handler that calls f with the key of every object that
 // is added, changed or deleted.
 func (i *Informer[T]) KeyHandler(f func(Key)) Handler[T] {
@@ -87,9 +70,12 @@ type Informer[T Object] struct {
 	synced     chan struct{}
 	syncedOnce sync.Once
 
-	// mu orders events and the adding of handlers.
-	mu       sync.Mutex
-	handlers []*Handler[T]
+	// mu orders events and the adding of handlers. The informers of a Dual share
+	// one.
+	mu       *sync.Mutex
+	handlers handlers[T]
+	// followers are told of changes of the store after the handlers.
+	followers []func(change[T])
 
 	state state
 }
@@ -112,6 +98,7 @@ func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source 
 		options: options,
 		source:  source,
 		store:   newStore(options.Indexers),
+		mu:      &sync.Mutex{},
 		synced:  make(chan struct{}),
 	}
 }
@@ -165,17 +152,7 @@ func (i *Informer[T]) WaitForSync(ctx context.Context) error {
 func (i *Informer[T]) AddEventHandler(h Handler[T]) (remove func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if h.OnAdd != nil {
-		for _, obj := range i.store.list() {
-			h.OnAdd(obj, true)
-		}
-	}
-	i.handlers = append(i.handlers, &h)
-	return func() {
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		i.handlers = slices.DeleteFunc(slices.Clone(i.handlers), func(other *Handler[T]) bool { return other == &h })
-	}
+	return i.handlers.add(i.mu, h, i.store.list)
 }
 
 // Pause calls f while no handler runs: what the Lister has then is what the
@@ -207,21 +184,13 @@ func (i *Informer[T]) upsert(key Key, obj T) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	old, replaced := i.store.set(key, obj)
-	switch {
-	case !replaced:
-		i.notifyAdd(obj)
-	case old.GetUID() != obj.GetUID():
-		i.notifyDelete(old, true)
-		i.notifyAdd(obj)
-	case old.GetResourceVersion() != obj.GetResourceVersion() || obj.GetResourceVersion() == "" || !equality.Semantic.DeepEqual(old, obj):
-		// Of one version there are two contents where the server's data was
-		// restored and has gone another way since.
-		for _, h := range i.handlers {
-			if h.OnUpdate != nil {
-				h.OnUpdate(old, obj)
-			}
-		}
+	same := replaced && old.GetUID() == obj.GetUID()
+	// Of one version there are two contents where the server's data was restored
+	// and has gone another way since.
+	if same && old.GetResourceVersion() == obj.GetResourceVersion() && obj.GetResourceVersion() != "" && equality.Semantic.DeepEqual(old, obj) {
+		return
 	}
+	i.notify(change[T]{key: key, old: old, had: replaced, obj: obj, has: true, same: same, initial: !i.HasSynced()})
 }
 
 // remove forgets the object under key. final is its last state where known;
@@ -230,12 +199,21 @@ func (i *Informer[T]) remove(key Key, final *T) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	old, removed := i.store.remove(key)
-	switch {
-	case !removed:
-	case final != nil:
-		i.notifyDelete(*final, false)
-	default:
-		i.notifyDelete(old, true)
+	if !removed {
+		return
+	}
+	c := change[T]{key: key, old: old, had: true, last: old, tombstone: final == nil}
+	if final != nil {
+		c.last = *final
+	}
+	i.notify(c)
+}
+
+// notify tells of a change of the store, under the lock.
+func (i *Informer[T]) notify(c change[T]) {
+	i.handlers.tell(c)
+	for _, f := range i.followers {
+		f(c)
 	}
 }
 
@@ -251,21 +229,4 @@ func (i *Informer[T]) markSynced(ctx context.Context) {
 		close(i.synced)
 		klog.FromContext(ctx).V(2).Info("Informer synced", "informer", i.name, "objects", i.store.len())
 	})
-}
-
-func (i *Informer[T]) notifyAdd(obj T) {
-	initial := !i.HasSynced()
-	for _, h := range i.handlers {
-		if h.OnAdd != nil {
-			h.OnAdd(obj, initial)
-		}
-	}
-}
-
-func (i *Informer[T]) notifyDelete(last T, tombstone bool) {
-	for _, h := range i.handlers {
-		if h.OnDelete != nil {
-			h.OnDelete(last, tombstone)
-		}
-	}
 }

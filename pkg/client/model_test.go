@@ -19,32 +19,39 @@ type follower struct {
 	told map[Key]string
 }
 
+// recordingTo returns a handler that keeps told as it is told, and holds that
+// this makes sense.
+func recordingTo(t *testing.T, told map[Key]string) Handler[*corev1.ConfigMap] {
+	t.Helper()
+	return Handler[*corev1.ConfigMap]{
+		OnAdd: func(obj *corev1.ConfigMap, _ bool) {
+			if _, twice := told[KeyOf(obj)]; twice {
+				t.Errorf("%s was added twice", KeyOf(obj))
+			}
+			told[KeyOf(obj)] = contentOf(obj)
+		},
+		OnUpdate: func(old, obj *corev1.ConfigMap) {
+			if told[KeyOf(obj)] != contentOf(old) {
+				t.Errorf("%s was told as %s, and is updated from %s", KeyOf(obj), told[KeyOf(obj)], contentOf(old))
+			}
+			told[KeyOf(obj)] = contentOf(obj)
+		},
+		OnDelete: func(last *corev1.ConfigMap, _ bool) {
+			if _, ok := told[KeyOf(last)]; !ok {
+				t.Errorf("%s was deleted, and was never added", KeyOf(last))
+			}
+			delete(told, KeyOf(last))
+		},
+	}
+}
+
 // inBubble runs f with an informer of server, in a bubble whose time passes at
 // once.
 func inBubble(t *testing.T, server *scripted, options InformerOptions[*corev1.ConfigMap], f func(t *testing.T, i *follower)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		i := &follower{server.informer(options), map[Key]string{}}
-		i.AddEventHandler(Handler[*corev1.ConfigMap]{
-			OnAdd: func(obj *corev1.ConfigMap, _ bool) {
-				if _, twice := i.told[KeyOf(obj)]; twice {
-					t.Errorf("%s was added twice", KeyOf(obj))
-				}
-				i.told[KeyOf(obj)] = contentOf(obj)
-			},
-			OnUpdate: func(old, obj *corev1.ConfigMap) {
-				if i.told[KeyOf(obj)] != contentOf(old) {
-					t.Errorf("%s was told as %s, and is updated from %s", KeyOf(obj), i.told[KeyOf(obj)], contentOf(old))
-				}
-				i.told[KeyOf(obj)] = contentOf(obj)
-			},
-			OnDelete: func(last *corev1.ConfigMap, _ bool) {
-				if _, ok := i.told[KeyOf(last)]; !ok {
-					t.Errorf("%s was deleted, and was never added", KeyOf(last))
-				}
-				delete(i.told, KeyOf(last))
-			},
-		})
+		i.AddEventHandler(recordingTo(t, i.told))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- i.Run(ctx) }()

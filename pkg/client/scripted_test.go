@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // fault is what a scripted server does instead of what it should.
@@ -41,6 +43,8 @@ var faults = []fault{unavailable, tooMany, expired, lagging, refused, slow, cut}
 // answer may be a fault. It is used within a synctest bubble.
 type scripted struct {
 	mu sync.Mutex
+	// sharded makes it a cache server.
+	sharded bool
 	// next returns the fault of the next answer; empty for a good one.
 	next func() fault
 	// between is called between the pages of a list.
@@ -81,6 +85,9 @@ func (s *scripted) informer(options InformerOptions[*corev1.ConfigMap]) *Informe
 	if err != nil {
 		panic(err)
 	}
+	if s.sharded {
+		factory = factory.Shard("*")
+	}
 	return newInformer(ConfigMaps.GroupVersionResource, factory.Wildcard(), listerWatcher{list: s.list, watch: s.watch}, options)
 }
 
@@ -89,17 +96,24 @@ func scriptedKey(i int) Key {
 }
 
 // put writes an object; content makes two that have one version differ.
-func (s *scripted) put(key Key, content string) {
+func (s *scripted) put(key Key, content string, edit ...func(*corev1.ConfigMap)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.revision++
 	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: key.Namespace, Name: key.Name, UID: types.UID(fmt.Sprintf("uid-%d", s.revision)), ResourceVersion: strconv.FormatInt(s.revision, 10),
-		Annotations: map[string]string{logicalcluster.AnnotationKey: key.Cluster.String()},
+		Annotations:       map[string]string{logicalcluster.AnnotationKey: key.Cluster.String()},
+		CreationTimestamp: metav1.Unix(s.revision, 0),
 	}, Data: map[string]string{"content": content}}
+	if key.Shard != "" {
+		obj.Annotations[request.ShardAnnotation] = key.Shard
+	}
+	for _, f := range edit {
+		f(obj)
+	}
 	kind := watch.Added
 	if old, ok := s.objects[key]; ok {
-		obj.UID, kind = old.UID, watch.Modified
+		obj.UID, obj.CreationTimestamp, kind = old.UID, old.CreationTimestamp, watch.Modified
 	}
 	s.objects[key] = obj
 	s.tell(watch.Event{Type: kind, Object: obj})

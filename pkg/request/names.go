@@ -20,6 +20,13 @@ const (
 	// the logical cluster is logicalcluster.AnnotationKey.
 	ShardAnnotation = "kcp.io/shard"
 
+	// OriginalVersionAnnotation and OriginalUIDAnnotation carry, on objects of a
+	// cache server, the resourceVersion and the UID that the object has on its
+	// shard: a replica has others of its own.
+	OriginalVersionAnnotation = "cache.kcp.io/original-resource-version"
+	// OriginalUIDAnnotation carries the UID.
+	OriginalUIDAnnotation = "cache.kcp.io/original-resource-UID"
+
 	// MaxNameLength is the most bytes that a shard's name, or a segment of the
 	// name or path of a logical cluster, may have.
 	MaxNameLength = 63

@@ -1,0 +1,321 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// federation is a Dual that runs, the servers of both sides and what its
+// handlers were told.
+type federation struct {
+	*Dual[*corev1.ConfigMap]
+	own, cache *scripted
+	told       map[Key]string
+
+	mu       sync.Mutex
+	standing map[string]Standing
+	holds    map[logicalcluster.Name]bool
+}
+
+func contents(obj *corev1.ConfigMap) []string { return []string{obj.Data["content"]} }
+
+// federate runs f with a Dual of a shard and a cache server, in a bubble.
+func federate(t *testing.T, own, cache *scripted, f func(t *testing.T, d *federation)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		cache.sharded = true
+		d := &federation{own: own, cache: cache, told: map[Key]string{}, standing: map[string]Standing{}, holds: map[logicalcluster.Name]bool{}}
+		options := InformerOptions[*corev1.ConfigMap]{Indexers: map[string]IndexFunc[*corev1.ConfigMap]{"content": contents}}
+		d.Dual = NewDual(own.informer(options), cache.informer(options), DualOptions{
+			Self: "self",
+			Holds: func(cluster logicalcluster.Name) bool {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				return d.holds[cluster]
+			},
+			Standing: d.standingOf,
+		})
+		d.AddEventHandler(recordingTo(t, d.told))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.Run(ctx) }()
+		defer func() {
+			cancel()
+			require.NoError(t, <-ended)
+		}()
+		f(t, d)
+	})
+}
+
+func (d *federation) standingOf(shard string) Standing {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if standing, known := d.standing[shard]; known {
+		return standing
+	}
+	return Member
+}
+
+// expected returns what one should see, by the objects of both servers.
+func (d *federation) expected(standing func(string) Standing, holds map[logicalcluster.Name]bool) map[Key]*corev1.ConfigMap {
+	seen := map[Key]*corev1.ConfigMap{}
+	for _, obj := range d.own.objects {
+		seen[KeyOf(obj)] = obj
+	}
+	copies := map[Key][]*corev1.ConfigMap{}
+	for key, obj := range d.cache.objects {
+		if mine := seen[KeyOf(obj)]; mine == nil && key.Shard != "self" && standing(key.Shard) != Gone && !holds[key.Cluster] {
+			copies[KeyOf(obj)] = append(copies[KeyOf(obj)], obj)
+		}
+	}
+	for key, of := range copies {
+		slices.SortFunc(of, func(a, b *corev1.ConfigMap) int {
+			if x, y := standing(a.Annotations[request.ShardAnnotation]), standing(b.Annotations[request.ShardAnnotation]); x != y {
+				return cmp.Compare(y, x)
+			}
+			if x, y := a.DeletionTimestamp != nil, b.DeletionTimestamp != nil; x != y {
+				return map[bool]int{true: 1, false: -1}[x]
+			}
+			if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+				return b.CreationTimestamp.Compare(a.CreationTimestamp.Time)
+			}
+			return cmp.Compare(a.Annotations[request.ShardAnnotation], b.Annotations[request.ShardAnnotation])
+		})
+		seen[key] = of[0]
+	}
+	return seen
+}
+
+// agrees holds that look-ups, indexes and handlers have what they should.
+func (d *federation) agrees(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	require.NoError(t, d.Complete())
+	told := map[Key]string{}
+	for key, obj := range d.expected(allMembers, nil) {
+		told[key] = contentOf(obj)
+	}
+	require.Equal(t, told, d.told)
+	late := map[Key]string{}
+	d.AddEventHandler(recordingTo(t, late))()
+	require.Equal(t, told, late)
+
+	want := d.expected(d.standingOf, d.holds)
+	for i := range 30 {
+		key := scriptedKey(i)
+		obj, err := d.Get(key.Cluster, key.Namespace, key.Name)
+		if want[key] == nil {
+			require.True(t, apierrors.IsNotFound(err), "%s: %v", key, err)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, contentOf(want[key]), contentOf(obj), key)
+	}
+	for i := range 5 {
+		found, err := d.ByIndex("content", fmt.Sprint(i))
+		require.NoError(t, err)
+		var have, should []string
+		for _, obj := range found {
+			have = append(have, KeyFor(obj)+contentOf(obj))
+		}
+		for _, obj := range want {
+			if obj.Data["content"] == fmt.Sprint(i) {
+				should = append(should, KeyFor(obj)+contentOf(obj))
+			}
+		}
+		require.ElementsMatch(t, should, have)
+		require.True(t, slices.IsSortedFunc(found, func(a, b *corev1.ConfigMap) int {
+			return trueFirst(a.Annotations[request.ShardAnnotation] == "", b.Annotations[request.ShardAnnotation] == "")
+		}), "the own ones come first")
+	}
+}
+
+// TestDualModel has a Dual follow two servers that fail in all ways at random,
+// while shards and logical clusters come and go. Once that ends, it has, and has
+// told, what the rules say.
+func TestDualModel(t *testing.T) {
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := &dice{rand: rand.New(rand.NewPCG(seed, 2))}
+			own, cache := newScripted(), newScripted()
+			write := func() {
+				server, key := own, scriptedKey(r.IntN(30))
+				if r.IntN(4) > 0 {
+					server, key.Shard = cache, []string{"blue", "green", "self"}[r.IntN(3)]
+				}
+				if r.IntN(3) == 0 {
+					server.remove(key)
+					return
+				}
+				server.put(key, fmt.Sprint(r.IntN(5)), func(obj *corev1.ConfigMap) {
+					if key.Shard != "" && r.IntN(4) == 0 {
+						obj.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+					}
+				})
+			}
+			for range 60 {
+				write()
+			}
+			own.next, cache.next = randomly(r, 4), randomly(r, 4)
+			federate(t, own, cache, func(t *testing.T, d *federation) {
+				for range 150 {
+					switch r.IntN(10) {
+					case 0:
+						own.end(nil)
+					case 1:
+						cache.end(apierrors.NewResourceExpired("in the middle of a stream"))
+					case 2:
+						pass(time.Duration(r.IntN(2000)) * time.Millisecond)
+					case 3:
+						d.mu.Lock()
+						d.standing[[]string{"blue", "green"}[r.IntN(2)]] = Standing(r.IntN(3))
+						d.holds[scriptedKey(r.IntN(3)).Cluster] = r.IntN(2) == 0
+						d.mu.Unlock()
+					case 4:
+						key := scriptedKey(r.IntN(30))
+						if obj, err := d.Get(key.Cluster, key.Namespace, key.Name); err == nil {
+							require.Equal(t, key, KeyOf(obj))
+						}
+					default:
+						write()
+					}
+				}
+				for _, server := range []*scripted{own, cache} {
+					server.mu.Lock()
+					server.next = func() fault { return "" }
+					server.mu.Unlock()
+				}
+				pass(time.Minute) // longer than any patience
+				write()
+				d.agrees(t)
+			})
+		})
+	}
+}
+
+// TestDualEvents holds what handlers are told when another copy is preferred.
+func TestDualEvents(t *testing.T) {
+	own, cache := newScripted(), newScripted()
+	federate(t, own, cache, func(t *testing.T, d *federation) {
+		var events []string
+		d.AddEventHandler(Handler[*corev1.ConfigMap]{
+			OnAdd: func(obj *corev1.ConfigMap, _ bool) { events = append(events, "add "+obj.Data["content"]) },
+			OnUpdate: func(old, obj *corev1.ConfigMap) {
+				events = append(events, old.Data["content"]+" -> "+obj.Data["content"])
+			},
+			OnDelete: func(last *corev1.ConfigMap, tombstone bool) {
+				events = append(events, fmt.Sprint("delete ", last.Data["content"], " ", tombstone))
+			},
+		})
+		told := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			require.Equal(t, want, events)
+			events = nil
+		}
+		pass(time.Second)
+		key := scriptedKey(0)
+		at := func(shard string) Key { return Key{shard, key.Cluster, key.Namespace, key.Name} }
+		original := func(uid string) func(*corev1.ConfigMap) {
+			return func(obj *corev1.ConfigMap) { obj.Annotations[request.OriginalUIDAnnotation] = uid }
+		}
+		cache.put(at("self"), "the own replica")
+		cache.put(at("blue"), "blue", original("uid-101"))
+		told("add blue")
+		own.put(key, "own")
+		told("blue -> own") // the first of the server, with uid-101: it has moved here
+		cache.put(at("blue"), "blue 2", original("uid-101"))
+		cache.put(at("green"), "green", original("other"))
+		told()
+		own.remove(key)
+		told("delete own true", "add green") // the younger copy, of another object
+		cache.remove(at("green"))
+		told("delete green true", "add blue 2")
+		cache.remove(at("blue"))
+		told("delete blue 2 false")
+		cache.remove(at("self"))
+		told()
+	})
+}
+
+// TestDualWithoutOthers holds what is known while the cache server is away when
+// a shard starts, and later.
+func TestDualWithoutOthers(t *testing.T) {
+	own, cache := newScripted(), newScripted()
+	mine, theirs := scriptedKey(0), scriptedKey(1)
+	own.put(mine, "own")
+	cache.put(Key{"blue", theirs.Cluster, theirs.Namespace, theirs.Name}, "blue")
+	away := func() fault { return unavailable }
+	cache.next = away
+	federate(t, own, cache, func(t *testing.T, d *federation) {
+		d.holds["held"] = true
+		require.ErrorIs(t, d.Complete(), ErrIncomplete)
+		pass(time.Minute)
+		require.NoError(t, d.WaitForSync(t.Context()), "the own shard is enough")
+		require.ErrorContains(t, d.Complete(), "told to fail")
+		_, err := d.Get(mine.Cluster, mine.Namespace, mine.Name)
+		require.NoError(t, err)
+		_, err = d.Get(theirs.Cluster, theirs.Namespace, theirs.Name)
+		require.ErrorIs(t, err, ErrIncomplete)
+		_, err = d.Get("held", "", "x")
+		require.True(t, apierrors.IsNotFound(err), "of its own logical clusters the shard knows all: %v", err)
+
+		cache.mu.Lock()
+		cache.next = func() fault { return "" }
+		cache.mu.Unlock()
+		pass(time.Minute)
+		d.agrees(t)
+
+		// Whoever knew it once goes on with what it knew.
+		cache.mu.Lock()
+		cache.next = away
+		cache.mu.Unlock()
+		cache.end(nil)
+		pass(time.Minute)
+		require.NoError(t, d.Complete())
+		_, err = d.Get(theirs.Cluster, theirs.Namespace, theirs.Name)
+		require.NoError(t, err)
+		cache.mu.Lock()
+		cache.next = func() fault { return "" }
+		cache.mu.Unlock()
+	})
+}
+
+// TestDualAlone holds that a Dual without others is its own side.
+func TestDualAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own := newScripted()
+		own.put(scriptedKey(0), "own")
+		d := NewDual(own.informer(InformerOptions[*corev1.ConfigMap]{}), nil, DualOptions{})
+		told := map[Key]string{}
+		d.AddEventHandler(recordingTo(t, told))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.Run(ctx) }()
+		require.ErrorIs(t, d.Complete(), ErrIncomplete)
+		require.NoError(t, d.WaitForSync(ctx))
+		require.NoError(t, d.Complete())
+		require.Len(t, told, 1)
+		_, err := d.Get("c1", "default", "x")
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		_, err = d.ByIndex("none", "x")
+		require.ErrorContains(t, err, "Indexers")
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}
