@@ -61,7 +61,9 @@ func Compare(ctx context.Context, config Config) ([]Difference, error) {
 	}
 	var found []Difference
 	var errs []error
-	for _, resource := range config.Resources {
+	lines, _ := config.Table.snapshot()
+	for _, l := range lines {
+		resource := newMirror(config, l).resource
 		suspects, err := compareResource(ctx, config, resource)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("cannot compare %s: %w", resource.GroupResource(), err))

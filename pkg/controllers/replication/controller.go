@@ -3,14 +3,13 @@ package replication
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -32,8 +31,9 @@ type Config struct {
 	Local *client.Factory
 	// Cache is the cache server, as a system:masters user.
 	Cache *client.Factory
-	// Resources is the table of what is replicated; Table() by default.
-	Resources []Resource
+	// Table is what is replicated, a table of the Defaults if nil. It may change
+	// while the controller runs.
+	Table *Table
 	// LogicalClusters are those of the shard, with their canonical paths, which
 	// replicas say: other shards cannot find them out. Nil leaves paths out.
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
@@ -51,12 +51,12 @@ func (c Config) complete() (Config, error) {
 	if c.Shard == "" || c.Local == nil || c.Cache == nil {
 		return c, errors.New("replication needs the shard's name, a client of the shard and a client of the cache server")
 	}
-	if c.Resources == nil {
-		c.Resources = Table()
-	}
-	c.Resources = slices.Clone(c.Resources)
-	for i := range c.Resources {
-		c.Resources[i].path = c.pathOf
+	if c.Table == nil {
+		table, err := NewTable(Defaults()...)
+		if err != nil {
+			return c, err
+		}
+		c.Table = table
 	}
 	if c.Workers <= 0 {
 		c.Workers = defaultWorkers
@@ -89,7 +89,11 @@ func (c Config) replicas() *client.Factory { return c.Cache.Shard(c.Shard) }
 // Controller keeps the replicas of one shard's objects true. It implements
 // reconcile.Runnable.
 type Controller struct {
-	mirrors []*mirror
+	config Config
+
+	mu sync.Mutex
+	// mirrors are those of the table's lines, as far as they run.
+	mirrors map[schema.GroupResource]*mirror
 }
 
 // New returns the controller. It does nothing until it runs.
@@ -98,14 +102,7 @@ func New(config Config) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Controller{}
-	for _, resource := range config.Resources {
-		if _, twice := Lookup(c.resources(), resource.GroupResource()); twice {
-			return nil, fmt.Errorf("%s is in the replication table twice", resource.GroupResource())
-		}
-		c.mirrors = append(c.mirrors, newMirror(config, resource))
-	}
-	return c, nil
+	return &Controller{config: config, mirrors: map[schema.GroupResource]*mirror{}}, nil
 }
 
 // Name returns the controller's name.
@@ -114,38 +111,54 @@ func (c *Controller) Name() string { return Name }
 // Run replicates until ctx is done and everything it started has ended. It
 // waits for either server for as long as it takes; resources do not wait for
 // each other.
-func (c *Controller) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var wg sync.WaitGroup
-	errs := make([]error, len(c.mirrors))
-	for i, m := range c.mirrors {
-		wg.Go(func() {
-			if errs[i] = m.run(ctx); errs[i] != nil {
-				cancel()
-			}
-		})
+func (c *Controller) Run(parent context.Context) error {
+	ctx, fail := context.WithCancelCause(parent)
+	defer fail(nil)
+	for ctx.Err() == nil {
+		lines, changed := c.config.Table.snapshot()
+		c.follow(ctx, lines, fail)
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
 	}
-	<-ctx.Done()
-	wg.Wait()
-	return errors.Join(errs...)
+	c.follow(ctx, nil, fail)
+	if parent.Err() != nil {
+		return nil // stopped, which is no failure
+	}
+	return context.Cause(ctx)
 }
 
-// HasSynced tells whether every object had its replica, and none was left over,
+// follow starts the mirrors of new lines and ends those of lines that are no
+// more.
+func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]*line, fail context.CancelCauseFunc) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for resource, m := range c.mirrors {
+		if lines[resource] != m.line {
+			m.stop()
+			delete(c.mirrors, resource)
+		}
+	}
+	for resource, l := range lines {
+		if c.mirrors[resource] == nil {
+			m := newMirror(c.config, l)
+			m.start(ctx, fail)
+			c.mirrors[resource] = m
+		}
+	}
+}
+
+// HasSynced reports whether every object had its replica, and none was left over,
 // at some time since the controller last began to follow the cache server.
 func (c *Controller) HasSynced() bool {
-	for _, m := range c.mirrors {
-		if !m.progress.complete() {
+	lines, _ := c.config.Table.snapshot()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for resource := range lines {
+		if m := c.mirrors[resource]; m == nil || !m.progress.complete() {
 			return false
 		}
 	}
 	return true
-}
-
-func (c *Controller) resources() []Resource {
-	resources := make([]Resource, 0, len(c.mirrors))
-	for _, m := range c.mirrors {
-		resources = append(resources, m.resource)
-	}
-	return resources
 }

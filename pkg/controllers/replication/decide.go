@@ -11,14 +11,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-const (
-	// OriginalVersionAnnotation and OriginalUIDAnnotation carry what the object
-	// has in its shard; a replica has a UID and a resourceVersion of its own.
-	OriginalVersionAnnotation = "cache.kcp.io/original-resource-version"
-	// OriginalUIDAnnotation carries the UID that the object has in its shard.
-	OriginalUIDAnnotation = "cache.kcp.io/original-resource-UID"
-)
-
 // action is what has to happen to a replica.
 type action string
 
@@ -72,8 +64,8 @@ func (r Resource) desired(local *unstructured.Unstructured) *unstructured.Unstru
 	replica.SetOwnerReferences(local.GetOwnerReferences())
 
 	annotations := ownAnnotations(local)
-	annotations[OriginalVersionAnnotation] = local.GetResourceVersion()
-	annotations[OriginalUIDAnnotation] = string(local.GetUID())
+	annotations[request.OriginalVersionAnnotation] = local.GetResourceVersion()
+	annotations[request.OriginalUIDAnnotation] = string(local.GetUID())
 	if _, has := annotations[core.LogicalClusterPathAnnotationKey]; !has && r.path != nil {
 		if path := r.path(logicalcluster.From(local)); path != "" {
 			annotations[core.LogicalClusterPathAnnotationKey] = path

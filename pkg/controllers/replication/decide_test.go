@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"context"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -67,10 +68,10 @@ func TestDesired(t *testing.T) {
 			"name":   "amber",
 			"labels": map[string]any{"name": "amber"},
 			"annotations": map[string]any{
-				"kcp.io/path":             "root",
-				"custom":                  "kept",
-				OriginalVersionAnnotation: "7",
-				OriginalUIDAnnotation:     "local-uid",
+				"kcp.io/path":                     "root",
+				"custom":                          "kept",
+				request.OriginalVersionAnnotation: "7",
+				request.OriginalUIDAnnotation:     "local-uid",
 			},
 		},
 		"spec":   map[string]any{"baseURL": "https://amber", "n": int64(1)},
@@ -159,17 +160,33 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestTableLookup(t *testing.T) {
-	table := Table()
-	seen := map[string]bool{}
-	for _, resource := range table {
-		require.NotEmpty(t, resource.Version)
-		require.False(t, seen[resource.GroupResource().String()], "%s is there twice", resource.GroupResource())
-		seen[resource.GroupResource().String()] = true
-		got, ok := Lookup(table, resource.GroupResource())
-		require.True(t, ok)
-		require.Equal(t, resource.GroupVersionResource, got.GroupVersionResource)
+func TestTable(t *testing.T) {
+	_, err := NewTable(append(Defaults(), Defaults()...)...)
+	require.ErrorContains(t, err, "already")
+	table, err := NewTable(Defaults()...)
+	require.NoError(t, err)
+	lines, changed := table.snapshot()
+	require.Len(t, lines, len(Defaults()))
+	for resource, l := range lines {
+		require.Equal(t, resource, l.GroupResource())
+		require.NotEmpty(t, l.Version)
 	}
-	_, ok := Lookup(table, schema.GroupResource{Resource: "configmaps"})
-	require.False(t, ok)
+	require.NoError(t, table.Remove(t.Context(), schema.GroupResource{Resource: "configmaps"}), "what is not there has gone")
+
+	// Who waits for a removal in vain can wait again, and meanwhile it is there.
+	shards := schema.GroupResource{Group: "core.kcp.io", Resource: "shards"}
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 {
+		require.ErrorIs(t, table.Remove(impatient, shards), context.Canceled)
+	}
+	require.ErrorContains(t, table.Add(Resource{GroupVersionResource: shards.WithVersion("v1")}), "being removed")
+	<-changed
+	now, _ := table.snapshot()
+	require.NotSame(t, lines[shards], now[shards], "who follows the line starts over")
+	table.gone(lines[shards])
+	require.Error(t, table.Remove(impatient, shards), "another line is gone")
+	table.gone(now[shards])
+	require.NoError(t, table.Remove(impatient, shards))
+	require.NoError(t, table.Add(Resource{GroupVersionResource: shards.WithVersion("v1")}))
 }

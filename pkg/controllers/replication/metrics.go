@@ -64,3 +64,12 @@ func result(err error) string {
 		return "error"
 	}
 }
+
+// forget takes back the gauges of a resource that is not replicated any more.
+func forget(resource string) {
+	for _, side := range []string{"shard", "cache"} {
+		objects.Delete(map[string]string{"resource": resource, "side": side})
+	}
+	pending.Delete(map[string]string{"resource": resource})
+	differences.Delete(map[string]string{"resource": resource})
+}

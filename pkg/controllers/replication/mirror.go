@@ -31,8 +31,12 @@ type informer = client.Informer[*unstructured.Unstructured]
 // mirror replicates one resource.
 type mirror struct {
 	config   Config
+	line     *line
 	resource Resource
 	progress progress
+
+	cancel context.CancelFunc
+	ended  sync.WaitGroup
 }
 
 // session is one period in which two informers are followed. When a server
@@ -44,14 +48,36 @@ type session struct {
 	local, replicas *informer
 }
 
-func newMirror(config Config, resource Resource) *mirror {
-	return &mirror{config: config, resource: resource}
+func newMirror(config Config, l *line) *mirror {
+	m := &mirror{config: config, line: l, resource: l.Resource}
+	m.resource.path = config.pathOf
+	return m
+}
+
+// start works until ctx is done or stop is called.
+func (m *mirror) start(ctx context.Context, fail context.CancelCauseFunc) {
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("controller", Name, "resource", m.resource.GroupResource().String()))
+	ctx, m.cancel = context.WithCancel(ctx)
+	work := m.run
+	if m.line.removed != nil {
+		work = m.remove
+	}
+	m.ended.Go(func() {
+		if err := work(ctx); err != nil {
+			fail(err)
+		}
+	})
+}
+
+// stop returns when everything has ended.
+func (m *mirror) stop() {
+	m.cancel()
+	m.ended.Wait()
+	forget(m.resource.GroupResource().String())
 }
 
 // run follows the shard until ctx is done, in one or more sessions.
 func (m *mirror) run(ctx context.Context) error {
-	logger := klog.FromContext(ctx).WithValues("controller", Name, "resource", m.resource.GroupResource().String())
-	ctx = klog.NewContext(ctx, logger)
 	for {
 		err := m.session(ctx)
 		switch {
@@ -59,7 +85,7 @@ func (m *mirror) run(ctx context.Context) error {
 			return nil //nolint:nilerr // stopped, which is no failure
 		case errors.Is(err, errOtherData):
 			restarts.WithLabelValues(m.resource.GroupResource().String()).Inc()
-			logger.Info("Starting over", "reason", err.Error())
+			klog.FromContext(ctx).Info("Starting over", "reason", err.Error())
 		default:
 			return err
 		}
@@ -197,9 +223,7 @@ func (s *session) reconcile(ctx context.Context, key client.Key) error {
 		return err
 	}
 	if todo != actionNone {
-		err := s.apply(ctx, key, todo, obj)
-		operations.WithLabelValues(resource, string(todo), result(err)).Inc()
-		if err != nil {
+		if err := s.apply(ctx, key, todo, obj); err != nil {
 			return err
 		}
 		klog.FromContext(ctx).V(3).Info("Replicated", "action", todo, "key", key.String())
@@ -208,11 +232,18 @@ func (s *session) reconcile(ctx context.Context, key client.Key) error {
 	return nil
 }
 
-// apply writes to the cache server. Where the replica is not as the informer
+// apply does what was decided, and counts it.
+func (m *mirror) apply(ctx context.Context, key client.Key, todo action, obj *unstructured.Unstructured) error {
+	err := m.write(ctx, key, todo, obj)
+	operations.WithLabelValues(m.resource.GroupResource().String(), string(todo), result(err)).Inc()
+	return err
+}
+
+// write writes to the cache server. Where the replica is not as the informer
 // has it, the error is a conflict: the informer will catch up, and the key is
 // looked at again.
-func (s *session) apply(ctx context.Context, key client.Key, todo action, obj *unstructured.Unstructured) error {
-	replicas, err := s.replicaClient(key)
+func (m *mirror) write(ctx context.Context, key client.Key, todo action, obj *unstructured.Unstructured) error {
+	replicas, err := m.replicaClient(key)
 	if err != nil {
 		return err
 	}
@@ -232,20 +263,20 @@ func (s *session) apply(ctx context.Context, key client.Key, todo action, obj *u
 		return nil
 	}
 	if apierrors.IsAlreadyExists(err) || isObjectNotFound(err, key.Name) {
-		return apierrors.NewConflict(s.resource.GroupResource(), key.String(), err)
+		return apierrors.NewConflict(m.resource.GroupResource(), key.String(), err)
 	}
 	if err != nil && !apierrors.IsConflict(err) {
-		return fmt.Errorf("cannot %s the replica of %s %s: %w", todo, s.resource.GroupResource(), key, err)
+		return fmt.Errorf("cannot %s the replica of %s %s: %w", todo, m.resource.GroupResource(), key, err)
 	}
 	return err
 }
 
-func (s *session) replicaClient(key client.Key) (dynamic.ResourceInterface, error) {
-	clients, err := s.config.replicas().Cluster(key.Cluster.Path()).Dynamic()
+func (m *mirror) replicaClient(key client.Key) (dynamic.ResourceInterface, error) {
+	clients, err := m.config.replicas().Cluster(key.Cluster.Path()).Dynamic()
 	if err != nil {
 		return nil, err
 	}
-	return clients.Resource(s.resource.GroupVersionResource).Namespace(key.Namespace), nil
+	return clients.Resource(m.resource.GroupVersionResource).Namespace(key.Namespace), nil
 }
 
 // lookup returns what an informer has under key, or nil.

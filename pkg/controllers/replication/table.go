@@ -1,7 +1,10 @@
 package replication
 
 import (
-	"slices"
+	"context"
+	"fmt"
+	"maps"
+	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
@@ -22,7 +25,7 @@ type Resource struct {
 	// Filter selects the objects to replicate; nil selects all.
 	Filter func(metav1.Object) bool
 
-	// path is Config.pathOf.
+	// path is Config.pathOf; nil leaves paths out.
 	path func(cluster logicalcluster.Name) string
 }
 
@@ -33,10 +36,10 @@ func (r Resource) selects(obj *unstructured.Unstructured) bool {
 	return obj.GetDeletionTimestamp() == nil && (r.Filter == nil || r.Filter(obj))
 }
 
-// Table returns what every shard replicates. Adding a line here, and the CRD of
+// Defaults returns what every shard replicates. Adding a line here, and the CRD of
 // its kind to the cache server's, is all that a new kind needs. Built-in kinds
 // have no CRD: the cache server has a table of those.
-func Table() []Resource {
+func Defaults() []Resource {
 	return []Resource{
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards")},
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("logicalclusters"), Filter: Marked},
@@ -46,13 +49,99 @@ func Table() []Resource {
 	}
 }
 
-// Lookup returns the table's line for a resource.
-func Lookup(table []Resource, gr schema.GroupResource) (Resource, bool) {
-	i := slices.IndexFunc(table, func(r Resource) bool { return r.GroupResource() == gr })
-	if i < 0 {
-		return Resource{}, false
+// Table is what is replicated, each resource once. It may change at any time:
+// controllers follow it. It is safe for concurrent use.
+type Table struct {
+	mu    sync.Mutex
+	lines map[schema.GroupResource]*line
+	// changed is closed at the next change.
+	changed chan struct{}
+}
+
+// line is a resource of the table. It does not change; another one takes its
+// place.
+type line struct {
+	Resource
+
+	// removed is set when the resource is to go; it is closed when it has gone.
+	removed chan struct{}
+}
+
+// NewTable returns a table of resources.
+func NewTable(resources ...Resource) (*Table, error) {
+	t := &Table{lines: map[schema.GroupResource]*line{}, changed: make(chan struct{})}
+	for _, r := range resources {
+		if err := t.Add(r); err != nil {
+			return nil, err
+		}
 	}
-	return table[i], true
+	return t, nil
+}
+
+// Add has a resource replicated. The cache server has to serve it, now or some
+// time. It fails if the table has the resource, in any version, or if that is
+// being removed.
+func (t *Table) Add(r Resource) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch l := t.lines[r.GroupResource()]; {
+	case l == nil:
+		t.lines[r.GroupResource()] = &line{Resource: r}
+		t.change()
+		return nil
+	case l.removed != nil:
+		return fmt.Errorf("%s is being removed from the replication table: wait for Remove to return", r.GroupResource())
+	default:
+		return fmt.Errorf("%s is in the replication table already", r.GroupResource())
+	}
+}
+
+// Remove ends the replication of a resource, and returns when a controller has
+// deleted the replicas of the shard: before they are gone, the cache server should
+// go on serving the resource. It fails when ctx ends first; the replicas are
+// deleted all the same, and calling it again waits again.
+func (t *Table) Remove(ctx context.Context, resource schema.GroupResource) error {
+	t.mu.Lock()
+	l := t.lines[resource]
+	if l != nil && l.removed == nil {
+		l = &line{Resource: l.Resource, removed: make(chan struct{})}
+		t.lines[resource] = l
+		t.change()
+	}
+	t.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	select {
+	case <-l.removed:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the replicas of %s are not all deleted yet, remove it again to wait: %w", resource, context.Cause(ctx))
+	}
+}
+
+// gone says that nothing is left of a line that was to be removed.
+func (t *Table) gone(l *line) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lines[l.GroupResource()] == l {
+		delete(t.lines, l.GroupResource())
+		close(l.removed)
+		t.change()
+	}
+}
+
+// change wakes who follows the table. The caller holds the lock.
+func (t *Table) change() {
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// snapshot returns the lines, and a channel that is closed when they are others.
+func (t *Table) snapshot() (lines map[schema.GroupResource]*line, changed <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.lines), t.changed
 }
 
 // Marked selects objects that some controller has marked for replication, with
