@@ -1,3 +1,20 @@
+// Package controllers is the catalogue of what a shard's controllers are and
+// what they need. Each controller has its own package below; they know nothing
+// of each other. A new one needs an entry in Catalogue and a line here, and nothing
+// else outside of its package.
+//
+//	namespace           namespaces that are deleted are emptied
+//	serviceaccount      namespaces have a default service account, and secrets for
+//	                    tokens have a token
+//	aggregation         cluster roles that aggregate others have their rules
+//	logicalcluster      logical clusters become Ready, and, with a queue of its
+//	                    own, are emptied when deleted
+//	bootstrap           root and system:admin exist, with all that belongs to them
+//	shardregistration   this shard's Shard object in root is right
+//	workspace           workspaces get a logical cluster on some shard
+//	resourcequota       quotas say what is used
+//	policytypes         policies say which of their expressions do not fit their types
+//	replication         what other shards must know is pushed to the cache server
 package controllers
 
 import (
@@ -5,6 +22,7 @@ import (
 
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -37,6 +55,8 @@ type Deps struct {
 	// none. RootCA is what clients verify servers with, for those secrets.
 	Tokens serviceaccount.Issuer
 	RootCA func() []byte
+	// Replicated is what other shards are to know.
+	Replicated *replication.Table
 	// Bootstrapped is called once, when everything exists that a shard starts
 	// with; it may be nil.
 	Bootstrapped func()
@@ -53,6 +73,69 @@ func (d Deps) dial(shard *corev1alpha1.Shard) (*client.Factory, error) {
 	return factory, nil
 }
 
+// Catalogue returns all controllers of a shard, in the order of starting. A
+// controller's entry is all that a shard has to know of it.
+func Catalogue() []reconcile.Descriptor[Deps] {
+	return []reconcile.Descriptor[Deps]{
+		{Name: namespace.Name, Placement: reconcile.Dividable, New: newNamespace},
+		{Name: serviceaccount.Name, Placement: reconcile.Dividable, New: newServiceAccount},
+		{
+			Name:      serviceaccount.TokensName,
+			Placement: reconcile.Dividable,
+			Enabled:   func(d Deps) bool { return d.Tokens != nil },
+			New:       newTokens,
+		},
+		{Name: aggregation.Name, Placement: reconcile.Dividable, New: newAggregation},
+		{Name: logicalcluster.Name, Placement: reconcile.Dividable, New: newLogicalCluster},
+		{Name: logicalcluster.DeletionName, Placement: reconcile.Dividable, New: newDeletion},
+		// A replica is ready when it has seen this done.
+		{Name: bootstrap.Name, Placement: reconcile.OnEveryReplica, New: newBootstrap},
+		{Name: shardregistration.Name, Placement: reconcile.OnLeader, New: newShardRegistration},
+		// It also looks for logical clusters on other shards that nobody wants any
+		// more, all at once.
+		{Name: workspace.Name, Placement: reconcile.OnLeader, New: newWorkspace},
+		// It shares its watches among all namespaces.
+		{Name: resourcequota.Name, Placement: reconcile.OnLeader, New: newResourceQuota},
+		{Name: policytypes.Name, Placement: reconcile.Dividable, New: newPolicyTypes},
+		// It follows both sides as a whole.
+		{
+			Name:      replication.Name,
+			Placement: reconcile.OnLeader,
+			Enabled:   func(d Deps) bool { return d.Cache != nil },
+			New:       newReplication,
+		},
+	}
+}
+
+// after is a controller that runs once what it needs has synced.
+func after(controller reconcile.Runnable, needs ...reconcile.Synced) reconcile.Made {
+	return reconcile.Made{Runnable: controller, Needs: needs}
+}
+
+func newNamespace(d Deps) (reconcile.Made, error) {
+	return after(namespace.New(namespace.Config{Local: d.Local, Namespaces: d.Informers.Namespaces}), d.Informers.Namespaces), nil
+}
+
+func newServiceAccount(d Deps) (reconcile.Made, error) {
+	i := d.Informers
+	return after(serviceaccount.New(serviceaccount.Config{
+		Local: d.Local, Namespaces: i.Namespaces, Accounts: i.ServiceAccounts,
+	}), i.Namespaces, i.ServiceAccounts), nil
+}
+
+func newTokens(d Deps) (reconcile.Made, error) {
+	i := d.Informers
+	return after(serviceaccount.NewTokens(serviceaccount.TokensConfig{
+		Local: d.Local, Accounts: i.ServiceAccounts, Secrets: i.TokenSecrets,
+		Issuer: d.Tokens, RootCA: d.RootCA,
+	}), i.ServiceAccounts, i.TokenSecrets), nil
+}
+
+func newAggregation(d Deps) (reconcile.Made, error) {
+	roles := d.Informers.RBAC.ClusterRoles.Own()
+	return after(aggregation.New(aggregation.Config{Local: d.Local, ClusterRoles: roles}), roles), nil
+}
+
 // logicalClusters is what the controllers of logical clusters need.
 func (d Deps) logicalClusters() logicalcluster.Config {
 	return logicalcluster.Config{
@@ -62,162 +145,81 @@ func (d Deps) logicalClusters() logicalcluster.Config {
 		Namespaces:      d.Informers.Namespaces,
 		Workspaces:      d.Informers.Workspaces,
 
-		ClusterRoleBindings: d.Informers.RBAC.ClusterRoleBindings,
+		ClusterRoleBindings: d.Informers.RBAC.ClusterRoleBindings.Own(),
 	}
 }
 
-// Catalogue returns all controllers of a shard, in the order of starting.
-func Catalogue() []reconcile.Descriptor[Deps] {
-	return []reconcile.Descriptor[Deps]{
-		{
-			Name:      namespace.Name,
-			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.Namespaces} },
-			New:       newNamespace,
-		},
-		{
-			Name: serviceaccount.Name,
-			Informers: func(d Deps) []reconcile.Synced {
-				return []reconcile.Synced{d.Informers.Namespaces, d.Informers.ServiceAccounts}
-			},
-			New: newServiceAccount,
-		},
-		{
-			Name:    serviceaccount.TokensName,
-			Enabled: func(d Deps) bool { return d.Tokens != nil },
-			Informers: func(d Deps) []reconcile.Synced {
-				return []reconcile.Synced{d.Informers.ServiceAccounts, d.Informers.TokenSecrets}
-			},
-			New: newTokens,
-		},
-		{
-			Name:      aggregation.Name,
-			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.RBAC.ClusterRoles} },
-			New:       newAggregation,
-		},
-		{
-			Name: logicalcluster.Name,
-			Informers: func(d Deps) []reconcile.Synced {
-				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.Namespaces, d.Informers.RBAC.ClusterRoleBindings}
-			},
-			New: func(d Deps) (reconcile.Runnable, error) { return logicalcluster.New(d.logicalClusters()), nil },
-		},
-		{
-			Name: logicalcluster.DeletionName,
-			Informers: func(d Deps) []reconcile.Synced {
-				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.Namespaces, d.Informers.Workspaces}
-			},
-			New: func(d Deps) (reconcile.Runnable, error) { return logicalcluster.NewDeletion(d.logicalClusters()), nil },
-		},
-		{
-			Name:      bootstrap.Name,
-			Informers: bootstrapInformers,
-			New:       newBootstrap,
-			// A replica is ready when it has seen this done.
-			EveryReplica: true,
-		},
-		{
-			Name:      shardregistration.Name,
-			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.OwnShard} },
-			New:       newShardRegistration,
-		},
-		{
-			Name:      workspace.Name,
-			Informers: workspaceInformers,
-			New:       newWorkspace,
-		},
-		{
-			Name:      resourcequota.Name,
-			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.ResourceQuotas} },
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return resourcequota.New(resourcequota.Config{Local: d.Local, Quotas: d.Informers.ResourceQuotas}), nil
-			},
-		},
-		{
-			Name:      policytypes.Name,
-			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.UncheckedPolicies} },
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return policytypes.New(policytypes.Config{Local: d.Local, Policies: d.Informers.UncheckedPolicies}), nil
-			},
-		},
-		{
-			Name:      replication.Name,
-			Enabled:   func(d Deps) bool { return d.Cache != nil },
-			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.LogicalClusters} },
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return replication.New(replication.Config{Shard: d.ShardName, Local: d.Local, Cache: d.Cache, LogicalClusters: d.Informers.LogicalClusters})
-			},
-		},
-	}
+func newLogicalCluster(d Deps) (reconcile.Made, error) {
+	c := d.logicalClusters()
+	return after(logicalcluster.New(c), c.LogicalClusters, c.Namespaces, c.ClusterRoleBindings), nil
 }
 
-func newNamespace(d Deps) (reconcile.Runnable, error) {
-	return namespace.New(namespace.Config{Local: d.Local, Namespaces: d.Informers.Namespaces}), nil
+func newDeletion(d Deps) (reconcile.Made, error) {
+	c := d.logicalClusters()
+	return after(logicalcluster.NewDeletion(c), c.LogicalClusters, c.Namespaces, c.Workspaces), nil
 }
 
-func newServiceAccount(d Deps) (reconcile.Runnable, error) {
-	return serviceaccount.New(serviceaccount.Config{
-		Local: d.Local, Namespaces: d.Informers.Namespaces, Accounts: d.Informers.ServiceAccounts,
-	}), nil
-}
-
-func newTokens(d Deps) (reconcile.Runnable, error) {
-	return serviceaccount.NewTokens(serviceaccount.TokensConfig{
-		Local: d.Local, Accounts: d.Informers.ServiceAccounts, Secrets: d.Informers.TokenSecrets,
-		Issuer: d.Tokens, RootCA: d.RootCA,
-	}), nil
-}
-
-func newAggregation(d Deps) (reconcile.Runnable, error) {
-	return aggregation.New(aggregation.Config{Local: d.Local, ClusterRoles: d.Informers.RBAC.ClusterRoles}), nil
-}
-
-func bootstrapInformers(d Deps) []reconcile.Synced {
-	return []reconcile.Synced{
-		d.Informers.LogicalClusters, d.Informers.WorkspaceTypes, d.Informers.RBAC.ClusterRoles, d.Informers.RBAC.ClusterRoleBindings,
-	}
-}
-
-func newBootstrap(d Deps) (reconcile.Runnable, error) {
-	return bootstrap.New(bootstrap.Config{
+func newBootstrap(d Deps) (reconcile.Made, error) {
+	c := bootstrap.Config{
 		ShardName:       d.ShardName,
 		Local:           d.Local,
 		LogicalClusters: d.Informers.LogicalClusters,
-		WorkspaceTypes:  d.Informers.WorkspaceTypes,
+		WorkspaceTypes:  d.Informers.WorkspaceTypes.Own(),
 		Done:            d.Bootstrapped,
 
-		ClusterRoles:        d.Informers.RBAC.ClusterRoles,
-		ClusterRoleBindings: d.Informers.RBAC.ClusterRoleBindings,
-	})
+		ClusterRoles:        d.Informers.RBAC.ClusterRoles.Own(),
+		ClusterRoleBindings: d.Informers.RBAC.ClusterRoleBindings.Own(),
+	}
+	controller, err := bootstrap.New(c)
+	return after(controller, c.LogicalClusters, c.WorkspaceTypes, c.ClusterRoles, c.ClusterRoleBindings), err
 }
 
-func newShardRegistration(d Deps) (reconcile.Runnable, error) {
-	return shardregistration.New(shardregistration.Config{
+func newShardRegistration(d Deps) (reconcile.Made, error) {
+	return after(shardregistration.New(shardregistration.Config{
 		ShardName:   d.ShardName,
 		BaseURL:     d.BaseURL,
 		ExternalURL: d.ExternalURL,
 		Root:        d.rootShard().Cluster(core.RootCluster.Path()),
 		Own:         d.Informers.OwnShard,
-	}), nil
+	}), d.Informers.OwnShard), nil
 }
 
-func workspaceInformers(d Deps) []reconcile.Synced {
-	synced := []reconcile.Synced{d.Informers.Workspaces, d.Informers.LogicalClusters, d.Informers.Shards, d.Informers.WorkspaceTypes}
-	if !d.isRoot() {
-		// The root shard has the types that everybody uses itself, and does
-		// without the others for as long as it has to.
-		synced = append(synced, d.Informers.OtherWorkspaceTypes)
-	}
-	return synced
-}
-
-func newWorkspace(d Deps) (reconcile.Runnable, error) {
-	return workspace.New(workspace.Config{
+func newWorkspace(d Deps) (reconcile.Made, error) {
+	i := d.Informers
+	made := after(workspace.New(workspace.Config{
 		ShardName:       d.ShardName,
 		Local:           d.Local,
 		Dial:            d.dial,
-		Workspaces:      d.Informers.Workspaces,
-		LogicalClusters: d.Informers.LogicalClusters,
-		Shards:          d.Informers.Shards,
-		WorkspaceTypes:  d.Informers.workspaceTypes(),
-	}), nil
+		Workspaces:      i.Workspaces,
+		LogicalClusters: i.LogicalClusters,
+		Shards:          i.Shards,
+		WorkspaceTypes:  i.workspaceTypes(),
+	}), i.Workspaces, i.LogicalClusters, i.Shards, i.WorkspaceTypes)
+	if !d.isRoot() {
+		// The root shard has the types that everybody uses itself, and does
+		// without the others for as long as it has to.
+		made.Needs = append(made.Needs, i.WorkspaceTypes.Others())
+	}
+	return made, nil
+}
+
+func newResourceQuota(d Deps) (reconcile.Made, error) {
+	quotas := d.Informers.ResourceQuotas
+	return after(resourcequota.New(resourcequota.Config{Local: d.Local, Quotas: quotas}), quotas), nil
+}
+
+func newPolicyTypes(d Deps) (reconcile.Made, error) {
+	policies := client.ValidatingAdmissionPolicies.Informer(d.Local.Wildcard(), client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{
+		Name: "unchecked policies", Keep: policytypes.Unchecked,
+	})
+	made := after(policytypes.New(policytypes.Config{Local: d.Local, Policies: policies}))
+	made.Owns = []client.Runner{policies}
+	return made, nil
+}
+
+func newReplication(d Deps) (reconcile.Made, error) {
+	controller, err := replication.New(replication.Config{
+		Shard: d.ShardName, Local: d.Local, Cache: d.Cache, Table: d.Replicated, LogicalClusters: d.Informers.LogicalClusters,
+	})
+	return after(controller, d.Informers.LogicalClusters), err
 }

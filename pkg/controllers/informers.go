@@ -5,15 +5,15 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
-	"github.com/shardplane/shardplane/pkg/controllers/policytypes"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -52,27 +52,17 @@ func (s Sources) rootCluster() client.Scope {
 	return s.rootShard().Cluster(core.RootCluster.Path())
 }
 
-// others is where objects of other shards are read; there may be no such place.
-func (s Sources) others() (client.Scope, bool) {
-	switch {
-	case s.Cache != nil:
-		return s.Cache.Shard(request.Wildcard).Wildcard(), true
-	case !s.isRoot():
-		return s.Root.Wildcard(), true
-	default:
-		return client.Scope{}, false
-	}
-}
-
 // Informers is what a shard's controllers watch, shared among them.
 type Informers struct {
-	// LogicalClusters, Workspaces, Namespaces, ResourceQuotas and WorkspaceTypes are those of
-	// all logical clusters of the shard.
+	// LogicalClusters, Workspaces, Namespaces and ResourceQuotas are those of all
+	// logical clusters of the shard.
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
 	Namespaces      *client.Informer[*corev1.Namespace]
 	ResourceQuotas  *client.Informer[*corev1.ResourceQuota]
-	WorkspaceTypes  *client.Informer[*tenancyv1alpha1.WorkspaceType]
+
+	// WorkspaceTypes are those of the shard, and what it can see of others'.
+	WorkspaceTypes *client.Dual[*tenancyv1alpha1.WorkspaceType]
 
 	// ServiceAccounts are those of all logical clusters of the shard, and
 	// TokenSecrets the secrets that are made for their tokens. Of both only what
@@ -80,112 +70,126 @@ type Informers struct {
 	ServiceAccounts *client.Informer[*corev1.ServiceAccount]
 	TokenSecrets    *client.Informer[*corev1.Secret]
 
-	// UncheckedPolicies are the policies whose expressions were not yet compared
-	// with the types that they match.
-	UncheckedPolicies *client.Informer[*admissionregistrationv1.ValidatingAdmissionPolicy]
-
-	// RBAC are the roles and bindings of all logical clusters of the shard.
+	// RBAC are the roles and bindings of all logical clusters of the shard, and,
+	// where there is a cache server, the cluster roles and bindings that shards
+	// share.
 	RBAC rbac.Informers
-	// SharedRBAC are the cluster roles and bindings that shards share, as the
-	// cache server has them; nil where there is none.
-	SharedRBAC *rbac.Replicas
 
 	// Shards are those that are registered in root.
 	Shards *client.Informer[*corev1alpha1.Shard]
 	// OwnShard has the Shard of this shard, as the root shard has it. On the
 	// root shard it is Shards.
 	OwnShard *client.Informer[*corev1alpha1.Shard]
-	// OtherWorkspaceTypes are those of other shards; nil where they cannot be
-	// read.
-	OtherWorkspaceTypes *client.Informer[*tenancyv1alpha1.WorkspaceType]
 
 	shardName string
+	runners   []client.Runner
 }
 
 // NewInformers makes the informers; run those that Runners returns.
 func NewInformers(s Sources) *Informers {
 	all := s.Local.Wildcard()
-	byPath := map[string]client.IndexFunc[*tenancyv1alpha1.WorkspaceType]{workspace.PathIndex: workspace.IndexTypeByPath}
-	i := &Informers{
-		shardName: s.ShardName,
-		LogicalClusters: client.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
-			Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{
-				workspace.PathIndex:  workspace.IndexByPath,
-				workspace.OwnerIndex: workspace.IndexByOwner,
-			},
-		}),
-		Workspaces:     client.Workspaces.Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{}),
-		Namespaces:     client.Namespaces.Informer(all, client.InformerOptions[*corev1.Namespace]{}),
-		ResourceQuotas: client.ResourceQuotas.Informer(all, client.InformerOptions[*corev1.ResourceQuota]{}),
-		WorkspaceTypes: client.WorkspaceTypes.Informer(all, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath}),
-		ServiceAccounts: client.ServiceAccounts.Informer(all, client.InformerOptions[*corev1.ServiceAccount]{
-			Transform: slimServiceAccount,
-		}),
-		TokenSecrets: client.Secrets.Informer(all, client.InformerOptions[*corev1.Secret]{
-			Name:          "token secrets",
-			FieldSelector: fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String(),
-			Indexers:      map[string]client.IndexFunc[*corev1.Secret]{serviceaccount.AccountIndex: serviceaccount.IndexByAccount},
-		}),
-		UncheckedPolicies: client.ValidatingAdmissionPolicies.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{
-			Name: "unchecked policies", Keep: policytypes.Unchecked,
-		}),
-		Shards: client.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{Name: "shards@root"}),
-	}
-	i.RBAC = newRBACInformers(all)
-	if s.Cache != nil {
-		shared := newReplicatedRBACInformers(s.Cache.Shard(request.Wildcard).Wildcard())
-		i.SharedRBAC = &shared
-	}
+	i := &Informers{shardName: s.ShardName}
+	i.LogicalClusters = add(i, client.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
+		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{
+			workspace.PathIndex:  workspace.IndexByPath,
+			workspace.OwnerIndex: workspace.IndexByOwner,
+		},
+	}))
+	i.Workspaces = add(i, client.Workspaces.Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{}))
+	i.Namespaces = add(i, client.Namespaces.Informer(all, client.InformerOptions[*corev1.Namespace]{}))
+	i.ResourceQuotas = add(i, client.ResourceQuotas.Informer(all, client.InformerOptions[*corev1.ResourceQuota]{}))
+	i.ServiceAccounts = add(i, client.ServiceAccounts.Informer(all, client.InformerOptions[*corev1.ServiceAccount]{
+		Transform: slimServiceAccount,
+	}))
+	i.TokenSecrets = add(i, client.Secrets.Informer(all, client.InformerOptions[*corev1.Secret]{
+		Name:          "token secrets",
+		FieldSelector: fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String(),
+		Indexers:      map[string]client.IndexFunc[*corev1.Secret]{serviceaccount.AccountIndex: serviceaccount.IndexByAccount},
+	}))
+	i.Shards = add(i, client.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{Name: "shards@root"}))
 	i.OwnShard = i.Shards
 	if !s.isRoot() {
-		i.OwnShard = client.Shards.Informer(s.Root.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{
+		i.OwnShard = add(i, client.Shards.Informer(s.Root.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{
 			Name:          "own shard@root",
 			FieldSelector: fields.OneTermEqualSelector("metadata.name", s.ShardName).String(),
-		})
+		}))
 	}
-	if others, ok := s.others(); ok {
-		i.OtherWorkspaceTypes = client.WorkspaceTypes.Informer(others, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
-			Name: "workspacetypes of other shards", Indexers: byPath,
-		})
+	i.WorkspaceTypes = add(i, dual(i, s, client.WorkspaceTypes, true, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
+		Indexers: map[string]client.IndexFunc[*tenancyv1alpha1.WorkspaceType]{workspace.PathIndex: workspace.IndexTypeByPath},
+	}))
+	i.RBAC = rbac.Informers{
+		Roles:               add(i, client.Roles.Informer(all, client.InformerOptions[*rbacv1.Role]{})),
+		RoleBindings:        add(i, client.RoleBindings.Informer(all, client.InformerOptions[*rbacv1.RoleBinding]{})),
+		ClusterRoles:        add(i, dual(i, s, client.ClusterRoles, false, client.InformerOptions[*rbacv1.ClusterRole]{})),
+		ClusterRoleBindings: add(i, dual(i, s, client.ClusterRoleBindings, false, client.InformerOptions[*rbacv1.ClusterRoleBinding]{})),
 	}
 	return i
 }
 
-// Runners returns the informers to run, each once, in an order of no meaning.
-func (i *Informers) Runners() []client.Runner {
-	runners := []client.Runner{i.LogicalClusters, i.Workspaces, i.Namespaces, i.ResourceQuotas, i.WorkspaceTypes, i.ServiceAccounts, i.TokenSecrets, i.Shards, i.UncheckedPolicies}
-	runners = append(runners, i.RBAC.Roles, i.RBAC.RoleBindings, i.RBAC.ClusterRoles, i.RBAC.ClusterRoleBindings)
-	if i.SharedRBAC != nil {
-		runners = append(runners, i.SharedRBAC.ClusterRoles, i.SharedRBAC.ClusterRoleBindings)
-	}
-	if i.OwnShard != i.Shards {
-		runners = append(runners, i.OwnShard)
-	}
-	if i.OtherWorkspaceTypes != nil {
-		runners = append(runners, i.OtherWorkspaceTypes)
-	}
-	return runners
+// add notes that an informer is to be run.
+func add[R client.Runner](i *Informers, r R) R {
+	i.runners = append(i.runners, r)
+	return r
 }
 
-// workspaceTypes returns where types are looked up, in that order.
-func (i *Informers) workspaceTypes() []*client.Informer[*tenancyv1alpha1.WorkspaceType] {
-	types := []*client.Informer[*tenancyv1alpha1.WorkspaceType]{i.WorkspaceTypes}
-	if i.OtherWorkspaceTypes != nil {
-		types = append(types, i.OtherWorkspaceTypes)
+// dual makes the view of what the shard has of a resource and of what others have:
+// on the cache server, or, if fromRoot is set and there is no cache server, in the
+// root shard.
+func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource client.Resource[T, L], fromRoot bool, options client.InformerOptions[T]) *client.Dual[T] {
+	own := resource.Informer(s.Local.Wildcard(), options)
+	var others *client.Informer[T]
+	options.Name = resource.GroupResource().String() + " of other shards"
+	switch {
+	case s.Cache != nil:
+		others = resource.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), options)
+	case fromRoot && !s.isRoot():
+		others = resource.Informer(s.Root.Wildcard(), options)
 	}
-	return types
+	return client.NewDual(own, others, client.DualOptions{Self: s.ShardName, Holds: i.holds, Standing: i.standing})
 }
+
+// Runners returns the informers to run, each once, in an order of no meaning.
+func (i *Informers) Runners() []client.Runner { return i.runners }
+
+// holds reports whether the shard is known to hold a logical cluster.
+func (i *Informers) holds(cluster logicalcluster.Name) bool {
+	_, err := i.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+	return err == nil
+}
+
+// standing is what a shard is by its Shard in root, as far as this one knows.
+// Replicas of others are left over. The empty name is root's, where shards have no
+// replicas.
+func (i *Informers) standing(shard string) client.Standing {
+	if shard == "" {
+		return client.Member
+	}
+	obj, err := i.Shards.Lister().Cluster(core.RootCluster).Get("", shard)
+	switch {
+	case err != nil:
+		return client.Gone
+	case obj.DeletionTimestamp != nil:
+		return client.Leaving
+	default:
+		return client.Member
+	}
+}
+
+// Registered reports whether there is a Shard of that name in root.
+func (i *Informers) Registered(shard string) bool { return i.standing(shard) != client.Gone }
 
 // Types finds the types of Workspaces of the shard.
 func (i *Informers) Types() workspace.Types {
 	return workspace.NewTypes(i.shardName, i.LogicalClusters, i.Shards, i.workspaceTypes())
 }
 
-// Registered reports whether there is a Shard of that name in root, as far as
-// the shard knows. Replicas of others are left over.
-func (i *Informers) Registered(shard string) bool {
-	_, err := i.Shards.Lister().Cluster(core.RootCluster).Get("", shard)
-	return err == nil
+// workspaceTypes returns where types are looked up, in that order.
+func (i *Informers) workspaceTypes() []*client.Informer[*tenancyv1alpha1.WorkspaceType] {
+	types := []*client.Informer[*tenancyv1alpha1.WorkspaceType]{i.WorkspaceTypes.Own()}
+	if others := i.WorkspaceTypes.Others(); others != nil {
+		types = append(types, others)
+	}
+	return types
 }
 
 // slimServiceAccount keeps what tells whether a token is still valid: there is

@@ -8,10 +8,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // queues report their metrics
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 const (
@@ -93,6 +96,16 @@ func New[K comparable](config Config[K]) *Controller[K] {
 
 // Name returns the controller's name.
 func (c *Controller[K]) Name() string { return c.config.Name }
+
+// byCluster reports whether each key names its logical cluster.
+func (c *Controller[K]) byCluster() bool {
+	switch any(*new(K)).(type) {
+	case client.Key, logicalcluster.Name:
+		return true
+	default:
+		return false
+	}
+}
 
 // Run feeds and works off the queue until ctx ends, and returns when all of its
 // goroutines have. It fails only if a source cannot be started. A controller

@@ -201,7 +201,7 @@ func metric(t *testing.T, name, controller string) float64 {
 		}
 		for _, m := range family.GetMetric() {
 			if m.GetLabel()[0].GetValue() == controller {
-				return m.GetCounter().GetValue()
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
 	}

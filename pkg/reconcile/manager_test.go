@@ -8,7 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 // journal records what happens in a test, in order.
@@ -56,9 +59,8 @@ func (g gate) WaitForSync(ctx context.Context) error {
 
 func describe(w *worker, informers ...Synced) Descriptor[string] {
 	return Descriptor[string]{
-		Name:      w.name,
-		Informers: func(string) []Synced { return informers },
-		New:       func(string) (Runnable, error) { return w, nil },
+		Name: w.name, Placement: OnLeader,
+		New: func(string) (Made, error) { return Made{Runnable: w, Needs: informers}, nil },
 	}
 }
 
@@ -66,7 +68,7 @@ func TestManagerLeavesOutWhatIsNotEnabled(t *testing.T) {
 	j := &journal{}
 	off := describe(&worker{name: "off", journal: j})
 	off.Enabled = func(string) bool { return false }
-	m, err := NewManager([]Descriptor[string]{describe(&worker{name: "a", journal: j}), off, describe(&worker{name: "b", journal: j})}, "")
+	m, err := NewManager([]Descriptor[string]{describe(&worker{name: "a", journal: j}), off, describe(&worker{name: "b", journal: j})}, "", OnLeader)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b"}, m.Names())
 }
@@ -75,7 +77,7 @@ func TestManagerWaitsForInformersOfEachOnItsOwn(t *testing.T) {
 	j := &journal{}
 	ready := gate(make(chan struct{}))
 	a, b := &worker{name: "a", journal: j}, &worker{name: "b", journal: j}
-	m, err := NewManager([]Descriptor[string]{describe(a, ready), describe(b)}, "")
+	m, err := NewManager([]Descriptor[string]{describe(a, ready), describe(b)}, "", OnLeader)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -90,10 +92,88 @@ func TestManagerWaitsForInformersOfEachOnItsOwn(t *testing.T) {
 
 func TestManagerRefusesBadCatalogues(t *testing.T) {
 	a := &worker{name: "a", journal: &journal{}}
-	_, err := NewManager([]Descriptor[string]{describe(a), describe(a)}, "")
+	_, err := NewManager([]Descriptor[string]{describe(a), describe(a)}, "", OnLeader)
 	require.ErrorContains(t, err, `named "a"`)
 
-	broken := Descriptor[string]{Name: "b", New: func(string) (Runnable, error) { return nil, errors.New("no client") }}
-	_, err = NewManager([]Descriptor[string]{broken}, "")
+	broken := Descriptor[string]{Name: "b", Placement: OnLeader, New: func(string) (Made, error) { return Made{}, errors.New("no client") }}
+	_, err = NewManager([]Descriptor[string]{broken}, "", OnLeader)
 	require.ErrorContains(t, err, "no client")
+
+	renamed := describe(a)
+	renamed.Name = "c"
+	_, err = NewManager([]Descriptor[string]{renamed}, "", OnLeader)
+	require.ErrorContains(t, err, "is called c")
+
+	// Nobody could say who has which of these keys.
+	for _, whole := range []Runnable{a, New(Config[string]{Name: "a"})} {
+		_, err = NewManager([]Descriptor[string]{dividable(whole)}, "", Dividable)
+		require.ErrorContains(t, err, "dividable")
+	}
+	for _, keyed := range []Runnable{New(Config[client.Key]{Name: "a"}), New(Config[logicalcluster.Name]{Name: "a"})} {
+		_, err = NewManager([]Descriptor[string]{dividable(keyed)}, "", Dividable)
+		require.NoError(t, err)
+	}
+}
+
+func dividable(r Runnable) Descriptor[string] {
+	return Descriptor[string]{Name: "a", Placement: Dividable, New: func(string) (Made, error) { return Made{Runnable: r}, nil }}
+}
+
+// own is an informer of one controller.
+type own struct {
+	worker
+
+	synced gate
+}
+
+func (o *own) HasSynced() bool { return false }
+
+func (o *own) WaitForSync(ctx context.Context) error { return o.synced.WaitForSync(ctx) }
+
+// Run ends, as informers do, when its context does.
+func (o *own) Run(ctx context.Context) error {
+	err := o.worker.Run(ctx)
+	o.journal.add("end " + o.name)
+	return err
+}
+
+// TestOneEntryIsEnough holds that a controller needs nothing but its entry in the
+// catalogue to have its informers run, to start when they have synced, to be named in
+// metrics and to end before its informers, and only on replicas of its placement.
+func TestOneEntryIsEnough(t *testing.T) {
+	j := &journal{}
+	informer := &own{worker{"informer", j}, make(gate)}
+	entry := Descriptor[*journal]{Name: "new-one", Placement: Dividable, New: func(j *journal) (Made, error) {
+		controller := New(Config[client.Key]{
+			Name:      "new-one",
+			Reconcile: func(context.Context, client.Key) (Result, error) { return Result{}, nil },
+			Sources: []Source[client.Key]{func(context.Context, Queue[client.Key]) (func(), error) {
+				j.add("start controller")
+				return func() { j.add("end controller") }, nil
+			}},
+		})
+		return Made{Runnable: controller, Owns: []client.Runner{informer}}, nil
+	}}
+	elsewhere, err := NewManager([]Descriptor[*journal]{entry}, j, OnEveryReplica)
+	require.NoError(t, err)
+	require.Empty(t, elsewhere.Names())
+	m, err := NewManager([]Descriptor[*journal]{entry}, j, OnLeader, Dividable)
+	require.NoError(t, err)
+	require.Equal(t, []string{"new-one"}, m.Names())
+	require.Empty(t, j.entries, "nothing starts before Run")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	require.Eventually(t, func() bool { return j.has("start informer") }, eventually, time.Millisecond)
+	require.False(t, j.has("start controller"))
+	require.Zero(t, metric(t, "shardplane_reconcile_controllers", "new-one"))
+	close(informer.synced)
+	require.Eventually(t, func() bool {
+		return metric(t, "shardplane_reconcile_controllers", "new-one") == 1 && j.has("start controller")
+	}, eventually, time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+	require.Equal(t, []string{"start informer", "start controller", "end controller", "end informer"}, j.entries)
+	require.Zero(t, metric(t, "shardplane_reconcile_controllers", "new-one"), "it runs no more")
 }

@@ -20,9 +20,16 @@ var (
 		Help:           "Reconciliations that panicked and are tried again, by controller.",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"controller"})
+	running = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Namespace:      "shardplane",
+		Subsystem:      "reconcile",
+		Name:           "controllers",
+		Help:           "1 for each controller that runs in this process, with its placement: on the leader, on every replica, or dividable, which is on the leader, too, for now.",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"controller", "placement"})
 )
 
 // Metrics are registered once for the process, as component-base does it.
 func init() {
-	legacyregistry.MustRegister(failures, panics)
+	legacyregistry.MustRegister(failures, panics, running)
 }

@@ -6,9 +6,16 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
+// Watched is an informer, or a view of several, such as client.Dual.
+type Watched[T client.Object] interface {
+	// AddEventHandler adds a handler that is told of what is there and of what
+	// changes, until remove is called.
+	AddEventHandler(h client.Handler[T]) (remove func())
+}
+
 // FromInformer feeds a queue with the keys that keysOf names for each object
 // that is added, changed or deleted, starting with those that exist.
-func FromInformer[K comparable, T client.Object](informer *client.Informer[T], keysOf func(obj T) []K) Source[K] {
+func FromInformer[K comparable, T client.Object](informer Watched[T], keysOf func(obj T) []K) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
 		enqueue := func(obj T) {
 			for _, key := range keysOf(obj) {

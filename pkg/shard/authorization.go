@@ -33,12 +33,11 @@ func authorizationOptions() authz.Options {
 func (s *Server) authorizer() (authorizer.Authorizer, error) {
 	index := rbac.NewIndex()
 	index.Follow(s.informers.RBAC)
-	c := rbac.Config{Index: index, System: bootstrap.AdminCluster, HasSynced: s.informers.RBAC.HasSynced, Local: s.local.has}
-	if shared := s.informers.SharedRBAC; shared != nil {
-		c.Global = rbac.NewShards(s.informers.Registered)
-		c.Global.Follow(*shared, s.options.Name)
-	}
-	s.rules = rbac.New(c)
+	others := rbac.NewShards(s.informers.Registered)
+	others.Follow(s.informers.RBAC)
+	s.rules = rbac.New(rbac.Config{
+		Index: index, Global: others, System: bootstrap.AdminCluster, HasSynced: s.informers.RBAC.HasSynced, Local: s.local.has,
+	})
 	webhook, err := authz.NewWebhook(s.options.Authorization)
 	if err != nil {
 		return nil, err

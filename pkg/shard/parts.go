@@ -3,13 +3,13 @@ package shard
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/reconcile"
@@ -25,6 +25,10 @@ func (s *Server) addParts() error {
 	if err != nil {
 		return err
 	}
+	replicated, err := replication.NewTable(replication.Defaults()...)
+	if err != nil {
+		return err
+	}
 	deps := controllers.Deps{
 		Sources:      s.sources,
 		Informers:    s.informers,
@@ -33,13 +37,17 @@ func (s *Server) addParts() error {
 		OtherShards:  others,
 		Tokens:       s.tokens(),
 		RootCA:       s.rootCA,
+		Replicated:   replicated,
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
 	}
-	everywhere, err := managerOf(deps, true)
+	everywhere, err := reconcile.NewManager(controllers.Catalogue(), deps, reconcile.OnEveryReplica)
 	if err != nil {
 		return err
 	}
-	if _, err := managerOf(deps, false); err != nil { // tried now, and made when it leads
+	leading := func() (*lifecycle.Group, error) {
+		return reconcile.NewManager(controllers.Catalogue(), deps, reconcile.OnLeader, reconcile.Dividable)
+	}
+	if _, err := leading(); err != nil { // tried now, and made when it leads
 		return err
 	}
 	s.group.Add(
@@ -60,7 +68,7 @@ func (s *Server) addParts() error {
 		lifecycle.Part{Name: "controllers of every replica", Run: everywhere.Run},
 		lifecycle.Part{Name: "controllers", Run: func(ctx context.Context) error {
 			return s.lead(ctx, func(ctx context.Context) error {
-				manager, err := managerOf(deps, false)
+				manager, err := leading()
 				if err != nil {
 					return err
 				}
@@ -69,13 +77,6 @@ func (s *Server) addParts() error {
 		}},
 	)
 	return nil
-}
-
-// managerOf makes the controllers that run on every replica, or the others.
-func managerOf(deps controllers.Deps, everyReplica bool) (*lifecycle.Group, error) {
-	return reconcile.NewManager(slices.DeleteFunc(controllers.Catalogue(), func(d reconcile.Descriptor[controllers.Deps]) bool {
-		return d.EveryReplica != everyReplica
-	}), deps)
 }
 
 // openSources makes the clients that the controllers read from. Nothing is

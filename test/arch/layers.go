@@ -65,6 +65,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/client"},
 		Reason: "clients and informers speak HTTP: everything below uses them, so they know nothing of servers",
+		Only:   []string{"pkg/request"},
 	},
 	{
 		Units:  []string{"pkg/authn", "pkg/authz", "pkg/admission"},
@@ -77,14 +78,17 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/reconcile"},
 		Reason: "the plumbing of controllers: queue, workers, one committer; it decides nothing",
+		Only:   []string{"pkg/client", "pkg/lifecycle"},
 	},
 	{
 		Units:  []string{"pkg/workspaceindex"},
 		Reason: "where a workspace path leads: shards and front-proxy ask the same index",
+		Only:   []string{},
 	},
 	{
 		Units:  []string{"pkg/controllers/*"},
-		Reason: "controllers talk through objects, never through each other's code, so that each can be read, tested and removed alone",
+		Reason: "controllers talk through objects, never through each other's code, so that each can be read, tested and removed alone. Of pkg/authz they know the rules that everybody starts with",
+		Only:   []string{"config", "pkg/request", "pkg/client", "pkg/authz", "pkg/reconcile"},
 	},
 	{
 		Units:  []string{"pkg/controllers"},

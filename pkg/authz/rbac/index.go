@@ -13,15 +13,16 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// Informers are those of the four resources, of all logical clusters.
+// Informers are those of the four resources, of all logical clusters. Cluster
+// roles and their bindings are what shards share.
 type Informers struct {
 	Roles               *client.Informer[*rbacv1.Role]
 	RoleBindings        *client.Informer[*rbacv1.RoleBinding]
-	ClusterRoles        *client.Informer[*rbacv1.ClusterRole]
-	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
+	ClusterRoles        *client.Dual[*rbacv1.ClusterRole]
+	ClusterRoleBindings *client.Dual[*rbacv1.ClusterRoleBinding]
 }
 
-// HasSynced tells whether all of them have.
+// HasSynced reports whether all of the shard itself is known.
 func (i Informers) HasSynced() bool {
 	return i.Roles.HasSynced() && i.RoleBindings.HasSynced() && i.ClusterRoles.HasSynced() && i.ClusterRoleBindings.HasSynced()
 }
@@ -213,19 +214,19 @@ func subjectOf(subject rbacv1.Subject, namespace string) (subjectKey, bool) {
 
 func keyOf(obj metav1.Object) objectKey { return objectKey{obj.GetNamespace(), obj.GetName()} }
 
-// Follow keeps the index like the informers. It is called once, before they
-// run.
+// Follow keeps the index like the informers of the shard itself. It is called
+// once, before they run.
 func (i *Index) Follow(informers Informers) {
 	follow(informers.Roles, &i.fresh, resourceRoles,
 		func(obj *rbacv1.Role) { i.setRole(obj, &role{rules: obj.Rules}) },
 		func(obj *rbacv1.Role) { i.removeRole(obj) })
-	follow(informers.ClusterRoles, &i.fresh, resourceClusterRoles,
+	follow(informers.ClusterRoles.Own(), &i.fresh, resourceClusterRoles,
 		func(obj *rbacv1.ClusterRole) { i.setRole(obj, newClusterRole(obj)) },
 		func(obj *rbacv1.ClusterRole) { i.removeRole(obj) })
 	follow(informers.RoleBindings, &i.fresh, resourceRoleBindings,
 		func(obj *rbacv1.RoleBinding) { i.setBinding(obj, obj.RoleRef, obj.Subjects) },
 		func(obj *rbacv1.RoleBinding) { i.removeBinding(obj) })
-	follow(informers.ClusterRoleBindings, &i.fresh, resourceClusterRoleBindings,
+	follow(informers.ClusterRoleBindings.Own(), &i.fresh, resourceClusterRoleBindings,
 		func(obj *rbacv1.ClusterRoleBinding) { i.setBinding(obj, obj.RoleRef, obj.Subjects) },
 		func(obj *rbacv1.ClusterRoleBinding) { i.removeBinding(obj) })
 }

@@ -13,13 +13,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// Replicas are the informers of the cluster roles and bindings that other
-// servers share, on a server that holds those of all.
-type Replicas struct {
-	ClusterRoles        *client.Informer[*rbacv1.ClusterRole]
-	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
-}
-
 // Shards holds the cluster roles and bindings that other shards share. Those of
 // each shard are kept apart: two shards have the same objects while a logical
 // cluster moves, and what one of them takes back the other one may keep.
@@ -47,33 +40,29 @@ func NewShards(counts func(shard string) bool) *Shards {
 	return s
 }
 
-// Follow keeps s like the informers, without what is a copy of the objects of
-// the shard self: those are known better, and earlier, from itself. It is called
+// Follow keeps s like the informers of what other shards share. It is called
 // once, before the informers run.
-func (s *Shards) Follow(informers Replicas, self string) {
-	followForeign(informers.ClusterRoles, self,
+func (s *Shards) Follow(informers Informers) {
+	followOthers(informers.ClusterRoles,
 		func(shard string, obj *rbacv1.ClusterRole) { s.of(shard).setRole(obj, newClusterRole(obj)) },
 		func(shard string, obj *rbacv1.ClusterRole) { s.of(shard).removeRole(obj) })
-	followForeign(informers.ClusterRoleBindings, self,
+	followOthers(informers.ClusterRoleBindings,
 		func(shard string, obj *rbacv1.ClusterRoleBinding) {
 			s.of(shard).setBinding(obj, obj.RoleRef, obj.Subjects)
 		},
 		func(shard string, obj *rbacv1.ClusterRoleBinding) { s.of(shard).removeBinding(obj) })
 }
 
-func followForeign[T client.Object](informer *client.Informer[T], self string, set, remove func(shard string, obj T)) {
-	foreign := func(f func(string, T)) func(T) {
-		return func(obj T) {
-			if shard := informer.KeyOf(obj).Shard; shard != self {
-				f(shard, obj)
-			}
-		}
+// followOthers tells of each copy, and not only of the preferred one.
+func followOthers[T client.Object](dual *client.Dual[T], set, remove func(shard string, obj T)) {
+	others := dual.Others()
+	if others == nil {
+		return
 	}
-	setForeign, removeForeign := foreign(set), foreign(remove)
-	informer.AddEventHandler(client.Handler[T]{
-		OnAdd:    func(obj T, _ bool) { setForeign(obj) },
-		OnUpdate: func(_, obj T) { setForeign(obj) },
-		OnDelete: func(last T, _ bool) { removeForeign(last) },
+	others.AddEventHandler(client.Handler[T]{
+		OnAdd:    func(obj T, _ bool) { set(others.KeyOf(obj).Shard, obj) },
+		OnUpdate: func(_, obj T) { set(others.KeyOf(obj).Shard, obj) },
+		OnDelete: func(last T, _ bool) { remove(others.KeyOf(last).Shard, last) },
 	})
 }
 
