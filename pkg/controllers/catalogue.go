@@ -12,6 +12,9 @@
 //	bootstrap           root and system:admin exist, with all that belongs to them
 //	shardregistration   this shard's Shard object in root is right
 //	workspace           workspaces get a logical cluster on some shard
+//	customresourcedefinition
+//	                    definitions that are deleted go with their instances, and
+//	                    names that became free are given to those who wait
 //	resourcequota       quotas say what is used
 //	policytypes         policies say which of their expressions do not fit their types
 //	replication         what other shards must know is pushed to the cache server
@@ -28,6 +31,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/aggregation"
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
+	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
 	"github.com/shardplane/shardplane/pkg/controllers/namespace"
 	"github.com/shardplane/shardplane/pkg/controllers/policytypes"
@@ -57,6 +61,8 @@ type Deps struct {
 	RootCA func() []byte
 	// Replicated is what other shards are to know.
 	Replicated *replication.Table
+	// Definitions are the CustomResourceDefinitions of the shard.
+	Definitions customresourcedefinition.Definitions
 	// Bootstrapped is called once, when everything exists that a shard starts
 	// with; it may be nil.
 	Bootstrapped func()
@@ -94,6 +100,8 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		// It also looks for logical clusters on other shards that nobody wants any
 		// more, all at once.
 		{Name: workspace.Name, Placement: reconcile.OnLeader, New: newWorkspace},
+		// Of two that want a name which became free, the first should get it.
+		{Name: customresourcedefinition.Name, Placement: reconcile.OnLeader, New: newCustomResourceDefinition},
 		// It shares its watches among all namespaces.
 		{Name: resourcequota.Name, Placement: reconcile.OnLeader, New: newResourceQuota},
 		{Name: policytypes.Name, Placement: reconcile.Dividable, New: newPolicyTypes},
@@ -110,6 +118,10 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 // after is a controller that runs once what it needs has synced.
 func after(controller reconcile.Runnable, needs ...reconcile.Synced) reconcile.Made {
 	return reconcile.Made{Runnable: controller, Needs: needs}
+}
+
+func newCustomResourceDefinition(d Deps) (reconcile.Made, error) {
+	return after(customresourcedefinition.New(d.Definitions)), nil
 }
 
 func newNamespace(d Deps) (reconcile.Made, error) {
@@ -152,6 +164,94 @@ func (d Deps) logicalClusters() logicalcluster.Config {
 func newLogicalCluster(d Deps) (reconcile.Made, error) {
 	c := d.logicalClusters()
 	return after(logicalcluster.New(c), c.LogicalClusters, c.Namespaces, c.ClusterRoleBindings), nil
+// Catalogue returns all controllers of a shard, in the order of starting.
+func Catalogue() []reconcile.Descriptor[Deps] {
+	return []reconcile.Descriptor[Deps]{
+		{
+			Name:      namespace.Name,
+			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.Namespaces} },
+			New:       newNamespace,
+		},
+		{
+			Name: serviceaccount.Name,
+			Informers: func(d Deps) []reconcile.Synced {
+				return []reconcile.Synced{d.Informers.Namespaces, d.Informers.ServiceAccounts}
+			},
+			New: newServiceAccount,
+		},
+		{
+			Name:    serviceaccount.TokensName,
+			Enabled: func(d Deps) bool { return d.Tokens != nil },
+			Informers: func(d Deps) []reconcile.Synced {
+				return []reconcile.Synced{d.Informers.ServiceAccounts, d.Informers.TokenSecrets}
+			},
+			New: newTokens,
+		},
+		{
+			Name:      aggregation.Name,
+			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.RBAC.ClusterRoles} },
+			New:       newAggregation,
+		},
+		{
+			Name: logicalcluster.Name,
+			Informers: func(d Deps) []reconcile.Synced {
+				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.Namespaces, d.Informers.RBAC.ClusterRoleBindings}
+			},
+			New: func(d Deps) (reconcile.Runnable, error) { return logicalcluster.New(d.logicalClusters()), nil },
+		},
+		{
+			Name: logicalcluster.DeletionName,
+			Informers: func(d Deps) []reconcile.Synced {
+				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.Namespaces, d.Informers.Workspaces}
+			},
+			New: func(d Deps) (reconcile.Runnable, error) { return logicalcluster.NewDeletion(d.logicalClusters()), nil },
+		},
+		{
+			Name:      bootstrap.Name,
+			Informers: bootstrapInformers,
+			New:       newBootstrap,
+			// A replica is ready when it has seen this done.
+			EveryReplica: true,
+		},
+		{
+			Name:      shardregistration.Name,
+			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.OwnShard} },
+			New:       newShardRegistration,
+		},
+		{
+			Name:      workspace.Name,
+			Informers: workspaceInformers,
+			New:       newWorkspace,
+		},
+		{
+			Name:      resourcequota.Name,
+			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.ResourceQuotas} },
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return resourcequota.New(resourcequota.Config{Local: d.Local, Quotas: d.Informers.ResourceQuotas}), nil
+			},
+		},
+		{
+			Name: customresourcedefinition.Name,
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return customresourcedefinition.New(d.Definitions), nil
+			},
+		},
+		{
+			Name:      policytypes.Name,
+			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.UncheckedPolicies} },
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return policytypes.New(policytypes.Config{Local: d.Local, Policies: d.Informers.UncheckedPolicies}), nil
+			},
+		},
+		{
+			Name:      replication.Name,
+			Enabled:   func(d Deps) bool { return d.Cache != nil },
+			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.LogicalClusters} },
+			New: func(d Deps) (reconcile.Runnable, error) {
+				return replication.New(replication.Config{Shard: d.ShardName, Local: d.Local, Cache: d.Cache, LogicalClusters: d.Informers.LogicalClusters})
+			},
+		},
+	}
 }
 
 func newDeletion(d Deps) (reconcile.Made, error) {

@@ -15,9 +15,9 @@ import (
 // TestUpstreamBehaviour verifies that what upstream's handler does works on
 // shared storage.
 func TestUpstreamBehaviour(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
-	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	create := func(t *testing.T, name string, spec map[string]any) *unstructured.Unstructured {
 		t.Helper()
 		w, err := client.Create(t.Context(), widget(name, spec), metav1.CreateOptions{})
@@ -68,9 +68,9 @@ func TestUpstreamBehaviour(t *testing.T) {
 
 // TestUpstreamWrites is the second half of TestUpstreamBehaviour.
 func TestUpstreamWrites(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
-	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 
 	t.Run("dry run", func(t *testing.T) {
 		w, err := client.Create(t.Context(), widget("dry", map[string]any{"size": int64(1)}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -110,11 +110,11 @@ func TestUpstreamWrites(t *testing.T) {
 }
 
 func TestSelectorsPagesAndCollections(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
-	s.createCRD(t, "two", widgetCRD(nil))
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	s.CreateCRD(t, "two", widgetCRD(nil))
 	for _, cluster := range []string{"one", "two"} {
-		client := s.dynamic(t, cluster).Resource(widgets).Namespace("default")
+		client := s.Dynamic(t, cluster).Resource(widgets).Namespace("default")
 		for i := range 10 {
 			spec := map[string]any{"size": int64(1)}
 			if i%2 == 1 {
@@ -126,7 +126,7 @@ func TestSelectorsPagesAndCollections(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	for _, rv := range []string{"", "0"} {
 		red, err := client.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.color=red", ResourceVersion: rv})
 		require.NoError(t, err)
@@ -155,76 +155,76 @@ func TestSelectorsPagesAndCollections(t *testing.T) {
 		options.Continue = page.GetContinue()
 	}
 	require.Len(t, names, 10)
-	_, err = s.dynamic(t, "two").Resource(widgets).Namespace("other").List(t.Context(), metav1.ListOptions{Limit: 3, Continue: options.Continue})
+	_, err = s.Dynamic(t, "two").Resource(widgets).Namespace("other").List(t.Context(), metav1.ListOptions{Limit: 3, Continue: options.Continue})
 	require.True(t, apierrors.IsBadRequest(err), "a token of elsewhere: %v", err)
 
 	require.NoError(t, client.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "third=0"}))
 	left, err := client.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, left.Items, 6)
-	others, err := s.dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	others, err := s.Dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, others.Items, 10, "another logical cluster's are left alone")
 }
 
 func TestVersions(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
+	s := startServer(t, serverOptions{})
 	crd := widgetCRD(nil)
 	old := crd.Spec.Versions[0].DeepCopy()
 	old.Name, old.Storage = "v1alpha1", false
 	old.Deprecated = true
 	crd.Spec.Versions = append(crd.Spec.Versions, *old)
-	s.createCRD(t, "one", crd)
+	s.CreateCRD(t, "one", crd)
 
 	alpha := widgets
 	alpha.Version = "v1alpha1"
 	w := widget("a", map[string]any{"size": int64(1)})
 	w.SetAPIVersion("example.com/v1alpha1")
-	created, err := s.dynamic(t, "one").Resource(alpha).Namespace("default").Create(t.Context(), w, metav1.CreateOptions{})
+	created, err := s.Dynamic(t, "one").Resource(alpha).Namespace("default").Create(t.Context(), w, metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "example.com/v1alpha1", created.GetAPIVersion())
-	watcher, err := s.dynamic(t, "one").Resource(alpha).Watch(t.Context(), metav1.ListOptions{})
+	watcher, err := s.Dynamic(t, "one").Resource(alpha).Watch(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	defer watcher.Stop()
 	event := <-watcher.ResultChan()
 	seen, ok := event.Object.(*unstructured.Unstructured)
 	require.True(t, ok)
 	require.Equal(t, "example.com/v1alpha1", seen.GetAPIVersion())
-	got, err := s.dynamic(t, "one").Resource(widgets).Namespace("default").Get(t.Context(), "a", metav1.GetOptions{})
+	got, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").Get(t.Context(), "a", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "example.com/v1", got.GetAPIVersion())
 
 	absent := widgets
 	absent.Version = "v2"
-	_, err = s.dynamic(t, "one").Resource(absent).List(t.Context(), metav1.ListOptions{})
+	_, err = s.Dynamic(t, "one").Resource(absent).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err))
 }
 
 func TestNameConflicts(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
 
 	rival := widgetCRD(nil)
 	rival.Name = "gizmos.example.com"
 	rival.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "gizmos", Singular: "gizmo", Kind: "Widget", ListKind: "GizmoList"}
-	created := s.createCRD(t, "one", rival.DeepCopy())
+	created := s.CreateCRD(t, "one", rival.DeepCopy())
 	requireCondition(t, created, apiextensionsv1.NamesAccepted, apiextensionsv1.ConditionFalse, "KindConflict")
 	requireCondition(t, created, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
 	gizmos := widgets
 	gizmos.Resource = "gizmos"
-	_, err := s.dynamic(t, "one").Resource(gizmos).List(t.Context(), metav1.ListOptions{})
+	_, err := s.Dynamic(t, "one").Resource(gizmos).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err))
 
-	elsewhere := s.createCRD(t, "two", rival.DeepCopy())
+	elsewhere := s.CreateCRD(t, "two", rival.DeepCopy())
 	requireCondition(t, elsewhere, apiextensionsv1.Established, apiextensionsv1.ConditionTrue, "InitialNamesAccepted")
 
-	s.deleteCRD(t, "one", "widgets.example.com")
-	client := s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions()
+	s.DeleteCRD(t, "one", "widgets.example.com")
+	client := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions()
 	require.Eventually(t, func() bool {
 		crd, err := client.Get(t.Context(), "gizmos.example.com", metav1.GetOptions{})
 		return err == nil && crd.Status.AcceptedNames.Kind == "Widget"
 	}, deadline, tick, "the freed name is offered")
-	_, err = s.dynamic(t, "one").Resource(gizmos).List(t.Context(), metav1.ListOptions{})
+	_, err = s.Dynamic(t, "one").Resource(gizmos).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 
 	builtIn := widgetCRD(nil)
@@ -232,7 +232,7 @@ func TestNameConflicts(t *testing.T) {
 	builtIn.Annotations = map[string]string{apiextensionsv1.KubeAPIApprovedAnnotation: "unapproved, a test"}
 	builtIn.Spec.Group = "apiextensions.k8s.io"
 	builtIn.Spec.Names.ShortNames = []string{"crd"}
-	created = s.createCRD(t, "one", builtIn)
+	created = s.CreateCRD(t, "one", builtIn)
 	requireCondition(t, created, apiextensionsv1.NamesAccepted, apiextensionsv1.ConditionFalse, "ShortNamesConflict")
 	requireCondition(t, created, apiextensionsv1.KubernetesAPIApprovalPolicyConformant, apiextensionsv1.ConditionFalse, "UnapprovedAnnotation")
 }
@@ -240,9 +240,9 @@ func TestNameConflicts(t *testing.T) {
 // TestStatusOfDefinitions: clients may drop stored versions, and not accept
 // names themselves.
 func TestStatusOfDefinitions(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	crd := s.createCRD(t, "one", widgetCRD(nil))
-	client := s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions()
+	s := startServer(t, serverOptions{})
+	crd := s.CreateCRD(t, "one", widgetCRD(nil))
+	client := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions()
 	next := crd.Spec.Versions[0].DeepCopy()
 	next.Name = "v2"
 	crd.Spec.Versions[0].Storage = false
@@ -259,16 +259,4 @@ func TestStatusOfDefinitions(t *testing.T) {
 	require.Equal(t, []string{"v2"}, crd.Status.StoredVersions)
 	require.Equal(t, "Widget", crd.Status.AcceptedNames.Kind)
 	requireCondition(t, crd, apiextensionsv1.Established, apiextensionsv1.ConditionTrue, "InitialNamesAccepted")
-}
-
-func requireCondition(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, kind apiextensionsv1.CustomResourceDefinitionConditionType, status apiextensionsv1.ConditionStatus, reason string) {
-	t.Helper()
-	for _, c := range crd.Status.Conditions {
-		if c.Type == kind {
-			require.Equal(t, status, c.Status)
-			require.Equal(t, reason, c.Reason)
-			return
-		}
-	}
-	require.Fail(t, "no such condition", string(kind))
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
@@ -16,16 +17,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
+
+	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // TestChurn: definitions change and serving info is swept while objects are
 // written, listed and watched in several logical clusters; every request is
 // answered from the right logical cluster, and none fails.
 func TestChurn(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{release: 30 * time.Millisecond})
+	s := startServer(t, serverOptions{release: 30 * time.Millisecond})
 	clusters := []string{"one", "two", "three"}
 	for _, cluster := range clusters {
-		s.createCRD(t, cluster, widgetCRD(nil))
+		s.CreateCRD(t, cluster, widgetCRD(nil))
 	}
 	const objects = 40
 	var writers, changers sync.WaitGroup
@@ -40,7 +45,7 @@ func TestChurn(t *testing.T) {
 	stop()
 	changers.Wait()
 	for _, cluster := range clusters {
-		list, err := s.dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
+		list, err := s.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		require.Len(t, list.Items, objects)
 	}
@@ -49,11 +54,12 @@ func TestChurn(t *testing.T) {
 // TestDefinitionsComeAndGo: definitions are refused, created, used and deleted in
 // several logical clusters at the same time, and nothing of them is left.
 func TestDefinitionsComeAndGo(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{release: 20 * time.Millisecond})
+	s := startServer(t, serverOptions{release: 20 * time.Millisecond})
 	const rounds = 8
-	heap := heapInUse()
+	heap := customresourcetest.HeapInUse()
 	var tenants sync.WaitGroup
-	for _, cluster := range []string{"one", "two", "three", "four"} {
+	clusters := []string{"one", "two", "three", "four"}
+	for _, cluster := range clusters {
 		tenants.Go(func() {
 			for round := range rounds {
 				if !assert.NoError(t, s.comeAndGo(t, cluster, round), "%s, round %d", cluster, round) {
@@ -63,26 +69,30 @@ func TestDefinitionsComeAndGo(t *testing.T) {
 		})
 	}
 	tenants.Wait()
-	require.Zero(t, s.reservations())
-	require.Eventually(t, func() bool {
-		s.objects.mu.RLock()
-		definitions := len(s.objects.clusters) + len(s.objects.byName)
-		s.objects.mu.RUnlock()
-		s.raws.mu.Lock()
-		stores := len(s.raws.stores) + len(s.raws.views)
-		s.raws.mu.Unlock()
-		return definitions == 0 && stores == 0 && len(s.table.definitions()) == 0
-	}, deadline, tick)
+	for _, cluster := range clusters {
+		free, err := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), widgetCRD(nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.NoError(t, err)
+		requireCondition(t, free, apiextensionsv1.NamesAccepted, apiextensionsv1.ConditionTrue, "NoConflicts")
+		left, err := s.source.List(t.Context(), request.Cluster{Name: logicalcluster.Name(cluster)})
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
+	left, err := s.source.Resolve(t.Context(), definitions.Lookup{Cluster: request.Cluster{Wildcard: true}, Resource: widgets.GroupResource(), Version: "v1"})
+	require.NoError(t, err)
+	require.Nil(t, left)
+	require.Eventually(t, func() bool { return s.opened.custom() == 0 && len(s.table.Definitions()) == 0 }, deadline, tick)
 	// What was refused was 32 MiB.
-	require.Less(t, heapInUse(), heap+16<<20)
+	require.Less(t, customresourcetest.HeapInUse(), heap+16<<20)
 }
 
 // comeAndGo has a definition refused, corrected, used and deleted.
 func (s *testServer) comeAndGo(t *testing.T, cluster string, round int) error {
 	t.Helper()
 	ctx := t.Context()
-	client := s.crds(t, cluster).ApiextensionsV1().CustomResourceDefinitions()
-	mistyped := greedy(fmt.Sprintf("widgets%d.exmaple.com", round), "example.com")
+	client := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions()
+	mistyped := widgetCRD(nil)
+	mistyped.Name = fmt.Sprintf("widgets%d.exmaple.com", round)
+	mistyped.Spec.Names.Plural = fmt.Sprintf("widgets%d", round)
 	mistyped.Spec.Names.ListKind = strings.Repeat("L", 1<<20)
 	if _, err := client.Create(ctx, mistyped, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
 		return fmt.Errorf("the mistyped definition was answered with %w", err)
@@ -94,7 +104,7 @@ func (s *testServer) comeAndGo(t *testing.T, cluster string, round int) error {
 	if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
 		return fmt.Errorf("not established: %v", crd.Status.Conditions)
 	}
-	if _, err := s.dynamic(t, cluster).Resource(widgets).Namespace("default").Create(ctx, widget("a", map[string]any{}), metav1.CreateOptions{}); err != nil {
+	if _, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(ctx, widget("a", map[string]any{}), metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	if err := client.Delete(ctx, crd.Name, metav1.DeleteOptions{}); err != nil {
@@ -102,14 +112,14 @@ func (s *testServer) comeAndGo(t *testing.T, cluster string, round int) error {
 	}
 	return wait.PollUntilContextTimeout(ctx, tick, deadline, true, func(ctx context.Context) (bool, error) {
 		_, err := client.Get(ctx, crd.Name, metav1.GetOptions{})
-		return isGone(err), nil
+		return apierrors.IsNotFound(err), nil
 	})
 }
 
 // writeWidgets creates objects and lists after each.
 func (s *testServer) writeWidgets(t *testing.T, cluster string, objects int) {
 	t.Helper()
-	client := s.dynamic(t, cluster).Resource(widgets).Namespace("default")
+	client := s.Dynamic(t, cluster).Resource(widgets).Namespace("default")
 	for i := range objects {
 		_, err := client.Create(t.Context(), widget(fmt.Sprintf("w-%d", i), map[string]any{"color": cluster}), metav1.CreateOptions{})
 		if !assert.NoError(t, err) {
@@ -129,7 +139,7 @@ func (s *testServer) writeWidgets(t *testing.T, cluster string, objects int) {
 // changeDefinition gives the definition one property after the other.
 func (s *testServer) changeDefinition(ctx context.Context, t *testing.T, cluster string) {
 	t.Helper()
-	client := s.crds(t, cluster).ApiextensionsV1().CustomResourceDefinitions()
+	client := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions()
 	for i := 0; ctx.Err() == nil; i++ {
 		err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 			crd, err := client.Get(ctx, "widgets.example.com", metav1.GetOptions{})
@@ -149,7 +159,7 @@ func (s *testServer) changeDefinition(ctx context.Context, t *testing.T, cluster
 // watchWidgets follows the objects over all ends of the watch, and misses none.
 func (s *testServer) watchWidgets(ctx context.Context, t *testing.T, cluster string, objects int) {
 	t.Helper()
-	client := s.dynamic(t, cluster).Resource(widgets).Namespace("default")
+	client := s.Dynamic(t, cluster).Resource(widgets).Namespace("default")
 	seen, version := 0, "0"
 	if list, err := client.List(ctx, metav1.ListOptions{}); err == nil {
 		seen, version = len(list.Items), list.GetResourceVersion()

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
 
@@ -19,36 +20,49 @@ import (
 // in all logical clusters and whatever their schemas, and goes with the last
 // definition.
 func TestCount(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{release: 20 * time.Millisecond})
+	data := customresourcetest.NewData(t)
+	before := startServer(t, serverOptions{data: data})
 	resource := schema.GroupResource{Group: "example.com", Resource: "widgets"}
-	other := schema.GroupResource{Group: "example.com", Resource: "gadgets"}
-	for i, cluster := range []string{"one", "two", "three"} {
-		s.createCRD(t, cluster, widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{fmt.Sprintf("extra%d", i): {Type: "string"}}))
+	clusters := []string{"one", "two", "three"}
+	for i, cluster := range clusters {
+		before.CreateCRD(t, cluster, widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{fmt.Sprintf("extra%d", i): {Type: "string"}}))
 		for name := range i + 1 {
-			_, err := s.dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget(fmt.Sprint(name), nil), metav1.CreateOptions{})
+			_, err := before.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget(fmt.Sprint(name), nil), metav1.CreateOptions{})
 			require.NoError(t, err)
 		}
 	}
-	s.raws.countOne(t.Context(), resource)
 	gadgets := widgetCRD(nil)
 	gadgets.Name = "gadgets.example.com"
 	gadgets.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "gadgets", Singular: "gadget", Kind: "Gadget", ListKind: "GadgetList"}
-	s.createCRD(t, "one", gadgets)
+	before.CreateCRD(t, "one", gadgets)
 	gadget := widget("only", nil)
 	gadget.SetKind("Gadget")
-	_, err := s.dynamic(t, "one").Resource(widgets.GroupVersion().WithResource("gadgets")).Namespace("default").Create(t.Context(), gadget, metav1.CreateOptions{})
+	_, err := before.Dynamic(t, "one").Resource(widgets.GroupVersion().WithResource("gadgets")).Namespace("default").Create(t.Context(), gadget, metav1.CreateOptions{})
 	require.NoError(t, err)
-	s.raws.countOne(t.Context(), other)
-	require.Equal(t, []float64{7}, objectsOf(t, multitenant.Unnamed))
-	require.Empty(t, objectsOf(t, resource))
-	s.deleteCRD(t, "one", "gadgets.example.com")
-	require.Eventually(t, func() bool { return slices.Equal(objectsOf(t, multitenant.Unnamed), []float64{6}) }, deadline, tick)
-	for _, cluster := range []string{"one", "two", "three"} {
-		s.deleteCRD(t, cluster, "widgets.example.com")
+	before.Stop()
+
+	// What there is, is counted when its store opens.
+	s := startServer(t, serverOptions{data: data, release: 20 * time.Millisecond})
+	has := func(want ...float64) {
+		t.Helper()
+		require.Eventually(t, func() bool { return slices.Equal(objectsOf(t, multitenant.Unnamed), want) }, deadline, tick, "%v", want)
 	}
-	require.Eventually(t, func() bool { return len(objectsOf(t, multitenant.Unnamed)) == 0 }, deadline, tick)
-	s.raws.countOne(t.Context(), resource)
-	require.Empty(t, objectsOf(t, multitenant.Unnamed))
+	for _, cluster := range clusters {
+		_, err := s.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+	}
+	has(6)
+	_, err = s.Dynamic(t, "one").Resource(widgets.GroupVersion().WithResource("gadgets")).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	has(7)
+	require.Empty(t, objectsOf(t, resource))
+	s.DeleteCRD(t, "one", "gadgets.example.com")
+	has(6)
+	for _, cluster := range clusters {
+		s.DeleteCRD(t, cluster, "widgets.example.com")
+	}
+	has()
+	require.Empty(t, objectsOf(t, resource))
 }
 
 // objectsOf reads the metric of a resource.

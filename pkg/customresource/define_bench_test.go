@@ -9,12 +9,12 @@ import (
 // BenchmarkDefine creates a definition beside 4,000 others of the shard, and
 // waits until it is served.
 func BenchmarkDefine(b *testing.B) {
-	s := startServer(b, startEtcd(b), serverOptions{})
+	s := startServer(b, serverOptions{})
 	var creators sync.WaitGroup
 	for creator := range 8 {
 		creators.Go(func() {
 			for i := range 500 {
-				s.createCRD(b, fmt.Sprintf("beside-%d-%d", creator, i), widgetCRD(nil))
+				s.CreateCRD(b, fmt.Sprintf("beside-%d-%d", creator, i), widgetCRD(nil))
 			}
 		})
 	}
@@ -22,6 +22,6 @@ func BenchmarkDefine(b *testing.B) {
 	n := 0
 	for b.Loop() {
 		n++
-		s.createCRD(b, fmt.Sprintf("new-%d", n), widgetCRD(nil))
+		s.CreateCRD(b, fmt.Sprintf("new-%d", n), widgetCRD(nil))
 	}
 }

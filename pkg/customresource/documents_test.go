@@ -22,11 +22,11 @@ import (
 var rawNegotiator = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
 
 func TestDiscovery(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
 
 	resourcesOf := func(cluster string, aggregated bool) map[string][]string {
-		client := s.discovery(t, cluster)
+		client := s.Discovery(t, cluster)
 		if !aggregated {
 			client.UseLegacyDiscovery = true
 		}
@@ -49,7 +49,7 @@ func TestDiscovery(t *testing.T) {
 		require.Equal(t, map[string][]string{"apiextensions.k8s.io/v1": builtIn}, resourcesOf("two", aggregated))
 	}
 
-	client, err := rest.UnversionedRESTClientFor(rawConfig(s.clusterConfig("one")))
+	client, err := rest.UnversionedRESTClientFor(rawConfig(s.ClusterConfig("one")))
 	require.NoError(t, err)
 	raw, err := client.Get().AbsPath("/apis").SetHeader("Accept", acceptAggregated).DoRaw(t.Context())
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestDiscovery(t *testing.T) {
 	require.Len(t, list.Items, 2)
 	require.Equal(t, "example.com", list.Items[1].Name)
 
-	s.deleteCRD(t, "one", "widgets.example.com")
+	s.DeleteCRD(t, "one", "widgets.example.com")
 	require.Eventually(t, func() bool { return len(resourcesOf("one", true)) == 1 }, deadline, tick)
 }
 
@@ -72,9 +72,9 @@ func sortedLike(all map[string][]string) map[string][]string {
 }
 
 func TestDiscoveryETag(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
-	s.createCRD(t, "two", widgetCRD(nil))
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	s.CreateCRD(t, "two", widgetCRD(nil))
 	require.Equal(t, s.etag(t, "one", "/apis"), s.etag(t, "two", "/apis"), "shared by equal sets")
 	require.NotEqual(t, s.etag(t, "one", "/apis"), s.etag(t, "three", "/apis"))
 	require.Equal(t, s.etag(t, "one", "/openapi/v3"), s.etag(t, "two", "/openapi/v3"))
@@ -82,13 +82,13 @@ func TestDiscoveryETag(t *testing.T) {
 }
 
 func TestOpenAPI(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
-	s.createCRD(t, "two", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"shape": {Type: "string"}}))
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	s.CreateCRD(t, "two", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"shape": {Type: "string"}}))
 
 	hashes := map[string]string{}
 	for _, cluster := range []string{"one", "two", "three"} {
-		paths, err := openapi.NewClient(s.discovery(t, cluster).RESTClient()).Paths()
+		paths, err := openapi.NewClient(s.Discovery(t, cluster).RESTClient()).Paths()
 		require.NoError(t, err)
 		require.Contains(t, paths, "apis/apiextensions.k8s.io/v1")
 		if cluster == "three" {
@@ -105,7 +105,7 @@ func TestOpenAPI(t *testing.T) {
 	}
 	require.NotEqual(t, hashes["one"], hashes["two"])
 
-	v2, err := s.discovery(t, "two").OpenAPISchema()
+	v2, err := s.Discovery(t, "two").OpenAPISchema()
 	require.NoError(t, err)
 	found := false
 	for _, d := range v2.GetDefinitions().GetAdditionalProperties() {
@@ -120,11 +120,11 @@ func TestKubectl(t *testing.T) {
 	if err != nil {
 		t.Skip("kubectl is not installed")
 	}
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
 	dir := t.TempDir()
 	config := clientcmdapi.NewConfig()
-	config.Clusters["one"] = &clientcmdapi.Cluster{Server: s.clusterConfig("one").Host, InsecureSkipTLSVerify: true}
+	config.Clusters["one"] = &clientcmdapi.Cluster{Server: s.ClusterConfig("one").Host, InsecureSkipTLSVerify: true}
 	config.AuthInfos["me"] = &clientcmdapi.AuthInfo{Token: "not-checked"}
 	config.Contexts["one"] = &clientcmdapi.Context{Cluster: "one", AuthInfo: "me"}
 	config.CurrentContext = "one"

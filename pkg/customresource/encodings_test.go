@@ -5,44 +5,37 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	apistorage "k8s.io/apiserver/pkg/storage"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/storage"
 )
 
 // An event is decoded and encoded once for all watchers of a view.
 func TestEventsAreEncodedOnce(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
-	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	created, err := client.Create(t.Context(), widget("a", map[string]any{"color": "red"}), metav1.CreateOptions{})
 	require.NoError(t, err)
 
-	s.raws.mu.Lock()
-	var v *view
-	for candidate := range s.raws.views {
-		if candidate.gvk.Version == widgets.Version && !candidate.asIs {
-			v = candidate
-		}
-	}
-	s.raws.mu.Unlock()
-	require.NotNil(t, v)
-	ctx := request.WithClusterName(t.Context(), logicalcluster.Name("one"))
+	ctx := genericapirequest.WithNamespace(request.WithClusterName(t.Context(), "one"), "")
+	v, done := s.listerOf(t, "one")
+	defer done()
+	watcher, ok := v.(rest.Watcher)
+	require.True(t, ok)
 	var watches []watch.Interface
-	for _, below := range []string{"", "", "/default"} {
+	for _, namespace := range []string{"", "", "default"} {
 		for _, label := range []labels.Selector{labels.Everything(), labels.Set{"kept": "no"}.AsSelector()} {
-			predicate := apistorage.Everything
-			predicate.Label = label
-			w, err := v.Watch(ctx, storage.ResourcePrefix(widgets.GroupResource())+below, apistorage.ListOptions{
-				ResourceVersion: created.GetResourceVersion(), Recursive: true, Predicate: predicate,
+			w, err := watcher.Watch(genericapirequest.WithNamespace(ctx, namespace), &internalversion.ListOptions{
+				ResourceVersion: created.GetResourceVersion(), LabelSelector: label,
 			})
 			require.NoError(t, err)
 			defer w.Stop()

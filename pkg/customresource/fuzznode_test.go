@@ -120,10 +120,10 @@ func seedNodes(f *testing.F, document string, every int) (nodes uint16) {
 // accepted is served and described.
 func FuzzDefinitionNode(f *testing.F) {
 	nodes := seedNodes(f, richDefinition, 5)
-	s := startServer(f, startEtcd(f), serverOptions{})
-	client, err := rest.HTTPClientFor(s.config)
+	s := startServer(f, serverOptions{})
+	client, err := rest.HTTPClientFor(s.Config)
 	require.NoError(f, err)
-	crds := s.crdsOver(f, "fuzz", client)
+	crds := s.CRDsOver(f, "fuzz", client)
 	f.Fuzz(func(t *testing.T, n uint16, data []byte) {
 		var value any
 		if json.Unmarshal(data, &value) != nil {
@@ -191,13 +191,13 @@ func isExpected(err error) bool {
 // write it.
 func FuzzObjectNode(f *testing.F) {
 	nodes := seedNodes(f, richObject, 3)
-	s := startServer(f, startEtcd(f), serverOptions{})
-	client, err := rest.HTTPClientFor(s.config)
+	s := startServer(f, serverOptions{})
+	client, err := rest.HTTPClientFor(s.Config)
 	require.NoError(f, err)
-	crds := s.crdsOver(f, "fuzz", client)
+	crds := s.CRDsOver(f, "fuzz", client)
 	var definition apiextensionsv1.CustomResourceDefinition
 	require.NoError(f, yaml.Unmarshal([]byte(richDefinition), &definition))
-	s.createCRD(f, "fuzz", &definition)
+	s.CreateCRD(f, "fuzz", &definition)
 	const path = "/apis/fuzz.example.com/v2/namespaces/default/riches"
 	valid, err := yaml.YAMLToJSON([]byte(richObject))
 	require.NoError(f, err)

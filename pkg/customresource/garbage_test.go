@@ -14,13 +14,13 @@ import (
 
 // TestGarbage: what is wrong is told to the client, in the names that it used.
 func TestGarbage(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
-	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	_, err := client.Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 	require.NoError(t, err)
 
-	raw, err := rest.UnversionedRESTClientFor(rawConfig(s.clusterConfig("one")))
+	raw, err := rest.UnversionedRESTClientFor(rawConfig(s.ClusterConfig("one")))
 	require.NoError(t, err)
 	post := func() *rest.Request { return raw.Post().SetHeader("Content-Type", "application/json") }
 	const all = "/apis/example.com/v1/namespaces/default/widgets"
@@ -56,7 +56,7 @@ func TestGarbage(t *testing.T) {
 		})
 	}
 
-	crds := s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions()
+	crds := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions()
 	misnamed := widgetCRD(nil)
 	misnamed.Name = "others.example.com"
 	_, err = crds.Create(t.Context(), misnamed, metav1.CreateOptions{})
@@ -67,23 +67,23 @@ func TestGarbage(t *testing.T) {
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 	schemaless := widgetCRD(nil)
 	schemaless.Spec.Versions[0].Schema = nil // and there are selectable fields
-	_, err = s.crds(t, "two").ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), schemaless, metav1.CreateOptions{})
+	_, err = s.CRDs(t, "two").ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), schemaless, metav1.CreateOptions{})
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 	require.ErrorContains(t, err, "spec.versions[0].schema.openAPIV3Schema: Required value")
 	untyped := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"x": {Type: "nonsense"}})
-	_, err = s.crds(t, "two").ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), untyped, metav1.CreateOptions{})
+	_, err = s.CRDs(t, "two").ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), untyped, metav1.CreateOptions{})
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 }
 
 // TestUnreachableConversion: a webhook that does not answer fails the requests
 // that need it, in the logical cluster that has it.
 func TestUnreachableConversion(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
+	s := startServer(t, serverOptions{})
 	crd := widgetCRD(nil)
 	other := crd.Spec.Versions[0].DeepCopy()
 	other.Name, other.Storage = "v2", false
 	crd.Spec.Versions = append(crd.Spec.Versions, *other)
-	s.createCRD(t, "one", crd.DeepCopy())
+	s.CreateCRD(t, "one", crd.DeepCopy())
 	url := "https://127.0.0.1:1/convert"
 	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
 		Strategy: apiextensionsv1.WebhookConverter,
@@ -92,20 +92,20 @@ func TestUnreachableConversion(t *testing.T) {
 			ConversionReviewVersions: []string{"v1"},
 		},
 	}
-	s.createCRD(t, "two", crd)
+	s.CreateCRD(t, "two", crd)
 	v2 := widgets
 	v2.Version = "v2"
 	for _, cluster := range []string{"one", "two"} {
-		_, err := s.dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+		_, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	_, err := s.dynamic(t, "one").Resource(v2).List(t.Context(), metav1.ListOptions{})
+	_, err := s.Dynamic(t, "one").Resource(v2).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	_, err = s.dynamic(t, "two").Resource(v2).List(t.Context(), metav1.ListOptions{})
+	_, err = s.Dynamic(t, "two").Resource(v2).List(t.Context(), metav1.ListOptions{})
 	require.ErrorContains(t, err, "conversion webhook")
-	_, err = s.dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	_, err = s.Dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	list, err := s.metadata(t, "*").Resource(v2).List(t.Context(), metav1.ListOptions{})
+	list, err := s.Metadata(t, "*").Resource(v2).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 2, "metadata needs no conversion")
 }

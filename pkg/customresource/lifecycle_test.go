@@ -9,17 +9,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 )
 
 func nextEvent(t *testing.T, w watch.Interface) (watch.Event, bool) {
@@ -41,11 +37,11 @@ func object(t *testing.T, event watch.Event) *unstructured.Unstructured {
 }
 
 func TestWatchIsolationAndSchemaChange(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
+	s := startServer(t, serverOptions{})
 	for _, cluster := range []string{"one", "two"} {
-		s.createCRD(t, cluster, widgetCRD(nil))
+		s.CreateCRD(t, cluster, widgetCRD(nil))
 	}
-	one, two := s.dynamic(t, "one").Resource(widgets).Namespace("default"), s.dynamic(t, "two").Resource(widgets).Namespace("default")
+	one, two := s.Dynamic(t, "one").Resource(widgets).Namespace("default"), s.Dynamic(t, "two").Resource(widgets).Namespace("default")
 	w1, err := one.Watch(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	defer w1.Stop()
@@ -63,7 +59,7 @@ func TestWatchIsolationAndSchemaChange(t *testing.T) {
 	require.Equal(t, "b", object(t, event).GetName())
 
 	// A change in one logical cluster ends its watches, and only its.
-	crds := s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions()
+	crds := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions()
 	crd, err := crds.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
 	require.NoError(t, err)
 	crd.Spec = widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{
@@ -92,9 +88,9 @@ func TestWatchIsolationAndSchemaChange(t *testing.T) {
 }
 
 func TestWatchWithSelectableField(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
-	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	w, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.color=red"})
 	require.NoError(t, err)
 	defer w.Stop()
@@ -126,9 +122,9 @@ func TestWatchWithSelectableField(t *testing.T) {
 }
 
 func TestWatchList(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
-	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	_, err := client.Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 	require.NoError(t, err)
 	initial := true
@@ -146,13 +142,13 @@ func TestWatchList(t *testing.T) {
 }
 
 func TestDeleteAndRecreate(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
+	s := startServer(t, serverOptions{})
 	for _, cluster := range []string{"one", "two"} {
-		s.createCRD(t, cluster, widgetCRD(nil))
-		_, err := s.dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+		s.CreateCRD(t, cluster, widgetCRD(nil))
+		_, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	held := widget("held", map[string]any{"size": int64(1)})
 	held.SetFinalizers([]string{"example.com/hold"})
 	_, err := client.Create(t.Context(), held, metav1.CreateOptions{})
@@ -162,7 +158,7 @@ func TestDeleteAndRecreate(t *testing.T) {
 	defer w.Stop()
 	_, _ = nextEvent(t, w)
 
-	crds := s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions()
+	crds := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions()
 	require.NoError(t, crds.Delete(t.Context(), "widgets.example.com", metav1.DeleteOptions{}))
 	_, err = client.Create(t.Context(), widget("late", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
@@ -200,23 +196,23 @@ func TestDeleteAndRecreate(t *testing.T) {
 	// Another shape under the same name, cluster-scoped this time.
 	other := widgetCRD(nil)
 	other.Spec.Scope = apiextensionsv1.ClusterScoped
-	s.createCRD(t, "one", other)
-	unscoped := s.dynamic(t, "one").Resource(widgets)
+	s.CreateCRD(t, "one", other)
+	unscoped := s.Dynamic(t, "one").Resource(widgets)
 	list, err := unscoped.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Empty(t, list.Items)
 	_, err = unscoped.Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 	require.NoError(t, err)
-	list, err = s.dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	list, err = s.Dynamic(t, "two").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 1, "another logical cluster's are left alone")
 
-	require.NoError(t, s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	require.NoError(t, s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 	require.Eventually(t, func() bool {
 		_, err := crds.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	}, deadline, tick)
-	s.createCRD(t, "one", other)
+	s.CreateCRD(t, "one", other)
 	list, err = unscoped.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Empty(t, list.Items, "a deleted collection of definitions takes its instances with it")
@@ -225,9 +221,9 @@ func TestDeleteAndRecreate(t *testing.T) {
 // TestDeletedEvents: watchers hear of all instances that go with a definition,
 // and then the watch ends.
 func TestDeletedEvents(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
-	client := s.dynamic(t, "one").Resource(widgets).Namespace("default")
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
 	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
 		_, err := client.Create(t.Context(), widget(name, map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 		require.NoError(t, err)
@@ -235,7 +231,7 @@ func TestDeletedEvents(t *testing.T) {
 	w, err := client.Watch(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	defer w.Stop()
-	s.deleteCRD(t, "one", "widgets.example.com")
+	s.DeleteCRD(t, "one", "widgets.example.com")
 	count := map[watch.EventType]int{}
 	for {
 		event, ok := nextEvent(t, w)
@@ -248,37 +244,37 @@ func TestDeletedEvents(t *testing.T) {
 }
 
 func TestRestart(t *testing.T) {
-	db := startEtcd(t)
-	s := startServer(t, db, serverOptions{})
+	data := customresourcetest.NewData(t)
+	s := startServer(t, serverOptions{data: data})
 	for _, cluster := range []string{"one", "two"} {
-		s.createCRD(t, cluster, widgetCRD(nil))
-		_, err := s.dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"color": cluster}), metav1.CreateOptions{})
+		s.CreateCRD(t, cluster, widgetCRD(nil))
+		_, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"color": cluster}), metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	s.stop()
-	s = startServer(t, db, serverOptions{})
+	s.Stop()
+	s = startServer(t, serverOptions{data: data})
 	for _, cluster := range []string{"one", "two"} {
 		for _, rv := range []string{"", "0"} {
-			list, err := s.dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{ResourceVersion: rv})
+			list, err := s.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{ResourceVersion: rv})
 			require.NoError(t, err)
 			require.Len(t, list.Items, 1)
 			color, _, _ := unstructured.NestedString(list.Items[0].Object, "spec", "color")
 			require.Equal(t, cluster, color)
 		}
 	}
-	s.deleteCRD(t, "one", "widgets.example.com")
+	s.DeleteCRD(t, "one", "widgets.example.com")
 }
 
 // TestTwoServers: a definition that another server of the shard wrote is
 // served, though the watch has not told of it.
 func TestTwoServers(t *testing.T) {
-	db := startEtcd(t)
-	a, b := startServer(t, db, serverOptions{}), startServer(t, db, serverOptions{})
+	data := customresourcetest.NewData(t)
+	a, b := startServer(t, serverOptions{data: data}), startServer(t, serverOptions{data: data})
 	for _, cluster := range []string{"one", "two", "three", "four"} {
-		a.createCRD(t, cluster, widgetCRD(nil))
-		_, err := b.dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+		a.CreateCRD(t, cluster, widgetCRD(nil))
+		_, err := b.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 		require.NoError(t, err)
-		list, err := a.dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
+		list, err := a.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		require.Len(t, list.Items, 1)
 	}
@@ -287,22 +283,22 @@ func TestTwoServers(t *testing.T) {
 // TestTwoServersAcceptOneName: of two definitions that want the same names and
 // that two servers of the shard accept at the same time, one keeps them.
 func TestTwoServersAcceptOneName(t *testing.T) {
-	db := startEtcd(t)
-	servers := []*testServer{startServer(t, db, serverOptions{}), startServer(t, db, serverOptions{})}
+	data := customresourcetest.NewData(t)
+	servers := []*testServer{startServer(t, serverOptions{data: data}), startServer(t, serverOptions{data: data})}
 	for _, cluster := range []string{"one", "two", "three", "four", "five", "six"} {
 		var creators sync.WaitGroup
 		for i, s := range servers {
 			crd := widgetCRD(nil)
 			crd.Spec.Names.Plural = fmt.Sprintf("widgets%d", i)
 			crd.Name = crd.Spec.Names.Plural + ".example.com"
-			client := s.crds(t, cluster).ApiextensionsV1().CustomResourceDefinitions()
+			client := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions()
 			creators.Go(func() {
 				_, err := client.Create(t.Context(), crd, metav1.CreateOptions{})
 				assert.NoError(t, err)
 			})
 		}
 		creators.Wait()
-		list, err := servers[0].crds(t, cluster).ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
+		list, err := servers[0].CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		established := 0
 		for i := range list.Items {
@@ -314,64 +310,21 @@ func TestTwoServersAcceptOneName(t *testing.T) {
 	}
 }
 
-// TestLaterWriteYields is what happens if both servers' decisions come to be
-// stored.
-func TestLaterWriteYields(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	ctx := storeContext(t.Context(), request.Cluster{Name: "one"})
-	var stored []*apiextensions.CustomResourceDefinition
-	for i := range 2 {
-		crd := widgetCRD(nil)
-		crd.Spec.Names.Plural = fmt.Sprintf("widgets%d", i)
-		crd.Name = crd.Spec.Names.Plural + ".example.com"
-		crd.UID = types.UID(crd.Name)
-		apiextensionsserver.Scheme.Default(crd)
-		internal, out := &apiextensions.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}
-		require.NoError(t, apiextensionsserver.Scheme.Convert(crd, internal, nil))
-		accept(internal, newClaims())
-		key, err := s.Server.crds.KeyFunc(ctx, crd.Name)
-		require.NoError(t, err)
-		require.NoError(t, unsettled(t, s).Create(ctx, key, internal, out, 0))
-		stored = append(stored, out)
-	}
-	require.Same(t, runtime.Object(stored[0]), s.Server.crds.written(ctx, stored[0]))
-	after, ok := s.Server.crds.written(ctx, stored[1]).(*apiextensions.CustomResourceDefinition)
-	require.True(t, ok)
-	require.False(t, apiextensions.IsCRDConditionTrue(after, apiextensions.Established))
-	require.False(t, apiextensions.IsCRDConditionTrue(after, apiextensions.NamesAccepted))
-	require.Equal(t, "widgets1", after.Status.AcceptedNames.Plural)
-	require.Empty(t, after.Status.AcceptedNames.Kind)
-
-	s.deleteCRD(t, "one", stored[0].Name)
-	require.Eventually(t, func() bool {
-		_, err := s.dynamic(t, "one").Resource(widgets.GroupVersion().WithResource("widgets1")).List(t.Context(), metav1.ListOptions{})
-		return err == nil
-	}, deadline, tick, "names that are free again are given")
-}
-
 func TestUnusedServingInfoIsReleased(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{release: 20 * time.Millisecond})
-	s.createCRD(t, "one", widgetCRD(nil))
-	_, err := s.dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	s := startServer(t, serverOptions{release: 20 * time.Millisecond})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	_, err := s.Dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	require.Len(t, s.table.definitions(), 1)
-	_, err = s.discovery(t, "one").OpenAPISchema()
+	require.Len(t, s.table.Definitions(), 1)
+	_, err = s.Discovery(t, "one").OpenAPISchema()
 	require.NoError(t, err)
-	require.NotZero(t, s.documents.library.Size())
-	s.deleteCRD(t, "one", "widgets.example.com")
-	require.Eventually(t, func() bool {
-		s.documents.mu.Lock()
-		defer s.documents.mu.Unlock()
-		return s.documents.library.Size() == 0 && len(s.documents.sets) == 0
-	}, deadline, tick)
-	require.Eventually(t, func() bool { return len(s.table.definitions()) == 0 }, deadline, tick)
-	require.Eventually(t, func() bool {
-		s.raws.mu.Lock()
-		defer s.raws.mu.Unlock()
-		return len(s.raws.stores) == 0 && len(s.raws.views) == 0
-	}, deadline, tick)
+	require.NotZero(t, s.documents.Size())
+	s.DeleteCRD(t, "one", "widgets.example.com")
+	require.Eventually(t, func() bool { return s.documents.Size() == 0 }, deadline, tick)
+	require.Eventually(t, func() bool { return len(s.table.Definitions()) == 0 }, deadline, tick)
+	require.Eventually(t, func() bool { return s.opened.custom() == 0 }, deadline, tick)
 
-	s.createCRD(t, "one", widgetCRD(nil))
-	_, err = s.dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	_, err = s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 	require.NoError(t, err)
 }

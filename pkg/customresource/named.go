@@ -10,41 +10,39 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/shardplane/shardplane/pkg/customresource/documents"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
 
-// named are the resources that have series of their own in metrics: those of
-// system definitions. Tenants choose the names of all others, and a series that
-// was made once is never given back, so those share one.
-type named map[schema.GroupResource]*Definition
-
-// name returns what metrics call a resource.
-func (n named) name(resource schema.GroupResource) schema.GroupResource {
-	if _, ok := n[resource]; ok {
+// metricName returns what metrics call a resource. Those of system definitions
+// have series of their own. Tenants choose the names of all others, and a series
+// that was made once is never given back, so those share one.
+func (s *Server) metricName(resource schema.GroupResource) schema.GroupResource {
+	if s.system.Has(resource) {
 		return resource
 	}
 	return multitenant.Unnamed
 }
 
-// of returns what the upstream handler is to call the resource of a request:
-// the name in metrics, or the resource's own where it counts nothing but names
-// the resource in an error.
-func (n named) of(info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) schema.GroupResource {
+// nameFor returns what the upstream handler is to call the resource of a
+// request: the name in metrics, or the resource's own where it counts nothing but
+// names the resource in an error.
+func (s *Server) nameFor(info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) schema.GroupResource {
 	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 	if !counted(info, crd) {
 		return resource
 	}
-	return n.name(resource)
+	return s.metricName(resource)
 }
 
 // counted reports whether the upstream handler serves requests of this kind,
 // and so counts them.
 func counted(info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) bool {
 	if info.Subresource == "" {
-		return slices.Contains(objectVerbs, info.Verb)
+		return slices.Contains(documents.ObjectVerbs, info.Verb)
 	}
 	served, err := apiextensionshelpers.GetSubresourcesForVersion(crd, info.APIVersion)
-	if err != nil || served == nil || !slices.Contains(subresourceVerbs, info.Verb) {
+	if err != nil || served == nil || !slices.Contains(documents.SubresourceVerbs, info.Verb) {
 		return false
 	}
 	return info.Subresource == "status" && served.Status != nil || info.Subresource == "scale" && served.Scale != nil

@@ -2,13 +2,14 @@ package customresource
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 )
 
 // TestSelectableFieldsOfOthers: what one logical cluster defines costs nothing
@@ -16,18 +17,18 @@ import (
 // read from one watch cache, and keep nothing of what they are not asked for.
 func TestSelectableFieldsOfOthers(t *testing.T) {
 	const objects, size, versions = 150, 64 << 10, 30
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "large", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"text": {Type: "string"}}))
-	large := s.dynamic(t, "large").Resource(widgets).Namespace("default")
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "large", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"text": {Type: "string"}}))
+	large := s.Dynamic(t, "large").Resource(widgets).Namespace("default")
 	for i := range objects {
 		_, err := large.Create(t.Context(), widget(fmt.Sprint("w", i), map[string]any{"text": strings.Repeat("x", size)}), metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
 	_, err := large.List(t.Context(), metav1.ListOptions{}) // fills what remembers lists
 	require.NoError(t, err)
-	before := heapInUse()
-	s.createCRD(t, "greedy", manyVersions(versions))
-	greedy := s.dynamic(t, "greedy")
+	before := customresourcetest.HeapInUse()
+	s.CreateCRD(t, "greedy", manyVersions(versions))
+	greedy := s.Dynamic(t, "greedy")
 	_, err = greedy.Resource(widgets).Namespace("default").Create(t.Context(), widget("mine", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 	require.NoError(t, err)
 	for i := range versions {
@@ -37,10 +38,10 @@ func TestSelectableFieldsOfOthers(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, list.Items, 1, resource.Version)
 	}
-	require.Equal(t, versions+1, len(s.raws.views))                                   //nolint:testifylint // Len would print what they hold
-	require.Equal(t, 1, len(s.raws.stores), "shared stores, each with a watch cache") //nolint:testifylint // as above
+	require.Len(t, s.table.Definitions(), 2)
+	require.Equal(t, 1, s.opened.custom(), "shared stores, each with a watch cache")
 	// Thirty copies would be 300 MiB.
-	require.Less(t, heapInUse()-before, int64(100<<20))
+	require.Less(t, customresourcetest.HeapInUse()-before, int64(100<<20))
 }
 
 // manyVersions is widgets in versions v1 to vn, each of which is selected by a
@@ -60,14 +61,4 @@ func manyVersions(n int) *apiextensionsv1.CustomResourceDefinition {
 		crd.Spec.Versions = append(crd.Spec.Versions, *v)
 	}
 	return crd
-}
-
-// heapInUse is what the program holds.
-func heapInUse() int64 {
-	for range 3 {
-		runtime.GC()
-	}
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return int64(stats.HeapAlloc) //nolint:gosec // far below
 }

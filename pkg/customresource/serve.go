@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -22,13 +23,13 @@ const apisPrefix = "apis"
 // authentication and authorization, and after the filters that put the logical
 // cluster and the request info into the context. It can be called once.
 func (s *Server) Wrap(next http.Handler) http.Handler {
-	s.builtIns.next = next
+	s.builtIns.Next = next
 	return http.HandlerFunc(s.serveHTTP)
 }
 
 // serveNext passes a request on.
 func (s *Server) serveNext(w http.ResponseWriter, r *http.Request) {
-	s.builtIns.next.ServeHTTP(w, r)
+	s.builtIns.Next.ServeHTTP(w, r)
 }
 
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
@@ -40,12 +41,12 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !info.IsResourceRequest {
-		if !s.documents.serve(w, r, cluster) {
+		if !s.documents.Serve(w, r, cluster) {
 			s.serveNext(w, r)
 		}
 		return
 	}
-	if info.APIPrefix != apisPrefix || info.APIGroup == "" || s.builtIns.serves(ctx, schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}) {
+	if info.APIPrefix != apisPrefix || info.APIGroup == "" || s.builtIns.Serves(ctx, schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}) {
 		s.serveNext(w, r)
 		return
 	}
@@ -55,7 +56,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 // serveResource serves a request for what may be a custom resource.
 func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, cluster request.Cluster) {
 	resource, identity, _ := strings.Cut(info.Resource, ":")
-	l := Lookup{
+	l := definitions.Lookup{
 		Cluster:  cluster,
 		Resource: schema.GroupResource{Group: info.APIGroup, Resource: resource},
 		Version:  info.APIVersion,
@@ -82,20 +83,20 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		s.serveNext(w, r)
 		return
 	}
-	used := s.table.acquire(definition.Schema)
-	defer func() { s.table.release(used, time.Now()) }()
+	used := s.table.Acquire(definition.Schema)
+	defer func() { s.table.Release(used, time.Now()) }()
 
 	private := *info
 	private.Resource = resource
 	if s.serveList(w, r.WithContext(genericapirequest.WithRequestInfo(ctx, &private)), &private, used) {
 		return
 	}
-	crd := used.crd
+	crd := used.CRD()
 	if definition.Terminating {
-		crd = used.terminating
+		crd = used.TerminatingCRD()
 	}
 	first := private
-	defer s.desk.issue(&first, s.named.of(&private, crd), crd)()
+	defer s.lister.issue(&first, s.nameFor(&private, crd), crd)()
 	r = r.WithContext(&countedContext{Context: genericapirequest.WithRequestInfo(ctx, &private), info: &private, first: &first}) //nolint:contextcheck // it inherits ctx
 	if definition.MetadataOnly {
 		r.Header = onlyMetadata(r.Header)
@@ -105,7 +106,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 
 // resolve asks the source for a definition, until what it says holds for a
 // stream, if current is one.
-func (s *Server) resolve(ctx context.Context, l Lookup, current *stream) (*Definition, error) {
+func (s *Server) resolve(ctx context.Context, l definitions.Lookup, current *stream) (*definitions.Definition, error) {
 	for {
 		definition, err := s.source.Resolve(ctx, l)
 		if err != nil || current == nil || s.streams.settle(current) {

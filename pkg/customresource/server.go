@@ -16,9 +16,13 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/generic"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/documents"
+	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
@@ -26,7 +30,6 @@ const (
 	defaultRequestTimeout    = time.Minute
 	defaultMinRequestTimeout = 30 * time.Minute
 	defaultReleaseAfter      = 30 * time.Second
-	finalizerWorkers         = 2
 	// documentsAfter is how many times longer than serving info documents are
 	// kept: clients ask for them now and then.
 	documentsAfter = 20
@@ -46,7 +49,7 @@ type Config struct {
 	SystemOnly bool
 	// Sources are asked after System and before CustomResourceDefinition
 	// objects; bound APIs come from here.
-	Sources []Source
+	Sources []definitions.Source
 
 	// Admission admits writes of custom resources, and annotates those of dry
 	// runs; if nil, it does the latter only.
@@ -69,9 +72,9 @@ type Config struct {
 	AuthResolver    webhook.AuthenticationInfoResolverWrapper
 }
 
-// instances gives access to the custom resources of a definition, as the
-// upstream handler stores them.
-type instances interface {
+// upstream is the upstream handler of custom resources.
+type upstream interface {
+	http.Handler
 	GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
 }
 
@@ -81,22 +84,20 @@ type instances interface {
 type Server struct {
 	releaseAfter time.Duration
 
-	table  *schemaTable
-	desk   *desk
-	source Source
-	// objects is nil if the server has no CustomResourceDefinition objects.
-	objects *objectSource
-	crds    *crdStorage
-	raws    *rawStores
+	table  *definitions.Table
+	lister *syntheticLister
+	system *definitions.System
+	source definitions.Source
+	// crds is nil if the server has no CustomResourceDefinition objects.
+	crds    *definitions.Storage
+	stores  *versions.Stores
 	streams *streams
-	hooks   *hooks
-	named   named
+	hooks   *versions.Hooks
 
-	upstream  http.Handler
-	instances instances
+	upstream upstream
 
-	builtIns  builtIns
-	documents *documents
+	builtIns  *documents.BuiltIns
+	documents *documents.Documents
 }
 
 // New makes a server. Nothing runs before Run, but requests may come before
@@ -108,29 +109,35 @@ func New(cfg Config) (*Server, error) {
 	setDefaults(&cfg)
 	s := &Server{
 		releaseAfter: cfg.ReleaseAfter,
-		table:        newSchemaTable(),
+		table:        definitions.NewTable(),
 		streams:      newStreams(),
-		hooks:        newHooks(),
+		hooks:        versions.NewHooks(),
+		builtIns:     &documents.BuiltIns{},
 	}
-	s.desk = newDesk(s.table)
-	system, err := newSystemSource(s.table, cfg.System)
-	if err != nil {
+	s.lister = newSyntheticLister(s.table)
+	var err error
+	if s.system, err = definitions.NewSystem(s.table, cfg.System); err != nil {
 		return nil, err
 	}
-	s.named = named(system.byResource)
-	s.raws = newRawStores(cfg.Storage(rawCodecFor), s.desk, s.named)
-	sources := append(composite{system}, cfg.Sources...)
+	s.stores = versions.New(versions.Config{
+		Storage:    cfg.Storage,
+		Building:   s.lister.building.Load,
+		Instances:  s.instances,
+		MetricName: s.metricName,
+	})
+	sources := append(definitions.Sources{s.system}, cfg.Sources...)
 	if !cfg.SystemOnly {
-		s.crds, err = newCRDStorage(cfg.Storage, s.table, sources, &s.builtIns)
+		s.crds, err = definitions.New(definitions.Config{
+			Storage: cfg.Storage, Table: s.table, Before: sources, BuiltInNames: s.builtIns.Names,
+		})
 		if err != nil {
 			return nil, err
 		}
-		s.objects = s.crds.objects
-		sources = append(sources, s.objects)
+		sources = append(sources, s.crds.Index())
 	}
 	s.source = sources
 	s.source.Subscribe(s.streams.changed)
-	s.documents = newDocuments(s.source, &s.builtIns)
+	s.documents = documents.New(s.source, s.builtIns)
 
 	if err := s.newUpstream(cfg); err != nil {
 		return nil, err
@@ -138,17 +145,40 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// instances gives access to the custom resources of a synthetic definition, as
+// the upstream handler stores them.
+func (s *Server) instances(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
+	return s.upstream.GetCustomResourceListerCollectionDeleter(crd)
+}
+
+// Definitions are the CustomResourceDefinition objects for the controller that
+// cleans up after them; nil if the server has none.
+func (s *Server) Definitions() *definitions.Managed {
+	if s.crds == nil {
+		return nil
+	}
+	return definitions.NewManaged(s.crds, s.instances)
+}
+
+// InstallCRDs registers apiextensions.k8s.io/v1 with a generic API server.
+func (s *Server) InstallCRDs(server *genericapiserver.GenericAPIServer) error {
+	if s.crds == nil {
+		return errors.New("customresource: this server has system definitions only, there is nothing to install")
+	}
+	return s.crds.Install(server)
+}
+
 // newUpstream makes the one upstream handler.
 func (s *Server) newUpstream(cfg Config) error {
 	upstream, err := apiextensionsserver.NewCustomResourceDefinitionHandler(
 		nil, nil, // only resource requests reach it
-		s.desk,
+		s.lister,
 		http.HandlerFunc(s.serveNext),
-		s.raws,
+		s.stores,
 		cfg.Admission,
 		nil, // nothing is ever to be established
 		cfg.ServiceResolver,
-		s.hooks.resolver(cfg.AuthResolver),
+		s.hooks.Resolver(cfg.AuthResolver),
 		1,
 		cfg.Authorizer,
 		cfg.RequestTimeout,
@@ -160,7 +190,6 @@ func (s *Server) newUpstream(cfg Config) error {
 		return fmt.Errorf("making the custom resource handler: %w", err)
 	}
 	s.upstream = upstream
-	s.instances = upstream
 	return nil
 }
 
@@ -190,20 +219,18 @@ func setDefaults(cfg *Config) {
 	}
 }
 
-// Run follows the definitions and cleans up after them until ctx ends. It then
-// closes all storage of custom resources; the server cannot be run again.
+// Run follows the definitions until ctx ends. It then closes all storage of
+// custom resources; the server cannot be run again.
 func (s *Server) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
-	defer s.raws.close()
+	defer s.stores.Close()
 	defer workers.Wait()
-	workers.Go(func() { s.raws.count(ctx) })
-	if s.objects != nil {
-		cleaner := newCleaner(s)
-		workers.Go(func() { s.objects.run(ctx) })
-		workers.Go(func() { cleaner.run(ctx, finalizerWorkers) })
+	workers.Go(func() { s.stores.Count(ctx) })
+	if s.crds != nil {
+		workers.Go(func() { s.crds.Index().Run(ctx) })
 	}
 	s.sweep(ctx)
-	s.hooks.stop()
+	s.hooks.Stop()
 	return nil
 }
 
@@ -216,16 +243,16 @@ func (s *Server) sweep(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			s.raws.forget()
-			s.documents.forget(now.Add(-documentsAfter * s.releaseAfter))
-			if s.table.sweep(now.Add(-s.releaseAfter)) > 0 {
-				s.desk.removeDead()
+			s.stores.Forget()
+			s.documents.Forget(now.Add(-documentsAfter * s.releaseAfter))
+			if s.table.Sweep(now.Add(-s.releaseAfter)) > 0 {
+				s.lister.removeDead()
 			}
 		}
 	}
 }
 
-// HasSynced says whether the server knows all definitions.
+// HasSynced reports whether the server knows all definitions.
 func (s *Server) HasSynced() bool {
-	return s.objects == nil || s.objects.hasSynced()
+	return s.crds == nil || s.crds.Index().HasSynced()
 }

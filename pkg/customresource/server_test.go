@@ -11,8 +11,8 @@ import (
 )
 
 func TestEstablishedInOneWrite(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	created := s.createCRD(t, "one", widgetCRD(nil))
+	s := startServer(t, serverOptions{})
+	created := s.CreateCRD(t, "one", widgetCRD(nil))
 	require.Equal(t, "one", created.Annotations["kcp.io/cluster"])
 	conditions := map[apiextensionsv1.CustomResourceDefinitionConditionType]apiextensionsv1.ConditionStatus{}
 	for _, c := range created.Status.Conditions {
@@ -27,32 +27,32 @@ func TestEstablishedInOneWrite(t *testing.T) {
 	require.Equal(t, []string{"v1"}, created.Status.StoredVersions)
 
 	// No moment in which the new resource is not found.
-	w, err := s.dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(3), "weight": int64(9)}), metav1.CreateOptions{})
+	w, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(3), "weight": int64(9)}), metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "one", w.GetAnnotations()["kcp.io/cluster"])
 	require.Equal(t, map[string]any{"size": int64(3), "color": "blue"}, w.Object["spec"], "pruned and defaulted")
 
-	_, err = s.dynamic(t, "two").Resource(widgets).Namespace("default").List(t.Context(), metav1.ListOptions{})
+	_, err = s.Dynamic(t, "two").Resource(widgets).Namespace("default").List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
-	_, err = s.dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("b", map[string]any{"size": int64(0)}), metav1.CreateOptions{})
+	_, err = s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("b", map[string]any{"size": int64(0)}), metav1.CreateOptions{})
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 	require.ErrorContains(t, err, `Widget.example.com "b" is invalid`)
 }
 
 func TestIsolation(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
-	s.createCRD(t, "two", widgetCRD(nil))
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	s.CreateCRD(t, "two", widgetCRD(nil))
 	other := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"weight": {Type: "integer"}})
-	s.createCRD(t, "three", other)
+	s.CreateCRD(t, "three", other)
 
 	for _, cluster := range []string{"one", "two", "three"} {
-		_, err := s.dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(),
+		_, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(),
 			widget("same", map[string]any{"size": int64(1), "weight": int64(7), "color": cluster}), metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
 	for _, cluster := range []string{"one", "two", "three"} {
-		list, err := s.dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
+		list, err := s.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		require.Len(t, list.Items, 1)
 		color, _, _ := unstructured.NestedString(list.Items[0].Object, "spec", "color")
@@ -60,6 +60,6 @@ func TestIsolation(t *testing.T) {
 		_, weighed, _ := unstructured.NestedInt64(list.Items[0].Object, "spec", "weight")
 		require.Equal(t, cluster == "three", weighed, "each logical cluster has its own schema")
 	}
-	require.Len(t, s.raws.stores, 1, "one shared watch cache")
-	require.Len(t, s.table.definitions(), 2, "equal definitions share their serving info")
+	require.Equal(t, 1, s.opened.custom(), "one shared watch cache")
+	require.Len(t, s.table.Definitions(), 2, "equal definitions share their serving info")
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
 // farewell is how long a watch outlives its definition.
@@ -68,7 +70,7 @@ func (s *streams) remove(st *stream) {
 }
 
 // changed ends the streams of a definition that is served differently now.
-func (s *streams) changed(c Change) {
+func (s *streams) changed(c definitions.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.all[streamKey{c.Cluster, c.Resource}] {

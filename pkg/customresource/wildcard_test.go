@@ -22,24 +22,24 @@ import (
 // TestWildcardMetadata: plain definitions may conflict, so a wildcard reads
 // only metadata of their instances.
 func TestWildcardMetadata(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
 	conflicting := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"size": {Type: "string"}})
 	conflicting.Spec.Names.Kind, conflicting.Spec.Names.ListKind = "Gizmo", "GizmoList"
 	conflicting.Spec.Versions[0].Subresources = nil
 	conflicting.Spec.Scope = apiextensionsv1.ClusterScoped
-	s.createCRD(t, "two", conflicting)
-	_, err := s.dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	s.CreateCRD(t, "two", conflicting)
+	_, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 	require.NoError(t, err)
 	gizmo := widget("a", map[string]any{"size": "big"})
 	gizmo.SetKind("Gizmo")
-	_, err = s.dynamic(t, "two").Resource(widgets).Create(t.Context(), gizmo, metav1.CreateOptions{})
+	_, err = s.Dynamic(t, "two").Resource(widgets).Create(t.Context(), gizmo, metav1.CreateOptions{})
 	require.NoError(t, err)
 
-	_, err = s.dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	_, err = s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 
-	client := s.metadata(t, "*").Resource(widgets)
+	client := s.Metadata(t, "*").Resource(widgets)
 	list, err := client.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	clusters := map[string]string{}
@@ -51,7 +51,7 @@ func TestWildcardMetadata(t *testing.T) {
 	w, err := client.Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 	require.NoError(t, err)
 	defer w.Stop()
-	require.NoError(t, s.dynamic(t, "two").Resource(widgets).Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	require.NoError(t, s.Dynamic(t, "two").Resource(widgets).Delete(t.Context(), "a", metav1.DeleteOptions{}))
 	event, _ := nextEvent(t, w)
 	require.Equal(t, watch.Deleted, event.Type)
 	partial, ok := event.Object.(*metav1.PartialObjectMetadata)
@@ -60,22 +60,22 @@ func TestWildcardMetadata(t *testing.T) {
 
 	unknown := widgets
 	unknown.Resource = "unknowns"
-	_, err = s.metadata(t, "*").Resource(unknown).List(t.Context(), metav1.ListOptions{})
+	_, err = s.Metadata(t, "*").Resource(unknown).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err))
 	identified := widgets
 	identified.Resource = "widgets:0123"
-	_, err = s.metadata(t, "*").Resource(identified).List(t.Context(), metav1.ListOptions{})
+	_, err = s.Metadata(t, "*").Resource(identified).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err), "an identity that no one knows: %v", err)
 }
 
 // TestMetadataNeverFallsBack: an accept header that prefers metadata and takes
 // objects too gets metadata.
 func TestMetadataNeverFallsBack(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
-	s.createCRD(t, "one", widgetCRD(nil))
-	_, err := s.dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	s := startServer(t, serverOptions{})
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	_, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 	require.NoError(t, err)
-	client, err := rest.UnversionedRESTClientFor(rawConfig(s.clusterConfig("*")))
+	client, err := rest.UnversionedRESTClientFor(rawConfig(s.ClusterConfig("*")))
 	require.NoError(t, err)
 	for accept, found := range map[string]bool{
 		"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json": true,
@@ -101,34 +101,34 @@ func rawConfig(c *rest.Config) *rest.Config {
 
 // TestSystemDefinitions are served everywhere, with full content on wildcards.
 func TestSystemDefinitions(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{system: []*apiextensionsv1.CustomResourceDefinition{widgetCRD(nil)}})
+	s := startServer(t, serverOptions{system: []*apiextensionsv1.CustomResourceDefinition{widgetCRD(nil)}})
 	for _, cluster := range []string{"one", "two"} {
-		_, err := s.dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+		_, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	list, err := s.dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	list, err := s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 2)
 	require.Equal(t, "blue", list.Items[0].Object["spec"].(map[string]any)["color"])
 
 	shadow := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"extra": {Type: "string"}})
-	created := s.createCRD(t, "one", shadow)
+	created := s.CreateCRD(t, "one", shadow)
 	requireCondition(t, created, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
-	s.deleteCRD(t, "one", shadow.Name)
-	list, err = s.dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	s.DeleteCRD(t, "one", shadow.Name)
+	list, err = s.Dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 1, "a definition that was never served takes nothing with it")
 }
 
 // TestFixedSet is how a server of replicas uses the package.
 func TestFixedSet(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{
+	s := startServer(t, serverOptions{
 		system:     []*apiextensionsv1.CustomResourceDefinition{Opaque(widgetCRD(nil))},
 		systemOnly: true,
 	})
 	require.Error(t, s.InstallCRDs(nil))
 	client := func(shard, cluster string) dynamic.ResourceInterface {
-		c := rest.CopyConfig(s.config)
+		c := rest.CopyConfig(s.Config)
 		c.Host += "/shards/" + shard + request.ClusterPath(cluster)
 		d, err := dynamic.NewForConfig(c)
 		require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestFixedSet(t *testing.T) {
 		}
 	}
 	for _, path := range [][2]string{{"*", "*"}, {"root", "one"}} {
-		c := rest.CopyConfig(s.config)
+		c := rest.CopyConfig(s.Config)
 		c.Host += "/shards/" + path[0] + request.ClusterPath(path[1])
 		d, err := discovery.NewDiscoveryClientForConfig(c)
 		require.NoError(t, err)
@@ -170,7 +170,7 @@ func TestFixedSet(t *testing.T) {
 // TestManyCreators: definitions that come at once, with conflicts, leave names
 // accepted once.
 func TestManyCreators(t *testing.T) {
-	s := startServer(t, startEtcd(t), serverOptions{})
+	s := startServer(t, serverOptions{})
 	var wg sync.WaitGroup
 	for i := range 8 {
 		crd := widgetCRD(nil)
@@ -179,11 +179,11 @@ func TestManyCreators(t *testing.T) {
 		crd.Spec.Names.Plural, crd.Spec.Names.Singular = plural, plural[:len(plural)-1]
 		crd.Spec.Names.ShortNames = nil
 		wg.Go(func() {
-			_, _ = s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
+			_, _ = s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
 		})
 	}
 	wg.Wait()
-	list, err := s.crds(t, "one").ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
+	list, err := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 8)
 	established := 0

@@ -30,7 +30,7 @@ import (
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 
 	"github.com/shardplane/shardplane/pkg/authn"
-	"github.com/shardplane/shardplane/pkg/customresource/openapigate"
+	"github.com/shardplane/shardplane/pkg/customresource/documents/openapigate"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 )
 

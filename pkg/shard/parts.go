@@ -38,6 +38,7 @@ func (s *Server) addParts() error {
 		Tokens:       s.tokens(),
 		RootCA:       s.rootCA,
 		Replicated:   replicated,
+		Definitions:  s.customResources.Definitions(),
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
 	}
 	everywhere, err := reconcile.NewManager(controllers.Catalogue(), deps, reconcile.OnEveryReplica)

@@ -61,6 +61,12 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/customresource"},
 		Reason: "custom resources are served by upstream's handler over shared caches; built-in ones do not know of them",
+		Only:   []string{"pkg/request", "pkg/storage"},
+	},
+	{
+		Units:    []string{"pkg/customresource/customresourcetest"},
+		Reason:   "an API server around what its tests are about, over an etcd that they share",
+		ForTests: true,
 	},
 	{
 		Units:  []string{"pkg/client"},
@@ -84,6 +90,11 @@ var Layers = []Layer{
 		Units:  []string{"pkg/workspaceindex"},
 		Reason: "where a workspace path leads: shards and front-proxy ask the same index",
 		Only:   []string{},
+	},
+	{
+		Units:    []string{"pkg/controllers/customresourcedefinition"},
+		Reason:   "a controller as the others, which knows definitions by an interface: what serves them is tested with it, since deleting them takes both",
+		ForTests: true,
 	},
 	{
 		Units:  []string{"pkg/controllers/*"},

@@ -1,0 +1,91 @@
+// Package customresourcetest helps to test custom resources: an etcd that the
+// tests of a package share, an API server around what is tested, its clients, and
+// a definition that has all that the machinery knows.
+package customresourcetest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"go.uber.org/goleak"
+
+	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/storage"
+)
+
+// Deadline bounds the wait for anything that a test expects to happen, and Tick
+// is how often it looks.
+const (
+	Deadline = 30 * time.Second
+	Tick     = 5 * time.Millisecond
+)
+
+// shared is the etcd of the tests of a package.
+var shared struct {
+	mu       sync.Mutex
+	db       *etcd.Server
+	dir      string
+	prefixes atomic.Int64
+}
+
+// Main runs the tests of a package, stops the etcd that they shared, and fails if
+// a goroutine is left.
+func Main(m *testing.M) {
+	goleak.VerifyTestMain(tests{m},
+		// Upstream's alarm for reads that wait for a fresh cache sleeps on for
+		// three seconds after the read, its teardown of serving info for one.
+		goleak.IgnoreAnyFunction("k8s.io/apiserver/pkg/storage/cacher.(*watchCache).waitUntilFreshLocked.func2"),
+		goleak.IgnoreAnyFunction("k8s.io/apiextensions-apiserver/pkg/apiserver.(*crdHandler).tearDown"),
+		goleak.IgnoreAnyFunction("k8s.io/apiextensions-apiserver/pkg/apiserver.(*crdHandler).tearDown.func1"))
+}
+
+type tests struct{ m *testing.M }
+
+// Run implements goleak.TestingM.
+func (t tests) Run() int {
+	code := t.m.Run()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.db != nil {
+		shared.db.Stop()
+		_ = os.RemoveAll(shared.dir)
+	}
+	return code
+}
+
+// Data is a part of the shared etcd that only one test uses.
+type Data struct {
+	Client *kubernetes.Client
+	Prefix string
+}
+
+// NewData returns an empty part of the shared etcd.
+func NewData(t testing.TB) Data {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.db == nil {
+		dir, err := os.MkdirTemp("", "etcd")
+		require.NoError(t, err)
+		db, err := etcd.Start(context.WithoutCancel(t.Context()), etcd.Config{DataDir: dir, UnsafeNoFsync: true})
+		require.NoError(t, err)
+		shared.db, shared.dir = db, dir
+	}
+	return Data{Client: shared.db.Client(), Prefix: fmt.Sprintf("/test-%d", shared.prefixes.Add(1))}
+}
+
+// Backend returns multi-tenant storage in the data. shards says whether keys have
+// a segment for the shard.
+func (d Data) Backend(t testing.TB, shards bool) *storage.Backend {
+	t.Helper()
+	backend, err := storage.NewBackend(storage.BackendConfig{Client: d.Client, Prefix: d.Prefix, ShardSegment: shards})
+	require.NoError(t, err)
+	return backend
+}

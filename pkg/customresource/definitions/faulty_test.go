@@ -1,0 +1,133 @@
+package definitions
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/client-go/tools/cache"
+)
+
+// faulty counts what is asked of the storage of definitions, and fails the
+// writes that are to fail.
+type faulty struct {
+	storage.Interface
+	lists, writes *atomic.Int64
+}
+
+// fault is asked before a write: an error fails it.
+type fault func() error
+
+type faultKey struct{}
+
+// withFault has the storage ask f before a write of ctx.
+func withFault(ctx context.Context, f fault) context.Context {
+	return context.WithValue(ctx, faultKey{}, f)
+}
+
+func (f faulty) check(ctx context.Context) error {
+	f.writes.Add(1)
+	if asked, ok := ctx.Value(faultKey{}).(fault); ok {
+		return asked()
+	}
+	return nil
+}
+
+func (f faulty) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	f.lists.Add(1)
+	return f.Interface.GetList(ctx, key, opts, list)
+}
+
+func (f faulty) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	if err := f.check(ctx); err != nil {
+		return err
+	}
+	return f.Interface.Create(ctx, key, obj, out, ttl)
+}
+
+func (f faulty) GuaranteedUpdate(
+	ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions,
+	tryUpdate storage.UpdateFunc, cached runtime.Object,
+) error {
+	failing := func(old runtime.Object, meta storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		obj, ttl, err := tryUpdate(old, meta)
+		if err == nil {
+			err = f.check(ctx)
+		}
+		return obj, ttl, err
+	}
+	return f.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, failing, cached)
+}
+
+// counters of what is asked of the storage of definitions.
+type counters struct {
+	lists, writes atomic.Int64
+}
+
+func (c *counters) wrap(inner storage.Interface) storage.Interface {
+	return faulty{inner, &c.lists, &c.writes}
+}
+
+type storageFunc = func(func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
+
+// wrapDefinitions has wrap, if it is given, wrap the storage of definitions.
+func wrapDefinitions(of storageFunc, wrap func(storage.Interface) storage.Interface) storageFunc {
+	if wrap == nil {
+		return of
+	}
+	return func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter {
+		return wrappedGetter{of(codecFor), wrap}
+	}
+}
+
+type wrappedGetter struct {
+	generic.RESTOptionsGetter
+	wrap func(storage.Interface) storage.Interface
+}
+
+func (g wrappedGetter) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+	options, err := g.RESTOptionsGetter.GetRESTOptions(resource, example)
+	if err != nil || resource.Group != apiextensions.GroupName {
+		return options, err
+	}
+	inner := options.Decorator
+	options.Decorator = func(
+		config *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error),
+		newFunc, newListFunc func() runtime.Object, getAttrs storage.AttrFunc, trigger storage.IndexerFuncs, indexers *cache.Indexers,
+	) (storage.Interface, factory.DestroyFunc, error) {
+		store, destroy, err := inner(config, prefix, keyFunc, newFunc, newListFunc, getAttrs, trigger, indexers)
+		if err != nil {
+			return nil, nil, err
+		}
+		return g.wrap(store), destroy, nil
+	}
+	return options, nil
+}
+
+// unsettled is the storage of definitions below where names are accepted.
+func unsettled(t *testing.T, s *testServer) storage.Interface {
+	t.Helper()
+	naming, ok := s.Store.Storage.Storage.(namingStorage)
+	require.True(t, ok)
+	return naming.Interface
+}
+
+// internalCRD is a definition as registries have it.
+func internalCRD(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *apiextensions.CustomResourceDefinition {
+	t.Helper()
+	crd = crd.DeepCopy()
+	apiextensionsserver.Scheme.Default(crd)
+	internal := &apiextensions.CustomResourceDefinition{}
+	require.NoError(t, apiextensionsserver.Scheme.Convert(crd, internal, nil))
+	return internal
+}

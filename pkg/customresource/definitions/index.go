@@ -1,0 +1,313 @@
+package definitions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// catchUpWait bounds how long a write of a definition waits until this server
+// serves accordingly, and how long a request waits for the first list.
+const catchUpWait = 10 * time.Second
+
+// entry is what the index holds of a definition.
+type entry struct {
+	cluster  logicalcluster.Name
+	name     string
+	revision uint64
+	schema   *Schema
+	names    apiextensions.CustomResourceDefinitionNames // accepted
+	accepted bool                                        // all names, as requested
+	served   bool
+	deleting bool
+	cleanup  bool // has the finalizer by which instances are removed
+	untold   bool // its condition NonStructuralSchema is not what it should be
+}
+
+// Index serves the CustomResourceDefinition objects of all logical
+// clusters of the shard. It keeps an index of them that follows the watch
+// cache, and reads from storage what the index does not know.
+type Index struct {
+	store    *genericregistry.Store
+	table    *Table
+	interner *interner
+
+	mu       sync.RWMutex
+	synced   bool
+	revision uint64
+	advanced chan struct{} // closed and renewed when revision advances
+	ended    chan struct{} // closed when the index is not kept any more
+	clusters map[logicalcluster.Name]map[string]*entry
+	byName   map[string]map[logicalcluster.Name]*entry
+	changes  listeners[Change]
+	entries  listeners[entryChange]
+}
+
+// entryChange is an entry that came (before is nil), changed or went (after is
+// nil).
+type entryChange struct {
+	before, after *entry
+}
+
+var _ Source = (*Index)(nil)
+
+func newIndex(store *genericregistry.Store, table *Table, i *interner) *Index {
+	return &Index{
+		store:    store,
+		table:    table,
+		interner: i,
+		advanced: make(chan struct{}),
+		ended:    make(chan struct{}),
+		clusters: map[logicalcluster.Name]map[string]*entry{},
+		byName:   map[string]map[logicalcluster.Name]*entry{},
+	}
+}
+
+// definitionName is the name of the definition of a resource.
+func definitionName(resource schema.GroupResource) string {
+	return resource.Resource + "." + resource.Group
+}
+
+// groupOf returns the group in the name of a definition, <plural>.<group>.
+func groupOf(name string) string {
+	_, group, _ := strings.Cut(name, ".")
+	return group
+}
+
+// Resolve implements Source.
+func (o *Index) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
+	if l.Identity != "" {
+		return nil, nil
+	}
+	name := definitionName(l.Resource)
+	if l.Cluster.Wildcard {
+		return o.resolveWildcard(ctx, name, l)
+	}
+	o.mu.RLock()
+	e := o.clusters[l.Cluster.Name][name]
+	o.mu.RUnlock()
+	if e != nil && e.served {
+		return e.definition(), nil
+	}
+	return o.read(ctx, l.Cluster.Name, name)
+}
+
+func (e *entry) definition() *Definition {
+	if !e.served {
+		return nil
+	}
+	return &Definition{Schema: e.schema, Terminating: e.deleting}
+}
+
+// read asks storage for a definition that the index does not know: another
+// server of this shard may have just created it.
+func (o *Index) read(ctx context.Context, cluster logicalcluster.Name, name string) (*Definition, error) {
+	if len(content.IsPathSegmentName(name)) > 0 {
+		return nil, nil // of a resource in a URL that is none
+	}
+	obj, err := o.store.Get(storeContext(ctx, request.Cluster{Name: cluster}), name, &metav1.GetOptions{})
+	switch {
+	case isGone(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading definition %s: %w", name, err)
+	}
+	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+	if !ok {
+		return nil, fmt.Errorf("definition %s is a %T", name, obj)
+	}
+	e, err := o.newEntry(cluster, crd)
+	if err != nil {
+		return nil, err
+	}
+	// The request takes its own reference; the schema outlives it for a while.
+	o.table.Release(e.schema, time.Now())
+	return e.definition(), nil
+}
+
+// resolveWildcard returns the definition under which a wildcard reads the
+// metadata of a resource, if any logical cluster serves it in that version.
+func (o *Index) resolveWildcard(ctx context.Context, name string, l Lookup) (*Definition, error) {
+	o.waitSynced(ctx)
+	o.mu.RLock()
+	var found *Schema
+	for _, e := range o.byName[name] {
+		if e.served && e.schema.Serves(l.Version) && (found == nil || e.schema.Hash < found.Hash) {
+			found = e.schema
+		}
+	}
+	o.mu.RUnlock()
+	if found == nil {
+		return nil, nil
+	}
+	s, err := o.table.transient(metadataInput(found, l.Version))
+	if err != nil {
+		return nil, err
+	}
+	return &Definition{Schema: s, MetadataOnly: true}, nil
+}
+
+// List implements Source.
+func (o *Index) List(ctx context.Context, cluster request.Cluster) ([]*Definition, error) {
+	if cluster.Wildcard {
+		return nil, nil
+	}
+	if !o.waitSynced(ctx) {
+		return nil, errors.New("the definitions of custom resources are not known yet; try again")
+	}
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	all := make([]*Definition, 0, len(o.clusters[cluster.Name]))
+	for _, e := range o.clusters[cluster.Name] {
+		if d := e.definition(); d != nil {
+			all = append(all, d)
+		}
+	}
+	return all, nil
+}
+
+// Subscribe implements Source.
+func (o *Index) Subscribe(f func(Change)) { o.changes.add(f) }
+
+// observe has f told of every entry there is, and of every change from then on,
+// until stop is called.
+func (o *Index) observe(f func(entryChange)) (stop func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	stop = o.entries.add(f)
+	for _, of := range o.clusters {
+		for _, e := range of {
+			f(entryChange{after: e})
+		}
+	}
+	return stop
+}
+
+// claims adds the accepted names of a scope to taken, except those of one
+// definition, as of before a revision.
+func (o *Index) claims(taken claims, scope nameScope, except string, before uint64) {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	for name, e := range o.clusters[scope.cluster] {
+		if groupOf(name) == scope.group && name != except && e.revision < before {
+			taken.add(&e.names)
+		}
+	}
+}
+
+// rejected returns the names of the definitions of a scope of which not all
+// names are accepted.
+func (o *Index) rejected(scope nameScope) []string {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	var all []string
+	for name, e := range o.clusters[scope.cluster] {
+		if groupOf(name) == scope.group && !e.accepted && !e.deleting {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+func (o *Index) entry(cluster logicalcluster.Name, name string) *entry {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.clusters[cluster][name]
+}
+
+func (o *Index) HasSynced() bool {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.synced
+}
+
+// newEntry makes an entry, which uses its schema.
+func (o *Index) newEntry(cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (*entry, error) {
+	revision, err := strconv.ParseUint(crd.ResourceVersion, 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("definition %s has resource version %q: %w", crd.Name, crd.ResourceVersion, err)
+	}
+	s, err := o.interner.schemaOf(o.table, crd)
+	if err != nil {
+		return nil, err
+	}
+	accepted := apiextensions.IsCRDConditionTrue(crd, apiextensions.NamesAccepted)
+	return &entry{
+		cluster:  cluster,
+		name:     crd.Name,
+		revision: revision,
+		schema:   s,
+		names:    crd.Status.AcceptedNames,
+		accepted: accepted,
+		served:   apiextensions.IsCRDConditionTrue(crd, apiextensions.Established),
+		deleting: !crd.DeletionTimestamp.IsZero(),
+		cleanup:  apiextensions.CRDHasFinalizer(crd, apiextensions.CustomResourceCleanupFinalizer),
+		untold:   !tellsNonStructural(crd, o.interner.specOf(crd).nonStructural()),
+	}, nil
+}
+
+// waitFor waits until the index is as new as crd.
+func (o *Index) waitFor(ctx context.Context, crd *apiextensions.CustomResourceDefinition) {
+	revision, err := strconv.ParseUint(crd.ResourceVersion, 10, 64)
+	if err != nil {
+		return
+	}
+	if !o.wait(ctx, func() bool { return o.revision >= revision }) {
+		klog.FromContext(ctx).Info("A definition was written but is not served yet", "definition", crd.Name)
+	}
+}
+
+// waitSynced waits for the first list, and says whether it is there.
+func (o *Index) waitSynced(ctx context.Context) bool {
+	return o.wait(ctx, func() bool { return o.synced })
+}
+
+// wait waits until done, which is called under the lock.
+func (o *Index) wait(ctx context.Context, done func() bool) bool {
+	var deadline <-chan time.Time
+	for {
+		o.mu.RLock()
+		ok, advanced := done(), o.advanced
+		o.mu.RUnlock()
+		if ok {
+			return true
+		}
+		if deadline == nil {
+			timer := time.NewTimer(catchUpWait)
+			defer timer.Stop()
+			deadline = timer.C
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-deadline:
+			return false
+		case <-o.ended:
+			return false
+		case <-advanced:
+		}
+	}
+}
+
+// storeContext is the context of an internal call of the store.
+func storeContext(ctx context.Context, cluster request.Cluster) context.Context {
+	return genericapirequest.WithNamespace(request.WithCluster(ctx, cluster), metav1.NamespaceNone)
+}
+
+func isGone(err error) bool { return apierrors.IsNotFound(err) }

@@ -1,0 +1,92 @@
+package definitions
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
+	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const (
+	deadline = customresourcetest.Deadline
+	tick     = customresourcetest.Tick
+)
+
+var (
+	widgets          = customresourcetest.Widgets.GroupResource()
+	widgetCRD        = customresourcetest.WidgetCRD
+	requireCondition = customresourcetest.RequireCondition
+)
+
+func TestMain(m *testing.M) { customresourcetest.Main(m) }
+
+// testServer is an API server of definitions, which do not define anything.
+type testServer struct {
+	*Storage
+	*customresourcetest.API
+}
+
+// startServer starts a server and the controller of its definitions; wrap wraps
+// where definitions are stored.
+func startServer(t *testing.T, data customresourcetest.Data, wrap func(storage.Interface) storage.Interface) *testServer {
+	t.Helper()
+	backend := data.Backend(t, false)
+	s, err := New(Config{
+		Storage: wrapDefinitions(backend.RESTOptionsGetter, wrap),
+		Table:   NewTable(),
+		Before:  Sources{},
+		BuiltInNames: func(context.Context, string) ([]apiextensions.CustomResourceDefinitionNames, error) {
+			return nil, nil
+		},
+	})
+	require.NoError(t, err)
+	managed := NewManaged(s, func(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
+		return noInstances{}, nil
+	})
+	return &testServer{Storage: s, API: customresourcetest.Serve(t, customresourcetest.Parts{
+		Wrap:    func(next http.Handler) http.Handler { return next },
+		Install: s.Install,
+		Run: []func(context.Context) error{customresourcedefinition.New(managed).Run, func(ctx context.Context) error {
+			s.Index().Run(ctx)
+			return nil
+		}},
+		HasSynced: s.Index().HasSynced,
+		Close:     backend.Close,
+	})}
+}
+
+// noInstances are the instances of a definition that has none.
+type noInstances struct {
+	finalizer.ListerCollectionDeleter
+}
+
+func (noInstances) List(context.Context, *internalversion.ListOptions) (runtime.Object, error) {
+	return &unstructured.UnstructuredList{}, nil
+}
+
+func (noInstances) DeleteCollection(context.Context, rest.ValidateObjectFunc, *metav1.DeleteOptions, *internalversion.ListOptions) (runtime.Object, error) {
+	return &unstructured.UnstructuredList{}, nil
+}
+
+// serves reports whether the index serves a resource in a logical cluster.
+func (s *testServer) serves(t *testing.T, cluster string, resource schema.GroupResource) bool {
+	t.Helper()
+	d, err := s.Index().Resolve(t.Context(), Lookup{Cluster: request.Cluster{Name: logicalcluster.Name(cluster)}, Resource: resource, Version: "v1"})
+	return err == nil && d != nil
+}

@@ -1,0 +1,162 @@
+package definitions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// errUnchanged says that an update has nothing to change.
+var errUnchanged = errors.New("nothing to change")
+
+// Managed is what the controller of definitions does with them: it follows those
+// that need something, and does it, past admission, as Kubernetes' own
+// controllers of definitions do.
+type Managed struct {
+	storage *Storage
+	// instances gives access to the custom resources of a synthetic definition.
+	instances func(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
+}
+
+// NewManaged returns the definitions of a storage for their controller. instances
+// gives access to the custom resources of the synthetic definition of a Schema.
+func NewManaged(s *Storage, instances func(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)) *Managed {
+	return &Managed{storage: s, instances: instances}
+}
+
+// Follow calls f for every definition that has instances to clean up, does not
+// say that its schemas are not structural, or wants names that may be free: for
+// those that there are, before it returns, and for others as it gets to know of
+// them, until stop is called. f does not block.
+func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop func()) {
+	offer := func(scope nameScope) {
+		for _, name := range m.storage.objects.rejected(scope) {
+			f(scope.cluster, name)
+		}
+	}
+	stopOffers := m.storage.names.freed.add(offer)
+	stopEntries := m.storage.objects.observe(func(c entryChange) {
+		if c.after != nil && c.after.toDo() {
+			f(c.after.cluster, c.after.name)
+		}
+		if c.before != nil && (c.after == nil || !equalNames(&c.before.names, &c.after.names)) {
+			offer(nameScope{cluster: c.before.cluster, group: groupOf(c.before.name)})
+		}
+	})
+	return func() {
+		stopEntries()
+		stopOffers()
+	}
+}
+
+// toDo reports whether a definition has instances to clean up, does not say
+// that it is not structural, or wants names that may have become free since it
+// was written, or while no server ran.
+func (e *entry) toDo() bool {
+	if e.deleting {
+		return e.cleanup
+	}
+	return e.untold || !e.accepted
+}
+
+func equalNames(a, b *apiextensions.CustomResourceDefinitionNames) bool {
+	return a.Plural == b.Plural && a.Singular == b.Singular && a.Kind == b.Kind && a.ListKind == b.ListKind &&
+		sets.New(a.ShortNames...).Equal(sets.New(b.ShortNames...))
+}
+
+// Get returns a definition as it is stored. The caller must not change it.
+func (m *Managed) Get(ctx context.Context, cluster logicalcluster.Name, name string) (*apiextensions.CustomResourceDefinition, error) {
+	obj, err := m.storage.REST.Get(storeContext(ctx, request.Cluster{Name: cluster}), name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+	if !ok {
+		return nil, fmt.Errorf("definition %s is a %T", name, obj)
+	}
+	return crd, nil
+}
+
+// Update changes the status of a definition, or its finalizers, with change,
+// unless that returns false or the definition is gone. A definition that is
+// written gets the names that are free, also where change changes nothing.
+func (m *Managed) Update(ctx context.Context, cluster logicalcluster.Name, name string, change func(*apiextensions.CustomResourceDefinition) bool) error {
+	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+		crd, ok := old.DeepCopyObject().(*apiextensions.CustomResourceDefinition)
+		if !ok {
+			return nil, fmt.Errorf("definition %s is a %T", name, old)
+		}
+		if !change(crd) {
+			return nil, errUnchanged
+		}
+		return crd, nil
+	})
+	ctx = storeContext(ctx, request.Cluster{Name: cluster})
+	_, _, err := m.storage.status.Update(ctx, name, info, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	if isGone(err) || errors.Is(err, errUnchanged) {
+		return nil
+	}
+	return err
+}
+
+// DeleteInstances deletes all instances of an established definition, and reports
+// whether some are left, which wait for their finalizers.
+func (m *Managed) DeleteInstances(ctx context.Context, cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (left bool, err error) {
+	table := m.storage.objects.table
+	used, err := m.storage.objects.interner.schemaOf(table, crd)
+	if err != nil {
+		return false, err
+	}
+	defer func() { table.Release(used, time.Now()) }()
+	instances, err := m.instances(used.crd)
+	if err != nil {
+		return false, fmt.Errorf("no storage for the instances of %s: %w", crd.Name, err)
+	}
+	ctx = storeContext(ctx, request.Cluster{Name: cluster})
+	namespaces, err := namespacesOf(ctx, instances)
+	if err != nil {
+		return false, err
+	}
+	for namespace := range namespaces {
+		in := genericapirequest.WithNamespace(ctx, namespace)
+		if _, err := instances.DeleteCollection(in, rest.ValidateAllObjectFunc, nil, nil); err != nil {
+			return false, fmt.Errorf("deleting instances of %s: %w", crd.Name, err)
+		}
+	}
+	if len(namespaces) == 0 {
+		return false, nil
+	}
+	namespaces, err = namespacesOf(ctx, instances)
+	return len(namespaces) > 0, err
+}
+
+// namespacesOf returns the namespaces that hold instances.
+func namespacesOf(ctx context.Context, instances finalizer.ListerCollectionDeleter) (sets.Set[string], error) {
+	obj, err := instances.List(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("listing instances: %w", err)
+	}
+	list, ok := obj.(*unstructured.UnstructuredList)
+	if !ok {
+		return nil, fmt.Errorf("listing instances gave a %T", obj)
+	}
+	namespaces := sets.New[string]()
+	for i := range list.Items {
+		namespaces.Insert(list.Items[i].GetNamespace())
+	}
+	return namespaces, nil
+}

@@ -1,0 +1,252 @@
+package definitions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// names decides which names of a definition are accepted: those that no other
+// API of the group has in the same logical cluster. It decides before the
+// definition is written, so that a definition is established in one write.
+type names struct {
+	// before are the sources that go before definitions.
+	before  Source
+	builtIn func(ctx context.Context, group string) ([]apiextensions.CustomResourceDefinitionNames, error)
+	objects *Index
+
+	// mu is held while names are compared with those in use and reserved.
+	mu sync.Mutex
+	// reserved are the names of definitions that are being written, and that
+	// objects does not show yet.
+	reserved map[nameScope]map[*reservation]struct{}
+	// freed are told when names are free again that a reservation kept from
+	// another definition.
+	freed listeners[nameScope]
+}
+
+// nameScope is what names must be unique in.
+type nameScope struct {
+	cluster logicalcluster.Name
+	group   string
+}
+
+// claims are the names in use in a scope.
+type claims struct {
+	resources, kinds sets.Set[string]
+}
+
+func newClaims() claims { return claims{resources: sets.New[string](), kinds: sets.New[string]()} }
+
+func (c claims) add(n *apiextensions.CustomResourceDefinitionNames) {
+	c.resources.Insert(n.Plural, n.Singular)
+	c.resources.Insert(n.ShortNames...)
+	c.kinds.Insert(n.Kind, n.ListKind)
+	c.resources.Delete("")
+	c.kinds.Delete("")
+}
+
+// settle sets the accepted names and the conditions of a definition that is
+// about to be written, and keeps the names from others for the reservation of
+// ctx, if it has one. An error says that the names in use cannot be told now.
+func (n *names) settle(ctx context.Context, obj runtime.Object) error {
+	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+	if !ok || !crd.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return err
+	}
+	scope := nameScope{cluster: cluster, group: crd.Spec.Group}
+	taken := newClaims()
+	if err := n.collect(ctx, taken, scope); err != nil {
+		return namesUnknown(err.Error())
+	}
+	violations := nonStructural(&crd.Spec)
+
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	// The reservations first: what becomes visible now was reserved until then.
+	others := n.othersLocked(scope, crd.Name)
+	for _, other := range others {
+		taken.add(&other.names)
+	}
+	n.objects.claims(taken, scope, crd.Name, math.MaxUint64)
+	if isContested(ctx) {
+		crd.Status.AcceptedNames = apiextensions.CustomResourceDefinitionNames{}
+		setCondition(crd, apiextensions.CustomResourceDefinitionCondition{
+			Type: apiextensions.Established, Status: apiextensions.ConditionFalse,
+		})
+	}
+	accept(crd, taken)
+	tellNonStructural(crd, violations)
+	if !apiextensions.IsCRDConditionTrue(crd, apiextensions.NamesAccepted) {
+		for _, other := range others {
+			other.denied = true
+		}
+	}
+	n.reserveLocked(reservationFrom(ctx), scope, crd)
+	return nil
+}
+
+// namesUnknown is the answer to writes while the names in use cannot be told;
+// clients try again by themselves.
+func namesUnknown(why string) error {
+	return apierrors.NewTooManyRequests("the names in use are not known yet, try again: "+why, 1)
+}
+
+// contestedKey marks the write of a definition that gives up its names, to ask
+// for them anew.
+type contestedKey struct{}
+
+func contested(ctx context.Context) context.Context {
+	return context.WithValue(ctx, contestedKey{}, true)
+}
+
+func isContested(ctx context.Context) bool { return ctx.Value(contestedKey{}) != nil }
+
+// lost says whether another definition got a name of crd before crd did. That
+// happens when another server of the shard accepted it at the same time: the
+// order of revisions is the order of writes for all servers, and the later
+// write yields.
+func (n *names) lost(cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) bool {
+	revision, err := strconv.ParseUint(crd.ResourceVersion, 10, 64)
+	if err != nil {
+		return false
+	}
+	theirs, ours := newClaims(), newClaims()
+	n.objects.claims(theirs, nameScope{cluster: cluster, group: crd.Spec.Group}, crd.Name, revision)
+	ours.add(&crd.Status.AcceptedNames)
+	return theirs.resources.HasAny(ours.resources.UnsortedList()...) || theirs.kinds.HasAny(ours.kinds.UnsortedList()...)
+}
+
+// collect adds the names to taken that others than definitions use.
+func (n *names) collect(ctx context.Context, taken claims, scope nameScope) error {
+	builtIn, builtInErr := n.builtIn(ctx, scope.group)
+	for i := range builtIn {
+		taken.add(&builtIn[i])
+	}
+	definitions, err := n.before.List(ctx, request.Cluster{Name: scope.cluster})
+	for _, d := range definitions {
+		if d.Schema.Resource.Group != scope.group {
+			continue
+		}
+		names := d.Schema.Names()
+		taken.add(&apiextensions.CustomResourceDefinitionNames{
+			Plural: names.Plural, Singular: names.Singular, ShortNames: names.ShortNames,
+			Kind: names.Kind, ListKind: names.ListKind,
+		})
+	}
+	return errors.Join(builtInErr, err)
+}
+
+// accept moves the free ones of the requested names to the accepted ones, and
+// sets the conditions that follow from it.
+func accept(crd *apiextensions.CustomResourceDefinition, taken claims) {
+	requested, accepted := &crd.Spec.Names, &crd.Status.AcceptedNames
+	condition := apiextensions.CustomResourceDefinitionCondition{
+		Type: apiextensions.NamesAccepted, Status: apiextensions.ConditionTrue,
+		Reason: "NoConflicts", Message: "no conflicts found",
+	}
+	conflict := func(reason, message string) {
+		condition.Status = apiextensions.ConditionFalse
+		condition.Reason = reason
+		condition.Message = message
+	}
+	one := func(reason, want string, have *string, used sets.Set[string]) {
+		if want != *have && used.Has(want) {
+			conflict(reason, fmt.Sprintf("%q is already in use", want))
+			return
+		}
+		*have = want
+	}
+	one("PluralConflict", requested.Plural, &accepted.Plural, taken.resources)
+	one("SingularConflict", requested.Singular, &accepted.Singular, taken.resources)
+	var inUse []string
+	for _, short := range requested.ShortNames {
+		if taken.resources.Has(short) && !slices.Contains(accepted.ShortNames, short) {
+			inUse = append(inUse, short)
+		}
+	}
+	if len(inUse) > 0 {
+		conflict("ShortNamesConflict", fmt.Sprintf("%q is already in use", inUse))
+	} else {
+		accepted.ShortNames = slices.Clone(requested.ShortNames)
+	}
+	one("KindConflict", requested.Kind, &accepted.Kind, taken.kinds)
+	one("ListKindConflict", requested.ListKind, &accepted.ListKind, taken.kinds)
+	accepted.Categories = slices.Clone(requested.Categories)
+
+	setCondition(crd, condition)
+	switch {
+	case condition.Status == apiextensions.ConditionTrue:
+		setCondition(crd, apiextensions.CustomResourceDefinitionCondition{
+			Type: apiextensions.Established, Status: apiextensions.ConditionTrue,
+			Reason: "InitialNamesAccepted", Message: "the initial names have been accepted",
+		})
+	case !apiextensions.IsCRDConditionTrue(crd, apiextensions.Established):
+		setCondition(crd, apiextensions.CustomResourceDefinitionCondition{
+			Type: apiextensions.Established, Status: apiextensions.ConditionFalse,
+			Reason: "NotAccepted", Message: "not all names are accepted",
+		})
+	default: // served under the names that it had
+	}
+	approve(crd)
+}
+
+// approve sets the condition of definitions in groups that the Kubernetes
+// community owns.
+func approve(crd *apiextensions.CustomResourceDefinition) {
+	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
+		return
+	}
+	state, reason := apihelpers.GetAPIApprovalState(crd.Annotations)
+	condition := apiextensions.CustomResourceDefinitionCondition{
+		Type: apiextensions.KubernetesAPIApprovalPolicyConformant, Status: apiextensions.ConditionUnknown,
+		Reason: "UnknownAnnotation", Message: reason,
+	}
+	switch state {
+	case apihelpers.APIApproved:
+		condition.Status, condition.Reason = apiextensions.ConditionTrue, "ApprovedAnnotation"
+	case apihelpers.APIApprovalBypassed:
+		condition.Status, condition.Reason = apiextensions.ConditionFalse, "UnapprovedAnnotation"
+	case apihelpers.APIApprovalMissing:
+		condition.Status, condition.Reason = apiextensions.ConditionFalse, "MissingAnnotation"
+	case apihelpers.APIApprovalInvalid:
+		condition.Status, condition.Reason = apiextensions.ConditionFalse, "InvalidAnnotation"
+	}
+	setCondition(crd, condition)
+}
+
+// setCondition sets a condition, and its time where the status changes.
+func setCondition(crd *apiextensions.CustomResourceDefinition, c apiextensions.CustomResourceDefinitionCondition) {
+	c.LastTransitionTime = metav1.Now()
+	for i := range crd.Status.Conditions {
+		old := &crd.Status.Conditions[i]
+		if old.Type != c.Type {
+			continue
+		}
+		if old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+		crd.Status.Conditions = slices.Clone(crd.Status.Conditions)
+		crd.Status.Conditions[i] = c
+		return
+	}
+	crd.Status.Conditions = append(slices.Clip(crd.Status.Conditions), c)
+}

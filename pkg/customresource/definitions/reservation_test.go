@@ -1,0 +1,341 @@
+package definitions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+var errRefused = errors.New("refused by the test")
+
+// refusal is a request that must not end in a stored definition, made in a
+// logical cluster that has the definition others.example.com.
+type refusal func(t *testing.T, s *testServer, cluster string) error
+
+// greedy is a definition of a name and a group that wants the names of
+// widgetCRD, and one that is as large as a request may be.
+func greedy(name, group string) *apiextensionsv1.CustomResourceDefinition {
+	crd := widgetCRD(nil)
+	crd.Name, crd.Spec.Group = name, group
+	if plural, _, found := strings.Cut(name, "."); found {
+		crd.Spec.Names.Plural = plural
+	}
+	return crd
+}
+
+// directly calls the registry as a handler does that has admission validate.
+func directly(ctx context.Context, t *testing.T, s *testServer, validate rest.ValidateObjectFunc) error {
+	t.Helper()
+	return s.createInternal(ctx, internalCRD(t, greedy("gizmos.example.com", "example.com")), validate)
+}
+
+func (s *testServer) createInternal(ctx context.Context, crd *apiextensions.CustomResourceDefinition, validate rest.ValidateObjectFunc) error {
+	_, err := s.Storage.Create(ctx, crd, validate, &metav1.CreateOptions{})
+	return err
+}
+
+func clusterContext(t *testing.T, cluster string) context.Context {
+	t.Helper()
+	return storeContext(t.Context(), request.Cluster{Name: logicalcluster.Name(cluster)})
+}
+
+// change updates others.example.com so that it wants the names of widgetCRD.
+func change(t *testing.T, s *testServer, cluster string, options metav1.UpdateOptions, also func(*apiextensionsv1.CustomResourceDefinition)) error {
+	t.Helper()
+	client := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions()
+	crd, err := client.Get(t.Context(), "others.example.com", metav1.GetOptions{})
+	require.NoError(t, err)
+	crd.Spec.Names.ShortNames = []string{"wd", "widgets", "widget"}
+	if also != nil {
+		also(crd)
+	}
+	_, err = client.Update(t.Context(), crd, options)
+	return err
+}
+
+func create(t *testing.T, s *testServer, cluster string, crd *apiextensionsv1.CustomResourceDefinition, options metav1.CreateOptions) error {
+	t.Helper()
+	_, err := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, options)
+	return err
+}
+
+var dryRun = []string{metav1.DryRunAll}
+
+var refusals = map[string]refusal{
+	"a mistyped name": func(t *testing.T, s *testServer, cluster string) error {
+		return create(t, s, cluster, greedy("widgets.exmaple.com", "example.com"), metav1.CreateOptions{})
+	},
+	"a generated name": func(t *testing.T, s *testServer, cluster string) error {
+		crd := greedy("", "example.com")
+		crd.GenerateName = "widgets.example.com-"
+		return create(t, s, cluster, crd, metav1.CreateOptions{})
+	},
+	"a large name of a list kind": func(t *testing.T, s *testServer, cluster string) error {
+		crd := greedy("gizmos.example.com", "example.com")
+		crd.Spec.Names.ListKind = strings.Repeat("L", 1<<20)
+		return create(t, s, cluster, crd, metav1.CreateOptions{})
+	},
+	"a definition that exists": func(t *testing.T, s *testServer, cluster string) error {
+		return create(t, s, cluster, greedy("others.example.com", "example.com"), metav1.CreateOptions{})
+	},
+	"a dry run of a creation": func(t *testing.T, s *testServer, cluster string) error {
+		require.NoError(t, create(t, s, cluster, greedy("gizmos.example.com", "example.com"), metav1.CreateOptions{DryRun: dryRun}))
+		return errRefused
+	},
+	"a dry run of an update": func(t *testing.T, s *testServer, cluster string) error {
+		require.NoError(t, change(t, s, cluster, metav1.UpdateOptions{DryRun: dryRun}, nil))
+		return errRefused
+	},
+	"an update to another group": func(t *testing.T, s *testServer, cluster string) error {
+		return change(t, s, cluster, metav1.UpdateOptions{}, func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Spec.Group = "elsewhere.com" })
+	},
+	"an update of an old version": func(t *testing.T, s *testServer, cluster string) error {
+		return change(t, s, cluster, metav1.UpdateOptions{}, func(crd *apiextensionsv1.CustomResourceDefinition) { crd.ResourceVersion = "1" })
+	},
+	"a patch that is invalid": func(t *testing.T, s *testServer, cluster string) error {
+		patch := []byte(`{"spec":{"group":"elsewhere.com","names":{"shortNames":["wd"]}}}`)
+		_, err := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().Patch(t.Context(), "others.example.com", types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	},
+	"a status of an old version": func(t *testing.T, s *testServer, cluster string) error {
+		patch := []byte(`{"metadata":{"resourceVersion":"1"},"status":{"storedVersions":["v1"]}}`)
+		_, err := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().Patch(t.Context(), "others.example.com", types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	},
+	"admission": func(t *testing.T, s *testServer, cluster string) error {
+		return directly(clusterContext(t, cluster), t, s, func(context.Context, runtime.Object) error { return errRefused })
+	},
+	"a panic in admission": func(t *testing.T, s *testServer, cluster string) error {
+		require.Panics(t, func() {
+			_ = directly(clusterContext(t, cluster), t, s, func(context.Context, runtime.Object) error { panic("a test") })
+		})
+		return errRefused
+	},
+	"a client that gives up": func(t *testing.T, s *testServer, cluster string) error {
+		ctx, cancel := context.WithCancel(clusterContext(t, cluster))
+		ctx = withFault(ctx, func() error {
+			cancel()
+			return context.Canceled
+		})
+		return directly(ctx, t, s, rest.ValidateAllObjectFunc)
+	},
+	"an error of storage": func(t *testing.T, s *testServer, cluster string) error {
+		return directly(withFault(clusterContext(t, cluster), func() error { return errRefused }), t, s, rest.ValidateAllObjectFunc)
+	},
+	"a panic in storage": func(t *testing.T, s *testServer, cluster string) error {
+		require.Panics(t, func() {
+			_ = directly(withFault(clusterContext(t, cluster), func() error { panic("a test") }), t, s, rest.ValidateAllObjectFunc)
+		})
+		return errRefused
+	},
+	"an error of an update": func(t *testing.T, s *testServer, cluster string) error {
+		info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+			crd, ok := old.DeepCopyObject().(*apiextensions.CustomResourceDefinition)
+			require.True(t, ok)
+			crd.Spec.Names.ShortNames = []string{"wd"}
+			return crd, nil
+		})
+		ctx := withFault(clusterContext(t, cluster), func() error { return errRefused })
+		_, _, err := s.Storage.Update(ctx, "others.example.com", info, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+		return err
+	},
+}
+
+// TestRefusedDefinitionsHoldNothing: a request that does not end in a stored
+// definition, however that comes, leaves the names free that it asked for.
+func TestRefusedDefinitionsHoldNothing(t *testing.T) {
+	var asked counters
+	s := startServer(t, customresourcetest.NewData(t), asked.wrap)
+	n := 0
+	for name, refused := range refusals {
+		n++
+		cluster := fmt.Sprintf("cluster-%d", n)
+		t.Run(name, func(t *testing.T) {
+			other := greedy("others.example.com", "example.com")
+			other.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "others", Singular: "other", Kind: "Other", ListKind: "OtherList"}
+			s.CreateCRD(t, cluster, other)
+
+			require.Error(t, refused(t, s, cluster))
+			s.requireNothingReserved(t)
+			created := s.CreateCRD(t, cluster, widgetCRD(nil))
+			requireCondition(t, created, apiextensionsv1.Established, apiextensionsv1.ConditionTrue, "InitialNamesAccepted")
+			require.True(t, s.serves(t, cluster, widgets))
+			s.requireNothingReserved(t)
+		})
+	}
+}
+
+func (s *testServer) requireNothingReserved(t *testing.T) {
+	t.Helper()
+	require.Zero(t, s.reservations(), "names are still reserved")
+}
+
+// reservations is in how many groups names are reserved.
+func (s *testServer) reservations() int {
+	names := s.names
+	names.mu.Lock()
+	defer names.mu.Unlock()
+	return len(names.reserved)
+}
+
+// TestNamesOfFailedWritesAreOffered: a definition that was refused a name because
+// of another one gets it when that one was never stored, whichever comes first:
+// the end of the failed write, or the refused definition.
+func TestNamesOfFailedWritesAreOffered(t *testing.T) {
+	var asked counters
+	s := startServer(t, customresourcetest.NewData(t), asked.wrap)
+	for _, failsFirst := range []bool{true, false} {
+		t.Run(fmt.Sprintf("fails first %t", failsFirst), func(t *testing.T) {
+			cluster := fmt.Sprintf("cluster-%t", failsFirst)
+			writing, fail, failed := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+			ctx := withFault(clusterContext(t, cluster), func() error {
+				close(writing)
+				<-fail
+				return errRefused
+			})
+			rival := internalCRD(t, greedy("gizmos.example.com", "example.com"))
+			go func() { failed <- s.createInternal(ctx, rival, rest.ValidateAllObjectFunc) }()
+			<-writing
+			ending := func() {
+				close(fail)
+				assert.ErrorIs(t, <-failed, errRefused)
+			}
+			ctx = withFault(clusterContext(t, cluster), func() error {
+				if failsFirst {
+					ending()
+				}
+				return nil
+			})
+			out, err := s.Storage.Create(ctx, internalCRD(t, widgetCRD(nil)), rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+			require.NoError(t, err)
+			created, ok := out.(*apiextensions.CustomResourceDefinition)
+			require.True(t, ok)
+			require.False(t, apiextensions.IsCRDConditionTrue(created, apiextensions.NamesAccepted), "the names are reserved")
+			if !failsFirst {
+				ending()
+			}
+			require.Eventually(t, func() bool {
+				return s.serves(t, cluster, widgets) && s.reservations() == 0
+			}, deadline, tick)
+		})
+	}
+}
+
+// TestNamesThatBecameFreeMeanwhile: definitions get names that became free while
+// no server ran.
+func TestNamesThatBecameFreeMeanwhile(t *testing.T) {
+	data := customresourcetest.NewData(t)
+	s := startServer(t, data, nil)
+	s.CreateCRD(t, "one", greedy("gizmos.example.com", "example.com"))
+	refused := s.CreateCRD(t, "one", widgetCRD(nil))
+	requireCondition(t, refused, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
+	s.Stop()
+	found, err := data.Client.KV.Get(t.Context(), data.Prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(t, err)
+	deleted := 0
+	for _, kv := range found.Kvs {
+		if strings.HasSuffix(string(kv.Key), "gizmos.example.com") {
+			_, err := data.Client.KV.Delete(t.Context(), string(kv.Key))
+			require.NoError(t, err)
+			deleted++
+		}
+	}
+	require.Equal(t, 1, deleted)
+
+	s = startServer(t, data, nil)
+	require.Eventually(t, func() bool { return s.serves(t, "one", widgets) }, deadline, tick)
+}
+
+// TestUnknownNamesAreNotAccepted: nothing is written while the names in use are
+// not known, because definitions or what goes before them cannot be read yet.
+func TestUnknownNamesAreNotAccepted(t *testing.T) {
+	var asked counters
+	backend := customresourcetest.NewData(t).Backend(t, false)
+	t.Cleanup(backend.Close)
+	s, err := New(Config{
+		Storage: wrapDefinitions(backend.RESTOptionsGetter, asked.wrap), Table: NewTable(), Before: Sources{},
+		BuiltInNames: func(context.Context, string) ([]apiextensions.CustomResourceDefinitionNames, error) {
+			return nil, errors.New("does not serve yet")
+		},
+	})
+	require.NoError(t, err)
+	t.Cleanup(s.Destroy)
+	ts := &testServer{Storage: s}
+	ctx, cancel := context.WithCancel(clusterContext(t, "one"))
+	cancel() // waits for no list
+	require.True(t, apierrors.IsTooManyRequests(directly(ctx, t, ts, rest.ValidateAllObjectFunc)))
+	require.Zero(t, asked.writes.Load())
+
+	s.objects.advance(1, true)
+	err = directly(clusterContext(t, "one"), t, ts, rest.ValidateAllObjectFunc)
+	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
+	require.ErrorContains(t, err, "does not serve yet", "it cannot tell the names of built-in resources")
+	require.Zero(t, asked.writes.Load())
+}
+
+// TestEventsNeedNoLists: the index follows the events of definitions, and lists
+// definitions once.
+func TestEventsNeedNoLists(t *testing.T) {
+	var asked counters
+	s := startServer(t, customresourcetest.NewData(t), asked.wrap)
+	before := asked.lists.Load()
+	for i := range 20 {
+		s.CreateCRD(t, fmt.Sprintf("cluster-%d", i), widgetCRD(nil))
+	}
+	s.DeleteCRD(t, "cluster-0", "widgets.example.com")
+	require.Equal(t, before, asked.lists.Load())
+	require.NotZero(t, before)
+}
+
+// TestLaterWriteYields is what happens if both servers' decisions come to be
+// stored.
+func TestLaterWriteYields(t *testing.T) {
+	s := startServer(t, customresourcetest.NewData(t), nil)
+	ctx := storeContext(t.Context(), request.Cluster{Name: "one"})
+	var stored []*apiextensions.CustomResourceDefinition
+	for i := range 2 {
+		crd := widgetCRD(nil)
+		crd.Spec.Names.Plural = fmt.Sprintf("widgets%d", i)
+		crd.Name = crd.Spec.Names.Plural + ".example.com"
+		crd.UID = types.UID(crd.Name)
+		apiextensionsserver.Scheme.Default(crd)
+		internal, out := &apiextensions.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}
+		require.NoError(t, apiextensionsserver.Scheme.Convert(crd, internal, nil))
+		accept(internal, newClaims())
+		key, err := s.Storage.KeyFunc(ctx, crd.Name)
+		require.NoError(t, err)
+		require.NoError(t, unsettled(t, s).Create(ctx, key, internal, out, 0))
+		stored = append(stored, out)
+	}
+	require.Same(t, runtime.Object(stored[0]), s.Storage.written(ctx, stored[0]))
+	after, ok := s.Storage.written(ctx, stored[1]).(*apiextensions.CustomResourceDefinition)
+	require.True(t, ok)
+	require.False(t, apiextensions.IsCRDConditionTrue(after, apiextensions.Established))
+	require.False(t, apiextensions.IsCRDConditionTrue(after, apiextensions.NamesAccepted))
+	require.Equal(t, "widgets1", after.Status.AcceptedNames.Plural)
+	require.Empty(t, after.Status.AcceptedNames.Kind)
+
+	s.DeleteCRD(t, "one", stored[0].Name)
+	require.Eventually(t, func() bool {
+		return s.serves(t, "one", schema.GroupResource{Group: "example.com", Resource: "widgets1"})
+	}, deadline, tick, "names that are free again are given")
+}

@@ -1,0 +1,248 @@
+package definitions
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Schema is all that decides how a custom resource is served: the spec and the
+// accepted names of a CustomResourceDefinition. It is immutable, and there is
+// one for all logical clusters whose definitions agree in it.
+type Schema struct {
+	// Hash identifies the schema.
+	Hash string
+	// Resource is the resource that the schema serves.
+	Resource schema.GroupResource
+	// Identity tells bound APIs of the same resource name apart; empty for
+	// plain and system definitions.
+	Identity string
+
+	// MetadataOnly is set for the schema under which a wildcard reads the
+	// metadata of objects of any schema.
+	MetadataOnly bool
+
+	// crd is the synthetic definition for the upstream handler: its name and
+	// UID are the hash, its conditions carry no times.
+	crd *apiextensionsv1.CustomResourceDefinition
+	// terminating is crd with the condition that forbids creation.
+	terminating *apiextensionsv1.CustomResourceDefinition
+
+	// refs and idleSince belong to the table.
+	refs      int
+	idleSince time.Time
+}
+
+// CRD returns the synthetic definition for the upstream handler. It is shared:
+// do not change it.
+func (s *Schema) CRD() *apiextensionsv1.CustomResourceDefinition { return s.crd }
+
+// TerminatingCRD is CRD of a definition that is being deleted: it forbids
+// creation.
+func (s *Schema) TerminatingCRD() *apiextensionsv1.CustomResourceDefinition { return s.terminating }
+
+// Spec returns the definition's spec. It is shared: do not change it.
+func (s *Schema) Spec() *apiextensionsv1.CustomResourceDefinitionSpec { return &s.crd.Spec }
+
+// Names returns the accepted names. They are shared: do not change them.
+func (s *Schema) Names() *apiextensionsv1.CustomResourceDefinitionNames {
+	return &s.crd.Status.AcceptedNames
+}
+
+// Serves reports whether the schema serves an API version.
+func (s *Schema) Serves(version string) bool {
+	v := s.Version(version)
+	return v != nil && v.Served
+}
+
+// Version returns a version by name, or nil.
+func (s *Schema) Version(name string) *apiextensionsv1.CustomResourceDefinitionVersion {
+	for i := range s.crd.Spec.Versions {
+		if v := &s.crd.Spec.Versions[i]; v.Name == name {
+			return v
+		}
+	}
+	return nil
+}
+
+// specV1 is the spec of a definition as clients write it.
+type specV1 = apiextensionsv1.CustomResourceDefinitionSpec
+
+// hashInput is what makes two schemas equal.
+type hashInput struct {
+	Spec         *apiextensionsv1.CustomResourceDefinitionSpec  `json:"spec"`
+	Names        *apiextensionsv1.CustomResourceDefinitionNames `json:"names"`
+	Identity     string                                         `json:"identity,omitempty"`
+	MetadataOnly bool                                           `json:"metadataOnly,omitempty"`
+}
+
+func (in hashInput) hash() (string, error) {
+	data, err := json.Marshal(in)
+	if err != nil {
+		return "", fmt.Errorf("hashing the definition of %s.%s: %w", in.Spec.Names.Plural, in.Spec.Group, err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// NewSchema makes a schema for a Source of one's own. spec and names are kept.
+// identity tells APIs of the same resource name apart, whose objects must not
+// be mixed; it becomes part of their storage keys.
+func NewSchema(spec *apiextensionsv1.CustomResourceDefinitionSpec, names *apiextensionsv1.CustomResourceDefinitionNames, identity string) (*Schema, error) {
+	in := hashInput{Spec: spec, Names: names, Identity: identity}
+	hash, err := in.hash()
+	if err != nil {
+		return nil, err
+	}
+	return newSchema(hash, in), nil
+}
+
+// newSchema makes the schema of a spec and accepted names, both of which it
+// keeps.
+func newSchema(hash string, in hashInput) *Schema {
+	accepted := apiextensionsv1.CustomResourceDefinitionCondition{
+		Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue,
+	}
+	established := apiextensionsv1.CustomResourceDefinitionCondition{
+		Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue,
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: in.Names.Plural + "." + in.Spec.Group + "#" + hash[:16],
+			UID:  types.UID(hash),
+		},
+		Spec: *in.Spec,
+		Status: apiextensionsv1.CustomResourceDefinitionStatus{
+			AcceptedNames: *in.Names,
+			Conditions:    []apiextensionsv1.CustomResourceDefinitionCondition{accepted, established},
+		},
+	}
+	terminating := *crd
+	terminating.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{
+		accepted, established,
+		{Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionTrue},
+	}
+	return &Schema{
+		Hash:         hash,
+		Resource:     schema.GroupResource{Group: in.Spec.Group, Resource: in.Names.Plural},
+		Identity:     in.Identity,
+		MetadataOnly: in.MetadataOnly,
+		crd:          crd,
+		terminating:  &terminating,
+	}
+}
+
+// Table interns schemas and counts who uses each: definitions and
+// requests in flight. Schemas that nobody uses stay for a while, so that the
+// next request finds their serving info, and are then swept.
+type Table struct {
+	mu     sync.Mutex
+	byHash map[string]*Schema
+	byName map[string]*Schema // by the synthetic definition's name
+}
+
+func NewTable() *Table {
+	return &Table{byHash: map[string]*Schema{}, byName: map[string]*Schema{}}
+}
+
+// intern returns the schema of in with one more user.
+func (t *Table) intern(in hashInput) (*Schema, error) {
+	hash, err := in.hash()
+	if err != nil {
+		return nil, err
+	}
+	return t.internHashed(hash, in), nil
+}
+
+// internHashed is intern for a hash that is known.
+func (t *Table) internHashed(hash string, in hashInput) *Schema {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s, ok := t.byHash[hash]; ok {
+		s.refs++
+		return s
+	}
+	s := newSchema(hash, in)
+	t.addLocked(s)
+	return s
+}
+
+// transient returns the schema of in, which lives while it is being used.
+func (t *Table) transient(in hashInput) (*Schema, error) {
+	s, err := t.intern(in)
+	if err == nil {
+		t.Release(s, time.Now())
+	}
+	return s, err
+}
+
+// Acquire adds a user to s, also when it was swept in the meantime.
+func (t *Table) Acquire(s *Schema) *Schema {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if known, ok := t.byHash[s.Hash]; ok {
+		known.refs++
+		return known
+	}
+	t.addLocked(s)
+	return s
+}
+
+func (t *Table) addLocked(s *Schema) {
+	s.refs = 1
+	t.byHash[s.Hash] = s
+	t.byName[s.crd.Name] = s
+}
+
+// Release takes a user from s.
+func (t *Table) Release(s *Schema, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.refs--
+	if s.refs == 0 {
+		s.idleSince = now
+	}
+}
+
+// ByName finds a schema by the name of its synthetic definition.
+func (t *Table) ByName(name string) (*Schema, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s, ok := t.byName[name]
+	return s, ok
+}
+
+// Definitions returns the synthetic definitions of all schemas in the table.
+func (t *Table) Definitions() []*apiextensionsv1.CustomResourceDefinition {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(t.byName))
+	for _, s := range t.byName {
+		all = append(all, s.crd)
+	}
+	return all
+}
+
+// Sweep removes the schemas that nobody has used since before, and says how
+// many it removed.
+func (t *Table) Sweep(before time.Time) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	removed := 0
+	for hash, s := range t.byHash {
+		if s.refs == 0 && s.idleSince.Before(before) {
+			delete(t.byHash, hash)
+			delete(t.byName, s.crd.Name)
+			removed++
+		}
+	}
+	return removed
+}

@@ -1,0 +1,285 @@
+package definitions
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// Install registers apiextensions.k8s.io/v1 with a generic API server.
+func (c *Storage) Install(server *genericapiserver.GenericAPIServer) error {
+	info := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, apiextensionsserver.Scheme, metav1.ParameterCodec, apiextensionsserver.Codecs)
+	info.PrioritizedVersions = []schema.GroupVersion{apiextensionsv1.SchemeGroupVersion}
+	info.VersionedResourcesStorageMap[apiextensionsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
+		"customresourcedefinitions":        c,
+		"customresourcedefinitions/status": c.status,
+	}
+	if err := server.InstallAPIGroup(&info); err != nil {
+		return fmt.Errorf("installing %s: %w", apiextensions.GroupName, err)
+	}
+	return nil
+}
+
+// Storage is upstream's storage of definitions, with names accepted in the
+// same write, and with writes that return once this server serves accordingly.
+type Storage struct {
+	*customresourcedefinition.REST
+	status  *crdStatusStorage
+	objects *Index
+	names   *names
+}
+
+var (
+	_ rest.StandardStorage    = (*Storage)(nil)
+	_ rest.ShortNamesProvider = (*Storage)(nil)
+	_ rest.Patcher            = (*crdStatusStorage)(nil)
+)
+
+// Config is what a Storage is made of.
+type Config struct {
+	// Storage gives the multi-tenant storage options for a codec.
+	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
+	// Table interns the schemas.
+	Table *Table
+	// Before are the sources that go before definitions.
+	Before Source
+	// BuiltInNames returns the names of the built-in resources of a group.
+	BuiltInNames func(ctx context.Context, group string) ([]apiextensions.CustomResourceDefinitionNames, error)
+}
+
+// New makes the storage. Nothing runs before its Index does.
+func New(cfg Config) (*Storage, error) {
+	interner := newInterner()
+	codec := internCodec{
+		Codec:    apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),
+		interner: interner,
+	}
+	getter := sharedFields{cfg.Storage(func(schema.GroupResource) (runtime.Codec, error) { return codec, nil })}
+	upstream, err := customresourcedefinition.NewREST(apiextensionsserver.Scheme, getter)
+	if err != nil {
+		return nil, fmt.Errorf("making the storage of definitions: %w", err)
+	}
+	store := *upstream.Store // upstream counts with the one that it made
+	objects := newIndex(&store, cfg.Table, interner)
+	naming := &names{before: cfg.Before, builtIn: cfg.BuiltInNames, objects: objects, reserved: map[nameScope]map[*reservation]struct{}{}}
+	store.Storage.Storage = namingStorage{upstream.Storage.Storage, naming}
+	strategy := definitionStrategy{customresourcedefinition.NewStrategy(apiextensionsserver.Scheme)}
+	store.CreateStrategy = strategy
+	store.UpdateStrategy = strategy
+
+	statusStore := store
+	statusStrategy := customresourcedefinition.NewStatusStrategy(apiextensionsserver.Scheme)
+	statusStore.CreateStrategy = nil
+	statusStore.DeleteStrategy = nil
+	statusStore.UpdateStrategy = definitionStatusStrategy{statusStrategy}
+	statusStore.ResetFieldsStrategy = statusStrategy
+	c := &Storage{REST: &customresourcedefinition.REST{Store: &store}, objects: objects, names: naming}
+	c.status = &crdStatusStorage{store: &statusStore, crds: c}
+	return c, nil
+}
+
+// definitionStrategy is upstream's, and refuses what upstream's panics over.
+type definitionStrategy struct {
+	rest.RESTCreateUpdateStrategy
+}
+
+// Validate implements rest.RESTCreateStrategy.
+func (s definitionStrategy) Validate(ctx context.Context, obj runtime.Object) (errs field.ErrorList) {
+	defer refuseMalformed(ctx, obj, &errs)
+	return s.RESTCreateUpdateStrategy.Validate(ctx, obj)
+}
+
+// ValidateUpdate implements rest.RESTUpdateStrategy.
+func (s definitionStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) (errs field.ErrorList) {
+	defer refuseMalformed(ctx, obj, &errs)
+	return s.RESTCreateUpdateStrategy.ValidateUpdate(ctx, obj, old)
+}
+
+// refuseMalformed refuses a definition over which upstream's validation panics,
+// as it does where there are selectable fields and no schema.
+func refuseMalformed(ctx context.Context, obj runtime.Object, errs *field.ErrorList) {
+	r := recover()
+	if r == nil {
+		return
+	}
+	klog.FromContext(ctx).Info("Validating a definition panicked", "panic", r)
+	*errs = nil
+	spec := field.NewPath("spec")
+	if crd, ok := obj.(*apiextensions.CustomResourceDefinition); ok {
+		for i := range crd.Spec.Versions {
+			if validation, err := apiextensions.GetSchemaForVersion(crd, crd.Spec.Versions[i].Name); err == nil && (validation == nil || validation.OpenAPIV3Schema == nil) {
+				*errs = append(*errs, field.Required(spec.Child("versions").Index(i).Child("schema", "openAPIV3Schema"), "schemas are required"))
+			}
+		}
+	}
+	if len(*errs) == 0 {
+		*errs = field.ErrorList{field.Invalid(spec, field.OmitValueType{}, "is malformed and cannot be validated")}
+	}
+}
+
+// definitionStatusStrategy keeps clients from accepting names themselves.
+type definitionStatusStrategy struct {
+	rest.RESTUpdateStrategy
+}
+
+// PrepareForUpdate implements rest.RESTUpdateStrategy.
+func (s definitionStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	s.RESTUpdateStrategy.PrepareForUpdate(ctx, obj, old)
+	crd, isCRD := obj.(*apiextensions.CustomResourceDefinition)
+	before, wasCRD := old.(*apiextensions.CustomResourceDefinition)
+	if isCRD && wasCRD {
+		crd.Status.AcceptedNames = before.Status.AcceptedNames
+	}
+}
+
+// Index returns the index of the definitions in the storage, which is to be run.
+func (c *Storage) Index() *Index { return c.objects }
+
+// write has do write a definition, with the names that it reserves kept from
+// others until this server serves accordingly, or do has failed in any way.
+func (c *Storage) write(ctx context.Context, dryRun []string, do func(context.Context) (runtime.Object, error)) (runtime.Object, error) {
+	if !c.objects.waitSynced(ctx) {
+		return nil, namesUnknown("the definitions are still being read")
+	}
+	if len(dryRun) > 0 {
+		out, err := do(ctx)
+		if err == nil {
+			err = c.names.settle(ctx, out) // as the write would have
+		}
+		return out, err
+	}
+	ctx, reserved := c.names.reserve(ctx)
+	defer reserved.release()
+	out, err := do(ctx)
+	if err != nil {
+		return out, err
+	}
+	// Also for a client that has gone: what it wrote is there.
+	return c.written(context.WithoutCancel(ctx), out), nil
+}
+
+// written waits until this server serves according to a definition that was
+// written, so that the client's next request finds it in effect. It returns the
+// definition as it is then: without names that another server gave away at the
+// same time.
+func (c *Storage) written(ctx context.Context, obj runtime.Object) runtime.Object {
+	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+	if !ok {
+		return obj
+	}
+	c.objects.waitFor(ctx, crd)
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil || isContested(ctx) || !crd.DeletionTimestamp.IsZero() || !c.names.lost(cluster, crd) {
+		return obj
+	}
+	unchanged := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+		return old.DeepCopyObject(), nil
+	})
+	yielded, _, err := c.REST.Update(contested(ctx), crd.Name, unchanged, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "A definition keeps names that another one had before", "logicalCluster", cluster, "definition", crd.Name)
+		return obj
+	}
+	return c.written(contested(ctx), yielded)
+}
+
+// Create implements rest.Creater.
+func (c *Storage) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	return c.write(ctx, options.DryRun, func(ctx context.Context) (runtime.Object, error) {
+		return c.REST.Create(ctx, obj, validate, options)
+	})
+}
+
+// Update implements rest.Updater.
+func (c *Storage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (out runtime.Object, created bool, err error) {
+	out, err = c.write(ctx, options.DryRun, func(ctx context.Context) (runtime.Object, error) {
+		out, created, err = c.REST.Update(ctx, name, info, create, update, forceCreate, options)
+		return out, err
+	})
+	return out, created, err
+}
+
+// Delete implements rest.GracefulDeleter.
+func (c *Storage) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	out, deleted, err := c.REST.Delete(ctx, name, validate, options)
+	if err == nil && !deleted && (options == nil || len(options.DryRun) == 0) {
+		out = c.written(ctx, out)
+	}
+	return out, deleted, err
+}
+
+// DeleteCollection implements rest.CollectionDeleter. Each definition goes
+// through Delete, which upstream's does not do: its instances would be left.
+func (c *Storage) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, list *internalversion.ListOptions) (runtime.Object, error) {
+	obj, err := c.List(ctx, list)
+	if err != nil {
+		return nil, err
+	}
+	definitions, ok := obj.(*apiextensions.CustomResourceDefinitionList)
+	if !ok {
+		return nil, fmt.Errorf("listing definitions gave a %T", obj)
+	}
+	for i := range definitions.Items {
+		var each *metav1.DeleteOptions // deleting changes the options
+		if options != nil {
+			each = options.DeepCopy()
+		}
+		if _, _, err := c.Delete(ctx, definitions.Items[i].Name, validate, each); err != nil && !isGone(err) {
+			return nil, err
+		}
+	}
+	return definitions, nil
+}
+
+// crdStatusStorage is the status subresource.
+type crdStatusStorage struct {
+	store *genericregistry.Store
+	crds  *Storage
+}
+
+// New implements rest.Storage.
+func (*crdStatusStorage) New() runtime.Object { return &apiextensions.CustomResourceDefinition{} }
+
+// Destroy implements rest.Storage; the store belongs to Storage.
+func (*crdStatusStorage) Destroy() {}
+
+// Get implements rest.Getter.
+func (s *crdStatusStorage) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+	return s.store.Get(ctx, name, options)
+}
+
+// Update implements rest.Updater.
+func (s *crdStatusStorage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (out runtime.Object, created bool, err error) {
+	out, err = s.crds.write(ctx, options.DryRun, func(ctx context.Context) (runtime.Object, error) {
+		out, created, err = s.store.Update(ctx, name, info, create, update, false, options)
+		return out, err
+	})
+	return out, created, err
+}
+
+// GetResetFields implements rest.ResetFieldsStrategy.
+func (s *crdStatusStorage) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return s.store.GetResetFields()
+}
+
+// ConvertToTable implements rest.TableConvertor.
+func (s *crdStatusStorage) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	return s.store.ConvertToTable(ctx, obj, options)
+}

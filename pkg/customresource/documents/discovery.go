@@ -1,0 +1,264 @@
+package documents
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+)
+
+// What custom resources and their subresources can do.
+var (
+	ObjectVerbs      = metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
+	terminatingVerbs = metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
+	SubresourceVerbs = metav1.Verbs{"get", "patch", "update"}
+)
+
+// discoveryDocuments are the handlers of a set's discovery.
+type discoveryDocuments struct {
+	mu     sync.Mutex
+	groups []metav1.APIGroup
+	root   http.Handler
+}
+
+// noAddresses keeps server addresses out of discovery.
+type noAddresses struct{}
+
+func (noAddresses) ServerAddressByClientCIDRs(net.IP) []metav1.ServerAddressByClientCIDR { return nil }
+
+// makeDiscovery makes the merged list of groups, aggregated and not.
+func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1.APIGroup, error) {
+	s.discovery.mu.Lock()
+	defer s.discovery.mu.Unlock()
+	if s.discovery.root != nil {
+		return s.discovery.root, s.discovery.groups, nil
+	}
+	loaded, err := s.builtIns.load(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	merged := map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery{}
+	groups := make([]metav1.APIGroup, 0, len(loaded.groups)+len(s.groups))
+	for _, g := range loaded.groups {
+		group := metav1.APIGroup{Name: g.Name, Versions: make([]metav1.GroupVersionForDiscovery, 0, len(g.Versions))}
+		for _, v := range g.Versions {
+			gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
+			merged[gv] = *v.DeepCopy()
+			group.Versions = append(group.Versions, groupVersion(gv))
+		}
+		groups = append(groups, group)
+	}
+	for gv, added := range s.versions {
+		v, builtIn := merged[gv]
+		if !builtIn {
+			v = apidiscoveryv2.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
+			groups = addVersion(groups, gv)
+		}
+		merged[gv] = withDefinitions(v, added, gv)
+	}
+	own := groups[len(loaded.groups):]
+	slices.SortFunc(own, func(a, b metav1.APIGroup) int { return strings.Compare(a.Name, b.Name) })
+
+	root := discovery.NewRootAPIsHandler(noAddresses{}, apiextensionsserver.Codecs)
+	for i := range groups {
+		groups[i].PreferredVersion = groups[i].Versions[0]
+		root.AddGroup(groups[i])
+	}
+	whole, err := newAggregatedDiscovery(groups, merged, s.key)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.discovery.groups = groups
+	s.discovery.root = aggregated.WrapAggregatedDiscoveryToHandler(root, whole, nil)
+	return s.discovery.root, groups, nil
+}
+
+// withDefinitions adds custom resources to a version.
+func withDefinitions(v apidiscoveryv2.APIVersionDiscovery, added []*definitions.Definition, gv schema.GroupVersion) apidiscoveryv2.APIVersionDiscovery {
+	for _, d := range added {
+		v.Resources = append(v.Resources, aggregatedResource(d, gv))
+	}
+	slices.SortStableFunc(v.Resources, func(a, b apidiscoveryv2.APIResourceDiscovery) int {
+		return strings.Compare(a.Resource, b.Resource)
+	})
+	return v
+}
+
+func groupVersion(gv schema.GroupVersion) metav1.GroupVersionForDiscovery {
+	return metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version}
+}
+
+// addVersion adds a version of a custom resource to its group.
+func addVersion(groups []metav1.APIGroup, gv schema.GroupVersion) []metav1.APIGroup {
+	i := slices.IndexFunc(groups, func(g metav1.APIGroup) bool { return g.Name == gv.Group })
+	if i < 0 {
+		return append(groups, metav1.APIGroup{Name: gv.Group, Versions: []metav1.GroupVersionForDiscovery{groupVersion(gv)}})
+	}
+	groups[i].Versions = append(groups[i].Versions, groupVersion(gv))
+	slices.SortStableFunc(groups[i].Versions, func(a, b metav1.GroupVersionForDiscovery) int {
+		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)
+	})
+	return groups
+}
+
+// serveGroups answers /apis.
+func (s *documentSet) serveGroups(w http.ResponseWriter, r *http.Request) bool {
+	root, _, err := s.makeDiscovery(r.Context())
+	if err != nil {
+		writeUnavailable(w, r, err)
+		return true
+	}
+	root.ServeHTTP(w, r)
+	return true
+}
+
+// serveGroup answers /apis/<group>.
+func (s *documentSet) serveGroup(w http.ResponseWriter, r *http.Request, name string) bool {
+	if !s.groups[name] {
+		return false
+	}
+	_, groups, err := s.makeDiscovery(r.Context())
+	if err != nil {
+		writeUnavailable(w, r, err)
+		return true
+	}
+	i := slices.IndexFunc(groups, func(g metav1.APIGroup) bool { return g.Name == name })
+	discovery.NewAPIGroupHandler(apiextensionsserver.Codecs, groups[i]).ServeHTTP(w, r)
+	return true
+}
+
+// serveVersion answers /apis/<group>/<version>.
+func (s *documentSet) serveVersion(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) bool {
+	added := s.versions[gv]
+	if len(added) == 0 {
+		return false
+	}
+	resources, err := s.builtIns.resourceList(r.Context(), gv)
+	if err != nil {
+		writeUnavailable(w, r, err)
+		return true
+	}
+	for _, d := range added {
+		resources = append(resources, plainResources(d, gv)...)
+	}
+	slices.SortStableFunc(resources, func(a, b metav1.APIResource) int { return strings.Compare(a.Name, b.Name) })
+	lister := discovery.APIResourceListerFunc(func() []metav1.APIResource { return resources })
+	discovery.NewAPIVersionHandler(apiextensionsserver.Codecs, gv, lister).ServeHTTP(w, r)
+	return true
+}
+
+// resourceList returns what the wrapped handler serves in a group version.
+func (b *BuiltIns) resourceList(ctx context.Context, gv schema.GroupVersion) ([]metav1.APIResource, error) {
+	loaded, err := b.load(ctx)
+	if err != nil || !loaded.versions[gv] {
+		return nil, err
+	}
+	status, body := get(ctx, b.Next, "/apis/"+gv.String(), http.Header{"Accept": {"application/json"}})
+	if status != http.StatusOK {
+		return nil, fmt.Errorf("the built-in discovery of %s answered %d", gv, status)
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, fmt.Errorf("reading the built-in discovery of %s: %w", gv, err)
+	}
+	return list.APIResources, nil
+}
+
+func verbsOf(d *definitions.Definition) metav1.Verbs {
+	if d.Terminating {
+		return terminatingVerbs
+	}
+	return ObjectVerbs
+}
+
+func subresourcesOf(d *definitions.Definition, v string) *apiextensionsv1.CustomResourceSubresources {
+	subresources, err := apihelpers.GetSubresourcesForVersion(d.Schema.CRD(), v)
+	if err != nil || subresources == nil {
+		return &apiextensionsv1.CustomResourceSubresources{}
+	}
+	return subresources
+}
+
+// plainResources is a custom resource in unaggregated discovery.
+func plainResources(d *definitions.Definition, gv schema.GroupVersion) []metav1.APIResource {
+	names, spec := d.Schema.Names(), d.Schema.Spec()
+	namespaced := spec.Scope == apiextensionsv1.NamespaceScoped
+	all := []metav1.APIResource{{
+		Name: names.Plural, SingularName: names.Singular, Namespaced: namespaced, Kind: names.Kind,
+		Verbs: verbsOf(d), ShortNames: names.ShortNames, Categories: names.Categories,
+		StorageVersionHash: storageVersionHash(d),
+	}}
+	subresources := subresourcesOf(d, gv.Version)
+	if subresources.Status != nil {
+		all = append(all, metav1.APIResource{
+			Name: names.Plural + "/status", Namespaced: namespaced, Kind: names.Kind, Verbs: SubresourceVerbs,
+		})
+	}
+	if subresources.Scale != nil {
+		all = append(all, metav1.APIResource{
+			Group: autoscalingv1.GroupName, Version: "v1", Kind: "Scale",
+			Name: names.Plural + "/scale", Namespaced: namespaced, Verbs: SubresourceVerbs,
+		})
+	}
+	return all
+}
+
+func storageVersionHash(d *definitions.Definition) string {
+	stored, err := apihelpers.GetCRDStorageVersion(d.Schema.CRD())
+	if err != nil {
+		return ""
+	}
+	return discovery.StorageVersionHash(d.Schema.Resource.Group, stored, d.Schema.Names().Kind)
+}
+
+// aggregatedResource is a custom resource in aggregated discovery.
+func aggregatedResource(d *definitions.Definition, gv schema.GroupVersion) apidiscoveryv2.APIResourceDiscovery {
+	names := d.Schema.Names()
+	scope := apidiscoveryv2.ScopeCluster
+	if d.Schema.Spec().Scope == apiextensionsv1.NamespaceScoped {
+		scope = apidiscoveryv2.ScopeNamespace
+	}
+	kind := &metav1.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: names.Kind}
+	resource := apidiscoveryv2.APIResourceDiscovery{
+		Resource: names.Plural, SingularResource: names.Singular, Scope: scope, ResponseKind: kind,
+		Verbs: verbsOf(d), ShortNames: names.ShortNames, Categories: names.Categories,
+	}
+	subresources := subresourcesOf(d, gv.Version)
+	if subresources.Status != nil {
+		resource.Subresources = append(resource.Subresources, apidiscoveryv2.APISubresourceDiscovery{
+			Subresource: "status", ResponseKind: kind, Verbs: SubresourceVerbs,
+		})
+	}
+	if subresources.Scale != nil {
+		resource.Subresources = append(resource.Subresources, apidiscoveryv2.APISubresourceDiscovery{
+			Subresource:  "scale",
+			ResponseKind: &metav1.GroupVersionKind{Group: autoscalingv1.GroupName, Version: "v1", Kind: "Scale"},
+			Verbs:        SubresourceVerbs,
+		})
+	}
+	return resource
+}
+
+// writeUnavailable asks the client to come back.
+func writeUnavailable(w http.ResponseWriter, r *http.Request, err error) {
+	responsewriters.ErrorNegotiated(apierrors.NewServiceUnavailable(err.Error()), apiextensionsserver.Codecs, schema.GroupVersion{}, w, r)
+}

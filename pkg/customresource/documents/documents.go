@@ -1,0 +1,182 @@
+package documents
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/documents/openapidoc"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const (
+	apisPrefix = "apis"
+	// rememberedSets is for how many sets of definitions discovery is kept.
+	// Logical clusters with the same set share it.
+	rememberedSets = 256
+	// documentBytes is how much memory OpenAPI documents take, of all sets
+	// together.
+	documentBytes = 64 << 20
+)
+
+// Documents serves discovery and OpenAPI: what the wrapped handler says, merged
+// with the definitions of the logical cluster.
+type Documents struct {
+	source   definitions.Source
+	builtIns *BuiltIns
+	library  *openapidoc.Library
+
+	mu   sync.Mutex
+	sets map[string]*documentSet // by their keys
+}
+
+func New(source definitions.Source, b *BuiltIns) *Documents {
+	return &Documents{source: source, builtIns: b, sets: map[string]*documentSet{}, library: openapidoc.NewLibrary(documentBytes)}
+}
+
+// Forget drops what nobody has asked for since before. Sets hold schemas.
+func (d *Documents) Forget(before time.Time) {
+	d.library.Forget(before)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.sets, func(_ string, s *documentSet) bool { return s.used.Before(before) })
+}
+
+// Size is about how many bytes of memory what is kept takes: documents, and a
+// kilobyte for each set of definitions.
+func (d *Documents) Size() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.library.Size() + int64(len(d.sets))<<10
+}
+
+// find returns the documents of a set, which are made if there are none.
+func (d *Documents) find(key string, all []*definitions.Definition) *documentSet {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	set, ok := d.sets[key]
+	if !ok {
+		if len(d.sets) >= rememberedSets {
+			oldest := ""
+			for k, s := range d.sets {
+				if oldest == "" || s.used.Before(d.sets[oldest].used) {
+					oldest = k
+				}
+			}
+			delete(d.sets, oldest)
+		}
+		set = d.newSet(key, all)
+		d.sets[key] = set
+	}
+	set.used = time.Now()
+	return set
+}
+
+// documentSet is the documents of one set of definitions. Each is made when it
+// is first asked for.
+type documentSet struct {
+	key         string
+	builtIns    *BuiltIns
+	definitions []*definitions.Definition
+	versions    map[schema.GroupVersion][]*definitions.Definition
+	groups      map[string]bool
+
+	discovery discoveryDocuments
+	library   *openapidoc.Library
+	used      time.Time // belongs to documents
+}
+
+// Serve answers a request for a document, and reports whether it did: the others
+// are the wrapped handler's.
+func (d *Documents) Serve(w http.ResponseWriter, r *http.Request, cluster request.Cluster) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return false
+	}
+	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	handler := d.handlerFor(path)
+	if handler == nil {
+		return false
+	}
+	set, err := d.set(r.Context(), cluster)
+	if err != nil {
+		writeUnavailable(w, r, err)
+		return true
+	}
+	if len(set.definitions) == 0 {
+		return false
+	}
+	return handler(set, w, r)
+}
+
+// handlerFor returns what answers a path, or nil.
+func (d *Documents) handlerFor(path []string) func(*documentSet, http.ResponseWriter, *http.Request) bool {
+	switch {
+	case len(path) == 1 && path[0] == apisPrefix:
+		return (*documentSet).serveGroups
+	case len(path) == 2 && path[0] == apisPrefix:
+		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveGroup(w, r, path[1]) }
+	case len(path) == 3 && path[0] == apisPrefix:
+		gv := schema.GroupVersion{Group: path[1], Version: path[2]}
+		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveVersion(w, r, gv) }
+	case len(path) == 2 && path[0] == "openapi" && path[1] == "v2":
+		return (*documentSet).serveV2
+	case len(path) == 2 && path[0] == "openapi" && path[1] == "v3":
+		return (*documentSet).serveV3Index
+	case len(path) == 5 && path[0] == "openapi" && path[1] == "v3" && path[2] == apisPrefix:
+		gv := schema.GroupVersion{Group: path[3], Version: path[4]}
+		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveV3(w, r, gv) }
+	default:
+		return nil
+	}
+}
+
+// set returns the documents for the definitions of a logical cluster.
+func (d *Documents) set(ctx context.Context, cluster request.Cluster) (*documentSet, error) {
+	listed, err := d.source.List(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	sorted := slices.Clone(listed)
+	slices.SortFunc(sorted, func(a, b *definitions.Definition) int {
+		return strings.Compare(a.Schema.CRD().Name, b.Schema.CRD().Name)
+	})
+	sum := sha256.New()
+	for _, definition := range sorted {
+		sum.Write([]byte(definition.Schema.Hash))
+		if definition.Terminating {
+			sum.Write([]byte{1})
+		}
+	}
+	key := hex.EncodeToString(sum.Sum(nil))
+	return d.find(key, sorted), nil
+}
+
+func (d *Documents) newSet(key string, all []*definitions.Definition) *documentSet {
+	s := &documentSet{
+		key:         key,
+		builtIns:    d.builtIns,
+		library:     d.library,
+		definitions: all,
+		versions:    map[schema.GroupVersion][]*definitions.Definition{},
+		groups:      map[string]bool{},
+	}
+	for _, definition := range all {
+		for _, v := range definition.Schema.Spec().Versions {
+			if v.Served {
+				gv := schema.GroupVersion{Group: definition.Schema.Resource.Group, Version: v.Name}
+				s.versions[gv] = append(s.versions[gv], definition)
+				s.groups[gv.Group] = true
+			}
+		}
+	}
+	return s
+}

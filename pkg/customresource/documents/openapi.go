@@ -1,0 +1,199 @@
+package documents
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kube-openapi/pkg/handler3"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/documents/openapidoc"
+)
+
+const (
+	openapiV2Path = "/openapi/v2"
+	openapiV3Path = "/openapi/v3"
+)
+
+// serveV2 answers /openapi/v2, which older clients ask for.
+func (s *documentSet) serveV2(w http.ResponseWriter, r *http.Request) bool {
+	builtIn, err := s.builtIns.openapi(r.Context())
+	if err != nil {
+		writeUnavailable(w, r, err)
+		return true
+	}
+	if len(builtIn.index) == 0 {
+		return false // the server has no OpenAPI
+	}
+	spec := openapidoc.V2()
+	spec.Hash = builtIn.hash
+	spec.BuiltIn = func(ctx context.Context) ([]byte, error) { return s.builtIns.document(ctx, openapiV2Path) }
+	for _, d := range s.definitions {
+		for i := range d.Schema.Spec().Versions {
+			if v := &d.Schema.Spec().Versions[i]; v.Served {
+				spec.Definitions = append(spec.Definitions, documented(d, v.Name))
+			}
+		}
+	}
+	spec.ETag = documentHash(spec)
+	if err := s.library.Serve(w, r, spec); err != nil {
+		writeUnavailable(w, r, err)
+	}
+	return true
+}
+
+func hashOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+func documented(d *definitions.Definition, version string) openapidoc.Definition {
+	return openapidoc.Definition{CRD: d.Schema.CRD(), Version: version, Hash: d.Schema.Hash}
+}
+
+// documentHash identifies a document without making it.
+func documentHash(s openapidoc.Spec) string {
+	var b bytes.Buffer
+	b.WriteString(s.Hash)
+	for _, d := range s.Definitions {
+		b.WriteString(d.Hash)
+		b.WriteString(d.Version)
+	}
+	return hashOf(b.Bytes())
+}
+
+// serveV3Index answers /openapi/v3.
+func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) bool {
+	builtIn, err := s.builtIns.openapi(r.Context())
+	if err != nil {
+		writeUnavailable(w, r, err)
+		return true
+	}
+	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
+	if len(builtIn.index) > 0 {
+		if err := json.Unmarshal(builtIn.index, &index); err != nil {
+			writeUnavailable(w, r, fmt.Errorf("reading the built-in OpenAPI index: %w", err))
+			return true
+		}
+	}
+	for gv := range s.versions {
+		index.Paths[apisPrefix+"/"+gv.String()] = handler3.OpenAPIV3DiscoveryGroupVersion{
+			ServerRelativeURL: v3URL(gv, s.v3(gv, builtIn).ETag),
+		}
+	}
+	data, err := json.Marshal(index)
+	if err != nil {
+		writeUnavailable(w, r, err)
+		return true
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Etag", strconv.Quote(hashOf(data)))
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
+	return true
+}
+
+// v3URL is where a document is, as long as its hash is this one.
+func v3URL(gv schema.GroupVersion, hash string) string {
+	return openapiV3Path + "/" + apisPrefix + "/" + gv.String() + "?" + url.Values{"hash": {hash}}.Encode()
+}
+
+// v3 says what the document of a group version is made of.
+func (s *documentSet) v3(gv schema.GroupVersion, builtIn *builtInOpenAPI) openapidoc.Spec {
+	spec := openapidoc.V3()
+	spec.Hash = builtIn.hash
+	if builtIn.versions[gv] {
+		spec.Hash += "/" + gv.String()
+		spec.BuiltIn = func(ctx context.Context) ([]byte, error) {
+			return s.builtIns.document(ctx, openapiV3Path+"/"+apisPrefix+"/"+gv.String())
+		}
+	} else {
+		spec.BuiltIn = func(context.Context) ([]byte, error) { return nil, nil }
+	}
+	for _, d := range s.versions[gv] {
+		spec.Definitions = append(spec.Definitions, documented(d, gv.Version))
+	}
+	spec.ETag = documentHash(spec)
+	return spec
+}
+
+// serveV3 answers /openapi/v3/apis/<group>/<version>.
+func (s *documentSet) serveV3(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) bool {
+	if len(s.versions[gv]) == 0 {
+		return false
+	}
+	builtIn, err := s.builtIns.openapi(r.Context())
+	if err != nil {
+		writeUnavailable(w, r, err)
+		return true
+	}
+	spec := s.v3(gv, builtIn)
+	if hash := r.URL.Query().Get("hash"); hash != "" {
+		if hash != spec.ETag {
+			// Relative: what comes before the path here is not known here.
+			w.Header().Set("Location", gv.Version+"?"+url.Values{"hash": {spec.ETag}}.Encode())
+			w.WriteHeader(http.StatusMovedPermanently)
+			return true
+		}
+		w.Header().Set("Cache-Control", "public, immutable")
+		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).Format(time.RFC1123))
+	}
+	if err := s.library.Serve(w, r, spec); err != nil {
+		w.Header().Del("Cache-Control")
+		w.Header().Del("Expires")
+		writeUnavailable(w, r, err)
+	}
+	return true
+}
+
+// builtInOpenAPI is what the wrapped handler says of its OpenAPI documents.
+type builtInOpenAPI struct {
+	// index is its index of v3; empty if it has no OpenAPI.
+	index []byte
+	// versions are those that it has a document of v3 for.
+	versions map[schema.GroupVersion]bool
+	// hash changes with the documents, and so with the release of the server.
+	hash string
+}
+
+// openapi reads what the wrapped handler says of its documents, once.
+func (b *BuiltIns) openapi(ctx context.Context) (*builtInOpenAPI, error) {
+	if known := b.documents.Load(); known != nil {
+		return known, nil
+	}
+	discovery, err := b.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	index, err := b.document(ctx, openapiV3Path)
+	if err != nil {
+		return nil, err
+	}
+	known := &builtInOpenAPI{index: index, hash: hashOf(index), versions: map[schema.GroupVersion]bool{}}
+	if len(index) > 0 {
+		known.versions = discovery.versions
+	}
+	b.documents.Store(known)
+	return known, nil
+}
+
+// document reads a document of the wrapped handler; empty if there is none.
+func (b *BuiltIns) document(ctx context.Context, path string) ([]byte, error) {
+	status, body := get(ctx, b.Next, path, http.Header{"Accept": {"application/json"}})
+	switch status {
+	case http.StatusOK:
+		return body, nil
+	case http.StatusNotFound:
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("the built-in document %s answered %d", path, status)
+	}
+}

@@ -1,0 +1,118 @@
+package versions
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// rawCodec stores custom resources as the JSON that they are, in whatever
+// version they were written.
+//
+// Below a schema's codec it also carries objects instead of bytes, so that a
+// view can run that codec on an object of the shared cache without a detour
+// through JSON: data that starts with a zero byte, which JSON never does, is
+// the number of an object in transit, and a *capture is a writer that takes an
+// object.
+type rawCodec struct {
+	runtime.Codec
+}
+
+func newRawCodec() rawCodec { return rawCodec{unstructured.UnstructuredJSONScheme} }
+
+// rawCodecFor is the codec of every custom resource in storage.
+func rawCodecFor(schema.GroupResource) (runtime.Codec, error) { return newRawCodec(), nil }
+
+const transitLen = 1 + 8
+
+var transit struct {
+	last    atomic.Uint64
+	objects sync.Map // uint64 to *unstructured.Unstructured
+}
+
+// Decode implements runtime.Decoder.
+func (c rawCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	if len(data) != transitLen || data[0] != 0 {
+		return c.Codec.Decode(data, defaults, into)
+	}
+	v, ok := transit.objects.LoadAndDelete(binary.BigEndian.Uint64(data[1:]))
+	if !ok {
+		return nil, nil, errors.New("an object was lost on its way through its codec")
+	}
+	u, _ := v.(*unstructured.Unstructured)
+	gvk := u.GroupVersionKind()
+	if target, ok := into.(*unstructured.Unstructured); ok && target != nil {
+		target.Object = u.Object
+		u = target
+	}
+	return u, &gvk, nil
+}
+
+// Encode implements runtime.Encoder.
+func (c rawCodec) Encode(obj runtime.Object, w io.Writer) error {
+	taker, ok := w.(*capture)
+	if !ok {
+		return c.Codec.Encode(obj, w)
+	}
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("cannot store a %T as a custom resource", obj)
+	}
+	taker.object = u
+	return nil
+}
+
+// capture is the writer that takes an object from rawCodec.
+type capture struct {
+	object *unstructured.Unstructured
+}
+
+// Write implements io.Writer; nothing writes bytes to it.
+func (*capture) Write([]byte) (int, error) {
+	return 0, errors.New("expected an object, got bytes")
+}
+
+// decodeObject runs codec, which has a rawCodec at its bottom and decodes to
+// version, on an object, which it may change and keep.
+func decodeObject(codec runtime.Decoder, u *unstructured.Unstructured, version schema.GroupVersion) (*unstructured.Unstructured, error) {
+	var into runtime.Object
+	if u.GroupVersionKind().GroupVersion() == version {
+		// Spares a conversion to the version that it already has, and with it
+		// the second half of the cost.
+		into = &unstructured.Unstructured{}
+	}
+	id := transit.last.Add(1)
+	transit.objects.Store(id, u)
+	defer transit.objects.Delete(id)
+	var data [transitLen]byte
+	binary.BigEndian.PutUint64(data[1:], id)
+	obj, _, err := codec.Decode(data[:], nil, into)
+	if err != nil {
+		return nil, err
+	}
+	out, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("a custom resource became a %T", obj)
+	}
+	return out, nil
+}
+
+// encodeObject runs codec, which has a rawCodec at its bottom, on an object,
+// which it leaves as it is.
+func encodeObject(codec runtime.Encoder, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	var taker capture
+	if err := codec.Encode(u, &taker); err != nil {
+		return nil, err
+	}
+	if taker.object == nil {
+		return nil, errors.New("the codec of a custom resource encoded nothing")
+	}
+	return taker.object.DeepCopy(), nil
+}

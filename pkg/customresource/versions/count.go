@@ -1,0 +1,127 @@
+package versions
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
+)
+
+// countPeriod is how often the objects of resources are counted; upstream's.
+const countPeriod = time.Minute
+
+// errUncounted makes a metric say that its value is not known.
+var errUncounted = errors.New("not all objects could be counted")
+
+// Count keeps the metrics that tell how many objects of each resource there are
+// until ctx ends: those of all schemas and logical clusters together. Upstream
+// has every registry count, which here would be every schema, and with a
+// goroutine each.
+func (s *Stores) Count(ctx context.Context) {
+	ticker := time.NewTicker(countPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case resource := <-s.opened:
+			s.countOne(ctx, resource)
+		case <-ticker.C:
+			for _, resource := range s.resources() {
+				s.countOne(ctx, resource)
+			}
+		}
+	}
+}
+
+// resources returns the resources that have stores.
+func (s *Stores) resources() []schema.GroupResource {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen := map[schema.GroupResource]bool{}
+	var all []schema.GroupResource
+	for key := range s.stores {
+		if !seen[key.resource] {
+			seen[key.resource] = true
+			all = append(all, key.resource)
+		}
+	}
+	return all
+}
+
+// countOne counts the objects of a resource, of all identities.
+func (s *Stores) countOne(ctx context.Context, resource schema.GroupResource) {
+	s.mu.Lock()
+	var stores []*rawStore
+	for key, raw := range s.stores {
+		if key.resource == resource {
+			stores = append(stores, raw)
+		}
+	}
+	s.mu.Unlock()
+
+	sum := tally{resources: 1}
+	for _, raw := range stores {
+		stats, err := raw.Stats(ctx)
+		if err != nil {
+			sum = tally{resources: 1, failed: 1}
+			break
+		}
+		sum.objects += stats.ObjectCount
+		sum.bytes += stats.ObjectCount * stats.EstimatedAverageObjectSizeBytes
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hasStoreLocked(resource) {
+		s.tallies.set(s.config.MetricName(resource), resource, sum)
+	}
+}
+
+// tally is what was counted of some resources.
+type tally struct {
+	resources, failed, objects, bytes int64
+}
+
+func (t tally) plus(o tally, sign int64) tally {
+	return tally{t.resources + sign*o.resources, t.failed + sign*o.failed, t.objects + sign*o.objects, t.bytes + sign*o.bytes}
+}
+
+// tallies are what was counted of each resource, and the sums of those that have
+// one name in metrics.
+type tallies struct {
+	of, sums map[schema.GroupResource]tally
+}
+
+// set takes over what was counted of a resource; the zero tally forgets it.
+func (t tallies) set(name, resource schema.GroupResource, counted tally) {
+	sum := t.sums[name].plus(t.of[resource], -1).plus(counted, 1)
+	t.of[resource], t.sums[name] = counted, sum
+	if counted == (tally{}) {
+		delete(t.of, resource)
+	}
+	if sum.resources == 0 {
+		delete(t.sums, name)
+		metrics.DeleteStoreStats(name)
+		return
+	}
+	stats, err := storage.Stats{ObjectCount: sum.objects}, error(nil)
+	if sum.objects > 0 {
+		stats.EstimatedAverageObjectSizeBytes = sum.bytes / sum.objects
+	}
+	if sum.failed > 0 {
+		err = errUncounted
+	}
+	metrics.UpdateStoreStats(name, stats, err)
+}
+
+func (s *Stores) hasStoreLocked(resource schema.GroupResource) bool {
+	for key := range s.stores {
+		if key.resource == resource {
+			return true
+		}
+	}
+	return false
+}

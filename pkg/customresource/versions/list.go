@@ -1,0 +1,155 @@
+package versions
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+)
+
+// Lister returns what lists the objects of a version of a schema, for PlainJSON
+// to write. It is good until done is called.
+func (s *Stores) Lister(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (lister rest.Lister, done func(), err error) {
+	v, done := s.use(sch, version.Name)
+	if v != nil {
+		if store := v.listStore.Load(); store != nil {
+			return jsonLister{store}, done, nil
+		}
+	}
+	done()
+	// Makes the upstream handler's serving info, and with it the views.
+	of, err := s.config.Instances(sch.CRD())
+	if err != nil {
+		return nil, done, err
+	}
+	stored, ok := of.(*customresource.REST)
+	if v, done = s.use(sch, version.Name); v == nil || !ok {
+		return nil, done, fmt.Errorf("there is no storage of %s in version %s", sch.Resource, version.Name)
+	}
+	strategy := customresource.NewStrategy(nil, sch.CRD().Spec.Scope == apiextensionsv1.NamespaceScoped, v.gvk, nil, nil, nil, nil, nil, version.SelectableFields)
+	listKind := v.gvk.GroupVersion().WithKind(sch.Names().ListKind)
+	registry := *stored.Store
+	registry.Storage = genericregistry.DryRunnableStorage{Storage: v}
+	registry.PredicateFunc = strategy.MatchCustomResourceDefinitionStorage
+	registry.NewListFunc = func() runtime.Object {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(listKind)
+		return list
+	}
+	v.listStore.Store(&registry)
+	return jsonLister{&registry}, done, nil
+}
+
+// jsonItems is where a view puts the JSON of the objects of a list, instead of
+// the objects.
+type jsonItems struct {
+	items []json.RawMessage
+}
+
+type jsonItemsKey struct{}
+
+// jsonItemsFrom returns where to put the items of a list, or nil.
+func jsonItemsFrom(ctx context.Context) *jsonItems {
+	items, _ := ctx.Value(jsonItemsKey{}).(*jsonItems)
+	return items
+}
+
+// jsonLister lists objects as JSON.
+type jsonLister struct {
+	*genericregistry.Store
+}
+
+var _ rest.Lister = jsonLister{}
+
+// List implements rest.Lister.
+func (l jsonLister) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
+	var items jsonItems
+	obj, err := l.Store.List(context.WithValue(ctx, jsonItemsKey{}, &items), options)
+	if err != nil {
+		return nil, err
+	}
+	list, ok := obj.(*unstructured.UnstructuredList)
+	if !ok {
+		return nil, fmt.Errorf("%T is no list of custom resources", obj)
+	}
+	return &jsonList{UnstructuredList: *list, items: items.items}, nil
+}
+
+// jsonList is a list whose items are JSON already.
+type jsonList struct {
+	unstructured.UnstructuredList
+	items []json.RawMessage
+}
+
+// DeepCopyObject implements runtime.Object; nobody changes the items.
+func (l *jsonList) DeepCopyObject() runtime.Object {
+	return &jsonList{UnstructuredList: *l.UnstructuredList.DeepCopy(), items: l.items}
+}
+
+// write writes the list as upstream would: with its keys in order.
+func (l *jsonList) write(w io.Writer) error {
+	metadata, err := json.Marshal(l.Object["metadata"])
+	if err != nil {
+		return fmt.Errorf("encoding the metadata of a list: %w", err)
+	}
+	if _, err := fmt.Fprintf(w, `{"apiVersion":%q,"items":[`, l.GetAPIVersion()); err != nil {
+		return err
+	}
+	comma := []byte(",")
+	for i, item := range l.items {
+		if i > 0 {
+			if _, err := w.Write(comma); err != nil {
+				return err
+			}
+		}
+		if _, err := w.Write(item); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintf(w, "],\"kind\":%q,\"metadata\":%s}\n", l.GetKind(), metadata)
+	return err
+}
+
+// PlainJSON writes what a Lister lists, and errors, as plain JSON.
+type PlainJSON struct{}
+
+// SupportedMediaTypes implements runtime.NegotiatedSerializer.
+func (PlainJSON) SupportedMediaTypes() []runtime.SerializerInfo { return plainJSON }
+
+// EncoderForVersion implements runtime.NegotiatedSerializer.
+func (PlainJSON) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
+	return listEncoder{apiextensionsserver.Codecs.EncoderForVersion(e, gv)}
+}
+
+// DecoderToVersion implements runtime.NegotiatedSerializer.
+func (PlainJSON) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
+	return apiextensionsserver.Codecs.DecoderToVersion(d, gv)
+}
+
+var plainJSON = func() []runtime.SerializerInfo {
+	info, _ := runtime.SerializerInfoForMediaType(apiextensionsserver.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+	return []runtime.SerializerInfo{info}
+}()
+
+type listEncoder struct {
+	runtime.Encoder
+}
+
+// Encode implements runtime.Encoder.
+func (e listEncoder) Encode(obj runtime.Object, w io.Writer) error {
+	if list, ok := obj.(*jsonList); ok {
+		return list.write(w)
+	}
+	return e.Encoder.Encode(obj, w)
+}

@@ -1,0 +1,271 @@
+package versions
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+)
+
+// errClosed is what storage answers once the server has stopped.
+var errClosed = errors.New("the server is shutting down")
+
+// rawKey names a shared store. Nothing that a definition says is part of it: a
+// store holds the objects of all logical clusters.
+type rawKey struct {
+	resource schema.GroupResource
+	identity string
+}
+
+// decodedBytes and encodedBytes are how many bytes of objects, and of their JSON
+// for lists, the views remember, all together.
+const decodedBytes, encodedBytes = 64 << 20, 64 << 20
+
+// viewKey names a view.
+type viewKey struct {
+	hash    string
+	version string
+}
+
+// Stores keep one store with one watch cache for each resource, shared by
+// all schemas, and gives the upstream handler a view of it for each schema and
+// version.
+type Stores struct {
+	config Config
+	getter generic.RESTOptionsGetter
+
+	mu     sync.Mutex
+	closed bool
+	stores map[rawKey]*rawStore
+	views  map[*view]viewKey
+	byKey  map[viewKey]*view
+	// destroying are the stores that are being destroyed.
+	destroying sync.WaitGroup
+
+	decoded, encoded *budget
+
+	// opened names resources that are to be counted at once. What does not fit
+	// is counted with all others.
+	opened chan schema.GroupResource
+	// tallies are what was counted of each resource that has a store.
+	tallies tallies
+}
+
+// rawStore is one shared store.
+type rawStore struct {
+	storage.Interface
+	key     rawKey
+	destroy factory.DestroyFunc
+	users   int
+}
+
+// Config is what Stores are made of.
+type Config struct {
+	// Storage gives the multi-tenant storage options for a codec.
+	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
+	// Building returns the schema for which the upstream handler makes serving
+	// info at the moment.
+	Building func() *definitions.Schema
+	// Instances has the upstream handler make the serving info of a synthetic
+	// definition, unless there is some, and returns the registry in it.
+	Instances func(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
+	// MetricName returns what metrics call a resource.
+	MetricName func(schema.GroupResource) schema.GroupResource
+}
+
+// New returns stores that hold nothing yet.
+func New(cfg Config) *Stores {
+	s := &Stores{
+		config: cfg,
+		getter: cfg.Storage(rawCodecFor),
+		stores: map[rawKey]*rawStore{},
+		views:  map[*view]viewKey{},
+		byKey:  map[viewKey]*view{},
+		opened: make(chan schema.GroupResource, 64),
+
+		decoded: newBudget(decodedBytes),
+		encoded: newBudget(encodedBytes),
+
+		tallies: tallies{of: map[schema.GroupResource]tally{}, sums: map[schema.GroupResource]tally{}},
+	}
+	return s
+}
+
+// use returns the view of a schema's version, or nil if there is none. The view
+// and its store stay until done is called.
+func (s *Stores) use(sch *definitions.Schema, version string) (v *view, done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v = s.byKey[viewKey{sch.Hash, version}]
+	if v == nil {
+		return nil, func() {}
+	}
+	v.uses++
+	return v, sync.OnceFunc(func() {
+		s.mu.Lock()
+		v.uses--
+		destroy := s.endLocked(v)
+		s.mu.Unlock()
+		destroy()
+	})
+}
+
+// Forget lets views forget what was of no use between the last three calls.
+func (s *Stores) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for v := range s.views {
+		v.decoded.forget()
+		v.encoded.forget()
+	}
+}
+
+// GetRESTOptions implements generic.RESTOptionsGetter for the upstream handler,
+// which calls it under its lock for the schema that it has just asked for.
+func (s *Stores) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+	sch := s.config.Building()
+	if sch == nil || sch.Resource != resource {
+		return generic.RESTOptions{}, fmt.Errorf("no definition of %s is being served", resource)
+	}
+	options, err := s.getter.GetRESTOptions(resource, nil)
+	if err != nil {
+		return generic.RESTOptions{}, err
+	}
+	if sch.Identity != "" {
+		// APIs of the same name and different identity are kept apart.
+		options.ResourcePrefix += ":" + sch.Identity
+	}
+	shared := options
+	config := *options.StorageConfig // the caller puts the schema's codec in
+	options.StorageConfig = &config
+	options.CountMetricPollPeriod = 0 // counted by Count, not per schema
+	options.Decorator = func(
+		config *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error),
+		newFunc, _ func() runtime.Object, _ storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
+	) (storage.Interface, factory.DestroyFunc, error) {
+		return s.newView(sch, shared, prefix, config.Codec, newFunc)
+	}
+	return options, nil
+}
+
+// newView makes the view of a schema's version on the shared store.
+func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, prefix string, codec runtime.Codec, newFunc func() runtime.Object) (storage.Interface, factory.DestroyFunc, error) {
+	u, ok := newFunc().(*unstructured.Unstructured)
+	if !ok {
+		return nil, nil, fmt.Errorf("%s is not a custom resource", sch.Resource)
+	}
+	key := rawKey{resource: sch.Resource, identity: sch.Identity}
+	selectable, err := selectableFields(sch.Spec(), u.GroupVersionKind().Version)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil, errClosed
+	}
+	raw, ok := s.stores[key]
+	if !ok {
+		store, destroy, err := shared.Decorator(
+			shared.StorageConfig, prefix, keyFunc(prefix),
+			func() runtime.Object { return &unstructured.Unstructured{} },
+			func() runtime.Object { return &unstructured.UnstructuredList{} },
+			attributesOf, nil, nil)
+		if err != nil {
+			return nil, nil, fmt.Errorf("making the storage of %s: %w", sch.Resource, err)
+		}
+		raw = &rawStore{Interface: store, key: key, destroy: destroy}
+		s.stores[key] = raw
+		select {
+		case s.opened <- key.resource:
+		default:
+		}
+	}
+	raw.users++
+	v := newView(raw, sch, u.GroupVersionKind(), codec, s.decoded, s.encoded)
+	v.selects = selectedBy(selectable)
+	known := viewKey{sch.Hash, v.gvk.Version}
+	s.views[v] = known
+	s.byKey[known] = v
+	return v, sync.OnceFunc(func() { s.drop(v) }), nil
+}
+
+// drop ends a view and, with the last one, the shared store.
+func (s *Stores) drop(v *view) {
+	v.close()
+	s.mu.Lock()
+	if known := s.views[v]; s.byKey[known] == v {
+		delete(s.byKey, known)
+	}
+	v.dropped = true
+	destroy := s.endLocked(v)
+	s.mu.Unlock()
+	destroy()
+}
+
+// endLocked forgets a view that was dropped once nobody uses it. What it returns
+// destroys the shared store if that was the last view; it waits for what the
+// store has under way, so it is for the caller to call without the lock.
+func (s *Stores) endLocked(v *view) (destroy func()) {
+	if !v.dropped || v.uses > 0 {
+		return func() {}
+	}
+	delete(s.views, v)
+	v.raw.users--
+	if v.raw.users > 0 || s.closed {
+		return func() {}
+	}
+	delete(s.stores, v.raw.key)
+	if resource := v.raw.key.resource; !s.hasStoreLocked(resource) {
+		s.tallies.set(s.config.MetricName(resource), resource, tally{})
+	}
+	s.destroying.Add(1)
+	return func() {
+		defer s.destroying.Done()
+		v.raw.destroy()
+	}
+}
+
+// Close ends all views and stores.
+func (s *Stores) Close() {
+	defer s.destroying.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for v := range s.views {
+		v.close()
+	}
+	for key, raw := range s.stores {
+		raw.destroy()
+		s.tallies.set(s.config.MetricName(key.resource), key.resource, tally{})
+	}
+	s.stores = nil
+}
+
+// keyFunc returns the storage key of an object, whatever its scope.
+func keyFunc(prefix string) func(runtime.Object) (string, error) {
+	return func(obj runtime.Object) (string, error) {
+		m, err := meta.Accessor(obj)
+		if err != nil {
+			return "", err
+		}
+		if ns := m.GetNamespace(); ns != "" {
+			return prefix + "/" + ns + "/" + m.GetName(), nil
+		}
+		return prefix + "/" + m.GetName(), nil
+	}
+}

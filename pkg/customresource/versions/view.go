@@ -1,0 +1,337 @@
+package versions
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+	tenantstorage "github.com/shardplane/shardplane/pkg/storage"
+)
+
+// view is the storage of one version of one schema: it reads from and writes to
+// the shared store, and runs the schema's codec on every object that passes.
+type view struct {
+	storage.Interface // the shared store, for what knows no objects
+
+	raw   *rawStore
+	gvk   schema.GroupVersionKind
+	codec runtime.Codec
+	// asIs is set for the view of metadata: objects of any schema, of which
+	// only the version is changed.
+	asIs bool
+	// hooked is set where a webhook converts between versions.
+	hooked bool
+	// selects are the attributes by which selectable fields select; nil if there
+	// are no such fields.
+	selects *tenantstorage.Attributes
+
+	decoded *memory[*unstructured.Unstructured]
+	encoded *memory[json.RawMessage]
+	// listStore is the registry by which lists as JSON read, once there was one.
+	listStore atomic.Pointer[genericregistry.Store]
+
+	done     chan struct{}
+	doneOnce sync.Once
+
+	// uses is how many lists are reading, dropped whether upstream has no more
+	// use of the view; they belong to rawStores.mu.
+	uses    int
+	dropped bool
+}
+
+var _ storage.Interface = (*view)(nil)
+
+func newView(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind, codec runtime.Codec, decoded, encoded *budget) *view {
+	return &view{
+		Interface: raw.Interface,
+		raw:       raw,
+		gvk:       gvk,
+		codec:     codec,
+		asIs:      sch.MetadataOnly,
+		hooked:    sch.Spec().Conversion != nil && sch.Spec().Conversion.Strategy == apiextensionsv1.WebhookConverter,
+		decoded:   newMemory[*unstructured.Unstructured](decoded),
+		encoded:   newMemory[json.RawMessage](encoded),
+		done:      make(chan struct{}),
+	}
+}
+
+// close ends the watches of the view and forgets its objects.
+func (v *view) close() {
+	v.doneOnce.Do(func() { close(v.done) })
+	v.decoded.close()
+	v.encoded.close()
+}
+
+// decode returns the view's form of a stored object, which it leaves as it is.
+// The caller owns the result.
+func (v *view) decode(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	shared, err := v.decodeShared(u)
+	if err != nil || v.asIs {
+		return shared, err
+	}
+	return shared.DeepCopy(), nil
+}
+
+// decodeShared is decode for callers that do not change the result.
+func (v *view) decodeShared(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if v.asIs || !v.remembers(u) {
+		return v.decodeAnew(u.DeepCopy())
+	}
+	key := keyOf(u)
+	if known, ok := v.decoded.recall(key); ok {
+		return known, nil
+	}
+	out, err := v.decodeAnew(u.DeepCopy())
+	if err == nil {
+		v.decoded.remember(key, out, bytesOf(out.Object))
+	}
+	return out, err
+}
+
+// remembers reports whether the view may remember its form of a stored object.
+// What a conversion webhook answers is asked for each time: the webhook may be
+// broken today and mended tomorrow, without a new version of the object, and what
+// is remembered would even be written back with the next change.
+func (v *view) remembers(u *unstructured.Unstructured) bool {
+	return !v.hooked || u.GroupVersionKind().GroupVersion() == v.gvk.GroupVersion()
+}
+
+// encodeShown returns the JSON of the view's form of a stored object.
+func (v *view) encodeShown(u *unstructured.Unstructured) (json.RawMessage, error) {
+	key, remembers := keyOf(u), v.remembers(u)
+	var out *unstructured.Unstructured
+	if remembers {
+		if known, ok := v.encoded.recall(key); ok {
+			return known, nil
+		}
+		// Not remembered as an object: a long list would drive out all others.
+		out, _ = v.decoded.recall(key)
+	}
+	if out == nil {
+		var err error
+		if out, err = v.decodeAnew(u.DeepCopy()); err != nil {
+			return nil, err
+		}
+	}
+	data, err := json.Marshal(out.Object)
+	if err != nil {
+		return nil, fmt.Errorf("encoding %s %s: %w", v.gvk.Kind, u.GetName(), err)
+	}
+	if remembers {
+		v.encoded.remember(key, data, int64(len(data)))
+	}
+	return data, nil
+}
+
+// decodeAnew decodes an object, which it may change and keep. It neither uses
+// nor fills the view's memory: the object of a DELETED event is the state
+// before under the resource version of the event.
+func (v *view) decodeAnew(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if v.asIs {
+		u.SetGroupVersionKind(v.gvk)
+		return u, nil
+	}
+	name := types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}
+	out, err := decodeObject(v.codec, u, v.gvk.GroupVersion())
+	if err != nil {
+		return nil, fmt.Errorf("%s %s cannot be read with its present definition: %w", v.gvk.Kind, name, err)
+	}
+	return out, nil
+}
+
+// decodeInto puts the view's form of a stored object into what the caller gave.
+func (v *view) decodeInto(u *unstructured.Unstructured, into runtime.Object) error {
+	target, ok := into.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("%T cannot take a custom resource", into)
+	}
+	if len(u.Object) == 0 { // not found, which the caller ignores
+		target.Object = map[string]any{}
+		target.SetGroupVersionKind(v.gvk)
+		return nil
+	}
+	out, err := v.decode(u)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	target.Object = out.Object
+	return nil
+}
+
+// encode returns the stored form of an object, which it leaves as it is.
+func (v *view) encode(obj runtime.Object) (*unstructured.Unstructured, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("%T is not a custom resource", obj)
+	}
+	if v.asIs {
+		return nil, errors.New("metadata of all schemas can only be read")
+	}
+	return encodeObject(v.codec, u)
+}
+
+// Create implements storage.Interface.
+func (v *view) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	stored, err := v.encode(obj)
+	if err != nil {
+		return err
+	}
+	var created unstructured.Unstructured
+	if err := v.raw.Create(ctx, key, stored, &created, ttl); err != nil {
+		return err
+	}
+	if out == nil {
+		return nil
+	}
+	return v.decodeInto(&created, out)
+}
+
+// Delete implements storage.Interface.
+func (v *view) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, _ runtime.Object, opts storage.DeleteOptions) error {
+	var deleted unstructured.Unstructured
+	// The object that the caller knows has the wrong form for the shared store,
+	// which has its own cache to find it in.
+	if err := v.raw.Delete(ctx, key, &deleted, preconditions, v.validator(validate), nil, opts); err != nil {
+		return err
+	}
+	return v.decodeInto(&deleted, out)
+}
+
+// validator shows the view's form of an object to validate.
+func (v *view) validator(validate storage.ValidateObjectFunc) storage.ValidateObjectFunc {
+	if validate == nil {
+		return nil
+	}
+	return func(ctx context.Context, obj runtime.Object) error {
+		u, err := v.decodeAny(obj)
+		if err != nil {
+			return err
+		}
+		return validate(ctx, u)
+	}
+}
+
+func (v *view) decodeAny(obj runtime.Object) (*unstructured.Unstructured, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
+	}
+	return v.decode(u)
+}
+
+// Get implements storage.Interface.
+func (v *view) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+	var u unstructured.Unstructured
+	if err := v.raw.Get(ctx, key, opts, &u); err != nil {
+		return err
+	}
+	return v.decodeInto(&u, out)
+}
+
+// GetList implements storage.Interface.
+func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions, out runtime.Object) error {
+	list, ok := out.(*unstructured.UnstructuredList)
+	if !ok {
+		return fmt.Errorf("%T cannot take a list of custom resources", out)
+	}
+	var stored unstructured.UnstructuredList
+	if err := v.raw.GetList(ctx, key, v.selected(opts), &stored); err != nil {
+		return err
+	}
+	if err := v.showItems(ctx, stored.Items, list); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return apierrors.NewInternalError(err)
+	}
+	if stored.Object["metadata"] != nil {
+		if list.Object == nil {
+			list.Object = map[string]any{}
+		}
+		metadata, _ := stored.Object["metadata"].(map[string]any)
+		list.Object["metadata"] = maps.Clone(metadata)
+	}
+	selector := opts.Predicate.ShardSelector
+	if selector == nil {
+		selector = request.ShardSelectorFrom(ctx, v.raw.key.resource.Resource)
+	}
+	setShardInfo(list, selector)
+	return nil
+}
+
+// showItems puts the view's form of stored objects into list, or as JSON to where
+// ctx says. The registry above copies what it changes. It ends with ctx:
+// there may be a slow webhook to ask about each object.
+func (v *view) showItems(ctx context.Context, stored []unstructured.Unstructured, list *unstructured.UnstructuredList) error {
+	if asJSON := jsonItemsFrom(ctx); asJSON != nil {
+		asJSON.items = make([]json.RawMessage, len(stored))
+		for i := range stored {
+			data, err := v.encodeShown(&stored[i])
+			if err = cmp.Or(err, ctx.Err()); err != nil {
+				return err
+			}
+			asJSON.items[i] = data
+		}
+		return nil
+	}
+	list.Items = make([]unstructured.Unstructured, 0, len(stored))
+	for i := range stored {
+		u, err := v.decodeShared(&stored[i])
+		if err = cmp.Or(err, ctx.Err()); err != nil {
+			return err
+		}
+		list.Items = append(list.Items, *u)
+	}
+	return nil
+}
+
+// GuaranteedUpdate implements storage.Interface.
+func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, update storage.UpdateFunc, _ runtime.Object) error {
+	updateStored := func(in runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		u, ok := in.(*unstructured.Unstructured)
+		if !ok {
+			return nil, nil, fmt.Errorf("storage of custom resources holds a %T", in)
+		}
+		var current unstructured.Unstructured
+		if err := v.decodeInto(u, &current); err != nil {
+			return nil, nil, err
+		}
+		updated, ttl, err := update(&current, res)
+		if err != nil {
+			return nil, nil, err
+		}
+		stored, err := v.encode(updated)
+		return stored, ttl, err
+	}
+	var u unstructured.Unstructured
+	if err := v.raw.GuaranteedUpdate(ctx, key, &u, ignoreNotFound, preconditions, updateStored, nil); err != nil {
+		return err
+	}
+	return v.decodeInto(&u, out)
+}
+
+// Watch implements storage.Interface.
+func (v *view) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	stored, err := v.raw.Watch(ctx, key, v.selected(opts))
+	if err != nil {
+		return nil, err
+	}
+	return newViewWatch(v, stored), nil
+}

@@ -1,0 +1,145 @@
+package versions
+
+import (
+	"fmt"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// viewWatch shows the events of the shared store in the form of a view.
+type viewWatch struct {
+	view   *view
+	stored watch.Interface
+	events chan watch.Event
+
+	stop     chan struct{}
+	stopOnce sync.Once
+	worker   sync.WaitGroup
+}
+
+func newViewWatch(v *view, stored watch.Interface) *viewWatch {
+	w := &viewWatch{
+		view:   v,
+		stored: stored,
+		events: make(chan watch.Event),
+		stop:   make(chan struct{}),
+	}
+	w.worker.Go(w.run)
+	return w
+}
+
+// ResultChan implements watch.Interface.
+func (w *viewWatch) ResultChan() <-chan watch.Event { return w.events }
+
+// Stop implements watch.Interface.
+func (w *viewWatch) Stop() {
+	w.stopOnce.Do(func() { close(w.stop) })
+	w.stored.Stop()
+	w.worker.Wait()
+}
+
+func (w *viewWatch) run() {
+	defer close(w.events)
+	for {
+		select {
+		case <-w.stop:
+			return
+		case <-w.view.done:
+			return
+		case event, ok := <-w.stored.ResultChan():
+			if !ok {
+				return
+			}
+			shown := w.view.event(event)
+			select {
+			case w.events <- shown:
+			case <-w.stop:
+				return
+			case <-w.view.done:
+				return
+			}
+			if shown.Type == watch.Error {
+				return
+			}
+		}
+	}
+}
+
+// event returns the view's form of an event of the shared store.
+func (v *view) event(event watch.Event) watch.Event {
+	switch event.Type {
+	case watch.Added, watch.Modified, watch.Deleted:
+		shown, err := v.shownEvent(event.Object, event.Type == watch.Deleted)
+		if err != nil {
+			status := apierrors.NewInternalError(err).Status()
+			return watch.Event{Type: watch.Error, Object: &status}
+		}
+		return watch.Event{Type: event.Type, Object: shown}
+	case watch.Bookmark:
+		bookmark := &unstructured.Unstructured{Object: map[string]any{}}
+		bookmark.SetGroupVersionKind(v.gvk)
+		if m, err := meta.Accessor(event.Object); err == nil {
+			bookmark.SetResourceVersion(m.GetResourceVersion())
+			if annotations := m.GetAnnotations(); len(annotations) > 0 {
+				bookmark.SetAnnotations(annotations)
+			}
+		}
+		return watch.Event{Type: watch.Bookmark, Object: bookmark}
+	case watch.Error:
+		return event
+	default:
+		return event
+	}
+}
+
+// deriving is an object of an event that many watchers share, and with it what
+// they make of it.
+type deriving interface {
+	Derive(key any, derive func(runtime.Object) (runtime.Object, error)) (runtime.Object, error)
+}
+
+// shownEvent returns the view's form of the object of an event. All watchers of
+// the view get the same, which is encoded once for all of them.
+func (v *view) shownEvent(obj runtime.Object, deleted bool) (runtime.Object, error) {
+	shared, ok := obj.(deriving)
+	if !ok {
+		return v.decodeEvent(obj, deleted)
+	}
+	return shared.Derive(v, func(obj runtime.Object) (runtime.Object, error) {
+		u, ok := obj.(*unstructured.Unstructured)
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
+		case deleted:
+			return v.decodeAnew(u.DeepCopy())
+		default:
+			return v.decodeShared(u)
+		}
+	})
+}
+
+// decodeEvent decodes the object of an event, which may be the wrapper by which
+// the watch cache shares an object among many watchers.
+func (v *view) decodeEvent(obj runtime.Object, deleted bool) (*unstructured.Unstructured, error) {
+	if wrapped, ok := obj.(runtime.CacheableObject); ok {
+		if m, err := meta.Accessor(obj); err == nil && !deleted {
+			if known, ok := v.decoded.recall(keyOf(m)); ok {
+				return known.DeepCopy(), nil
+			}
+		}
+		obj = wrapped.GetObject()
+	}
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
+	}
+	if deleted {
+		return v.decodeAnew(u.DeepCopy())
+	}
+	return v.decode(u)
+}
