@@ -15,6 +15,7 @@ import (
 // TestUpstreamBehaviour verifies that what upstream's handler does works on
 // shared storage.
 func TestUpstreamBehaviour(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
@@ -68,6 +69,7 @@ func TestUpstreamBehaviour(t *testing.T) {
 
 // TestUpstreamWrites is the second half of TestUpstreamBehaviour.
 func TestUpstreamWrites(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
@@ -110,6 +112,7 @@ func TestUpstreamWrites(t *testing.T) {
 }
 
 func TestSelectorsPagesAndCollections(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	s.CreateCRD(t, "two", widgetCRD(nil))
@@ -168,6 +171,7 @@ func TestSelectorsPagesAndCollections(t *testing.T) {
 }
 
 func TestVersions(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	crd := widgetCRD(nil)
 	old := crd.Spec.Versions[0].DeepCopy()
@@ -201,6 +205,7 @@ func TestVersions(t *testing.T) {
 }
 
 func TestNameConflicts(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 
@@ -240,6 +245,7 @@ func TestNameConflicts(t *testing.T) {
 // TestStatusOfDefinitions: clients may drop stored versions, and not accept
 // names themselves.
 func TestStatusOfDefinitions(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	crd := s.CreateCRD(t, "one", widgetCRD(nil))
 	client := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions()

@@ -27,6 +27,7 @@ import (
 // written, listed and watched in several logical clusters; every request is
 // answered from the right logical cluster, and none fails.
 func TestChurn(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{release: 30 * time.Millisecond})
 	clusters := []string{"one", "two", "three"}
 	for _, cluster := range clusters {
@@ -73,11 +74,11 @@ func TestDefinitionsComeAndGo(t *testing.T) {
 		free, err := s.CRDs(t, cluster).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), widgetCRD(nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		require.NoError(t, err)
 		requireCondition(t, free, apiextensionsv1.NamesAccepted, apiextensionsv1.ConditionTrue, "NoConflicts")
-		left, err := s.source.List(t.Context(), request.Cluster{Name: logicalcluster.Name(cluster)})
+		left, err := s.sources.List(t.Context(), request.Cluster{Name: logicalcluster.Name(cluster)})
 		require.NoError(t, err)
 		require.Empty(t, left)
 	}
-	left, err := s.source.Resolve(t.Context(), definitions.Lookup{Cluster: request.Cluster{Wildcard: true}, Resource: widgets.GroupResource(), Version: "v1"})
+	left, err := s.sources.Resolve(t.Context(), definitions.Lookup{Cluster: request.Cluster{Wildcard: true}, Resource: widgets.GroupResource(), Version: "v1"})
 	require.NoError(t, err)
 	require.Nil(t, left)
 	require.Eventually(t, func() bool { return s.opened.custom() == 0 && len(s.table.Definitions()) == 0 }, deadline, tick)

@@ -22,6 +22,7 @@ import (
 var rawNegotiator = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
 
 func TestDiscovery(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 
@@ -72,6 +73,7 @@ func sortedLike(all map[string][]string) map[string][]string {
 }
 
 func TestDiscoveryETag(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	s.CreateCRD(t, "two", widgetCRD(nil))
@@ -82,6 +84,7 @@ func TestDiscoveryETag(t *testing.T) {
 }
 
 func TestOpenAPI(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	s.CreateCRD(t, "two", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"shape": {Type: "string"}}))
@@ -116,6 +119,7 @@ func TestOpenAPI(t *testing.T) {
 
 // TestKubectl uses the server as people do.
 func TestKubectl(t *testing.T) {
+	t.Parallel()
 	kubectl, err := exec.LookPath("kubectl")
 	if err != nil {
 		t.Skip("kubectl is not installed")

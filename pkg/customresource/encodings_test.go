@@ -20,6 +20,7 @@ import (
 
 // An event is decoded and encoded once for all watchers of a view.
 func TestEventsAreEncodedOnce(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")

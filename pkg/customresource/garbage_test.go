@@ -14,6 +14,7 @@ import (
 
 // TestGarbage: what is wrong is told to the client, in the names that it used.
 func TestGarbage(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
@@ -78,6 +79,7 @@ func TestGarbage(t *testing.T) {
 // TestUnreachableConversion: a webhook that does not answer fails the requests
 // that need it, in the logical cluster that has it.
 func TestUnreachableConversion(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	crd := widgetCRD(nil)
 	other := crd.Spec.Versions[0].DeepCopy()

@@ -16,6 +16,7 @@ import (
 // TestStopWithHangingHook: a webhook that hangs does not keep a server from
 // stopping. That nothing of it is left is checked when all tests have run.
 func TestStopWithHangingHook(t *testing.T) {
+	t.Parallel()
 	arrived, release := make(chan struct{}, 16), make(chan struct{})
 	left := make(chan struct{}, 16)
 	hook := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -53,6 +53,7 @@ type serverOptions struct {
 	sources    []definitions.Source
 	release    time.Duration
 	data       customresourcetest.Data // of its own if there is none
+	assembled  func(*Server)           // called before the server runs
 }
 
 // startServer starts a server and the controller of its definitions; it stops
@@ -68,10 +69,15 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 		Storage:      opened.counting(backend.RESTOptionsGetter),
 		System:       o.system,
 		SystemOnly:   o.systemOnly,
-		Sources:      o.sources,
 		ReleaseAfter: o.release,
 	})
 	require.NoError(t, err)
+	for _, source := range o.sources {
+		s.AddSource(source)
+	}
+	if o.assembled != nil {
+		o.assembled(s)
+	}
 	parts := customresourcetest.Parts{
 		Wrap: s.Wrap, Run: []func(context.Context) error{s.Run}, HasSynced: s.HasSynced, Close: backend.Close,
 	}

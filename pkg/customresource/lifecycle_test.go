@@ -37,6 +37,7 @@ func object(t *testing.T, event watch.Event) *unstructured.Unstructured {
 }
 
 func TestWatchIsolationAndSchemaChange(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	for _, cluster := range []string{"one", "two"} {
 		s.CreateCRD(t, cluster, widgetCRD(nil))
@@ -88,6 +89,7 @@ func TestWatchIsolationAndSchemaChange(t *testing.T) {
 }
 
 func TestWatchWithSelectableField(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
@@ -122,6 +124,7 @@ func TestWatchWithSelectableField(t *testing.T) {
 }
 
 func TestWatchList(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
@@ -142,6 +145,7 @@ func TestWatchList(t *testing.T) {
 }
 
 func TestDeleteAndRecreate(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	for _, cluster := range []string{"one", "two"} {
 		s.CreateCRD(t, cluster, widgetCRD(nil))
@@ -221,6 +225,7 @@ func TestDeleteAndRecreate(t *testing.T) {
 // TestDeletedEvents: watchers hear of all instances that go with a definition,
 // and then the watch ends.
 func TestDeletedEvents(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	client := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
@@ -244,6 +249,7 @@ func TestDeletedEvents(t *testing.T) {
 }
 
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	data := customresourcetest.NewData(t)
 	s := startServer(t, serverOptions{data: data})
 	for _, cluster := range []string{"one", "two"} {
@@ -268,6 +274,7 @@ func TestRestart(t *testing.T) {
 // TestTwoServers: a definition that another server of the shard wrote is
 // served, though the watch has not told of it.
 func TestTwoServers(t *testing.T) {
+	t.Parallel()
 	data := customresourcetest.NewData(t)
 	a, b := startServer(t, serverOptions{data: data}), startServer(t, serverOptions{data: data})
 	for _, cluster := range []string{"one", "two", "three", "four"} {
@@ -283,6 +290,7 @@ func TestTwoServers(t *testing.T) {
 // TestTwoServersAcceptOneName: of two definitions that want the same names and
 // that two servers of the shard accept at the same time, one keeps them.
 func TestTwoServersAcceptOneName(t *testing.T) {
+	t.Parallel()
 	data := customresourcetest.NewData(t)
 	servers := []*testServer{startServer(t, serverOptions{data: data}), startServer(t, serverOptions{data: data})}
 	for _, cluster := range []string{"one", "two", "three", "four", "five", "six"} {
@@ -311,6 +319,7 @@ func TestTwoServersAcceptOneName(t *testing.T) {
 }
 
 func TestUnusedServingInfoIsReleased(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{release: 20 * time.Millisecond})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	_, err := s.Dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})

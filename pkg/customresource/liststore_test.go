@@ -18,6 +18,7 @@ import (
 // TestListOutlivesServingInfo: a list that began before its definition was
 // deleted and its serving info released reads on.
 func TestListOutlivesServingInfo(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{release: 20 * time.Millisecond})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	_, err := s.Dynamic(t, "one").Resource(widgets).List(t.Context(), metav1.ListOptions{})
@@ -50,7 +51,7 @@ func TestListOutlivesServingInfo(t *testing.T) {
 func (s *testServer) listerOf(t *testing.T, cluster logicalcluster.Name) (lister rest.Lister, done func()) {
 	t.Helper()
 	lookup := definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: widgets.GroupResource(), Version: "v1"}
-	d, err := s.source.Resolve(t.Context(), lookup)
+	d, err := s.sources.Resolve(t.Context(), lookup)
 	require.NoError(t, err)
 	lister, done, err = s.stores.Lister(d.Schema, d.Schema.Version("v1"))
 	require.NoError(t, err)

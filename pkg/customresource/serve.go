@@ -64,13 +64,13 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	}
 	ctx := r.Context()
 	var current *stream
-	if info.Verb == "watch" && !cluster.Wildcard {
+	if info.Verb == "watch" {
 		// Registered before the definition is resolved, so that no change of it
 		// goes unseen.
 		var end context.CancelFunc
 		ctx, end = context.WithCancel(ctx)
 		defer end()
-		current = s.streams.add(cluster.Name, l.Resource, end)
+		current = s.streams.add(ctx, end, l)
 		defer s.streams.remove(current)
 	}
 
@@ -104,12 +104,12 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	s.upstream.ServeHTTP(w, r)
 }
 
-// resolve asks the source for a definition, until what it says holds for a
+// resolve asks the sources for a definition, until what they say holds for a
 // stream, if current is one.
 func (s *Server) resolve(ctx context.Context, l definitions.Lookup, current *stream) (*definitions.Definition, error) {
 	for {
-		definition, err := s.source.Resolve(ctx, l)
-		if err != nil || current == nil || s.streams.settle(current) {
+		definition, err := s.sources.Resolve(ctx, l)
+		if err != nil || definition == nil || current == nil || s.streams.serve(current, definition.Schema) {
 			return definition, err
 		}
 	}

@@ -47,10 +47,6 @@ type Config struct {
 	// objects are stored or served. It is what a server of replicas wants,
 	// with definitions that went through Opaque.
 	SystemOnly bool
-	// Sources are asked after System and before CustomResourceDefinition
-	// objects; bound APIs come from here.
-	Sources []definitions.Source
-
 	// Admission admits writes of custom resources, and annotates those of dry
 	// runs; if nil, it does the latter only.
 	Admission admission.Interface
@@ -84,10 +80,10 @@ type upstream interface {
 type Server struct {
 	releaseAfter time.Duration
 
-	table  *definitions.Table
-	lister *syntheticLister
-	system *definitions.System
-	source definitions.Source
+	table   *definitions.Table
+	lister  *syntheticLister
+	system  *definitions.System
+	sources *definitions.Sources
 	// crds is nil if the server has no CustomResourceDefinition objects.
 	crds    *definitions.Storage
 	stores  *versions.Stores
@@ -110,7 +106,6 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		releaseAfter: cfg.ReleaseAfter,
 		table:        definitions.NewTable(),
-		streams:      newStreams(),
 		hooks:        versions.NewHooks(),
 		builtIns:     &documents.BuiltIns{},
 	}
@@ -125,19 +120,18 @@ func New(cfg Config) (*Server, error) {
 		Instances:  s.instances,
 		MetricName: s.metricName,
 	})
-	sources := append(definitions.Sources{s.system}, cfg.Sources...)
+	s.sources = definitions.NewSources(s.system)
 	if !cfg.SystemOnly {
 		s.crds, err = definitions.New(definitions.Config{
-			Storage: cfg.Storage, Table: s.table, Before: sources, BuiltInNames: s.builtIns.Names,
+			Storage: cfg.Storage, Table: s.table, Sources: s.sources, BuiltInNames: s.builtIns.Names,
 		})
 		if err != nil {
 			return nil, err
 		}
-		sources = append(sources, s.crds.Index())
 	}
-	s.source = sources
-	s.source.Subscribe(s.streams.changed)
-	s.documents = documents.New(s.source, s.builtIns)
+	s.streams = newStreams(s.sources.Resolve)
+	s.sources.Subscribe(s.streams.changed)
+	s.documents = documents.New(s.sources, s.builtIns)
 
 	if err := s.newUpstream(cfg); err != nil {
 		return nil, err
@@ -149,6 +143,14 @@ func New(cfg Config) (*Server, error) {
 // the upstream handler stores them.
 func (s *Server) instances(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
 	return s.upstream.GetCustomResourceListerCollectionDeleter(crd)
+}
+
+// AddSource has a source of definitions asked, after system definitions and before
+// CustomResourceDefinition objects, until remove is called. It may come and go
+// while the server runs: watches of what was served by another source before end,
+// and definitions get names that it gives back.
+func (s *Server) AddSource(source definitions.Source) (remove func()) {
+	return s.sources.Add(source)
 }
 
 // Definitions are the CustomResourceDefinition objects for the controller that

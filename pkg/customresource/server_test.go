@@ -11,6 +11,7 @@ import (
 )
 
 func TestEstablishedInOneWrite(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	created := s.CreateCRD(t, "one", widgetCRD(nil))
 	require.Equal(t, "one", created.Annotations["kcp.io/cluster"])
@@ -40,6 +41,7 @@ func TestEstablishedInOneWrite(t *testing.T) {
 }
 
 func TestIsolation(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	s.CreateCRD(t, "two", widgetCRD(nil))

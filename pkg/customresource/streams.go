@@ -5,54 +5,56 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// farewell is how long a watch outlives its definition.
-const farewell = time.Second
+// lastEventsPeriod is how long a watch outlives its definition.
+const lastEventsPeriod = time.Second
 
-// streams knows the watches of each custom resource, to end them when its
-// definition changes: a stream is served with one schema from start to end.
-// Clients resume, and see the new schema.
+// streams knows the watches of each custom resource, to end them when what they
+// are served with changes: a stream has one schema from start to end. Clients
+// resume, and see the new schema.
 type streams struct {
-	mu  sync.Mutex
-	all map[streamKey]map[*stream]struct{}
-}
+	// resolve says what is served now.
+	resolve func(context.Context, definitions.Lookup) (*definitions.Definition, error)
 
-// streamKey names a custom resource of a logical cluster.
-type streamKey struct {
-	cluster  logicalcluster.Name
-	resource schema.GroupResource
+	mu  sync.Mutex
+	all map[schema.GroupResource]map[request.Cluster]map[*stream]struct{}
 }
 
 // stream is one watch.
 type stream struct {
-	of  streamKey
+	ctx context.Context //nolint:containedctx // of the request
 	end context.CancelFunc
+	of  definitions.Lookup
 	// last ends the stream of a definition that is gone.
 	last *time.Timer
-	// changed is set when the definition changes before the schema is settled,
-	// which served tells.
-	changed, served bool
+	// schema is what the stream is served with, once that is known. Until then,
+	// changed says that what is served has changed since the stream was added.
+	schema  *definitions.Schema
+	changed bool
 }
 
-func newStreams() *streams {
-	return &streams{all: map[streamKey]map[*stream]struct{}{}}
+func newStreams(resolve func(context.Context, definitions.Lookup) (*definitions.Definition, error)) *streams {
+	return &streams{resolve: resolve, all: map[schema.GroupResource]map[request.Cluster]map[*stream]struct{}{}}
 }
 
-func (s *streams) add(cluster logicalcluster.Name, resource schema.GroupResource, end context.CancelFunc) *stream {
-	st := &stream{of: streamKey{cluster, resource}, end: end}
+func (s *streams) add(ctx context.Context, end context.CancelFunc, of definitions.Lookup) *stream {
+	st := &stream{ctx: ctx, end: end, of: of}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of := s.all[st.of]
-	if of == nil {
-		of = map[*stream]struct{}{}
-		s.all[st.of] = of
+	clusters := s.all[of.Resource]
+	if clusters == nil {
+		clusters = map[request.Cluster]map[*stream]struct{}{}
+		s.all[of.Resource] = clusters
 	}
-	of[st] = struct{}{}
+	if clusters[of.Cluster] == nil {
+		clusters[of.Cluster] = map[*stream]struct{}{}
+	}
+	clusters[of.Cluster][st] = struct{}{}
 	return st
 }
 
@@ -62,41 +64,89 @@ func (s *streams) remove(st *stream) {
 	if st.last != nil {
 		st.last.Stop()
 	}
-	of := s.all[st.of]
-	delete(of, st)
-	if len(of) == 0 {
-		delete(s.all, st.of)
+	clusters := s.all[st.of.Resource]
+	delete(clusters[st.of.Cluster], st)
+	if len(clusters[st.of.Cluster]) == 0 {
+		delete(clusters, st.of.Cluster)
+	}
+	if len(clusters) == 0 {
+		delete(s.all, st.of.Resource)
 	}
 }
 
-// changed ends the streams of a definition that is served differently now.
-func (s *streams) changed(c definitions.Change) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for st := range s.all[streamKey{c.Cluster, c.Resource}] {
-		switch {
-		case !st.served:
-			st.changed = true
-		case c.Gone && st.last == nil:
-			// Its instances have just been deleted, and clients are to hear of it:
-			// they cannot resume.
-			st.last = time.AfterFunc(farewell, st.end)
-		case !c.Gone:
-			st.end()
-		}
-	}
-}
-
-// settle says that a stream is about to be served with the schema that was
-// resolved last. It answers false if the definition has changed in the
-// meantime: then it is to be resolved again.
-func (s *streams) settle(st *stream) bool {
+// serve says that a stream is about to be served with the schema that was
+// resolved last. It returns false if what is served has changed in the meantime:
+// then it is to be resolved again.
+func (s *streams) serve(st *stream, with *definitions.Schema) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if st.changed {
 		st.changed = false
 		return false
 	}
-	st.served = true
+	st.schema = with
 	return true
+}
+
+// changed ends the streams that are served with a schema which is not served any
+// more where they are.
+func (s *streams) changed(c definitions.Change) {
+	if c.Schema == nil {
+		s.checkAll()
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clusters := s.all[c.Schema.Resource]
+	if c.Cluster != (request.Cluster{}) {
+		clusters = map[request.Cluster]map[*stream]struct{}{c.Cluster: clusters[c.Cluster]}
+	}
+	for _, of := range clusters {
+		for st := range of {
+			if st.schema == nil || st.schema.Hash == c.Schema.Hash {
+				st.endLocked(c.Gone)
+			}
+		}
+	}
+}
+
+// checkAll ends the streams that would be served with another schema now.
+func (s *streams) checkAll() {
+	s.mu.Lock()
+	served := map[*stream]string{}
+	for _, clusters := range s.all {
+		for _, of := range clusters {
+			for st := range of {
+				if st.schema == nil {
+					st.changed = true
+				} else {
+					served[st] = st.schema.Hash
+				}
+			}
+		}
+	}
+	s.mu.Unlock()
+	for st, hash := range served {
+		d, err := s.resolve(st.ctx, st.of)
+		if err == nil && d != nil && d.Schema.Hash == hash {
+			continue
+		}
+		s.mu.Lock()
+		st.endLocked(err == nil && d == nil)
+		s.mu.Unlock()
+	}
+}
+
+// endLocked ends a stream, or has it resolved again if it is not served yet. Of
+// a definition that is gone, the instances have just been deleted, and clients
+// are to hear of it: they cannot resume.
+func (st *stream) endLocked(gone bool) {
+	switch {
+	case st.schema == nil:
+		st.changed = true
+	case !gone:
+		st.end()
+	case st.last == nil:
+		st.last = time.AfterFunc(lastEventsPeriod, st.end)
+	}
 }

@@ -22,6 +22,7 @@ import (
 // TestWildcardMetadata: plain definitions may conflict, so a wildcard reads
 // only metadata of their instances.
 func TestWildcardMetadata(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	conflicting := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"size": {Type: "string"}})
@@ -71,6 +72,7 @@ func TestWildcardMetadata(t *testing.T) {
 // TestMetadataNeverFallsBack: an accept header that prefers metadata and takes
 // objects too gets metadata.
 func TestMetadataNeverFallsBack(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	s.CreateCRD(t, "one", widgetCRD(nil))
 	_, err := s.Dynamic(t, "one").Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
@@ -101,6 +103,7 @@ func rawConfig(c *rest.Config) *rest.Config {
 
 // TestSystemDefinitions are served everywhere, with full content on wildcards.
 func TestSystemDefinitions(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{system: []*apiextensionsv1.CustomResourceDefinition{widgetCRD(nil)}})
 	for _, cluster := range []string{"one", "two"} {
 		_, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
@@ -122,6 +125,7 @@ func TestSystemDefinitions(t *testing.T) {
 
 // TestFixedSet is how a server of replicas uses the package.
 func TestFixedSet(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{
 		system:     []*apiextensionsv1.CustomResourceDefinition{Opaque(widgetCRD(nil))},
 		systemOnly: true,
@@ -170,6 +174,7 @@ func TestFixedSet(t *testing.T) {
 // TestManyCreators: definitions that come at once, with conflicts, leave names
 // accepted once.
 func TestManyCreators(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, serverOptions{})
 	var wg sync.WaitGroup
 	for i := range 8 {

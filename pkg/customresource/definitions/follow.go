@@ -2,158 +2,145 @@ package definitions
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
-const (
-	firstRetry = 20 * time.Millisecond
-	lastRetry  = 5 * time.Second
-)
-
-// Run keeps the index until ctx ends: it lists all definitions of the shard and
-// follows the watch from there. Client-go's reflector would not do: it tells
-// objects apart by name, and logical clusters share names.
+// Run keeps the index until ctx ends. The storage in this process is listed and
+// watched by the core of client-go's informers.
 func (o *Index) Run(ctx context.Context) {
 	defer close(o.ended)
-	pause := firstRetry
-	for ctx.Err() == nil {
-		err := o.list(ctx)
-		for err == nil && ctx.Err() == nil {
-			pause = firstRetry
-			err = o.follow(ctx)
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		klog.FromContext(ctx).V(2).Info("Reading definitions again", "reason", err.Error())
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, lastRetry)
+	cache.NewReflectorWithOptions(inProcess{o.listWatch()}, nil, reflected{ctx, o}, cache.ReflectorOptions{
+		Name: "customresourcedefinitions",
+		// Writes wait for the index, and etcd is asked by nobody else here.
+		Backoff: &wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 5 * time.Second},
+	}).RunWithContext(ctx)
+}
+
+func (o *Index) listWatch() *cache.ListWatch {
+	return &cache.ListWatch{
+		// Without the options: all of it at once, as it is now.
+		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			return o.store.List(storeContext(ctx, request.Cluster{Wildcard: true}), &internalversion.ListOptions{})
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return o.store.Watch(storeContext(ctx, request.Cluster{Wildcard: true}), &internalversion.ListOptions{
+				ResourceVersion: options.ResourceVersion, AllowWatchBookmarks: true,
+			})
+		},
 	}
 }
 
-// list replaces the index by what storage holds.
-func (o *Index) list(ctx context.Context) error {
-	obj, err := o.store.List(storeContext(ctx, request.Cluster{Wildcard: true}), &internalversion.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("listing definitions: %w", err)
+// inProcess keeps a reflector from asking for the list on the watch: it would
+// tell objects apart by name, and logical clusters share names.
+type inProcess struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported is asked by reflectors.
+func (inProcess) IsWatchListSemanticsUnSupported() bool { return true }
+
+// reflected is the index as the store of a reflector.
+type reflected struct {
+	ctx context.Context //nolint:containedctx // reflectors hand over none
+	*Index
+}
+
+var (
+	_ cache.ReflectorStore         = reflected{}
+	_ cache.ResourceVersionUpdater = reflected{}
+)
+
+// Add implements cache.ReflectorStore.
+func (r reflected) Add(obj any) error {
+	crd, err := definitionOf(obj)
+	if err == nil {
+		r.upsert(r.ctx, crd)
 	}
-	list, ok := obj.(*apiextensions.CustomResourceDefinitionList)
+	return err
+}
+
+// Update implements cache.ReflectorStore.
+func (r reflected) Update(obj any) error { return r.Add(obj) }
+
+// Delete implements cache.ReflectorStore.
+func (r reflected) Delete(obj any) error {
+	crd, err := definitionOf(obj)
+	if err == nil {
+		r.replace(logicalcluster.From(crd), crd.Name, nil)
+	}
+	return err
+}
+
+func definitionOf(obj any) (*apiextensions.CustomResourceDefinition, error) {
+	if event, ok := obj.(runtime.Object); ok {
+		obj = hub.Unwrap(event)
+	}
+	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 	if !ok {
-		return fmt.Errorf("listing definitions gave a %T", obj)
+		return nil, fmt.Errorf("the storage of definitions gave a %T", obj)
 	}
-	revision, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
+	return crd, nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (r reflected) Replace(all []any, resourceVersion string) error {
+	revision, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {
-		return fmt.Errorf("resource version %q of the list of definitions: %w", list.ResourceVersion, err)
+		return fmt.Errorf("resource version %q of the list of definitions: %w", resourceVersion, err)
 	}
 	type key struct {
 		cluster logicalcluster.Name
 		name    string
 	}
-	present := make(map[key]bool, len(list.Items))
-	for i := range list.Items {
-		crd := &list.Items[i]
+	present := make(map[key]bool, len(all))
+	for _, obj := range all {
+		crd, err := definitionOf(obj)
+		if err != nil {
+			return err
+		}
 		present[key{logicalcluster.From(crd), crd.Name}] = true
-		o.upsert(ctx, crd)
+		r.upsert(r.ctx, crd)
 	}
-
-	o.mu.Lock()
+	r.mu.RLock()
 	var gone []key
-	for cluster, of := range o.clusters {
+	for cluster, of := range r.clusters {
 		for name := range of {
 			if k := (key{cluster, name}); !present[k] {
 				gone = append(gone, k)
 			}
 		}
 	}
-	o.mu.Unlock()
+	r.mu.RUnlock()
 	for _, k := range gone {
-		o.replace(k.cluster, k.name, nil)
+		r.replace(k.cluster, k.name, nil)
 	}
-	o.advance(revision, true)
+	r.advance(revision, true)
 	return nil
 }
 
-// follow applies events from the index's revision on until the watch ends. An
-// error means that the index must be listed anew.
-func (o *Index) follow(ctx context.Context) error {
-	o.mu.RLock()
-	revision := o.revision
-	o.mu.RUnlock()
-	w, err := o.store.Watch(storeContext(ctx, request.Cluster{Wildcard: true}), &internalversion.ListOptions{
-		ResourceVersion:     strconv.FormatUint(revision, 10),
-		AllowWatchBookmarks: true,
-	})
-	if err != nil {
-		return fmt.Errorf("watching definitions: %w", err)
-	}
-	defer w.Stop()
-	events := 0
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case event, ok := <-w.ResultChan():
-			switch {
-			case ok:
-				events++
-				if err := o.apply(ctx, event); err != nil {
-					return err
-				}
-			case events == 0:
-				return errors.New("the watch of definitions ended at once")
-			default:
-				return nil
-			}
-		}
+// UpdateResourceVersion implements cache.ResourceVersionUpdater: of each event,
+// once it is applied.
+func (r reflected) UpdateResourceVersion(resourceVersion string) {
+	if revision, err := strconv.ParseUint(resourceVersion, 10, 64); err == nil {
+		r.advance(revision, false)
 	}
 }
 
-// apply applies one event.
-func (o *Index) apply(ctx context.Context, event watch.Event) error {
-	if event.Type == watch.Error {
-		return fmt.Errorf("watching definitions: %w", apierrors.FromObject(event.Object))
-	}
-	m, err := meta.Accessor(event.Object)
-	if err != nil {
-		return fmt.Errorf("watching definitions: %w", err)
-	}
-	revision, err := strconv.ParseUint(m.GetResourceVersion(), 10, 64)
-	if err != nil {
-		return fmt.Errorf("resource version %q of an event: %w", m.GetResourceVersion(), err)
-	}
-	if event.Type == watch.Added || event.Type == watch.Modified || event.Type == watch.Deleted {
-		obj := hub.Unwrap(event.Object)
-		crd, ok := obj.(*apiextensions.CustomResourceDefinition)
-		if !ok {
-			return fmt.Errorf("watching definitions gave a %T", obj)
-		}
-		if event.Type == watch.Deleted {
-			o.replace(logicalcluster.From(crd), crd.Name, nil)
-		} else {
-			o.upsert(ctx, crd)
-		}
-	}
-	o.advance(revision, false)
-	return nil
-}
+// Resync implements cache.ReflectorStore; nothing asks for it.
+func (reflected) Resync() error { return nil }
 
 // advance tells those who wait that the index has a revision.
 func (o *Index) advance(revision uint64, synced bool) {
@@ -203,7 +190,7 @@ func (o *Index) replace(cluster logicalcluster.Name, name string, e *entry) {
 		return
 	}
 	if before != nil && (e == nil || e.schema != before.schema || e.served != before.served) {
-		o.changes.tell(Change{Cluster: cluster, Resource: before.schema.Resource, Gone: e == nil || !e.served})
+		o.changes.tell(Change{Schema: before.schema, Cluster: request.Cluster{Name: cluster}, Gone: e == nil || !e.served})
 	}
 	o.entries.tell(entryChange{before, e})
 	if before != nil {
@@ -225,25 +212,4 @@ func remove[K1, K2 comparable, V any](m map[K1]map[K2]V, k1 K1, k2 K2) {
 	if len(m[k1]) == 0 {
 		delete(m, k1)
 	}
-}
-
-// metadataInput is the schema under which the metadata of a resource is read in
-// a version, whatever the schemas of the objects.
-func metadataInput(like *Schema, version string) hashInput {
-	preserve := true
-	spec := &specV1{
-		Group: like.crd.Spec.Group,
-		Names: *like.Names(),
-		// Also reads all of what has no namespaces.
-		Scope: apiextensionsv1.NamespaceScoped,
-		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-			Name: version, Served: true, Storage: true,
-			Schema: &apiextensionsv1.CustomResourceValidation{
-				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve},
-			},
-		}},
-		Conversion: &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter},
-	}
-	names := *like.Names()
-	return hashInput{Spec: spec, Names: &names, MetadataOnly: true}
 }

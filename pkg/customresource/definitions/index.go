@@ -183,7 +183,7 @@ func (o *Index) List(ctx context.Context, cluster request.Cluster) ([]*Definitio
 }
 
 // Subscribe implements Source.
-func (o *Index) Subscribe(f func(Change)) { o.changes.add(f) }
+func (o *Index) Subscribe(f func(Change)) (stop func()) { return o.changes.add(f) }
 
 // observe has f told of every entry there is, and of every change from then on,
 // until stop is called.
@@ -211,26 +211,28 @@ func (o *Index) claims(taken claims, scope nameScope, except string, before uint
 	}
 }
 
-// rejected returns the names of the definitions of a scope of which not all
-// names are accepted.
-func (o *Index) rejected(scope nameScope) []string {
+// rejected calls f with the definitions of a scope of which not all names are
+// accepted. An empty logical cluster or group stands for all.
+func (o *Index) rejected(scope nameScope, f func(cluster logicalcluster.Name, name string)) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
-	var all []string
-	for name, e := range o.clusters[scope.cluster] {
-		if groupOf(name) == scope.group && !e.accepted && !e.deleting {
-			all = append(all, name)
+	in := func(cluster logicalcluster.Name) {
+		for name, e := range o.clusters[cluster] {
+			if (scope.group == "" || groupOf(name) == scope.group) && !e.accepted && !e.deleting {
+				f(cluster, name)
+			}
 		}
 	}
-	return all
+	if scope.cluster != "" {
+		in(scope.cluster)
+		return
+	}
+	for cluster := range o.clusters {
+		in(cluster)
+	}
 }
 
-func (o *Index) entry(cluster logicalcluster.Name, name string) *entry {
-	o.mu.RLock()
-	defer o.mu.RUnlock()
-	return o.clusters[cluster][name]
-}
-
+// HasSynced reports whether all definitions have been read.
 func (o *Index) HasSynced() bool {
 	o.mu.RLock()
 	defer o.mu.RUnlock()

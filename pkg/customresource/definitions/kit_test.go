@@ -50,7 +50,7 @@ func startServer(t *testing.T, data customresourcetest.Data, wrap func(storage.I
 	s, err := New(Config{
 		Storage: wrapDefinitions(backend.RESTOptionsGetter, wrap),
 		Table:   NewTable(),
-		Before:  Sources{},
+		Sources: NewSources(&System{}),
 		BuiltInNames: func(context.Context, string) ([]apiextensions.CustomResourceDefinitionNames, error) {
 			return nil, nil
 		},

@@ -43,12 +43,16 @@ func NewManaged(s *Storage, instances func(*apiextensionsv1.CustomResourceDefini
 // those that there are, before it returns, and for others as it gets to know of
 // them, until stop is called. f does not block.
 func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop func()) {
-	offer := func(scope nameScope) {
-		for _, name := range m.storage.objects.rejected(scope) {
-			f(scope.cluster, name)
-		}
-	}
+	offer := func(scope nameScope) { m.storage.objects.rejected(scope, f) }
 	stopOffers := m.storage.names.freed.add(offer)
+	stopSources := m.storage.names.sources.theirs.add(func(c Change) {
+		switch {
+		case c.Schema == nil:
+			offer(nameScope{})
+		case c.Gone && !c.Cluster.Wildcard:
+			offer(nameScope{cluster: c.Cluster.Name, group: c.Schema.Resource.Group})
+		}
+	})
 	stopEntries := m.storage.objects.observe(func(c entryChange) {
 		if c.after != nil && c.after.toDo() {
 			f(c.after.cluster, c.after.name)
@@ -59,6 +63,7 @@ func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop
 	})
 	return func() {
 		stopEntries()
+		stopSources()
 		stopOffers()
 	}
 }

@@ -24,8 +24,8 @@ import (
 // API of the group has in the same logical cluster. It decides before the
 // definition is written, so that a definition is established in one write.
 type names struct {
-	// before are the sources that go before definitions.
-	before  Source
+	// sources have those that go before definitions.
+	sources *Sources
 	builtIn func(ctx context.Context, group string) ([]apiextensions.CustomResourceDefinitionNames, error)
 	objects *Index
 
@@ -141,7 +141,7 @@ func (n *names) collect(ctx context.Context, taken claims, scope nameScope) erro
 	for i := range builtIn {
 		taken.add(&builtIn[i])
 	}
-	definitions, err := n.before.List(ctx, request.Cluster{Name: scope.cluster})
+	definitions, err := n.sources.beforeIndex(ctx, request.Cluster{Name: scope.cluster})
 	for _, d := range definitions {
 		if d.Schema.Resource.Group != scope.group {
 			continue

@@ -163,6 +163,7 @@ var refusals = map[string]refusal{
 // TestRefusedDefinitionsHoldNothing: a request that does not end in a stored
 // definition, however that comes, leaves the names free that it asked for.
 func TestRefusedDefinitionsHoldNothing(t *testing.T) {
+	t.Parallel()
 	var asked counters
 	s := startServer(t, customresourcetest.NewData(t), asked.wrap)
 	n := 0
@@ -201,6 +202,7 @@ func (s *testServer) reservations() int {
 // of another one gets it when that one was never stored, whichever comes first:
 // the end of the failed write, or the refused definition.
 func TestNamesOfFailedWritesAreOffered(t *testing.T) {
+	t.Parallel()
 	var asked counters
 	s := startServer(t, customresourcetest.NewData(t), asked.wrap)
 	for _, failsFirst := range []bool{true, false} {
@@ -243,6 +245,7 @@ func TestNamesOfFailedWritesAreOffered(t *testing.T) {
 // TestNamesThatBecameFreeMeanwhile: definitions get names that became free while
 // no server ran.
 func TestNamesThatBecameFreeMeanwhile(t *testing.T) {
+	t.Parallel()
 	data := customresourcetest.NewData(t)
 	s := startServer(t, data, nil)
 	s.CreateCRD(t, "one", greedy("gizmos.example.com", "example.com"))
@@ -268,11 +271,12 @@ func TestNamesThatBecameFreeMeanwhile(t *testing.T) {
 // TestUnknownNamesAreNotAccepted: nothing is written while the names in use are
 // not known, because definitions or what goes before them cannot be read yet.
 func TestUnknownNamesAreNotAccepted(t *testing.T) {
+	t.Parallel()
 	var asked counters
 	backend := customresourcetest.NewData(t).Backend(t, false)
 	t.Cleanup(backend.Close)
 	s, err := New(Config{
-		Storage: wrapDefinitions(backend.RESTOptionsGetter, asked.wrap), Table: NewTable(), Before: Sources{},
+		Storage: wrapDefinitions(backend.RESTOptionsGetter, asked.wrap), Table: NewTable(), Sources: NewSources(&System{}),
 		BuiltInNames: func(context.Context, string) ([]apiextensions.CustomResourceDefinitionNames, error) {
 			return nil, errors.New("does not serve yet")
 		},
@@ -295,6 +299,7 @@ func TestUnknownNamesAreNotAccepted(t *testing.T) {
 // TestEventsNeedNoLists: the index follows the events of definitions, and lists
 // definitions once.
 func TestEventsNeedNoLists(t *testing.T) {
+	t.Parallel()
 	var asked counters
 	s := startServer(t, customresourcetest.NewData(t), asked.wrap)
 	before := asked.lists.Load()
@@ -309,6 +314,7 @@ func TestEventsNeedNoLists(t *testing.T) {
 // TestLaterWriteYields is what happens if both servers' decisions come to be
 // stored.
 func TestLaterWriteYields(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, customresourcetest.NewData(t), nil)
 	ctx := storeContext(t.Context(), request.Cluster{Name: "one"})
 	var stored []*apiextensions.CustomResourceDefinition

@@ -246,3 +246,24 @@ func (t *Table) Sweep(before time.Time) int {
 	}
 	return removed
 }
+
+// metadataInput is the schema under which the metadata of a resource is read in
+// a version, whatever the schemas of the objects.
+func metadataInput(like *Schema, version string) hashInput {
+	preserve := true
+	spec := &specV1{
+		Group: like.crd.Spec.Group,
+		Names: *like.Names(),
+		// Also reads all of what has no namespaces.
+		Scope: apiextensionsv1.NamespaceScoped,
+		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+			Name: version, Served: true, Storage: true,
+			Schema: &apiextensionsv1.CustomResourceValidation{
+				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve},
+			},
+		}},
+		Conversion: &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter},
+	}
+	names := *like.Names()
+	return hashInput{Spec: spec, Names: &names, MetadataOnly: true}
+}

@@ -3,8 +3,10 @@ package definitions
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -36,11 +38,16 @@ type Lookup struct {
 	Identity string
 }
 
-// Change says that a definition is served differently from before, or no more.
+// Change says that a schema which a source served is not served as before: what
+// it served under it is served with another, or no more.
 type Change struct {
-	Cluster  logicalcluster.Name
-	Resource schema.GroupResource
-	// Gone is set if the definition is no longer served.
+	// Schema is the one that was served. It is nil if a source came or went:
+	// anything may be served differently then.
+	Schema *Schema
+	// Cluster is the one logical cluster, or the wildcard, in which that is so;
+	// the zero value stands for all in which the source served the schema.
+	Cluster request.Cluster
+	// Gone is set if nothing is served in its place.
 	Gone bool
 }
 
@@ -49,54 +56,125 @@ type Change struct {
 //
 // A Source hands out schemas that it holds itself for as long as the
 // definition exists; the server takes a reference of its own while it serves
-// a request.
+// a request. Its methods may be called at the same time.
 type Source interface {
 	// Resolve returns the definition for a request, or nil where there is none.
 	Resolve(ctx context.Context, l Lookup) (*Definition, error)
 	// List returns all definitions of a logical cluster, for discovery.
 	List(ctx context.Context, cluster request.Cluster) ([]*Definition, error)
-	// Subscribe has f called after every change of a definition that was served.
-	// f does not block; it must be given before the source runs.
-	Subscribe(f func(Change))
+	// Subscribe has f told of every change of what was served, once Resolve
+	// answers accordingly, until stop is called. A schema that is served in many
+	// logical clusters is told of once. f does not block.
+	Subscribe(f func(Change)) (stop func())
 }
 
-// Sources asks its sources in order; the first that has a resource wins.
-type Sources []Source
+// Sources are all that say which custom resources are served: system
+// definitions, then what was added, in that order, and then
+// CustomResourceDefinition objects. The first that has a resource wins.
+type Sources struct {
+	system *System
+	index  *Index // nil if there are no CustomResourceDefinition objects
 
-// Resolve implements Source.
-func (c Sources) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
-	for _, source := range c {
-		if d, err := source.Resolve(ctx, l); d != nil || err != nil {
+	mu    sync.Mutex // held while one is added or removed
+	added atomic.Pointer[[]*Source]
+
+	changes listeners[Change] // of all
+	theirs  listeners[Change] // of those that were added
+}
+
+// NewSources returns sources that have system definitions only.
+func NewSources(system *System) *Sources {
+	s := &Sources{system: system}
+	s.added.Store(&[]*Source{})
+	return s
+}
+
+// Add has a source asked until remove is called. Whoever adds it sees to it that
+// its names are free. When Add or remove returns, watches of what is served by
+// another source than before have been ended.
+func (s *Sources) Add(source Source) (remove func()) {
+	s.set(func(all []*Source) []*Source { return append(all, &source) })
+	stop := source.Subscribe(s.theyChanged)
+	s.theyChanged(Change{})
+	return sync.OnceFunc(func() {
+		stop()
+		s.set(func(all []*Source) []*Source {
+			return slices.DeleteFunc(all, func(other *Source) bool { return other == &source })
+		})
+		s.theyChanged(Change{})
+	})
+}
+
+func (s *Sources) set(change func([]*Source) []*Source) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := change(slices.Clone(*s.added.Load()))
+	s.added.Store(&all)
+}
+
+func (s *Sources) theyChanged(c Change) {
+	s.changes.tell(c)
+	s.theirs.tell(c)
+}
+
+// Subscribe has f told of every change, until stop is called.
+func (s *Sources) Subscribe(f func(Change)) (stop func()) { return s.changes.add(f) }
+
+// Resolve returns the definition for a request, or nil where there is none.
+func (s *Sources) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
+	if d := s.system.resolve(l); d != nil {
+		return d, nil
+	}
+	for _, source := range *s.added.Load() {
+		if d, err := (*source).Resolve(ctx, l); d != nil || err != nil {
 			return d, err
 		}
 	}
-	return nil, nil
+	if s.index == nil {
+		return nil, nil
+	}
+	return s.index.Resolve(ctx, l)
 }
 
-// List implements Source.
-func (c Sources) List(ctx context.Context, cluster request.Cluster) ([]*Definition, error) {
-	var all []*Definition
-	taken := map[schema.GroupResource]bool{}
-	for _, source := range c {
-		definitions, err := source.List(ctx, cluster)
+// List returns all definitions of a logical cluster.
+func (s *Sources) List(ctx context.Context, cluster request.Cluster) ([]*Definition, error) {
+	all, err := s.beforeIndex(ctx, cluster)
+	if err != nil || s.index == nil {
+		return all, err
+	}
+	last, err := s.index.List(ctx, cluster)
+	return merge(all, last), err
+}
+
+// beforeIndex returns the definitions of a logical cluster that go before
+// CustomResourceDefinition objects.
+func (s *Sources) beforeIndex(ctx context.Context, cluster request.Cluster) ([]*Definition, error) {
+	all := slices.Clip(s.system.definitions)
+	for _, source := range *s.added.Load() {
+		next, err := (*source).List(ctx, cluster)
 		if err != nil {
 			return nil, err
 		}
-		for _, d := range definitions {
-			if !taken[d.Schema.Resource] {
-				taken[d.Schema.Resource] = true
-				all = append(all, d)
-			}
-		}
+		all = merge(all, next)
 	}
 	return all, nil
 }
 
-// Subscribe implements Source.
-func (c Sources) Subscribe(f func(Change)) {
-	for _, source := range c {
-		source.Subscribe(f)
+// merge adds those of next whose resources all does not have.
+func merge(all, next []*Definition) []*Definition {
+	if len(all) == 0 {
+		return slices.Clip(next)
 	}
+	taken := make(map[schema.GroupResource]bool, len(all))
+	for _, d := range all {
+		taken[d.Schema.Resource] = true
+	}
+	for _, d := range next {
+		if !taken[d.Schema.Resource] {
+			all = append(all, d)
+		}
+	}
+	return all
 }
 
 // System serves a fixed set of definitions in every logical cluster and,
@@ -129,18 +207,9 @@ func NewSystem(table *Table, crds []*apiextensionsv1.CustomResourceDefinition) (
 // Has reports whether the set has a resource.
 func (s *System) Has(resource schema.GroupResource) bool { return s.byResource[resource] != nil }
 
-// Resolve implements Source.
-func (s *System) Resolve(_ context.Context, l Lookup) (*Definition, error) {
+func (s *System) resolve(l Lookup) *Definition {
 	if l.Identity != "" {
-		return nil, nil
+		return nil
 	}
-	return s.byResource[l.Resource], nil
+	return s.byResource[l.Resource]
 }
-
-// List implements Source.
-func (s *System) List(context.Context, request.Cluster) ([]*Definition, error) {
-	return s.definitions, nil
-}
-
-// Subscribe implements Source; nothing ever changes.
-func (s *System) Subscribe(func(Change)) {}

@@ -58,8 +58,8 @@ type Config struct {
 	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
 	// Table interns the schemas.
 	Table *Table
-	// Before are the sources that go before definitions.
-	Before Source
+	// Sources are what the definitions become the last of.
+	Sources *Sources
 	// BuiltInNames returns the names of the built-in resources of a group.
 	BuiltInNames func(ctx context.Context, group string) ([]apiextensions.CustomResourceDefinitionNames, error)
 }
@@ -78,7 +78,9 @@ func New(cfg Config) (*Storage, error) {
 	}
 	store := *upstream.Store // upstream counts with the one that it made
 	objects := newIndex(&store, cfg.Table, interner)
-	naming := &names{before: cfg.Before, builtIn: cfg.BuiltInNames, objects: objects, reserved: map[nameScope]map[*reservation]struct{}{}}
+	cfg.Sources.index = objects
+	objects.Subscribe(cfg.Sources.changes.tell)
+	naming := &names{sources: cfg.Sources, builtIn: cfg.BuiltInNames, objects: objects, reserved: map[nameScope]map[*reservation]struct{}{}}
 	store.Storage.Storage = namingStorage{upstream.Storage.Storage, naming}
 	strategy := definitionStrategy{customresourcedefinition.NewStrategy(apiextensionsserver.Scheme)}
 	store.CreateStrategy = strategy

@@ -28,10 +28,16 @@ const (
 	documentBytes = 64 << 20
 )
 
+// Lister says what there is to tell of.
+type Lister interface {
+	// List returns all definitions of a logical cluster.
+	List(ctx context.Context, cluster request.Cluster) ([]*definitions.Definition, error)
+}
+
 // Documents serves discovery and OpenAPI: what the wrapped handler says, merged
 // with the definitions of the logical cluster.
 type Documents struct {
-	source   definitions.Source
+	source   Lister
 	builtIns *BuiltIns
 	library  *openapidoc.Library
 
@@ -39,7 +45,7 @@ type Documents struct {
 	sets map[string]*documentSet // by their keys
 }
 
-func New(source definitions.Source, b *BuiltIns) *Documents {
+func New(source Lister, b *BuiltIns) *Documents {
 	return &Documents{source: source, builtIns: b, sets: map[string]*documentSet{}, library: openapidoc.NewLibrary(documentBytes)}
 }
 

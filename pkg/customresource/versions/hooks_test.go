@@ -26,6 +26,7 @@ func bounded(t *testing.T, h *Hooks) *http.Client {
 }
 
 func TestHooks(t *testing.T) {
+	t.Parallel()
 	arrived := make(chan struct{}, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

@@ -28,6 +28,7 @@ func (s *Stores) addView(sch *definitions.Schema, destroy func()) *view {
 // TestNobodyWaitsForAStoreThatEnds: while one store is being destroyed, which
 // takes as long as what it has under way, those of other resources are used.
 func TestNobodyWaitsForAStoreThatEnds(t *testing.T) {
+	t.Parallel()
 	s := newStores()
 	one, two := newSchema(t, "ones"), newSchema(t, "twos")
 	began, end, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -62,6 +63,7 @@ func TestNobodyWaitsForAStoreThatEnds(t *testing.T) {
 // TestAStoreIsNotDestroyedUnderAList: upstream's handler drops a view while it is
 // being listed; the store ends with the last list.
 func TestAStoreIsNotDestroyedUnderAList(t *testing.T) {
+	t.Parallel()
 	s := newStores()
 	sch, destroyed := newSchema(t, "ones"), 0
 	v := s.addView(sch, func() { destroyed++ })
