@@ -59,10 +59,10 @@ type Deps struct {
 	// none. RootCA is what clients verify servers with, for those secrets.
 	Tokens serviceaccount.Issuer
 	RootCA func() []byte
-	// Replicated is what other shards are to know.
-	Replicated *replication.Table
 	// Definitions are the CustomResourceDefinitions of the shard.
 	Definitions customresourcedefinition.Definitions
+	// Replicated is what other shards are to know.
+	Replicated *replication.Table
 	// Bootstrapped is called once, when everything exists that a shard starts
 	// with; it may be nil.
 	Bootstrapped func()
@@ -164,94 +164,6 @@ func (d Deps) logicalClusters() logicalcluster.Config {
 func newLogicalCluster(d Deps) (reconcile.Made, error) {
 	c := d.logicalClusters()
 	return after(logicalcluster.New(c), c.LogicalClusters, c.Namespaces, c.ClusterRoleBindings), nil
-// Catalogue returns all controllers of a shard, in the order of starting.
-func Catalogue() []reconcile.Descriptor[Deps] {
-	return []reconcile.Descriptor[Deps]{
-		{
-			Name:      namespace.Name,
-			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.Namespaces} },
-			New:       newNamespace,
-		},
-		{
-			Name: serviceaccount.Name,
-			Informers: func(d Deps) []reconcile.Synced {
-				return []reconcile.Synced{d.Informers.Namespaces, d.Informers.ServiceAccounts}
-			},
-			New: newServiceAccount,
-		},
-		{
-			Name:    serviceaccount.TokensName,
-			Enabled: func(d Deps) bool { return d.Tokens != nil },
-			Informers: func(d Deps) []reconcile.Synced {
-				return []reconcile.Synced{d.Informers.ServiceAccounts, d.Informers.TokenSecrets}
-			},
-			New: newTokens,
-		},
-		{
-			Name:      aggregation.Name,
-			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.RBAC.ClusterRoles} },
-			New:       newAggregation,
-		},
-		{
-			Name: logicalcluster.Name,
-			Informers: func(d Deps) []reconcile.Synced {
-				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.Namespaces, d.Informers.RBAC.ClusterRoleBindings}
-			},
-			New: func(d Deps) (reconcile.Runnable, error) { return logicalcluster.New(d.logicalClusters()), nil },
-		},
-		{
-			Name: logicalcluster.DeletionName,
-			Informers: func(d Deps) []reconcile.Synced {
-				return []reconcile.Synced{d.Informers.LogicalClusters, d.Informers.Namespaces, d.Informers.Workspaces}
-			},
-			New: func(d Deps) (reconcile.Runnable, error) { return logicalcluster.NewDeletion(d.logicalClusters()), nil },
-		},
-		{
-			Name:      bootstrap.Name,
-			Informers: bootstrapInformers,
-			New:       newBootstrap,
-			// A replica is ready when it has seen this done.
-			EveryReplica: true,
-		},
-		{
-			Name:      shardregistration.Name,
-			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.OwnShard} },
-			New:       newShardRegistration,
-		},
-		{
-			Name:      workspace.Name,
-			Informers: workspaceInformers,
-			New:       newWorkspace,
-		},
-		{
-			Name:      resourcequota.Name,
-			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.ResourceQuotas} },
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return resourcequota.New(resourcequota.Config{Local: d.Local, Quotas: d.Informers.ResourceQuotas}), nil
-			},
-		},
-		{
-			Name: customresourcedefinition.Name,
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return customresourcedefinition.New(d.Definitions), nil
-			},
-		},
-		{
-			Name:      policytypes.Name,
-			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.UncheckedPolicies} },
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return policytypes.New(policytypes.Config{Local: d.Local, Policies: d.Informers.UncheckedPolicies}), nil
-			},
-		},
-		{
-			Name:      replication.Name,
-			Enabled:   func(d Deps) bool { return d.Cache != nil },
-			Informers: func(d Deps) []reconcile.Synced { return []reconcile.Synced{d.Informers.LogicalClusters} },
-			New: func(d Deps) (reconcile.Runnable, error) {
-				return replication.New(replication.Config{Shard: d.ShardName, Local: d.Local, Cache: d.Cache, LogicalClusters: d.Informers.LogicalClusters})
-			},
-		},
-	}
 }
 
 func newDeletion(d Deps) (reconcile.Made, error) {

@@ -9,6 +9,6 @@
 //	             │                                         store for each resource
 //	             └─ /apis, /openapi ─► documents
 //
-// The package itself joins these. docs/customresources.md tells the story in one
-// page.
+// The package itself joins these; customresourcetest helps to test them.
+// docs/customresources.md tells the story in one page.
 package customresource
