@@ -27,11 +27,7 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	harness.RemoveBinaries()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
 // silent are counters that have no series as long as nothing goes wrong. They
 // must exist all the same: the test looks them up in the registry, which the

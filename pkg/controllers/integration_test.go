@@ -2,6 +2,7 @@ package controllers_test
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -23,16 +24,22 @@ import (
 // eventually is how long tests wait for what takes milliseconds when idle.
 const eventually = 60 * time.Second
 
+// two is the cluster of all tests. They run one after the other, since some stop
+// shards, and each has workspaces of its own below root.
+var two = harness.Shared{Options: harness.Options{Shards: 2, Without: []string{"front-proxy"}}}
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+
 // env is a running cluster, seen by a shard administrator.
 type env struct {
 	*harness.Cluster
 	shards []*client.Factory
 }
 
-func start(t *testing.T, shards int) *env {
+func start(t *testing.T) *env {
 	t.Helper()
-	e := &env{Cluster: harness.Start(t, harness.Options{Shards: shards, Without: []string{"front-proxy"}})}
-	for n := range shards {
+	e := &env{Cluster: two.Get(t)}
+	for n := range two.Options.Shards {
 		factory, err := client.NewFactory(e.Shard(n))
 		require.NoError(t, err)
 		t.Cleanup(factory.CloseIdleConnections)
@@ -150,7 +157,7 @@ func gone(t *testing.T, scope client.Scope, name string) {
 }
 
 func TestRootBootstrapsAndShardsRegister(t *testing.T) {
-	e := start(t, 2)
+	e := start(t)
 	root := e.at(0, "root")
 	for _, cluster := range []client.Scope{root, e.at(0, "system:admin"), e.at(1, "system:admin")} {
 		await(t, cluster.String()+" to be Ready", func(ctx context.Context) error {
@@ -224,7 +231,7 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 }
 
 func TestWorkspacesThreeLevelsDeepOnBothShards(t *testing.T) {
-	e := start(t, 2)
+	e := start(t)
 	parent, path := e.at(0, "root"), "root"
 	for _, level := range []struct{ name, shard, typ string }{
 		{"org", "shard-1", "organization"}, {"unit", "root", "universal"}, {"leaf", "shard-1", "universal"},
@@ -258,17 +265,39 @@ func TestWorkspacesThreeLevelsDeepOnBothShards(t *testing.T) {
 	root := e.at(0, "root")
 	require.NoError(t, client.Workspaces.In(root).Delete(t.Context(), "org", metav1.DeleteOptions{}))
 	gone(t, root, "org")
-	for n, factory := range e.shards {
-		maps, err := client.ConfigMaps.In(factory.Wildcard()).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
-		require.Empty(t, maps.Items, "shard %d still has content", n)
-		clusters, err := client.LogicalClusters.In(factory.Wildcard()).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
-		for i := range clusters.Items {
-			require.Nil(t, clusters.Items[i].Spec.Owner, "shard %d still has logical cluster %s", n, logicalcluster.From(&clusters.Items[i]))
+	for shard := range e.shards {
+		requireNothingLeft(t, e, shard)
+	}
+}
+
+// requireNothingLeft holds that a shard has nothing of logical clusters that are
+// gone, or whose Workspace is, and no ConfigMap of anybody.
+func requireNothingLeft(t *testing.T, e *env, shard int) {
+	t.Helper()
+	all := e.shards[shard].Wildcard()
+	maps, err := client.ConfigMaps.In(all).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Empty(t, maps.Items, "shard %d still has content", shard)
+	// Namespaces go before what they belong to.
+	namespaces, err := client.Namespaces.In(all).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	clusters, err := client.LogicalClusters.In(all).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	workspaces, err := client.Workspaces.In(e.at(0, "root")).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	var owners []types.UID
+	for i := range workspaces.Items {
+		owners = append(owners, workspaces.Items[i].UID)
+	}
+	var names []logicalcluster.Name
+	for i := range clusters.Items {
+		name := logicalcluster.From(&clusters.Items[i])
+		names = append(names, name)
+		if owner := clusters.Items[i].Spec.Owner; owner != nil {
+			require.Contains(t, owners, owner.UID, "shard %d still has logical cluster %s", shard, name)
 		}
-		namespaces, err := client.Namespaces.In(factory.Wildcard()).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
-		require.Len(t, namespaces.Items, len(clusters.Items), "shard %d has namespaces of nobody", n)
+	}
+	for i := range namespaces.Items {
+		require.Contains(t, names, logicalcluster.From(&namespaces.Items[i]), "shard %d has namespaces of nobody", shard)
 	}
 }

@@ -69,7 +69,7 @@ func widgets() *apiextensionsv1.CustomResourceDefinition {
 var widgetsResource = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 
 func TestDeletingAWorkspaceTakesEverythingAndTellsWhatKeepsIt(t *testing.T) {
-	e := start(t, 2)
+	e := start(t)
 	root := e.at(0, "root")
 	create(t, root, on("shard-1", named("full")))
 	ws := awaitReady(t, root, "full")
@@ -162,9 +162,9 @@ func lateCreate(t *testing.T, e *env) {
 }
 
 func TestNamespacesAreEmptiedAndSayWhatKeepsThem(t *testing.T) {
-	e := start(t, 1)
+	e := start(t)
 	root := e.at(0, "root")
-	create(t, root, named("w"))
+	create(t, root, on("root", named("w")))
 	inside := e.at(0, awaitReady(t, root, "w").Spec.Cluster)
 	_, err := client.Namespaces.In(inside).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -204,7 +204,7 @@ func TestNamespacesAreEmptiedAndSayWhatKeepsThem(t *testing.T) {
 }
 
 func TestAShardThatIsDownHoldsUpOnlyItsOwnWorkspaces(t *testing.T) {
-	e := start(t, 2)
+	e := start(t)
 	root := e.at(0, "root")
 	create(t, root, on("shard-1", named("before")))
 	awaitReady(t, root, "before")
@@ -225,7 +225,7 @@ func TestAShardThatIsDownHoldsUpOnlyItsOwnWorkspaces(t *testing.T) {
 }
 
 func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
-	e := start(t, 2)
+	e := start(t)
 	root := e.at(0, "root")
 	region := named("far")
 	region.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"region": "far"}}}
@@ -252,6 +252,9 @@ func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, client.WorkspaceTypes.In(root).Delete(context.WithoutCancel(t.Context()), "special", metav1.DeleteOptions{}))
+	})
 	ws = awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceInitialized), "InitializerExists", "root:special")
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseInitializing, ws.Status.Phase)
 	require.Equal(t, "special", ws.Labels["kind"])
@@ -296,9 +299,9 @@ func firstRefused(t *testing.T, scope client.Scope, shard string) string {
 }
 
 func TestAnInactiveWorkspaceCanBeDeleted(t *testing.T) {
-	e := start(t, 1)
+	e := start(t)
 	root := e.at(0, "root")
-	create(t, root, named("off"))
+	create(t, root, on("root", named("off")))
 	inside := e.at(0, awaitReady(t, root, "off").Spec.Cluster)
 	_, err := client.ConfigMaps.InNamespace(inside, "default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -312,7 +315,5 @@ func TestAnInactiveWorkspaceCanBeDeleted(t *testing.T) {
 	})
 	require.NoError(t, client.Workspaces.In(root).Delete(t.Context(), "off", metav1.DeleteOptions{}))
 	gone(t, root, "off")
-	left, err := client.ConfigMaps.In(e.shards[0].Wildcard()).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	require.Empty(t, left.Items)
+	requireNothingLeft(t, e, 0)
 }

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -28,6 +29,12 @@ import (
 const patience = 30 * time.Second
 
 var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+
+// one is the cluster of tests that need no flags of their own. Each has workspaces
+// with names of its own.
+var one harness.Shared
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
 // cluster is one logical cluster of the running cluster, as its administrator
 // sees it.

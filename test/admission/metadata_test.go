@@ -13,12 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/test/harness"
 )
 
 func TestNamespacesAndMetadata(t *testing.T) {
-	all := harness.Start(t, harness.Options{})
-	a := clusters(t, all, "a")[0]
+	all := one.Get(t)
+	a := clusters(t, all, "metadata-a")[0]
 	a.serveWidgets(t)
 	ctx := t.Context()
 
@@ -87,11 +86,11 @@ func TestNamespacesAndMetadata(t *testing.T) {
 		_, err := root.Create(ctx, &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "thief"}, Spec: tenancyv1alpha1.WorkspaceSpec{Cluster: a.name.String()}}, metav1.CreateOptions{})
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
 		require.ErrorContains(t, err, "spec.cluster is set by the system")
-		_, err = root.Patch(ctx, "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		_, err = root.Patch(ctx, "metadata-a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
-		_, err = root.Patch(ctx, "a", types.MergePatchType, []byte(`{"status":{"phase":"Unavailable"}}`), metav1.PatchOptions{}, "status")
+		_, err = root.Patch(ctx, "metadata-a", types.MergePatchType, []byte(`{"status":{"phase":"Unavailable"}}`), metav1.PatchOptions{}, "status")
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
-		_, err = root.Patch(ctx, "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"mine":"x"}}}`), metav1.PatchOptions{})
+		_, err = root.Patch(ctx, "metadata-a", types.MergePatchType, []byte(`{"metadata":{"labels":{"mine":"x"}}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 		clusters := client.LogicalClusters.In(a.factory.Cluster(a.name.Path()))
 		err = clusters.Delete(ctx, "cluster", metav1.DeleteOptions{})
@@ -103,9 +102,9 @@ func TestNamespacesAndMetadata(t *testing.T) {
 		a.validatingPolicy(t, "never", admissionregistrationv1.ValidatingAdmissionPolicySpec{
 			Validations: []admissionregistrationv1.Validation{{Expression: "false"}},
 		}, nil, admissionregistrationv1.Deny)
-		require.NoError(t, root.Delete(ctx, "a", metav1.DeleteOptions{}))
+		require.NoError(t, root.Delete(ctx, "metadata-a", metav1.DeleteOptions{}))
 		eventually(t, "the workspace goes", func() bool {
-			_, err := root.Get(ctx, "a", metav1.GetOptions{})
+			_, err := root.Get(ctx, "metadata-a", metav1.GetOptions{})
 			return apierrors.IsNotFound(err)
 		})
 	})

@@ -11,8 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/shardplane/shardplane/test/harness"
 )
 
 func (c *cluster) quota(t *testing.T, namespace, name string, hard corev1.ResourceList) {
@@ -42,8 +40,8 @@ func (c *cluster) used(t *testing.T, namespace, quota string, name corev1.Resour
 }
 
 func TestQuota(t *testing.T) {
-	all := harness.Start(t, harness.Options{})
-	both := clusters(t, all, "a", "b")
+	all := one.Get(t)
+	both := clusters(t, all, "quota-a", "quota-b")
 	a, b := both[0], both[1]
 	a.serveWidgets(t)
 	const countWidgets = corev1.ResourceName("count/widgets.example.com")

@@ -15,8 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/shardplane/shardplane/test/harness"
 )
 
 // hook is a webhook server over TLS.
@@ -127,8 +125,8 @@ func (c *cluster) labelled(t *testing.T, value string) {
 }
 
 func TestWebhooks(t *testing.T) {
-	all := harness.Start(t, harness.Options{})
-	both := clusters(t, all, "a", "b")
+	all := one.Get(t)
+	both := clusters(t, all, "webhooks-a", "webhooks-b")
 	a, b := both[0], both[1]
 	a.serveWidgets(t)
 	b.serveWidgets(t)

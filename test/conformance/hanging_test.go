@@ -14,7 +14,7 @@ import (
 // time is over, and nothing of them stays: in the long version, by what the
 // server itself allows a webhook, which is half a minute.
 func TestHangingWebhook(t *testing.T) {
-	masters := startShard(t).Shard(0)
+	masters := one.Get(t).Shard(0)
 	u := newUser(t, masters, "hanging", "hanging.example.com")
 	hook := startConverter(t)
 	u.define(twoVersions())

@@ -53,7 +53,10 @@ func tenantOver(t testing.TB, name string, config *rest.Config, client *http.Cli
 	return &tenant{name: name, config: config, crds: crds, dyn: dyn, kube: kube}
 }
 
-// startShard starts a shard inside the test process.
+// one is the shard that tests share, each with logical clusters of its own.
+var one = harness.Shared{Options: harness.Options{Without: []string{"cache-server", "front-proxy"}}}
+
+// startShard starts a shard inside the test process, for tests that look at all of it.
 func startShard(t testing.TB) *harness.Cluster {
 	t.Helper()
 	return harness.Start(t, harness.Options{Without: []string{"cache-server", "front-proxy"}})

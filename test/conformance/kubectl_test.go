@@ -17,7 +17,7 @@ import (
 
 // TestKubectl uses custom resources as people do at a terminal.
 func TestKubectl(t *testing.T) {
-	masters := startShard(t).Shard(0)
+	masters := one.Get(t).Shard(0)
 	u := newUser(t, masters, "terminal", "kubectl.example.com")
 	k := terminal{t: t, binary: harness.Kubectl(t), kubeconfig: writeKubeconfig(t, u.config), home: t.TempDir()}
 	d := u.parse(versioned(withSubresources+"additionalPrinterColumns: [{name: Size, type: integer, jsonPath: .spec.size}]\n",

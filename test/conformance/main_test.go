@@ -24,9 +24,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	code := m.Run()
-	harness.RemoveBinaries()
-	os.Exit(code)
+	os.Exit(harness.Main(m))
 }
 
 // long says whether tests that take minutes are wanted.

@@ -27,7 +27,7 @@ const holder = "example.com/holder"
 // the widget's status, and cleans up behind a finalizer. A neighbour with the
 // same API is not its business.
 func TestManager(t *testing.T) {
-	masters := startShard(t).Shard(0)
+	masters := one.Get(t).Shard(0)
 	const group = "managed.example.com"
 	u, neighbour := newUser(t, masters, "managed", group), newUser(t, masters, "unmanaged", group)
 	for _, each := range []*user{u, neighbour} {

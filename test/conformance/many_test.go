@@ -23,7 +23,7 @@ func TestManyDefinitions(t *testing.T) {
 	if long() {
 		many = 1000
 	}
-	masters := startShard(t).Shard(0)
+	masters := one.Get(t).Shard(0)
 	m := &collector{user: newUser(t, masters, "collector", "many.example.com"), t: t, many: many, began: time.Now()}
 	neighbour := newUser(t, masters, "neighbour", "many.example.com")
 	neighbour.define(widgets())

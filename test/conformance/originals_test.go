@@ -40,7 +40,7 @@ var originals = []original{
 // and lists each of their resources at once. They come from the projects' Go
 // modules; nothing is built of these, and no go.mod requires them.
 func TestOriginalSets(t *testing.T) {
-	masters := startShard(t).Shard(0)
+	masters := one.Get(t).Shard(0)
 	t.Run("projects", func(t *testing.T) {
 		for _, o := range originals {
 			t.Run(o.project, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestOriginalSets(t *testing.T) {
 				dir := download(t, o)
 				files, err := filepath.Glob(filepath.Join(dir, o.manifests))
 				require.NoError(t, err)
-				for _, cluster := range []string{"a", "b"} {
+				for _, cluster := range []string{"original-a", "original-b"} {
 					u, applied := newUser(t, masters, cluster, ""), 0
 					for _, file := range files {
 						for _, manifest := range readManifests(t, file) {

@@ -27,7 +27,7 @@ const sizeAnnotation = "conformance.example.com/size"
 // TestKnownSets applies sets of definitions like those of well-known projects
 // in several logical clusters at once, and uses them straight away.
 func TestKnownSets(t *testing.T) {
-	masters := startShard(t).Shard(0)
+	masters := one.Get(t).Shard(0)
 	files, err := filepath.Glob("testdata/sets/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)

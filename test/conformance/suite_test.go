@@ -29,8 +29,7 @@ type rule struct {
 // the same time, while a third has definitions of the same names with another
 // scope and another schema, and with objects.
 func TestRules(t *testing.T) {
-	cluster := startShard(t)
-	masters := cluster.Shard(0)
+	masters := one.Get(t).Shard(0)
 	t.Run("rules", func(t *testing.T) {
 		n := 0
 		for _, topic := range []struct {

@@ -4,14 +4,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/shardplane/shardplane/test/harness"
 )
 
 // TestKubectlAuth asks what kubectl asks, as a user with other rights in each of
 // two workspaces.
 func TestKubectlAuth(t *testing.T) {
-	c := harness.Start(t, harness.Options{DevTokens: true})
+	c := withTokens.Get(t)
 	k := newKubectl(t, c)
 	for name, verb := range map[string]string{"one": "get", "two": "create"} {
 		k.run(t, "root", workspaceYAML(name, "root"), "apply", "-f", "-")

@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/test/harness"
 )
 
 func factory(t *testing.T, config *rest.Config) *client.Factory {
@@ -83,26 +82,27 @@ func watchConfigMaps(t *testing.T, scope client.Scope, label string) (*client.In
 	return informer, s
 }
 
-func configMap(name string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"e2e": "yes"}}}
+// configMap has the label that a test's informers select by.
+func configMap(test, name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"e2e": test}}}
 }
 
 // TestWildcardInformersSeeEverythingOnce creates same-named objects in logical
 // clusters of both shards; a wildcard informer on each shard sees its own, and
 // together they see each object exactly once.
 func TestWildcardInformersSeeEverythingOnce(t *testing.T) {
-	c := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
+	c := processes.Get(t)
 	proxy := factory(t, c.Proxy())
 	var informers []*seen
 	for n := range 2 {
-		_, s := watchConfigMaps(t, factory(t, c.Shard(n)).Wildcard(), "e2e=yes")
+		_, s := watchConfigMaps(t, factory(t, c.Shard(n)).Wildcard(), "e2e=once")
 		informers = append(informers, s)
 	}
 	want := map[string]bool{}
 	for n := range 6 {
 		cluster := workspace(t, proxy, "root", fmt.Sprintf("w%d", n), []string{"root", "shard-1"}[n%2])
 		for _, name := range []string{"same", "other"} {
-			_, err := client.ConfigMaps.InNamespace(proxy.Cluster(path(cluster)), "default").Create(t.Context(), configMap(name), metav1.CreateOptions{})
+			_, err := client.ConfigMaps.InNamespace(proxy.Cluster(path(cluster)), "default").Create(t.Context(), configMap("once", name), metav1.CreateOptions{})
 			require.NoError(t, err)
 			want[client.Key{Cluster: logicalcluster.Name(cluster), Namespace: "default", Name: name}.String()] = true
 		}
@@ -127,6 +127,9 @@ func TestWildcardInformersSeeEverythingOnce(t *testing.T) {
 // writer creates ConfigMaps for as long as it runs and remembers which of them
 // the server acknowledged.
 type writer struct {
+	// test is what the objects' label says.
+	test string
+
 	mu           sync.Mutex
 	acknowledged []string
 }
@@ -135,7 +138,7 @@ func (w *writer) run(ctx context.Context, scope client.Scope, prefix string) {
 	in := client.ConfigMaps.InNamespace(scope, "default")
 	for n := 0; ctx.Err() == nil; n++ {
 		name := fmt.Sprintf("%s-%d", prefix, n)
-		_, err := in.Create(ctx, configMap(name), metav1.CreateOptions{})
+		_, err := in.Create(ctx, configMap(w.test, name), metav1.CreateOptions{})
 		if err == nil {
 			w.mu.Lock()
 			w.acknowledged = append(w.acknowledged, name)
@@ -153,13 +156,13 @@ func (w *writer) count() int {
 // TestKilledShardLosesNothing kills a shard in the middle of writes, with kill
 // -9, and finds every write that it acknowledged after the restart.
 func TestKilledShardLosesNothing(t *testing.T) {
-	c := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2, Fsync: true})
+	c := processes.Get(t)
 	proxy := factory(t, c.Proxy())
 	cluster := workspace(t, proxy, "root", "victim", "shard-1")
 	scope := proxy.Cluster(path(cluster))
 
 	for round := range 3 {
-		var w writer
+		w := writer{test: "killed"}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for n := range 4 {
@@ -192,7 +195,7 @@ func TestKilledShardLosesNothing(t *testing.T) {
 // through the front-proxy and others write. In the end the informer holds what
 // the server holds, and was told of each object exactly once.
 func TestRestartsUnderAWatch(t *testing.T) {
-	c := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
+	c := processes.Get(t)
 	proxy := factory(t, c.Proxy())
 	for _, shard := range []string{"root", "shard-1"} {
 		workspace(t, proxy, "root", "on-"+shard, shard)
@@ -207,8 +210,8 @@ func TestRestartsUnderAWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for _, shard := range []string{"root", "shard-1"} {
-		f := &follower{scope: proxy.Cluster(path("root:on-" + shard))}
-		f.informer, f.seen = watchConfigMaps(t, f.scope, "e2e=yes")
+		f := &follower{writer: writer{test: "written"}, scope: proxy.Cluster(path("root:on-" + shard))}
+		f.informer, f.seen = watchConfigMaps(t, f.scope, "e2e=written")
 		wg.Go(func() { f.writer.run(ctx, f.scope, shard) })
 		followers[shard] = f
 	}
@@ -230,7 +233,7 @@ func TestRestartsUnderAWatch(t *testing.T) {
 		var list *corev1.ConfigMapList
 		require.Eventually(t, func() bool {
 			var err error
-			list, err = client.ConfigMaps.InNamespace(f.scope, "default").List(t.Context(), metav1.ListOptions{LabelSelector: "e2e=yes"})
+			list, err = client.ConfigMaps.InNamespace(f.scope, "default").List(t.Context(), metav1.ListOptions{LabelSelector: "e2e=written"})
 			return err == nil
 		}, patience, 10*time.Millisecond)
 		require.GreaterOrEqual(t, len(list.Items), f.writer.count())

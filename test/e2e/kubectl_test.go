@@ -92,7 +92,7 @@ spec:
 
 // TestKubectl is what a newcomer does in the first hour.
 func TestKubectl(t *testing.T) {
-	c := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
+	c := processes.Get(t)
 	k := newKubectl(t, c)
 
 	// A workspace needs nothing but a name.

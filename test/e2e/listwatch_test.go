@@ -48,7 +48,7 @@ type side struct {
 // through the front-proxy.
 func TestListWatchClients(t *testing.T) {
 	t.Setenv("KUBE_WATCHLIST_INCONSISTENCY_DETECTOR", "true")
-	c := harness.Start(t, harness.Options{Mode: harness.Processes})
+	c := processes.Get(t)
 	program := harness.Kubectl(t)
 	cacheFile := filepath.Join(c.Dir, ".kcp-cache", "cache.kubeconfig")
 	configMaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}

@@ -140,17 +140,17 @@ func TestRestore(t *testing.T) {
 	scope := proxy.Cluster(path(kept))
 	maps, roles := client.ConfigMaps.InNamespace(scope, "default"), client.ClusterRoles.In(factory(t, c.Shard(1)).Cluster(path(kept)))
 	for _, name := range []string{"same", "changed", "removed"} {
-		_, err := maps.Create(t.Context(), configMap(name), metav1.CreateOptions{})
+		_, err := maps.Create(t.Context(), configMap("restored", name), metav1.CreateOptions{})
 		require.NoError(t, err)
 		_, err = roles.Create(t.Context(), role(name), metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	overProxy, _ := watchConfigMaps(t, scope, "e2e=yes")
-	wildcard, _ := watchConfigMaps(t, factory(t, c.Shard(1)).Wildcard(), "e2e=yes")
+	overProxy, _ := watchConfigMaps(t, scope, "e2e=restored")
+	wildcard, _ := watchConfigMaps(t, factory(t, c.Shard(1)).Wildcard(), "e2e=restored")
 	store := clientGo(t, harness.In(c.Proxy(), kept))
 
 	// In etcd, at the cache server, and in everybody's memory.
-	const label = "?labelSelector=e2e%3Dyes"
+	const label = "?labelSelector=e2e%3Drestored"
 	agree := func(when string) {
 		t.Helper()
 		var report string
@@ -186,7 +186,7 @@ func TestRestore(t *testing.T) {
 	agree("before")
 
 	// Save while others write, and go on.
-	var w writer
+	w := writer{test: "restored"}
 	load, stop := context.WithCancel(t.Context())
 	var working sync.WaitGroup
 	for n := range 2 {
@@ -203,15 +203,15 @@ func TestRestore(t *testing.T) {
 	working.Wait()
 	late := workspace(t, proxy, "root", "late", "shard-1")
 	require.NoError(t, client.Workspaces.In(proxy.Cluster(path("root"))).Delete(t.Context(), "doomed", metav1.DeleteOptions{}))
-	_, err := maps.Create(t.Context(), configMap("late"), metav1.CreateOptions{})
+	_, err := maps.Create(t.Context(), configMap("restored", "late"), metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, err = client.ConfigMaps.InNamespace(proxy.Cluster(path(late)), "default").Create(t.Context(), configMap("late"), metav1.CreateOptions{})
+	_, err = client.ConfigMaps.InNamespace(proxy.Cluster(path(late)), "default").Create(t.Context(), configMap("restored", "late"), metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, err = roles.Create(t.Context(), role("late"), metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.NoError(t, maps.Delete(t.Context(), "removed", metav1.DeleteOptions{}))
 	require.NoError(t, roles.Delete(t.Context(), "removed", metav1.DeleteOptions{}))
-	changed := configMap("changed")
+	changed := configMap("restored", "changed")
 	changed.Data = map[string]string{"a": "b"}
 	changed, err = maps.Update(t.Context(), changed, metav1.UpdateOptions{})
 	require.NoError(t, err)
@@ -288,11 +288,11 @@ func isRestored(t *testing.T, c *harness.Cluster, kept, late string, acknowledge
 		}
 		require.True(t, apierrors.IsResourceExpired(err) || apierrors.IsGone(err), "%v", err)
 	}
-	changed := configMap("changed")
+	changed := configMap("restored", "changed")
 	changed.ResourceVersion = before
 	_, err = maps.Update(t.Context(), changed, metav1.UpdateOptions{})
 	require.True(t, apierrors.IsConflict(err), "%v", err)
-	created, err := maps.Create(t.Context(), configMap("new"), metav1.CreateOptions{})
+	created, err := maps.Create(t.Context(), configMap("restored", "new"), metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.Greater(t, len(created.ResourceVersion), len(before), "%s after %s", created.ResourceVersion, before)
 }

@@ -8,14 +8,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/shardplane/shardplane/test/harness"
 )
 
 // TestKubectlStranger is a user with all rights in one workspace who tries
 // others: what kubectl says is helpful, and the same whether they exist or not.
 func TestKubectlStranger(t *testing.T) {
-	c := harness.Start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"front-proxy": {"--index-patience=20ms"}}})
+	c := withTokens.Get(t)
 	k := newKubectl(t, c)
 	for _, name := range []string{"mine", "other"} {
 		k.run(t, "root", workspaceYAML(name, "root"), "apply", "-f", "-")

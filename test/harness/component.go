@@ -40,7 +40,12 @@ type Component struct {
 	// URL is where it answers.
 	URL string
 
-	t    testing.TB
+	t testing.TB
+	*life
+}
+
+// life is what all tests see of a component that they share.
+type life struct {
 	log  string
 	open func() (instance, error)
 
@@ -55,7 +60,7 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 		args = append(args, "--unsafe-no-fsync")
 	}
 	args = append(args, o.ExtraArgs[args[0]]...)
-	c := &Component{Name: command.Name, URL: command.URL, t: t, log: filepath.Join(dir, command.Name+".log")}
+	c := &Component{Name: command.Name, URL: command.URL, t: t, life: &life{log: filepath.Join(dir, command.Name+".log")}}
 	switch o.Mode {
 	case Processes:
 		binary := o.Binary

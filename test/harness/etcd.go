@@ -95,8 +95,9 @@ func serveEtcd(dir, address string) error {
 	}
 }
 
-// Main runs the tests of a package whose clusters have Replicas, and returns the
-// exit code. TestMain calls it, after it has parsed the flags.
+// Main runs the tests of a package whose clusters are Shared or have Replicas, or
+// that builds programs, and returns the exit code. TestMain calls it, after it has
+// parsed the flags.
 func Main(m *testing.M) int {
 	if dir := os.Getenv(etcdDirEnv); dir != "" {
 		if err := serveEtcd(dir, os.Getenv(etcdURLEnv)); err != nil {
@@ -105,6 +106,11 @@ func Main(m *testing.M) int {
 		}
 		return 0
 	}
-	defer RemoveBinaries()
-	return m.Run()
+	defer removeBinaries()
+	code := m.Run()
+	if err := endScopes(); err != nil {
+		_, _ = os.Stderr.WriteString(err.Error() + "\n")
+		return max(code, 1)
+	}
+	return code
 }

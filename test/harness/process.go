@@ -52,7 +52,7 @@ func Mutated(t *testing.T, names ...string) string {
 	dir := t.TempDir()
 	overlay, err := mutants.Overlay(dir, Root(), names...)
 	require.NoError(t, err)
-	mutated := program{name: "shardplane", dir: ".", pkg: "./cmd/shardplane", flags: []string{"-ldflags=-w", "-overlay=" + overlay}}
+	mutated := program{name: "shardplane", dir: ".", pkg: "./cmd/shardplane", flags: []string{"-ldflags=-s -w", "-overlay=" + overlay}}
 	binary := filepath.Join(dir, mutated.name)
 	require.NoError(t, mutated.build(binary))
 	return binary
@@ -74,9 +74,8 @@ func Kubectl(t testing.TB) string {
 	return kubectl.get(t)
 }
 
-// RemoveBinaries removes what Binary and Kubectl built. Call it from TestMain,
-// after the tests.
-func RemoveBinaries() {
+// removeBinaries removes what Binary and Kubectl built.
+func removeBinaries() {
 	for _, p := range []*program{&shardplane, &kubectl} {
 		if p.remove != "" {
 			_ = os.RemoveAll(p.remove)

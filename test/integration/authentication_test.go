@@ -75,10 +75,10 @@ func codeOf(t *testing.T, config *rest.Config, path string) int {
 }
 
 func TestServiceAccounts(t *testing.T) {
-	e := start(t, harness.Options{Shards: 2})
+	e := newEnv(t, two.Get(t))
 	proxy, first, second := e.Proxy(), e.Shard(0), e.Shard(1)
-	one := e.workspaceOn("root", "one", "root").Spec.Cluster
-	two := e.workspaceOn("root", "two", "shard-1").Spec.Cluster
+	one := e.workspaceOn("root", "accounts-one", "root").Spec.Cluster
+	two := e.workspaceOn("root", "accounts-two", "shard-1").Spec.Cluster
 	admin := kube(t, proxy, two)
 	robot := robots(t, e, admin, "robot")
 	mayEverything(t, admin, "robot", rbacv1.Subject{Kind: "ServiceAccount", Namespace: "default", Name: "robot"})

@@ -54,7 +54,7 @@ func (p people) bindUser(path, name, role string, n int) {
 }
 
 func TestAuthorization(t *testing.T) {
-	p := people{start(t, harness.Options{Shards: 2, DevTokens: true})}
+	p := people{newEnv(t, two.Get(t))}
 	one, two := p.workspaceOn("root", "one", "root"), p.workspaceOn("root", "two", "shard-1")
 	require.NotEqual(t, one.Spec.Cluster, two.Spec.Cluster)
 

@@ -9,13 +9,12 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/test/harness"
 )
 
 // TestStatusCodes holds every row of the contract's table of status codes that
 // a cluster in its ordinary state can show.
 func TestStatusCodes(t *testing.T) {
-	c := harness.Start(t, harness.Options{Shards: 2, DevTokens: true})
+	c := two.Get(t)
 	admin, masters := c.Proxy(), c.Shard(0)
 	adminAtShard := at(admin, masters.Host)
 

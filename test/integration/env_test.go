@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -56,6 +57,12 @@ func factory(t *testing.T, config *rest.Config) *client.Factory {
 	t.Cleanup(f.CloseIdleConnections)
 	return f
 }
+
+// two is the cluster of tests that need no flags of their own, and stop nothing.
+// Each has workspaces with names of its own.
+var two = harness.Shared{Options: harness.Options{Shards: 2, DevTokens: true}}
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
 func start(t *testing.T, o harness.Options) *env {
 	t.Helper()

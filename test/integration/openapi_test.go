@@ -16,7 +16,6 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
-	"github.com/shardplane/shardplane/test/harness"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write which OpenAPI models are served, for what is generated")
@@ -27,7 +26,7 @@ const servedModels = "../../pkg/registry/generated/openapi/served.txt"
 // TestOpenAPIIsGeneratedForWhatIsServed holds that the generated definitions are
 // those of the documents of a shard and of the cache server, no more and no less.
 func TestOpenAPIIsGeneratedForWhatIsServed(t *testing.T) {
-	c := harness.Start(t, harness.Options{})
+	c := two.Get(t)
 	served := map[string]bool{}
 	for base, config := range map[string]*rest.Config{
 		"/clusters/root": c.Shard(0), "/services/cache/shards/root/clusters/root": c.Cache(),

@@ -14,16 +14,15 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/test/harness"
 )
 
 // TestRulesAcrossShards holds what one shard knows of the rules of logical
 // clusters on another: those that are marked for it, and, when a workspace is
 // created, whether its type may be used.
 func TestRulesAcrossShards(t *testing.T) {
-	p := people{start(t, harness.Options{Shards: 2, DevTokens: true})}
-	p.workspaceOn("root", "one", "root")
-	two := p.workspaceOn("root", "two", "shard-1").Spec.Cluster
+	p := people{newEnv(t, two.Get(t))}
+	p.workspaceOn("root", "rules-one", "root")
+	two := p.workspaceOn("root", "rules-two", "shard-1").Spec.Cluster
 	t.Run("marked roles and bindings", func(t *testing.T) { testMarkedRules(t, p, two) })
 	t.Run("use of workspace types", func(t *testing.T) { testUseOfTypes(t, p) })
 }
@@ -61,8 +60,8 @@ func testMarkedRules(t *testing.T, p people, two string) {
 	require.NoError(t, bind(there, "marked", map[string]string{mark: "test"}, "reader"))
 	require.NoError(t, bind(there, "viewer", map[string]string{mark: "test"}, "view"))
 	require.NoError(t, bind(there, "unmarked", nil, "reader"))
-	p.bindUser("root:two", "admin-2", "cluster-admin", 2)
-	err = bind(p.as(2, "root:two"), "climber", map[string]string{mark: "test"}, "reader")
+	p.bindUser("root:rules-two", "admin-2", "cluster-admin", 2)
+	err = bind(p.as(2, "root:rules-two"), "climber", map[string]string{mark: "test"}, "reader")
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, "internal.kcp.io/replicate")
 
@@ -81,7 +80,7 @@ func testMarkedRules(t *testing.T, p people, two string) {
 	p.eventually("with the system's roles, too", func() bool { return may(elsewhere, "viewer") })
 	require.False(t, may(elsewhere, "unmarked"))
 	require.True(t, may(p.with(deeply(p.Shard(1)), two), "unmarked"))
-	require.False(t, may(p.with(deeply(p.Shard(0)), p.workspaceNamed("one")), "marked"), "in their own logical cluster only")
+	require.False(t, may(p.with(deeply(p.Shard(0)), p.workspaceNamed("rules-one")), "marked"), "in their own logical cluster only")
 	refused(t, at(withToken(p.Proxy(), "user-5-token"), p.Shard(0).Host), call{path: "/clusters/" + two + "/api"}, http.StatusForbidden)
 
 	_, err = there.RbacV1().ClusterRoleBindings().Patch(t.Context(), "marked", mergePatch, []byte(`{"metadata":{"annotations":{"`+mark+`":null}}}`), metav1.PatchOptions{})
@@ -94,7 +93,7 @@ func testMarkedRules(t *testing.T, p people, two string) {
 // testUseOfTypes holds that a user needs the verb use on the type of a new
 // Workspace, in the logical cluster of the type, which is on another shard.
 func testUseOfTypes(t *testing.T, p people) {
-	types := client.WorkspaceTypes.In(p.proxy.Cluster(path("root:two")))
+	types := client.WorkspaceTypes.In(p.proxy.Cluster(path("root:rules-two")))
 	_, err := types.Create(t.Context(), &tenancyv1alpha1.WorkspaceType{
 		ObjectMeta: metav1.ObjectMeta{Name: "special"},
 		Spec: tenancyv1alpha1.WorkspaceTypeSpec{Extend: tenancyv1alpha1.WorkspaceTypeExtension{
@@ -102,14 +101,14 @@ func testUseOfTypes(t *testing.T, p people) {
 		}},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	p.bindUser("root:one", "admin-1", "cluster-admin", 1)
-	workspaces := client.Workspaces.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:one")))
+	p.bindUser("root:rules-one", "admin-1", "cluster-admin", 1)
+	workspaces := client.Workspaces.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:rules-one")))
 	create := func(name string, ref *tenancyv1alpha1.WorkspaceTypeReference) (*tenancyv1alpha1.Workspace, error) {
 		return workspaces.Create(t.Context(), &tenancyv1alpha1.Workspace{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: ref},
 		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	}
-	special := &tenancyv1alpha1.WorkspaceTypeReference{Path: "root:two", Name: "special"}
+	special := &tenancyv1alpha1.WorkspaceTypeReference{Path: "root:rules-two", Name: "special"}
 
 	ws, err := create("plain", nil)
 	require.NoError(t, err)
@@ -117,19 +116,19 @@ func testUseOfTypes(t *testing.T, p people) {
 	ws, err = create("team", &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal"})
 	require.NoError(t, err)
 	require.Equal(t, "root", ws.Spec.Type.Path)
-	for _, ref := range []tenancyv1alpha1.WorkspaceTypeReference{*special, {Path: "root:two", Name: "none"}, {Path: "root:nowhere", Name: "special"}, {Path: "root", Name: "home"}} {
+	for _, ref := range []tenancyv1alpha1.WorkspaceTypeReference{*special, {Path: "root:rules-two", Name: "none"}, {Path: "root:nowhere", Name: "special"}, {Path: "root", Name: "home"}} {
 		_, err := create("x", &ref)
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
 		require.ErrorContains(t, err, "cannot be used: it does not exist, or you do not have the verb use on it", "the same, whether it exists or not")
 	}
 
-	in := p.admin("root:two").RbacV1()
+	in := p.admin("root:rules-two").RbacV1()
 	_, err = in.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "use"},
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"use"}, APIGroups: []string{"tenancy.kcp.io"}, Resources: []string{"workspacetypes"}, ResourceNames: []string{"special"}}},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	p.bindUser("root:two", "use", "use", 1)
+	p.bindUser("root:rules-two", "use", "use", 1)
 	p.eventually("the type may be used, though its rules are on another shard", func() bool {
 		ws, err = create("x", special)
 		return err == nil
@@ -142,8 +141,8 @@ func testUseOfTypes(t *testing.T, p people) {
 	})
 
 	// The other way round: rules of root are asked for on the root shard.
-	p.bindUser("root:two", "admin-1", "cluster-admin", 1)
-	inTwo := client.Workspaces.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:two")))
+	p.bindUser("root:rules-two", "admin-1", "cluster-admin", 1)
+	inTwo := client.Workspaces.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:rules-two")))
 	_, err = inTwo.Create(t.Context(), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	require.NoError(t, err)
 	_, err = inTwo.Create(t.Context(), &tenancyv1alpha1.Workspace{
@@ -153,12 +152,12 @@ func testUseOfTypes(t *testing.T, p people) {
 
 	// A type can be used soon after it was created: on the other shard when that
 	// has heard of it.
-	_, err = client.WorkspaceTypes.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:two"))).Create(t.Context(), &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "fresh"}}, metav1.CreateOptions{})
+	_, err = client.WorkspaceTypes.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:rules-two"))).Create(t.Context(), &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "fresh"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	for _, in := range []*client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList]{inTwo, workspaces} {
 		p.eventually("the type may be used", func() bool {
 			_, err = in.Create(t.Context(), &tenancyv1alpha1.Workspace{
-				ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Path: "root:two", Name: "fresh"}},
+				ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Path: "root:rules-two", Name: "fresh"}},
 			}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			return err == nil
 		})
@@ -167,14 +166,14 @@ func testUseOfTypes(t *testing.T, p people) {
 	// What was checked stays.
 	_, err = workspaces.Create(t.Context(), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	for _, patch := range []string{`{"spec":{"type":null}}`, `{"spec":{"type":{"name":"special","path":"root:two"}}}`} {
+	for _, patch := range []string{`{"spec":{"type":null}}`, `{"spec":{"type":{"name":"special","path":"root:rules-two"}}}`} {
 		_, err = workspaces.Patch(t.Context(), "kept", mergePatch, []byte(patch), metav1.PatchOptions{})
 		require.Error(t, err, patch)
 		require.ErrorContains(t, err, "immutable", patch)
 	}
 	// Administrators may come before the type.
-	_, err = client.Workspaces.In(p.proxy.Cluster(path("root:one"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
-		ObjectMeta: metav1.ObjectMeta{Name: "early"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Path: "root:two", Name: "later"}},
+	_, err = client.Workspaces.In(p.proxy.Cluster(path("root:rules-one"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
+		ObjectMeta: metav1.ObjectMeta{Name: "early"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Path: "root:rules-two", Name: "later"}},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 }

@@ -14,11 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/test/harness"
 )
 
 func TestWorkspaces(t *testing.T) {
-	e := start(t, harness.Options{Shards: 2})
+	e := newEnv(t, two.Get(t))
 	t.Run("Ready with URL and annotations", func(t *testing.T) {
 		for _, shard := range []string{"root", "shard-1"} {
 			ws := e.workspaceOn("root", "on-"+shard, shard)

@@ -31,9 +31,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	// Millions of refused requests are logged by upstream's handlers.
 	klog.SetLogger(logr.Discard())
-	code := m.Run()
-	harness.RemoveBinaries()
-	os.Exit(code)
+	os.Exit(harness.Main(m))
 }
 
 // TestIsolation attacks one cluster in every way, and holds that nothing

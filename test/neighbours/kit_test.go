@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("NEIGHBOURS_LOGS") == "" {
 		klog.SetLogger(logr.Discard())
 	}
-	os.Exit(m.Run())
+	os.Exit(harness.Main(m))
 }
 
 // world is a shard with a quiet tenant and an attacker.
