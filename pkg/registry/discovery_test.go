@@ -124,7 +124,7 @@ func TestStorageCodecUnknownGroup(t *testing.T) {
 
 // Same-named objects of two logical clusters are two objects.
 func TestLogicalClusters(t *testing.T) {
-	config := newServer(t)
+	config, _ := newServerWithEtcd(t) // it counts the objects of all logical clusters
 	in := func(cluster string) kubernetes.Interface {
 		return newClient(t, inCluster(config, cluster), "application/json")
 	}

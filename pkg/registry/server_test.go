@@ -3,9 +3,14 @@ package registry_test
 import (
 	"context"
 	"encoding/pem"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,30 +34,88 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// testCluster is the logical cluster that tests use unless they say otherwise.
-const testCluster = "test"
+// common is the server of most tests, each of which has a logical cluster of its
+// own.
+var common struct {
+	sync.Once
 
-// newServer starts a TLS server that serves the built-in resources on a real
-// etcd, and returns how to reach its logical cluster testCluster.
-func newServer(t *testing.T) *rest.Config {
-	t.Helper()
-	config, _ := newServerWithEtcd(t)
-	return config
+	*server
+	err   error
+	users atomic.Int64
 }
 
-// newServerWithEtcd is newServer for tests that look below it.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if common.server != nil {
+		common.stop()
+	}
+	os.Exit(code)
+}
+
+// newServer returns how to reach a logical cluster that nobody else uses.
+func newServer(t *testing.T) *rest.Config {
+	t.Helper()
+	common.Do(func() { common.server, common.err = startServer(context.WithoutCancel(t.Context())) })
+	require.NoError(t, common.err)
+	return inCluster(common.config, fmt.Sprintf("test-%d", common.users.Add(1)))
+}
+
+// newServerWithEtcd is newServer for tests that look below it: the server and its
+// etcd are theirs alone.
 func newServerWithEtcd(t *testing.T) (*rest.Config, *kubernetesetcd.Client) {
 	t.Helper()
-	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true})
+	s, err := startServer(context.WithoutCancel(t.Context()))
 	require.NoError(t, err)
-	t.Cleanup(server.Stop)
-	backend, err := storage.NewBackend(storage.BackendConfig{Client: server.Client(), EnableGarbageCollection: true})
-	require.NoError(t, err)
-	t.Cleanup(backend.Close)
-	generic := newGenericServer(t)
-	require.NoError(t, registry.Install(generic, backend.RESTOptionsGetter(registry.StorageCodec), registry.NoAccess()))
+	t.Cleanup(s.stop)
+	return inCluster(s.config, "test"), s.etcd
+}
+
+// server serves the built-in resources over TLS on a real etcd.
+type server struct {
+	config *rest.Config
+	etcd   *kubernetesetcd.Client
+	stops  []func()
+}
+
+func (s *server) stop() {
+	for _, stop := range slices.Backward(s.stops) {
+		stop()
+	}
+}
+
+func startServer(ctx context.Context) (_ *server, err error) {
+	s := &server{}
+	defer func() {
+		if err != nil {
+			s.stop()
+		}
+	}()
+	dir, err := os.MkdirTemp("", "registry-test")
+	if err != nil {
+		return nil, err
+	}
+	s.stops = append(s.stops, func() { _ = os.RemoveAll(dir) })
+	data, err := etcd.Start(ctx, etcd.Config{DataDir: dir, UnsafeNoFsync: true})
+	if err != nil {
+		return nil, err
+	}
+	s.etcd, s.stops = data.Client(), append(s.stops, data.Stop)
+	backend, err := storage.NewBackend(storage.BackendConfig{Client: data.Client(), EnableGarbageCollection: true})
+	if err != nil {
+		return nil, err
+	}
+	s.stops = append(s.stops, backend.Close)
+	generic, err := newGenericServer()
+	if err != nil {
+		return nil, err
+	}
+	s.stops = append(s.stops, generic.Destroy)
+	if err := registry.Install(generic, backend.RESTOptionsGetter(registry.StorageCodec), registry.NoAccess()); err != nil {
+		return nil, err
+	}
 	generic.PrepareRun()
-	return inCluster(serve(t, generic), testCluster), server.Client()
+	s.serve(generic)
+	return s, nil
 }
 
 // inCluster returns the configuration for another logical cluster.
@@ -80,8 +143,7 @@ func withCluster(next http.Handler) http.Handler {
 
 // newGenericServer returns a server without resources, in which everybody is
 // an administrator.
-func newGenericServer(t *testing.T) *genericapiserver.GenericAPIServer {
-	t.Helper()
+func newGenericServer() (*genericapiserver.GenericAPIServer, error) {
 	config := genericapiserver.NewConfig(registry.Codecs)
 	config.EffectiveVersion = basecompatibility.NewEffectiveVersionFromString("1.37", "", "")
 	config.ExternalAddress = "127.0.0.1:443"
@@ -96,21 +158,16 @@ func newGenericServer(t *testing.T) *genericapiserver.GenericAPIServer {
 	config.Authentication.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 		return &authenticator.Response{User: &user.DefaultInfo{Name: "tester", Groups: []string{user.SystemPrivilegedGroup}}}, true, nil
 	})
-	server, err := config.Complete(nil).New("registry-test", genericapiserver.NewEmptyDelegate())
-	require.NoError(t, err)
-	t.Cleanup(server.Destroy)
-	return server
+	return config.Complete(nil).New("registry-test", genericapiserver.NewEmptyDelegate())
 }
 
 // serve puts the server behind TLS.
-func serve(t *testing.T, server *genericapiserver.GenericAPIServer) *rest.Config {
-	t.Helper()
-	ts := httptest.NewUnstartedServer(server.Handler)
+func (s *server) serve(generic *genericapiserver.GenericAPIServer) {
+	ts := httptest.NewUnstartedServer(generic.Handler)
 	ts.EnableHTTP2 = true
 	ts.StartTLS()
-	t.Cleanup(ts.Close)
-	t.Cleanup(ts.CloseClientConnections)
-	return &rest.Config{
+	s.stops = append(s.stops, ts.Close, ts.CloseClientConnections)
+	s.config = &rest.Config{
 		Host: ts.URL,
 		TLSClientConfig: rest.TLSClientConfig{
 			CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ts.Certificate().Raw}),

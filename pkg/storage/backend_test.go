@@ -116,7 +116,7 @@ func TestRegistry(t *testing.T) {
 		DeleteStrategy:            strategy,
 		TableConvertor:            rest.NewDefaultTableConvertor(podsGR),
 	}
-	b := backendOf(t, BackendConfig{})
+	b := backendOf(t, BackendConfig{Client: startEtcd(t).Client()})
 	getter := b.RESTOptionsGetter(func(schema.GroupResource) (runtime.Codec, error) { return podCodec(t), nil })
 	require.NoError(t, store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: getter}))
 	defer store.Destroy()

@@ -3,6 +3,9 @@ package storage
 import (
 	"context"
 	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,12 +42,51 @@ func TestMain(m *testing.M) {
 	metav1.AddToGroupVersion(scheme, metav1.SchemeGroupVersion)
 	utilruntime.Must(example.AddToScheme(scheme))
 	utilruntime.Must(examplev1.AddToScheme(scheme))
-	goleak.VerifyTestMain(m,
+	goleak.VerifyTestMain(oneEtcd{m},
 		// Upstream's alarm for reads that wait for a fresh cache: it sleeps on
 		// for three seconds after the read.
 		goleak.IgnoreTopFunction("k8s.io/apiserver/pkg/storage/cacher.(*watchCache).waitUntilFreshLocked.func2"))
 }
 
+// common is the etcd of tests that have a prefix of their own in it.
+var common struct {
+	sync.Once
+
+	server *etcd.Server
+	err    error
+	dir    string
+	users  atomic.Int64
+}
+
+// oneEtcd runs tests and stops the common etcd.
+type oneEtcd struct{ *testing.M }
+
+// Run implements goleak.TestingM.
+func (m oneEtcd) Run() int {
+	code := m.M.Run()
+	if common.server != nil {
+		common.server.Stop()
+	}
+	if err := os.RemoveAll(common.dir); err != nil {
+		return max(code, 1)
+	}
+	return code
+}
+
+// commonEtcd returns the common etcd, and a prefix that nobody else has in it.
+func commonEtcd(tb testing.TB) (server *etcd.Server, prefix string) {
+	tb.Helper()
+	common.Do(func() {
+		if common.dir, common.err = os.MkdirTemp("", "storage-test"); common.err == nil { //nolint:usetesting // tests share it
+			common.server, common.err = etcd.Start(context.WithoutCancel(tb.Context()), etcd.Config{DataDir: common.dir, UnsafeNoFsync: true})
+		}
+	})
+	require.NoError(tb, common.err)
+	return common.server, fmt.Sprintf("/test-%d", common.users.Add(1))
+}
+
+// startEtcd starts an etcd for a test that needs all of it: its revisions, its
+// compactions, or its end.
 func startEtcd(tb testing.TB) *etcd.Server {
 	tb.Helper()
 	server, err := etcd.Start(tb.Context(), etcd.Config{DataDir: tb.TempDir(), UnsafeNoFsync: true})
@@ -53,11 +95,17 @@ func startEtcd(tb testing.TB) *etcd.Server {
 	return server
 }
 
-// backendOf returns a backend on an etcd of its own.
+// backendOf returns a backend on the common etcd, unless cfg has one or it is
+// measured.
 func backendOf(tb testing.TB, cfg BackendConfig) *Backend {
 	tb.Helper()
 	if cfg.Client == nil {
-		cfg.Client = startEtcd(tb).Client()
+		if _, measured := tb.(*testing.B); measured {
+			cfg.Client = startEtcd(tb).Client()
+		} else {
+			server, prefix := commonEtcd(tb)
+			cfg.Client, cfg.Prefix = server.Client(), prefix
+		}
 	}
 	b, err := NewBackend(cfg)
 	require.NoError(tb, err)

@@ -112,7 +112,7 @@ func TestPagesWithSelectors(t *testing.T) {
 // A token whose version is compacted is expired, whatever this replica still
 // remembers, and comes with one that goes on at the latest version.
 func TestPagesExpire(t *testing.T) {
-	backend := backendOf(t, BackendConfig{CompactionInterval: 0})
+	backend := backendOf(t, BackendConfig{Client: startEtcd(t).Client()})
 	s := open(t, backend, podsGR)
 	seedPages(t, s)
 	ctx := in(t.Context(), "bb")

@@ -17,6 +17,8 @@ import (
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
+
+	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
 // Upstream's conformance suites (k8s.io/apiserver/pkg/storage/testing), each
@@ -45,9 +47,12 @@ type suite struct {
 	clusterScoped bool
 	// created waits after each Create until the watch cache has it.
 	created bool
-	// waits is set for suites that mostly wait: they run side by side. The
-	// others expect that nothing slows them down.
+	// waits is set for suites that mostly wait: they run side by side, each with an
+	// etcd of its own. The others expect that nothing slows them down.
 	waits bool
+	// ownEtcd is set for others that need an etcd of their own: they compact it, or
+	// count its revisions.
+	ownEtcd bool
 	// unsafeDelete sets the gate AllowUnsafeMalformedObjectDeletion.
 	unsafeDelete *bool
 }
@@ -56,6 +61,7 @@ type suiteEnv struct {
 	*suiteStore
 	store    storage.Interface
 	client   *clientv3.Client
+	prefix   string
 	recorder *storagetesting.KubernetesRecorder
 	cached   bool
 	codec    *failingCodec
@@ -116,10 +122,10 @@ func writeSuites() []suite {
 
 func listSuites() []suite {
 	return []suite{
-		{name: "List", run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "List", ownEtcd: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestList(ctx, t, e.store, e.compact, e.cached, e.recorder)
 		}},
-		{name: "ConsistentList", run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "ConsistentList", ownEtcd: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestConsistentList(ctx, t, e.store, e.increaseRV, e.cached, true, e.cached)
 		}},
 		{name: "GetListNonRecursive", run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
@@ -135,7 +141,7 @@ func listSuites() []suite {
 		{name: "ListContinuationWithFilter", run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestListContinuationWithFilter(ctx, t, e.store, nil)
 		}},
-		{name: "ListInconsistentContinuation", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
+		{name: "ListInconsistentContinuation", uncachedOnly: true, ownEtcd: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
 			storagetesting.RunTestListInconsistentContinuation(ctx, t, e.store, e.compact)
 		}},
 		{name: "ListResourceVersionMatch", uncachedOnly: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
@@ -165,7 +171,7 @@ func watchSuites() []suite {
 		}},
 		{name: "WatchBookmarksWithCorrectResourceVersion", waits: true, run: plainSuite(storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion)},
 		{name: "SendInitialEventsBackwardCompatibility", run: plainSuite(storagetesting.RunSendInitialEventsBackwardCompatibility)},
-		{name: "WatchSemantics", created: true, run: plainSuite(storagetesting.RunWatchSemantics)},
+		{name: "WatchSemantics", created: true, ownEtcd: true, run: plainSuite(storagetesting.RunWatchSemantics)},
 		{name: "WatchSemanticInitialEventsExtended", created: true, run: plainSuite(storagetesting.RunWatchSemanticInitialEventsExtended)},
 		{name: "WatchListMatchSingle", created: true, run: plainSuite(storagetesting.RunWatchListMatchSingle)},
 	}
@@ -219,12 +225,19 @@ const suiteValuePrefix = "test!"
 
 func newSuiteEnv(t *testing.T, s suite, cached, crowd bool) *suiteEnv {
 	t.Helper()
-	client := startEtcd(t).Client()
+	prefix := "/registry"
+	var server *etcd.Server
+	if s.waits || s.ownEtcd {
+		server = startEtcd(t)
+	} else {
+		server, prefix = commonEtcd(t)
+	}
+	client := *server.Client()
 	hidden := hideCluster(client.Kubernetes)
 	client.Kubernetes = hidden
-	e := &suiteEnv{client: client.Client, recorder: hidden.recorder, cached: cached, codec: &failingCodec{Codec: podCodec(t)}}
+	e := &suiteEnv{client: client.Client, prefix: prefix, recorder: hidden.recorder, cached: cached, codec: &failingCodec{Codec: podCodec(t)}}
 	transformer := newSwappableTransformer(storagetesting.NewPrefixTransformer([]byte(suiteValuePrefix), false))
-	cfg := BackendConfig{Client: client, Prefix: "/registry", Transformers: sameForAll{transformer}}
+	cfg := BackendConfig{Client: &client, Prefix: prefix, Transformers: sameForAll{transformer}}
 	keyFunc := podKey
 	if s.clusterScoped {
 		keyFunc = func(obj runtime.Object) (string, error) { return storage.NoNamespaceKeyFunc("/pods/", obj) }
@@ -285,7 +298,7 @@ func (s createdStore) Create(ctx context.Context, key string, obj, out runtime.O
 // checkStored checks the invariants of what is in etcd.
 func (e *suiteEnv) checkStored(ctx context.Context, t *testing.T, key string) {
 	t.Helper()
-	got, err := e.client.Get(ctx, "/registry"+key[:len("/pods/")]+suiteCluster+"/"+key[len("/pods/"):])
+	got, err := e.client.Get(ctx, e.prefix+key[:len("/pods/")]+suiteCluster+"/"+key[len("/pods/"):])
 	require.NoError(t, err)
 	require.Len(t, got.Kvs, 1)
 	decoded, err := runtime.Decode(e.codec, got.Kvs[0].Value[len(suiteValuePrefix):])

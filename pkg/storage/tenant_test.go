@@ -228,7 +228,7 @@ func TestObjectsWithoutAnnotation(t *testing.T) {
 	foreign := func(key string, pod *example.Pod) {
 		data, err := runtime.Encode(podCodec(t), pod)
 		require.NoError(t, err)
-		_, err = backend.cfg.Client.Put(t.Context(), path.Join(DefaultPrefix, key), string(data))
+		_, err = backend.cfg.Client.Put(t.Context(), path.Join(backend.cfg.Prefix, key), string(data))
 		require.NoError(t, err)
 	}
 	foreign("/pods/aa/ns/foreign", newPod("ns", "foreign"))

@@ -88,7 +88,7 @@ func (c *calls) key(obj runtime.Object) (string, error) {
 // watch cache holds: look at Hub.Listed, Hub.Key and Hub.Tap first.
 func TestUpstreamCallsTheKeyFunctionInTheOrderThatTheHubReliesOn(t *testing.T) {
 	t.Parallel()
-	b := backendOf(t, BackendConfig{})
+	b := backendOf(t, BackendConfig{Client: startEtcd(t).Client()}) // it counts revisions
 	ctx := t.Context()
 	cfg := b.storageConfig(podsGR, podCodec(t))
 	newPod := func() runtime.Object { return &example.Pod{} }
