@@ -46,15 +46,35 @@ build: ## Build bin/shardplane, and bin/shardplane.debug, the same with symbols 
 dev: build ## Start a development cluster here; Ctrl-C stops it (DEV_FLAGS='--shards 3')
 	$(BIN)/shardplane dev $(DEV_FLAGS)
 
+# What go test does for all: the linters vet, and symbols for debuggers cost more
+# time than the tests of most packages.
+GO_TEST := $(GO) test -vet=off -ldflags='-s -w'
+# Tests wait for servers more than they compute, so that several packages at a time
+# share a processor, and those that take longest come first.
+TEST_PACKAGES = -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) $(if $(ALL),$(LONGEST)) $(PKG)
+ALL = $(filter ./...,$(PKG))
+LONGEST := ./test/robustness ./test/isolation ./test/integration ./test/conformance ./test/e2e ./test/neighbours \
+	./pkg/customresource/... ./pkg/storage ./pkg/controllers ./test/admission
+
 # The programs that tests run are built once for all packages, by the build cache
-# and not by time stamps. They have no race detector: it is on in the tests'
-# own processes, where most tests run the servers.
+# and not by time stamps; single packages build what they need. They have no race
+# detector: it is on in the tests' own processes, where most tests run the servers.
 .PHONY: test
-test: ## Run every test with the race detector (PKG=./pkg/..., TEST_FLAGS=-v)
-	$(GO) build -buildvcs=false -o $(BIN)/test/shardplane ./cmd/shardplane
+test: $(if $(filter ./...,$(PKG)),test-programs) ## Run every test with the race detector (PKG=./pkg/..., TEST_FLAGS=-v)
+	$(if $(ALL),SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/test/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/test/kubectl) \
+		$(GO_TEST) -race -timeout 15m $(TEST_FLAGS) $(TEST_PACKAGES)
+
+.PHONY: test-programs
+test-programs:
+	$(GO) build -buildvcs=false -ldflags='-s -w' -o $(BIN)/test/shardplane ./cmd/shardplane
 	$(GO) build -C tools -buildvcs=false -ldflags '$(KUBECTL_LDFLAGS)' -o ../$(BIN)/test/kubectl ./kubectl
-	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/test/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/test/kubectl \
-		$(GO) test -race -timeout 15m $(TEST_FLAGS) $(PKG)
+
+# Tests that start an etcd import what starts it; packages with none are left. The
+# race detector needs a build of its own of everything, so that it is off here.
+.PHONY: unit
+unit: ## Run the tests of all packages that start no servers, without the race detector
+	$(GO_TEST) -short $(TEST_FLAGS) $$($(GO) list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(PKG) | \
+		grep -vE '/test/harness|/pkg/etcd[] ]|etcd/server/v3/embed' | cut -d ' ' -f 1)
 
 .PHONY: conformance
 conformance: ## Run the rules of custom resources, with those that take minutes
