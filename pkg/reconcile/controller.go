@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // queues report their metrics
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -116,7 +117,7 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 
 	queue := workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[K](c.config.MinBackoff, c.config.MaxBackoff),
-		workqueue.TypedRateLimitingQueueConfig[K]{Name: c.config.Name},
+		workqueue.TypedRateLimitingQueueConfig[K]{Name: c.config.Name, Clock: slowTicker{}},
 	)
 	var workers sync.WaitGroup
 	defer workers.Wait()
@@ -188,4 +189,18 @@ func (c *Controller[K]) reconcile(ctx context.Context, key K) (result Result, er
 		}
 	}()
 	return c.config.Reconcile(ctx, key)
+}
+
+// metricsInterval is how often a queue updates its metrics, about as often as
+// somebody reads them.
+const metricsInterval = 10 * time.Second
+
+// slowTicker is the clock of queues: they use tickers only to update metrics,
+// twice a second, which wakes an idle process for each queue, and to look again
+// at what is delayed, in case a timer got lost.
+type slowTicker struct{ clock.RealClock }
+
+// NewTicker implements clock.WithTicker.
+func (c slowTicker) NewTicker(d time.Duration) clock.Ticker {
+	return c.RealClock.NewTicker(max(d, metricsInterval))
 }

@@ -88,6 +88,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		NewFunc:             r.newFunc,
 		NewListFunc:         r.newListFunc,
 		Codec:               r.config.Codec,
+		Clock:               &s.quiet,
 	})
 	if err != nil {
 		below.progress.stop()

@@ -39,6 +39,7 @@ type tenantStorage struct {
 	readyWait  time.Duration
 	hub        *hub.Hub
 	asking     sync.WaitGroup // for the progress of older watches
+	quiet      quietClock
 }
 
 var _ storage.Interface = (*tenantStorage)(nil)

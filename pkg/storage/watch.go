@@ -61,6 +61,7 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 		if s.keys.single(c.tenant) {
 			opts.Predicate = dispatchedBy(opts.Predicate, c.tenant.dispatchValue())
 		}
+		context.AfterFunc(ctx, s.quiet.watch())
 		return s.inner.Watch(ctx, c.key, opts)
 	}
 	return s.hub.Watch(ctx, request)

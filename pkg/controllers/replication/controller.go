@@ -19,7 +19,7 @@ const (
 	Name = "replication"
 
 	defaultWorkers       = 8
-	defaultProbeInterval = 15 * time.Second
+	defaultProbeInterval = time.Minute
 	defaultAuditInterval = 10 * time.Minute
 )
 
