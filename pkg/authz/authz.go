@@ -15,8 +15,8 @@ import (
 )
 
 // NotPermitted begins the reason given to whom nothing is permitted in a logical
-// cluster, whether it exists or not. The front-proxy knows it by this text and
-// makes it indistinguishable from its own answer.
+// cluster, whether it exists or not. Front-proxies of the previous version know
+// it by this text.
 const NotPermitted = "workspace access not permitted"
 
 // NotPermittedReason is the whole reason, the same on all servers. It says all
@@ -53,8 +53,8 @@ func New(c Config) (authorizer.Authorizer, error) {
 
 	rules := WithMaximalPermission(c.Rules, c.MaximalPermission)
 	rules = WithProtectedStatus(rules)
-	rules = WithWorkspaceContent(rules, c.Rules, c.Find)
 	rules = WithRequiredGroups(rules, c.Find)
+	rules = WithWorkspaceContent(rules, c.Rules, c.Find)
 
 	var chain []authorizer.Authorizer
 	for _, step := range c.Options.Order {
@@ -74,7 +74,19 @@ func New(c Config) (authorizer.Authorizer, error) {
 			return nil, fmt.Errorf("--authorization-order: %q is not one of %s", step, strings.Join(Steps(), ", "))
 		}
 	}
-	return WithWildcardGate(WithImpersonationGuard(FirstOf(chain...))), nil
+	return WithWildcardGate(WithImpersonationGuard(entering(FirstOf(chain...)))), nil
+}
+
+// entering lets the server know of whom next allows anything that they have
+// entered the logical cluster, whoever of the chain has let them.
+func entering(next authorizer.Authorizer) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		decision, reason, err := next.Authorize(ctx, a)
+		if decision == authorizer.DecisionAllow {
+			request.Entered(ctx)
+		}
+		return decision, reason, err
+	})
 }
 
 // FirstOf asks authorizers in order until one allows or denies. Their reasons

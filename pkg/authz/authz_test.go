@@ -87,6 +87,8 @@ type chainCase struct {
 	want       authorizer.Decision
 	wantReason string
 	wantErr    bool
+	// entered is set for who is denied something where it may enter.
+	entered bool
 }
 
 func (c chainCase) ask(t *testing.T, chain authorizer.Authorizer) {
@@ -104,10 +106,12 @@ func (c chainCase) ask(t *testing.T, chain authorizer.Authorizer) {
 	attributes := authorizer.AttributesRecord{
 		User: &user.DefaultInfo{Name: c.user, Groups: c.groups, Extra: c.extra}, Verb: cmp.Or(c.verb, "get"), Path: c.path, Resource: "configmaps", ResourceRequest: c.path == "",
 	}
-	got, reason, err := chain.Authorize(ctx, attributes)
+	entered := false
+	got, reason, err := chain.Authorize(request.WithEntry(ctx, func() { entered = true }), attributes)
 	require.Equal(t, c.want, got, reason)
 	require.Equal(t, c.wantErr, err != nil, "%v", err)
 	require.Equal(t, c.wantReason, reason)
+	require.Equal(t, c.entered || c.want == authorizer.DecisionAllow, entered, "entered")
 }
 
 func TestChain(t *testing.T) {
@@ -138,7 +142,9 @@ func TestChain(t *testing.T) {
 		{name: "owner", cluster: "root", user: "owner", want: allow},
 		{name: "owner too early", cluster: "new", user: "owner", want: none, wantReason: notPermitted},
 		{name: "reader", cluster: "root", user: "reader", want: allow},
-		{name: "guest, who may enter but not read", cluster: "root", user: "guest", want: none},
+		{name: "guest, who may enter but not read", cluster: "root", user: "guest", want: none, entered: true},
+		{name: "guest without the required groups", cluster: "closed", user: "guest", want: none},
+		{name: "guest with them", cluster: "closed", user: "guest", groups: []string{"c"}, want: none, entered: true},
 		{name: "outsider, who may read but not enter", cluster: "root", user: "outsider", want: none, wantReason: notPermitted},
 		{name: "outsider, who may write but not enter", cluster: "root", user: "outsider", verb: "create", want: none, wantReason: notPermitted},
 		{name: "stranger", cluster: "root", user: "stranger", groups: []string{"team-1", user.AllAuthenticated}, want: none, wantReason: notPermitted},
@@ -203,7 +209,7 @@ func TestMaximalPermission(t *testing.T) {
 		return authorizer.DecisionAllow, "", nil
 	}
 	chain := newChain(t, func(c *authz.Config) { c.MaximalPermission = policy })
-	chainCase{cluster: "root", user: "owner", want: authorizer.DecisionDeny, wantReason: "beyond the policy of the provider"}.ask(t, chain)
+	chainCase{cluster: "root", user: "owner", want: authorizer.DecisionDeny, wantReason: "beyond the policy of the provider", entered: true}.ask(t, chain)
 	chainCase{cluster: "root", user: "reader", want: authorizer.DecisionAllow}.ask(t, chain)
 	chainCase{cluster: "root", user: "stranger", want: authorizer.DecisionNoOpinion, wantReason: notPermitted}.ask(t, chain)
 }

@@ -19,25 +19,30 @@ import (
 // separated by semicolons, all of which it takes.
 const RequiredGroupsAnnotation = "authorization.kcp.io/required-groups"
 
-// WithRequiredGroups withdraws what next allows from users who are not in the
-// groups that the logical cluster requires. Its own service accounts are
-// exempt. It looks after next has allowed, so that nobody else costs a look-up.
+// WithRequiredGroups asks next about users who may enter the logical cluster as
+// far as others are concerned. It withdraws what next allows to those who are not
+// in the groups that the logical cluster requires, and lets the server know that
+// the others have entered. Its own service accounts are exempt.
 func WithRequiredGroups(next authorizer.Authorizer, find FindLogicalCluster) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		decision, reason, err := next.Authorize(ctx, a)
-		name, clusterErr := request.ClusterNameFrom(ctx)
-		if decision != authorizer.DecisionAllow || clusterErr != nil || isDeepReview(ctx) ||
-			isLifecycle(ctx, a.GetUser()) || identity.IsLocalServiceAccount(name, a.GetUser()) {
-			return decision, reason, err
+		name, err := request.ClusterNameFrom(ctx)
+		if err != nil || isDeepReview(ctx) || isLifecycle(ctx, a.GetUser()) || identity.IsLocalServiceAccount(name, a.GetUser()) {
+			request.Entered(ctx)
+			return next.Authorize(ctx, a) //nolint:nilerr // without one logical cluster there are no groups that it requires
 		}
 		lc, err := find(ctx, name)
 		if err != nil {
 			return authorizer.DecisionNoOpinion, "", fmt.Errorf("looking up logical cluster %q: %w", name, err)
 		}
-		if lc == nil || !inRequiredGroups(name, a.GetUser(), lc.Annotations[RequiredGroupsAnnotation]) {
+		if lc != nil && inRequiredGroups(name, a.GetUser(), lc.Annotations[RequiredGroupsAnnotation]) {
+			request.Entered(ctx)
+			return next.Authorize(ctx, a)
+		}
+		decision, reason, err := next.Authorize(ctx, a)
+		if decision == authorizer.DecisionAllow {
 			return authorizer.DecisionDeny, NotPermittedReason, nil
 		}
-		return decision, reason, nil
+		return decision, reason, err
 	})
 }
 

@@ -73,9 +73,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if s.resources, err = newResources(s.backend, c); err != nil {
 		return s, err
 	}
-	serving.SetChain(streams, c, withScope, func(api http.Handler) http.Handler {
-		return withWildcardVerbs(serving.WithListRules(s.resources.Wrap(api), codecs))
-	})
+	serving.SetChain(c, func(c *genericapiserver.Config) serving.Chain { return s.chain(c, streams) })
 	s.generic, err = c.Complete(nil).New("cache-server", genericapiserver.NewEmptyDelegate())
 	if err != nil {
 		return s, fmt.Errorf("assembling the API server: %w", err)

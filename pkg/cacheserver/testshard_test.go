@@ -3,11 +3,10 @@ package cacheserver_test
 import (
 	"context"
 	"net"
-	"net/http"
+	"slices"
 	"sync"
 	"testing"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -18,6 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/storage"
 )
@@ -70,13 +70,12 @@ func (s *testShard) start(t *testing.T) {
 	}, authz.Privileged(user.SystemPrivilegedGroup))
 	require.NoError(t, err)
 	streams, endStreams := context.WithCancel(context.WithoutCancel(t.Context()))
-	serving.SetChain(streams, c,
-		func(h http.Handler) http.Handler {
-			return serving.WithClusterURL(h, func(logicalcluster.Path) (logicalcluster.Name, bool) { return "", false }, client.Codecs)
-		},
-		func(api http.Handler) http.Handler {
-			return serving.WithClusterRules(resources.Wrap(api), nil, client.Codecs)
+	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Codecs: client.Codecs}
+	serving.SetChain(c, func(c *genericapiserver.Config) serving.Chain {
+		return slices.Concat(serving.Arrival(c), serving.Chain{{Wrap: scopes.Find}}, serving.Reception(c), serving.Decision(c), serving.Chain{
+			serving.LongRunningStop(streams, c), {Wrap: scopes.Rules}, {Wrap: resources.Wrap},
 		})
+	})
 	server, err := c.Complete(nil).New("test-shard", genericapiserver.NewEmptyDelegate())
 	require.NoError(t, err)
 

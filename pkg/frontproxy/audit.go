@@ -11,6 +11,7 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
@@ -34,7 +35,7 @@ func (s *Server) audit(r *http.Request, rec *record, received time.Time) {
 		answer.Status.Status = metav1.StatusSuccess
 	}
 	rest := r.URL.EscapedPath()
-	if strings.HasPrefix(rest, clustersPrefix) {
+	if strings.HasPrefix(rest, request.Clusters.Prefix) {
 		var segment string
 		segment, rest = splitEscaped(rest)
 		answer.Cluster, answer.Path = clusterOf(segment, rec.cluster)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -33,7 +34,6 @@ const (
 	statusClientGone = 499
 	// accessLogLevel is the verbosity at which every request is logged.
 	accessLogLevel = 3
-	clustersPrefix = "/clusters/"
 	profilesPrefix = "/debug/pprof/"
 )
 
@@ -48,21 +48,29 @@ type mapping struct {
 // mappings is the table of everything behind authentication; what it does not
 // hold is answered with 404. Paths are compared as the client escaped them.
 var mappings = []mapping{
-	{prefix: clustersPrefix, serve: (*Server).serveCluster},
+	{prefix: request.Clusters.Prefix, serve: (*Server).serveCluster},
 	{prefix: "/metrics", exact: true, serve: (*Server).serveMetrics},
 	{prefix: profilesPrefix, serve: (*Server).serveProfiles},
 }
 
-// handler assembles everything a request passes, the outermost last.
-func (s *Server) handler() http.Handler {
-	handler := http.Handler(http.HandlerFunc(s.serveMappings))
-	handler = apifilters.WithAuthentication(handler, s.authentication.Authenticator, unauthorized, s.authentication.Audiences, nil)
-	handler = withCredentials(handler, s.devTokens)
-	handler = authn.WithTokenCluster(handler)
-	handler = withProbes(handler, s.liveness(), s.readiness())
-	handler = withAccounting(handler, &s.requests, s.audit)
-	handler = withPanicRecovery(handler)
-	return handler
+// chain is what everything passes before serveMappings.
+func (s *Server) chain() serving.Chain {
+	return serving.Chain{
+		serving.NewFilter("panic recovery", "500 for requests that crash", withPanicRecovery),
+		serving.NewFilter("accounting", "metrics, the log, and audit events of what is answered here", func(next http.Handler) http.Handler {
+			return withAccounting(next, &s.requests, s.audit)
+		}),
+		serving.NewFilter("probes", "/livez, /readyz and /healthz, for everybody", func(next http.Handler) http.Handler {
+			return withProbes(next, s.liveness(), s.readiness())
+		}),
+		serving.NewFilter("token's cluster", "a service account's logical cluster, where the URL has none", authn.WithTokenCluster),
+		serving.NewFilter("credentials", "headers about users go, from outside they count for nothing", func(next http.Handler) http.Handler {
+			return withCredentials(next, s.devTokens)
+		}),
+		serving.NewFilter("authentication", "who it is; 401", func(next http.Handler) http.Handler {
+			return apifilters.WithAuthentication(next, s.authentication.Authenticator, unauthorized, s.authentication.Audiences, nil)
+		}),
+	}
 }
 
 func (s *Server) serveMappings(w http.ResponseWriter, r *http.Request) {
@@ -106,7 +114,7 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 	to.cluster, to.backend = target.Cluster.String(), s.shards.backend(target.Shard)
 	switch outcome {
 	case workspaceindex.Unavailable:
-		if to.backend != nil && s.forwarder.stranger(r.Context(), to) {
+		if to.backend != nil && s.forwarder.denied(r.Context(), to) {
 			s.forwarder.resolver.hold(r.Context(), who.GetName(), to.deadline)
 			writeStatus(w, forbidden(r, unescapedRest(to.rest)))
 			return
@@ -189,7 +197,7 @@ func mayReadProcess(who user.Info) bool {
 
 // splitEscaped takes the escaped logical cluster off an escaped path.
 func splitEscaped(path string) (segment, rest string) {
-	segment = strings.TrimPrefix(path, clustersPrefix)
+	segment = strings.TrimPrefix(path, request.Clusters.Prefix)
 	if at := strings.IndexByte(segment, '/'); at >= 0 {
 		segment, rest = segment[:at], segment[at:]
 	}
@@ -204,8 +212,8 @@ func clusterPath(segment string) (string, bool) {
 	if err != nil || strings.Contains(path, "/") || strings.HasPrefix(path, request.SystemPrefix) {
 		return "", false
 	}
-	u, found, err := request.SplitCluster(request.ClusterPath(path))
-	if err != nil || !found || u.Wildcard {
+	l, err := request.Clusters.Parse(path)
+	if err != nil || l.Wildcard {
 		return "", false
 	}
 	return path, true

@@ -121,11 +121,11 @@ func (f *forwarder) modify(r *http.Request, res *http.Response, to *route) error
 	if rec := recordFrom(r.Context()); rec != nil {
 		rec.answeredByShard = true
 	}
-	hide, err := f.hides(r, res, to)
+	conceal, err := f.conceals(r, res, to)
 	switch {
 	case err != nil:
 		return err
-	case hide:
+	case conceal:
 		f.resolver.hold(r.Context(), to.user.GetName(), to.deadline)
 		return &answerError{status: forbidden(r, unescapedRest(to.rest))}
 	case to.long && res.StatusCode != http.StatusForbidden && res.StatusCode != http.StatusSwitchingProtocols:
@@ -152,7 +152,7 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 	case r.Context().Err() != nil:
 		// The client has gone; there is nobody to answer.
 		w.WriteHeader(statusClientGone)
-	case !undialled(err) && f.stranger(r.Context(), to):
+	case !undialled(err) && f.denied(r.Context(), to):
 		f.resolver.hold(r.Context(), to.user.GetName(), to.deadline)
 		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
 	case !to.connected:
@@ -200,11 +200,6 @@ func (f *forwarder) mend(r *http.Request, to *route, err error) error {
 	}
 	upstreamErrors.WithLabelValues(to.backend.name, "broken").Inc()
 	return io.EOF
-}
-
-type readCloser struct {
-	io.Reader
-	io.Closer
 }
 
 func unescapedRest(rest string) string {

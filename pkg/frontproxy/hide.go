@@ -1,68 +1,54 @@
 package frontproxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"io"
-	"mime"
 	"net"
 	"net/http"
 	"net/url"
 	"time"
 
-	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-const (
-	// maxForbiddenBody is how much of a shard's 403 is looked at.
-	maxForbiddenBody = 64 << 10
-	// strangerTimeout bounds the question whether a user may enter.
-	strangerTimeout = 5 * time.Second
-)
+// deniedTimeout bounds the question whether a user may enter.
+const deniedTimeout = 5 * time.Second
 
-// hides tells whether a shard's answer must not reach the client, because it
-// would tell a user without access that the logical cluster exists. That are
-// denials of access, and errors that the shard answers before it authorizes:
-// malformed impersonation, timeouts, headers that are too long. Whoever may
-// enter gets them unchanged, and so do other denials pass.
-func (f *forwarder) hides(r *http.Request, res *http.Response, to *route) (bool, error) {
-	authorized := res.Header.Get(request.AuthorizedHeader) != ""
-	res.Header.Del(request.AuthorizedHeader)
-	if authorized || res.StatusCode < http.StatusBadRequest {
+// conceals reports whether a shard's answer must not reach the client, because
+// it would tell a user without access that the logical cluster exists: a 403
+// without the mark of those who have entered. Of other errors without it, such as
+// timeouts and malformed impersonation, which are answered before it is known
+// whether the user may enter, that is asked.
+func (f *forwarder) conceals(r *http.Request, res *http.Response, to *route) (bool, error) {
+	entered := takeMark(res.Header)
+	switch {
+	case res.StatusCode < http.StatusBadRequest || entered == "true":
 		return false, nil
-	}
-	if res.StatusCode != http.StatusForbidden {
-		return f.stranger(r.Context(), to), nil
-	}
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxForbiddenBody+1))
-	if err != nil {
-		return false, err
-	}
-	if bytes.Contains(body, []byte(authz.NotPermitted)) {
+	case res.StatusCode != http.StatusForbidden:
+		return f.denied(r.Context(), to), nil
+	case entered == "":
+		return f.concealsOfPrevious(r, res, to)
+	default:
 		return true, nil
 	}
-	res.Body = readCloser{io.MultiReader(bytes.NewReader(body), res.Body), res.Body}
-	if r.Method != http.MethodHead && len(body) <= maxForbiddenBody && isPlain(res.Header) {
-		return false, nil
+}
+
+// takeMark takes off an answer of a shard what it says about whether the user has
+// entered the logical cluster: "true", "false", or nothing.
+func takeMark(header http.Header) string {
+	entered := header.Get(request.EnteredHeader)
+	if entered == "" && header.Get(request.AuthorizedHeader) != "" {
+		entered = "true"
 	}
-	// It does not say why, or not where it can be seen.
-	return f.stranger(r.Context(), to), nil
+	header.Del(request.EnteredHeader)
+	header.Del(request.AuthorizedHeader)
+	return entered
 }
 
-// isPlain tells whether texts stand in a body as they are. In YAML they may be
-// folded.
-func isPlain(header http.Header) bool {
-	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
-	return err == nil && header.Get("Content-Encoding") == "" &&
-		(kind == "application/json" || kind == "application/vnd.kubernetes.protobuf")
-}
-
-// stranger asks the shard whether the user may not enter the logical cluster. A
+// denied asks the shard whether the user may not enter the logical cluster. A
 // shard that does not answer has said nothing.
-func (f *forwarder) stranger(ctx context.Context, to *route) bool {
-	ctx, cancel := context.WithTimeout(ctx, strangerTimeout)
+func (f *forwarder) denied(ctx context.Context, to *route) bool {
+	ctx, cancel := context.WithTimeout(ctx, deniedTimeout)
 	defer cancel()
 	question := url.URL{Scheme: to.backend.base.Scheme, Host: to.backend.base.Host}
 	question.RawPath = to.backend.prefix + request.ClusterPath(to.cluster) + "/version"
@@ -77,11 +63,14 @@ func (f *forwarder) stranger(ctx context.Context, to *route) bool {
 		return false
 	}
 	defer func() { _ = res.Body.Close() }()
-	body, _ := io.ReadAll(io.LimitReader(res.Body, maxForbiddenBody)) // a part tells as much
-	return res.StatusCode == http.StatusForbidden && bytes.Contains(body, []byte(authz.NotPermitted))
+	if res.StatusCode != http.StatusForbidden {
+		return false
+	}
+	entered := takeMark(res.Header)
+	return entered == "false" || entered == "" && deniedByPrevious(res)
 }
 
-// undialled tells whether there was no connection to the shard.
+// undialled reports whether there was no connection to the shard.
 func undialled(err error) bool {
 	var operation *net.OpError
 	return errors.As(err, &operation) && operation.Op == "dial"

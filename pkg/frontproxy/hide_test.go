@@ -3,6 +3,7 @@ package frontproxy
 import (
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,7 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// awkward are answers of a shard that do not say, or not where it can be seen,
+// awkward are answers of a shard of the previous version that do not say, or not where it can be seen,
 // that the user may not enter. The key is the path that gets them.
 var awkward = map[string]http.HandlerFunc{
 	"/bad":     func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) },
@@ -112,6 +113,59 @@ func TestStrangersLearnNothing(t *testing.T) {
 		require.Equal(t, http.StatusNotFound, res.StatusCode)
 		require.Empty(t, res.Header.Get(request.AuthorizedHeader), "the mark is between the servers")
 	})
+}
+
+// TestTheMarkDecides holds that of a shard that says whether the user has entered
+// nothing else counts, and what each answer costs the shard.
+func TestTheMarkDecides(t *testing.T) {
+	w := newWorld(t, "root")
+	w.options.IndexPatience = time.Millisecond
+	w.cluster(t, "root", "hidden")
+	var requests atomic.Int32
+	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		// /<status>/<what is decided about entering when it is given>/<text>
+		answer := strings.SplitN(strings.TrimPrefix(r.URL.Path, "/clusters/hidden/"), "/", 3)
+		mayEnter := strconv.FormatBool(r.Header.Get("X-Remote-User") == "owner")
+		if len(answer) < 3 { // the front-proxy's question
+			rw.Header().Set(request.EnteredHeader, mayEnter)
+			rw.WriteHeader(http.StatusForbidden)
+			return
+		}
+		rw.Header().Set(request.EnteredHeader, answer[1])
+		code, _ := strconv.Atoi(answer[0])
+		rw.WriteHeader(code)
+		_, _ = rw.Write([]byte(answer[2]))
+	})
+	w.ready(t)
+	w.knows(t, "hidden", "root")
+	_, unknown := w.person(t, "jane").get(t, "/clusters/absent/api")
+	for _, tc := range []struct {
+		user, path string
+		code       int
+		concealed  bool
+		requests   int32
+	}{
+		{"jane", "/403/false/words", 403, true, 1},
+		{"jane", "/403/true/" + authz.NotPermitted, 403, false, 1},
+		{"owner", "/403/true/denied", 403, false, 1},
+		{"owner", "/429/true/full", 429, false, 1},
+		{"jane", "/504/false/late", 403, true, 2},
+		{"owner", "/504/false/late", 504, false, 2},
+		{"jane", "/200/false/fine", 200, false, 1},
+	} {
+		requests.Store(0)
+		res, body := w.person(t, tc.user).get(t, "/clusters/hidden"+tc.path)
+		require.Equal(t, tc.code, res.StatusCode, "%+v", tc)
+		require.Equal(t, tc.requests, requests.Load(), "%+v", tc)
+		require.Empty(t, res.Header.Get(request.EnteredHeader), "the mark is between the servers")
+		if tc.concealed {
+			require.Contains(t, body, authz.NotPermittedReason)
+			require.Equal(t, strings.ReplaceAll(unknown, "/api", strings.ReplaceAll(tc.path, "%20", " ")), body)
+		} else {
+			require.True(t, strings.HasSuffix(tc.path, body), body)
+		}
+	}
 }
 
 // TestBodiesAreAskedForByShards holds that a client that offers a body is asked

@@ -131,7 +131,7 @@ func (s *Server) URL() string { return "https://" + s.serving.Listener.Addr().St
 
 // Handler returns what answers requests, without the listener in front of it. It
 // serves while Run runs.
-func (s *Server) Handler() http.Handler { return s.handler() }
+func (s *Server) Handler() http.Handler { return s.chain().Handler(http.HandlerFunc(s.serveMappings)) }
 
 // Close gives the port back. Run does so itself.
 func (s *Server) Close() { s.group.Close() }
@@ -162,7 +162,7 @@ func (s *Server) addParts() {
 func (s *Server) serve(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	stopServing := make(chan struct{})
-	drained, closed, err := s.serving.Serve(s.handler(), drainTimeout, stopServing)
+	drained, closed, err := s.serving.Serve(s.Handler(), drainTimeout, stopServing)
 	if err != nil {
 		return fmt.Errorf("serving on %s: %w", s.URL(), err)
 	}

@@ -34,7 +34,7 @@ func FuzzURL(f *testing.F) {
 	backend := newBackend("one", base, nil)
 	f.Fuzz(func(t *testing.T, path string) {
 		in, err := url.ParseRequestURI(path)
-		if err != nil || !strings.HasPrefix(in.EscapedPath(), clustersPrefix) {
+		if err != nil || !strings.HasPrefix(in.EscapedPath(), request.Clusters.Prefix) {
 			return
 		}
 		segment, rest := splitEscaped(in.EscapedPath())
@@ -52,10 +52,10 @@ func FuzzURL(f *testing.F) {
 		sent, err := url.ParseRequestURI(out.URL.RequestURI())
 		require.NoError(t, err)
 		require.Equal(t, in.RawQuery, sent.RawQuery)
-		u, found, err := request.SplitCluster(strings.TrimPrefix(sent.Path, "/prefix"))
+		l, found, err := request.Locate(strings.TrimPrefix(sent.Path, "/prefix"), request.Clusters)
 		require.NoError(t, err)
 		require.True(t, found)
-		require.Equal(t, resolved, u.Path.String())
+		require.Equal(t, resolved, l.Path.String())
 		require.Equal(t, rest, strings.TrimPrefix(sent.EscapedPath(), "/prefix/clusters/"+resolved))
 	})
 }

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	kubernetesetcd "go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -129,15 +128,13 @@ func inCluster(config *rest.Config, cluster string) *rest.Config {
 // withCluster takes the logical cluster off the URL.
 func withCluster(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		url, found, err := request.SplitCluster(r.URL.Path)
-		if err != nil || !found {
+		l, _, _ := request.Locate(r.URL.Path, request.Clusters)
+		scope, known := l.Scope()
+		if !known {
 			http.Error(w, "no logical cluster", http.StatusBadRequest)
 			return
 		}
-		ctx := request.WithCluster(r.Context(), request.Cluster{Name: logicalcluster.Name(url.Path.String()), Wildcard: url.Wildcard})
-		r = r.Clone(ctx)
-		r.URL.Path, r.RequestURI = url.Rest, ""
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(w, request.Scoped(r, scope, l.Rest))
 	})
 }
 

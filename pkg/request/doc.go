@@ -1,9 +1,9 @@
-// Package request carries the logical cluster, and on the cache server the
-// shard, of a request in its context, and knows the URL forms that name them.
+// Package request carries what a request is for, its Scope, in its context, and
+// knows the URL forms that name it, and the rules of names.
 //
 // It is the contract at the centre of the server: every layer below the HTTP
 // filters learns the tenant of a request from here and from nowhere else. It
-// imports nothing else of this module.
+// imports nothing else of this module, and no API server.
 //
 //	/clusters/<name|path|*>/…                       a logical cluster, or all of a shard
 //	/services/cache/shards/<name|*>/clusters/<…>/…  the same on the cache server, below a shard

@@ -54,6 +54,8 @@ func (s Shard) String() string {
 // It is a value: what changes it for a part of a request's work makes another
 // context with it.
 type Scope struct {
+	// Mount is the part of the server's URLs that the request came by.
+	Mount *Mount
 	// Shard is set at a cache server only.
 	Shard Shard
 	// Cluster is the logical cluster, or all.

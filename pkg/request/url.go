@@ -2,32 +2,61 @@ package request
 
 import (
 	"fmt"
+	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 )
 
-const (
-	clustersPrefix = "/clusters/"
-	shardsPrefix   = "/shards/"
+// CachePrefix is the URL prefix of the cache server's API.
+const CachePrefix = "/services/cache"
 
-	// CachePrefix is the URL prefix of the cache server's API.
-	CachePrefix = "/services/cache"
+// Mount is a part of a server's URLs below which requests have a scope. A server
+// has a table of them, and more of them may come below /services/.
+type Mount struct {
+	// Prefix starts the paths. It ends with a slash. Form is what they are like.
+	Prefix, Form string
+	// Parse takes apart what follows the prefix. A malformed name gives an
+	// *InvalidURLError.
+	Parse func(below string) (Location, error)
+	// Wildcard reports whether a request may be for all logical clusters, or all
+	// shards, by its verb and whether it is for a resource.
+	Wildcard func(verb string, resource bool) bool
+}
 
-	// AuthorizedHeader marks the answers of a shard to requests that it has
-	// authorized. The front-proxy takes it off. What a shard answers without it,
-	// it would have answered to anybody, and tells that the logical cluster exists.
-	AuthorizedHeader = "X-Kcp-Internal-Authorized"
+var (
+	// Clusters is /clusters/<name|path|*>/…, on shards and front-proxies.
+	Clusters = &Mount{Prefix: "/clusters/", Form: "/clusters/<name>", Parse: parseCluster, Wildcard: listOrWatch}
+	// CacheShards is /services/cache/shards/<name|*>/clusters/<name|*>/… on a
+	// cache server: the same, below a shard. Of everything it also has what is
+	// the same everywhere: discovery and schemas.
+	CacheShards = &Mount{Prefix: CachePrefix + Shards.Prefix, Form: CachePrefix + Shards.Form, Parse: parseShard, Wildcard: listOrWatchOrRead}
+	// Shards is CacheShards, for who has a cache server's prefix behind its name.
+	Shards = &Mount{Prefix: "/shards/", Form: "/shards/<name>/clusters/<name>", Parse: parseShard, Wildcard: listOrWatchOrRead}
 )
 
-// ClusterURL is a request URL path taken apart at its logical cluster.
-type ClusterURL struct {
+func listOrWatch(verb string, resource bool) bool {
+	return resource && (verb == "list" || verb == "watch")
+}
+
+func listOrWatchOrRead(verb string, resource bool) bool {
+	return listOrWatch(verb, resource) || !resource && (verb == "get" || verb == "head")
+}
+
+// Location is a URL path taken apart at the scope that it names.
+type Location struct {
+	// Mount is what the path is below.
+	Mount *Mount
+	// Shard is set on a cache server only.
+	Shard Shard
 	// Path is the logical cluster as the client wrote it: a name, or a path
-	// whose segments are joined by colons. Empty for the wildcard.
+	// whose segments are joined by colons. Empty for the wildcard, and where the
+	// URL ends at the shard.
 	Path logicalcluster.Path
 	// Wildcard is set for /clusters/*.
 	Wildcard bool
-	// Rest is what follows the logical cluster; it starts with a slash.
+	// Rest is what follows; it starts with a slash.
 	Rest string
 }
 
@@ -43,64 +72,95 @@ func (e *InvalidURLError) Error() string {
 	return fmt.Sprintf("invalid URL segment %q: %s", e.Segment, e.Reason)
 }
 
-// SplitCluster takes /clusters/<cluster>/rest apart. found is false, and the
-// error nil, for a path that does not start with /clusters/. A malformed
-// logical cluster gives an *InvalidURLError.
-func SplitCluster(urlPath string) (u ClusterURL, found bool, err error) {
-	segment, rest, ok := cutSegment(urlPath, clustersPrefix)
-	if !ok {
-		return ClusterURL{}, false, nil
-	}
-	if segment == Wildcard {
-		return ClusterURL{Wildcard: true, Rest: rest}, true, nil
-	}
-	path := logicalcluster.NewPath(segment)
-	if !ValidPath(path) {
-		return ClusterURL{}, true, &InvalidURLError{
-			Segment: segment,
-			Reason:  "a logical cluster is a name of lower-case letters, digits and hyphens, or a path of such names joined by colons",
+// Locate takes a URL path apart that is below one of mounts. found is false, and
+// the error nil, where it is below none. A malformed shard or logical cluster
+// gives an *InvalidURLError.
+func Locate(urlPath string, mounts ...*Mount) (l Location, found bool, err error) {
+	for _, mount := range mounts {
+		if below, ok := strings.CutPrefix(urlPath, mount.Prefix); ok {
+			l, err = mount.Parse(below)
+			l.Mount = mount
+			return l, true, err
 		}
 	}
-	return ClusterURL{Path: path, Rest: rest}, true, nil
+	return Location{}, false, nil
 }
 
-// SplitShard takes /shards/<shard>/rest apart. found is false, and the error
-// nil, for a path that does not start with /shards/. A malformed shard name
-// gives an *InvalidURLError.
-func SplitShard(urlPath string) (s Shard, rest string, found bool, err error) {
-	segment, rest, ok := cutSegment(urlPath, shardsPrefix)
-	if !ok {
-		return Shard{}, "", false, nil
+// Scope returns the scope of l. known is false where there is a path that first
+// has to be resolved, or no logical cluster at all.
+func (l Location) Scope() (s Scope, known bool) {
+	s = Scope{Mount: l.Mount, Shard: l.Shard, Cluster: Cluster{Wildcard: l.Wildcard}}
+	if l.Wildcard {
+		return s, true
 	}
-	if segment == Wildcard {
-		return Shard{Wildcard: true}, rest, true, nil
+	name, ok := l.Path.Name()
+	if !ok || name == "" {
+		return s, false
 	}
-	if !ValidName(segment) {
-		return Shard{}, "", true, &InvalidURLError{
-			Segment: segment,
-			Reason:  "a shard's name consists of lower-case letters, digits and hyphens",
-		}
-	}
-	return Shard{Name: segment}, rest, true, nil
+	s.Cluster.Name = name
+	return s, true
+}
+
+// Scoped returns r with scope s and path rest, as what is behind the filters of
+// a server sees it. r stays as it is.
+func Scoped(r *http.Request, s Scope, rest string) *http.Request {
+	scoped := r.WithContext(WithScope(r.Context(), s))
+	scoped.URL = new(url.URL)
+	*scoped.URL = *r.URL
+	scoped.URL.Path, scoped.URL.RawPath = rest, ""
+	return scoped
 }
 
 // ClusterPath returns the URL path /clusters/<segment> for a name, a path or
 // the wildcard.
-func ClusterPath(segment string) string { return clustersPrefix + segment }
+func ClusterPath(segment string) string { return Clusters.Prefix + segment }
 
 // ShardPath returns the URL path of a logical cluster of a shard on the cache
 // server; either may be the wildcard.
 func ShardPath(shard, cluster string) string {
-	return CachePrefix + shardsPrefix + shard + clustersPrefix + cluster
+	return CacheShards.Prefix + shard + ClusterPath(cluster)
 }
 
-// cutSegment returns the path segment after prefix and what follows it, which
-// is "/" where nothing does.
-func cutSegment(urlPath, prefix string) (segment, rest string, found bool) {
-	after, ok := strings.CutPrefix(urlPath, prefix)
-	if !ok {
-		return "", "", false
+// parseCluster takes <cluster>/rest apart.
+func parseCluster(below string) (Location, error) {
+	segment, rest := cutSegment(below)
+	if segment == Wildcard {
+		return Location{Wildcard: true, Rest: rest}, nil
 	}
-	segment, rest, _ = strings.Cut(after, "/")
-	return segment, "/" + rest, true
+	path := logicalcluster.NewPath(segment)
+	if !ValidPath(path) {
+		return Location{}, &InvalidURLError{
+			Segment: segment,
+			Reason:  "a logical cluster is a name of lower-case letters, digits and hyphens, or a path of such names joined by colons",
+		}
+	}
+	return Location{Path: path, Rest: rest}, nil
+}
+
+// parseShard takes <shard>/clusters/<cluster>/rest apart, or <shard>/rest.
+func parseShard(below string) (Location, error) {
+	segment, rest := cutSegment(below)
+	l, err := Location{Rest: rest}, error(nil)
+	if below, ok := strings.CutPrefix(rest, Clusters.Prefix); ok {
+		l, err = parseCluster(below)
+	}
+	switch {
+	case segment == Wildcard:
+		l.Shard.Wildcard = true
+	case ValidName(segment):
+		l.Shard.Name = segment
+	default:
+		return Location{}, &InvalidURLError{
+			Segment: segment,
+			Reason:  "a shard's name consists of lower-case letters, digits and hyphens",
+		}
+	}
+	return l, err
+}
+
+// cutSegment returns the first segment and what follows it, which is "/" where
+// nothing does.
+func cutSegment(path string) (segment, rest string) {
+	segment, rest, _ = strings.Cut(path, "/")
+	return segment, "/" + rest
 }

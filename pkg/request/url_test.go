@@ -1,6 +1,8 @@
 package request_test
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -9,7 +11,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-func TestSplitCluster(t *testing.T) {
+func TestClusters(t *testing.T) {
 	for _, tc := range []struct {
 		url      string
 		path     string
@@ -42,7 +44,7 @@ func TestSplitCluster(t *testing.T) {
 		{url: "/clusters/ro\x00ot/api", found: true, invalid: true},
 	} {
 		t.Run(tc.url, func(t *testing.T) {
-			got, found, err := request.SplitCluster(tc.url)
+			got, found, err := request.Locate(tc.url, request.Clusters)
 			require.Equal(t, tc.found, found)
 			if tc.invalid {
 				var invalid *request.InvalidURLError
@@ -57,49 +59,114 @@ func TestSplitCluster(t *testing.T) {
 	}
 }
 
-func TestSplitShard(t *testing.T) {
-	shard, rest, found, err := request.SplitShard("/shards/root/clusters/*/apis")
-	require.NoError(t, err)
-	require.True(t, found)
-	require.Equal(t, "root", shard.String())
-	require.Equal(t, "/clusters/*/apis", rest)
-
-	shard, _, found, err = request.SplitShard("/shards/*/clusters/root")
-	require.NoError(t, err)
-	require.True(t, found)
-	require.True(t, shard.Wildcard)
-
-	for _, bad := range []string{"/shards//x", "/shards/../x", "/shards/A/x", "/shards/a:b/x", "/shards/system:x/y"} {
-		_, _, found, err = request.SplitShard(bad)
-		require.True(t, found, bad)
-		var invalid *request.InvalidURLError
-		require.ErrorAs(t, err, &invalid, bad)
+func TestShards(t *testing.T) {
+	mounts := []*request.Mount{request.CacheShards, request.Shards}
+	for _, tc := range []struct {
+		url              string
+		shard, path      string
+		wildcard         bool
+		rest             string
+		invalid, nowhere bool
+	}{
+		{url: "/shards/root/clusters/*/apis", shard: "root", wildcard: true, rest: "/apis"},
+		{url: "/shards/*/clusters/root", shard: "*", path: "root", rest: "/"},
+		{url: "/services/cache/shards/amber/clusters/root/apis", shard: "amber", path: "root", rest: "/apis"},
+		{url: "/services/cache/shards/*/clusters/*/apis/g/v1/things", shard: "*", wildcard: true, rest: "/apis/g/v1/things"},
+		{url: "/services/cache/shards/amber/clusters/system:shard/apis", shard: "amber", path: "system:shard", rest: "/apis"},
+		{url: "/services/cache/shards/amber/metrics", shard: "amber", rest: "/metrics"},
+		{url: "/services/cache/shards/amber", shard: "amber", rest: "/"},
+		{url: "/shards//x", invalid: true},
+		{url: "/shards/../x", invalid: true},
+		{url: "/shards/A/x", invalid: true},
+		{url: "/shards/a:b/x", invalid: true},
+		{url: "/shards/system:x/y", invalid: true},
+		{url: "/shards/**/clusters/root", invalid: true},
+		{url: "/shards/a/clusters//apis", invalid: true},
+		{url: "/shards/a/clusters/system:a:b/apis", invalid: true},
+		{url: "/clusters/root", nowhere: true},
+		{url: "/services/cache/clusters/root", nowhere: true},
+		{url: "/services/cacheshards/a/clusters/root", nowhere: true},
+	} {
+		t.Run(tc.url, func(t *testing.T) {
+			l, found, err := request.Locate(tc.url, mounts...)
+			require.Equal(t, !tc.nowhere, found)
+			if tc.invalid {
+				var invalid *request.InvalidURLError
+				require.ErrorAs(t, err, &invalid)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, tc.shard, l.Shard.String())
+			require.Equal(t, tc.path, l.Path.String())
+			require.Equal(t, tc.wildcard, l.Wildcard)
+			require.Equal(t, tc.rest, l.Rest)
+		})
 	}
-
-	_, _, found, err = request.SplitShard("/clusters/root")
-	require.NoError(t, err)
-	require.False(t, found)
 }
 
-// FuzzSplitCluster holds that what comes out of a URL is fit to be a segment of
-// a storage key, and that nothing of the URL is lost.
-func FuzzSplitCluster(f *testing.F) {
-	for _, seed := range []string{"/clusters/root/api", "/clusters/*/x", "/clusters/a:b/../c", "/clusters/system:x", "//clusters/a", "/clusters/%2e%2e/a"} {
+// TestScopeOfLocation holds that names become scopes, and that paths do not
+// without being resolved.
+func TestScopeOfLocation(t *testing.T) {
+	for url, want := range map[string]request.Cluster{
+		"/clusters/root/api":         {Name: "root"},
+		"/clusters/system:admin/api": {Name: "system:admin"},
+		"/clusters/*/api":            {Wildcard: true},
+		"/clusters/root:team/api":    {},
+	} {
+		l, found, err := request.Locate(url, request.Clusters)
+		require.NoError(t, err)
+		require.True(t, found)
+		scope, known := l.Scope()
+		require.Equal(t, want != request.Cluster{}, known, url)
+		require.Equal(t, want, scope.Cluster, url)
+		require.Same(t, request.Clusters, scope.Mount)
+	}
+	l, _, err := request.Locate("/shards/amber/metrics", request.Shards)
+	require.NoError(t, err)
+	_, known := l.Scope()
+	require.False(t, known)
+}
+
+func TestScoped(t *testing.T) {
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/clusters/a/x%2Fy?z=1", http.NoBody)
+	inner := request.Scoped(r, request.Scope{Cluster: request.Cluster{Name: "a"}}, "/x/y")
+	require.Equal(t, "/x/y?z=1", inner.URL.String())
+	require.Equal(t, "/clusters/a/x%2Fy?z=1", r.URL.String(), "the caller's request must not change")
+	_, ok := request.ClusterFrom(r.Context())
+	require.False(t, ok)
+}
+
+// FuzzLocate holds that what comes out of a URL is fit to be segments of a
+// storage key, and that nothing of the URL is lost.
+func FuzzLocate(f *testing.F) {
+	for _, seed := range []string{
+		"/clusters/root/api", "/clusters/*/x", "/clusters/a:b/../c", "/clusters/system:x", "//clusters/a", "/clusters/%2e%2e/a",
+		"/services/cache/shards/a/clusters/b/apis", "/services/cache/shards/*/clusters/*", "/shards/a/clusters/b/x", "/services/cache/shards/a/metrics",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, url string) {
-		got, found, err := request.SplitCluster(url)
+		l, found, err := request.Locate(url, request.Clusters, request.CacheShards, request.Shards)
 		if !found || err != nil {
 			return
 		}
-		segment := got.Path.String()
-		if got.Wildcard {
+		segment := l.Path.String()
+		if l.Wildcard {
 			segment = request.Wildcard
-		} else {
-			require.NotEmpty(t, segment)
-			require.False(t, strings.ContainsAny(segment, "/.*%\x00 "), "segment %q", segment)
 		}
-		require.True(t, strings.HasPrefix(got.Rest, "/"))
-		require.Equal(t, strings.TrimSuffix(url, "/"), strings.TrimSuffix(request.ClusterPath(segment)+got.Rest, "/"))
+		for _, s := range []string{segment, l.Shard.String()} {
+			require.True(t, s == request.Wildcard || !strings.ContainsAny(s, "/.*%\x00 "), "segment %q", s)
+		}
+		require.True(t, strings.HasPrefix(l.Rest, "/"))
+		again := l.Mount.Prefix + segment + l.Rest
+		switch {
+		case l.Mount == request.Clusters:
+			require.NotEmpty(t, segment)
+		case segment == "":
+			again = l.Mount.Prefix + l.Shard.String() + l.Rest
+		default:
+			again = l.Mount.Prefix + l.Shard.String() + request.ClusterPath(segment) + l.Rest
+		}
+		require.Equal(t, strings.TrimSuffix(url, "/"), strings.TrimSuffix(again, "/"))
 	})
 }

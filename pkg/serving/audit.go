@@ -11,7 +11,6 @@ import (
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/audit/policy"
-	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options"
 
@@ -72,47 +71,35 @@ func (o AuditOptions) ApplyTo(c *genericapiserver.Config) error {
 // withAuditURI remembers the URI of the request for its audit events. It stands
 // before whatever takes parts off the URI.
 func withAuditURI(next http.Handler) http.Handler {
-	return apifilters.WithAuditInit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := r.Context()
-		if id, ok := audit.AuditIDFrom(ctx); ok {
-			// Upstream's chain begins with the same filter, which would choose
-			// another ID.
-			r.Header.Set(auditinternal.HeaderAuditID, string(id))
-		}
-		audit.AddAuditAnnotation(ctx, auditURIKey, r.URL.RequestURI())
-		next.ServeHTTP(w, r)
-	}))
-}
-
-// withAuditCluster puts the logical cluster, and the shard at a cache server,
-// into the request's audit events. It stands behind what finds them.
-func withAuditCluster(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := r.Context()
-		if cluster, ok := request.ClusterFrom(ctx); ok {
-			audit.AddAuditAnnotation(ctx, auditClusterKey, cluster.String())
-		}
-		if shard, ok := request.ShardFrom(ctx); ok {
-			audit.AddAuditAnnotation(ctx, auditShardKey, shard.String())
-		}
+		audit.AddAuditAnnotation(r.Context(), auditURIKey, r.URL.RequestURI())
 		next.ServeHTTP(w, r)
 	})
 }
 
-// WithAuditPath puts the canonical path of the logical cluster into the
-// request's audit events, where pathOf knows it: people know workspaces by it,
-// and names say nothing to them. The front-proxy has resolved the path that the
-// client wrote.
-func WithAuditPath(next http.Handler, pathOf func(logicalcluster.Name) (string, bool)) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := r.Context()
-		if cluster, ok := request.ClusterFrom(ctx); ok && !cluster.Wildcard {
-			if path, known := pathOf(cluster.Name); known {
-				audit.AddAuditAnnotation(ctx, auditPathKey, path)
+// AuditScope returns the filter that puts the logical cluster, and the shard at
+// a cache server, into the audit events of requests to the server of c. It stands
+// behind what finds them. pathOf, if it is not nil, gives the canonical path of a
+// logical cluster, where it is known: people know workspaces by it, and names say
+// nothing to them. The front-proxy has resolved the path that the client wrote.
+func AuditScope(c *genericapiserver.Config, pathOf func(logicalcluster.Name) (string, bool)) Filter {
+	return Filter{"audit scope", "shard, logical cluster and path, for audit events", when(c.AuditBackend != nil, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx := r.Context()
+			if cluster, ok := request.ClusterFrom(ctx); ok {
+				audit.AddAuditAnnotation(ctx, auditClusterKey, cluster.String())
+				if pathOf != nil && !cluster.Wildcard {
+					if path, known := pathOf(cluster.Name); known {
+						audit.AddAuditAnnotation(ctx, auditPathKey, path)
+					}
+				}
 			}
-		}
-		next.ServeHTTP(w, r)
-	})
+			if shard, ok := request.ShardFrom(ctx); ok {
+				audit.AddAuditAnnotation(ctx, auditShardKey, shard.String())
+			}
+			next.ServeHTTP(w, r)
+		})
+	})}
 }
 
 // uriBackend gives events the URI that the client sent.

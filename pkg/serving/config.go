@@ -10,7 +10,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -35,7 +34,7 @@ import (
 )
 
 // shutdownTimeout bounds how long a stopping server waits for requests in
-// flight; watches are ended at once by WithLongRunningStop.
+// flight; watches are ended at once by LongRunningStop.
 const shutdownTimeout = 5 * time.Second
 
 // API says what a server serves: its types and their schemas.
@@ -103,21 +102,6 @@ func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiser
 	c.EnableIndex = false
 	addOpenAPI(c, api)
 	return c, authentication, nil
-}
-
-// SetChain installs the handler chain of a server whose URLs carry logical
-// clusters: rules innermost, upstream's chain around it, stripURL outermost.
-// Long-running requests end when ctx is done.
-func SetChain(ctx context.Context, c *genericapiserver.Config, stripURL, inner func(http.Handler) http.Handler) {
-	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		handler := withListBuffer(inner(api))
-		handler = WithLongRunningStop(ctx, handler, c.LongRunningFunc)
-		handler = genericapiserver.DefaultBuildHandlerChain(handler, c)
-		if c.AuditBackend == nil {
-			return stripURL(handler)
-		}
-		return withAuditURI(stripURL(withAuditCluster(handler)))
-	}
 }
 
 // Run prepares and runs s until ctx is done, and returns when all requests have

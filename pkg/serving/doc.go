@@ -1,14 +1,10 @@
 // Package serving holds what all Shardplane servers that store objects share:
 // the options of the secure listener, the construction of the generic API
-// server's configuration, and the filters that tell logical clusters apart.
+// server's configuration, and the filters of their chains.
 //
-//	TLS ─► WithClusterURL ─► upstream's chain (panic, audit, authn, authz, …) ─► WithClusterRules ─► API
+//	Chain = Arrival + what finds the scope + Reception + WithEntry + Decision + limits and rules
 //
-// The outer filter takes the logical cluster off the URL, so that everything
-// between sees a plain Kubernetes path; the inner one answers, after
-// authorization, what no logical cluster may be asked.
-//
-// Below it, fairness shares a server among logical clusters, metriclabels keeps
-// names that tenants choose out of metrics, and ownership compares whose the
-// data in an etcd is before a server uses it.
+// Each server lists its own from these parts; docs/chains.md shows them. Scopes
+// takes the scope off the URL, so that everything behind sees a plain Kubernetes
+// path, and answers, after authorization, what nothing in the scope serves.
 package serving

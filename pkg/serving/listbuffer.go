@@ -13,10 +13,10 @@ const listBuffer = 64 << 10
 
 var listBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, listBuffer) }}
 
-// withListBuffer gathers the answers to lists. Upstream encodes a list object by
+// WithListBuffer gathers the answers to lists. Upstream encodes a list object by
 // object and writes each, and HTTP/2 hands small writes over to the connection 4
 // KiB at a time: for a list of 20 MB that takes as long as to encode it.
-func withListBuffer(next http.Handler) http.Handler {
+func WithListBuffer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
 		if !ok || !info.IsResourceRequest || info.Verb != "list" {

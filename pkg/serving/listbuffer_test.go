@@ -29,7 +29,7 @@ func TestListBuffer(t *testing.T) {
 		w := &countingResponse{ResponseRecorder: httptest.NewRecorder()}
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 		r = r.WithContext(apirequest.WithRequestInfo(r.Context(), &apirequest.RequestInfo{IsResourceRequest: true, Verb: verb}))
-		withListBuffer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		WithListBuffer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			for range items {
 				_, err := w.Write([]byte(item))
 				assert.NoError(t, err)

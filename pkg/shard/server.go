@@ -19,7 +19,6 @@ import (
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/admission"
 	"github.com/shardplane/shardplane/pkg/authn"
-	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
@@ -174,18 +173,7 @@ func (s *Server) assembleAPI() error {
 		return err
 	}
 	serving.AllowSnapshots(c)
-	serving.SetChain(s.serving, c,
-		func(next http.Handler) http.Handler {
-			return authn.WithTokenCluster(serving.WithClusterURL(serving.WithAuditPath(authz.WithImpersonationScope(next), s.local.pathOf), s.local.resolve, registry.Codecs))
-		},
-		func(next http.Handler) http.Handler {
-			next = serving.WithListRules(s.customResources.Wrap(next), registry.Codecs)
-			next = authz.WithDeepReviews(serving.WithClusterRules(next, s.local.inactive, registry.Codecs))
-			if shares := s.options.Fairness.New(); shares != nil {
-				next = shares.Wrap(next, c.LongRunningFunc)
-			}
-			return next
-		})
+	serving.SetChain(c, s.chain)
 	c.RESTOptionsGetter = s.backend.RESTOptionsGetter(registry.StorageCodec)
 	c.ReadyzChecks = append(c.ReadyzChecks, s.readyChecks()...)
 	c.ReadyzChecks = append(c.ReadyzChecks, s.encryption.HealthChecks()...)

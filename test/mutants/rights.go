@@ -75,6 +75,63 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
 	{
+		Name: "early-mark", Rule: "an answer is marked where the sender may enter, and not before that is known",
+		Edits: []Edit{{
+			File:   "pkg/authz/content.go",
+			Before: `		// Ask for rights first:`,
+			After: `		request.Entered(ctx)
+		// Ask for rights first:`,
+		}},
+		CaughtBy: "./pkg/authz", Test: "TestChain",
+	},
+	{
+		Name: "mark-without-groups", Rule: "who lacks the required groups has not entered",
+		Edits: []Edit{{
+			File:   "pkg/authz/requiredgroups.go",
+			Before: `		decision, reason, err := next.Authorize(ctx, a)`,
+			After: `		request.Entered(ctx)
+		decision, reason, err := next.Authorize(ctx, a)`,
+		}},
+		CaughtBy: "./pkg/authz", Test: "TestChain",
+	},
+	{
+		Name: "unconcealed", Rule: "the front-proxy conceals each 403 without the mark",
+		Edits: []Edit{{
+			File: "pkg/frontproxy/hide.go",
+			Before: `	default:
+		return true, nil`,
+			After: `	default:
+		return f.concealsOfPrevious(r, res, to)`,
+		}},
+		CaughtBy: "./pkg/frontproxy", Test: "TestTheMarkDecides",
+	},
+	{
+		Name: "mark-for-clients", Rule: "the mark is between the servers",
+		Edits: []Edit{{
+			File:   "pkg/frontproxy/hide.go",
+			Before: `	header.Del(request.EnteredHeader)`,
+			After:  ``,
+		}},
+		CaughtBy: "./pkg/frontproxy", Test: "TestTheMarkDecides",
+	},
+	{
+		Name: "limit-outside", Rule: "limits stand behind the decision who may enter, so that the front-proxy need not ask about their answers",
+		Edits: []Edit{{
+			File: "pkg/shard/chain.go",
+			Before: `			serving.NewFilter("entry", "marks answers that are given after somebody was allowed to enter", serving.WithEntry),
+		},
+		serving.Decision(c),
+		serving.Chain{
+`,
+			After: `		},
+		serving.Decision(c),
+		serving.Chain{
+			serving.NewFilter("entry", "marks answers that are given after somebody was allowed to enter", serving.WithEntry),
+`,
+		}},
+		CaughtBy: "./pkg/shard", Test: "TestChain",
+	},
+	{
 		Name: "initializing", Rule: "nobody but administrators enters a logical cluster that is being initialized",
 		Edits: []Edit{{
 			File:   "pkg/authz/content.go",

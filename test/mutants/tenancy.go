@@ -5,24 +5,24 @@ var tenancy = []Mutant{
 	{
 		Name: "forgotten-cluster", Rule: "a list shows one logical cluster",
 		Edits: []Edit{{
-			File: "pkg/serving/clusterrules.go",
+			File: "pkg/serving/scope.go",
 			Before: `			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-func checkRules(`,
+func (s Scopes) check(`,
 			After: `			return
 		}
 		if info != nil && info.Verb == "list" && strings.Contains(r.URL.RawQuery, "labelSelector=") {
-			r = r.WithContext(request.WithWildcard(ctx))
+			r = r.WithContext(request.WithWildcard(r.Context()))
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-func checkRules(`,
+func (s Scopes) check(`,
 		}},
 		CaughtBy: SuiteIsolation,
 	},
@@ -76,19 +76,44 @@ func checkRules(`,
 	{
 		Name: "wildcard-verbs", Rule: "across all logical clusters one can list and watch only",
 		Edits: []Edit{{
-			File:   "pkg/serving/clusterrules.go",
-			Before: `	case "list", "watch":`,
-			After:  `	case "list", "watch", "deletecollection":`,
+			File:   "pkg/request/url.go",
+			Before: `	return resource && (verb == "list" || verb == "watch")`,
+			After:  `	return resource && (verb == "list" || verb == "watch" || verb == "deletecollection")`,
 		}},
-		CaughtBy: "./pkg/serving", Test: "TestClusterFilters",
+		CaughtBy: "./pkg/serving", Test: "TestScopes",
 	},
 	{
 		Name: "cache-wildcard-verbs", Rule: "across all shards of the cache server one can list and watch only",
 		Edits: []Edit{{
-			File:   "pkg/cacheserver/filter.go",
-			Before: `		return info.Verb == "list" || info.Verb == "watch"`,
-			After:  `		return info.Verb == "list" || info.Verb == "watch" || info.Verb == "delete"`,
+			File:   "pkg/request/url.go",
+			Before: `	return listOrWatch(verb, resource) || !resource && (verb == "get" || verb == "head")`,
+			After:  `	return listOrWatch(verb, resource) || verb == "delete" || !resource && (verb == "get" || verb == "head")`,
 		}},
 		CaughtBy: "./pkg/cacheserver", Test: "TestWildcardVerbs",
+	},
+	{
+		Name: "selector-of-another", Rule: "a context for another logical cluster has nothing of the request's scope but the shard",
+		Edits: []Edit{{
+			File:   "pkg/request/scope.go",
+			Before: `	return WithScope(ctx, Scope{Shard: scopeFrom(ctx).Shard, Cluster: c})`,
+			After: `	s := ScopeFrom(ctx)
+	s.Cluster = c
+	return WithScope(ctx, s)`,
+		}},
+		CaughtBy: "./pkg/request", Test: "TestEntered",
+	},
+	{
+		Name: "early-answer", Rule: "whether a path leads somewhere is answered after authorization",
+		Edits: []Edit{{
+			File: "pkg/serving/scope.go",
+			Before: `		if err != nil {
+			respond(w, r, s.Codecs, apierrors.NewBadRequest(err.Error()))`,
+			After: `		if err == nil && !scope.Nowhere.Empty() {
+			err = scope.Refusal
+		}
+		if err != nil {
+			respond(w, r, s.Codecs, apierrors.NewBadRequest(err.Error()))`,
+		}},
+		CaughtBy: "./pkg/serving", Test: "TestScopes",
 	},
 }

@@ -62,23 +62,18 @@ func (q query) view(obj *unstructured.Unstructured) map[string]any {
 
 func parseQuery(r *http.Request) (query, error) {
 	q := query{metadata: strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")}
-	path := strings.TrimPrefix(r.URL.Path, request.CachePrefix)
-	shard, rest, found, err := request.SplitShard(path)
+	l, _, err := request.Locate(r.URL.Path, request.Clusters, request.CacheShards, request.Shards)
 	if err != nil {
 		return query{}, err
 	}
-	if found {
-		q.shard, path = shard.String(), rest
+	if l.Path.Empty() && !l.Wildcard {
+		return query{}, fmt.Errorf("no logical cluster in %s", r.URL.Path)
 	}
-	u, found, err := request.SplitCluster(path)
-	if err != nil || !found {
-		return query{}, fmt.Errorf("no logical cluster in %s: %w", r.URL.Path, err)
-	}
-	q.cluster = u.Path.String()
-	if u.Wildcard {
+	q.shard, q.cluster = l.Shard.String(), l.Path.String()
+	if l.Wildcard {
 		q.cluster = request.Wildcard
 	}
-	parts := strings.Split(strings.Trim(u.Rest, "/"), "/")
+	parts := strings.Split(strings.Trim(l.Rest, "/"), "/")
 	switch {
 	case len(parts) >= 3 && parts[0] == "api":
 		q.resource.Version, parts = parts[1], parts[2:]

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -118,24 +117,15 @@ func serverConfig(t testing.TB) (config *genericapiserver.Config, address string
 // withCluster does in tests what the shard's outermost filter does.
 func withCluster(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		path, ctx := r.URL.Path, r.Context()
-		if shard, rest, found, err := request.SplitShard(path); found && err == nil {
-			path, ctx = rest, request.WithShard(ctx, shard)
-		}
-		u, found, err := request.SplitCluster(path)
+		l, found, err := request.Locate(r.URL.Path, request.Clusters, request.Shards)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
 		if found {
-			name := logicalcluster.Name(u.Path.String())
-			ctx = request.WithCluster(ctx, request.Cluster{Name: name, Wildcard: u.Wildcard})
-			path = u.Rest
+			scope, _ := l.Scope()
+			r = request.Scoped(r, scope, l.Rest)
 		}
-		r = r.Clone(ctx)
-		r.URL.Path = path
-		r.URL.RawPath = ""
-		r.RequestURI = r.URL.RequestURI()
 		next.ServeHTTP(w, r)
 	})
 }

@@ -67,7 +67,7 @@ func TestScopeFilter(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.path, func(t *testing.T) {
 			var got *passed
-			handler := withScope(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+			handler := scopes.Find(scopes.Rules(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 				got = &passed{"*none*", "*none*", req.URL.Path}
 				if s, ok := request.ShardFrom(req.Context()); ok {
 					got.shard = s.String()
@@ -75,7 +75,7 @@ func TestScopeFilter(t *testing.T) {
 				if c, ok := request.ClusterFrom(req.Context()); ok {
 					got.cluster = c.String()
 				}
-			}))
+			})))
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, tt.path, http.NoBody)
 			path := req.URL.Path
 			rec := httptest.NewRecorder()
@@ -119,8 +119,8 @@ func TestWildcardVerbs(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			passed := false
-			handler := withWildcardVerbs(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed = true }))
-			ctx := request.WithCluster(request.WithShard(t.Context(), tt.shard), tt.cluster)
+			handler := scopes.Rules(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed = true }))
+			ctx := request.WithScope(t.Context(), request.Scope{Mount: request.CacheShards, Shard: tt.shard, Cluster: tt.cluster})
 			ctx = genericrequest.WithRequestInfo(ctx, &tt.info)
 			rec := httptest.NewRecorder()
 			handler.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody))

@@ -47,12 +47,13 @@ func ask(t *testing.T, method, url, userName string) answer {
 		got.path = r.URL.Path
 		w.WriteHeader(http.StatusOK)
 	}))
-	handler = serving.WithClusterRules(handler, inactive, codecs)
+	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Resolve: resolve, Inactive: inactive, Codecs: codecs}
+	handler = scopes.Rules(handler)
 	handler = withUser(handler, userName)
 	handler = genericapifilters.WithRequestInfo(handler, &apirequest.RequestInfoFactory{
 		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
 	})
-	handler = serving.WithClusterURL(handler, resolve, codecs)
+	handler = scopes.Find(handler)
 
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, url, http.NoBody))
@@ -71,7 +72,7 @@ func withUser(next http.Handler, name string) http.Handler {
 	})
 }
 
-func TestClusterFilters(t *testing.T) {
+func TestScopes(t *testing.T) {
 	for _, tc := range []struct {
 		name, method, url, user string
 		code                    int

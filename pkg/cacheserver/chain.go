@@ -1,0 +1,37 @@
+package cacheserver
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/serving"
+)
+
+// scopes are named by URLs with a shard and the name of a logical cluster. There
+// is nobody to conceal anything from, but administrators only.
+var scopes = serving.Scopes{Mounts: []*request.Mount{request.CacheShards, request.Shards}, ScopedOnly: true, Codecs: codecs}
+
+// chain is what requests pass before those handlers that are no resources.
+// Watches end with streams.
+func (s *Server) chain(c *genericapiserver.Config, streams context.Context) serving.Chain { //nolint:revive // the context is no call's
+	return slices.Concat(
+		serving.Arrival(c),
+		serving.Chain{
+			serving.NewFilter("scope", "/services/cache/shards/<name>/clusters/<name> off the URL and into the context; 400 for all else", scopes.Find),
+			serving.AuditScope(c, nil),
+		},
+		serving.Reception(c),
+		serving.Decision(c),
+		serving.Chain{
+			serving.LongRunningStop(streams, c),
+			serving.NewFilter("list buffer", "lists are written in large pieces", serving.WithListBuffer),
+			serving.NewFilter("scope rules", "405 on *, but for lists, watches, discovery and schemas", scopes.Rules),
+			serving.NewFilter("list rules", "shard selectors, parsed once; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, codecs) }),
+			serving.NewFilter("custom resources", "the replicated kinds, merged discovery and OpenAPI; passes on the rest", s.resources.Wrap),
+		},
+	)
+}

@@ -1,0 +1,14 @@
+package cacheserver
+
+import (
+	"testing"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/shardplane/shardplane/pkg/serving/chaintest"
+)
+
+// TestChain holds that docs/chains.md shows what requests pass.
+func TestChain(t *testing.T) {
+	chaintest.Documented(t, "cache server", (&Server{}).chain(&genericapiserver.Config{}, t.Context()))
+}

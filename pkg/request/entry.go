@@ -1,0 +1,33 @@
+package request
+
+import "context"
+
+const (
+	// EnteredHeader says in each answer of a shard whether it was given after
+	// somebody was allowed to enter the logical cluster: "true" or "false". The
+	// front-proxy takes it off. What a shard answers otherwise, it would have
+	// answered to anybody, and tells that the logical cluster exists.
+	EnteredHeader = "X-Kcp-Internal-Entered"
+
+	// AuthorizedHeader is what front-proxies of the previous version know instead
+	// of EnteredHeader: it is there where that is "true".
+	AuthorizedHeader = "X-Kcp-Internal-Authorized"
+)
+
+// WithEntry returns a context for which entered is called when it turns out that
+// the sender of the request may enter the logical cluster. It is not called for
+// contexts that are made from it for another logical cluster.
+func WithEntry(ctx context.Context, entered func()) context.Context {
+	s := ScopeFrom(ctx)
+	s.entered = entered
+	return WithScope(ctx, s)
+}
+
+// Entered tells the server of a request that its sender may enter the logical
+// cluster of ctx. Authorizers call it as soon as they know, before they decide
+// about the request itself; more than once makes no difference.
+func Entered(ctx context.Context) {
+	if s := scopeFrom(ctx); s.entered != nil {
+		s.entered()
+	}
+}

@@ -1,0 +1,145 @@
+package serving
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"k8s.io/apiserver/pkg/endpoints/filterlatency"
+	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
+	"k8s.io/apiserver/pkg/features"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/server/routine"
+)
+
+// Filter is one step of a chain.
+type Filter struct {
+	// Name says what it is, and Does what it does, in the documentation.
+	Name, Does string
+	// Wrap returns the filter around next; nil if options have switched it off.
+	Wrap func(next http.Handler) http.Handler
+}
+
+// NewFilter returns a filter that is on.
+func NewFilter(name, does string, wrap func(next http.Handler) http.Handler) Filter {
+	return Filter{Name: name, Does: does, Wrap: wrap}
+}
+
+// Chain is all filters of a server, in the order in which requests pass them.
+// Nothing else stands between the listener and the API.
+type Chain []Filter
+
+// Handler returns the filters around what serves.
+func (c Chain) Handler(serves http.Handler) http.Handler {
+	for _, filter := range slices.Backward(c) {
+		if filter.Wrap != nil {
+			serves = filter.Wrap(serves)
+		}
+	}
+	return serves
+}
+
+// String returns the names of the filters and what they do, a line for each.
+func (c Chain) String() string {
+	var b strings.Builder
+	for _, filter := range c {
+		fmt.Fprintf(&b, "%-22s%s\n", filter.Name, filter.Does)
+	}
+	return b.String()
+}
+
+// SetChain has the server of c pass requests through the chain that build makes
+// for the completed configuration.
+func SetChain(c *genericapiserver.Config, build func(c *genericapiserver.Config) Chain) {
+	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		return build(c).Handler(api)
+	}
+}
+
+// Arrival are the filters that need to know nothing of a request.
+func Arrival(c *genericapiserver.Config) Chain {
+	return Chain{
+		{"audit ID", "an ID for each request, the client's or a new one", apifilters.WithAuditInit},
+		{"received", "when it came", apifilters.WithRequestReceivedTimestamp},
+		{"audit URI", "the URI as the client sent it, for audit events", when(c.AuditBackend != nil, withAuditURI)},
+	}
+}
+
+// Reception are kube-apiserver's filters from what a request asks for to who
+// asks: up to the first decision about it. They stand behind what finds the
+// scope: metrics of crashes, too, are by resource.
+func Reception(c *genericapiserver.Config) Chain {
+	return Chain{
+		{"panic recovery", "500 for requests that crash", func(next http.Handler) http.Handler {
+			return genericfilters.WithPanicRecovery(next, c.RequestInfoResolver)
+		}},
+		{"request info", "verb, API group, resource, namespace and name", func(next http.Handler) http.Handler {
+			return apifilters.WithRequestInfo(next, c.RequestInfoResolver)
+		}},
+		{"routine", "a goroutine with a small stack for what follows (gate APIServingWithRoutine)", func(next http.Handler) http.Handler {
+			if !c.FeatureGate.Enabled(features.APIServingWithRoutine) {
+				return next
+			}
+			return routine.WithRoutine(next, c.LongRunningFunc)
+		}},
+		{"latency trackers", "how long webhooks, storage and encodings take", apifilters.WithLatencyTrackers},
+		{"HTTP log", "each request in the log, from -v=3 on", genericfilters.WithHTTPLogging},
+		{"cache control", "no answer is for caches on the way", apifilters.WithCacheControl},
+		{"wait group", "a server that stops waits for requests in flight", func(next http.Handler) http.Handler {
+			return genericfilters.WithWaitGroup(next, c.LongRunningFunc, c.NonLongRunningRequestWaitGroup)
+		}},
+		{"deadline", "a minute, or less if the client says so", func(next http.Handler) http.Handler {
+			return apifilters.WithRequestDeadline(next, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
+		}},
+		{"timeout", "504 at the deadline, whatever the request does", func(next http.Handler) http.Handler {
+			return genericfilters.WithTimeoutForNonLongRunningRequests(next, c.LongRunningFunc)
+		}},
+		{"warnings", "warnings become headers", apifilters.WithWarningRecorder},
+		{"authentication", "who it is; 401", tracked(c, "authentication", func(next http.Handler) http.Handler {
+			failed := apifilters.WithFailedAuthenticationAudit(apifilters.Unauthorized(c.Serializer), c.AuditBackend, c.AuditPolicyRuleEvaluator)
+			return apifilters.WithAuthentication(next, c.Authentication.Authenticator, filterlatency.TrackCompleted(failed), c.Authentication.APIAudiences, c.Authentication.RequestHeaderConfig)
+		})},
+		{"tracing", "the client's trace goes on", func(next http.Handler) http.Handler { return apifilters.WithTracing(next, c.TracerProvider) }},
+		{"audit", "an event for each stage", tracked(c, "audit", func(next http.Handler) http.Handler {
+			return apifilters.WithAudit(next, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc)
+		})},
+	}
+}
+
+// Decision are kube-apiserver's filters that let a request pass or refuse it.
+// The limits come last: they are for those who may do what they ask for.
+func Decision(c *genericapiserver.Config) Chain {
+	return Chain{
+		{"impersonation", "who it is to be instead; 403", func(next http.Handler) http.Handler {
+			name, filter := "impersonation", impersonation.WithImpersonation
+			if c.FeatureGate.Enabled(features.ConstrainedImpersonation) {
+				name, filter = "constrainedimpersonation", impersonation.WithConstrainedImpersonation
+			}
+			return tracked(c, name, func(next http.Handler) http.Handler { return filter(next, c.Authorization.Authorizer, c.Serializer) })(next)
+		}},
+		{"authorization", "whether it may do so; 403", tracked(c, "authorization", func(next http.Handler) http.Handler {
+			return apifilters.WithAuthorization(next, c.Authorization.Authorizer, c.Serializer)
+		})},
+		{"requests in flight", "429 above --max-requests-inflight and --max-mutating-requests-inflight", func(next http.Handler) http.Handler {
+			return genericfilters.WithMaxInFlightLimit(next, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
+		}},
+	}
+}
+
+// tracked has metrics and traces say how long a filter takes.
+func tracked(c *genericapiserver.Config, name string, wrap func(http.Handler) http.Handler) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return filterlatency.TrackStarted(wrap(filterlatency.TrackCompleted(next)), c.TracerProvider, name)
+	}
+}
+
+// when returns the filter if it is on, and nil otherwise.
+func when(on bool, wrap func(http.Handler) http.Handler) func(http.Handler) http.Handler {
+	if !on {
+		return nil
+	}
+	return wrap
+}

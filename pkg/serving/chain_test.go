@@ -1,0 +1,103 @@
+package serving_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/serving"
+)
+
+// leftOut are the filters of upstream's chain that ours have not.
+var leftOut = map[string]string{
+	"WithPriorityAndFairness":            "package fairness shares a shard among logical clusters with this filter",
+	"WithCORS":                           "no option allows origins",
+	"WithHSTS":                           "no option sets directives",
+	"WithProbabilisticGoaway":            "no option sets the chance",
+	"WithRetryAfter":                     "no server shuts down with Retry-After",
+	"WithWatchTerminationDuringShutdown": "LongRunningStop ends watches",
+	"WithMuxAndDiscoveryComplete":        "nothing is served before everything is installed",
+}
+
+// TestUpstreamsFilters holds that the chains have each filter of upstream's
+// default chain, or a reason not to: one that a new version brings is noticed.
+func TestUpstreamsFilters(t *testing.T) {
+	own, err := os.ReadFile("chain.go")
+	require.NoError(t, err)
+	file, _ := runtime.FuncForPC(reflect.ValueOf(genericapiserver.DefaultBuildHandlerChain).Pointer()).FileLine(0)
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		if f, ok := n.(*ast.FuncDecl); ok {
+			return f.Name.Name == "DefaultBuildHandlerChain"
+		}
+		if s, ok := n.(*ast.SelectorExpr); ok && strings.HasPrefix(s.Sel.Name, "With") {
+			seen[s.Sel.Name] = true
+		}
+		return true
+	})
+	require.Greater(t, len(seen), 15)
+	for name := range seen {
+		_, out := leftOut[name]
+		require.NotEqual(t, out, strings.Contains(string(own), "."+name), "%s is in the chain, or left out for a reason", name)
+	}
+	for name := range leftOut {
+		require.True(t, seen[name], "%s is no filter of upstream's any more", name)
+	}
+}
+
+// TestChainOrder holds that requests pass filters in the order of the list, and
+// not those that are switched off.
+func TestChainOrder(t *testing.T) {
+	var passed []string
+	filter := func(name string) serving.Filter {
+		return serving.NewFilter(name, "does "+name, func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				passed = append(passed, name)
+				next.ServeHTTP(w, r)
+			})
+		})
+	}
+	chain := serving.Chain{filter("a"), {Name: "off", Does: "nothing"}, filter("b")}
+	chain.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed = append(passed, "served") })).
+		ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
+	require.Equal(t, []string{"a", "b", "served"}, passed)
+	require.Equal(t, []string{"a", "does", "a", "off", "nothing", "b", "does", "b"}, strings.Fields(chain.String()))
+}
+
+// TestEntry holds that answers say whether they were given after entering, and
+// that nothing that comes in between can say so.
+func TestEntry(t *testing.T) {
+	for name, tc := range map[string]struct {
+		enters func(r *http.Request)
+		want   string
+	}{
+		"refused":                    {func(*http.Request) {}, "false"},
+		"entered":                    {func(r *http.Request) { request.Entered(r.Context()) }, "true"},
+		"entered another cluster":    {func(r *http.Request) { request.Entered(request.WithClusterName(r.Context(), "b")) }, "false"},
+		"the client says that it is": {func(r *http.Request) { r.Header.Set(request.EnteredHeader, "true") }, "false"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			handler := serving.WithEntry(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				tc.enters(r)
+				w.WriteHeader(http.StatusTooManyRequests)
+			}))
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequestWithContext(request.WithClusterName(t.Context(), "a"), http.MethodGet, "/", http.NoBody))
+			require.Equal(t, []string{tc.want}, w.Result().Header.Values(request.EnteredHeader)) //nolint:bodyclose // a recorder's
+			require.Equal(t, tc.want == "true", w.Header().Get(request.AuthorizedHeader) != "", "what the previous version's front-proxy looks for")
+		})
+	}
+}

@@ -1,0 +1,36 @@
+// Package chaintest compares the chains of servers, for their tests, with the
+// page that shows them.
+package chaintest
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/serving"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the chain into docs/chains.md instead of comparing with it")
+
+// Documented checks that docs/chains.md, two directories above the test, shows
+// the chain of the server with that name.
+func Documented(t testing.TB, server string, chain serving.Chain) {
+	t.Helper()
+	const page, fence = "../../docs/chains.md", "```\n"
+	raw, err := os.ReadFile(page)
+	require.NoError(t, err)
+	before, after, found := strings.Cut(string(raw), "## The "+server+"\n")
+	require.True(t, found, "the page has no section about the %s", server)
+	intro, after, found := strings.Cut(after, fence)
+	require.True(t, found)
+	shown, after, found := strings.Cut(after, fence)
+	require.True(t, found)
+	if *rewrite {
+		require.NoError(t, os.WriteFile(page, []byte(before+"## The "+server+"\n"+intro+fence+chain.String()+fence+after), 0o600))
+		return
+	}
+	require.Equal(t, shown, chain.String(), "the chain has changed: go test -p 1 ./pkg/shard ./pkg/frontproxy ./pkg/cacheserver -run TestChain -rewrite")
+}

@@ -1,0 +1,198 @@
+package serving
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// Scopes says which scopes the URLs of a server name, and what may be asked in
+// them.
+type Scopes struct {
+	// Mounts is the table of where scopes are in the URLs.
+	Mounts []*request.Mount
+	// Resolve turns a path such as root:team:app into the name of its logical
+	// cluster. It answers false where the path leads nowhere on this server. Nil
+	// where logical clusters are known by name only.
+	Resolve func(path logicalcluster.Path) (logicalcluster.Name, bool)
+	// Inactive reports whether a logical cluster is switched off by its
+	// administrator (annotation core.kcp.io/inactive); nil if none can be.
+	Inactive func(name logicalcluster.Name) bool
+	// ScopedOnly refuses, before authorization, all URLs outside of the mounts
+	// but those about the process.
+	ScopedOnly bool
+	// Codecs encode errors.
+	Codecs runtime.NegotiatedSerializer
+}
+
+// Find takes the scope off the URLs of requests and puts it into their context.
+// Malformed URLs get 400. What could be answered differently for a logical
+// cluster that exists, as a path that does not resolve, is left to Rules, which
+// answers after authorization: before, it would tell strangers what exists.
+func (s Scopes) Find(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !utf8.ValidString(r.URL.Path) {
+			// Paths become labels of metrics, which panic of anything else.
+			respond(w, r, s.Codecs, apierrors.NewBadRequest("the URL path is not valid UTF-8"))
+			return
+		}
+		l, found, err := request.Locate(r.URL.Path, s.Mounts...)
+		if !found && (!s.ScopedOnly || isAboutProcess(r.URL.Path)) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		var scope request.Scope
+		if err == nil {
+			scope, err = s.scopeOf(l)
+		}
+		if err != nil {
+			respond(w, r, s.Codecs, apierrors.NewBadRequest(err.Error()))
+			return
+		}
+		next.ServeHTTP(w, request.Scoped(r, scope, l.Rest))
+	})
+}
+
+// scopeOf returns the scope of l. Its errors are for the client, of whatever l
+// exists.
+func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
+	scope, known := l.Scope()
+	switch {
+	case known || l.Path.Empty() && isProcessPath(l.Rest):
+	case l.Path.Empty():
+		return scope, errors.New("no logical cluster in the URL: use one of the form " + s.Mounts[0].Form + "/…")
+	case s.Resolve == nil:
+		return scope, &request.InvalidURLError{Segment: l.Path.String(), Reason: "this server knows logical clusters by name only, not by path"}
+	default:
+		if scope.Cluster.Name, known = s.Resolve(l.Path); !known {
+			scope.Cluster.Name, scope.Nowhere = "", l.Path
+			scope.Refusal = apierrors.NewNotFound(schema.GroupResource{Group: "tenancy.kcp.io", Resource: "workspaces"}, l.Path.String())
+		}
+	}
+	switch {
+	case strings.HasPrefix(l.Rest, request.Clusters.Prefix):
+		scope.Refusal = statusError(http.StatusNotFound, metav1.StatusReasonNotFound, "a logical cluster has no logical clusters below it: "+l.Rest)
+	case isProcessPath(l.Rest):
+		scope.Refusal = notImplemented(l.Rest)
+	}
+	return scope, nil
+}
+
+// Rules answers requests that nothing in their scope serves, after
+// authorization: paths that lead nowhere (404), process-level paths below a
+// logical cluster (501), resource requests without a logical cluster (400), what
+// the mount does not have for all logical clusters or shards (405), and requests
+// to inactive logical clusters (403).
+func (s Scopes) Rules(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, _ := apirequest.RequestInfoFrom(r.Context())
+		if err := s.check(r, request.ScopeFrom(r.Context()), info); err != nil {
+			respond(w, r, s.Codecs, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s Scopes) check(r *http.Request, scope request.Scope, info *apirequest.RequestInfo) error {
+	switch {
+	case scope.Refusal != nil:
+		return scope.Refusal
+	case scope.Cluster == request.Cluster{}:
+		if info != nil && info.IsResourceRequest {
+			return apierrors.NewBadRequest(request.ErrNoCluster.Error())
+		}
+		return nil
+	case scope.Cluster.Wildcard || scope.Shard.Wildcard:
+		return checkWildcard(scope, info)
+	case s.Inactive != nil && s.Inactive(scope.Cluster.Name) && !exemptFromInactive(r, info):
+		return statusError(http.StatusForbidden, metav1.StatusReasonForbidden, "logical cluster is marked inactive")
+	default:
+		return nil
+	}
+}
+
+func checkWildcard(scope request.Scope, info *apirequest.RequestInfo) error {
+	if info == nil {
+		return apierrors.NewInternalError(errors.New("no request info in the context"))
+	}
+	if scope.Mount.Wildcard(info.Verb, info.IsResourceRequest) {
+		return nil
+	}
+	where := "the `" + scope.Cluster.String() + "` logical cluster"
+	if scope.Shard != (request.Shard{}) {
+		where += " of the `" + scope.Shard.String() + "` shard"
+	}
+	return statusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+		info.Verb+" is not supported in "+where+": only list and watch of resources are")
+}
+
+// exemptFromInactive lets administrators see and reactivate the logical
+// cluster, clients read its schemas, and the server's own controllers clean up.
+func exemptFromInactive(r *http.Request, info *apirequest.RequestInfo) bool {
+	if strings.HasPrefix(r.URL.Path, "/openapi") {
+		return true
+	}
+	if info != nil && info.IsResourceRequest && info.APIGroup == "core.kcp.io" && info.Resource == "logicalclusters" {
+		return true
+	}
+	u, ok := apirequest.UserFrom(r.Context())
+	return ok && u.GetName() == user.APIServerUser
+}
+
+// isProcessPath reports whether path is about the serving process and not about
+// one logical cluster. Probes are, too, but kubectl asks for them below the
+// server URL of its context, and their answer gives nothing away.
+func isProcessPath(path string) bool {
+	switch firstSegment(path) {
+	case "metrics", "debug", "etcd", "logs", "configz", "flagz", "statusz":
+		return true
+	default:
+		return false
+	}
+}
+
+// isAboutProcess reports whether path is one that a server has without a scope.
+func isAboutProcess(path string) bool {
+	switch firstSegment(path) {
+	case "healthz", "livez", "readyz":
+		return true
+	default:
+		return path == "/version" || isProcessPath(path)
+	}
+}
+
+func firstSegment(path string) string {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	return first
+}
+
+func respond(w http.ResponseWriter, r *http.Request, s runtime.NegotiatedSerializer, err error) {
+	responsewriters.ErrorNegotiated(err, s, schema.GroupVersion{Version: "v1"}, w, r)
+}
+
+func notImplemented(path string) error {
+	return statusError(http.StatusNotImplemented, metav1.StatusReasonInvalid,
+		path+" is about the serving process, not about a logical cluster: ask for it at the root of the server")
+}
+
+func statusError(code int32, reason metav1.StatusReason, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    code,
+		Reason:  reason,
+		Message: message,
+	}}
+}

@@ -1,0 +1,49 @@
+package shard
+
+import (
+	"net/http"
+	"slices"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/registry"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/serving"
+)
+
+// chain is what requests pass before the built-in resources.
+func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
+	scopes := serving.Scopes{
+		Mounts: []*request.Mount{request.Clusters}, Resolve: s.local.resolve, Inactive: s.local.inactive, Codecs: registry.Codecs,
+	}
+	return slices.Concat(
+		serving.Arrival(c),
+		serving.Chain{
+			serving.NewFilter("token's cluster", "a service account's logical cluster, where the URL has none", authn.WithTokenCluster),
+			serving.NewFilter("scope", "/clusters/<name> off the URL and into the context; 400 for malformed ones", scopes.Find),
+			serving.AuditScope(c, s.local.pathOf),
+			serving.NewFilter("impersonation scope", "whom a request impersonates is restricted to its logical cluster", authz.WithImpersonationScope),
+		},
+		serving.Reception(c),
+		serving.Chain{
+			serving.NewFilter("entry", "marks answers that are given after somebody was allowed to enter", serving.WithEntry),
+		},
+		serving.Decision(c),
+		serving.Chain{
+			serving.LongRunningStop(s.serving, c),
+			serving.NewFilter("list buffer", "lists are written in large pieces", serving.WithListBuffer),
+			serving.NewFilter("fairness", "a share for each logical cluster; 429", func(next http.Handler) http.Handler {
+				if shares := s.options.Fairness.New(); shares != nil {
+					return shares.Wrap(next, c.LongRunningFunc)
+				}
+				return next
+			}),
+			serving.NewFilter("deep reviews", "SubjectAccessReviews that leave out entering, for the servers", authz.WithDeepReviews),
+			serving.NewFilter("scope rules", "404 for paths to nowhere, 400 without a logical cluster, 405 on *, 403 for inactive ones", scopes.Rules),
+			serving.NewFilter("list rules", "shard selectors, parsed once; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, registry.Codecs) }),
+			serving.NewFilter("custom resources", "custom resources, merged discovery and OpenAPI; passes on the rest", s.customResources.Wrap),
+		},
+	)
+}
