@@ -19,6 +19,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // tokens returns what knows bearer tokens, or nil where no kind of them is
@@ -136,8 +137,8 @@ func (a *Authentication) Reviewer() authenticator.Token {
 		if err != nil || !ok {
 			return nil, false, err
 		}
-		home, isAccount := serviceaccount.HomeOf(response.User)
-		if cluster, found := request.ClusterFrom(ctx); isAccount && found && cluster.Name != home {
+		if cluster, found := request.ClusterFrom(ctx); found && identity.IsServiceAccount(response.User) &&
+			!identity.IsLocalServiceAccount(cluster.Name, response.User) {
 			return nil, false, errForeignAccount
 		}
 		return response, true, nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 const (
@@ -50,7 +51,7 @@ func find(_ context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalClu
 	case "new":
 		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
 	case "closed":
-		lc.Annotations = map[string]string{authz.RequiredGroupsAnnotation: "a;b,c"}
+		lc.Annotations = map[string]string{tenancy.RequiredGroupsAnnotation: "a;b,c"}
 	case "broken":
 		return nil, errors.New("no answer")
 	default:

@@ -12,12 +12,8 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
-
-// RequiredGroupsAnnotation lists, on a LogicalCluster, the groups of which a
-// user must be a member: alternatives separated by commas, each of them groups
-// separated by semicolons, all of which it takes.
-const RequiredGroupsAnnotation = "authorization.kcp.io/required-groups"
 
 // WithRequiredGroups asks next about users who may enter the logical cluster as
 // far as others are concerned. It withdraws what next allows to those who are not
@@ -34,7 +30,7 @@ func WithRequiredGroups(next authorizer.Authorizer, find FindLogicalCluster) aut
 		if err != nil {
 			return authorizer.DecisionNoOpinion, "", fmt.Errorf("looking up logical cluster %q: %w", name, err)
 		}
-		if lc != nil && inRequiredGroups(name, a.GetUser(), lc.Annotations[RequiredGroupsAnnotation]) {
+		if lc != nil && inRequiredGroups(name, a.GetUser(), lc.Annotations[tenancy.RequiredGroupsAnnotation]) {
 			request.Entered(ctx)
 			return next.Authorize(ctx, a)
 		}

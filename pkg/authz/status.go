@@ -3,6 +3,9 @@ package authz
 import (
 	"context"
 
+	sdkapis "github.com/kcp-dev/sdk/apis/apis"
+	sdkcore "github.com/kcp-dev/sdk/apis/core"
+	sdktenancy "github.com/kcp-dev/sdk/apis/tenancy"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -15,10 +18,10 @@ import (
 // it says where a logical cluster stands and which APIs are bound, and the
 // servers believe it.
 var protectedStatus = map[schema.GroupResource]bool{
-	{Group: "apis.kcp.io", Resource: "apibindings"}:     true,
-	{Group: "apis.kcp.io", Resource: "apiexports"}:      true,
-	{Group: "core.kcp.io", Resource: "logicalclusters"}: true,
-	{Group: "tenancy.kcp.io", Resource: "workspaces"}:   true,
+	{Group: sdkapis.GroupName, Resource: "apibindings"}:     true,
+	{Group: sdkapis.GroupName, Resource: "apiexports"}:      true,
+	{Group: sdkcore.GroupName, Resource: "logicalclusters"}: true,
+	{Group: sdktenancy.GroupName, Resource: "workspaces"}:   true,
 }
 
 // WithProtectedStatus denies everybody but administrators and the servers to

@@ -205,6 +205,7 @@ func newWorkspace(d Deps) (reconcile.Made, error) {
 		Workspaces:      i.Workspaces,
 		LogicalClusters: i.LogicalClusters,
 		Shards:          i.Shards,
+		Types:           i.Types(),
 		WorkspaceTypes:  i.workspaceTypes(),
 	}), i.Workspaces, i.LogicalClusters, i.Shards, i.WorkspaceTypes)
 	if !d.isRoot() {

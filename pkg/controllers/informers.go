@@ -13,10 +13,10 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // Sources are the servers that a shard's controllers read from.
@@ -33,7 +33,7 @@ type Sources struct {
 }
 
 // isRoot tells whether the shard is the one that has the logical cluster root.
-func (s Sources) isRoot() bool { return s.ShardName == bootstrap.RootShard }
+func (s Sources) isRoot() bool { return s.ShardName == corev1alpha1.RootShard }
 
 // rootShard returns the clients of the root shard.
 func (s Sources) rootShard() *client.Factory {
@@ -47,7 +47,7 @@ func (s Sources) rootShard() *client.Factory {
 // of the logical cluster root and no others.
 func (s Sources) rootCluster() client.Scope {
 	if !s.isRoot() && s.Cache != nil {
-		return s.Cache.Shard(bootstrap.RootShard).Cluster(core.RootCluster.Path())
+		return s.Cache.Shard(corev1alpha1.RootShard).Cluster(core.RootCluster.Path())
 	}
 	return s.rootShard().Cluster(core.RootCluster.Path())
 }
@@ -91,7 +91,7 @@ func NewInformers(s Sources) *Informers {
 	i := &Informers{shardName: s.ShardName}
 	i.LogicalClusters = add(i, client.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{
-			workspace.PathIndex:  workspace.IndexByPath,
+			tenancy.PathIndex:    tenancy.IndexByPath,
 			workspace.OwnerIndex: workspace.IndexByOwner,
 		},
 	}))
@@ -115,7 +115,7 @@ func NewInformers(s Sources) *Informers {
 		}))
 	}
 	i.WorkspaceTypes = add(i, dual(i, s, client.WorkspaceTypes, true, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
-		Indexers: map[string]client.IndexFunc[*tenancyv1alpha1.WorkspaceType]{workspace.PathIndex: workspace.IndexTypeByPath},
+		Indexers: map[string]client.IndexFunc[*tenancyv1alpha1.WorkspaceType]{tenancy.PathIndex: tenancy.IndexTypeByPath},
 	}))
 	i.RBAC = rbac.Informers{
 		Roles:               add(i, client.Roles.Informer(all, client.InformerOptions[*rbacv1.Role]{})),
@@ -179,8 +179,8 @@ func (i *Informers) standing(shard string) client.Standing {
 func (i *Informers) Registered(shard string) bool { return i.standing(shard) != client.Gone }
 
 // Types finds the types of Workspaces of the shard.
-func (i *Informers) Types() workspace.Types {
-	return workspace.NewTypes(i.shardName, i.LogicalClusters, i.Shards, i.workspaceTypes())
+func (i *Informers) Types() tenancy.TypeLookup {
+	return tenancy.NewTypeLookup(i.shardName, i.LogicalClusters, i.Shards, i.workspaceTypes()...)
 }
 
 // workspaceTypes returns where types are looked up, in that order.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -149,7 +150,7 @@ func slimLogicalCluster(obj *corev1alpha1.LogicalCluster) (*corev1alpha1.Logical
 
 func slimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 	annotations := map[string]string{}
-	for _, key := range []string{logicalcluster.AnnotationKey, corev1alpha1.LogicalClusterShardAnnotationKey, workspaceindex.MigratingAnnotation} {
+	for _, key := range []string{logicalcluster.AnnotationKey, corev1alpha1.LogicalClusterShardAnnotationKey, tenancy.MigratingAnnotation} {
 		if value, ok := meta.Annotations[key]; ok {
 			annotations[key] = value
 		}

@@ -11,6 +11,5 @@
 // synced, and stops them in reverse order. Commit writes the difference between
 // two states of an object, once, and only if nobody else wrote in between.
 // Latest bridges the moment between an own write and its arrival in an informer.
-// Package purge deletes all objects of a namespace or logical cluster, and
-// phaselabel keeps the labels by which Workspaces and LogicalClusters are found.
+// Package purge deletes all objects of a namespace or logical cluster.
 package reconcile

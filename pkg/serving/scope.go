@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -78,7 +80,7 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 	default:
 		if scope.Cluster.Name, known = s.Resolve(l.Path); !known {
 			scope.Cluster.Name, scope.Nowhere = "", l.Path
-			scope.Refusal = apierrors.NewNotFound(schema.GroupResource{Group: "tenancy.kcp.io", Resource: "workspaces"}, l.Path.String())
+			scope.Refusal = apierrors.NewNotFound(schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.Group, Resource: "workspaces"}, l.Path.String())
 		}
 	}
 	switch {
@@ -145,7 +147,7 @@ func exemptFromInactive(r *http.Request, info *apirequest.RequestInfo) bool {
 	if strings.HasPrefix(r.URL.Path, "/openapi") {
 		return true
 	}
-	if info != nil && info.IsResourceRequest && info.APIGroup == "core.kcp.io" && info.Resource == "logicalclusters" {
+	if info != nil && info.IsResourceRequest && info.APIGroup == corev1alpha1.SchemeGroupVersion.Group && info.Resource == "logicalclusters" {
 		return true
 	}
 	u, ok := apirequest.UserFrom(r.Context())

@@ -16,8 +16,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/registry"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // authorizationOptions are the defaults: everybody may read the probes.
@@ -36,7 +36,7 @@ func (s *Server) authorizer() (authorizer.Authorizer, error) {
 	others := rbac.NewShards(s.informers.Registered)
 	others.Follow(s.informers.RBAC)
 	s.rules = rbac.New(rbac.Config{
-		Index: index, Global: others, System: bootstrap.AdminCluster, HasSynced: s.informers.RBAC.HasSynced, Local: s.local.has,
+		Index: index, Global: others, System: tenancy.AdminCluster, HasSynced: s.informers.RBAC.HasSynced, Local: s.local.has,
 	})
 	webhook, err := authz.NewWebhook(s.options.Authorization)
 	if err != nil {

@@ -16,12 +16,12 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 const (
-	// leaseName is the name of the Lease in bootstrap.AdminCluster whose holder
+	// leaseName is the name of the Lease in tenancy.AdminCluster whose holder
 	// runs the controllers.
 	leaseName = "shard-controllers"
 	// leasePoll is how often the shard tries to make the namespace of the lease,
@@ -35,7 +35,7 @@ func (s *Server) lead(ctx context.Context, run func(ctx context.Context) error) 
 	if len(s.options.Etcd.Servers) == 0 || !s.options.LeaderElect {
 		return run(ctx)
 	}
-	scope := s.sources.Local.Cluster(bootstrap.AdminCluster.Path())
+	scope := s.sources.Local.Cluster(tenancy.AdminCluster.Path())
 	leases, err := coordinationv1client.NewForConfigAndClient(scope.Config(), scope.HTTPClient())
 	if err != nil {
 		return fmt.Errorf("client for leases: %w", err)

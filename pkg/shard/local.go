@@ -11,9 +11,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
-// inactiveAnnotation switches a logical cluster off.
-const inactiveAnnotation = "core.kcp.io/inactive"
-
 // local is what a shard knows of the logical clusters it holds: which exist,
 // which are switched off, and which paths lead to them. It reads the shard's
 // own API, as any controller does.
@@ -84,5 +81,5 @@ func (l *local) pathOf(name logicalcluster.Name) (string, bool) {
 // inactive tells whether the logical cluster is switched off.
 func (l *local) inactive(name logicalcluster.Name) bool {
 	obj, err := l.logicalClusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
-	return err == nil && obj.Annotations[inactiveAnnotation] == "true"
+	return err == nil && corev1alpha1.IsLogicalClusterInactive(obj.Annotations)
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/controllers"
-	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
@@ -32,6 +31,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ownership"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // etcdStartTimeout bounds the start of the embedded etcd, recovery of its log
@@ -225,7 +225,7 @@ func (s *Server) readyChecks() []healthz.HealthChecker {
 		}),
 		// Without this, administrators could be refused in the first moment.
 		healthz.NamedCheck("bootstrap-rbac", func(*http.Request) error {
-			if s.bootstrapped.Load() && s.rules.Knows(bootstrap.AdminCluster) && s.rules.Knows(core.RootCluster) {
+			if s.bootstrapped.Load() && s.rules.Knows(tenancy.AdminCluster) && s.rules.Knows(core.RootCluster) {
 				s.inForce.Store(true) // later writes do not make the shard unready
 			}
 			return synced(s.inForce.Load(), "the roles and bindings that every shard starts with are not all in force yet")

@@ -17,6 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // typePatience is how long a Workspace waits for a type that is not known yet.
@@ -28,7 +29,7 @@ func (s *Server) workspaceTypes() workspacetype.Config {
 	return workspacetype.Config{
 		MayUse:   s.mayUse,
 		Patience: typePatience,
-		Types: func(ctx context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) ([]workspacetype.Type, error) {
+		Types: func(ctx context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
 			lc, err := s.local.find(ctx, parent)
 			if err != nil {
 				return nil, err
@@ -36,15 +37,7 @@ func (s *Server) workspaceTypes() workspacetype.Config {
 			if lc == nil {
 				return nil, fmt.Errorf("logical cluster %q is not here", parent)
 			}
-			found, err := types.Of(ws, lc)
-			if err != nil {
-				return nil, err
-			}
-			out := make([]workspacetype.Type, 0, len(found))
-			for _, t := range found {
-				out = append(out, workspacetype.Type{WorkspaceType: t.WorkspaceType, Path: t.Path})
-			}
-			return out, nil
+			return types.Find(ws, lc)
 		},
 	}
 }

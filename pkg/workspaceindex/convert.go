@@ -4,15 +4,13 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-)
 
-// MigratingAnnotation marks a LogicalCluster whose content moves to another
-// shard.
-const MigratingAnnotation = "internal.kcp.io/migrating"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
 
 // LogicalClusterOf returns what a LogicalCluster object announces.
 func LogicalClusterOf(obj *corev1alpha1.LogicalCluster) LogicalCluster {
-	_, migrating := obj.Annotations[MigratingAnnotation]
+	_, migrating := obj.Annotations[tenancy.MigratingAnnotation]
 	return LogicalCluster{
 		Name:      logicalcluster.From(obj),
 		Shard:     obj.Annotations[corev1alpha1.LogicalClusterShardAnnotationKey],

@@ -11,6 +11,8 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 var (
@@ -20,7 +22,7 @@ var (
 	phases        = []corev1alpha1.LogicalClusterPhaseType{"Ready", "Unavailable", "Scheduling"}
 	paths         = allPaths()
 	ready         = corev1alpha1.LogicalClusterPhaseReady
-	migratingKeys = map[string]string{MigratingAnnotation: "", corev1alpha1.LogicalClusterShardAnnotationKey: "one", logicalcluster.AnnotationKey: "aaaa"}
+	migratingKeys = map[string]string{tenancy.MigratingAnnotation: "", corev1alpha1.LogicalClusterShardAnnotationKey: "one", logicalcluster.AnnotationKey: "aaaa"}
 )
 
 func allPaths() []string {

@@ -74,6 +74,11 @@ var Layers = []Layer{
 		Only:   []string{"pkg/request"},
 	},
 	{
+		Units:  []string{"pkg/tenancy"},
+		Reason: "the words by which the rest agrees on logical clusters and workspaces, so that it need not agree through each other's code",
+		Only:   []string{"pkg/client", "pkg/request"},
+	},
+	{
 		Units:  []string{"pkg/authn", "pkg/authz", "pkg/admission"},
 		Reason: "who you are, what you may do and what you may write are asked one after the other, never of each other",
 	},
@@ -88,8 +93,8 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"pkg/workspaceindex"},
-		Reason: "where a workspace path leads: shards and front-proxy ask the same index",
-		Only:   []string{},
+		Reason: "where a workspace path leads: shards and front-proxy ask the same index. It knows objects, and not where they come from",
+		Only:   []string{"pkg/tenancy"},
 	},
 	{
 		Units:    []string{"pkg/controllers/customresourcedefinition"},

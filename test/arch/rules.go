@@ -70,6 +70,11 @@ func Rules(layers []Layer) []Rule {
 			Check:  checkLengths,
 		},
 		{
+			Name:   "words",
+			Reason: "a key that is written in two places is changed in one of them",
+			Check:  checkWords,
+		},
+		{
 			Name:   "links",
 			Reason: "documentation that points nowhere is worse than none",
 			Check:  checkLinks,

@@ -57,6 +57,8 @@ type File struct {
 	// Constraint is the file's build constraint, if it has one.
 	Constraint string
 	Imports    []string
+	// Words are the literals that must have one home; see checkWords.
+	Words []string
 }
 
 // GoMod is what the rules want to know of a go.mod file; its form is that of
@@ -133,7 +135,7 @@ func (t *Tree) addFile(rel string) error {
 	if err != nil {
 		return err
 	}
-	parsed, err := parser.ParseFile(token.NewFileSet(), rel, content, parser.ImportsOnly|parser.ParseComments)
+	parsed, err := parser.ParseFile(token.NewFileSet(), rel, content, parser.SkipObjectResolution|parser.ParseComments)
 	if err != nil {
 		return err
 	}
@@ -143,6 +145,7 @@ func (t *Tree) addFile(rel string) error {
 		Generated: ast.IsGenerated(parsed),
 		Doc:       strings.TrimSpace(parsed.Doc.Text()),
 		Lines:     bytes.Count(content, []byte("\n")),
+		Words:     wordsIn(parsed),
 	}
 	for _, group := range parsed.Comments {
 		for _, comment := range group.List {

@@ -3,9 +3,12 @@ package reserved
 import (
 	"strings"
 
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // who may set, change and remove something.
@@ -32,6 +35,9 @@ func (n name) matches(key string) bool {
 	return key == n.text
 }
 
+// internalAPIs starts what the servers note about bound APIs.
+const internalAPIs = "internal.apis.kcp.io/"
+
 // ownerAnnotation says who has created a Workspace.
 const ownerAnnotation = tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey
 
@@ -41,40 +47,40 @@ const ownerAnnotation = tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey
 var annotations = []name{
 	{core.LogicalClusterPathAnnotationKey, system},
 	{corev1alpha1.LogicalClusterShardAnnotationKey, system},
-	{"internal.tenancy.kcp.io/", system},
+	{tenancy.InternalPrefix, system},
 	{ownerAnnotation, system},
-	{"internal.apis.kcp.io/", system},
-	{"apis.kcp.io/identity", system},
-	{"apis.kcp.io/bound-crd", system},
-	{"apis.kcp.io/schema-cluster", system},
-	{"apis.kcp.io/schema-name", system},
-	{"apis.kcp.io/schema-storage", system},
-	{"cache.kcp.io/original-resource-version", system},
-	{"cache.kcp.io/original-resource-UID", system},
-	{"internal.kcp.io/migrating", system},
+	{internalAPIs, system},
+	{apisv1alpha1.AnnotationAPIIdentityKey, system},
+	{apisv1alpha1.AnnotationBoundCRDKey, system},
+	{apisv1alpha1.AnnotationSchemaClusterKey, system},
+	{apisv1alpha1.AnnotationSchemaNameKey, system},
+	{apisv1alpha1.AnnotationSchemaStorageKey, system},
+	{tenancy.OriginalVersionAnnotation, system},
+	{tenancy.OriginalUIDAnnotation, system},
+	{tenancy.MigratingAnnotation, system},
 
 	{corev1alpha1.LogicalClusterInactiveAnnotationKey, administrators},
 	{corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy, administrators}, //nolint:staticcheck // deprecated, and understood all the same
 	{"core.kcp.io/max-total-objects", administrators},
 	{core.ReplicateAnnotationKey, administrators},
-	{"experimental.core.kcp.io/unschedulable", administrators},
-	{"authorization.kcp.io/required-groups", administrators},
+	{tenancy.UnschedulableAnnotation, administrators},
+	{tenancy.RequiredGroupsAnnotation, administrators},
 }
 
 // labels are the reserved ones.
 var labels = []name{
-	{"tenancy.kcp.io/phase", system},
-	{"initializer.internal.kcp.io/", system},
-	{"terminator.internal.kcp.io/", system},
-	{"claimed.internal.apis.kcp.io/", system},
-	{"internal.apis.kcp.io/", system},
+	{tenancyv1alpha1.WorkspacePhaseLabel, system},
+	{tenancyv1alpha1.WorkspaceInitializerLabelPrefix, system},
+	{tenancyv1alpha1.WorkspaceTerminatorLabelPrefix, system},
+	{apisv1alpha1.APIExportPermissionClaimLabelPrefix, system},
+	{internalAPIs, system},
 	{core.ReplicateAnnotationKey, administrators},
 }
 
 // finalizers are the reserved ones.
 var finalizers = []name{
 	{corev1alpha1.LogicalClusterFinalizerName, system},
-	{"core.kcp.io/logicalcluster-deletion", system},
+	{tenancy.ContentFinalizer, system},
 	{"kcp.io/has-terminators", system},
 	{"apis.kcp.io/apibinding-finalizer", system},
 }

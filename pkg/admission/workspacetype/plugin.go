@@ -21,6 +21,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // poll is how often a type that is waited for is looked up.
@@ -28,17 +29,11 @@ const poll = 20 * time.Millisecond
 
 var workspaces = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.Group, Resource: "workspaces"}
 
-// Type is a WorkspaceType with the path of its logical cluster.
-type Type struct {
-	*tenancyv1alpha1.WorkspaceType
-	Path logicalcluster.Path
-}
-
 // Config is what the plugin asks.
 type Config struct {
 	// Types returns the type that a new Workspace in a logical cluster gets, and
 	// then all that it extends.
-	Types func(ctx context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) ([]Type, error)
+	Types func(ctx context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error)
 	// Patience is how long a type that is not known is waited for: it may have
 	// been created a moment ago, on another shard perhaps. Whoever may not use a
 	// type waits as long, or time would tell that it exists.
@@ -106,7 +101,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	for _, t := range types {
 		may, err := p.config.MayUse(ctx, who, t.WorkspaceType)
 		if err != nil {
-			return apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether workspace type %s may be used, try again: %v", t.Path.Join(t.Name), err))
+			return apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether workspace type %s may be used, try again: %v", t.ID(), err))
 		}
 		if !may {
 			p.hold(ctx)
@@ -127,7 +122,7 @@ func (p *Plugin) hold(ctx context.Context) {
 }
 
 // types returns the type that u gets and all that it extends.
-func (p *Plugin) types(ctx context.Context, a admission.Attributes, u *unstructured.Unstructured) ([]Type, error) {
+func (p *Plugin) types(ctx context.Context, a admission.Attributes, u *unstructured.Unstructured) (tenancy.Family, error) {
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
 		return nil, err

@@ -20,6 +20,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/admission/workspacetype"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 func typed(name, path string) *unstructured.Unstructured {
@@ -38,22 +39,22 @@ func typed(name, path string) *unstructured.Unstructured {
 // plugin knows root:base, root:special, which extends it, and root:flaky; may
 // lists who may use what.
 func plugin(may map[string][]string) *workspacetype.Plugin {
-	known := func(name string) workspacetype.Type {
-		return workspacetype.Type{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: name}}, Path: logicalcluster.NewPath("root")}
+	known := func(name string) tenancy.WorkspaceType {
+		return tenancy.WorkspaceType{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: name}}, Path: logicalcluster.NewPath("root")}
 	}
 	return workspacetype.New(workspacetype.Config{
-		Types: func(_ context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) ([]workspacetype.Type, error) {
+		Types: func(_ context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
 			if parent != "here" {
 				return nil, errors.New("no such parent")
 			}
 			if ws.Spec.Type == nil {
-				return []workspacetype.Type{known("base")}, nil
+				return tenancy.Family{known("base")}, nil
 			}
 			switch string(ws.Spec.Type.Name) {
 			case "base", "flaky":
-				return []workspacetype.Type{known(string(ws.Spec.Type.Name))}, nil
+				return tenancy.Family{known(string(ws.Spec.Type.Name))}, nil
 			case "special":
-				return []workspacetype.Type{known("special"), known("base")}, nil
+				return tenancy.Family{known("special"), known("base")}, nil
 			}
 			return nil, errors.New("it does not exist")
 		},
@@ -141,11 +142,11 @@ func TestNewTypes(t *testing.T) {
 	const patience = 100 * time.Millisecond
 	asked := 0
 	p := workspacetype.New(workspacetype.Config{
-		Types: func(_ context.Context, _ logicalcluster.Name, ws *tenancyv1alpha1.Workspace) ([]workspacetype.Type, error) {
+		Types: func(_ context.Context, _ logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
 			if asked++; ws.Spec.Type.Name == "none" || ws.Spec.Type.Name == "new" && asked < 3 {
 				return nil, errors.New("it does not exist")
 			}
-			return []workspacetype.Type{{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: string(ws.Spec.Type.Name)}}, Path: logicalcluster.NewPath("root")}}, nil
+			return tenancy.Family{{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: string(ws.Spec.Type.Name)}}, Path: logicalcluster.NewPath("root")}}, nil
 		},
 		MayUse: func(_ context.Context, _ user.Info, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
 			return t.Name == "new", nil

@@ -27,6 +27,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 const issuerURL = "https://issuer.test"
@@ -145,7 +146,7 @@ func TestBoundTokens(t *testing.T) {
 	name, ok := ClaimedCluster(token)
 	require.True(t, ok)
 	require.Equal(t, logicalcluster.Name("one"), name)
-	home, ok := HomeOf(response.User)
+	home, ok := identity.HomeOf("", response.User)
 	require.True(t, ok)
 	require.Equal(t, name, home)
 

@@ -1,6 +1,10 @@
 package policy
 
 import (
+	sdkapis "github.com/kcp-dev/sdk/apis/apis"
+	sdkcache "github.com/kcp-dev/sdk/apis/cache"
+	sdkcore "github.com/kcp-dev/sdk/apis/core"
+	sdktenancy "github.com/kcp-dev/sdk/apis/tenancy"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -12,10 +16,10 @@ const (
 	groupAuthentication = "authentication.k8s.io"
 	groupAuthorization  = "authorization.k8s.io"
 	groupCoordination   = "coordination.k8s.io"
-	groupTenancy        = "tenancy.kcp.io"
-	groupLogicalCluster = "core.kcp.io"
-	groupAPIs           = "apis.kcp.io"
-	groupCache          = "cache.kcp.io"
+	groupTenancy        = sdktenancy.GroupName
+	groupLogicalCluster = sdkcore.GroupName
+	groupAPIs           = sdkapis.GroupName
+	groupCache          = sdkcache.GroupName
 
 	aggregatePrefix = "rbac.authorization.k8s.io/aggregate-to-"
 )

@@ -12,13 +12,9 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
-
-// RootShard is the name of the shard that has the logical cluster root.
-const RootShard = "root"
-
-// AdminCluster is the logical cluster for what belongs to one shard alone.
-const AdminCluster = logicalcluster.Name("system:admin")
 
 // contentAnnotation, on a WorkspaceType that Shardplane comes with, holds the
 // hash of the content that it came with last.
@@ -30,10 +26,10 @@ const versionAnnotation = "internal.shardplane.io/bootstrap-version"
 
 // clustersOf returns the logical clusters that exist on a shard from the start.
 func clustersOf(shard string) []logicalcluster.Name {
-	if shard == RootShard {
-		return []logicalcluster.Name{AdminCluster, core.RootCluster}
+	if shard == corev1alpha1.RootShard {
+		return []logicalcluster.Name{tenancy.AdminCluster, core.RootCluster}
 	}
-	return []logicalcluster.Name{AdminCluster}
+	return []logicalcluster.Name{tenancy.AdminCluster}
 }
 
 // logicalClusterOf returns the LogicalCluster of one of them.

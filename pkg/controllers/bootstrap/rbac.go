@@ -17,12 +17,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz/policy"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // policyOf returns the roles and bindings that a logical cluster starts with.
 func policyOf(cluster logicalcluster.Name) policy.Objects {
 	switch cluster {
-	case AdminCluster:
+	case tenancy.AdminCluster:
 		return policy.System()
 	case core.RootCluster:
 		return policy.Root()

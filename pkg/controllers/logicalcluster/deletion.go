@@ -14,6 +14,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // DeletionName is the name of the controller that empties logical clusters. It
@@ -94,7 +95,7 @@ func (r *deleter) reconcile(ctx context.Context, key client.Key) (reconcile.Resu
 
 // delete takes the content away, then lets the LogicalCluster go.
 func (r *deleter) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
-	if !slices.Contains(lc.Finalizers, Finalizer) {
+	if !slices.Contains(lc.Finalizers, tenancy.ContentFinalizer) {
 		return reconcile.Result{}, nil
 	}
 	lc, err := r.write(ctx, lc, terminate(lc))
@@ -129,7 +130,7 @@ func (r *deleter) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (
 		return reconcile.Result{Backoff: true}, deleted.err
 	}
 	updated := lc.DeepCopy()
-	updated.Finalizers = slices.DeleteFunc(updated.Finalizers, func(f string) bool { return f == Finalizer })
+	updated.Finalizers = slices.DeleteFunc(updated.Finalizers, func(f string) bool { return f == tenancy.ContentFinalizer })
 	_, err = r.write(ctx, lc, updated)
 	return reconcile.Result{}, ignoreNotFound(err)
 }

@@ -4,34 +4,21 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kcp-dev/logicalcluster/v3"
-	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 
-	"github.com/shardplane/shardplane/pkg/reconcile/phaselabel"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
-
-// Finalizer keeps a LogicalCluster until its content is gone.
-const Finalizer = "core.kcp.io/logicalcluster-deletion"
-
-// pathOf returns the canonical path of a logical cluster: its name, where it is
-// not reached by workspaces.
-func pathOf(lc *corev1alpha1.LogicalCluster) string {
-	if path := lc.Annotations[core.LogicalClusterPathAnnotationKey]; path != "" {
-		return path
-	}
-	return logicalcluster.From(lc).String()
-}
 
 // advance returns the LogicalCluster one step further in its life, given that
 // it is not being deleted and that what every logical cluster starts with
 // exists. Metadata stays as it is.
 func advance(lc *corev1alpha1.LogicalCluster, externalURL string) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
-	lc.Status.URL = strings.TrimSuffix(externalURL, "/") + "/clusters/" + pathOf(lc)
+	lc.Status.URL = strings.TrimSuffix(externalURL, "/") + request.ClusterPath(tenancy.PathOf(lc).String())
 
 	switch lc.Status.Phase {
 	case "", corev1alpha1.LogicalClusterPhaseScheduling:
@@ -84,6 +71,6 @@ func terminate(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 // phase, initializers and terminators.
 func label(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	lc = lc.DeepCopy()
-	phaselabel.Set(lc, lc.Status.Phase, lc.Status.Initializers, lc.Status.Terminators)
+	tenancy.SetPhaseLabels(lc, lc.Status.Phase, lc.Status.Initializers, lc.Status.Terminators)
 	return lc
 }

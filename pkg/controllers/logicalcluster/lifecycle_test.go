@@ -12,13 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 func newCluster(changes ...func(*corev1alpha1.LogicalCluster)) *corev1alpha1.LogicalCluster {
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
 		Name: corev1alpha1.LogicalClusterName, UID: "u", ResourceVersion: "1",
 		Annotations: map[string]string{logicalcluster.AnnotationKey: "abc", "kcp.io/path": "root:a"},
-		Finalizers:  []string{Finalizer},
+		Finalizers:  []string{tenancy.ContentFinalizer},
 	}}
 	for _, change := range changes {
 		change(lc)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -13,11 +12,10 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/authz/policy"
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
@@ -45,27 +43,37 @@ func ownerBindingOf(lc *corev1alpha1.LogicalCluster) (*rbacv1.ClusterRoleBinding
 	if owner.Username == "" {
 		return nil, nil //nolint:nilnil // nobody to bind to
 	}
+	name, ok := nameHere(owner, lc)
+	if !ok {
+		return nil, nil //nolint:nilnil // an account of nowhere is nobody
+	}
 	return &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: ownerBinding},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: policy.ClusterAdmin},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: nameHere(owner, lc)}},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
 	}, nil
 }
 
-// nameHere returns the name that the owner has in the new logical cluster.
-// Service accounts have another one outside of their own: the same name would be
-// another account.
-func nameHere(owner authenticationv1.UserInfo, lc *corev1alpha1.LogicalCluster) string {
-	if !strings.HasPrefix(owner.Username, serviceaccount.ServiceAccountUsernamePrefix) {
-		return owner.Username
+// nameHere returns the name that the owner has in the new logical cluster, if it
+// is anybody there. Service accounts have another one outside of their own: the
+// same name would be another account.
+func nameHere(owner authenticationv1.UserInfo, lc *corev1alpha1.LogicalCluster) (string, bool) {
+	u := &user.DefaultInfo{Name: owner.Username, Extra: map[string][]string{}}
+	for key, values := range owner.Extra {
+		u.Extra[key] = values
 	}
-	var home string
-	if clusters := owner.Extra[request.ExtraClusterName]; len(clusters) == 1 {
-		home = clusters[0]
-	} else if lc.Spec.Owner != nil {
-		home = lc.Spec.Owner.Cluster
+	if !identity.IsServiceAccount(u) {
+		return owner.Username, true
 	}
-	return identity.GlobalName(logicalcluster.Name(home), owner.Username)
+	var parent logicalcluster.Name
+	if lc.Spec.Owner != nil {
+		parent = logicalcluster.Name(lc.Spec.Owner.Cluster)
+	}
+	home, ok := identity.HomeOf(parent, u)
+	if !ok || home == parent && !identity.InScope(parent, u) {
+		return "", false
+	}
+	return identity.GlobalName(home, owner.Username), true
 }
 
 // createBinding returns the function that creates bindings on a shard.

@@ -26,6 +26,7 @@ func TestOwnerBindingOf(t *testing.T) {
 		`{"username":"alice"}`:                        "alice",
 		`{"username":"system:serviceaccount:ns:bot"}`: "system:kcp:serviceaccount:parent:ns:bot",
 		`{"username":"system:serviceaccount:ns:bot","extra":{"authentication.kcp.io/cluster-name":["elsewhere"]}}`: "system:kcp:serviceaccount:elsewhere:ns:bot",
+		`{"username":"system:serviceaccount:ns:bot","extra":{"authentication.kcp.io/scopes":["cluster:parent"]}}`:  "system:kcp:serviceaccount:parent:ns:bot",
 	} {
 		binding, err := ownerBindingOf(owned(corev1alpha1.LogicalClusterPhaseInitializing, owner))
 		require.NoError(t, err)
@@ -34,6 +35,9 @@ func TestOwnerBindingOf(t *testing.T) {
 		require.Equal(t, []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: want}}, binding.Subjects)
 	}
 	for _, lc := range []*corev1alpha1.LogicalCluster{
+		owned("", `{"username":"system:serviceaccount:ns:bot","extra":{"authentication.kcp.io/cluster-name":["elsewhere","parent"]}}`),
+		owned("", `{"username":"system:serviceaccount:ns:bot","extra":{"authentication.kcp.io/cluster-name":["root:elsewhere"]}}`),
+		owned("", `{"username":"system:serviceaccount:ns:bot","extra":{"authentication.kcp.io/scopes":["cluster:elsewhere"]}}`),
 		owned("", ""), owned("", `{"groups":["team"]}`), owned(corev1alpha1.LogicalClusterPhaseReady, `{"username":"alice"}`),
 	} {
 		binding, err := ownerBindingOf(lc)

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,30 +15,13 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // Name is the name of the controller.
 const Name = "workspace"
 
 const workers = 16
-
-// PathIndex is the index by canonical path that the informers of LogicalClusters
-// and of WorkspaceTypes have.
-const PathIndex = "path"
-
-// IndexByPath is the function of PathIndex for LogicalClusters.
-func IndexByPath(lc *corev1alpha1.LogicalCluster) []string { return []string{pathOf(lc).String()} }
-
-// IndexTypeByPath is the function of PathIndex for WorkspaceTypes: the name of
-// its logical cluster, and its path where an annotation tells it, each joined with
-// the name of the type.
-func IndexTypeByPath(wt *tenancyv1alpha1.WorkspaceType) []string {
-	paths := []string{logicalcluster.From(wt).Path().Join(wt.Name).String()}
-	if annotated := wt.Annotations[core.LogicalClusterPathAnnotationKey]; annotated != "" {
-		paths = append(paths, logicalcluster.NewPath(annotated).Join(wt.Name).String())
-	}
-	return slices.Compact(paths)
-}
 
 // Config is what the controller needs.
 type Config struct {
@@ -52,15 +33,15 @@ type Config struct {
 	Dial func(shard *corev1alpha1.Shard) (*client.Factory, error)
 
 	// Workspaces and LogicalClusters are those of all logical clusters of the
-	// shard. LogicalClusters has PathIndex by IndexByPath, and OwnerIndex by
-	// IndexByOwner.
+	// shard. LogicalClusters has OwnerIndex by IndexByOwner.
 	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 
 	// Shards are the registered shards.
 	Shards *client.Informer[*corev1alpha1.Shard]
-	// WorkspaceTypes are where types are looked up: those of the shard itself
-	// first, then those of others. They have PathIndex by IndexTypeByPath.
+	// Types looks the types of Workspaces up, in informers that are
+	// WorkspaceTypes.
+	Types          tenancy.TypeLookup
 	WorkspaceTypes []*client.Informer[*tenancyv1alpha1.WorkspaceType]
 }
 
@@ -81,7 +62,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return clusters.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 		},
 		shards: func() []*corev1alpha1.Shard { return shards.List(nil) },
-		types:  catalogueOf(config.ShardName, config.LogicalClusters, config.Shards, config.WorkspaceTypes).lookup,
+		types:  config.Types,
 		at: func(shard string) (logicalClusters, error) {
 			site, err := s.at(shard)
 			if err != nil {

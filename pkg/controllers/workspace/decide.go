@@ -14,45 +14,38 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/shardplane/shardplane/pkg/reconcile/phaselabel"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
-
-// pathOf returns the canonical path of a logical cluster.
-func pathOf(lc *corev1alpha1.LogicalCluster) logicalcluster.Path {
-	if path := lc.Annotations[core.LogicalClusterPathAnnotationKey]; path != "" {
-		return logicalcluster.NewPath(path)
-	}
-	return logicalcluster.From(lc).Path()
-}
 
 // world is what a claim is decided on.
 type world struct {
 	// parent is the LogicalCluster that the Workspace is in.
 	parent *corev1alpha1.LogicalCluster
 	shards []*corev1alpha1.Shard
-	types  lookupType
+	types  tenancy.TypeLookup
 	// newName makes names for logical clusters.
 	newName func() logicalcluster.Name
 }
 
 // claimed tells whether the Workspace has everything that claim gives it.
 func claimed(ws *tenancyv1alpha1.Workspace) bool {
-	return ws.Annotations[clusterAnnotation] != "" && ws.Annotations[shardAnnotation] != "" &&
+	return ws.Annotations[tenancy.ClusterAnnotation] != "" && ws.Annotations[shardAnnotation] != "" &&
 		ws.Spec.Cluster != "" && ws.Spec.URL != "" && slices.Contains(ws.Finalizers, workspaceFinalizer)
 }
 
 // claim returns the Workspace with a logical cluster, a shard, a type and a URL
 // that are its own from then on. What a former claim has decided stays.
 func claim(ws *tenancyv1alpha1.Workspace, w world) (*tenancyv1alpha1.Workspace, *problem) {
-	types, p := w.types.typeOf(ws, w.parent)
-	if p != nil {
-		return ws, p
+	types, err := w.types.Allowed(ws, w.parent)
+	if err != nil {
+		return ws, problemf(reasonTypeInvalid, "%v", err)
 	}
 	ws = ws.DeepCopy()
 	if ws.Annotations == nil {
 		ws.Annotations = map[string]string{}
 	}
-	cluster := logicalcluster.Name(ws.Annotations[clusterAnnotation])
+	cluster := logicalcluster.Name(ws.Annotations[tenancy.ClusterAnnotation])
 	if cluster == "" {
 		cluster = w.newName()
 	}
@@ -61,21 +54,24 @@ func claim(ws *tenancyv1alpha1.Workspace, w world) (*tenancyv1alpha1.Workspace, 
 		if shard = shardNamed(w.shards, name); shard == nil {
 			return ws, problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "the chosen shard %q is not registered any more", name)
 		}
-	} else if shard, p = chooseShard(ws, cluster, w.shards); p != nil {
-		return ws, p
+	} else {
+		var p *problem
+		if shard, p = chooseShard(ws, cluster, w.shards); p != nil {
+			return ws, p
+		}
 	}
 
-	ws.Annotations[clusterAnnotation] = cluster.String()
+	ws.Annotations[tenancy.ClusterAnnotation] = cluster.String()
 	ws.Annotations[shardAnnotation] = shard.Name
-	ws.Annotations[shardHashAnnotation] = shardHash(shard.Name)
+	ws.Annotations[tenancy.ShardHashAnnotation] = shardHash(shard.Name)
 	if !slices.Contains(ws.Finalizers, workspaceFinalizer) {
 		ws.Finalizers = append(ws.Finalizers, workspaceFinalizer)
 	}
 	if ws.Spec.Type == nil {
 		t := types[0]
-		ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: tenancyv1alpha1.TypeName(t.Name), Path: t.path.String()}
+		ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: tenancyv1alpha1.TypeName(t.Name), Path: t.Path.String()}
 	}
-	for key, value := range types.labels() {
+	for key, value := range types.Labels() {
 		if _, set := ws.Labels[key]; !set {
 			metav1.SetMetaDataLabel(&ws.ObjectMeta, key, value)
 		}
@@ -84,7 +80,7 @@ func claim(ws *tenancyv1alpha1.Workspace, w world) (*tenancyv1alpha1.Workspace, 
 		ws.Spec.Cluster = cluster.String()
 	}
 	if ws.Spec.URL == "" {
-		ws.Spec.URL = externalURL(shard) + "/clusters/" + pathOf(w.parent).Join(ws.Name).String()
+		ws.Spec.URL = externalURL(shard) + request.ClusterPath(tenancy.PathOf(w.parent).Join(ws.Name).String())
 	}
 	return ws, nil
 }
@@ -101,19 +97,19 @@ func shardNamed(shards []*corev1alpha1.Shard, name string) *corev1alpha1.Shard {
 // logicalClusterFor returns the LogicalCluster of a Workspace that is claimed.
 // self is the shard of the Workspace.
 func logicalClusterFor(ws *tenancyv1alpha1.Workspace, w world, self string) (*corev1alpha1.LogicalCluster, *problem) {
-	types, p := w.types.typeOf(ws, w.parent)
-	if p != nil {
-		return nil, p
+	types, err := w.types.Allowed(ws, w.parent)
+	if err != nil {
+		return nil, problemf(reasonTypeInvalid, "%v", err)
 	}
 	lc := &corev1alpha1.LogicalCluster{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:       corev1alpha1.LogicalClusterName,
-			Finalizers: []string{logicalClusterFinalizer},
-			Labels:     map[string]string{OwnerShardLabel: self},
+			Finalizers: []string{tenancy.ContentFinalizer},
+			Labels:     map[string]string{tenancy.OwnerShardLabel: self},
 			Annotations: map[string]string{
-				core.LogicalClusterPathAnnotationKey: pathOf(w.parent).Join(ws.Name).String(),
-				typeAnnotation:                       types[0].id(),
-				shardAnnotation:                      ws.Annotations[shardAnnotation],
+				core.LogicalClusterPathAnnotationKey:            tenancy.PathOf(w.parent).Join(ws.Name).String(),
+				tenancyv1alpha1.LogicalClusterTypeAnnotationKey: types[0].ID(),
+				shardAnnotation: ws.Annotations[shardAnnotation],
 			},
 		},
 		Spec: corev1alpha1.LogicalClusterSpec{
@@ -124,12 +120,12 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, w world, self string) (*co
 				Cluster:    logicalcluster.From(ws).String(),
 				UID:        ws.UID,
 			},
-			Initializers: types.initializers(),
-			Terminators:  types.terminators(),
+			Initializers: types.Initializers(),
+			Terminators:  types.Terminators(),
 		},
 	}
-	if groups := w.parent.Annotations[requiredGroupsAnnotation]; groups != "" {
-		lc.Annotations[requiredGroupsAnnotation] = groups
+	if groups := w.parent.Annotations[tenancy.RequiredGroupsAnnotation]; groups != "" {
+		lc.Annotations[tenancy.RequiredGroupsAnnotation] = groups
 	}
 	if owner := ws.Annotations[ownerAnnotation]; owner != "" {
 		var user authenticationv1.UserInfo
@@ -238,6 +234,6 @@ func deleting(ws *tenancyv1alpha1.Workspace, reason, format string, args ...any)
 // initializers and terminators.
 func label(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
-	phaselabel.Set(ws, ws.Status.Phase, ws.Status.Initializers, ws.Status.Terminators)
+	tenancy.SetPhaseLabels(ws, ws.Status.Phase, ws.Status.Initializers, ws.Status.Terminators)
 	return ws
 }

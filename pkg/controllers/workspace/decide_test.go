@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -13,7 +14,37 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
+
+// shippedTypes is a lookup of the types that every root has.
+func shippedTypes(t *testing.T) tenancy.TypeLookup {
+	t.Helper()
+	shipped, err := config.RootWorkspaceTypes()
+	require.NoError(t, err)
+	types := map[string]*tenancyv1alpha1.WorkspaceType{}
+	for _, wt := range shipped {
+		wt.Annotations = map[string]string{logicalcluster.AnnotationKey: "root"}
+		types["root:"+wt.Name] = wt
+	}
+	return func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
+		wt, ok := types[path.Join(string(name)).String()]
+		return wt, ok
+	}
+}
+
+// organization is the LogicalCluster of a parent.
+func organization() *corev1alpha1.LogicalCluster {
+	return &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
+		Name: corev1alpha1.LogicalClusterName,
+		Annotations: map[string]string{
+			core.LogicalClusterPathAnnotationKey: "root:org", logicalcluster.AnnotationKey: "parent",
+			tenancyv1alpha1.LogicalClusterTypeAnnotationKey: "root:organization",
+		},
+	}}
+}
 
 func newWorkspace(name string) *tenancyv1alpha1.Workspace {
 	return &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{
@@ -24,7 +55,7 @@ func newWorkspace(name string) *tenancyv1alpha1.Workspace {
 func worldOf(t *testing.T, shards ...*corev1alpha1.Shard) world {
 	t.Helper()
 	return world{
-		parent: parentAt("root:org", "root:organization"), shards: shards, types: catalogue(t, nil),
+		parent: organization(), shards: shards, types: shippedTypes(t),
 		newName: func() logicalcluster.Name { return "fresh" },
 	}
 }
@@ -38,7 +69,7 @@ func TestClaim(t *testing.T) {
 	require.Equal(t, &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}, got.Spec.Type)
 	require.Equal(t, []string{workspaceFinalizer}, got.Finalizers)
 	require.Equal(t, map[string]string{
-		logicalcluster.AnnotationKey: "parent", clusterAnnotation: "fresh", shardAnnotation: "a", shardHashAnnotation: shardHash("a"),
+		logicalcluster.AnnotationKey: "parent", tenancy.ClusterAnnotation: "fresh", shardAnnotation: "a", tenancy.ShardHashAnnotation: shardHash("a"),
 	}, got.Annotations)
 
 	again, p := claim(got, worldOf(t, shard("b"), shard("a")))
@@ -46,7 +77,7 @@ func TestClaim(t *testing.T) {
 	require.Equal(t, got, again, "a claim is for ever")
 
 	half := newWorkspace("w")
-	half.Annotations[clusterAnnotation], half.Annotations[shardAnnotation] = "older", "a"
+	half.Annotations[tenancy.ClusterAnnotation], half.Annotations[shardAnnotation] = "older", "a"
 	got, p = claim(half, worldOf(t, shard("b"), shard("a", unschedulable)))
 	require.Nil(t, p)
 	require.Equal(t, "older", got.Spec.Cluster, "what was claimed stays")
@@ -77,8 +108,8 @@ func TestLogicalClusterFor(t *testing.T) {
 		"experimental.tenancy.kcp.io/owner": `{"username":"alice","groups":["team"]}`,
 	}, lc.Annotations)
 	require.Equal(t, "alice", lc.Spec.CreatedBy.Username)
-	require.Equal(t, []string{logicalClusterFinalizer}, lc.Finalizers)
-	require.Equal(t, "here", lc.Labels[OwnerShardLabel])
+	require.Equal(t, []string{tenancy.ContentFinalizer}, lc.Finalizers)
+	require.Equal(t, "here", lc.Labels[tenancy.OwnerShardLabel])
 	require.True(t, owns(ws, lc))
 	key, ok := ownerOf(lc)
 	require.True(t, ok)

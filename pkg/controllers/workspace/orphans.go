@@ -15,6 +15,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // OwnerIndex is the index by owner that informers of LogicalClusters have.
@@ -53,7 +54,7 @@ var startsWith = map[schema.GroupResource]string{
 func (r *reconciler) removeOrphans(ctx context.Context, key client.Key, uid types.UID) error {
 	for _, o := range r.owned(key) {
 		owner := o.lc.Spec.Owner.UID
-		if owner == uid || owner == "" || o.lc.DeletionTimestamp != nil || o.lc.Labels[OwnerShardLabel] != r.self {
+		if owner == uid || owner == "" || o.lc.DeletionTimestamp != nil || o.lc.Labels[tenancy.OwnerShardLabel] != r.self {
 			continue
 		}
 		if err := r.removeOrphan(ctx, key, o); err != nil {

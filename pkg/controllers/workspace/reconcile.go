@@ -18,6 +18,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 const (
@@ -45,7 +46,7 @@ type reconciler struct {
 	get    func(key client.Key) (*tenancyv1alpha1.Workspace, error)
 	parent func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
 	shards func() []*corev1alpha1.Shard
-	types  lookupType
+	types  tenancy.TypeLookup
 	at     func(shard string) (logicalClusters, error)
 	commit func(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error)
 	remove func(ctx context.Context, ws *tenancyv1alpha1.Workspace) error
@@ -231,7 +232,7 @@ func (r *reconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 	if !slices.Contains(ws.Finalizers, workspaceFinalizer) {
 		return reconcile.Result{}, nil
 	}
-	cluster, shard := logicalcluster.Name(ws.Annotations[clusterAnnotation]), ws.Annotations[shardAnnotation]
+	cluster, shard := logicalcluster.Name(ws.Annotations[tenancy.ClusterAnnotation]), ws.Annotations[shardAnnotation]
 	if cluster == "" || shard == "" {
 		return r.release(ctx, ws) // nothing was ever created
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 var errCrash = errors.New("the process ends here")
@@ -132,10 +133,10 @@ func (f *fake) process() *reconciler {
 			return f.ws, nil
 		},
 		parent: func(logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
-			return parentAt("root:org", "root:organization"), nil
+			return organization(), nil
 		},
 		shards: func() []*corev1alpha1.Shard { return []*corev1alpha1.Shard{shard("a"), shard("b")} },
-		types:  catalogue(f.t, nil),
+		types:  shippedTypes(f.t),
 		at:     func(string) (logicalClusters, error) { return f, nil },
 		commit: func(_ context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
 			probe := updated.DeepCopy()
@@ -348,7 +349,7 @@ func TestALogicalClusterOfAnotherWorkspaceIsLeftAlone(t *testing.T) {
 	f := newFake(t)
 	r := f.process()
 	foreign := &corev1alpha1.LogicalCluster{Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{UID: "foreign"}}}
-	f.ws.Annotations[clusterAnnotation], f.ws.Annotations[shardAnnotation] = "taken", "a"
+	f.ws.Annotations[tenancy.ClusterAnnotation], f.ws.Annotations[shardAnnotation] = "taken", "a"
 	f.clusters["taken"] = foreign
 	_, err := f.reconcile(r)
 	require.ErrorContains(t, err, "belongs to another workspace")
@@ -378,7 +379,7 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 			late.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * orphanAge))
 		}},
 		"its Workspace is another shard's": {stays: true, change: func(_ *fake, _ *reconciler, late *corev1alpha1.LogicalCluster) {
-			late.Labels[OwnerShardLabel] = "elsewhere"
+			late.Labels[tenancy.OwnerShardLabel] = "elsewhere"
 		}},
 		"only the informer does not know the Workspace": {stays: true, change: func(_ *fake, r *reconciler, _ *corev1alpha1.LogicalCluster) {
 			r.exists = func(context.Context, client.Key, types.UID) (bool, error) { return true, nil }

@@ -12,6 +12,8 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // Reasons of the condition WorkspaceScheduled beside those of the SDK.
@@ -65,7 +67,7 @@ func chooseShard(ws *tenancyv1alpha1.Workspace, cluster logicalcluster.Name, sha
 
 // unfit tells why a shard takes no new logical cluster; it is empty if it does.
 func unfit(shard *corev1alpha1.Shard, selector labels.Selector) string {
-	_, unschedulable := shard.Annotations[unschedulableAnnotation]
+	_, unschedulable := shard.Annotations[tenancy.UnschedulableAnnotation]
 	switch {
 	case !selector.Matches(labels.Set(shard.Labels)):
 		return "does not match spec.location.selector"

@@ -10,6 +10,8 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 func shard(name string, changes ...func(*corev1alpha1.Shard)) *corev1alpha1.Shard {
@@ -24,7 +26,7 @@ func shard(name string, changes ...func(*corev1alpha1.Shard)) *corev1alpha1.Shar
 }
 
 func unschedulable(s *corev1alpha1.Shard) {
-	s.Annotations = map[string]string{unschedulableAnnotation: ""}
+	s.Annotations = map[string]string{tenancy.UnschedulableAnnotation: ""}
 }
 
 func beingDeleted(s *corev1alpha1.Shard) { s.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }

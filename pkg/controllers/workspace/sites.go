@@ -12,6 +12,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // sites keeps the access to all shards: to the own one, and to every other one
@@ -116,7 +117,7 @@ func (s *sites) open(ctx context.Context, running *sync.WaitGroup, shard *corev1
 	}
 	informer := client.LogicalClusters.Informer(factory.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Name:          "logicalclusters@" + shard.Name,
-		LabelSelector: OwnerShardLabel + "=" + s.self,
+		LabelSelector: tenancy.OwnerShardLabel + "=" + s.self,
 		Indexers:      map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{OwnerIndex: IndexByOwner},
 	})
 	informer.AddEventHandler(ownerHandler(queue))

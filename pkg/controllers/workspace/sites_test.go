@@ -14,6 +14,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // eventually is how long tests wait for what happens at once on an idle machine.
@@ -30,7 +31,7 @@ func ownedCluster(name, workspace, ownerShard string) *corev1alpha1.LogicalClust
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        corev1alpha1.LogicalClusterName,
 			Annotations: map[string]string{logicalcluster.AnnotationKey: name},
-			Labels:      map[string]string{OwnerShardLabel: ownerShard},
+			Labels:      map[string]string{tenancy.OwnerShardLabel: ownerShard},
 		},
 		Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{
 			APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Resource: "workspaces", Name: workspace, Cluster: "parent",

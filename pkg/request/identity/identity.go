@@ -24,8 +24,7 @@ const (
 // In returns the identities of u in a logical cluster, of which there is one at
 // least. An empty name stands for no logical cluster, to which no scope leads.
 func In(cluster logicalcluster.Name, u user.Info) []user.Info {
-	extra := u.GetExtra()
-	if len(extra) == 0 {
+	if len(u.GetExtra()) == 0 && InScope(cluster, u) {
 		return []user.Info{u}
 	}
 	f := finder{cluster: cluster}
@@ -33,16 +32,15 @@ func In(cluster logicalcluster.Name, u user.Info) []user.Info {
 	return f.found
 }
 
-// InScope tells whether u is itself in a logical cluster.
+// InScope reports whether u is itself in a logical cluster. A service account is
+// so where it is at home only.
 func InScope(cluster logicalcluster.Name, u user.Info) bool {
-	extra := u.GetExtra()
-	if len(extra) == 0 {
-		return true
+	if IsServiceAccount(u) {
+		if home, ok := HomeOf(cluster, u); !ok || home != cluster {
+			return false
+		}
 	}
-	if home, ok := homeOf(u); ok && home != cluster.String() {
-		return false
-	}
-	for _, scopes := range extra[request.ExtraScopes] {
+	for _, scopes := range u.GetExtra()[request.ExtraScopes] {
 		if !allows(scopes, cluster) {
 			return false
 		}
@@ -50,7 +48,7 @@ func InScope(cluster logicalcluster.Name, u user.Info) bool {
 	return true
 }
 
-// MemberOf tells whether u is a member of one of groups in the logical cluster of
+// MemberOf reports whether u is a member of one of groups in the logical cluster of
 // ctx: in scope, and by itself rather than by a warrant.
 func MemberOf(ctx context.Context, u user.Info, groups ...string) bool {
 	if u == nil || !slices.ContainsFunc(u.GetGroups(), func(g string) bool { return slices.Contains(groups, g) }) {
@@ -60,20 +58,19 @@ func MemberOf(ctx context.Context, u user.Info, groups ...string) bool {
 	return InScope(in.Name, u)
 }
 
-// IsServiceAccount tells whether u has the name of a service account.
+// IsServiceAccount reports whether u has the name of a service account.
 func IsServiceAccount(u user.Info) bool {
 	return strings.HasPrefix(u.GetName(), serviceaccount.ServiceAccountUsernamePrefix)
 }
 
-// IsLocalServiceAccount tells whether u is a service account that is known to
+// IsLocalServiceAccount reports whether u is a service account that is known to
 // be of the logical cluster: by its own account, or because it is restricted to
 // that one, as impersonated ones are.
 func IsLocalServiceAccount(cluster logicalcluster.Name, u user.Info) bool {
 	if cluster == "" || !IsServiceAccount(u) || !InScope(cluster, u) {
 		return false
 	}
-	_, ok := homeOf(u)
-	return ok || slices.Contains(u.GetExtra()[request.ExtraScopes], request.ScopeClusterPrefix+cluster.String())
+	return claimsHome(u) || slices.Contains(u.GetExtra()[request.ExtraScopes], request.ScopeClusterPrefix+cluster.String())
 }
 
 // GlobalName is the name under which the service account with the user name
@@ -82,21 +79,38 @@ func GlobalName(cluster logicalcluster.Name, username string) string {
 	return request.GlobalAccountPrefix + cluster.String() + ":" + strings.TrimPrefix(username, serviceaccount.ServiceAccountUsernamePrefix)
 }
 
-// homeOf returns the logical cluster of a service account that says so. One
-// that says several is of none.
-func homeOf(u user.Info) (string, bool) {
-	clusters := u.GetExtra()[request.ExtraClusterName]
-	switch {
-	case !IsServiceAccount(u) || len(clusters) == 0:
+// HomeOf returns the logical cluster where a service account is at home, as seen
+// from the one given, and whether there is one. It is the only answer to that
+// question:
+//
+//	claims one logical cluster         that one
+//	claims none                        the one from which it is seen: a name in a
+//	                                   binding or review there means its own account
+//	claims several, or a malformed one none
+//
+// Other users, and accounts without a home, have none.
+func HomeOf(from logicalcluster.Name, u user.Info) (home logicalcluster.Name, ok bool) {
+	if !IsServiceAccount(u) {
 		return "", false
-	case len(clusters) > 1:
-		return "", true
+	}
+	claims := u.GetExtra()[request.ExtraClusterName]
+	switch {
+	case len(claims) == 0 || len(claims) == 1 && claims[0] == from.String():
+		return from, from != ""
+	case len(claims) == 1 && request.ValidClusterName(logicalcluster.Name(claims[0])):
+		return logicalcluster.Name(claims[0]), true
 	default:
-		return clusters[0], true
+		return "", false
 	}
 }
 
-// allows tells whether one of the scopes, separated by commas, fits.
+// claimsHome reports whether u is a service account that says where it is at
+// home, rather than being taken for one of wherever it is seen.
+func claimsHome(u user.Info) bool {
+	return IsServiceAccount(u) && len(u.GetExtra()[request.ExtraClusterName]) > 0
+}
+
+// allows reports whether one of the scopes, separated by commas, fits.
 func allows(scopes string, cluster logicalcluster.Name) bool {
 	for scope := range strings.SplitSeq(scopes, ",") {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(scope), request.ScopeClusterPrefix); ok && cluster != "" && name == cluster.String() {
@@ -118,11 +132,8 @@ func (f *finder) add(u user.Info) {
 		f.found = append(f.found, u)
 	} else {
 		f.found = append(f.found, stranger(u))
-		if home, ok := homeOf(u); ok && home != "" {
-			f.found = append(f.found, &user.DefaultInfo{
-				Name:   GlobalName(logicalcluster.Name(home), u.GetName()),
-				Groups: authenticatedGroups(u),
-			})
+		if home, ok := HomeOf("", u); ok {
+			f.found = append(f.found, &user.DefaultInfo{Name: GlobalName(home, u.GetName()), Groups: authenticatedGroups(u)})
 		}
 	}
 	for _, text := range u.GetExtra()[request.ExtraWarrant] {
@@ -159,14 +170,18 @@ func authenticatedGroups(u user.Info) []string {
 // originOf returns the logical cluster that u is from, where there is exactly
 // one that it can be.
 func originOf(u user.Info) string {
-	if home, ok := homeOf(u); ok {
-		return home
+	if claimsHome(u) {
+		home, _ := HomeOf("", u)
+		return home.String()
 	}
 	values := u.GetExtra()[request.ExtraScopes]
-	if len(values) != 1 || strings.Contains(values[0], ",") {
+	if len(values) != 1 {
 		return ""
 	}
-	name, _ := strings.CutPrefix(values[0], request.ScopeClusterPrefix)
+	name, found := strings.CutPrefix(values[0], request.ScopeClusterPrefix)
+	if !found || !request.ValidClusterName(logicalcluster.Name(name)) {
+		return ""
+	}
 	return name
 }
 
@@ -205,7 +220,7 @@ func parseWarrant(text string) (user.Info, bool) {
 			holder.Extra[key] = value
 		}
 	}
-	if _, known := homeOf(holder); IsServiceAccount(holder) && !known {
+	if IsServiceAccount(holder) && !claimsHome(holder) {
 		return nil, false
 	}
 	return holder, true

@@ -64,6 +64,28 @@ func TestIn(t *testing.T) {
 			name: "service account of two homes has none", cluster: "b", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a", "b"}}},
 			want: []string{"system:anonymous[system:authenticated]"},
 		},
+		{
+			name: "service account of two homes has none, not here", cluster: "a", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a", "b"}}},
+			want: []string{"system:anonymous[system:authenticated]"},
+		},
+		{
+			name: "service account of two homes has none, not nowhere", cluster: "", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a", "b"}}},
+			want: []string{"system:anonymous[system:authenticated]"},
+		},
+		{
+			name: "service account with a malformed home", cluster: "b", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {"a,b"}}},
+			want: []string{"system:anonymous[system:authenticated]"},
+		},
+		{
+			name: "service account with an empty home is not of nowhere", cluster: "", user: user.DefaultInfo{Name: bot, Groups: authenticated, Extra: extra{request.ExtraClusterName: {""}}},
+			want: []string{"system:anonymous[system:authenticated]"},
+		},
+		{name: "service account that claims nothing is of here", cluster: "a", user: user.DefaultInfo{Name: bot}, want: []string{bot + "[]"}},
+		{name: "service account that claims nothing is of nowhere", cluster: "", user: user.DefaultInfo{Name: bot, Groups: authenticated}, want: []string{"system:anonymous[system:authenticated]"}},
+		{
+			name: "a scope of another kind is no origin", cluster: "a", user: user.DefaultInfo{Name: "u", Groups: authenticated, Extra: extra{request.ExtraScopes: {"shard:a"}}},
+			want: []string{"system:anonymous[system:authenticated]"},
+		},
 		{name: "a cluster name means nothing for people", cluster: "b", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraClusterName: {"a"}}}, want: []string{"u[]"}},
 		{
 			name: "warrants", cluster: "a", user: user.DefaultInfo{Name: "u", Extra: extra{request.ExtraWarrant: {
@@ -112,6 +134,37 @@ func TestIsLocalServiceAccount(t *testing.T) {
 	require.Equal(t, "system:kcp:serviceaccount:a:ns:bot", identity.GlobalName("a", "system:serviceaccount:ns:bot"))
 }
 
+// TestHomeOf is the rule that all servers go by.
+func TestHomeOf(t *testing.T) {
+	const bot = "system:serviceaccount:ns:bot"
+	for name, tc := range map[string]struct {
+		from logicalcluster.Name
+		user string
+		says extra
+		want logicalcluster.Name
+	}{
+		"no claim":                    {from: "a", user: bot, want: "a"},
+		"no claim, nowhere":           {user: bot},
+		"one, here":                   {from: "a", user: bot, says: extra{request.ExtraClusterName: {"a"}}, want: "a"},
+		"one, elsewhere":              {from: "b", user: bot, says: extra{request.ExtraClusterName: {"a"}}, want: "a"},
+		"one, seen from nowhere":      {user: bot, says: extra{request.ExtraClusterName: {"a"}}, want: "a"},
+		"of the system":               {from: "a", user: bot, says: extra{request.ExtraClusterName: {"system:admin"}}, want: "system:admin"},
+		"several":                     {from: "a", user: bot, says: extra{request.ExtraClusterName: {"a", "b"}}},
+		"the same twice":              {from: "a", user: bot, says: extra{request.ExtraClusterName: {"a", "a"}}},
+		"empty":                       {from: "a", user: bot, says: extra{request.ExtraClusterName: {""}}},
+		"empty, nowhere":              {user: bot, says: extra{request.ExtraClusterName: {""}}},
+		"a path":                      {from: "b", user: bot, says: extra{request.ExtraClusterName: {"root:a"}}},
+		"all":                         {from: "b", user: bot, says: extra{request.ExtraClusterName: {"*"}}},
+		"a scope is no claim":         {from: "b", user: bot, says: extra{request.ExtraScopes: {"cluster:a"}}, want: "b"},
+		"people have none":            {from: "a", user: "u", says: extra{request.ExtraClusterName: {"a"}}},
+		"nor have accounts elsewhere": {from: "a", user: "system:kcp:serviceaccount:a:ns:bot", says: extra{request.ExtraClusterName: {"a"}}},
+	} {
+		home, ok := identity.HomeOf(tc.from, &user.DefaultInfo{Name: tc.user, Extra: tc.says})
+		require.Equal(t, tc.want, home, name)
+		require.Equal(t, tc.want != "", ok, name)
+	}
+}
+
 func TestMemberOf(t *testing.T) {
 	in := func(cluster logicalcluster.Name) context.Context {
 		return request.WithClusterName(t.Context(), cluster)
@@ -124,6 +177,10 @@ func TestMemberOf(t *testing.T) {
 	require.False(t, identity.MemberOf(in("b"), u, "g"), "out of scope")
 	require.False(t, identity.MemberOf(t.Context(), u, "g"), "no scope leads to no logical cluster")
 	require.False(t, identity.MemberOf(in("a"), nil, "g"))
+	for _, claims := range []extra{nil, {request.ExtraClusterName: {""}}, {request.ExtraClusterName: {"a"}}, {request.ExtraClusterName: {"a", "b"}}} {
+		account := &user.DefaultInfo{Name: "system:serviceaccount:ns:bot", Groups: []string{"g"}, Extra: claims}
+		require.False(t, identity.MemberOf(t.Context(), account, "g"), "no service account is at home in the process: %v", claims)
+	}
 	require.True(t, identity.MemberOf(t.Context(), &user.DefaultInfo{Groups: []string{"g"}}, "g"))
 }
 

@@ -1,4 +1,4 @@
-package workspace
+package tenancy
 
 import (
 	"context"
@@ -101,7 +101,7 @@ func TestReplicasOfTypes(t *testing.T) {
 		require.NoError(t, <-ended)
 	}()
 	require.NoError(t, group.WaitForSync(ctx))
-	lookup := NewTypes("self", clusters, shards, types).lookup
+	lookup := NewTypeLookup("self", clusters, shards, types...)
 
 	for id, want := range map[string]string{
 		"root:org:kind": "blue aaaa", "root:org:gone": "", "root:org:mine": "", "root:org:moving": "leaving aaaa", "root:org:young": "green bbbb",

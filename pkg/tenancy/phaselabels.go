@@ -1,6 +1,4 @@
-// Package phaselabel gives Workspaces and LogicalClusters the labels by which
-// they are found: their phase, initializers and terminators.
-package phaselabel
+package tenancy
 
 import (
 	"maps"
@@ -13,9 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Set puts the labels on obj, which the caller owns, and takes those away that
-// no longer hold. Other labels stay.
-func Set(
+// SetPhaseLabels puts the labels on obj, a Workspace or LogicalCluster that the
+// caller owns, by which it is found: its phase, initializers and terminators. It
+// takes those away that no longer hold. Other labels stay.
+func SetPhaseLabels(
 	obj metav1.Object, phase corev1alpha1.LogicalClusterPhaseType,
 	initializers []corev1alpha1.LogicalClusterInitializer, terminators []corev1alpha1.LogicalClusterTerminator,
 ) {

@@ -1,4 +1,4 @@
-package workspace
+package tenancy
 
 import (
 	"testing"
@@ -27,7 +27,7 @@ func refs(ids ...string) []tenancyv1alpha1.WorkspaceTypeReference {
 }
 
 // catalogue is a lookup of the types that every root has, and of more.
-func catalogue(t *testing.T, more map[string]tenancyv1alpha1.WorkspaceTypeSpec) lookupType {
+func catalogue(t *testing.T, more map[string]tenancyv1alpha1.WorkspaceTypeSpec) TypeLookup {
 	t.Helper()
 	types := map[string]*tenancyv1alpha1.WorkspaceType{}
 	shipped, err := config.RootWorkspaceTypes()
@@ -56,12 +56,12 @@ func parentAt(path, typ string) *corev1alpha1.LogicalCluster {
 		Annotations: map[string]string{core.LogicalClusterPathAnnotationKey: path, logicalcluster.AnnotationKey: "parent"},
 	}}
 	if typ != "" {
-		lc.Annotations[typeAnnotation] = typ
+		lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey] = typ
 	}
 	return lc
 }
 
-func TestTypeOf(t *testing.T) {
+func TestAllowed(t *testing.T) {
 	types := catalogue(t, map[string]tenancyv1alpha1.WorkspaceTypeSpec{
 		"root:org:project":    {Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: refs("root:universal")}, Initializer: true, Terminator: true, AdditionalWorkspaceLabels: map[string]string{"kind": "project", "tier": "1"}},
 		"root:org:big":        {Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: refs("project")}, AdditionalWorkspaceLabels: map[string]string{"tier": "2"}},
@@ -108,15 +108,13 @@ func TestTypeOf(t *testing.T) {
 				r := ref(tc.typ)
 				ws.Spec.Type = &r
 			}
-			got, p := types.typeOf(ws, parentAt(tc.parentPath, tc.parentType))
+			got, err := types.Allowed(ws, parentAt(tc.parentPath, tc.parentType))
 			if tc.problem != "" {
-				require.NotNil(t, p)
-				require.Equal(t, reasonTypeInvalid, p.reason)
-				require.Contains(t, p.message, tc.problem)
+				require.ErrorContains(t, err, tc.problem)
 				return
 			}
-			require.Nil(t, p, "%v", p)
-			require.Equal(t, tc.want, got[0].id())
+			require.NoError(t, err)
+			require.Equal(t, tc.want, got[0].ID())
 		})
 	}
 }
@@ -128,11 +126,10 @@ func TestFamily(t *testing.T) {
 	})
 	big, ok := types.resolve(logicalcluster.NewPath("root:org"), ref("big"))
 	require.True(t, ok)
-	f, p := types.closure(big)
-	require.Nil(t, p)
-	all := family(f)
+	all, err := types.closure(big)
+	require.NoError(t, err)
 	require.Len(t, all, 2, "each type once")
-	require.Equal(t, []corev1alpha1.LogicalClusterInitializer{"org:big", "org:base"}, all.initializers())
-	require.Equal(t, []corev1alpha1.LogicalClusterTerminator{"org:big"}, all.terminators())
-	require.Equal(t, map[string]string{"kind": "base", "tier": "2"}, all.labels(), "a type wins over what it extends")
+	require.Equal(t, []corev1alpha1.LogicalClusterInitializer{"org:big", "org:base"}, all.Initializers())
+	require.Equal(t, []corev1alpha1.LogicalClusterTerminator{"org:big"}, all.Terminators())
+	require.Equal(t, map[string]string{"kind": "base", "tier": "2"}, all.Labels(), "a type wins over what it extends")
 }

@@ -1,8 +1,7 @@
-package workspace
+package tenancy
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -14,33 +13,27 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// Type is a WorkspaceType and the path of its logical cluster.
-type Type struct {
-	*tenancyv1alpha1.WorkspaceType
-	Path logicalcluster.Path
+// PathIndex is the index by path that the informers of NewTypeLookup have.
+const PathIndex = "path"
+
+// IndexByPath is the function of PathIndex for LogicalClusters.
+func IndexByPath(lc *corev1alpha1.LogicalCluster) []string { return []string{PathOf(lc).String()} }
+
+// IndexTypeByPath is the function of PathIndex for WorkspaceTypes: the name of
+// its logical cluster, and its path where an annotation tells it, each joined with
+// the name of the type.
+func IndexTypeByPath(wt *tenancyv1alpha1.WorkspaceType) []string {
+	paths := []string{logicalcluster.From(wt).Path().Join(wt.Name).String()}
+	if annotated := wt.Annotations[core.LogicalClusterPathAnnotationKey]; annotated != "" {
+		paths = append(paths, logicalcluster.NewPath(annotated).Join(wt.Name).String())
+	}
+	return slices.Compact(paths)
 }
 
-// Types finds the types of Workspaces as the controller does.
-type Types struct{ lookup lookupType }
-
-// NewTypes returns Types of the informers that Config has too, on the shard of
-// that name.
-func NewTypes(shardName string, clusters *client.Informer[*corev1alpha1.LogicalCluster], shards *client.Informer[*corev1alpha1.Shard], types []*client.Informer[*tenancyv1alpha1.WorkspaceType]) Types {
-	return Types{catalogueOf(shardName, clusters, shards, types).lookup}
-}
-
-// Of returns the type that a Workspace in the logical cluster of parent has or
-// will get, and then all that it extends.
-func (t Types) Of(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) ([]Type, error) {
-	found, _, p := t.lookup.find(ws, parent)
-	if p != nil {
-		return nil, errors.New(p.message)
-	}
-	types := make([]Type, 0, len(found))
-	for _, one := range found {
-		types = append(types, Type{one.WorkspaceType, one.path})
-	}
-	return types, nil
+// NewTypeLookup looks types up on the shard of that name, in informers that have
+// PathIndex: types are those of the shard itself, then those of others.
+func NewTypeLookup(shard string, clusters *client.Informer[*corev1alpha1.LogicalCluster], shards *client.Informer[*corev1alpha1.Shard], types ...*client.Informer[*tenancyv1alpha1.WorkspaceType]) TypeLookup {
+	return typeCatalogue{self: shard, clusters: clusters.Lister(), shards: shards.Lister(), types: types}.lookup
 }
 
 // typeCatalogue looks types up in informers, in their order: those of the shard
@@ -52,11 +45,7 @@ type typeCatalogue struct {
 	types    []*client.Informer[*tenancyv1alpha1.WorkspaceType]
 }
 
-func catalogueOf(self string, clusters *client.Informer[*corev1alpha1.LogicalCluster], shards *client.Informer[*corev1alpha1.Shard], types []*client.Informer[*tenancyv1alpha1.WorkspaceType]) typeCatalogue {
-	return typeCatalogue{self: self, clusters: clusters.Lister(), shards: shards.Lister(), types: types}
-}
-
-// lookup is a lookupType.
+// lookup is a TypeLookup.
 func (c typeCatalogue) lookup(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
 	object := tenancyv1alpha1.ObjectName(name)
 	here, local := c.clusterAt(path)

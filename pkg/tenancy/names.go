@@ -1,0 +1,59 @@
+package tenancy
+
+import (
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+)
+
+// AdminCluster is the logical cluster for what belongs to one shard alone. Each
+// shard has its own.
+const AdminCluster = logicalcluster.Name("system:admin")
+
+// Annotations of Workspaces.
+const (
+	// InternalPrefix starts what the servers note on Workspaces for themselves.
+	InternalPrefix = "internal.tenancy.kcp.io/"
+	// ClusterAnnotation holds the name of the logical cluster that was claimed
+	// for a Workspace.
+	ClusterAnnotation = InternalPrefix + "cluster"
+	// ShardHashAnnotation holds the hash of the name of the chosen shard.
+	ShardHashAnnotation = InternalPrefix + "shard"
+)
+
+// Annotations, labels and finalizers of LogicalClusters.
+const (
+	// RequiredGroupsAnnotation lists the groups of which a user must be a member:
+	// alternatives separated by commas, each of them groups separated by
+	// semicolons, all of which it takes. A child starts with those of its parent.
+	RequiredGroupsAnnotation = "authorization.kcp.io/required-groups"
+	// MigratingAnnotation, with any value, marks a LogicalCluster that is being
+	// moved to another shard, on both of them.
+	MigratingAnnotation = "internal.kcp.io/migrating"
+	// OwnerShardLabel names the shard on which the owner is. That shard watches by
+	// it.
+	OwnerShardLabel = "internal.shardplane.io/owner-shard"
+	// ContentFinalizer keeps a LogicalCluster until its content is gone.
+	ContentFinalizer = "core.kcp.io/logicalcluster-deletion"
+)
+
+// Annotations of objects of other kinds.
+const (
+	// UnschedulableAnnotation, with any value, keeps new logical clusters away
+	// from a Shard.
+	UnschedulableAnnotation = "experimental.core.kcp.io/unschedulable"
+	// OriginalVersionAnnotation and OriginalUIDAnnotation carry, on replicas in the
+	// cache server, what the object has in its shard: a replica has a UID and a
+	// resourceVersion of its own.
+	OriginalVersionAnnotation = "cache.kcp.io/original-resource-version"
+	OriginalUIDAnnotation     = "cache.kcp.io/original-resource-UID"
+)
+
+// PathOf returns the canonical path of a logical cluster: its name, where
+// workspaces do not lead to it.
+func PathOf(lc *corev1alpha1.LogicalCluster) logicalcluster.Path {
+	if path := lc.Annotations[core.LogicalClusterPathAnnotationKey]; path != "" {
+		return logicalcluster.NewPath(path)
+	}
+	return logicalcluster.From(lc).Path()
+}

@@ -1,0 +1,208 @@
+package tenancy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
+	"github.com/kcp-dev/sdk/apis/tenancy/termination"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+)
+
+// universal is the type of a Workspace where nothing says another one.
+var universal = tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}
+
+// TypeLookup returns the WorkspaceType of that name in the logical cluster with
+// that canonical path.
+type TypeLookup func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool)
+
+// WorkspaceType is a WorkspaceType and the path of the logical cluster where it
+// was found.
+type WorkspaceType struct {
+	*tenancyv1alpha1.WorkspaceType
+	Path logicalcluster.Path
+}
+
+// ID returns path and name of the type, by which types refer to each other.
+func (t WorkspaceType) ID() string { return t.Path.Join(t.Name).String() }
+
+// resolve finds the type that ref means, seen from the logical cluster at from:
+// without a path, the closest one on the way up to the root.
+func (lookup TypeLookup) resolve(from logicalcluster.Path, ref tenancyv1alpha1.WorkspaceTypeReference) (WorkspaceType, bool) {
+	if ref.Path != "" {
+		path := logicalcluster.NewPath(ref.Path)
+		wt, ok := lookup(path, ref.Name)
+		return WorkspaceType{wt, path}, ok
+	}
+	for path := from; !path.Empty(); {
+		if wt, ok := lookup(path, ref.Name); ok {
+			return WorkspaceType{wt, path}, true
+		}
+		parent, _ := path.Parent()
+		if parent.Equal(path) {
+			break // system:… has no parent but itself
+		}
+		path = parent
+	}
+	return WorkspaceType{}, false
+}
+
+// closure returns the type and all types that it extends, directly or not.
+func (lookup TypeLookup) closure(t WorkspaceType) (Family, error) {
+	var all Family
+	seen := map[string]bool{}
+	var visit func(t WorkspaceType, above []string) error
+	visit = func(t WorkspaceType, above []string) error {
+		if slices.Contains(above, t.ID()) {
+			return fmt.Errorf("workspace type %s extends itself: %s", t.ID(), strings.Join(append(above, t.ID()), " -> "))
+		}
+		if seen[t.ID()] {
+			return nil
+		}
+		seen[t.ID()] = true
+		all = append(all, t)
+		for _, ref := range t.Spec.Extend.With {
+			extended, ok := lookup.resolve(t.Path, ref)
+			if !ok {
+				return fmt.Errorf("workspace type %s extends %s, which does not exist", t.ID(), ref)
+			}
+			if err := visit(extended, append(slices.Clone(above), t.ID())); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := visit(t, nil); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Family is a type, and then all that it extends, directly or not, each once.
+type Family []WorkspaceType
+
+// Allowed is Find, and fails as well if the type and that of the parent do not
+// allow each other.
+func (lookup TypeLookup) Allowed(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) (Family, error) {
+	types, above, err := lookup.find(ws, parent)
+	if err != nil || len(above) == 0 {
+		return types, err
+	}
+	return types, allowed(types, above)
+}
+
+// Find returns the type that a Workspace in the logical cluster of parent has or
+// will get: the one in its spec, else the default of its parent's type, else
+// universal. It fails if the type, or one that it extends, does not exist.
+func (lookup TypeLookup) Find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) (Family, error) {
+	types, _, err := lookup.find(ws, parent)
+	return types, err
+}
+
+// find returns the type of the parent, too.
+func (lookup TypeLookup) find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) (types, above Family, err error) {
+	from := PathOf(parent)
+	if above, err = lookup.parentType(parent); err != nil {
+		return nil, nil, err
+	}
+	ref, seenFrom := universal, from
+	switch {
+	case ws.Spec.Type != nil:
+		ref = *ws.Spec.Type
+	case len(above) > 0 && above[0].Spec.DefaultChildWorkspaceType != nil:
+		ref, seenFrom = *above[0].Spec.DefaultChildWorkspaceType, above[0].Path
+	}
+	t, ok := lookup.resolve(seenFrom, ref)
+	if !ok {
+		return nil, above, fmt.Errorf("workspace type %s does not exist", ref)
+	}
+	types, err = lookup.closure(t)
+	return types, above, err
+}
+
+// parentType returns the type of the parent, with what it extends. It is empty
+// where the parent has none or where it cannot be read from here.
+func (lookup TypeLookup) parentType(parent *corev1alpha1.LogicalCluster) (Family, error) {
+	path, name := logicalcluster.NewPath(parent.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey]).Split()
+	if name == "" {
+		return nil, nil
+	}
+	t, ok := lookup.resolve(PathOf(parent), tenancyv1alpha1.WorkspaceTypeReference{
+		Path: path.String(), Name: tenancyv1alpha1.WorkspaceTypeName(name),
+	})
+	if !ok {
+		return nil, nil
+	}
+	return lookup.closure(t)
+}
+
+// allowed checks a child against its parent and a parent against its child.
+func allowed(child, parent Family) error {
+	for _, t := range parent {
+		if !permits(t, t.Spec.LimitAllowedChildren, child) {
+			return fmt.Errorf("workspace type %s does not allow children of type %s", t.ID(), child[0].ID())
+		}
+	}
+	for _, t := range child {
+		if !permits(t, t.Spec.LimitAllowedParents, parent) {
+			return fmt.Errorf("workspace type %s does not allow parents of type %s", t.ID(), parent[0].ID())
+		}
+	}
+	return nil
+}
+
+// permits reports whether a selector of t matches others.
+func permits(t WorkspaceType, selector *tenancyv1alpha1.WorkspaceTypeSelector, others Family) bool {
+	switch {
+	case selector == nil:
+		return true
+	case selector.None:
+		return false
+	case len(selector.Types) == 0:
+		return true
+	}
+	return slices.ContainsFunc(selector.Types, func(ref tenancyv1alpha1.WorkspaceTypeReference) bool {
+		path := t.Path
+		if ref.Path != "" {
+			path = logicalcluster.NewPath(ref.Path)
+		}
+		id := path.Join(string(ref.Name)).String()
+		return slices.ContainsFunc(others, func(other WorkspaceType) bool { return other.ID() == id })
+	})
+}
+
+// Initializers returns those of the type and of what it extends.
+func (f Family) Initializers() []corev1alpha1.LogicalClusterInitializer {
+	var all []corev1alpha1.LogicalClusterInitializer
+	for _, t := range f {
+		if t.Spec.Initializer {
+			all = append(all, initialization.InitializerForType(t.WorkspaceType))
+		}
+	}
+	return all
+}
+
+// Terminators returns those of the type and of what it extends.
+func (f Family) Terminators() []corev1alpha1.LogicalClusterTerminator {
+	var all []corev1alpha1.LogicalClusterTerminator
+	for _, t := range f {
+		if t.Spec.Terminator {
+			all = append(all, termination.TerminatorForType(t.WorkspaceType))
+		}
+	}
+	return all
+}
+
+// Labels returns what Workspaces of the type are labelled with; the type itself
+// wins over what it extends.
+func (f Family) Labels() map[string]string {
+	all := map[string]string{}
+	for _, t := range slices.Backward(f) {
+		maps.Copy(all, t.Spec.AdditionalWorkspaceLabels)
+	}
+	return all
+}

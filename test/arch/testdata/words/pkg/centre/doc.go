@@ -1,0 +1,13 @@
+// Package centre is part of a fixture; centretest is below it.
+package centre
+
+// Key and others are written once here.
+const (
+	Key      = "example.kcp.io/key"
+	Prefix   = "internal.shardplane.io/"
+	Group    = "system:kcp:group"
+	KeyInAll = Prefix + "key"
+	Etcd     = "/registry"
+	Other    = "example.com/key"
+	Text     = "the annotation example.kcp.io/key"
+)

@@ -1,0 +1,3 @@
+package centre
+
+const inTest = "example.kcp.io/key"
