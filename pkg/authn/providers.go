@@ -160,13 +160,18 @@ func checkReserved(config *apiserver.AuthenticationConfiguration) error {
 	}
 	for i, provider := range config.JWT {
 		for _, extra := range provider.ClaimMappings.Extra {
-			domain, _, _ := strings.Cut(extra.Key, "/")
-			if domain == "kcp.io" || strings.HasSuffix(domain, ".kcp.io") {
+			if isReservedExtra(extra.Key) {
 				return fmt.Errorf("jwt[%d].claimMappings.extra: the key %q is reserved: servers decide by it", i, extra.Key)
 			}
 		}
 	}
 	return nil
+}
+
+// isReservedExtra reports whether servers decide by an extra attribute.
+func isReservedExtra(key string) bool {
+	domain, _, _ := strings.Cut(key, "/")
+	return domain == "kcp.io" || strings.HasSuffix(domain, ".kcp.io")
 }
 
 // build makes what knows the tokens of the configured issuers. It starts to ask

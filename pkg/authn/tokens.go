@@ -116,6 +116,11 @@ func fromOutside(next authenticator.Token) authenticator.Token {
 			return nil, false, fmt.Errorf("the user name %q is reserved: let the issuer, or its claim mappings, give names that do not start with %q", name, reservedPrefix)
 		}
 		who := response.User
+		for key := range who.GetExtra() {
+			if isReservedExtra(key) && key != request.ExtraScopes { // which only takes away
+				return nil, false, fmt.Errorf("the extra attribute %q of user %q is reserved, because servers decide by it: let the service that reviews tokens leave it out", key, who.GetName())
+			}
+		}
 		return &authenticator.Response{Audiences: response.Audiences, User: &user.DefaultInfo{
 			Name: who.GetName(), UID: who.GetUID(), Groups: privileged.Filter(who.GetGroups()), Extra: who.GetExtra(),
 		}}, true, nil

@@ -23,8 +23,10 @@ import (
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 const (
@@ -214,6 +216,9 @@ func TestWebhook(t *testing.T) {
 		_ = json.NewDecoder(r.Body).Decode(&review)
 		if name, ok := strings.CutPrefix(review.Spec.Token, "as "); ok {
 			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: name}}
+			if key, value, says := strings.Cut(name, "="); says {
+				review.Status.User = authenticationv1.UserInfo{Username: "hook", Extra: map[string]authenticationv1.ExtraValue{key: {value}}}
+			}
 		}
 		if review.Spec.Token == "good" {
 			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "hook", Groups: []string{"system:masters", "hooked", "system:kcp:initializer:x"}}}
@@ -255,6 +260,15 @@ users: [{name: u, user: {}}]
 		require.False(t, ok)
 		require.ErrorContains(t, err, "is reserved")
 	}
+	for _, reserved := range []string{`authorization.kcp.io/warrant={"groups":["system:masters"]}`, "authentication.kcp.io/cluster-name=root"} {
+		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as "+reserved)
+		require.False(t, ok)
+		require.ErrorContains(t, err, "because servers decide by it")
+	}
+	response, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as authentication.kcp.io/scopes=cluster:root")
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, []string{"cluster:root"}, response.User.GetExtra()["authentication.kcp.io/scopes"], "what takes away is kept")
 	broken.Store(true)
 	name, _ = whose(t, a, "another")
 	require.Empty(t, name)
@@ -263,11 +277,11 @@ users: [{name: u, user: {}}]
 	require.Equal(t, "hook", name)
 
 	ctx := authenticator.WithAudiences(t.Context(), authenticator.Audiences{"others"})
-	_, ok, _ := a.Reviewer().AuthenticateToken(ctx, "good")
+	_, ok, _ = a.Reviewer().AuthenticateToken(ctx, "good")
 	require.False(t, ok, "the service did not say that the token is for others")
 
 	o.WebhookConfigFile += ".missing"
-	_, err := authn.New(o)
+	_, err = authn.New(o)
 	require.ErrorContains(t, err, "--authentication-token-webhook-config-file")
 }
 
@@ -294,4 +308,36 @@ func TestOptions(t *testing.T) {
 	o.ServiceAccounts.MaxLifetime = time.Minute
 	o.WebhookConfigFile, o.WebhookVersion, o.WebhookCacheTTL = "x", "v2", -1
 	require.Len(t, o.Validate(), 6)
+}
+
+// TestReviewer holds whose tokens a review in a logical cluster knows, by the
+// logical clusters that their service accounts claim.
+func TestReviewer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		user   string
+		claims []string
+		want   bool
+	}{
+		"no claim":  {},
+		"one":       {claims: []string{"here"}, want: true},
+		"foreign":   {claims: []string{"there"}},
+		"several":   {claims: []string{"here", "there"}},
+		"twice":     {claims: []string{"here", "here"}},
+		"empty":     {claims: []string{""}},
+		"no robot":  {user: "jane", want: true},
+		"jane says": {user: "jane", claims: []string{"there"}, want: true},
+	} {
+		who := &user.DefaultInfo{Name: "system:serviceaccount:ns:robot", Extra: map[string][]string{request.ExtraClusterName: tc.claims}}
+		if tc.user != "" {
+			who.Name = tc.user
+		}
+		a := &authn.Authentication{Tokens: authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) {
+			return &authenticator.Response{User: who}, true, nil
+		})}
+		_, ok, err := a.Reviewer().AuthenticateToken(request.WithClusterName(t.Context(), "here"), "token")
+		require.Equal(t, tc.want, ok, name)
+		require.Equal(t, tc.want, err == nil, name)
+		_, ok, _ = a.Reviewer().AuthenticateToken(request.WithWildcard(t.Context()), "token")
+		require.Equal(t, tc.user != "", ok, name)
+	}
 }

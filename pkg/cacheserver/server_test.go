@@ -42,6 +42,22 @@ func httpClient(t *testing.T, config *rest.Config) *http.Client {
 	return c
 }
 
+// claiming adds claims of logical clusters to requests, as a front-proxy does.
+type claiming struct {
+	next   http.RoundTripper
+	claims []string
+}
+
+func (c claiming) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("X-Remote-User", "system:serviceaccount:default:robot")
+	r.Header.Set("X-Remote-Group", "system:masters")
+	for _, claim := range c.claims {
+		r.Header.Add("X-Remote-Extra-Authentication.kcp.io%2Fcluster-Name", claim)
+	}
+	return c.next.RoundTrip(r)
+}
+
 func TestAccess(t *testing.T) {
 	cache := newCacheServer(t)
 	other := newPKI(t)
@@ -54,6 +70,12 @@ func TestAccess(t *testing.T) {
 		"an administrator":     httpClient(t, cache.pki.user(t, cache.url, "admin", "system:kcp:admin")),
 		"a master by another":  httpClient(t, foreign),
 		"the shard's own name": httpClient(t, cache.pki.user(t, cache.url, "amber", "system:authenticated")),
+	}
+	// Whatever a service account claims: here is none at home.
+	for name, claims := range map[string][]string{"no": nil, "one": {"root"}, "several": {"root", "other"}, "a foreign": {"other"}} {
+		account := cache.pki.user(t, cache.url, "system:serviceaccount:default:robot", "system:masters")
+		account.Wrap(func(next http.RoundTripper) http.RoundTripper { return claiming{next, claims} })
+		strangers["an account that claims "+name+" logical cluster"] = httpClient(t, account)
 	}
 	const base = "/services/cache/shards/amber/clusters/root"
 	for _, path := range []string{"/livez", "/readyz", "/healthz", "/livez/ping"} {

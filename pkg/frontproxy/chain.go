@@ -24,6 +24,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
@@ -157,7 +158,7 @@ func identified(r *http.Request) string {
 // root.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	who, ok := genericapirequest.UserFrom(r.Context())
-	if !ok || !mayReadProcess(who) {
+	if !ok || !mayReadProcess(r.Context(), who) {
 		writeStatus(w, forbidden(r, r.URL.Path))
 		return
 	}
@@ -169,7 +170,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 // of Kubernetes have them.
 func (s *Server) serveProfiles(w http.ResponseWriter, r *http.Request) {
 	who, ok := genericapirequest.UserFrom(r.Context())
-	if !ok || !mayReadProcess(who) {
+	if !ok || !mayReadProcess(r.Context(), who) {
 		writeStatus(w, forbidden(r, r.URL.Path))
 		return
 	}
@@ -191,8 +192,8 @@ func (s *Server) serveProfiles(w http.ResponseWriter, r *http.Request) {
 
 // mayReadProcess stands in for a question to root's RBAC: these groups may do
 // everything there.
-func mayReadProcess(who user.Info) bool {
-	return slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) || slices.Contains(who.GetGroups(), request.GroupAdmin)
+func mayReadProcess(ctx context.Context, who user.Info) bool {
+	return identity.MemberOf(ctx, who, user.SystemPrivilegedGroup, request.GroupAdmin)
 }
 
 // splitEscaped takes the escaped logical cluster off an escaped path.

@@ -4,14 +4,20 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
@@ -91,7 +97,14 @@ func ready(t *testing.T, cfg *rest.Config) bool {
 
 // TestAlone starts a shard without any other server, and uses it.
 func TestAlone(t *testing.T) {
-	cfg := start(t, options(t))
+	o := options(t)
+	store := pki.NewStore(t.TempDir(), time.Now)
+	ca, err := store.Authority("proxies")
+	require.NoError(t, err)
+	proxy, err := store.Certificate("proxy", ca, pki.Client("proxy"))
+	require.NoError(t, err)
+	o.Serving.Authentication.RequestHeaderCAFile = ca.CertFile
+	cfg := start(t, o)
 	cfg.Host += "/clusters/root"
 	c, err := kubernetes.NewForConfig(cfg)
 	require.NoError(t, err)
@@ -101,6 +114,7 @@ func TestAlone(t *testing.T) {
 	}, patience, 20*time.Millisecond)
 	_, err = c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
+	homesOfServiceAccounts(t, cfg, c, proxy)
 	served, err := c.Discovery().ServerPreferredResources()
 	require.NoError(t, err)
 	var names []string
@@ -110,4 +124,76 @@ func TestAlone(t *testing.T) {
 		}
 	}
 	require.Subset(t, names, []string{"v1 configmaps", "apiextensions.k8s.io/v1 customresourcedefinitions", "tenancy.kcp.io/v1alpha1 workspaces"})
+}
+
+// homesOfServiceAccounts holds what accounts may do in a logical cluster, by the
+// logical clusters that they claim: the rights of root's own.
+func homesOfServiceAccounts(t *testing.T, cfg *rest.Config, c kubernetes.Interface, proxy *pki.Pair) {
+	t.Helper()
+	const bot = "system:serviceaccount:default:bot"
+	_, err := c.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "bot"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "bot"}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	extraOf := func(claims []string) map[string]authorizationv1.ExtraValue {
+		return map[string]authorizationv1.ExtraValue{"authentication.kcp.io/cluster-name": claims}
+	}
+	allowed := func(extra map[string]authorizationv1.ExtraValue) bool {
+		review, err := c.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: bot, Groups: []string{"system:authenticated"}, Extra: extra,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Resource: "configmaps", Namespace: "default"},
+		}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return review.Status.Allowed
+	}
+	require.Eventually(t, func() bool { return allowed(extraOf([]string{"root"})) }, patience, 20*time.Millisecond, "the roles of the system come last")
+	for name, tc := range map[string]struct {
+		claims []string
+		want   bool
+	}{
+		"no claim":        {want: true},
+		"root":            {claims: []string{"root"}, want: true},
+		"several":         {claims: []string{"root", "other"}},
+		"the same twice":  {claims: []string{"root", "root"}},
+		"foreign":         {claims: []string{"other"}},
+		"of the system":   {claims: []string{"system:admin"}},
+		"empty":           {claims: []string{""}},
+		"all":             {claims: []string{"*"}},
+		"several, in one": {claims: []string{"root,other"}},
+	} {
+		require.Equal(t, tc.want, allowed(extraOf(tc.claims)), name)
+
+		// The same at the door, where a front-proxy says who it is.
+		extra := map[string][]string{"authentication.kcp.io/cluster-name": tc.claims}
+		speaking := rest.CopyConfig(cfg)
+		speaking.BearerToken, speaking.CertFile, speaking.KeyFile = "", proxy.CertFile, proxy.KeyFile
+		speaking.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return transport.NewAuthProxyRoundTripper(bot, "", []string{"system:authenticated"}, extra, next)
+		})
+		account, err := kubernetes.NewForConfig(speaking)
+		require.NoError(t, err)
+		_, err = account.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+		require.Equal(t, !tc.want, apierrors.IsForbidden(err), "%s: %v", name, err)
+		if name == "root" {
+			switchedOff(t, c, account)
+		}
+	}
+}
+
+// switchedOff holds that either annotation keeps users out of a logical cluster.
+func switchedOff(t *testing.T, administrator, account kubernetes.Interface) {
+	t.Helper()
+	for _, annotation := range []string{"core.kcp.io/inactive", "internal.kcp.io/inactive"} {
+		for _, value := range []string{`"true"`, "null"} {
+			require.NoError(t, administrator.Discovery().RESTClient().Patch(types.MergePatchType).
+				AbsPath("/apis/core.kcp.io/v1alpha1/logicalclusters/cluster").
+				Body([]byte(`{"metadata":{"annotations":{"`+annotation+`":`+value+`}}}`)).Do(t.Context()).Error())
+			require.Eventually(t, func() bool {
+				_, err := account.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+				return apierrors.IsForbidden(err) == (value != "null")
+			}, patience, 20*time.Millisecond, "%s: %s", annotation, value)
+		}
+	}
 }

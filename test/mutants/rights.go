@@ -6,21 +6,55 @@ var rights = []Mutant{
 		Name: "namesake", Rule: "a service account is itself in its own logical cluster only",
 		Edits: []Edit{{
 			File:   "pkg/request/identity/identity.go",
-			Before: `	if home, ok := homeOf(u); ok && home != cluster.String() {`,
-			After:  `	if home, ok := homeOf(u); ok && home == "" {`,
+			Before: `		if home, ok := HomeOf(cluster, u); !ok || home != cluster {`,
+			After:  `		if _, ok := HomeOf(cluster, u); !ok {`,
 		}},
 		CaughtBy: "./pkg/request/identity", Test: "TestIn",
 	},
 	{
 		Name: "two-homes", Rule: "a service account that claims several logical clusters is of none",
 		Edits: []Edit{{
-			File: "pkg/request/identity/identity.go",
-			Before: `	case len(clusters) > 1:
-		return "", true`,
-			After: `	case len(clusters) > 1:
-		return clusters[0], true`,
+			File:   "pkg/request/identity/identity.go",
+			Before: `	case len(claims) == 1 && request.ValidClusterName(`,
+			After:  `	case request.ValidClusterName(`,
 		}},
-		CaughtBy: "./pkg/request/identity", Test: "TestIn",
+		CaughtBy: "./pkg/request/identity", Test: "TestHomeOf",
+	},
+	{
+		Name: "token-of-two-homes", Rule: "a token that claims several logical clusters is of none",
+		Edits: []Edit{{
+			File:   "pkg/authn/serviceaccount/claims.go",
+			Before: `	several := c.LegacyClusterName != "" && c.LegacyClusterName != name`,
+			After:  `	several := false`,
+		}},
+		CaughtBy: "./pkg/authn/serviceaccount", Test: "TestForgedTokens",
+	},
+	{
+		Name: "foreign-account", Rule: "a token review in a logical cluster knows the service accounts of no other",
+		Edits: []Edit{{
+			File:   "pkg/authn/tokens.go",
+			Before: `			!identity.IsLocalServiceAccount(cluster.Name, response.User) {`,
+			After:  `			len(response.User.GetExtra()[request.ExtraClusterName]) == 0 {`,
+		}},
+		CaughtBy: "./pkg/authn", Test: "TestReviewer",
+	},
+	{
+		Name: "owner-of-nowhere", Rule: "a service account without a home becomes nobody's administrator",
+		Edits: []Edit{{
+			File:   "pkg/controllers/logicalcluster/owner.go",
+			Before: `	if !ok || home == parent && !identity.InScope(parent, u) {`,
+			After:  `	if !ok && home == parent {`,
+		}},
+		CaughtBy: "./pkg/controllers/logicalcluster", Test: "TestOwnerBindingOf",
+	},
+	{
+		Name: "warrant-from-outside", Rule: "a service outside gives nobody attributes by which servers decide",
+		Edits: []Edit{{
+			File:   "pkg/authn/tokens.go",
+			Before: `isReservedExtra(key) && key != request.ExtraScopes {`,
+			After:  `key == request.ExtraClusterName {`,
+		}},
+		CaughtBy: "./pkg/authn", Test: "TestWebhook",
 	},
 	{
 		Name: "endless-warrants", Rule: "warrants add a bounded number of identities",

@@ -133,6 +133,9 @@ func (a *Authenticator) signed(token string) (*signedClaims, error) {
 	if err := ring.verify(parsed, &claims.public, &claims.bound, &claims.old); err != nil {
 		return nil, err
 	}
+	if _, ok := claimed.cluster(); !ok {
+		return nil, errors.New("the token does not name one logical cluster")
+	}
 	ring.signed.Add(id, claims)
 	return claims, nil
 }
@@ -246,8 +249,8 @@ func (a *Authenticator) checkLegacy(ctx context.Context, token string, public *j
 
 // checkAccount checks that the claims name an account that exists.
 func (a *Authenticator) checkAccount(ctx context.Context, info *account, subject string) error {
-	if !request.ValidClusterName(info.cluster) {
-		return errors.New("the token does not name a logical cluster")
+	if info.cluster == "" {
+		return errors.New("the token does not name one logical cluster in the place of its kind")
 	}
 	if info.Namespace == "" || info.Name == "" || info.UID == "" {
 		return errors.New("the token does not name a service account")

@@ -270,6 +270,7 @@ func TestForgedTokens(t *testing.T) {
 	t.Run("claims that do not fit", func(t *testing.T) {
 		// Signed with the right key, as by a server that is wrong.
 		for because, change := range map[string]func(c map[string]any){
+			"name one logical": func(c map[string]any) { c["kubernetes.io/serviceaccount/clusterName"] = "two" },
 			"logical cluster":  func(c map[string]any) { delete(c["kubernetes.io"].(map[string]any), "clusterName") },
 			"another one":      func(c map[string]any) { c["kubernetes.io"].(map[string]any)["clusterName"] = "two" },
 			"does not exist":   func(c map[string]any) { c["kubernetes.io"].(map[string]any)["clusterName"] = "three" },

@@ -79,9 +79,17 @@ func ClaimedCluster(token string) (logicalcluster.Name, bool) {
 	if err != nil {
 		return "", false
 	}
-	name := claims.Kubernetes.ClusterName
+	return claims.cluster()
+}
+
+// cluster returns the one logical cluster that a token claims. The two kinds of
+// tokens claim it in different places; a token that claims one logical cluster
+// in one place and another one in the other is of none.
+func (c *anyClaims) cluster() (logicalcluster.Name, bool) {
+	name := c.Kubernetes.ClusterName
 	if name == "" {
-		name = claims.LegacyClusterName
+		name = c.LegacyClusterName
 	}
-	return name, request.ValidClusterName(name)
+	several := c.LegacyClusterName != "" && c.LegacyClusterName != name
+	return name, !several && request.ValidClusterName(name)
 }
