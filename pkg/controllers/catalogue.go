@@ -21,12 +21,8 @@
 package controllers
 
 import (
-	"fmt"
-
 	"github.com/kcp-dev/sdk/apis/core"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/aggregation"
@@ -40,6 +36,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/shardregistration"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
@@ -52,9 +49,8 @@ type Deps struct {
 	// BaseURL is where other servers reach the shard, ExternalURL is where users
 	// reach its logical clusters.
 	BaseURL, ExternalURL string
-	// OtherShards is how the shard authenticates with other shards, as
-	// system:masters: a client configuration without a host.
-	OtherShards *rest.Config
+	// Peers are all shards.
+	Peers *peers.Book
 	// Tokens makes the tokens that are kept in secrets; nil where the shard makes
 	// none. RootCA is what clients verify servers with, for those secrets.
 	Tokens serviceaccount.Issuer
@@ -66,17 +62,6 @@ type Deps struct {
 	// Bootstrapped is called once, when everything exists that a shard starts
 	// with; it may be nil.
 	Bootstrapped func()
-}
-
-// dial makes the clients of another shard.
-func (d Deps) dial(shard *corev1alpha1.Shard) (*client.Factory, error) {
-	config := rest.CopyConfig(d.OtherShards)
-	config.Host = shard.Spec.BaseURL
-	factory, err := client.NewFactory(config)
-	if err != nil {
-		return nil, fmt.Errorf("shard %s: %w", shard.Name, err)
-	}
-	return factory, nil
 }
 
 // Catalogue returns all controllers of a shard, in the order of starting. A
@@ -201,7 +186,7 @@ func newWorkspace(d Deps) (reconcile.Made, error) {
 	made := after(workspace.New(workspace.Config{
 		ShardName:       d.ShardName,
 		Local:           d.Local,
-		Dial:            d.dial,
+		Peers:           d.Peers,
 		Workspaces:      i.Workspaces,
 		LogicalClusters: i.LogicalClusters,
 		Shards:          i.Shards,

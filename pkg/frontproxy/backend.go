@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+
+	"github.com/shardplane/shardplane/pkg/peers"
 )
 
 const (
@@ -36,7 +38,7 @@ var quietLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 
 // backend is the way to one shard: its address and kept-alive connections.
 type backend struct {
-	name   string
+	*peers.Peer
 	base   *url.URL
 	prefix string
 	// streams carries all requests, upgrades those that ask for another
@@ -44,9 +46,10 @@ type backend struct {
 	streams, upgrades *http.Transport
 }
 
-func newBackend(name string, base *url.URL, config *tls.Config) *backend {
+func newBackend(shard *peers.Peer, config *tls.Config) *backend {
+	base, _ := url.Parse(shard.URL) // the book has done so before
 	return &backend{
-		name: name, base: base, prefix: strings.TrimSuffix(base.EscapedPath(), "/"),
+		Peer: shard, base: base, prefix: strings.TrimSuffix(base.EscapedPath(), "/"),
 		streams: newTransport(config, true), upgrades: newTransport(config, false),
 	}
 }
@@ -81,7 +84,7 @@ func (b *backend) transport(upgrade bool) http.RoundTripper {
 	return b.streams
 }
 
-// retire closes what is idle; requests in flight go on.
+// retire closes what is idle; requests in flight go on, and close the rest.
 func (b *backend) retire() {
 	b.streams.CloseIdleConnections()
 	b.upgrades.CloseIdleConnections()

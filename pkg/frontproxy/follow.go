@@ -2,17 +2,16 @@ package frontproxy
 
 import (
 	"context"
-	"fmt"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
@@ -20,27 +19,17 @@ import (
 // follower keeps the index true to one shard at one address. It keeps what it
 // knows while the shard is away.
 type follower struct {
-	shard   string
-	url     string
-	index   *workspaceindex.Index
-	factory *client.Factory
+	shard string
+	index *workspaceindex.Index
 
 	workspaces *client.Informer[*tenancyv1alpha1.Workspace]
 	clusters   *client.Informer[*corev1alpha1.LogicalCluster]
-
-	cancel context.CancelFunc
-	done   chan struct{}
 }
 
 // newFollower connects to nothing yet, but announces the shard to the index.
-func newFollower(config *rest.Config, shard, url string, index *workspaceindex.Index) (*follower, error) {
-	config = rest.CopyConfig(config)
-	config.Host = url
-	factory, err := client.NewFactory(config)
-	if err != nil {
-		return nil, fmt.Errorf("shard %q: %w", shard, err)
-	}
-	f := &follower{shard: shard, url: url, index: index, factory: factory, done: make(chan struct{})}
+func newFollower(peer *peers.Peer, index *workspaceindex.Index) *follower {
+	shard, factory := peer.Name, peer.Clients
+	f := &follower{shard: shard, index: index}
 	f.workspaces = client.Workspaces.Informer(factory.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{
 		Name: "workspaces of shard " + shard, Transform: slimWorkspace,
 	})
@@ -69,34 +58,22 @@ func newFollower(config *rest.Config, shard, url string, index *workspaceindex.I
 			f.index.DeleteLogicalCluster(shard, logicalcluster.From(last))
 		},
 	})
-	index.UpsertShard(shard, url)
-	return f, nil
+	index.UpsertShard(shard, peer.URL)
+	return f
 }
 
-// start follows the shard until stop. A follower of the same shard at another
-// address must have stopped.
-func (f *follower) start(ctx context.Context) {
-	ctx, f.cancel = context.WithCancel(ctx)
+// run follows the shard until ctx is done. A follower of the same shard at another
+// address must have ended. What the index knows stays.
+func (f *follower) run(ctx context.Context) {
 	group := &client.Group{}
 	group.Add(f.workspaces, f.clusters)
 	var running sync.WaitGroup
-	running.Go(func() {
-		if err := group.Run(ctx); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot follow a shard", "shard", f.shard)
-		}
-	})
+	defer running.Wait()
 	running.Go(func() { f.prune(ctx) })
-	go func() {
-		defer close(f.done)
-		running.Wait()
-		f.factory.CloseIdleConnections()
-	}()
-}
-
-// stop ends following and waits for it. What the index knows stays.
-func (f *follower) stop() {
-	f.cancel()
-	<-f.done
+	if err := group.Run(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot follow a shard", "shard", f.shard)
+		<-ctx.Done()
+	}
 }
 
 // synced tells whether everything the shard holds has been seen once.

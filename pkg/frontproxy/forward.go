@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
@@ -61,8 +62,19 @@ type route struct {
 
 // forward sends r to the shard of to and answers with what the shard answers.
 func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, to *route) {
+	if !to.backend.Ask() {
+		f.unreachable(w, to)
+		return
+	}
+	defer func() {
+		to.backend.Left()
+		to.backend.Used(to.backend.retire)
+	}()
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { to.connected = true },
+		GotConn: func(httptrace.GotConnInfo) {
+			to.connected = true
+			to.backend.Heard(r.Context(), true, nil)
+		},
 	})
 	if to.long {
 		// Watches would keep the server from stopping.
@@ -144,6 +156,9 @@ func (e *answerError) Error() string { return e.status.Error() }
 // fail answers when the shard did not.
 func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err error) {
 	var answer *answerError
+	if !to.connected && r.Context().Err() == nil && hangs(err) {
+		to.backend.Heard(r.Context(), false, err)
+	}
 	switch {
 	case errors.As(err, &answer):
 		writeStatus(w, answer.status)
@@ -156,12 +171,11 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 		f.resolver.hold(r.Context(), to.user.GetName(), to.deadline)
 		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
 	case !to.connected:
-		upstreamErrors.WithLabelValues(to.backend.name, "unreachable").Inc()
-		klog.FromContext(r.Context()).V(1).Info("Shard is unreachable", "shard", to.backend.name, "err", err)
-		writeStatus(w, unavailable("shard %q is not reachable, try again", to.backend.name))
+		klog.FromContext(r.Context()).V(1).Info("Shard is unreachable", "shard", to.backend.Name, "err", err)
+		f.unreachable(w, to)
 	default:
-		upstreamErrors.WithLabelValues(to.backend.name, "broken").Inc()
-		klog.FromContext(r.Context()).V(1).Info("Connection to shard broke", "shard", to.backend.name, "err", err)
+		upstreamErrors.WithLabelValues(to.backend.Name, "broken").Inc()
+		klog.FromContext(r.Context()).V(1).Info("Connection to shard broke", "shard", to.backend.Name, "err", err)
 		// Clients repeat a request, whatever its verb, when they are told when
 		// to: only what can be done twice may say so.
 		retryAfter := 0
@@ -169,8 +183,22 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 			retryAfter = retrySoon
 		}
 		writeStatus(w, statusError(http.StatusBadGateway, metav1.StatusReasonInternalError, retryAfter,
-			"the connection to shard %q broke before it answered", to.backend.name))
+			"the connection to shard %q broke before it answered", to.backend.Name))
 	}
+}
+
+// hangs reports whether a connection to a shard took too long, so that nobody else
+// should wait for one. A shard that refuses connections costs nobody a wait, and
+// is served again as soon as it is back; other errors clients can cause.
+func hangs(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) && network.Timeout()
+}
+
+// unreachable answers where there is no connection to the shard.
+func (f *forwarder) unreachable(w http.ResponseWriter, to *route) {
+	upstreamErrors.WithLabelValues(to.backend.Name, "unreachable").Inc()
+	writeStatus(w, unavailable("shard %q is not reachable, try again", to.backend.Name))
 }
 
 // watchBody is the body of a watch, whose errors go through mend.
@@ -198,7 +226,7 @@ func (f *forwarder) mend(r *http.Request, to *route, err error) error {
 	case errors.Is(err, io.EOF) || r.Context().Err() != nil:
 		return err
 	}
-	upstreamErrors.WithLabelValues(to.backend.name, "broken").Inc()
+	upstreamErrors.WithLabelValues(to.backend.Name, "broken").Inc()
 	return io.EOF
 }
 

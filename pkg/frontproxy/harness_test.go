@@ -61,6 +61,20 @@ type fakeShard struct {
 	http  *httptest.Server
 
 	handler atomic.Pointer[http.HandlerFunc]
+	open    atomic.Int32
+}
+
+// connections returns how many connections the shard has.
+func (s *fakeShard) connections() int { return int(s.open.Load()) }
+
+func (s *fakeShard) count(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		s.open.Add(1)
+	case http.StateClosed, http.StateHijacked:
+		s.open.Add(-1)
+	default:
+	}
 }
 
 func newWorld(t testing.TB, shardNames ...string) *world {
@@ -117,6 +131,11 @@ func (w *world) announce(t testing.TB, name, url string) {
 	})
 }
 
+func (w *world) withdraw(t testing.TB, name string) {
+	t.Helper()
+	w.shards["root"].data.Delete(t, client.Shards.GroupVersionResource, "", "root", "", name)
+}
+
 // start serves at the shard's address, which is chosen the first time.
 func (s *fakeShard) start(t testing.TB) {
 	t.Helper()
@@ -127,7 +146,7 @@ func (s *fakeShard) start(t testing.TB) {
 	require.NoError(t, s.http.Listener.Close())
 	s.http.Listener = listener
 	s.http.EnableHTTP2 = true
-	s.http.Config.ErrorLog = quietLog
+	s.http.Config.ErrorLog, s.http.Config.ConnState = quietLog, s.count
 	s.http.TLS = &tls.Config{Certificates: []tls.Certificate{s.world.servingCA.pair(t, "shard")}, ClientAuth: tls.RequestClientCert}
 	s.http.StartTLS()
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,8 +20,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
@@ -70,7 +69,7 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 	if s.answers, err = serving.NewOwnAnswers(o.Audit); err != nil {
 		return nil, err
 	}
-	s.authentication, err = o.authentication(func(cluster logicalcluster.Name) ([]*client.Factory, error) { return s.shards.holding(cluster) })
+	s.authentication, err = o.authentication(func(cluster logicalcluster.Name) ([]*peers.Peer, bool) { return s.shards.holding(cluster) })
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +97,7 @@ func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 	if _, err := tls.X509KeyPair(config.CertData, config.KeyData); err != nil {
 		return nil, fmt.Errorf("reading --shard-client-cert-file and --shard-client-key-file: %w", err)
 	}
-	s.shards, err = newShards(root, config, func(name string, base *url.URL) *backend { return newBackend(name, base, tlsConfig) })
+	s.shards, err = newShards(root, config, func(shard *peers.Peer) *backend { return newBackend(shard, tlsConfig) })
 	if err != nil {
 		return nil, err
 	}

@@ -4,19 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
@@ -29,47 +28,36 @@ const (
 	statsInterval = 10 * time.Second
 )
 
-// rootCluster is the logical cluster that holds the Shard objects.
-var rootCluster = logicalcluster.NewPath("root")
-
-// shards knows the shards of the installation: it keeps a follower and a
-// backend for each, and through the followers the index.
+// shards knows the shards of the installation: by their book, it keeps the way to
+// each, and through that the index.
 type shards struct {
 	index      *workspaceindex.Index
 	root       *client.Factory
 	objects    *client.Informer[*corev1alpha1.Shard]
-	config     *rest.Config
-	newBackend func(name string, base *url.URL) *backend
-	// kick wakes Run up when Shard objects changed; it holds one wake-up.
-	kick chan struct{}
+	book       *peers.Book
+	newBackend func(shard *peers.Peer) *backend
 
-	mu        sync.RWMutex
-	followers map[string]*follower
-	backends  map[string]*backend
-	// unusable holds the base URLs of Shard objects that cannot be followed.
-	unusable map[string]string
-	started  time.Time
+	mu      sync.RWMutex
+	ways    map[string]way
+	started time.Time
+}
+
+// way is how requests get to a shard, and who follows it for the index.
+type way struct {
+	*backend
+	follower *follower
 }
 
 // newShards connects to nothing yet. root leads to the root shard, config has
 // the credentials for all shards.
-func newShards(root, config *rest.Config, newBackend func(string, *url.URL) *backend) (*shards, error) {
+func newShards(root, config *rest.Config, newBackend func(*peers.Peer) *backend) (*shards, error) {
 	factory, err := client.NewFactory(root)
 	if err != nil {
 		return nil, fmt.Errorf("root shard, see --root-kubeconfig: %w", err)
 	}
-	s := &shards{
-		index: workspaceindex.New(), root: factory, config: config, newBackend: newBackend,
-		kick:      make(chan struct{}, 1),
-		followers: map[string]*follower{}, backends: map[string]*backend{}, unusable: map[string]string{},
-	}
-	s.objects = client.Shards.Informer(factory.Cluster(rootCluster), client.InformerOptions[*corev1alpha1.Shard]{})
-	s.objects.AddEventHandler(s.objects.KeyHandler(func(client.Key) {
-		select {
-		case s.kick <- struct{}{}:
-		default:
-		}
-	}))
+	s := &shards{index: workspaceindex.New(), root: factory, newBackend: newBackend, ways: map[string]way{}}
+	s.objects = client.Shards.Informer(factory.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
+	s.book = peers.New(peers.Config{Shards: s.objects, Access: config})
 	return s, nil
 }
 
@@ -78,16 +66,15 @@ func (s *shards) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.started = time.Now()
 	s.mu.Unlock()
-	var wg sync.WaitGroup
-	defer func() {
-		s.stopAll()
-		wg.Wait()
-		s.root.CloseIdleConnections()
-	}()
 	ctx, cancel := context.WithCancel(ctx)
+	defer s.root.CloseIdleConnections()
+	var running sync.WaitGroup
+	defer running.Wait()
 	defer cancel()
+	defer s.book.Follow(ctx, s.follow)()
 	ended := make(chan error, 1)
-	wg.Go(func() { ended <- s.objects.Run(ctx) })
+	running.Go(func() { ended <- s.objects.Run(ctx) })
+	running.Go(func() { _ = s.book.Run(ctx) }) // it ends with ctx
 	stats := time.NewTicker(statsInterval)
 	defer stats.Stop()
 	for {
@@ -96,120 +83,62 @@ func (s *shards) Run(ctx context.Context) error {
 			return err
 		case <-ctx.Done():
 			return nil
-		case <-s.kick:
-			s.reconcile(ctx)
 		case <-stats.C:
 			s.measure()
 		}
 	}
 }
 
-// reconcile makes followers and backends agree with the Shard objects.
-func (s *shards) reconcile(ctx context.Context) {
-	logger := klog.FromContext(ctx)
-	wanted := map[string]string{}
-	for _, obj := range s.objects.Lister().List(nil) {
-		wanted[obj.Name] = address(obj)
+// follow keeps the way to a shard, and the index true to it, for as long as the
+// shard is there. The way to a former address stays until there is another one.
+func (s *shards) follow(ctx context.Context, shard *peers.Peer) {
+	f := newFollower(shard, s.index)
+	s.set(shard.Name, way{s.newBackend(shard), f})
+	f.run(ctx)
+	if errors.Is(context.Cause(ctx), peers.ErrMoved) {
+		return
 	}
-	unusable := map[string]string{}
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.unusable = unusable
-	}()
-	for name, f := range s.snapshot() {
-		if _, ok := wanted[name]; ok {
-			continue
-		}
-		logger.Info("Shard is gone", "shard", name)
-		s.set(name, nil, nil)
-		f.stop()
-		s.index.DeleteShard(name)
-	}
-	for name, baseURL := range wanted {
-		previous := s.snapshot()[name]
-		if previous != nil && previous.url == baseURL {
-			continue
-		}
-		base, err := url.Parse(baseURL)
-		if err != nil || base.Host == "" || base.Scheme != "https" {
-			logger.Error(err, "Ignoring a Shard object: spec.baseURL must be an https URL", "shard", name, "baseURL", baseURL)
-			unusable[name] = baseURL
-			continue
-		}
-		f, err := newFollower(s.config, name, baseURL, s.index)
-		if err != nil {
-			logger.Error(err, "Ignoring a Shard object", "shard", name)
-			unusable[name] = baseURL
-			continue
-		}
-		if previous != nil {
-			previous.stop()
-		}
-		logger.Info("Following shard", "shard", name, "baseURL", baseURL)
-		f.start(ctx)
-		s.set(name, f, s.newBackend(name, base))
+	s.set(shard.Name, way{})
+	if errors.Is(context.Cause(ctx), peers.ErrGone) {
+		s.index.DeleteShard(shard.Name)
 	}
 }
 
-func (s *shards) stopAll() {
-	for name, f := range s.snapshot() {
-		f.stop()
-		s.set(name, nil, nil)
-	}
-}
-
-// set replaces follower and backend of a shard; nil removes them.
-func (s *shards) set(name string, f *follower, b *backend) {
+// set replaces the way to a shard; an empty one removes it.
+func (s *shards) set(name string, to way) {
 	s.mu.Lock()
-	old := s.backends[name]
-	if f == nil {
-		delete(s.followers, name)
-		delete(s.backends, name)
+	old := s.ways[name]
+	if to.backend == nil {
+		delete(s.ways, name)
 	} else {
-		s.followers[name], s.backends[name] = f, b
+		s.ways[name] = to
 	}
 	s.mu.Unlock()
-	if old != nil {
-		old.retire()
+	if old.backend != nil {
+		peers.Close(old.retire)
 	}
 }
 
-func (s *shards) snapshot() map[string]*follower {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return maps.Clone(s.followers)
-}
-
-// holding returns the ways to the shards that may hold a logical cluster: the
-// one that the index knows, or else all. System clusters are no users' business.
-func (s *shards) holding(cluster logicalcluster.Name) ([]*client.Factory, error) {
+// holding returns the shards that may hold a logical cluster: the one that the
+// index knows, or else all. System clusters are no users' business.
+func (s *shards) holding(cluster logicalcluster.Name) (holding []*peers.Peer, all bool) {
 	if request.IsSystem(cluster) {
-		return nil, nil
+		return nil, true
 	}
-	target, outcome := s.index.Lookup(cluster.String())
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if known(outcome) {
-		if f := s.followers[target.Shard]; f != nil {
-			return []*client.Factory{f.factory}, nil
+	if target, outcome := s.index.Lookup(cluster.String()); known(outcome) {
+		if shard := s.book.Named(target.Shard); shard != nil {
+			return []*peers.Peer{shard}, true
 		}
 	}
-	if len(s.followers) == 0 {
-		return nil, errWaiting
-	}
-	factories := make([]*client.Factory, 0, len(s.followers))
-	for _, f := range s.followers {
-		factories = append(factories, f.factory)
-	}
-	return factories, nil
+	holding, all = s.book.All()
+	return holding, all && len(holding) > 0
 }
 
 // backend returns the way to a shard, or nil for one that is not known.
 func (s *shards) backend(name string) *backend {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.backends[name]
+	return s.ways[name].backend
 }
 
 // complete tells whether everything that all shards hold has been seen, so that
@@ -221,8 +150,8 @@ func (s *shards) complete() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, obj := range s.objects.Lister().List(nil) {
-		f := s.followers[obj.Name]
-		if broken, ok := s.unusable[obj.Name]; f == nil && ok && broken == address(obj) {
+		f := s.ways[obj.Name].follower
+		if f == nil && s.book.Unusable(obj) {
 			continue // nobody has ever reached what it may hold
 		}
 		if f == nil || !f.synced() {
@@ -232,9 +161,6 @@ func (s *shards) complete() bool {
 	return true
 }
 
-// address returns the URL of a shard.
-func address(obj *corev1alpha1.Shard) string { return strings.TrimSuffix(obj.Spec.BaseURL, "/") }
-
 // ready returns why the front-proxy cannot serve yet: root must have been read,
 // and each other shard unless it fails to answer.
 func (s *shards) ready() error {
@@ -243,7 +169,7 @@ func (s *shards) ready() error {
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	root := s.followers[corev1alpha1.RootShard]
+	root := s.ways[corev1alpha1.RootShard].follower
 	if root == nil {
 		return fmt.Errorf("root has no usable Shard object named %q yet", corev1alpha1.RootShard)
 	}
@@ -253,9 +179,9 @@ func (s *shards) ready() error {
 	if time.Since(s.started) > startupPatience {
 		return nil
 	}
-	names := make([]string, 0, len(s.followers))
-	for name, f := range s.followers {
-		if !f.synced() && f.failure() == nil {
+	names := make([]string, 0, len(s.ways))
+	for name, to := range s.ways {
+		if !to.follower.synced() && to.follower.failure() == nil {
 			names = append(names, name)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -29,9 +30,7 @@ func FuzzURL(f *testing.F) {
 		f.Add(path)
 	}
 	const resolved = "2x1kabcdefgh0123"
-	base, err := url.Parse("https://shard:6444/prefix/")
-	require.NoError(f, err)
-	backend := newBackend("one", base, nil)
+	backend := newBackend(&peers.Peer{Name: "one", URL: "https://shard:6444/prefix"}, nil)
 	f.Fuzz(func(t *testing.T, path string) {
 		in, err := url.ParseRequestURI(path)
 		if err != nil || !strings.HasPrefix(in.EscapedPath(), request.Clusters.Prefix) {

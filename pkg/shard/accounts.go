@@ -3,19 +3,17 @@ package shard
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/registry/core"
 )
@@ -26,12 +24,7 @@ import (
 type accounts struct {
 	clients   *client.Factory
 	informers *controllers.Informers
-	others    *rest.Config
-	self      string
 	remote    *serviceaccount.Remote
-
-	mu    sync.Mutex
-	peers map[string]*client.Factory
 }
 
 var _ serviceaccount.Accounts = &accounts{}
@@ -39,10 +32,10 @@ var _ serviceaccount.Accounts = &accounts{}
 var errNotOpen = errors.New("the shard is starting")
 
 // open tells where to look.
-func (a *accounts) open(self string, sources controllers.Sources, informers *controllers.Informers, others *rest.Config) {
-	a.self, a.clients, a.informers, a.others = self, sources.Local, informers, others
-	a.peers = map[string]*client.Factory{}
-	a.remote = serviceaccount.NewRemote(a.servers)
+func (a *accounts) open(local *client.Factory, informers *controllers.Informers, shards *peers.Book) {
+	a.clients, a.informers = local, informers
+	// The own one as well: it may not know yet that it holds the logical cluster.
+	a.remote = serviceaccount.NewRemote(func(logicalcluster.Name) ([]*peers.Peer, bool) { return shards.All() })
 }
 
 // ServiceAccount implements serviceaccount.Accounts.
@@ -79,79 +72,6 @@ func (a *accounts) Secret(ctx context.Context, cluster logicalcluster.Name, name
 func (a *accounts) local(cluster logicalcluster.Name) bool {
 	_, err := a.informers.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 	return err == nil
-}
-
-// servers are all shards, this one included.
-func (a *accounts) servers(logicalcluster.Name) ([]*client.Factory, error) {
-	servers := []*client.Factory{a.clients}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	registered := map[string]bool{}
-	for _, shard := range a.informers.Shards.Lister().List(nil) {
-		if shard.Name == a.self {
-			continue
-		}
-		url := shard.Spec.BaseURL
-		registered[url] = true
-		if a.peers[url] == nil {
-			config := rest.CopyConfig(a.others)
-			config.Host = url
-			peer, err := client.NewFactory(config)
-			if err != nil {
-				return nil, fmt.Errorf("shard %s: %w", shard.Name, err)
-			}
-			a.peers[url] = peer
-		}
-		servers = append(servers, a.peers[url])
-	}
-	for url, peer := range a.peers {
-		if !registered[url] {
-			peer.CloseIdleConnections()
-			delete(a.peers, url)
-		}
-	}
-	return servers, nil
-}
-
-// shardNamed returns the clients of a shard, this one included.
-func (a *accounts) shardNamed(name string) (*client.Factory, error) {
-	if name == a.self {
-		return a.clients, nil
-	}
-	if _, err := a.servers(""); err != nil {
-		return nil, err
-	}
-	for _, shard := range a.informers.Shards.Lister().List(nil) {
-		if shard.Name != name {
-			continue
-		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if peer := a.peers[shard.Spec.BaseURL]; peer != nil {
-			return peer, nil
-		}
-	}
-	return nil, fmt.Errorf("shard %q is not known", name)
-}
-
-// close ends the connections to other shards.
-func (a *accounts) close() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, peer := range a.peers {
-		peer.CloseIdleConnections()
-	}
-}
-
-// openAccounts lets the tokens of service accounts be checked.
-func (s *Server) openAccounts() error {
-	others, err := s.otherShards()
-	if err != nil {
-		return err
-	}
-	s.accounts.open(s.options.Name, s.sources, s.informers, others)
-	s.group.Opened(s.accounts.close)
-	return nil
 }
 
 // identity is what the built-in resources know about users.

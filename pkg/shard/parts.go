@@ -21,10 +21,6 @@ func (s *Server) addParts() error {
 	informers := &client.Group{}
 	informers.Add(s.informers.Runners()...)
 	informers.Add(s.admission.Informers()...)
-	others, err := s.otherShards()
-	if err != nil {
-		return err
-	}
 	replicated, err := replication.NewTable(replication.Defaults()...)
 	if err != nil {
 		return err
@@ -34,7 +30,7 @@ func (s *Server) addParts() error {
 		Informers:    s.informers,
 		BaseURL:      s.options.BaseURL,
 		ExternalURL:  s.options.ExternalURL,
-		OtherShards:  others,
+		Peers:        s.peers,
 		Tokens:       s.tokens(),
 		RootCA:       s.rootCA,
 		Replicated:   replicated,
@@ -59,6 +55,7 @@ func (s *Server) addParts() error {
 		// What requests are decided by follows until the last of them is answered:
 		// the server does not acknowledge a write that it no longer takes notice of.
 		lifecycle.Part{Name: "informers", Run: informers.Run},
+		lifecycle.Part{Name: "peers", Run: s.peers.Run},
 		lifecycle.Part{Name: "custom resources", Run: s.customResources.Run},
 		lifecycle.Part{Name: "api", Run: func(ctx context.Context) error {
 			// Watches must see the end of the server when it stops, not before:

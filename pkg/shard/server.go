@@ -24,6 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -54,6 +55,7 @@ type Server struct {
 	rules           *rbac.Authorizer
 	authentication  *authn.Authentication
 	accounts        *accounts
+	peers           *peers.Book
 	// bootstrapped is set when everything that a shard starts with exists,
 	// inForce when decisions go by its roles and bindings.
 	bootstrapped, inForce atomic.Bool
@@ -151,9 +153,12 @@ func (s *Server) assembleAPI() error {
 		return err
 	}
 	s.informers = controllers.NewInformers(s.sources)
-	if err := s.openAccounts(); err != nil {
+	access, err := s.otherShards()
+	if err != nil {
 		return err
 	}
+	s.peers = peers.New(peers.Config{Self: s.options.Name, Local: s.sources.Local, Shards: s.informers.Shards, Access: access})
+	s.accounts.open(s.sources.Local, s.informers, s.peers)
 	s.local = newLocal(s.options.Name, s.sources.Local, s.informers)
 	if c.Authorization.Authorizer, err = s.authorizer(); err != nil {
 		return err
@@ -183,9 +188,9 @@ func (s *Server) assembleAPI() error {
 		return fmt.Errorf("assembling the API server: %w", err)
 	}
 	serving.InstallSnapshots(s.generic, s.etcd, registry.Codecs)
-	access := s.access(c.Authorization.Authorizer)
-	access.Identity = s.identity()
-	if err := registry.Install(s.generic, c.RESTOptionsGetter, access); err != nil {
+	may := s.access(c.Authorization.Authorizer)
+	may.Identity = s.identity()
+	if err := registry.Install(s.generic, c.RESTOptionsGetter, may); err != nil {
 		return err
 	}
 	return s.customResources.InstallCRDs(s.generic)

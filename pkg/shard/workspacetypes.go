@@ -59,9 +59,11 @@ func (s *Server) mayUse(ctx context.Context, u user.Info, t *tenancyv1alpha1.Wor
 	}
 	shard := s.sources.Root
 	if name := t.Annotations[request.ShardAnnotation]; name != "" {
-		if shard, err = s.accounts.shardNamed(name); err != nil {
-			return false, err
+		peer := s.peers.Named(name)
+		if peer == nil {
+			return false, fmt.Errorf("shard %q is not known", name)
 		}
+		shard = peer.Clients
 	}
 	if shard == nil {
 		return false, nil

@@ -37,17 +37,9 @@ const (
 	ContentFinalizer = "core.kcp.io/logicalcluster-deletion"
 )
 
-// Annotations of objects of other kinds.
-const (
-	// UnschedulableAnnotation, with any value, keeps new logical clusters away
-	// from a Shard.
-	UnschedulableAnnotation = "experimental.core.kcp.io/unschedulable"
-	// OriginalVersionAnnotation and OriginalUIDAnnotation carry, on replicas in the
-	// cache server, what the object has in its shard: a replica has a UID and a
-	// resourceVersion of its own.
-	OriginalVersionAnnotation = "cache.kcp.io/original-resource-version"
-	OriginalUIDAnnotation     = "cache.kcp.io/original-resource-UID"
-)
+// UnschedulableAnnotation, with any value, keeps new logical clusters away from a
+// Shard.
+const UnschedulableAnnotation = "experimental.core.kcp.io/unschedulable"
 
 // PathOf returns the canonical path of a logical cluster: its name, where
 // workspaces do not lead to it.

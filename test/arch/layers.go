@@ -57,6 +57,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/registry"},
 		Reason: "built-in resources are tables over upstream's registry; they see storage only as generic.RESTOptions",
+		Only:   []string{"pkg/request"},
 	},
 	{
 		Units:  []string{"pkg/customresource"},
@@ -79,8 +80,14 @@ var Layers = []Layer{
 		Only:   []string{"pkg/client", "pkg/request"},
 	},
 	{
+		Units:  []string{"pkg/peers"},
+		Reason: "who the other shards are and whether they answer is known once in a process, whoever asks them",
+		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy"},
+	},
+	{
 		Units:  []string{"pkg/authn", "pkg/authz", "pkg/admission"},
-		Reason: "who you are, what you may do and what you may write are asked one after the other, never of each other",
+		Reason: "who you are, what you may do and what you may write are asked one after the other, never of each other. Admission of quotas counts what storage stores",
+		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/storage"},
 	},
 	{
 		Units:  []string{"pkg/serving"},
@@ -104,7 +111,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/controllers/*"},
 		Reason: "controllers talk through objects, never through each other's code, so that each can be read, tested and removed alone. Of pkg/authz they know the rules that everybody starts with",
-		Only:   []string{"config", "pkg/request", "pkg/client", "pkg/authz", "pkg/reconcile"},
+		Only:   []string{"config", "pkg/request", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
 	},
 	{
 		Units:  []string{"pkg/controllers"},

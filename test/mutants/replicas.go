@@ -3,6 +3,34 @@ package mutants
 // replicas are mutants of controllers and the cache server.
 var replicas = []Mutant{
 	{
+		Name: "stampede", Rule: "one request at a time finds out whether a shard answers again",
+		Edits: []Edit{{
+			File:   "pkg/peers/breaker.go",
+			Before: `(b.probing || time.Now().Before(b.until))`,
+			After:  `time.Now().Before(b.until)`,
+		}},
+		CaughtBy: "./pkg/peers", Test: "TestASilentShardIsNotAskedAllTheTime",
+	},
+	{
+		Name: "kept-connections", Rule: "nothing is left of a shard that is gone",
+		Edits: []Edit{{
+			File: "pkg/peers/book.go",
+			Before: `	e.gone.Store(true)
+	Close(e.Clients.CloseIdleConnections)`,
+			After: `	e.gone.Store(true)`,
+		}},
+		CaughtBy: "./pkg/peers", Test: "TestBookFollowsTheShards",
+	},
+	{
+		Name: "hasty-negation", Rule: "that no shard has an account is known once all have said so",
+		Edits: []Edit{{
+			File:   "pkg/authn/serviceaccount/remote.go",
+			Before: `	if !all {`,
+			After:  `	if !all && len(shards) > 1 {`,
+		}},
+		CaughtBy: "./pkg/authn/serviceaccount", Test: "TestRemote",
+	},
+	{
 		Name: "replica-kept", Rule: "the replica of an object that is gone goes, too",
 		Edits: []Edit{{
 			File:   "pkg/controllers/replication/decide.go",

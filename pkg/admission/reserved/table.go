@@ -8,6 +8,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -55,8 +56,8 @@ var annotations = []name{
 	{apisv1alpha1.AnnotationSchemaClusterKey, system},
 	{apisv1alpha1.AnnotationSchemaNameKey, system},
 	{apisv1alpha1.AnnotationSchemaStorageKey, system},
-	{tenancy.OriginalVersionAnnotation, system},
-	{tenancy.OriginalUIDAnnotation, system},
+	{request.OriginalVersionAnnotation, system},
+	{request.OriginalUIDAnnotation, system},
 	{tenancy.MigratingAnnotation, system},
 
 	{corev1alpha1.LogicalClusterInactiveAnnotationKey, administrators},

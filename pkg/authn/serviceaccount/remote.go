@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
 )
 
 const (
@@ -24,10 +25,11 @@ const (
 	remoteTimeout = 5 * time.Second
 )
 
-// Where names the servers that may hold a logical cluster. It may name none.
-type Where func(cluster logicalcluster.Name) ([]*client.Factory, error)
+// Where names the shards that may hold a logical cluster, of which there may be
+// none, and reports whether there can be no others.
+type Where func(cluster logicalcluster.Name) (shards []*peers.Peer, all bool)
 
-// Remote looks accounts up at the servers that hold their logical clusters, and
+// Remote looks accounts up at the shards that hold their logical clusters, and
 // remembers the answers for a moment. Only tokens with a valid signature get as
 // far as to be looked up.
 type Remote struct {
@@ -73,9 +75,7 @@ func remember[T any](ctx context.Context, r *Remote, key string, cluster logical
 	}
 	result, err, _ := r.flight.Do(key, func() (any, error) {
 		// The answer is for everybody who waits, not only for this request.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), remoteTimeout)
-		defer cancel()
-		object, err := ask(ctx, r.where, cluster, get)
+		object, err := ask(context.WithoutCancel(ctx), r.where, cluster, get)
 		a := answer[T]{object: object, err: err}
 		if err == nil || apierrors.IsNotFound(err) {
 			r.known.Set(key, a, remoteTTL)
@@ -90,28 +90,34 @@ func remember[T any](ctx context.Context, r *Remote, key string, cluster logical
 	return a.object, a.err
 }
 
-// ask asks all servers at once. That nobody has the object is known only once
+// errNotAll is why nobody's saying no is not enough.
+var errNotAll = errors.New("not all shards are known yet, try again")
+
+// ask asks all shards at once. That nobody has the object is known only once
 // all have said so.
 func ask[T any](ctx context.Context, where Where, cluster logicalcluster.Name, get func(context.Context, client.Scope) (T, error)) (T, error) {
-	var none T
-	servers, err := where(cluster)
-	if err != nil {
-		return none, err
-	}
+	shards, all := where(cluster)
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answers := make(chan answer[T], len(servers))
-	for _, server := range servers {
+	answers := make(chan answer[T], len(shards))
+	for _, shard := range shards {
 		asking.Go(func() {
-			object, err := get(ctx, server.Cluster(cluster.Path()))
-			answers <- answer[T]{object: object, err: err}
+			var a answer[T]
+			a.err = shard.Do(ctx, remoteTimeout, func(ctx context.Context) (err error) {
+				a.object, err = get(ctx, shard.Clients.Cluster(cluster.Path()))
+				return err
+			})
+			answers <- a
 		})
 	}
 	missing := error(apierrors.NewNotFound(corev1.Resource("logicalclusters"), cluster.String()))
 	var failed error
-	for range servers {
+	if !all {
+		failed = errNotAll
+	}
+	for range shards {
 		switch a := <-answers; {
 		case a.err == nil:
 			return a.object, nil
@@ -121,6 +127,7 @@ func ask[T any](ctx context.Context, where Where, cluster logicalcluster.Name, g
 			failed = errors.Join(failed, a.err)
 		}
 	}
+	var none T
 	if failed != nil {
 		return none, failed
 	}

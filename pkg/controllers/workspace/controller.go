@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -29,8 +30,8 @@ type Config struct {
 	ShardName string
 	// Local reaches that shard as system:masters.
 	Local *client.Factory
-	// Dial makes the clients of another shard, as system:masters.
-	Dial func(shard *corev1alpha1.Shard) (*client.Factory, error)
+	// Peers are all shards.
+	Peers *peers.Book
 
 	// Workspaces and LogicalClusters are those of all logical clusters of the
 	// shard. LogicalClusters has OwnerIndex by IndexByOwner.
@@ -48,10 +49,9 @@ type Config struct {
 // New returns the controller.
 func New(config Config) *reconcile.Controller[client.Key] {
 	s := &sites{
-		self:   config.ShardName,
-		local:  newSite(config.Local, config.LogicalClusters),
-		dial:   config.Dial,
-		shards: config.Shards,
+		self:  config.ShardName,
+		local: newSite(config.Peers.Named(config.ShardName), config.LogicalClusters),
+		peers: config.Peers,
 	}
 	workspaces, clusters, shards := config.Workspaces.Lister(), config.LogicalClusters.Lister(), config.Shards.Lister()
 	r := &reconciler{

@@ -103,8 +103,8 @@ func (r *reconciler) removeOrphan(ctx context.Context, key client.Key, o owned) 
 // unused reports whether a logical cluster holds nothing but what each one
 // starts with.
 func (s *site) unused(ctx context.Context, cluster logicalcluster.Name) (unused bool, err error) {
-	err = s.call(ctx, func(ctx context.Context) error {
-		unused, err = holdsNothing(ctx, s.factory.Cluster(cluster.Path()))
+	err = s.Do(ctx, requestTimeout, func(ctx context.Context) error {
+		unused, err = holdsNothing(ctx, s.Clients.Cluster(cluster.Path()))
 		return err
 	})
 	return unused, err

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -294,7 +295,7 @@ func (r *reconciler) refuse(ctx context.Context, ws *tenancyv1alpha1.Workspace, 
 // failed tells that the logical cluster could not be created, and tries again.
 func (r *reconciler) failed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
 	p := problemf(tenancyv1alpha1.WorkspaceReasonReasonUnknown, "cannot create the logical cluster on shard %q: %v", ws.Annotations[shardAnnotation], cause)
-	if errors.Is(cause, errUnreachable) {
+	if errors.Is(cause, peers.ErrUnreachable) {
 		// Without the cause: it may be another one each time, and every change
 		// of the message is a write.
 		p = problemf(reasonShardUnreachable, "shard %q does not answer; it is asked again until it does", ws.Annotations[shardAnnotation])
@@ -308,7 +309,7 @@ func (r *reconciler) failed(ctx context.Context, ws *tenancyv1alpha1.Workspace, 
 // stuck tells that the logical cluster cannot be deleted, and tries again.
 func (r *reconciler) stuck(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
 	updated := deleting(ws, tenancyv1alpha1.WorkspaceReasonReasonUnknown, "cannot delete the logical cluster on shard %q: %v", ws.Annotations[shardAnnotation], cause)
-	if errors.Is(cause, errUnreachable) {
+	if errors.Is(cause, peers.ErrUnreachable) {
 		updated = deleting(ws, reasonShardUnreachable, "shard %q does not answer; it is asked again until it does", ws.Annotations[shardAnnotation])
 	}
 	if _, err := r.write(ctx, ws, updated); err != nil {
@@ -320,10 +321,10 @@ func (r *reconciler) stuck(ctx context.Context, ws *tenancyv1alpha1.Workspace, c
 // again tries again after cause, if any. A shard that does not answer is no failure of
 // every single Workspace that waits for it: they come back one by one.
 func again(cause error) (reconcile.Result, error) {
-	if !errors.Is(cause, errUnreachable) {
+	if !errors.Is(cause, peers.ErrUnreachable) {
 		return reconcile.Result{}, cause
 	}
-	return reconcile.Result{RequeueAfter: silence + rand.N(2*silence)}, nil
+	return reconcile.Result{RequeueAfter: peers.Silence + rand.N(2*peers.Silence)}, nil
 }
 
 // write commits a change and remembers the answer until the informer has it.

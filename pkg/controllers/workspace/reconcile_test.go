@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -79,7 +80,7 @@ func (f *fake) cached(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster
 
 func (f *fake) get(_ context.Context, cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
 	if f.down {
-		return nil, errUnreachable
+		return nil, peers.ErrUnreachable
 	}
 	if lc, ok := f.clusters[cluster]; ok {
 		return lc, nil
@@ -89,7 +90,7 @@ func (f *fake) get(_ context.Context, cluster logicalcluster.Name) (*corev1alpha
 
 func (f *fake) create(_ context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
 	if f.down {
-		return fmt.Errorf("%w: connection refused", errUnreachable)
+		return fmt.Errorf("%w: connection refused", peers.ErrUnreachable)
 	}
 	if _, ok := f.clusters[cluster]; ok {
 		return apierrors.NewAlreadyExists(client.LogicalClusters.GroupResource(), "cluster")
@@ -99,7 +100,7 @@ func (f *fake) create(_ context.Context, cluster logicalcluster.Name, lc *corev1
 
 func (f *fake) remove(_ context.Context, cluster logicalcluster.Name, _ *corev1alpha1.LogicalCluster) error {
 	if f.down {
-		return errUnreachable
+		return peers.ErrUnreachable
 	}
 	return f.write("delete logical cluster", func() {
 		f.clusters[cluster] = f.clusters[cluster].DeepCopy()

@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -11,27 +12,21 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// sites keeps the access to all shards: to the own one, and to every other one
-// that is registered, which it watches for logical clusters whose owner is here.
+// sites keeps the access to the LogicalClusters of all shards: of the own one,
+// and of every other one that is registered, which it watches for logical
+// clusters whose owner is here.
 type sites struct {
 	self  string
 	local *site
-	// dial makes the clients of another shard.
-	dial   func(shard *corev1alpha1.Shard) (*client.Factory, error)
-	shards *client.Informer[*corev1alpha1.Shard]
+	peers *peers.Book
 
 	mu     sync.Mutex
-	remote map[string]*remoteSite
-}
-
-type remoteSite struct {
-	*site
-	baseURL string
-	stop    context.CancelFunc
+	remote map[string]*site
 }
 
 // at returns the access to a shard.
@@ -41,18 +36,18 @@ func (s *sites) at(shard string) (*site, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r, ok := s.remote[shard]; ok {
-		return r.site, nil
+	if remote, ok := s.remote[shard]; ok {
+		return remote, nil
 	}
-	return nil, fmt.Errorf("%w: shard %q is not known yet", errUnreachable, shard)
+	return nil, fmt.Errorf("%w: shard %q is not known yet", peers.ErrUnreachable, shard)
 }
 
 // owned returns the LogicalClusters that watches know of an owner, on all shards.
 func (s *sites) owned(key client.Key) []owned {
 	all := []*site{s.local}
 	s.mu.Lock()
-	for _, r := range s.remote {
-		all = append(all, r.site)
+	for _, remote := range s.remote {
+		all = append(all, remote)
 	}
 	s.mu.Unlock()
 	var found []owned
@@ -69,79 +64,44 @@ func (s *sites) owned(key client.Key) []owned {
 // watch is the reconcile.Source of what happens to logical clusters on other
 // shards. It follows the registered shards.
 func (s *sites) watch(ctx context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	add := func(shard *corev1alpha1.Shard) {
-		if shard.Name == s.self {
-			return
-		}
-		if err := s.open(ctx, &running, shard, queue); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot reach a shard", "shard", shard.Name, "url", shard.Spec.BaseURL)
-		}
-	}
-	remove := s.shards.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
-		OnAdd:    func(shard *corev1alpha1.Shard, _ bool) { add(shard) },
-		OnUpdate: func(_, shard *corev1alpha1.Shard) { add(shard) },
-		OnDelete: func(last *corev1alpha1.Shard, _ bool) { s.close(last.Name) },
-	})
-	return func() {
-		remove()
-		cancel()
-		running.Wait()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.remote = nil
-	}, nil
+	return s.peers.Follow(ctx, func(ctx context.Context, shard *peers.Peer) { s.follow(ctx, shard, queue) }), nil
 }
 
-// open starts to watch a shard, unless it is watched at this address already.
-func (s *sites) open(ctx context.Context, running *sync.WaitGroup, shard *corev1alpha1.Shard, queue reconcile.Queue[client.Key]) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if old, ok := s.remote[shard.Name]; ok {
-		if old.baseURL == shard.Spec.BaseURL {
-			return nil
-		}
-		old.stop()
-		delete(s.remote, shard.Name)
-		// Nobody will tell of what the shard does not hold at its new address.
-		for _, lc := range old.lister.List(nil) {
-			if key, ok := ownerOf(lc); ok {
-				queue.Add(key)
-			}
-		}
-	}
-	factory, err := s.dial(shard)
-	if err != nil {
-		return err
-	}
-	informer := client.LogicalClusters.Informer(factory.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
+// follow watches a shard for as long as it is there.
+func (s *sites) follow(ctx context.Context, shard *peers.Peer, queue reconcile.Queue[client.Key]) {
+	informer := client.LogicalClusters.Informer(shard.Clients.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Name:          "logicalclusters@" + shard.Name,
 		LabelSelector: tenancy.OwnerShardLabel + "=" + s.self,
 		Indexers:      map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{OwnerIndex: IndexByOwner},
 	})
 	informer.AddEventHandler(ownerHandler(queue))
-	ctx, stop := context.WithCancel(ctx)
-	if s.remote == nil {
-		s.remote = map[string]*remoteSite{}
+	s.set(shard.Name, newSite(shard, informer))
+	if err := informer.Run(ctx); err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "Watching the logical clusters of a shard ended", "shard", shard.Name)
+		<-ctx.Done() // what it has told still holds
 	}
-	s.remote[shard.Name] = &remoteSite{site: newSite(factory, informer), baseURL: shard.Spec.BaseURL, stop: stop}
-	running.Go(func() {
-		defer factory.CloseIdleConnections()
-		defer stop()
-		if err := informer.Run(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Watching the logical clusters of a shard ended", "shard", shard.Name)
+	s.set(shard.Name, nil)
+	if errors.Is(context.Cause(ctx), peers.ErrMoved) {
+		// Nobody will tell of what the shard does not hold at its new address.
+		for _, lc := range informer.Lister().List(nil) {
+			if key, ok := ownerOf(lc); ok {
+				queue.Add(key)
+			}
 		}
-	})
-	return nil
+	}
 }
 
-func (s *sites) close(shard string) {
+// set keeps the access to another shard; nil removes it.
+func (s *sites) set(shard string, at *site) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r, ok := s.remote[shard]; ok {
-		r.stop()
+	if s.remote == nil {
+		s.remote = map[string]*site{}
+	}
+	if at == nil {
 		delete(s.remote, shard)
+	} else {
+		s.remote[shard] = at
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -47,11 +48,6 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 		return s
 	}
 	here, there, moved := clienttest.New(t, client.Scheme), clienttest.New(t, client.Scheme), clienttest.New(t, client.Scheme)
-	dialed := make(chan string, 10)
-	dial := func(s *corev1alpha1.Shard) (*client.Factory, error) {
-		dialed <- s.Name
-		return client.NewFactory(&rest.Config{Host: s.Spec.BaseURL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
-	}
 	local, err := client.NewFactory(here.ClientConfig())
 	require.NoError(t, err)
 	defer local.CloseIdleConnections()
@@ -62,10 +58,12 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 
 	shards := client.Shards.Informer(local.Cluster(logicalcluster.NewPath("root")), client.InformerOptions[*corev1alpha1.Shard]{})
 	clusters := client.LogicalClusters.Informer(local.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
-	s := &sites{self: "here", local: newSite(local, clusters), dial: dial, shards: shards}
+	book := peers.New(peers.Config{Self: "here", Local: local, Shards: shards, Access: &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}}})
+	s := &sites{self: "here", local: newSite(book.Named("here"), clusters), peers: book}
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
+	ended := make(chan error, 2)
 	go func() { ended <- shards.Run(ctx) }()
+	go func() { ended <- book.Run(ctx) }()
 	require.NoError(t, shards.WaitForSync(ctx))
 
 	queue := make(keyQueue, 100)
@@ -81,7 +79,7 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 		}
 	}
 	expect("ours")
-	require.Equal(t, "there", <-dialed, "the own shard is not dialed")
+	require.Len(t, s.remote, 1, "the own shard is not followed as another one")
 	own, err := s.at("here")
 	require.NoError(t, err)
 	require.Same(t, s.local, own)
@@ -109,16 +107,15 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]bool{"ours": true, "later": true, "moved": true}, told)
-	require.Equal(t, "there", <-dialed)
 
 	here.Delete(t, client.Shards.GroupVersionResource, "", "root", "", "there")
 	require.Eventually(t, func() bool { _, err := s.at("there"); return err != nil }, eventually, time.Millisecond)
 	_, err = s.at("there")
-	require.ErrorIs(t, err, errUnreachable)
+	require.ErrorIs(t, err, peers.ErrUnreachable)
 
 	stop()
 	cancel()
 	require.NoError(t, <-ended)
+	require.NoError(t, <-ended)
 	require.Empty(t, queue)
-	require.Empty(t, dialed, "a shard is dialed once at each address")
 }

@@ -1,0 +1,78 @@
+package serviceaccount
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
+)
+
+// shardWith is a shard that has the account "robot" in one logical cluster.
+func shardWith(t *testing.T, cluster string) *peers.Peer {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if strings.HasPrefix(r.URL.Path, "/clusters/"+cluster+"/") && strings.HasSuffix(r.URL.Path, "/robot") {
+			_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"robot","namespace":"ns","uid":"`+cluster+`"}}`)
+			return
+		}
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"NotFound","code":404}`)
+	}))
+	t.Cleanup(server.Close)
+	return shardAt(t, server.URL)
+}
+
+func shardAt(t *testing.T, url string) *peers.Peer {
+	t.Helper()
+	clients, err := client.NewFactory(&rest.Config{Host: url})
+	require.NoError(t, err)
+	t.Cleanup(clients.CloseIdleConnections)
+	return peers.NewPeer(url, clients)
+}
+
+// TestRemote holds that an account is found wherever it is, and known to be
+// nowhere only once every shard has said so.
+func TestRemote(t *testing.T) {
+	away := httptest.NewServer(http.NotFoundHandler())
+	away.Close()
+	one, two, absent := shardWith(t, "one"), shardWith(t, "two"), shardAt(t, away.URL)
+	for name, tc := range map[string]struct {
+		shards  []*peers.Peer
+		partial bool
+		// want is the UID of the account, "" for one that is known not to exist,
+		// or "?" where that is not known.
+		want string
+	}{
+		"found":                         {shards: []*peers.Peer{one, two}, want: "two"},
+		"nowhere":                       {shards: []*peers.Peer{one}},
+		"no shard":                      {},
+		"found beside one that is away": {shards: []*peers.Peer{absent, two}, want: "two"},
+		"one is away":                   {shards: []*peers.Peer{one, absent}, want: "?"},
+		"not all are known":             {shards: []*peers.Peer{one}, partial: true, want: "?"},
+		"none is known":                 {partial: true, want: "?"},
+		"found before all are known":    {shards: []*peers.Peer{two}, partial: true, want: "two"},
+	} {
+		remote := NewRemote(func(logicalcluster.Name) ([]*peers.Peer, bool) { return tc.shards, !tc.partial })
+		account, err := remote.ServiceAccount(t.Context(), "two", "ns", "robot")
+		switch tc.want {
+		case "":
+			require.True(t, apierrors.IsNotFound(err), "%s: %v", name, err)
+		case "?":
+			require.Error(t, err, name)
+			require.False(t, apierrors.IsNotFound(err), "%s: %v", name, err)
+		default:
+			require.NoError(t, err, name)
+			require.Equal(t, tc.want, string(account.UID), name)
+		}
+	}
+}

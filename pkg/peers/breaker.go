@@ -1,0 +1,63 @@
+package peers
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Silence is for how long a shard that did not answer is not asked again.
+const Silence = time.Second
+
+// breaker keeps requests from a shard that does not answer. Closed, it costs an
+// atomic load. It opens when a request is not answered; after a while one request
+// at a time finds out whether the shard answers again.
+type breaker struct {
+	open atomic.Bool
+
+	mu sync.Mutex
+	// until is when the next request may find out, and probing is set while one
+	// does.
+	until   time.Time
+	probing bool
+}
+
+// Ask reports whether the shard may be asked now. Who was told so calls Heard, or
+// Left without having heard anything.
+func (b *breaker) Ask() bool {
+	if !b.open.Load() {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open.Load() && (b.probing || time.Now().Before(b.until)) {
+		return false
+	}
+	b.probing = true
+	return true
+}
+
+// heard notes whether the shard answered, and reports whether that is news.
+func (b *breaker) heard(answered bool) (changed bool) {
+	if answered && !b.open.Load() {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.probing = false
+	if !answered {
+		b.until = time.Now().Add(Silence)
+	}
+	return b.open.Swap(!answered) == answered
+}
+
+// Left says that nobody knows whether the shard would have answered: who asked
+// has not waited.
+func (b *breaker) Left() {
+	if !b.open.Load() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.probing = false
+}

@@ -1,0 +1,112 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+func TestASilentShardIsNotAskedAllTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, down := &Peer{Name: "there"}, errors.New("connection refused")
+		asked := 0
+		ask := func(err error) error {
+			return p.Do(t.Context(), time.Minute, func(context.Context) error { asked++; return err })
+		}
+		require.NoError(t, ask(nil))
+		require.ErrorIs(t, ask(down), down)
+		require.ErrorIs(t, ask(nil), ErrUnreachable)
+		require.Equal(t, 2, asked, "not asked again at once")
+
+		<-time.After(Silence)
+		require.NoError(t, p.Do(t.Context(), time.Minute, func(context.Context) error {
+			require.ErrorIs(t, ask(nil), ErrUnreachable)
+			require.Equal(t, 2, asked, "one request at a time finds out")
+			return nil
+		}))
+		require.NoError(t, ask(nil))
+		require.Equal(t, 3, asked, "it answers again")
+
+		require.ErrorIs(t, ask(down), ErrUnreachable)
+		<-time.After(Silence)
+		require.ErrorIs(t, ask(down), ErrUnreachable)
+		require.ErrorIs(t, ask(nil), ErrUnreachable)
+		require.Equal(t, 5, asked, "still silent, from then on")
+
+		<-time.After(Silence)
+		require.Panics(t, func() { _ = p.Do(t.Context(), time.Minute, func(context.Context) error { panic("x") }) })
+		require.NoError(t, ask(nil), "who did not hear lets the next one find out")
+	})
+}
+
+func TestTimeoutsCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &Peer{Name: "there"}
+		hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		require.ErrorIs(t, p.Do(left, time.Minute, hang), context.Canceled)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, p.Do(short, time.Minute, hang), context.DeadlineExceeded)
+		require.True(t, p.Ask(), "who left, or had no time, tells nothing of the shard")
+		p.Left()
+
+		require.ErrorIs(t, p.Do(t.Context(), time.Minute, hang), ErrUnreachable)
+		require.False(t, p.Ask())
+		<-time.After(Silence)
+		require.ErrorIs(t, p.Do(left, time.Minute, hang), context.Canceled)
+		require.True(t, p.Ask(), "the probe left, and another one may be sent")
+		require.False(t, p.Ask())
+		p.Heard(t.Context(), true, nil)
+		require.True(t, p.Ask())
+	})
+}
+
+func TestAnswered(t *testing.T) {
+	require.True(t, answered(nil))
+	require.True(t, answered(apierrors.NewConflict(client.LogicalClusters.GroupResource(), "x", errors.New("y"))))
+	require.True(t, answered(apierrors.NewTooManyRequests("x", 1)))
+	require.False(t, answered(apierrors.NewServiceUnavailable("starting")))
+	require.False(t, answered(errors.New("connection refused")))
+}
+
+// TestWhatAShardSays tries a shard that answers and one that has gone.
+func TestWhatAShardSays(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	factory, err := client.NewFactory(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	defer factory.CloseIdleConnections()
+	p := NewPeer("there", factory)
+	get := func(ctx context.Context) error {
+		_, err := client.LogicalClusters.In(p.Clients.Cluster(rootPath)).Get(ctx, "cluster", metav1.GetOptions{})
+		return err
+	}
+	require.True(t, apierrors.IsNotFound(p.Do(t.Context(), patience, get)), "an answer is an answer")
+	server.Close()
+	require.ErrorIs(t, p.Do(t.Context(), patience, get), ErrUnreachable)
+	require.False(t, p.Ask())
+}
+
+// BenchmarkAsk is what the breaker adds to a request.
+func BenchmarkAsk(b *testing.B) {
+	p := &Peer{Name: "there"}
+	b.ReportAllocs()
+	for b.Loop() {
+		if p.Ask() {
+			p.Heard(b.Context(), true, nil)
+			p.Left()
+		}
+	}
+}
