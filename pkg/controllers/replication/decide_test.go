@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 func localObject(change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
