@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/test/bench/measure"
+	"github.com/shardplane/shardplane/test/bench/process"
 	"github.com/shardplane/shardplane/test/bench/reference"
 )
 
@@ -118,6 +119,20 @@ func TestMemory(t *testing.T) {
 	require.Equal(t, "all processes", report.Results[len(report.Results)-1].Target)
 }
 
+func TestIdle(t *testing.T) {
+	report, err := runCommand(t, "idle", "--pid", strconv.Itoa(os.Getpid()), "--duration", "1ms")
+	require.NoError(t, err)
+	require.NotEmpty(t, report.Results)
+	require.Equal(t, "all processes", report.Results[len(report.Results)-1].Target)
+
+	before := []process.Memory{{PID: 1, Processor: time.Second, Wakeups: 10}, {PID: 2, Processor: time.Second}}
+	after := []process.Memory{{PID: 1, Processor: 2 * time.Second, Wakeups: 30}, {PID: 2, Processor: time.Second}, {PID: 3, Processor: time.Hour}}
+	results := idleResults(before, after, 10*time.Second)
+	require.Len(t, results, 3, "what was not there before does not count")
+	require.InDelta(t, 100, results[2].Value, 1e-9)
+	require.Equal(t, "2 wake-ups/s", results[2].Note)
+}
+
 // TestMistakes checks that a person is told what to do.
 func TestMistakes(t *testing.T) {
 	for _, test := range []struct {
@@ -127,6 +142,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"requests"}, "--kubeconfig is required"},
 		{[]string{"requests", "--kubeconfig", "/does/not/exist"}, "/does/not/exist"},
 		{[]string{"memory"}, "--pid is required"},
+		{[]string{"idle"}, "--pid is required"},
 		{[]string{"fairness", "--noisy", "one"}, "give both or none"},
 		{[]string{"reference"}, "--dir is required"},
 		{[]string{"startup", "--binary", "/does/not/exist"}, "starting /does/not/exist"},

@@ -6,9 +6,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
-// Memory is what one process takes.
+// Memory is what one process takes of the machine.
 type Memory struct {
 	PID int
 	// Command is the program's name and its first argument, which for Shardplane
@@ -17,7 +18,14 @@ type Memory struct {
 	// Resident and Proportional are in bytes. Pages that processes share, such
 	// as the program itself, count fully in the first and in parts in the second.
 	Resident, Proportional int64
+	// Processor is the time that it has computed since its start, Wakeups how
+	// often its threads have waited for something and gone on.
+	Processor time.Duration
+	Wakeups   int64
 }
+
+// tick is the unit in which Linux counts processor time.
+const tick = 10 * time.Millisecond
 
 // Tree returns the memory of a process and its descendants. It needs Linux'
 // /proc.
@@ -100,7 +108,59 @@ func read(pid int) (Memory, error) {
 			memory.Proportional = kilobytes << 10
 		}
 	}
-	return memory, nil
+	if memory.Processor, err = processorTime(dir); err != nil {
+		return Memory{}, err
+	}
+	memory.Wakeups, err = wakeups(dir)
+	return memory, err
+}
+
+// processorTime returns the user and system time of the process of a directory.
+func processorTime(dir string) (time.Duration, error) {
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := cutLast(string(stat), ")")
+	fields := strings.Fields(rest)
+	const user = 11 // after the name, and the system's is next
+	if len(fields) < user+2 {
+		return 0, fmt.Errorf("%s/stat has too few fields", dir)
+	}
+	var ticks time.Duration
+	for _, field := range fields[user : user+2] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		ticks += time.Duration(n)
+	}
+	return ticks * tick, nil
+}
+
+// wakeups returns how often the threads of the process of a directory have
+// waited.
+func wakeups(dir string) (sum int64, err error) {
+	threads, err := filepath.Glob(filepath.Join(dir, "task", "*", "status"))
+	if err != nil {
+		return 0, err
+	}
+	for _, thread := range threads {
+		status, err := os.ReadFile(thread)
+		if err != nil {
+			continue // it has ended
+		}
+		for line := range strings.Lines(string(status)) {
+			if count, ok := strings.CutPrefix(line, "voluntary_ctxt_switches:"); ok {
+				n, err := strconv.ParseInt(strings.TrimSpace(count), 10, 64)
+				if err != nil {
+					return 0, err
+				}
+				sum += n
+			}
+		}
+	}
+	return sum, nil
 }
 
 // commandName shortens a command line to the program and its subcommand.
