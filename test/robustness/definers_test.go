@@ -22,6 +22,8 @@ import (
 const (
 	definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	churnGroup      = "churn.example.com"
+	// variants is how many schemas a definition may have.
+	variants = 3
 )
 
 // definer is the only client that writes one definition of a logical cluster: it
@@ -82,18 +84,24 @@ func (d *definer) step(ctx context.Context) {
 		if found.Established && dice > 0 {
 			d.kind = kind // another one is refused
 		}
-		wanted := d.definition()
-		wanted.ResourceVersion = crd.ResourceVersion
-		d.write(ctx, history.Update, wanted)
+		d.update(ctx, crd)
 		d.use(ctx)
 	case dice < 5:
-		d.remove(ctx)
+		d.remove(ctx, crd)
 	}
 }
 
 // choose draws what the definition is to be next.
 func (d *definer) choose() {
-	d.kind, d.variant = d.kinds[d.rng.IntN(len(d.kinds))], strconv.Itoa(d.rng.IntN(3))
+	d.kind, d.variant = d.kinds[d.rng.IntN(len(d.kinds))], strconv.Itoa(d.rng.IntN(variants))
+}
+
+// variantOf reads the variant of a definition, which is below variants.
+func variantOf(crd *apiextensionsv1.CustomResourceDefinition) int {
+	var variant string
+	_ = json.Unmarshal(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["variant"].Default.Raw, &variant)
+	n, _ := strconv.Atoi(variant)
+	return n
 }
 
 // definition is the one that was chosen. Its schema sets a default that tells it
@@ -179,7 +187,7 @@ func (d *definer) ask(ctx context.Context, kind history.Kind, method, path strin
 			d.kind = crd.Spec.Names.Kind
 			r.Names[1] = d.kind
 			if d.one {
-				_ = json.Unmarshal(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["variant"].Default.Raw, &r.Variant)
+				r.Variant = strconv.Itoa(variantOf(crd))
 			}
 		}
 	}
@@ -191,30 +199,60 @@ func (d *definer) get(ctx context.Context) (*history.Definition, *apiextensionsv
 	return d.ask(ctx, history.Get, http.MethodGet, definitionsPath+"/"+d.name(), nil)
 }
 
-func (d *definer) write(ctx context.Context, kind history.Kind, crd *apiextensionsv1.CustomResourceDefinition) {
+func (d *definer) write(ctx context.Context, kind history.Kind, crd *apiextensionsv1.CustomResourceDefinition) *history.Definition {
+	method, path := http.MethodPut, definitionsPath+"/"+d.name()
 	if kind == history.Create {
-		d.ask(ctx, kind, http.MethodPost, definitionsPath, crd)
-		return
+		method, path = http.MethodPost, definitionsPath
 	}
-	d.ask(ctx, kind, http.MethodPut, definitionsPath+"/"+d.name(), crd)
+	r, _ := d.ask(ctx, kind, method, path, crd)
+	return r
+}
+
+// update makes the definition that was chosen of crd. After a request without an
+// answer, which may still have its effect, it does so again with another schema,
+// until an answer shows that all requests before it have failed.
+func (d *definer) update(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) {
+	for {
+		wanted := d.definition()
+		wanted.ResourceVersion = crd.ResourceVersion
+		if d.write(ctx, history.Update, wanted).Outcome != history.Unknown {
+			return
+		}
+		var r *history.Definition
+		for deadline := time.Now().Add(patience); r == nil || r.Outcome == history.Unknown; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
+			if time.Now().After(deadline) {
+				return
+			}
+			r, crd = d.get(ctx)
+		}
+		if r.Outcome != history.OK || r.Terminating {
+			return
+		}
+		d.variant = strconv.Itoa((variantOf(crd) + 1) % variants)
+	}
 }
 
 // remove deletes the definition and waits until it is gone, and with it its
-// objects.
-func (d *definer) remove(ctx context.Context) {
+// objects. A request without an answer may still have its effect, when a process
+// that was paused goes on: it is sent again until the definition is gone, and none
+// can delete the next definition of that name.
+func (d *definer) remove(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) {
 	start := d.rec.now()
-	d.ask(ctx, history.Delete, http.MethodDelete, definitionsPath+"/"+d.name(), nil)
-	deadline := time.Now().Add(patience)
-	for time.Now().Before(deadline) {
-		r, _ := d.get(ctx)
-		if r.Outcome == history.NotFound {
-			d.purged(start, r.End)
-			return
+	this := metav1.NewUIDPreconditions(string(crd.UID))
+	for again := true; again; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
+		d.ask(ctx, history.Delete, http.MethodDelete, definitionsPath+"/"+d.name(), &metav1.DeleteOptions{Preconditions: this})
+		deadline := time.Now().Add(patience)
+		for again = false; !again; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
+			r, _ := d.get(ctx)
+			if r.Outcome == history.NotFound {
+				d.purged(start, r.End)
+				return
+			}
+			again = r.Outcome == history.OK && !r.Terminating
+			if time.Now().After(deadline) {
+				return
+			}
 		}
-		if r.Outcome == history.OK && !r.Terminating {
-			return // the request was lost
-		}
-		pace(context.WithoutCancel(ctx), 20*time.Millisecond)
 	}
 }
 
@@ -284,9 +322,9 @@ func (d *definer) bodyOf(op *history.Op, kind string) *object {
 
 // gone deletes the definition, if there is one, and reports whether there is none.
 func (d *definer) gone(ctx context.Context) bool {
-	r, _ := d.get(ctx)
+	r, crd := d.get(ctx)
 	if r.Outcome == history.OK && !r.Terminating {
-		d.remove(ctx)
+		d.remove(ctx, crd)
 		r, _ = d.get(ctx)
 	}
 	return r.Outcome == history.NotFound
