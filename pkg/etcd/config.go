@@ -17,18 +17,11 @@ const (
 	// still opens in seconds.
 	defaultQuotaBytes = 8 << 30
 
-	// A member that is alone has nobody to send heartbeats to and no election to
-	// lose, so its clock may tick slowly: each tick wakes the process. It does not
-	// wait for the timeout to elect itself, see Server.elect. etcd wants a factor of
-	// five between them, and makes of them the shortest life of a lease: 7 s.
-	tickInterval    = time.Second
+	// A member that is alone cannot lose an election, so both may be short: the
+	// election timeout is most of what a start takes. etcd wants a factor of
+	// five between them.
+	tickInterval    = 20 * time.Millisecond
 	electionTimeout = 5 * tickInterval
-
-	// What is written is in the log at once, and in the database when batchLimit
-	// writes have gathered or batchInterval is over. etcd looks every 100 ms, and
-	// has no limit to speak of: reads copy what has gathered.
-	batchInterval = time.Second
-	batchLimit    = 500
 
 	memberName = "shardplane"
 
@@ -78,7 +71,6 @@ func (c Config) embedConfig(lg *zap.Logger) (*embed.Config, error) {
 	cfg.InitialClusterToken = clusterToken
 	cfg.TickMs = uint(tickInterval.Milliseconds())
 	cfg.ElectionMs = uint(electionTimeout.Milliseconds())
-	cfg.BackendBatchInterval, cfg.BackendBatchLimit = batchInterval, batchLimit
 	cfg.UnsafeNoFsync = c.UnsafeNoFsync
 	cfg.QuotaBackendBytes = c.QuotaBytes
 	if cfg.QuotaBackendBytes == 0 {

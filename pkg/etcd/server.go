@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"sync"
-	"time"
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/raft/v3/raftpb"
-	"k8s.io/klog/v2"
 )
 
 // Server is an etcd server that runs in this process.
@@ -47,8 +44,14 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 	if s.etcd, err = startEtcd(embedConfig); err != nil {
 		return s, err
 	}
-	if err := s.elect(ctx); err != nil {
-		return s, err
+	select {
+	case <-s.etcd.Server.ReadyNotify():
+	case err := <-s.etcd.Err():
+		return s, fmt.Errorf("the embedded etcd failed to start: %w", err)
+	case <-s.etcd.Server.StopNotify():
+		return s, errors.New("the embedded etcd stopped while it started: see its log with -v=5")
+	case <-ctx.Done():
+		return s, fmt.Errorf("the embedded etcd did not become ready: %w", context.Cause(ctx))
 	}
 	if err := s.dir.ready(); err != nil {
 		return s, err
@@ -56,39 +59,6 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 	client := newInProcessClient(context.WithoutCancel(ctx), s.etcd.Server, s.calls)
 	s.client = wrapClient(client)
 	return s, nil
-}
-
-// electionRetry is how long a member that could not campaign yet waits before it
-// is told again: it first reads its log.
-const electionRetry = 5 * time.Millisecond
-
-// elect makes the member leader and returns when it serves. The member is told
-// what a leader that leaves tells its successor, to campaign at once: alone, it
-// would wait for an election timeout that nobody can cut short.
-func (s *Server) elect(ctx context.Context) error {
-	member := uint64(s.etcd.Server.MemberID())
-	campaign := &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &member, To: &member}
-	retry := time.NewTicker(electionRetry)
-	defer retry.Stop()
-	for {
-		select {
-		case <-s.etcd.Server.ReadyNotify():
-			return nil
-		case err := <-s.etcd.Err():
-			return fmt.Errorf("the embedded etcd failed to start: %w", err)
-		case <-s.etcd.Server.StopNotify():
-			return errors.New("the embedded etcd stopped while it started: see its log with -v=5")
-		case <-ctx.Done():
-			return fmt.Errorf("the embedded etcd did not become ready: %w", context.Cause(ctx))
-		case <-retry.C:
-			if s.etcd.Server.Leader() != 0 {
-				continue // it is elected, and publishes itself
-			}
-			if err := s.etcd.Server.Process(ctx, campaign); err != nil {
-				klog.FromContext(ctx).V(4).Info("The embedded etcd cannot campaign yet", "err", err)
-			}
-		}
-	}
 }
 
 // startEtcd starts etcd, and gives an error where etcd would panic or end the
