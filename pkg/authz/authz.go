@@ -68,7 +68,7 @@ func New(c Config) (authorizer.Authorizer, error) {
 			chain = append(chain, rules)
 		case StepWebhook:
 			if c.Webhook != nil {
-				chain = append(chain, WithClusterName(c.Webhook))
+				chain = append(chain, explained(WithClusterName(c.Webhook), rules))
 			}
 		default:
 			return nil, fmt.Errorf("--authorization-order: %q is not one of %s", step, strings.Join(Steps(), ", "))
@@ -84,6 +84,18 @@ func entering(next authorizer.Authorizer) authorizer.Authorizer {
 		decision, reason, err := next.Authorize(ctx, a)
 		if decision == authorizer.DecisionAllow {
 			request.Entered(ctx)
+		}
+		return decision, reason, err
+	})
+}
+
+// explained asks rules about those whom next denies, not for a decision, but so
+// that the server knows whether they may enter, and so learn why.
+func explained(next, rules authorizer.Authorizer) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		decision, reason, err := next.Authorize(ctx, a)
+		if decision == authorizer.DecisionDeny {
+			_, _, _ = rules.Authorize(ctx, a)
 		}
 		return decision, reason, err
 	})
