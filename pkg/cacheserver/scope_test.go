@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/filters"
 	genericrequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -64,10 +66,11 @@ func TestScopeFilter(t *testing.T) {
 		{path: "/services/cache/shards/*/clusters/*/debug/pprof", status: 501},
 		{path: "/shards/amber/clusters/root/metrics", status: 501},
 	}
+	infos := &genericrequest.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 	for _, tt := range tests {
 		t.Run(tt.path, func(t *testing.T) {
 			var got *passed
-			handler := scopes.Find(scopes.Rules(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+			handler := scopes.Find(filters.WithRequestInfo(scopes.Rules(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 				got = &passed{"*none*", "*none*", req.URL.Path}
 				if s, ok := request.ShardFrom(req.Context()); ok {
 					got.shard = s.String()
@@ -75,7 +78,7 @@ func TestScopeFilter(t *testing.T) {
 				if c, ok := request.ClusterFrom(req.Context()); ok {
 					got.cluster = c.String()
 				}
-			})))
+			})), infos))
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, tt.path, http.NoBody)
 			path := req.URL.Path
 			rec := httptest.NewRecorder()
