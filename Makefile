@@ -49,9 +49,9 @@ dev: build ## Start a development cluster here; Ctrl-C stops it (DEV_FLAGS='--sh
 # What go test does for all: the linters vet, and symbols for debuggers cost more
 # time than the tests of most packages.
 GO_TEST := $(GO) test -vet=off -ldflags='-s -w'
-# Tests wait for servers more than they compute, so that several packages at a time
-# share a processor, and those that take longest come first.
-TEST_PACKAGES = -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) $(if $(ALL),$(LONGEST)) $(PKG)
+# Tests wait for servers at times, so that one package more than there are processors
+# runs at a time, and those that take longest come first.
+TEST_PACKAGES = -p $(shell echo $$((1 + $$(getconf _NPROCESSORS_ONLN)))) $(if $(ALL),$(LONGEST)) $(PKG)
 ALL = $(filter ./...,$(PKG))
 LONGEST := ./test/robustness ./test/isolation ./test/integration ./test/conformance ./test/e2e ./test/neighbours \
 	./pkg/customresource/... ./pkg/storage ./pkg/controllers ./test/admission
