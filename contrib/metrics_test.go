@@ -146,7 +146,7 @@ func scrape(t *testing.T, cluster *harness.Cluster) Served {
 	return served
 }
 
-// registered says whether a metric of this name is in the registry: another one
+// registered reports whether a metric of this name is in the registry: another one
 // of that name cannot be added then.
 func registered(name string) bool {
 	other := metrics.NewGaugeVec(&metrics.GaugeOpts{Name: name, Help: "not the real one"}, []string{"no_metric_has_this_label"})

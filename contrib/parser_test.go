@@ -234,7 +234,7 @@ func isWord(r rune) bool {
 	return r == '_' || r == ':' || r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r))
 }
 
-// isIdentifier says whether a token is a word and no number or duration.
+// isIdentifier reports whether a token is a word and no number or duration.
 func isIdentifier(token string) bool {
 	r := rune(token[0])
 	return isWord(r) && !unicode.IsDigit(r) && r != ':'

@@ -158,7 +158,7 @@ func (m Matcher) matches(value string) bool {
 	return strings.Contains(m.Value, "$") || equal != strings.HasPrefix(m.Op, "!")
 }
 
-// hasPart says whether name is the family's or that of a part of its histogram
+// hasPart reports whether name is the family's or that of a part of its histogram
 // or summary.
 func hasPart(family *dto.MetricFamily, name string) bool {
 	suffix, ok := strings.CutPrefix(name, family.GetName())

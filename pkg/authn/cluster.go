@@ -38,7 +38,7 @@ func WithTokenCluster(next http.Handler) http.Handler {
 	})
 }
 
-// hasTenantPath tells whether path is one that only logical clusters serve.
+// hasTenantPath reports whether path is one that only logical clusters serve.
 func hasTenantPath(path string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch first {

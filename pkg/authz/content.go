@@ -49,7 +49,7 @@ func WithWorkspaceContent(next, rules authorizer.Authorizer, find FindLogicalClu
 	})
 }
 
-// mayEnter tells whether u may enter the logical cluster of ctx, if it exists.
+// mayEnter reports whether u may enter the logical cluster of ctx, if it exists.
 func mayEnter(ctx context.Context, rules authorizer.Authorizer, u user.Info) (bool, error) {
 	if identity.IsLocalServiceAccount(clusterName(ctx), u) {
 		return true, nil
@@ -61,7 +61,7 @@ func mayEnter(ctx context.Context, rules authorizer.Authorizer, u user.Info) (bo
 	return false, err
 }
 
-// hasContent tells whether a logical cluster is for users already.
+// hasContent reports whether a logical cluster is for users already.
 func hasContent(lc *corev1alpha1.LogicalCluster) bool {
 	switch lc.Status.Phase {
 	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing:
@@ -71,7 +71,7 @@ func hasContent(lc *corev1alpha1.LogicalCluster) bool {
 	}
 }
 
-// isLifecycle tells whether u is one of the servers that lead the lives of
+// isLifecycle reports whether u is one of the servers that lead the lives of
 // logical clusters, and so reach them before and after they are for users.
 func isLifecycle(ctx context.Context, u user.Info) bool {
 	return !identity.IsServiceAccount(u) && identity.MemberOf(ctx, u, request.GroupLogicalClusterAdmin, policy.GroupExternalLogicalClusterAdmin)

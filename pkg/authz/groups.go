@@ -16,7 +16,7 @@ import (
 // way or another.
 const privilegedPrefix = "system:kcp:"
 
-// IsPrivilegedGroup tells whether members of a group may do more than any
+// IsPrivilegedGroup reports whether members of a group may do more than any
 // logical cluster can let them.
 func IsPrivilegedGroup(group string) bool {
 	return group == user.SystemPrivilegedGroup || strings.HasPrefix(group, privilegedPrefix)

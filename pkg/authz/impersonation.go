@@ -63,7 +63,7 @@ func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
-// reservedIdentity tells whether a user name, group or extra attribute is one
+// reservedIdentity reports whether a user name, group or extra attribute is one
 // that logical clusters have no say in.
 func reservedIdentity(resource, subresource, name string) bool {
 	switch resource {

@@ -42,7 +42,7 @@ func WithRequiredGroups(next authorizer.Authorizer, find FindLogicalCluster) aut
 	})
 }
 
-// inRequiredGroups tells whether one identity of u is in all groups of one of
+// inRequiredGroups reports whether one identity of u is in all groups of one of
 // the alternatives.
 func inRequiredGroups(name logicalcluster.Name, u user.Info, required string) bool {
 	if strings.TrimSpace(required) == "" {

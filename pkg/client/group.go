@@ -12,7 +12,7 @@ type Runner interface {
 	Name() string
 	// Run follows the resource until ctx is done.
 	Run(ctx context.Context) error
-	// HasSynced tells whether the complete state has been seen once.
+	// HasSynced reports whether the complete state has been seen once.
 	HasSynced() bool
 	// WaitForSync waits until HasSynced.
 	WaitForSync(ctx context.Context) error
@@ -75,7 +75,7 @@ func (g *Group) Run(ctx context.Context) error {
 	return fail
 }
 
-// HasSynced tells whether all informers have synced.
+// HasSynced reports whether all informers have synced.
 func (g *Group) HasSynced() bool {
 	for _, r := range g.members() {
 		if !r.HasSynced() {

@@ -115,7 +115,7 @@ func (i *Informer[T]) KeyOf(obj T) Key {
 	return key
 }
 
-// HasSynced tells whether the informer has had the complete state once, and
+// HasSynced reports whether the informer has had the complete state once, and
 // all handlers have been told of it.
 func (i *Informer[T]) HasSynced() bool {
 	select {

@@ -32,7 +32,7 @@ type Sources struct {
 	Cache *client.Factory
 }
 
-// isRoot tells whether the shard is the one that has the logical cluster root.
+// isRoot reports whether the shard is the one that has the logical cluster root.
 func (s Sources) isRoot() bool { return s.ShardName == corev1alpha1.RootShard }
 
 // rootShard returns the clients of the root shard.

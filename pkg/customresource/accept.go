@@ -9,7 +9,7 @@ import (
 
 const partialMetadata = "PartialObjectMetadata"
 
-// asksForMetadata says whether the client would rather have the metadata of
+// asksForMetadata reports whether the client would rather have the metadata of
 // objects than the objects.
 func asksForMetadata(r *http.Request) bool {
 	clauses := goautoneg.ParseAccept(r.Header.Get("Accept"))

@@ -178,7 +178,7 @@ func useRich(t *testing.T, crds apiextensionsclient.Interface) {
 	ask(client.Get().AbsPath("/openapi/v2").SetHeader("Accept", "application/"+v2protobuf))
 }
 
-// isExpected says whether a server error is one that Kubernetes has too: the
+// isExpected reports whether a server error is one that Kubernetes has too: the
 // definition's webhook is asked, which there is not; what is applied does not
 // fit the schema; a patch takes the version away.
 func isExpected(err error) bool {

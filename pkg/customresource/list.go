@@ -25,7 +25,7 @@ import (
 // those put together. Everything else, such as tables, metadata, pretty
 // printing and deprecated versions, is left to the upstream handler.
 
-// wantsPlainJSON says whether the client is content with a list as plain JSON.
+// wantsPlainJSON reports whether the client is content with a list as plain JSON.
 func wantsPlainJSON(r *http.Request) bool {
 	if strings.Contains(r.URL.RawQuery, "pretty") {
 		return false
@@ -44,7 +44,7 @@ func wantsPlainJSON(r *http.Request) bool {
 		first.Type == "*" && first.SubType == "*")
 }
 
-// serveList serves a list as plain JSON, and says whether it did.
+// serveList serves a list as plain JSON, and reports whether it did.
 func (s *Server) serveList(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema) bool {
 	if info.Verb != "list" || info.Subresource != "" || sch.MetadataOnly || !wantsPlainJSON(r) {
 		return false

@@ -150,7 +150,7 @@ func (k kubeconfig) load() (*clientcmdapi.Config, error) {
 	return config, nil
 }
 
-// isPEM tells whether each of the data is PEM; none at all passes.
+// isPEM reports whether each of the data is PEM; none at all passes.
 func isPEM(data ...[]byte) bool {
 	for _, d := range data {
 		if block, _ := pem.Decode(d); len(d) > 0 && block == nil {

@@ -37,7 +37,7 @@ func newTerminal(out io.Writer, components []component) *terminal {
 	return t
 }
 
-// isTerminal tells whether colours make sense on out.
+// isTerminal reports whether colours make sense on out.
 func isTerminal(out io.Writer) bool {
 	file, ok := out.(*os.File)
 	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))

@@ -57,7 +57,7 @@ func verbosity(level zapcore.Level) klog.Level {
 	}
 }
 
-// Enabled says whether klog would show a message of the level.
+// Enabled reports whether klog would show a message of the level.
 func (c klogCore) Enabled(level zapcore.Level) bool {
 	return level >= zapcore.ErrorLevel || klog.V(verbosity(level)).Enabled()
 }

@@ -76,7 +76,7 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// synced tells whether everything the shard holds has been seen once.
+// synced reports whether everything the shard holds has been seen once.
 func (f *follower) synced() bool { return f.workspaces.HasSynced() && f.clusters.HasSynced() }
 
 // failure returns why the shard cannot be read at the moment, or nil.

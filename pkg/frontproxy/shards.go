@@ -141,7 +141,7 @@ func (s *shards) backend(name string) *backend {
 	return s.ways[name].backend
 }
 
-// complete tells whether everything that all shards hold has been seen, so that
+// complete reports whether everything that all shards hold has been seen, so that
 // what the index does not know does not exist.
 func (s *shards) complete() bool {
 	if !s.objects.HasSynced() {

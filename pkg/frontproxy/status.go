@@ -62,7 +62,7 @@ func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
 	_, _ = w.Write(body)
 }
 
-// hidesReason tells whether kubectl would not show its user that there is no
+// hidesReason reports whether kubectl would not show its user that there is no
 // access: of requests about other things than resources, with which it looks up
 // what is served, it says "unknown", and it has an answer of its own to whoami.
 // Warnings it shows.

@@ -44,12 +44,12 @@ func (e Election) Lead(ctx context.Context, run func(ctx context.Context) error)
 // term is one attempt to lead.
 type term struct {
 	mu sync.Mutex
-	// begun and over say whether run was called, and that it will not be.
+	// begun and over report whether run was called, and that it will not be.
 	begun, over bool
 	result      chan error
 }
 
-// begin says whether run is to be called.
+// begin reports whether run is to be called.
 func (t *term) begin() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,7 +57,7 @@ func (t *term) begin() bool {
 	return t.begun
 }
 
-// end says whether run was called.
+// end reports whether run was called.
 func (t *term) end() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -39,7 +39,7 @@ func serveWithShardInfo(next http.Handler, w http.ResponseWriter, r *http.Reques
 	answer.send(w, selector)
 }
 
-// asksForConversion says whether any form of the answer that the client takes
+// asksForConversion reports whether any form of the answer that the client takes
 // is made from the list.
 func asksForConversion(r *http.Request) bool {
 	for _, accept := range r.Header.Values("Accept") {

@@ -67,7 +67,7 @@ func (a *accounts) Secret(ctx context.Context, cluster logicalcluster.Name, name
 	return client.Secrets.InNamespace(a.clients.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// local tells whether the shard is known to hold the logical cluster. One that
+// local reports whether the shard is known to hold the logical cluster. One that
 // was just created may not be known; it is then asked for like all others.
 func (a *accounts) local(cluster logicalcluster.Name) bool {
 	_, err := a.informers.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})

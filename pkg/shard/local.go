@@ -62,7 +62,7 @@ func (l *local) resolve(path logicalcluster.Path) (logicalcluster.Name, bool) {
 	return target.Cluster, outcome == workspaceindex.Found || outcome == workspaceindex.Unavailable
 }
 
-// has tells whether the shard is known to hold the logical cluster.
+// has reports whether the shard is known to hold the logical cluster.
 func (l *local) has(name logicalcluster.Name) bool {
 	_, err := l.logicalClusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
 	return err == nil
@@ -78,7 +78,7 @@ func (l *local) pathOf(name logicalcluster.Name) (string, bool) {
 	return path, ok && path != ""
 }
 
-// inactive tells whether the logical cluster is switched off.
+// inactive reports whether the logical cluster is switched off.
 func (l *local) inactive(name logicalcluster.Name) bool {
 	obj, err := l.logicalClusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
 	return err == nil && corev1alpha1.IsLogicalClusterInactive(obj.Annotations)

@@ -124,7 +124,7 @@ func (o CompletedOptions) listen() error {
 	return nil
 }
 
-// Root tells whether this is the root shard.
+// Root reports whether this is the root shard.
 func (o CompletedOptions) Root() bool { return o.Name == RootName }
 
 // Validate says what is wrong with the options, all of it, naming the flags.

@@ -42,7 +42,7 @@ func (s *Server) workspaceTypes() workspacetype.Config {
 	}
 }
 
-// mayUse tells whether the rules of a type's logical cluster let u use it. If
+// mayUse reports whether the rules of a type's logical cluster let u use it. If
 // that is on another shard and what is replicated does not say yes, the other
 // shard is asked.
 func (s *Server) mayUse(ctx context.Context, u user.Info, t *tenancyv1alpha1.WorkspaceType) (bool, error) {

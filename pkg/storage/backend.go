@@ -220,7 +220,7 @@ func (m monitor) Monitor(ctx context.Context) (metrics.StorageMetrics, error) {
 // Close implements metrics.Monitor; the client is not the monitor's.
 func (monitor) Close() error { return nil }
 
-// Ready says whether etcd answers and supports what the watch caches need.
+// Ready reports whether etcd answers and supports what the watch caches need.
 func (b *Backend) Ready(ctx context.Context) error {
 	if err := b.Health(ctx); err != nil {
 		return err
@@ -231,7 +231,7 @@ func (b *Backend) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Health says whether etcd answers.
+// Health reports whether etcd answers.
 func (b *Backend) Health(ctx context.Context) error {
 	if _, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+"/health"); err != nil {
 		return fmt.Errorf("etcd does not answer: %w", err)

@@ -39,7 +39,7 @@ type tenant struct {
 	cluster logicalcluster.Name
 }
 
-// tenantFrom returns the tenant of a request. sharded says whether keys have a
+// tenantFrom returns the tenant of a request. sharded reports whether keys have a
 // shard segment, in which case the request must say which shard.
 func tenantFrom(ctx context.Context, sharded bool) (tenant, error) {
 	cluster, ok := request.ClusterFrom(ctx)
@@ -69,7 +69,7 @@ func tenantFrom(ctx context.Context, sharded bool) (tenant, error) {
 type keyspace struct {
 	// root is the resource's prefix, with a slash at its end.
 	root string
-	// sharded says whether a shard segment comes before the cluster.
+	// sharded reports whether a shard segment comes before the cluster.
 	sharded bool
 }
 
@@ -96,7 +96,7 @@ func (k keyspace) prefix(t tenant) string {
 	}
 }
 
-// single says whether t is exactly one tenant.
+// single reports whether t is exactly one tenant.
 func (k keyspace) single(t tenant) bool {
 	return t.cluster != "" && (t.shard != "" || !k.sharded)
 }

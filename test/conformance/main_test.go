@@ -27,5 +27,5 @@ func TestMain(m *testing.M) {
 	os.Exit(harness.Main(m))
 }
 
-// long says whether tests that take minutes are wanted.
+// long reports whether tests that take minutes are wanted.
 func long() bool { return os.Getenv("CONFORMANCE_LONG") != "" }

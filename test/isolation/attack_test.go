@@ -38,7 +38,7 @@ func (w *world) attack(ctx context.Context, in input) (answer, *finding) {
 	return got, nil
 }
 
-// hasTwin tells whether an input is about bravo and nothing else, so that its
+// hasTwin reports whether an input is about bravo and nothing else, so that its
 // answer must be the same if bravo did not exist. Without /clusters/, a token may
 // lead to alpha, where others are at work.
 func hasTwin(in input) bool {

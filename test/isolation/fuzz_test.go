@@ -8,7 +8,7 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// decode reads a JSON answer, and tells whether that was possible.
+// decode reads a JSON answer, and reports whether that was possible.
 func decode(a answer, into any) bool { return json.Unmarshal(a.body, into) == nil }
 
 // FuzzIsolation lets the fuzzer write requests, beginning with generated ones:

@@ -78,7 +78,7 @@ func (w *world) render(in input, twin bool) string {
 // future is a resource version that servers wait for, in vain.
 const future = "99999999999"
 
-// lasts tells whether the answer may be a stream, or comes late on purpose.
+// lasts reports whether the answer may be a stream, or comes late on purpose.
 func lasts(raw string) bool {
 	return strings.Contains(strings.ToLower(raw), "watch") || strings.Contains(raw, future)
 }

@@ -107,7 +107,7 @@ func (p *Plugin) admitNamespace(ctx context.Context, a admission.Attributes) err
 	return nil
 }
 
-// doubtful says whether what the informer knows may be out of date in a way
+// doubtful reports whether what the informer knows may be out of date in a way
 // that matters: a namespace that was deleted a moment ago, or one that has been
 // created anew since.
 func (p *Plugin) doubtful(key client.Key, namespace *corev1.Namespace) bool {
@@ -130,7 +130,7 @@ func terminating(a admission.Attributes) error {
 	return err
 }
 
-// isReview says whether the request only asks about access: the answer must
+// isReview reports whether the request only asks about access: the answer must
 // not tell whether the namespace exists.
 func isReview(a admission.Attributes) bool {
 	return a.GetResource().GroupResource() == authorizationv1.Resource("localsubjectaccessreviews")

@@ -80,7 +80,7 @@ type param struct {
 	users sets.Set[string]
 }
 
-// any says whether something is watched in the logical cluster.
+// any reports whether something is watched in the logical cluster.
 func (p *Params) any(cluster logicalcluster.Name) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

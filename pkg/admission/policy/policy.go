@@ -181,7 +181,7 @@ func paramKindOf(policy generic.PolicyAccessor) (schema.GroupVersionKind, bool) 
 	return schema.FromAPIVersionAndKind(kind.APIVersion, kind.Kind), true
 }
 
-// Applies says whether the logical cluster of ctx has policies of the kind.
+// Applies reports whether the logical cluster of ctx has policies of the kind.
 func (p *plugin[P, B, E]) Applies(ctx context.Context) bool {
 	cluster, err := request.ClusterNameFrom(ctx)
 	return err == nil && p.derived.Has(cluster)

@@ -15,7 +15,7 @@ import (
 // written there.
 type Mutator interface {
 	admission.MutationInterface
-	// Applies says whether the logical cluster of ctx has anything configured.
+	// Applies reports whether the logical cluster of ctx has anything configured.
 	Applies(ctx context.Context) bool
 }
 

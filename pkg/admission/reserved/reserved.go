@@ -129,7 +129,7 @@ func changed(names []name, before, after map[string]string, as who) (string, nam
 	return "", name{}, false
 }
 
-// isOwnName says whether the annotation names the creator of a new Workspace,
+// isOwnName reports whether the annotation names the creator of a new Workspace,
 // as the plugin workspaceowner has it.
 func isOwnName(a admission.Attributes, key string, after map[string]string) bool {
 	if key != ownerAnnotation || a.GetOperation() != admission.Create || a.GetResource().GroupResource() != workspaces {

@@ -134,7 +134,7 @@ func initialize(hooks *generic.Webhook, c Config, factory *percluster.Factory, c
 	return hooks.ValidateInitialization()
 }
 
-// Applies says whether the logical cluster of ctx has webhooks of the kind.
+// Applies reports whether the logical cluster of ctx has webhooks of the kind.
 func (c *caller) Applies(ctx context.Context) bool {
 	cluster, err := request.ClusterNameFrom(ctx)
 	return err == nil && c.hooks.Has(cluster)
@@ -163,7 +163,7 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 	}
 }
 
-// isServer says whether the server itself writes. Its controllers work for all
+// isServer reports whether the server itself writes. Its controllers work for all
 // logical clusters with few workers: a webhook that never answers would keep
 // them from everybody else.
 func isServer(u user.Info) bool { return u != nil && u.GetName() == user.APIServerUser }

@@ -38,7 +38,7 @@ type Config struct {
 	// been created a moment ago, on another shard perhaps. Whoever may not use a
 	// type waits as long, or time would tell that it exists.
 	Patience time.Duration
-	// MayUse tells whether a user may use a type. Its error says that this could
+	// MayUse reports whether a user may use a type. Its error says that this could
 	// not be found out.
 	MayUse func(ctx context.Context, u user.Info, t *tenancyv1alpha1.WorkspaceType) (bool, error)
 }

@@ -74,7 +74,7 @@ func TestDocumentedRoles(t *testing.T) {
 	}
 }
 
-// has tells whether a role, with all that is aggregated to it, has a rule.
+// has reports whether a role, with all that is aggregated to it, has a rule.
 func has(t *testing.T, name, verb, group, resource string) bool {
 	t.Helper()
 	system := policy.System()

@@ -27,13 +27,13 @@ type Config struct {
 	// are there; optional. The system's rules are never taken from it: they are
 	// each server's own.
 	Global *Shards
-	// Local tells whether the server holds a logical cluster: about those it asks
+	// Local reports whether the server holds a logical cluster: about those it asks
 	// no replica, which may be left over from another server. Nil: none.
 	Local func(name logicalcluster.Name) bool
 	// System is the logical cluster whose bindings apply, and whose cluster
 	// roles can be bound, in all of them.
 	System logicalcluster.Name
-	// HasSynced tells whether Index is complete; nil: it is.
+	// HasSynced reports whether Index is complete; nil: it is.
 	HasSynced func() bool
 }
 
@@ -146,7 +146,7 @@ func (z *Authorizer) Wrote(name logicalcluster.Name, resource, resourceVersion s
 	z.Index.fresh.wrote(name, resource, resourceVersion, time.Now())
 }
 
-// Knows tells whether decisions in the logical cluster wait for nothing that
+// Knows reports whether decisions in the logical cluster wait for nothing that
 // Wrote was told of.
 func (z *Authorizer) Knows(name logicalcluster.Name) bool {
 	return !z.Index.fresh.pendingIn(name, time.Now())

@@ -129,7 +129,7 @@ func (f *freshness) forget(name logicalcluster.Name) {
 	f.count.Add(-1)
 }
 
-// pendingIn says whether the informers have yet to see a write in a logical
+// pendingIn reports whether the informers have yet to see a write in a logical
 // cluster that is worth waiting for.
 func (f *freshness) pendingIn(name logicalcluster.Name, now time.Time) bool {
 	if f.count.Load() == 0 {

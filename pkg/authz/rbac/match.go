@@ -8,7 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// Allows tells whether a rule allows a request.
+// Allows reports whether a rule allows a request.
 func Allows(a authorizer.Attributes, rule *rbacv1.PolicyRule) bool {
 	if !contains(rule.Verbs, rbacv1.VerbAll, a.GetVerb()) {
 		return false
@@ -21,7 +21,7 @@ func Allows(a authorizer.Attributes, rule *rbacv1.PolicyRule) bool {
 		(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, a.GetName()))
 }
 
-// contains tells whether values hold all or value.
+// contains reports whether values hold all or value.
 func contains(values []string, all, value string) bool {
 	for _, v := range values {
 		if v == all || v == value {

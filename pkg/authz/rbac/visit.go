@@ -129,7 +129,7 @@ func (c *cluster) visitRules(shared *cluster, b *binding, subject subjectKey, f 
 	return true
 }
 
-// selects tells whether r aggregates another role.
+// selects reports whether r aggregates another role.
 func (r *role) selects(other *role) bool {
 	for _, selector := range r.aggregates {
 		if selector.Matches(other.labels) {

@@ -36,7 +36,7 @@ func aggregate(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) *rbacv1.Clus
 	return updated
 }
 
-// selects tells whether role aggregates other.
+// selects reports whether role aggregates other.
 func selects(role, other *rbacv1.ClusterRole) bool {
 	if role.AggregationRule == nil {
 		return false

@@ -19,7 +19,7 @@ type round struct {
 
 func (r round) done() bool { return r.discovery == nil && r.Done() }
 
-// needsEmptying tells whether the namespace waits for this controller.
+// needsEmptying reports whether the namespace waits for this controller.
 func needsEmptying(ns *corev1.Namespace) bool {
 	return ns.DeletionTimestamp != nil && slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes)
 }

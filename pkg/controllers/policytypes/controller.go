@@ -36,7 +36,7 @@ type Config struct {
 	Policies *client.Informer[*admissionregistrationv1.ValidatingAdmissionPolicy]
 }
 
-// Unchecked tells whether the present version of a policy was not looked at.
+// Unchecked reports whether the present version of a policy was not looked at.
 func Unchecked(policy *admissionregistrationv1.ValidatingAdmissionPolicy) bool {
 	return policy.DeletionTimestamp == nil && policy.Generation > policy.Status.ObservedGeneration
 }

@@ -163,7 +163,7 @@ func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Res
 	return result, errors.Join(errs...)
 }
 
-// settle writes what follows from a count, and says whether to count again soon.
+// settle writes what follows from a count, and reports whether to count again soon.
 func (r *reconciler) settle(ctx context.Context, quota *corev1.ResourceQuota, now usage) (again bool, err error) {
 	key := client.KeyOf(quota)
 	r.mu.Lock()

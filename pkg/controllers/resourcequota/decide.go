@@ -44,7 +44,7 @@ func countedBy(quotas []*corev1.ResourceQuota) []schema.GroupResource {
 	return slices.SortedFunc(maps.Keys(found), func(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) })
 }
 
-// scoped says whether the quota applies to some pods only, and so to nothing.
+// scoped reports whether the quota applies to some pods only, and so to nothing.
 func scoped(quota *corev1.ResourceQuota) bool {
 	return len(quota.Spec.Scopes) > 0 || quota.Spec.ScopeSelector != nil
 }

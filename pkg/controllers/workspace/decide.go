@@ -28,7 +28,7 @@ type world struct {
 	newName func() logicalcluster.Name
 }
 
-// claimed tells whether the Workspace has everything that claim gives it.
+// claimed reports whether the Workspace has everything that claim gives it.
 func claimed(ws *tenancyv1alpha1.Workspace) bool {
 	return ws.Annotations[tenancy.ClusterAnnotation] != "" && ws.Annotations[shardAnnotation] != "" &&
 		ws.Spec.Cluster != "" && ws.Spec.URL != "" && slices.Contains(ws.Finalizers, workspaceFinalizer)
@@ -138,7 +138,7 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, w world, self string) (*co
 	return lc, nil
 }
 
-// owns tells whether the LogicalCluster was created for exactly this Workspace.
+// owns reports whether the LogicalCluster was created for exactly this Workspace.
 func owns(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) bool {
 	owner := lc.Spec.Owner
 	return owner != nil && owner.UID == ws.UID && owner.Name == ws.Name && owner.Cluster == logicalcluster.From(ws).String()
@@ -185,7 +185,7 @@ func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *ten
 	return ws
 }
 
-// settled tells whether the LogicalCluster has come as far as it will without
+// settled reports whether the LogicalCluster has come as far as it will without
 // anybody else's help.
 func settled(lc *corev1alpha1.LogicalCluster) bool {
 	switch lc.Status.Phase {

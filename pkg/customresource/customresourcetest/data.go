@@ -81,7 +81,7 @@ func NewData(t testing.TB) Data {
 	return Data{Client: shared.db.Client(), Prefix: fmt.Sprintf("/test-%d", shared.prefixes.Add(1))}
 }
 
-// Backend returns multi-tenant storage in the data. shards says whether keys have
+// Backend returns multi-tenant storage in the data. shards reports whether keys have
 // a segment for the shard.
 func (d Data) Backend(t testing.TB, shards bool) *storage.Backend {
 	t.Helper()

@@ -275,7 +275,7 @@ func (o *Index) waitFor(ctx context.Context, crd *apiextensions.CustomResourceDe
 	}
 }
 
-// waitSynced waits for the first list, and says whether it is there.
+// waitSynced waits for the first list, and reports whether it is there.
 func (o *Index) waitSynced(ctx context.Context) bool {
 	return o.wait(ctx, func() bool { return o.synced })
 }

@@ -222,7 +222,7 @@ func (i *interner) specOf(crd *apiextensions.CustomResourceDefinition) *interned
 	return &internedSpec{internal: crd.Spec}
 }
 
-// sameNames says whether names are the same, in the same order.
+// sameNames reports whether names are the same, in the same order.
 func sameNames(a, b *apiextensions.CustomResourceDefinitionNames) bool {
 	return a.Plural == b.Plural && a.Singular == b.Singular && a.Kind == b.Kind && a.ListKind == b.ListKind &&
 		slices.Equal(a.ShortNames, b.ShortNames) && slices.Equal(a.Categories, b.Categories)

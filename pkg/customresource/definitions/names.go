@@ -120,7 +120,7 @@ func contested(ctx context.Context) context.Context {
 
 func isContested(ctx context.Context) bool { return ctx.Value(contestedKey{}) != nil }
 
-// lost says whether another definition got a name of crd before crd did. That
+// lost reports whether another definition got a name of crd before crd did. That
 // happens when another server of the shard accepted it at the same time: the
 // order of revisions is the order of writes for all servers, and the later
 // write yields.

@@ -61,7 +61,7 @@ func tellNonStructural(crd *apiextensions.CustomResourceDefinition, c *apiextens
 	}
 }
 
-// tellsNonStructural says whether the condition of a definition is this one.
+// tellsNonStructural reports whether the condition of a definition is this one.
 func tellsNonStructural(crd *apiextensions.CustomResourceDefinition, want *apiextensions.CustomResourceDefinitionCondition) bool {
 	have := apiextensions.FindCRDCondition(crd, apiextensions.NonStructuralSchema)
 	if have == nil || want == nil {

@@ -33,7 +33,7 @@ type Component struct {
 	Env  []string
 	// Output takes what the process writes, standard output and error alike.
 	Output io.Writer
-	// Ready says whether the process serves: nil if so, otherwise what it is
+	// Ready reports whether the process serves: nil if so, otherwise what it is
 	// waiting for.
 	Ready func(context.Context) error
 	// Stage orders the stop: components of a higher stage are stopped, and

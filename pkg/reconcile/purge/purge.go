@@ -28,9 +28,9 @@ const pageSize = 500
 // Resource is a resource whose objects can be deleted.
 type Resource struct {
 	schema.GroupVersionResource
-	// Namespaced tells whether its objects live in namespaces.
+	// Namespaced reports whether its objects live in namespaces.
 	Namespaced bool
-	// Collection tells whether all objects of a namespace can be deleted with
+	// Collection reports whether all objects of a namespace can be deleted with
 	// one request.
 	Collection bool
 }
@@ -75,7 +75,7 @@ type Outcome struct {
 	Err error
 }
 
-// Done tells whether nothing is left, for certain.
+// Done reports whether nothing is left, for certain.
 func (o Outcome) Done() bool { return o.Err == nil && len(o.Remaining) == 0 }
 
 // Resources describes what is left by resource, in a fixed order; empty if

@@ -141,7 +141,7 @@ func validateNamespaceStatus(_ context.Context, namespace, old *corev1.Namespace
 	return errs
 }
 
-// namespaceIsDone says whether an update of a terminating namespace was the
+// namespaceIsDone reports whether an update of a terminating namespace was the
 // last one: nobody holds on to it any more.
 func namespaceIsDone(ctx context.Context, key string, obj, existing runtime.Object) bool {
 	namespace, ok := obj.(*corev1.Namespace)

@@ -115,7 +115,7 @@ func validateLegacy(event *corev1.Event) field.ErrorList {
 	return errs
 }
 
-// namespacesAgree says whether the event lives where its object does. Events
+// namespacesAgree reports whether the event lives where its object does. Events
 // about cluster-scoped objects live in the namespace default; new ones may also
 // live in kube-system, and about other objects anywhere.
 func namespacesAgree(event *corev1.Event) bool {

@@ -32,7 +32,7 @@ func product(factors ...int) int {
 
 func bounded(n int) int { return min(n, maxComparisons+1) }
 
-// coversWhole tells whether each of rules is covered by a rule of own with
+// coversWhole reports whether each of rules is covered by a rule of own with
 // wildcards only: what administrators have, without taking anything apart.
 func coversWhole(own, rules []rbacv1.PolicyRule) bool {
 	all := func(rule rbacv1.PolicyRule, lists ...[]string) bool {

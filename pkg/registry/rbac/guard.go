@@ -153,7 +153,7 @@ func (g *guard) covers(ctx context.Context, rules []rbacv1.PolicyRule) error {
 	return errors.New(message)
 }
 
-// exempt tells whether the writer may do anything anyway.
+// exempt reports whether the writer may do anything anyway.
 func exempt(ctx context.Context) bool {
 	u, ok := genericapirequest.UserFrom(ctx)
 	return ok && identity.MemberOf(ctx, u, user.SystemPrivilegedGroup)
@@ -164,7 +164,7 @@ func namespaceOf(ctx context.Context) string {
 	return namespace
 }
 
-// onlyForDeletion tells whether an update changes owner references and
+// onlyForDeletion reports whether an update changes owner references and
 // finalizers only: the garbage collector, which has no rules of its own to
 // give, must be able to.
 func onlyForDeletion(obj, old runtime.Object) bool {

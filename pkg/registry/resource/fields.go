@@ -34,7 +34,7 @@ func (r *Resource[T]) attrs(obj runtime.Object) (labels.Set, fields.Set, error) 
 	return typed.GetLabels(), set, nil
 }
 
-// alwaysSelectable says whether label needs no mention in FieldLabels.
+// alwaysSelectable reports whether label needs no mention in FieldLabels.
 func (r *Resource[T]) alwaysSelectable(label string) bool {
 	return label == nameField || r.Namespaced && label == namespaceField
 }

@@ -18,7 +18,7 @@ const (
 )
 
 // activity knows the last two logical clusters that have sent requests, which
-// is enough to tell whether there are others than a given one.
+// is enough to know whether there are others than a given one.
 type activity struct {
 	last, other struct {
 		cluster string
@@ -33,7 +33,7 @@ func (a *activity) saw(cluster string, now time.Time) {
 	a.last.at = now
 }
 
-// othersThan tells whether another logical cluster has sent a request lately.
+// othersThan reports whether another logical cluster has sent a request lately.
 func (a *activity) othersThan(cluster string, now time.Time) bool {
 	other := a.last.at
 	if a.last.cluster == cluster {

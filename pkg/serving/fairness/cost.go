@@ -86,7 +86,7 @@ func (c *costs) estimate(r *http.Request, _, _ string) fcrequest.WorkEstimate {
 	return estimate
 }
 
-// asksForInitialEvents says whether a watch begins with all objects.
+// asksForInitialEvents reports whether a watch begins with all objects.
 func asksForInitialEvents(r *http.Request) bool {
 	query := r.URL.Query()
 	version := query.Get("resourceVersion")

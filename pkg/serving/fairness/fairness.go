@@ -186,7 +186,7 @@ func flowOf(ctx context.Context, info *apirequest.RequestInfo) FlowKey {
 	return key
 }
 
-// isExempt says whether the user's requests never wait: those of the shards
+// isExempt reports whether the user's requests never wait: those of the shards
 // themselves and of their administrators. No tenant can be either.
 func isExempt(ctx context.Context, who user.Info) bool {
 	return who.GetName() == user.APIServerUser || identity.MemberOf(ctx, who, user.SystemPrivilegedGroup)

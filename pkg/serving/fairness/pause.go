@@ -45,7 +45,7 @@ func (q *Queue) move(t *ticket, direction int) {
 	q.dispatch()
 }
 
-// mayPause tells whether one more request of a flow may execute that might
+// mayPause reports whether one more request of a flow may execute that might
 // pause: as many as may wait in the queue.
 func (q *Queue) mayPause(f *flow) bool {
 	return f.paused == 0 || f.paused+f.inUse < max(q.limits.FlowWaiting, q.limits.FlowSeats)

@@ -178,7 +178,7 @@ func (q *Queue) enter(key FlowKey, user string, seats int) (*ticket, error) {
 	return t, nil
 }
 
-// full says whether a request of user in the flow may not wait. One flow, and
+// full reports whether a request of user in the flow may not wait. One flow, and
 // one user of it, may take what is left, but never all that there is: whoever
 // comes next finds room.
 func (q *Queue) full(f *flow, user string) bool {

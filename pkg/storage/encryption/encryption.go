@@ -91,7 +91,7 @@ func (o *Options) Open(ctx context.Context, serverID string) (*Providers, error)
 // Transformers returns what storage encrypts with; nil if nothing is encrypted.
 func (p *Providers) Transformers() value.ResourceTransformers { return p.transformers }
 
-// HealthChecks say whether the key management services answer.
+// HealthChecks report whether the key management services answer.
 func (p *Providers) HealthChecks() []healthz.HealthChecker { return p.checks }
 
 // Run takes up changes of the file until ctx is done.

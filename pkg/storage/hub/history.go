@@ -54,7 +54,7 @@ func (l *history) at(n uint64) *event { return l.ring[n%uint64(len(l.ring))] }
 
 func (l *history) len() int { return int(l.next - l.first) } //nolint:gosec // at most historyMax
 
-// add appends an event. watched says whether anybody may come back for it.
+// add appends an event. watched reports whether anybody may come back for it.
 func (l *history) add(e *event, watched bool) {
 	limit := historyIdle
 	if watched {

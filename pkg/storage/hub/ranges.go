@@ -140,7 +140,7 @@ func disjoint(intervals []interval) []interval {
 	return joined
 }
 
-// match says whether an object with these hashes is in the ranges.
+// match reports whether an object with these hashes is in the ranges.
 func (r *ranges) match(h hashes) bool {
 	hash := h.uid
 	if r.byNamespace {

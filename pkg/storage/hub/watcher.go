@@ -290,7 +290,7 @@ func (h *Hub) remembers(version uint64) bool {
 	return version >= h.history.floor
 }
 
-// holds says whether the object of an event is in the watcher's ranges.
+// holds reports whether the object of an event is in the watcher's ranges.
 func (w *Watcher) holds(e watch.Event) bool {
 	if !w.sharded {
 		return true
@@ -360,7 +360,7 @@ func (w *Watcher) take(events []*event) (int, bool) {
 	return n, true
 }
 
-// inScope says whether a key is the one that is watched, or below its prefix.
+// inScope reports whether a key is the one that is watched, or below its prefix.
 func inScope(watched, key string) bool {
 	return strings.HasPrefix(key, watched) && (len(key) == len(watched) || watched[len(watched)-1] == '/')
 }

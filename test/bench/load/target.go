@@ -17,7 +17,7 @@ import (
 type Target struct {
 	// Name is how results call it.
 	Name string
-	// Tenants says whether the server has logical clusters.
+	// Tenants reports whether the server has logical clusters.
 	Tenants bool
 
 	config *rest.Config

@@ -16,19 +16,19 @@ type Scope struct {
 	Ranges []Range
 }
 
-// whole says whether the scope shows each event of an object as it is.
+// whole reports whether the scope shows each event of an object as it is.
 func (s Scope) whole() bool { return s.Label == "" }
 
-// Selective says whether the client asked for less than a collection.
+// Selective reports whether the client asked for less than a collection.
 func (s Scope) Selective() bool { return s.Label != "" || len(s.Ranges) > 0 }
 
-// holds says whether objects of the key may be in the scope.
+// holds reports whether objects of the key may be in the scope.
 func (s Scope) holds(k Key) bool {
 	return (s.Shard == "" || s.Shard == k.Shard) && (s.Cluster == "" || s.Cluster == k.Cluster) &&
 		(s.Namespace == "" || s.Namespace == k.Namespace)
 }
 
-// Selects says whether a state of the object of a key is in the scope.
+// Selects reports whether a state of the object of a key is in the scope.
 func (s Scope) Selects(k Key, state State) bool {
 	if !s.holds(k) || state.Deleted || (s.Label != "" && s.Label != state.Label) {
 		return false

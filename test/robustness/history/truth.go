@@ -90,7 +90,7 @@ func (t *truth) findVanished(h *History) {
 	}
 }
 
-// known says whether anybody else saw, or wrote, the object at that version.
+// known reports whether anybody else saw, or wrote, the object at that version.
 func (t *truth) known(d Domain, k Key, rv uint64) bool {
 	_, ok := slices.BinarySearchFunc(t.states[d][k], rv, func(s State, rv uint64) int { return cmp.Compare(s.RV, rv) })
 	return ok

@@ -83,7 +83,7 @@ func (l *Library) Serve(w http.ResponseWriter, r *http.Request, s Spec) error {
 	return nil
 }
 
-// negotiate says whether a client wants protobuf rather than JSON, and whether
+// negotiate reports whether a client wants protobuf rather than JSON, and whether
 // it wants either.
 func (s Spec) negotiate(accept string) (protobuf, ok bool) {
 	if accept == "" {
@@ -103,7 +103,7 @@ func (s Spec) negotiate(accept string) (protobuf, ok bool) {
 	return false, false
 }
 
-// hasETag says whether one of the headers names an ETag.
+// hasETag reports whether one of the headers names an ETag.
 func hasETag(headers []string, etag string) bool {
 	for _, header := range headers {
 		for one := range strings.SplitSeq(header, ",") {

@@ -84,7 +84,7 @@ func V3(document *spec3.OpenAPI) (*spec3.OpenAPI, error) {
 	return document, nil
 }
 
-// refersTo says whether ref points to one of the parameters among the shared
+// refersTo reports whether ref points to one of the parameters among the shared
 // ones, whose keys are a name and a hash.
 func refersTo(ref string, names []string) bool {
 	key := ref[strings.LastIndexByte(ref, '/')+1:]
