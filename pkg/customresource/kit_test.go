@@ -60,7 +60,7 @@ type serverOptions struct {
 // with the test, or earlier.
 func startServer(t testing.TB, o serverOptions) *testServer {
 	t.Helper()
-	if o.data.Client == nil {
+	if o.data.Server == nil {
 		o.data = customresourcetest.NewData(t)
 	}
 	backend := o.data.Backend(t, o.systemOnly)

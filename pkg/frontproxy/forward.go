@@ -73,7 +73,7 @@ func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, to *route) {
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) {
 			to.connected = true
-			to.backend.Heard(r.Context(), true, nil)
+			to.backend.Heard(r.Context(), true, nil) //nolint:contextcheck // of the client, whose leaving counts for nothing
 		},
 	})
 	if to.long {

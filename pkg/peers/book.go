@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"strings"
 	"sync"
@@ -161,9 +162,7 @@ func (b *Book) entries() map[string]*entry {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	all := make(map[string]*entry, len(b.peers))
-	for name, e := range b.peers {
-		all[name] = e
-	}
+	maps.Copy(all, b.peers)
 	return all
 }
 
@@ -175,7 +174,7 @@ func (b *Book) add(ctx context.Context, peer *Peer) {
 	defer b.mu.Unlock()
 	b.peers[peer.Name] = e
 	for f := range b.followers {
-		f.start(e)
+		f.start(e) //nolint:contextcheck // it runs in the context of both
 	}
 }
 
@@ -209,7 +208,7 @@ func (b *Book) Follow(ctx context.Context, use func(context.Context, *Peer)) (st
 	defer b.mu.Unlock()
 	b.followers[f] = struct{}{}
 	for _, e := range b.peers {
-		f.start(e)
+		f.start(e) //nolint:contextcheck // it runs in the context of both
 	}
 	return func() {
 		b.mu.Lock()

@@ -37,8 +37,8 @@ const (
 	ContentFinalizer = "core.kcp.io/logicalcluster-deletion"
 )
 
-// UnschedulableAnnotation, with any value, keeps new logical clusters away from a
-// Shard.
+// UnschedulableAnnotation on a Shard, with any value, keeps new logical clusters away from
+// it.
 const UnschedulableAnnotation = "experimental.core.kcp.io/unschedulable"
 
 // PathOf returns the canonical path of a logical cluster: its name, where

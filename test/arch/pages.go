@@ -17,10 +17,11 @@ func checkChildren(t *Tree) []string {
 	var bad []string
 	for _, pkg := range t.sortedPackages() {
 		children := t.children(pkg.Path)
-		comment := ""
+		var docs []string
 		for _, file := range pkg.Files {
-			comment += file.Doc
+			docs = append(docs, file.Doc)
 		}
+		comment := strings.Join(docs, "")
 		if comment == "" || len(children) == 0 {
 			continue
 		}
@@ -61,7 +62,7 @@ func isName(r rune) bool {
 // child; lines that are indented further continue the one above.
 func listed(comment string, children []string) []string {
 	var all []string
-	for _, block := range strings.Split(comment, "\n\n") {
+	for block := range strings.SplitSeq(comment, "\n\n") {
 		var entries []string
 		known := 0
 		for line := range strings.SplitSeq(block, "\n") {

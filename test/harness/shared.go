@@ -48,6 +48,7 @@ func (s *Shared) Get(t testing.TB) *Cluster {
 
 // seenBy returns the same cluster with methods that fail t.
 func (c *Cluster) seenBy(t testing.TB) *Cluster {
+	t.Helper()
 	same := &Cluster{Dir: c.Dir, t: t}
 	for _, component := range c.components {
 		same.components = append(same.components, &Component{Name: component.Name, URL: component.URL, t: t, life: component.life})
@@ -90,6 +91,7 @@ type packageScope struct {
 }
 
 func newPackageScope(t testing.TB) *packageScope {
+	t.Helper()
 	s := &packageScope{TB: t}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
 	scopesMu.Lock()
@@ -117,7 +119,7 @@ func (s *packageScope) Cleanup(f func()) {
 
 // TempDir implements testing.TB.
 func (s *packageScope) TempDir() string {
-	dir, err := os.MkdirTemp("", "shardplane-test") //nolint:usetesting // it outlives the test
+	dir, err := os.MkdirTemp("", "shardplane-test")
 	require.NoError(s.TB, err)
 	s.mu.Lock()
 	defer s.mu.Unlock()

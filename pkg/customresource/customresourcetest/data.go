@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/client/v3/kubernetes"
 	"go.uber.org/goleak"
 
 	"github.com/shardplane/shardplane/pkg/etcd"
@@ -62,7 +61,7 @@ func (t tests) Run() int {
 
 // Data is a part of the shared etcd that only one test uses.
 type Data struct {
-	Client *kubernetes.Client
+	Server *etcd.Server
 	Prefix string
 }
 
@@ -72,20 +71,20 @@ func NewData(t testing.TB) Data {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if shared.db == nil {
-		dir, err := os.MkdirTemp("", "etcd")
+		dir, err := os.MkdirTemp("", "etcd") //nolint:usetesting // the etcd outlives the test
 		require.NoError(t, err)
 		db, err := etcd.Start(context.WithoutCancel(t.Context()), etcd.Config{DataDir: dir, UnsafeNoFsync: true})
 		require.NoError(t, err)
 		shared.db, shared.dir = db, dir
 	}
-	return Data{Client: shared.db.Client(), Prefix: fmt.Sprintf("/test-%d", shared.prefixes.Add(1))}
+	return Data{Server: shared.db, Prefix: fmt.Sprintf("/test-%d", shared.prefixes.Add(1))}
 }
 
 // Backend returns multi-tenant storage in the data. shards reports whether keys have
 // a segment for the shard.
 func (d Data) Backend(t testing.TB, shards bool) *storage.Backend {
 	t.Helper()
-	backend, err := storage.NewBackend(storage.BackendConfig{Client: d.Client, Prefix: d.Prefix, ShardSegment: shards})
+	backend, err := storage.NewBackend(storage.BackendConfig{Client: d.Server.Client(), Prefix: d.Prefix, ShardSegment: shards})
 	require.NoError(t, err)
 	return backend
 }

@@ -252,12 +252,12 @@ func TestNamesThatBecameFreeMeanwhile(t *testing.T) {
 	refused := s.CreateCRD(t, "one", widgetCRD(nil))
 	requireCondition(t, refused, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
 	s.Stop()
-	found, err := data.Client.KV.Get(t.Context(), data.Prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	found, err := data.Server.Client().KV.Get(t.Context(), data.Prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	require.NoError(t, err)
 	deleted := 0
 	for _, kv := range found.Kvs {
 		if strings.HasSuffix(string(kv.Key), "gizmos.example.com") {
-			_, err := data.Client.KV.Delete(t.Context(), string(kv.Key))
+			_, err := data.Server.Client().KV.Delete(t.Context(), string(kv.Key))
 			require.NoError(t, err)
 			deleted++
 		}

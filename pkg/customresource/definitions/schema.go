@@ -149,6 +149,7 @@ type Table struct {
 	byName map[string]*Schema // by the synthetic definition's name
 }
 
+// NewTable returns a table without schemas.
 func NewTable() *Table {
 	return &Table{byHash: map[string]*Schema{}, byName: map[string]*Schema{}}
 }

@@ -45,6 +45,7 @@ type Documents struct {
 	sets map[string]*documentSet // by their keys
 }
 
+// New returns the documents of what source lists, merged with the built-in ones.
 func New(source Lister, b *BuiltIns) *Documents {
 	return &Documents{source: source, builtIns: b, sets: map[string]*documentSet{}, library: openapidoc.NewLibrary(documentBytes)}
 }

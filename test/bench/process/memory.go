@@ -127,15 +127,15 @@ func processorTime(dir string) (time.Duration, error) {
 	if len(fields) < user+2 {
 		return 0, fmt.Errorf("%s/stat has too few fields", dir)
 	}
-	var ticks time.Duration
+	var ticks int64
 	for _, field := range fields[user : user+2] {
 		n, err := strconv.ParseInt(field, 10, 64)
 		if err != nil {
 			return 0, err
 		}
-		ticks += time.Duration(n)
+		ticks += n
 	}
-	return ticks * tick, nil
+	return time.Duration(ticks) * tick, nil
 }
 
 // wakeups returns how often the threads of the process of a directory have
