@@ -71,9 +71,9 @@ func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, to *route) {
 		to.backend.Used(to.backend.retire)
 	}()
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) {
+		GotConn: func(httptrace.GotConnInfo) { //nolint:contextcheck // of the client: whether it has left is what counts
 			to.connected = true
-			to.backend.Heard(r.Context(), true, nil) //nolint:contextcheck // of the client, whose leaving counts for nothing
+			to.backend.Heard(r.Context(), true, nil)
 		},
 	})
 	if to.long {
