@@ -186,7 +186,8 @@ func TestOrder(t *testing.T) {
 	owner := chainCase{cluster: "root", user: "owner", want: authorizer.DecisionAllow}
 	owner.ask(t, newChain(t, func(c *authz.Config) { c.Webhook = denies }))
 
-	owner.want, owner.wantReason = authorizer.DecisionDeny, "says the webhook"
+	// The webhook decides, and rules that the owner may learn why.
+	owner.want, owner.wantReason, owner.entered = authorizer.DecisionDeny, "says the webhook", true
 	owner.ask(t, newChain(t, func(c *authz.Config) {
 		c.Webhook, c.Options.Order = denies, []string{authz.StepGroups, authz.StepWebhook, authz.StepRBAC}
 	}))
