@@ -82,7 +82,7 @@ func TestAnswersBeforeItForgets(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
-		"controllers", "controllers of every replica", "api", "custom resources", "informers",
+		"controllers", "controllers of every replica", "api", "custom resources", "peers", "informers",
 		"admission", "encryption", "authentication", "etcd",
 	}, stopped)
 }
