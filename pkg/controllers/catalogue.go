@@ -191,11 +191,10 @@ func newWorkspace(d Deps) (reconcile.Made, error) {
 		LogicalClusters: i.LogicalClusters,
 		Shards:          i.Shards,
 		Types:           i.Types(),
-		WorkspaceTypes:  i.workspaceTypes(),
+		WorkspaceTypes:  i.WorkspaceTypes,
 	}), i.Workspaces, i.LogicalClusters, i.Shards, i.WorkspaceTypes)
 	if !d.isRoot() {
-		// The root shard has the types that everybody uses itself, and does
-		// without the others for as long as it has to.
+		// As Informers.TypesComplete says.
 		made.Needs = append(made.Needs, i.WorkspaceTypes.Others())
 	}
 	return made, nil

@@ -81,14 +81,15 @@ type Informers struct {
 	// root shard it is Shards.
 	OwnShard *client.Informer[*corev1alpha1.Shard]
 
-	shardName string
-	runners   []client.Runner
+	// root is set on the root shard.
+	root    bool
+	runners []client.Runner
 }
 
 // NewInformers makes the informers; run those that Runners returns.
 func NewInformers(s Sources) *Informers {
 	all := s.Local.Wildcard()
-	i := &Informers{shardName: s.ShardName}
+	i := &Informers{root: s.isRoot()}
 	i.LogicalClusters = add(i, client.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{
 			tenancy.PathIndex:    tenancy.IndexByPath,
@@ -145,7 +146,7 @@ func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource c
 	case fromRoot && !s.isRoot():
 		others = resource.Informer(s.Root.Wildcard(), options)
 	}
-	return client.NewDual(own, others, client.DualOptions{Self: s.ShardName, Holds: i.holds, Standing: i.standing})
+	return client.NewDual(own, others, client.DualOptions{Self: s.ShardName, Holds: i.holds, Standing: tenancy.Standing(i.Shards)})
 }
 
 // Runners returns the informers to run, each once, in an order of no meaning.
@@ -157,39 +158,26 @@ func (i *Informers) holds(cluster logicalcluster.Name) bool {
 	return err == nil
 }
 
-// standing is what a shard is by its Shard in root, as far as this one knows.
-// Replicas of others are left over. The empty name is root's, where shards have no
-// replicas.
-func (i *Informers) standing(shard string) client.Standing {
-	if shard == "" {
-		return client.Member
-	}
-	obj, err := i.Shards.Lister().Cluster(core.RootCluster).Get("", shard)
-	switch {
-	case err != nil:
-		return client.Gone
-	case obj.DeletionTimestamp != nil:
-		return client.Leaving
-	default:
-		return client.Member
-	}
+// Registered reports whether there is a Shard of that name in root, as far as
+// this shard knows.
+func (i *Informers) Registered(shard string) bool {
+	return tenancy.Standing(i.Shards)(shard) != client.Gone
 }
-
-// Registered reports whether there is a Shard of that name in root.
-func (i *Informers) Registered(shard string) bool { return i.standing(shard) != client.Gone }
 
 // Types finds the types of Workspaces of the shard.
 func (i *Informers) Types() tenancy.TypeLookup {
-	return tenancy.NewTypeLookup(i.shardName, i.LogicalClusters, i.Shards, i.workspaceTypes()...)
+	return tenancy.NewTypeLookup(i.LogicalClusters, i.WorkspaceTypes)
 }
 
-// workspaceTypes returns where types are looked up, in that order.
-func (i *Informers) workspaceTypes() []*client.Informer[*tenancyv1alpha1.WorkspaceType] {
-	types := []*client.Informer[*tenancyv1alpha1.WorkspaceType]{i.WorkspaceTypes.Own()}
-	if others := i.WorkspaceTypes.Others(); others != nil {
-		types = append(types, others)
+// TypesComplete returns nil when the shard knows all types of Workspaces that it
+// needs, and otherwise a client.ErrIncomplete. The root shard has the types that
+// everybody uses itself, and does without the others for as long as it has to.
+func (i *Informers) TypesComplete() error {
+	err := i.WorkspaceTypes.Complete()
+	if i.root && i.WorkspaceTypes.HasSynced() {
+		return nil
 	}
-	return types
+	return err
 }
 
 // slimServiceAccount keeps what tells whether a token is still valid: there is

@@ -37,7 +37,11 @@ func (s *Server) workspaceTypes() workspacetype.Config {
 			if lc == nil {
 				return nil, fmt.Errorf("logical cluster %q is not here", parent)
 			}
-			return types.Find(ws, lc)
+			found, err := types.Find(ws, lc)
+			if incomplete := s.informers.TypesComplete(); err != nil && incomplete != nil {
+				return nil, incomplete // it may exist
+			}
+			return found, err
 		},
 	}
 }

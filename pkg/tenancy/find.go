@@ -30,78 +30,59 @@ func IndexTypeByPath(wt *tenancyv1alpha1.WorkspaceType) []string {
 	return slices.Compact(paths)
 }
 
-// NewTypeLookup looks types up on the shard of that name, in informers that have
-// PathIndex: types are those of the shard itself, then those of others.
-func NewTypeLookup(shard string, clusters *client.Informer[*corev1alpha1.LogicalCluster], shards *client.Informer[*corev1alpha1.Shard], types ...*client.Informer[*tenancyv1alpha1.WorkspaceType]) TypeLookup {
-	return typeCatalogue{self: shard, clusters: clusters.Lister(), shards: shards.Lister(), types: types}.lookup
+// Standing returns what a shard is by its Shard in root, as far as is known: what
+// is left over of others counts for nothing. The empty name is the root shard's
+// own server, where objects are no replicas.
+func Standing(shards *client.Informer[*corev1alpha1.Shard]) func(shard string) client.Standing {
+	return func(shard string) client.Standing {
+		if shard == "" {
+			return client.Member
+		}
+		obj, err := shards.Lister().Cluster(core.RootCluster).Get("", shard)
+		switch {
+		case err != nil:
+			return client.Gone
+		case obj.DeletionTimestamp != nil:
+			return client.Leaving
+		default:
+			return client.Member
+		}
+	}
 }
 
-// typeCatalogue looks types up in informers, in their order: those of the shard
-// itself first.
+// NewTypeLookup looks types up, in informers that have PathIndex.
+func NewTypeLookup(clusters *client.Informer[*corev1alpha1.LogicalCluster], types *client.Dual[*tenancyv1alpha1.WorkspaceType]) TypeLookup {
+	return typeCatalogue{clusters: clusters.Lister(), types: types}.lookup
+}
+
+// typeCatalogue looks types up in informers.
 type typeCatalogue struct {
-	self     string
 	clusters client.Lister[*corev1alpha1.LogicalCluster]
-	shards   client.Lister[*corev1alpha1.Shard]
-	types    []*client.Informer[*tenancyv1alpha1.WorkspaceType]
+	types    *client.Dual[*tenancyv1alpha1.WorkspaceType]
 }
 
-// lookup is a TypeLookup.
+// lookup is a TypeLookup. While a logical cluster moves, two shards have a type,
+// and when a workspace is made again, its path leads to two for a moment: that of
+// client.Dual counts, everywhere alike.
 func (c typeCatalogue) lookup(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
 	object := tenancyv1alpha1.ObjectName(name)
 	here, local := c.clusterAt(path)
-	for i, informer := range c.types {
-		if local && i > 0 {
-			break // what others have of a logical cluster that is here is left over
-		}
-		if here != "" {
-			if wt, ok := c.best(informer, here.Path().Join(object)); ok {
-				return wt, true
+	at := []string{path.Join(object).String()}
+	if here != "" {
+		at = append([]string{here.Path().Join(object).String()}, at...)
+	}
+	for _, key := range at {
+		if local {
+			// What others have of a logical cluster that is here is left over.
+			if own, err := c.types.Own().Lister().ByIndex(PathIndex, key); err != nil || len(own) == 0 {
+				continue
 			}
 		}
-		if wt, ok := c.best(informer, path.Join(object)); ok {
-			return wt, true
+		if found, err := c.types.ByIndex(PathIndex, key); err == nil && len(found) > 0 {
+			return found[0], true
 		}
 	}
 	return nil, false
-}
-
-// best returns the type at a path, or at the name of a logical cluster, that
-// counts if there are several: while a logical cluster moves, two shards have it,
-// and when a workspace is made again, its path leads to two for a moment. Replicas
-// of shards that are not registered are left over, and so are those of the shard
-// itself. Of the rest, one that stays counts more than one that goes, then the
-// younger one, then the first by shard and logical cluster, everywhere alike.
-func (c typeCatalogue) best(informer *client.Informer[*tenancyv1alpha1.WorkspaceType], at logicalcluster.Path) (*tenancyv1alpha1.WorkspaceType, bool) {
-	found, err := informer.Lister().ByIndex(PathIndex, at.String())
-	if err != nil {
-		return nil, false
-	}
-	shardOf := func(wt *tenancyv1alpha1.WorkspaceType) string { return informer.KeyOf(wt).Shard }
-	found = slices.DeleteFunc(found, func(wt *tenancyv1alpha1.WorkspaceType) bool {
-		shard := shardOf(wt)
-		return shard != "" && (shard == c.self || !c.stays(shard, false))
-	})
-	if len(found) == 0 {
-		return nil, false
-	}
-	return slices.MinFunc(found, func(a, b *tenancyv1alpha1.WorkspaceType) int {
-		return cmp.Or(
-			compareTrue(c.stays(shardOf(a), true), c.stays(shardOf(b), true)),
-			compareYounger(a, b),
-			cmp.Compare(shardOf(a), shardOf(b)),
-			cmp.Compare(logicalcluster.From(a), logicalcluster.From(b)),
-		)
-	}), true
-}
-
-// stays reports whether a shard is registered, and whether it is not on its way
-// out if that matters. The empty name is the server that an informer reads.
-func (c typeCatalogue) stays(shard string, matters bool) bool {
-	if shard == "" {
-		return true
-	}
-	obj, err := c.shards.Cluster(core.RootCluster).Get("", shard)
-	return err == nil && (!matters || obj.DeletionTimestamp == nil)
 }
 
 // clusterAt returns the logical cluster at a path, and whether it is on this

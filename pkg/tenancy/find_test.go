@@ -87,12 +87,13 @@ func TestReplicasOfTypes(t *testing.T) {
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{PathIndex: IndexByPath},
 	})
 	shards := client.Shards.Informer(others.Shard("root").Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
-	types := []*client.Informer[*tenancyv1alpha1.WorkspaceType]{
+	types := client.NewDual(
 		client.WorkspaceTypes.Informer(own.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath}),
 		client.WorkspaceTypes.Informer(others.Shard("*").Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath}),
-	}
+		client.DualOptions{Self: "self", Standing: Standing(shards)},
+	)
 	group := &client.Group{}
-	group.Add(clusters, shards, types[0], types[1])
+	group.Add(clusters, shards, types.Own(), types.Others())
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- group.Run(ctx) }()
@@ -101,7 +102,7 @@ func TestReplicasOfTypes(t *testing.T) {
 		require.NoError(t, <-ended)
 	}()
 	require.NoError(t, group.WaitForSync(ctx))
-	lookup := NewTypeLookup("self", clusters, shards, types...)
+	lookup := NewTypeLookup(clusters, types)
 
 	for id, want := range map[string]string{
 		"root:org:kind": "blue aaaa", "root:org:gone": "", "root:org:mine": "", "root:org:moving": "leaving aaaa", "root:org:young": "green bbbb",

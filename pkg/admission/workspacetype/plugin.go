@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -95,6 +96,9 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		return checkUnchanged(a, u)
 	}
 	types, err := p.types(ctx, a, u)
+	if errors.Is(err, client.ErrIncomplete) {
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("this shard cannot tell the types of workspaces yet, try again: %v", err))
+	}
 	if err != nil || len(types) == 0 {
 		return refused(a, u)
 	}

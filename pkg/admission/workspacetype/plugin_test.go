@@ -3,6 +3,7 @@ package workspacetype_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/admission/workspacetype"
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -56,6 +58,9 @@ func plugin(may map[string][]string) *workspacetype.Plugin {
 			case "special":
 				return tenancy.Family{known("special"), known("base")}, nil
 			}
+			if ws.Spec.Type.Name == "early" {
+				return nil, fmt.Errorf("types of other shards: %w", client.ErrIncomplete)
+			}
 			return nil, errors.New("it does not exist")
 		},
 		MayUse: func(_ context.Context, u user.Info, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
@@ -89,6 +94,7 @@ func TestPlugin(t *testing.T) {
 		{name: "administrators need no rule", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("special", ""), wantType: "special"},
 		{name: "the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("flaky", ""), wantType: "flaky"},
 		{name: "nobody knows", who: "alice", ws: typed("flaky", ""), wantType: "flaky", refused: apierrors.IsServiceUnavailable, message: "nobody answers"},
+		{name: "not everything is known yet", who: "alice", ws: typed("early", ""), wantType: "early", refused: apierrors.IsServiceUnavailable, message: "try again"},
 		{name: "no parent", who: "alice", cluster: "gone", ws: typed("base", ""), wantType: "base", refused: apierrors.IsForbidden},
 		{name: "unchanged", who: "bob", ws: typed("special", "root"), old: typed("special", "root"), wantType: "special"},
 		{name: "changed", who: "alice", ws: typed("base", "root"), old: typed("special", "root"), wantType: "base", refused: apierrors.IsForbidden, message: "immutable"},

@@ -43,7 +43,7 @@ type Config struct {
 	// Types looks the types of Workspaces up, in informers that are
 	// WorkspaceTypes.
 	Types          tenancy.TypeLookup
-	WorkspaceTypes []*client.Informer[*tenancyv1alpha1.WorkspaceType]
+	WorkspaceTypes *client.Dual[*tenancyv1alpha1.WorkspaceType]
 }
 
 // New returns the controller.
@@ -95,9 +95,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		}),
 		s.watch,
 		reconcile.FromInformer(config.Shards, func(*corev1alpha1.Shard) []client.Key { return waiting() }),
-	}
-	for _, types := range config.WorkspaceTypes {
-		sources = append(sources, reconcile.FromInformer(types, func(*tenancyv1alpha1.WorkspaceType) []client.Key { return waiting() }))
+		reconcile.FromInformer(config.WorkspaceTypes, func(*tenancyv1alpha1.WorkspaceType) []client.Key { return waiting() }),
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name:      Name,
