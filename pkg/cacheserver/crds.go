@@ -38,10 +38,10 @@ func builtIn(gv schema.GroupVersion, kind string) *apiextensionsv1.CustomResourc
 	return crd
 }
 
-// definitions returns the definitions of what shards replicate. They take any
+// replicated returns the definitions of what shards replicate. They take any
 // content, in one piece: the object's own shard has validated it, and checking
 // again would lose what shards of a newer release know.
-func definitions(table []replication.Resource) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+func replicated(table []replication.Resource) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	all, err := config.SystemCRDs()
 	if err != nil {
 		return nil, err

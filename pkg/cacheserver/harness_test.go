@@ -85,6 +85,8 @@ type cacheServer struct {
 	address string
 	// f is a client of the server that may do everything.
 	f *client.Factory
+	// server is the one that runs.
+	server *cacheserver.Server
 }
 
 func newCacheServer(t *testing.T) *cacheServer {
@@ -119,6 +121,7 @@ func (c *cacheServer) start(t *testing.T) {
 	o.Serving.Listener = listener
 	s, err := cacheserver.New(t.Context(), o.Complete())
 	require.NoError(t, err)
+	c.server = s
 	c.instance = start(t, s.URL(), s.Run)
 	waitReady(t, c.pki.anonymous(c.url))
 }

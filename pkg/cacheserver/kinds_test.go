@@ -8,11 +8,17 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	systemconfig "github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 )
+
+var workspacesGVR = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
 
 // TestKindsComeAndGo holds that a kind is replicated as soon as the table has it,
 // with the objects that there are, and that removing it takes away the replicas of
@@ -87,4 +93,49 @@ func TestKindsComeAndGo(t *testing.T) {
 	require.NoError(t, err)
 	start(t, "", next.Run)
 	have("blue|root|others", "amber|root|early")
+}
+
+// TestCacheServerLearnsKinds holds that the cache server serves a kind from when it
+// is added until it is removed, and that shards replicate it meanwhile.
+func TestCacheServerLearnsKinds(t *testing.T) {
+	cache := newCacheServer(t)
+	amber := newTestShard(t, "amber")
+	workspaces := in(t, amber.f, "root", workspacesGVR)
+	replicas := in(t, cache.f.Shard("*"), "*", workspacesGVR)
+	create(t, workspaces, object(workspacesGVR, "Workspace", "early", nil))
+	config, _ := replicate(t, amber, cache)
+	requireReplicas(t, cache, nil, config)
+	_, err := replicas.List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+
+	// The shard may be first: it waits.
+	require.NoError(t, config.Table.Add(replication.Resource{GroupVersionResource: workspacesGVR}))
+	all, err := systemconfig.SystemCRDs()
+	require.NoError(t, err)
+	at := slices.IndexFunc(all, func(crd *apiextensionsv1.CustomResourceDefinition) bool { return crd.Spec.Names.Kind == "Workspace" })
+	remove, err := cache.server.AddKind(all[at])
+	require.NoError(t, err)
+	var list *unstructured.UnstructuredList
+	eventually(t, "the replica", func() bool {
+		list, err = replicas.List(t.Context(), metav1.ListOptions{})
+		return err == nil && slices.Equal(names(list), []string{"amber|root|early"})
+	})
+	requireTrue(t, config)
+	watch, err := replicas.Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
+	require.NoError(t, err)
+	defer watch.Stop()
+	create(t, workspaces, object(workspacesGVR, "Workspace", "late", nil))
+	require.Equal(t, "ADDED", string((<-watch.ResultChan()).Type))
+
+	removing, cancel := contextWithDeadline(t)
+	defer cancel()
+	require.NoError(t, config.Table.Remove(removing, workspacesGVR.GroupResource()))
+	require.Equal(t, "DELETED", string((<-watch.ResultChan()).Type))
+	require.Equal(t, "DELETED", string((<-watch.ResultChan()).Type))
+	remove()
+	for range watch.ResultChan() {
+		t.Error("an event of a kind that is not served")
+	}
+	_, err = replicas.List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }

@@ -120,7 +120,7 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 
 // newResources returns the handler of the replicated kinds.
 func newResources(backend *storage.Backend, c *genericapiserver.Config) (*customresource.Server, error) {
-	crds, err := definitions(replication.Defaults())
+	crds, err := replicated(replication.Defaults())
 	if err != nil {
 		return nil, err
 	}
