@@ -24,7 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-const patience = 30 * time.Second
+const testTimeout = 30 * time.Second
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
@@ -70,7 +70,7 @@ func newRig(t testing.TB, clusters int) *rig {
 		require.NoError(t, <-done)
 		factory.CloseIdleConnections()
 	})
-	wait, stop := context.WithTimeout(ctx, patience)
+	wait, stop := context.WithTimeout(ctx, testTimeout)
 	defer stop()
 	require.NoError(t, group.WaitForSync(wait))
 	return r
@@ -140,7 +140,7 @@ func TestIdle(t *testing.T) {
 	r := newRig(t, clusters)
 	r.policy(t, name(0), "object.metadata.name != 'no'")
 	ctx := request.WithClusterName(t.Context(), name(0))
-	require.Eventually(t, func() bool { return apierrors.IsInvalid(r.write(ctx, "no")) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return apierrors.IsInvalid(r.write(ctx, "no")) }, testTimeout, time.Millisecond)
 
 	goroutines, before := runtime.NumGoroutine(), heap()
 	for i := 1; i < clusters; i++ {
@@ -179,11 +179,11 @@ func TestForeign(t *testing.T) {
 	one, two := request.WithClusterName(t.Context(), name(0)), request.WithClusterName(t.Context(), name(1))
 	require.NoError(t, r.write(one, "no"))
 	r.policy(t, name(0), "object.metadata.name != 'no'")
-	require.Eventually(t, func() bool { return r.write(one, "no") != nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return r.write(one, "no") != nil }, testTimeout, time.Millisecond)
 	require.NoError(t, r.write(one, "yes"))
 	require.NoError(t, r.write(two, "no"))
 	r.dropPolicy(t, name(0))
-	require.Eventually(t, func() bool { return r.write(one, "no") == nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return r.write(one, "no") == nil }, testTimeout, time.Millisecond)
 }
 
 // TestNoCluster checks that nothing is admitted without knowing where.

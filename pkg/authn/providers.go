@@ -28,10 +28,10 @@ const (
 	// providerCacheTTL is for how long a token of an OIDC issuer is not verified
 	// again, as in kube-apiserver.
 	providerCacheTTL = 10 * time.Second
-	// providerPatience is how long the issuers of a new configuration may take
+	// providerTimeout is how long the issuers of a new configuration may take
 	// to answer before the old one is kept for the time being.
-	providerPatience = 30 * time.Second
-	providerPoll     = 50 * time.Millisecond
+	providerTimeout = 30 * time.Second
+	providerPoll    = 50 * time.Millisecond
 
 	configurationName = "authentication-config"
 )
@@ -112,7 +112,7 @@ func (p *providers) load(ctx context.Context) error {
 		return err
 	}
 	var unhealthy error
-	err = wait.PollUntilContextTimeout(ctx, providerPoll, providerPatience, true, func(context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, providerPoll, providerTimeout, true, func(context.Context) (bool, error) {
 		unhealthy = next.healthy()
 		return unhealthy == nil, nil
 	})

@@ -31,8 +31,8 @@ import (
 
 const (
 	// poll is how often tests look at what is to happen.
-	poll     = 10 * time.Millisecond
-	patience = 20 * time.Second
+	poll        = 10 * time.Millisecond
+	testTimeout = 20 * time.Second
 )
 
 // issuer is an OIDC provider of its own, over TLS.
@@ -126,7 +126,7 @@ func whose(t *testing.T, a *authn.Authentication, token string) (string, []strin
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	require.Eventually(t, condition, patience, poll, what)
+	require.Eventually(t, condition, testTimeout, poll, what)
 }
 
 func TestOIDC(t *testing.T) {

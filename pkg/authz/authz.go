@@ -20,7 +20,7 @@ import (
 const NotPermitted = "workspace access not permitted"
 
 // NotPermittedReason is the whole reason, the same on all servers. It says all
-// that a stranger may know: what can be the matter, and who can help.
+// that anybody may know: what can be the matter, and who can help.
 const NotPermittedReason = NotPermitted + ": there is no such workspace, or its administrators have not given this user access to it"
 
 // FindLogicalCluster returns the LogicalCluster of that name on this server, or

@@ -15,9 +15,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz"
 )
 
-// withStrangers makes everybody without valid credentials anonymous, so that
+// withAnonymous makes everybody without valid credentials anonymous, so that
 // the authorizer answers them with 403 like everybody else who may not come in.
-func withStrangers(known authenticator.Request) authenticator.Request {
+func withAnonymous(known authenticator.Request) authenticator.Request {
 	return authnunion.New(known, anonymous.NewAuthenticator(nil))
 }
 

@@ -61,7 +61,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	}
 	s.listener = c.SecureServing.Listener
 	s.group.Opened(func() { _ = s.listener.Close() })
-	c.Authentication.Authenticator = withStrangers(c.Authentication.Authenticator)
+	c.Authentication.Authenticator = withAnonymous(c.Authentication.Authenticator)
 	serving.AllowSnapshots(c)
 
 	if err := s.openStorage(ctx, o); err != nil {

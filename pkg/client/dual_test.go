@@ -200,7 +200,7 @@ func TestDualModel(t *testing.T) {
 					server.next = func() fault { return "" }
 					server.mu.Unlock()
 				}
-				pass(time.Minute) // longer than any patience
+				pass(time.Minute) // longer than any timeout
 				write()
 				d.agrees(t)
 			})

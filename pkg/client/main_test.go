@@ -15,7 +15,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 )
 
-const patience = 30 * time.Second
+const testTimeout = 30 * time.Second
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
@@ -58,7 +58,7 @@ func run(t testing.TB, r interface {
 		select {
 		case err := <-done:
 			require.NoError(t, err)
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatal("did not stop")
 		}
 	}
@@ -68,12 +68,12 @@ func run(t testing.TB, r interface {
 
 func waitSynced(t testing.TB, r client.Runner) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	require.NoError(t, r.WaitForSync(ctx))
 }
 
 func eventually(t testing.TB, condition func() bool, msg string) {
 	t.Helper()
-	require.Eventually(t, condition, patience, 5*time.Millisecond, msg)
+	require.Eventually(t, condition, testTimeout, 5*time.Millisecond, msg)
 }

@@ -122,7 +122,7 @@ func TestModel(t *testing.T) {
 				server.mu.Lock()
 				server.next, server.between = func() fault { return "" }, func() {}
 				server.mu.Unlock()
-				pass(time.Minute) // longer than any patience
+				pass(time.Minute) // longer than any timeout
 				write()
 				i.agrees(t, server)
 			})

@@ -28,9 +28,9 @@ const (
 	// minDelay and maxDelay bound the time before a new attempt.
 	minDelay = 50 * time.Millisecond
 	maxDelay = 2 * time.Second
-	// initialEventsPatience is for how long the initial events may pause
+	// initialEventsTimeout is for how long the initial events may pause
 	// before the informer lists instead.
-	initialEventsPatience = 30 * time.Second
+	initialEventsTimeout = 30 * time.Second
 	// quietFailures is how many failures in a row are not worth a log line.
 	quietFailures = 5
 )
@@ -278,13 +278,13 @@ func (s *stream[T]) watch(ctx context.Context, rv string) error {
 // consume takes events until the watch ends. seen is not nil while the initial
 // state is being sent.
 func (s *stream[T]) consume(ctx context.Context, w watch.Interface, seen map[Key]struct{}) error {
-	patience := time.NewTimer(initialEventsPatience)
-	defer patience.Stop()
+	stalled := time.NewTimer(initialEventsTimeout)
+	defer stalled.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-patience.C:
+		case <-stalled.C:
 			if seen != nil {
 				return errInitialEvents
 			}
@@ -303,7 +303,7 @@ func (s *stream[T]) consume(ctx context.Context, w watch.Interface, seen map[Key
 			case done:
 				seen = nil
 			case seen != nil:
-				patience.Reset(initialEventsPatience)
+				stalled.Reset(initialEventsTimeout)
 			default:
 				s.progress = true
 			}

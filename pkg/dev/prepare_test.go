@@ -248,7 +248,7 @@ func TestShardArgs(t *testing.T) {
 	o := NewOptions()
 	ports := freePorts(t, 4)
 	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = ports, ports+2, ports+3
-	o.WorkDir, o.ShardArgs = t.TempDir(), []string{"--fairness-rest=0", "--etcd-compaction-interval=1m"}
+	o.WorkDir, o.ShardArgs = t.TempDir(), []string{"--fairness-throttle-factor=0", "--etcd-compaction-interval=1m"}
 	completed, err := o.Complete()
 	require.NoError(t, err)
 	require.NoError(t, completed.Validate())

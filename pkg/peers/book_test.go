@@ -22,8 +22,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 )
 
-// patience is how long tests wait for what happens at once on an idle machine.
-const patience = 30 * time.Second
+// testTimeout is how long tests wait for what happens at once on an idle machine.
+const testTimeout = 30 * time.Second
 
 var (
 	rootPath = core.RootCluster.Path()
@@ -76,7 +76,7 @@ func (w *world) known(t *testing.T, name, url string) *Peer {
 	require.Eventually(t, func() bool {
 		found = w.book.Named(name)
 		return found == nil && url == "" || found != nil && found.URL == url
-	}, patience, time.Millisecond, "%s at %s", name, url)
+	}, testTimeout, time.Millisecond, "%s at %s", name, url)
 	return found
 }
 
@@ -107,7 +107,7 @@ func newServer(t *testing.T, handler http.HandlerFunc) *server {
 // unused waits until nobody is connected.
 func (s *server) unused(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool { return s.open.Load() == 0 }, patience, time.Millisecond, "connections are left")
+	require.Eventually(t, func() bool { return s.open.Load() == 0 }, testTimeout, time.Millisecond, "connections are left")
 }
 
 func (p *Peer) version(ctx context.Context) error {
@@ -138,16 +138,16 @@ func TestBookFollowsTheShards(t *testing.T) {
 		select {
 		case event := <-events:
 			require.Equal(t, what, event)
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			require.FailNow(t, "nothing happened", what)
 		}
 	}
-	require.Eventually(t, func() bool { _, complete := w.book.All(); return complete }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { _, complete := w.book.All(); return complete }, testTimeout, time.Millisecond)
 	w.announce(t, "self", "https://self.test")
 	w.announce(t, "there", one.URL+"/")
 	expect("there at " + one.URL)
 	first := w.known(t, "there", one.URL)
-	require.NoError(t, first.Do(t.Context(), patience, first.version))
+	require.NoError(t, first.Do(t.Context(), testTimeout, first.version))
 	require.Equal(t, "self", w.book.Named("self").Name)
 	require.NotEqual(t, "https://self.test", w.book.Named("self").URL, "the own clients are given")
 	all, _ := w.book.All()
@@ -160,16 +160,16 @@ func TestBookFollowsTheShards(t *testing.T) {
 	expect("there at " + two.URL)
 	second := w.known(t, "there", two.URL)
 	one.unused(t)
-	require.NoError(t, first.Do(t.Context(), patience, first.version), "who has it still may use it")
+	require.NoError(t, first.Do(t.Context(), testTimeout, first.version), "who has it still may use it")
 	one.unused(t)
-	require.NoError(t, second.Do(t.Context(), patience, second.version))
+	require.NoError(t, second.Do(t.Context(), testTimeout, second.version))
 
 	// What is no address leaves the former one in use.
 	for _, bad := range []string{"", "http://" + two.Listener.Addr().String(), "https://", "://"} {
 		w.announce(t, "there", bad)
 		w.announce(t, "new", bad)
 		obj := &corev1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{Name: "new"}, Spec: corev1alpha1.ShardSpec{BaseURL: bad}}
-		require.Eventually(t, func() bool { return w.book.Unusable(obj) }, patience, time.Millisecond, bad)
+		require.Eventually(t, func() bool { return w.book.Unusable(obj) }, testTimeout, time.Millisecond, bad)
 		require.Same(t, second, w.book.Named("there"))
 		require.Nil(t, w.book.Named("new"))
 	}
@@ -183,7 +183,7 @@ func TestBookFollowsTheShards(t *testing.T) {
 	expect("there at " + two.URL)
 	third := w.known(t, "there", two.URL)
 	require.NotSame(t, second, third)
-	require.NoError(t, third.Do(t.Context(), patience, third.version))
+	require.NoError(t, third.Do(t.Context(), testTimeout, third.version))
 
 	// A second follower is told of what is there; the first one leaves.
 	again := make(chan string, 1)
@@ -222,10 +222,10 @@ func TestABlackHole(t *testing.T) {
 	for _, name := range []string{"hole", "hanging"} {
 		p := w.book.Named(name)
 		require.ErrorIs(t, p.Do(t.Context(), 50*time.Millisecond, p.version), ErrUnreachable, name)
-		require.ErrorIs(t, p.Do(t.Context(), patience, func(context.Context) error { return errors.New("asked again") }), ErrUnreachable)
+		require.ErrorIs(t, p.Do(t.Context(), testTimeout, func(context.Context) error { return errors.New("asked again") }), ErrUnreachable)
 	}
 	p := w.book.Named("fine")
-	require.NoError(t, p.Do(t.Context(), patience, p.version))
+	require.NoError(t, p.Do(t.Context(), testTimeout, p.version))
 
 	w.withdraw(t, "hole")
 	w.withdraw(t, "hanging")

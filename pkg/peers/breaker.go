@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Silence is for how long a shard that did not answer is not asked again.
-const Silence = time.Second
+// OpenTimeout is for how long a shard that did not answer is not asked again.
+const OpenTimeout = time.Second
 
 // breaker keeps requests from a shard that does not answer. Closed, it costs an
 // atomic load. It opens when a request is not answered; after a while one request
@@ -46,7 +46,7 @@ func (b *breaker) heard(answered bool) (changed bool) {
 	defer b.mu.Unlock()
 	b.probing = false
 	if !answered {
-		b.until = time.Now().Add(Silence)
+		b.until = time.Now().Add(OpenTimeout)
 	}
 	return b.open.Swap(!answered) == answered
 }

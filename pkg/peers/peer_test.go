@@ -29,7 +29,7 @@ func TestASilentShardIsNotAskedAllTheTime(t *testing.T) {
 		require.ErrorIs(t, ask(nil), ErrUnreachable)
 		require.Equal(t, 2, asked, "not asked again at once")
 
-		<-time.After(Silence)
+		<-time.After(OpenTimeout)
 		require.NoError(t, p.Do(t.Context(), time.Minute, func(context.Context) error {
 			require.ErrorIs(t, ask(nil), ErrUnreachable)
 			require.Equal(t, 2, asked, "one request at a time finds out")
@@ -39,12 +39,12 @@ func TestASilentShardIsNotAskedAllTheTime(t *testing.T) {
 		require.Equal(t, 3, asked, "it answers again")
 
 		require.ErrorIs(t, ask(down), ErrUnreachable)
-		<-time.After(Silence)
+		<-time.After(OpenTimeout)
 		require.ErrorIs(t, ask(down), ErrUnreachable)
 		require.ErrorIs(t, ask(nil), ErrUnreachable)
 		require.Equal(t, 5, asked, "still silent, from then on")
 
-		<-time.After(Silence)
+		<-time.After(OpenTimeout)
 		require.Panics(t, func() { _ = p.Do(t.Context(), time.Minute, func(context.Context) error { panic("x") }) })
 		require.NoError(t, ask(nil), "who did not hear lets the next one find out")
 	})
@@ -65,7 +65,7 @@ func TestTimeoutsCount(t *testing.T) {
 
 		require.ErrorIs(t, p.Do(t.Context(), time.Minute, hang), ErrUnreachable)
 		require.False(t, p.Ask())
-		<-time.After(Silence)
+		<-time.After(OpenTimeout)
 		require.ErrorIs(t, p.Do(left, time.Minute, hang), context.Canceled)
 		require.True(t, p.Ask(), "the probe left, and another one may be sent")
 		require.False(t, p.Ask())
@@ -93,9 +93,9 @@ func TestWhatAShardSays(t *testing.T) {
 		_, err := client.LogicalClusters.In(p.Clients.Cluster(rootPath)).Get(ctx, "cluster", metav1.GetOptions{})
 		return err
 	}
-	require.True(t, apierrors.IsNotFound(p.Do(t.Context(), patience, get)), "an answer is an answer")
+	require.True(t, apierrors.IsNotFound(p.Do(t.Context(), testTimeout, get)), "an answer is an answer")
 	server.Close()
-	require.ErrorIs(t, p.Do(t.Context(), patience, get), ErrUnreachable)
+	require.ErrorIs(t, p.Do(t.Context(), testTimeout, get), ErrUnreachable)
 	require.False(t, p.Ask())
 }
 

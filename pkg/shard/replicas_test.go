@@ -22,8 +22,8 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 60 * time.Second
+// testTimeout is how long a test waits for what must come.
+const testTimeout = 60 * time.Second
 
 // replica is one of several processes of a shard.
 type replica struct {
@@ -60,7 +60,7 @@ func startReplica(t *testing.T, etcd string) *replica {
 
 func (r *replica) await(what string, check func(ctx context.Context) error) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.t.Context(), testTimeout)
 	defer cancel()
 	for err := check(ctx); err != nil; err = check(ctx) {
 		select {

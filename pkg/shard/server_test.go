@@ -111,7 +111,7 @@ func TestAlone(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := c.CoreV1().Namespaces().Get(t.Context(), metav1.NamespaceDefault, metav1.GetOptions{})
 		return err == nil
-	}, patience, 20*time.Millisecond)
+	}, testTimeout, 20*time.Millisecond)
 	_, err = c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	homesOfServiceAccounts(t, cfg, c, proxy)
@@ -148,7 +148,7 @@ func homesOfServiceAccounts(t *testing.T, cfg *rest.Config, c kubernetes.Interfa
 		require.NoError(t, err)
 		return review.Status.Allowed
 	}
-	require.Eventually(t, func() bool { return allowed(extraOf([]string{"root"})) }, patience, 20*time.Millisecond, "the roles of the system come last")
+	require.Eventually(t, func() bool { return allowed(extraOf([]string{"root"})) }, testTimeout, 20*time.Millisecond, "the roles of the system come last")
 	for name, tc := range map[string]struct {
 		claims []string
 		want   bool
@@ -193,7 +193,7 @@ func switchedOff(t *testing.T, administrator, account kubernetes.Interface) {
 			require.Eventually(t, func() bool {
 				_, err := account.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
 				return apierrors.IsForbidden(err) == (value != "null")
-			}, patience, 20*time.Millisecond, "%s: %s", annotation, value)
+			}, testTimeout, 20*time.Millisecond, "%s: %s", annotation, value)
 		}
 	}
 }

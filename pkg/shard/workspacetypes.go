@@ -20,15 +20,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// typePatience is how long a Workspace waits for a type that is not known yet.
-const typePatience = 500 * time.Millisecond
+// typeTimeout is how long a Workspace waits for a type that is not known yet.
+const typeTimeout = 500 * time.Millisecond
 
 // workspaceTypes is what admission asks about the types of new Workspaces.
 func (s *Server) workspaceTypes() workspacetype.Config {
 	types := s.informers.Types()
 	return workspacetype.Config{
-		MayUse:   s.mayUse,
-		Patience: typePatience,
+		MayUse:  s.mayUse,
+		Timeout: typeTimeout,
 		Types: func(ctx context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
 			lc, err := s.local.find(ctx, parent)
 			if err != nil {

@@ -25,8 +25,8 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 30 * time.Second
+// testTimeout is how long a test waits for what must come.
+const testTimeout = 30 * time.Second
 
 var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 
@@ -167,7 +167,7 @@ func (c *cluster) widget(ctx context.Context, name string, spec map[string]any) 
 // it may fail the test.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, testTimeout, true, func(context.Context) (bool, error) {
 		return condition(), nil
 	}), "waited in vain: %s", what)
 }

@@ -56,7 +56,7 @@ func (u *user) comeAndGo(d *crd) error {
 	if err := client.Delete(u.t.Context(), d.Name, metav1.DeleteOptions{}); err != nil {
 		return err
 	}
-	return wait.PollUntilContextTimeout(u.t.Context(), tick, patience, true, func(ctx context.Context) (bool, error) {
+	return wait.PollUntilContextTimeout(u.t.Context(), tick, testTimeout, true, func(ctx context.Context) (bool, error) {
 		_, err := client.Get(ctx, d.Name, metav1.GetOptions{})
 		return apierrors.IsNotFound(err), nil
 	})

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// patience bounds the wait for what must come.
-	patience = 60 * time.Second
-	tick     = 10 * time.Millisecond
+	// testTimeout bounds the wait for what must come.
+	testTimeout = 60 * time.Second
+	tick        = 10 * time.Millisecond
 )
 
 // tenant is a user's view of one logical cluster, or of any cluster.

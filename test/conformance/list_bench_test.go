@@ -100,7 +100,7 @@ func createRecords(b *testing.B, of *tenant) {
 	require.Eventually(b, func() bool {
 		_, err := client.List(b.Context(), metav1.ListOptions{})
 		return err == nil
-	}, patience, tick)
+	}, testTimeout, tick)
 	inParallel(b, listed, func(i int) error {
 		_, err := client.Create(b.Context(), &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "bench.example.com/v1", "kind": "Record",

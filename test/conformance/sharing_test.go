@@ -45,5 +45,5 @@ func TestSharing(t *testing.T) {
 	}
 	require.Equal(t, kinds, watchCaches(t)-caches)
 	// Some come and go with requests: but not one stays for each cluster.
-	require.Eventually(t, func() bool { return runtime.NumGoroutine() < before+clusters/2 }, patience, tick)
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() < before+clusters/2 }, testTimeout, tick)
 }

@@ -204,7 +204,7 @@ func (u *user) definition(name string) *crd {
 
 func (u *user) eventually(what string, condition func() bool) {
 	u.t.Helper()
-	require.Eventually(u.t, condition, patience, tick, what)
+	require.Eventually(u.t, condition, testTimeout, tick, what)
 }
 
 // resource is a custom resource of the user's group.

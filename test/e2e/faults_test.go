@@ -44,7 +44,7 @@ func workspace(t *testing.T, proxy *client.Factory, parent, name, shard string) 
 	require.Eventually(t, func() bool {
 		ws, err = in.Get(t.Context(), name, metav1.GetOptions{})
 		return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
-	}, patience, 10*time.Millisecond, "workspace %s:%s becomes Ready", parent, name)
+	}, testTimeout, 10*time.Millisecond, "workspace %s:%s becomes Ready", parent, name)
 	return ws.Spec.Cluster
 }
 
@@ -121,7 +121,7 @@ func TestWildcardInformersSeeEverythingOnce(t *testing.T) {
 			require.Equal(t, 1, n, "%s was seen %d times", key, n)
 		}
 		return len(got) == len(want)
-	}, patience, 20*time.Millisecond)
+	}, testTimeout, 20*time.Millisecond)
 }
 
 // writer creates ConfigMaps for as long as it runs and remembers which of them
@@ -168,7 +168,7 @@ func TestKilledShardLosesNothing(t *testing.T) {
 		for n := range 4 {
 			wg.Go(func() { w.run(ctx, scope, fmt.Sprintf("r%d-w%d", round, n)) })
 		}
-		require.Eventually(t, func() bool { return w.count() >= 50 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return w.count() >= 50 }, testTimeout, time.Millisecond)
 		c.Component("shard-1").Kill()
 		cancel()
 		wg.Wait()
@@ -187,7 +187,7 @@ func TestKilledShardLosesNothing(t *testing.T) {
 		require.Eventually(t, func() bool { // and the front-proxy finds the shard again
 			_, err := client.ConfigMaps.InNamespace(scope, "default").Get(t.Context(), w.acknowledged[0], metav1.GetOptions{})
 			return err == nil
-		}, patience, 10*time.Millisecond)
+		}, testTimeout, 10*time.Millisecond)
 	}
 }
 
@@ -222,7 +222,7 @@ func TestRestartsUnderAWatch(t *testing.T) {
 		}
 		c.Component(name).Restart()
 		for shard, f := range followers {
-			require.Eventually(t, func() bool { return f.writer.count() > before[shard]+10 }, patience, 10*time.Millisecond,
+			require.Eventually(t, func() bool { return f.writer.count() > before[shard]+10 }, testTimeout, 10*time.Millisecond,
 				"writes on %s go on after the restart of %s", shard, name)
 		}
 	}
@@ -235,9 +235,9 @@ func TestRestartsUnderAWatch(t *testing.T) {
 			var err error
 			list, err = client.ConfigMaps.InNamespace(f.scope, "default").List(t.Context(), metav1.ListOptions{LabelSelector: "e2e=written"})
 			return err == nil
-		}, patience, 10*time.Millisecond)
+		}, testTimeout, 10*time.Millisecond)
 		require.GreaterOrEqual(t, len(list.Items), f.writer.count())
-		require.Eventually(t, func() bool { return f.informer.Lister().Len() == len(list.Items) }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return f.informer.Lister().Len() == len(list.Items) }, testTimeout, 10*time.Millisecond)
 		f.seen.mu.Lock()
 		defer f.seen.mu.Unlock()
 		for _, obj := range list.Items {

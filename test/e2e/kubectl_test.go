@@ -12,8 +12,8 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// patience is how long a test waits for what must come.
-const patience = time.Minute
+// testTimeout is how long a test waits for what must come.
+const testTimeout = time.Minute
 
 // kubectl runs kubectl in a logical cluster, as a user of the front-proxy.
 type kubectl struct {

@@ -228,7 +228,7 @@ func (s side) testInformers(t *testing.T, prefix string) {
 	for _, selector := range append([]string{""}, halves...) {
 		informer := dynamicinformer.NewFilteredDynamicInformer(client, s.resource, s.namespace, 0, nil, func(o *metav1.ListOptions) { o.ShardSelector = selector }).Informer()
 		running.Go(func() { informer.RunWithContext(ctx) })
-		require.Eventually(t, informer.HasSynced, patience, patience/1000)
+		require.Eventually(t, informer.HasSynced, testTimeout, testTimeout/1000)
 		stores = append(stores, informer.GetStore())
 	}
 	agree := func() bool {
@@ -248,7 +248,7 @@ func (s side) testInformers(t *testing.T, prefix string) {
 		}
 		return n
 	}
-	require.Eventually(t, func() bool { return holders() == 2 && agree() }, patience, patience/1000)
+	require.Eventually(t, func() bool { return holders() == 2 && agree() }, testTimeout, testTimeout/1000)
 	require.NoError(t, in.Delete(t.Context(), created.GetName(), metav1.DeleteOptions{}))
-	require.Eventually(t, func() bool { return holders() == 0 && agree() }, patience, patience/1000)
+	require.Eventually(t, func() bool { return holders() == 0 && agree() }, testTimeout, testTimeout/1000)
 }

@@ -180,7 +180,7 @@ func TestRestore(t *testing.T) {
 				report += fmt.Sprintf("roles %v, replicas %v", wantRoles, replicas)
 			}
 			return report == ""
-		}, patience, 20*time.Millisecond)
+		}, testTimeout, 20*time.Millisecond)
 		require.True(t, ok, "%s: %s", when, report)
 	}
 	agree("before")
@@ -192,13 +192,13 @@ func TestRestore(t *testing.T) {
 	for n := range 2 {
 		working.Go(func() { w.run(load, scope, fmt.Sprint("load-", n)) })
 	}
-	require.Eventually(t, func() bool { return w.count() > 20 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return w.count() > 20 }, testTimeout, time.Millisecond)
 	acknowledged := w.count()
 	for _, s := range append(shards, cacheServer) {
 		s.save(t, c)
 	}
 	saved := w.count()
-	require.Eventually(t, func() bool { return w.count() > saved+20 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return w.count() > saved+20 }, testTimeout, time.Millisecond)
 	stop()
 	working.Wait()
 	late := workspace(t, proxy, "root", "late", "shard-1")
@@ -218,7 +218,7 @@ func TestRestore(t *testing.T) {
 	require.Eventually(t, func() bool {
 		status, _ := fetch(t, c.Proxy(), "/clusters/root:doomed/api/v1/configmaps")
 		return status == http.StatusForbidden || status == http.StatusNotFound
-	}, patience, 20*time.Millisecond)
+	}, testTimeout, 20*time.Millisecond)
 	agree("after the snapshot")
 
 	for _, s := range shards {
@@ -274,7 +274,7 @@ func isRestored(t *testing.T, c *harness.Cluster, kept, late string, acknowledge
 		require.Eventually(t, func() bool {
 			status, _ := fetch(t, c.Proxy(), path)
 			return slices.Contains(want, status)
-		}, patience, 20*time.Millisecond, "%s answers one of %v", path, want)
+		}, testTimeout, 20*time.Millisecond, "%s answers one of %v", path, want)
 	}
 
 	// Who held a version of before is told that it is gone, and no version is

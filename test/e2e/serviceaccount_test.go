@@ -24,7 +24,7 @@ func serviceAccounts(t *testing.T, k kubectl, path string) {
 	require.Eventually(t, func() bool {
 		output, err := run(home, "get", "serviceaccounts", "-o", "name")
 		return err == nil && strings.Contains(output, "serviceaccount/robot")
-	}, patience, patience/100)
+	}, testTimeout, testTimeout/100)
 	output, err := run(home, "auth", "whoami")
 	require.NoError(t, err, output)
 	require.Regexp(t, `Username\s+system:serviceaccount:default:robot`, output)
@@ -39,5 +39,5 @@ func serviceAccounts(t *testing.T, k kubectl, path string) {
 	require.Eventually(t, func() bool {
 		output, err := run(home, "get", "configmaps")
 		return err != nil && (strings.Contains(output, "Unauthorized") || strings.Contains(output, "provide credentials"))
-	}, patience, patience/100)
+	}, testTimeout, testTimeout/100)
 }

@@ -65,7 +65,7 @@ func TestContinueTokens(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, expired = in.List(t.Context(), metav1.ListOptions{Limit: 100, Continue: first[kind].GetContinue()})
 			return expired != nil
-		}, patience, 50*time.Millisecond, "the token expires")
+		}, testTimeout, 50*time.Millisecond, "the token expires")
 		require.True(t, apierrors.IsResourceExpired(expired), "%v", expired)
 		var status apierrors.APIStatus
 		require.ErrorAs(t, expired, &status)

@@ -21,8 +21,8 @@ import (
 const (
 	mergePatch = types.MergePatchType
 
-	// patience is how long a test waits for what must come.
-	patience = 30 * time.Second
+	// testTimeout is how long a test waits for what must come.
+	testTimeout = 30 * time.Second
 )
 
 // env is a running cluster with clients of all its parts.
@@ -73,7 +73,7 @@ func path(p string) logicalcluster.Path { return logicalcluster.NewPath(p) }
 
 func (e *env) eventually(what string, condition func() bool) {
 	e.t.Helper()
-	require.Eventually(e.t, condition, patience, 10*time.Millisecond, what)
+	require.Eventually(e.t, condition, testTimeout, 10*time.Millisecond, what)
 }
 
 // workspace creates a workspace below parent, on any shard, and waits until it

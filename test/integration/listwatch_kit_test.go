@@ -203,7 +203,7 @@ func (s *stream) next() event {
 	case e, ok := <-s.events:
 		require.True(s.t, ok, "the watch ended")
 		return e
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		s.t.Fatal("no event comes")
 		return event{}
 	}
@@ -217,7 +217,7 @@ func nextOf(t *testing.T, a, b *stream) event {
 	select {
 	case e, ok = <-a.events:
 	case e, ok = <-b.events:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 	}
 	require.True(t, ok, "no event comes")
 	return e

@@ -56,7 +56,7 @@ func (w *world) testWebhooks(t *testing.T) {
 	require.Eventually(t, func() bool {
 		w.mallory(t, http.MethodPatch, "/clusters/$A$/api/v1/namespaces/vault/configmaps/treasure", `{"data":{"n":"1"}}`)
 		return w.hook.calls.Load() >= calls+2
-	}, patience, 50*time.Millisecond, "alpha's own webhooks are called")
+	}, testTimeout, 50*time.Millisecond, "alpha's own webhooks are called")
 	// The victims' objects change all the time; these are changes of every kind.
 	for _, victim := range []tenant{w.bravo, w.blind} {
 		w.must(w.admin, http.MethodPost, victim.name, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"`+w.secret+`-brief"}}`, nil)
@@ -83,12 +83,12 @@ func (w *world) testPolicies(t *testing.T) {
 	require.Eventually(t, func() bool {
 		got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"asks"}}`)
 		return strings.Contains(string(got.body), "parameter: own-data")
-	}, patience, 50*time.Millisecond, "the policy tells alpha's parameter")
+	}, testTimeout, 50*time.Millisecond, "the policy tells alpha's parameter")
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$/api/v1/namespaces/vault/configmaps/treasure", "").code)
 	require.Eventually(t, func() bool {
 		got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps?dryRun=All", `{"metadata":{"name":"asks"}}`)
 		return strings.Contains(string(got.body), "no params found")
-	}, patience, 50*time.Millisecond, "without it there is none, though bravo has one of the name")
+	}, testTimeout, 50*time.Millisecond, "without it there is none, though bravo has one of the name")
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+"validatingadmissionpolicybindings/curious", "").code)
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, group+"validatingadmissionpolicies/curious", "").code)
 	w.furnish(w.alpha, "own", common)

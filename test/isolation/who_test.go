@@ -139,7 +139,7 @@ func (w *world) legacyToken() string {
 	require.Eventually(w.t, func() bool {
 		w.must(w.admin, http.MethodGet, w.alpha.path, secrets+"/robot-token", "", &secret)
 		return len(secret.Data["token"]) > 0
-	}, patience, 20*time.Millisecond, "the secret gets its token")
+	}, testTimeout, 20*time.Millisecond, "the secret gets its token")
 	return string(secret.Data["token"])
 }
 

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// patience is how long what must come may take.
-	patience = 30 * time.Second
+	// testTimeout is how long what must come may take.
+	testTimeout = 30 * time.Second
 	// pulse is the name of an object of each victim that changes all the time, so
 	// that watches have something to tell.
 	pulse = "pulse"
@@ -186,7 +186,7 @@ func (w *world) must(config *rest.Config, method, cluster, path, body string, in
 	require.Eventually(w.t, func() bool {
 		last, err = call(w.t.Context(), config, method, cluster, path, body)
 		return err == nil && (last.code < 300 || last.code == http.StatusConflict && method == http.MethodPost)
-	}, patience, 20*time.Millisecond, "%s %s in %s: %v", method, path, cluster, &last)
+	}, testTimeout, 20*time.Millisecond, "%s %s in %s: %v", method, path, cluster, &last)
 	if into != nil {
 		require.NoError(w.t, json.Unmarshal(last.body, into), "%s", last)
 	}
@@ -212,7 +212,7 @@ func (w *world) workspace(parent, name, shard string) tenant {
 	require.Eventually(w.t, func() bool {
 		got, err := call(w.t.Context(), w.admin, http.MethodGet, parent, "/apis/tenancy.kcp.io/v1alpha1/workspaces/"+name, "")
 		return err == nil && json.Unmarshal(got.body, &ws) == nil && ws.Status.Phase == "Ready"
-	}, patience, 20*time.Millisecond, "workspace %s becomes Ready", name)
+	}, testTimeout, 20*time.Millisecond, "workspace %s becomes Ready", name)
 	made := tenant{path: parent + ":" + name, name: ws.Spec.Cluster}
 	w.must(w.admin, http.MethodGet, made.path, "/api/v1/namespaces/default/serviceaccounts/default", "", nil)
 	return made

@@ -120,7 +120,7 @@ func definitions(t *testing.T, w *world) {
 // what the shard is about at the moment goes, what leaked stays.
 func settles(t *testing.T, before uint64, bytes int64, what string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return int64(heap())-int64(before) < bytes }, patience/2, 10*tick, "the heap has grown by more than %d: %s", bytes, what)
+	require.Eventually(t, func() bool { return int64(heap())-int64(before) < bytes }, testTimeout/2, 10*tick, "the heap has grown by more than %d: %s", bytes, what)
 }
 
 // heap returns the bytes of the objects that are in use.

@@ -30,9 +30,9 @@ import (
 )
 
 const (
-	// patience is how long what must come may take.
-	patience = time.Minute
-	tick     = 10 * time.Millisecond
+	// testTimeout is how long what must come may take.
+	testTimeout = time.Minute
+	tick        = 10 * time.Millisecond
 )
 
 var workspaces = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
@@ -81,7 +81,7 @@ func newWorld(t testing.TB) *world {
 			}
 			phase, _, _ := unstructured.NestedString(got.Object, "status", "phase")
 			return phase == "Ready"
-		}, patience, tick, "workspace %s becomes Ready", name)
+		}, testTimeout, tick, "workspace %s becomes Ready", name)
 	}
 	w.quiet, w.attacker = newTenant(t, harness.In(c.Proxy(), "root:quiet")), newTenant(t, harness.In(c.Proxy(), "root:attacker"))
 	return w
@@ -145,7 +145,7 @@ func (u *tenant) undefine(t *testing.T, name string) {
 	require.Eventually(t, func() bool {
 		_, err := client.Get(t.Context(), name, metav1.GetOptions{})
 		return err != nil
-	}, patience, tick, "definition %s goes", name)
+	}, testTimeout, tick, "definition %s goes", name)
 }
 
 // things is the definition of things.<group> in some versions, of which the

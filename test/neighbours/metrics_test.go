@@ -230,13 +230,13 @@ func (w *world) hooks(t *testing.T, n int) {
 		}
 		return code
 	}
-	require.Eventually(t, func() bool { return create("") == http.StatusUnprocessableEntity }, patience, tick, "the policy refuses")
+	require.Eventually(t, func() bool { return create("") == http.StatusUnprocessableEntity }, testTimeout, tick, "the policy refuses")
 	for _, kind := range []string{"admit", "validating"} {
 		calls := func() float64 {
 			return counters(t, "apiserver_admission_webhook_fail_open_count", map[string]string{"type": kind})
 		}
 		before := calls()
-		require.Eventually(t, func() bool { create("-passes"); return calls() > before }, patience, tick, "the %s webhook is called", kind)
+		require.Eventually(t, func() bool { create("-passes"); return calls() > before }, testTimeout, tick, "the %s webhook is called", kind)
 	}
 	for _, path := range []string{"validatingadmissionpolicybindings", "validatingadmissionpolicies", "validatingwebhookconfigurations", "mutatingwebhookconfigurations"} {
 		a.must(t, http.MethodDelete, admission+path+"/"+name, "")

@@ -219,7 +219,7 @@ func (d *definer) update(ctx context.Context, crd *apiextensionsv1.CustomResourc
 			return
 		}
 		var r *history.Definition
-		for deadline := time.Now().Add(patience); r == nil || r.Outcome == history.Unknown; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
+		for deadline := time.Now().Add(testTimeout); r == nil || r.Outcome == history.Unknown; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
 			if time.Now().After(deadline) {
 				return
 			}
@@ -241,7 +241,7 @@ func (d *definer) remove(ctx context.Context, crd *apiextensionsv1.CustomResourc
 	this := metav1.NewUIDPreconditions(string(crd.UID))
 	for again := true; again; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
 		d.ask(ctx, history.Delete, http.MethodDelete, definitionsPath+"/"+d.name(), &metav1.DeleteOptions{Preconditions: this})
-		deadline := time.Now().Add(patience)
+		deadline := time.Now().Add(testTimeout)
 		for again = false; !again; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
 			r, _ := d.get(ctx)
 			if r.Outcome == history.NotFound {
@@ -295,7 +295,7 @@ func (d *definer) endUse(u *history.Use, code int) {
 
 // resolve finds out whether an object was made, so that its end can be told.
 func (d *definer) resolve(ctx context.Context, key history.Key) {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	for time.Now().Before(deadline) {
 		u := d.beginUse()
 		op := d.begin(history.Get, key, history.State{})
@@ -344,7 +344,7 @@ func (d *definer) established(ctx context.Context) bool {
 func quiet(t *testing.T, definers []*definer) {
 	t.Helper()
 	eventually := func(d *definer, what string, is func(context.Context) bool) {
-		require.Eventually(t, func() bool { return is(t.Context()) }, patience, 50*time.Millisecond, "%s in %s, of kind %s, is %s", d.name(), d.cluster(), d.kind, what)
+		require.Eventually(t, func() bool { return is(t.Context()) }, testTimeout, 50*time.Millisecond, "%s in %s, of kind %s, is %s", d.name(), d.cluster(), d.kind, what)
 	}
 	for _, d := range definers {
 		eventually(d, "gone", d.gone)
@@ -382,8 +382,8 @@ func (r *run) killDefining(name string) fault {
 	return fault{name: "kill " + name + " while a definition is made", do: func(rng *rand.Rand) {
 		select {
 		case <-r.begun:
-		case <-time.After(patience):
-			r.t.Errorf("no definition was made within %s", patience)
+		case <-time.After(testTimeout):
+			r.t.Errorf("no definition was made within %s", testTimeout)
 		}
 		pace(r.t.Context(), upTo(rng, 30*time.Millisecond))
 		kill(r, r.cluster.Component(name), rng)

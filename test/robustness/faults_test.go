@@ -108,7 +108,7 @@ func (r *run) leader() *harness.Component {
 			}
 		}
 		return false
-	}, patience, 100*time.Millisecond, "a replica leads")
+	}, testTimeout, 100*time.Millisecond, "a replica leads")
 	return leader
 }
 

@@ -24,8 +24,8 @@ type passerby struct {
 
 	scopes []history.Scope
 	pause  time.Duration
-	// patience is how long the passerby waits for what it must see.
-	patience time.Duration
+	// timeout is how long the passerby waits for what it must see.
+	timeout time.Duration
 }
 
 func (p *passerby) run(ctx context.Context) {
@@ -48,7 +48,7 @@ func (p *passerby) step(ctx context.Context) {
 			return
 		}
 	}
-	watching, cancel := context.WithTimeout(ctx, p.patience)
+	watching, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	more := time.Duration(p.rng.Int64N(int64(p.pause)))
 	p.begin(s)
@@ -82,9 +82,9 @@ func (p *pager) run(ctx context.Context) {
 	}
 }
 
-// TestSilence holds that a watch that stays open and shows nothing of what was
+// TestStalledWatch holds that a watch that stays open and shows nothing of what was
 // acknowledged before is found, and one that ends is not held against anybody.
-func TestSilence(t *testing.T) {
+func TestStalledWatch(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ends=%t", ends), func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -100,7 +100,7 @@ func TestSilence(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 1))
 			p := &passerby{
 				watcher: watcher{reader: reader{target: on, rec: rec}, conn: on.direct, rng: rng},
-				scopes:  []history.Scope{on.one("aa")}, pause: time.Millisecond, patience: 100 * time.Millisecond,
+				scopes:  []history.Scope{on.one("aa")}, pause: time.Millisecond, timeout: 100 * time.Millisecond,
 			}
 			w := &writer{target: on, rec: rec, rng: rng}
 			for rv, name := range []string{"", "first", "second"} {

@@ -157,7 +157,7 @@ func targets(t *testing.T, c *harness.Cluster) []*target {
 func (r *run) progress(writes int) {
 	r.t.Helper()
 	target := r.rec.writes() + writes
-	require.Eventually(r.t, func() bool { return r.rec.writes() >= target }, patience, 10*time.Millisecond, "writers get on")
+	require.Eventually(r.t, func() bool { return r.rec.writes() >= target }, testTimeout, 10*time.Millisecond, "writers get on")
 }
 
 // converge holds that the cache server, where there is one, ends with what the
@@ -189,7 +189,7 @@ func (r *run) converge() {
 			got[o.Key] = o.State.Value
 		}
 		return len(got) == len(want) && equal(got, want)
-	}, patience, 50*time.Millisecond, "the cache server has what %s has", t.domain.Server)
+	}, testTimeout, 50*time.Millisecond, "the cache server has what %s has", t.domain.Server)
 }
 
 func equal(a, b map[history.Key]string) bool {
@@ -221,6 +221,6 @@ func (r *run) clear() {
 				}
 			}
 			return left == 0
-		}, patience, 10*time.Millisecond, "what the clients made in %s is deleted; left is %d", t.domain, left)
+		}, testTimeout, 10*time.Millisecond, "what the clients made in %s is deleted; left is %d", t.domain, left)
 	}
 }

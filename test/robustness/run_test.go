@@ -23,8 +23,8 @@ import (
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
 
-// patience is how long what must come may take.
-const patience = 30 * time.Second
+// testTimeout is how long what must come may take.
+const testTimeout = 30 * time.Second
 
 // run is one run of the workload against a cluster.
 type run struct {
@@ -75,7 +75,7 @@ func workspaces(t *testing.T, config *rest.Config, shard string, n int) []string
 		require.Eventually(t, func() bool {
 			ws, err = in.Get(t.Context(), ws.Name, metav1.GetOptions{})
 			return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
-		}, patience, 10*time.Millisecond, "the workspace becomes Ready")
+		}, testTimeout, 10*time.Millisecond, "the workspace becomes Ready")
 		clusters = append(clusters, ws.Spec.Cluster)
 	}
 	return clusters
@@ -102,7 +102,7 @@ func (r *run) fill() {
 		require.Eventually(r.t, func() bool {
 			_, err := reader.list(r.t.Context(), ask{conn: t.direct, scope: t.everything(), match: history.Consistent})
 			return err == nil
-		}, patience, 50*time.Millisecond, "%v is listed", t.domain)
+		}, testTimeout, 50*time.Millisecond, "%v is listed", t.domain)
 	}
 	var wg sync.WaitGroup
 	for _, t := range r.targets {
@@ -223,7 +223,7 @@ func (r *run) passBy(ctx context.Context, wg *sync.WaitGroup, t *target) {
 	}
 	for n := range number {
 		name := fmt.Sprintf("%s %s passerby %d", t.domain.Server, t.domain.Resource, n)
-		p := &passerby{watcher: watcher{reader: reader{target: t, rec: r.rec}, name: name, conn: t.direct, rng: r.rng()}, scopes: scopes, pause: 8 * r.pause, patience: patience}
+		p := &passerby{watcher: watcher{reader: reader{target: t, rec: r.rec}, name: name, conn: t.direct, rng: r.rng()}, scopes: scopes, pause: 8 * r.pause, timeout: testTimeout}
 		wg.Go(func() { p.run(ctx) })
 		l := &pager{reader: reader{target: t, rec: r.rec}, conn: t.direct, scopes: scopes[:3], limit: 2 + 3*n, pause: 2 * r.pause}
 		wg.Go(func() { l.run(ctx) })
@@ -240,7 +240,7 @@ func (r *run) catchUp() {
 	for _, t := range r.targets {
 		pens[t] = r.newWriter(t, false)
 	}
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	for n := 0; time.Now().Before(deadline); n++ {
 		for _, t := range r.targets {
 			for _, cluster := range t.clusters {

@@ -35,10 +35,10 @@ type Config struct {
 	// Types returns the type that a new Workspace in a logical cluster gets, and
 	// then all that it extends.
 	Types func(ctx context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error)
-	// Patience is how long a type that is not known is waited for: it may have
+	// Timeout is how long a type that is not known is waited for: it may have
 	// been created a moment ago, on another shard perhaps. Whoever may not use a
 	// type waits as long, or time would tell that it exists.
-	Patience time.Duration
+	Timeout time.Duration
 	// MayUse reports whether a user may use a type. Its error says that this could
 	// not be found out.
 	MayUse func(ctx context.Context, u user.Info, t *tenancyv1alpha1.WorkspaceType) (bool, error)
@@ -69,8 +69,8 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 		return nil
 	}
 	types, err := p.types(ctx, a, u)
-	if err != nil && p.config.Patience > 0 {
-		_ = wait.PollUntilContextTimeout(ctx, poll, p.config.Patience, false, func(ctx context.Context) (bool, error) {
+	if err != nil && p.config.Timeout > 0 {
+		_ = wait.PollUntilContextTimeout(ctx, poll, p.config.Timeout, false, func(ctx context.Context) (bool, error) {
 			types, err = p.types(ctx, a, u)
 			return err == nil, nil
 		})
@@ -117,7 +117,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 
 // hold waits as long as Admit has waited for a type that does not exist.
 func (p *Plugin) hold(ctx context.Context) {
-	timer := time.NewTimer(p.config.Patience)
+	timer := time.NewTimer(p.config.Timeout)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -145,7 +145,7 @@ func TestOthers(t *testing.T) {
 // TestNewTypes holds that a type that becomes known in a moment is used, and
 // that refusals take as long whether the type exists or not.
 func TestNewTypes(t *testing.T) {
-	const patience = 100 * time.Millisecond
+	const timeout = 100 * time.Millisecond
 	asked := 0
 	p := workspacetype.New(workspacetype.Config{
 		Types: func(_ context.Context, _ logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
@@ -157,7 +157,7 @@ func TestNewTypes(t *testing.T) {
 		MayUse: func(_ context.Context, _ user.Info, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
 			return t.Name == "new", nil
 		},
-		Patience: patience,
+		Timeout: timeout,
 	})
 	for name, allowed := range map[string]bool{"new": true, "none": false, "forbidden": false} {
 		asked = 0
@@ -169,7 +169,7 @@ func TestNewTypes(t *testing.T) {
 		err := p.Validate(ctx, a, nil)
 		require.Equal(t, allowed, err == nil, "%s: %v", name, err)
 		if !allowed {
-			require.GreaterOrEqual(t, time.Since(start), patience, name)
+			require.GreaterOrEqual(t, time.Since(start), timeout, name)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 )
 
-// patience is how long after a write decisions wait for it at most.
-const patience = time.Second
+// freshnessTimeout is how long after a write decisions wait for it at most.
+const freshnessTimeout = time.Second
 
 // maxPending bounds the writes that are waited for; with more under way
 // decisions do not wait for the oldest.
@@ -91,7 +91,7 @@ func (f *freshness) wrote(name logicalcluster.Name, resource, resourceVersion st
 		f.count.Add(1)
 	}
 	writes.need[index] = max(writes.need[index], version)
-	writes.until = now.Add(patience)
+	writes.until = now.Add(freshnessTimeout)
 }
 
 // saw notes what an informer has seen, after the index has it.

@@ -39,7 +39,7 @@ func requireEnds(t *testing.T, done <-chan struct{}) {
 	}
 }
 
-// later is when a test writes, so that its patience does not end meanwhile.
+// later is when a test writes, so that freshnessTimeout does not end meanwhile.
 func later() time.Time { return time.Now().Add(time.Hour) }
 
 func TestFreshness(t *testing.T) {
@@ -75,14 +75,14 @@ func TestKnows(t *testing.T) {
 	f.wrote("a", "rolebindings", "10", later())
 	require.True(t, f.pendingIn("a", later()))
 	require.False(t, f.pendingIn("b", later()))
-	require.False(t, f.pendingIn("a", later().Add(2*patience)), "it waits no longer than decisions do")
+	require.False(t, f.pendingIn("a", later().Add(2*freshnessTimeout)), "it waits no longer than decisions do")
 	f.saw(resourceRoleBindings, 10)
 	require.False(t, f.pendingIn("a", later()))
 }
 
 func TestFreshnessEnds(t *testing.T) {
 	f := &freshness{}
-	f.wrote("a", "roles", "10", time.Now().Add(-2*patience))
+	f.wrote("a", "roles", "10", time.Now().Add(-2*freshnessTimeout))
 	requireEnds(t, waiting(t.Context(), f, "a"))
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -103,7 +103,7 @@ func TestFreshnessIsBounded(t *testing.T) {
 	f.saw(resourceRoles, 10)
 	require.Empty(t, f.pending)
 	for n := range maxPending {
-		f.wrote(logicalcluster.Name(fmt.Sprint(n)), "roles", "20", now.Add(-2*patience))
+		f.wrote(logicalcluster.Name(fmt.Sprint(n)), "roles", "20", now.Add(-2*freshnessTimeout))
 	}
 	f.wrote("new", "roles", "20", now)
 	require.Equal(t, 1, len(f.pending), "those that nobody waits for any more make room") //nolint:testifylint // as above

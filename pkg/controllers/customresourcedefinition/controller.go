@@ -2,7 +2,7 @@
 // CustomResourceDefinitions: it deletes the instances of those that are being
 // deleted, and takes the finalizer off them; and it writes those again that want
 // names which may have become free, or do not say that their schemas are not
-// structural, since a write settles both.
+// structural, since a write sets both.
 package customresourcedefinition
 
 import (
@@ -76,7 +76,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	case err != nil:
 		return reconcile.Result{}, err
 	case crd.DeletionTimestamp.IsZero():
-		// A write without a change settles the names, and what the conditions say.
+		// A write without a change decides on the names, and what the conditions say.
 		return reconcile.Result{}, r.definitions.Update(ctx, key.Cluster, key.Name, func(*apiextensions.CustomResourceDefinition) bool { return true })
 	case !apiextensions.CRDHasFinalizer(crd, apiextensions.CustomResourceCleanupFinalizer):
 		return reconcile.Result{}, nil

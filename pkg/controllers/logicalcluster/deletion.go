@@ -24,8 +24,8 @@ const DeletionName = "logicalcluster-deletion"
 
 const (
 	deletionWorkers = 4
-	// patience is when to look again at what should have told by itself.
-	patience = time.Second
+	// recheckInterval is when to look again at what should have told by itself.
+	recheckInterval = time.Second
 	// unremarkable is how long a deletion may take without a word about it.
 	unremarkable = 10 * time.Second
 )
@@ -117,7 +117,7 @@ func (r *deleter) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (
 	}
 	deleted := r.deleteContent(ctx, logicalcluster.From(lc))
 	if deleted.underWay && r.now().Sub(lc.DeletionTimestamp.Time) < unremarkable {
-		return reconcile.Result{RequeueAfter: patience}, nil // events will tell sooner
+		return reconcile.Result{RequeueAfter: recheckInterval}, nil // events will tell sooner
 	}
 	if !deleted.done() {
 		if lc, err = r.write(ctx, lc, report(lc, deleted)); err == nil {

@@ -19,8 +19,8 @@ import (
 // comparePage is how many objects one request of a comparison asks for.
 const comparePage = 500
 
-// settleTime is how long a difference has to last to be one.
-const settleTime = time.Second
+// differenceTimeout is how long a difference has to last to be one.
+const differenceTimeout = time.Second
 
 // Problem says in which way a replica is not as it should be.
 type Problem string
@@ -79,7 +79,7 @@ func Compare(ctx context.Context, config Config) ([]Difference, error) {
 }
 
 // compareResource returns what is different of one resource, and has been for
-// settleTime.
+// differenceTimeout.
 func compareResource(ctx context.Context, config Config, resource Resource) ([]suspect, error) {
 	replicas := map[client.Key]*unstructured.Unstructured{}
 	err := eachObject(ctx, config.replicas().Wildcard(), resource, func(obj *unstructured.Unstructured) {
@@ -122,7 +122,7 @@ func confirm(ctx context.Context, config Config, resource Resource, suspects []s
 	if len(suspects) == 0 {
 		return nil, nil
 	}
-	timer := time.NewTimer(settleTime)
+	timer := time.NewTimer(differenceTimeout)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

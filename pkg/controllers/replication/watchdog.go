@@ -78,8 +78,8 @@ type suspicion struct {
 // probeTimeout bounds how long the cache server may take to answer a probe.
 const probeTimeout = 15 * time.Second
 
-// patience is for how long a suspicion has to last.
-const patience = 2 * time.Second
+// suspicionTimeout is for how long a suspicion has to last.
+const suspicionTimeout = 2 * time.Second
 
 // probe asks the cache server for its present version and number of replicas
 // and compares them with the informer's. Errors of the request itself do not
@@ -114,7 +114,7 @@ func (s *session) probe(ctx context.Context, state *probeState) error {
 	case now != last:
 		state.suspicion = now
 		state.suspicion.since = time.Now()
-	case time.Since(last.since) >= patience:
+	case time.Since(last.since) >= suspicionTimeout:
 		return fmt.Errorf("%w: the cache server has %d replicas, the informer %d", errOtherData, now.server, now.informer)
 	}
 	return nil

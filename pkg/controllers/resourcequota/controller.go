@@ -152,7 +152,7 @@ func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Res
 	var errs []error
 	for _, quota := range quotas {
 		now := countFor(quota, func(resource schema.GroupResource) int64 { return counts[resource] })
-		again, err := r.settle(ctx, quota, now)
+		again, err := r.publish(ctx, quota, now)
 		if err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, err)
 		}
@@ -163,8 +163,8 @@ func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Res
 	return result, errors.Join(errs...)
 }
 
-// settle writes what follows from a count, and reports whether to count again soon.
-func (r *reconciler) settle(ctx context.Context, quota *corev1.ResourceQuota, now usage) (again bool, err error) {
+// publish writes what follows from a count, and reports whether to count again soon.
+func (r *reconciler) publish(ctx context.Context, quota *corev1.ResourceQuota, now usage) (again bool, err error) {
 	key := client.KeyOf(quota)
 	r.mu.Lock()
 	last, looked := r.seen[key]

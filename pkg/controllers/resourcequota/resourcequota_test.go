@@ -48,9 +48,9 @@ func TestScopedQuotasCountNothing(t *testing.T) {
 	require.Equal(t, usage{"secrets": 0}, countFor(quota, func(schema.GroupResource) int64 { return 7 }))
 }
 
-// TestSettle plays counts over time: more is written at once, and less only
+// TestPublish plays counts over time: more is written at once, and less only
 // when it has been less for as long as a write may take to be stored.
-func TestSettle(t *testing.T) {
+func TestPublish(t *testing.T) {
 	now := time.Unix(1000, 0)
 	quota := quotaOf(10, 5)
 	objects := int64(0)

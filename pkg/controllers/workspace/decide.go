@@ -18,8 +18,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// world is what a claim is decided on.
-type world struct {
+// facts is what a claim is decided on.
+type facts struct {
 	// parent is the LogicalCluster that the Workspace is in.
 	parent *corev1alpha1.LogicalCluster
 	shards []*corev1alpha1.Shard
@@ -36,8 +36,8 @@ func claimed(ws *tenancyv1alpha1.Workspace) bool {
 
 // claim returns the Workspace with a logical cluster, a shard, a type and a URL
 // that are its own from then on. What a former claim has decided stays.
-func claim(ws *tenancyv1alpha1.Workspace, w world) (*tenancyv1alpha1.Workspace, *problem) {
-	types, err := w.types.Allowed(ws, w.parent)
+func claim(ws *tenancyv1alpha1.Workspace, in facts) (*tenancyv1alpha1.Workspace, *problem) {
+	types, err := in.types.Allowed(ws, in.parent)
 	if err != nil {
 		return ws, problemf(reasonTypeInvalid, "%v", err)
 	}
@@ -47,16 +47,16 @@ func claim(ws *tenancyv1alpha1.Workspace, w world) (*tenancyv1alpha1.Workspace, 
 	}
 	cluster := logicalcluster.Name(ws.Annotations[tenancy.ClusterAnnotation])
 	if cluster == "" {
-		cluster = w.newName()
+		cluster = in.newName()
 	}
 	var shard *corev1alpha1.Shard
 	if name := ws.Annotations[shardAnnotation]; name != "" {
-		if shard = shardNamed(w.shards, name); shard == nil {
+		if shard = shardNamed(in.shards, name); shard == nil {
 			return ws, problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "the chosen shard %q is not registered any more", name)
 		}
 	} else {
 		var p *problem
-		if shard, p = chooseShard(ws, cluster, w.shards); p != nil {
+		if shard, p = chooseShard(ws, cluster, in.shards); p != nil {
 			return ws, p
 		}
 	}
@@ -80,7 +80,7 @@ func claim(ws *tenancyv1alpha1.Workspace, w world) (*tenancyv1alpha1.Workspace, 
 		ws.Spec.Cluster = cluster.String()
 	}
 	if ws.Spec.URL == "" {
-		ws.Spec.URL = externalURL(shard) + request.ClusterPath(tenancy.PathOf(w.parent).Join(ws.Name).String())
+		ws.Spec.URL = externalURL(shard) + request.ClusterPath(tenancy.PathOf(in.parent).Join(ws.Name).String())
 	}
 	return ws, nil
 }
@@ -96,8 +96,8 @@ func shardNamed(shards []*corev1alpha1.Shard, name string) *corev1alpha1.Shard {
 
 // logicalClusterFor returns the LogicalCluster of a Workspace that is claimed.
 // self is the shard of the Workspace.
-func logicalClusterFor(ws *tenancyv1alpha1.Workspace, w world, self string) (*corev1alpha1.LogicalCluster, *problem) {
-	types, err := w.types.Allowed(ws, w.parent)
+func logicalClusterFor(ws *tenancyv1alpha1.Workspace, in facts, self string) (*corev1alpha1.LogicalCluster, *problem) {
+	types, err := in.types.Allowed(ws, in.parent)
 	if err != nil {
 		return nil, problemf(reasonTypeInvalid, "%v", err)
 	}
@@ -107,7 +107,7 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, w world, self string) (*co
 			Finalizers: []string{tenancy.ContentFinalizer},
 			Labels:     map[string]string{tenancy.OwnerShardLabel: self},
 			Annotations: map[string]string{
-				core.LogicalClusterPathAnnotationKey:            tenancy.PathOf(w.parent).Join(ws.Name).String(),
+				core.LogicalClusterPathAnnotationKey:            tenancy.PathOf(in.parent).Join(ws.Name).String(),
 				tenancyv1alpha1.LogicalClusterTypeAnnotationKey: types[0].ID(),
 				shardAnnotation: ws.Annotations[shardAnnotation],
 			},
@@ -124,7 +124,7 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, w world, self string) (*co
 			Terminators:  types.Terminators(),
 		},
 	}
-	if groups := w.parent.Annotations[tenancy.RequiredGroupsAnnotation]; groups != "" {
+	if groups := in.parent.Annotations[tenancy.RequiredGroupsAnnotation]; groups != "" {
 		lc.Annotations[tenancy.RequiredGroupsAnnotation] = groups
 	}
 	if owner := ws.Annotations[ownerAnnotation]; owner != "" {
@@ -185,9 +185,9 @@ func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *ten
 	return ws
 }
 
-// settled reports whether the LogicalCluster has come as far as it will without
+// initialized reports whether the LogicalCluster has come as far as it will without
 // anybody else's help.
-func settled(lc *corev1alpha1.LogicalCluster) bool {
+func initialized(lc *corev1alpha1.LogicalCluster) bool {
 	switch lc.Status.Phase {
 	case "", corev1alpha1.LogicalClusterPhaseScheduling:
 		return false

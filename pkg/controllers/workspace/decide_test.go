@@ -52,16 +52,16 @@ func newWorkspace(name string) *tenancyv1alpha1.Workspace {
 	}}
 }
 
-func worldOf(t *testing.T, shards ...*corev1alpha1.Shard) world {
+func factsOf(t *testing.T, shards ...*corev1alpha1.Shard) facts {
 	t.Helper()
-	return world{
+	return facts{
 		parent: organization(), shards: shards, types: shippedTypes(t),
 		newName: func() logicalcluster.Name { return "fresh" },
 	}
 }
 
 func TestClaim(t *testing.T) {
-	got, p := claim(newWorkspace("w"), worldOf(t, shard("a")))
+	got, p := claim(newWorkspace("w"), factsOf(t, shard("a")))
 	require.Nil(t, p)
 	require.True(t, claimed(got))
 	require.Equal(t, "fresh", got.Spec.Cluster)
@@ -72,18 +72,18 @@ func TestClaim(t *testing.T) {
 		logicalcluster.AnnotationKey: "parent", tenancy.ClusterAnnotation: "fresh", shardAnnotation: "a", tenancy.ShardHashAnnotation: shardHash("a"),
 	}, got.Annotations)
 
-	again, p := claim(got, worldOf(t, shard("b"), shard("a")))
+	again, p := claim(got, factsOf(t, shard("b"), shard("a")))
 	require.Nil(t, p)
 	require.Equal(t, got, again, "a claim is for ever")
 
 	half := newWorkspace("w")
 	half.Annotations[tenancy.ClusterAnnotation], half.Annotations[shardAnnotation] = "older", "a"
-	got, p = claim(half, worldOf(t, shard("b"), shard("a", unschedulable)))
+	got, p = claim(half, factsOf(t, shard("b"), shard("a", unschedulable)))
 	require.Nil(t, p)
 	require.Equal(t, "older", got.Spec.Cluster, "what was claimed stays")
 	require.Equal(t, "a", got.Annotations[shardAnnotation], "the chosen shard is not chosen again")
 
-	_, p = claim(half, worldOf(t, shard("b")))
+	_, p = claim(half, factsOf(t, shard("b")))
 	require.NotNil(t, p)
 	require.Contains(t, p.message, `chosen shard "a" is not registered`)
 }
@@ -91,13 +91,13 @@ func TestClaim(t *testing.T) {
 func TestClaimKeepsAUsersType(t *testing.T) {
 	ws := newWorkspace("w")
 	ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal"}
-	got, p := claim(ws, worldOf(t, shard("a")))
+	got, p := claim(ws, factsOf(t, shard("a")))
 	require.Nil(t, p)
 	require.Empty(t, got.Spec.Type.Path, "the path of a type is immutable, its absence too")
 }
 
 func TestLogicalClusterFor(t *testing.T) {
-	w := worldOf(t, shard("a"))
+	w := factsOf(t, shard("a"))
 	ws, p := claim(newWorkspace("w"), w)
 	require.Nil(t, p)
 	ws.Annotations[ownerAnnotation] = `{"username":"alice","groups":["team"]}`
@@ -189,7 +189,7 @@ func TestUnfinished(t *testing.T) {
 }
 
 func TestLogicalClusterRequiresTheGroupsOfItsParent(t *testing.T) {
-	w := worldOf(t, shard("a"))
+	w := factsOf(t, shard("a"))
 	ws, p := claim(newWorkspace("w"), w)
 	require.Nil(t, p)
 	w.parent = w.parent.DeepCopy()

@@ -91,16 +91,16 @@ func (r *reconciler) step(ctx context.Context, ws *tenancyv1alpha1.Workspace, sc
 	case !claimed(ws):
 		return r.schedule(ctx, ws)
 	case scheduling:
-		return r.settle(ctx, ws)
+		return r.leaveScheduling(ctx, ws)
 	default:
 		return r.follow(ctx, ws)
 	}
 }
 
-// settle leads a Workspace that has claimed a logical cluster out of the phase
+// leaveScheduling leads a Workspace that has claimed a logical cluster out of the phase
 // Scheduling. Most logical clusters are Ready within milliseconds: that is then
 // written at once, without the phase between.
-func (r *reconciler) settle(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
+func (r *reconciler) leaveScheduling(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	clusters, err := r.at(ws.Annotations[shardAnnotation])
 	if err != nil {
 		return r.failed(ctx, ws, err)
@@ -109,7 +109,7 @@ func (r *reconciler) settle(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 	found = found && owns(ws, lc)
 	age, created := r.starts.age(client.KeyOf(ws), ws.UID, r.now())
 	switch {
-	case found && (settled(lc) || lc.DeletionTimestamp != nil):
+	case found && (initialized(lc) || lc.DeletionTimestamp != nil):
 		return r.follow(ctx, ws)
 	case created && age < unremarkable:
 		return reconcile.Result{RequeueAfter: unremarkable - age}, nil
@@ -131,9 +131,9 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 	if parent.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil // the Workspace will be deleted with it
 	}
-	w := world{parent: parent, shards: r.shards(), types: r.types, newName: newClusterName}
+	in := facts{parent: parent, shards: r.shards(), types: r.types, newName: newClusterName}
 	if !claimed(ws) {
-		updated, p := claim(ws, w)
+		updated, p := claim(ws, in)
 		if p != nil {
 			return r.refuse(ctx, ws, p)
 		}
@@ -141,7 +141,7 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 			return reconcile.Result{}, err
 		}
 	}
-	lc, p := logicalClusterFor(ws, w, r.self)
+	lc, p := logicalClusterFor(ws, in, r.self)
 	if p != nil {
 		return r.refuse(ctx, ws, p)
 	}
@@ -150,7 +150,7 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 	}
 	klog.FromContext(ctx).V(2).Info("Created a logical cluster", "cluster", ws.Spec.Cluster, "shard", ws.Annotations[shardAnnotation])
 	r.starts.note(client.KeyOf(ws), ws.UID, r.now())
-	return r.settle(ctx, ws)
+	return r.leaveScheduling(ctx, ws)
 }
 
 // create creates the LogicalCluster of a Workspace, or finds that it exists.
@@ -324,7 +324,7 @@ func again(cause error) (reconcile.Result, error) {
 	if !errors.Is(cause, peers.ErrUnreachable) {
 		return reconcile.Result{}, cause
 	}
-	return reconcile.Result{RequeueAfter: peers.Silence + rand.N(2*peers.Silence)}, nil
+	return reconcile.Result{RequeueAfter: peers.OpenTimeout + rand.N(2*peers.OpenTimeout)}, nil
 }
 
 // write commits a change and remembers the answer until the informer has it.

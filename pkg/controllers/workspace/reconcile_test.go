@@ -400,7 +400,7 @@ func TestACreateThatArrivesAfterTheEnd(t *testing.T) {
 			cluster := logicalcluster.Name(f.ws.Spec.Cluster)
 			parent, err := r.parent("parent")
 			require.NoError(t, err)
-			late, p := logicalClusterFor(f.ws, world{parent: parent, types: r.types}, "here")
+			late, p := logicalClusterFor(f.ws, facts{parent: parent, types: r.types}, "here")
 			require.Nil(t, p)
 			late.UID, late.CreationTimestamp = "late", metav1.NewTime(r.now())
 

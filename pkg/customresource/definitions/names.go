@@ -60,10 +60,10 @@ func (c claims) add(n *apiextensions.CustomResourceDefinitionNames) {
 	c.kinds.Delete("")
 }
 
-// settle sets the accepted names and the conditions of a definition that is
+// accept sets the accepted names and the conditions of a definition that is
 // about to be written, and keeps the names from others for the reservation of
 // ctx, if it has one. An error says that the names in use cannot be told now.
-func (n *names) settle(ctx context.Context, obj runtime.Object) error {
+func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 	if !ok || !crd.DeletionTimestamp.IsZero() {
 		return nil

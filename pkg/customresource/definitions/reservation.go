@@ -96,7 +96,7 @@ type namingStorage struct {
 
 // Create implements storage.Interface.
 func (s namingStorage) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
-	if err := s.names.settle(ctx, obj); err != nil {
+	if err := s.names.accept(ctx, obj); err != nil {
 		return err
 	}
 	return s.Interface.Create(ctx, key, obj, out, ttl)
@@ -107,12 +107,12 @@ func (s namingStorage) GuaranteedUpdate(
 	ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions,
 	tryUpdate storage.UpdateFunc, cached runtime.Object,
 ) error {
-	settled := func(old runtime.Object, meta storage.ResponseMeta) (runtime.Object, *uint64, error) {
+	accepted := func(old runtime.Object, meta storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		obj, ttl, err := tryUpdate(old, meta)
 		if err == nil {
-			err = s.names.settle(ctx, obj)
+			err = s.names.accept(ctx, obj)
 		}
 		return obj, ttl, err
 	}
-	return s.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, settled, cached)
+	return s.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, accepted, cached)
 }

@@ -163,7 +163,7 @@ func (c *Storage) write(ctx context.Context, dryRun []string, do func(context.Co
 	if len(dryRun) > 0 {
 		out, err := do(ctx)
 		if err == nil {
-			err = c.names.settle(ctx, out) // as the write would have
+			err = c.names.accept(ctx, out) // as the write would have
 		}
 		return out, err
 	}

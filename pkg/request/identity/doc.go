@@ -1,5 +1,5 @@
 // Package identity says who a user is in a logical cluster. The same user may
-// be somebody in one, a stranger in another, and somebody else as well.
+// be somebody in one, out of scope in another, and somebody else as well.
 //
 //	user in scope                     itself
 //	user out of scope                 system:anonymous in system:authenticated

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// ClusterGroupPrefix starts the group of strangers from one logical cluster.
+	// ClusterGroupPrefix starts the group of users that are out of scope, from one logical cluster.
 	ClusterGroupPrefix = "system:cluster:"
 	// maxWarrants bounds the identities that warrants add, those within
 	// warrants included.
@@ -131,7 +131,7 @@ func (f *finder) add(u user.Info) {
 	if InScope(f.cluster, u) {
 		f.found = append(f.found, u)
 	} else {
-		f.found = append(f.found, stranger(u))
+		f.found = append(f.found, outOfScope(u))
 		if home, ok := HomeOf("", u); ok {
 			f.found = append(f.found, &user.DefaultInfo{Name: GlobalName(home, u.GetName()), Groups: authenticatedGroups(u)})
 		}
@@ -149,8 +149,8 @@ func (f *finder) add(u user.Info) {
 	}
 }
 
-// stranger is who u is where it is out of scope.
-func stranger(u user.Info) user.Info {
+// outOfScope is who u is where it is out of scope.
+func outOfScope(u user.Info) user.Info {
 	groups := authenticatedGroups(u)
 	if len(groups) == 0 {
 		groups = []string{user.AllUnauthenticated}

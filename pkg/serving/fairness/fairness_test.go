@@ -162,9 +162,9 @@ func TestOptions(t *testing.T) {
 	require.Nil(t, o.New())
 }
 
-// A flood rests only where it would leave no core to others.
+// A flood is throttled only where it would leave no core to others.
 func TestRestOn(t *testing.T) {
 	for cores, want := range map[int]float64{1: 2, 2: 2, 3: 2, 4: 0, 64: 0} {
-		require.InDelta(t, want, restOn(cores), 0, "%d cores", cores)
+		require.InDelta(t, want, throttleOn(cores), 0, "%d cores", cores)
 	}
 }

@@ -17,11 +17,11 @@ const (
 	// and writing ones together have as many as there are cores.
 	coresPerFlowSeat = 2
 	// fewCores are so few that one flood, with its share of the seats, leaves none
-	// to spare: then restOnFewCores has it use a third of its seats' time. Of more,
-	// one that reads or writes leaves half, so that it need not rest.
-	fewCores       = 3
-	restOnFewCores = 2
-	maxRest        = 100
+	// to spare: then throttleOnFewCores has it use a third of its seats' time. Of more,
+	// one that reads or writes leaves half, so that it need not be throttled.
+	fewCores           = 3
+	throttleOnFewCores = 2
+	maxThrottleFactor  = 100
 )
 
 // Options say how the server is shared among logical clusters.
@@ -35,13 +35,13 @@ type Options struct {
 
 // NewOptions returns the defaults.
 func NewOptions() Options {
-	return Options{Enabled: true, Limits: Limits{Waiting: 1000, FlowWaiting: 200, Rest: restOn(runtime.GOMAXPROCS(0))}}
+	return Options{Enabled: true, Limits: Limits{Waiting: 1000, FlowWaiting: 200, ThrottleFactor: throttleOn(runtime.GOMAXPROCS(0))}}
 }
 
-// restOn returns the default of --fairness-rest on a machine with cores.
-func restOn(cores int) float64 {
+// throttleOn returns the default of --fairness-throttle-factor on a machine with cores.
+func throttleOn(cores int) float64 {
 	if cores <= fewCores {
-		return restOnFewCores
+		return throttleOnFewCores
 	}
 	return 0
 }
@@ -52,7 +52,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Seats, "fairness-seats", o.Seats, fmt.Sprintf("requests executed at a time, those of the installation's own components apart, of watches only their beginning; large lists count up to %d-fold. 0 means %d for each core, but at least %d", maxSeats, seatsPerCore, leastSeats))
 	fs.IntVar(&o.FlowSeats, "fairness-seats-per-cluster", o.FlowSeats, "requests of one logical cluster executed at a time while others send requests too, reading and writing ones each; 0 means half as many as there are cores, but at least 1. Tenants whose webhooks are slow may need more")
 	fs.IntVar(&o.AloneSeats, "fairness-seats-alone", o.AloneSeats, "requests of one logical cluster executed at a time while no other sends any, reading and writing ones each; 0 means half of --fairness-seats")
-	fs.Float64Var(&o.Rest, "fairness-rest", o.Rest, fmt.Sprintf("while other logical clusters send requests too, one of which requests wait rests after each for this multiple of the time that it took, at most %s: what it leaves free keeps answers to others quick. 0 never rests, which is the default with more than %d cores", longestRest, fewCores))
+	fs.Float64Var(&o.ThrottleFactor, "fairness-throttle-factor", o.ThrottleFactor, fmt.Sprintf("while other logical clusters send requests too, the next request of one of which requests wait starts this multiple of the time that the last one took after that one, at most %s: what is left free keeps answers to others quick. 0 throttles nobody, which is the default with more than %d cores", maxThrottle, fewCores))
+	fs.Float64Var(&o.ThrottleFactor, "fairness-rest", o.ThrottleFactor, "the previous name of --fairness-throttle-factor")
+	_ = fs.MarkDeprecated("fairness-rest", "use --fairness-throttle-factor: the next version does not know this name")
 	fs.IntVar(&o.Waiting, "fairness-queue-length", o.Waiting, "requests that wait for their turn at a time; more are answered with 429")
 	fs.IntVar(&o.FlowWaiting, "fairness-queue-length-per-cluster", o.FlowWaiting, "requests of one logical cluster that wait for their turn at a time, reading and writing ones each, one user's at most half of them; more are answered with 429")
 }
@@ -63,8 +65,8 @@ func (o *Options) Validate() []error {
 	if o.Seats < 0 || o.FlowSeats < 0 || o.AloneSeats < 0 {
 		errs = append(errs, fmt.Errorf("--fairness-seats %d, --fairness-seats-per-cluster %d and --fairness-seats-alone %d must not be negative", o.Seats, o.FlowSeats, o.AloneSeats))
 	}
-	if !(o.Rest >= 0 && o.Rest <= maxRest) {
-		errs = append(errs, fmt.Errorf("--fairness-rest %g must be between 0 and %d", o.Rest, maxRest))
+	if !(o.ThrottleFactor >= 0 && o.ThrottleFactor <= maxThrottleFactor) {
+		errs = append(errs, fmt.Errorf("--fairness-throttle-factor %g must be between 0 and %d", o.ThrottleFactor, maxThrottleFactor))
 	}
 	if o.Waiting < 1 || o.FlowWaiting < 1 {
 		errs = append(errs, fmt.Errorf("--fairness-queue-length %d and --fairness-queue-length-per-cluster %d must be at least 1", o.Waiting, o.FlowWaiting))

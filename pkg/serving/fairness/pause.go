@@ -15,7 +15,7 @@ type pauses struct {
 // for somebody else, who may need the seat to answer. resume takes the seat back
 // at once, even where that makes more than there are.
 func (s *Seat) Pause() (resume func()) {
-	q, t := s.queue, s.ticket
+	q, t := s.queue, s.queued
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	t.open++
@@ -35,7 +35,7 @@ func (s *Seat) Pause() (resume func()) {
 }
 
 // move gives the seats of a request that executes away (-1) or back (1).
-func (q *Queue) move(t *ticket, direction int) {
+func (q *Queue) move(t *queuedRequest, direction int) {
 	f := t.flow
 	f.inUse += direction * t.seats
 	q.inUse += direction * t.seats

@@ -24,10 +24,10 @@ type Limits struct {
 	// AloneSeats is how much of one flow while no other logical cluster sends
 	// requests; it counts where it is more than FlowSeats.
 	AloneSeats int
-	// Rest is for how long a flow in which requests wait rests after each one
-	// while other logical clusters send requests: that many times as long as it
-	// took, but never longer than longestRest.
-	Rest float64
+	// ThrottleFactor says for how long a flow in which requests wait is throttled
+	// after each one while other logical clusters send requests: that many times as
+	// long as it took, but never longer than maxThrottle.
+	ThrottleFactor float64
 	// Waiting is how many requests wait at a time, FlowWaiting how many of one
 	// flow.
 	Waiting, FlowWaiting int
@@ -79,8 +79,8 @@ type flow struct {
 	at float64
 	// mean is what a request takes, in seconds for each seat.
 	mean float64
-	// restsUntil is set while the flow rests.
-	restsUntil time.Time
+	// throttledUntil is set while the flow is throttled.
+	throttledUntil time.Time
 	// lanes are the waiting requests by user; those of the first come next.
 	lanes []*lane
 	// index is the position in the heap of ready flows, or -1.
@@ -89,17 +89,17 @@ type flow struct {
 
 // lane holds the waiting requests of one user.
 type lane struct {
-	user    string
-	tickets []*ticket
+	user     string
+	requests []*queuedRequest
 }
 
-// ticket is one request.
-type ticket struct {
+// queuedRequest is a request that waits, or executes.
+type queuedRequest struct {
 	flow    *flow
 	seats   int
 	granted chan struct{}
 	started bool
-	// guess is what was added to the flow's time when the ticket was granted.
+	// guess is what was added to the flow's time when the request was granted.
 	guess float64
 	since time.Time
 	pauses
@@ -139,21 +139,21 @@ func (q *Queue) Acquire(ctx context.Context, key FlowKey, user string, seats int
 			}
 		}
 	}
-	return &Seat{queue: q, ticket: t}, nil
+	return &Seat{queue: q, queued: t}, nil
 }
 
 // Seat is what a request has that executes.
 type Seat struct {
 	queue  *Queue
-	ticket *ticket
+	queued *queuedRequest
 }
 
 // Release gives the seat back when the request has ended. extra is what it has
 // cost beyond its seats and its time, in seats times seconds.
-func (s *Seat) Release(extra float64) { s.queue.release(s.ticket, extra) }
+func (s *Seat) Release(extra float64) { s.queue.release(s.queued, extra) }
 
-// enter puts a ticket into its flow's queue, and grants what can start.
-func (q *Queue) enter(key FlowKey, user string, seats int) (*ticket, error) {
+// enter puts a request into its flow's queue, and grants what can start.
+func (q *Queue) enter(key FlowKey, user string, seats int) (*queuedRequest, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.active.saw(key.Cluster, q.clock.Now())
@@ -166,7 +166,7 @@ func (q *Queue) enter(key FlowKey, user string, seats int) (*ticket, error) {
 		f.at = max(f.at, q.now)
 	}
 	full := q.full(f, user)
-	t := &ticket{flow: f, seats: seats, granted: make(chan struct{})}
+	t := &queuedRequest{flow: f, seats: seats, granted: make(chan struct{})}
 	f.push(user, t)
 	q.waiting++
 	q.update(f)
@@ -186,8 +186,8 @@ func (q *Queue) full(f *flow, user string) bool {
 	return f.waiting >= room || f.waitingOf(user) >= max(1, room-f.waiting)
 }
 
-// leave takes a ticket out of its queue; false if it was granted meanwhile.
-func (q *Queue) leave(t *ticket) bool {
+// leave takes a request out of its queue; false if it was granted meanwhile.
+func (q *Queue) leave(t *queuedRequest) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if t.started {
@@ -198,14 +198,14 @@ func (q *Queue) leave(t *ticket) bool {
 	return true
 }
 
-func (q *Queue) withdraw(t *ticket) {
+func (q *Queue) withdraw(t *queuedRequest) {
 	t.flow.remove(t)
 	q.waiting--
 	q.update(t.flow)
 	q.forget(t.flow)
 }
 
-func (q *Queue) release(t *ticket, extra float64) {
+func (q *Queue) release(t *queuedRequest, extra float64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	f, seats := t.flow, float64(t.seats)
@@ -215,7 +215,7 @@ func (q *Queue) release(t *ticket, extra float64) {
 	f.mean += weight * (took + extra/seats - f.mean)
 	f.inUse -= t.seats
 	q.inUse -= t.seats
-	q.rest(f, took)
+	q.throttle(f, took)
 	q.update(f)
 	q.forget(f)
 	q.dispatch()
@@ -244,7 +244,7 @@ func (q *Queue) dispatch() {
 
 // update puts the flow where it belongs among those that are ready.
 func (q *Queue) update(f *flow) {
-	ready := f.waiting > 0 && f.restsUntil.IsZero() && q.mayPause(f) && (f.inUse == 0 || f.inUse+f.head().seats <= q.seatsOf(f))
+	ready := f.waiting > 0 && f.throttledUntil.IsZero() && q.mayPause(f) && (f.inUse == 0 || f.inUse+f.head().seats <= q.seatsOf(f))
 	switch {
 	case ready && f.index < 0:
 		heap.Push(&q.ready, f)
@@ -288,41 +288,41 @@ func (q *Queue) state() (inUse, waiting, flows int) {
 
 func (f *flow) idle() bool { return f.inUse == 0 && f.waiting == 0 && f.paused == 0 }
 
-// head returns the ticket that comes next.
-func (f *flow) head() *ticket { return f.lanes[0].tickets[0] }
+// head returns the request that comes next.
+func (f *flow) head() *queuedRequest { return f.lanes[0].requests[0] }
 
-// pop takes the ticket that comes next; its user's others come after those of
+// pop takes the request that comes next; its user's others come after those of
 // the flow's other users.
-func (f *flow) pop() *ticket {
+func (f *flow) pop() *queuedRequest {
 	first := f.lanes[0]
-	t := first.tickets[0]
-	first.tickets = first.tickets[1:]
+	t := first.requests[0]
+	first.requests = first.requests[1:]
 	f.lanes = f.lanes[1:]
-	if len(first.tickets) > 0 {
+	if len(first.requests) > 0 {
 		f.lanes = append(f.lanes, first)
 	}
 	f.waiting--
 	return t
 }
 
-func (f *flow) push(user string, t *ticket) {
+func (f *flow) push(user string, t *queuedRequest) {
 	f.waiting++
 	for _, l := range f.lanes {
 		if l.user == user {
-			l.tickets = append(l.tickets, t)
+			l.requests = append(l.requests, t)
 			return
 		}
 	}
-	f.lanes = append(f.lanes, &lane{user: user, tickets: []*ticket{t}})
+	f.lanes = append(f.lanes, &lane{user: user, requests: []*queuedRequest{t}})
 }
 
-// remove takes out a ticket that waits no longer.
-func (f *flow) remove(t *ticket) {
+// remove takes out a request that waits no longer.
+func (f *flow) remove(t *queuedRequest) {
 	for i, l := range f.lanes {
-		if at := slices.Index(l.tickets, t); at >= 0 {
-			l.tickets = slices.Delete(l.tickets, at, at+1)
+		if at := slices.Index(l.requests, t); at >= 0 {
+			l.requests = slices.Delete(l.requests, at, at+1)
 			f.waiting--
-			if len(l.tickets) == 0 {
+			if len(l.requests) == 0 {
 				f.lanes = slices.Delete(f.lanes, i, i+1)
 			}
 			return
@@ -333,7 +333,7 @@ func (f *flow) remove(t *ticket) {
 func (f *flow) waitingOf(user string) int {
 	for _, l := range f.lanes {
 		if l.user == user {
-			return len(l.tickets)
+			return len(l.requests)
 		}
 	}
 	return 0

@@ -32,7 +32,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-const patience = 30 * time.Second
+const testTimeout = 30 * time.Second
 
 var (
 	scheme  = runtime.NewScheme()
@@ -61,7 +61,7 @@ func open(t *testing.T, server *etcd.Server, p *Providers) *store {
 	b, err := storage.NewBackend(storage.BackendConfig{Client: server.Client(), Transformers: p.Transformers()})
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
-	require.Eventually(t, func() bool { return b.Ready(t.Context()) == nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.Ready(t.Context()) == nil }, testTimeout, time.Millisecond)
 	return &store{t: t, backend: b, client: server}
 }
 
@@ -229,7 +229,7 @@ func TestRotatesKeysWithoutRestart(t *testing.T) {
 		create(t, sealed, secrets, "a", name, "two")
 		_, content := s.rawOf("a", "ns", name)
 		return strings.HasPrefix(content, "k8s:enc:aesgcm:v1:key2:")
-	}, patience, 20*time.Millisecond, "the new key is used")
+	}, testTimeout, 20*time.Millisecond, "the new key is used")
 	_, content := s.rawOf("a", "ns", "first")
 	require.True(t, strings.HasPrefix(content, "k8s:enc:aesgcm:v1:key1:"))
 	got, err := read(t, sealed, secrets, "a", "first")

@@ -37,7 +37,7 @@ func NewTarget(name, kubeconfig, kubeContext string, tenants bool) (Target, erro
 		return Target{}, fmt.Errorf("the server of kubeconfig %q is no URL: %w", kubeconfig, err)
 	}
 	config.Host = (&url.URL{Scheme: server.Scheme, Host: server.Host}).String()
-	// The server is measured, not the client's patience.
+	// The server is measured, not the client's own limits.
 	config.QPS, config.Burst = -1, -1
 	config.UserAgent = "shardplane-bench"
 	return Target{Name: name, Tenants: tenants, config: config}, nil

@@ -21,16 +21,16 @@ func TestAloneALogicalClusterHasMore(t *testing.T) {
 	b := newBench(t, Limits{Seats: 8, FlowSeats: 1, AloneSeats: 3, Waiting: 10, FlowWaiting: 10})
 	first, second, third := b.must("a", "u", 1), b.must("a", "u", 1), b.must("a", "u", 1)
 	fourth := b.waits(t.Context(), "a", "u", 1)
-	b.must("b", "u", 1)(0) // company
+	b.must("b", "u", 1)(0) // contention
 	first(0)
 	second(0)
-	require.Empty(t, fourth.release, "in company one at a time")
+	require.Empty(t, fourth.release, "under contention one at a time")
 	third(0)
 	(<-fourth.release)(0)
 
 	running := b.must("a", "u", 1)
 	next := b.waits(t.Context(), "a", "u", 1)
-	b.pass(companyMemory)
+	b.pass(contentionWindow)
 	// What comes now finds a alone again.
 	after := b.must("a", "u", 1)
 	require.Eventually(t, func() bool { inUse, waiting := b.state("a"); return inUse == 3 && waiting == 0 }, 10*time.Second, time.Millisecond)
@@ -41,22 +41,22 @@ func TestAloneALogicalClusterHasMore(t *testing.T) {
 	require.Zero(t, inUse+waiting+flows)
 }
 
-func TestAFloodRests(t *testing.T) {
-	b := newBench(t, Limits{Seats: 8, FlowSeats: 1, Waiting: 10, FlowWaiting: 10, Rest: 2})
+func TestAFloodIsThrottled(t *testing.T) {
+	b := newBench(t, Limits{Seats: 8, FlowSeats: 1, Waiting: 10, FlowWaiting: 10, ThrottleFactor: 2})
 	flood := func() (running func(float64), next pending) {
 		return b.must("flood", "u", 1), b.waits(t.Context(), "flood", "u", 1)
 	}
 	running, next := flood()
 	b.pass(time.Millisecond)
 	running(0)
-	(<-next.release)(0) // alone it does not rest
+	(<-next.release)(0) // alone it is not throttled
 
 	b.must("quiet", "u", 1)(0)
 	running, next = flood()
 	b.pass(time.Millisecond)
 	running(0)
 	inUse, waiting := b.state("flood")
-	require.Equal(t, []int{0, 1}, []int{inUse, waiting}, "it rests twice as long as the request took")
+	require.Equal(t, []int{0, 1}, []int{inUse, waiting}, "it is throttled for twice as long as the request took")
 	b.must("quiet", "u", 1)(0)
 	b.pass(2*time.Millisecond - 1)
 	require.Empty(t, next.release)
@@ -68,7 +68,7 @@ func TestAFloodRests(t *testing.T) {
 	b.must("quiet", "u", 1)(0)
 	running(0)
 	require.Empty(t, next.release)
-	b.pass(longestRest)
+	b.pass(maxThrottle)
 	(<-next.release)(0)
 
 	// Nobody waits, so nobody has asked for too much.

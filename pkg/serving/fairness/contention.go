@@ -2,19 +2,19 @@ package fairness
 
 import "time"
 
-// What a logical cluster gets depends on whether it is in company. Alone it may
-// use what the server has. Next to others it gets few seats and rests between
-// its requests when it asks for more than that: a server whose cores never idle
+// What a logical cluster gets depends on whether there is contention. Alone it may
+// use what the server has. Next to others it gets few seats and is throttled
+// between its requests when it asks for more than that: a server whose cores never idle
 // answers everybody late, since nothing in it, neither Go's scheduler nor the
 // kernel's, knows whose request should run first.
 
 const (
-	// companyMemory is for how long a logical cluster that has sent a request
-	// is company for others.
-	companyMemory = 10 * time.Second
-	// longestRest bounds rests: what takes longer than that waits for the disk
+	// contentionWindow is for how long a logical cluster that has sent a request
+	// contends with others.
+	contentionWindow = 10 * time.Second
+	// maxThrottle bounds throttling: a request that takes longer waits for the disk
 	// or for a webhook rather than for a core.
-	longestRest = 10 * time.Millisecond
+	maxThrottle = 10 * time.Millisecond
 )
 
 // activity knows the last two logical clusters that have sent requests, which
@@ -39,7 +39,7 @@ func (a *activity) othersThan(cluster string, now time.Time) bool {
 	if a.last.cluster == cluster {
 		other = a.other.at
 	}
-	return now.Sub(other) < companyMemory
+	return now.Sub(other) < contentionWindow
 }
 
 // seatsOf returns how many seats a flow may take now.
@@ -50,36 +50,36 @@ func (q *Queue) seatsOf(f *flow) int {
 	return q.limits.FlowSeats
 }
 
-// rest lets a flow rest in which requests wait, after one that took that many
+// throttle holds a flow up in which requests wait, after one that took that many
 // seconds. The caller holds the lock and updates the flow.
-func (q *Queue) rest(f *flow, took float64) {
-	if q.limits.Rest <= 0 || f.waiting == 0 {
+func (q *Queue) throttle(f *flow, took float64) {
+	if q.limits.ThrottleFactor <= 0 || f.waiting == 0 {
 		return
 	}
 	now := q.clock.Now()
 	if !q.active.othersThan(f.key.Cluster, now) {
 		return
 	}
-	until := now.Add(min(time.Duration(took*q.limits.Rest*float64(time.Second)), longestRest))
-	if !until.After(now) || !until.After(f.restsUntil) {
+	until := now.Add(min(time.Duration(took*q.limits.ThrottleFactor*float64(time.Second)), maxThrottle))
+	if !until.After(now) || !until.After(f.throttledUntil) {
 		return
 	}
-	resting := !f.restsUntil.IsZero()
-	f.restsUntil = until
-	if !resting {
-		q.clock.AfterFunc(until.Sub(now), func() { q.wake(f) })
+	throttled := !f.throttledUntil.IsZero()
+	f.throttledUntil = until
+	if !throttled {
+		q.clock.AfterFunc(until.Sub(now), func() { q.unthrottle(f) })
 	}
 }
 
-// wake ends a rest, unless it has become longer.
-func (q *Queue) wake(f *flow) {
+// unthrottle ends what throttle began, unless it has become longer.
+func (q *Queue) unthrottle(f *flow) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if left := f.restsUntil.Sub(q.clock.Now()); left > 0 {
-		q.clock.AfterFunc(left, func() { q.wake(f) })
+	if left := f.throttledUntil.Sub(q.clock.Now()); left > 0 {
+		q.clock.AfterFunc(left, func() { q.unthrottle(f) })
 		return
 	}
-	f.restsUntil = time.Time{}
+	f.throttledUntil = time.Time{}
 	q.update(f)
 	q.dispatch()
 }
