@@ -42,8 +42,10 @@ type definer struct {
 	begun chan struct{}
 
 	kind, variant string
-	// made are the objects of the definition.
-	made []history.Object
+	// made are the objects of the definition, and removing is when the first request
+	// to delete it was sent.
+	made     []history.Object
+	removing int64
 }
 
 func (d *definer) run(ctx context.Context) {
@@ -196,7 +198,11 @@ func (d *definer) ask(ctx context.Context, kind history.Kind, method, path strin
 }
 
 func (d *definer) get(ctx context.Context) (*history.Definition, *apiextensionsv1.CustomResourceDefinition) {
-	return d.ask(ctx, history.Get, http.MethodGet, definitionsPath+"/"+d.name(), nil)
+	r, crd := d.ask(ctx, history.Get, http.MethodGet, definitionsPath+"/"+d.name(), nil)
+	if r.Outcome == history.NotFound {
+		d.purged(r.End)
+	}
+	return r, crd
 }
 
 func (d *definer) write(ctx context.Context, kind history.Kind, crd *apiextensionsv1.CustomResourceDefinition) *history.Definition {
@@ -233,11 +239,13 @@ func (d *definer) update(ctx context.Context, crd *apiextensionsv1.CustomResourc
 }
 
 // remove deletes the definition and waits until it is gone, and with it its
-// objects. A request without an answer may still have its effect, when a process
+// objects, or for as long as a test waits: faults may take longer. A request without an answer may still have its effect, when a process
 // that was paused goes on: it is sent again until the definition is gone, and none
 // can delete the next definition of that name.
 func (d *definer) remove(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) {
-	start := d.rec.now()
+	if d.removing == 0 {
+		d.removing = d.rec.now()
+	}
 	this := metav1.NewUIDPreconditions(string(crd.UID))
 	for again := true; again; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
 		d.ask(ctx, history.Delete, http.MethodDelete, definitionsPath+"/"+d.name(), &metav1.DeleteOptions{Preconditions: this})
@@ -245,7 +253,6 @@ func (d *definer) remove(ctx context.Context, crd *apiextensionsv1.CustomResourc
 		for again = false; !again; pace(context.WithoutCancel(ctx), 20*time.Millisecond) {
 			r, _ := d.get(ctx)
 			if r.Outcome == history.NotFound {
-				d.purged(start, r.End)
 				return
 			}
 			again = r.Outcome == history.OK && !r.Terminating
@@ -256,12 +263,12 @@ func (d *definer) remove(ctx context.Context, crd *apiextensionsv1.CustomResourc
 	}
 }
 
-// purged records that the objects of the definition went with it.
-func (d *definer) purged(start, end int64) {
+// purged records that the objects of the definition, which is gone, went with it.
+func (d *definer) purged(end int64) {
 	for _, o := range d.made {
-		d.rec.op(&history.Op{ID: d.rec.id(), Client: d.id, Domain: d.target.domain, Key: o.Key, Kind: history.Delete, Expected: o.State, Start: start, End: end, Outcome: history.OK})
+		d.rec.op(&history.Op{ID: d.rec.id(), Client: d.id, Domain: d.target.domain, Key: o.Key, Kind: history.Delete, Expected: o.State, Start: d.removing, End: end, Outcome: history.OK})
 	}
-	d.made = nil
+	d.made, d.removing = nil, 0
 }
 
 // use makes an object.
