@@ -1,6 +1,10 @@
 package arch
 
-import "strings"
+import (
+	"path"
+	"slices"
+	"strings"
+)
 
 // Layer is a set of packages that stand on the same step. A package may import
 // the layers above its own, which are those before it in the table, and nothing
@@ -12,8 +16,9 @@ type Layer struct {
 	Units []string
 	// Reason says why these packages stand here.
 	Reason string
-	// Only narrows what the layer may import to these units; nil means every
-	// layer above.
+	// Only is all that the layer may import, as units of layers above; one that ends
+	// in /* stands for each of its kind. Tests may import any layer above, except where
+	// there is nothing but tests, and what is ForTests anywhere.
 	Only []string
 	// Leaf marks layers that nothing imports.
 	Leaf bool
@@ -28,10 +33,12 @@ var Layers = []Layer{
 	{
 		Units:  []string{"config"},
 		Reason: "embedded manifests are data: whoever applies them imports them, they import nothing",
+		Only:   []string{},
 	},
 	{
 		Units:    []string{"pkg/dev/pki"},
 		Reason:   "certificates in files, for the development cluster and for tests that serve TLS",
+		Only:     []string{},
 		ForTests: true,
 	},
 	{
@@ -52,6 +59,7 @@ var Layers = []Layer{
 	{
 		Units:    []string{"pkg/etcd"},
 		Reason:   "gives one etcd client to storage; it knows servers and certificates, not objects",
+		Only:     []string{},
 		ForTests: true,
 	},
 	{
@@ -60,13 +68,19 @@ var Layers = []Layer{
 		Only:   []string{"pkg/request"},
 	},
 	{
+		Units:  []string{"pkg/customresource/documents/openapigate"},
+		Reason: "which fields of documents a feature gate hides, for documents of built-in and of custom resources alike",
+		Only:   []string{},
+	},
+	{
 		Units:  []string{"pkg/customresource"},
 		Reason: "custom resources are served by upstream's handler over shared caches; built-in ones do not know of them",
-		Only:   []string{"pkg/request", "pkg/storage"},
+		Only:   []string{"pkg/request", "pkg/storage", "pkg/customresource/documents/openapigate"},
 	},
 	{
 		Units:    []string{"pkg/customresource/customresourcetest"},
 		Reason:   "an API server around what its tests are about, over an etcd that they share",
+		Only:     []string{"pkg/dev/pki", "pkg/etcd", "pkg/request", "pkg/storage"},
 		ForTests: true,
 	},
 	{
@@ -85,13 +99,29 @@ var Layers = []Layer{
 		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy"},
 	},
 	{
-		Units:  []string{"pkg/authn", "pkg/authz", "pkg/admission"},
-		Reason: "who you are, what you may do and what you may write are asked one after the other, never of each other. Admission of quotas counts what storage stores",
+		Units:  []string{"pkg/authn", "pkg/authz"},
+		Reason: "who you are and what you may do are asked one after the other, never of each other",
+		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers"},
+	},
+	{
+		Units:  []string{"pkg/admission"},
+		Reason: "what you may write is asked last; admission of quotas counts what storage stores",
 		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/storage"},
 	},
 	{
+		Units:  []string{"pkg/serving/metriclabels"},
+		Reason: "labels of metrics come from what the system serves, which tables and definitions say",
+		Only:   []string{"config", "pkg/registry"},
+	},
+	{
+		Units:  []string{"pkg/serving/ownership"},
+		Reason: "whose the data is that a server starts on, told from what is stored",
+		Only:   []string{"pkg/etcd", "pkg/storage"},
+	},
+	{
 		Units:  []string{"pkg/serving"},
-		Reason: "filters that every server shares, assembled in one visible chain",
+		Reason: "filters that every server shares, assembled in one visible chain: generic, but for snapshots of etcd and documents of built-in resources",
+		Only:   []string{"pkg/authn", "pkg/request", "pkg/etcd", "pkg/customresource/documents/openapigate", "pkg/serving/metriclabels"},
 	},
 	{
 		Units:  []string{"pkg/reconcile"},
@@ -106,6 +136,7 @@ var Layers = []Layer{
 	{
 		Units:    []string{"pkg/controllers/customresourcedefinition"},
 		Reason:   "a controller as the others, which knows definitions by an interface: what serves them is tested with it, since deleting them takes both",
+		Only:     []string{"pkg/request", "pkg/client", "pkg/reconcile"},
 		ForTests: true,
 	},
 	{
@@ -116,14 +147,35 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/controllers"},
 		Reason: "the catalogue of controllers: it names them all, and servers start what it names",
+		Only:   []string{"pkg/controllers/*", "pkg/request", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
 	},
 	{
-		Units:  []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver"},
-		Reason: "three servers that run as separate processes and know each other by URL only",
+		Units:  []string{"pkg/shard"},
+		Reason: "joins everything into the server that keeps logical clusters. The three servers run as separate processes and know each other by URL only",
+		Only: []string{
+			"config", "pkg/request", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers",
+			"pkg/authn", "pkg/authz", "pkg/admission", "pkg/serving", "pkg/serving/*", "pkg/reconcile", "pkg/workspaceindex", "pkg/controllers", "pkg/controllers/*",
+		},
+	},
+	{
+		Units:  []string{"pkg/frontproxy"},
+		Reason: "forwards requests and stores nothing: it knows shards by their URLs and logical clusters by the index",
+		Only: []string{
+			"pkg/request", "pkg/lifecycle", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authn", "pkg/authz", "pkg/serving", "pkg/workspaceindex",
+		},
+	},
+	{
+		Units:  []string{"pkg/cacheserver"},
+		Reason: "stores what shards replicate, as custom resources: it knows the kinds from replication, and nothing of workspaces",
+		Only: []string{
+			"config", "pkg/request", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource", "pkg/authn", "pkg/authz",
+			"pkg/serving", "pkg/serving/*", "pkg/controllers/replication",
+		},
 	},
 	{
 		Units:  []string{"pkg/dev"},
-		Reason: "starts the servers as child processes and writes their files",
+		Reason: "starts the servers as child processes, by the command line, and writes their files. Of pkg/etcd it knows the errors, which become exit codes",
+		Only:   []string{"pkg/dev/pki", "pkg/request", "pkg/etcd"},
 	},
 	{
 		Units:  []string{"cmd/shardplane"},
@@ -151,6 +203,7 @@ var Layers = []Layer{
 	{
 		Units:    []string{"test/harness"},
 		Reason:   "starts whole servers for tests; the product must not be able to import it",
+		Only:     []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "test/mutants"},
 		ForTests: true,
 	},
 	{
@@ -161,7 +214,7 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"test/isolation"},
-		Reason: "attacks the servers as a stranger would, at their ports and handlers: what it shared with them, it could not judge. It makes certificates, and reads what etcd stores",
+		Reason: "attacks the servers from outside, at their ports and handlers: what it shared with them, it could not judge. It makes certificates, and reads what etcd stores",
 		Only:   []string{"pkg/dev/pki", "pkg/etcd", "test/harness"},
 		Leaf:   true,
 	},
@@ -173,9 +226,18 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"test/*"},
-		Reason: "test suites: they may use everything and nothing uses them",
+		Reason: "test suites see servers as users do, and nothing uses them. Integration compares what is served with the generated documents, conformance lists with the pages of storage",
+		Only:   []string{"pkg/client", "pkg/registry", "pkg/storage"},
 		Leaf:   true,
 	},
+}
+
+// mayImport reports whether Only has a unit.
+func (l *Layer) mayImport(unit string) bool {
+	return slices.ContainsFunc(l.Only, func(only string) bool {
+		kind, each := strings.CutSuffix(only, "/*")
+		return only == unit || each && path.Dir(unit) == kind
+	})
 }
 
 // place is where a package stands.

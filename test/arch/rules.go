@@ -132,12 +132,16 @@ func forbidden(t *Tree, layers []Layer, from place, file *File, imported string)
 		return to.unit + " and " + from.unit + " are siblings: " + from.layer.Reason
 	case to.index > from.index:
 		return to.unit + " stands below " + from.unit + ": " + from.layer.Reason
-	case from.layer.Only != nil && !file.Test && !slices.Contains(from.layer.Only, to.unit):
+	case from.layer.Only != nil && (!file.Test || onlyTests(from.unit)) && !from.layer.mayImport(to.unit):
 		return "not among what " + from.unit + " may import: " + from.layer.Reason
 	default:
 		return ""
 	}
 }
+
+// onlyTests reports whether a unit is there for tests, so that these are what its
+// layer is about.
+func onlyTests(unit string) bool { return within(unit, "test") }
 
 func checkTestCode(t *Tree) []string {
 	libraries := []string{"testing", "github.com/stretchr/testify", "go.uber.org/goleak"}

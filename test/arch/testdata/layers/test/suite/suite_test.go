@@ -1,0 +1,7 @@
+package suite_test
+
+import (
+	_ "example.com/m/pkg/centre"
+	_ "example.com/m/pkg/parts/a"
+	_ "example.com/m/pkg/server"
+)
