@@ -9,15 +9,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
@@ -66,7 +62,7 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 	backend := o.data.Backend(t, o.systemOnly)
 	opened := &openStores{of: map[schema.GroupResource]int{}}
 	s, err := New(Config{
-		Storage:      opened.counting(backend.RESTOptionsGetter),
+		Storage:      customresourcetest.Wrapped(backend.RESTOptionsGetter, opened.wrap),
 		System:       o.system,
 		SystemOnly:   o.systemOnly,
 		ReleaseAfter: o.release,
@@ -113,38 +109,10 @@ func (o *openStores) add(resource schema.GroupResource, n int) {
 	o.of[resource] += n
 }
 
-type storageFunc = func(func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
-
-func (o *openStores) counting(of storageFunc) storageFunc {
-	return func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter {
-		return countingGetter{of(codecFor), o}
-	}
-}
-
-type countingGetter struct {
-	generic.RESTOptionsGetter
-	opened *openStores
-}
-
-// GetRESTOptions implements generic.RESTOptionsGetter.
-func (g countingGetter) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
-	options, err := g.RESTOptionsGetter.GetRESTOptions(resource, example)
-	if err != nil {
-		return options, err
-	}
-	inner := options.Decorator
-	options.Decorator = func(
-		config *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error),
-		newFunc, newListFunc func() runtime.Object, getAttrs storage.AttrFunc, trigger storage.IndexerFuncs, indexers *cache.Indexers,
-	) (storage.Interface, factory.DestroyFunc, error) {
-		store, destroy, err := inner(config, prefix, keyFunc, newFunc, newListFunc, getAttrs, trigger, indexers)
-		if err != nil {
-			return nil, nil, err
-		}
-		g.opened.add(resource, 1)
-		return store, func() { destroy(); g.opened.add(resource, -1) }, nil
-	}
-	return options, nil
+// wrap is a customresourcetest.Wrap.
+func (o *openStores) wrap(resource schema.GroupResource, store storage.Interface, destroy factory.DestroyFunc) (storage.Interface, factory.DestroyFunc) {
+	o.add(resource, 1)
+	return store, func() { destroy(); o.add(resource, -1) }
 }
 
 // etag returns the ETag of a document.

@@ -11,11 +11,8 @@ import (
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
-	"k8s.io/client-go/tools/cache"
 )
 
 // faulty counts what is asked of the storage of definitions, and fails the
@@ -74,48 +71,16 @@ type counters struct {
 	lists, writes atomic.Int64
 }
 
-func (c *counters) wrap(inner storage.Interface) storage.Interface {
-	return faulty{inner, &c.lists, &c.writes}
+// wrap is a customresourcetest.Wrap.
+func (c *counters) wrap(resource schema.GroupResource, inner storage.Interface, destroy factory.DestroyFunc) (storage.Interface, factory.DestroyFunc) {
+	if resource.Group != apiextensions.GroupName {
+		return inner, destroy
+	}
+	return faulty{inner, &c.lists, &c.writes}, destroy
 }
 
-type storageFunc = func(func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
-
-// wrapDefinitions has wrap, if it is given, wrap the storage of definitions.
-func wrapDefinitions(of storageFunc, wrap func(storage.Interface) storage.Interface) storageFunc {
-	if wrap == nil {
-		return of
-	}
-	return func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter {
-		return wrappedGetter{of(codecFor), wrap}
-	}
-}
-
-type wrappedGetter struct {
-	generic.RESTOptionsGetter
-	wrap func(storage.Interface) storage.Interface
-}
-
-func (g wrappedGetter) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
-	options, err := g.RESTOptionsGetter.GetRESTOptions(resource, example)
-	if err != nil || resource.Group != apiextensions.GroupName {
-		return options, err
-	}
-	inner := options.Decorator
-	options.Decorator = func(
-		config *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error),
-		newFunc, newListFunc func() runtime.Object, getAttrs storage.AttrFunc, trigger storage.IndexerFuncs, indexers *cache.Indexers,
-	) (storage.Interface, factory.DestroyFunc, error) {
-		store, destroy, err := inner(config, prefix, keyFunc, newFunc, newListFunc, getAttrs, trigger, indexers)
-		if err != nil {
-			return nil, nil, err
-		}
-		return g.wrap(store), destroy, nil
-	}
-	return options, nil
-}
-
-// unsettled is the storage of definitions below where names are accepted.
-func unsettled(t *testing.T, s *testServer) storage.Interface {
+// withoutNames is the storage of definitions below where names are accepted.
+func withoutNames(t *testing.T, s *testServer) storage.Interface {
 	t.Helper()
 	naming, ok := s.Store.Storage.Storage.(namingStorage)
 	require.True(t, ok)

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
@@ -44,11 +43,11 @@ type testServer struct {
 
 // startServer starts a server and the controller of its definitions; wrap wraps
 // where definitions are stored.
-func startServer(t *testing.T, data customresourcetest.Data, wrap func(storage.Interface) storage.Interface) *testServer {
+func startServer(t *testing.T, data customresourcetest.Data, wrap customresourcetest.Wrap) *testServer {
 	t.Helper()
 	backend := data.Backend(t, false)
 	s, err := New(Config{
-		Storage: wrapDefinitions(backend.RESTOptionsGetter, wrap),
+		Storage: customresourcetest.Wrapped(backend.RESTOptionsGetter, wrap),
 		Table:   NewTable(),
 		Sources: NewSources(&System{}),
 		BuiltInNames: func(context.Context, string) ([]apiextensions.CustomResourceDefinitionNames, error) {

@@ -247,7 +247,7 @@ func TestNamesOfFailedWritesAreOffered(t *testing.T) {
 func TestNamesThatBecameFreeMeanwhile(t *testing.T) {
 	t.Parallel()
 	data := customresourcetest.NewData(t)
-	s := startServer(t, data, nil)
+	s := startServer(t, data, new(counters).wrap)
 	s.CreateCRD(t, "one", greedy("gizmos.example.com", "example.com"))
 	refused := s.CreateCRD(t, "one", widgetCRD(nil))
 	requireCondition(t, refused, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
@@ -264,7 +264,7 @@ func TestNamesThatBecameFreeMeanwhile(t *testing.T) {
 	}
 	require.Equal(t, 1, deleted)
 
-	s = startServer(t, data, nil)
+	s = startServer(t, data, new(counters).wrap)
 	require.Eventually(t, func() bool { return s.serves(t, "one", widgets) }, deadline, tick)
 }
 
@@ -276,7 +276,7 @@ func TestUnknownNamesAreNotAccepted(t *testing.T) {
 	backend := customresourcetest.NewData(t).Backend(t, false)
 	t.Cleanup(backend.Close)
 	s, err := New(Config{
-		Storage: wrapDefinitions(backend.RESTOptionsGetter, asked.wrap), Table: NewTable(), Sources: NewSources(&System{}),
+		Storage: customresourcetest.Wrapped(backend.RESTOptionsGetter, asked.wrap), Table: NewTable(), Sources: NewSources(&System{}),
 		BuiltInNames: func(context.Context, string) ([]apiextensions.CustomResourceDefinitionNames, error) {
 			return nil, errors.New("does not serve yet")
 		},
@@ -315,7 +315,7 @@ func TestEventsNeedNoLists(t *testing.T) {
 // stored.
 func TestLaterWriteYields(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, customresourcetest.NewData(t), nil)
+	s := startServer(t, customresourcetest.NewData(t), new(counters).wrap)
 	ctx := storeContext(t.Context(), request.Cluster{Name: "one"})
 	var stored []*apiextensions.CustomResourceDefinition
 	for i := range 2 {
@@ -329,7 +329,7 @@ func TestLaterWriteYields(t *testing.T) {
 		accept(internal, newClaims())
 		key, err := s.Storage.KeyFunc(ctx, crd.Name)
 		require.NoError(t, err)
-		require.NoError(t, unsettled(t, s).Create(ctx, key, internal, out, 0))
+		require.NoError(t, withoutNames(t, s).Create(ctx, key, internal, out, 0))
 		stored = append(stored, out)
 	}
 	require.Same(t, runtime.Object(stored[0]), s.Storage.written(ctx, stored[0]))
