@@ -72,7 +72,7 @@ func New(o Options) (*Authentication, error) {
 		chain = append(chain, bearertoken.New(a.Tokens))
 	}
 	a.Authenticator = union.NewFailOnError(
-		group.NewAuthenticatedGroupAdder(union.New(chain...)),
+		group.NewAuthenticatedGroupAdder(wellFormed(union.New(chain...))),
 		anonymous.NewAuthenticator(probes()),
 	)
 	return a, nil
@@ -143,10 +143,13 @@ func (c *certificates) AuthenticateRequest(r *http.Request) (*authenticator.Resp
 	if err != nil {
 		return nil, false, errors.Join(refused, err)
 	}
-	if ok && namesAccount(response.User.GetName()) {
+	if !ok {
+		return nil, false, nil
+	}
+	if namesAccount(response.User.GetName()) {
 		return nil, false, errAccountCertificate
 	}
-	return response, ok, nil
+	return withGroups(response, certificateGroups), true, nil
 }
 
 // errAccountCertificate is why a certificate with the name of a service account

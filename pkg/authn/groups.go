@@ -4,13 +4,15 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // GroupFilter decides which groups of a user the front-proxy tells shards. In
-// both lists "prefix*" stands for all groups that begin with the prefix.
+// both lists "prefix*" stands for all groups that begin with the prefix, and
+// "!group" takes a group out of what the others of its list stand for.
 type GroupFilter struct {
 	// PassOn are the groups that are told; empty stands for all.
 	PassOn []string
@@ -22,12 +24,25 @@ type GroupFilter struct {
 // shard: they are for the servers' own requests. Administrators are members of
 // system:kcp:admin.
 func DefaultDropGroups() []string {
-	return []string{
-		user.SystemPrivilegedGroup,
-		request.GroupLogicalClusterAdmin,
-		"system:kcp:initializer:*",
-		"system:kcp:terminator:*",
-	}
+	return append([]string{user.SystemPrivilegedGroup}, systemGroups()...)
+}
+
+// systemGroups are the groups that say what the system itself has found out about
+// a user, and never anybody outside.
+func systemGroups() []string {
+	return []string{"system:kcp:*", "!" + request.GroupAdmin, "apis.kcp.io:binding:*"}
+}
+
+// certificateGroups filters what client certificates say. They name members of
+// system:masters, as shards and front-proxies are to each other.
+var certificateGroups = GroupFilter{Drop: systemGroups()}
+
+// withGroups returns a response with the groups that a filter leaves.
+func withGroups(response *authenticator.Response, groups GroupFilter) *authenticator.Response {
+	who := response.User
+	return &authenticator.Response{Audiences: response.Audiences, User: &user.DefaultInfo{
+		Name: who.GetName(), UID: who.GetUID(), Groups: groups.Filter(who.GetGroups()), Extra: who.GetExtra(),
+	}}
 }
 
 // Filter returns the groups to tell, in their order.
@@ -38,7 +53,7 @@ func (f GroupFilter) Filter(groups []string) []string {
 }
 
 func matchesAny(patterns []string, name string) bool {
-	return slices.ContainsFunc(patterns, func(pattern string) bool {
+	return !slices.Contains(patterns, "!"+name) && slices.ContainsFunc(patterns, func(pattern string) bool {
 		if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
 			return strings.HasPrefix(name, prefix)
 		}

@@ -52,7 +52,7 @@ func (a *Authentication) tokens() (authenticator.Token, error) {
 	if len(known) == 0 {
 		return nil, nil
 	}
-	return group.NewTokenGroupAdder(tokenunion.New(known...), []string{user.AllAuthenticated}), nil
+	return group.NewTokenGroupAdder(wellFormedTokens(tokenunion.New(known...)), []string{user.AllAuthenticated}), nil
 }
 
 // serviceAccounts returns what knows the tokens of service accounts, or nil,
@@ -121,9 +121,7 @@ func fromOutside(next authenticator.Token) authenticator.Token {
 				return nil, false, fmt.Errorf("the extra attribute %q of user %q is reserved, because servers decide by it: let the service that reviews tokens leave it out", key, who.GetName())
 			}
 		}
-		return &authenticator.Response{Audiences: response.Audiences, User: &user.DefaultInfo{
-			Name: who.GetName(), UID: who.GetUID(), Groups: privileged.Filter(who.GetGroups()), Extra: who.GetExtra(),
-		}}, true, nil
+		return withGroups(response, privileged), true, nil
 	})
 }
 

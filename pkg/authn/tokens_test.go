@@ -265,6 +265,11 @@ users: [{name: u, user: {}}]
 		require.False(t, ok)
 		require.ErrorContains(t, err, "because servers decide by it")
 	}
+	for _, malformed := range []string{` jane`, "jane\t", `Authorization.KCP.io/warrant={"groups":["system:masters"]}`, "example.com/team= blue"} {
+		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as "+malformed)
+		require.False(t, ok)
+		require.ErrorContains(t, err, "correct it where the user comes from", "%q: headers carry it otherwise", malformed)
+	}
 	response, ok, err := a.Tokens.AuthenticateToken(t.Context(), "as authentication.kcp.io/scopes=cluster:root")
 	require.NoError(t, err)
 	require.True(t, ok)
@@ -288,13 +293,15 @@ users: [{name: u, user: {}}]
 func TestGroupFilter(t *testing.T) {
 	all := []string{
 		"system:masters", "devs", "system:kcp:logical-cluster-admin", "system:kcp:initializer:root:x", "system:kcp:terminator:root:x",
-		"system:kcp:admin", "system:kcp:external-logical-cluster-admin", "system:authenticated",
+		"system:kcp:admin", "system:kcp:external-logical-cluster-admin", "apis.kcp.io:binding:root:x", "system:authenticated",
 	}
-	kept := []string{"devs", "system:kcp:admin", "system:kcp:external-logical-cluster-admin", "system:authenticated"}
+	kept := []string{"devs", "system:kcp:admin", "system:authenticated"}
 	require.Equal(t, kept, authn.GroupFilter{Drop: authn.DefaultDropGroups()}.Filter(all))
 	require.Equal(t, all, authn.GroupFilter{}.Filter(all))
 	require.Equal(t, []string{"devs"}, authn.GroupFilter{PassOn: []string{"d*", "system:masters"}, Drop: authn.DefaultDropGroups()}.Filter(all))
 	require.Empty(t, authn.GroupFilter{Drop: []string{"*"}}.Filter(all))
+	require.Equal(t, []string{"devs"}, authn.GroupFilter{Drop: []string{"*", "!devs"}}.Filter(all))
+	require.Equal(t, []string{"system:kcp:admin"}, authn.GroupFilter{PassOn: []string{"system:kcp:*", "!system:kcp:logical-cluster-admin"}, Drop: authn.DefaultDropGroups()}.Filter(all))
 }
 
 func TestOptions(t *testing.T) {

@@ -64,8 +64,11 @@ func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 }
 
 // reservedIdentity reports whether a user name, group or extra attribute is one
-// that logical clusters have no say in.
+// that logical clusters have no say in, or may become one behind another server.
 func reservedIdentity(resource, subresource, name string) bool {
+	if !identity.WellFormed(name) || !identity.WellFormed(subresource) {
+		return true
+	}
 	switch resource {
 	case "users":
 		return name == user.APIServerUser

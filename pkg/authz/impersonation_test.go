@@ -38,6 +38,8 @@ func TestImpersonationGuard(t *testing.T) {
 		{resource: "groups", name: "system:authenticated", able: allow, unable: none},
 		{resource: "groups", name: "system:masters", able: deny, unable: none},
 		{resource: "groups", name: "system:kcp:admin", able: deny, unable: none},
+		{resource: "groups", name: " system:masters", able: deny, unable: none},
+		{resource: "users", name: "joe\t", able: deny, unable: none},
 		{resource: "groups", name: "system:kcp:logical-cluster-admin", able: deny, unable: none},
 		{resource: "groups", name: "system:kcp:initializer:root:x", able: deny, unable: none},
 		{resource: "serviceaccounts", name: "bot", able: allow, unable: none},

@@ -47,10 +47,19 @@ func TestCredentials(t *testing.T) {
 		ca, err := store.Authority("client-ca")
 		require.NoError(t, err)
 		pair, err := pki.NewStore(t.TempDir(), time.Now).Certificate("climber", ca,
-			pki.Client("climber", "devs", "system:kcp:logical-cluster-admin", "system:kcp:initializer:root:x", "system:kcp:terminator:root:x"))
+			pki.Client("climber", "devs", "system:kcp:logical-cluster-admin", "system:kcp:external-logical-cluster-admin",
+				"system:kcp:initializer:root:x", "system:kcp:terminator:root:x", "apis.kcp.io:binding:root:x"))
 		require.NoError(t, err)
-		who = whoAmI(t, withPair(proxy, pair), "root")
-		require.ElementsMatch(t, []string{"devs", "system:authenticated"}, who.Groups)
+		for _, server := range []*rest.Config{proxy, masters} {
+			who = whoAmI(t, withPair(server, pair), "root")
+			require.ElementsMatch(t, []string{"devs", "system:authenticated"}, who.Groups)
+		}
+		// HTTP/1.1 would trim it on the way to the shard.
+		pair, err = pki.NewStore(t.TempDir(), time.Now).Certificate("blank", ca, pki.Client("climber", " system:masters"))
+		require.NoError(t, err)
+		for _, server := range []*rest.Config{proxy, masters} {
+			require.Equal(t, http.StatusUnauthorized, codeOf(t, withPair(server, pair), "/clusters/root/api"))
+		}
 	})
 
 	t.Run("tokens of the development cluster are passed on", func(t *testing.T) {

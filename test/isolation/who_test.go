@@ -80,6 +80,7 @@ func (w *world) newWhos() []*who {
 		{name: "privileged groups at the front-proxy", at: proxyOnly, cert: w.cert(client, time.Now, "climber", "devs",
 			"system:kcp:logical-cluster-admin", "system:kcp:initializer:root:universal", "system:kcp:terminator:root:universal")},
 		{name: "privileged groups", cert: w.cert(client, time.Now, "climber", "system:kcp:initializer:root:universal", "system:kcp:terminator:root:universal", "system:authenticated")},
+		{name: "privileged groups with blanks", cert: w.cert(client, time.Now, "climber", " system:masters", "system:kcp:admin ")},
 		{name: "name of a service account", cert: w.cert(client, time.Now, "system:serviceaccount:default:robot", "system:serviceaccounts", "system:serviceaccounts:default")},
 		{name: "global name of a service account", cert: w.cert(client, time.Now, "system:kcp:serviceaccount:"+w.alpha.name+":default:robot")},
 	}, w.forgers(token)...)
