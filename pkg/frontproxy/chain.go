@@ -230,7 +230,7 @@ func isWatch(r *http.Request) bool {
 	if !strings.Contains(r.URL.Path, "/watch/") && !strings.Contains(r.URL.RawQuery, "watch") && !strings.Contains(r.URL.RawQuery, "%") {
 		return false
 	}
-	// Without the query, which strangers could fill the log with.
+	// Without the query, which anybody could fill the log with.
 	bare := http.Request{Method: r.Method, URL: &url.URL{}}
 	_, rest := splitEscaped(r.URL.EscapedPath())
 	info, err := requestInfo(&bare, unescapedRest(rest))

@@ -112,7 +112,7 @@ func statusError(code int32, reason metav1.StatusReason, retryAfter int, format 
 // unauthorized answers requests without valid credentials.
 var unauthorized = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 {
-		// Connections of strangers are not kept: HTTP/2 ones cost much.
+		// Connections of those who may not enter are not kept: HTTP/2 ones cost much.
 		w.Header().Set("Connection", "close")
 	}
 	writeStatus(w, apierrors.NewUnauthorized("Unauthorized"))

@@ -42,7 +42,7 @@ type Scopes struct {
 // Find takes the scope off the URLs of requests and puts it into their context.
 // Malformed URLs get 400. What could be answered differently for a logical
 // cluster that exists, as a path that does not resolve, is left to Rules, which
-// answers after authorization: before, it would tell strangers what exists.
+// answers after authorization: before, it would tell those who may not enter what exists.
 func (s Scopes) Find(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !utf8.ValidString(r.URL.Path) {
