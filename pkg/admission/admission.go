@@ -2,7 +2,7 @@
 // what is configured there, for built-in and custom resources alike.
 //
 //	mutating    NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
-//	validating  WorkspaceType ─ ReservedMetadata ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
+//	validating  WorkspaceType ─ ReservedMetadata ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
 //
 // The plugins stand in kube-apiserver's order; this package assembles them. Each
 // looks up in a map whether the logical cluster has anything configured. If it
@@ -11,7 +11,7 @@
 //	lifecycle       NamespaceLifecycle: no objects in namespaces that end
 //	workspaceowner  who created a Workspace is written on it
 //	workspacetype   the type of a new Workspace, and who may use it
-//	policy          admission policies, validating and mutating
+//	policy          admission policies, validating and mutating, and who may name their parameters
 //	webhook         admission webhooks, validating and mutating
 //	reserved        annotations, labels and fields that only the system may set
 //	quota           ResourceQuota
@@ -115,6 +115,7 @@ func New(c Config) (*Admission, error) {
 		named{"MutatingAdmissionWebhook", reserved.Guard(webhook.NewMutating(webhooks, mutatingWebhooks))},
 		named{"DryRun", storage.NewDryRunAdmission()},
 		named{"ReservedMetadata", reserved.New()},
+		named{"PolicyParameterAccess", policy.NewAccess(policies)},
 		named{"ValidatingAdmissionPolicy", policy.NewValidating(policies, validatingPolicies, validatingBindings)},
 		named{"ValidatingAdmissionWebhook", webhook.NewValidating(webhooks, validatingWebhooks)},
 		named{"ResourceQuota", a.quota},

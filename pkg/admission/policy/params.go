@@ -120,15 +120,28 @@ func (p *Params) open(ctx context.Context, cluster logicalcluster.Name, gvk sche
 	ctx, cancel := context.WithTimeout(ctx, syncWait)
 	defer cancel()
 	scope := p.clients.Cluster(cluster.Path())
+	mapping, err := resourceOf(ctx, scope, gvk)
+	if err != nil {
+		return nil, err
+	}
+	clients, err := scope.Dynamic()
+	if err != nil {
+		return nil, err
+	}
+	informer, err := client.NewDynamicInformer(scope, mapping.Resource, client.InformerOptions[*unstructured.Unstructured]{})
+	if err != nil {
+		return nil, err
+	}
+	return &param{mapping: mapping, cluster: cluster, informer: informer, dynamic: clients, users: sets.New[string]()}, nil
+}
+
+// resourceOf asks a logical cluster which resource a kind is that can be watched.
+func resourceOf(ctx context.Context, scope client.Scope, gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	documents, err := scope.Discovery()
 	if err != nil {
 		return nil, err
 	}
 	list, err := discovery.ToDiscoveryInterfaceWithContext(documents).ServerResourcesForGroupVersionWithContext(ctx, gvk.GroupVersion().String())
-	if err != nil {
-		return nil, err
-	}
-	clients, err := scope.Dynamic()
 	if err != nil {
 		return nil, err
 	}
@@ -141,11 +154,7 @@ func (p *Params) open(ctx context.Context, cluster logicalcluster.Name, gvk sche
 		if r.Namespaced {
 			mapping.Scope = meta.RESTScopeNamespace
 		}
-		informer, err := client.NewDynamicInformer(scope, mapping.Resource, client.InformerOptions[*unstructured.Unstructured]{})
-		if err != nil {
-			return nil, err
-		}
-		return &param{mapping: mapping, cluster: cluster, informer: informer, dynamic: clients, users: sets.New[string]()}, nil
+		return mapping, nil
 	}
 	return nil, fmt.Errorf("%s has no kind %s that can be watched", gvk.GroupVersion(), gvk.Kind)
 }

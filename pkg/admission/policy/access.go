@@ -1,0 +1,147 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+)
+
+// Access is the admission plugin by which the author of a policy, or of its
+// binding, must be allowed to read the parameters. The server reads them as
+// system:masters, and what a policy answers may show what is in them.
+//
+// The rules are kube-apiserver's: paramKind needs get on all objects of the kind,
+// paramRef needs get on what it names, or list for a selector, and all kinds where
+// the policy, or its kind of parameters, does not exist yet. What an update leaves
+// as it is needs nothing.
+type Access struct {
+	*admission.Handler
+	clients    *client.Factory
+	authorizer authorizer.UnconditionalAuthorizer
+}
+
+var _ admission.ValidationInterface = &Access{}
+
+// NewAccess returns the plugin, of which Clients and Authorizer of the
+// configuration are used.
+func NewAccess(c Config) *Access {
+	return &Access{Handler: admission.NewHandler(admission.Create, admission.Update), clients: c.Clients, authorizer: c.Authorizer}
+}
+
+// paramsOf returns what a policy or a binding says of parameters: a kind, or where
+// they are and the policy whose they are.
+func paramsOf(obj runtime.Object) (kind *admissionregistrationv1.ParamKind, ref *admissionregistrationv1.ParamRef, policy string) {
+	switch obj := obj.(type) {
+	case *admissionregistrationv1.ValidatingAdmissionPolicy:
+		return obj.Spec.ParamKind, nil, ""
+	case *admissionregistrationv1.MutatingAdmissionPolicy:
+		return obj.Spec.ParamKind, nil, ""
+	case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
+		return nil, obj.Spec.ParamRef, obj.Spec.PolicyName
+	case *admissionregistrationv1.MutatingAdmissionPolicyBinding:
+		return nil, obj.Spec.ParamRef, obj.Spec.PolicyName
+	default:
+		return nil, nil, ""
+	}
+}
+
+// Validate implements admission.ValidationInterface.
+func (p *Access) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	kind, ref, policy := paramsOf(a.GetObject())
+	if kind == nil && ref == nil || identity.MemberOf(ctx, a.GetUserInfo(), user.SystemPrivilegedGroup) {
+		return nil
+	}
+	if oldKind, oldRef, oldPolicy := paramsOf(a.GetOldObject()); a.GetOperation() == admission.Update &&
+		equality.Semantic.DeepEqual(kind, oldKind) && equality.Semantic.DeepEqual(ref, oldRef) && policy == oldPolicy {
+		return nil
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	wanted := authorizer.AttributesRecord{User: a.GetUserInfo(), Verb: "get", Namespace: "*", Name: "*", ResourceRequest: true}
+	if ref != nil {
+		if kind, err = p.kindOf(ctx, cluster, a.GetResource().Resource, policy); err != nil {
+			return err
+		}
+		if wanted.Name = ref.Name; ref.Name == "" {
+			wanted.Verb = "list"
+		}
+		if ref.Namespace != "" {
+			wanted.Namespace = ref.Namespace
+		}
+	}
+	wanted.APIGroup, wanted.APIVersion, wanted.Resource = p.resourceOf(ctx, cluster, kind)
+	decision, _, err := p.authorizer.Authorize(ctx, wanted)
+	if err != nil {
+		return apierrors.NewInternalError(fmt.Errorf("asking whether the parameters may be read: %w", err))
+	}
+	if decision != authorizer.DecisionAllow {
+		return admission.NewForbidden(a, fmt.Errorf("policies show their parameters, so that you must be allowed to %s %s", wanted.Verb, describe(wanted)))
+	}
+	return nil
+}
+
+// kindOf returns the kind of parameters of the policy that a binding names; nil
+// where there is none.
+func (p *Access) kindOf(ctx context.Context, cluster logicalcluster.Name, bindings, policy string) (*admissionregistrationv1.ParamKind, error) {
+	in := p.clients.Cluster(cluster.Path())
+	var found runtime.Object
+	var err error
+	if bindings == "mutatingadmissionpolicybindings" {
+		found, err = client.MutatingAdmissionPolicies.In(in).Get(ctx, policy, metav1.GetOptions{})
+	} else {
+		found, err = client.ValidatingAdmissionPolicies.In(in).Get(ctx, policy, metav1.GetOptions{})
+	}
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // none yet
+	}
+	if err != nil {
+		return nil, apierrors.NewInternalError(fmt.Errorf("reading the policy %s: %w", policy, err))
+	}
+	kind, _, _ := paramsOf(found)
+	return kind, nil
+}
+
+// resourceOf returns the resource of a kind of parameters, with * for what is not
+// known.
+func (p *Access) resourceOf(ctx context.Context, cluster logicalcluster.Name, kind *admissionregistrationv1.ParamKind) (group, version, resource string) {
+	if kind == nil {
+		return "*", "*", "*"
+	}
+	gvk := schema.FromAPIVersionAndKind(kind.APIVersion, kind.Kind)
+	mapping, err := resourceOf(ctx, p.clients.Cluster(cluster.Path()), gvk)
+	if err != nil {
+		return gvk.Group, gvk.Version, "*"
+	}
+	return gvk.Group, gvk.Version, mapping.Resource.Resource
+}
+
+func describe(a authorizer.AttributesRecord) string {
+	resource := schema.GroupResource{Group: a.APIGroup, Resource: a.Resource}.String()
+	if a.Resource == "*" {
+		resource = "all resources, as long as the kind of the parameters is not known here"
+	}
+	what, where := "all of "+resource, " in all namespaces"
+	if a.Name != "*" && a.Name != "" {
+		what = fmt.Sprintf("%q of %s", a.Name, resource)
+	}
+	if a.Namespace != "*" {
+		where = fmt.Sprintf(" in namespace %q", a.Namespace)
+	}
+	return what + where
+}
