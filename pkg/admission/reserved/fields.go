@@ -1,21 +1,38 @@
 package reserved
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/kcp-dev/sdk/apis/apis"
+	"github.com/kcp-dev/sdk/apis/cache"
+	"github.com/kcp-dev/sdk/apis/core"
+	"github.com/kcp-dev/sdk/apis/migration"
+	"github.com/kcp-dev/sdk/apis/tenancy"
+	"github.com/kcp-dev/sdk/apis/topology"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 var (
 	errStatus  = errors.New("the status is what the system has observed: only the system may write it")
 	errNotMade = errors.New("logical clusters are made by the system: create a Workspace")
-	errOwned   = errors.New("a logical cluster goes with the Workspace that owns it: delete that (spec.directlyDeletable is not set)")
+	errPlace   = errors.New("shards are registered in the logical cluster root, and nowhere else")
+	// A finalizer of a child would keep whoever owns the Workspace from deleting it.
+	errFinalizer = errors.New("finalizers keep the Workspace that owns the logical cluster from being deleted: only administrators and the system may add any")
+	errOwned     = errors.New("a logical cluster goes with the Workspace that owns it: delete that (spec.directlyDeletable is not set)")
 )
+
+// systemGroups are the API groups of the system: those of the wire contract.
+var systemGroups = []string{apis.GroupName, cache.GroupName, core.GroupName, migration.GroupName, tenancy.GroupName, topology.GroupName}
 
 // workspaceFields are the fields of a Workspace that only the system sets.
 var workspaceFields = [][]string{{"spec", "cluster"}, {"spec", "URL"}}
@@ -23,6 +40,46 @@ var workspaceFields = [][]string{{"spec", "cluster"}, {"spec", "URL"}}
 // logicalClusterFields are the fields of a LogicalCluster that only the system
 // sets: all that say what it is.
 var logicalClusterFields = [][]string{{"spec"}}
+
+// checkPlace denies what nobody can have where it is: Shards outside of root, which
+// servers would take for others of the installation, and definitions of kinds in
+// the groups of the system.
+func checkPlace(ctx context.Context, a admission.Attributes) error {
+	if a.GetOperation() != admission.Create {
+		return nil
+	}
+	switch a.GetResource().GroupResource() {
+	case shards:
+		if cluster, _ := request.ClusterFrom(ctx); cluster.Name != core.RootCluster {
+			return admission.NewForbidden(a, errPlace)
+		}
+	case definitions:
+		if crd, ok := a.GetObject().(*apiextensions.CustomResourceDefinition); ok && slices.Contains(systemGroups, crd.Spec.Group) {
+			return admission.NewForbidden(a, fmt.Errorf("spec.group %s is the system's, which defines all its kinds itself: choose a group of your own", crd.Spec.Group))
+		}
+	default:
+	}
+	return nil
+}
+
+// checkWorkspaceType denies a type that has Workspaces labelled with what whoever
+// writes it may not label them with.
+func checkWorkspaceType(a admission.Attributes, as who) error {
+	if a.GetOperation() == admission.Delete {
+		return nil
+	}
+	const spec, additional = "spec", "additionalWorkspaceLabels"
+	now, _ := field(a.GetObject(), spec, additional)
+	before, _ := field(a.GetOldObject(), spec, additional)
+	values, _ := now.(map[string]any)
+	old, _ := before.(map[string]any)
+	for key, value := range values {
+		if n, reserved := lookUp(labels, key); reserved && as > n.by && (old == nil || old[key] != value) {
+			return denied(a, spec+"."+additional, key, n)
+		}
+	}
+	return nil
+}
 
 func checkWorkspace(a admission.Attributes) error {
 	switch {
@@ -35,7 +92,7 @@ func checkWorkspace(a admission.Attributes) error {
 	}
 }
 
-func checkLogicalCluster(a admission.Attributes) error {
+func checkLogicalCluster(a admission.Attributes, as who) error {
 	switch {
 	case a.GetOperation() == admission.Create:
 		return admission.NewForbidden(a, errNotMade)
@@ -46,9 +103,20 @@ func checkLogicalCluster(a admission.Attributes) error {
 		return nil
 	case a.GetSubresource() == "status":
 		return unchangedStatus(a)
+	case as > administrators && addsFinalizer(a):
+		return admission.NewForbidden(a, errFinalizer)
 	default:
 		return unchanged(a, logicalClusterFields)
 	}
+}
+
+// addsFinalizer reports whether an update adds a finalizer.
+func addsFinalizer(a admission.Attributes) bool {
+	now, _ := metadataOf(a.GetObject())
+	before, known := metadataOf(a.GetOldObject())
+	return now != nil && slices.ContainsFunc(now.GetFinalizers(), func(f string) bool {
+		return !known || !slices.Contains(before.GetFinalizers(), f)
+	})
 }
 
 func unchangedStatus(a admission.Attributes) error {

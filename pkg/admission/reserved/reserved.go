@@ -1,7 +1,8 @@
 // Package reserved is the admission plugin that keeps what only the system, or
 // only administrators, may say out of everybody else's hands: reserved
-// annotations, labels and finalizers of any object, and fields of Workspaces
-// and LogicalClusters. The tables in it are the rules.
+// annotations, labels and finalizers of any object, fields of Workspaces,
+// WorkspaceTypes and LogicalClusters, where Shards are, and the API groups of the
+// system. The tables in it are the rules.
 //
 // It looks at what is about to be stored, after webhooks and policies, which
 // must not say more than the user who writes may.
@@ -14,6 +15,7 @@ import (
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,7 +29,10 @@ import (
 
 var (
 	workspaces      = tenancyv1alpha1.Resource("workspaces")
+	workspaceTypes  = tenancyv1alpha1.Resource("workspacetypes")
 	logicalClusters = corev1alpha1.Resource("logicalclusters")
+	shards          = corev1alpha1.Resource("shards")
+	definitions     = apiextensions.Resource("customresourcedefinitions")
 )
 
 // Plugin implements admission.ValidationInterface.
@@ -55,6 +60,9 @@ func level(ctx context.Context, u user.Info) who {
 
 // Validate implements admission.ValidationInterface.
 func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if err := checkPlace(ctx, a); err != nil {
+		return err
+	}
 	as := level(ctx, a.GetUserInfo())
 	if as == system {
 		return nil
@@ -67,8 +75,10 @@ func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission
 	switch a.GetResource().GroupResource() {
 	case workspaces:
 		return checkWorkspace(a)
+	case workspaceTypes:
+		return checkWorkspaceType(a, as)
 	case logicalClusters:
-		return checkLogicalCluster(a)
+		return checkLogicalCluster(a, as)
 	default:
 		return nil
 	}
@@ -86,16 +96,16 @@ func checkMetadata(a admission.Attributes, as who) error {
 	}
 	newAnnotations := obj.GetAnnotations()
 	if key, n, found := changed(annotations, oldAnnotations, newAnnotations, as); found && !isOwnName(a, key, newAnnotations) {
-		return denied(a, "annotations", key, n)
+		return denied(a, "metadata.annotations", key, n)
 	}
 	if key, n, found := changed(labels, oldLabels, obj.GetLabels(), as); found {
-		return denied(a, "labels", key, n)
+		return denied(a, "metadata.labels", key, n)
 	}
 	now := obj.GetFinalizers()
 	for _, lists := range [][2][]string{{now, oldFinalizers}, {oldFinalizers, now}} {
 		for _, key := range lists[0] {
 			if n, reserved := lookUp(finalizers, key); reserved && as > n.by && !slices.Contains(lists[1], key) {
-				return denied(a, "finalizers", key, n)
+				return denied(a, "metadata.finalizers", key, n)
 			}
 		}
 	}
@@ -144,5 +154,5 @@ func denied(a admission.Attributes, where, key string, n name) error {
 	if n.by == administrators {
 		by = "administrators (group " + request.GroupAdmin + ")"
 	}
-	return admission.NewForbidden(a, fmt.Errorf("metadata.%s[%s] is reserved: only %s may set, change or remove it", where, key, by))
+	return admission.NewForbidden(a, fmt.Errorf("%s[%s] is reserved: only %s may set, change or remove it", where, key, by))
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -88,6 +90,7 @@ func TestMetadata(t *testing.T) {
 		"label":                          {obj: labelled("tenancy.kcp.io/phase", "Ready"), as: tenant, denied: "metadata.labels[tenancy.kcp.io/phase]"},
 		"label with a prefix":            {obj: labelled("initializer.internal.kcp.io/abc", "x"), as: admin, denied: "only the system"},
 		"label of a claim":               {obj: labelled("claimed.internal.apis.kcp.io/abc", "x"), as: tenant, denied: "claimed.internal.apis.kcp.io/abc"},
+		"label of the owner's shard":     {obj: labelled("internal.shardplane.io/owner-shard", "root"), as: admin, denied: "only the system"},
 		"label removed":                  {obj: annotated(), old: labelled("tenancy.kcp.io/phase", "Ready"), as: tenant, denied: "tenancy.kcp.io/phase"},
 		"finalizer":                      {obj: finalized("core.kcp.io/logicalcluster"), as: tenant, denied: "metadata.finalizers[core.kcp.io/logicalcluster]"},
 		"finalizer removed":              {obj: finalized("mine.example.com/x"), old: finalized("core.kcp.io/logicalcluster"), as: admin, denied: "core.kcp.io/logicalcluster"},
@@ -128,6 +131,14 @@ func object(fields map[string]any) *unstructured.Unstructured {
 
 func TestFields(t *testing.T) {
 	spec := func(fields map[string]any) *unstructured.Unstructured { return object(map[string]any{"spec": fields}) }
+	labels := func(key, value string) *unstructured.Unstructured {
+		return spec(map[string]any{"additionalWorkspaceLabels": map[string]any{key: value}})
+	}
+	withFinalizers := func(keys ...string) *unstructured.Unstructured {
+		lc := spec(nil)
+		lc.SetFinalizers(keys)
+		return lc
+	}
 	ready := object(map[string]any{"spec": map[string]any{"cluster": "c"}, "status": map[string]any{"phase": "Ready"}})
 	for name, test := range map[string]struct {
 		resource    schema.GroupResource
@@ -136,27 +147,65 @@ func TestFields(t *testing.T) {
 		as          user.Info
 		denied      string
 	}{
-		"workspace":                  {workspaces, "", spec(map[string]any{"type": map[string]any{"name": "team"}}), nil, tenant, ""},
-		"workspace of a cluster":     {workspaces, "", spec(map[string]any{"cluster": "stolen"}), nil, tenant, "spec.cluster is set by the system"},
-		"workspace with a URL":       {workspaces, "", spec(map[string]any{"URL": "https://x"}), nil, admin, "spec.URL is set by the system"},
-		"workspace, by the system":   {workspaces, "", spec(map[string]any{"cluster": "c"}), nil, machine, ""},
-		"workspace is moved":         {workspaces, "", spec(map[string]any{"cluster": "d"}), ready, tenant, "spec.cluster"},
-		"workspace loses its URL":    {workspaces, "", spec(nil), spec(map[string]any{"URL": "https://x"}), tenant, "spec.URL"},
-		"workspace stays":            {workspaces, "", ready, ready, tenant, ""},
-		"workspace is deleted":       {workspaces, "", nil, ready, tenant, ""},
-		"workspace status":           {workspaces, "status", spec(nil), ready, tenant, "only the system may write it"},
-		"workspace status stays":     {workspaces, "status", ready, ready, tenant, ""},
-		"logical cluster":            {logicalClusters, "", spec(nil), nil, tenant, "create a Workspace"},
-		"logical cluster by system":  {logicalClusters, "", spec(nil), nil, machine, ""},
-		"logical cluster is changed": {logicalClusters, "", spec(map[string]any{"directlyDeletable": true}), spec(nil), admin, "spec is set by the system"},
-		"logical cluster is deleted": {logicalClusters, "", nil, spec(nil), tenant, "directlyDeletable is not set"},
-		"logical cluster may go":     {logicalClusters, "", nil, spec(map[string]any{"directlyDeletable": true}), tenant, ""},
-		"logical cluster status":     {logicalClusters, "status", ready, spec(nil), tenant, "only the system may write it"},
-		"namesakes":                  {schema.GroupResource{Group: "example.com", Resource: "workspaces"}, "", spec(map[string]any{"cluster": "x"}), nil, tenant, ""},
+		"workspace":                                   {workspaces, "", spec(map[string]any{"type": map[string]any{"name": "team"}}), nil, tenant, ""},
+		"workspace of a cluster":                      {workspaces, "", spec(map[string]any{"cluster": "stolen"}), nil, tenant, "spec.cluster is set by the system"},
+		"workspace with a URL":                        {workspaces, "", spec(map[string]any{"URL": "https://x"}), nil, admin, "spec.URL is set by the system"},
+		"workspace, by the system":                    {workspaces, "", spec(map[string]any{"cluster": "c"}), nil, machine, ""},
+		"workspace is moved":                          {workspaces, "", spec(map[string]any{"cluster": "d"}), ready, tenant, "spec.cluster"},
+		"workspace loses its URL":                     {workspaces, "", spec(nil), spec(map[string]any{"URL": "https://x"}), tenant, "spec.URL"},
+		"workspace stays":                             {workspaces, "", ready, ready, tenant, ""},
+		"workspace is deleted":                        {workspaces, "", nil, ready, tenant, ""},
+		"workspace status":                            {workspaces, "status", spec(nil), ready, tenant, "only the system may write it"},
+		"workspace status stays":                      {workspaces, "status", ready, ready, tenant, ""},
+		"logical cluster":                             {logicalClusters, "", spec(nil), nil, tenant, "create a Workspace"},
+		"logical cluster by system":                   {logicalClusters, "", spec(nil), nil, machine, ""},
+		"logical cluster is changed":                  {logicalClusters, "", spec(map[string]any{"directlyDeletable": true}), spec(nil), admin, "spec is set by the system"},
+		"logical cluster is deleted":                  {logicalClusters, "", nil, spec(nil), tenant, "directlyDeletable is not set"},
+		"logical cluster may go":                      {logicalClusters, "", nil, spec(map[string]any{"directlyDeletable": true}), tenant, ""},
+		"logical cluster status":                      {logicalClusters, "status", ready, spec(nil), tenant, "only the system may write it"},
+		"finalizer on the child":                      {logicalClusters, "", withFinalizers("example.com/mine"), withFinalizers(), tenant, "only administrators and the system may add any"},
+		"finalizer on it, by an administrator":        {logicalClusters, "", withFinalizers("example.com/mine"), withFinalizers(), admin, ""},
+		"finalizer off it":                            {logicalClusters, "", withFinalizers("a.example.com/x"), withFinalizers("a.example.com/x", "b.example.com/x"), tenant, ""},
+		"type with labels":                            {workspaceTypes, "", labels("team", "blue"), nil, tenant, ""},
+		"type with a label of the system":             {workspaceTypes, "", labels("tenancy.kcp.io/phase", "Ready"), nil, admin, "spec.additionalWorkspaceLabels[tenancy.kcp.io/phase] is reserved"},
+		"type with a label of administrators":         {workspaceTypes, "", labels("internal.kcp.io/replicate", "true"), nil, tenant, "only administrators"},
+		"type with a label of administrators, by one": {workspaceTypes, "", labels("internal.kcp.io/replicate", "true"), nil, admin, ""},
+		"type that has had it":                        {workspaceTypes, "", labels("tenancy.kcp.io/phase", "Ready"), labels("tenancy.kcp.io/phase", "Ready"), tenant, ""},
+		"type that has had another":                   {workspaceTypes, "", labels("tenancy.kcp.io/phase", "Ready"), labels("tenancy.kcp.io/phase", "Initializing"), tenant, "is reserved"},
+		"type is deleted":                             {workspaceTypes, "", nil, labels("tenancy.kcp.io/phase", "Ready"), tenant, ""},
+		"namesakes":                                   {schema.GroupResource{Group: "example.com", Resource: "workspaces"}, "", spec(map[string]any{"cluster": "x"}), nil, tenant, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			verdict(t, New().Validate(t.Context(), attributes(test.resource, test.subresource, test.obj, test.old, test.as), nil), test.denied)
 		})
+	}
+}
+
+// TestPlaces holds that nobody, not even the system, has what would be taken for
+// something else where it is.
+func TestPlaces(t *testing.T) {
+	crd := func(group string) *apiextensions.CustomResourceDefinition {
+		return &apiextensions.CustomResourceDefinition{Spec: apiextensions.CustomResourceDefinitionSpec{Group: group}}
+	}
+	for _, test := range []struct {
+		resource schema.GroupResource
+		cluster  logicalcluster.Name
+		obj, old runtime.Object
+		denied   string
+	}{
+		{shards, "root", object(map[string]any{}), nil, ""},
+		{shards, "tenant", object(map[string]any{}), nil, "logical cluster root"},
+		{shards, "tenant", object(map[string]any{}), object(map[string]any{}), ""},
+		{shards, "tenant", nil, object(map[string]any{}), ""},
+		{definitions, "tenant", crd("example.com"), nil, ""},
+		{definitions, "tenant", crd("mine.kcp.io"), nil, ""},
+		{definitions, "tenant", crd("tenancy.kcp.io"), nil, "spec.group tenancy.kcp.io is the system's"},
+		{definitions, "root", crd("migration.kcp.io"), nil, "spec.group migration.kcp.io is the system's"},
+		{definitions, "tenant", crd("apis.kcp.io"), crd("apis.kcp.io"), ""},
+	} {
+		for _, as := range []user.Info{tenant, admin, machine} {
+			verdict(t, New().Validate(request.WithClusterName(t.Context(), test.cluster), attributes(test.resource, "", test.obj, test.old, as), nil), test.denied)
+		}
 	}
 }
 

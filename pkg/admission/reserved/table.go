@@ -75,6 +75,7 @@ var labels = []name{
 	{tenancyv1alpha1.WorkspaceTerminatorLabelPrefix, system},
 	{apisv1alpha1.APIExportPermissionClaimLabelPrefix, system},
 	{internalAPIs, system},
+	{tenancy.OwnerShardLabel, system},
 	{core.ReplicateAnnotationKey, administrators},
 }
 
@@ -88,7 +89,7 @@ var finalizers = []name{
 
 // lookUp returns the reserved name that key is, if it is one.
 func lookUp(names []name, key string) (name, bool) {
-	if !strings.Contains(key, "kcp.io/") {
+	if !strings.Contains(key, ".io/") {
 		return name{}, false
 	}
 	for _, n := range names {
