@@ -60,12 +60,12 @@ func (z *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (au
 	var (
 		by      *binding
 		whom    subjectKey
-		failure []error
+		failure failures
 	)
-	z.visit(name, identity.In(name, a.GetUser()), a.GetNamespace(), func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err error) bool {
+	err = z.visit(ctx, name, identity.In(name, a.GetUser()), a.GetNamespace(), func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err error) bool {
 		switch {
 		case err != nil:
-			failure = append(failure, err)
+			failure.add(err)
 		case Allows(a, rule):
 			by, whom = b, subject
 			return false
@@ -75,8 +75,10 @@ func (z *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (au
 	switch {
 	case by != nil:
 		return authorizer.DecisionAllow, "RBAC: allowed by " + by.describe(whom), nil
-	case len(failure) > 0:
-		return authorizer.DecisionNoOpinion, fmt.Sprintf("RBAC: %v", utilerrors.NewAggregate(failure)), nil
+	case err != nil:
+		return authorizer.DecisionNoOpinion, "", err
+	case failure.n > 0:
+		return authorizer.DecisionNoOpinion, fmt.Sprintf("RBAC: %v", failure.aggregate()), nil
 	default:
 		return authorizer.DecisionNoOpinion, "", nil
 	}
@@ -118,16 +120,42 @@ func (z *Authorizer) RulesOf(ctx context.Context, u user.Info, namespace string)
 		return nil, err
 	}
 	var rules []rbacv1.PolicyRule
-	var failure []error
-	z.visit(name, identity.In(name, u), namespace, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, err error) bool {
+	var failure failures
+	err = z.visit(ctx, name, identity.In(name, u), namespace, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, err error) bool {
 		if err != nil {
-			failure = append(failure, err)
+			failure.add(err)
 		} else {
 			rules = append(rules, *rule)
 		}
 		return true
 	})
-	return rules, utilerrors.NewAggregate(failure)
+	if err != nil {
+		return nil, err
+	}
+	return rules, failure.aggregate()
+}
+
+// maxFailures is how many of the roles that do not exist answers name.
+const maxFailures = 10
+
+// failures are the errors of bindings whose roles do not exist.
+type failures struct {
+	n     int
+	first []error
+}
+
+func (f *failures) add(err error) {
+	if f.n++; f.n <= maxFailures {
+		f.first = append(f.first, err)
+	}
+}
+
+// aggregate returns one error, nil where there are none.
+func (f *failures) aggregate() error {
+	if f.n > maxFailures {
+		return utilerrors.NewAggregate(append(f.first, fmt.Errorf("and %d more", f.n-maxFailures)))
+	}
+	return utilerrors.NewAggregate(f.first)
 }
 
 // RulesIn returns the rules of the role that a binding in the namespace refers
@@ -137,7 +165,7 @@ func (z *Authorizer) RulesIn(ctx context.Context, ref rbacv1.RoleRef, namespace 
 	if err != nil {
 		return nil, err
 	}
-	return z.Index.rulesIn(name, z.System, ref, namespace)
+	return z.Index.rulesIn(ctx, name, z.System, ref, namespace)
 }
 
 // Wrote makes the next decisions in a logical cluster wait, not for long, until
@@ -169,20 +197,14 @@ func (z *Authorizer) enter(ctx context.Context) (logicalcluster.Name, error) {
 	return name, nil
 }
 
-// visit visits the index, and the replicas unless f ended it.
-func (z *Authorizer) visit(name logicalcluster.Name, identities []user.Info, namespace string, f visitor) {
-	if z.Global == nil {
-		z.Index.visit(name, z.System, identities, namespace, f)
-		return
+// visit visits the index, and the replicas unless f ended it. It fails when ctx
+// ends first.
+func (z *Authorizer) visit(ctx context.Context, name logicalcluster.Name, identities []user.Info, namespace string, f visitor) error {
+	more, err := z.Index.visit(ctx, name, z.System, identities, namespace, f)
+	if !more || z.Global == nil || z.Local != nil && z.Local(name) {
+		return err
 	}
-	more := true
-	watched := func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err error) bool {
-		more = f(b, subject, rule, err)
-		return more
-	}
-	if z.Index.visit(name, z.System, identities, namespace, watched); more && (z.Local == nil || !z.Local(name)) {
-		z.Global.visit(name, z.Index, z.System, identities, namespace, f)
-	}
+	return z.Global.visit(ctx, name, z.Index, z.System, identities, namespace, f)
 }
 
 // describe returns the binding as text, for the audit log.

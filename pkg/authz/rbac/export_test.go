@@ -13,7 +13,7 @@ func NewFeed() Feed { return Feed{NewIndex()} }
 // FeedOf fills what shards have of one of them.
 func FeedOf(shards *Shards, name string) Feed { return Feed{shards.of(name)} }
 
-func (f Feed) SetRole(obj *rbacv1.Role)               { f.index.setRole(obj, &role{rules: obj.Rules}) }
+func (f Feed) SetRole(obj *rbacv1.Role)               { f.index.setRole(obj, &role{rules: distinct(obj.Rules)}) }
 func (f Feed) SetClusterRole(obj *rbacv1.ClusterRole) { f.index.setRole(obj, newClusterRole(obj)) }
 func (f Feed) RemoveClusterRole(obj *rbacv1.ClusterRole) {
 	f.index.removeRole(obj)

@@ -1,8 +1,11 @@
 package rbac
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -53,6 +56,10 @@ type cluster struct {
 	// bindings are what subjects holds, by their own names.
 	bindings map[objectKey]*binding
 	subjects map[subjectKey][]*binding
+	// labelledList is labelled as readers have it, nil after a change.
+	labelledList atomic.Pointer[[]*role]
+	// busy holds who looks at many rules; see manyRules.
+	busy chan struct{}
 }
 
 type objectKey struct{ namespace, name string }
@@ -71,7 +78,7 @@ const (
 	kindGroup
 )
 
-// role is a role or cluster role.
+// role is a role or cluster role. It does not change: another takes its place.
 type role struct {
 	rules  []rbacv1.PolicyRule
 	labels labels.Set
@@ -79,7 +86,8 @@ type role struct {
 	aggregates []labels.Selector
 }
 
-// binding is a binding with its subjects as they are looked up.
+// binding is a binding with its subjects as they are looked up, each once. It does
+// not change: another takes its place.
 type binding struct {
 	objectKey
 	ref      rbacv1.RoleRef
@@ -101,10 +109,11 @@ func (i *Index) change(name logicalcluster.Name, f func(c *cluster)) {
 	c := i.get(name)
 	known := c != nil
 	if !known {
-		c = &cluster{}
+		c = &cluster{busy: make(chan struct{}, 1)}
 	}
 	c.mu.Lock()
 	f(c)
+	c.labelledList.Store(nil)
 	empty := len(c.roles) == 0 && len(c.bindings) == 0
 	c.mu.Unlock()
 	if known != empty {
@@ -149,8 +158,11 @@ func (i *Index) removeRole(obj metav1.Object) {
 
 func (i *Index) setBinding(obj metav1.Object, ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
 	b := &binding{objectKey: keyOf(obj), ref: ref, subjects: make([]subjectKey, 0, len(subjects))}
+	known := make(map[subjectKey]struct{}, len(subjects))
 	for _, subject := range subjects {
-		if key, ok := subjectOf(subject, obj.GetNamespace()); ok {
+		key, ok := subjectOf(subject, obj.GetNamespace())
+		if _, again := known[key]; ok && !again {
+			known[key] = struct{}{}
 			b.subjects = append(b.subjects, key)
 		}
 	}
@@ -218,7 +230,7 @@ func keyOf(obj metav1.Object) objectKey { return objectKey{obj.GetNamespace(), o
 // once, before they run.
 func (i *Index) Follow(informers Informers) {
 	follow(informers.Roles, &i.fresh, resourceRoles,
-		func(obj *rbacv1.Role) { i.setRole(obj, &role{rules: obj.Rules}) },
+		func(obj *rbacv1.Role) { i.setRole(obj, &role{rules: distinct(obj.Rules)}) },
 		func(obj *rbacv1.Role) { i.removeRole(obj) })
 	follow(informers.ClusterRoles.Own(), &i.fresh, resourceClusterRoles,
 		func(obj *rbacv1.ClusterRole) { i.setRole(obj, newClusterRole(obj)) },
@@ -244,8 +256,37 @@ func follow[T client.Object](informer *client.Informer[T], fresh *freshness, res
 	})
 }
 
+// distinct returns the rules without those that stand there again: each decision
+// looks at all of a role.
+func distinct(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+	if len(rules) < 2 { //nolint:mnd // of one there is no other
+		return rules
+	}
+	known := make(map[string]struct{}, len(rules))
+	left := make([]rbacv1.PolicyRule, 0, len(rules))
+	var text strings.Builder
+	for _, rule := range rules {
+		text.Reset()
+		for _, values := range [][]string{rule.Verbs, rule.APIGroups, rule.Resources, rule.ResourceNames, rule.NonResourceURLs} {
+			for _, value := range values {
+				text.WriteString(strconv.Quote(value))
+			}
+			text.WriteByte(';')
+		}
+		key := text.String()
+		if _, again := known[key]; !again {
+			known[key] = struct{}{}
+			left = append(left, rule)
+		}
+	}
+	if len(left) == len(rules) {
+		return rules
+	}
+	return slices.Clip(left)
+}
+
 func newClusterRole(obj *rbacv1.ClusterRole) *role {
-	r := &role{rules: obj.Rules, labels: obj.Labels}
+	r := &role{rules: distinct(obj.Rules), labels: obj.Labels}
 	if obj.AggregationRule == nil {
 		return r
 	}

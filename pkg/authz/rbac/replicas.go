@@ -1,6 +1,7 @@
 package rbac
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"sync"
@@ -83,32 +84,35 @@ func (s *Shards) of(name string) *Index {
 
 // visit is Index.visit for what other shards share. The system's roles, which
 // every shard has, are those of local.
-func (s *Shards) visit(name logicalcluster.Name, local *Index, system logicalcluster.Name, identities []user.Info, namespace string, f visitor) {
+func (s *Shards) visit(ctx context.Context, name logicalcluster.Name, local *Index, system logicalcluster.Name, identities []user.Info, namespace string, f visitor) error {
 	if name == system {
-		return
+		return nil
 	}
 	for _, index := range *s.all.Load() {
 		own := index.get(name)
 		if own == nil || (s.counts != nil && !s.counts(index.name)) {
 			continue
 		}
-		if !own.visitAsReplica(local.get(system), identities, namespace, f) {
-			return
+		if more, err := own.visitAsReplica(ctx, local.get(system), identities, namespace, f); !more {
+			return err
 		}
 	}
+	return nil
 }
 
-func (c *cluster) visitAsReplica(shared *cluster, identities []user.Info, namespace string, f visitor) bool {
+func (c *cluster) visitAsReplica(ctx context.Context, shared *cluster, identities []user.Info, namespace string, f visitor) (more bool, err error) {
+	found := newGrants()
+	defer found.release()
 	c.mu.RLock()
-	defer c.mu.RUnlock()
 	if shared != nil {
 		shared.mu.RLock()
-		defer shared.mu.RUnlock()
 	}
 	for _, u := range identities {
-		if !c.visitSubjects(shared, u.GetName(), u.GetGroups(), namespace, f) {
-			return false
-		}
+		found.ofUser(c, shared, u.GetName(), u.GetGroups(), namespace)
 	}
-	return true
+	if shared != nil {
+		shared.mu.RUnlock()
+	}
+	c.mu.RUnlock()
+	return found.visit(ctx, c, f)
 }

@@ -1,7 +1,9 @@
 package rbac
 
 import (
+	"context"
 	"fmt"
+	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -12,6 +14,14 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
+const (
+	// checkEvery is after how many rules a visit looks whether the request has ended.
+	checkEvery = 1024
+	// manyRules are so many that only one visit at a time may look at more in a
+	// logical cluster: what its tenant has written takes no more than one core.
+	manyRules = 4096
+)
+
 // visitor is called with each rule of a user and the binding and subject that
 // it comes from, or with the error of a binding whose role does not exist. It
 // returns false to end the visit.
@@ -19,14 +29,17 @@ type visitor func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err e
 
 // visit calls f for the rules that the identities have in a namespace of a
 // logical cluster: those of its own bindings, then those of the system's. An
-// empty namespace means none: bindings in namespaces do not count.
-func (i *Index) visit(name, system logicalcluster.Name, identities []user.Info, namespace string, f visitor) {
+// empty namespace means none: bindings in namespaces do not count. It reports
+// whether f has seen all, and fails when ctx ends first.
+//
+// Of several bindings of the same role only the first counts. No lock is held
+// while rules are looked at: roles and bindings that the index has do not change.
+func (i *Index) visit(ctx context.Context, name, system logicalcluster.Name, identities []user.Info, namespace string, f visitor) (more bool, err error) {
 	own, shared, unlock := i.lock(name, system)
-	defer unlock()
+	found := newGrants()
+	defer found.release()
 	for _, u := range identities {
-		if !own.visitSubjects(shared, u.GetName(), u.GetGroups(), namespace, f) {
-			return
-		}
+		found.ofUser(own, shared, u.GetName(), u.GetGroups(), namespace)
 		if name == system {
 			continue
 		}
@@ -36,10 +49,10 @@ func (i *Index) visit(name, system logicalcluster.Name, identities []user.Info, 
 		if identity.IsServiceAccount(u) {
 			username = ""
 		}
-		if !shared.visitSubjects(nil, username, u.GetGroups(), "", f) {
-			return
-		}
+		found.ofUser(shared, nil, username, u.GetGroups(), "")
 	}
+	unlock()
+	return found.visit(ctx, own, f)
 }
 
 // lock returns a logical cluster and that of the system, nil where the index has
@@ -64,69 +77,211 @@ func (i *Index) lock(name, system logicalcluster.Name) (own, shared *cluster, un
 	}
 }
 
-// visitSubjects calls f for the rules that a user name and groups have by the
-// bindings of one logical cluster. Cluster roles that it does not have are
-// those of shared.
-func (c *cluster) visitSubjects(shared *cluster, username string, groups []string, namespace string, f visitor) bool {
-	if c == nil || len(c.bindings) == 0 {
-		return true
-	}
-	if username != "" && !c.visitSubject(shared, subjectKey{kind: kindUser, name: username}, namespace, f) {
-		return false
-	}
-	for _, group := range groups {
-		if !c.visitSubject(shared, subjectKey{kind: kindGroup, name: group}, namespace, f) {
-			return false
-		}
-	}
-	return true
+// grant is a role that a user has by a binding, or the error of a binding whose
+// role does not exist.
+type grant struct {
+	binding *binding
+	subject subjectKey
+	role    *role
+	// added are cluster roles, of which role has the rules of those that it
+	// aggregates, besides its own.
+	added []*role
+	err   error
 }
 
-func (c *cluster) visitSubject(shared *cluster, subject subjectKey, namespace string, f visitor) bool {
+// grants are those of one user, each role once.
+type grants struct {
+	list []grant
+	// seen has the roles of list once they are many.
+	seen map[grantKey]struct{}
+}
+
+var pool = sync.Pool{New: func() any { return &grants{} }}
+
+// newGrants returns grants without any, to be released: each request makes some.
+func newGrants() *grants { return pool.Get().(*grants) }
+
+func (g *grants) release() {
+	if g.seen == nil { // the memory of many is not kept
+		clear(g.list)
+		g.list = g.list[:0]
+		pool.Put(g)
+	}
+}
+
+// grantKey tells grants apart: a role of the system's, bound in a logical cluster,
+// has what that adds to it.
+type grantKey struct {
+	role *role
+	adds bool
+	ref  rbacv1.RoleRef // where there is no role
+}
+
+// fewGrants is how many grants are looked through for one of the same role.
+const fewGrants = 8
+
+// ofUser adds what a user name and groups have by the bindings of one logical
+// cluster. Cluster roles that it does not have are those of shared. The caller
+// holds the locks of both.
+func (g *grants) ofUser(c, shared *cluster, username string, groups []string, namespace string) {
+	if c == nil || len(c.bindings) == 0 {
+		return
+	}
+	if username != "" {
+		g.ofSubject(c, shared, subjectKey{kind: kindUser, name: username}, namespace)
+	}
+	for _, group := range groups {
+		g.ofSubject(c, shared, subjectKey{kind: kindGroup, name: group}, namespace)
+	}
+}
+
+func (g *grants) ofSubject(c, shared *cluster, subject subjectKey, namespace string) {
 	for _, b := range c.subjects[subject] {
-		if !c.visitRules(shared, b, subject, f) {
-			return false
-		}
+		g.add(c, shared, b, subject)
 	}
 	if namespace == "" {
-		return true
+		return
 	}
 	subject.namespace = namespace
 	for _, b := range c.subjects[subject] {
-		if !c.visitRules(shared, b, subject, f) {
-			return false
-		}
+		g.add(c, shared, b, subject)
 	}
-	return true
 }
 
-// visitRules calls f for the rules of the role that a binding refers to.
-func (c *cluster) visitRules(shared *cluster, b *binding, subject subjectKey, f visitor) bool {
+// add adds the role that a binding refers to, unless it is there.
+func (g *grants) add(c, shared *cluster, b *binding, subject subjectKey) {
 	r, err := c.resolve(shared, b.ref, b.namespace)
-	if err != nil {
-		return f(b, subject, nil, err)
-	}
-	for i := range r.rules {
-		if !f(b, subject, &r.rules[i], nil) {
-			return false
-		}
-	}
+	added := grant{binding: b, subject: subject, role: r, err: err}
 	// A role of the system's is aggregated there; here it has what this logical
 	// cluster adds.
-	if len(r.aggregates) == 0 || len(c.labelled) == 0 || c.roles[objectKey{name: b.ref.Name}] == r {
-		return true
+	if err == nil && len(r.aggregates) > 0 && len(c.labelled) > 0 && c.roles[objectKey{name: b.ref.Name}] != r {
+		added.added = c.labelledRoles()
 	}
-	for _, added := range c.labelled {
-		if !r.selects(added) {
-			continue
-		}
-		for i := range added.rules {
-			if !f(b, subject, &added.rules[i], nil) {
+	if g.first(&added) {
+		g.list = append(g.list, added)
+	}
+}
+
+// first reports whether there is no grant of the same role yet.
+func (g *grants) first(added *grant) bool {
+	key := added.key()
+	if g.seen == nil && len(g.list) < fewGrants {
+		for i := range g.list {
+			if g.list[i].key() == key {
 				return false
 			}
 		}
+		return true
 	}
+	if g.seen == nil {
+		g.seen = make(map[grantKey]struct{}, 2*len(g.list))
+		for i := range g.list {
+			g.seen[g.list[i].key()] = struct{}{}
+		}
+	}
+	if _, known := g.seen[key]; known {
+		return false
+	}
+	g.seen[key] = struct{}{}
 	return true
+}
+
+func (g *grant) key() grantKey {
+	if g.err != nil {
+		return grantKey{ref: g.binding.ref}
+	}
+	return grantKey{role: g.role, adds: g.added != nil}
+}
+
+// visit calls f for each rule, until it returns false or ctx ends. of has the
+// bindings of most grants; it may be nil.
+func (g *grants) visit(ctx context.Context, of *cluster, f visitor) (more bool, err error) {
+	w := walk{cluster: of}
+	defer w.leave()
+	for i := range g.list {
+		found := &g.list[i]
+		if found.err != nil {
+			if !f(found.binding, found.subject, nil, found.err) {
+				return false, nil
+			}
+			continue
+		}
+		if more, err := w.rules(ctx, found, found.role, f); !more {
+			return false, err
+		}
+		for _, added := range found.added {
+			if err := w.step(ctx); err != nil {
+				return false, err
+			}
+			if !found.role.selects(added) {
+				continue
+			}
+			if more, err := w.rules(ctx, found, added, f); !more {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}
+
+// walk counts what a visit looks at.
+type walk struct {
+	cluster *cluster
+	looked  int
+	entered bool
+}
+
+func (w *walk) rules(ctx context.Context, g *grant, r *role, f visitor) (more bool, err error) {
+	for i := range r.rules {
+		if err := w.step(ctx); err != nil {
+			return false, err
+		}
+		if !f(g.binding, g.subject, &r.rules[i], nil) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// step counts a rule. It waits for other visits of the logical cluster where these
+// are many, and fails when ctx ends.
+func (w *walk) step(ctx context.Context) error {
+	w.looked++
+	if w.looked%checkEvery != 0 {
+		return nil
+	}
+	if w.looked >= manyRules && !w.entered && w.cluster != nil {
+		select {
+		case w.cluster.busy <- struct{}{}:
+			w.entered = true
+		case <-ctx.Done():
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("the request ended before the user's %d roles and more were looked at: %w", w.looked, err)
+	}
+	return nil
+}
+
+// leave lets the next visit look at many rules.
+func (w *walk) leave() {
+	if w.entered {
+		<-w.cluster.busy
+	}
+}
+
+// labelledRoles returns the cluster roles with labels. The caller holds the lock
+// for reading, so that the list, which is made once, is a copy.
+func (c *cluster) labelledRoles() []*role {
+	if made := c.labelledList.Load(); made != nil {
+		return *made
+	}
+	list := make([]*role, 0, len(c.labelled))
+	for _, r := range c.labelled {
+		list = append(list, r)
+	}
+	c.labelledList.Store(&list)
+	return list
 }
 
 // selects reports whether r aggregates another role.
@@ -166,19 +321,30 @@ func (c *cluster) resolve(shared *cluster, ref rbacv1.RoleRef, namespace string)
 
 // rulesIn returns the rules of the role that a binding in a namespace of a
 // logical cluster refers to.
-func (i *Index) rulesIn(name, system logicalcluster.Name, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
-	c, shared, unlock := i.lock(name, system)
-	defer unlock()
-	if _, err := c.resolve(shared, ref, namespace); err != nil {
-		return nil, err
-	}
+func (i *Index) rulesIn(ctx context.Context, name, system logicalcluster.Name, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
+	own, shared, unlock := i.lock(name, system)
+	found := newGrants()
+	defer found.release()
+	c := own
 	if c == nil {
 		c = &cluster{}
 	}
+	found.add(c, shared, &binding{objectKey: objectKey{namespace: namespace}, ref: ref}, subjectKey{})
+	unlock()
 	var rules []rbacv1.PolicyRule
-	c.visitRules(shared, &binding{objectKey: objectKey{namespace: namespace}, ref: ref}, subjectKey{}, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, _ error) bool {
+	var missing error
+	_, err := found.visit(ctx, own, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, err error) bool {
+		if missing = err; err != nil {
+			return false
+		}
 		rules = append(rules, *rule)
 		return true
 	})
+	if missing != nil {
+		err = missing
+	}
+	if err != nil {
+		return nil, err
+	}
 	return rules, nil
 }

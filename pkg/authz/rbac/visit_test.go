@@ -1,0 +1,135 @@
+package rbac
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// hog is a logical cluster in which jane has so many distinct rules by many bindings
+// to the same roles, which name her many times.
+func hog(rules int) Feed {
+	f := NewFeed()
+	in := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: in("many")}
+	for n := range rules {
+		rule := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{fmt.Sprint("r", n)}}
+		role.Rules = append(role.Rules, rule, rule)
+	}
+	f.SetClusterRole(role)
+	jane := rbacv1.Subject{Kind: rbacv1.UserKind, Name: "jane"}
+	for n := range 20 {
+		f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
+			ObjectMeta: in(fmt.Sprint("b", n)), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "many"}, Subjects: []rbacv1.Subject{jane, jane, jane},
+		})
+		f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{
+			ObjectMeta: in(fmt.Sprint("missing", n)), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: fmt.Sprint("missing", n)}, Subjects: []rbacv1.Subject{jane, jane},
+		})
+	}
+	return f
+}
+
+var jane = &user.DefaultInfo{Name: "jane"}
+
+// TestEachRuleOnce holds that a decision looks at each rule of a user once, however
+// often bindings and roles repeat themselves, and names few of the roles that do
+// not exist.
+func TestEachRuleOnce(t *testing.T) {
+	const rules = 100
+	z := hog(rules).Authorizer("system:admin")
+	ctx := request.WithClusterName(t.Context(), "hog")
+	found, err := z.RulesOf(ctx, jane, "")
+	require.Len(t, found, rules)
+	require.ErrorContains(t, err, "and 10 more")
+	require.Equal(t, maxFailures, strings.Count(err.Error(), "not found"))
+	looked := 0
+	more, err := z.Index.visit(ctx, "hog", "system:admin", []user.Info{jane}, "", func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, _ error) bool {
+		if rule != nil {
+			looked++
+		}
+		return true
+	})
+	require.NoError(t, err)
+	require.True(t, more)
+	require.Equal(t, rules, looked)
+	in, err := z.RulesIn(ctx, rbacv1.RoleRef{Kind: "ClusterRole", Name: "many"}, "")
+	require.NoError(t, err)
+	require.Len(t, in, rules)
+}
+
+// TestVisitEndsWithItsRequest holds that a decision about many rules is given up when
+// the request has ended.
+func TestVisitEndsWithItsRequest(t *testing.T) {
+	z := hog(2 * manyRules).Authorizer("system:admin")
+	ctx, cancel := context.WithCancel(request.WithClusterName(t.Context(), "hog"))
+	cancel()
+	attributes := authorizer.AttributesRecord{User: jane, Verb: "get", Resource: fmt.Sprint("r", 2*manyRules-1), ResourceRequest: true}
+	decision, _, err := z.Authorize(ctx, attributes)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, authorizer.DecisionNoOpinion, decision)
+	_, err = z.RulesOf(ctx, jane, "")
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = z.RulesIn(ctx, rbacv1.RoleRef{Kind: "ClusterRole", Name: "many"}, "")
+	require.ErrorIs(t, err, context.Canceled)
+	decision, _, err = z.Authorize(request.WithClusterName(t.Context(), "hog"), attributes)
+	require.NoError(t, err)
+	require.Equal(t, authorizer.DecisionAllow, decision)
+}
+
+// TestLongVisits holds that a decision that takes long keeps nobody from changing
+// roles, and that others about many rules of the same logical cluster wait for it,
+// but none about few.
+func TestLongVisits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := hog(2 * manyRules)
+		visit := func(ctx context.Context, f Feed, each func(n int) bool) error {
+			n := 0
+			_, err := f.index.visit(ctx, "hog", "system:admin", []user.Info{jane}, "", func(*binding, subjectKey, *rbacv1.PolicyRule, error) bool {
+				n++
+				return each(n)
+			})
+			return err
+		}
+		goOn, ended := make(chan struct{}), make(chan error, 2)
+		go func() {
+			ended <- visit(t.Context(), f, func(n int) bool {
+				if n == manyRules+checkEvery {
+					<-goOn
+				}
+				return true
+			})
+		}()
+		synctest.Wait()
+
+		// Nobody waits for a lock: this would deadlock.
+		f.RemoveClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "b1", Annotations: map[string]string{logicalcluster.AnnotationKey: "hog"}}})
+		require.NoError(t, visit(t.Context(), f, func(n int) bool { return n < checkEvery }), "few rules")
+
+		hurried, cancel := context.WithCancel(t.Context())
+		go func() { ended <- visit(hurried, f, func(int) bool { return true }) }()
+		synctest.Wait()
+		require.Empty(t, ended, "many rules wait for the first")
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+
+		go func() { ended <- visit(t.Context(), f, func(int) bool { return true }) }()
+		synctest.Wait()
+		require.Empty(t, ended)
+		close(goOn)
+		require.NoError(t, <-ended)
+		require.NoError(t, <-ended)
+	})
+}
