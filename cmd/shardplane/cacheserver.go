@@ -20,5 +20,5 @@ Its data can be lost without harm: the shards copy everything again.`,
   shardplane cache-server --data-dir cache-data --secure-port 8012 \
     --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
     --client-ca-file .kcp/client-ca.crt`,
-	}, options.AddFlags, options.Complete, cacheserver.New)
+	}, options.Flags(), options.Complete, cacheserver.New)
 }

@@ -41,6 +41,6 @@ second Ctrl-C kills it.`,
 			return failed(dev.New(completed, cmd.OutOrStdout(), force).Run(ctx))
 		},
 	}
-	options.AddFlags(cmd.Flags())
+	addFlags(cmd, options.Flags())
 	return cmd
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/cacheserver"
+	"github.com/shardplane/shardplane/pkg/dev"
+	"github.com/shardplane/shardplane/pkg/dev/supervise"
+	"github.com/shardplane/shardplane/pkg/frontproxy"
+	"github.com/shardplane/shardplane/pkg/shard"
 )
 
 // TestFlags holds the flags of all commands, with their defaults: they are what
@@ -20,6 +27,9 @@ func TestFlags(t *testing.T) {
 	var add func(cmd *cobra.Command)
 	add = func(cmd *cobra.Command) {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Name == "help" {
+				return
+			}
 			line := cmd.CommandPath() + " --" + f.Name
 			if f.Shorthand != "" {
 				line += ", -" + f.Shorthand
@@ -49,4 +59,51 @@ func TestFlags(t *testing.T) {
 	want, err := os.ReadFile(path)
 	require.NoError(t, err, "run the test with -update to write it")
 	require.Equal(t, string(want), got)
+}
+
+// TestMistakes holds that servers name all mistakes at once, in one order.
+func TestMistakes(t *testing.T) {
+	for line, want := range map[string]string{
+		"shard --name=No --base-url=no --external-url=no --cache-kubeconfig=/no --root-ca-file=/no --secure-port=-1 --tls-min-version=no --audit-log-path=/no --max-requests-inflight=-1" +
+			" --fairness-queue-length=0 --service-account-max-token-expiration=1s --authorization-webhook-version=no --etcd-compaction-interval=-1s" +
+			" --encryption-provider-config-automatic-reload": "--name --external-url --base-url --root-kubeconfig --shard-client-cert-file, --cache-kubeconfig: --root-ca-file:" +
+			" --secure-port --tls-cert-file --tls-private-key-file --tls-min-version: --audit-policy-file --max-requests-inflight --fairness-queue-length --client-ca-file" +
+			" --service-account-max-token-expiration --authorization-webhook-version --etcd-compaction-interval --encryption-provider-config-automatic-reload",
+		"front-proxy --bind-address=no --audit-log-path=/no --service-account-key-file=no --service-account-issuer=http://no --authentication-token-webhook-cache-ttl=-1s": "--root-kubeconfig" +
+			" --shard-ca-file --shard-client-cert-file --shard-client-key-file --proxy-client-cert-file --proxy-client-key-file --bind-address --tls-cert-file --tls-private-key-file" +
+			" --audit-policy-file --client-ca-file --authentication-token-webhook-cache-ttl --service-account-issuer",
+		"cache-server --secure-port=-1 --data-dir= --audit-log-path=/no": "--secure-port --tls-cert-file --tls-private-key-file --audit-policy-file --client-ca-file --data-dir",
+	} {
+		code, _, errOut := call(t, strings.Fields(line)...)
+		require.Equal(t, supervise.ExitUsage, code)
+		var got []string
+		for mistake := range strings.Lines(errOut) {
+			got = append(got, strings.Fields(mistake)[2])
+		}
+		require.Equal(t, strings.Fields(want), got, line)
+	}
+}
+
+// TestCompletedOptionsAreValues holds that what a server does to the options it
+// is given stays with it: nothing in them leads to what others have, too.
+func TestCompletedOptionsAreValues(t *testing.T) {
+	var check func(path string, of reflect.Type)
+	check = func(path string, of reflect.Type) {
+		switch of.Kind() {
+		case reflect.Struct:
+			for i := range of.NumField() {
+				check(path+"."+of.Field(i).Name, of.Field(i).Type)
+			}
+		case reflect.Slice, reflect.Map: // of values: what is read from flags
+			check(path+"[]", of.Elem())
+		case reflect.Pointer, reflect.Interface, reflect.Chan, reflect.Func, reflect.UnsafePointer:
+			t.Errorf("%s is a %s: hand what is opened along beside the options", path, of)
+		default:
+		}
+	}
+	for name, completed := range map[string]any{
+		"shard": shard.CompletedOptions{}, "front-proxy": frontproxy.CompletedOptions{}, "cache-server": cacheserver.CompletedOptions{}, "dev": dev.CompletedOptions{},
+	} {
+		check(name, reflect.TypeOf(completed))
+	}
 }

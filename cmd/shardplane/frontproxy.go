@@ -23,5 +23,5 @@ It finds the shards through the root shard and follows their logical clusters.`,
     --shard-client-cert-file .kcp/front-proxy-client.crt --shard-client-key-file .kcp/front-proxy-client.key \
     --proxy-client-cert-file .kcp/front-proxy-requestheader.crt --proxy-client-key-file .kcp/front-proxy-requestheader.key \
     --shard-ca-file .kcp/serving-ca.crt`,
-	}, options.AddFlags, options.Complete, frontproxy.New)
+	}, options.Flags(), options.Complete, frontproxy.New)
 }

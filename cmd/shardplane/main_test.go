@@ -78,10 +78,10 @@ func TestServerHelp(t *testing.T) {
 			cmd, _, err := newRootCommand().Find([]string{name})
 			require.NoError(t, err)
 			cmd.Flags().VisitAll(func(f *pflag.Flag) {
-				if f.Name != "feature-gates" {
-					require.NotEqual(t, sectionOther, sectionOf(f.Name), "--%s needs a section in help.go", f.Name)
-				}
+				require.Equal(t, !f.Hidden, strings.Contains(out, " --"+f.Name+" "), "--%s", f.Name)
 			})
+			_, other, _ := strings.Cut(out, "\nOther:\n")
+			require.Regexp(t, `^  -h, --help +help for `+name+`\n$`, other, "every flag has its section")
 			example := strings.ReplaceAll(cmd.Example, "\\\n", " ")
 			for line := range strings.Lines(example) {
 				words := strings.Fields(line)
@@ -133,10 +133,17 @@ func TestServersNameTheirMissingFlags(t *testing.T) {
 }
 
 // A flag that is going is accepted for one more version, with a word about it.
-func TestDeprecatedFlag(t *testing.T) {
-	_, out, errOut := call(t, "shard", "--watch-cache-events=false")
-	require.Contains(t, out, "Flag --watch-cache-events has been deprecated, events are in the watch cache")
-	require.NotContains(t, errOut, "unknown flag")
+func TestDeprecatedFlags(t *testing.T) {
+	for line, want := range map[string][2]string{
+		"shard --watch-cache-events=false": {"Flag --watch-cache-events has been deprecated, events are in the watch cache", "--tls-cert-file is required"},
+		"shard --fairness-rest=-1":         {"Flag --fairness-rest has been deprecated, use --fairness-throttle-factor", "--fairness-throttle-factor -1 must be"},
+		"front-proxy --index-patience=1h":  {"Flag --index-patience has been deprecated, use --index-timeout", "--index-timeout 1h0m0s is not"},
+	} {
+		_, out, errOut := call(t, strings.Fields(line)...)
+		require.Contains(t, out, want[0])
+		require.Contains(t, errOut, want[1], "the old name sets what the new one does")
+		require.NotContains(t, errOut, "unknown flag")
+	}
 }
 
 func TestFailure(t *testing.T) {

@@ -25,8 +25,6 @@ them, and a cache server shows every shard what all need to know.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.SetHelpFunc(printHelp)
-	root.SetUsageFunc(printUsage)
 	root.AddGroup(
 		&cobra.Group{ID: groupDev, Title: "Start here:"},
 		&cobra.Group{ID: groupServers, Title: "Servers:"},

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
@@ -23,18 +24,18 @@ const orphanTimeout = 5 * time.Second
 // errKilled says that a server was not given the time to stop in order.
 var errKilled = errors.New("killed before it had stopped")
 
-// serve makes cmd run the server that build makes of completed options: flags
-// for it and for logging, and signals that stop it.
+// serve makes cmd run the server that build makes of completed options: its
+// flags and those for logging, and signals that stop it.
 func serve[C interface{ Validate() error }, S interface {
 	Run(ctx context.Context) error
 }](
-	cmd *cobra.Command, addFlags func(*pflag.FlagSet), complete func() C, build func(context.Context, C) (S, error),
+	cmd *cobra.Command, flags cliflag.NamedFlagSets, complete func() C, build func(context.Context, C) (S, error),
 ) *cobra.Command {
 	logging := logsapi.NewLoggingConfiguration()
 	gates := featuregate.NewFeatureGate()
 	utilruntime.Must(logsapi.AddFeatureGates(gates)) // cannot fail: the gates are new
-	addFlags(cmd.Flags())
-	addLoggingFlags(logging, cmd.Flags())
+	addLoggingFlags(logging, flags.FlagSet("Logging"))
+	addFlags(cmd, flags)
 	cmd.GroupID = groupServers
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -85,14 +86,12 @@ func runUntilForced(ctx context.Context, force, lifeline <-chan struct{}, run fu
 // addLoggingFlags adds the logging flags of all Kubernetes components. Those
 // that need a feature gate which is not offered are left out of the help.
 func addLoggingFlags(c *logsapi.LoggingConfiguration, fs *pflag.FlagSet) {
-	logging := pflag.NewFlagSet("logging", pflag.ContinueOnError)
-	logsapi.AddFlags(c, logging)
+	logsapi.AddFlags(c, fs)
 	for _, name := range []string{
 		"log-text-split-stream", "log-text-info-buffer-size", "log-json-split-stream", "log-json-info-buffer-size",
 	} {
-		if f := logging.Lookup(name); f != nil {
+		if f := fs.Lookup(name); f != nil {
 			f.Hidden = true
 		}
 	}
-	fs.AddFlagSet(logging)
 }

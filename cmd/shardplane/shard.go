@@ -26,5 +26,5 @@ itself there. Without --etcd-servers an etcd runs inside the process.`,
   # Another shard: the same with a name, a port, data and the way to root
   shardplane shard --name shard-1 --data-dir shard-1-data --secure-port 6445 \
     --root-kubeconfig .kcp/root-shard.kubeconfig ...`,
-	}, options.AddFlags, options.Complete, shard.New)
+	}, options.Flags(), options.Complete, shard.New)
 }

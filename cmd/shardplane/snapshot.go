@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	cliflag "k8s.io/component-base/cli/flag"
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
 	"github.com/shardplane/shardplane/pkg/etcd"
@@ -50,10 +51,13 @@ synced to disk. A server that runs goes on meanwhile.`,
 			return failed(snapshot.Save(ctx, source, args[0], overwrite, cmd.ErrOrStderr()))
 		},
 	}
-	cmd.Flags().StringVar(&source.Kubeconfig, "kubeconfig", "", "kubeconfig for the running shard or cache server itself, not for a front-proxy, as a member of system:masters")
-	cmd.Flags().StringVar(&source.Context, "context", "", "context of --kubeconfig; its current one by default")
-	cmd.Flags().StringVar(&source.DataDir, "data-dir", "", "the --data-dir of a server that does not run")
-	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace the file if it exists")
+	var flags cliflag.NamedFlagSets
+	fs := flags.FlagSet("Snapshot")
+	fs.StringVar(&source.Kubeconfig, "kubeconfig", "", "kubeconfig for the running shard or cache server itself, not for a front-proxy, as a member of system:masters")
+	fs.StringVar(&source.Context, "context", "", "context of --kubeconfig; its current one by default")
+	fs.StringVar(&source.DataDir, "data-dir", "", "the --data-dir of a server that does not run")
+	fs.BoolVar(&overwrite, "overwrite", false, "replace the file if it exists")
+	addFlags(cmd, flags)
 	return cmd
 }
 
@@ -102,8 +106,11 @@ so that they notice and read everything again; see docs/operations.md.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", "", "name of the shard whose data it is")
-	cmd.Flags().BoolVar(&cache, "cache-server", false, "it is the data of a cache server")
-	cmd.Flags().StringVar(&config.DataDir, "data-dir", "", "data directory of the server that is to have the data; its subdirectory etcd must be missing or empty")
+	var flags cliflag.NamedFlagSets
+	fs := flags.FlagSet("Snapshot")
+	fs.StringVar(&name, "name", "", "name of the shard whose data it is")
+	fs.BoolVar(&cache, "cache-server", false, "it is the data of a cache server")
+	fs.StringVar(&config.DataDir, "data-dir", "", "data directory of the server that is to have the data; its subdirectory etcd must be missing or empty")
+	addFlags(cmd, flags)
 	return cmd
 }

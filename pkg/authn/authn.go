@@ -50,16 +50,18 @@ type Authentication struct {
 	Issuer *serviceaccount.Issuer
 
 	options   Options
+	accounts  serviceaccount.Accounts
 	providers *providers
 	watched   []*watchedFiles
 }
 
 // New builds the authenticator of o. It reads all files, and fails where one
 // cannot be used. Tokens of OIDC issuers are accepted, and files read again,
-// once Run runs.
-func New(o Options) (*Authentication, error) {
+// once Run runs. accounts looks up service accounts; where it is nil, no token
+// of theirs is accepted.
+func New(o Options, accounts serviceaccount.Accounts) (*Authentication, error) {
 	registerMetrics()
-	a := &Authentication{options: o, Audiences: o.audiences()}
+	a := &Authentication{options: o, accounts: accounts, Audiences: o.audiences()}
 	certificates, err := a.certificates()
 	if err != nil {
 		return nil, err

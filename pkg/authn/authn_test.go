@@ -60,9 +60,16 @@ func (a authority) issue(t *testing.T, name string, groups ...string) *x509.Cert
 	return cert
 }
 
+// certificates are the options of a server that knows users by certificate only.
+func certificates(caFile string) authn.Options {
+	return authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: authn.ClientCertificateOptions{ClientCAFile: caFile}}}
+}
+
 func TestAuthenticate(t *testing.T) {
 	clients, proxies, strangers := newAuthority(t, "clients"), newAuthority(t, "proxies"), newAuthority(t, "strangers")
-	authentication, err := authn.New(authn.Options{ClientCAFile: clients.file, RequestHeaderCAFile: proxies.file, DevTokens: true})
+	var o authn.Options
+	o.ClientCAFile, o.RequestHeaderCAFile, o.DevTokens = clients.file, proxies.file, true
+	authentication, err := authn.New(o, nil)
 	require.NoError(t, err)
 	require.Len(t, authentication.CAs, 2)
 
@@ -135,7 +142,7 @@ func TestAuthenticate(t *testing.T) {
 }
 
 func TestDevTokensAreOffByDefault(t *testing.T) {
-	authentication, err := authn.New(authn.Options{ClientCAFile: newAuthority(t, "clients").file})
+	authentication, err := authn.New(certificates(newAuthority(t, "clients").file), nil)
 	require.NoError(t, err)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", http.NoBody)
 	r.Header = bearer("admin-token")
@@ -148,7 +155,7 @@ func TestUnreadableCA(t *testing.T) {
 	garbage := filepath.Join(t.TempDir(), "ca.crt")
 	require.NoError(t, os.WriteFile(garbage, []byte("no certificate"), 0o600))
 	for _, file := range []string{garbage, garbage + ".missing"} {
-		_, err := authn.New(authn.Options{ClientCAFile: file})
+		_, err := authn.New(certificates(file), nil)
 		require.ErrorContains(t, err, "--client-ca-file")
 	}
 }

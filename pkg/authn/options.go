@@ -21,17 +21,30 @@ const (
 	minServiceAccountLifetime = time.Hour
 )
 
-// Options says which ways to authenticate a server accepts.
+// Options are all ways to authenticate, those of a shard. Other servers have
+// some of the parts.
 type Options struct {
+	UserOptions
+	RequestHeaderOptions
+	SigningOptions
+}
+
+// UserOptions are about users that connect themselves, and not through a
+// front-proxy.
+type UserOptions struct {
+	ClientCertificateOptions
+	TokenOptions
+}
+
+// ClientCertificateOptions are about users with client certificates.
+type ClientCertificateOptions struct {
 	// ClientCAFile is a PEM bundle of the CAs whose client certificates are
 	// accepted: common name is the user, organizations are the groups.
 	ClientCAFile string
-	// RequestHeaderCAFile is a PEM bundle of the CAs whose client certificates
-	// may name any user in the X-Remote-* headers. Empty: nobody may.
-	RequestHeaderCAFile string
-	// RequestHeaderAllowedNames restricts those certificates to these common
-	// names; empty allows any.
-	RequestHeaderAllowedNames []string
+}
+
+// TokenOptions say which bearer tokens are accepted.
+type TokenOptions struct {
 	// DevTokens accepts the well-known tokens of the development cluster. Never
 	// for production: everybody knows them.
 	DevTokens bool
@@ -49,53 +62,75 @@ type Options struct {
 	// APIAudiences are the audiences that a token must have one of; those of
 	// service accounts are issued for them. Empty: the issuers.
 	APIAudiences []string
-
-	// Accounts looks up service accounts; whoever makes the server sets it.
-	// Without it no service account's token is accepted.
-	Accounts serviceaccount.Accounts
 }
 
-// ServiceAccountOptions are about the tokens of service accounts.
+// ServiceAccountOptions say which tokens of service accounts are accepted.
 type ServiceAccountOptions struct {
 	// Issuers are the accepted iss claims; the first is that of new tokens.
 	Issuers []string
 	// KeyFiles are PEM files of keys whose signatures are accepted, besides the
 	// signing key.
 	KeyFiles []string
+}
+
+// RequestHeaderOptions are about the front-proxies that are trusted.
+type RequestHeaderOptions struct {
+	// RequestHeaderCAFile is a PEM bundle of the CAs whose client certificates
+	// may name any user in the X-Remote-* headers. Empty: nobody may.
+	RequestHeaderCAFile string
+	// RequestHeaderAllowedNames restricts those certificates to these common
+	// names; empty allows any.
+	RequestHeaderAllowedNames []string
+}
+
+// SigningOptions are about making tokens of service accounts.
+type SigningOptions struct {
 	// SigningKeyFile is the PEM file of the key that signs. Empty: no tokens
 	// are made.
 	SigningKeyFile string
-	// MaxLifetime bounds the life of new tokens; 0 is no bound.
-	MaxLifetime time.Duration
+	// MaxTokenLifetime bounds the life of new tokens; 0 is no bound.
+	MaxTokenLifetime time.Duration
 }
 
 // NewOptions returns the defaults.
-func NewOptions() Options {
-	return Options{
+func NewOptions() Options { return Options{UserOptions: NewUserOptions()} }
+
+// NewUserOptions returns the defaults.
+func NewUserOptions() UserOptions {
+	return UserOptions{TokenOptions: TokenOptions{
 		WebhookVersion:  defaultWebhookVersion,
 		WebhookCacheTTL: defaultWebhookCacheTTL,
 		ServiceAccounts: ServiceAccountOptions{Issuers: []string{DefaultServiceAccountIssuer}},
-	}
+	}}
 }
 
 // AddFlags adds the flags of o to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	o.AddUserFlags(fs)
+	o.UserOptions.AddFlags(fs)
 	fs.StringVar(&o.RequestHeaderCAFile, "requestheader-client-ca-file", o.RequestHeaderCAFile,
 		"PEM file of the CAs whose client certificates may name the user in X-Remote-* headers; only the front-proxy should hold such a certificate")
 	fs.StringSliceVar(&o.RequestHeaderAllowedNames, "requestheader-allowed-names", o.RequestHeaderAllowedNames,
 		"common names that certificates of --requestheader-client-ca-file must have; empty allows any")
-	fs.StringVar(&o.ServiceAccounts.SigningKeyFile, "service-account-signing-key-file", o.ServiceAccounts.SigningKeyFile,
+	fs.StringVar(&o.SigningKeyFile, "service-account-signing-key-file", o.SigningKeyFile,
 		"PEM file of the private key that signs the tokens of service accounts; all shards use the same, or know each other's with --service-account-key-file")
-	fs.DurationVar(&o.ServiceAccounts.MaxLifetime, "service-account-max-token-expiration", o.ServiceAccounts.MaxLifetime,
+	fs.DurationVar(&o.MaxTokenLifetime, "service-account-max-token-expiration", o.MaxTokenLifetime,
 		"longest life of a service account's token; longer requests are cut, 0 is no bound")
 }
 
-// AddUserFlags adds the flags about users that connect themselves, without
-// those of servers that trust a front-proxy or make tokens.
-func (o *Options) AddUserFlags(fs *pflag.FlagSet) {
+// AddFlags adds the flags of o to fs.
+func (o *UserOptions) AddFlags(fs *pflag.FlagSet) {
+	o.ClientCertificateOptions.AddFlags(fs)
+	o.TokenOptions.AddFlags(fs)
+}
+
+// AddFlags adds the flag of o to fs.
+func (o *ClientCertificateOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile,
 		"PEM file of the CAs whose client certificates are accepted; the common name is the user, the organizations are the groups")
+}
+
+// AddFlags adds the flags of o to fs.
+func (o *TokenOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.DevTokens, "dev-tokens", o.DevTokens,
 		"accept the well-known bearer tokens user-1-token to user-5-token and admin-token; for development only")
 	fs.StringVar(&o.ConfigFile, "authentication-config", o.ConfigFile,
@@ -114,31 +149,55 @@ func (o *Options) AddUserFlags(fs *pflag.FlagSet) {
 		"PEM file of keys, public or private, with which service accounts' tokens may be signed; besides the signing key; may be given several times, read again when it changes")
 }
 
-// Validate returns what is wrong with o.
+// Validate returns what is wrong with o, in the order of its fields.
 func (o *Options) Validate() []error {
-	var errs []error
-	if o.ClientCAFile == "" {
-		errs = append(errs, errors.New("--client-ca-file is required: nobody could authenticate without it"))
+	errs := o.UserOptions.Validate()
+	if o.SigningKeyFile != "" && len(o.ServiceAccounts.KeyFiles) == 0 { // else it was done
+		errs = append(errs, o.ServiceAccounts.validateIssuers()...)
 	}
+	if o.MaxTokenLifetime != 0 && o.MaxTokenLifetime < minServiceAccountLifetime {
+		errs = append(errs, fmt.Errorf("--service-account-max-token-expiration %s is shorter than %s", o.MaxTokenLifetime, minServiceAccountLifetime))
+	}
+	return errs
+}
+
+// Validate returns what is wrong with o, in the order of its fields.
+func (o *UserOptions) Validate() []error {
+	return append(o.ClientCertificateOptions.Validate(), o.TokenOptions.Validate()...)
+}
+
+// Validate returns what is wrong with o.
+func (o *ClientCertificateOptions) Validate() []error {
+	if o.ClientCAFile == "" {
+		return []error{errors.New("--client-ca-file is required: nobody could authenticate without it")}
+	}
+	return nil
+}
+
+// Validate returns what is wrong with o, in the order of its fields.
+func (o *TokenOptions) Validate() []error {
+	var errs []error
 	if v := o.WebhookVersion; o.WebhookConfigFile != "" && v != "v1" && v != "v1beta1" {
 		errs = append(errs, fmt.Errorf("--authentication-token-webhook-version %q is neither v1 nor v1beta1", v))
 	}
 	if o.WebhookCacheTTL < 0 {
 		errs = append(errs, errors.New("--authentication-token-webhook-cache-ttl must not be negative"))
 	}
-	accounts := o.ServiceAccounts
-	if accounts.SigningKeyFile != "" || len(accounts.KeyFiles) > 0 {
-		if len(accounts.Issuers) == 0 {
-			errs = append(errs, errors.New("--service-account-issuer is required: tokens of service accounts name it"))
-		}
-		for _, issuer := range accounts.Issuers {
-			if err := checkIssuer(issuer); err != nil {
-				errs = append(errs, fmt.Errorf("--service-account-issuer %q: %w", issuer, err))
-			}
-		}
+	if len(o.ServiceAccounts.KeyFiles) > 0 {
+		errs = append(errs, o.ServiceAccounts.validateIssuers()...)
 	}
-	if accounts.MaxLifetime != 0 && accounts.MaxLifetime < minServiceAccountLifetime {
-		errs = append(errs, fmt.Errorf("--service-account-max-token-expiration %s is shorter than %s", accounts.MaxLifetime, minServiceAccountLifetime))
+	return errs
+}
+
+func (o *ServiceAccountOptions) validateIssuers() []error {
+	if len(o.Issuers) == 0 {
+		return []error{errors.New("--service-account-issuer is required: tokens of service accounts name it")}
+	}
+	var errs []error
+	for _, issuer := range o.Issuers {
+		if err := checkIssuer(issuer); err != nil {
+			errs = append(errs, fmt.Errorf("--service-account-issuer %q: %w", issuer, err))
+		}
 	}
 	return errs
 }
@@ -154,7 +213,7 @@ func checkIssuer(issuer string) error {
 }
 
 // audiences are those of the API.
-func (o *Options) audiences() []string {
+func (o *TokenOptions) audiences() []string {
 	if len(o.APIAudiences) > 0 {
 		return o.APIAudiences
 	}
@@ -162,9 +221,9 @@ func (o *Options) audiences() []string {
 }
 
 // verificationKeyFiles are the files of the keys that tokens may be signed with.
-func (o *ServiceAccountOptions) verificationKeyFiles() []string {
+func (o *Options) verificationKeyFiles() []string {
 	if o.SigningKeyFile == "" {
-		return o.KeyFiles
+		return o.ServiceAccounts.KeyFiles
 	}
-	return append([]string{o.SigningKeyFile}, o.KeyFiles...)
+	return append([]string{o.SigningKeyFile}, o.ServiceAccounts.KeyFiles...)
 }

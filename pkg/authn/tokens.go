@@ -58,9 +58,9 @@ func (a *Authentication) tokens() (authenticator.Token, error) {
 // serviceAccounts returns what knows the tokens of service accounts, or nil,
 // and sets the issuer.
 func (a *Authentication) serviceAccounts() (authenticator.Token, error) {
-	o := a.options.ServiceAccounts
+	o := &a.options
 	if o.SigningKeyFile != "" {
-		issuer, err := serviceaccount.NewIssuer(o.Issuers[0], o.SigningKeyFile)
+		issuer, err := serviceaccount.NewIssuer(o.ServiceAccounts.Issuers[0], o.SigningKeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("--service-account-signing-key-file: %w", err)
 		}
@@ -68,11 +68,11 @@ func (a *Authentication) serviceAccounts() (authenticator.Token, error) {
 		a.watched = append(a.watched, newWatchedFiles("service-account-signing-key", []string{o.SigningKeyFile}, func(context.Context) error { return issuer.Reload() }))
 	}
 	files := o.verificationKeyFiles()
-	if len(files) == 0 || a.options.Accounts == nil {
+	if len(files) == 0 || a.accounts == nil {
 		return nil, nil
 	}
 	accounts, err := serviceaccount.NewAuthenticator(serviceaccount.Config{
-		Issuers: o.Issuers, KeyFiles: files, Audiences: a.Audiences, Accounts: a.options.Accounts,
+		Issuers: o.ServiceAccounts.Issuers, KeyFiles: files, Audiences: a.Audiences, Accounts: a.accounts,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--service-account-key-file: %w", err)

@@ -100,7 +100,7 @@ jwt:
 // running returns the authentication of options while it runs.
 func running(t *testing.T, o authn.Options) *authn.Authentication {
 	t.Helper()
-	a, err := authn.New(o)
+	a, err := authn.New(o, nil)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -179,7 +179,7 @@ func TestOIDC(t *testing.T) {
 			name, _ := whose(t, a, jane)
 			require.Equal(t, "changed:jane", name)
 			other := o
-			_, err := authn.New(other)
+			_, err := authn.New(other, nil)
 			require.ErrorContains(t, err, "--authentication-config", "at the start it is an error")
 		}
 	})
@@ -286,7 +286,7 @@ users: [{name: u, user: {}}]
 	require.False(t, ok, "the service did not say that the token is for others")
 
 	o.WebhookConfigFile += ".missing"
-	_, err = authn.New(o)
+	_, err = authn.New(o, nil)
 	require.ErrorContains(t, err, "--authentication-token-webhook-config-file")
 }
 
@@ -309,10 +309,10 @@ func TestOptions(t *testing.T) {
 	require.Len(t, o.Validate(), 1, "a client CA is needed")
 	o.ClientCAFile = "ca.crt"
 	require.Empty(t, o.Validate())
-	o.ServiceAccounts.SigningKeyFile = "key"
+	o.SigningKeyFile = "key"
 	require.Empty(t, o.Validate())
 	o.ServiceAccounts.Issuers = []string{"http://insecure.test", "kubernetes/serviceaccount", ""}
-	o.ServiceAccounts.MaxLifetime = time.Minute
+	o.MaxTokenLifetime = time.Minute
 	o.WebhookConfigFile, o.WebhookVersion, o.WebhookCacheTTL = "x", "v2", -1
 	require.Len(t, o.Validate(), 6)
 }

@@ -3,22 +3,31 @@ package cacheserver
 import (
 	"fmt"
 
-	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/path"
 	"k8s.io/apiserver/pkg/authorization/union"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/serving"
 )
 
-// withAnonymous makes everybody without valid credentials anonymous, so that
-// the authorizer answers them with 403 like everybody else who may not come in.
-func withAnonymous(known authenticator.Request) authenticator.Request {
-	return authnunion.New(known, anonymous.NewAuthenticator(nil))
+// restrict has the server of c know the holders of client certificates. Everybody
+// else is anonymous, so that the authorizer answers them with 403 as it does those
+// who may not come in.
+func restrict(c *genericapiserver.Config, o authn.ClientCertificateOptions) error {
+	known, err := authn.New(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: o}}, nil)
+	if err != nil {
+		return err
+	}
+	serving.Authenticate(c, known)
+	c.Authentication.Authenticator = authnunion.New(known.Authenticator, anonymous.NewAuthenticator(nil))
+	c.Authorization.Authorizer, err = newAuthorizer()
+	return err
 }
 
 // newAuthorizer lets system:masters do everything and everybody read the probes.

@@ -2,8 +2,9 @@ package cacheserver_test
 
 import (
 	"context"
-	"net"
 	"net/http"
+	"net/url"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -82,7 +83,7 @@ type cacheServer struct {
 	*instance
 	pki     *pki
 	dataDir string
-	address string
+	port    int
 	// f is a client of the server that may do everything.
 	f *client.Factory
 	// server is the one that runs.
@@ -92,7 +93,7 @@ type cacheServer struct {
 func newCacheServer(t *testing.T) *cacheServer {
 	t.Helper()
 	checkLeaks(t)
-	c := &cacheServer{pki: newPKI(t), dataDir: t.TempDir(), address: "127.0.0.1:0"}
+	c := &cacheServer{pki: newPKI(t), dataDir: t.TempDir()}
 	c.start(t)
 	c.f = factory(t, c.pki.master(t, c.url))
 	return c
@@ -102,25 +103,32 @@ func (c *cacheServer) options(t *testing.T) *cacheserver.Options {
 	t.Helper()
 	o := cacheserver.NewOptions()
 	o.Serving.TLSCertFile, o.Serving.TLSPrivateKeyFile = c.pki.certFile, c.pki.keyFile
-	o.Serving.Authentication.ClientCAFile = c.pki.caFile
+	o.Authentication.ClientCAFile = c.pki.caFile
+	o.Serving.SecurePort = c.port
 	o.Etcd.DataDir = c.dataDir
 	o.Etcd.UnsafeNoFsync = true
 	return o
 }
 
-// start starts the server on its address with the data of its directory.
+// portOf returns the port of a server's URL.
+func portOf(t *testing.T, address string) int {
+	t.Helper()
+	u, err := url.Parse(address)
+	require.NoError(t, err)
+	port, err := strconv.Atoi(u.Port())
+	require.NoError(t, err)
+	return port
+}
+
+// start starts the server on its port with the data of its directory.
 func (c *cacheServer) start(t *testing.T) {
 	t.Helper()
 	if c.f != nil {
 		c.f.CloseIdleConnections()
 	}
-	o := c.options(t)
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", c.address)
+	s, err := cacheserver.New(t.Context(), c.options(t).Complete())
 	require.NoError(t, err)
-	c.address = listener.Addr().String()
-	o.Serving.Listener = listener
-	s, err := cacheserver.New(t.Context(), o.Complete())
-	require.NoError(t, err)
+	c.port = portOf(t, s.URL())
 	c.server = s
 	c.instance = start(t, s.URL(), s.Run)
 	waitReady(t, c.pki.anonymous(c.url))

@@ -4,8 +4,9 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
 
+	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
@@ -19,68 +20,48 @@ const (
 	defaultPrefix = "/shardplane-cache"
 )
 
-// notForCacheServers are flags of the shared options for which the cache server
-// has no use: nobody but the holders of client certificates talks to it.
-var notForCacheServers = []string{
-	"requestheader-client-ca-file", "requestheader-allowed-names", "dev-tokens",
-	"authentication-config", "authentication-token-webhook-config-file", "authentication-token-webhook-version",
-	"authentication-token-webhook-cache-ttl", "api-audiences", "service-account-issuer", "service-account-key-file",
-	"service-account-signing-key-file", "service-account-max-token-expiration",
-}
-
 // Options are the cache server's settings as a person gives them on the command
 // line. Complete makes them usable.
 type Options struct {
-	// Serving are the listener and its certificates.
-	Serving *serving.Options
+	// Serving are the listener, the API behind it and its audit log.
+	Serving serving.APIOptions
+	// Authentication says who may connect: nobody but the holders of client
+	// certificates talks to a cache server.
+	Authentication authn.ClientCertificateOptions
 	// Etcd says where the data is kept.
-	Etcd *etcd.Options
+	Etcd etcd.Options
 	// Encryption says which resources are encrypted in etcd.
 	Encryption encryption.Options
 }
 
 // NewOptions returns the defaults.
 func NewOptions() *Options {
-	return &Options{Serving: serving.NewOptions(defaultPort), Etcd: etcd.NewOptions(defaultDataDir, defaultPrefix)}
+	return &Options{Serving: serving.NewAPIOptions(defaultPort), Etcd: etcd.NewOptions(defaultDataDir, defaultPrefix)}
 }
 
-// AddFlags adds the flags of all options to fs.
-func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	shared := pflag.NewFlagSet("serving", pflag.ContinueOnError)
-	o.Serving.AddFlags(shared)
-	shared.VisitAll(func(f *pflag.Flag) {
-		if !slices.Contains(notForCacheServers, f.Name) {
-			fs.AddFlag(f)
-		}
-	})
+// Flags returns the flags of all options, by the sections of the help.
+func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
+	o.Serving.AddFlags(fss.FlagSet("Serving"))
+	o.Authentication.AddFlags(fss.FlagSet("Authentication"))
+	o.Serving.Audit.AddFlags(fss.FlagSet("Audit"))
+	fs := fss.FlagSet("Storage")
 	o.Etcd.AddFlags(fs)
 	o.Encryption.AddFlags(fs)
+	return fss
 }
 
-// completedOptions can only be made by Complete.
-type completedOptions struct {
-	*Options
-}
+// CompletedOptions are options whose defaults are filled in. Only Complete
+// makes them, and nothing changes them.
+type CompletedOptions struct{ completedOptions }
 
-// CompletedOptions are options whose defaults are filled in.
-type CompletedOptions struct {
-	*completedOptions
-}
+type completedOptions struct{ Options }
 
-// Complete fills in what is not set. It leaves o as it is.
-func (o *Options) Complete() CompletedOptions {
-	c := *o
-	if c.Serving == nil {
-		c.Serving = serving.NewOptions(defaultPort)
-	}
-	if c.Etcd == nil {
-		c.Etcd = etcd.NewOptions(defaultDataDir, defaultPrefix)
-	}
-	return CompletedOptions{&completedOptions{Options: &c}}
-}
+// Complete fills in what is not set: nothing is derived here. It leaves o as it
+// is.
+func (o *Options) Complete() CompletedOptions { return CompletedOptions{completedOptions{*o}} }
 
-// Validate says what is wrong with the options, all of it, naming the flags.
+// Validate returns all that is wrong with the options, in the order of their
+// fields, naming the flags.
 func (o CompletedOptions) Validate() error {
-	errs := append(o.Serving.Validate(), o.Etcd.Validate()...)
-	return errors.Join(append(errs, o.Encryption.Validate()...)...)
+	return errors.Join(slices.Concat(o.Serving.Validate(), o.Authentication.Validate(), o.Etcd.Validate(), o.Encryption.Validate())...)
 }

@@ -15,14 +15,16 @@ import (
 func TestFlags(t *testing.T) {
 	o := cacheserver.NewOptions()
 	fs := pflag.NewFlagSet("cache-server", pflag.ContinueOnError)
-	o.AddFlags(fs)
+	for _, section := range o.Flags().FlagSets {
+		fs.AddFlagSet(section)
+	}
 	require.NoError(t, fs.Parse([]string{
 		"--bind-address=127.0.0.2", "--secure-port=1", "--data-dir=d", "--tls-cert-file=c", "--tls-private-key-file=k", "--client-ca-file=a",
 		"--etcd-servers=https://e:2379", "--etcd-cafile=ca", "--etcd-certfile=ec", "--etcd-keyfile=ek", "--etcd-compaction-interval=1m", "--unsafe-no-fsync",
 	}))
 	require.Equal(t, "127.0.0.2", o.Serving.BindAddress)
 	require.Equal(t, 1, o.Serving.SecurePort)
-	require.Equal(t, "a", o.Serving.Authentication.ClientCAFile)
+	require.Equal(t, "a", o.Authentication.ClientCAFile)
 	require.Equal(t, []string{"https://e:2379"}, o.Etcd.Servers)
 	require.NoError(t, o.Complete().Validate())
 	require.Nil(t, fs.Lookup("dev-tokens"), "the cache server has no tokens")
@@ -59,7 +61,7 @@ func TestHalfStarted(t *testing.T) {
 	}{
 		"port in use":        {func(o *cacheserver.Options) { o.Serving.SecurePort = address.Port }, "--secure-port"},
 		"no certificate":     {func(o *cacheserver.Options) { o.Serving.TLSCertFile = "/nowhere" }, "--tls-cert-file"},
-		"garbage CA":         {func(o *cacheserver.Options) { o.Serving.Authentication.ClientCAFile = garbage }, "--client-ca-file"},
+		"garbage CA":         {func(o *cacheserver.Options) { o.Authentication.ClientCAFile = garbage }, "--client-ca-file"},
 		"data dir is a file": {func(o *cacheserver.Options) { o.Etcd.DataDir = garbage }, "--data-dir"},
 		"garbage certificate for etcd": {func(o *cacheserver.Options) {
 			o.Etcd.Servers, o.Etcd.CertFile, o.Etcd.KeyFile = []string{"https://127.0.0.1:1"}, garbage, garbage

@@ -3,7 +3,6 @@ package cacheserver
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -26,7 +25,7 @@ type Server struct {
 	etcd       *etcd.Handle
 	encryption *encryption.Providers
 	backend    *storage.Backend
-	listener   net.Listener
+	listener   *serving.Listener
 	resources  *customresource.Server
 	generic    *genericapiserver.GenericAPIServer
 
@@ -49,19 +48,19 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 
 	streams, endStreams := context.WithCancel(context.WithoutCancel(ctx))
 	s.group.Opened(endStreams)
-	authorizer, err := newAuthorizer()
-	if err != nil {
-		return s, err
-	}
 	// The port before the data: that it is taken is the more frequent mistake,
 	// and starting an etcd takes longer.
-	c, _, err := serving.NewConfig(o.Serving, serving.API{Title: "Shardplane cache server", Scheme: scheme, Codecs: codecs, Definitions: openapi.GetOpenAPIDefinitions}, authorizer)
+	if s.listener, err = o.Serving.Listen(); err != nil {
+		return s, err
+	}
+	s.group.Opened(s.listener.Close)
+	c, err := serving.NewConfig(&o.Serving, s.listener, serving.API{Title: "Shardplane cache server", Scheme: scheme, Codecs: codecs, Definitions: openapi.GetOpenAPIDefinitions})
 	if err != nil {
 		return s, err
 	}
-	s.listener = c.SecureServing.Listener
-	s.group.Opened(func() { _ = s.listener.Close() })
-	c.Authentication.Authenticator = withAnonymous(c.Authentication.Authenticator)
+	if err := restrict(c, o.Authentication); err != nil {
+		return s, err
+	}
 	serving.AllowSnapshots(c)
 
 	if err := s.openStorage(ctx, o); err != nil {
@@ -139,7 +138,7 @@ func newResources(backend *storage.Backend, c *genericapiserver.Config) (*custom
 }
 
 // URL returns where the server listens, without a path.
-func (s *Server) URL() string { return "https://" + s.listener.Addr().String() }
+func (s *Server) URL() string { return s.listener.URL }
 
 // Handler returns what answers requests, without the listener in front of it. It
 // serves while Run runs.

@@ -2,7 +2,6 @@ package cacheserver_test
 
 import (
 	"context"
-	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource"
@@ -29,14 +29,14 @@ type testShard struct {
 	pki     *pki
 	name    string
 	dataDir string
-	address string
+	port    int
 	// f is a client of the shard that may do everything.
 	f *client.Factory
 }
 
 func newTestShard(t *testing.T, name string) *testShard {
 	t.Helper()
-	s := &testShard{pki: newPKI(t), name: name, dataDir: t.TempDir(), address: "127.0.0.1:0"}
+	s := &testShard{pki: newPKI(t), name: name, dataDir: t.TempDir()}
 	s.start(t)
 	s.f = factory(t, s.pki.master(t, s.url))
 	return s
@@ -58,17 +58,20 @@ func (s *testShard) start(t *testing.T) {
 	resources, err := customresource.New(customresource.Config{Storage: backend.RESTOptionsGetter, System: crds, SystemOnly: true})
 	require.NoError(t, err)
 
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", s.address)
+	o := serving.NewAPIOptions(s.port)
+	o.TLSCertFile, o.TLSPrivateKeyFile = s.pki.certFile, s.pki.keyFile
+	listener, err := o.Listen()
 	require.NoError(t, err)
-	s.address = listener.Addr().String()
-	o := serving.NewOptions(0)
-	o.Listener = listener
-	o.TLSCertFile, o.TLSPrivateKeyFile, o.Authentication.ClientCAFile = s.pki.certFile, s.pki.keyFile, s.pki.caFile
-	c, _, err := serving.NewConfig(o, serving.API{
+	s.port = portOf(t, listener.URL)
+	c, err := serving.NewConfig(&o, listener, serving.API{
 		Title: "test shard", Scheme: client.Scheme, Codecs: client.Codecs,
 		Definitions: openapi.GetOpenAPIDefinitions,
-	}, authz.Privileged(user.SystemPrivilegedGroup))
+	})
 	require.NoError(t, err)
+	known, err := authn.New(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: authn.ClientCertificateOptions{ClientCAFile: s.pki.caFile}}}, nil)
+	require.NoError(t, err)
+	serving.Authenticate(c, known)
+	c.Authorization.Authorizer = authz.Privileged(user.SystemPrivilegedGroup)
 	streams, endStreams := context.WithCancel(context.WithoutCancel(t.Context()))
 	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Codecs: client.Codecs}
 	serving.SetChain(c, func(c *genericapiserver.Config) serving.Chain {
@@ -79,7 +82,7 @@ func (s *testShard) start(t *testing.T) {
 	server, err := c.Complete(nil).New("test-shard", genericapiserver.NewEmptyDelegate())
 	require.NoError(t, err)
 
-	s.instance = start(t, "https://"+s.address, func(ctx context.Context) error {
+	s.instance = start(t, listener.URL, func(ctx context.Context) error {
 		background, stop := context.WithCancel(context.WithoutCancel(ctx))
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = resources.Run(background) })

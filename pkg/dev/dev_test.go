@@ -211,9 +211,9 @@ func TestStartRestartStop(t *testing.T) {
 	})
 	t.Run("with fewer shards", func(t *testing.T) {
 		require.NoError(t, os.Mkdir(files.shard(1, "data"), 0o700)) // the fakes make none
-		options := *o.Options
-		options.Shards = 1
-		r := startCluster(t, CompletedOptions{&options}, nil)
+		fewer := o
+		fewer.Shards = 1
+		r := startCluster(t, fewer, nil)
 		r.await(t, "Ctrl-C stops everything", 1)
 		require.Contains(t, r.out.String(), "Note: an earlier run had more shards: what lives on shard-1 to shard-1 is unavailable until --shards is 2 again")
 	})
@@ -310,10 +310,10 @@ func TestKilledDevLeavesNothing(t *testing.T) {
 	require.Len(t, pids, 4)
 
 	t.Run("meanwhile the directory is taken", func(t *testing.T) {
-		other := *o.Options
+		other := o
 		other.ShardPort = freePorts(t, 4)
 		other.FrontProxyPort, other.CacheServerPort = other.ShardPort+2, other.ShardPort+3
-		err := New(CompletedOptions{&other}, &output{}, nil).Run(t.Context())
+		err := New(other, &output{}, nil).Run(t.Context())
 		require.EqualError(t, err, fmt.Sprintf("%s is in use by another shardplane dev (pid %d): stop that one or pass another --work-dir",
 			o.WorkDir, cmd.Process.Pid))
 		require.FileExists(t, layout(o.WorkDir).shared(readyFile))

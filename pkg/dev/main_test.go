@@ -52,7 +52,9 @@ func TestMain(m *testing.M) {
 func devProcess(args []string) error {
 	options := NewOptions()
 	flags := pflag.NewFlagSet("dev", pflag.ContinueOnError)
-	options.AddFlags(flags)
+	for _, section := range options.Flags().FlagSets {
+		flags.AddFlagSet(section)
+	}
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
 )
 
 // MaxShards is the largest number of shards of a development cluster.
@@ -49,24 +49,29 @@ func NewOptions() *Options {
 	}
 }
 
-// AddFlags binds the options to flags.
-func (o *Options) AddFlags(fs *pflag.FlagSet) {
+// Flags returns the flags of all options, by the sections of the help.
+func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
+	fs := fss.FlagSet("Cluster")
 	fs.IntVar(&o.Shards, "shards", o.Shards, fmt.Sprintf("how many shards to run, 1 to %d; the first is named root, the others shard-1, shard-2, …", MaxShards))
 	fs.StringVar(&o.WorkDir, "work-dir", o.WorkDir, "`directory` for certificates, kubeconfigs, data and logs, in .kcp and .kcp-*; created if missing, kept for the next start")
+	fs.DurationVar(&o.StartTimeout, "start-timeout", o.StartTimeout, "give up when the components are not ready after this time")
+	fs.StringArrayVar(&o.ShardArgs, "shard-arg", o.ShardArgs, "one more `flag` for every shard, such as --shard-arg=--etcd-compaction-interval=1m; may be repeated")
+	fs = fss.FlagSet("Ports")
 	fs.IntVar(&o.FrontProxyPort, "front-proxy-port", o.FrontProxyPort, "port of the front-proxy on 127.0.0.1")
 	fs.IntVar(&o.ShardPort, "shard-port", o.ShardPort, "port of the first shard on 127.0.0.1; shard n listens on this port + n")
 	fs.IntVar(&o.CacheServerPort, "cache-server-port", o.CacheServerPort, "port of the cache server on 127.0.0.1")
-	fs.BoolVar(&o.DevTokens, "dev-tokens", o.DevTokens, "accept the bearer tokens user-1-token to user-5-token (user user-N, group team-N) and admin-token (system:masters), which everybody knows")
-	fs.StringArrayVar(&o.ShardArgs, "shard-arg", o.ShardArgs, "one more `flag` for every shard, such as --shard-arg=--etcd-compaction-interval=1m; may be repeated")
+	fss.FlagSet("Authentication").BoolVar(&o.DevTokens, "dev-tokens", o.DevTokens, "accept the bearer tokens user-1-token to user-5-token (user user-N, group team-N) and admin-token (system:masters), which everybody knows")
+	fs = fss.FlagSet("Logging")
 	fs.BoolVar(&o.Verbose, "verbose", o.Verbose, "show the logs of all components, each line prefixed with its component")
 	fs.IntVarP(&o.Verbosity, "v", "v", o.Verbosity, "log `level` of the components, 0 to 10")
-	fs.DurationVar(&o.StartTimeout, "start-timeout", o.StartTimeout, "give up when the components are not ready after this time")
+	return fss
 }
 
-// CompletedOptions are options whose defaults are filled in.
-type CompletedOptions struct {
-	*Options
-}
+// CompletedOptions are options whose defaults are filled in. Only Complete
+// makes them, and nothing changes them.
+type CompletedOptions struct{ completedOptions }
+
+type completedOptions struct{ Options }
 
 // Complete makes the working directory absolute, so that what is printed and
 // written can be used from anywhere.
@@ -80,7 +85,7 @@ func (o *Options) Complete() (CompletedOptions, error) {
 		return CompletedOptions{}, fmt.Errorf("find --work-dir: %w", err)
 	}
 	completed.WorkDir = dir
-	return CompletedOptions{Options: &completed}, nil
+	return CompletedOptions{completedOptions{completed}}, nil
 }
 
 // Validate says what is wrong with the options, all of it, naming the flags.

@@ -45,8 +45,8 @@ func Directory(dataDir string) string { return filepath.Join(dataDir, subdirecto
 
 // NewOptions returns the defaults for a server with the given data directory
 // and prefix of keys.
-func NewOptions(dataDir, prefix string) *Options {
-	return &Options{DataDir: dataDir, Prefix: prefix, CompactionInterval: 5 * time.Minute}
+func NewOptions(dataDir, prefix string) Options {
+	return Options{DataDir: dataDir, Prefix: prefix, CompactionInterval: 5 * time.Minute}
 }
 
 // AddFlags adds the flags of o to fs.

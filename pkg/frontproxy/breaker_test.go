@@ -34,7 +34,7 @@ func TestAHangingShardIsTriedByOne(t *testing.T) {
 	one := w.proxy.shards.backend("one")
 	one.Heard(t.Context(), false, context.DeadlineExceeded)
 	refused()
-	require.Eventually(t, one.Ask, patience, time.Millisecond, "in a while somebody may try again")
+	require.Eventually(t, one.Ask, timeout, time.Millisecond, "in a while somebody may try again")
 	refused() // but nobody else meanwhile
 	one.Left()
 	require.Equal(t, "one", alice.echoed(t, "/clusters/aaaa/api").Shard, "who tried has left")
@@ -71,8 +71,8 @@ func TestConnectionsOfAShardThatIsGone(t *testing.T) {
 	require.Positive(t, shard.connections())
 
 	w.withdraw(t, "one")
-	require.Eventually(t, func() bool { return w.proxy.shards.backend("one") == nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return w.proxy.shards.backend("one") == nil }, timeout, time.Millisecond)
 	close(goOn)
 	require.Contains(t, <-answer, `"Shard":"one"`)
-	require.Eventually(t, func() bool { return shard.connections() == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return shard.connections() == 0 }, timeout, time.Millisecond)
 }

@@ -97,7 +97,7 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		unauthorized.ServeHTTP(w, r)
 		return
 	}
-	to := &route{user: who, deadline: time.Now().Add(s.forwarder.resolver.patience), upgrade: r.Header.Get("Upgrade") != ""}
+	to := &route{user: who, deadline: time.Now().Add(s.forwarder.resolver.timeout), upgrade: r.Header.Get("Upgrade") != ""}
 	to.long = to.upgrade || isWatch(r)
 	to.token = s.passedOn(r.Context(), who)
 	if strings.ContainsFunc(r.Header.Get("Upgrade"), func(c rune) bool { return c < ' ' || c > '~' }) {

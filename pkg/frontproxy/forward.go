@@ -54,7 +54,7 @@ type route struct {
 	token   string
 	long    bool
 	upgrade bool
-	// deadline is when the request's patience with the index ends.
+	// deadline is when the request's wait for the index ends.
 	deadline time.Time
 	// connected is set once the request may have reached the shard.
 	connected bool

@@ -28,7 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 )
 
-const patience = 30 * time.Second
+const timeout = 30 * time.Second
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
@@ -86,13 +86,13 @@ func newWorld(t testing.TB, shardNames ...string) *world {
 		proxyCA: newAuthority(t, dir, "requestheader-ca"), foreigner: newAuthority(t, dir, "foreign-ca"),
 	}
 	o := NewOptions()
-	o.SecurePort = 0
-	o.TLSCertFile, o.TLSPrivateKeyFile = w.servingCA.issue(t, dir, "front-proxy")
+	o.Serving.SecurePort = 0
+	o.Serving.TLSCertFile, o.Serving.TLSPrivateKeyFile = w.servingCA.issue(t, dir, "front-proxy")
 	o.Authentication.ClientCAFile, o.ShardCAFile = w.clientCA.file, w.servingCA.file
 	o.ShardClientCertFile, o.ShardClientKeyFile = w.clientCA.issue(t, dir, "index", "system:masters")
 	o.ProxyClientCertFile, o.ProxyClientKeyFile = w.proxyCA.issue(t, dir, "proxy")
 	o.Authentication.DevTokens = true
-	o.IndexPatience = 200 * time.Millisecond
+	o.IndexTimeout = 200 * time.Millisecond
 	w.options = o
 	for _, name := range shardNames {
 		w.addShard(t, name)
@@ -242,7 +242,7 @@ func (w *world) run(t testing.TB) {
 		select {
 		case err := <-done:
 			require.NoError(t, err)
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			t.Fatal("the front-proxy did not stop")
 		}
 	}
@@ -253,7 +253,7 @@ func (w *world) run(t testing.TB) {
 func (w *world) ready(t testing.TB) {
 	t.Helper()
 	w.run(t)
-	require.Eventually(t, func() bool { return w.proxy.Ready() == nil }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.proxy.Ready() == nil }, timeout, 5*time.Millisecond)
 }
 
 // knows waits until the index finds path on shard.
@@ -262,7 +262,7 @@ func (w *world) knows(t testing.TB, path, shard string) {
 	require.Eventually(t, func() bool {
 		target, _ := w.proxy.shards.index.Lookup(path)
 		return target.Shard == shard
-	}, patience, 5*time.Millisecond, path)
+	}, timeout, 5*time.Millisecond, path)
 }
 
 // person is an HTTP client with credentials.

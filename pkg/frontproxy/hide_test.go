@@ -45,7 +45,7 @@ var awkward = map[string]http.HandlerFunc{
 // the answer for what does not exist; and that whoever may enter gets it as it is.
 func TestStrangersLearnNothing(t *testing.T) {
 	w := newWorld(t, "root")
-	w.options.IndexPatience = 20 * time.Millisecond
+	w.options.IndexTimeout = 20 * time.Millisecond
 	w.cluster(t, "root", "hidden")
 	w.workspace(t, "root", "root", "down", "hidden", func(ws *tenancyv1alpha1.Workspace) {
 		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable
@@ -119,7 +119,7 @@ func TestStrangersLearnNothing(t *testing.T) {
 // nothing else counts, and what each answer costs the shard.
 func TestTheMarkDecides(t *testing.T) {
 	w := newWorld(t, "root")
-	w.options.IndexPatience = time.Millisecond
+	w.options.IndexTimeout = time.Millisecond
 	w.cluster(t, "root", "hidden")
 	var requests atomic.Int32
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
@@ -184,7 +184,7 @@ func TestBodiesAreAskedForByShards(t *testing.T) {
 	w.ready(t)
 	w.knows(t, "hidden", "root")
 	jane := w.person(t, "jane").http1(t)
-	jane.Transport.(*http.Transport).ExpectContinueTimeout = patience
+	jane.Transport.(*http.Transport).ExpectContinueTimeout = timeout
 	for path, asked := range map[string]bool{"/clusters/absent/x": false, "/clusters/hidden/x": false, "/clusters/hidden/open": true} {
 		body := &offered{from: strings.NewReader("the body")}
 		res, text := jane.do(t, http.MethodPost, path, body, "Expect", "100-continue")
@@ -210,7 +210,7 @@ func (o *offered) Read(p []byte) (int, error) {
 // them is answered.
 func TestStrangersWait(t *testing.T) {
 	w := newWorld(t, "root")
-	w.options.IndexPatience = maxIndexPatience
+	w.options.IndexTimeout = maxIndexTimeout
 	w.cluster(t, "root", "hidden")
 	w.workspace(t, "root", "root", "down", "hidden", func(ws *tenancyv1alpha1.Workspace) {
 		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable
@@ -231,7 +231,7 @@ func TestStrangersWait(t *testing.T) {
 	for _, path := range paths {
 		answers = append(answers, jane.async(t, path))
 	}
-	require.Eventually(t, func() bool { return w.waiting() == len(paths) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return w.waiting() == len(paths) }, timeout, time.Millisecond)
 	for i, answer := range answers {
 		select {
 		case text := <-answer:

@@ -24,19 +24,19 @@ const (
 // same time (see forwarder.modify). A request that finds too many waiting
 // is answered at once, in both cases.
 type resolver struct {
-	index    *workspaceindex.Index
-	patience time.Duration
+	index   *workspaceindex.Index
+	timeout time.Duration
 
 	mu      sync.Mutex
 	waiting int
 	users   map[string]int
 }
 
-func newResolver(index *workspaceindex.Index, patience time.Duration) *resolver {
-	return &resolver{index: index, patience: patience, users: map[string]int{}}
+func newResolver(index *workspaceindex.Index, timeout time.Duration) *resolver {
+	return &resolver{index: index, timeout: timeout, users: map[string]int{}}
 }
 
-// resolve looks path up; deadline is when the request's patience ends.
+// resolve looks path up; deadline is when the request's timeout ends.
 func (r *resolver) resolve(ctx context.Context, path, user string, deadline time.Time) (workspaceindex.Target, workspaceindex.Outcome) {
 	target, outcome := r.index.Lookup(path)
 	if known(outcome) {

@@ -10,9 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiserver/pkg/authentication/user"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/rest"
@@ -20,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -32,7 +31,7 @@ const drainTimeout = 5 * time.Second
 // Server is a front-proxy whose port is taken and whose certificates are read,
 // but which does not serve before Run.
 type Server struct {
-	serving *genericapiserver.SecureServingInfo
+	serving *serving.Listener
 	// authentication tells who a request is from.
 	authentication *authn.Authentication
 	// devTokens are the tokens that are passed on to shards; there may be none.
@@ -56,77 +55,75 @@ type Server struct {
 
 // New reads certificates and kubeconfigs, takes the port and assembles the
 // server. ctx is for values only; the caller has to Run or to Close the server.
-func New(ctx context.Context, o CompletedOptions) (*Server, error) {
+func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	registerMetrics()
-	s := &Server{profiling: o.Profiling, group: lifecycle.New("part")}
+	s = &Server{profiling: o.Serving.Profiling, group: lifecycle.New("part")}
+	defer func() {
+		if err != nil {
+			s.Close()
+			s = nil
+		}
+	}()
+	if s.serving, err = o.Serving.Listen(); err != nil {
+		return s, err
+	}
+	s.group.Opened(s.serving.Close)
+	if s.answers, err = serving.NewOwnAnswers(&o.Serving.Audit); err != nil {
+		return s, err
+	}
+	if s.client, err = dynamiccertificates.NewDynamicServingContentFromFiles("proxy-client-cert", o.ProxyClientCertFile, o.ProxyClientKeyFile); err != nil {
+		return s, fmt.Errorf("reading --proxy-client-cert-file and --proxy-client-key-file: %w", err)
+	}
+	if err := s.openShards(o); err != nil {
+		return s, err
+	}
 	if o.Authentication.DevTokens {
 		s.devTokens = authn.DevTokens()
 	}
-	var err error
-	if s.answers, err = serving.NewOwnAnswers(o.Audit); err != nil {
-		return nil, err
-	}
-	s.authentication, err = o.authentication(func(cluster logicalcluster.Name) ([]*peers.Peer, bool) { return s.shards.holding(cluster) })
+	s.authentication, err = authn.New(authn.Options{UserOptions: o.Authentication}, serviceaccount.NewRemote(s.shards.holding))
 	if err != nil {
-		return nil, err
+		return s, err
 	}
-	certificate, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", o.TLSCertFile, o.TLSPrivateKeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("reading the serving certificate of --tls-cert-file and --tls-private-key-file: %w", err)
-	}
-	if s.client, err = dynamiccertificates.NewDynamicServingContentFromFiles("proxy-client-cert", o.ProxyClientCertFile, o.ProxyClientKeyFile); err != nil {
-		return nil, fmt.Errorf("reading --proxy-client-cert-file and --proxy-client-key-file: %w", err)
-	}
-	tlsConfig, err := newTLSConfig(o.ShardCAFile, s.client)
-	if err != nil {
-		return nil, err
-	}
-	root, err := clientcmd.BuildConfigFromFlags("", o.RootKubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("reading --root-kubeconfig: %w", err)
-	}
-	config := &rest.Config{TLSClientConfig: rest.TLSClientConfig{
-		CAFile: o.ShardCAFile, CertFile: o.ShardClientCertFile, KeyFile: o.ShardClientKeyFile,
-	}}
-	if err := rest.LoadTLSFiles(config); err != nil {
-		return nil, fmt.Errorf("reading --shard-ca-file, --shard-client-cert-file and --shard-client-key-file: %w", err)
-	}
-	if _, err := tls.X509KeyPair(config.CertData, config.KeyData); err != nil {
-		return nil, fmt.Errorf("reading --shard-client-cert-file and --shard-client-key-file: %w", err)
-	}
-	s.shards, err = newShards(root, config, func(shard *peers.Peer) *backend { return newBackend(shard, tlsConfig) })
-	if err != nil {
-		return nil, err
-	}
-	listener, err := o.listen()
-	if err != nil {
-		return nil, err
-	}
-	s.group.Opened(func() { _ = listener.Close() })
-	s.serving = &genericapiserver.SecureServingInfo{Listener: listener, Cert: certificate}
-	if err := o.TLS.ApplyTo(s.serving); err != nil {
-		s.Close()
-		return nil, err
-	}
-	if cas := s.authentication.CAs; len(cas) > 0 {
-		s.serving.ClientCA = dynamiccertificates.NewUnionCAContentProvider(cas...)
-	}
+	s.serving.ClientCA = dynamiccertificates.NewUnionCAContentProvider(s.authentication.CAs...)
 	draining, drain := context.WithCancel(context.WithoutCancel(ctx))
 	s.drain = drain
 	s.group.Opened(drain)
 	s.forwarder = &forwarder{
-		resolver: newResolver(s.shards.index, o.IndexPatience), draining: draining,
+		resolver: newResolver(s.shards.index, o.IndexTimeout), draining: draining,
 		groups: authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.DropGroups},
 	}
 	s.addParts()
 	return s, nil
 }
 
+// openShards reads how shards are reached. Nothing is connected yet.
+func (s *Server) openShards(o CompletedOptions) error {
+	tlsConfig, err := newTLSConfig(o.ShardCAFile, s.client)
+	if err != nil {
+		return err
+	}
+	root, err := clientcmd.BuildConfigFromFlags("", o.RootKubeconfig)
+	if err != nil {
+		return fmt.Errorf("reading --root-kubeconfig: %w", err)
+	}
+	config := &rest.Config{TLSClientConfig: rest.TLSClientConfig{
+		CAFile: o.ShardCAFile, CertFile: o.ShardClientCertFile, KeyFile: o.ShardClientKeyFile,
+	}}
+	if err := rest.LoadTLSFiles(config); err != nil {
+		return fmt.Errorf("reading --shard-ca-file, --shard-client-cert-file and --shard-client-key-file: %w", err)
+	}
+	if _, err := tls.X509KeyPair(config.CertData, config.KeyData); err != nil {
+		return fmt.Errorf("reading --shard-client-cert-file and --shard-client-key-file: %w", err)
+	}
+	s.shards, err = newShards(root, config, func(shard *peers.Peer) *backend { return newBackend(shard, tlsConfig) })
+	return err
+}
+
 // URL returns where the server listens, without a path.
-func (s *Server) URL() string { return "https://" + s.serving.Listener.Addr().String() }
+func (s *Server) URL() string { return s.serving.URL }
 
 // Handler returns what answers requests, without the listener in front of it. It
 // serves while Run runs.

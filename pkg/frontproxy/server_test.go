@@ -178,7 +178,7 @@ func TestStatusCodes(t *testing.T) {
 
 func TestProfilingCanBeOff(t *testing.T) {
 	w := newWorld(t, "root")
-	w.options.Profiling = false
+	w.options.Serving.Profiling = false
 	w.run(t)
 	res, body := w.person(t, "admin", "system:masters").get(t, "/debug/pprof/goroutine?debug=1")
 	status(t, res, body, http.StatusNotFound)
@@ -206,10 +206,10 @@ func TestUnknownAndForbiddenLookTheSame(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, "ODD"} {
 		start := time.Now()
 		unknownRes, unknown := jane.do(t, method, "/clusters/absent/api/v1/configmaps", nil)
-		require.GreaterOrEqual(t, time.Since(start), w.options.IndexPatience)
+		require.GreaterOrEqual(t, time.Since(start), w.options.IndexTimeout)
 		start = time.Now()
 		hiddenRes, hidden := jane.do(t, method, "/clusters/hidden/api/v1/configmaps", nil)
-		require.GreaterOrEqual(t, time.Since(start), w.options.IndexPatience, method)
+		require.GreaterOrEqual(t, time.Since(start), w.options.IndexTimeout, method)
 		require.Equal(t, unknown, hidden, method)
 		unknownRes.Header.Del("Date")
 		hiddenRes.Header.Del("Date")
@@ -223,12 +223,12 @@ func TestUnknownAndForbiddenLookTheSame(t *testing.T) {
 
 func TestWaitsForNewWorkspaces(t *testing.T) {
 	w := newWorld(t, "root", "one")
-	w.options.IndexPatience = maxIndexPatience
+	w.options.IndexTimeout = maxIndexTimeout
 	w.ready(t)
 	w.knows(t, "root", "root")
 	jane := w.person(t, "jane")
 	answered := jane.async(t, "/clusters/root:new/api")
-	require.Eventually(t, func() bool { return w.waiting() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return w.waiting() == 1 }, timeout, time.Millisecond)
 	w.workspace(t, "root", "root", "new", "nnnn")
 	w.cluster(t, "one", "nnnn")
 	require.Contains(t, receive(t, answered), "/clusters/nnnn/api")
@@ -254,7 +254,7 @@ func TestShardsComeAndGo(t *testing.T) {
 	w.ready(t)
 	w.knows(t, "aaaa", "one")
 	admin := w.person(t, "admin", "system:masters")
-	require.Eventually(t, w.proxy.shards.complete, patience, 5*time.Millisecond, "unusable Shard objects do not matter")
+	require.Eventually(t, w.proxy.shards.complete, timeout, 5*time.Millisecond, "unusable Shard objects do not matter")
 
 	w.addShard(t, "two")
 	w.cluster(t, "two", "tttt")
@@ -278,13 +278,13 @@ func TestShardsComeAndGo(t *testing.T) {
 	require.Eventually(t, func() bool {
 		target, _ := w.proxy.shards.index.Lookup("stays")
 		return target.URL == nowhere
-	}, patience, 5*time.Millisecond)
+	}, timeout, 5*time.Millisecond)
 	w.announce(t, "two", "https://"+moved.addr)
 	require.Eventually(t, func() bool {
 		target, _ := w.proxy.shards.index.Lookup("stays")
 		gone, _ := w.proxy.shards.index.Lookup("tttt")
 		return target.URL == "https://"+moved.addr && gone.Shard == ""
-	}, patience, 5*time.Millisecond)
+	}, timeout, 5*time.Millisecond)
 	w.knows(t, "tttt:child", "")
 
 	w.shards["root"].data.Delete(t, client.Shards.GroupVersionResource, "", "root", "", "one")
@@ -304,7 +304,7 @@ func TestDeadShard(t *testing.T) {
 
 	w.shards["one"].kill()
 	res, body := admin.get(t, "/clusters/aaaa/api")
-	for deadline := time.Now().Add(patience); res.StatusCode == http.StatusBadGateway && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(timeout); res.StatusCode == http.StatusBadGateway && time.Now().Before(deadline); {
 		res, body = admin.get(t, "/clusters/aaaa/api") // the connection was just breaking
 	}
 	status(t, res, body, http.StatusServiceUnavailable)
@@ -329,7 +329,7 @@ func TestDeadShard(t *testing.T) {
 	status(t, res, body, http.StatusServiceUnavailable)
 	w.shards["one"].start(t)
 	w.knows(t, "aaaa", "one")
-	require.Eventually(t, w.proxy.shards.complete, patience, 5*time.Millisecond)
+	require.Eventually(t, w.proxy.shards.complete, timeout, 5*time.Millisecond)
 	res, body = admin.get(t, "/clusters/unknown/api")
 	status(t, res, body, http.StatusForbidden)
 }
@@ -341,14 +341,14 @@ func TestNotReadyWithoutRoot(t *testing.T) {
 	require.Eventually(t, func() bool {
 		err := w.proxy.Ready()
 		return err != nil && strings.Contains(err.Error(), "connection refused")
-	}, patience, 5*time.Millisecond)
+	}, timeout, 5*time.Millisecond)
 	nobody := w.withCerts(t)
 	res, body := nobody.get(t, "/readyz?verbose")
 	require.Equal(t, http.StatusInternalServerError, res.StatusCode, body)
 	res, _ = nobody.get(t, "/livez")
 	require.Equal(t, http.StatusOK, res.StatusCode)
 	w.shards["root"].start(t)
-	require.Eventually(t, func() bool { return w.proxy.Ready() == nil }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.proxy.Ready() == nil }, timeout, 5*time.Millisecond)
 }
 
 func TestWrongOptions(t *testing.T) {
@@ -360,7 +360,7 @@ func TestWrongOptions(t *testing.T) {
 	garbage := w.dir + "/garbage"
 	require.NoError(t, os.WriteFile(garbage, []byte("garbage"), 0o600))
 	for flag, breakIt := range map[string]func(*Options, string){
-		"--tls-cert-file":          func(o *Options, f string) { o.TLSCertFile = f },
+		"--tls-cert-file":          func(o *Options, f string) { o.Serving.TLSCertFile = f },
 		"--client-ca-file":         func(o *Options, f string) { o.Authentication.ClientCAFile = f },
 		"--root-kubeconfig":        func(o *Options, f string) { o.RootKubeconfig = f },
 		"--shard-ca-file":          func(o *Options, f string) { o.ShardCAFile = f },
@@ -375,9 +375,9 @@ func TestWrongOptions(t *testing.T) {
 		}
 	}
 	for flag, breakIt := range map[string]func(*Options){
-		"--bind-address":   func(o *Options) { o.BindAddress = "nonsense" },
-		"--secure-port":    func(o *Options) { o.SecurePort = 70000 },
-		"--index-patience": func(o *Options) { o.IndexPatience = time.Hour },
+		"--bind-address":  func(o *Options) { o.Serving.BindAddress = "nonsense" },
+		"--secure-port":   func(o *Options) { o.Serving.SecurePort = 70000 },
+		"--index-timeout": func(o *Options) { o.IndexTimeout = time.Hour },
 	} {
 		o := *w.options
 		breakIt(&o)
@@ -388,7 +388,7 @@ func TestWrongOptions(t *testing.T) {
 	require.NoError(t, err)
 	defer first.Close()
 	o := *w.options
-	o.SecurePort = first.serving.Listener.Addr().(*net.TCPAddr).Port
+	o.Serving.SecurePort = first.serving.Listener.Addr().(*net.TCPAddr).Port
 	_, err = New(t.Context(), o.Complete())
 	require.ErrorContains(t, err, "--secure-port")
 }

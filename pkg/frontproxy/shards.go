@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// startupPatience is for how long a shard that neither answers nor refuses
+	// startupTimeout is for how long a shard that neither answers nor refuses
 	// keeps the front-proxy from being ready.
-	startupPatience = 5 * time.Second
+	startupTimeout = 5 * time.Second
 	// statsInterval is how often the size of the index is measured.
 	statsInterval = 10 * time.Second
 )
@@ -176,7 +176,7 @@ func (s *shards) ready() error {
 	if !root.synced() {
 		return fmt.Errorf("shard %q has not been read yet: %w", corev1alpha1.RootShard, orWaiting(root.failure()))
 	}
-	if time.Since(s.started) > startupPatience {
+	if time.Since(s.started) > startupTimeout {
 		return nil
 	}
 	names := make([]string, 0, len(s.ways))

@@ -119,7 +119,7 @@ func receive[T any](t testing.TB, c <-chan T) T {
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatal("nothing came")
 		panic("unreachable")
 	}
@@ -237,7 +237,7 @@ func TestInformerThroughProxy(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err := informer.Lister().Cluster("root").Get("", name)
 			return err == nil
-		}, patience, 5*time.Millisecond)
+		}, timeout, 5*time.Millisecond)
 		w.shards["root"].kill()
 		w.shards["root"].start(t)
 	}

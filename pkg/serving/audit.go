@@ -33,13 +33,13 @@ const (
 
 // AuditOptions are kube-apiserver's: a policy, and backends that write to a log
 // or call a webhook.
-type AuditOptions struct{ *options.AuditOptions }
+type AuditOptions struct{ options.AuditOptions }
 
 // NewAuditOptions returns kube-apiserver's defaults: no policy, no auditing.
-func NewAuditOptions() AuditOptions { return AuditOptions{options.NewAuditOptions()} }
+func NewAuditOptions() AuditOptions { return AuditOptions{*options.NewAuditOptions()} }
 
 // Validate returns what is wrong with o.
-func (o AuditOptions) Validate() []error {
+func (o *AuditOptions) Validate() []error {
 	errs := o.AuditOptions.Validate()
 	if o.PolicyFile == "" && (o.LogOptions.Path != "" || o.WebhookOptions.ConfigFile != "") {
 		errs = append(errs, errors.New("--audit-policy-file is required with --audit-log-path and --audit-webhook-config-file: without a policy no event is recorded"))
@@ -52,7 +52,7 @@ func (o AuditOptions) Validate() []error {
 
 // ApplyTo opens the backends of o for the server that c configures, which runs
 // them.
-func (o AuditOptions) ApplyTo(c *genericapiserver.Config) error {
+func (o *AuditOptions) ApplyTo(c *genericapiserver.Config) error {
 	if o.PolicyFile != "" {
 		// Read twice, to be able to say whose fault it is.
 		if _, err := policy.LoadPolicyFromFile(o.PolicyFile); err != nil {

@@ -47,7 +47,7 @@ type OwnAnswer struct {
 }
 
 // NewOwnAnswers opens the backends of o. It returns nil if there are none.
-func NewOwnAnswers(o AuditOptions) (*OwnAnswers, error) {
+func NewOwnAnswers(o *AuditOptions) (*OwnAnswers, error) {
 	c := &genericapiserver.Config{}
 	if err := o.ApplyTo(c); err != nil {
 		return nil, err

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apiopenapi "k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -47,53 +46,26 @@ type API struct {
 	Definitions openapicommon.GetOpenAPIDefinitions
 }
 
-// NewConfig returns the configuration of a generic API server with the
-// listener open, authentication and a loopback client that is system:masters.
-// The caller sets handler chain and storage, and the authorizer where it gave
-// none because it needs the loopback client; it owns the listener until it runs
-// the server, and runs the authentication with it.
-func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiserver.Config, *authn.Authentication, error) {
+// NewConfig returns the configuration of a generic API server behind the
+// listener, with a loopback client that is system:masters. The caller adds
+// authentication, the authorizer, handler chain and storage; the listener stays
+// its own until it runs the server.
+func NewConfig(o *APIOptions, l *Listener, api API) (*genericapiserver.Config, error) {
 	if err := setFeatureGates(o.FeatureGates); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := metriclabels.Bound(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	authentication, err := authn.New(o.Authentication)
-	if err != nil {
-		return nil, nil, err
-	}
-	cert, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", o.TLSCertFile, o.TLSPrivateKeyFile)
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading the serving certificate of --tls-cert-file and --tls-private-key-file: %w", err)
-	}
-	if err := o.Listen(); err != nil {
-		return nil, nil, err
-	}
-	listener := newTrackingListener(o.Listener)
 	c := genericapiserver.NewConfig(api.Codecs)
-	c.SecureServing = &genericapiserver.SecureServingInfo{Listener: listener, Cert: cert}
-	if err := o.TLS.ApplyTo(c.SecureServing); err != nil {
-		_ = listener.Close()
-		return nil, nil, err
+	secure := *l.SecureServingInfo
+	secure.Listener = newTrackingListener(l.Listener)
+	c.SecureServing = &secure
+	if err := addLoopback(c); err != nil {
+		return nil, err
 	}
 	if err := o.Audit.ApplyTo(c); err != nil {
-		_ = listener.Close()
-		return nil, nil, err
-	}
-	for _, ca := range authentication.CAs {
-		if err := c.Authentication.ApplyClientCert(ca, c.SecureServing); err != nil {
-			_ = listener.Close()
-			return nil, nil, fmt.Errorf("client CAs: %w", err)
-		}
-	}
-	c.Authentication.Authenticator = authentication.Authenticator
-	c.Authentication.RequestHeaderConfig = authentication.RequestHeader
-	c.Authentication.APIAudiences = authentication.Audiences
-	c.Authorization.Authorizer = authz
-	if err := addLoopback(c); err != nil {
-		_ = listener.Close()
-		return nil, nil, err
+		return nil, err
 	}
 	c.EffectiveVersion = effectiveVersion{compatibility.DefaultBuildEffectiveVersion()}
 	c.MaxRequestsInFlight = o.MaxRequestsInFlight
@@ -101,7 +73,15 @@ func NewConfig(o *Options, api API, authz authorizer.Authorizer) (*genericapiser
 	c.EnableProfiling = o.Profiling
 	c.EnableIndex = false
 	addOpenAPI(c, api)
-	return c, authentication, nil
+	return c, nil
+}
+
+// Authenticate has the server of c know users by a, which the caller runs.
+func Authenticate(c *genericapiserver.Config, a *authn.Authentication) {
+	c.SecureServing.ClientCA = dynamiccertificates.NewUnionCAContentProvider(a.CAs...)
+	c.Authentication.Authenticator = a.Authenticator
+	c.Authentication.RequestHeaderConfig = a.RequestHeader
+	c.Authentication.APIAudiences = a.Audiences
 }
 
 // Run prepares and runs s until ctx is done, and returns when all requests have

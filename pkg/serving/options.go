@@ -7,19 +7,17 @@ import (
 	"strconv"
 
 	"github.com/spf13/pflag"
-
-	"github.com/shardplane/shardplane/pkg/authn"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
-// Options are the options of a server's secure listener.
+// Options are what every server has: a listener with its certificates, an audit
+// log and profiles.
 type Options struct {
 	// BindAddress and SecurePort are where the server listens; port 0 takes any
 	// free port.
 	BindAddress string
 	SecurePort  int
-	// Listener is used instead of BindAddress and SecurePort where set; tests
-	// hand in a listener whose port they know before the server starts.
-	Listener net.Listener
 	// TLSCertFile and TLSPrivateKeyFile are the serving certificate. They are
 	// read again when they change.
 	TLSCertFile       string
@@ -28,93 +26,107 @@ type Options struct {
 	TLS TLSOptions
 	// Audit says which requests are recorded, and where.
 	Audit AuditOptions
-	// MaxRequestsInFlight and MaxMutatingRequestsInFlight bound how many
-	// requests other than watches are served at a time; more get 429.
-	MaxRequestsInFlight         int
-	MaxMutatingRequestsInFlight int
-	// Authentication says who may connect.
-	Authentication authn.Options
 	// Profiling serves /debug/pprof.
 	Profiling bool
-	// FeatureGates switches Kubernetes' feature gates, as in "Gate=true".
-	FeatureGates map[string]string
 }
 
 // NewOptions returns the defaults for a server on port.
-func NewOptions(port int) *Options {
-	return &Options{
-		BindAddress:                 "127.0.0.1",
-		SecurePort:                  port,
-		MaxRequestsInFlight:         3000,
-		MaxMutatingRequestsInFlight: 1000,
-		TLS:                         NewTLSOptions(),
-		Authentication:              authn.NewOptions(),
-		Audit:                       NewAuditOptions(),
-		Profiling:                   true,
-		FeatureGates:                map[string]string{},
-	}
+func NewOptions(port int) Options {
+	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Profiling: true}
 }
 
-// AddFlags adds the flags of o to fs.
+// AddFlags adds the flags of o to fs, but for those of Audit.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.BindAddress, "bind-address", o.BindAddress, "IP address to listen on")
 	fs.IntVar(&o.SecurePort, "secure-port", o.SecurePort, "port to serve HTTPS on; 0 takes any free port")
 	fs.StringVar(&o.TLSCertFile, "tls-cert-file", o.TLSCertFile, "PEM file of the serving certificate, intermediates included; read again when it changes")
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
-	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "reading requests served at a time, watches not counted; more are answered with 429")
-	fs.IntVar(&o.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", o.MaxMutatingRequestsInFlight, "writing requests served at a time; more are answered with 429")
-	AddProfilingFlag(fs, &o.Profiling)
-	fs.StringToStringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "Kubernetes feature gates of this process, as Gate=true,Other=false; ShardedListAndWatch and WatchList are on unless switched off here")
 	o.TLS.AddFlags(fs)
-	o.Audit.AddFlags(fs)
-	o.Authentication.AddFlags(fs)
+	fs.BoolVar(&o.Profiling, "profiling", o.Profiling, "serve profiles of this process at /debug/pprof, to members of system:masters and system:kcp:admin only")
 }
 
-// AddProfilingFlag adds the flag that every server has.
-func AddProfilingFlag(fs *pflag.FlagSet, profiling *bool) {
-	fs.BoolVar(profiling, "profiling", *profiling, "serve profiles of this process at /debug/pprof, to members of system:masters and system:kcp:admin only")
-}
-
-// Validate returns what is wrong with o.
+// Validate returns what is wrong with o, in the order of its fields.
 func (o *Options) Validate() []error {
-	errs := append(o.Authentication.Validate(), o.TLS.Validate()...)
-	errs = append(errs, o.Audit.Validate()...)
-	if o.TLSCertFile == "" || o.TLSPrivateKeyFile == "" {
-		errs = append(errs, errors.New("--tls-cert-file and --tls-private-key-file are required: all requests are served over TLS"))
+	var errs []error
+	if net.ParseIP(o.BindAddress) == nil {
+		errs = append(errs, fmt.Errorf("--bind-address %q is not an IP address", o.BindAddress))
 	}
 	if o.SecurePort < 0 || o.SecurePort > 65535 {
 		errs = append(errs, fmt.Errorf("--secure-port %d is not between 0 and 65535", o.SecurePort))
 	}
-	if net.ParseIP(o.BindAddress) == nil {
-		errs = append(errs, fmt.Errorf("--bind-address %q is not an IP address", o.BindAddress))
+	if o.TLSCertFile == "" {
+		errs = append(errs, errors.New("--tls-cert-file is required: all requests are served over TLS"))
 	}
+	if o.TLSPrivateKeyFile == "" {
+		errs = append(errs, errors.New("--tls-private-key-file is required: all requests are served over TLS"))
+	}
+	errs = append(errs, o.TLS.Validate()...)
+	return append(errs, o.Audit.Validate()...)
+}
+
+// Listener is an open port and how it is served. It is upstream's, which serves
+// it and closes it when it stops.
+type Listener struct {
+	*genericapiserver.SecureServingInfo
+	// URL is where the server is reached from its own machine.
+	URL string
+}
+
+// Listen reads the certificates and opens the port. The caller closes the
+// listener, or serves it.
+func (o *Options) Listen() (*Listener, error) {
+	cert, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", o.TLSCertFile, o.TLSPrivateKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading the serving certificate of --tls-cert-file and --tls-private-key-file: %w", err)
+	}
+	info := &genericapiserver.SecureServingInfo{Cert: cert}
+	if err := o.TLS.ApplyTo(info); err != nil {
+		return nil, err
+	}
+	address := net.JoinHostPort(o.BindAddress, strconv.Itoa(o.SecurePort))
+	if info.Listener, err = net.Listen("tcp", address); err != nil { //nolint:noctx // binding a local port does not wait
+		return nil, fmt.Errorf("listening on %s: %w (stop the process that uses the port, or choose another with --secure-port)", address, err)
+	}
+	_, port, err := net.SplitHostPort(info.Listener.Addr().String())
+	if err != nil {
+		_ = info.Listener.Close()
+		return nil, fmt.Errorf("listening on %s: %w", address, err)
+	}
+	return &Listener{SecureServingInfo: info, URL: "https://" + net.JoinHostPort(o.BindAddress, port)}, nil
+}
+
+// Close gives the port back.
+func (l *Listener) Close() { _ = l.Listener.Close() }
+
+// APIOptions are what servers of a Kubernetes API have beyond that.
+type APIOptions struct {
+	Options
+	// MaxRequestsInFlight and MaxMutatingRequestsInFlight bound how many
+	// requests other than watches are served at a time; more get 429.
+	MaxRequestsInFlight         int
+	MaxMutatingRequestsInFlight int
+	// FeatureGates switches Kubernetes' feature gates, as in "Gate=true".
+	FeatureGates map[string]string
+}
+
+// NewAPIOptions returns the defaults for a server on port.
+func NewAPIOptions(port int) APIOptions {
+	return APIOptions{Options: NewOptions(port), MaxRequestsInFlight: 3000, MaxMutatingRequestsInFlight: 1000, FeatureGates: map[string]string{}}
+}
+
+// AddFlags adds the flags of o to fs, but for those of Audit.
+func (o *APIOptions) AddFlags(fs *pflag.FlagSet) {
+	o.Options.AddFlags(fs)
+	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "reading requests served at a time, watches not counted; more are answered with 429")
+	fs.IntVar(&o.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", o.MaxMutatingRequestsInFlight, "writing requests served at a time; more are answered with 429")
+	fs.StringToStringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "Kubernetes feature gates of this process, as Gate=true,Other=false; ShardedListAndWatch and WatchList are on unless switched off here")
+}
+
+// Validate returns what is wrong with o, in the order of its fields.
+func (o *APIOptions) Validate() []error {
+	errs := o.Options.Validate()
 	if o.MaxRequestsInFlight < 0 || o.MaxMutatingRequestsInFlight < 0 {
 		errs = append(errs, errors.New("--max-requests-inflight and --max-mutating-requests-inflight must not be negative"))
 	}
 	return errs
-}
-
-// Listen opens Listener where the caller gave none.
-func (o *Options) Listen() error {
-	if o.Listener != nil {
-		return nil
-	}
-	address := net.JoinHostPort(o.BindAddress, strconv.Itoa(o.SecurePort))
-	listener, err := net.Listen("tcp", address) //nolint:noctx // binding a local port does not wait
-	if err != nil {
-		return fmt.Errorf("listening on %s: %w (stop the process that uses the port, or choose another with --secure-port)", address, err)
-	}
-	o.Listener = listener
-	return nil
-}
-
-// URL is where the server is reached from its own machine, once it listens.
-func (o *Options) URL() string {
-	port := o.SecurePort
-	if o.Listener != nil {
-		if address, ok := o.Listener.Addr().(*net.TCPAddr); ok {
-			port = address.Port
-		}
-	}
-	return "https://" + net.JoinHostPort(o.BindAddress, strconv.Itoa(port))
 }

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"errors"
 	"os"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -19,8 +18,7 @@ import (
 )
 
 // accounts looks up what tokens of service accounts are bound to: in what the
-// shard knows of its own logical clusters, and at the other shards. It is made
-// before the shard's informers, and knows nothing until it is opened.
+// shard knows of its own logical clusters, and at the other shards.
 type accounts struct {
 	clients   *client.Factory
 	informers *controllers.Informers
@@ -29,20 +27,14 @@ type accounts struct {
 
 var _ serviceaccount.Accounts = &accounts{}
 
-var errNotOpen = errors.New("the shard is starting")
-
-// open tells where to look.
-func (a *accounts) open(local *client.Factory, informers *controllers.Informers, shards *peers.Book) {
-	a.clients, a.informers = local, informers
+func newAccounts(local *client.Factory, informers *controllers.Informers, shards *peers.Book) *accounts {
 	// The own one as well: it may not know yet that it holds the logical cluster.
-	a.remote = serviceaccount.NewRemote(func(logicalcluster.Name) ([]*peers.Peer, bool) { return shards.All() })
+	remote := serviceaccount.NewRemote(func(logicalcluster.Name) ([]*peers.Peer, bool) { return shards.All() })
+	return &accounts{clients: local, informers: informers, remote: remote}
 }
 
 // ServiceAccount implements serviceaccount.Accounts.
 func (a *accounts) ServiceAccount(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.ServiceAccount, error) {
-	if a.remote == nil {
-		return nil, errNotOpen
-	}
 	if !a.local(cluster) {
 		return a.remote.ServiceAccount(ctx, cluster, namespace, name)
 	}
@@ -55,9 +47,6 @@ func (a *accounts) ServiceAccount(ctx context.Context, cluster logicalcluster.Na
 
 // Secret implements serviceaccount.Accounts.
 func (a *accounts) Secret(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.Secret, error) {
-	if a.remote == nil {
-		return nil, errNotOpen
-	}
 	if !a.local(cluster) {
 		return a.remote.Secret(ctx, cluster, namespace, name)
 	}
@@ -81,7 +70,7 @@ func (s *Server) identity() registry.Identity {
 		identity.Tokens = core.Tokens{
 			Issuer:      issuer,
 			Audiences:   s.authentication.Audiences,
-			MaxLifetime: s.options.Serving.Authentication.ServiceAccounts.MaxLifetime,
+			MaxLifetime: s.options.Authentication.MaxTokenLifetime,
 		}
 	}
 	return identity

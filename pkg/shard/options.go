@@ -1,13 +1,16 @@
 package shard
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 
-	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
 
+	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -27,19 +30,9 @@ const defaultPort = 6444
 type Options struct {
 	// Name is the name of the shard and of its Shard object in root.
 	Name string
-	// Serving are the listener, its certificates and who may connect.
-	Serving *serving.Options
-	// Authorization says what decides who may do what.
-	Authorization authz.Options
-	// Etcd says where the data is kept.
-	Etcd *etcd.Options
-	// Encryption says which resources are encrypted in etcd.
-	Encryption encryption.Options
 	// LeaderElect has one of the replicas that share an external etcd run the
 	// controllers.
 	LeaderElect bool
-	// Fairness says how the shard is shared among logical clusters.
-	Fairness fairness.Options
 	// ExternalURL is the address that users know, the front-proxy's; workspace
 	// URLs start with it.
 	ExternalURL string
@@ -57,84 +50,93 @@ type Options struct {
 	// RootCAFile is put into the secrets of service accounts as ca.crt: what
 	// their holders verify the front-proxy with.
 	RootCAFile string
+	// Serving are the listener, the API behind it and its audit log.
+	Serving serving.APIOptions
+	// Fairness says how the shard is shared among logical clusters.
+	Fairness fairness.Options
+	// Authentication says who may connect.
+	Authentication authn.Options
+	// Authorization says what decides who may do what.
+	Authorization authz.Options
+	// Etcd says where the data is kept.
+	Etcd etcd.Options
+	// Encryption says which resources are encrypted in etcd.
+	Encryption encryption.Options
 }
 
 // NewOptions returns the defaults of the root shard.
 func NewOptions() *Options {
 	return &Options{
-		Name:    RootName,
-		Serving: serving.NewOptions(defaultPort),
-		Etcd:    etcd.NewOptions(".shardplane", storage.DefaultPrefix),
-
-		LeaderElect: true,
-
-		Fairness: fairness.NewOptions(),
-
-		Authorization: authorizationOptions(),
+		Name:           RootName,
+		LeaderElect:    true,
+		Serving:        serving.NewAPIOptions(defaultPort),
+		Fairness:       fairness.NewOptions(),
+		Authentication: authn.NewOptions(),
+		Authorization:  authorizationOptions(),
+		Etcd:           etcd.NewOptions(".shardplane", storage.DefaultPrefix),
 	}
 }
 
-// AddFlags adds the flags of all options to fs.
-func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	o.Serving.AddFlags(fs)
-	o.Authorization.AddFlags(fs)
-	o.Etcd.AddFlags(fs)
-	o.Encryption.AddFlags(fs)
-	o.Fairness.AddFlags(fs)
-	fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "of the replicas that share an external etcd, let one run the controllers at a time; false spares a shard that has no replicas the wait for its own lease, 15 s, after a crash")
-	fs.Bool("watch-cache-events", true, "without effect")
-	_ = fs.MarkDeprecated("watch-cache-events", "events are in the watch cache, as all other resources: leave it out, the next version does not know it")
+// Flags returns the flags of all options, by the sections of the help.
+func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
+	fs := fss.FlagSet("Identity")
 	fs.StringVar(&o.Name, "name", o.Name, "name of the shard; the shard named root holds the logical cluster root")
+	fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "of the replicas that share an external etcd, let one run the controllers at a time; false spares a shard that has no replicas the wait for its own lease, 15 s, after a crash")
 	fs.StringVar(&o.ExternalURL, "external-url", o.ExternalURL, "URL of the front-proxy, with which the URLs of workspaces start; the shard's own by default")
 	fs.StringVar(&o.BaseURL, "base-url", o.BaseURL, "URL at which other shards and the front-proxy reach this shard; made of --bind-address and --secure-port by default")
+	fs = fss.FlagSet("Other components")
 	fs.StringVar(&o.RootKubeconfig, "root-kubeconfig", o.RootKubeconfig, "kubeconfig for the root shard as system:masters; required for every other shard")
 	fs.StringVar(&o.CacheKubeconfig, "cache-kubeconfig", o.CacheKubeconfig, "kubeconfig for the cache server as system:masters; without it nothing is replicated")
 	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate, a member of system:masters, for other shards")
 	fs.StringVar(&o.ShardClientKeyFile, "shard-client-key-file", o.ShardClientKeyFile, "PEM file of the private key of --shard-client-cert-file")
-	fs.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "PEM file of the CAs of the front-proxy's serving certificate, which goes into the token secrets of service accounts as ca.crt")
 	fs.StringVar(&o.ShardCAFile, "shard-ca-file", o.ShardCAFile, "PEM file of the CAs of other shards' serving certificates")
+	o.Serving.AddFlags(fss.FlagSet("Serving"))
+	o.Fairness.AddFlags(fss.FlagSet("Fairness"))
+	fs = fss.FlagSet("Authentication")
+	o.Authentication.AddFlags(fs)
+	fs.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "PEM file of the CAs of the front-proxy's serving certificate, which goes into the token secrets of service accounts as ca.crt")
+	o.Authorization.AddFlags(fss.FlagSet("Authorization"))
+	o.Serving.Audit.AddFlags(fss.FlagSet("Audit"))
+	fs = fss.FlagSet("Storage")
+	o.Etcd.AddFlags(fs)
+	o.Encryption.AddFlags(fs)
+	fs.Bool("watch-cache-events", true, "without effect")
+	_ = fs.MarkDeprecated("watch-cache-events", "events are in the watch cache, as all other resources: leave it out, the next version does not know it")
+	return fss
 }
 
 // CompletedOptions are options whose defaults are filled in. Only Complete
-// makes them.
-type CompletedOptions struct{ *completedOptions }
+// makes them, and nothing changes them: what is opened later, as the listener,
+// is handed along beside them.
+type CompletedOptions struct{ completedOptions }
 
 type completedOptions struct{ Options }
 
-// Complete fills in what can be derived. The URLs wait for the listener, whose
-// port may be any free one.
-func (o *Options) Complete() CompletedOptions {
-	c := *o
-	serving := *o.Serving
-	c.Serving = &serving
-	return CompletedOptions{&completedOptions{c}}
-}
+// Complete fills in what is not set. The URLs wait for the listener, whose port
+// may be any free one.
+func (o *Options) Complete() CompletedOptions { return CompletedOptions{completedOptions{*o}} }
 
-// listen opens the listener and fills in the URLs that depend on its port.
-func (o CompletedOptions) listen() error {
-	if err := o.Serving.Listen(); err != nil {
-		return err
-	}
-	if o.BaseURL == "" {
-		o.BaseURL = o.Serving.URL()
-	}
-	if o.ExternalURL == "" {
-		o.ExternalURL = o.BaseURL
-	}
-	return nil
+// urls returns the shard's own URL and that of the front-proxy, of a shard that
+// listens at own.
+func (o CompletedOptions) urls(own string) (base, external string) {
+	base = cmp.Or(o.BaseURL, own)
+	return base, cmp.Or(o.ExternalURL, base)
 }
 
 // Root reports whether this is the root shard.
 func (o CompletedOptions) Root() bool { return o.Name == RootName }
 
-// Validate says what is wrong with the options, all of it, naming the flags.
+// Validate returns all that is wrong with the options, in the order of their
+// fields, naming the flags.
 func (o CompletedOptions) Validate() error {
-	errs := append(o.Serving.Validate(), o.Etcd.Validate()...)
-	errs = append(errs, o.Authorization.Validate()...)
-	errs = append(errs, o.Encryption.Validate()...)
-	errs = append(errs, o.Fairness.Validate()...)
+	var errs []error
 	if !request.ValidName(o.Name) {
 		errs = append(errs, fmt.Errorf("--name %q is not a shard's name: use up to %d lower-case letters, digits and hyphens", o.Name, request.MaxNameLength))
+	}
+	for _, option := range []struct{ flag, value string }{{"--external-url", o.ExternalURL}, {"--base-url", o.BaseURL}} {
+		if u, err := url.Parse(option.value); option.value != "" && (err != nil || u.Scheme != "https" || u.Host == "") {
+			errs = append(errs, fmt.Errorf("%s %q is not of the form https://host:port", option.flag, option.value))
+		}
 	}
 	if o.Root() && o.RootKubeconfig != "" {
 		errs = append(errs, errors.New("--root-kubeconfig is for other shards than root: leave it out, or give the shard another --name"))
@@ -142,28 +144,21 @@ func (o CompletedOptions) Validate() error {
 	if !o.Root() && o.RootKubeconfig == "" {
 		errs = append(errs, fmt.Errorf("--root-kubeconfig is required: shard %q registers itself with the root shard", o.Name))
 	}
-	for flag, value := range map[string]string{"--external-url": o.ExternalURL, "--base-url": o.BaseURL} {
-		if value == "" {
-			continue
-		}
-		if u, err := url.Parse(value); err != nil || u.Scheme != "https" || u.Host == "" {
-			errs = append(errs, fmt.Errorf("%s %q is not of the form https://host:port", flag, value))
-		}
-	}
-	for flag, file := range map[string]string{
-		"--root-kubeconfig": o.RootKubeconfig, "--cache-kubeconfig": o.CacheKubeconfig,
-		"--shard-client-cert-file": o.ShardClientCertFile, "--shard-client-key-file": o.ShardClientKeyFile, "--shard-ca-file": o.ShardCAFile,
-		"--root-ca-file": o.RootCAFile,
-	} {
-		if file == "" {
-			continue
-		}
-		if _, err := os.Stat(file); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", flag, err))
-		}
-	}
 	if o.ShardClientCertFile == "" || o.ShardClientKeyFile == "" || o.ShardCAFile == "" {
 		errs = append(errs, errors.New("--shard-client-cert-file, --shard-client-key-file and --shard-ca-file are required: workspaces of one shard have logical clusters on others"))
 	}
-	return errors.Join(errs...)
+	for _, option := range []struct{ flag, file string }{
+		{"--root-kubeconfig", o.RootKubeconfig},
+		{"--cache-kubeconfig", o.CacheKubeconfig},
+		{"--shard-client-cert-file", o.ShardClientCertFile},
+		{"--shard-client-key-file", o.ShardClientKeyFile},
+		{"--shard-ca-file", o.ShardCAFile},
+		{"--root-ca-file", o.RootCAFile},
+	} {
+		if _, err := os.Stat(option.file); option.file != "" && err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", option.flag, err))
+		}
+	}
+	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.Authentication.Validate(),
+		o.Authorization.Validate(), o.Etcd.Validate(), o.Encryption.Validate())...)
 }

@@ -25,11 +25,12 @@ func (s *Server) addParts() error {
 	if err != nil {
 		return err
 	}
+	base, external := s.options.urls(s.listener.URL)
 	deps := controllers.Deps{
 		Sources:      s.sources,
 		Informers:    s.informers,
-		BaseURL:      s.options.BaseURL,
-		ExternalURL:  s.options.ExternalURL,
+		BaseURL:      base,
+		ExternalURL:  external,
 		Peers:        s.peers,
 		Tokens:       s.tokens(),
 		RootCA:       s.rootCA,

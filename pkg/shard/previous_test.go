@@ -22,7 +22,7 @@ func TestDataOfThePreviousVersion(t *testing.T) {
 	const previous = "testdata/previous/"
 	o := options(t)
 	unpack(t, previous+"data.tar.gz", o.Etcd.DataDir)
-	o.Serving.Authentication.ServiceAccounts.KeyFiles = []string{previous + "service-account.pub"}
+	o.Authentication.ServiceAccounts.KeyFiles = []string{previous + "service-account.pub"}
 	config := start(t, o)
 	require.Eventually(t, func() bool { return ready(t, config) }, time.Minute, 20*time.Millisecond)
 

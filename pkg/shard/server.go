@@ -43,6 +43,7 @@ const etcdStartTimeout = 2 * time.Minute
 type Server struct {
 	options CompletedOptions
 
+	listener        *serving.Listener
 	etcd            *etcd.Handle
 	encryption      *encryption.Providers
 	backend         *storage.Backend
@@ -54,7 +55,6 @@ type Server struct {
 	local           *local
 	rules           *rbac.Authorizer
 	authentication  *authn.Authentication
-	accounts        *accounts
 	peers           *peers.Book
 	// bootstrapped is set when everything that a shard starts with exists,
 	// inForce when decisions go by its roles and bindings.
@@ -82,10 +82,10 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		}
 	}()
 	// The listener first: a port in use must not cost a start of etcd.
-	if err := o.listen(); err != nil {
+	if s.listener, err = o.Serving.Listen(); err != nil {
 		return s, err
 	}
-	s.group.Opened(func() { _ = o.Serving.Listener.Close() })
+	s.group.Opened(s.listener.Close)
 	if err := s.openStorage(ctx); err != nil {
 		return s, err
 	}
@@ -136,19 +136,15 @@ func (s *Server) openStorage(ctx context.Context) error {
 }
 
 func (s *Server) assembleAPI() error {
-	s.accounts = &accounts{}
-	s.options.Serving.Authentication.Accounts = s.accounts
-	c, authentication, err := serving.NewConfig(s.options.Serving, serving.API{
+	c, err := serving.NewConfig(&s.options.Serving, s.listener, serving.API{
 		Title:       "Shardplane",
 		Scheme:      registry.WireScheme(apiextensionsserver.Scheme),
 		Codecs:      registry.Codecs,
 		Definitions: openapi.GetOpenAPIDefinitions,
-	}, nil)
+	})
 	if err != nil {
 		return err
 	}
-
-	s.authentication = authentication
 	if s.sources, err = s.openSources(c.LoopbackClientConfig); err != nil {
 		return err
 	}
@@ -158,7 +154,10 @@ func (s *Server) assembleAPI() error {
 		return err
 	}
 	s.peers = peers.New(peers.Config{Self: s.options.Name, Local: s.sources.Local, Shards: s.informers.Shards, Access: access})
-	s.accounts.open(s.sources.Local, s.informers, s.peers)
+	if s.authentication, err = authn.New(s.options.Authentication, newAccounts(s.sources.Local, s.informers, s.peers)); err != nil {
+		return err
+	}
+	serving.Authenticate(c, s.authentication)
 	s.local = newLocal(s.options.Name, s.sources.Local, s.informers)
 	if c.Authorization.Authorizer, err = s.authorizer(); err != nil {
 		return err
@@ -260,7 +259,8 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
 	logger := klog.FromContext(ctx).WithValues("shard", s.options.Name)
 	ctx = klog.NewContext(ctx, logger)
-	logger.Info("Shard starts", "address", s.generic.SecureServingInfo.Listener.Addr().String(), "url", s.options.BaseURL)
+	base, _ := s.options.urls(s.listener.URL)
+	logger.Info("Shard starts", "address", s.generic.SecureServingInfo.Listener.Addr().String(), "url", base)
 	if err := s.group.Run(ctx); err != nil {
 		return fmt.Errorf("shard %s: %w", s.options.Name, err)
 	}

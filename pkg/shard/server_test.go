@@ -40,14 +40,15 @@ func options(t *testing.T) *shard.Options {
 	o.Etcd.UnsafeNoFsync = true
 	o.Serving.SecurePort = 0
 	o.Serving.TLSCertFile, o.Serving.TLSPrivateKeyFile = server.CertFile, server.KeyFile
-	o.Serving.Authentication.ClientCAFile = ca.CertFile
+	o.Authentication.ClientCAFile = ca.CertFile
 	o.ShardClientCertFile, o.ShardClientKeyFile, o.ShardCAFile = admin.CertFile, admin.KeyFile, ca.CertFile
 	return o
 }
 
 func start(t *testing.T, o *shard.Options) *rest.Config {
 	t.Helper()
-	s, err := shard.New(t.Context(), o.Complete())
+	completed := o.Complete()
+	s, err := shard.New(t.Context(), completed)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -55,6 +56,7 @@ func start(t *testing.T, o *shard.Options) *rest.Config {
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-done)
+		require.Equal(t, completed, s.Completed(), "nothing writes into completed options")
 	})
 	return s.Loopback()
 }
@@ -103,7 +105,7 @@ func TestAlone(t *testing.T) {
 	require.NoError(t, err)
 	proxy, err := store.Certificate("proxy", ca, pki.Client("proxy"))
 	require.NoError(t, err)
-	o.Serving.Authentication.RequestHeaderCAFile = ca.CertFile
+	o.Authentication.RequestHeaderCAFile = ca.CertFile
 	cfg := start(t, o)
 	cfg.Host += "/clusters/root"
 	c, err := kubernetes.NewForConfig(cfg)

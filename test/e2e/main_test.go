@@ -14,7 +14,7 @@ var (
 	// processes are killed and restarted by some.
 	processes = harness.Shared{Options: harness.Options{Mode: harness.Processes, Shards: 2, Fsync: true}}
 	// withTokens has users who are refused, and do not wait long for that.
-	withTokens = harness.Shared{Options: harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"front-proxy": {"--index-patience=20ms"}}}}
+	withTokens = harness.Shared{Options: harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"front-proxy": {"--index-timeout=20ms"}}}}
 )
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }

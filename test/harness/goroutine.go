@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
 	"github.com/shardplane/shardplane/pkg/frontproxy"
@@ -69,10 +70,12 @@ func newServer(ctx context.Context, subcommand string, args []string) (server, e
 	}
 }
 
-func parse(o interface{ AddFlags(fs *pflag.FlagSet) }, args []string) error {
+func parse(o interface{ Flags() cliflag.NamedFlagSets }, args []string) error {
 	fs := pflag.NewFlagSet("component", pflag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	o.AddFlags(fs)
+	for _, section := range o.Flags().FlagSets {
+		fs.AddFlagSet(section)
+	}
 	fs.IntP("v", "v", 0, "the log level, which belongs to the test process here")
 	return fs.Parse(args)
 }

@@ -26,7 +26,7 @@ func FuzzIsolation(f *testing.F) {
 	if !fuzzing {
 		f.Skip("without -fuzz, TestIsolation sends what this starts with")
 	}
-	c := harness.Start(f, harness.Options{Shards: 2, DevTokens: true, ExtraArgs: map[string][]string{"front-proxy": {"--index-patience=1ms"}}})
+	c := harness.Start(f, harness.Options{Shards: 2, DevTokens: true, ExtraArgs: map[string][]string{"front-proxy": {"--index-timeout=1ms"}}})
 	w := newWorld(f, c)
 	w.inside()
 	for number := range uint64(500) {

@@ -41,7 +41,7 @@ func TestIsolation(t *testing.T) {
 	c := harness.Start(t, harness.Options{
 		Shards: 2, DevTokens: true,
 		// The front-proxy lets strangers wait, for what exists as for what does not.
-		ExtraArgs: map[string][]string{"front-proxy": {"--index-patience=1ms"}},
+		ExtraArgs: map[string][]string{"front-proxy": {"--index-timeout=1ms"}},
 	})
 	w := newWorld(t, c)
 	before := w.quiet(t)

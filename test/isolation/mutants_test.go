@@ -20,7 +20,7 @@ func TestCatchesMutants(t *testing.T) {
 	names := append(mutants.Of(mutants.SuiteIsolation), "namesake")
 	c := harness.Start(t, harness.Options{
 		Mode: harness.Processes, Binary: harness.Mutated(t, names...), Shards: 2, DevTokens: true,
-		ExtraArgs: map[string][]string{"front-proxy": {"--index-patience=1ms"}},
+		ExtraArgs: map[string][]string{"front-proxy": {"--index-timeout=1ms"}},
 	})
 	w := newWorld(t, c)
 	fits := map[string]func(f *finding) bool{
