@@ -91,8 +91,8 @@ func TestCompletedOptionsAreValues(t *testing.T) {
 	check = func(path string, of reflect.Type) {
 		switch of.Kind() {
 		case reflect.Struct:
-			for i := range of.NumField() {
-				check(path+"."+of.Field(i).Name, of.Field(i).Type)
+			for field := range of.Fields() {
+				check(path+"."+field.Name, field.Type)
 			}
 		case reflect.Slice, reflect.Map: // of values: what is read from flags
 			check(path+"[]", of.Elem())
