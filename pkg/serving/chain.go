@@ -97,6 +97,7 @@ func Reception(c *genericapiserver.Config) Chain {
 		{"timeout", "504 at the deadline, whatever the request does", func(next http.Handler) http.Handler {
 			return genericfilters.WithTimeoutForNonLongRunningRequests(next, c.LongRunningFunc)
 		}},
+		{"stack", "room on the stack for what follows, but for watches", func(next http.Handler) http.Handler { return withStack(next, c.LongRunningFunc) }},
 		{"warnings", "warnings become headers", apifilters.WithWarningRecorder},
 		{"authentication", "who it is; 401", tracked(c, "authentication", func(next http.Handler) http.Handler {
 			failed := apifilters.WithFailedAuthenticationAudit(apifilters.Unauthorized(c.Serializer), c.AuditBackend, c.AuditPolicyRuleEvaluator)
