@@ -105,7 +105,7 @@ func (a *Authentication) certificates() (authenticator.Request, error) {
 		}
 		a.CAs = append(a.CAs, ca)
 		a.RequestHeader = requestHeaderConfig(ca, a.options.RequestHeaderAllowedNames)
-		c.proxy = newRemembering(x509.NewDynamicCAVerifier(ca.VerifyOptions, anybody, a.RequestHeader.AllowedClientNames), ca.VerifyOptions, anybody)
+		c.proxy = newRemembering(x509.NewDynamicCAVerifier(ca.VerifyOptions, anybody, a.RequestHeader.AllowedClientNames), ca.VerifyOptions)
 		c.headers = headerrequest.NewDynamic(a.RequestHeader.UsernameHeaders, a.RequestHeader.UIDHeaders, a.RequestHeader.GroupHeaders, a.RequestHeader.ExtraHeaderPrefixes)
 	}
 	if file := a.options.ClientCAFile; file != "" {
@@ -114,7 +114,7 @@ func (a *Authentication) certificates() (authenticator.Request, error) {
 			return nil, fmt.Errorf("reading --client-ca-file: %w", err)
 		}
 		a.CAs = append(a.CAs, ca)
-		c.client = newRemembering(x509.NewDynamic(ca.VerifyOptions, x509.CommonNameUserConversion), ca.VerifyOptions, certificateOwner)
+		c.client = newRemembering(x509.NewDynamic(ca.VerifyOptions, x509.CommonNameUserConversion), ca.VerifyOptions)
 	}
 	return c, nil
 }

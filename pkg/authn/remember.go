@@ -17,18 +17,24 @@ const (
 	rememberAtMost = 4096
 )
 
-// remembering verifies the client certificate of a request as verify does, and
-// then asks next who the request is from. A certificate that was valid a moment
-// ago, for the same CAs, is not verified again: that costs an elliptic curve
-// operation, and connections bring the same certificate with every request.
+// remembering authenticates by the client certificate of a request as verify does.
+// A certificate that was valid a moment ago, for the same CAs, is not verified
+// again, nor is its owner read from it: that costs an elliptic curve operation and
+// a digest, and connections bring the same certificate with every request.
 // Failures are not remembered.
 type remembering struct {
 	verify  authenticator.Request
 	options x509request.VerifyOptionFunc
-	next    authenticator.Request
 
 	mu    sync.RWMutex
-	valid map[verified]time.Time
+	valid map[verified]answer
+}
+
+// answer is what verify said, which holds until then. Nobody may change it.
+type answer struct {
+	*authenticator.Response
+
+	until time.Time
 }
 
 // verified identifies a verification. The TLS stack gives the requests of a
@@ -38,8 +44,8 @@ type verified struct {
 	roots *x509.CertPool
 }
 
-func newRemembering(verify authenticator.Request, options x509request.VerifyOptionFunc, next authenticator.Request) *remembering {
-	return &remembering{verify: verify, options: options, next: next, valid: map[verified]time.Time{}}
+func newRemembering(verify authenticator.Request, options x509request.VerifyOptionFunc) *remembering {
+	return &remembering{verify: verify, options: options, valid: map[verified]answer{}}
 }
 
 // AuthenticateRequest implements authenticator.Request.
@@ -53,15 +59,16 @@ func (c *remembering) AuthenticateRequest(r *http.Request) (*authenticator.Respo
 	}
 	key, now := verified{leaf: r.TLS.PeerCertificates[0], roots: options.Roots}, time.Now()
 	c.mu.RLock()
-	until, known := c.valid[key]
+	known := c.valid[key]
 	c.mu.RUnlock()
-	if known && now.Before(until) {
-		return c.next.AuthenticateRequest(r)
+	if now.Before(known.until) {
+		return known.Response, true, nil
 	}
-	if _, ok, err := c.verify.AuthenticateRequest(r); err != nil || !ok {
+	response, ok, err := c.verify.AuthenticateRequest(r)
+	if err != nil || !ok {
 		return nil, false, err
 	}
-	until = now.Add(rememberFor)
+	until := now.Add(rememberFor)
 	for _, cert := range r.TLS.PeerCertificates {
 		if cert.NotAfter.Before(until) {
 			until = cert.NotAfter
@@ -71,17 +78,12 @@ func (c *remembering) AuthenticateRequest(r *http.Request) (*authenticator.Respo
 	if len(c.valid) >= rememberAtMost {
 		clear(c.valid)
 	}
-	c.valid[key] = until
+	c.valid[key] = answer{response, until}
 	c.mu.Unlock()
-	return c.next.AuthenticateRequest(r)
+	return response, true, nil
 }
 
 // anybody is who passes a verification of which only the success matters.
 var anybody = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 	return &authenticator.Response{}, true, nil
-})
-
-// certificateOwner names the owner of a verified certificate.
-var certificateOwner = authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
-	return x509request.CommonNameUserConversion.User(r.TLS.PeerCertificates[:1])
 })

@@ -12,16 +12,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
 )
 
 func TestRemembering(t *testing.T) {
 	roots, verifications := x509.NewCertPool(), 0
 	var refuse error
-	verify := authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+	verify := authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		verifications++
-		return &authenticator.Response{}, refuse == nil, refuse
+		return &authenticator.Response{User: &user.DefaultInfo{Name: r.TLS.PeerCertificates[0].Subject.CommonName}}, refuse == nil, refuse
 	})
-	c := newRemembering(verify, func() (x509.VerifyOptions, bool) { return x509.VerifyOptions{Roots: roots}, roots != nil }, certificateOwner)
+	c := newRemembering(verify, func() (x509.VerifyOptions, bool) { return x509.VerifyOptions{Roots: roots}, roots != nil })
 	cert := func(name string, lifetime time.Duration) *x509.Certificate {
 		return &x509.Certificate{Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(lifetime)}
 	}
@@ -38,25 +39,25 @@ func TestRemembering(t *testing.T) {
 		name  string
 		do    func()
 		certs []*x509.Certificate
-		user  string
+		who   string
 		total int
 	}{
-		{name: "first", certs: []*x509.Certificate{cert("ann", time.Hour)}, user: "ann", total: 1},
-		{name: "another certificate", certs: []*x509.Certificate{cert("bob", time.Hour)}, user: "bob", total: 2},
+		{name: "first", certs: []*x509.Certificate{cert("ann", time.Hour)}, who: "ann", total: 1},
+		{name: "another certificate", certs: []*x509.Certificate{cert("bob", time.Hour)}, who: "bob", total: 2},
 		{name: "no certificate", total: 2},
-		{name: "expired", certs: []*x509.Certificate{cert("old", -time.Second)}, user: "old", total: 3},
-		{name: "expired CA in the chain", certs: []*x509.Certificate{cert("eve", time.Hour), cert("ca", -time.Second)}, user: "eve", total: 4},
+		{name: "expired", certs: []*x509.Certificate{cert("old", -time.Second)}, who: "old", total: 3},
+		{name: "expired CA in the chain", certs: []*x509.Certificate{cert("eve", time.Hour), cert("ca", -time.Second)}, who: "eve", total: 4},
 	}
 	for _, step := range steps {
-		user, err := ask(step.certs...)
+		who, err := ask(step.certs...)
 		require.NoError(t, err, step.name)
-		require.Equal(t, step.user, user, step.name)
+		require.Equal(t, step.who, who, step.name)
 		require.Equal(t, step.total, verifications, step.name)
 	}
 	repeat := func(i int) string {
-		user, err := ask(steps[i].certs...)
+		who, err := ask(steps[i].certs...)
 		require.NoError(t, err)
-		return user
+		return who
 	}
 	require.Equal(t, "ann", repeat(0))
 	require.Equal(t, "bob", repeat(1))
