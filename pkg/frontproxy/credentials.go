@@ -15,9 +15,8 @@ var identityHeaders = []string{"x-remote-", "x-kcp-internal-"}
 // dropIdentity removes what only the front-proxy may say.
 func dropIdentity(header http.Header) {
 	for name := range header {
-		lower := strings.ToLower(strings.ReplaceAll(name, "_", "-"))
 		for _, prefix := range identityHeaders {
-			if strings.HasPrefix(lower, prefix) {
+			if len(name) >= len(prefix) && strings.EqualFold(strings.ReplaceAll(name[:len(prefix)], "_", "-"), prefix) {
 				delete(header, name)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -118,14 +119,18 @@ func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
 	}
 }
 
-// identify says in a request to the shard who it is from.
+// identify says in a request to the shard who it is from. The request says nothing
+// about that yet.
 func (to *route) identify(r *http.Request, f *forwarder) {
 	if to.token != "" {
 		r.Header.Set("Authorization", "Bearer "+to.token)
 		return
 	}
 	r.Header.Del("Authorization")
-	transport.SetAuthProxyHeaders(r, to.user.GetName(), to.user.GetUID(), f.groups.Filter(to.user.GetGroups()), to.user.GetExtra())
+	// Apart, since it compares each header that there is with those that it sets.
+	said := http.Request{Header: http.Header{}}
+	transport.SetAuthProxyHeaders(&said, to.user.GetName(), to.user.GetUID(), f.groups.Filter(to.user.GetGroups()), to.user.GetExtra())
+	maps.Copy(r.Header, said.Header)
 }
 
 // modify looks at a shard's answer before the client gets it.
