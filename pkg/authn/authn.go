@@ -114,7 +114,8 @@ func (a *Authentication) certificates() (authenticator.Request, error) {
 			return nil, fmt.Errorf("reading --client-ca-file: %w", err)
 		}
 		a.CAs = append(a.CAs, ca)
-		c.client = newRemembering(x509.NewDynamic(ca.VerifyOptions, x509.CommonNameUserConversion), ca.VerifyOptions)
+		owner := ownerOf(x509.NewDynamic(ca.VerifyOptions, x509.CommonNameUserConversion), a.options.certificateGroups())
+		c.client = newRemembering(owner, ca.VerifyOptions)
 	}
 	return c, nil
 }
@@ -145,13 +146,22 @@ func (c *certificates) AuthenticateRequest(r *http.Request) (*authenticator.Resp
 	if err != nil {
 		return nil, false, errors.Join(refused, err)
 	}
-	if !ok {
-		return nil, false, nil
-	}
-	if namesAccount(response.User.GetName()) {
-		return nil, false, errAccountCertificate
-	}
-	return withGroups(response, certificateGroups), true, nil
+	return response, ok, nil
+}
+
+// ownerOf returns what says who a verified client certificate is of, with the groups
+// that a filter leaves.
+func ownerOf(verified authenticator.Request, groups GroupFilter) authenticator.Request {
+	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+		response, ok, err := verified.AuthenticateRequest(r)
+		if err != nil || !ok {
+			return nil, false, err
+		}
+		if namesAccount(response.User.GetName()) {
+			return nil, false, errAccountCertificate
+		}
+		return withGroups(response, groups), true, nil
+	})
 }
 
 // errAccountCertificate is why a certificate with the name of a service account

@@ -141,6 +141,27 @@ func TestAuthenticate(t *testing.T) {
 	}
 }
 
+// TestDropGroups holds that the operator says which groups nobody from outside has.
+func TestDropGroups(t *testing.T) {
+	clients := newAuthority(t, "clients")
+	for _, test := range []struct{ drop, want []string }{
+		{nil, []string{user.SystemPrivilegedGroup, "system:kcp:admin"}},
+		{[]string{}, []string{user.SystemPrivilegedGroup, "system:kcp:admin", "system:kcp:other"}},
+		{[]string{"system:*", "!system:kcp:other"}, []string{user.SystemPrivilegedGroup, "system:kcp:other"}},
+	} {
+		o := certificates(clients.file)
+		o.DropGroups = test.drop
+		authentication, err := authn.New(o, nil)
+		require.NoError(t, err)
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", http.NoBody)
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{clients.issue(t, "ann", user.SystemPrivilegedGroup, "system:kcp:admin", "system:kcp:other")}}
+		got, ok, err := authentication.Authenticator.AuthenticateRequest(r)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.ElementsMatch(t, append(test.want, user.AllAuthenticated), got.User.GetGroups())
+	}
+}
+
 func TestDevTokensAreOffByDefault(t *testing.T) {
 	authentication, err := authn.New(certificates(newAuthority(t, "clients").file), nil)
 	require.NoError(t, err)

@@ -20,22 +20,26 @@ type GroupFilter struct {
 	Drop []string
 }
 
-// DefaultDropGroups are the groups that no client from outside may carry to a
-// shard: they are for the servers' own requests. Administrators are members of
-// system:kcp:admin.
+// DefaultDropGroups are the groups that nobody from outside has: they are for the
+// servers' own requests, or say what the system itself has found out about a user.
+// Administrators are members of system:kcp:admin.
 func DefaultDropGroups() []string {
-	return append([]string{user.SystemPrivilegedGroup}, systemGroups()...)
+	return []string{user.SystemPrivilegedGroup, "system:kcp:*", "!" + request.GroupAdmin, "apis.kcp.io:binding:*"}
 }
 
-// systemGroups are the groups that say what the system itself has found out about
-// a user, and never anybody outside.
-func systemGroups() []string {
-	return []string{"system:kcp:*", "!" + request.GroupAdmin, "apis.kcp.io:binding:*"}
+// outsideGroups filters what OIDC issuers and webhooks say.
+func (o *ClientCertificateOptions) outsideGroups() GroupFilter {
+	if o.DropGroups == nil {
+		return GroupFilter{Drop: DefaultDropGroups()}
+	}
+	return GroupFilter{Drop: o.DropGroups}
 }
 
 // certificateGroups filters what client certificates say. They name members of
 // system:masters, as shards and front-proxies are to each other.
-var certificateGroups = GroupFilter{Drop: systemGroups()}
+func (o *ClientCertificateOptions) certificateGroups() GroupFilter {
+	return GroupFilter{Drop: append(slices.Clone(o.outsideGroups().Drop), "!"+user.SystemPrivilegedGroup)}
+}
 
 // withGroups returns a response with the groups that a filter leaves.
 func withGroups(response *authenticator.Response, groups GroupFilter) *authenticator.Response {

@@ -41,6 +41,10 @@ type ClientCertificateOptions struct {
 	// ClientCAFile is a PEM bundle of the CAs whose client certificates are
 	// accepted: common name is the user, organizations are the groups.
 	ClientCAFile string
+	// DropGroups are the groups that nobody from outside has, by certificate, OIDC
+	// or webhook; see GroupFilter. Certificates may name members of system:masters
+	// all the same. Nil: DefaultDropGroups.
+	DropGroups []string
 }
 
 // TokenOptions say which bearer tokens are accepted.
@@ -97,7 +101,7 @@ func NewOptions() Options { return Options{UserOptions: NewUserOptions()} }
 
 // NewUserOptions returns the defaults.
 func NewUserOptions() UserOptions {
-	return UserOptions{TokenOptions: TokenOptions{
+	return UserOptions{ClientCertificateOptions: ClientCertificateOptions{DropGroups: DefaultDropGroups()}, TokenOptions: TokenOptions{
 		WebhookVersion:  defaultWebhookVersion,
 		WebhookCacheTTL: defaultWebhookCacheTTL,
 		ServiceAccounts: ServiceAccountOptions{Issuers: []string{DefaultServiceAccountIssuer}},
@@ -127,6 +131,12 @@ func (o *UserOptions) AddFlags(fs *pflag.FlagSet) {
 func (o *ClientCertificateOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile,
 		"PEM file of the CAs whose client certificates are accepted; the common name is the user, the organizations are the groups")
+	if o.DropGroups == nil {
+		o.DropGroups = DefaultDropGroups()
+	}
+	fs.StringSliceVar(&o.DropGroups, "authentication-drop-groups", o.DropGroups,
+		"groups that nobody from outside has, by client certificate, OIDC or webhook, but for system:masters in client certificates of servers; "+
+			"\"prefix*\" for all that begin so, \"!group\" for one of these that stays. docs/authentication.md says what fewer give away")
 }
 
 // AddFlags adds the flags of o to fs.

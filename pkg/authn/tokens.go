@@ -40,14 +40,14 @@ func (a *Authentication) tokens() (authenticator.Token, error) {
 		if a.providers, err = newProviders(a.options.ConfigFile, a.options.ServiceAccounts.Issuers, a.Audiences); err != nil {
 			return nil, fmt.Errorf("--authentication-config: %w", err)
 		}
-		known = append(known, fromOutside(a.providers))
+		known = append(known, fromOutside(a.providers, a.options.outsideGroups()))
 	}
 	if a.options.WebhookConfigFile != "" {
 		reviewer, err := a.webhook()
 		if err != nil {
 			return nil, fmt.Errorf("--authentication-token-webhook-config-file: %w", err)
 		}
-		known = append(known, fromOutside(reviewer))
+		known = append(known, fromOutside(reviewer, a.options.outsideGroups()))
 	}
 	if len(known) == 0 {
 		return nil, nil
@@ -105,8 +105,7 @@ const reservedPrefix = "system:"
 // cluster that is asked about a token answers with the name of one of its own
 // service accounts, which is that of others in every logical cluster. Users of
 // other systems have no privileged groups, at whichever server they are.
-func fromOutside(next authenticator.Token) authenticator.Token {
-	privileged := GroupFilter{Drop: DefaultDropGroups()}
+func fromOutside(next authenticator.Token, groups GroupFilter) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		response, ok, err := next.AuthenticateToken(ctx, token)
 		if err != nil || !ok {
@@ -121,7 +120,7 @@ func fromOutside(next authenticator.Token) authenticator.Token {
 				return nil, false, fmt.Errorf("the extra attribute %q of user %q is reserved, because servers decide by it: let the service that reviews tokens leave it out", key, who.GetName())
 			}
 		}
-		return withGroups(response, privileged), true, nil
+		return withGroups(response, groups), true, nil
 	})
 }
 

@@ -40,9 +40,9 @@ type Options struct {
 	Serving serving.Options
 	// Authentication says who may connect.
 	Authentication authn.UserOptions
-	// PassOnGroups and DropGroups decide which groups users keep on their way to
-	// a shard; see authn.GroupFilter.
-	PassOnGroups, DropGroups []string
+	// PassOnGroups are the groups that users keep on their way to a shard, except
+	// for those of Authentication.DropGroups; see authn.GroupFilter.
+	PassOnGroups []string
 }
 
 // NewOptions returns the defaults.
@@ -51,7 +51,6 @@ func NewOptions() *Options {
 		IndexTimeout:   defaultIndexTimeout,
 		Serving:        serving.NewOptions(defaultPort),
 		Authentication: authn.NewUserOptions(),
-		DropGroups:     authn.DefaultDropGroups(),
 	}
 }
 
@@ -71,8 +70,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	_ = fs.MarkDeprecated("index-patience", "use --index-timeout: the next version does not know this name")
 	fs = fss.FlagSet("Authentication")
 	o.Authentication.AddFlags(fs)
-	fs.StringSliceVar(&o.PassOnGroups, "authentication-pass-on-groups", o.PassOnGroups, "groups that users keep when their requests are forwarded to a shard, \"prefix*\" for all that begin so; empty for all")
-	fs.StringSliceVar(&o.DropGroups, "authentication-drop-groups", o.DropGroups, "groups that are taken from users before their requests are forwarded to a shard, whatever --authentication-pass-on-groups says; \"prefix*\" for all that begin so")
+	fs.StringSliceVar(&o.PassOnGroups, "authentication-pass-on-groups", o.PassOnGroups, "groups that users keep when their requests are forwarded to a shard, \"prefix*\" for all that begin so; empty for all but those of --authentication-drop-groups, which are taken from all users here, system:masters included")
 	o.Serving.Audit.AddFlags(fss.FlagSet("Audit"))
 	return fss
 }

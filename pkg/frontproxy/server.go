@@ -93,7 +93,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	s.group.Opened(drain)
 	s.forwarder = &forwarder{
 		resolver: newResolver(s.shards.index, o.IndexTimeout), draining: draining,
-		groups: authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.DropGroups},
+		groups: authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.Authentication.DropGroups},
 	}
 	s.addParts()
 	return s, nil

@@ -76,7 +76,7 @@ func TestRouting(t *testing.T) {
 
 func TestUsers(t *testing.T) {
 	w := newWorld(t, "root")
-	w.options.DropGroups = []string{"secret-group"}
+	w.options.Authentication.DropGroups = []string{"secret-group"}
 	w.ready(t)
 	w.knows(t, "root", "root")
 
