@@ -14,6 +14,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // kubeconfig is what a kubeconfig file must hold.
@@ -47,7 +48,7 @@ func kubeconfigs(o CompletedOptions, certs *certificates) []kubeconfig {
 	configs := []kubeconfig{
 		{
 			path:     files.shared("admin.kubeconfig"),
-			contexts: []kubeContext{{"root", proxy + "/clusters/root"}, {"base", proxy}},
+			contexts: []kubeContext{{"root", proxy + request.ClusterPath("root")}, {"base", proxy}},
 			user:     "kcp-admin", pair: certs.kcpAdmin,
 		},
 		{
@@ -71,10 +72,10 @@ func kubeconfigs(o CompletedOptions, certs *certificates) []kubeconfig {
 		configs = append(configs, kubeconfig{
 			path: files.shard(n, "admin.kubeconfig"),
 			contexts: []kubeContext{
-				{"root", shard + "/clusters/root"},
+				{"root", shard + request.ClusterPath("root")},
 				{"base", shard},
 				{"shard-base", shard},
-				{"system:admin", shard + "/clusters/system:admin"},
+				{"system:admin", shard + request.ClusterPath("system:admin")},
 			},
 			user: "shard-admin", pair: certs.shardAdmin,
 		})

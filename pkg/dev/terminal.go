@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // terminal tells a person what happens, one line at a time. On a real terminal
@@ -140,7 +141,7 @@ func firstCommands(o CompletedOptions) []string {
 	return []string{
 		`echo '{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"demo"}}' | kubectl create -f -`,
 		"kubectl get workspaces",
-		"kubectl --server " + baseURL(o.FrontProxyPort) + "/clusters/root:demo get namespaces",
+		"kubectl --server " + baseURL(o.FrontProxyPort) + request.ClusterPath("root:demo") + " get namespaces",
 	}
 }
 
