@@ -17,10 +17,10 @@ const (
 	// still opens in seconds.
 	defaultQuotaBytes = 8 << 30
 
-	// A member that is alone cannot lose an election, so both may be short: the
-	// election timeout is most of what a start takes. etcd wants a factor of
-	// five between them.
-	tickInterval    = 20 * time.Millisecond
+	// A member that is alone cannot lose an election, so both may be short: a start
+	// waits for the election, 1 to 5 ticks. Nor may they be too short: ticks are most
+	// of what wakes an idle process. etcd wants a factor of five between them.
+	tickInterval    = 50 * time.Millisecond
 	electionTimeout = 5 * tickInterval
 
 	memberName = "shardplane"
