@@ -231,13 +231,13 @@ func TestRestartsUnderAWatch(t *testing.T) {
 
 	for shard, f := range followers {
 		var list *corev1.ConfigMapList
+		// A write that nobody waits for any more may still come.
 		require.Eventually(t, func() bool {
 			var err error
 			list, err = client.ConfigMaps.InNamespace(f.scope, "default").List(t.Context(), metav1.ListOptions{LabelSelector: "e2e=written"})
-			return err == nil
-		}, testTimeout, 10*time.Millisecond)
+			return err == nil && f.informer.Lister().Len() == len(list.Items)
+		}, testTimeout, 10*time.Millisecond, "the informer holds what the server holds")
 		require.GreaterOrEqual(t, len(list.Items), f.writer.count())
-		require.Eventually(t, func() bool { return f.informer.Lister().Len() == len(list.Items) }, testTimeout, 10*time.Millisecond)
 		f.seen.mu.Lock()
 		defer f.seen.mu.Unlock()
 		for _, obj := range list.Items {
