@@ -11,6 +11,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -235,10 +236,18 @@ func compareCopies[T Object](a, b copyOf[T]) int {
 	return cmp.Or(
 		trueFirst(a.own, b.own),
 		cmp.Compare(b.standing, a.standing),
-		trueFirst(a.obj.GetDeletionTimestamp() == nil, b.obj.GetDeletionTimestamp() == nil),
-		b.obj.GetCreationTimestamp().Compare(a.obj.GetCreationTimestamp().Time),
+		ComparePreferred(a.obj, b.obj),
 		cmp.Compare(a.shard, b.shard),
 		cmp.Compare(KeyFor(a.obj), KeyFor(b.obj)),
+	)
+}
+
+// ComparePreferred orders objects of which only one can be meant, as for slices.SortFunc:
+// one that stays comes before one that is being deleted, and then the younger one.
+func ComparePreferred(a, b metav1.Object) int {
+	return cmp.Or(
+		trueFirst(a.GetDeletionTimestamp() == nil, b.GetDeletionTimestamp() == nil),
+		b.GetCreationTimestamp().Compare(a.GetCreationTimestamp().Time),
 	)
 }
 

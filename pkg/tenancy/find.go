@@ -8,7 +8,6 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -91,7 +90,7 @@ func (c typeCatalogue) clusterAt(path logicalcluster.Path) (name logicalcluster.
 	found, err := c.clusters.ByIndex(PathIndex, path.String())
 	if err == nil && len(found) > 0 {
 		return logicalcluster.From(slices.MinFunc(found, func(a, b *corev1alpha1.LogicalCluster) int {
-			return cmp.Or(compareYounger(a, b), cmp.Compare(logicalcluster.From(a), logicalcluster.From(b)))
+			return cmp.Or(client.ComparePreferred(a, b), cmp.Compare(logicalcluster.From(a), logicalcluster.From(b)))
 		})), true
 	}
 	name, ok := path.Name()
@@ -100,24 +99,4 @@ func (c typeCatalogue) clusterAt(path logicalcluster.Path) (name logicalcluster.
 	}
 	_, err = c.clusters.Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
 	return name, err == nil
-}
-
-// compareYounger orders what is not being deleted first, and then the younger.
-func compareYounger(a, b metav1.Object) int {
-	return cmp.Or(
-		compareTrue(a.GetDeletionTimestamp() == nil, b.GetDeletionTimestamp() == nil),
-		b.GetCreationTimestamp().Compare(a.GetCreationTimestamp().Time),
-	)
-}
-
-// compareTrue orders true before false.
-func compareTrue(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	default:
-		return 1
-	}
 }
