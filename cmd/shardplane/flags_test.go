@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -51,14 +49,7 @@ func TestFlags(t *testing.T) {
 	}
 	add(newRootCommand())
 	slices.Sort(lines)
-	got := strings.Join(lines, "\n") + "\n"
-	path := filepath.Join("testdata", "flags.golden")
-	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
-	}
-	want, err := os.ReadFile(path)
-	require.NoError(t, err, "run the test with -update to write it")
-	require.Equal(t, string(want), got)
+	requireGolden(t, "flags", strings.Join(lines, "\n")+"\n")
 }
 
 // TestMistakes holds that servers name all mistakes at once, in one order.

@@ -45,19 +45,25 @@ func call(t *testing.T, args ...string) (code int, out, errOut string) {
 	return code, stdout.String(), stderr.String()
 }
 
+// requireGolden holds that a golden file has got.
+func requireGolden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".golden")
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err, "run the test with -update to write it")
+	require.Equal(t, string(want), got)
+}
+
 func TestHelp(t *testing.T) {
 	for name, args := range map[string][]string{"shardplane": nil, "dev": {"dev"}, "version": {"version"}} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errOut := call(t, append(args, "--help")...)
 			require.Zero(t, code)
 			require.Empty(t, errOut)
-			path := filepath.Join("testdata", name+".help.golden")
-			if *update {
-				require.NoError(t, os.WriteFile(path, []byte(out), 0o600))
-			}
-			want, err := os.ReadFile(path)
-			require.NoError(t, err, "run the test with -update to write it")
-			require.Equal(t, string(want), out)
+			requireGolden(t, name+".help", out)
 		})
 	}
 }
