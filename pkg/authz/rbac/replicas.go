@@ -103,16 +103,10 @@ func (s *Shards) visit(ctx context.Context, name logicalcluster.Name, local *Ind
 func (c *cluster) visitAsReplica(ctx context.Context, shared *cluster, identities []user.Info, namespace string, f visitor) (more bool, err error) {
 	found := newGrants()
 	defer found.release()
-	c.mu.RLock()
-	if shared != nil {
-		shared.mu.RLock()
-	}
+	unlock := lockBoth(c, shared)
 	for _, u := range identities {
 		found.ofUser(c, shared, u.GetName(), u.GetGroups(), namespace)
 	}
-	if shared != nil {
-		shared.mu.RUnlock()
-	}
-	c.mu.RUnlock()
+	unlock()
 	return found.visit(ctx, c, f)
 }

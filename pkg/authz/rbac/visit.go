@@ -59,15 +59,22 @@ func (i *Index) visit(ctx context.Context, name, system logicalcluster.Name, ide
 // nothing of them, for reading until unlock is called.
 func (i *Index) lock(name, system logicalcluster.Name) (own, shared *cluster, unlock func()) {
 	own = i.get(name)
+	if shared = own; name != system {
+		shared = i.get(system)
+	}
+	return own, shared, lockBoth(own, shared)
+}
+
+// lockBoth locks what there is of two logical clusters, which may be the same, for
+// reading until unlock is called.
+func lockBoth(own, shared *cluster) (unlock func()) {
 	if own != nil {
 		own.mu.RLock()
 	}
-	if name == system {
-		shared = own
-	} else if shared = i.get(system); shared != nil {
+	if shared != nil && shared != own {
 		shared.mu.RLock()
 	}
-	return own, shared, func() {
+	return func() {
 		if shared != nil && shared != own {
 			shared.mu.RUnlock()
 		}
@@ -258,7 +265,7 @@ func (w *walk) step(ctx context.Context) error {
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("the request ended before the user's %d roles and more were looked at: %w", w.looked, err)
+		return fmt.Errorf("the request ended before more than %d of the user's rules were looked at: %w", w.looked, err)
 	}
 	return nil
 }
@@ -331,19 +338,14 @@ func (i *Index) rulesIn(ctx context.Context, name, system logicalcluster.Name, r
 	}
 	found.add(c, shared, &binding{objectKey: objectKey{namespace: namespace}, ref: ref}, subjectKey{})
 	unlock()
+	if err := found.list[0].err; err != nil {
+		return nil, err
+	}
 	var rules []rbacv1.PolicyRule
-	var missing error
-	_, err := found.visit(ctx, own, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, err error) bool {
-		if missing = err; err != nil {
-			return false
-		}
+	if _, err := found.visit(ctx, own, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, _ error) bool {
 		rules = append(rules, *rule)
 		return true
-	})
-	if missing != nil {
-		err = missing
-	}
-	if err != nil {
+	}); err != nil {
 		return nil, err
 	}
 	return rules, nil
