@@ -100,6 +100,16 @@ verify: ## Check that formatting, go.mod files and generated code are up to date
 bench: build ## Measure a development cluster of its own; see docs/benchmarks.md (BENCH_FLAGS='all')
 	$(GO) run -buildvcs=false ./test/bench --binary $(BIN)/shardplane $(BENCH_FLAGS)
 
+# PREVIOUS is a tag or commit: make upgrade PREVIOUS=v0.1.0
+.PHONY: upgrade
+upgrade: build ## Upgrade a running cluster from another release, process by process (PREVIOUS=v0.1.0)
+	@test -n "$(PREVIOUS)" || { echo "Say which release to upgrade from: make upgrade PREVIOUS=<tag or commit>" >&2; exit 1; }
+	rm -rf $(BIN)/previous && mkdir -p $(BIN)/previous/source
+	git archive $(PREVIOUS) | tar x -C $(BIN)/previous/source
+	$(GO) build -C $(BIN)/previous/source -buildvcs=false -ldflags='-s -w' -o ../shardplane ./cmd/shardplane
+	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane SHARDPLANE_PREVIOUS_BINARY=$(CURDIR)/$(BIN)/previous/shardplane \
+		$(GO) test ./test/e2e -run '^TestUpgrade$$' -count=1 -timeout 20m -v $(TEST_FLAGS)
+
 .PHONY: robustness
 robustness: build ## Break clusters for long while clients check it (ROBUSTNESS_FLAGS='-duration 1h')
 	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO) test ./test/robustness -run '^(TestRobustness|TestReplicas)$$' -count=1 -timeout 0 -v $(ROBUSTNESS_FLAGS)

@@ -50,6 +50,7 @@ type life struct {
 	open func() (instance, error)
 
 	mu      sync.Mutex
+	binary  string // of processes
 	current instance
 }
 
@@ -63,11 +64,11 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 	c := &Component{Name: command.Name, URL: command.URL, t: t, life: &life{log: filepath.Join(dir, command.Name+".log")}}
 	switch o.Mode {
 	case Processes:
-		binary := o.Binary
-		if binary == "" {
-			binary = Binary(t)
+		c.binary = o.Binary
+		if c.binary == "" {
+			c.binary = Binary(t)
 		}
-		c.open = func() (instance, error) { return openProcess(binary, args, nil, c.log) }
+		c.open = func() (instance, error) { return openProcess(c.binary, args, nil, c.log) }
 	case InProcess:
 		// The servers outlive the test's context, which ends before cleanups.
 		ctx := context.WithoutCancel(t.Context())
@@ -88,6 +89,18 @@ func (c *Component) Start() {
 func (c *Component) Restart() {
 	c.t.Helper()
 	c.Stop()
+	c.Start()
+}
+
+// Replace restarts the component with another binary, as an upgrade does. It must
+// run as a process.
+func (c *Component) Replace(binary string) {
+	c.t.Helper()
+	c.Stop()
+	c.mu.Lock()
+	require.NotEmpty(c.t, c.binary, "%s runs no binary", c.Name)
+	c.binary = binary
+	c.mu.Unlock()
 	c.Start()
 }
 

@@ -17,10 +17,12 @@ import (
 )
 
 // BinaryEnv and KubectlEnv name the environment variables with the paths of built
-// programs; without them the harness builds its own.
+// programs; without them the harness builds its own. PreviousBinaryEnv names that
+// of the release before, which the harness does not build.
 const (
-	BinaryEnv  = "SHARDPLANE_BINARY"
-	KubectlEnv = "SHARDPLANE_KUBECTL"
+	BinaryEnv         = "SHARDPLANE_BINARY"
+	KubectlEnv        = "SHARDPLANE_KUBECTL"
+	PreviousBinaryEnv = "SHARDPLANE_PREVIOUS_BINARY"
 )
 
 // program is a program that is built once for all tests of a package.

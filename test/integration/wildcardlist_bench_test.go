@@ -63,7 +63,20 @@ func BenchmarkWildcardList(b *testing.B) {
 	require.True(b, ok)
 	copier, copyURL := startCopier(b, body)
 
-	var lists, copies, encodings []time.Duration
+	var page bytes.Buffer
+	inPages := func() {
+		for next := url + "?limit=500"; next != ""; {
+			page.Reset()
+			read(client, next, &page)
+			var head metav1.PartialObjectMetadataList
+			require.NoError(b, json.Unmarshal(append(page.Bytes()[:bytes.Index(page.Bytes(), []byte(`,"items":`))], '}'), &head))
+			next = ""
+			if head.Continue != "" {
+				next = url + "?limit=500&continue=" + head.Continue
+			}
+		}
+	}
+	var lists, pages, copies, encodings []time.Duration
 	took := func(do func()) time.Duration {
 		began := time.Now()
 		do()
@@ -71,6 +84,7 @@ func BenchmarkWildcardList(b *testing.B) {
 	}
 	for b.Loop() {
 		lists = append(lists, took(func() { require.Equal(b, size, read(client, url, io.Discard)) }))
+		pages = append(pages, took(inPages))
 		copies = append(copies, took(func() { require.Equal(b, size, read(copier, copyURL, io.Discard)) }))
 		encodings = append(encodings, took(func() { require.NoError(b, info.Serializer.Encode(&list, io.Discard)) }))
 	}
@@ -80,6 +94,8 @@ func BenchmarkWildcardList(b *testing.B) {
 	}
 	bound := 2 * (ms(copies) + ms(encodings))
 	b.ReportMetric(ms(lists), "list-ms")
+	b.ReportMetric(ms(pages), "pages-ms")
+	b.ReportMetric(ms(pages)/ms(lists), "pages-ratio")
 	b.ReportMetric(ms(copies), "copy-ms")
 	b.ReportMetric(ms(encodings), "encode-ms")
 	b.ReportMetric(bound, "bound-ms")
