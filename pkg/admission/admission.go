@@ -2,7 +2,7 @@
 // what is configured there, for built-in and custom resources alike.
 //
 //	mutating    NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
-//	validating  WorkspaceType ─ ReservedMetadata ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
+//	validating  WorkspaceType ─ ReservedMetadata ─ Limits ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
 //
 // The plugins stand in kube-apiserver's order; this package assembles them. Each
 // looks up in a map whether the logical cluster has anything configured. If it
@@ -14,6 +14,7 @@
 //	policy          admission policies, validating and mutating, and who may name their parameters
 //	webhook         admission webhooks, validating and mutating
 //	reserved        annotations, labels and fields that only the system may set
+//	limits          how much a logical cluster may store
 //	quota           ResourceQuota
 //	percluster      what plugins know of each logical cluster, for the others here
 package admission
@@ -35,6 +36,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/admission/lifecycle"
+	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/admission/policy"
 	"github.com/shardplane/shardplane/pkg/admission/quota"
 	"github.com/shardplane/shardplane/pkg/admission/reserved"
@@ -58,6 +60,8 @@ type Config struct {
 	Authorizer authorizer.UnconditionalAuthorizer
 	// WorkspaceTypes says what type a new Workspace has, and who may use it.
 	WorkspaceTypes workspacetype.Config
+	// Limits says how much a logical cluster may store.
+	Limits limits.Config
 }
 
 // Admission is the chain of plugins with what they watch.
@@ -72,14 +76,16 @@ type Admission struct {
 // ask and store nothing, so that nobody can be locked out, and the
 // LogicalCluster, which belongs to the Workspace in the logical cluster above:
 // who may write in a workspace must not keep its owner from deleting it.
-var excluded = []schema.GroupResource{
+var excluded = append([]schema.GroupResource{corev1alpha1.Resource("logicalclusters")}, unstored...)
+
+// unstored are resources that only ask and store nothing.
+var unstored = []schema.GroupResource{
 	authenticationv1.Resource("selfsubjectreviews"),
 	authenticationv1.Resource("tokenreviews"),
 	authorizationv1.Resource("localsubjectaccessreviews"),
 	authorizationv1.Resource("selfsubjectaccessreviews"),
 	authorizationv1.Resource("selfsubjectrulesreviews"),
 	authorizationv1.Resource("subjectaccessreviews"),
-	corev1alpha1.Resource("logicalclusters"),
 }
 
 // named is a plugin and the name by which logs know it.
@@ -106,6 +112,7 @@ func New(c Config) (*Admission, error) {
 	}
 	webhooks := webhook.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: excluded}
 	policies := policy.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: excluded, Params: a.params}
+	c.Limits.Unstored = unstored
 	var err error
 	a.chain, err = chain(
 		named{"NamespaceLifecycle", lifecycle.New(c.Clients, c.Namespaces)},
@@ -115,6 +122,7 @@ func New(c Config) (*Admission, error) {
 		named{"MutatingAdmissionWebhook", reserved.Guard(webhook.NewMutating(webhooks, mutatingWebhooks))},
 		named{"DryRun", storage.NewDryRunAdmission()},
 		named{"ReservedMetadata", reserved.New()},
+		named{"Limits", limits.New(c.Limits)},
 		named{"PolicyParameterAccess", policy.NewAccess(policies)},
 		named{"ValidatingAdmissionPolicy", policy.NewValidating(policies, validatingPolicies, validatingBindings)},
 		named{"ValidatingAdmissionWebhook", webhook.NewValidating(webhooks, validatingWebhooks)},

@@ -18,10 +18,13 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 
+	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/usage"
 )
 
 const testTimeout = 30 * time.Second
@@ -55,6 +58,7 @@ func newRig(t testing.TB, clusters int) *rig {
 	r.Admission, err = New(Config{
 		Clients: factory, Namespaces: namespaces, ResourceQuotas: r.quotas,
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Limits:     limits.Config{Usage: usage.New(nil, storage.DefaultPrefix, "/core/events")},
 	})
 	require.NoError(t, err)
 	group := &client.Group{}

@@ -23,6 +23,10 @@ const (
 	tickInterval    = 50 * time.Millisecond
 	electionTimeout = 5 * tickInterval
 
+	// defragThreshold is how much of the file must be free, in MiB, for a start to
+	// give it back: a file that has grown does not shrink otherwise.
+	defragThreshold = 512
+
 	memberName = "shardplane"
 
 	// peerURL is an address of record only: a single member has no peer, and
@@ -72,6 +76,7 @@ func (c Config) embedConfig(lg *zap.Logger) (*embed.Config, error) {
 	cfg.TickMs = uint(tickInterval.Milliseconds())
 	cfg.ElectionMs = uint(electionTimeout.Milliseconds())
 	cfg.UnsafeNoFsync = c.UnsafeNoFsync
+	cfg.BootstrapDefragThresholdMegabytes = defragThreshold
 	cfg.QuotaBackendBytes = c.QuotaBytes
 	if cfg.QuotaBackendBytes == 0 {
 		cfg.QuotaBackendBytes = defaultQuotaBytes

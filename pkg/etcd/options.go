@@ -28,6 +28,9 @@ type Options struct {
 	// CompactionInterval is how long history is kept; 0 keeps it for ever. The
 	// storage layer compacts, not etcd.
 	CompactionInterval time.Duration
+	// QuotaBytes is the size of the embedded etcd's database at which it stops
+	// accepting writes.
+	QuotaBytes int64
 	// UnsafeNoFsync makes the embedded etcd lose acknowledged writes when the
 	// machine crashes. It is for tests.
 	UnsafeNoFsync bool
@@ -46,7 +49,7 @@ func Directory(dataDir string) string { return filepath.Join(dataDir, subdirecto
 // NewOptions returns the defaults for a server with the given data directory
 // and prefix of keys.
 func NewOptions(dataDir, prefix string) Options {
-	return Options{DataDir: dataDir, Prefix: prefix, CompactionInterval: 5 * time.Minute}
+	return Options{DataDir: dataDir, Prefix: prefix, CompactionInterval: 5 * time.Minute, QuotaBytes: defaultQuotaBytes}
 }
 
 // AddFlags adds the flags of o to fs.
@@ -59,6 +62,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.CertFile, "etcd-certfile", o.CertFile, "PEM file of the client certificate for the external etcd")
 	fs.StringVar(&o.KeyFile, "etcd-keyfile", o.KeyFile, "PEM file of the private key of --etcd-certfile")
 	fs.DurationVar(&o.CompactionInterval, "etcd-compaction-interval", o.CompactionInterval, "how long the history of objects is kept, and how often it is compacted; 0 never compacts")
+	fs.Int64Var(&o.QuotaBytes, "etcd-quota-backend-bytes", o.QuotaBytes, "size in bytes of the embedded etcd's database at which it stops accepting writes")
 	fs.BoolVar(&o.UnsafeNoFsync, "unsafe-no-fsync", o.UnsafeNoFsync, "do not sync the embedded etcd's writes to disk; for tests only, loses data when the machine crashes")
 }
 
@@ -82,6 +86,9 @@ func (o *Options) Validate() []error {
 	}
 	if o.CompactionInterval < 0 {
 		errs = append(errs, fmt.Errorf("--etcd-compaction-interval %s is negative: use 0 to never compact", o.CompactionInterval))
+	}
+	if o.QuotaBytes <= 0 {
+		errs = append(errs, fmt.Errorf("--etcd-quota-backend-bytes %d is not positive", o.QuotaBytes))
 	}
 	return errs
 }
@@ -107,7 +114,7 @@ func (o *Options) Open(ctx context.Context) (*Handle, error) {
 		return &Handle{client: c.Client(), stop: func() { _ = c.Close() }, where: "the etcd at " + strings.Join(o.Servers, ", "), prefix: o.Prefix}, nil
 	}
 	dir := Directory(o.DataDir)
-	s, err := Start(ctx, Config{DataDir: dir, UnsafeNoFsync: o.UnsafeNoFsync})
+	s, err := Start(ctx, Config{DataDir: dir, UnsafeNoFsync: o.UnsafeNoFsync, QuotaBytes: o.QuotaBytes})
 	if err != nil {
 		return nil, fmt.Errorf("starting the embedded etcd: %w", err)
 	}

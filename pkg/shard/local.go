@@ -62,16 +62,23 @@ func (l *local) resolve(path logicalcluster.Path) (logicalcluster.Name, bool) {
 	return target.Cluster, outcome == workspaceindex.Found || outcome == workspaceindex.Unavailable
 }
 
-// has reports whether the shard is known to hold the logical cluster.
-func (l *local) has(name logicalcluster.Name) bool {
-	_, err := l.logicalClusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
-	return err == nil
+// get returns the object of a logical cluster that the shard is known to hold, or
+// nil.
+func (l *local) get(name logicalcluster.Name) *corev1alpha1.LogicalCluster {
+	obj, err := l.logicalClusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
+	if err != nil {
+		return nil
+	}
+	return obj
 }
+
+// has reports whether the shard is known to hold the logical cluster.
+func (l *local) has(name logicalcluster.Name) bool { return l.get(name) != nil }
 
 // pathOf returns the canonical path of a logical cluster.
 func (l *local) pathOf(name logicalcluster.Name) (string, bool) {
-	obj, err := l.logicalClusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
-	if err != nil {
+	obj := l.get(name)
+	if obj == nil {
 		return "", false
 	}
 	path, ok := obj.Annotations[core.LogicalClusterPathAnnotationKey]
@@ -80,6 +87,6 @@ func (l *local) pathOf(name logicalcluster.Name) (string, bool) {
 
 // inactive reports whether the logical cluster is switched off.
 func (l *local) inactive(name logicalcluster.Name) bool {
-	obj, err := l.logicalClusters.Lister().Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
-	return err == nil && corev1alpha1.IsLogicalClusterInactive(obj.Annotations)
+	obj := l.get(name)
+	return obj != nil && corev1alpha1.IsLogicalClusterInactive(obj.Annotations)
 }

@@ -10,6 +10,7 @@ import (
 
 	cliflag "k8s.io/component-base/cli/flag"
 
+	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/etcd"
@@ -60,6 +61,8 @@ type Options struct {
 	Authorization authz.Options
 	// Etcd says where the data is kept.
 	Etcd etcd.Options
+	// Limits say how much a logical cluster may store.
+	Limits limits.Options
 	// Encryption says which resources are encrypted in etcd.
 	Encryption encryption.Options
 }
@@ -74,6 +77,7 @@ func NewOptions() *Options {
 		Authentication: authn.NewOptions(),
 		Authorization:  authorizationOptions(),
 		Etcd:           etcd.NewOptions(".shardplane", storage.DefaultPrefix),
+		Limits:         limits.NewOptions(),
 	}
 }
 
@@ -99,6 +103,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Serving.Audit.AddFlags(fss.FlagSet("Audit"))
 	fs = fss.FlagSet("Storage")
 	o.Etcd.AddFlags(fs)
+	o.Limits.AddFlags(fs)
 	o.Encryption.AddFlags(fs)
 	fs.Bool("watch-cache-events", true, "without effect")
 	_ = fs.MarkDeprecated("watch-cache-events", "events are in the watch cache, as all other resources: leave it out, the next version does not know it")
@@ -160,5 +165,5 @@ func (o CompletedOptions) Validate() error {
 		}
 	}
 	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.Authentication.Validate(),
-		o.Authorization.Validate(), o.Etcd.Validate(), o.Encryption.Validate())...)
+		o.Authorization.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Encryption.Validate())...)
 }

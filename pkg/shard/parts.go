@@ -50,6 +50,7 @@ func (s *Server) addParts() error {
 	}
 	s.group.Add(
 		lifecycle.Part{Name: "etcd", Run: s.etcd.Run},
+		lifecycle.Part{Name: "usage", Run: s.usage.Run},
 		lifecycle.Part{Name: "authentication", Run: s.authentication.Run},
 		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},
 		lifecycle.Part{Name: "admission", Run: s.admission.Run},

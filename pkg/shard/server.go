@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/sdk/apis/core"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/admission"
+	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/controllers"
@@ -32,6 +34,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ownership"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
+	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -47,6 +50,7 @@ type Server struct {
 	etcd            *etcd.Handle
 	encryption      *encryption.Providers
 	backend         *storage.Backend
+	usage           *usage.Counter
 	generic         *genericapiserver.GenericAPIServer
 	customResources *customresource.Server
 	admission       *admission.Admission
@@ -132,6 +136,7 @@ func (s *Server) openStorage(ctx context.Context) error {
 		return fmt.Errorf("storage: %w", err)
 	}
 	s.group.Opened(s.backend.Close)
+	s.usage = usage.New(s.etcd.Client().Client, s.etcd.Prefix(), storage.ResourcePrefix(corev1.Resource("events")))
 	return nil
 }
 
@@ -168,6 +173,7 @@ func (s *Server) assembleAPI() error {
 		ResourceQuotas: s.informers.ResourceQuotas,
 		Authorizer:     c.Authorization.Authorizer,
 		WorkspaceTypes: s.workspaceTypes(),
+		Limits:         limits.Config{Options: s.options.Limits, Usage: s.usage, LogicalCluster: s.local.get},
 	})
 	if err != nil {
 		return err

@@ -27,6 +27,13 @@ const (
 	// alternatives separated by commas, each of them groups separated by
 	// semicolons, all of which it takes. A child starts with those of its parent.
 	RequiredGroupsAnnotation = "authorization.kcp.io/required-groups"
+	// MaxObjectsAnnotation is how many objects the logical cluster may hold, all kinds
+	// together but without Events; 0 or less means any number. It wins over the
+	// shard's default.
+	MaxObjectsAnnotation = "core.kcp.io/max-total-objects"
+	// MaxBytesAnnotation is how much the logical cluster may store, as a quantity such
+	// as 2Gi; 0 or less means any amount. It wins over the shard's default.
+	MaxBytesAnnotation = "core.shardplane.io/max-total-bytes"
 	// MigratingAnnotation, with any value, marks a LogicalCluster that is being
 	// moved to another shard, on both of them.
 	MigratingAnnotation = "internal.kcp.io/migrating"

@@ -13,6 +13,10 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 )
 
+// maxFamily is how many types a type is, with all that it extends, directly or
+// not. All of them are looked up for each Workspace and its parent.
+const maxFamily = 32
+
 // universal is the type of a Workspace where nothing says another one.
 var universal = tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}
 
@@ -62,6 +66,9 @@ func (lookup TypeLookup) closure(t WorkspaceType) (Family, error) {
 		}
 		if seen[t.ID()] {
 			return nil
+		}
+		if len(all) == maxFamily {
+			return fmt.Errorf("workspace type %s extends %d types or more, directly or not: let it extend fewer than %d", all[0].ID(), maxFamily, maxFamily)
 		}
 		seen[t.ID()] = true
 		all = append(all, t)

@@ -1,6 +1,7 @@
 package tenancy
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -132,4 +133,25 @@ func TestFamily(t *testing.T) {
 	require.Equal(t, []corev1alpha1.LogicalClusterInitializer{"org:big", "org:base"}, all.Initializers())
 	require.Equal(t, []corev1alpha1.LogicalClusterTerminator{"org:big"}, all.Terminators())
 	require.Equal(t, map[string]string{"kind": "base", "tier": "2"}, all.Labels(), "a type wins over what it extends")
+}
+
+// TestFamilyIsBounded extends one type by another, as often as may be and once more.
+func TestFamilyIsBounded(t *testing.T) {
+	chain := map[string]tenancyv1alpha1.WorkspaceTypeSpec{}
+	name := func(n int) string { return fmt.Sprintf("root:org:t%d", n) }
+	for n := range maxFamily + 1 {
+		chain[name(n)] = tenancyv1alpha1.WorkspaceTypeSpec{Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: refs(fmt.Sprintf("t%d", n+1))}}
+	}
+	chain[name(maxFamily)] = tenancyv1alpha1.WorkspaceTypeSpec{}
+	types := catalogue(t, chain)
+	of := func(n int) (Family, error) {
+		first, ok := types.resolve(logicalcluster.NewPath("root:org"), ref(fmt.Sprintf("t%d", n)))
+		require.True(t, ok)
+		return types.closure(first)
+	}
+	all, err := of(1)
+	require.NoError(t, err)
+	require.Len(t, all, maxFamily)
+	_, err = of(0)
+	require.EqualError(t, err, "workspace type root:org:t0 extends 32 types or more, directly or not: let it extend fewer than 32")
 }

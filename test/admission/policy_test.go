@@ -3,12 +3,15 @@ package admission
 import (
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -123,6 +126,8 @@ func TestPolicies(t *testing.T) {
 		require.NoError(t, err)
 		require.NotContains(t, obj.GetAnnotations(), "applied")
 	})
+
+	t.Run("the system's own writes", func(t *testing.T) { ownWrites(t, all) })
 
 	t.Run("garbage", func(t *testing.T) {
 		_, err := a.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicy{
@@ -259,4 +264,52 @@ func (c *cluster) dropValidating(t *testing.T, name string) {
 	t.Helper()
 	require.NoError(t, c.AdmissionregistrationV1().ValidatingAdmissionPolicies().Delete(t.Context(), name, metav1.DeleteOptions{}))
 	require.NoError(t, c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(t.Context(), name, metav1.DeleteOptions{}))
+}
+
+// ownWrites has a policy that denies everything: the system still fills namespaces,
+// empties them, and deletes the workspace.
+func ownWrites(t *testing.T, all *harness.Cluster) {
+	c := clusters(t, all, "locked")[0]
+	_, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "early"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = c.CoreV1().ConfigMaps("early").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "content"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	rule := admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"configmaps", "serviceaccounts", "secrets", "roles", "rolebindings", "clusterroles", "clusterrolebindings"}},
+	}
+	_, err = c.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "never"},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: rule}}},
+			Validations:      []admissionregistrationv1.Validation{{Expression: "false"}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "never"},
+		Spec:       admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "never", ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	eventually(t, "users are denied", func() bool { return c.tries(t.Context(), "x") != nil })
+	require.ErrorContains(t, c.CoreV1().ConfigMaps("early").Delete(t.Context(), "content", metav1.DeleteOptions{}), "ValidatingAdmissionPolicy 'never'")
+
+	_, err = c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "late"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	eventually(t, "the new namespace has its service account", func() bool {
+		_, err := c.CoreV1().ServiceAccounts("late").Get(t.Context(), "default", metav1.GetOptions{})
+		return err == nil
+	})
+	require.NoError(t, c.CoreV1().Namespaces().Delete(t.Context(), "early", metav1.DeleteOptions{}))
+	eventually(t, "the namespace is emptied and goes", func() bool {
+		_, err := c.CoreV1().Namespaces().Get(t.Context(), "early", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+	workspaces := client.Workspaces.In(c.factory.Cluster(logicalcluster.NewPath("root")))
+	require.NoError(t, workspaces.Delete(t.Context(), "locked", metav1.DeleteOptions{}))
+	eventually(t, "the workspace is emptied and goes", func() bool {
+		_, err := workspaces.Get(t.Context(), "locked", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
 }

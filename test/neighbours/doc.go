@@ -14,8 +14,8 @@
 //	definitions  has many definitions                                reads for each definition that others make
 //	conversion   has a conversion webhook that does not answer       requests that wait
 //	watches      opens watches and writes                            a watch that ends, or foreign events
+//	storage      stores as much as it can                            room in etcd, or writes that are refused
 //
 // Latency is a figure, not a test: `make neighbours` prints what the quiet
-// tenant waits for before and during the attacks. Disk is not asserted: the
-// bound is the shard's etcd's, and no tenant has one of its own.
+// tenant waits for before and during the attacks.
 package neighbours

@@ -16,6 +16,7 @@ func TestNeighbours(t *testing.T) {
 		{"definitions", definitions},
 		{"conversion", conversion},
 		{"watches", watches},
+		{"storage", storage},
 	} {
 		t.Run(row.name, func(t *testing.T) { row.run(t, w) })
 	}

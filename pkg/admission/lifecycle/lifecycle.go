@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -98,7 +97,7 @@ func (p *Plugin) admitNamespace(ctx context.Context, a admission.Attributes) err
 		return nil
 	}
 	// The server itself empties logical clusters that are deleted.
-	if a.GetName() == metav1.NamespaceDefault && a.GetUserInfo().GetName() != user.APIServerUser {
+	if a.GetName() == metav1.NamespaceDefault && !percluster.IsServer(a.GetUserInfo()) {
 		return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), errImmortal)
 	}
 	if cluster, err := request.ClusterNameFrom(ctx); err == nil {

@@ -188,7 +188,7 @@ func (p *plugin[P, B, E]) Applies(ctx context.Context) bool {
 }
 
 func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if p.excluded.Has(a.GetResource().GroupResource()) {
+	if percluster.IsServer(a.GetUserInfo()) || p.excluded.Has(a.GetResource().GroupResource()) {
 		return nil
 	}
 	cluster, err := request.ClusterNameFrom(ctx)

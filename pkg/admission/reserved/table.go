@@ -62,7 +62,8 @@ var annotations = []name{
 
 	{corev1alpha1.LogicalClusterInactiveAnnotationKey, administrators},
 	{corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy, administrators}, //nolint:staticcheck // deprecated, and understood all the same
-	{"core.kcp.io/max-total-objects", administrators},
+	{tenancy.MaxObjectsAnnotation, administrators},
+	{tenancy.MaxBytesAnnotation, administrators},
 	{core.ReplicateAnnotationKey, administrators},
 	{tenancy.UnschedulableAnnotation, administrators},
 	{tenancy.RequiredGroupsAnnotation, administrators},

@@ -26,7 +26,6 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/generic"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
@@ -141,7 +140,7 @@ func (c *caller) Applies(ctx context.Context) bool {
 }
 
 func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if isServer(a.GetUserInfo()) {
+	if percluster.IsServer(a.GetUserInfo()) {
 		return nil
 	}
 	cluster, err := request.ClusterNameFrom(ctx)
@@ -162,8 +161,3 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 		return hooks.Dispatch(ctx, a, o)
 	}
 }
-
-// isServer reports whether the server itself writes. Its controllers work for all
-// logical clusters with few workers: a webhook that never answers would keep
-// them from everybody else.
-func isServer(u user.Info) bool { return u != nil && u.GetName() == user.APIServerUser }

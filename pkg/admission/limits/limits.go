@@ -1,0 +1,191 @@
+// Package limits is the admission plugin that bounds what a logical cluster
+// stores, in objects and in bytes, so that no tenant fills the etcd that it shares
+// with others, and how large objects of some kinds are that all shards keep. Who is over a limit when it comes keeps what is there: creates are
+// refused, and updates that make an object larger where it is the bytes; deletes
+// and updates that make it no larger pass.
+package limits
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/admission/percluster"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/usage"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+// Config is what the plugin needs.
+type Config struct {
+	Options
+
+	// Usage says what is stored.
+	Usage Usage
+	// LogicalCluster returns the object of a logical cluster of the shard, or nil.
+	LogicalCluster func(logicalcluster.Name) *corev1alpha1.LogicalCluster
+	// Unstored are resources that are created and not stored.
+	Unstored []schema.GroupResource
+}
+
+// Usage says what is stored.
+type Usage interface {
+	// Of returns what a logical cluster stores, and whether that is known.
+	Of(cluster logicalcluster.Name) (usage.Usage, bool)
+	// Full reports whether there is no room left for tenants.
+	Full() bool
+}
+
+// Plugin implements admission.ValidationInterface.
+type Plugin struct {
+	*admission.Handler
+
+	c Config
+}
+
+var _ admission.ValidationInterface = &Plugin{}
+
+// New returns the plugin.
+func New(c Config) *Plugin {
+	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), c: c}
+}
+
+// Validate implements admission.ValidationInterface.
+func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind} {
+		if err := valid(a); err != nil {
+			return err
+		}
+	}
+	resource := a.GetResource().GroupResource()
+	create := a.GetOperation() == admission.Create
+	switch {
+	case percluster.IsServer(a.GetUserInfo()):
+		return nil
+	case slices.Contains(p.c.Unstored, resource), create && a.GetSubresource() != "":
+		return nil
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if p.c.Usage.Full() && !administers(a.GetUserInfo()) && (create || grows(a)) {
+		return full(a)
+	}
+	used, known := p.c.Usage.Of(cluster)
+	if !known {
+		return nil
+	}
+	most, ready := p.limitsOf(cluster)
+	if !ready {
+		return nil
+	}
+	switch {
+	case most.Objects > 0 && used.Objects >= most.Objects && create && !isEvent(resource):
+		return admission.NewForbidden(a, fmt.Errorf("the logical cluster %s holds %d objects and may hold %d: delete what is not needed, or have an administrator raise the annotation %s of its LogicalCluster, or --%s",
+			cluster, used.Objects, most.Objects, tenancy.MaxObjectsAnnotation, objectsFlag))
+	case most.Bytes > 0 && used.Bytes >= most.Bytes && (create || grows(a)):
+		return admission.NewForbidden(a, fmt.Errorf("the logical cluster %s stores %d bytes and may store %d: delete what is not needed, or have an administrator raise the annotation %s of its LogicalCluster, or --%s",
+			cluster, used.Bytes, most.Bytes, tenancy.MaxBytesAnnotation, bytesFlag))
+	}
+	return nil
+}
+
+// limitsOf returns what the logical cluster may store, 0 for any amount, and
+// whether its limits are in force: they are not before it is ready, so that a
+// workspace can always be made with what its type puts there.
+func (p *Plugin) limitsOf(cluster logicalcluster.Name) (usage.Usage, bool) {
+	lc := p.c.LogicalCluster(cluster)
+	if lc == nil || lc.Status.Phase != corev1alpha1.LogicalClusterPhaseReady && lc.DeletionTimestamp == nil {
+		return usage.Usage{}, false
+	}
+	var most usage.Usage
+	if cluster != core.RootCluster && !strings.HasPrefix(string(cluster), "system:") {
+		most = usage.Usage{Objects: p.c.MaxObjects, Bytes: p.c.MaxBytes.Value()}
+	}
+	if n, err := strconv.ParseInt(lc.Annotations[tenancy.MaxObjectsAnnotation], 10, 64); err == nil {
+		most.Objects = n
+	}
+	if q, err := resource.ParseQuantity(lc.Annotations[tenancy.MaxBytesAnnotation]); err == nil {
+		most.Bytes = q.Value()
+	}
+	return most, true
+}
+
+// validAnnotations refuses annotations of limits that say none.
+func validAnnotations(a admission.Attributes) error {
+	if a.GetResource().GroupResource() != corev1alpha1.Resource("logicalclusters") {
+		return nil
+	}
+	lc, err := meta.Accessor(a.GetObject())
+	if err != nil {
+		return nil //nolint:nilerr // of another kind, as those of subresources
+	}
+	if text, ok := lc.GetAnnotations()[tenancy.MaxObjectsAnnotation]; ok {
+		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
+			return admission.NewForbidden(a, fmt.Errorf("the annotation %s is %q, which is no whole number: write one, or 0 for any number of objects", tenancy.MaxObjectsAnnotation, text))
+		}
+	}
+	if text, ok := lc.GetAnnotations()[tenancy.MaxBytesAnnotation]; ok {
+		if _, err := resource.ParseQuantity(text); err != nil {
+			return admission.NewForbidden(a, fmt.Errorf("the annotation %s is %q, which is no quantity: write one such as 2Gi, or 0 for any amount", tenancy.MaxBytesAnnotation, text))
+		}
+	}
+	return nil
+}
+
+// isEvent reports whether objects of the resource are Events, which the limit of
+// objects leaves out: they come from what others do, and go by themselves.
+func isEvent(r schema.GroupResource) bool {
+	return r == corev1.Resource("events") || r == eventsv1.Resource("events")
+}
+
+// administers reports whether the user is one of those who can make room.
+func administers(u user.Info) bool {
+	return slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
+}
+
+// grows reports whether the update makes the object larger.
+func grows(a admission.Attributes) bool { return size(a.GetObject()) > size(a.GetOldObject()) }
+
+// size returns about how many bytes are stored for obj; what is compared is two of
+// the same kind.
+func size(obj runtime.Object) int {
+	if sized, ok := obj.(interface{ Size() int }); ok {
+		return sized.Size()
+	}
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return 0
+	}
+	return len(data)
+}
+
+// full is what tenants are told while the etcd is nearly full.
+func full(a admission.Attributes) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusInsufficientStorage,
+		Reason:  metav1.StatusReasonUnknown,
+		Message: fmt.Sprintf("%s cannot be stored: the shard is nearly full, and only deletes and updates that make nothing larger pass until its operator has made room", a.GetResource().GroupResource()),
+		Details: &metav1.StatusDetails{Group: a.GetResource().Group, Kind: a.GetResource().Resource, Name: a.GetName()},
+	}}
+}

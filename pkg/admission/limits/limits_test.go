@@ -1,0 +1,169 @@
+package limits
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/usage"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+// state is what the plugin learns from others.
+type state struct {
+	usage    usage.Usage
+	unknown  bool
+	full     bool
+	clusters map[logicalcluster.Name]*corev1alpha1.LogicalCluster
+}
+
+func (s state) Of(logicalcluster.Name) (usage.Usage, bool) { return s.usage, !s.unknown }
+func (s state) Full() bool                                 { return s.full }
+func (s state) of(cluster logicalcluster.Name) *corev1alpha1.LogicalCluster {
+	return s.clusters[cluster]
+}
+
+var (
+	tenant     = &user.DefaultInfo{Name: "jane", Groups: []string{user.AllAuthenticated}}
+	master     = &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
+	theAPI     = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}}
+	configMaps = corev1.Resource("configmaps")
+	events     = corev1.Resource("events")
+	types      = tenancyv1alpha1.Resource("workspacetypes")
+	clusters   = corev1alpha1.Resource("logicalclusters")
+)
+
+func ready(annotations map[string]string) *corev1alpha1.LogicalCluster {
+	return &corev1alpha1.LogicalCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, Annotations: annotations},
+		Status:     corev1alpha1.LogicalClusterStatus{Phase: corev1alpha1.LogicalClusterPhaseReady},
+	}
+}
+
+func holding(bytes int) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Data: map[string]string{"text": strings.Repeat("x", bytes)}}
+}
+
+// extending is a WorkspaceType that extends n others.
+func extending(n int) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"extend": map[string]any{"with": make([]any, n)}}}}
+}
+
+func custom(bytes int) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"spec": strings.Repeat("x", bytes)}}
+}
+
+func TestLimits(t *testing.T) {
+	options := Options{MaxObjects: 10, MaxBytes: resource.QuantityValue{Quantity: resource.MustParse("1Ki")}}
+	starting := ready(nil)
+	starting.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
+	ending := ready(nil)
+	ending.Status.Phase, ending.DeletionTimestamp = "Deleting", &metav1.Time{}
+	below, objects, bytes := usage.Usage{Objects: 9, Bytes: 1023}, usage.Usage{Objects: 10}, usage.Usage{Bytes: 1024}
+	for name, tc := range map[string]struct {
+		used        usage.Usage
+		unknown     bool
+		full        bool
+		cluster     logicalcluster.Name // one, if empty
+		lc          *corev1alpha1.LogicalCluster
+		as          user.Info // a tenant, if nil
+		resource    schema.GroupResource
+		subresource string
+		obj, old    runtime.Object
+		want        string
+		code        int
+	}{
+		"below both":                               {used: below, resource: configMaps, obj: holding(5000)},
+		"as many objects as may be":                {used: objects, resource: configMaps, obj: holding(1), want: "the logical cluster one holds 10 objects and may hold 10: delete"},
+		"an update then":                           {used: objects, resource: configMaps, obj: holding(9), old: holding(1)},
+		"an Event then":                            {used: objects, resource: events, obj: &corev1.Event{}},
+		"a review then":                            {used: objects, resource: authorizationv1.Resource("subjectaccessreviews"), obj: &authorizationv1.SubjectAccessReview{}},
+		"a token then":                             {used: objects, resource: corev1.Resource("serviceaccounts"), subresource: "token", obj: &corev1.ServiceAccount{}},
+		"the system then":                          {used: objects, resource: configMaps, as: theAPI, obj: holding(1)},
+		"an administrator then":                    {used: objects, resource: configMaps, as: master, obj: holding(1), want: "raise the annotation core.kcp.io/max-total-objects"},
+		"as many bytes as may be":                  {used: bytes, resource: configMaps, obj: holding(1), want: "the logical cluster one stores 1024 bytes and may store 1024: delete"},
+		"an Event of it":                           {used: bytes, resource: events, obj: &corev1.Event{}, want: "stores 1024 bytes"},
+		"an update that grows":                     {used: bytes, resource: configMaps, obj: holding(9), old: holding(8), want: "stores 1024 bytes"},
+		"a status that grows":                      {used: bytes, resource: configMaps, subresource: "status", obj: custom(9), old: custom(8), want: "stores 1024 bytes"},
+		"an update of the same size":               {used: bytes, resource: configMaps, obj: holding(8), old: holding(8)},
+		"an update that shrinks":                   {used: bytes, resource: configMaps, obj: custom(7), old: custom(8)},
+		"not counted yet":                          {used: objects, unknown: true, resource: configMaps, obj: holding(1)},
+		"before it is ready":                       {used: objects, lc: starting, resource: configMaps, obj: holding(1)},
+		"while it is deleted":                      {used: objects, lc: ending, resource: configMaps, obj: holding(1), want: "holds 10 objects"},
+		"root by default":                          {used: objects, cluster: "root", resource: configMaps, obj: holding(1)},
+		"system:admin by default":                  {used: bytes, cluster: "system:admin", resource: configMaps, obj: holding(1)},
+		"root by annotation":                       {used: objects, cluster: "root", lc: ready(map[string]string{tenancy.MaxObjectsAnnotation: "3"}), resource: configMaps, obj: holding(1), want: "may hold 3"},
+		"more by annotation":                       {used: objects, lc: ready(map[string]string{tenancy.MaxObjectsAnnotation: "11"}), resource: configMaps, obj: holding(1)},
+		"any number by annotation":                 {used: objects, lc: ready(map[string]string{tenancy.MaxObjectsAnnotation: "0"}), resource: configMaps, obj: holding(1)},
+		"any number by a negative one":             {used: objects, lc: ready(map[string]string{tenancy.MaxObjectsAnnotation: "-1"}), resource: configMaps, obj: holding(1)},
+		"fewer bytes by annotation":                {used: usage.Usage{Bytes: 600}, lc: ready(map[string]string{tenancy.MaxBytesAnnotation: "600"}), resource: configMaps, obj: holding(1), want: "may store 600"},
+		"any amount by annotation":                 {used: bytes, lc: ready(map[string]string{tenancy.MaxBytesAnnotation: "0"}), resource: configMaps, obj: holding(1)},
+		"a nearly full etcd":                       {full: true, resource: configMaps, obj: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
+		"an update that grows in it":               {full: true, resource: configMaps, obj: holding(2), old: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
+		"an update that shrinks in it":             {full: true, resource: configMaps, obj: holding(1), old: holding(2)},
+		"an administrator in it":                   {full: true, as: master, resource: configMaps, obj: holding(1)},
+		"an annotation that is no number":          {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxObjectsAnnotation: "many"}), want: `is "many", which is no whole number`},
+		"an annotation that is no quantity":        {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxBytesAnnotation: "much"}), want: `is "much", which is no quantity`},
+		"a type that is too large":                 {resource: types, as: theAPI, obj: custom(65 << 10), want: "may have 65536", code: http.StatusRequestEntityTooLarge},
+		"one that was larger":                      {resource: types, obj: custom(65 << 10), old: custom(66 << 10)},
+		"one that extends too many":                {resource: types, obj: extending(33), want: "spec.extend.with has 33 entries and may have 32"},
+		"one that extends as many as ever":         {resource: types, obj: extending(33), old: extending(33)},
+		"one that extends enough":                  {resource: types, obj: extending(32)},
+		"annotations that are a number and a size": {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxObjectsAnnotation: "-1", tenancy.MaxBytesAnnotation: "2Gi"})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.cluster == "" {
+				tc.cluster = "one"
+			}
+			if tc.lc == nil {
+				tc.lc = ready(nil)
+			}
+			if tc.as == nil {
+				tc.as = tenant
+			}
+			s := state{usage: tc.used, unknown: tc.unknown, full: tc.full, clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{tc.cluster: tc.lc}}
+			p := New(Config{Options: options, Usage: s, LogicalCluster: s.of, Unstored: []schema.GroupResource{authorizationv1.Resource("subjectaccessreviews")}})
+			operation := admission.Create
+			if tc.old != nil {
+				operation = admission.Update
+			}
+			a := admission.NewAttributesRecord(tc.obj, tc.old, schema.GroupVersionKind{}, "default", "one", tc.resource.WithVersion("v1"), tc.subresource, operation, nil, false, tc.as)
+			err := p.Validate(request.WithClusterName(t.Context(), tc.cluster), a, nil)
+			if tc.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, tc.want)
+			if tc.code == 0 {
+				tc.code = http.StatusForbidden
+			}
+			var status apierrors.APIStatus
+			require.ErrorAs(t, err, &status)
+			require.EqualValues(t, tc.code, status.Status().Code)
+		})
+	}
+}
+
+// TestValidate has a mistake in each option.
+func TestValidate(t *testing.T) {
+	defaults := NewOptions()
+	require.Empty(t, defaults.Validate())
+	wrong := Options{MaxObjects: -1, MaxBytes: resource.QuantityValue{Quantity: resource.MustParse("-1")}}
+	require.Len(t, wrong.Validate(), 2)
+}

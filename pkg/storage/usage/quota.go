@@ -1,0 +1,111 @@
+package usage
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// inUseLimit and sizeLimit are the parts of the quota, in percent, from which on
+	// the etcd is full for tenants. etcd measures the size of its file by the
+	// quota. The file does not shrink, and what is free in it is used again, so that
+	// what is in use comes first. The file itself, near its quota, is the last
+	// warning: it grows although there is room in it when that is in small pieces.
+	inUseLimit, sizeLimit = 90, 96
+	// step is the part of the quota, in percent, that may be written before somebody
+	// looks again. Together with the limits it leaves room for what is written
+	// meanwhile.
+	step = 1
+	// period is how often somebody looks in any case: compaction frees what is in use,
+	// and etcd itself learns the size of its file only when it commits, which it does
+	// ten times a second.
+	period = 2 * time.Second
+)
+
+// quota knows whether an etcd is near its quota.
+type quota struct {
+	full atomic.Bool
+	// written are the bytes since the last look, and enough is from how many on it
+	// is time for the next.
+	written, enough atomic.Int64
+	look            chan struct{}
+}
+
+func newQuota() *quota { return &quota{look: make(chan struct{}, 1)} }
+
+// wrote counts what was written.
+func (q *quota) wrote(bytes int) {
+	if enough := q.enough.Load(); enough > 0 && q.written.Add(int64(bytes)) >= enough {
+		select {
+		case q.look <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// watch looks at the etcd until ctx ends.
+func (q *quota) watch(ctx context.Context, client *clientv3.Client) {
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	for {
+		q.written.Store(0)
+		if err := q.check(ctx, client); err != nil && ctx.Err() == nil {
+			klog.V(2).InfoS("Cannot learn how full etcd is", "err", err)
+		}
+		select {
+		case <-q.look:
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// check asks the members of the etcd. One that is full is enough: writes are
+// refused by all of them then.
+func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
+	endpoints := client.Endpoints()
+	if len(endpoints) == 0 {
+		endpoints = []string{""} // one in this process
+	}
+	var (
+		full  bool
+		least int64
+		last  error
+		known bool
+	)
+	for _, endpoint := range endpoints {
+		status, err := client.Status(ctx, endpoint)
+		if err != nil {
+			last = err
+			continue
+		}
+		known = true
+		if status.DbSizeQuota <= 0 { // etcd before 3.6 does not say
+			continue
+		}
+		if least == 0 || status.DbSizeQuota < least {
+			least = status.DbSizeQuota
+		}
+		if full = full || isFull(status.DbSize, status.DbSizeInUse, status.DbSizeQuota); full && !q.full.Load() {
+			klog.InfoS("etcd is nearly full: logical clusters may only delete until there is room; compact and defragment it, or raise its quota",
+				"size", status.DbSize, "inUse", status.DbSizeInUse, "quota", status.DbSizeQuota)
+		}
+	}
+	if !known {
+		return last
+	}
+	q.enough.Store(least / 100 * step)
+	if was := q.full.Swap(full); was && !full {
+		klog.InfoS("etcd has room again")
+	}
+	return nil
+}
+
+func isFull(size, inUse, limit int64) bool {
+	return inUse >= limit/100*inUseLimit || size >= limit/100*sizeLimit
+}

@@ -1,0 +1,192 @@
+// Package usage counts what is stored: by each logical cluster, and in all,
+// against the quota of the etcd. It sees what etcd sees, so that nothing passes
+// it by, whichever process or resource it was written by.
+package usage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const (
+	// page is how many keys are read at a time: with their values, which may be of
+	// more than a megabyte each.
+	page = 100
+	// retry is how long the counter waits after etcd has failed it.
+	retry = time.Second
+)
+
+// Usage is what one logical cluster stores. The zero value is that of one that
+// stores nothing.
+type Usage struct {
+	// Objects are all but Events, which come and go by themselves.
+	Objects int64
+	// Bytes are the keys and values in etcd, those of Events too, without the
+	// history that etcd keeps until it is compacted.
+	Bytes int64
+}
+
+// Counter counts what a shard's etcd holds. It is up to date with a write some
+// milliseconds after that is acknowledged. Its methods may be called from any
+// goroutine.
+type Counter struct {
+	client *clientv3.Client
+	// root is the prefix of all keys, with a slash at its end.
+	root string
+	// events are the prefix of Events, relative to root.
+	events string
+
+	mu       sync.RWMutex
+	clusters map[logicalcluster.Name]Usage // nil until all is counted
+
+	quota *quota
+}
+
+// New returns a counter of what has keys below prefix. events is the prefix of
+// Events below that, as storage.ResourcePrefix returns it.
+func New(client *clientv3.Client, prefix, events string) *Counter {
+	return &Counter{client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", quota: newQuota()}
+}
+
+// Of returns what the logical cluster stores, and false as long as the counter
+// does not know yet: it reads all once when it starts.
+func (c *Counter) Of(cluster logicalcluster.Name) (Usage, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.clusters[cluster], c.clusters != nil
+}
+
+// Full reports whether the etcd is so near its quota that what is left belongs to
+// the system. Once it reaches the quota, it refuses all writes but deletes.
+func (c *Counter) Full() bool { return c.quota.full.Load() }
+
+// Run counts until ctx ends.
+func (c *Counter) Run(ctx context.Context) error {
+	// A stream of its own: etcd tells the progress of a stream to all watches on it.
+	ctx = clientv3.WithRequireLeader(metadata.AppendToOutgoingContext(ctx, "source", "usage"))
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { c.quota.watch(ctx, c.client) })
+	for ctx.Err() == nil {
+		revision, err := c.scan(ctx)
+		if err == nil {
+			err = c.follow(ctx, revision)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		klog.InfoS("Cannot follow what logical clusters store, counting it again", "err", err)
+		select {
+		case <-time.After(retry):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// scan counts what is there, and returns the revision that it saw.
+func (c *Counter) scan(ctx context.Context) (int64, error) {
+	clusters := map[logicalcluster.Name]Usage{}
+	var revision int64
+	end := clientv3.GetPrefixRangeEnd(c.root)
+	for from := c.root; ; {
+		response, err := c.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision))
+		if err != nil {
+			return 0, fmt.Errorf("counting what is stored: %w", err)
+		}
+		revision = max(revision, response.Header.Revision)
+		for _, kv := range response.Kvs {
+			if cluster, event, ok := c.parse(kv.Key); ok {
+				add(clusters, cluster, event, 1, len(kv.Key)+len(kv.Value))
+			}
+		}
+		if !response.More {
+			break
+		}
+		from = string(response.Kvs[len(response.Kvs)-1].Key) + "\x00"
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clusters = clusters
+	return revision, nil
+}
+
+// follow counts what is written after the revision, until ctx ends or the watch
+// does.
+func (c *Counter) follow(ctx context.Context, revision int64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for response := range c.client.Watch(ctx, c.root, clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithRev(revision+1)) {
+		if err := response.Err(); err != nil {
+			return err
+		}
+		if err := c.apply(response.Events); err != nil {
+			return err
+		}
+	}
+	return errors.New("the watch has ended")
+}
+
+func (c *Counter) apply(events []*clientv3.Event) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range events {
+		cluster, event, ok := c.parse(e.Kv.Key)
+		if e.Type == clientv3.EventTypePut {
+			c.quota.wrote(len(e.Kv.Key) + len(e.Kv.Value))
+		}
+		switch {
+		case !ok:
+		case e.IsCreate():
+			add(c.clusters, cluster, event, 1, len(e.Kv.Key)+len(e.Kv.Value))
+		case e.PrevKv == nil:
+			// etcd was compacted before it looked up what was there.
+			return errors.New("the value before a write is gone")
+		case e.Type == clientv3.EventTypeDelete:
+			add(c.clusters, cluster, event, -1, -len(e.PrevKv.Key)-len(e.PrevKv.Value))
+		default:
+			add(c.clusters, cluster, event, 0, len(e.Kv.Value)-len(e.PrevKv.Value))
+		}
+	}
+	return nil
+}
+
+func add(clusters map[logicalcluster.Name]Usage, cluster logicalcluster.Name, event bool, objects int64, bytes int) {
+	u := clusters[cluster]
+	if !event {
+		u.Objects += objects
+	}
+	u.Bytes += int64(bytes)
+	if u == (Usage{}) {
+		delete(clusters, cluster)
+		return
+	}
+	clusters[cluster] = u
+}
+
+// parse returns whose object has the key, which is <root><group>/<resource>/<cluster>/…,
+// and whether it is an Event. It is false for keys that are no object's.
+func (c *Counter) parse(key []byte) (cluster logicalcluster.Name, event, ok bool) {
+	rest, ok := strings.CutPrefix(string(key), c.root)
+	if !ok {
+		return "", false, false
+	}
+	event = strings.HasPrefix(rest, c.events)
+	segments := strings.SplitN(rest, "/", 4)
+	if len(segments) < 4 {
+		return "", false, false
+	}
+	cluster = logicalcluster.Name(segments[2])
+	return cluster, event, request.ValidClusterName(cluster)
+}

@@ -1,0 +1,133 @@
+package usage_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/storage/usage"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	prefix      = "/shardplane"
+	testTimeout = 30 * time.Second
+	tick        = 5 * time.Millisecond
+)
+
+func startEtcd(t *testing.T) *clientv3.Client {
+	t.Helper()
+	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true})
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	return server.Client().Client
+}
+
+func startCounter(t *testing.T, client *clientv3.Client) *usage.Counter {
+	t.Helper()
+	counter := usage.New(client, prefix, "/core/events")
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := counter.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return counter
+}
+
+// stored is what a whole read of etcd says about the logical cluster.
+func stored(t *testing.T, client *clientv3.Client, cluster logicalcluster.Name) usage.Usage {
+	t.Helper()
+	all, err := client.Get(t.Context(), prefix+"/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	var sum usage.Usage
+	for _, kv := range all.Kvs {
+		parts := strings.Split(strings.TrimPrefix(string(kv.Key), prefix+"/"), "/")
+		if len(parts) < 4 || parts[2] != string(cluster) {
+			continue
+		}
+		sum.Bytes += int64(len(kv.Key) + len(kv.Value))
+		if parts[1] != "events" {
+			sum.Objects++
+		}
+	}
+	return sum
+}
+
+// TestCounter writes, changes and deletes at random, compacts meanwhile, and finds
+// what a read of everything finds: of what was there before the counter, and after.
+func TestCounter(t *testing.T) {
+	client := startEtcd(t)
+	clusters := []logicalcluster.Name{"root", "first", "second", "system:admin"}
+	lease, err := client.Grant(t.Context(), 3600)
+	require.NoError(t, err)
+	work := func(seed uint64, kinds int) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		for range 400 {
+			resource := []string{"core/configmaps", "core/events", "example.com/things"}[random.IntN(3)]
+			key := fmt.Sprintf("%s/%s/%s/default/%d", prefix, resource, clusters[random.IntN(len(clusters))], random.IntN(40))
+			value := strings.Repeat("x", random.IntN(3000))
+			switch random.IntN(kinds) {
+			case 7:
+				_, err = client.Put(t.Context(), key, value, clientv3.WithLease(lease.ID))
+			case 0, 1:
+				_, err = client.Delete(t.Context(), key)
+			case 2:
+				var now *clientv3.GetResponse
+				now, err = client.Get(t.Context(), key)
+				require.NoError(t, err)
+				_, err = client.Compact(t.Context(), now.Header.Revision)
+				if err != nil && strings.Contains(err.Error(), "compacted") {
+					err = nil
+				}
+			default:
+				_, err = client.Put(t.Context(), key, value)
+			}
+			require.NoError(t, err)
+		}
+	}
+	for key, value := range map[string]string{
+		prefix + "-identity": "no object", prefix + "/core/configmaps": "no object", "/elsewhere/core/configmaps/root/default/x": "another prefix",
+		prefix + "/core/configmaps/~/default/x": "no logical cluster",
+	} {
+		_, err := client.Put(t.Context(), key, value)
+		require.NoError(t, err)
+	}
+	work(1, 8)
+	counter := startCounter(t, client)
+	work(2, 8)
+	agrees := func() {
+		t.Helper()
+		for _, cluster := range clusters {
+			want := stored(t, client, cluster)
+			require.Positive(t, want.Objects)
+			var got usage.Usage
+			require.Eventually(t, func() bool {
+				var known bool
+				got, known = counter.Of(cluster)
+				return known && got == want
+			}, testTimeout, tick, "%s stores %+v, and the counter has %+v", cluster, want, &got)
+		}
+	}
+	agrees()
+	_, err = client.Revoke(t.Context(), lease.ID) // deletes what has it, as Events go
+	require.NoError(t, err)
+	work(3, 7)
+	agrees()
+	got, known := counter.Of("nobody")
+	require.True(t, known)
+	require.Zero(t, got)
+}
