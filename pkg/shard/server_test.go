@@ -85,7 +85,7 @@ func TestAnswersBeforeItForgets(t *testing.T) {
 	}
 	require.Equal(t, []string{
 		"controllers", "controllers of every replica", "api", "custom resources", "peers", "informers",
-		"admission", "encryption", "authentication", "etcd",
+		"admission", "encryption", "authentication", "usage", "etcd",
 	}, stopped)
 }
 

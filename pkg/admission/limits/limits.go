@@ -119,7 +119,7 @@ func (p *Plugin) limitsOf(cluster logicalcluster.Name) (usage.Usage, bool) {
 	}
 	var most usage.Usage
 	if cluster != core.RootCluster && !strings.HasPrefix(string(cluster), "system:") {
-		most = usage.Usage{Objects: p.c.MaxObjects, Bytes: p.c.MaxBytes.Value()}
+		most = usage.Usage{Objects: p.c.MaxObjects, Bytes: p.c.MaxBytes}
 	}
 	if n, err := strconv.ParseInt(lc.Annotations[tenancy.MaxObjectsAnnotation], 10, 64); err == nil {
 		most.Objects = n

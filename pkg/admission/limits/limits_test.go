@@ -8,11 +8,11 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -70,7 +70,7 @@ func custom(bytes int) *unstructured.Unstructured {
 }
 
 func TestLimits(t *testing.T) {
-	options := Options{MaxObjects: 10, MaxBytes: resource.QuantityValue{Quantity: resource.MustParse("1Ki")}}
+	options := Options{MaxObjects: 10, MaxBytes: 1024}
 	starting := ready(nil)
 	starting.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
 	ending := ready(nil)
@@ -164,6 +164,12 @@ func TestLimits(t *testing.T) {
 func TestValidate(t *testing.T) {
 	defaults := NewOptions()
 	require.Empty(t, defaults.Validate())
-	wrong := Options{MaxObjects: -1, MaxBytes: resource.QuantityValue{Quantity: resource.MustParse("-1")}}
+	wrong := Options{MaxObjects: -1, MaxBytes: -1}
 	require.Len(t, wrong.Validate(), 2)
+
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	defaults.AddFlags(fs)
+	require.NoError(t, fs.Parse([]string{"--" + objectsFlag + "=7", "--" + bytesFlag + "=2Gi"}))
+	require.Equal(t, Options{MaxObjects: 7, MaxBytes: 2 << 30}, defaults)
+	require.ErrorContains(t, fs.Parse([]string{"--" + bytesFlag + "=much"}), "write a quantity such as 512Mi")
 }

@@ -8,21 +8,19 @@ import (
 )
 
 // defaultMaxBytes is a sixteenth of the quota of an embedded etcd.
-const defaultMaxBytes = "512Mi"
+const defaultMaxBytes = 512 << 20
 
 // Options are the limits of logical clusters that have no annotations of their own.
 type Options struct {
 	// MaxObjects is how many objects a logical cluster may hold, without Events; 0
 	// means any number.
 	MaxObjects int64
-	// MaxBytes is how much a logical cluster may store; 0 means any amount.
-	MaxBytes resource.QuantityValue
+	// MaxBytes is how many bytes a logical cluster may store; 0 means any amount.
+	MaxBytes int64
 }
 
 // NewOptions returns the defaults.
-func NewOptions() Options {
-	return Options{MaxBytes: resource.QuantityValue{Quantity: resource.MustParse(defaultMaxBytes)}}
-}
+func NewOptions() Options { return Options{MaxBytes: defaultMaxBytes} }
 
 // The flags that set them.
 const (
@@ -33,7 +31,7 @@ const (
 // AddFlags adds the flags of o to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.Int64Var(&o.MaxObjects, objectsFlag, o.MaxObjects, "how many objects a logical cluster may hold, all kinds together but without Events; 0 means any number. The annotation core.kcp.io/max-total-objects of a LogicalCluster wins; root and system:* have no limit by default")
-	fs.Var(&o.MaxBytes, bytesFlag, "how much a logical cluster may store in etcd; 0 means any amount. The annotation core.shardplane.io/max-total-bytes of a LogicalCluster wins; root and system:* have no limit by default")
+	fs.Var(quantity{&o.MaxBytes}, bytesFlag, "how much a logical cluster may store in etcd; 0 means any amount. The annotation core.shardplane.io/max-total-bytes of a LogicalCluster wins; root and system:* have no limit by default")
 }
 
 // Validate returns what is wrong with o.
@@ -42,8 +40,31 @@ func (o *Options) Validate() []error {
 	if o.MaxObjects < 0 {
 		errs = append(errs, fmt.Errorf("--%s %d is negative: use 0 for any number", objectsFlag, o.MaxObjects))
 	}
-	if o.MaxBytes.Sign() < 0 {
-		errs = append(errs, fmt.Errorf("--%s %s is negative: use 0 for any amount", bytesFlag, o.MaxBytes.String()))
+	if o.MaxBytes < 0 {
+		errs = append(errs, fmt.Errorf("--%s %d is negative: use 0 for any amount", bytesFlag, o.MaxBytes))
 	}
 	return errs
 }
+
+// quantity is a flag for a number that is written as a Kubernetes quantity.
+type quantity struct{ to *int64 }
+
+func (q quantity) String() string {
+	if q.to == nil {
+		return ""
+	}
+	return resource.NewQuantity(*q.to, resource.BinarySI).String()
+}
+
+// Set implements pflag.Value.
+func (q quantity) Set(text string) error {
+	parsed, err := resource.ParseQuantity(text)
+	if err != nil {
+		return fmt.Errorf("write a quantity such as 512Mi: %w", err)
+	}
+	*q.to = parsed.Value()
+	return nil
+}
+
+// Type implements pflag.Value.
+func (quantity) Type() string { return "quantity" }
