@@ -2,28 +2,43 @@ package authz
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-const verbImpersonate = "impersonate"
+const (
+	verbImpersonate = "impersonate"
+	// maxImpersonated is how many groups and extra values a request may impersonate.
+	// Each of them is a decision of its own.
+	maxImpersonated = 64
+)
 
 // WithImpersonationScope restricts whom a request impersonates to its logical
 // cluster, by adding the scope to the impersonation headers. It comes after the
 // logical cluster is known and before upstream's filter, whose caches know
 // nothing of logical clusters: with the scope in it their key is another one in
-// each.
-func WithImpersonationScope(next http.Handler) http.Handler {
+// each. It answers 400 to requests that impersonate more than anybody is.
+func WithImpersonationScope(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	header := authenticationv1.ImpersonateUserExtraHeaderPrefix + url.PathEscape(request.ExtraScopes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n := impersonated(r.Header); n > maxImpersonated {
+			err := apierrors.NewBadRequest(fmt.Sprintf("the request impersonates %d groups and extra values, at most %d are allowed", n, maxImpersonated))
+			responsewriters.ErrorNegotiated(err, s, schema.GroupVersion{Version: "v1"}, w, r)
+			return
+		}
 		if r.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
 			// Where a path leads nowhere the scope, which fits nothing then, is there
 			// too, so that all answers are the same.
@@ -34,6 +49,17 @@ func WithImpersonationScope(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// impersonated returns how many groups and extra values a request impersonates.
+func impersonated(header http.Header) int {
+	n := len(header[authenticationv1.ImpersonateGroupHeader])
+	for key, values := range header {
+		if strings.HasPrefix(key, authenticationv1.ImpersonateUserExtraHeaderPrefix) {
+			n += len(values)
+		}
+	}
+	return n
 }
 
 func scopeOf(cluster string) string { return request.ScopeClusterPrefix + cluster }

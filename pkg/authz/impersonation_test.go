@@ -2,12 +2,15 @@ package authz_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
@@ -83,7 +86,7 @@ func TestImpersonationGuardTellsStrangersNothing(t *testing.T) {
 func TestImpersonationScope(t *testing.T) {
 	const header = "Impersonate-Extra-Authentication.kcp.io%2fscopes"
 	var got []string
-	handler := authz.WithImpersonationScope(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Values(header) }))
+	handler := authz.WithImpersonationScope(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Values(header) }), serializer.NewCodecFactory(runtime.NewScheme()))
 	serve := func(cluster bool, set map[string]string) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 		if cluster {
@@ -106,4 +109,21 @@ func TestImpersonationScope(t *testing.T) {
 	require.Equal(t, []string{"cluster:"}, got)
 	serve(true, map[string]string{"Impersonate-User": "x", header: "cluster:there"})
 	require.Equal(t, []string{"cluster:there", "cluster:here"}, got, "both must fit")
+
+	many := func(groups, extras int) int {
+		r := httptest.NewRequestWithContext(request.WithClusterName(t.Context(), "here"), http.MethodGet, "/", http.NoBody)
+		r.Header.Set("Impersonate-User", "x")
+		for n := range groups {
+			r.Header.Add("Impersonate-Group", fmt.Sprint(n))
+		}
+		for n := range extras {
+			r.Header.Add("Impersonate-Extra-"+fmt.Sprint(n), "x")
+		}
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return w.Code
+	}
+	require.Equal(t, http.StatusOK, many(40, 24))
+	require.Equal(t, http.StatusBadRequest, many(40, 25))
+	require.Equal(t, http.StatusBadRequest, many(65, 0))
 }

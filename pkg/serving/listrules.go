@@ -7,7 +7,8 @@ import (
 )
 
 // WithListRules is the filter of list and watch requests around the handlers of
-// resources. Selectors of shards that cannot be honoured are answered with 400;
+// resources. Selectors that are too large, and selectors of shards that cannot be
+// honoured, are answered with 400;
 // the storage gets the others as they were parsed; tables and lists of metadata
 // say which part they are. A DELETECOLLECTION keeps its selector in the query:
 // nothing on the way to the storage may lose it.
@@ -17,7 +18,16 @@ import (
 func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	selectors := newSelectorCache()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		expression, info := shardSelectorOf(r)
+		info := selects(r)
+		if info == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if err := checkSelectors(r); err != nil {
+			respond(w, r, s, err)
+			return
+		}
+		expression := r.URL.Query().Get(shardSelectorParameter)
 		if expression == "" {
 			next.ServeHTTP(w, r)
 			return

@@ -216,3 +216,34 @@ func FuzzShardSelectors(f *testing.F) {
 		require.Equal(t, http.StatusBadRequest, code, "%s", body)
 	})
 }
+
+// TestSelectorLimits asks with selectors that are as large as may be, and larger.
+func TestSelectorLimits(t *testing.T) {
+	handler := listRules(func(http.ResponseWriter, *http.Request) {})
+	ask := func(method, path, parameter, selector string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path+"?"+url.Values{parameter: {selector}, "watch": {"true"}}.Encode(), http.NoBody))
+		return w
+	}
+	for _, parameter := range []string{"labelSelector", "fieldSelector"} {
+		for selector, want := range map[string]string{
+			strings.Repeat("!a,", 127) + "!a": "",
+			strings.Repeat("!a,", 128) + "!a": parameter + " has 129 requirements, at most 128 are allowed",
+			"a in (" + strings.Repeat("b,", 1000) + "b),a notin (" + strings.Repeat("b,", 1000) + "b)": "",
+			strings.Repeat("),", 128):            parameter + " has 129 requirements",
+			"a=" + strings.Repeat("b", 16<<10-2): "",
+			"a=" + strings.Repeat("b", 16<<10-1): parameter + " has 16385 bytes, at most 16384 are allowed",
+		} {
+			for method, code := range map[string]int{http.MethodGet: http.StatusOK, http.MethodDelete: http.StatusOK} {
+				w := ask(method, "/api/v1/configmaps", parameter, selector)
+				if want != "" {
+					code = http.StatusBadRequest
+				}
+				require.Equal(t, code, w.Code, "%s: %s", method, w.Body)
+				require.Contains(t, w.Body.String(), want)
+			}
+			w := ask(http.MethodGet, "/api/v1/namespaces/default/configmaps/x", parameter, selector)
+			require.Equal(t, http.StatusOK, w.Code, "a GET has none")
+		}
+	}
+}

@@ -81,21 +81,20 @@ func withParsedSelector(r *http.Request, resource string, selector apisharding.S
 	return r
 }
 
-// shardSelectorOf returns the selector of a request whose verb knows one, and
-// what the request is. Most requests have none, and their query is not even
-// parsed.
-func shardSelectorOf(r *http.Request) (expression string, info *genericapirequest.RequestInfo) {
+// selects returns what the request is, if its verb knows selectors and it may have
+// some, else nil. Most requests have none, and their query is not even parsed.
+func selects(r *http.Request) *genericapirequest.RequestInfo {
 	if r.URL.RawQuery == "" {
-		return "", nil
+		return nil
 	}
 	info, ok := genericapirequest.RequestInfoFrom(r.Context())
 	if !ok || !info.IsResourceRequest {
-		return "", nil
+		return nil
 	}
 	switch info.Verb {
 	case "list", "watch", "deletecollection":
-		return r.URL.Query().Get(shardSelectorParameter), info
+		return info
 	default:
-		return "", nil
+		return nil
 	}
 }

@@ -24,7 +24,9 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 			serving.NewFilter("token's cluster", "a service account's logical cluster, where the URL has none", authn.WithTokenCluster),
 			serving.NewFilter("scope", "/clusters/<name> off the URL and into the context; 400 for malformed ones", scopes.Find),
 			serving.AuditScope(c, s.local.pathOf),
-			serving.NewFilter("impersonation scope", "whom a request impersonates is restricted to its logical cluster", authz.WithImpersonationScope),
+			serving.NewFilter("impersonation scope", "whom a request impersonates is restricted to its logical cluster; 400", func(next http.Handler) http.Handler {
+				return authz.WithImpersonationScope(next, registry.Codecs)
+			}),
 		},
 		serving.Reception(c),
 		serving.Chain{
@@ -42,7 +44,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 			}),
 			serving.NewFilter("deep reviews", "SubjectAccessReviews that leave out entering, for the servers", authz.WithDeepReviews),
 			serving.NewFilter("scope rules", "404 for paths to nowhere, 400 without a logical cluster, 405 on *, 403 for inactive ones", scopes.Rules),
-			serving.NewFilter("list rules", "shard selectors, parsed once; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, registry.Codecs) }),
+			serving.NewFilter("list rules", "selectors that are not too large, those of shards parsed once; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, registry.Codecs) }),
 			serving.NewFilter("custom resources", "custom resources, merged discovery and OpenAPI; passes on the rest", s.customResources.Wrap),
 		},
 	)

@@ -2,6 +2,8 @@ package aggregation
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -88,4 +90,22 @@ func TestReconcile(t *testing.T) {
 	}
 	require.Len(t, written, 1)
 	require.Equal(t, []string{"pods"}, resources(written["view"]))
+}
+
+// TestTooLarge aggregates more than can be stored: nothing is written, and nothing
+// tried again.
+func TestTooLarge(t *testing.T) {
+	long := clusterRole("a", "view")
+	for n := range 1100 {
+		long.Rules = append(long.Rules, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{fmt.Sprint(n) + strings.Repeat("x", 1000)}})
+	}
+	view := aggregated("view", "view")
+	r := &reconciler{
+		get:    func(client.Key) (*rbacv1.ClusterRole, error) { return view, nil },
+		all:    func(logicalcluster.Name) []*rbacv1.ClusterRole { return []*rbacv1.ClusterRole{view, long} },
+		commit: func(context.Context, *rbacv1.ClusterRole, *rbacv1.ClusterRole) error { t.Error("written"); return nil },
+	}
+	result, err := r.reconcile(t.Context(), client.Key{Cluster: "c", Name: "view"})
+	require.NoError(t, err)
+	require.Zero(t, result)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
@@ -15,7 +16,11 @@ import (
 // Name is the name of the controller.
 const Name = "clusterrole-aggregation"
 
-const workers = 4
+const (
+	workers = 4
+	// maxBytes is how large an aggregated role may be: etcd takes requests of 1.5 MiB.
+	maxBytes = 1 << 20
+)
 
 // Config is what the controller needs. The informer is that of all logical
 // clusters of the shard.
@@ -75,7 +80,13 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.commit(ctx, role, aggregate(role, r.all(key.Cluster))); err != nil && !apierrors.IsNotFound(err) {
+	aggregated := aggregate(role, r.all(key.Cluster))
+	if n := aggregated.Size(); n > maxBytes {
+		// Trying again helps only when something changes, which calls this again.
+		klog.FromContext(ctx).Info("The rules that a cluster role aggregates are too large to be stored, it keeps those it has", "clusterRole", key, "bytes", n, "most", maxBytes)
+		return reconcile.Result{}, nil
+	}
+	if err := r.commit(ctx, role, aggregated); err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, fmt.Errorf("writing the rules of cluster role %s: %w", key, err)
 	}
 	return reconcile.Result{}, nil

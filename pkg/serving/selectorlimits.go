@@ -1,0 +1,56 @@
+package serving
+
+import (
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+const (
+	// maxRequirements and maxSelectorBytes bound a label or field selector. Each
+	// event of a resource is matched with the selectors of all its watches, one after
+	// the other, whoever opened them.
+	maxRequirements  = 128
+	maxSelectorBytes = 16 << 10
+	// shortQuery is the length of a query that has neither too many requirements nor
+	// too long a selector.
+	shortQuery = maxRequirements
+)
+
+// checkSelectors returns why the selectors of a list or watch are refused.
+func checkSelectors(r *http.Request) error {
+	if len(r.URL.RawQuery) <= shortQuery {
+		return nil
+	}
+	query := r.URL.Query()
+	for _, parameter := range []string{"labelSelector", "fieldSelector"} {
+		for _, selector := range query[parameter] {
+			if n := len(selector); n > maxSelectorBytes {
+				return apierrors.NewBadRequest(fmt.Sprintf("%s has %d bytes, at most %d are allowed: select by a label that all these objects have", parameter, n, maxSelectorBytes))
+			}
+			if n := requirements(selector); n > maxRequirements {
+				return apierrors.NewBadRequest(fmt.Sprintf("%s has %d requirements, at most %d are allowed: select by a label that all these objects have", parameter, n, maxRequirements))
+			}
+		}
+	}
+	return nil
+}
+
+// requirements returns how many parts a selector has that commas separate. Those
+// between parentheses separate values of one requirement, which are looked up in a
+// set.
+func requirements(selector string) int {
+	n, depth := 1, 0
+	for _, c := range selector {
+		switch {
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case c == ',' && depth <= 0:
+			n++
+		}
+	}
+	return n
+}
