@@ -20,6 +20,7 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/workspacetype"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 // Config is what admission needs.
@@ -58,6 +60,8 @@ type Config struct {
 	// Authorizer answers expressions that ask for access. It decides in the
 	// logical cluster of its context.
 	Authorizer authorizer.UnconditionalAuthorizer
+	// Webhooks call admission webhooks; at public addresses only if nil.
+	Webhooks *webhooktransport.Tenants
 	// WorkspaceTypes says what type a new Workspace has, and who may use it.
 	WorkspaceTypes workspacetype.Config
 	// Limits says how much a logical cluster may store.
@@ -110,7 +114,7 @@ func New(c Config) (*Admission, error) {
 		params:    policy.NewParams(c.Clients),
 		quota:     quota.New(c.Clients, c.ResourceQuotas),
 	}
-	webhooks := webhook.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: excluded}
+	webhooks := webhook.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Transport: cmp.Or(c.Webhooks, &webhooktransport.Tenants{}), Excluded: excluded}
 	policies := policy.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: excluded, Params: a.params}
 	c.Limits.Unstored = unstored
 	var err error

@@ -16,10 +16,12 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 // tokens returns what knows bearer tokens, or nil where no kind of them is
@@ -88,6 +90,7 @@ func (a *Authentication) webhook() (authenticator.Token, error) {
 	if err != nil {
 		return nil, err
 	}
+	webhooktransport.Operator(config)
 	reviewer, err := webhook.New(config, a.options.WebhookVersion, a.Audiences, webhookBackoff)
 	if err != nil {
 		return nil, err
@@ -108,6 +111,10 @@ const reservedPrefix = "system:"
 func fromOutside(next authenticator.Token, groups GroupFilter) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		response, ok, err := next.AuthenticateToken(ctx, token)
+		if err != nil && ctx.Value(reviewing{}) != nil {
+			klog.FromContext(ctx).V(2).Info("A token could not be reviewed", "err", err)
+			err = errOutside
+		}
 		if err != nil || !ok {
 			return nil, false, err
 		}
@@ -135,7 +142,7 @@ func (a *Authentication) Reviewer() authenticator.Token {
 		return nil
 	}
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-		response, ok, err := a.Tokens.AuthenticateToken(ctx, token)
+		response, ok, err := a.Tokens.AuthenticateToken(context.WithValue(ctx, reviewing{}, true), token)
 		if err != nil || !ok {
 			return nil, false, err
 		}
@@ -147,4 +154,11 @@ func (a *Authentication) Reviewer() authenticator.Token {
 	})
 }
 
-var errForeignAccount = errors.New("the token is of a service account of another logical cluster")
+// reviewing marks the context of a token whose review somebody is told: errors of
+// issuers and webhooks say where these are.
+type reviewing struct{}
+
+var (
+	errForeignAccount = errors.New("the token is of a service account of another logical cluster")
+	errOutside        = errors.New("an issuer or webhook of the operator has not accepted the token; the server's log says why, from -v=2 on")
+)

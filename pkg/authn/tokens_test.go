@@ -1,6 +1,7 @@
 package authn_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 const (
@@ -206,14 +208,25 @@ func TestOIDC(t *testing.T) {
 func TestWebhook(t *testing.T) {
 	var calls atomic.Int32
 	var broken atomic.Bool
+	var elsewhere atomic.Int32
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		calls.Add(1)
+		if r.URL.Path == "/elsewhere" {
+			elsewhere.Add(1)
+		}
 		if broken.Load() {
 			http.Error(w, "broken", http.StatusInternalServerError)
 			return
 		}
 		var review authenticationv1.TokenReview
 		_ = json.NewDecoder(r.Body).Decode(&review)
+		switch review.Spec.Token {
+		case "redirect":
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+			return
+		case "blanks":
+			_, _ = w.Write(bytes.Repeat([]byte{' '}, webhooktransport.AnswerBytes))
+		}
 		if name, ok := strings.CutPrefix(review.Spec.Token, "as "); ok {
 			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: name}}
 			if key, value, says := strings.Cut(name, "="); says {
@@ -277,7 +290,17 @@ users: [{name: u, user: {}}]
 	broken.Store(true)
 	name, _ = whose(t, a, "another")
 	require.Empty(t, name)
+	_, _, err = a.Reviewer().AuthenticateToken(t.Context(), "reviewed")
+	require.ErrorContains(t, err, "the server's log says why")
+	require.NotContains(t, err.Error(), "broken", "whoever reviews a token need not know what the service said")
+	require.NotContains(t, err.Error(), server.Listener.Addr().String(), "nor where it is")
 	broken.Store(false)
+	for _, token := range []string{"redirect", "blanks"} {
+		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), token)
+		require.False(t, ok)
+		require.ErrorContains(t, err, "the webhook answered with", token)
+	}
+	require.Zero(t, elsewhere.Load(), "a redirect was followed")
 	name, _ = whose(t, a, "good")
 	require.Equal(t, "hook", name)
 

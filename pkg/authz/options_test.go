@@ -1,6 +1,7 @@
 package authz_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 func TestOptions(t *testing.T) {
@@ -53,10 +55,23 @@ func TestOptions(t *testing.T) {
 func TestWebhook(t *testing.T) {
 	asked := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			asked += 100
+		}
 		asked++
 		review := &authorizationv1.SubjectAccessReview{}
 		if !assert.NoError(t, json.NewDecoder(r.Body).Decode(review)) {
 			return
+		}
+		switch review.Spec.ResourceAttributes.Verb {
+		case "redirects":
+			http.Redirect(w, r, "/elsewhere", http.StatusFound)
+			return
+		case "fails":
+			http.Error(w, "the inner secret", http.StatusForbidden)
+			return
+		case "blanks":
+			_, _ = w.Write(bytes.Repeat([]byte{' '}, webhooktransport.AnswerBytes))
 		}
 		review.Status.Allowed = review.Spec.Extra[request.ExtraAuthorizationClusterName][0] == "a"
 		w.Header().Set("Content-Type", "application/json")
@@ -81,6 +96,13 @@ func TestWebhook(t *testing.T) {
 	}
 	require.Equal(t, 2, asked, "decisions are remembered, in each logical cluster for itself")
 	require.Equal(t, map[string][]string{"k": {"v"}}, u.Extra)
+	for _, path := range []string{"redirects", "fails", "blanks"} {
+		decision, reason, err := hook.Authorize(request.WithClusterName(t.Context(), "a"), authorizer.AttributesRecord{User: u, Verb: path, Resource: "pods", ResourceRequest: true})
+		require.EqualError(t, err, "the authorization webhook has failed; the server's log says why", path)
+		require.Equal(t, authorizer.DecisionNoOpinion, decision)
+		require.Empty(t, reason)
+	}
+	require.Equal(t, 5, asked, "a redirect was followed")
 
 	none, err := authz.NewWebhook(authz.NewOptions())
 	require.NoError(t, err)

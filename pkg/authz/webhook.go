@@ -2,6 +2,7 @@ package authz
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 // NewWebhook returns the external authorizer that the options name, and nil
@@ -26,13 +28,24 @@ func NewWebhook(o Options) (authorizer.Authorizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--authorization-webhook-config-file: %w", err)
 	}
+	webhooktransport.Operator(config)
 	hook, err := webhook.New(config, o.WebhookVersion, o.WebhookAuthorizedTTL, o.WebhookUnauthorizedTTL, *webhook.DefaultRetryBackoff(),
 		authorizer.DecisionNoOpinion, nil, "webhook", metrics.NoopAuthorizerMetrics{}, authorizationcel.NewDefaultCompiler())
 	if err != nil {
 		return nil, fmt.Errorf("--authorization-webhook-config-file: %w", err)
 	}
-	return hook, nil
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		decision, reason, err := hook.Authorize(ctx, a)
+		if err != nil { // which has been logged
+			err = errWebhook
+		}
+		return decision, reason, err
+	}), nil
 }
+
+// errWebhook is what the client is told of a webhook that failed: where it is and
+// what it says is the operator's business.
+var errWebhook = errors.New("the authorization webhook has failed; the server's log says why")
 
 // WithClusterName tells next the logical cluster of a request, in an extra
 // attribute of the user: other processes do not see the context, and caches of

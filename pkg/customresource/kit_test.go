@@ -18,6 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 const (
@@ -61,11 +62,14 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 	}
 	backend := o.data.Backend(t, o.systemOnly)
 	opened := &openStores{of: map[schema.GroupResource]int{}}
+	webhooks, err := webhooktransport.NewTenants(webhooktransport.Options{AllowedCIDRs: []string{"127.0.0.0/8"}})
+	require.NoError(t, err)
 	s, err := New(Config{
 		Storage:      customresourcetest.Wrapped(backend.RESTOptionsGetter, opened.wrap),
 		System:       o.system,
 		SystemOnly:   o.systemOnly,
 		ReleaseAfter: o.release,
+		Webhooks:     webhooks,
 	})
 	require.NoError(t, err)
 	for _, source := range o.sources {

@@ -24,6 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/documents"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 const (
@@ -63,9 +64,8 @@ type Config struct {
 	// use.
 	ReleaseAfter time.Duration
 
-	// ServiceResolver and AuthResolver reach conversion webhooks.
-	ServiceResolver webhook.ServiceResolver
-	AuthResolver    webhook.AuthenticationInfoResolverWrapper
+	// Webhooks call conversion webhooks; at public addresses only if nil.
+	Webhooks *webhooktransport.Tenants
 }
 
 // upstream is the upstream handler of custom resources.
@@ -179,8 +179,8 @@ func (s *Server) newUpstream(cfg Config) error {
 		s.stores,
 		cfg.Admission,
 		nil, // nothing is ever to be established
-		cfg.ServiceResolver,
-		s.hooks.Resolver(cfg.AuthResolver),
+		webhook.NewDefaultServiceResolver(),
+		s.hooks.Resolver(cfg.Webhooks.Resolver),
 		1,
 		cfg.Authorizer,
 		cfg.RequestTimeout,
@@ -213,11 +213,8 @@ func setDefaults(cfg *Config) {
 	if cfg.ReleaseAfter == 0 {
 		cfg.ReleaseAfter = defaultReleaseAfter
 	}
-	if cfg.ServiceResolver == nil {
-		cfg.ServiceResolver = webhook.NewDefaultServiceResolver()
-	}
-	if cfg.AuthResolver == nil {
-		cfg.AuthResolver = webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, nil, nil)
+	if cfg.Webhooks == nil {
+		cfg.Webhooks = &webhooktransport.Tenants{}
 	}
 }
 

@@ -17,6 +17,9 @@ const (
 	stageProxy
 )
 
+// loopbackCIDRs is where those who develop webhooks have them.
+const loopbackCIDRs = "127.0.0.0/8,::1/128"
+
 // component is one process of the cluster.
 type component struct {
 	name    string
@@ -72,6 +75,7 @@ func shardComponent(o CompletedOptions, certs *certificates, n int) component {
 		"--service-account-signing-key-file=" + certs.serviceAccountKey,
 		"--root-ca-file=" + certs.servingCA.CertFile,
 		"--cache-kubeconfig=" + files.cache("cache.kubeconfig"),
+		"--webhook-allowed-cidrs=" + loopbackCIDRs,
 	}, servingFlags(o, certs, port)...)
 	c.args = append(c.args, tokenFlags(o)...)
 	if n == 0 {

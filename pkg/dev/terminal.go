@@ -130,6 +130,7 @@ func (t *terminal) ready(o CompletedOptions, took time.Duration) {
 		fmt.Fprintf(&b, "  %s\n", t.paint(bold, command))
 	}
 	fmt.Fprintf(&b, "\nCtrl-C stops everything and keeps the data. Logs: %s*/*.log\n", t.path(files.shared("")))
+	fmt.Fprintf(&b, "Webhooks may be at %s, which servers started by hand refuse.\n", strings.ReplaceAll(loopbackCIDRs, ",", " and "))
 	fmt.Fprintf(&b, "Profiles of a shard: kubectl --kubeconfig %s --context shard-base get --raw /debug/pprof/heap > heap.pprof\n\n",
 		quote(t.path(files.shard(0, "admin.kubeconfig"))))
 	t.print(b.String())

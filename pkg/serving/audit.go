@@ -59,8 +59,20 @@ func (o *AuditOptions) ApplyTo(c *genericapiserver.Config) error {
 			return fmt.Errorf("--audit-policy-file: %w (a policy has apiVersion audit.k8s.io/v1, kind Policy, and rules)", err)
 		}
 	}
-	if err := o.AuditOptions.ApplyTo(c); err != nil {
-		return fmt.Errorf("audit (--audit-log-path, --audit-webhook-config-file): %w", err)
+	others := o.AuditOptions
+	others.WebhookOptions.ConfigFile = ""
+	if err := others.ApplyTo(c); err != nil {
+		return fmt.Errorf("audit (--audit-log-path): %w", err)
+	}
+	if o.PolicyFile != "" && o.WebhookOptions.ConfigFile != "" {
+		hook, err := newAuditWebhook(o.WebhookOptions)
+		if err != nil {
+			return fmt.Errorf("--audit-webhook-config-file: %w", err)
+		}
+		if c.AuditBackend != nil {
+			hook = audit.Union(c.AuditBackend, hook)
+		}
+		c.AuditBackend = hook
 	}
 	if c.AuditBackend != nil {
 		c.AuditBackend = uriBackend{c.AuditBackend}

@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/fairness"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 // RootName is the name of the shard that holds the logical cluster root.
@@ -59,6 +60,8 @@ type Options struct {
 	Authentication authn.Options
 	// Authorization says what decides who may do what.
 	Authorization authz.Options
+	// Webhooks say where tenants' webhooks may be.
+	Webhooks webhooktransport.Options
 	// Etcd says where the data is kept.
 	Etcd etcd.Options
 	// Limits say how much a logical cluster may store.
@@ -100,6 +103,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Authentication.AddFlags(fs)
 	fs.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "PEM file of the CAs of the front-proxy's serving certificate, which goes into the token secrets of service accounts as ca.crt")
 	o.Authorization.AddFlags(fss.FlagSet("Authorization"))
+	o.Webhooks.AddFlags(fss.FlagSet("Webhooks of tenants"))
 	o.Serving.Audit.AddFlags(fss.FlagSet("Audit"))
 	fs = fss.FlagSet("Storage")
 	o.Etcd.AddFlags(fs)
@@ -165,5 +169,5 @@ func (o CompletedOptions) Validate() error {
 		}
 	}
 	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.Authentication.Validate(),
-		o.Authorization.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Encryption.Validate())...)
+		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Encryption.Validate())...)
 }

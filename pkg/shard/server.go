@@ -36,6 +36,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 // etcdStartTimeout bounds the start of the embedded etcd, recovery of its log
@@ -167,11 +168,16 @@ func (s *Server) assembleAPI() error {
 	if c.Authorization.Authorizer, err = s.authorizer(); err != nil {
 		return err
 	}
+	webhooks, err := webhooktransport.NewTenants(s.options.Webhooks)
+	if err != nil {
+		return err
+	}
 	s.admission, err = admission.New(admission.Config{
 		Clients:        s.sources.Local,
 		Namespaces:     s.informers.Namespaces,
 		ResourceQuotas: s.informers.ResourceQuotas,
 		Authorizer:     c.Authorization.Authorizer,
+		Webhooks:       webhooks,
 		WorkspaceTypes: s.workspaceTypes(),
 		Limits:         limits.Config{Options: s.options.Limits, Usage: s.usage, LogicalCluster: s.local.get},
 	})
@@ -179,7 +185,7 @@ func (s *Server) assembleAPI() error {
 		return err
 	}
 	c.AdmissionControl = s.admission.Interface()
-	if err := s.assembleCustomResources(c.Authorization.Authorizer); err != nil {
+	if err := s.assembleCustomResources(c.Authorization.Authorizer, webhooks); err != nil {
 		return err
 	}
 	serving.AllowSnapshots(c)
@@ -201,7 +207,7 @@ func (s *Server) assembleAPI() error {
 	return s.customResources.InstallCRDs(s.generic)
 }
 
-func (s *Server) assembleCustomResources(a authorizer.Authorizer) error {
+func (s *Server) assembleCustomResources(a authorizer.Authorizer, webhooks *webhooktransport.Tenants) error {
 	system, err := config.SystemCRDs()
 	if err != nil {
 		return fmt.Errorf("reading the definitions of the system's kinds: %w", err)
@@ -211,6 +217,7 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer) error {
 		System:     system,
 		Admission:  s.admission.Interface(),
 		Authorizer: a,
+		Webhooks:   webhooks,
 	})
 	if err != nil {
 		return fmt.Errorf("custom resources: %w", err)

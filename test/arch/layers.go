@@ -68,6 +68,11 @@ var Layers = []Layer{
 		Only:   []string{"pkg/request"},
 	},
 	{
+		Units:  []string{"pkg/webhooktransport"},
+		Reason: "how URLs are called that tenants, or the operator's files, name: one policy for all who call them, which know more than it",
+		Only:   []string{},
+	},
+	{
 		Units:  []string{"pkg/customresource/documents/openapigate"},
 		Reason: "which fields of documents a feature gate hides, for documents of built-in and of custom resources alike",
 		Only:   []string{},
@@ -75,7 +80,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/customresource"},
 		Reason: "custom resources are served by upstream's handler over shared caches; built-in ones do not know of them",
-		Only:   []string{"pkg/request", "pkg/storage", "pkg/customresource/documents/openapigate"},
+		Only:   []string{"pkg/request", "pkg/storage", "pkg/webhooktransport", "pkg/customresource/documents/openapigate"},
 	},
 	{
 		Units:    []string{"pkg/customresource/customresourcetest"},
@@ -101,12 +106,12 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/authn", "pkg/authz"},
 		Reason: "who you are and what you may do are asked one after the other, never of each other",
-		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers"},
+		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/webhooktransport"},
 	},
 	{
 		Units:  []string{"pkg/admission"},
 		Reason: "what you may write is asked last; admission of quotas counts what storage stores",
-		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/storage"},
+		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/storage", "pkg/webhooktransport"},
 	},
 	{
 		Units:  []string{"pkg/serving/metriclabels"},
@@ -121,7 +126,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/serving"},
 		Reason: "filters that every server shares, assembled in one visible chain: generic, but for snapshots of etcd and documents of built-in resources",
-		Only:   []string{"pkg/authn", "pkg/request", "pkg/etcd", "pkg/customresource/documents/openapigate", "pkg/serving/metriclabels"},
+		Only:   []string{"pkg/authn", "pkg/request", "pkg/etcd", "pkg/webhooktransport", "pkg/customresource/documents/openapigate", "pkg/serving/metriclabels"},
 	},
 	{
 		Units:  []string{"pkg/reconcile"},
@@ -153,7 +158,7 @@ var Layers = []Layer{
 		Units:  []string{"pkg/shard"},
 		Reason: "joins everything into the server that keeps logical clusters. The three servers run as separate processes and know each other by URL only",
 		Only: []string{
-			"config", "pkg/request", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers",
+			"config", "pkg/request", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers",
 			"pkg/authn", "pkg/authz", "pkg/admission", "pkg/serving", "pkg/serving/*", "pkg/reconcile", "pkg/workspaceindex", "pkg/controllers", "pkg/controllers/*",
 		},
 	},

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -59,6 +61,9 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 	args := append([]string(nil), command.Args...)
 	if subcommand := args[0]; subcommand != "front-proxy" && !o.Fsync {
 		args = append(args, "--unsafe-no-fsync")
+	}
+	if o.Binary != "" { // the previous release does not know it
+		args = slices.DeleteFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--webhook-allowed-cidrs=") })
 	}
 	args = append(args, o.ExtraArgs[args[0]]...)
 	c := &Component{Name: command.Name, URL: command.URL, t: t, life: &life{log: filepath.Join(dir, command.Name+".log")}}

@@ -32,6 +32,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 // Config is what the plugins need.
@@ -43,6 +44,8 @@ type Config struct {
 	// Authorizer answers match conditions that ask for access. It decides in
 	// the logical cluster of its context.
 	Authorizer authorizer.UnconditionalAuthorizer
+	// Transport calls the webhooks.
+	Transport *webhooktransport.Tenants
 	// Excluded are resources that webhooks never see, such as access reviews.
 	Excluded []schema.GroupResource
 }
@@ -129,6 +132,7 @@ func initialize(hooks *generic.Webhook, c Config, factory *percluster.Factory, c
 	hooks.SetExternalKubeInformerFactory(factory)
 	hooks.SetUnconditionalAuthorizer(c.Authorizer)
 	hooks.SetExcludedAdmissionResources(c.Excluded)
+	hooks.SetAuthenticationInfoResolverWrapper(c.Transport.Resolver)
 	hooks.InspectFeatureGates(utilfeature.DefaultFeatureGate)
 	return hooks.ValidateInitialization()
 }

@@ -3,8 +3,6 @@ package versions
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"sync"
 
@@ -12,19 +10,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// hookAnswerBytes bounds what a conversion webhook answers. Objects are
-// converted one at a time, and none is larger than a request may be.
-const hookAnswerBytes = 16 << 20
+var errHookStopped = errors.New("the server is shutting down")
 
-var (
-	errHookStopped = errors.New("the server is shutting down")
-	errHookSelf    = errors.New("conversion webhooks cannot be the service of this API server; use another service, or a URL")
-	errHookAnswer  = fmt.Errorf("the webhook answered with more than %d bytes", hookAnswerBytes)
-)
-
-// Hooks bound the calls of conversion webhooks, which belong to tenants. Upstream
-// gives each call 30 seconds, whatever the request is about; hooks end when the
-// server does, and an answer does not take more memory than it may.
+// Hooks end the calls of conversion webhooks when the server ends. Upstream gives
+// each call 30 seconds, whatever the request is about.
 type Hooks struct {
 	mu      sync.Mutex
 	stopped bool
@@ -68,16 +57,11 @@ func (h *Hooks) Stop() {
 	}
 }
 
-// Resolver returns a resolver whose clients are bounded.
+// Resolver returns a resolver whose clients' calls end with the server.
 func (h *Hooks) Resolver(wrapped webhook.AuthenticationInfoResolverWrapper) webhook.AuthenticationInfoResolverWrapper {
-	bounded := func(cfg *rest.Config, err error) (*rest.Config, error) {
+	counted := func(cfg *rest.Config, err error) (*rest.Config, error) {
 		if err != nil {
 			return nil, err
-		}
-		if cfg == nil { // which is how upstream's resolver knows this API server
-			cfg = &rest.Config{}
-			cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return selfTransport{} })
-			return cfg, nil
 		}
 		cfg = rest.CopyConfig(cfg)
 		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &hookTransport{hooks: h, next: next} })
@@ -87,16 +71,17 @@ func (h *Hooks) Resolver(wrapped webhook.AuthenticationInfoResolverWrapper) webh
 		inner := wrapped(delegate)
 		return &webhook.AuthenticationInfoResolverDelegator{
 			ClientConfigForFunc: func(hostPort string) (*rest.Config, error) {
-				return bounded(inner.ClientConfigFor(hostPort))
+				return counted(inner.ClientConfigFor(hostPort))
 			},
 			ClientConfigForServiceFunc: func(name, namespace string, port int) (*rest.Config, error) {
-				return bounded(inner.ClientConfigForService(name, namespace, port))
+				return counted(inner.ClientConfigForService(name, namespace, port))
 			},
 		}
 	}
 }
 
-// hookTransport carries the calls of a webhook.
+// hookTransport carries the calls of a webhook. What it wraps has read all of an
+// answer when it returns one.
 type hookTransport struct {
 	hooks *Hooks
 	next  http.RoundTripper
@@ -106,43 +91,10 @@ type hookTransport struct {
 func (t *hookTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	call := t.hooks.begin(cancel)
+	defer t.hooks.done(call)
 	response, err := t.next.RoundTrip(r.WithContext(ctx))
-	if err != nil {
-		t.hooks.done(call)
-		if cause := context.Cause(ctx); errors.Is(cause, errHookStopped) {
-			return nil, cause
-		}
-		return nil, err
+	if err != nil && errors.Is(context.Cause(ctx), errHookStopped) {
+		return nil, errHookStopped
 	}
-	response.Body = &hookAnswer{body: response.Body, left: hookAnswerBytes, release: func() { t.hooks.done(call) }}
-	return response, nil
-}
-
-// selfTransport carries the calls of a webhook that is to be this API server.
-type selfTransport struct{}
-
-// RoundTrip implements http.RoundTripper.
-func (selfTransport) RoundTrip(*http.Request) (*http.Response, error) { return nil, errHookSelf }
-
-// hookAnswer is the body of an answer, up to what is left of it.
-type hookAnswer struct {
-	body    io.ReadCloser
-	left    int64
-	release func()
-}
-
-// Read implements io.Reader.
-func (a *hookAnswer) Read(p []byte) (int, error) {
-	if a.left <= 0 {
-		return 0, errHookAnswer
-	}
-	n, err := a.body.Read(p[:min(int64(len(p)), a.left)])
-	a.left -= int64(n)
-	return n, err
-}
-
-// Close implements io.Closer.
-func (a *hookAnswer) Close() error {
-	defer a.release()
-	return a.body.Close()
+	return response, err
 }

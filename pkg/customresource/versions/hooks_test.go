@@ -9,13 +9,19 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
-// bounded is an HTTP client as webhooks are called with.
-func bounded(t *testing.T, h *Hooks) *http.Client {
+// counted is an HTTP client whose calls hooks know.
+func counted(t *testing.T, h *Hooks) *http.Client {
 	t.Helper()
-	resolver := h.Resolver(webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, nil, nil))(&webhook.AuthenticationInfoResolverDelegator{
-		ClientConfigForFunc: func(string) (*rest.Config, error) { return &rest.Config{}, nil },
+	resolver := h.Resolver(func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver { return r })(&webhook.AuthenticationInfoResolverDelegator{
+		ClientConfigForFunc: func(string) (*rest.Config, error) {
+			config := &rest.Config{}
+			webhooktransport.Operator(config) // which reads answers whole, as that of tenants
+			return config, nil
+		},
 	})
 	config, err := resolver.ClientConfigFor("host")
 	require.NoError(t, err)
@@ -25,25 +31,20 @@ func bounded(t *testing.T, h *Hooks) *http.Client {
 	return client
 }
 
+// TestHooks: calls end with the server, those that come after it too.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan struct{}, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/hangs":
+		if r.URL.Path == "/hangs" {
 			arrived <- struct{}{}
 			<-r.Context().Done()
-		case "/endless":
-			for r.Context().Err() == nil {
-				_, _ = w.Write(make([]byte, 1<<20))
-			}
-		default:
-			_, _ = io.WriteString(w, "answer")
 		}
+		_, _ = io.WriteString(w, "answer")
 	}))
 	defer server.Close()
 	h := NewHooks()
-	client := bounded(t, h)
+	client := counted(t, h)
 	ask := func(path string) (string, error) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, http.NoBody)
 		require.NoError(t, err)
@@ -58,9 +59,6 @@ func TestHooks(t *testing.T) {
 	data, err := ask("/")
 	require.NoError(t, err)
 	require.Equal(t, "answer", data)
-	data, err = ask("/endless")
-	require.ErrorIs(t, err, errHookAnswer)
-	require.Len(t, data, hookAnswerBytes)
 	require.Empty(t, h.calls)
 
 	gave := make(chan error, 1)

@@ -1,0 +1,18 @@
+// Package webhooktransport carries the calls that servers make to URLs which
+// others chose. Whose choice it was decides what the call may do.
+//
+//	                    of tenants (Tenants)                    of the operator (Operator)
+//	which               admission and conversion webhooks       token, authorization and audit webhooks
+//	answers             at most AnswerBytes, after decompression; redirects are errors
+//	credentials         none                                    those of the kubeconfig
+//	addresses           public ones, and --webhook-allowed-cidrs  any
+//	proxies             none                                    those of the environment
+//	failed answers      their status, nothing of what they say  as they are
+//	errors              no addresses, no resolvers              as they are
+//
+// An address is judged when it is connected to, after the name was resolved: a
+// name that means another address the next time is judged again. A proxy would
+// resolve names by itself, which is why tenants' webhooks are called without one.
+//
+// Every later URL that a tenant may choose belongs here.
+package webhooktransport

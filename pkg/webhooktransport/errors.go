@@ -1,0 +1,78 @@
+package webhooktransport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"syscall"
+)
+
+var (
+	// errRefused is the end of a connection to an address that is not allowed.
+	errRefused = errors.New("the address is not allowed by " + flagAllowedCIDRs)
+	errTimeout = errors.New("the connection to the webhook timed out")
+	errUnsaid  = errors.New("the call of the webhook failed; the server's log says why, from -v=2 on")
+)
+
+// tell returns what a tenant may know of an error of a call. Errors of
+// connections hold addresses, ours among them, and those of names the resolver;
+// others quote what a server said that is no webhook. So only what is known to
+// say nothing of that kind is told.
+func tell(err error, host string) error {
+	var (
+		ofName  *net.DNSError
+		ofNet   net.Error
+		errno   syscall.Errno
+		alert   tls.AlertError
+		record  tls.RecordHeaderError
+		invalid *tls.CertificateVerificationError
+	)
+	switch {
+	case errors.Is(err, errRefused), errors.As(err, &ofName):
+		return unreachable(host)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return unwrapped(err, context.Canceled, context.DeadlineExceeded)
+	case errors.As(err, &invalid):
+		return invalid
+	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
+		return errors.New("the webhook does not speak TLS")
+	case errors.As(err, &alert):
+		return alert
+	case errors.As(err, &errno) && !errno.Timeout():
+		return fmt.Errorf("the connection to the webhook failed: %w", errno)
+	case errors.As(err, &ofNet) && ofNet.Timeout():
+		return errTimeout
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return unwrapped(err, io.EOF, io.ErrUnexpectedEOF)
+	case errors.As(err, new(answerError)):
+		return err
+	default:
+		return errUnsaid
+	}
+}
+
+// unwrapped returns the one of errs that err is, without what it is wrapped in.
+func unwrapped(err error, errs ...error) error {
+	for _, e := range errs {
+		if errors.Is(err, e) {
+			return e
+		}
+	}
+	return err
+}
+
+// unreachable says that a host cannot be called. Of a name it does not say
+// whether it is known, since those of the operator's network are not the
+// tenants' business.
+func unreachable(host string) error {
+	const rest = "which the server's " + flagAllowedCIDRs + " does not allow: use a public address, or ask the operator to allow this one"
+	if _, err := netip.ParseAddr(host); err == nil {
+		return fmt.Errorf("the webhook's address %s is a loopback, link-local, private or reserved one, %s", host, rest)
+	}
+	return fmt.Errorf("the webhook's host %q is not known, or has only loopback, link-local, private or reserved addresses, %s", host, rest)
+}

@@ -1,0 +1,142 @@
+package webhooktransport
+
+import (
+	"compress/gzip"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	// blanks is what a hostile webhook answers with.
+	blanks = 500 << 20
+	// inFlight bounds what a server can write that nobody reads: the buffers of
+	// sockets, by far.
+	inFlight = 64 << 20
+	// secret must not be in what tenants are told.
+	secret = "the-inner-secret"
+)
+
+// environmentProxy is where the environment says that there is a proxy. The
+// standard library reads it once.
+const environmentProxy = "127.0.0.1:9"
+
+func TestMain(m *testing.M) {
+	if err := os.Setenv("HTTPS_PROXY", "http://"+environmentProxy); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// writeBlanks writes until nobody reads any more, and returns how much it wrote.
+func writeBlanks(w io.Writer) (n int64) {
+	block := make([]byte, 1<<20)
+	for i := range block {
+		block[i] = ' '
+	}
+	for n < blanks {
+		written, err := w.Write(block)
+		n += int64(written)
+		if err != nil {
+			break
+		}
+	}
+	return n
+}
+
+// hostile is a server that does to its clients what it can.
+type hostile struct {
+	*httptest.Server
+
+	// calls counts requests, elsewhere those that were redirected.
+	calls, elsewhere atomic.Int64
+	// plain is how many blanks were written.
+	plain chan int64
+	// seen has the requests.
+	seen chan *http.Request
+}
+
+func newHostile(t *testing.T) *hostile {
+	t.Helper()
+	h := &hostile{plain: make(chan int64, 1), seen: make(chan *http.Request, 16)}
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { h.elsewhere.Add(1) }))
+	t.Cleanup(other.Close)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/blanks", func(w http.ResponseWriter, _ *http.Request) { h.plain <- writeBlanks(w) })
+	mux.HandleFunc("/bomb", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		packed := gzip.NewWriter(w)
+		writeBlanks(packed)
+		_ = packed.Close()
+	})
+	mux.HandleFunc("/redirect", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+	})
+	mux.HandleFunc("/found", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) })
+	mux.HandleFunc("/fails", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, secret, http.StatusInternalServerError) })
+	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("X-Inner", secret)
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":403,"message":"`+secret+`"}`)
+	})
+	mux.HandleFunc("/success-of-another-kind", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"`+secret+`"}`)
+	})
+	mux.HandleFunc("/text", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a: *"+secret) })
+	mux.HandleFunc("/closes", func(w http.ResponseWriter, _ *http.Request) {
+		connection, _, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_ = connection.Close()
+		}
+	})
+	mux.HandleFunc("/garbage", func(w http.ResponseWriter, _ *http.Request) {
+		connection, _, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_, _ = io.WriteString(connection, "220 "+secret+" ESMTP\r\n")
+			_ = connection.Close()
+		}
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		h.seen <- r
+		_, _ = io.WriteString(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`)
+	})
+	h.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.calls.Add(1)
+		mux.ServeHTTP(w, r)
+	}))
+	t.Cleanup(h.Close)
+	return h
+}
+
+func (h *hostile) ca() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw})
+}
+
+// allocates returns how many bytes a function allocates in all.
+func allocates(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// operatorClient is a client of the operator's service with credentials.
+func (h *hostile) operatorClient(t *testing.T) *http.Client {
+	t.Helper()
+	config := &rest.Config{BearerToken: "operators", TLSClientConfig: rest.TLSClientConfig{CAData: h.ca()}}
+	Operator(config)
+	client, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	t.Cleanup(client.CloseIdleConnections)
+	return client
+}

@@ -1,0 +1,48 @@
+package webhooktransport
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/spf13/pflag"
+)
+
+// flagAllowedCIDRs is the flag that errors name.
+const flagAllowedCIDRs = "--webhook-allowed-cidrs"
+
+// Options say where tenants' webhooks may be.
+type Options struct {
+	// AllowedCIDRs are the ranges that webhooks of tenants may have addresses in
+	// beside public ones, such as 10.96.0.0/12. Everybody who may write webhook
+	// configurations or CustomResourceDefinitions in a workspace has the server
+	// call any port there.
+	AllowedCIDRs []string
+}
+
+// AddFlags adds the flag of o to fs.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.AllowedCIDRs, "webhook-allowed-cidrs", o.AllowedCIDRs,
+		"ranges of addresses, such as 10.96.0.0/12, in which admission and conversion webhooks may be beside public addresses; "+
+			"loopback, link-local, private and reserved ones are refused otherwise. Every tenant can have the server call what is in them")
+}
+
+// Validate returns what is wrong with o.
+func (o *Options) Validate() []error {
+	_, errs := o.prefixes()
+	return errs
+}
+
+func (o *Options) prefixes() (prefixes []netip.Prefix, errs []error) {
+	for _, text := range o.AllowedCIDRs {
+		prefix, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: %q is not a range of addresses such as 10.96.0.0/12 or fd00::/8", flagAllowedCIDRs, text))
+		case prefix.Addr().Is4In6():
+			errs = append(errs, fmt.Errorf("%s: write %q as a range of IPv4 addresses", flagAllowedCIDRs, text))
+		default:
+			prefixes = append(prefixes, prefix.Masked())
+		}
+	}
+	return prefixes, errs
+}

@@ -1,0 +1,139 @@
+package webhooktransport
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// userAgent and callTimeout are kube-apiserver's. Admission webhooks have
+	// timeouts of their own, which are shorter.
+	userAgent   = "kube-apiserver-admission"
+	callTimeout = 30 * time.Second
+	// connectTimeout bounds how long one connection takes to be made.
+	connectTimeout = 10 * time.Second
+	keepAlive      = 30 * time.Second
+)
+
+// Tenants makes what calls the webhooks of tenants. The zero Tenants allows
+// public addresses only. It is safe for concurrent use.
+type Tenants struct {
+	allowed []netip.Prefix
+}
+
+// NewTenants returns the transport of tenants' webhooks. The errors name the
+// flag.
+func NewTenants(o Options) (*Tenants, error) {
+	allowed, errs := o.prefixes()
+	return &Tenants{allowed: allowed}, errors.Join(errs...)
+}
+
+// Resolver is a webhook.AuthenticationInfoResolverWrapper. It asks no other
+// resolver: no webhook of a tenant gets credentials of ours, by whatever name it
+// is called. The service kubernetes in the namespace default, to which
+// Kubernetes sends its own, is a name as any other.
+func (t *Tenants) Resolver(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+	return &webhook.AuthenticationInfoResolverDelegator{
+		ClientConfigForFunc:        func(string) (*rest.Config, error) { return t.config(), nil },
+		ClientConfigForServiceFunc: func(string, string, int) (*rest.Config, error) { return t.config(), nil },
+	}
+}
+
+// config returns how a webhook is called. What is made from it has connections
+// of its own, since client-go shares none where there is a Proxy function:
+// tenants share none.
+func (t *Tenants) config() *rest.Config {
+	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, ControlContext: t.control}
+	c := &rest.Config{
+		UserAgent: userAgent,
+		Timeout:   callTimeout,
+		Dial:      dialer.DialContext,
+		Proxy:     func(*http.Request) (*url.URL, error) { return nil, nil },
+	}
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return caller{next} })
+	return c
+}
+
+// control refuses a connection to an address that is not allowed, before
+// anything is sent.
+func (t *Tenants) control(_ context.Context, _, address string, _ syscall.RawConn) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("webhook address %q: %w", address, err)
+	}
+	if !t.allows(to.Addr()) {
+		return errRefused
+	}
+	return nil
+}
+
+// caller carries the calls of tenants' webhooks.
+type caller struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" {
+		return nil, errors.New("webhooks are called by https only")
+	}
+	response, err := c.next.RoundTrip(r)
+	if err != nil {
+		return nil, c.public(r, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if err := final(response); err != nil {
+		return nil, err
+	}
+	header := http.Header{"Content-Type": {"application/json"}}
+	if response.StatusCode >= http.StatusMultipleChoices {
+		// What it says may come from a server that the tenant could not ask.
+		header.Set("Content-Type", "text/plain")
+		if after := response.Header.Get("Retry-After"); after != "" {
+			header.Set("Retry-After", after)
+		}
+		response.Header = header
+		replace(response, fmt.Appendf(nil, "the webhook answered with status %d; what it said is not shown", response.StatusCode))
+		return response, nil
+	}
+	data, err := readAnswer(response.Body)
+	if err != nil {
+		return nil, c.public(r, err)
+	}
+	if !isReview(data) {
+		return nil, errors.New("the webhook's answer is not the JSON of an AdmissionReview or ConversionReview; it is not shown")
+	}
+	response.Header = header
+	replace(response, data)
+	return response, nil
+}
+
+// isReview reports whether an answer is what webhooks answer. Errors of decoders
+// show parts of what they decode, or all of it.
+func isReview(data []byte) bool {
+	var object struct {
+		Kind string `json:"kind"`
+	}
+	if json.Unmarshal(data, &object) != nil {
+		return false
+	}
+	return object.Kind == "" || strings.HasSuffix(object.Kind, "Review") // v1beta1 may leave it out
+}
+
+// public returns what the tenant is told of an error, and logs the rest.
+func (c caller) public(r *http.Request, err error) error {
+	told := tell(err, r.URL.Hostname())
+	klog.FromContext(r.Context()).V(2).Info("A call of a tenant's webhook failed", "url", r.URL.Redacted(), "err", err)
+	return told
+}

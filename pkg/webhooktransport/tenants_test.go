@@ -1,0 +1,184 @@
+package webhooktransport
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/rest"
+)
+
+// manager makes clients as admission and conversion do.
+func manager(t *testing.T, of *Tenants) *webhook.ClientManager {
+	t.Helper()
+	clients, err := webhook.NewClientManager([]schema.GroupVersion{admissionv1.SchemeGroupVersion}, admissionv1.AddToScheme)
+	require.NoError(t, err)
+	asked := func(string) (*rest.Config, error) { return nil, errors.New("another resolver was asked") }
+	clients.SetAuthenticationInfoResolver(&webhook.AuthenticationInfoResolverDelegator{
+		ClientConfigForFunc:        asked,
+		ClientConfigForServiceFunc: func(name, _ string, _ int) (*rest.Config, error) { return asked(name) },
+	})
+	clients.SetAuthenticationInfoResolverWrapper(of.Resolver)
+	clients.SetServiceResolver(webhook.NewDefaultServiceResolver())
+	return &clients
+}
+
+// call calls a webhook, and returns what the tenant is told.
+func call(t *testing.T, of *Tenants, config webhook.ClientConfig) error {
+	t.Helper()
+	client, err := manager(t, of).HookClient(config)
+	require.NoError(t, err)
+	t.Cleanup(client.Client.CloseIdleConnections)
+	return client.Post().Body(&admissionv1.AdmissionReview{}).Do(t.Context()).Into(&admissionv1.AdmissionReview{})
+}
+
+// ask calls the hostile server.
+func (h *hostile) ask(t *testing.T, of *Tenants, path string) error {
+	t.Helper()
+	return call(t, of, webhook.ClientConfig{URL: h.URL + path, CABundle: h.ca()})
+}
+
+func TestAnswers(t *testing.T) {
+	h, loopback := newHostile(t), tenants(t, "127.0.0.0/8")
+	require.NoError(t, h.ask(t, loopback, "/"))
+	for path, want := range map[string]string{
+		"/fails":                   "the webhook answered with status 500; what it said is not shown",
+		"/status":                  "403",
+		"/redirect":                "the webhook answered with a redirect (307), and redirects are not followed",
+		"/found":                   "the webhook answered with a redirect (302), and redirects are not followed",
+		"/success-of-another-kind": "the webhook's answer is not the JSON of an AdmissionReview or ConversionReview",
+		"/text":                    "the webhook's answer is not the JSON of an AdmissionReview or ConversionReview",
+		"/garbage":                 "the call of the webhook failed; the server's log says why",
+		"/closes":                  "EOF",
+	} {
+		err := h.ask(t, loopback, path)
+		if path == "/status" {
+			require.Error(t, err) // upstream has words of its own for 403
+		} else {
+			require.ErrorContains(t, err, want, path)
+		}
+		require.NotContains(t, err.Error(), secret, path)
+	}
+	require.Zero(t, h.elsewhere.Load())
+
+	for _, path := range []string{"/blanks", "/bomb"} {
+		var err error
+		took := allocates(func() { err = h.ask(t, loopback, path) })
+		require.ErrorContains(t, err, "the webhook answered with more than 6291456 bytes", path)
+		require.Less(t, took, uint64(blanks/2), path)
+	}
+	require.Less(t, <-h.plain, int64(AnswerBytes+inFlight))
+}
+
+// TestWhere: the address decides, whatever leads to it, and errors say neither
+// which it is nor whether a name is known.
+func TestWhere(t *testing.T) {
+	h, nothing, loopback := newHostile(t), &Tenants{}, tenants(t, "127.0.0.0/8", "::1/128")
+	_, port, err := net.SplitHostPort(h.Listener.Addr().String())
+	require.NoError(t, err)
+	at := func(host string) webhook.ClientConfig {
+		return webhook.ClientConfig{URL: "https://" + net.JoinHostPort(host, port) + "/", CABundle: h.ca()}
+	}
+	const refused = "which the server's --webhook-allowed-cidrs does not allow"
+	for _, host := range []string{"127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0", "::", "::1", "169.254.169.254", "10.0.0.1", "64:ff9b::7f00:1"} {
+		require.ErrorContains(t, call(t, nothing, at(host)), refused, host)
+	}
+	told := map[string]string{}
+	for _, host := range []string{"localhost", "nowhere.invalid"} {
+		err := call(t, nothing, at(host))
+		require.ErrorContains(t, err, refused)
+		told[host] = strings.ReplaceAll(err.Error(), host, "")
+		for _, inner := range []string{"127.0.0.1", "::1", "lookup", ":53", "no such host"} {
+			require.NotContains(t, err.Error(), inner)
+		}
+	}
+	require.Equal(t, told["localhost"], told["nowhere.invalid"], "a name that is known is told from one that is not")
+	service := webhook.ClientConfig{Service: &webhook.ClientConfigService{Name: "kubernetes", Namespace: "default", Port: 443, Path: "/mine"}}
+	require.ErrorContains(t, call(t, loopback, service), `the webhook's host "kubernetes.default.svc" is not known`)
+	require.Zero(t, h.calls.Load())
+
+	require.NoError(t, call(t, loopback, at("127.0.0.1")))
+	require.NoError(t, call(t, loopback, at("::ffff:127.0.0.1")))
+	require.ErrorContains(t, call(t, loopback, at("localhost")), "x509: certificate is valid for")
+	require.EqualValues(t, 2, h.calls.Load())
+	require.ErrorContains(t, call(t, loopback, webhook.ClientConfig{URL: "http://" + h.Listener.Addr().String()}), "by https only")
+}
+
+// TestConnectionErrors: what is told of a connection that fails has no addresses
+// but the one in the URL.
+func TestConnectionErrors(t *testing.T) {
+	loopback := tenants(t, "127.0.0.0/8", "::1/128")
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	require.NoError(t, err)
+	config := webhook.ClientConfig{URL: "https://localhost:" + port}
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(connection, secret+" is no TLS\n")
+			_ = connection.Close()
+		}
+	}()
+	err = call(t, loopback, config)
+	require.Error(t, err)
+	require.NotContains(t, err.Error(), secret)
+	require.NotContains(t, err.Error(), "127.0.0.1")
+	require.NoError(t, listener.Close())
+	err = call(t, loopback, config)
+	require.ErrorContains(t, err, "the connection to the webhook failed: connection refused")
+	require.NotContains(t, err.Error(), "127.0.0.1")
+}
+
+// TestCredentials: a webhook that asks for credentials gets none, and one that
+// two tenants name gets a connection of each.
+func TestCredentials(t *testing.T) {
+	var connections atomic.Int64
+	seen := make(chan *http.Request, 4)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen <- r
+		_, _ = io.WriteString(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`)
+	}))
+	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	h, loopback := &hostile{Server: server}, tenants(t, "127.0.0.0/8")
+	for range 2 {
+		require.NoError(t, h.ask(t, loopback, "/"))
+		request := <-seen
+		require.Empty(t, request.TLS.PeerCertificates)
+		for _, header := range []string{"Authorization", "Cookie", "Traceparent", "X-Remote-User"} {
+			require.Empty(t, request.Header.Values(header))
+		}
+	}
+	require.EqualValues(t, 2, connections.Load())
+}
+
+// TestProxies: a proxy of the environment would resolve names itself.
+func TestProxies(t *testing.T) {
+	r := &http.Request{URL: &url.URL{Scheme: "https", Host: "192.0.2.1"}}
+	proxy, err := http.ProxyFromEnvironment(r)
+	require.NoError(t, err)
+	require.Equal(t, environmentProxy, proxy.Host, "the environment of this test has one")
+	err = call(t, tenants(t, "127.0.0.0/8"), webhook.ClientConfig{URL: "https://192.0.2.1"})
+	require.ErrorContains(t, err, "the webhook's address 192.0.2.1 is a loopback, link-local, private or reserved one")
+}
