@@ -15,6 +15,9 @@
 //	conversion   has a conversion webhook that does not answer       requests that wait
 //	watches      opens watches and writes                            a watch that ends, or foreign events
 //	storage      stores as much as it can                            room in etcd, or writes that are refused
+//	webhooks     has webhooks, admitting and converting, that        bytes that are read or allocated, calls
+//	             answer without end, redirect, fail or are           of servers that the attacker could not
+//	             servers of others                                   call itself, or with credentials
 //
 // Latency is a figure, not a test: `make neighbours` prints what the quiet
 // tenant waits for before and during the attacks.

@@ -17,6 +17,7 @@ func TestNeighbours(t *testing.T) {
 		{"conversion", conversion},
 		{"watches", watches},
 		{"storage", storage},
+		{"webhooks", webhooks},
 	} {
 		t.Run(row.name, func(t *testing.T) { row.run(t, w) })
 	}
