@@ -62,6 +62,9 @@ type Config struct {
 	Authorizer authorizer.UnconditionalAuthorizer
 	// Webhooks call admission webhooks; at public addresses only if nil.
 	Webhooks *webhooktransport.Tenants
+	// WebhookCalls is how many admission webhooks are called at a time for one
+	// logical cluster; 0 is webhooktransport.DefaultCallsPerCluster.
+	WebhookCalls int
 	// WorkspaceTypes says what type a new Workspace has, and who may use it.
 	WorkspaceTypes workspacetype.Config
 	// Limits says how much a logical cluster may store.
@@ -114,7 +117,10 @@ func New(c Config) (*Admission, error) {
 		params:    policy.NewParams(c.Clients),
 		quota:     quota.New(c.Clients, c.ResourceQuotas),
 	}
-	webhooks := webhook.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Transport: cmp.Or(c.Webhooks, &webhooktransport.Tenants{}), Excluded: excluded}
+	webhooks := webhook.Config{
+		Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: excluded,
+		Transport: cmp.Or(c.Webhooks, &webhooktransport.Tenants{}), Calls: webhook.NewCalls(cmp.Or(c.WebhookCalls, webhooktransport.DefaultCallsPerCluster)),
+	}
 	policies := policy.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: excluded, Params: a.params}
 	c.Limits.Unstored = unstored
 	var err error

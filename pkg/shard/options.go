@@ -60,7 +60,7 @@ type Options struct {
 	Authentication authn.Options
 	// Authorization says what decides who may do what.
 	Authorization authz.Options
-	// Webhooks say where tenants' webhooks may be.
+	// Webhooks say where tenants' webhooks may be, and how many are called.
 	Webhooks webhooktransport.Options
 	// Etcd says where the data is kept.
 	Etcd etcd.Options
@@ -79,6 +79,7 @@ func NewOptions() *Options {
 		Fairness:       fairness.NewOptions(),
 		Authentication: authn.NewOptions(),
 		Authorization:  authorizationOptions(),
+		Webhooks:       webhooktransport.NewOptions(),
 		Etcd:           etcd.NewOptions(".shardplane", storage.DefaultPrefix),
 		Limits:         limits.NewOptions(),
 	}

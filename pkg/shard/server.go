@@ -178,6 +178,7 @@ func (s *Server) assembleAPI() error {
 		ResourceQuotas: s.informers.ResourceQuotas,
 		Authorizer:     c.Authorization.Authorizer,
 		Webhooks:       webhooks,
+		WebhookCalls:   s.options.Webhooks.CallsPerCluster,
 		WorkspaceTypes: s.workspaceTypes(),
 		Limits:         limits.Config{Options: s.options.Limits, Usage: s.usage, LogicalCluster: s.local.get},
 	})

@@ -9,9 +9,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// AnswerBytes bounds an answer, after decompression. It is twice what a request
-// may have: no converted object is as large, nor a patch in base64.
-const AnswerBytes = 6 << 20
+// AnswerBytes bounds an answer, after decompression. A request may have
+// 3 MiB, and etcd takes half of that of one object: no converted object is as
+// large, nor a patch in base64.
+const AnswerBytes = 4 << 20
 
 // answerError says what is wrong with an answer, and nothing of what is in it.
 type answerError string

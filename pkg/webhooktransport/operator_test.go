@@ -43,7 +43,7 @@ func TestOperator(t *testing.T) {
 	for _, path := range []string{"/blanks", "/bomb"} {
 		var err error
 		took := allocates(func() { _, _, err = ask(path) })
-		require.ErrorContains(t, err, "the webhook answered with more than 6291456 bytes", path)
+		require.ErrorContains(t, err, "the webhook answered with more than 4194304 bytes", path)
 		require.Less(t, took, uint64(blanks/2), path)
 	}
 	require.Less(t, <-h.plain, int64(AnswerBytes+inFlight))

@@ -75,7 +75,7 @@ func TestAnswers(t *testing.T) {
 	for _, path := range []string{"/blanks", "/bomb"} {
 		var err error
 		took := allocates(func() { err = h.ask(t, loopback, path) })
-		require.ErrorContains(t, err, "the webhook answered with more than 6291456 bytes", path)
+		require.ErrorContains(t, err, "the webhook answered with more than 4194304 bytes", path)
 		require.Less(t, took, uint64(blanks/2), path)
 	}
 	require.Less(t, <-h.plain, int64(AnswerBytes+inFlight))

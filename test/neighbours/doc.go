@@ -18,6 +18,7 @@
 //	webhooks     has webhooks, admitting and converting, that        bytes that are read or allocated, calls
 //	             answer without end, redirect, fail or are           of servers that the attacker could not
 //	             servers of others                                   call itself, or with credentials
+//	calls        writes much, with webhooks that do not answer       calls that are under way at a time
 //
 // Latency is a figure, not a test: `make neighbours` prints what the quiet
 // tenant waits for before and during the attacks.

@@ -18,6 +18,7 @@ func TestNeighbours(t *testing.T) {
 		{"watches", watches},
 		{"storage", storage},
 		{"webhooks", webhooks},
+		{"calls", calls},
 	} {
 		t.Run(row.name, func(t *testing.T) { row.run(t, w) })
 	}

@@ -46,6 +46,8 @@ type Config struct {
 	Authorizer authorizer.UnconditionalAuthorizer
 	// Transport calls the webhooks.
 	Transport *webhooktransport.Tenants
+	// Calls bounds the calls, of both kinds together.
+	Calls *Calls
 	// Excluded are resources that webhooks never see, such as access reviews.
 	Excluded []schema.GroupResource
 }
@@ -54,7 +56,14 @@ type Config struct {
 type caller struct {
 	*admission.Handler
 	ready percluster.Ready
-	hooks *percluster.Cache[*generic.Webhook]
+	calls *Calls
+	hooks *percluster.Cache[*hooks]
+}
+
+// hooks are the webhooks of a logical cluster.
+type hooks struct {
+	*generic.Webhook
+	rules ruled
 }
 
 // Mutating calls mutating webhooks.
@@ -70,25 +79,37 @@ var (
 
 // NewMutating returns the plugin that calls the webhooks of configurations.
 func NewMutating(c Config, configurations *client.Informer[*admissionregistrationv1.MutatingWebhookConfiguration]) *Mutating {
-	return &Mutating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*generic.Webhook, error) {
+	return &Mutating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*hooks, error) {
 		f.MutatingWebhooks = configurations.Lister().Cluster(cluster).List(nil)
 		plugin, err := mutating.NewMutatingWebhook(nil)
 		if err != nil {
 			return nil, err
 		}
-		return plugin.Webhook, nil
+		made := &hooks{Webhook: plugin.Webhook}
+		for _, configuration := range f.MutatingWebhooks {
+			for i := range configuration.Webhooks {
+				made.rules.add(configuration.Webhooks[i].Rules, configuration.Webhooks[i].MatchPolicy)
+			}
+		}
+		return made, nil
 	})}
 }
 
 // NewValidating returns the plugin that calls the webhooks of configurations.
 func NewValidating(c Config, configurations *client.Informer[*admissionregistrationv1.ValidatingWebhookConfiguration]) *Validating {
-	return &Validating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*generic.Webhook, error) {
+	return &Validating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*hooks, error) {
 		f.ValidatingWebhooks = configurations.Lister().Cluster(cluster).List(nil)
 		plugin, err := validating.NewValidatingAdmissionWebhook(nil)
 		if err != nil {
 			return nil, err
 		}
-		return plugin.Webhook, nil
+		made := &hooks{Webhook: plugin.Webhook, rules: ruled{together: true}}
+		for _, configuration := range f.ValidatingWebhooks {
+			for i := range configuration.Webhooks {
+				made.rules.add(configuration.Webhooks[i].Rules, configuration.Webhooks[i].MatchPolicy)
+			}
+		}
+		return made, nil
 	})}
 }
 
@@ -102,22 +123,23 @@ func (v *Validating) Validate(ctx context.Context, a admission.Attributes, o adm
 	return v.dispatch(ctx, a, o)
 }
 
-func newCaller[T client.Object](c Config, configurations *client.Informer[T], open func(*percluster.Factory, logicalcluster.Name) (*generic.Webhook, error)) caller {
-	perCluster := percluster.NewCache(func(cluster logicalcluster.Name) (*generic.Webhook, time.Duration, error) {
+func newCaller[T client.Object](c Config, configurations *client.Informer[T], open func(*percluster.Factory, logicalcluster.Name) (*hooks, error)) caller {
+	perCluster := percluster.NewCache(func(cluster logicalcluster.Name) (*hooks, time.Duration, error) {
 		factory := &percluster.Factory{Namespaces: percluster.NewNamespaceLister(c.Namespaces, cluster)}
-		hooks, err := open(factory, cluster)
+		made, err := open(factory, cluster)
 		if err != nil {
 			return nil, time.Second, fmt.Errorf("preparing the webhooks of logical cluster %s: %w", cluster, err)
 		}
-		if err := initialize(hooks, c, factory, cluster); err != nil {
+		if err := initialize(made.Webhook, c, factory, cluster); err != nil {
 			return nil, time.Second, fmt.Errorf("preparing the webhooks of logical cluster %s: %w", cluster, err)
 		}
-		return hooks, 0, nil
+		return made, 0, nil
 	})
 	percluster.Follow(perCluster, configurations, func(cluster logicalcluster.Name) bool { return percluster.Empty(configurations, cluster) })
 	return caller{
 		Handler: admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update),
 		ready:   percluster.Ready{configurations, c.Namespaces},
+		calls:   c.Calls,
 		hooks:   perCluster,
 	}
 }
@@ -162,6 +184,11 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 		return nil
 	default:
 		defer request.Pause(ctx)() // webhooks may take long, and may send requests
+		release, err := c.calls.take(ctx, cluster, a, hooks.rules.calls(a))
+		if err != nil {
+			return err
+		}
+		defer release()
 		return hooks.Dispatch(ctx, a, o)
 	}
 }

@@ -1,0 +1,73 @@
+package webhook
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+)
+
+func creates(gvr schema.GroupVersionResource, kind string) admission.Attributes {
+	return admission.NewAttributesRecord(nil, nil, gvr.GroupVersion().WithKind(kind), "default", "x", gvr, "", admission.Create, nil, false, nil)
+}
+
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	c, a := NewCalls(2), creates(corev1.SchemeGroupVersion.WithResource("configmaps"), "ConfigMap")
+	first, err := c.take(t.Context(), "one", a, 2)
+	require.NoError(t, err)
+	other, err := c.take(t.Context(), "two", a, 1)
+	require.NoError(t, err, "another logical cluster has places of its own")
+	nothing, err := c.take(t.Context(), "one", a, 0)
+	require.NoError(t, err, "what no webhook sees does not wait")
+	nothing()
+
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	_, err = c.take(gone, "one", a, 1)
+	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
+	require.ErrorContains(t, err, "--webhook-calls-per-cluster")
+	_, err = c.take(t.Context(), "three", a, 3)
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.ErrorContains(t, err, "--webhook-calls-per-cluster")
+
+	waited := make(chan error)
+	go func() {
+		release, err := c.take(t.Context(), "one", a, 1)
+		if err == nil {
+			release()
+		}
+		waited <- err
+	}()
+	first()
+	require.NoError(t, <-waited)
+	other()
+	require.Empty(t, c.of, "what nobody uses is forgotten")
+}
+
+func TestRuled(t *testing.T) {
+	t.Parallel()
+	rule := func(group string) []admissionregistrationv1.RuleWithOperations {
+		return []admissionregistrationv1.RuleWithOperations{{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{"deployments", "validatingwebhookconfigurations"}},
+		}}
+	}
+	validating, mutating := ruled{together: true}, ruled{}
+	for _, r := range []*ruled{&validating, &mutating} {
+		r.add(rule("apps"), nil)
+		r.add(rule("apps"), new(admissionregistrationv1.Equivalent))
+		r.add(rule("extensions"), new(admissionregistrationv1.Equivalent)) // the same resource, by its former name
+		r.add(rule("extensions"), new(admissionregistrationv1.Exact))
+	}
+	deployment := creates(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, "Deployment")
+	require.Equal(t, 3, validating.calls(deployment))
+	require.Equal(t, 1, mutating.calls(deployment), "one after the other")
+	require.Zero(t, validating.calls(creates(corev1.SchemeGroupVersion.WithResource("configmaps"), "ConfigMap")))
+	require.Zero(t, validating.calls(creates(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations"), "ValidatingWebhookConfiguration")), "no webhook sees them")
+}
