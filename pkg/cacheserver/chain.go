@@ -27,6 +27,7 @@ func (s *Server) chain(c *genericapiserver.Config, streams context.Context) serv
 		serving.Reception(c),
 		serving.Decision(c),
 		serving.Chain{
+			serving.InFlight(c),
 			serving.LongRunningStop(streams, c),
 			serving.NewFilter("list buffer", "lists are written in large pieces", serving.WithListBuffer),
 			serving.NewFilter("scope rules", "405 on *, but for lists, watches, discovery and schemas", scopes.Rules),

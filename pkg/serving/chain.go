@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/endpoints/filterlatency"
 	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
@@ -13,6 +14,8 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/routine"
+
+	"github.com/shardplane/shardplane/pkg/serving/inflight"
 )
 
 // Filter is one step of a chain.
@@ -111,7 +114,7 @@ func Reception(c *genericapiserver.Config) Chain {
 }
 
 // Decision are kube-apiserver's filters that let a request pass or refuse it.
-// The limits come last: they are for those who may do what they ask for.
+// Limits come behind it: they are for those who may do what they ask for.
 func Decision(c *genericapiserver.Config) Chain {
 	return Chain{
 		{"impersonation", "who it is to be instead; 403", func(next http.Handler) http.Handler {
@@ -124,9 +127,37 @@ func Decision(c *genericapiserver.Config) Chain {
 		{"authorization", "whether it may do so; 403", tracked(c, "authorization", func(next http.Handler) http.Handler {
 			return apifilters.WithAuthorization(next, c.Authorization.Authorizer, c.Serializer)
 		})},
-		{"requests in flight", "429 above --max-requests-inflight and --max-mutating-requests-inflight", func(next http.Handler) http.Handler {
-			return genericfilters.WithMaxInFlightLimit(next, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
-		}},
+	}
+}
+
+// InFlight returns the bound of requests that the server of c executes at a time.
+// Behind fairness, it does not count what waits there.
+func InFlight(c *genericapiserver.Config) Filter {
+	executing := inflight.NewExecuting(c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight)
+	return Filter{"requests in flight", "429 above --max-requests-inflight and --max-mutating-requests-inflight; what is paused does not count", func(next http.Handler) http.Handler {
+		// In place of upstream's hook, which reports what upstream's filter counts.
+		c.AddPostStartHookOrDie("max-in-flight-filter", func(hook genericapiserver.PostStartHookContext) error {
+			go executing.Report(hook)
+			return nil
+		})
+		return executing.Wrap(next, c.LongRunningFunc, tooMany(c))
+	}}
+}
+
+// InFlightShares returns the bounds of requests in flight of each logical cluster
+// and of each user.
+func InFlightShares(c *genericapiserver.Config, limits inflight.Limits) Filter {
+	shares := inflight.NewShares(limits)
+	return Filter{"shares in flight", "429 above --max-requests-inflight-per-cluster and --max-requests-inflight-per-user", func(next http.Handler) http.Handler {
+		return shares.Wrap(next, c.LongRunningFunc, tooMany(c))
+	}}
+}
+
+// tooMany returns what answers requests that are one too many.
+func tooMany(c *genericapiserver.Config) inflight.Refuse {
+	return func(w http.ResponseWriter, r *http.Request, why string) {
+		const retryAfter = 1
+		respond(w, r, c.Serializer, apierrors.NewTooManyRequests(why+", try again later", retryAfter))
 	}
 }
 

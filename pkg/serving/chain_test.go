@@ -22,6 +22,7 @@ import (
 // leftOut are the filters of upstream's chain that ours have not.
 var leftOut = map[string]string{
 	"WithPriorityAndFairness":            "package fairness shares a shard among logical clusters with this filter",
+	"WithMaxInFlightLimit":               "package inflight does not count what waits for a webhook, which this filter would",
 	"WithCORS":                           "no option allows origins",
 	"WithHSTS":                           "no option sets directives",
 	"WithProbabilisticGoaway":            "no option sets the chance",

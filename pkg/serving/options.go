@@ -117,8 +117,8 @@ func NewAPIOptions(port int) APIOptions {
 // AddFlags adds the flags of o to fs, but for those of Audit.
 func (o *APIOptions) AddFlags(fs *pflag.FlagSet) {
 	o.Options.AddFlags(fs)
-	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "reading requests served at a time, watches not counted; more are answered with 429")
-	fs.IntVar(&o.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", o.MaxMutatingRequestsInFlight, "writing requests served at a time; more are answered with 429")
+	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "reading requests executed at a time, watches and what waits for its turn or for a webhook not counted; more are answered with 429")
+	fs.IntVar(&o.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", o.MaxMutatingRequestsInFlight, "writing requests executed at a time, what waits for its turn or for a webhook not counted; more are answered with 429")
 	fs.StringToStringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "Kubernetes feature gates of this process, as Gate=true,Other=false; ShardedListAndWatch and WatchList are on unless switched off here")
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/fairness"
+	"github.com/shardplane/shardplane/pkg/serving/inflight"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
@@ -56,6 +57,8 @@ type Options struct {
 	Serving serving.APIOptions
 	// Fairness says how the shard is shared among logical clusters.
 	Fairness fairness.Options
+	// InFlight bounds the requests in flight of each logical cluster and user.
+	InFlight inflight.Limits
 	// Authentication says who may connect.
 	Authentication authn.Options
 	// Authorization says what decides who may do what.
@@ -77,6 +80,7 @@ func NewOptions() *Options {
 		LeaderElect:    true,
 		Serving:        serving.NewAPIOptions(defaultPort),
 		Fairness:       fairness.NewOptions(),
+		InFlight:       inflight.NewLimits(),
 		Authentication: authn.NewOptions(),
 		Authorization:  authorizationOptions(),
 		Webhooks:       webhooktransport.NewOptions(),
@@ -99,7 +103,9 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs.StringVar(&o.ShardClientKeyFile, "shard-client-key-file", o.ShardClientKeyFile, "PEM file of the private key of --shard-client-cert-file")
 	fs.StringVar(&o.ShardCAFile, "shard-ca-file", o.ShardCAFile, "PEM file of the CAs of other shards' serving certificates")
 	o.Serving.AddFlags(fss.FlagSet("Serving"))
-	o.Fairness.AddFlags(fss.FlagSet("Fairness"))
+	fs = fss.FlagSet("Fairness")
+	o.Fairness.AddFlags(fs)
+	o.InFlight.AddFlags(fs)
 	fs = fss.FlagSet("Authentication")
 	o.Authentication.AddFlags(fs)
 	fs.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "PEM file of the CAs of the front-proxy's serving certificate, which goes into the token secrets of service accounts as ca.crt")
@@ -169,6 +175,6 @@ func (o CompletedOptions) Validate() error {
 			errs = append(errs, fmt.Errorf("%s: %w", option.flag, err))
 		}
 	}
-	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.Authentication.Validate(),
+	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.InFlight.Validate(), o.Authentication.Validate(),
 		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Encryption.Validate())...)
 }

@@ -19,6 +19,7 @@
 //	             answer without end, redirect, fail or are           of servers that the attacker could not
 //	             servers of others                                   call itself, or with credentials
 //	calls        writes much, with webhooks that do not answer       calls that are under way at a time
+//	hanging      sends writes that hang in its admission webhook     places among the requests that execute
 //
 // Latency is a figure, not a test: `make neighbours` prints what the quiet
 // tenant waits for before and during the attacks.

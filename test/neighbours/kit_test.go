@@ -15,6 +15,9 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +36,10 @@ const (
 	// testTimeout is how long what must come may take.
 	testTimeout = time.Minute
 	tick        = 10 * time.Millisecond
+
+	// maxWriting and maxOfCluster are bounds of the shard on requests in flight:
+	// writing ones that execute, and all those of a logical cluster.
+	maxWriting, maxOfCluster = 10, 250
 )
 
 var workspaces = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
@@ -66,7 +73,11 @@ type tenant struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	c := harness.Start(t, harness.Options{})
+	c := harness.Start(t, harness.Options{ExtraArgs: map[string][]string{"shard": {
+		// So few that the rows need not send thousands of requests.
+		fmt.Sprintf("--max-mutating-requests-inflight=%d", maxWriting),
+		fmt.Sprintf("--max-requests-inflight-per-cluster=%d", maxOfCluster),
+	}}})
 	w := &world{Cluster: c, mark: "zq" + letters(10), masters: newTenant(t, c.Shard(0))}
 	root := newTenant(t, harness.In(c.Proxy(), "root"))
 	for _, name := range []string{"quiet", "attacker"} {
@@ -102,6 +113,31 @@ func newTenant(t testing.TB, config *rest.Config) *tenant {
 	u.kube, err = kubernetes.NewForConfigAndClient(config, client)
 	require.NoError(t, err)
 	return u
+}
+
+// robot returns a service account of the tenant's logical cluster, which may do
+// everything there.
+func (u *tenant) robot(t *testing.T, name string) *tenant {
+	t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	_, err := u.kube.CoreV1().ServiceAccounts("default").Create(t.Context(), account, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = u.kube.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: name}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	token, err := u.kube.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	config := rest.AnonymousClientConfig(u.config)
+	config.BearerToken = token.Status.Token
+	made := newTenant(t, config)
+	require.Eventually(t, func() bool {
+		code, _, err := made.call(t.Context(), http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
+		return err == nil && code == http.StatusOK
+	}, testTimeout, tick, "%s may do everything", name)
+	return made
 }
 
 // call sends a request of any form, and returns the answer.

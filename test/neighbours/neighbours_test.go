@@ -19,6 +19,7 @@ func TestNeighbours(t *testing.T) {
 		{"storage", storage},
 		{"webhooks", webhooks},
 		{"calls", calls},
+		{"hanging", hanging},
 	} {
 		t.Run(row.name, func(t *testing.T) { row.run(t, w) })
 	}

@@ -113,3 +113,40 @@ func TestPausedRequestsGiveTheirSeats(t *testing.T) {
 	inUse, waiting, flows := b.queue.state()
 	require.Zero(t, inUse+waiting+flows)
 }
+
+// TestNobodyPausesAll holds that logical clusters whose webhooks hang leave places
+// to pause to others, and that who has none waits and does not execute.
+func TestNobodyPausesAll(t *testing.T) {
+	b := newBench(t, Limits{Seats: 4, FlowSeats: 1, Waiting: 100, FlowWaiting: 50, Paused: 20})
+	pause := func(cluster string) (resume func()) {
+		seat, err := b.queue.Acquire(t.Context(), FlowKey{Cluster: cluster}, "u", 1, func(bool) { t.Errorf("%s waits", cluster) })
+		require.NoError(t, err)
+		goOn := seat.Pause()
+		return func() {
+			goOn()
+			seat.Release(0)
+		}
+	}
+	var hang []func()
+	for range 10 {
+		hang = append(hang, pause("noisy"))
+	}
+	held := b.waits(t.Context(), "noisy", "u", 1)
+	for range 5 {
+		hang = append(hang, pause("another"))
+	}
+	alsoHeld := b.waits(t.Context(), "another", "u", 1)
+	for _, quiet := range []string{"a", "b", "c"} {
+		for range ownPauses {
+			hang = append(hang, pause(quiet)) // whatever others do
+		}
+	}
+	b.must("d", "u", 1)(0) // what does not pause goes on
+	require.Empty(t, held.release)
+	for _, goOn := range hang {
+		goOn()
+	}
+	(<-held.release)(0)
+	(<-alsoHeld.release)(0)
+	require.Empty(t, b.queue.held)
+}

@@ -18,6 +18,7 @@
 // contention.go. A request that waits for a webhook gives its seat away meanwhile.
 //
 // The filter stands behind authorization, so that nobody can fill the queue of
-// a logical cluster in which he may do nothing. The server's bound on requests in
-// flight stands before it and bounds them all.
+// a logical cluster in which he may do nothing. The bounds of requests in flight
+// of a logical cluster and of a user stand before it; the server's stands behind
+// it, since what waits takes nothing that others need.
 package fairness

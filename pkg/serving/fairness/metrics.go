@@ -25,6 +25,11 @@ var (
 		Help:           "Requests that wait for their turn, by priority.",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"priority"})
+	pausedRequests = metrics.NewGauge(&metrics.GaugeOpts{
+		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "paused_requests",
+		Help:           "Requests that wait for webhooks, whose seats are free meanwhile.",
+		StabilityLevel: metrics.ALPHA,
+	})
 	dispatched = metrics.NewCounterVec(&metrics.CounterOpts{
 		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "dispatched_requests_total",
 		Help:           "Requests whose turn came, by priority.",
@@ -43,7 +48,7 @@ var (
 	}, []string{"priority"})
 
 	registerMetrics = sync.OnceFunc(func() {
-		legacyregistry.MustRegister(executingSeats, waitingRequests, dispatched, rejected, waitSeconds)
+		legacyregistry.MustRegister(executingSeats, waitingRequests, pausedRequests, dispatched, rejected, waitSeconds)
 	})
 )
 

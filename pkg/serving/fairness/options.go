@@ -35,7 +35,7 @@ type Options struct {
 
 // NewOptions returns the defaults.
 func NewOptions() Options {
-	return Options{Enabled: true, Limits: Limits{Waiting: 1000, FlowWaiting: 200, ThrottleFactor: throttleOn(runtime.GOMAXPROCS(0))}}
+	return Options{Enabled: true, Limits: Limits{Waiting: 1000, FlowWaiting: 200, Paused: 1000, ThrottleFactor: throttleOn(runtime.GOMAXPROCS(0))}}
 }
 
 // throttleOn returns the default of --fairness-throttle-factor on a machine with cores.
@@ -57,6 +57,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	_ = fs.MarkDeprecated("fairness-rest", "use --fairness-throttle-factor: the next version does not know this name")
 	fs.IntVar(&o.Waiting, "fairness-queue-length", o.Waiting, "requests that wait for their turn at a time; more are answered with 429")
 	fs.IntVar(&o.FlowWaiting, "fairness-queue-length-per-cluster", o.FlowWaiting, "requests of one logical cluster that wait for their turn at a time, reading and writing ones each, one user's at most half of them; more are answered with 429")
+	fs.IntVar(&o.Paused, "fairness-paused-requests", o.Paused, "requests that wait for webhooks at a time, whose seats are free meanwhile; of one logical cluster as many as --fairness-queue-length-per-cluster, and never all that are left. What there is no place for waits in the queue. 0 means any number")
 }
 
 // Validate returns what is wrong with o.
@@ -67,6 +68,9 @@ func (o *Options) Validate() []error {
 	}
 	if !(o.ThrottleFactor >= 0 && o.ThrottleFactor <= maxThrottleFactor) {
 		errs = append(errs, fmt.Errorf("--fairness-throttle-factor %g must be between 0 and %d", o.ThrottleFactor, maxThrottleFactor))
+	}
+	if o.Paused < 0 {
+		errs = append(errs, fmt.Errorf("--fairness-paused-requests %d must not be negative", o.Paused))
 	}
 	if o.Waiting < 1 || o.FlowWaiting < 1 {
 		errs = append(errs, fmt.Errorf("--fairness-queue-length %d and --fairness-queue-length-per-cluster %d must be at least 1", o.Waiting, o.FlowWaiting))

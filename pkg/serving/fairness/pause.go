@@ -2,6 +2,9 @@ package fairness
 
 import "time"
 
+// ownPauses is how many requests of a flow may be paused however many of others are.
+const ownPauses = 4
+
 // pauses are those of one request.
 type pauses struct {
 	// open are the pauses that have not ended; they may overlap.
@@ -41,12 +44,25 @@ func (q *Queue) move(t *queuedRequest, direction int) {
 	q.inUse += direction * t.seats
 	f.paused -= direction
 	q.paused -= direction
+	pausedRequests.Add(float64(-direction))
 	q.update(f)
+	if direction > 0 {
+		for held := range q.held {
+			q.update(held)
+		}
+	}
 	q.dispatch()
 }
 
 // mayPause reports whether one more request of a flow may execute that might
-// pause: as many as may wait in the queue.
+// pause: as many as may wait in the queue, and no more than are left to others of
+// all that may pause, but for ownPauses.
 func (q *Queue) mayPause(f *flow) bool {
+	left := q.limits.Paused - q.paused
+	if q.limits.Paused > 0 && f.paused+f.inUse >= max(left, ownPauses) {
+		q.held[f] = struct{}{}
+		return false
+	}
+	delete(q.held, f)
 	return f.paused == 0 || f.paused+f.inUse < max(q.limits.FlowWaiting, q.limits.FlowSeats)
 }

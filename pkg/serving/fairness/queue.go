@@ -31,6 +31,9 @@ type Limits struct {
 	// Waiting is how many requests wait at a time, FlowWaiting how many of one
 	// flow.
 	Waiting, FlowWaiting int
+	// Paused is how many requests wait for a webhook at a time, but for a few that
+	// each flow has in any case; of one flow, as many as FlowWaiting. 0 is any number.
+	Paused int
 }
 
 // firstGuess is the time that the first request of a flow is thought to take.
@@ -55,6 +58,8 @@ type Queue struct {
 	// now is the queue's virtual time: the clock of the flow that started last.
 	now   float64
 	flows map[FlowKey]*flow
+	// held are flows in which requests wait until fewer are paused.
+	held map[*flow]struct{}
 	// kept is how many flows were left when they were last looked through.
 	kept int
 	// ready are the flows that have something waiting that their own limit lets
@@ -114,7 +119,7 @@ type Clock interface {
 // NewQueue returns a queue with those limits. The numbers of seats and of places
 // to wait must be positive.
 func NewQueue(limits Limits, c Clock) *Queue {
-	return &Queue{limits: limits, clock: c, flows: map[FlowKey]*flow{}}
+	return &Queue{limits: limits, clock: c, flows: map[FlowKey]*flow{}, held: map[*flow]struct{}{}}
 }
 
 // Acquire waits for the turn of a request of user in the flow that takes that
@@ -244,7 +249,10 @@ func (q *Queue) dispatch() {
 
 // update puts the flow where it belongs among those that are ready.
 func (q *Queue) update(f *flow) {
-	ready := f.waiting > 0 && f.throttledUntil.IsZero() && q.mayPause(f) && (f.inUse == 0 || f.inUse+f.head().seats <= q.seatsOf(f))
+	if f.waiting == 0 {
+		delete(q.held, f)
+	}
+	ready := f.waiting > 0 && q.mayPause(f) && f.throttledUntil.IsZero() && (f.inUse == 0 || f.inUse+f.head().seats <= q.seatsOf(f))
 	switch {
 	case ready && f.index < 0:
 		heap.Push(&q.ready, f)

@@ -1,0 +1,29 @@
+package identity_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+)
+
+func TestPayerOf(t *testing.T) {
+	account := func(name string, homes ...string) user.Info {
+		return &user.DefaultInfo{Name: "system:serviceaccount:default:" + name, Extra: map[string][]string{request.ExtraClusterName: homes}}
+	}
+	require.Equal(t, identity.Payer{User: "jane"}, identity.PayerOf("a", &user.DefaultInfo{Name: "jane"}))
+	require.Equal(t, identity.PayerOf("", account("one", "a")), identity.PayerOf("b", account("two", "a")), "accounts of one logical cluster pay together")
+	require.NotEqual(t, identity.PayerOf("", account("one", "a")), identity.PayerOf("", account("one", "b")), "those of the same name elsewhere do not")
+	require.NotEqual(t, identity.PayerOf("", account("one", "a")), identity.PayerOf("", &user.DefaultInfo{Name: "a"}))
+	// Without a home, the name is all that there is.
+	require.Equal(t, identity.Payer{User: "system:serviceaccount:default:one"}, identity.PayerOf("", account("one")))
+
+	_, ok := identity.PayerFrom(t.Context())
+	require.False(t, ok)
+	p, ok := identity.PayerFrom(identity.WithPayer(t.Context(), identity.Payer{User: "jane"}))
+	require.True(t, ok)
+	require.Equal(t, identity.Payer{User: "jane"}, p)
+}

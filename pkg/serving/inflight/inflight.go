@@ -1,0 +1,147 @@
+// Package inflight bounds the requests that a server has in hand at a time.
+//
+//	authorization ─► Shares.Wrap ─► fairness ─► Executing.Wrap ─► handler
+//	                 by logical      queue        by the server
+//	                 cluster, user
+//
+// Shares counts requests from their authorization to their answer, whatever they
+// wait for, each for its logical cluster and for who pays for it. Executing counts
+// those that execute: neither those that wait in fairness' queue nor those
+// that wait for a webhook, which take nothing that others need. So a logical cluster
+// whose requests hang is refused at its own bounds, and others are not.
+//
+// Long-running requests and those of the installation's own components are not
+// counted by Shares, and not refused by Executing.
+package inflight
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	apimetrics "k8s.io/apiserver/pkg/endpoints/metrics"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+)
+
+// Refuse answers a request with 429 and Retry-After, saying why.
+type Refuse func(w http.ResponseWriter, r *http.Request, why string)
+
+var (
+	rejected = metrics.NewCounterVec(&metrics.CounterOpts{
+		Namespace: "shardplane", Subsystem: "inflight", Name: "rejected_requests_total",
+		Help:           "Requests answered with 429 because too many were in flight, by limit: cluster, user or server.",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"limit"})
+
+	registerMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(rejected) })
+)
+
+// Executing bounds the requests that execute at a time in a server.
+type Executing struct {
+	reading, writing kind
+}
+
+// kind is the requests that read, or those that write.
+type kind struct {
+	limit int64
+	now   atomic.Int64
+	// most is the highest number since it was last reported.
+	most atomic.Int64
+}
+
+// NewExecuting returns bounds for requests that read and for those that write; 0
+// bounds nothing.
+func NewExecuting(reading, writing int) *Executing {
+	registerMetrics()
+	e := &Executing{}
+	e.reading.limit, e.writing.limit = int64(reading), int64(writing)
+	return e
+}
+
+// Wrap returns next behind the bounds. A request that pauses, see request.Pause,
+// is not counted meanwhile.
+func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck, refuse Refuse) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		info, ok := apirequest.RequestInfoFrom(ctx)
+		if !ok || longRunning(r, info) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		k := &e.writing
+		if reads(info.Verb) {
+			k = &e.reading
+		}
+		if !k.enter() && !isExempt(ctx) {
+			k.leave()
+			rejected.WithLabelValues("server").Inc()
+			apimetrics.RecordDroppedRequest(r, info, apimetrics.APIServerComponent, k == &e.writing)
+			apimetrics.RecordRequestTermination(r, info, apimetrics.APIServerComponent, http.StatusTooManyRequests)
+			refuse(w, r, "the server has as many requests in hand as --max-requests-inflight and --max-mutating-requests-inflight allow")
+			return
+		}
+		defer k.leave()
+		next.ServeHTTP(w, r.WithContext(request.WithPause(ctx, func() (resume func()) {
+			resumeSeat := request.Pause(ctx)
+			k.leave()
+			return func() {
+				k.enter()
+				resumeSeat()
+			}
+		})))
+	})
+}
+
+// Report sets upstream's gauges of requests in flight, each second, until ctx is
+// done.
+func (e *Executing) Report(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			apimetrics.UpdateInflightRequestMetrics(apimetrics.ExecutingPhase, e.reading.highest(), e.writing.highest())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// enter counts a request and reports whether it is within the limit.
+func (k *kind) enter() bool {
+	now := k.now.Add(1)
+	within := k.limit == 0 || now <= k.limit
+	for most := k.most.Load(); within && now > most && !k.most.CompareAndSwap(most, now); most = k.most.Load() {
+	}
+	return within
+}
+
+func (k *kind) leave() { k.now.Add(-1) }
+
+// highest returns the highest number since it was last called.
+func (k *kind) highest() int { return int(k.most.Swap(k.now.Load())) }
+
+// isExempt reports whether the request is one of the installation's own
+// components, or of its administrators.
+func isExempt(ctx context.Context) bool {
+	who, ok := apirequest.UserFrom(ctx)
+	return ok && (who.GetName() == user.APIServerUser || identity.MemberOf(ctx, who, user.SystemPrivilegedGroup))
+}
+
+// reads reports whether requests with that verb change nothing.
+func reads(verb string) bool {
+	switch verb {
+	case "get", "list", "watch":
+		return true
+	default:
+		return false
+	}
+}

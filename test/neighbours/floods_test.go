@@ -1,0 +1,79 @@
+package neighbours
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// hanging: requests of the attacker that hang in its webhook take nothing that
+// others need, and have a bound of their own.
+func hanging(t *testing.T, w *world) {
+	const flood = maxOfCluster
+	asked, release := make(chan struct{}, flood), make(chan struct{})
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(hook.Close)
+	robot := w.attacker.robot(t, "flooding")
+	hooks := w.attacker.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	_, err := hooks.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "hanging"},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "hanging.example.com", AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(30)),
+			SideEffects:   new(admissionregistrationv1.SideEffectClassNone),
+			FailurePolicy: new(admissionregistrationv1.Ignore),
+			ClientConfig:  admissionregistrationv1.WebhookClientConfig{URL: new(hook.URL), CABundle: caOf(hook)},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+			}},
+		}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	ctx, stop := context.WithCancel(t.Context())
+	var pending sync.WaitGroup
+	refused := make(chan int, flood)
+	post := func(i int) {
+		pending.Go(func() {
+			code, _, err := robot.call(ctx, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", fmt.Sprintf(`{"metadata":{"name":"flood-%d"}}`, i))
+			if err == nil && code != http.StatusCreated {
+				refused <- code
+			}
+		})
+	}
+	t.Cleanup(func() {
+		close(release)
+		stop()
+		pending.Wait()
+		_ = hooks.Delete(context.WithoutCancel(ctx), "hanging", metav1.DeleteOptions{})
+	})
+	// The webhook is there some time after its configuration.
+	require.Eventually(t, func() bool { post(0); return len(asked) > 0 }, testTimeout, tick)
+	for i := range flood {
+		post(i + 1)
+	}
+	require.Equal(t, http.StatusTooManyRequests, <-refused, "one user takes no more than are left for others of the logical cluster")
+	require.Eventually(t, func() bool { return len(asked) > maxWriting }, testTimeout, tick, "more hang than may execute")
+	for i := range 2 * maxWriting {
+		w.quiet.must(t, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", fmt.Sprintf(`{"metadata":{"name":"quiet-%d"}}`, i))
+	}
+	w.attacker.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
+}
