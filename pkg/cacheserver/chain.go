@@ -19,7 +19,7 @@ var scopes = serving.Scopes{Mounts: []*request.Mount{request.CacheShards, reques
 // Watches end with streams.
 func (s *Server) chain(c *genericapiserver.Config, streams context.Context) serving.Chain { //nolint:revive // the context is no call's
 	return slices.Concat(
-		serving.Arrival(c),
+		serving.Arrival(c, s.options.Serving.Bodies),
 		serving.Chain{
 			serving.NewFilter("scope", "/services/cache/shards/<name>/clusters/<name> off the URL and into the context; 400 for all else", scopes.Find),
 			serving.AuditScope(c, nil),
@@ -27,6 +27,7 @@ func (s *Server) chain(c *genericapiserver.Config, streams context.Context) serv
 		serving.Reception(c),
 		serving.Decision(c),
 		serving.Chain{
+			serving.Bodies(c, s.options.Serving.BodyBytes),
 			serving.InFlight(c),
 			serving.LongRunningStop(streams, c),
 			serving.NewFilter("list buffer", "lists are written in large pieces", serving.WithListBuffer),

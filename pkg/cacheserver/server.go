@@ -22,6 +22,7 @@ import (
 // Server is a cache server whose data is open and whose port is taken, but
 // which does not serve before Run.
 type Server struct {
+	options    CompletedOptions
 	etcd       *etcd.Handle
 	encryption *encryption.Providers
 	backend    *storage.Backend
@@ -38,7 +39,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s = &Server{group: lifecycle.New("part")}
+	s = &Server{options: o, group: lifecycle.New("part")}
 	defer func() {
 		if err != nil {
 			s.Close()

@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
@@ -75,7 +76,7 @@ func (s *testShard) start(t *testing.T) {
 	streams, endStreams := context.WithCancel(context.WithoutCancel(t.Context()))
 	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Codecs: client.Codecs}
 	serving.SetChain(c, func(c *genericapiserver.Config) serving.Chain {
-		return slices.Concat(serving.Arrival(c), serving.Chain{{Wrap: scopes.Find}}, serving.Reception(c), serving.Decision(c), serving.Chain{
+		return slices.Concat(serving.Arrival(c, bodies.NewRate()), serving.Chain{{Wrap: scopes.Find}}, serving.Reception(c), serving.Decision(c), serving.Chain{
 			serving.LongRunningStop(streams, c), {Wrap: scopes.Rules}, {Wrap: resources.Wrap},
 		})
 	})

@@ -57,6 +57,7 @@ var mappings = []mapping{
 // chain is what everything passes before serveMappings.
 func (s *Server) chain() serving.Chain {
 	return serving.Chain{
+		serving.BodyGuard(s.bodies),
 		serving.NewFilter("panic recovery", "500 for requests that crash", withPanicRecovery),
 		serving.NewFilter("accounting", "metrics, the log, and audit events of what is answered here", func(next http.Handler) http.Handler {
 			return withAccounting(next, &s.requests, s.audit)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/serving/bodies"
 )
 
 const (
@@ -169,6 +170,8 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 		writeStatus(w, answer.status)
 	case f.draining.Err() != nil:
 		writeStatus(w, unavailable("the front-proxy is shutting down"))
+	case bodies.Slow(r.Context()):
+		writeStatus(w, statusError(http.StatusRequestTimeout, metav1.StatusReasonTimeout, 0, "%s", bodies.ErrSlow.Error()))
 	case r.Context().Err() != nil:
 		// The client has gone; there is nobody to answer.
 		w.WriteHeader(statusClientGone)

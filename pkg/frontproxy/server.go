@@ -22,6 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/bodies"
 )
 
 // drainTimeout is how long requests in flight may take when the server stops;
@@ -40,6 +41,8 @@ type Server struct {
 	forwarder *forwarder
 	// client is the certificate with which requests are forwarded.
 	client *dynamiccertificates.DynamicCertKeyPairContent
+	// bodies say how long bodies of requests take at most.
+	bodies bodies.Rate
 	// profiling is whether profiles of this process are served.
 	profiling bool
 	// answers records what the front-proxy answers itself; it may be nil.
@@ -60,7 +63,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return nil, err
 	}
 	registerMetrics()
-	s = &Server{profiling: o.Serving.Profiling, group: lifecycle.New("part")}
+	s = &Server{profiling: o.Serving.Profiling, bodies: o.Serving.Bodies, group: lifecycle.New("part")}
 	defer func() {
 		if err != nil {
 			s.Close()

@@ -15,6 +15,7 @@ import (
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/routine"
 
+	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/inflight"
 )
 
@@ -62,9 +63,24 @@ func SetChain(c *genericapiserver.Config, build func(c *genericapiserver.Config)
 	}
 }
 
+// BodyGuard returns the filter that gives up bodies that take too long. It is the
+// first of each chain.
+func BodyGuard(limits bodies.Rate) Filter {
+	return Filter{"body guard", "bodies that are too slow end", func(next http.Handler) http.Handler { return bodies.WithGuard(next, limits) }}
+}
+
+// Bodies returns the filter that reads bodies before requests take anything that
+// others need.
+func Bodies(c *genericapiserver.Config, limits bodies.Limits) Filter {
+	return Filter{"bodies", "into memory, within --max-request-body-bytes and --max-request-body-bytes-per-user; 408, 413, 429", func(next http.Handler) http.Handler {
+		return bodies.NewReader(limits, c.MaxRequestBodyBytes).Wrap(next, c.LongRunningFunc, func(w http.ResponseWriter, r *http.Request, err error) { respond(w, r, c.Serializer, err) })
+	}}
+}
+
 // Arrival are the filters that need to know nothing of a request.
-func Arrival(c *genericapiserver.Config) Chain {
+func Arrival(c *genericapiserver.Config, limits bodies.Rate) Chain {
 	return Chain{
+		BodyGuard(limits),
 		{"audit ID", "an ID for each request, the client's or a new one", apifilters.WithAuditInit},
 		{"received", "when it came", apifilters.WithRequestReceivedTimestamp},
 		{"audit URI", "the URI as the client sent it, for audit events", when(c.AuditBackend != nil, withAuditURI)},

@@ -9,7 +9,8 @@
 // path, and answers, after authorization, what nothing in the scope serves.
 //
 // Below it, fairness shares a server among logical clusters, inflight bounds how
-// many requests there are at a time, budget counts what several share,
+// many requests there are at a time, bodies reads what they bring before they take
+// anything that others need, budget counts what several share,
 // metriclabels keeps names that tenants choose out of metrics, and ownership
 // compares whose the data in an etcd is before a server uses it. Package chaintest
 // compares the chain of a server with the page that shows it.

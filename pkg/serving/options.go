@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/pflag"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+
+	"github.com/shardplane/shardplane/pkg/serving/bodies"
 )
 
 // Options are what every server has: a listener with its certificates, an audit
@@ -26,13 +28,15 @@ type Options struct {
 	TLS TLSOptions
 	// Audit says which requests are recorded, and where.
 	Audit AuditOptions
+	// Bodies say how long bodies of requests take at most.
+	Bodies bodies.Rate
 	// Profiling serves /debug/pprof.
 	Profiling bool
 }
 
 // NewOptions returns the defaults for a server on port.
 func NewOptions(port int) Options {
-	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Profiling: true}
+	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Bodies: bodies.NewRate(), Profiling: true}
 }
 
 // AddFlags adds the flags of o to fs, but for those of Audit.
@@ -42,6 +46,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.TLSCertFile, "tls-cert-file", o.TLSCertFile, "PEM file of the serving certificate, intermediates included; read again when it changes")
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
 	o.TLS.AddFlags(fs)
+	o.Bodies.AddFlags(fs)
 	fs.BoolVar(&o.Profiling, "profiling", o.Profiling, "serve profiles of this process at /debug/pprof, to members of system:masters and system:kcp:admin only")
 }
 
@@ -61,6 +66,7 @@ func (o *Options) Validate() []error {
 		errs = append(errs, errors.New("--tls-private-key-file is required: all requests are served over TLS"))
 	}
 	errs = append(errs, o.TLS.Validate()...)
+	errs = append(errs, o.Bodies.Validate()...)
 	return append(errs, o.Audit.Validate()...)
 }
 
@@ -105,13 +111,15 @@ type APIOptions struct {
 	// requests other than watches are served at a time; more get 429.
 	MaxRequestsInFlight         int
 	MaxMutatingRequestsInFlight int
+	// BodyBytes bounds the memory of bodies of requests that wait.
+	BodyBytes bodies.Limits
 	// FeatureGates switches Kubernetes' feature gates, as in "Gate=true".
 	FeatureGates map[string]string
 }
 
 // NewAPIOptions returns the defaults for a server on port.
 func NewAPIOptions(port int) APIOptions {
-	return APIOptions{Options: NewOptions(port), MaxRequestsInFlight: 3000, MaxMutatingRequestsInFlight: 1000, FeatureGates: map[string]string{}}
+	return APIOptions{Options: NewOptions(port), MaxRequestsInFlight: 3000, MaxMutatingRequestsInFlight: 1000, BodyBytes: bodies.NewLimits(), FeatureGates: map[string]string{}}
 }
 
 // AddFlags adds the flags of o to fs, but for those of Audit.
@@ -119,6 +127,7 @@ func (o *APIOptions) AddFlags(fs *pflag.FlagSet) {
 	o.Options.AddFlags(fs)
 	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "reading requests executed at a time, watches and what waits for its turn or for a webhook not counted; more are answered with 429")
 	fs.IntVar(&o.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", o.MaxMutatingRequestsInFlight, "writing requests executed at a time, what waits for its turn or for a webhook not counted; more are answered with 429")
+	o.BodyBytes.AddFlags(fs)
 	fs.StringToStringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "Kubernetes feature gates of this process, as Gate=true,Other=false; ShardedListAndWatch and WatchList are on unless switched off here")
 }
 
@@ -128,5 +137,5 @@ func (o *APIOptions) Validate() []error {
 	if o.MaxRequestsInFlight < 0 || o.MaxMutatingRequestsInFlight < 0 {
 		errs = append(errs, errors.New("--max-requests-inflight and --max-mutating-requests-inflight must not be negative"))
 	}
-	return errs
+	return append(errs, o.BodyBytes.Validate()...)
 }

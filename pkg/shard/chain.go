@@ -19,7 +19,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		Mounts: []*request.Mount{request.Clusters}, Resolve: s.local.resolve, Inactive: s.local.inactive, Codecs: registry.Codecs,
 	}
 	return slices.Concat(
-		serving.Arrival(c),
+		serving.Arrival(c, s.options.Serving.Bodies),
 		serving.Chain{
 			serving.NewFilter("token's cluster", "a service account's logical cluster, where the URL has none", authn.WithTokenCluster),
 			serving.NewFilter("scope", "/clusters/<name> off the URL and into the context; 400 for malformed ones", scopes.Find),
@@ -34,6 +34,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		},
 		serving.Decision(c),
 		serving.Chain{
+			serving.Bodies(c, s.options.Serving.BodyBytes),
 			serving.InFlightShares(c, s.options.InFlight),
 			serving.LongRunningStop(s.serving, c),
 			serving.NewFilter("list buffer", "lists are written in large pieces", serving.WithListBuffer),

@@ -77,3 +77,36 @@ func hanging(t *testing.T, w *world) {
 	}
 	w.attacker.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
 }
+
+// slowBodies: writes whose bodies do not end take no seat, even of the logical
+// cluster that they are for.
+func slowBodies(t *testing.T, w *world) {
+	const slow = 40
+	var pending sync.WaitGroup
+	t.Cleanup(pending.Wait)
+	before := counters(t, "shardplane_bodies_waiting_bytes", nil)
+	var ends []*io.PipeWriter
+	for range slow {
+		body, end := io.Pipe()
+		ends = append(ends, end)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.quiet.config.Host+"/api/v1/namespaces/default/configmaps", body)
+		require.NoError(t, err)
+		pending.Go(func() {
+			if response, err := w.quiet.http.Do(r); err == nil {
+				_ = response.Body.Close()
+			}
+		})
+		pending.Go(func() { _, _ = end.Write([]byte("{")) })
+	}
+	t.Cleanup(func() {
+		for _, end := range ends {
+			_ = end.CloseWithError(io.ErrUnexpectedEOF)
+		}
+	})
+	require.Eventually(t, func() bool {
+		return counters(t, "shardplane_bodies_waiting_bytes", nil)-before >= slow<<14
+	}, testTimeout, tick, "the shard reads all of them")
+	for i := range 5 {
+		w.quiet.must(t, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", fmt.Sprintf(`{"metadata":{"name":"quick-%d"}}`, i))
+	}
+}

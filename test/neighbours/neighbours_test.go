@@ -20,6 +20,7 @@ func TestNeighbours(t *testing.T) {
 		{"webhooks", webhooks},
 		{"calls", calls},
 		{"hanging", hanging},
+		{"bodies", slowBodies},
 	} {
 		t.Run(row.name, func(t *testing.T) { row.run(t, w) })
 	}

@@ -5,6 +5,9 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Payer is who pays for what a user takes of something that all share, such as
@@ -35,8 +38,24 @@ func WithPayer(ctx context.Context, p Payer) context.Context {
 	return context.WithValue(ctx, payerKey{}, p)
 }
 
-// PayerFrom returns who pays for the request of ctx; false if nobody has said so.
-func PayerFrom(ctx context.Context) (Payer, bool) {
-	p, ok := ctx.Value(payerKey{}).(Payer)
-	return p, ok
+// PayerFrom returns who pays for the request of ctx: whom WithPayer says, or its
+// user.
+func PayerFrom(ctx context.Context) Payer {
+	if p, ok := ctx.Value(payerKey{}).(Payer); ok {
+		return p
+	}
+	who, ok := apirequest.UserFrom(ctx)
+	if !ok {
+		return Payer{}
+	}
+	cluster, _ := request.ClusterFrom(ctx)
+	return PayerOf(cluster.Name, who)
+}
+
+// IsExempt reports whether the request of ctx is one of the installation's own
+// components or of its administrators, which no limit refuses. No tenant can be
+// either.
+func IsExempt(ctx context.Context) bool {
+	who, ok := apirequest.UserFrom(ctx)
+	return ok && (who.GetName() == user.APIServerUser || MemberOf(ctx, who, user.SystemPrivilegedGroup))
 }

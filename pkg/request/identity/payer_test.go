@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
@@ -21,9 +22,12 @@ func TestPayerOf(t *testing.T) {
 	// Without a home, the name is all that there is.
 	require.Equal(t, identity.Payer{User: "system:serviceaccount:default:one"}, identity.PayerOf("", account("one")))
 
-	_, ok := identity.PayerFrom(t.Context())
-	require.False(t, ok)
-	p, ok := identity.PayerFrom(identity.WithPayer(t.Context(), identity.Payer{User: "jane"}))
-	require.True(t, ok)
-	require.Equal(t, identity.Payer{User: "jane"}, p)
+	require.Zero(t, identity.PayerFrom(t.Context()))
+	joe := apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "joe"})
+	require.Equal(t, identity.Payer{User: "joe"}, identity.PayerFrom(joe))
+	require.Equal(t, identity.Payer{User: "jane"}, identity.PayerFrom(identity.WithPayer(joe, identity.Payer{User: "jane"})), "who impersonates pays")
+
+	require.False(t, identity.IsExempt(t.Context()))
+	require.False(t, identity.IsExempt(joe))
+	require.True(t, identity.IsExempt(apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "root", Groups: []string{user.SystemPrivilegedGroup}})))
 }

@@ -9,7 +9,6 @@ import (
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
@@ -142,7 +141,7 @@ func (c controller) Handle(
 	queued fq.QueueNoteFn,
 	execute func(),
 ) {
-	if isExempt(ctx, digest.User) {
+	if identity.IsExempt(ctx) {
 		note(c.exempt.schema, c.exempt.config, "")
 		defer executing(exempt, 1)()
 		execute()
@@ -184,12 +183,6 @@ func flowOf(ctx context.Context, info *apirequest.RequestInfo) FlowKey {
 		key.Writes = true
 	}
 	return key
-}
-
-// isExempt reports whether the user's requests never wait: those of the shards
-// themselves and of their administrators. No tenant can be either.
-func isExempt(ctx context.Context, who user.Info) bool {
-	return who.GetName() == user.APIServerUser || identity.MemberOf(ctx, who, user.SystemPrivilegedGroup)
 }
 
 // RegisterWatch implements flowcontrol.WatchTracker.

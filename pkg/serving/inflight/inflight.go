@@ -21,7 +21,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/apiserver/pkg/authentication/user"
 	apimetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/component-base/metrics"
@@ -80,7 +79,7 @@ func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRe
 		if reads(info.Verb) {
 			k = &e.reading
 		}
-		if !k.enter() && !isExempt(ctx) {
+		if !k.enter() && !identity.IsExempt(ctx) {
 			k.leave()
 			rejected.WithLabelValues("server").Inc()
 			apimetrics.RecordDroppedRequest(r, info, apimetrics.APIServerComponent, k == &e.writing)
@@ -128,13 +127,6 @@ func (k *kind) leave() { k.now.Add(-1) }
 
 // highest returns the highest number since it was last called.
 func (k *kind) highest() int { return int(k.most.Swap(k.now.Load())) }
-
-// isExempt reports whether the request is one of the installation's own
-// components, or of its administrators.
-func isExempt(ctx context.Context) bool {
-	who, ok := apirequest.UserFrom(ctx)
-	return ok && (who.GetName() == user.APIServerUser || identity.MemberOf(ctx, who, user.SystemPrivilegedGroup))
-}
 
 // reads reports whether requests with that verb change nothing.
 func reads(verb string) bool {

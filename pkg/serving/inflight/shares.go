@@ -66,7 +66,7 @@ func (s *Shares) Wrap(next http.Handler, longRunning apirequest.LongRunningReque
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
 		info, ok := apirequest.RequestInfoFrom(ctx)
-		if !ok || longRunning(r, info) || isExempt(ctx) {
+		if !ok || longRunning(r, info) || identity.IsExempt(ctx) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -121,9 +121,5 @@ func decrease[K comparable](counts map[K]int, key K) {
 // memberOf returns whose request it is, and for which logical cluster.
 func memberOf(ctx context.Context) member {
 	cluster, _ := request.ClusterFrom(ctx)
-	payer, ok := identity.PayerFrom(ctx)
-	if who, known := apirequest.UserFrom(ctx); !ok && known {
-		payer = identity.PayerOf(cluster.Name, who)
-	}
-	return member{cluster: cluster.Name, payer: payer}
+	return member{cluster: cluster.Name, payer: identity.PayerFrom(ctx)}
 }

@@ -1,0 +1,198 @@
+package bodies
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request/identity"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const largest = 1 << 20
+
+func never(*http.Request, *apirequest.RequestInfo) bool { return false }
+
+func refuse(w http.ResponseWriter, _ *http.Request, err error) {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		http.Error(w, status.Status().Message, int(status.Status().Code))
+	}
+}
+
+// served returns clients, by protocol, of a server that reads bodies and answers
+// with them.
+func served(t *testing.T, reader *Reader, rate Rate, handler http.Handler) (url string, clients map[string]*http.Client) {
+	t.Helper()
+	inner := reader.Wrap(handler, never, refuse)
+	server := httptest.NewUnstartedServer(WithGuard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := apirequest.WithRequestInfo(r.Context(), &apirequest.RequestInfo{Verb: "create"})
+		who := &user.DefaultInfo{Name: r.Header.Get("User")}
+		if who.Name == "admin" {
+			who.Groups = []string{user.SystemPrivilegedGroup}
+		}
+		inner.ServeHTTP(w, r.WithContext(apirequest.WithUser(ctx, who)))
+	}), rate))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	http2 := server.Client()
+	transport, ok := http2.Transport.(*http.Transport)
+	require.True(t, ok)
+	transport = transport.Clone()
+	transport.ForceAttemptHTTP2, transport.TLSClientConfig.NextProtos = false, nil
+	transport.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return server.URL, map[string]*http.Client{"HTTP/2": http2, "HTTP/1.1": {Transport: transport}}
+}
+
+func post(ctx context.Context, client *http.Client, url, who string, body io.Reader) (int, string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
+	if err != nil {
+		return 0, "", err
+	}
+	r.Header.Set("User", who)
+	res, err := client.Do(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(text), err
+}
+
+var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+
+func TestBodiesArriveWhole(t *testing.T) {
+	reader := NewReader(NewLimits(), largest)
+	url, clients := served(t, reader, NewRate(), echo)
+	for proto, client := range clients {
+		t.Run(proto, func(t *testing.T) {
+			for _, size := range []int{0, 1, firstBuffer - 1, firstBuffer, firstBuffer + spare, 3 * firstBuffer, largest} {
+				text := strings.Repeat("x", size)
+				for _, body := range []io.Reader{strings.NewReader(text), io.MultiReader(strings.NewReader(text))} {
+					code, got, err := post(t.Context(), client, url, "jane", body)
+					require.NoError(t, err)
+					require.Equal(t, http.StatusOK, code, got)
+					require.Equal(t, text, got)
+				}
+			}
+			for _, body := range []io.Reader{bytes.NewReader(make([]byte, largest+1)), io.MultiReader(bytes.NewReader(make([]byte, largest+1)))} {
+				code, got, err := post(t.Context(), client, url, "jane", body)
+				require.NoError(t, err)
+				require.Equal(t, http.StatusRequestEntityTooLarge, code)
+				require.Contains(t, got, "limit is 1048576")
+			}
+			require.Eventually(t, func() bool { return reader.budget.Taken() == 0 }, 10*time.Second, time.Millisecond)
+		})
+	}
+}
+
+// TestSlowBodies holds that a request is not executed before its body is there, and
+// that a body that does not come is given up.
+func TestSlowBodies(t *testing.T) {
+	executed := make(chan struct{}, 1)
+	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { executed <- struct{}{} })
+	reader := NewReader(NewLimits(), largest)
+	url, clients := served(t, reader, Rate{Timeout: 50 * time.Millisecond}, handler)
+	for proto, client := range clients {
+		t.Run(proto, func(t *testing.T) {
+			body, rest := io.Pipe()
+			defer func() { _ = rest.Close() }()
+			go func() { _, _ = rest.Write([]byte("{")) }()
+			code, got, err := post(t.Context(), client, url, "jane", body)
+			require.NoError(t, err)
+			require.Equal(t, http.StatusRequestTimeout, code)
+			require.Contains(t, got, "--request-body-timeout")
+			require.Empty(t, executed)
+			require.Eventually(t, func() bool { return reader.budget.Taken() == 0 }, 10*time.Second, time.Millisecond)
+			_, _, err = post(t.Context(), client, url, "jane", strings.NewReader("{}"))
+			require.NoError(t, err)
+			<-executed
+		})
+	}
+}
+
+// TestMinRate holds that a body that comes too slowly is given up before its time.
+func TestMinRate(t *testing.T) {
+	g := &Guard{Reader: strings.NewReader("0123456789"), limits: Rate{Timeout: time.Hour, MinRate: 1}, closeBody: func() error { return nil }}
+	gaveUp := 0
+	g.giveUp = func() { gaveUp++ }
+	_, err := io.ReadFull(g, make([]byte, 10))
+	require.NoError(t, err)
+	g.check()
+	require.Zero(t, gaveUp, "a byte a second in ten seconds")
+	g.check()
+	require.Equal(t, 1, gaveUp)
+	_, err = g.Read(make([]byte, 1))
+	require.ErrorIs(t, err, ErrSlow)
+	require.NoError(t, g.Close())
+}
+
+// TestBudget holds that bodies that wait have bounds, for each user and in all.
+func TestBudget(t *testing.T) {
+	const each = 8 * (overhead + firstBuffer)
+	reader := NewReader(Limits{Waiting: 3 * each, WaitingPerUser: each}, firstBuffer)
+	goOn := make(chan struct{})
+	inside := make(chan struct{})
+	url, clients := served(t, reader, NewRate(), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		inside <- struct{}{} // and nobody has read the body
+		<-goOn
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	done := make(chan int)
+	enter := func(who string) (code int) {
+		go func() {
+			code, _, _ := post(t.Context(), clients["HTTP/2"], url, who, io.MultiReader(strings.NewReader("{}")))
+			done <- code
+		}()
+		select {
+		case <-inside:
+			return http.StatusOK
+		case code := <-done:
+			return code
+		}
+	}
+	for range 8 {
+		require.Equal(t, http.StatusOK, enter("noisy"))
+	}
+	require.Equal(t, http.StatusTooManyRequests, enter("noisy"))
+	require.Equal(t, http.StatusOK, enter("quiet"))
+	require.Equal(t, http.StatusOK, enter("admin"), "administrators always get in")
+	for range 10 {
+		goOn <- struct{}{}
+		require.Equal(t, http.StatusOK, <-done)
+	}
+	require.Eventually(t, func() bool { return reader.budget.Taken() == 0 }, 10*time.Second, time.Millisecond)
+}
+
+func TestValidate(t *testing.T) {
+	l, r := NewLimits(), NewRate()
+	require.Empty(t, append(l.Validate(), r.Validate()...))
+	l.Waiting, r.MinRate = 1, -1
+	require.Len(t, append(l.Validate(), r.Validate()...), 2)
+}
+
+func BenchmarkBodies(b *testing.B) {
+	h := WithGuard(NewReader(NewLimits(), largest).Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }), never, refuse), NewRate())
+	ctx := identity.WithPayer(apirequest.WithRequestInfo(b.Context(), &apirequest.RequestInfo{Verb: "create"}), identity.Payer{User: "jane"})
+	text, w := strings.Repeat("x", 1<<10), httptest.NewRecorder()
+	b.ReportAllocs()
+	for b.Loop() {
+		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(text)))
+	}
+}
