@@ -8,14 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // queues report their metrics
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-
-	"github.com/shardplane/shardplane/pkg/client"
 )
 
 const (
@@ -63,7 +60,9 @@ type Config[K comparable] struct {
 	Reconcile func(ctx context.Context, key K) (Result, error)
 	// Sources feed the queue while the controller runs.
 	Sources []Source[K]
-	// Workers is how many keys are worked on at a time; 4 by default.
+	// Workers is how many keys are worked on at a time; 4 by default. Keys that name
+	// their logical cluster, as a client.Key does, are worked on in turns, and one
+	// logical cluster keeps three quarters of the workers busy at most.
 	Workers int
 	// MinBackoff and MaxBackoff bound the wait after an error, which doubles
 	// with each one in a row; 5 ms and 30 s by default.
@@ -100,12 +99,8 @@ func (c *Controller[K]) Name() string { return c.config.Name }
 
 // byCluster reports whether each key names its logical cluster.
 func (c *Controller[K]) byCluster() bool {
-	switch any(*new(K)).(type) {
-	case client.Key, logicalcluster.Name:
-		return true
-	default:
-		return false
-	}
+	_, ok := clusterOf(*new(K))
+	return ok
 }
 
 // Run feeds and works off the queue until ctx ends, and returns when all of its
@@ -115,17 +110,14 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithValues("controller", c.config.Name)
 	ctx = klog.NewContext(ctx, logger)
 
-	queue := workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[K](c.config.MinBackoff, c.config.MaxBackoff),
-		workqueue.TypedRateLimitingQueueConfig[K]{Name: c.config.Name, Clock: slowTicker{}},
-	)
+	queue, done := newQueue(c.config)
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	defer queue.ShutDown()
 
 	for i := range c.config.Workers {
 		workers.Go(func() {
-			for c.next(ctx, i, queue) {
+			for c.next(ctx, i, queue, done) {
 			}
 		})
 	}
@@ -142,12 +134,13 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 }
 
 // next works on one key. It is false when the queue has been shut down.
-func (c *Controller[K]) next(ctx context.Context, worker int, queue workqueue.TypedRateLimitingInterface[K]) bool {
+func (c *Controller[K]) next(ctx context.Context, worker int, queue workqueue.TypedRateLimitingInterface[K], done func(K)) bool {
 	key, shutdown := queue.Get()
 	if shutdown {
 		return false
 	}
 	defer queue.Done(key)
+	defer done(key)
 	if ctx.Err() != nil {
 		return true // drain what is left without working on it
 	}

@@ -10,6 +10,7 @@
 // Manager starts a catalogue of controllers, each when its informers have
 // synced, and stops them in reverse order. Commit writes the difference between
 // two states of an object, once, and only if nobody else wrote in between.
+// In the queue logical clusters take turns, and none keeps all workers busy.
 // Latest bridges the moment between an own write and its arrival in an informer.
 // Package purge deletes all objects of a namespace or logical cluster.
 package reconcile
