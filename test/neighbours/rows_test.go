@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -82,6 +83,14 @@ func watches(t *testing.T, w *world) {
 	quiet, err := w.quiet.kube.CoreV1().ConfigMaps("default").Watch(t.Context(), options)
 	require.NoError(t, err)
 	t.Cleanup(quiet.Stop)
+
+	// What each event would be matched with, whosever it is.
+	for _, selector := range []string{strings.Repeat("!a,", 200) + "!a", "a=" + strings.Repeat("b", 600<<10)} {
+		code, body, err := w.attacker.call(t.Context(), http.MethodGet, "/api/v1/configmaps?watch=true&labelSelector="+url.QueryEscape(selector), "")
+		require.NoError(t, err)
+		require.Equal(t, http.StatusBadRequest, code, "%s", body)
+		require.Contains(t, string(body), "at most")
+	}
 
 	const streams, writes = 40, 120
 	for range streams {
