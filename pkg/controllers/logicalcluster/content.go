@@ -22,6 +22,7 @@ const (
 	reasonDeletionFailed  = "DeletionFailed"
 	reasonRemaining       = "ContentRemaining"
 	reasonTerminators     = "TerminatorExists"
+	reasonFinalizers      = "FinalizersRemaining"
 )
 
 // stage is a part of the content that is deleted together.

@@ -21,6 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // fake is a shard with one logical cluster.
@@ -188,6 +189,30 @@ func TestDeleteTellsWhatTakesLong(t *testing.T) {
 	require.Equal(t, "a namespace", conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
 }
 
+// TestDeleteTellsFinalizers has a LogicalCluster that somebody else keeps when its
+// content is gone.
+func TestDeleteTellsFinalizers(t *testing.T) {
+	f := &fake{lc: newCluster(phase("Deleting"), deleted(0), func(lc *corev1alpha1.LogicalCluster) {
+		lc.Finalizers = append(lc.Finalizers, "example.com/keep", "example.com/too")
+	})}
+	const content = "the content is deleted; waiting for finalizers of the LogicalCluster: "
+	r := f.deleter(result{})
+	for _, step := range []struct {
+		finalizers []string
+		message    string
+	}{
+		{f.lc.Finalizers, content + "example.com/keep, example.com/too"},
+		{[]string{"example.com/too"}, content + "example.com/too"},
+	} {
+		f.lc.Finalizers = step.finalizers
+		_, err := r.reconcile(t.Context(), key)
+		require.NoError(t, err)
+		require.NotContains(t, f.lc.Finalizers, tenancy.ContentFinalizer)
+		require.Equal(t, reasonFinalizers, conditions.GetReason(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
+		require.Equal(t, step.message, conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
+	}
+}
+
 func TestDeleteWaitsForTerminators(t *testing.T) {
 	f := &fake{lc: newCluster(phase("Ready"), deleted(0), terminators([]corev1alpha1.LogicalClusterTerminator{"a:b"}, nil))}
 	r := f.deleter(result{})
@@ -195,6 +220,7 @@ func TestDeleteWaitsForTerminators(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseTerminating, f.lc.Status.Phase)
 	require.NotContains(t, f.log, "delete content")
+	require.Equal(t, "waiting for terminators: [a:b]", conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
 
 	f.lc = f.lc.DeepCopy()
 	f.lc.Status.Terminators = nil

@@ -2,7 +2,9 @@ package logicalcluster
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -96,14 +98,14 @@ func (r *deleter) reconcile(ctx context.Context, key client.Key) (reconcile.Resu
 // delete takes the content away, then lets the LogicalCluster go.
 func (r *deleter) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
 	if !slices.Contains(lc.Finalizers, tenancy.ContentFinalizer) {
-		return reconcile.Result{}, nil
+		return reconcile.Result{}, r.tellFinalizers(ctx, lc)
 	}
 	lc, err := r.write(ctx, lc, terminate(lc))
 	if err != nil {
 		return reconcile.Result{}, ignoreNotFound(err)
 	}
 	if lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating {
-		waiting := result{reason: reasonTerminators, detail: "waiting for terminators"}
+		waiting := result{reason: reasonTerminators, detail: fmt.Sprintf("waiting for terminators: %v", lc.Status.Terminators)}
 		if lc, err = r.write(ctx, lc, report(lc, waiting)); err == nil {
 			_, err = r.write(ctx, lc, label(lc))
 		}
@@ -131,8 +133,20 @@ func (r *deleter) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (
 	}
 	updated := lc.DeepCopy()
 	updated.Finalizers = slices.DeleteFunc(updated.Finalizers, func(f string) bool { return f == tenancy.ContentFinalizer })
-	_, err = r.write(ctx, lc, updated)
+	if lc, err = r.write(ctx, lc, updated); err == nil {
+		err = r.tellFinalizers(ctx, lc)
+	}
 	return reconcile.Result{}, ignoreNotFound(err)
+}
+
+// tellFinalizers says which finalizers keep a LogicalCluster whose content is gone.
+func (r *deleter) tellFinalizers(ctx context.Context, lc *corev1alpha1.LogicalCluster) error {
+	if lc == nil || len(lc.Finalizers) == 0 || lc.Status.Phase != corev1alpha1.LogicalClusterPhaseDeleting {
+		return nil
+	}
+	waiting := result{reason: reasonFinalizers, detail: "the content is deleted; waiting for finalizers of the LogicalCluster: " + strings.Join(lc.Finalizers, ", ")}
+	_, err := r.write(ctx, lc, report(lc, waiting))
+	return ignoreNotFound(err)
 }
 
 func ignoreNotFound(err error) error {
