@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -48,6 +49,9 @@ type Config struct {
 	// objects are stored or served. It is what a server of replicas wants,
 	// with definitions that went through Opaque.
 	SystemOnly bool
+	// Reserved are API groups in which there are no other definitions than System, but
+	// those from before that was refused, which are named in the log.
+	Reserved []string
 	// Admission admits writes of custom resources, and annotates those of dry
 	// runs; if nil, it does the latter only.
 	Admission admission.Interface
@@ -79,6 +83,7 @@ type upstream interface {
 // with InstallCRDs, and Run it.
 type Server struct {
 	releaseAfter time.Duration
+	reserved     []string
 
 	table   *definitions.Table
 	lister  *syntheticLister
@@ -105,6 +110,7 @@ func New(cfg Config) (*Server, error) {
 	setDefaults(&cfg)
 	s := &Server{
 		releaseAfter: cfg.ReleaseAfter,
+		reserved:     cfg.Reserved,
 		table:        definitions.NewTable(),
 		hooks:        versions.NewHooks(),
 		builtIns:     &documents.BuiltIns{},
@@ -227,10 +233,19 @@ func (s *Server) Run(ctx context.Context) error {
 	workers.Go(func() { s.stores.Count(ctx) })
 	if s.crds != nil {
 		workers.Go(func() { s.crds.Index().Run(ctx) })
+		workers.Go(func() { s.tellReserved(ctx) })
 	}
 	s.sweep(ctx)
 	s.hooks.Stop()
 	return nil
+}
+
+// tellReserved names the definitions that are in groups of the system, from before
+// that was refused.
+func (s *Server) tellReserved(ctx context.Context) {
+	for _, definition := range s.crds.Index().InGroups(ctx, s.reserved) {
+		klog.FromContext(ctx).Info("A CustomResourceDefinition is in a group of the system, where none can be made any more. Its objects are kept, and are never read as the system's: define it in another group", "definition", definition)
+	}
 }
 
 // sweep releases the serving info of schemas that nobody uses any more.

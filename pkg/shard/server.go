@@ -20,6 +20,7 @@ import (
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/admission"
 	"github.com/shardplane/shardplane/pkg/admission/limits"
+	"github.com/shardplane/shardplane/pkg/admission/reserved"
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/controllers"
@@ -216,6 +217,7 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer, webhooks *webh
 	s.customResources, err = customresource.New(customresource.Config{
 		Storage:    s.backend.RESTOptionsGetter,
 		System:     system,
+		Reserved:   reserved.Groups,
 		Admission:  s.admission.Interface(),
 		Authorizer: a,
 		Webhooks:   webhooks,

@@ -31,8 +31,9 @@ var (
 	errOwned     = errors.New("a logical cluster goes with the Workspace that owns it: delete that (spec.directlyDeletable is not set)")
 )
 
-// systemGroups are the API groups of the system: those of the wire contract.
-var systemGroups = []string{apis.GroupName, cache.GroupName, core.GroupName, migration.GroupName, tenancy.GroupName, topology.GroupName}
+// Groups are the API groups of the system: those of the wire contract. Nobody defines
+// kinds in them.
+var Groups = []string{apis.GroupName, cache.GroupName, core.GroupName, migration.GroupName, tenancy.GroupName, topology.GroupName}
 
 // workspaceFields are the fields of a Workspace that only the system sets.
 var workspaceFields = [][]string{{"spec", "cluster"}, {"spec", "URL"}}
@@ -54,7 +55,7 @@ func checkPlace(ctx context.Context, a admission.Attributes) error {
 			return admission.NewForbidden(a, errPlace)
 		}
 	case definitions:
-		if crd, ok := a.GetObject().(*apiextensions.CustomResourceDefinition); ok && slices.Contains(systemGroups, crd.Spec.Group) {
+		if crd, ok := a.GetObject().(*apiextensions.CustomResourceDefinition); ok && slices.Contains(Groups, crd.Spec.Group) {
 			return admission.NewForbidden(a, fmt.Errorf("spec.group %s is the system's, which defines all its kinds itself: choose a group of your own", crd.Spec.Group))
 		}
 	default:

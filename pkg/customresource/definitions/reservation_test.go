@@ -308,6 +308,10 @@ func TestEventsNeedNoLists(t *testing.T) {
 	}
 	s.DeleteCRD(t, "cluster-0", "widgets.example.com")
 	require.Equal(t, before, asked.lists.Load())
+	all := s.Index().InGroups(t.Context(), []string{"elsewhere.com", "example.com"})
+	require.Len(t, all, 19)
+	require.Contains(t, all, "cluster-7|widgets.example.com")
+	require.Empty(t, s.Index().InGroups(t.Context(), []string{"com", "elsewhere.com"}))
 	require.NotZero(t, before)
 }
 
