@@ -58,6 +58,7 @@ type reconciler struct {
 
 	latest reconcile.Latest[*tenancyv1alpha1.Workspace]
 	starts starts
+	waits  typeWaits
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -70,6 +71,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	if !scheduling || ws.DeletionTimestamp != nil {
 		r.starts.forget(key)
 	}
+	r.waits.forget(key)
 	if !exists {
 		return again(r.removeOrphans(ctx, key, ""))
 	}
@@ -131,7 +133,7 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 	if parent.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil // the Workspace will be deleted with it
 	}
-	in := facts{parent: parent, shards: r.shards(), types: r.types, newName: newClusterName}
+	in := facts{parent: parent, shards: r.shards(), types: r.waits.lookup(client.KeyOf(ws), r.types), newName: newClusterName}
 	if !claimed(ws) {
 		updated, p := claim(ws, in)
 		if p != nil {
@@ -285,8 +287,8 @@ func (r *reconciler) release(ctx context.Context, ws *tenancyv1alpha1.Workspace)
 	return reconcile.Result{}, err
 }
 
-// refuse tells why the Workspace is not scheduled. Shards and types that come
-// or change bring it back.
+// refuse tells why the Workspace is not scheduled. Shards, and types that it has asked
+// for, bring it back when they come or change.
 func (r *reconciler) refuse(ctx context.Context, ws *tenancyv1alpha1.Workspace, p *problem) (reconcile.Result, error) {
 	_, err := r.write(ctx, ws, unscheduled(ws, p))
 	return reconcile.Result{}, err
