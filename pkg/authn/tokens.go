@@ -91,10 +91,13 @@ func (a *Authentication) webhook() (authenticator.Token, error) {
 		return nil, err
 	}
 	webhooktransport.Operator(config)
-	reviewer, err := webhook.New(config, a.options.WebhookVersion, a.Audiences, webhookBackoff)
+	upstream, err := webhook.New(config, a.options.WebhookVersion, a.Audiences, webhookBackoff)
 	if err != nil {
 		return nil, err
 	}
+	reviewer := authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		return upstream.AuthenticateToken(webhooktransport.WithoutBodies(ctx), token)
+	})
 	if a.options.WebhookCacheTTL == 0 {
 		return reviewer, nil
 	}

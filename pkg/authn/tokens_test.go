@@ -19,12 +19,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
 	jose "gopkg.in/go-jose/go-jose.v2"
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -295,6 +297,13 @@ users: [{name: u, user: {}}]
 	require.NotContains(t, err.Error(), "broken", "whoever reviews a token need not know what the service said")
 	require.NotContains(t, err.Error(), server.Listener.Addr().String(), "nor where it is")
 	broken.Store(false)
+	var log strings.Builder
+	verbose := klog.NewContext(t.Context(), funcr.New(func(_, args string) { log.WriteString(args) }, funcr.Options{Verbosity: 10}))
+	forgets := o
+	forgets.WebhookCacheTTL = 0 // the cache takes the test's log away
+	_, _, err = running(t, forgets).Tokens.AuthenticateToken(verbose, "as a-token-for-nobody's-log")
+	require.NoError(t, err)
+	require.NotContains(t, log.String(), "for-nobody's-log")
 	for _, token := range []string{"redirect", "blanks"} {
 		_, ok, err := a.Tokens.AuthenticateToken(t.Context(), token)
 		require.False(t, ok)

@@ -104,10 +104,16 @@ func (c klogCore) Sync() error {
 	return nil
 }
 
+// withContent is the field of debug messages that holds what is stored, Secrets
+// included.
+const withContent = "raftReq"
+
 func encodeFields(fields []zapcore.Field) map[string]any {
 	encoder := zapcore.NewMapObjectEncoder()
 	for _, field := range fields {
-		field.AddTo(encoder)
+		if field.Key != withContent {
+			field.AddTo(encoder)
+		}
 	}
 	return encoder.Fields
 }

@@ -59,6 +59,7 @@ func (s *Server) chain() serving.Chain {
 	return serving.Chain{
 		serving.BodyGuard(s.bodies),
 		serving.NewFilter("panic recovery", "500 for requests that crash", withPanicRecovery),
+		serving.MaskTokens(),
 		serving.NewFilter("accounting", "metrics, the log, and audit events of what is answered here", func(next http.Handler) http.Handler {
 			return withAccounting(next, &s.requests, s.audit)
 		}),

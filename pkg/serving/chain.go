@@ -81,6 +81,7 @@ func Bodies(c *genericapiserver.Config, limits bodies.Limits) Filter {
 func Arrival(c *genericapiserver.Config, limits bodies.Rate) Chain {
 	return Chain{
 		BodyGuard(limits),
+		MaskTokens(),
 		{"audit ID", "an ID for each request, the client's or a new one", apifilters.WithAuditInit},
 		{"received", "when it came", apifilters.WithRequestReceivedTimestamp},
 		{"audit URI", "the URI as the client sent it, for audit events", when(c.AuditBackend != nil, withAuditURI)},
