@@ -29,7 +29,7 @@ func TestAHangingShardIsTriedByOne(t *testing.T) {
 		res, body := alice.get(t, "/clusters/aaaa/api")
 		require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
 		require.Equal(t, "1", res.Header.Get("Retry-After"))
-		require.Contains(t, body, `shard \"one\" is not reachable, try again`)
+		require.Contains(t, body, "the workspace's shard is not reachable, try again")
 	}
 	one := w.proxy.shards.backend("one")
 	one.Heard(t.Context(), false, context.DeadlineExceeded)

@@ -26,6 +26,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -99,7 +100,7 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		unauthorized.ServeHTTP(w, r)
 		return
 	}
-	to := &route{user: who, deadline: time.Now().Add(s.forwarder.resolver.timeout), upgrade: r.Header.Get("Upgrade") != ""}
+	to := &route{user: who, deadline: arrivalOf(r).Add(s.forwarder.resolver.timeout), upgrade: r.Header.Get("Upgrade") != "", release: func() {}}
 	to.long = to.upgrade || isWatch(r)
 	to.token = s.passedOn(r.Context(), who)
 	if strings.ContainsFunc(r.Header.Get("Upgrade"), func(c rune) bool { return c < ' ' || c > '~' }) {
@@ -113,35 +114,58 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
 		return
 	}
-	target, outcome := s.forwarder.resolver.resolve(r.Context(), path, who.GetName(), to.deadline)
-	to.cluster, to.backend = target.Cluster.String(), s.shards.backend(target.Shard)
-	switch outcome {
-	case workspaceindex.Unavailable:
-		if to.backend != nil && s.forwarder.denied(r.Context(), to) {
-			s.forwarder.resolver.hold(r.Context(), who.GetName(), to.deadline)
-			writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+	if target, outcome := s.forwarder.resolver.index.Lookup(path); outcome != workspaceindex.Found || !s.forwarder.visitors.has(visitorOf(who, target.Cluster)) {
+		if to.release, ok = s.forwarder.resolver.enter(identity.PayerOf("", who)); !ok {
+			writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
+				"too many requests of this user wait for workspaces that it has not entered yet, try again later"))
 			return
 		}
-		writeStatus(w, unavailable("the workspace is unavailable"))
-		return
+	}
+	defer func() { to.release() }()
+	if s.resolve(w, r, to, path) {
+		auditID := identified(r)
+		if rec := recordFrom(r.Context()); rec != nil {
+			rec.shard, rec.cluster, rec.auditID = to.backend.Name, to.cluster, auditID
+		}
+		s.forwarder.forward(w, r, to)
+	}
+}
+
+// resolve finds the shard of to, or answers and reports false. The user gets no
+// further with a body, if it may not enter.
+func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, path string) bool {
+	target, outcome := s.forwarder.resolver.resolve(r.Context(), path, to.deadline)
+	to.cluster, to.backend, to.visitor = target.Cluster.String(), s.shards.backend(target.Shard), visitorOf(to.user, target.Cluster)
+	switch outcome {
 	case workspaceindex.Unknown, workspaceindex.Pending:
 		if !s.shards.complete() {
 			writeStatus(w, unavailable("the front-proxy does not know all workspaces yet, because a shard has not answered"))
-			return
+			return false
 		}
 		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
-		return
-	case workspaceindex.Found:
+		return false
+	case workspaceindex.Found, workspaceindex.Unavailable:
 	}
-	if to.backend == nil {
-		writeStatus(w, unavailable("shard %q is not known at the moment, try again", target.Shard))
-		return
+	unserved := outcome == workspaceindex.Unavailable
+	if to.backend != nil && (unserved && s.forwarder.denied(r.Context(), to) || bodies.In(r) && s.forwarder.stranger(r.Context(), to)) {
+		hold(r.Context(), to.deadline)
+		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+		return false
 	}
-	auditID := identified(r)
+	if unserved || to.backend == nil {
+		writeStatus(w, unavailable("the workspace is unavailable"))
+		return false
+	}
+	return true
+}
+
+// arrivalOf returns when a request came: what was done for it since is part of
+// every wait.
+func arrivalOf(r *http.Request) time.Time {
 	if rec := recordFrom(r.Context()); rec != nil {
-		rec.shard, rec.cluster, rec.auditID = target.Shard, to.cluster, auditID
+		return rec.received
 	}
-	s.forwarder.forward(w, r, to)
+	return time.Now()
 }
 
 // identified returns the ID under which the shard audits the request. The shard
@@ -290,12 +314,14 @@ type recordKey struct{}
 // record is what is known about a request when it ends.
 type record struct {
 	http.ResponseWriter
-	who     user.Info
-	shard   string
-	cluster string
-	auditID string
-	code    int
-	bytes   int64
+	// received is when the request came.
+	received time.Time
+	who      user.Info
+	shard    string
+	cluster  string
+	auditID  string
+	code     int
+	bytes    int64
 	// status is the answer that the front-proxy gave itself, if it did.
 	status metav1.Status
 	// answeredByShard is set once a shard has answered, which then has audited
@@ -350,7 +376,7 @@ func withAccounting(next http.Handler, running *tracker, audit func(r *http.Requ
 			inFlight = long
 		}
 		inFlight.Inc()
-		rec := &record{ResponseWriter: w}
+		rec := &record{ResponseWriter: w, received: start}
 		defer func() { //nolint:contextcheck // it has the context of the request
 			inFlight.Dec()
 			if rec.code == 0 {

@@ -39,6 +39,7 @@ var (
 // forwarder sends requests to shards and their answers to clients.
 type forwarder struct {
 	resolver *resolver
+	visitors *visitors
 	// groups decides which groups users keep.
 	groups authn.GroupFilter
 	// draining is done once long-running requests have to end.
@@ -58,8 +59,19 @@ type route struct {
 	upgrade bool
 	// deadline is when the request's wait for the index ends.
 	deadline time.Time
+	// visitor is the user in the logical cluster.
+	visitor visitor
+	// release gives the place back that the request has among those who may have to
+	// wait.
+	release func()
 	// connected is set once the request may have reached the shard.
 	connected bool
+}
+
+// enter notes that the user has entered the logical cluster.
+func (to *route) enter(f *forwarder) {
+	f.visitors.entered(to.visitor)
+	to.release()
 }
 
 // forward sends r to the shard of to and answers with what the shard answers.
@@ -144,7 +156,8 @@ func (f *forwarder) modify(r *http.Request, res *http.Response, to *route) error
 	case err != nil:
 		return err
 	case conceal:
-		f.resolver.hold(r.Context(), to.user.GetName(), to.deadline)
+		f.visitors.denied(to.visitor)
+		hold(r.Context(), to.deadline)
 		return &answerError{status: forbidden(r, unescapedRest(to.rest))}
 	case to.long && res.StatusCode != http.StatusForbidden && res.StatusCode != http.StatusSwitchingProtocols:
 		res.Body = &watchBody{ReadCloser: res.Body, mend: func(err error) error { return f.mend(r, to, err) }}
@@ -176,7 +189,8 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 		// The client has gone; there is nobody to answer.
 		w.WriteHeader(statusClientGone)
 	case !undialled(err) && f.denied(r.Context(), to):
-		f.resolver.hold(r.Context(), to.user.GetName(), to.deadline)
+		f.visitors.denied(to.visitor)
+		hold(r.Context(), to.deadline)
 		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
 	case !to.connected:
 		klog.FromContext(r.Context()).V(1).Info("Shard is unreachable", "shard", to.backend.Name, "err", err)
@@ -191,7 +205,7 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 			retryAfter = retrySoon
 		}
 		writeStatus(w, statusError(http.StatusBadGateway, metav1.StatusReasonInternalError, retryAfter,
-			"the connection to shard %q broke before it answered", to.backend.Name))
+			"the connection to the workspace's shard broke before it answered"))
 	}
 }
 
@@ -206,7 +220,7 @@ func hangs(err error) bool {
 // unreachable answers where there is no connection to the shard.
 func (f *forwarder) unreachable(w http.ResponseWriter, to *route) {
 	upstreamErrors.WithLabelValues(to.backend.Name, "unreachable").Inc()
-	writeStatus(w, unavailable("shard %q is not reachable, try again", to.backend.Name))
+	writeStatus(w, unavailable("the workspace's shard is not reachable, try again"))
 }
 
 // watchBody is the body of a watch, whose errors go through mend.

@@ -22,7 +22,10 @@ const deniedTimeout = 5 * time.Second
 func (f *forwarder) conceals(r *http.Request, res *http.Response, to *route) (bool, error) {
 	entered := takeMark(res.Header)
 	switch {
-	case res.StatusCode < http.StatusBadRequest || entered == "true":
+	case entered == "true":
+		to.enter(f)
+		return false, nil
+	case res.StatusCode < http.StatusBadRequest:
 		return false, nil
 	case res.StatusCode != http.StatusForbidden:
 		return f.denied(r.Context(), to), nil
@@ -43,6 +46,17 @@ func takeMark(header http.Header) string {
 	header.Del(request.EnteredHeader)
 	header.Del(request.AuthorizedHeader)
 	return entered
+}
+
+// stranger reports whether the user has not entered the logical cluster of to
+// lately, as far as the front-proxy knows, and the shard says that it may not.
+// What the client has to say is not read before: that alone would tell it that
+// there is somebody who does.
+func (f *forwarder) stranger(ctx context.Context, to *route) bool {
+	if f.visitors.has(to.visitor) {
+		return false
+	}
+	return f.denied(ctx, to)
 }
 
 // denied asks the shard whether the user may not enter the logical cluster. A

@@ -174,7 +174,7 @@ func TestBodiesAreAskedForByShards(t *testing.T) {
 	w := newWorld(t, "root")
 	w.cluster(t, "root", "hidden")
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/open") {
+		if r.Header.Get("X-Remote-User") == "owner" {
 			w.shards["root"].echo(rw, r)
 			return
 		}
@@ -183,13 +183,20 @@ func TestBodiesAreAskedForByShards(t *testing.T) {
 	})
 	w.ready(t)
 	w.knows(t, "hidden", "root")
-	jane := w.person(t, "jane").http1(t)
-	jane.Transport.(*http.Transport).ExpectContinueTimeout = timeout
-	for path, asked := range map[string]bool{"/clusters/absent/x": false, "/clusters/hidden/x": false, "/clusters/hidden/open": true} {
+	for _, tc := range []struct {
+		user, path string
+		asked      bool
+	}{
+		{"jane", "/clusters/absent/x", false},
+		{"jane", "/clusters/hidden/x", false},
+		{"owner", "/clusters/hidden/x", true},
+	} {
+		p := w.person(t, tc.user).http1(t)
+		p.Transport.(*http.Transport).ExpectContinueTimeout = timeout
 		body := &offered{from: strings.NewReader("the body")}
-		res, text := jane.do(t, http.MethodPost, path, body, "Expect", "100-continue")
-		require.Equal(t, asked, body.taken.Load(), "%s: %s", path, text)
-		require.Equal(t, asked, res.StatusCode == http.StatusOK)
+		res, text := p.do(t, http.MethodPost, tc.path, body, "Expect", "100-continue")
+		require.Equal(t, tc.asked, body.taken.Load(), "%+v: %s", tc, text)
+		require.Equal(t, tc.asked, res.StatusCode == http.StatusOK)
 	}
 }
 

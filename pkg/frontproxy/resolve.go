@@ -5,13 +5,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/serving/budget"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
 const (
-	// maxWaiting and maxWaitingPerUser bound how many requests wait at a time.
-	maxWaiting        = 1024
-	maxWaitingPerUser = 64
+	// maxWaiting and maxWaitingPerUser bound how many requests at a time are of users
+	// who have not entered the logical cluster yet; ownWaiting each user may have
+	// however many others have.
+	maxWaiting        = 4096
+	maxWaitingPerUser = 256
+	ownWaiting        = 8
 )
 
 // resolver looks logical clusters up and bridges the moment between the
@@ -21,33 +26,25 @@ const (
 // The wait must not tell anybody what exists. It is the same for every unknown
 // path, whoever asks and whatever part of the path exists, and an answer of a
 // shard that the user has no access to what does exist is held back for the
-// same time (see forwarder.modify). A request that finds too many waiting
-// is answered at once, in both cases.
+// same time (see forwarder.modify). A request takes its place before it is known
+// whether it is for something that exists, so that one that finds none is refused
+// at once in both cases.
 type resolver struct {
 	index   *workspaceindex.Index
 	timeout time.Duration
-
-	mu      sync.Mutex
-	waiting int
-	users   map[string]int
+	places  *budget.Budget[identity.Payer]
 }
 
 func newResolver(index *workspaceindex.Index, timeout time.Duration) *resolver {
-	return &resolver{index: index, timeout: timeout, users: map[string]int{}}
+	return &resolver{index: index, timeout: timeout, places: budget.New[identity.Payer](budget.Limits{Total: maxWaiting, Each: maxWaitingPerUser, Own: ownWaiting})}
 }
 
-// resolve looks path up; deadline is when the request's timeout ends.
-func (r *resolver) resolve(ctx context.Context, path, user string, deadline time.Time) (workspaceindex.Target, workspaceindex.Outcome) {
+// resolve waits until the index knows path, but not longer than deadline.
+func (r *resolver) resolve(ctx context.Context, path string, deadline time.Time) (workspaceindex.Target, workspaceindex.Outcome) {
 	target, outcome := r.index.Lookup(path)
 	if known(outcome) {
 		return target, outcome
 	}
-	release, ok := r.enter(user)
-	if !ok {
-		indexWaits.WithLabelValues("crowded").Inc()
-		return target, outcome
-	}
-	defer release()
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	for {
@@ -69,12 +66,7 @@ func (r *resolver) resolve(ctx context.Context, path, user string, deadline time
 }
 
 // hold waits until deadline, as a request for something unknown would.
-func (r *resolver) hold(ctx context.Context, user string, deadline time.Time) {
-	release, ok := r.enter(user)
-	if !ok {
-		return
-	}
-	defer release()
+func hold(ctx context.Context, deadline time.Time) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
@@ -83,24 +75,13 @@ func (r *resolver) hold(ctx context.Context, user string, deadline time.Time) {
 	}
 }
 
-// enter takes a place among those who wait, if there is one.
-func (r *resolver) enter(user string) (release func(), ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.waiting >= maxWaiting || r.users[user] >= maxWaitingPerUser {
+// enter takes a place among those who may have to wait, if there is one.
+func (r *resolver) enter(who identity.Payer) (release func(), ok bool) {
+	if !r.places.Take(who, 1) {
+		indexWaits.WithLabelValues("crowded").Inc()
 		return nil, false
 	}
-	r.waiting++
-	r.users[user]++
-	return func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.waiting--
-		r.users[user]--
-		if r.users[user] == 0 {
-			delete(r.users, user)
-		}
-	}, true
+	return sync.OnceFunc(func() { r.places.Give(who, 1) }), true
 }
 
 func known(outcome workspaceindex.Outcome) bool {

@@ -232,15 +232,11 @@ func TestWaitsForNewWorkspaces(t *testing.T) {
 	w.workspace(t, "root", "root", "new", "nnnn")
 	w.cluster(t, "one", "nnnn")
 	require.Contains(t, receive(t, answered), "/clusters/nnnn/api")
-	require.Zero(t, w.waiting())
+	require.Eventually(t, func() bool { return w.waiting() == 0 }, timeout, time.Millisecond)
 }
 
-func (w *world) waiting() int {
-	r := w.proxy.forwarder.resolver
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.waiting
-}
+// waiting returns how many requests have places among those who may have to wait.
+func (w *world) waiting() int { return int(w.proxy.forwarder.resolver.places.Taken()) }
 
 // nowhere is an address at which nothing listens.
 const nowhere = "https://127.0.0.1:1"

@@ -90,7 +90,7 @@ func NewReader(l Limits, largest int64) *Reader {
 func (b *Reader) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck, refuse func(http.ResponseWriter, *http.Request, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
-		if !ok || !hasBody(r) || r.Method == http.MethodGet || r.Method == http.MethodHead || longRunning(r, info) {
+		if !ok || !In(r) || r.Method == http.MethodGet || r.Method == http.MethodHead || longRunning(r, info) {
 			next.ServeHTTP(w, r)
 			return
 		}

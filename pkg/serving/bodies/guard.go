@@ -72,7 +72,7 @@ func (r *Rate) Validate() []error {
 // filter of a chain: on the connection, what it does is seen by everybody.
 func WithGuard(next http.Handler, limits Rate) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !hasBody(r) {
+		if !In(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -102,7 +102,8 @@ func Slow(ctx context.Context) bool {
 	return g.slow
 }
 
-func hasBody(r *http.Request) bool {
+// In reports whether a request has a body.
+func In(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
 }
 

@@ -1,0 +1,77 @@
+package frontproxy
+
+import (
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request/identity"
+)
+
+const (
+	// maxVisitors is how many visitors are remembered since the last turn, and
+	// visitorsTurn how long after the last turn the next one is at the latest. Who has
+	// not come for two turns is forgotten.
+	maxVisitors  = 32 << 10
+	visitorsTurn = 5 * time.Minute
+)
+
+// visitor is a user in a logical cluster.
+type visitor struct {
+	user    string
+	home    identity.Payer
+	cluster logicalcluster.Name
+}
+
+func visitorOf(who user.Info, to logicalcluster.Name) visitor {
+	return visitor{user: who.GetName(), home: identity.PayerOf("", who), cluster: to}
+}
+
+// visitors remembers who has entered which logical cluster lately: from them its
+// existence need not be concealed. It decides nothing else, so that it does no harm
+// that rights may have gone since.
+type visitors struct {
+	mu          sync.RWMutex
+	now, before map[visitor]struct{}
+	turned      time.Time
+}
+
+func newVisitors() *visitors {
+	return &visitors{now: map[visitor]struct{}{}, turned: time.Now()}
+}
+
+// has reports whether the visitor has entered lately.
+func (v *visitors) has(who visitor) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	_, now := v.now[who]
+	_, before := v.before[who]
+	return now || before
+}
+
+// entered notes that the visitor has entered.
+func (v *visitors) entered(who visitor) {
+	v.mu.RLock()
+	_, known := v.now[who]
+	fresh := time.Since(v.turned) < visitorsTurn
+	v.mu.RUnlock()
+	if known && fresh {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.now) >= maxVisitors || time.Since(v.turned) >= visitorsTurn {
+		v.before, v.now, v.turned = v.now, map[visitor]struct{}{}, time.Now()
+	}
+	v.now[who] = struct{}{}
+}
+
+// denied forgets the visitor, who may enter no longer.
+func (v *visitors) denied(who visitor) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.now, who)
+	delete(v.before, who)
+}

@@ -1,0 +1,120 @@
+package frontproxy
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+)
+
+// doors makes the shard let owner in and nobody else, and returns what it was asked.
+func (w *world) doors(t *testing.T) (asked func() []string) {
+	t.Helper()
+	w.options.IndexTimeout = 20 * time.Millisecond
+	w.cluster(t, "root", "hidden")
+	var mu sync.Mutex
+	var seen []string
+	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		seen = append(seen, r.Method+" "+r.URL.Path)
+		mu.Unlock()
+		entered := r.Header.Get("X-Remote-User") == "owner"
+		rw.Header().Set(request.EnteredHeader, fmt.Sprint(entered))
+		if !entered {
+			rw.WriteHeader(http.StatusForbidden)
+			_, _ = rw.Write([]byte(authz.NotPermitted))
+			return
+		}
+		_, _ = io.Copy(rw, r.Body)
+	})
+	w.ready(t)
+	w.knows(t, "hidden", "root")
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		was := seen
+		seen = nil
+		return was
+	}
+}
+
+// TestStrangersBodiesAreNotRead holds that the front-proxy asks whether a user may
+// enter before it reads a body, once for those who have entered.
+func TestStrangersBodiesAreNotRead(t *testing.T) {
+	w := newWorld(t, "root")
+	asked := w.doors(t)
+	jane, owner := w.person(t, "jane"), w.person(t, "owner")
+	const path = "/clusters/hidden/api/v1/namespaces/default/configmaps"
+	for _, cluster := range []string{"hidden", "absent"} {
+		res, _ := jane.do(t, http.MethodPost, strings.Replace(path, "hidden", cluster, 1), strings.NewReader("a body"))
+		require.Equal(t, http.StatusForbidden, res.StatusCode)
+	}
+	require.Equal(t, []string{"GET /clusters/hidden/version"}, asked())
+	for range 3 {
+		_, body := owner.do(t, http.MethodPost, path, strings.NewReader("a body"))
+		require.Equal(t, "a body", body)
+	}
+	require.Equal(t, []string{"GET /clusters/hidden/version", "POST " + path, "POST " + path, "POST " + path}, asked())
+	w.proxy.forwarder.visitors.denied(visitorOf(namedUser("owner"), "hidden"))
+	owner.get(t, path)
+	owner.do(t, http.MethodPost, path, strings.NewReader("a body"))
+	require.Equal(t, []string{"GET " + path, "POST " + path}, asked(), "who has entered otherwise is known as well")
+}
+
+// TestFullPlaces holds that a user all of whose places are taken is refused alike,
+// whether there is a workspace or not, and that who has entered needs no place.
+func TestFullPlaces(t *testing.T) {
+	w := newWorld(t, "root")
+	asked := w.doors(t)
+	jane, owner, joe := w.person(t, "jane"), w.person(t, "owner"), w.person(t, "joe")
+	owner.get(t, "/clusters/hidden/api")
+	for _, name := range []string{"jane", "owner"} {
+		for range maxWaitingPerUser {
+			_, ok := w.proxy.forwarder.resolver.enter(identity.Payer{User: name})
+			require.True(t, ok)
+		}
+	}
+	asked()
+	var answers []string
+	for _, cluster := range []string{"hidden", "absent"} {
+		res, body := jane.get(t, "/clusters/"+cluster+"/api")
+		require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
+		require.Equal(t, "1", res.Header.Get("Retry-After"))
+		answers = append(answers, body)
+	}
+	require.Equal(t, answers[0], answers[1])
+	require.Empty(t, asked(), "of what nobody was asked")
+	res, _ := owner.get(t, "/clusters/hidden/api")
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	res, _ = joe.get(t, "/clusters/hidden/api")
+	require.Equal(t, http.StatusForbidden, res.StatusCode, "places of others are others'")
+}
+
+func TestVisitorsAreForgotten(t *testing.T) {
+	v := newVisitors()
+	jane := visitorOf(namedUser("jane"), "a")
+	v.entered(jane)
+	require.True(t, v.has(jane))
+	require.False(t, v.has(visitorOf(namedUser("jane"), "b")))
+	for i := range maxVisitors {
+		v.entered(visitorOf(namedUser(fmt.Sprint(i)), "a"))
+	}
+	require.True(t, v.has(jane), "once more")
+	for i := range maxVisitors {
+		v.entered(visitorOf(namedUser(fmt.Sprint(i)), "b"))
+	}
+	require.False(t, v.has(jane))
+	require.LessOrEqual(t, len(v.now)+len(v.before), 2*maxVisitors)
+}
+
+func namedUser(name string) user.Info { return &user.DefaultInfo{Name: name} }
