@@ -16,6 +16,7 @@ import (
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
@@ -83,4 +84,44 @@ func TestAuditWebhook(t *testing.T) {
 			require.Equal(t, "/events", c.path, name)
 		}
 	}
+}
+
+// TestAuditWebhookUnderLoad: in batch mode a webhook that takes nothing holds up no
+// request. Events beyond the buffer are lost, and counted.
+func TestAuditWebhookUnderLoad(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	o := serving.NewAuditOptions()
+	o.PolicyFile, o.WebhookOptions.ConfigFile = filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "webhook.yaml")
+	require.NoError(t, os.WriteFile(o.PolicyFile, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"), 0o600))
+	require.NoError(t, os.WriteFile(o.WebhookOptions.ConfigFile, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+"clusters":[{"name":"c","cluster":{"server":"https://nowhere.invalid"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`), 0o600))
+	const buffer, events = 8, 100
+	o.WebhookOptions.BatchOptions.BatchConfig.BufferSize = buffer
+	config := &genericapiserver.Config{}
+	require.NoError(t, o.ApplyTo(config)) // and it does not run: nothing leaves the buffer
+	before := lost(t)
+	for range events {
+		config.AuditBackend.ProcessEvents(&auditinternal.Event{})
+	}
+	require.InDelta(t, events-buffer, lost(t)-before, 0)
+}
+
+// lost returns how many events the metric says are lost.
+func lost(t *testing.T) (n float64) {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == "apiserver_audit_error_total" {
+			for _, metric := range family.GetMetric() {
+				for _, label := range metric.GetLabel() {
+					if label.GetValue() == "buffered" {
+						n += metric.GetCounter().GetValue()
+					}
+				}
+			}
+		}
+	}
+	return n
 }

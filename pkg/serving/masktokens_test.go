@@ -18,14 +18,13 @@ func TestMaskTokens(t *testing.T) {
 		"/api?a=%2F&access_token=secret%3D&b=+&access_token=other": "/api?a=%2F&access_token=masked&b=+&access_token=masked",
 		"/api?my_access_token=mine":                                "/api?my_access_token=mine",
 	} {
-		asked := httptest.NewRequest(http.MethodGet, uri, http.NoBody)
-		called := false
+		asked := httptest.NewRequestWithContext(t.Context(), http.MethodGet, uri, http.NoBody)
+		var got *http.Request
 		serving.MaskTokens().Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			called = true
-			require.Equal(t, want, r.RequestURI)
-			require.Equal(t, want, r.URL.RequestURI())
+			got = r
 		})).ServeHTTP(httptest.NewRecorder(), asked)
-		require.True(t, called)
+		require.Equal(t, want, got.RequestURI)
+		require.Equal(t, want, got.URL.RequestURI())
 		require.Equal(t, uri, asked.URL.RequestURI(), "the request of the server stays as it is")
 	}
 }
