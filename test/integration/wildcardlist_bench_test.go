@@ -69,7 +69,9 @@ func BenchmarkWildcardList(b *testing.B) {
 			page.Reset()
 			read(client, next, &page)
 			var head metav1.PartialObjectMetadataList
-			require.NoError(b, json.Unmarshal(append(page.Bytes()[:bytes.Index(page.Bytes(), []byte(`,"items":`))], '}'), &head))
+			text, _, ok := bytes.Cut(page.Bytes(), []byte(`,"items":`))
+			require.True(b, ok)
+			require.NoError(b, json.Unmarshal(append(slices.Clone(text), '}'), &head))
 			next = ""
 			if head.Continue != "" {
 				next = url + "?limit=500&continue=" + head.Continue

@@ -54,7 +54,7 @@ func storage(t *testing.T, w *world) {
 	_, said = post(maps, func(n int) string { return configMap(fmt.Sprintf("%s-small-%d", w.mark, n), 1) })
 	require.Contains(t, said, "may store 4194304")
 	_, said = post("/api/v1/namespaces/default/events", func(n int) string {
-		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Event","metadata":{"name":"%s-%d"},"involvedObject":{"namespace":"default"},"message":"%s"}`, w.mark, n, strings.Repeat("x", 1000))
+		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Event","metadata":{"name":"%s-%d"},"involvedObject":{"namespace":"default"},"message":%q}`, w.mark, n, strings.Repeat("x", 1000))
 	})
 	require.Contains(t, said, "may store 4194304", "Events are bytes, too")
 	one := maps + "/" + w.mark + "-0"
