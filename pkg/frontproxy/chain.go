@@ -58,6 +58,7 @@ var mappings = []mapping{
 // chain is what everything passes before serveMappings.
 func (s *Server) chain() serving.Chain {
 	return serving.Chain{
+		serving.LongPaths(),
 		serving.BodyGuard(s.bodies),
 		serving.NewFilter("panic recovery", "500 for requests that crash", withPanicRecovery),
 		serving.MaskTokens(),

@@ -63,8 +63,7 @@ func SetChain(c *genericapiserver.Config, build func(c *genericapiserver.Config)
 	}
 }
 
-// BodyGuard returns the filter that gives up bodies that take too long. It is the
-// first of each chain.
+// BodyGuard returns the filter that gives up bodies that take too long.
 func BodyGuard(limits bodies.Rate) Filter {
 	return Filter{"body guard", "bodies that are too slow end", func(next http.Handler) http.Handler { return bodies.WithGuard(next, limits) }}
 }
@@ -80,6 +79,7 @@ func Bodies(c *genericapiserver.Config, limits bodies.Limits) Filter {
 // Arrival are the filters that need to know nothing of a request.
 func Arrival(c *genericapiserver.Config, limits bodies.Rate) Chain {
 	return Chain{
+		LongPaths(),
 		BodyGuard(limits),
 		MaskTokens(),
 		{"audit ID", "an ID for each request, the client's or a new one", apifilters.WithAuditInit},

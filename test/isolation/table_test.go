@@ -23,6 +23,7 @@ func (w *world) table(t *testing.T) {
 	}
 	w.send(t, inputs)
 	t.Run("insiders get in, and nobody else", w.testInsiders)
+	t.Run("below the answers", w.testWire)
 	t.Run("strangers are told what to do", w.testStrangers)
 }
 

@@ -110,3 +110,24 @@ func slowBodies(t *testing.T, w *world) {
 		w.quiet.must(t, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", fmt.Sprintf(`{"metadata":{"name":"quick-%d"}}`, i))
 	}
 }
+
+// paths: what is asked for that there is not makes no series of any server.
+func paths(t *testing.T, w *world) {
+	cache := newTenant(t, w.Cache())
+	strangers := []*tenant{w.attacker, newTenant(t, w.Cluster.Proxy()), w.masters, cache}
+	ask := func(n int) {
+		for i := range n {
+			name := fmt.Sprintf("%s-%d", w.mark, i)
+			for _, path := range []string{"/" + name, "/apis/" + name + ".example/v1/" + name, "/clusters/" + name + "/api/v1/" + name, "/services/cache/shards/" + name + "/clusters/" + name + "/apis/" + name + "/v1/" + name} {
+				for _, u := range strangers {
+					_, _, err := u.call(t.Context(), http.MethodGet, path, "")
+					require.NoError(t, err)
+				}
+			}
+		}
+	}
+	ask(1)
+	before := w.scrape(t)
+	ask(20)
+	require.Less(t, len(w.fresh(t, before, w.scrape(t))), 20, "series of 320 requests for what does not exist")
+}

@@ -68,8 +68,8 @@ func (r *Rate) Validate() []error {
 	return nil
 }
 
-// WithGuard returns next for requests whose bodies are guarded. It is the first
-// filter of a chain: on the connection, what it does is seen by everybody.
+// WithGuard returns next for requests whose bodies are guarded. It stands before
+// all filters that put something around the connection.
 func WithGuard(next http.Handler, limits Rate) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !In(r) {
