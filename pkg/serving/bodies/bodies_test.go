@@ -30,7 +30,8 @@ func never(*http.Request, *apirequest.RequestInfo) bool { return false }
 func refuse(w http.ResponseWriter, _ *http.Request, err error) {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
-		http.Error(w, status.Status().Message, int(status.Status().Code))
+		w.WriteHeader(int(status.Status().Code))
+		_, _ = io.WriteString(w, status.Status().Message)
 	}
 }
 

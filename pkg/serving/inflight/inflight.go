@@ -118,7 +118,10 @@ func (e *Executing) Report(ctx context.Context) {
 func (k *kind) enter() bool {
 	now := k.now.Add(1)
 	within := k.limit == 0 || now <= k.limit
-	for most := k.most.Load(); within && now > most && !k.most.CompareAndSwap(most, now); most = k.most.Load() {
+	for within {
+		if most := k.most.Load(); now <= most || k.most.CompareAndSwap(most, now) {
+			break
+		}
 	}
 	return within
 }
