@@ -28,7 +28,7 @@ func (s *Server) chain(c *genericapiserver.Config, streams context.Context) serv
 		serving.Decision(c),
 		serving.Chain{
 			serving.Bodies(c, s.options.Serving.BodyBytes),
-			serving.InFlight(c),
+			serving.InFlight(c), //nolint:contextcheck // its hook has a context of its own
 			serving.LongRunningStop(streams, c),
 			serving.NewFilter("list buffer", "lists are written in large pieces", serving.WithListBuffer),
 			serving.NewFilter("scope rules", "405 on *, but for lists, watches, discovery and schemas", scopes.Rules),
