@@ -26,6 +26,7 @@ func (f *forwarder) conceals(r *http.Request, res *http.Response, to *route) (bo
 		to.enter(f)
 		return false, nil
 	case res.StatusCode < http.StatusBadRequest:
+		to.release() // nothing waits any more, however long the answer takes
 		return false, nil
 	case res.StatusCode != http.StatusForbidden:
 		return f.denied(r.Context(), to), nil

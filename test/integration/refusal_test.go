@@ -1,10 +1,12 @@
 package integration
 
 import (
-	"context"
+	"encoding/base64"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,7 +23,7 @@ func TestRefusalIsOneRequest(t *testing.T) {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "audit.log")
 	e := start(t, harness.Options{ExtraArgs: map[string][]string{"shard": {
-		"--fairness-seats-per-cluster=1", "--fairness-seats-alone=1", "--fairness-queue-length-per-cluster=2",
+		"--max-requests-inflight-per-cluster=2",
 		"--audit-log-path", log, "--audit-policy-file", writeFile(t, dir, "policy.yaml", `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -32,40 +34,56 @@ rules: [{level: Metadata}]
 	config := e.Proxy()
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
-	post := func(ctx context.Context, query string, body io.Reader) (*http.Response, error) {
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, config.Host+in+"/api/v1/namespaces/default/configmaps?dryRun=All&fieldManager="+query, body)
+	do := func(method, path, body string) (int, error) {
+		r, err := http.NewRequestWithContext(t.Context(), method, config.Host+in+path, strings.NewReader(body))
 		require.NoError(t, err)
 		r.Header.Set("Content-Type", "application/json")
-		return client.Do(r)
-	}
-	// One has the seat and one waits for it, while their bodies do not end.
-	held, release := context.WithCancel(t.Context())
-	ended := make(chan struct{}, 2)
-	for range cap(ended) {
-		body, end := io.Pipe()
-		defer func() { _ = end.Close() }()
-		go func() {
-			if res, err := post(held, "held", body); err == nil {
-				_ = res.Body.Close()
-			}
-			ended <- struct{}{}
-		}()
-	}
-	defer func() {
-		release()
-		for range cap(ended) {
-			<-ended
+		res, err := client.Do(r)
+		if err != nil {
+			return 0, err
 		}
+		defer func() { _ = res.Body.Close() }()
+		_, err = io.Copy(io.Discard, res.Body)
+		return res.StatusCode, err
+	}
+	// One user may have one of the two places; a webhook that does not answer keeps it.
+	goOn := make(chan struct{})
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-goOn }))
+	t.Cleanup(hook.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
+	const configMaps = "/api/v1/namespaces/default/configmaps"
+	// The front-proxy knows then that the user may enter, and asks no more before it
+	// passes bodies on.
+	code, err := do(http.MethodGet, configMaps, "")
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, code)
+	code, err = do(http.MethodPost, "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", fmt.Sprintf(`{"metadata":{"name":"hangs"},"webhooks":[{
+		"name":"hangs.example.com","sideEffects":"None","admissionReviewVersions":["v1"],"failurePolicy":"Ignore","timeoutSeconds":30,
+		"clientConfig":{"url":%q,"caBundle":%q},
+		"rules":[{"operations":["CREATE"],"apiGroups":[""],"apiVersions":["v1"],"resources":["configmaps"]}]}]}`, hook.URL, base64.StdEncoding.EncodeToString(ca)))
+	require.NoError(t, err)
+	require.Equal(t, http.StatusCreated, code)
+	held := make(chan struct{})
+	go func() {
+		defer close(held)
+		for { // until the shard knows the webhook
+			_, _ = do(http.MethodPost, configMaps+"?dryRun=All&fieldManager=held", `{"metadata":{"name":"x"}}`)
+			select {
+			case <-goOn:
+				return
+			default:
+			}
+		}
+	}()
+	defer func() {
+		close(goOn)
+		<-held
 	}()
 	attempt := 0
 	e.eventually("there is no room", func() bool {
 		attempt++
-		res, err := post(t.Context(), fmt.Sprintf("try-%d.", attempt), strings.NewReader(`{"metadata":{"name":"x"}}`))
-		if err != nil {
-			return false
-		}
-		defer func() { _ = res.Body.Close() }()
-		return res.StatusCode == http.StatusTooManyRequests
+		code, err := do(http.MethodGet, fmt.Sprintf("%s?labelSelector=try-%d.", configMaps, attempt), "")
+		return err == nil && code == http.StatusTooManyRequests
 	})
 	var refused, asked int
 	for _, event := range readAuditLog(t, log) {
