@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"testing"
 
@@ -19,18 +18,7 @@ import (
 func hanging(t *testing.T, w *world) {
 	const flood = maxOfCluster
 	asked, release := make(chan struct{}, flood), make(chan struct{})
-	hook := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		select {
-		case asked <- struct{}{}:
-		default:
-		}
-		select {
-		case <-release:
-		case <-r.Context().Done():
-		}
-	}))
-	t.Cleanup(hook.Close)
+	hook := hangs(t, asked, release)
 	robot := w.attacker.robot(t, "flooding")
 	hooks := w.attacker.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	_, err := hooks.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{

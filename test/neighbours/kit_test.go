@@ -251,3 +251,22 @@ func letters(n int) string {
 func caOf(server *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
+
+// hangs returns a webhook that tells when it is asked, and does not answer before it
+// is released or the call ends.
+func hangs(t *testing.T, asked chan<- struct{}, release <-chan struct{}) *httptest.Server {
+	t.Helper()
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(hook.Close)
+	return hook
+}

@@ -2,9 +2,7 @@ package neighbours
 
 import (
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -22,18 +20,7 @@ import (
 func conversion(t *testing.T, w *world) {
 	const waiting = 20
 	asked, release := make(chan struct{}, waiting), make(chan struct{})
-	hook := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		select {
-		case asked <- struct{}{}:
-		default:
-		}
-		select {
-		case <-release:
-		case <-r.Context().Done():
-		}
-	}))
-	t.Cleanup(hook.Close)
+	hook := hangs(t, asked, release)
 	group := w.mark + ".hanging.example"
 	crd := things(group, "v1", "v2")
 	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
