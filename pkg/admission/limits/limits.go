@@ -1,8 +1,9 @@
 // Package limits is the admission plugin that bounds what a logical cluster
 // stores, in objects and in bytes, so that no tenant fills the etcd that it shares
-// with others, and how large objects of some kinds are that all shards keep. Who is over a limit when it comes keeps what is there: creates are
-// refused, and updates that make an object larger where it is the bytes; deletes
-// and updates that make it no larger pass.
+// with others, and how large objects of some kinds are that all shards keep. Who is
+// over a limit when it comes keeps what is there: creates are refused, and updates
+// that make an object larger where it is the bytes; deletes and updates that make it
+// no larger pass.
 package limits
 
 import (
@@ -30,6 +31,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -87,7 +89,8 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if p.c.Usage.Full() && !administers(a.GetUserInfo()) && (create || grows(a)) {
+	// Members of system:masters can make room.
+	if p.c.Usage.Full() && !identity.MemberOf(ctx, a.GetUserInfo(), user.SystemPrivilegedGroup) && (create || grows(a)) {
 		return full(a)
 	}
 	used, known := p.c.Usage.Of(cluster)
@@ -156,11 +159,6 @@ func validAnnotations(a admission.Attributes) error {
 // objects leaves out: they come from what others do, and go by themselves.
 func isEvent(r schema.GroupResource) bool {
 	return r == corev1.Resource("events") || r == eventsv1.Resource("events")
-}
-
-// administers reports whether the user is one of those who can make room.
-func administers(u user.Info) bool {
-	return slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
 }
 
 // grows reports whether the update makes the object larger.

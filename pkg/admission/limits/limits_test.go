@@ -42,6 +42,7 @@ func (s state) of(cluster logicalcluster.Name) *corev1alpha1.LogicalCluster {
 var (
 	tenant     = &user.DefaultInfo{Name: "jane", Groups: []string{user.AllAuthenticated}}
 	master     = &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
+	elsewhere  = &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}, Extra: map[string][]string{request.ExtraScopes: {request.ScopeClusterPrefix + "elsewhere"}}}
 	theAPI     = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}}
 	configMaps = corev1.Resource("configmaps")
 	events     = corev1.Resource("events")
@@ -117,6 +118,7 @@ func TestLimits(t *testing.T) {
 		"a nearly full etcd":                       {full: true, resource: configMaps, obj: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an update that grows in it":               {full: true, resource: configMaps, obj: holding(2), old: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an update that shrinks in it":             {full: true, resource: configMaps, obj: holding(1), old: holding(2)},
+		"an administrator of elsewhere in it":      {full: true, as: elsewhere, resource: configMaps, obj: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an administrator in it":                   {full: true, as: master, resource: configMaps, obj: holding(1)},
 		"an annotation that is no number":          {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxObjectsAnnotation: "many"}), want: `is "many", which is no whole number`},
 		"an annotation that is no quantity":        {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxBytesAnnotation: "much"}), want: `is "much", which is no quantity`},
