@@ -42,6 +42,7 @@ func plan(o CompletedOptions, certs *certificates) []component {
 		args: append([]string{"cache-server", "--data-dir=" + files.cache("data")},
 			servingFlags(o, certs, o.CacheServerPort)...),
 	}
+	cache.args = append(cache.args, encryptionFlags(o)...)
 	proxy := component{
 		name: "front-proxy", url: baseURL(o.FrontProxyPort), logFile: files.shared("front-proxy.log"), stage: stageProxy,
 		args: append([]string{
@@ -77,7 +78,7 @@ func shardComponent(o CompletedOptions, certs *certificates, n int) component {
 		"--cache-kubeconfig=" + files.cache("cache.kubeconfig"),
 		"--webhook-allowed-cidrs=" + loopbackCIDRs,
 	}, servingFlags(o, certs, port)...)
-	c.args = append(c.args, tokenFlags(o)...)
+	c.args = append(append(c.args, tokenFlags(o)...), encryptionFlags(o)...)
 	if n == 0 {
 		c.stage = stageRoot
 	} else {
@@ -102,6 +103,15 @@ func servingFlags(o CompletedOptions, certs *certificates, port int) []string {
 func tokenFlags(o CompletedOptions) []string {
 	if o.DevTokens {
 		return []string{"--dev-tokens"}
+	}
+	return nil
+}
+
+// encryptionFlags are the flags of all components that store something: the
+// cache server has replicas of what shards encrypt.
+func encryptionFlags(o CompletedOptions) []string {
+	if o.EncryptionConfigFile != "" {
+		return []string{"--encryption-provider-config=" + o.EncryptionConfigFile, "--encryption-provider-config-automatic-reload"}
 	}
 	return nil
 }

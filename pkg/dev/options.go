@@ -27,6 +27,9 @@ type Options struct {
 	CacheServerPort int
 	// DevTokens lets well-known bearer tokens in.
 	DevTokens bool
+	// EncryptionConfigFile is an EncryptionConfiguration for all shards and the
+	// cache server; empty stores all in clear text.
+	EncryptionConfigFile string
 	// ShardArgs are arguments that every shard gets after its own.
 	ShardArgs []string
 	// Verbose shows the logs of all components on the terminal.
@@ -56,6 +59,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs.StringVar(&o.WorkDir, "work-dir", o.WorkDir, "`directory` for certificates, kubeconfigs, data and logs, in .kcp and .kcp-*; created if missing, kept for the next start")
 	fs.DurationVar(&o.StartTimeout, "start-timeout", o.StartTimeout, "give up when the components are not ready after this time")
 	fs.StringArrayVar(&o.ShardArgs, "shard-arg", o.ShardArgs, "one more `flag` for every shard, such as --shard-arg=--etcd-compaction-interval=1m; may be repeated")
+	fs.StringVar(&o.EncryptionConfigFile, "encryption-provider-config", o.EncryptionConfigFile, "EncryptionConfiguration `file` for all shards and the cache server, which take its changes up while they run; without it they store all in clear text")
 	fs = fss.FlagSet("Ports")
 	fs.IntVar(&o.FrontProxyPort, "front-proxy-port", o.FrontProxyPort, "port of the front-proxy on 127.0.0.1")
 	fs.IntVar(&o.ShardPort, "shard-port", o.ShardPort, "port of the first shard on 127.0.0.1; shard n listens on this port + n")
@@ -73,8 +77,8 @@ type CompletedOptions struct{ completedOptions }
 
 type completedOptions struct{ Options }
 
-// Complete makes the working directory absolute, so that what is printed and
-// written can be used from anywhere.
+// Complete makes paths absolute, so that what is printed and written can be used
+// from anywhere.
 func (o *Options) Complete() (CompletedOptions, error) {
 	completed := *o
 	if completed.WorkDir == "" {
@@ -85,6 +89,11 @@ func (o *Options) Complete() (CompletedOptions, error) {
 		return CompletedOptions{}, fmt.Errorf("find --work-dir: %w", err)
 	}
 	completed.WorkDir = dir
+	if file := completed.EncryptionConfigFile; file != "" {
+		if completed.EncryptionConfigFile, err = filepath.Abs(file); err != nil {
+			return CompletedOptions{}, fmt.Errorf("find --encryption-provider-config: %w", err)
+		}
+	}
 	return CompletedOptions{completedOptions{completed}}, nil
 }
 

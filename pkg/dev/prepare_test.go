@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -261,6 +262,27 @@ func TestShardArgs(t *testing.T) {
 		} else {
 			require.NotContains(t, command.Args, o.ShardArgs[0], command.Name)
 		}
+	}
+}
+
+// TestEncryption holds that whatever stores something gets the configuration of
+// encryption, under a path that does not depend on where it runs.
+func TestEncryption(t *testing.T) {
+	o := NewOptions()
+	ports := freePorts(t, 4)
+	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = ports, ports+2, ports+3
+	o.WorkDir, o.EncryptionConfigFile = t.TempDir(), "encryption.yaml"
+	completed, err := o.Complete()
+	require.NoError(t, err)
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	deployment, err := Prepare(t.Context(), completed)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, deployment.Release()) }()
+	for _, command := range deployment.Commands {
+		want := command.Args[0] != "front-proxy"
+		require.Equal(t, want, slices.Contains(command.Args, "--encryption-provider-config="+filepath.Join(here, "encryption.yaml")), command.Name)
+		require.Equal(t, want, slices.Contains(command.Args, "--encryption-provider-config-automatic-reload"), command.Name)
 	}
 }
 

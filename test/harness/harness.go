@@ -57,6 +57,9 @@ type Options struct {
 	Replicas int
 	// DevTokens accepts the tokens of the development cluster.
 	DevTokens bool
+	// EncryptionConfig is an EncryptionConfiguration file for shards and cache
+	// server; empty stores all in clear text.
+	EncryptionConfig string
 	// Fsync keeps etcd's writes safe from a crash of the machine, at the price
 	// of time.
 	Fsync bool
@@ -90,7 +93,7 @@ func Start(t testing.TB, o Options) *Cluster {
 	options.WorkDir = t.TempDir()
 	options.Shards = shards
 	options.ShardPort, options.FrontProxyPort, options.CacheServerPort = ports, ports+shards, ports+shards+1
-	options.DevTokens = o.DevTokens
+	options.DevTokens, options.EncryptionConfigFile = o.DevTokens, o.EncryptionConfig
 	completed, err := options.Complete()
 	require.NoError(t, err)
 	require.NoError(t, completed.Validate())

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"bytes"
 	"crypto/tls"
 	"encoding/json"
 	"encoding/pem"
@@ -9,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -244,47 +242,4 @@ func servedName(t *testing.T, server, name string, version uint16) string {
 	}
 	defer func() { _ = conn.Close() }()
 	return conn.(*tls.Conn).ConnectionState().PeerCertificates[0].Subject.CommonName
-}
-
-// TestSecretsAtRest holds that a shard's data has no secrets in the clear when
-// it is told so, in any logical cluster.
-func TestSecretsAtRest(t *testing.T) {
-	file := writeFile(t, t.TempDir(), "encryption.yaml", `apiVersion: apiserver.config.k8s.io/v1
-kind: EncryptionConfiguration
-resources:
-- resources: [secrets]
-  providers:
-  - aesgcm: {keys: [{name: one, secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=}]}
-  - identity: {}
-`)
-	e := start(t, harness.Options{ExtraArgs: map[string][]string{"shard": {"--encryption-provider-config", file}}})
-	e.workspace("root", "closed")
-	for _, cluster := range []string{"root", "root:closed"} {
-		in := kube(t, e.Proxy(), cluster)
-		_, err := in.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"k": "nobody-reads-this"},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
-		_, err = in.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Name: "c"}, Data: map[string]string{"k": "everybody-reads-this"},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
-		got, err := in.CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{})
-		require.NoError(t, err)
-		require.Equal(t, "nobody-reads-this", string(got.Data["k"]))
-	}
-	read := func(text string) bool {
-		found := false
-		require.NoError(t, filepath.WalkDir(filepath.Join(e.Dir, ".kcp-0"), func(path string, entry os.DirEntry, err error) error {
-			if err != nil || !entry.Type().IsRegular() {
-				return err
-			}
-			content, err := os.ReadFile(path)
-			found = found || bytes.Contains(content, []byte(text))
-			return err
-		}))
-		return found
-	}
-	e.eventually("the data is in the files", func() bool { return read("everybody-reads-this") })
-	require.False(t, read("nobody-reads-this"))
 }
