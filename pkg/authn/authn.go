@@ -49,7 +49,9 @@ type Authentication struct {
 	// Issuer makes tokens of service accounts; nil where no signing key is given.
 	Issuer *serviceaccount.Issuer
 
-	options   Options
+	options Options
+	// proxy verifies certificates of front-proxies; it may be nil.
+	proxy     *remembering
 	accounts  serviceaccount.Accounts
 	providers *providers
 	watched   []*watchedFiles
@@ -94,6 +96,15 @@ func (a *Authentication) Run(ctx context.Context) error {
 	return nil
 }
 
+// Forwarded reports whether a front-proxy has sent r, whoever's it is.
+func (a *Authentication) Forwarded(r *http.Request) bool {
+	if a.proxy == nil {
+		return false
+	}
+	_, ok, err := a.proxy.AuthenticateRequest(r)
+	return ok && err == nil
+}
+
 // certificates returns the authenticator by client certificates, those that
 // speak for others included.
 func (a *Authentication) certificates() (authenticator.Request, error) {
@@ -105,7 +116,8 @@ func (a *Authentication) certificates() (authenticator.Request, error) {
 		}
 		a.CAs = append(a.CAs, ca)
 		a.RequestHeader = requestHeaderConfig(ca, a.options.RequestHeaderAllowedNames)
-		c.proxy = newRemembering(x509.NewDynamicCAVerifier(ca.VerifyOptions, anybody, a.RequestHeader.AllowedClientNames), ca.VerifyOptions)
+		a.proxy = newRemembering(x509.NewDynamicCAVerifier(ca.VerifyOptions, anybody, a.RequestHeader.AllowedClientNames), ca.VerifyOptions)
+		c.proxy = a.proxy
 		c.headers = headerrequest.NewDynamic(a.RequestHeader.UsernameHeaders, a.RequestHeader.UIDHeaders, a.RequestHeader.GroupHeaders, a.RequestHeader.ExtraHeaderPrefixes)
 	}
 	if file := a.options.ClientCAFile; file != "" {

@@ -25,6 +25,7 @@ func (s *Server) chain(c *genericapiserver.Config, streams context.Context) serv
 			serving.AuditScope(c, nil),
 		},
 		serving.Reception(c),
+		serving.Chain{serving.Connections(nil, serving.TooMany(c))},
 		serving.Decision(c),
 		serving.Chain{
 			serving.Bodies(c, s.options.Serving.BodyBytes),

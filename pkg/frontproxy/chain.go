@@ -75,6 +75,9 @@ func (s *Server) chain() serving.Chain {
 		serving.NewFilter("authentication", "who it is; 401", func(next http.Handler) http.Handler {
 			return apifilters.WithAuthentication(next, s.authentication.Authenticator, unauthorized, s.authentication.Audiences, nil)
 		}),
+		serving.Connections(nil, func(w http.ResponseWriter, _ *http.Request, why string) {
+			writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon, "%s, try again later", why))
+		}),
 	}
 }
 

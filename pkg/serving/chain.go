@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/server/routine"
 
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
+	"github.com/shardplane/shardplane/pkg/serving/connections"
 	"github.com/shardplane/shardplane/pkg/serving/inflight"
 )
 
@@ -73,6 +74,15 @@ func BodyGuard(limits bodies.Rate) Filter {
 func Bodies(c *genericapiserver.Config, limits bodies.Limits) Filter {
 	return Filter{"bodies", "into memory, within --max-request-body-bytes and --max-request-body-bytes-per-user; 408, 413, 429", func(next http.Handler) http.Handler {
 		return bodies.NewReader(limits, c.MaxRequestBodyBytes).Wrap(next, c.LongRunningFunc, func(w http.ResponseWriter, r *http.Request, err error) { respond(w, r, c.Serializer, err) })
+	}}
+}
+
+// Connections returns the filter that bounds the connections of each user. forwarded
+// reports whether a request comes from who forwards those of many; it may be nil.
+// refuse answers with 429, saying why.
+func Connections(forwarded func(*http.Request) bool, refuse inflight.Refuse) Filter {
+	return Filter{"connections", "whose connection it is; 429 above --max-connections-per-user", func(next http.Handler) http.Handler {
+		return connections.WithOwner(next, forwarded, refuse)
 	}}
 }
 
@@ -157,7 +167,7 @@ func InFlight(c *genericapiserver.Config) Filter {
 			go executing.Report(hook)
 			return nil
 		})
-		return executing.Wrap(next, c.LongRunningFunc, tooMany(c))
+		return executing.Wrap(next, c.LongRunningFunc, TooMany(c))
 	}}
 }
 
@@ -166,12 +176,12 @@ func InFlight(c *genericapiserver.Config) Filter {
 func InFlightShares(c *genericapiserver.Config, limits inflight.Limits) Filter {
 	shares := inflight.NewShares(limits)
 	return Filter{"shares in flight", "429 above --max-requests-inflight-per-cluster and --max-requests-inflight-per-user", func(next http.Handler) http.Handler {
-		return shares.Wrap(next, c.LongRunningFunc, tooMany(c))
+		return shares.Wrap(next, c.LongRunningFunc, TooMany(c))
 	}}
 }
 
-// tooMany returns what answers requests that are one too many.
-func tooMany(c *genericapiserver.Config) inflight.Refuse {
+// TooMany returns what answers requests that are one too many.
+func TooMany(c *genericapiserver.Config) inflight.Refuse {
 	return func(w http.ResponseWriter, r *http.Request, why string) {
 		const retryAfter = 1
 		respond(w, r, c.Serializer, apierrors.NewTooManyRequests(why+", try again later", retryAfter))

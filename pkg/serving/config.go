@@ -29,6 +29,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/customresource/documents/openapigate"
+	"github.com/shardplane/shardplane/pkg/serving/connections"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 )
 
@@ -59,7 +60,6 @@ func NewConfig(o *APIOptions, l *Listener, api API) (*genericapiserver.Config, e
 	}
 	c := genericapiserver.NewConfig(api.Codecs)
 	secure := *l.SecureServingInfo
-	secure.Listener = newTrackingListener(l.Listener)
 	c.SecureServing = &secure
 	if err := addLoopback(c); err != nil {
 		return nil, err
@@ -88,8 +88,8 @@ func Authenticate(c *genericapiserver.Config, a *authn.Authentication) {
 // ended.
 func Run(ctx context.Context, s *genericapiserver.GenericAPIServer) error {
 	s.ShutdownTimeout = shutdownTimeout
-	if l, ok := s.SecureServingInfo.Listener.(*trackingListener); ok {
-		defer l.closeConns()
+	if l, ok := s.SecureServingInfo.Listener.(*connections.Listener); ok {
+		defer l.CloseAll()
 	}
 	if err := s.PrepareRun().RunWithContext(ctx); err != nil {
 		return fmt.Errorf("serving on %s: %w", s.ExternalAddress, err)

@@ -8,7 +8,7 @@
 // takes the scope off the URL, so that everything behind sees a plain Kubernetes
 // path, and answers, after authorization, what nothing in the scope serves.
 //
-// Below it, fairness shares a server among logical clusters, inflight bounds how
+// Below it, connections bounds those of each user and those of nobody yet, fairness shares a server among logical clusters, inflight bounds how
 // many requests there are at a time, bodies reads what they bring before they take
 // anything that others need, budget counts what several share,
 // metriclabels keeps names that tenants choose out of metrics, and ownership

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
+	"github.com/shardplane/shardplane/pkg/serving/connections"
 )
 
 // Options are what every server has: a listener with its certificates, an audit
@@ -30,13 +31,15 @@ type Options struct {
 	Audit AuditOptions
 	// Bodies say how long bodies of requests take at most.
 	Bodies bodies.Rate
+	// Connections bound how many connections there are.
+	Connections connections.Limits
 	// Profiling serves /debug/pprof.
 	Profiling bool
 }
 
 // NewOptions returns the defaults for a server on port.
 func NewOptions(port int) Options {
-	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Bodies: bodies.NewRate(), Profiling: true}
+	return Options{BindAddress: "127.0.0.1", SecurePort: port, TLS: NewTLSOptions(), Audit: NewAuditOptions(), Bodies: bodies.NewRate(), Connections: connections.NewLimits(), Profiling: true}
 }
 
 // AddFlags adds the flags of o to fs, but for those of Audit.
@@ -47,6 +50,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "PEM file of the private key of --tls-cert-file")
 	o.TLS.AddFlags(fs)
 	o.Bodies.AddFlags(fs)
+	o.Connections.AddFlags(fs)
 	fs.BoolVar(&o.Profiling, "profiling", o.Profiling, "serve profiles of this process at /debug/pprof, to members of system:masters and system:kcp:admin only")
 }
 
@@ -67,6 +71,7 @@ func (o *Options) Validate() []error {
 	}
 	errs = append(errs, o.TLS.Validate()...)
 	errs = append(errs, o.Bodies.Validate()...)
+	errs = append(errs, o.Connections.Validate()...)
 	return append(errs, o.Audit.Validate()...)
 }
 
@@ -98,6 +103,7 @@ func (o *Options) Listen() (*Listener, error) {
 		_ = info.Listener.Close()
 		return nil, fmt.Errorf("listening on %s: %w", address, err)
 	}
+	info.Listener = connections.New(info.Listener, o.Connections)
 	return &Listener{SecureServingInfo: info, URL: "https://" + net.JoinHostPort(o.BindAddress, port)}, nil
 }
 

@@ -30,6 +30,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		},
 		serving.Reception(c),
 		serving.Chain{
+			serving.Connections(s.authentication.Forwarded, serving.TooMany(c)),
 			serving.NewFilter("entry", "marks answers that are given after somebody was allowed to enter", serving.WithEntry),
 		},
 		serving.Decision(c),

@@ -21,6 +21,7 @@
 //	calls        writes much, with webhooks that do not answer       calls that are under way at a time
 //	hanging      sends writes that hang in its admission webhook     places among the requests that execute
 //	paths        asks every server for what it has invented          series of metrics
+//	connections  opens connections, anonymous ones and as one user   connections of others
 //	bodies       sends writes whose bodies do not end                seats, even of its own logical cluster
 //
 // Latency is a figure, not a test: `make neighbours` prints what the quiet

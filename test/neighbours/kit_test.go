@@ -40,6 +40,8 @@ const (
 	// maxWriting and maxOfCluster are bounds of the shard on requests in flight:
 	// writing ones that execute, and all those of a logical cluster.
 	maxWriting, maxOfCluster = 10, 250
+	// maxAnonymous and maxOfUser are bounds of all servers on connections.
+	maxAnonymous, maxOfUser = 50, 30
 )
 
 var workspaces = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
@@ -73,11 +75,15 @@ type tenant struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	c := harness.Start(t, harness.Options{ExtraArgs: map[string][]string{"shard": {
-		// So few that the rows need not send thousands of requests.
-		fmt.Sprintf("--max-mutating-requests-inflight=%d", maxWriting),
-		fmt.Sprintf("--max-requests-inflight-per-cluster=%d", maxOfCluster),
-	}}})
+	// So few that the rows need not send thousands of requests.
+	connections := []string{fmt.Sprintf("--max-anonymous-connections=%d", maxAnonymous), fmt.Sprintf("--max-connections-per-user=%d", maxOfUser)}
+	c := harness.Start(t, harness.Options{ExtraArgs: map[string][]string{
+		"shard": append([]string{
+			fmt.Sprintf("--max-mutating-requests-inflight=%d", maxWriting),
+			fmt.Sprintf("--max-requests-inflight-per-cluster=%d", maxOfCluster),
+		}, connections...),
+		"front-proxy": connections, "cache-server": connections,
+	}})
 	w := &world{Cluster: c, mark: "zq" + letters(10), masters: newTenant(t, c.Shard(0))}
 	root := newTenant(t, harness.In(c.Proxy(), "root"))
 	for _, name := range []string{"quiet", "attacker"} {

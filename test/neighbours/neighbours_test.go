@@ -21,6 +21,7 @@ func TestNeighbours(t *testing.T) {
 		{"calls", calls},
 		{"hanging", hanging},
 		{"bodies", slowBodies},
+		{"connections", connections},
 		{"paths", paths},
 	} {
 		t.Run(row.name, func(t *testing.T) { row.run(t, w) })

@@ -1,0 +1,243 @@
+package connections
+
+import (
+	"container/list"
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request/identity"
+)
+
+// siteBits is how much of an IPv6 address says whose it is: who has one has all
+// that begin like it.
+const siteBits = 64
+
+// Listener bounds what it accepts, and knows what is open of it. It is safe for
+// concurrent use.
+type Listener struct {
+	net.Listener
+
+	limits Limits
+
+	mu    sync.Mutex
+	conns map[*conn]struct{}
+	users map[identity.Payer]int
+	// anonymous are the connections on which nobody has authenticated, of each
+	// address the oldest first, and waiting is their number.
+	anonymous map[netip.Prefix]*list.List
+	waiting   int
+	// accepted is how many there have been.
+	accepted uint64
+}
+
+// New returns a listener for what l accepts, within those limits.
+func New(l net.Listener, limits Limits) *Listener {
+	registerMetrics()
+	return &Listener{Listener: l, limits: limits, conns: map[*conn]struct{}{}, users: map[identity.Payer]int{}, anonymous: map[netip.Prefix]*list.List{}}
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	accepted, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: accepted, listener: l, site: siteOf(accepted.RemoteAddr())}
+	if superfluous := l.add(c); superfluous != nil {
+		closed.Inc()
+		_ = superfluous.Close()
+	}
+	return c, nil
+}
+
+// CloseAll closes the connections that are open. A graceful shutdown of a server
+// gives up on some, whose clients would be told for ever that it is shutting down
+// where the process lives on.
+func (l *Listener) CloseAll() {
+	l.mu.Lock()
+	left := make([]*conn, 0, len(l.conns))
+	for c := range l.conns {
+		left = append(left, c)
+	}
+	l.mu.Unlock()
+	for _, c := range left {
+		_ = c.Close()
+	}
+}
+
+// add adds a connection, and returns the one that is to be closed for it, if any.
+func (l *Listener) add(c *conn) (superfluous *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conns[c] = struct{}{}
+	l.accepted++
+	c.number = l.accepted
+	of := l.anonymous[c.site]
+	if of == nil {
+		of = list.New()
+		l.anonymous[c.site] = of
+	}
+	c.place = of.PushBack(c)
+	l.waiting++
+	open.WithLabelValues(anonymous).Inc()
+	if l.limits.Anonymous == 0 || l.waiting <= l.limits.Anonymous {
+		return nil
+	}
+	most := 0
+	for _, of := range l.anonymous {
+		oldest, _ := of.Front().Value.(*conn)
+		if of.Len() > most || of.Len() == most && oldest.number < superfluous.number {
+			most, superfluous = of.Len(), oldest
+		}
+	}
+	return superfluous
+}
+
+// known takes a connection away from the anonymous ones. The caller holds the lock.
+func (l *Listener) known(c *conn) {
+	of := l.anonymous[c.site]
+	of.Remove(c.place)
+	c.place = nil
+	if of.Len() == 0 {
+		delete(l.anonymous, c.site)
+	}
+	l.waiting--
+	open.WithLabelValues(anonymous).Dec()
+}
+
+// conn is a connection of a client.
+type conn struct {
+	net.Conn
+	listener *Listener
+	// site is where it comes from.
+	site netip.Prefix
+	// owned is whether somebody has authenticated, whose it is then.
+	owned atomic.Bool
+
+	// What follows is under the listener's lock.
+
+	number uint64
+	// place is that among the anonymous ones.
+	place *list.Element
+	// owner pays for it, if paid.
+	owner  identity.Payer
+	paid   bool
+	closed bool
+}
+
+// localAddr is the local address of a connection, which leads to it.
+type localAddr struct {
+	net.Addr
+	conn *conn
+}
+
+// LocalAddr implements net.Conn.
+func (c *conn) LocalAddr() net.Addr { return localAddr{c.Conn.LocalAddr(), c} }
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
+
+func (c *conn) leave() {
+	l := c.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.closed = true
+	delete(l.conns, c)
+	if c.place != nil {
+		l.known(c)
+		return
+	}
+	open.WithLabelValues(authenticated).Dec()
+	if !c.paid {
+		return
+	}
+	if l.users[c.owner]--; l.users[c.owner] <= 0 {
+		delete(l.users, c.owner)
+	}
+}
+
+// belong makes a connection that of a payer, or of nobody who pays, unless it is
+// somebody's. It reports whether the payer may have it.
+func (c *conn) belong(owner identity.Payer, pays bool) bool {
+	l := c.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.closed || c.place == nil {
+		return true
+	}
+	if pays && l.limits.User > 0 && l.users[owner] >= l.limits.User {
+		return false
+	}
+	if c.paid = pays; pays {
+		c.owner = owner
+		l.users[owner]++
+	}
+	l.known(c)
+	open.WithLabelValues(authenticated).Inc()
+	c.owned.Store(true)
+	return true
+}
+
+// WithOwner returns next for requests on connections that are their users', as
+// long as these have few enough. It stands behind authentication. What is the
+// installation's own, and what forwarded reports to be sent by who forwards the
+// requests of many, is not counted; forwarded may be nil. A connection is of who
+// sends the first request.
+func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse func(w http.ResponseWriter, r *http.Request, why string)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := connOf(r.Context())
+		if c == nil || c.owned.Load() {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if who, ok := apirequest.UserFrom(r.Context()); !ok || who.GetName() == user.Anonymous {
+			next.ServeHTTP(w, r)
+			return
+		}
+		pays := !identity.IsExempt(r.Context()) && (forwarded == nil || !forwarded(r))
+		if !c.belong(identity.PayerFrom(r.Context()), pays) {
+			rejected.Inc()
+			w.Header().Set("Connection", "close")
+			refuse(w, r, "this user has too many connections, see --max-connections-per-user: send more requests on each, or close some")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// connOf returns the connection of the request of ctx, or nil.
+func connOf(ctx context.Context) *conn {
+	addr, _ := ctx.Value(http.LocalAddrContextKey).(localAddr)
+	return addr.conn
+}
+
+// siteOf returns where a client is: all addresses that it certainly has.
+func siteOf(addr net.Addr) netip.Prefix {
+	from, err := netip.ParseAddrPort(addr.String())
+	if err != nil {
+		return netip.Prefix{}
+	}
+	ip := from.Addr().Unmap().WithZone("")
+	bits := ip.BitLen()
+	if ip.Is6() {
+		bits = siteBits
+	}
+	site, err := ip.Prefix(bits)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return site
+}
