@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -58,7 +59,10 @@ func newRig(t testing.TB, clusters int) *rig {
 	r.Admission, err = New(Config{
 		Clients: factory, Namespaces: namespaces, ResourceQuotas: r.quotas,
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
-		Limits:     limits.Config{Usage: usage.New(nil, storage.DefaultPrefix, "/core/events")},
+		Limits: limits.Config{
+			Usage:          usage.New(nil, storage.DefaultPrefix, "/core/events"),
+			LogicalCluster: func(logicalcluster.Name) *corev1alpha1.LogicalCluster { return nil },
+		},
 	})
 	require.NoError(t, err)
 	group := &client.Group{}

@@ -12,6 +12,7 @@ import (
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
 // builtIns are the built-in kinds that shards replicate. On a shard they come
@@ -21,7 +22,13 @@ var builtIns = []*apiextensionsv1.CustomResourceDefinition{
 	builtIn(rbacv1.SchemeGroupVersion, "ClusterRoleBinding"),
 }
 
-// builtIn returns the definition of a cluster-scoped built-in kind.
+// direct are the kinds that shards write here themselves, and replicate from nowhere.
+var direct = []*apiextensionsv1.CustomResourceDefinition{
+	builtIn(subtrees.SchemeGroupVersion, subtrees.Kind),
+}
+
+// builtIn returns the definition of a cluster-scoped kind that has its Go types in
+// the program.
 func builtIn(gv schema.GroupVersion, kind string) *apiextensionsv1.CustomResourceDefinition {
 	singular := strings.ToLower(kind)
 	plural := singular + "s"
@@ -38,10 +45,10 @@ func builtIn(gv schema.GroupVersion, kind string) *apiextensionsv1.CustomResourc
 	return crd
 }
 
-// replicated returns the definitions of what shards replicate. They take any
-// content, in one piece: the object's own shard has validated it, and checking
-// again would lose what shards of a newer release know.
-func replicated(table []replication.Resource) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+// served returns the definitions of what shards replicate, and of what they write
+// here. They take any content, in one piece: the object's own shard has validated
+// it, and checking again would lose what shards of a newer release know.
+func served(table []replication.Resource) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	all, err := config.SystemCRDs()
 	if err != nil {
 		return nil, err
@@ -50,12 +57,15 @@ func replicated(table []replication.Resource) ([]*apiextensionsv1.CustomResource
 	for _, crd := range append(all, builtIns...) {
 		byResource[schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}] = crd
 	}
-	selected := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(table))
+	selected := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(table)+len(direct))
 	for _, resource := range table {
 		crd, ok := byResource[resource.GroupResource()]
 		if !ok {
 			return nil, fmt.Errorf("shards replicate %s, but neither config/crds nor the table of built-in kinds has it: generate its definition, or add it to the table", resource.GroupResource())
 		}
+		selected = append(selected, customresource.Opaque(crd))
+	}
+	for _, crd := range direct {
 		selected = append(selected, customresource.Opaque(crd))
 	}
 	return selected, nil

@@ -118,9 +118,9 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 	return nil
 }
 
-// newResources returns the handler of the replicated kinds.
+// newResources returns the handler of the kinds.
 func newResources(backend *storage.Backend, c *genericapiserver.Config) (*customresource.Server, error) {
-	crds, err := replicated(replication.Defaults())
+	crds, err := served(replication.Defaults())
 	if err != nil {
 		return nil, err
 	}

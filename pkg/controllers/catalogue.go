@@ -18,6 +18,8 @@
 //	resourcequota       quotas say what is used
 //	policytypes         policies say which of their expressions do not fit their types
 //	replication         what other shards must know is pushed to the cache server
+//	subtreeusage        so is what this shard stores of workspaces whose subtrees are
+//	                    limited
 package controllers
 
 import (
@@ -35,9 +37,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/resourcequota"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/shardregistration"
+	"github.com/shardplane/shardplane/pkg/controllers/subtreeusage"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
 // Deps is what a shard gives its controllers.
@@ -59,6 +63,8 @@ type Deps struct {
 	Definitions customresourcedefinition.Definitions
 	// Replicated is what other shards are to know.
 	Replicated *replication.Table
+	// Subtrees are the sums of limited subtrees of workspaces.
+	Subtrees *subtrees.Sums
 	// Bootstrapped is called once, when everything exists that a shard starts
 	// with; it may be nil.
 	Bootstrapped func()
@@ -96,6 +102,13 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Placement: reconcile.OnLeader,
 			Enabled:   func(d Deps) bool { return d.Cache != nil },
 			New:       newReplication,
+		},
+		// The replicas of a shard store the same: one of them tells.
+		{
+			Name:      subtreeusage.Name,
+			Placement: reconcile.OnLeader,
+			Enabled:   func(d Deps) bool { return d.Cache != nil },
+			New:       newSubtreeUsage,
 		},
 	}
 }
@@ -219,4 +232,11 @@ func newReplication(d Deps) (reconcile.Made, error) {
 		Shard: d.ShardName, Local: d.Local, Cache: d.Cache, Table: d.Replicated, LogicalClusters: d.Informers.LogicalClusters,
 	})
 	return after(controller, d.Informers.LogicalClusters), err
+}
+
+func newSubtreeUsage(d Deps) (reconcile.Made, error) {
+	usages := d.Informers.SubtreeUsages
+	return after(subtreeusage.New(subtreeusage.Config{
+		ShardName: d.ShardName, Cache: d.Cache, Usages: usages, Sums: d.Subtrees,
+	}), usages), nil
 }

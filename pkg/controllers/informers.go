@@ -17,6 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
 // Sources are the servers that a shard's controllers read from.
@@ -81,6 +82,10 @@ type Informers struct {
 	// root shard it is Shards.
 	OwnShard *client.Informer[*corev1alpha1.Shard]
 
+	// SubtreeUsages are what shards tell each other of limited subtrees; nil where
+	// there is no cache server.
+	SubtreeUsages *client.Informer[*subtrees.SubtreeUsage]
+
 	// root is set on the root shard.
 	root    bool
 	runners []client.Runner
@@ -94,6 +99,7 @@ func NewInformers(s Sources) *Informers {
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{
 			tenancy.PathIndex:    tenancy.IndexByPath,
 			workspace.OwnerIndex: workspace.IndexByOwner,
+			subtrees.Index:       subtrees.IndexLimited,
 		},
 	}))
 	i.Workspaces = add(i, client.Workspaces.Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{}))
@@ -123,6 +129,9 @@ func NewInformers(s Sources) *Informers {
 		RoleBindings:        add(i, client.RoleBindings.Informer(all, client.InformerOptions[*rbacv1.RoleBinding]{})),
 		ClusterRoles:        add(i, dual(i, s, client.ClusterRoles, false, client.InformerOptions[*rbacv1.ClusterRole]{})),
 		ClusterRoleBindings: add(i, dual(i, s, client.ClusterRoleBindings, false, client.InformerOptions[*rbacv1.ClusterRoleBinding]{})),
+	}
+	if s.Cache != nil {
+		i.SubtreeUsages = add(i, subtrees.Usages.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{}))
 	}
 	return i
 }

@@ -35,6 +35,7 @@ func (s *Server) addParts() error {
 		Tokens:       s.tokens(),
 		RootCA:       s.rootCA,
 		Replicated:   replicated,
+		Subtrees:     s.subtrees,
 		Definitions:  s.customResources.Definitions(),
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
 	}
@@ -57,6 +58,7 @@ func (s *Server) addParts() error {
 		// What requests are decided by follows until the last of them is answered:
 		// the server does not acknowledge a write that it no longer takes notice of.
 		lifecycle.Part{Name: "informers", Run: informers.Run},
+		lifecycle.Part{Name: "subtrees", Run: s.subtrees.Run},
 		lifecycle.Part{Name: "peers", Run: s.peers.Run},
 		lifecycle.Part{Name: "custom resources", Run: s.customResources.Run},
 		lifecycle.Part{Name: "api", Run: func(ctx context.Context) error {

@@ -37,6 +37,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
@@ -53,6 +54,7 @@ type Server struct {
 	encryption      *encryption.Providers
 	backend         *storage.Backend
 	usage           *usage.Counter
+	subtrees        *subtrees.Sums
 	generic         *genericapiserver.GenericAPIServer
 	customResources *customresource.Server
 	admission       *admission.Admission
@@ -166,6 +168,7 @@ func (s *Server) assembleAPI() error {
 	}
 	serving.Authenticate(c, s.authentication)
 	s.local = newLocal(s.options.Name, s.sources.Local, s.informers)
+	s.subtrees = newSubtrees(s.options.Name, s.usage, s.informers)
 	if c.Authorization.Authorizer, err = s.authorizer(); err != nil {
 		return err
 	}
@@ -181,7 +184,7 @@ func (s *Server) assembleAPI() error {
 		Webhooks:       webhooks,
 		WebhookCalls:   s.options.Webhooks.CallsPerCluster,
 		WorkspaceTypes: s.workspaceTypes(),
-		Limits:         limits.Config{Options: s.options.Limits, Usage: s.usage, LogicalCluster: s.local.get},
+		Limits:         limits.Config{Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get},
 	})
 	if err != nil {
 		return err

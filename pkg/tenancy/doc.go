@@ -1,7 +1,8 @@
 // Package tenancy has the words by which servers, controllers and admission
 // agree on logical clusters and workspaces, each in one place: annotations,
 // labels and finalizers (names.go), the labels of the life cycle, and which
-// WorkspaceType a Workspace has.
+// WorkspaceType a Workspace has. Package subtrees adds up what workspaces store with
+// all below them.
 //
 // What storage, clients and the parsers of URLs need as well is in package
 // request, and who a user is in a logical cluster, where a service account is at

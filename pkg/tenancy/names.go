@@ -34,6 +34,11 @@ const (
 	// MaxBytesAnnotation is how much the logical cluster may store, as a quantity such
 	// as 2Gi; 0 or less means any amount. It wins over the shard's default.
 	MaxBytesAnnotation = "core.shardplane.io/max-total-bytes"
+	// MaxSubtreeObjectsAnnotation and MaxSubtreeBytesAnnotation are the same for the
+	// logical cluster and all workspaces below it together, on all shards. There is no
+	// default.
+	MaxSubtreeObjectsAnnotation = "core.shardplane.io/max-subtree-objects"
+	MaxSubtreeBytesAnnotation   = "core.shardplane.io/max-subtree-bytes"
 	// MigratingAnnotation, with any value, marks a LogicalCluster that is being
 	// moved to another shard, on both of them.
 	MigratingAnnotation = "internal.kcp.io/migrating"

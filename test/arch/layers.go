@@ -171,9 +171,9 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"pkg/cacheserver"},
-		Reason: "stores what shards replicate, as custom resources: it knows the kinds from replication, and nothing of workspaces",
+		Reason: "stores what shards replicate, as custom resources: it knows the kinds from replication, and those that shards write to it from tenancy",
 		Only: []string{
-			"config", "pkg/request", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource", "pkg/authn", "pkg/authz",
+			"config", "pkg/request", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource", "pkg/tenancy", "pkg/authn", "pkg/authz",
 			"pkg/serving", "pkg/serving/*", "pkg/controllers/replication",
 		},
 	},

@@ -1,5 +1,5 @@
 // Package limits is the admission plugin that bounds what a logical cluster
-// stores, in objects and in bytes, so that no tenant fills the etcd that it shares
+// stores, alone and with all workspaces below it, in objects and in bytes, so that no tenant fills the etcd that it shares
 // with others, and how large objects of some kinds are that all shards keep. Who is
 // over a limit when it comes keeps what is there: creates are refused, and updates
 // that make an object larger where it is the bytes; deletes and updates that make it
@@ -34,6 +34,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
 // Config is what the plugin needs.
@@ -42,6 +43,8 @@ type Config struct {
 
 	// Usage says what is stored.
 	Usage Usage
+	// Subtrees returns the limited subtrees of workspaces that a path is in.
+	Subtrees func(path string) []*subtrees.Subtree
 	// LogicalCluster returns the object of a logical cluster of the shard, or nil.
 	LogicalCluster func(logicalcluster.Name) *corev1alpha1.LogicalCluster
 	// Unstored are resources that are created and not stored.
@@ -93,33 +96,71 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if p.c.Usage.Full() && !identity.MemberOf(ctx, a.GetUserInfo(), user.SystemPrivilegedGroup) && (create || grows(a)) {
 		return full(a)
 	}
-	used, known := p.c.Usage.Of(cluster)
-	if !known {
+	lc := p.c.LogicalCluster(cluster)
+	if lc == nil || lc.Status.Phase != corev1alpha1.LogicalClusterPhaseReady && lc.DeletionTimestamp == nil {
+		// Limits are not in force before it is ready, so that a workspace can always be
+		// made with what its type puts there.
 		return nil
 	}
-	most, ready := p.limitsOf(cluster)
-	if !ready {
-		return nil
+	w := write{Attributes: a, counts: create && !isEvent(resource), create: create}
+	if used, known := p.c.Usage.Of(cluster); known {
+		if err := p.withinOwn(w, cluster, lc, used); err != nil {
+			return err
+		}
 	}
-	switch {
-	case most.Objects > 0 && used.Objects >= most.Objects && create && !isEvent(resource):
-		return admission.NewForbidden(a, fmt.Errorf("the logical cluster %s holds %d objects and may hold %d: delete what is not needed, or have an administrator raise the annotation %s of its LogicalCluster, or --%s",
+	for _, subtree := range p.c.Subtrees(tenancy.PathOf(lc).String()) {
+		if err := w.withinSubtree(subtree); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write is what is judged.
+type write struct {
+	admission.Attributes
+
+	create bool
+	counts bool // makes one object more
+}
+
+// over reports whether a write is refused by a limit, which is 0 for none.
+func (w write) over(objects, mostObjects, bytes, mostBytes int64) (byObjects, byBytes bool) {
+	byObjects = mostObjects > 0 && objects >= mostObjects && w.counts
+	byBytes = !byObjects && mostBytes > 0 && bytes >= mostBytes && (w.create || grows(w))
+	return byObjects, byBytes
+}
+
+// withinOwn refuses what the logical cluster may not store.
+func (p *Plugin) withinOwn(w write, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster, used usage.Usage) error {
+	most := p.limitsOf(cluster, lc)
+	switch byObjects, byBytes := w.over(used.Objects, most.Objects, used.Bytes, most.Bytes); {
+	case byObjects:
+		return admission.NewForbidden(w, fmt.Errorf("the logical cluster %s holds %d objects and may hold %d: delete what is not needed, or have an administrator raise the annotation %s of its LogicalCluster, or --%s",
 			cluster, used.Objects, most.Objects, tenancy.MaxObjectsAnnotation, objectsFlag))
-	case most.Bytes > 0 && used.Bytes >= most.Bytes && (create || grows(a)):
-		return admission.NewForbidden(a, fmt.Errorf("the logical cluster %s stores %d bytes and may store %d: delete what is not needed, or have an administrator raise the annotation %s of its LogicalCluster, or --%s",
+	case byBytes:
+		return admission.NewForbidden(w, fmt.Errorf("the logical cluster %s stores %d bytes and may store %d: delete what is not needed, or have an administrator raise the annotation %s of its LogicalCluster, or --%s",
 			cluster, used.Bytes, most.Bytes, tenancy.MaxBytesAnnotation, bytesFlag))
 	}
 	return nil
 }
 
-// limitsOf returns what the logical cluster may store, 0 for any amount, and
-// whether its limits are in force: they are not before it is ready, so that a
-// workspace can always be made with what its type puts there.
-func (p *Plugin) limitsOf(cluster logicalcluster.Name) (usage.Usage, bool) {
-	lc := p.c.LogicalCluster(cluster)
-	if lc == nil || lc.Status.Phase != corev1alpha1.LogicalClusterPhaseReady && lc.DeletionTimestamp == nil {
-		return usage.Usage{}, false
+// withinSubtree refuses what a workspace may not store together with all below it.
+func (w write) withinSubtree(subtree *subtrees.Subtree) error {
+	used, most := subtree.Used, subtree.Most
+	switch byObjects, byBytes := w.over(used.Objects, most.Objects, used.Bytes, most.Bytes); {
+	case byObjects:
+		return admission.NewForbidden(w, fmt.Errorf("the workspace %s and all below it hold %d objects and may hold %d together: delete what is not needed, or have an administrator raise the annotation %s of its LogicalCluster",
+			subtree.Path, used.Objects, most.Objects, tenancy.MaxSubtreeObjectsAnnotation))
+	case byBytes:
+		return admission.NewForbidden(w, fmt.Errorf("the workspace %s and all below it store %d bytes and may store %d together: delete what is not needed, or have an administrator raise the annotation %s of its LogicalCluster",
+			subtree.Path, used.Bytes, most.Bytes, tenancy.MaxSubtreeBytesAnnotation))
 	}
+	return nil
+}
+
+// limitsOf returns what the logical cluster may store, 0 for any amount.
+func (p *Plugin) limitsOf(cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) usage.Usage {
 	var most usage.Usage
 	if cluster != core.RootCluster && !strings.HasPrefix(string(cluster), "system:") {
 		most = usage.Usage{Objects: p.c.MaxObjects, Bytes: p.c.MaxBytes}
@@ -130,7 +171,7 @@ func (p *Plugin) limitsOf(cluster logicalcluster.Name) (usage.Usage, bool) {
 	if q, err := resource.ParseQuantity(lc.Annotations[tenancy.MaxBytesAnnotation]); err == nil {
 		most.Bytes = q.Value()
 	}
-	return most, true
+	return most
 }
 
 // validAnnotations refuses annotations of limits that say none.
@@ -142,14 +183,22 @@ func validAnnotations(a admission.Attributes) error {
 	if err != nil {
 		return nil //nolint:nilerr // of another kind, as those of subresources
 	}
-	if text, ok := lc.GetAnnotations()[tenancy.MaxObjectsAnnotation]; ok {
+	for _, annotation := range []string{tenancy.MaxObjectsAnnotation, tenancy.MaxSubtreeObjectsAnnotation} {
+		text, ok := lc.GetAnnotations()[annotation]
+		if !ok {
+			continue
+		}
 		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
-			return admission.NewForbidden(a, fmt.Errorf("the annotation %s is %q, which is no whole number: write one, or 0 for any number of objects", tenancy.MaxObjectsAnnotation, text))
+			return admission.NewForbidden(a, fmt.Errorf("the annotation %s is %q, which is no whole number: write one, or 0 for any number of objects", annotation, text))
 		}
 	}
-	if text, ok := lc.GetAnnotations()[tenancy.MaxBytesAnnotation]; ok {
+	for _, annotation := range []string{tenancy.MaxBytesAnnotation, tenancy.MaxSubtreeBytesAnnotation} {
+		text, ok := lc.GetAnnotations()[annotation]
+		if !ok {
+			continue
+		}
 		if _, err := resource.ParseQuantity(text); err != nil {
-			return admission.NewForbidden(a, fmt.Errorf("the annotation %s is %q, which is no quantity: write one such as 2Gi, or 0 for any amount", tenancy.MaxBytesAnnotation, text))
+			return admission.NewForbidden(a, fmt.Errorf("the annotation %s is %q, which is no quantity: write one such as 2Gi, or 0 for any amount", annotation, text))
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/spf13/pflag"
@@ -23,6 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
 // state is what the plugin learns from others.
@@ -83,7 +85,8 @@ func TestLimits(t *testing.T) {
 		full        bool
 		cluster     logicalcluster.Name // one, if empty
 		lc          *corev1alpha1.LogicalCluster
-		as          user.Info // a tenant, if nil
+		subtree     subtrees.Amount // used, of 100 objects and 10,000 bytes
+		as          user.Info       // a tenant, if nil
 		resource    schema.GroupResource
 		subresource string
 		obj, old    runtime.Object
@@ -115,6 +118,15 @@ func TestLimits(t *testing.T) {
 		"any number by a negative one":             {used: objects, lc: ready(map[string]string{tenancy.MaxObjectsAnnotation: "-1"}), resource: configMaps, obj: holding(1)},
 		"fewer bytes by annotation":                {used: usage.Usage{Bytes: 600}, lc: ready(map[string]string{tenancy.MaxBytesAnnotation: "600"}), resource: configMaps, obj: holding(1), want: "may store 600"},
 		"any amount by annotation":                 {used: bytes, lc: ready(map[string]string{tenancy.MaxBytesAnnotation: "0"}), resource: configMaps, obj: holding(1)},
+		"a subtree with room":                      {subtree: subtrees.Amount{Objects: 99, Bytes: 9_999}, resource: configMaps, obj: holding(1)},
+		"a subtree with as many objects":           {subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1), want: "the workspace root:org and all below it hold 100 objects and may hold 100 together: delete what is not needed, or have an administrator raise the annotation core.shardplane.io/max-subtree-objects"},
+		"an update in it":                          {subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(9), old: holding(1)},
+		"an Event in it":                           {subtree: subtrees.Amount{Objects: 100}, resource: events, obj: &corev1.Event{}},
+		"a subtree with as many bytes":             {subtree: subtrees.Amount{Bytes: 10_000}, resource: configMaps, obj: holding(1), want: "the workspace root:org and all below it store 10000 bytes and may store 10000 together"},
+		"an update that grows in the subtree":      {subtree: subtrees.Amount{Bytes: 10_000}, resource: configMaps, obj: holding(2), old: holding(1), want: "store 10000 bytes"},
+		"an update that shrinks in the subtree":    {subtree: subtrees.Amount{Bytes: 10_000}, resource: configMaps, obj: holding(1), old: holding(2)},
+		"a subtree, not counted yet here":          {unknown: true, subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1), want: "hold 100 objects"},
+		"a subtree, before it is ready":            {lc: starting, subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1)},
 		"a nearly full etcd":                       {full: true, resource: configMaps, obj: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an update that grows in it":               {full: true, resource: configMaps, obj: holding(2), old: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an update that shrinks in it":             {full: true, resource: configMaps, obj: holding(1), old: holding(2)},
@@ -127,6 +139,8 @@ func TestLimits(t *testing.T) {
 		"one that extends too many":                {resource: types, obj: extending(33), want: "spec.extend.with has 33 entries and may have 32"},
 		"one that extends as many as ever":         {resource: types, obj: extending(33), old: extending(33)},
 		"one that extends enough":                  {resource: types, obj: extending(32)},
+		"one of subtrees that is no number":        {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeObjectsAnnotation: "1.5"}), want: `max-subtree-objects is "1.5", which is no whole number`},
+		"one of subtrees that is no quantity":      {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeBytesAnnotation: ""}), want: `max-subtree-bytes is "", which is no quantity`},
 		"annotations that are a number and a size": {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxObjectsAnnotation: "-1", tenancy.MaxBytesAnnotation: "2Gi"})},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -136,11 +150,16 @@ func TestLimits(t *testing.T) {
 			if tc.lc == nil {
 				tc.lc = ready(nil)
 			}
+			metav1.SetMetaDataAnnotation(&tc.lc.ObjectMeta, core.LogicalClusterPathAnnotationKey, "root:org:one")
 			if tc.as == nil {
 				tc.as = tenant
 			}
 			s := state{usage: tc.used, unknown: tc.unknown, full: tc.full, clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{tc.cluster: tc.lc}}
-			p := New(Config{Options: options, Usage: s, LogicalCluster: s.of, Unstored: []schema.GroupResource{authorizationv1.Resource("subjectaccessreviews")}})
+			within := func(path string) []*subtrees.Subtree {
+				require.Equal(t, "root:org:one", path)
+				return []*subtrees.Subtree{{Limit: subtrees.Limit{Path: "root:org", Most: subtrees.Amount{Objects: 100, Bytes: 10_000}}, Used: tc.subtree}}
+			}
+			p := New(Config{Options: options, Usage: s, Subtrees: within, LogicalCluster: s.of, Unstored: []schema.GroupResource{authorizationv1.Resource("subjectaccessreviews")}})
 			operation := admission.Create
 			if tc.old != nil {
 				operation = admission.Update

@@ -64,6 +64,8 @@ var annotations = []name{
 	{corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy, administrators}, //nolint:staticcheck // deprecated, and understood all the same
 	{tenancy.MaxObjectsAnnotation, administrators},
 	{tenancy.MaxBytesAnnotation, administrators},
+	{tenancy.MaxSubtreeObjectsAnnotation, administrators},
+	{tenancy.MaxSubtreeBytesAnnotation, administrators},
 	{core.ReplicateAnnotationKey, administrators},
 	{tenancy.UnschedulableAnnotation, administrators},
 	{tenancy.RequiredGroupsAnnotation, administrators},

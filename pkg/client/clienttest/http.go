@@ -30,6 +30,7 @@ var kinds = map[string]string{
 	"mutatingadmissionpolicybindings":   "MutatingAdmissionPolicyBinding",
 	"validatingadmissionpolicies":       "ValidatingAdmissionPolicy",
 	"validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding",
+	"subtreeusages":                     "SubtreeUsage",
 }
 
 // query is what a request selects.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -50,13 +51,14 @@ type Counter struct {
 	mu       sync.RWMutex
 	clusters map[logicalcluster.Name]Usage // nil until all is counted
 
-	quota *quota
+	changed func()
+	quota   *quota
 }
 
 // New returns a counter of what has keys below prefix. events is the prefix of
 // Events below that, as storage.ResourcePrefix returns it.
 func New(client *clientv3.Client, prefix, events string) *Counter {
-	return &Counter{client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", quota: newQuota()}
+	return &Counter{client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", changed: func() {}, quota: newQuota()}
 }
 
 // Of returns what the logical cluster stores, and false as long as the counter
@@ -66,6 +68,18 @@ func (c *Counter) Of(cluster logicalcluster.Name) (Usage, bool) {
 	defer c.mu.RUnlock()
 	return c.clusters[cluster], c.clusters != nil
 }
+
+// All returns what each logical cluster stores, and false as long as the counter does
+// not know yet.
+func (c *Counter) All() (map[logicalcluster.Name]Usage, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return maps.Clone(c.clusters), c.clusters != nil
+}
+
+// OnChange has f called after each change, by one goroutine, so that it must return
+// at once. Call it before Run.
+func (c *Counter) OnChange(f func()) { c.changed = f }
 
 // Full reports whether the etcd is so near its quota that what is left belongs to
 // the system. Once it reaches the quota, it refuses all writes but deletes.
@@ -117,8 +131,9 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 		from = string(response.Kvs[len(response.Kvs)-1].Key) + "\x00"
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.clusters = clusters
+	c.mu.Unlock()
+	c.changed()
 	return revision, nil
 }
 
@@ -134,6 +149,7 @@ func (c *Counter) follow(ctx context.Context, revision int64) error {
 		if err := c.apply(response.Events); err != nil {
 			return err
 		}
+		c.changed()
 	}
 	return errors.New("the watch has ended")
 }
