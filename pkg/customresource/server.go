@@ -70,6 +70,10 @@ type Config struct {
 
 	// Webhooks call conversion webhooks; at public addresses only if nil.
 	Webhooks *webhooktransport.Tenants
+	// Convert are functions that take the place of conversion webhooks, by the host in
+	// their URLs. They are for definitions in System; a tenant's definition that has
+	// the host has no more than their answers.
+	Convert map[string]versions.Convert
 }
 
 // upstream is the upstream handler of custom resources.
@@ -112,7 +116,7 @@ func New(cfg Config) (*Server, error) {
 		releaseAfter: cfg.ReleaseAfter,
 		reserved:     cfg.Reserved,
 		table:        definitions.NewTable(),
-		hooks:        versions.NewHooks(),
+		hooks:        versions.NewHooks(cfg.Convert),
 		builtIns:     &documents.BuiltIns{},
 	}
 	s.lister = newSyntheticLister(s.table)

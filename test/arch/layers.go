@@ -47,6 +47,11 @@ var Layers = []Layer{
 		Only:   []string{},
 	},
 	{
+		Units:  []string{"pkg/apis"},
+		Reason: "what is valid in exports and bindings, and how their versions become each other: rules that servers and controllers share",
+		Only:   []string{"pkg/request"},
+	},
+	{
 		Units:  []string{"pkg/lifecycle"},
 		Reason: "order of starting and stopping, of whatever it is given",
 		Only:   []string{},
@@ -111,7 +116,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/admission"},
 		Reason: "what you may write is asked last; admission of quotas counts what storage stores",
-		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/storage", "pkg/webhooktransport"},
+		Only:   []string{"pkg/apis", "pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/storage", "pkg/webhooktransport"},
 	},
 	{
 		Units:  []string{"pkg/serving/metriclabels"},
@@ -147,7 +152,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/controllers/*"},
 		Reason: "controllers talk through objects, never through each other's code, so that each can be read, tested and removed alone. Of pkg/authz they know the rules that everybody starts with",
-		Only:   []string{"config", "pkg/request", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
+		Only:   []string{"config", "pkg/request", "pkg/apis", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
 	},
 	{
 		Units:  []string{"pkg/controllers"},
@@ -158,7 +163,7 @@ var Layers = []Layer{
 		Units:  []string{"pkg/shard"},
 		Reason: "joins everything into the server that keeps logical clusters. The three servers run as separate processes and know each other by URL only",
 		Only: []string{
-			"config", "pkg/request", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers",
+			"config", "pkg/request", "pkg/apis", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers",
 			"pkg/authn", "pkg/authz", "pkg/admission", "pkg/serving", "pkg/serving/*", "pkg/reconcile", "pkg/workspaceindex", "pkg/controllers", "pkg/controllers/*",
 		},
 	},

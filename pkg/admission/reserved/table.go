@@ -8,6 +8,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -87,7 +88,7 @@ var finalizers = []name{
 	{corev1alpha1.LogicalClusterFinalizerName, system},
 	{tenancy.ContentFinalizer, system},
 	{"kcp.io/has-terminators", system},
-	{"apis.kcp.io/apibinding-finalizer", system},
+	{apis.BindingFinalizer, system},
 }
 
 // lookUp returns the reserved name that key is, if it is one.

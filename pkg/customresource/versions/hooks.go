@@ -13,8 +13,11 @@ import (
 var errHookStopped = errors.New("the server is shutting down")
 
 // Hooks end the calls of conversion webhooks when the server ends. Upstream gives
-// each call 30 seconds, whatever the request is about.
+// each call 30 seconds, whatever the request is about. Some webhooks are functions of
+// this process.
 type Hooks struct {
+	convert map[string]Convert
+
 	mu      sync.Mutex
 	stopped bool
 	calls   map[*hookCall]struct{}
@@ -25,8 +28,11 @@ type hookCall struct {
 	cancel context.CancelCauseFunc
 }
 
-// NewHooks returns hooks without calls.
-func NewHooks() *Hooks { return &Hooks{calls: map[*hookCall]struct{}{}} }
+// NewHooks returns hooks without calls. What is converted by a webhook of a host that
+// convert has is converted by that function instead.
+func NewHooks(convert map[string]Convert) *Hooks {
+	return &Hooks{convert: convert, calls: map[*hookCall]struct{}{}}
+}
 
 // begin counts a call in, which cancel ends.
 func (h *Hooks) begin(cancel context.CancelCauseFunc) *hookCall {
@@ -71,6 +77,9 @@ func (h *Hooks) Resolver(wrapped webhook.AuthenticationInfoResolverWrapper) webh
 		inner := wrapped(delegate)
 		return &webhook.AuthenticationInfoResolverDelegator{
 			ClientConfigForFunc: func(hostPort string) (*rest.Config, error) {
+				if cfg, ok := h.inProcess(hostPort); ok {
+					return cfg, nil
+				}
 				return counted(inner.ClientConfigFor(hostPort))
 			},
 			ClientConfigForServiceFunc: func(name, namespace string, port int) (*rest.Config, error) {

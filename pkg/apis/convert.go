@@ -1,0 +1,108 @@
+package apis
+
+import (
+	"encoding/json"
+	"fmt"
+
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// conversions are the functions between the versions of the kinds that have two.
+var conversions = map[schema.GroupVersionKind]func(u *unstructured.Unstructured) (*unstructured.Unstructured, error){
+	apisv1alpha1.SchemeGroupVersion.WithKind("APIExport"):  through(ExportToV1alpha2),
+	apisv1alpha2.SchemeGroupVersion.WithKind("APIExport"):  through(ExportToV1alpha1),
+	apisv1alpha1.SchemeGroupVersion.WithKind("APIBinding"): through(BindingToV1alpha2),
+	apisv1alpha2.SchemeGroupVersion.WithKind("APIBinding"): through(BindingToV1alpha1),
+}
+
+// Convert returns an APIExport or APIBinding in another version. What that version
+// cannot say is in annotations of what is returned. It fails for other kinds, and for
+// annotations that do not say what they should. in does not change.
+func Convert(in *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
+	gvk := in.GroupVersionKind()
+	if in.GetAPIVersion() == to {
+		return in.DeepCopy(), nil
+	}
+	convert, ok := conversions[gvk]
+	if gv, err := schema.ParseGroupVersion(to); !ok || err != nil || (gv != apisv1alpha1.SchemeGroupVersion && gv != apisv1alpha2.SchemeGroupVersion) {
+		return nil, fmt.Errorf("there is no conversion of %s to %s", gvk, to)
+	}
+	out, err := convert(in)
+	if err != nil {
+		return nil, fmt.Errorf("converting %s %q to %s: %w", gvk.Kind, in.GetName(), to, err)
+	}
+	out.SetAPIVersion(to)
+	out.SetKind(gvk.Kind)
+	return out, nil
+}
+
+// through makes a conversion between types one between objects without types.
+func through[In, Out any](convert func(*In) (*Out, error)) func(*unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	return func(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+		in := new(In)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, in); err != nil {
+			return nil, err
+		}
+		out, err := convert(in)
+		if err != nil {
+			return nil, err
+		}
+		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(out)
+		return &unstructured.Unstructured{Object: object}, err
+	}
+}
+
+// remember puts what a version cannot say into an annotation, or removes the
+// annotation where there is nothing.
+func remember[T any](meta *metav1.ObjectMeta, annotation string, what []T) error {
+	if len(what) == 0 {
+		delete(meta.Annotations, annotation)
+		if len(meta.Annotations) == 0 {
+			meta.Annotations = nil
+		}
+		return nil
+	}
+	encoded, err := json.Marshal(what)
+	if err != nil {
+		return fmt.Errorf("encoding the annotation %s: %w", annotation, err)
+	}
+	metav1.SetMetaDataAnnotation(meta, annotation, string(encoded))
+	return nil
+}
+
+// recall returns what remember has put into an annotation.
+func recall[T any](meta *metav1.ObjectMeta, annotation string) ([]T, error) {
+	encoded, ok := meta.Annotations[annotation]
+	if !ok {
+		return nil, nil
+	}
+	var what []T
+	if err := json.Unmarshal([]byte(encoded), &what); err != nil {
+		return nil, fmt.Errorf("the annotation %s is not the JSON of %T: %w", annotation, what, err)
+	}
+	return what, nil
+}
+
+// saysMore reports whether a claim says what v1alpha1 cannot.
+func saysMore(claim *apisv1alpha2.PermissionClaim) bool {
+	return len(claim.Verbs) != 1 || claim.Verbs[0] != allVerbs || claim.DefaultSelector != nil
+}
+
+// allVerbs are what a claim in v1alpha1 asks for.
+const allVerbs = "*"
+
+// filter returns what is selected, or nil.
+func filter[T any](all []T, selected func(*T) bool) []T {
+	var out []T
+	for i := range all {
+		if selected(&all[i]) {
+			out = append(out, all[i])
+		}
+	}
+	return out
+}

@@ -1,0 +1,130 @@
+package apis
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"regexp"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+const (
+	// ExportLabel is on APIBindings. Its value, ExportLabelValue, is the same for all
+	// bindings of one export.
+	ExportLabel = "internal.apis.kcp.io/export"
+	// BindingFinalizer is on APIBindings until what was bound is gone.
+	BindingFinalizer = "apis.kcp.io/apibinding-finalizer"
+	// IdentityNamespace has the secrets with the identities of exports that bring none.
+	IdentityNamespace = "kcp-system"
+	// IdentityKey is the key of a secret under which it has an identity.
+	IdentityKey = apisv1alpha1.SecretKeyAPIExportIdentity
+	// coreGroup is what the group "" is called where a name cannot be empty.
+	coreGroup = "core"
+	// identityBytes is how many random bytes an identity is made of.
+	identityBytes = 32
+)
+
+// schemaPrefix is what precedes the resource in the name of an APIResourceSchema.
+var schemaPrefix = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
+
+// ExportLabelValue returns the value of ExportLabel on the bindings of an export.
+func ExportLabelValue(provider logicalcluster.Name, export string) string {
+	return hash([]byte(provider.Path().Join(export).String()))
+}
+
+// ClaimLabel returns the label that objects show which an accepted permission claim
+// of an export reaches. Verbs and the default selector do not count: they may change,
+// and the claim is still the same.
+func ClaimLabel(provider logicalcluster.Name, export string, claim apisv1alpha2.PermissionClaim) (key, value string, err error) {
+	claim.Verbs, claim.DefaultSelector = nil, nil
+	encoded, err := json.Marshal(claim)
+	if err != nil {
+		return "", "", fmt.Errorf("encoding the permission claim %s: %w", claim, err)
+	}
+	return apisv1alpha2.APIExportPermissionClaimLabelPrefix + ExportLabelValue(provider, export), hash(encoded), nil
+}
+
+// hash is base62 of SHA-224, the form of hashes in labels.
+func hash(data []byte) string {
+	sum := sha256.Sum224(data)
+	return new(big.Int).SetBytes(sum[:]).Text(62) //nolint:mnd // the number of digits and letters
+}
+
+// NewIdentity returns a new identity: 256 random bits, as text.
+func NewIdentity() string {
+	var bits [identityBytes]byte
+	_, _ = rand.Read(bits[:]) // it never fails
+	return hex.EncodeToString(bits[:])
+}
+
+// IdentityHash returns what everybody may know of an identity.
+func IdentityHash(identity []byte) string {
+	sum := sha256.Sum256(identity)
+	return hex.EncodeToString(sum[:])
+}
+
+// DefaultSecret returns the reference to the secret with the identity of an export
+// that names none.
+func DefaultSecret(export string) corev1.SecretReference {
+	return corev1.SecretReference{Namespace: IdentityNamespace, Name: export}
+}
+
+// SecretOf returns the reference to the secret with an export's identity, complete.
+func SecretOf(export *apisv1alpha2.APIExport) corev1.SecretReference {
+	ref := DefaultSecret(export.Name)
+	if export.Spec.Identity == nil || export.Spec.Identity.SecretRef == nil {
+		return ref
+	}
+	own := *export.Spec.Identity.SecretRef
+	if own.Namespace != "" {
+		ref.Namespace = own.Namespace
+	}
+	if own.Name != "" {
+		ref.Name = own.Name
+	}
+	return ref
+}
+
+// SchemaName is the name of an APIResourceSchema in its parts.
+type SchemaName struct {
+	// Prefix tells schemas of one resource apart, often by their age.
+	Prefix string
+	// Resource is the resource that the schema defines.
+	Resource schema.GroupResource
+}
+
+// ParseSchemaName takes a name apart. The error says what such a name has to be like.
+func ParseSchemaName(name string) (SchemaName, error) {
+	prefix, rest, _ := strings.Cut(name, ".")
+	resource, group, found := strings.Cut(rest, ".")
+	if !found || resource == "" || group == "" || !schemaPrefix.MatchString(prefix) {
+		return SchemaName{}, fmt.Errorf("must be <prefix>.<plural>.<group>, with %q for the group \"\" and a prefix of lower case letters, digits and '-' that begins with a letter, such as v1.widgets.example.org", coreGroup)
+	}
+	if group == coreGroup {
+		group = ""
+	}
+	return SchemaName{Prefix: prefix, Resource: schema.GroupResource{Group: group, Resource: resource}}, nil
+}
+
+// String returns the name.
+func (n SchemaName) String() string {
+	return n.Prefix + schemaSuffix(n.Resource)
+}
+
+// schemaSuffix is what the names of schemas of a resource end in.
+func schemaSuffix(resource schema.GroupResource) string {
+	group := resource.Group
+	if group == "" {
+		group = coreGroup
+	}
+	return "." + resource.Resource + "." + group
+}

@@ -1,0 +1,146 @@
+package apis
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/kcp-dev/sdk/apis/apis"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// stored and other are the versions of the kinds that have two.
+var (
+	stored = apisv1alpha2.SchemeGroupVersion.String()
+	other  = apisv1alpha1.SchemeGroupVersion.String()
+)
+
+var annotationsPath = field.NewPath("metadata", "annotations")
+
+// Validate returns what is wrong with an object of apis.kcp.io in any version, and with
+// its change if old, in the same version, is not nil. Objects of other groups are valid.
+// An object that cannot be converted is not valid: it would break the lists in the other
+// version, of all logical clusters at once.
+func Validate(ctx context.Context, object, old *unstructured.Unstructured) field.ErrorList {
+	if object.GroupVersionKind().Group != apis.GroupName {
+		return nil
+	}
+	switch object.GetKind() {
+	case "APIResourceSchema":
+		return validateAs(object, old, func(s *apisv1alpha1.APIResourceSchema) field.ErrorList { return ValidateSchema(ctx, s) }, ValidateSchemaUpdate)
+	case "APIExport":
+		return validateVersions(object, old, checkV1alpha1Export, ValidateExport, func(export, _ *apisv1alpha2.APIExport) field.ErrorList { return ValidateExport(export) })
+	case "APIBinding":
+		return validateVersions(object, old, checkV1alpha1Binding, ValidateBinding, ValidateBindingUpdate)
+	case "APIExportEndpointSlice":
+		return validateAs(object, old, ValidateEndpointSlice, ValidateEndpointSliceUpdate)
+	case "APIConversion":
+		return validateAs(object, old, ValidateConversion, func(conversion, _ *apisv1alpha1.APIConversion) field.ErrorList { return ValidateConversion(conversion) })
+	default:
+		return nil
+	}
+}
+
+// validateAs validates an object as type T.
+func validateAs[T any](object, old *unstructured.Unstructured, created func(*T) field.ErrorList, updated func(object, old *T) field.ErrorList) field.ErrorList {
+	typed, before := new(T), new(T)
+	for u, into := range map[*unstructured.Unstructured]*T{object: typed, old: before} {
+		if u == nil {
+			continue
+		}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, into); err != nil {
+			return field.ErrorList{field.Invalid(field.NewPath(""), u.GetName(), err.Error())}
+		}
+	}
+	if old == nil {
+		return created(typed)
+	}
+	return updated(typed, before)
+}
+
+// validateVersions validates an object of one of two versions as the one that is
+// stored. first looks at what the other version says.
+func validateVersions[First, T any](object, old *unstructured.Unstructured, first func(*First) field.ErrorList, created func(*T) field.ErrorList, updated func(object, old *T) field.ErrorList) field.ErrorList {
+	if object.GetAPIVersion() == other {
+		if errs := validateAs(object, nil, first, nil); len(errs) > 0 {
+			return errs
+		}
+	}
+	toStore, err := Convert(object, stored)
+	if err != nil {
+		return notConvertible(object, err)
+	}
+	if _, err := Convert(toStore, other); err != nil {
+		return notConvertible(object, err)
+	}
+	if errs := apivalidation.ValidateAnnotations(toStore.GetAnnotations(), annotationsPath); len(errs) > 0 {
+		return errs
+	}
+	var before *unstructured.Unstructured
+	if old != nil {
+		if before, err = Convert(old, stored); err != nil {
+			before = nil // it cannot be read either: what mends it is welcome
+		}
+	}
+	return validateAs(toStore, before, created, updated)
+}
+
+func notConvertible(object *unstructured.Unstructured, err error) field.ErrorList {
+	return field.ErrorList{field.Invalid(annotationsPath, object.GetName(), err.Error()+": mend the annotation, or remove it")}
+}
+
+// checkV1alpha1Export looks at what is lost when an APIExport is converted.
+func checkV1alpha1Export(export *apisv1alpha1.APIExport) field.ErrorList {
+	var errs field.ErrorList
+	path := spec.Child("latestResourceSchemas")
+	for i, name := range export.Spec.LatestResourceSchemas {
+		parsed, err := ParseSchemaName(name)
+		if err != nil {
+			errs = append(errs, field.Invalid(path.Index(i), name, err.Error()))
+			continue
+		}
+		if slices.ContainsFunc(export.Spec.LatestResourceSchemas[:i], func(other string) bool {
+			before, err := ParseSchemaName(other)
+			return err == nil && before.Resource == parsed.Resource
+		}) {
+			errs = append(errs, field.Duplicate(path.Index(i), name))
+		}
+	}
+	return append(errs, checkRemembered(&export.ObjectMeta, apisv1alpha2.PermissionClaimsAnnotation, export.Spec.PermissionClaims, func(c *apisv1alpha2.PermissionClaim) *apisv1alpha2.PermissionClaim { return c })...)
+}
+
+// checkV1alpha1Binding looks at what is lost when an APIBinding is converted.
+func checkV1alpha1Binding(binding *apisv1alpha1.APIBinding) field.ErrorList {
+	claims := make([]apisv1alpha1.PermissionClaim, 0, len(binding.Spec.PermissionClaims))
+	for i := range binding.Spec.PermissionClaims {
+		claims = append(claims, binding.Spec.PermissionClaims[i].PermissionClaim)
+	}
+	return checkRemembered(&binding.ObjectMeta, apisv1alpha2.AcceptablePermissionClaimsAnnotation, claims, func(c *apisv1alpha2.AcceptablePermissionClaim) *apisv1alpha2.PermissionClaim {
+		return &c.PermissionClaim
+	})
+}
+
+// checkRemembered wants the claims of an annotation to be among those of the object.
+func checkRemembered[T any](meta *metav1.ObjectMeta, annotation string, claims []apisv1alpha1.PermissionClaim, claimOf func(*T) *apisv1alpha2.PermissionClaim) field.ErrorList {
+	path := annotationsPath.Key(annotation)
+	remembered, err := recall[T](meta, annotation)
+	if err != nil {
+		return field.ErrorList{field.Invalid(path, meta.Annotations[annotation], err.Error())}
+	}
+	var errs field.ErrorList
+	for i := range remembered {
+		claim := claimOf(&remembered[i])
+		if !slices.ContainsFunc(claims, func(c apisv1alpha1.PermissionClaim) bool {
+			return c.Group == claim.Group && c.Resource == claim.Resource && c.IdentityHash == claim.IdentityHash
+		}) {
+			errs = append(errs, field.Invalid(path, fmt.Sprint(claim), "it is not in spec.permissionClaims: add it there, or remove it from the annotation"))
+		}
+	}
+	return errs
+}

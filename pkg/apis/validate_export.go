@@ -1,0 +1,148 @@
+package apis
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apivalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+var (
+	resourceForm = regexp.MustCompile(`^[a-z][-a-z0-9]*[a-z0-9]$`)
+	spec         = field.NewPath("spec")
+)
+
+// ValidateExport returns what is wrong with an APIExport. It repeats what the schema of
+// v1alpha2 says, which nobody has checked of what came in annotations of v1alpha1.
+func ValidateExport(export *apisv1alpha2.APIExport) field.ErrorList {
+	var errs field.ErrorList
+	seen := map[schema.GroupResource]bool{}
+	for i := range export.Spec.Resources {
+		resource, path := &export.Spec.Resources[i], spec.Child("resources").Index(i)
+		errs = append(errs, validateResource(resource, path)...)
+		id := schema.GroupResource{Group: resource.Group, Resource: resource.Name}
+		if seen[id] {
+			errs = append(errs, field.Duplicate(path, fmt.Sprintf("%s of group %q", resource.Name, resource.Group)))
+		}
+		seen[id] = true
+	}
+	clear(seen)
+	for i := range export.Spec.PermissionClaims {
+		claim, path := &export.Spec.PermissionClaims[i], spec.Child("permissionClaims").Index(i)
+		errs = append(errs, validateClaim(claim, path)...)
+		id := schema.GroupResource{Group: claim.Group, Resource: claim.Resource}
+		if seen[id] {
+			errs = append(errs, field.Duplicate(path, fmt.Sprintf("%s of group %q", claim.Resource, claim.Group)))
+		}
+		seen[id] = true
+	}
+	if identity := export.Spec.Identity; identity != nil && identity.SecretRef != nil && identity.SecretRef.Name == "" {
+		errs = append(errs, field.Required(spec.Child("identity", "secretRef", "name"), "name the secret that has the identity under "+IdentityKey+", or leave secretRef out to have one made"))
+	}
+	return errs
+}
+
+func validateResource(resource *apisv1alpha2.ResourceSchema, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if !resourceForm.MatchString(resource.Name) {
+		errs = append(errs, field.Invalid(path.Child("name"), resource.Name, "must be the plural name of a resource, such as widgets"))
+	}
+	errs = append(errs, validateGroup(resource.Group, path.Child("group"))...)
+	name, err := ParseSchemaName(resource.Schema)
+	want := schema.GroupResource{Group: resource.Group, Resource: resource.Name}
+	if err != nil || name.Resource != want {
+		errs = append(errs, field.Invalid(path.Child("schema"), resource.Schema, fmt.Sprintf("must be the name of an APIResourceSchema of this resource, which is <prefix>%s", schemaSuffix(want))))
+	}
+	storage := path.Child("storage")
+	switch virtual := resource.Storage.Virtual; {
+	case (resource.Storage.CRD == nil) == (virtual == nil):
+		errs = append(errs, field.Invalid(storage, resource.Storage, "exactly one of crd and virtual must be set"))
+	case virtual != nil:
+		for _, f := range []struct{ value, name string }{{virtual.Reference.Kind, "kind"}, {virtual.Reference.Name, "name"}} {
+			if f.value == "" {
+				errs = append(errs, field.Required(storage.Child("virtual", "reference", f.name), "refer to the object that says where the resource is served"))
+			}
+		}
+		if virtual.IdentityHash == "" {
+			errs = append(errs, field.Required(storage.Child("virtual", "identityHash"), "copy it from the status of the APIExport that the resource belongs to"))
+		}
+	}
+	return errs
+}
+
+// validateGroup returns what is wrong with the group of an exported resource. "" is the
+// core group, which has no other name.
+func validateGroup(group string, path *field.Path) field.ErrorList {
+	switch {
+	case group == coreGroup:
+		return field.ErrorList{field.Invalid(path, group, "the core group is called \"\"")}
+	case group != "" && len(apivalidation.IsDNS1123Subdomain(group)) > 0:
+		return field.ErrorList{field.Invalid(path, group, "must be \"\" or a lower case DNS subdomain, such as example.org")}
+	}
+	return nil
+}
+
+func validateClaim(claim *apisv1alpha2.PermissionClaim, path *field.Path) field.ErrorList {
+	errs := validateClaimed(claim, path)
+	if claim.IdentityHash == "" && hasIdentity(claim.Group, claim.Resource) {
+		errs = append(errs, field.Required(path.Child("identityHash"), "it is required unless the resource is built in or of apis.kcp.io: copy it from the status of the APIExport that the resource comes from"))
+	}
+	if claim.DefaultSelector != nil {
+		errs = append(errs, validateSelector(claim.DefaultSelector, path.Child("defaultSelector"))...)
+	}
+	return errs
+}
+
+// validateClaimed returns what is wrong with what claims of exports and of bindings
+// have in common.
+func validateClaimed(claim *apisv1alpha2.PermissionClaim, path *field.Path) field.ErrorList {
+	errs := validateGroup(claim.Group, path.Child("group"))
+	if !resourceForm.MatchString(claim.Resource) {
+		errs = append(errs, field.Invalid(path.Child("resource"), claim.Resource, "must be the plural name of a resource, such as configmaps"))
+	}
+	if len(claim.Verbs) == 0 {
+		errs = append(errs, field.Required(path.Child("verbs"), "name at least one verb, or \"*\" for all"))
+	}
+	for i, verb := range claim.Verbs {
+		if verb == "" {
+			errs = append(errs, field.Required(path.Child("verbs").Index(i), "name a verb, such as get"))
+		} else if slices.Contains(claim.Verbs[:i], verb) {
+			errs = append(errs, field.Duplicate(path.Child("verbs").Index(i), verb))
+		}
+	}
+	return errs
+}
+
+// validateSelector wants exactly one way to select, and a valid one.
+func validateSelector(selector *apisv1alpha2.PermissionClaimSelector, path *field.Path) field.ErrorList {
+	ways := 0
+	for _, used := range []bool{selector.MatchAll, len(selector.MatchLabels) > 0, len(selector.MatchExpressions) > 0} {
+		if used {
+			ways++
+		}
+	}
+	if ways == 0 {
+		return field.ErrorList{field.Required(path, "set one of matchAll, matchLabels and matchExpressions")}
+	}
+	if ways > 1 {
+		return field.ErrorList{field.Invalid(path, *selector, "only one of matchAll, matchLabels and matchExpressions may be set")}
+	}
+	return validation.ValidateLabelSelector(&selector.LabelSelector, validation.LabelSelectorValidationOptions{}, path)
+}
+
+// validateName wants the name of an object that is cluster-scoped, given in a reference.
+func validateName(name string, path *field.Path, what string) field.ErrorList {
+	if name == "" {
+		return field.ErrorList{field.Required(path, "name the "+what)}
+	}
+	var errs field.ErrorList
+	for _, message := range apivalidation.IsDNS1123Subdomain(name) {
+		errs = append(errs, field.Invalid(path, name, message))
+	}
+	return errs
+}

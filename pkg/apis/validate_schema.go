@@ -1,0 +1,132 @@
+package apis
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// standInGroup takes the place of groups that schemas may have and definitions not.
+const standInGroup = "group.invalid"
+
+// undottedGroups are those of Kubernetes, which has given out no others since.
+var undottedGroups = []string{"", "apps", "batch", "extensions", "policy", "autoscaling"}
+
+// places are where a schema says what a definition says elsewhere. The internal type
+// of definitions has some fields of a single version at the top.
+var places = strings.NewReplacer(
+	"spec.validation.openAPIV3Schema", "spec.versions[0].schema",
+	"spec.validation", "spec.versions[0].schema",
+	".schema.openAPIV3Schema", ".schema",
+	"spec.subresources", "spec.versions[0].subresources",
+	"spec.additionalPrinterColumns", "spec.versions[0].additionalPrinterColumns",
+	"spec.conversion.webhookClientConfig", "spec.conversion.webhook.clientConfig",
+	"spec.conversion.conversionReviewVersions", "spec.conversion.webhook.conversionReviewVersions",
+)
+
+// ValidateSchema returns what is wrong with an APIResourceSchema: all that would be
+// wrong with a CustomResourceDefinition, within the same limits, but that it may be of
+// groups which those cannot have.
+func ValidateSchema(ctx context.Context, s *apisv1alpha1.APIResourceSchema) field.ErrorList {
+	var errs field.ErrorList
+	name, err := ParseSchemaName(s.Name)
+	switch {
+	case err != nil:
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), s.Name, err.Error()))
+	case name.Resource.Group != s.Spec.Group || name.Resource.Resource != s.Spec.Names.Plural:
+		want := SchemaName{Prefix: name.Prefix, Resource: name.Resource}
+		want.Resource.Group, want.Resource.Resource = s.Spec.Group, s.Spec.Names.Plural
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), s.Name, fmt.Sprintf("must end in spec.names.plural and spec.group: %q", want)))
+	}
+	errs = append(errs, validateGroup(s.Spec.Group, spec.Child("group"))...)
+	crd, more := Definition(s)
+	errs = append(errs, more...)
+	if len(errs) > 0 {
+		return errs
+	}
+	if slices.Contains(undottedGroups, crd.Spec.Group) {
+		crd.Spec.Group = standInGroup
+		crd.Name = crd.Spec.Names.Plural + "." + standInGroup
+	}
+	internal := &apiextensions.CustomResourceDefinition{}
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd, internal, nil); err != nil {
+		return field.ErrorList{field.Invalid(spec, s.Name, err.Error())}
+	}
+	for _, e := range apiextensionsvalidation.ValidateCustomResourceDefinition(ctx, internal) {
+		if strings.HasPrefix(e.Field, "status.") {
+			continue // only there if the versions are wrong, which another error says
+		}
+		e.Field = places.Replace(e.Field)
+		errs = append(errs, e)
+	}
+	return errs
+}
+
+// ValidateSchemaUpdate returns what is wrong with a changed APIResourceSchema, which may
+// change its metadata only.
+func ValidateSchemaUpdate(s, old *apisv1alpha1.APIResourceSchema) field.ErrorList {
+	if equality.Semantic.DeepEqual(s.Spec, old.Spec) {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(spec, "a schema never changes: create one with another prefix in its name, and name that in the APIExport")}
+}
+
+// Definition returns the CustomResourceDefinition that says the same as a schema,
+// defaulted as the API server would do it. Its group may be one that definitions
+// cannot have.
+func Definition(s *apisv1alpha1.APIResourceSchema) (*apiextensionsv1.CustomResourceDefinition, field.ErrorList) {
+	var errs field.ErrorList
+	crd := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Spec.Names.Plural + "." + s.Spec.Group, Annotations: s.Annotations},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: s.Spec.Group, Names: *s.Spec.Names.DeepCopy(), Scope: s.Spec.Scope, Conversion: conversionOf(s.Spec.Conversion),
+		},
+	}
+	for i := range s.Spec.Versions {
+		version, path := &s.Spec.Versions[i], spec.Child("versions").Index(i).Child("schema")
+		props, err := version.GetSchema()
+		if err != nil {
+			errs = append(errs, field.Invalid(path, "", "must be an OpenAPI v3 schema: "+err.Error()))
+			continue
+		}
+		if props == nil {
+			errs = append(errs, field.Required(path, "say what objects of this version are like"))
+			continue
+		}
+		crd.Spec.Versions = append(crd.Spec.Versions, apiextensionsv1.CustomResourceDefinitionVersion{
+			Name: version.Name, Served: version.Served, Storage: version.Storage,
+			Deprecated: version.Deprecated, DeprecationWarning: version.DeprecationWarning,
+			Schema:                   &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: props},
+			Subresources:             version.Subresources.DeepCopy(),
+			AdditionalPrinterColumns: version.AdditionalPrinterColumns,
+		})
+		if version.Storage {
+			crd.Status.StoredVersions = append(crd.Status.StoredVersions, version.Name)
+		}
+	}
+	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
+	return crd, errs
+}
+
+func conversionOf(conversion *apisv1alpha1.CustomResourceConversion) *apiextensionsv1.CustomResourceConversion {
+	if conversion == nil {
+		return nil
+	}
+	out := &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.ConversionStrategyType(conversion.Strategy)}
+	if webhook := conversion.Webhook; webhook != nil {
+		out.Webhook = &apiextensionsv1.WebhookConversion{ConversionReviewVersions: webhook.ConversionReviewVersions}
+		if webhook.ClientConfig != nil {
+			out.Webhook.ClientConfig = &apiextensionsv1.WebhookClientConfig{URL: &webhook.ClientConfig.URL, CABundle: webhook.ClientConfig.CABundle}
+		}
+	}
+	return out
+}

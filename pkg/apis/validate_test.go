@@ -1,0 +1,205 @@
+package apis_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+)
+
+func parse(t testing.TB, text string) *unstructured.Unstructured {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	require.NoError(t, yaml.Unmarshal([]byte(text), &u.Object))
+	u.SetAPIVersion("apis.kcp.io/" + u.GetAPIVersion())
+	return u
+}
+
+const (
+	export2  = "{apiVersion: v1alpha2, kind: APIExport, metadata: {name: e}, spec: {%}}"
+	export1  = "{apiVersion: v1alpha1, kind: APIExport, metadata: {name: e}, spec: {%}}"
+	binding2 = "{apiVersion: v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: e, path: 'root:org'}}, permissionClaims: [%]}}"
+	claim    = "group: '', resource: secrets, verbs: [get], state: Accepted"
+	version  = "{name: v1, served: true, storage: true, schema: {type: object, properties: {spec: {type: string}}}}"
+	ofSchema = "{apiVersion: v1alpha1, kind: APIResourceSchema, metadata: {name: NAME}, spec: {group: GROUP, names: {plural: widgets, singular: widget, kind: Widget, listKind: WidgetList}, scope: Cluster, versions: [%]}}"
+)
+
+func with(text, what string) string { return strings.Replace(text, "%", what, 1) }
+
+func schemaOf(name, group, versions string) string {
+	return with(strings.NewReplacer("NAME", name, "GROUP", group).Replace(ofSchema), versions)
+}
+
+func TestValid(t *testing.T) {
+	second := "{name: v2, served: true, storage: false, schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}"
+	for _, text := range []string{
+		with(export2, ""),
+		with(export2, "resources: [{name: widgets, group: '', schema: v1.widgets.core, storage: {crd: {}}}, {name: widgets, group: example.org, schema: v1.widgets.example.org, storage: {virtual: {identityHash: a, reference: {kind: K, name: ref}}}}]"),
+		with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: ['*']}, {group: events.k8s.io, resource: events, verbs: [get]}, {group: apis.kcp.io, resource: apibindings, verbs: [get]}, {group: example.org, resource: gadgets, verbs: [get], identityHash: abc, defaultSelector: {matchLabels: {a: b}}}]"),
+		with(export2, "identity: {secretRef: {name: s, namespace: there}}, maximalPermissionPolicy: {local: {}}"),
+		with(export1, "latestResourceSchemas: [v1.widgets.core, v1.gadgets.example.org], permissionClaims: [{group: '', resource: secrets, all: true}]"),
+		with(binding2, ""),
+		with(binding2, "{"+claim+", selector: {matchAll: true}}, {group: '', resource: secrets, identityHash: a, verbs: [get], state: Rejected, selector: {matchLabels: {a: b}}}"),
+		"{apiVersion: v1alpha1, kind: APIExportEndpointSlice, metadata: {name: s}, spec: {export: {name: e}}}",
+		"{apiVersion: v1alpha1, kind: APIConversion, metadata: {name: v1.widgets.core}, spec: {conversions: [{from: v1, to: v2, rules: [{field: .spec.a, destination: .spec.b, transformation: 'self + 1'}], preserve: [.spec.c]}]}}",
+		schemaOf("v1.widgets.example.org", "example.org", version),
+		schemaOf("v1.widgets.core", "''", version),
+		schemaOf("v1.widgets.apps", "apps", version),
+		schemaOf("v1.widgets.example.org", "example.org", version+","+second),
+		strings.Replace(schemaOf("v1.widgets.x.k8s.io", "x.k8s.io", version), "metadata: {", "metadata: {annotations: {api-approved.kubernetes.io: 'https://github.com/kubernetes/kubernetes/pull/1'}, ", 1),
+		"{apiVersion: v1alpha1, kind: Other, metadata: {name: x}}",
+	} {
+		require.Empty(t, apis.Validate(t.Context(), parse(t, text), nil), text)
+	}
+	require.Empty(t, apis.Validate(t.Context(), &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "APIExport"}}, nil))
+}
+
+// bad is what is wrong with an object, and what the answer names.
+type bad struct{ text, field, says string }
+
+func TestInvalid(t *testing.T) {
+	annotated := func(text, key, value string) string {
+		return strings.Replace(text, "metadata: {", "metadata: {annotations: {apis.v1alpha2.kcp.io/"+key+": '"+value+"'}, ", 1)
+	}
+	binding1 := "{apiVersion: v1alpha1, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: e}}}}"
+	conversion := "{apiVersion: v1alpha1, kind: APIConversion, metadata: {name: v1.widgets.core}, spec: {conversions: [{from: v1, to: v2, %}]}}"
+	for _, tc := range []bad{
+		// Exports.
+		{with(export2, "resources: [{name: widgets, group: a.b, schema: v1.other.a.b, storage: {crd: {}}}]"), "spec.resources[0].schema", "<prefix>.widgets.a.b"},
+		{with(export2, "resources: [{name: widgets, group: '', schema: v1.widgets, storage: {crd: {}}}]"), "spec.resources[0].schema", "<prefix>.widgets.core"},
+		{with(export2, "resources: [{name: widgets, group: core, schema: v1.widgets.core, storage: {crd: {}}}]"), "spec.resources[0].group", "called \"\""},
+		{with(export2, "resources: [{name: widgets, group: a.b, schema: v1.x.widgets.a.b, storage: {crd: {}}}]"), "spec.resources[0].schema", "must be the name"},
+		{with(export2, "resources: [{name: '', group: a.b, schema: v1..a.b, storage: {crd: {}}}]"), "spec.resources[0].name", "plural"},
+		{with(export2, "resources: [{name: widgets, group: A, schema: v1.widgets.A, storage: {crd: {}}}]"), "spec.resources[0].group", "DNS subdomain"},
+		{with(export2, "resources: [{name: widgets, group: a.b, schema: v1.widgets.a.b, storage: {}}]"), "spec.resources[0].storage", "exactly one"},
+		{with(export2, "resources: [{name: widgets, group: a.b, schema: v1.widgets.a.b, storage: {crd: {}, virtual: {identityHash: a, reference: {kind: K, name: ref}}}}]"), "spec.resources[0].storage", "exactly one"},
+		{with(export2, "resources: [{name: widgets, group: a.b, schema: v1.widgets.a.b, storage: {virtual: {identityHash: a, reference: {kind: K, name: ''}}}}]"), "spec.resources[0].storage.virtual.reference.name", "refer to"},
+		{with(export2, "resources: [{name: widgets, group: a.b, schema: v1.widgets.a.b, storage: {virtual: {identityHash: '', reference: {kind: K, name: ref}}}}]"), "spec.resources[0].storage.virtual.identityHash", "copy it"},
+		{with(export2, "resources: [{name: widgets, group: a.b, schema: v1.widgets.a.b, storage: {crd: {}}}, {name: widgets, group: a.b, schema: v2.widgets.a.b, storage: {crd: {}}}]"), "spec.resources[1]", "Duplicate"},
+		{with(export2, "permissionClaims: [{group: example.org, resource: widgets, verbs: [get]}]"), "spec.permissionClaims[0].identityHash", "required unless"},
+		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: []}]"), "spec.permissionClaims[0].verbs", "at least one"},
+		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: [get, get]}]"), "spec.permissionClaims[0].verbs[1]", "Duplicate"},
+		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: ['']}]"), "spec.permissionClaims[0].verbs[0]", "name a verb"},
+		{with(export2, "permissionClaims: [{group: '', resource: S, verbs: [get]}]"), "spec.permissionClaims[0].resource", "plural"},
+		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: [get], defaultSelector: {}}]"), "spec.permissionClaims[0].defaultSelector", "set one of"},
+		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: [get]}, {group: '', resource: secrets, verbs: [list], identityHash: a}]"), "spec.permissionClaims[1]", "Duplicate"},
+		{with(export2, "identity: {secretRef: {namespace: there}}"), "spec.identity.secretRef.name", "leave secretRef out"},
+		// Exports in v1alpha1, and what their annotations smuggle.
+		{with(export1, "latestResourceSchemas: [v1.widgets]"), "spec.latestResourceSchemas[0]", "must be <prefix>"},
+		{with(export1, "latestResourceSchemas: [v1.widgets.core, v2.widgets.core]"), "spec.latestResourceSchemas[1]", "Duplicate"},
+		{annotated(with(export1, ""), "resource-schemas", "{"), "metadata.annotations", "mend the annotation"},
+		{annotated(with(export1, "latestResourceSchemas: [v1.widgets.core]"), "resource-schemas", `[{"name":"widgets","group":"","schema":"v1.widgets.core","storage":{}}]`), "spec.resources[1]", "Duplicate"},
+		{annotated(with(export1, ""), "permission-claims", "[{]"), "metadata.annotations[apis.v1alpha2.kcp.io/permission-claims]", "not the JSON"},
+		{annotated(with(export1, ""), "permission-claims", `[{"resource":"secrets","verbs":["get"]}]`), "metadata.annotations[apis.v1alpha2.kcp.io/permission-claims]", "not in spec.permissionClaims"},
+		{annotated(with(export1, "permissionClaims: [{resource: secrets, all: true}]"), "permission-claims", `[{"resource":"secrets","verbs":["",""]}]`), "spec.permissionClaims[0].verbs[0]", "name a verb"},
+		{annotated(with(export2, ""), "v1alpha1-permission-claims", "7"), "metadata.annotations", "mend the annotation"},
+		// Bindings.
+		{"{apiVersion: v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {}}}", "spec.reference.export", "name the APIExport"},
+		{"{apiVersion: v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: ''}}}}", "spec.reference.export.name", "name the APIExport"},
+		{"{apiVersion: v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: A/b}}}}", "spec.reference.export.name", "RFC 1123"},
+		{"{apiVersion: v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: e, path: 'root:'}}}}", "spec.reference.export.path", "root:org:provider"},
+		{"{apiVersion: v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: e, path: '*'}}}}", "spec.reference.export.path", "must be"},
+		{with(binding2, "{"+claim+", selector: {}}"), "spec.permissionClaims[0].selector", "set one of"},
+		{with(binding2, "{"+claim+", selector: {matchAll: true, matchLabels: {a: b}}}"), "spec.permissionClaims[0].selector", "only one"},
+		{with(binding2, "{"+claim+", selector: {matchLabels: {a: 'b/c'}}}"), "spec.permissionClaims[0].selector.matchLabels", "b/c"},
+		{with(binding2, "{"+claim+", selector: {matchExpressions: [{key: a, operator: Is}]}}"), "spec.permissionClaims[0].selector.matchExpressions[0].operator", "Is"},
+		{with(binding2, "{group: '', resource: secrets, verbs: [get], state: Perhaps, selector: {matchAll: true}}"), "spec.permissionClaims[0].state", "Accepted"},
+		{with(binding2, "{"+claim+", selector: {matchAll: true}}, {"+claim+", selector: {matchAll: true}}"), "spec.permissionClaims[1]", "Duplicate"},
+		{annotated(binding1, "acceptable-permission-claims", "true"), "metadata.annotations[apis.v1alpha2.kcp.io/acceptable-permission-claims]", "not the JSON"},
+		{annotated(binding1, "acceptable-permission-claims", `[{"resource":"secrets","verbs":["*"]}]`), "metadata.annotations[apis.v1alpha2.kcp.io/acceptable-permission-claims]", "not in spec.permissionClaims"},
+		{annotated(with(binding2, ""), "v1alpha1-status-applied-permission-claims", "{}"), "metadata.annotations", "mend the annotation"},
+		// Slices.
+		{"{apiVersion: v1alpha1, kind: APIExportEndpointSlice, metadata: {name: s}, spec: {export: {path: root}}}", "spec.export.name", "name the APIExport"},
+		// Conversions.
+		{"{apiVersion: v1alpha1, kind: APIConversion, metadata: {name: other}, spec: {conversions: []}}", "metadata.name", "APIResourceSchema"},
+		{with(strings.Replace(conversion, "to: v2", "to: v1", 1), "rules: []"), "spec.conversions[0].to", "another version"},
+		{with(conversion, "rules: [{field: spec, destination: .spec}]"), "spec.conversions[0].rules[0].field", ".spec.name.first"},
+		{with(conversion, "rules: [{field: .spec, destination: '.spec['}]"), "spec.conversions[0].rules[0].destination", "JSONPath"},
+		{with(conversion, "rules: [{field: .a, destination: .b, transformation: 'self +'}]"), "spec.conversions[0].rules[0].transformation", "CEL"},
+		{with(conversion, "rules: [], preserve: ['.']"), "spec.conversions[0].preserve[0]", "JSONPath"},
+		// Schemas.
+		{schemaOf("widgets", "example.org", version), "metadata.name", "<prefix>.<plural>.<group>"},
+		{schemaOf("v1.gadgets.example.org", "example.org", version), "metadata.name", `"v1.widgets.example.org"`},
+		{schemaOf("v1.widgets.core", "core", version), "spec.group", "called \"\""},
+		{schemaOf("v1.widgets.other", "other", version), "spec.group", "at least one dot"},
+		{schemaOf("v1.widgets.x.k8s.io", "x.k8s.io", version), "metadata.annotations[api-approved.kubernetes.io]", "protected groups"},
+		{schemaOf("v1.widgets.a.b", "a.b", "{name: v1, served: true, storage: true}"), "spec.versions[0].schema", "say what"},
+		{schemaOf("v1.widgets.a.b", "a.b", "{name: v1, served: true, storage: true, schema: {type: 7}}"), "spec.versions[0].schema", "OpenAPI v3 schema"},
+		{schemaOf("v1.widgets.a.b", "a.b", "{name: v1, served: true, storage: true, schema: {type: object, properties: {spec: {}}}}"), "spec.versions[0].schema.properties[spec].type", "must not be empty"},
+		{schemaOf("v1.widgets.a.b", "a.b", "{name: v1, served: true, storage: false, schema: {type: object}}"), "spec.versions", "exactly one version"},
+		{schemaOf("v1.widgets.a.b", "a.b", version+","+strings.Replace(version, "name: v1", "name: v2", 1)), "spec.versions", "exactly one version"},
+		{schemaOf("v1.widgets.a.b", "a.b", "{name: v1, served: true, storage: true, schema: {type: object, x-kubernetes-validations: [{rule: 'self.x'}]}}"), "spec.versions[0].schema.x-kubernetes-validations[0].rule", "undefined field"},
+		{strings.Replace(schemaOf("v1.widgets.a.b", "a.b", version), "scope:", "conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'http://a'}}}, scope:", 1), "spec.conversion.webhook.clientConfig.url", "https"},
+		{strings.Replace(schemaOf("v1.widgets.a.b", "a.b", version), "scope:", "conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1]}}, scope:", 1), "spec.conversion.webhook.clientConfig", "required"},
+		{strings.Replace(schemaOf("v1.widgets.a.b", "a.b", version), "kind: Widget,", "kind: 'a b',", 1), "spec.names.kind", "DNS-1035"},
+	} {
+		errs := apis.Validate(t.Context(), parse(t, tc.text), nil)
+		require.NotEmpty(t, errs, tc.text)
+		found := false
+		for _, e := range errs {
+			found = found || e.Field == tc.field && strings.Contains(e.Error(), tc.says)
+		}
+		assert.True(t, found, "%s\nwants %s: …%s…\nhas %v", tc.text, tc.field, tc.says, errs)
+	}
+}
+
+func TestUpdates(t *testing.T) {
+	status := func(text, phase string) string {
+		return strings.Replace(text, "spec:", "status: {phase: '"+phase+"'}, spec:", 1)
+	}
+	plain := with(binding2, "")
+	one := schemaOf("v1.widgets.a.b", "a.b", version)
+	labelled := "{" + claim + ", selector: {matchLabels: {a: b}}}"
+	for _, tc := range []struct{ old, now, field string }{
+		{old: plain, now: plain},
+		{old: with(binding2, labelled), now: with(binding2, strings.Replace(labelled, "a: b", "c: d", 1))},
+		{old: plain, now: strings.Replace(plain, "name: e", "name: f", 1), field: "spec.reference"},
+		{old: plain, now: strings.Replace(plain, "root:org", "root", 1), field: "spec.reference"},
+		{old: status(plain, ""), now: status(plain, "Binding")},
+		{old: status(plain, "Binding"), now: status(plain, "Bound")},
+		{old: status(plain, "Bound"), now: status(plain, ""), field: "status.phase"},
+		{old: one, now: strings.Replace(one, "metadata: {", "metadata: {labels: {a: b}, ", 1)},
+		{old: one, now: strings.Replace(one, "type: string", "type: integer", 1), field: "spec"},
+		{
+			old:   "{apiVersion: v1alpha1, kind: APIExportEndpointSlice, metadata: {name: s}, spec: {export: {name: e}}}",
+			now:   "{apiVersion: v1alpha1, kind: APIExportEndpointSlice, metadata: {name: s}, spec: {export: {name: f}}}",
+			field: "spec.export",
+		},
+	} {
+		errs := apis.Validate(t.Context(), parse(t, tc.now), parse(t, tc.old))
+		if tc.field == "" {
+			require.Empty(t, errs, tc.now)
+			continue
+		}
+		require.Len(t, errs, 1, tc.now)
+		require.Equal(t, tc.field, errs[0].Field)
+	}
+}
+
+// FuzzValidate feeds objects that no schema has looked at: an answer, and no panic.
+func FuzzValidate(f *testing.F) {
+	for _, text := range []string{
+		with(export2, "resources: [{name: widgets, group: '', schema: v1.widgets.core, storage: {crd: {}}}]"), with(export1, "latestResourceSchemas: ['', a]"),
+		with(binding2, "{"+claim+", selector: {matchAll: true}}"), schemaOf("v1.widgets.example.org", "example.org", version), schemaOf("v1.widgets.core", "''", version+", "+version),
+		"{apiVersion: v1alpha1, kind: APIConversion, metadata: {name: v1.widgets.core}, spec: {conversions: [{from: v1, to: v2, rules: [{field: '.a[', destination: '.{range', transformation: '(('}], preserve: ['..']}]}}",
+		"{apiVersion: v1alpha1, kind: APIExportEndpointSlice, metadata: {name: s}}", "{kind: APIExport}", "{apiVersion: v1alpha2, kind: APIBinding, spec: [], status: 7}",
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		u := &unstructured.Unstructured{}
+		if yaml.Unmarshal(text, &u.Object) != nil || u.Object == nil {
+			return
+		}
+		u.SetAPIVersion("apis.kcp.io/" + u.GetAPIVersion())
+		for _, e := range apis.Validate(t.Context(), u, nil) {
+			require.NotEmpty(t, e.Error())
+		}
+		apis.Validate(t.Context(), u, u)
+	})
+}
