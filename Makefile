@@ -61,13 +61,14 @@ LONGEST := ./test/robustness ./test/isolation ./test/integration ./test/conforma
 # detector: it is on in the tests' own processes, where most tests run the servers.
 .PHONY: test
 test: $(if $(filter ./...,$(PKG)),test-programs) ## Run every test with the race detector (PKG=./pkg/..., TEST_FLAGS=-v)
-	$(if $(ALL),SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/test/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/test/kubectl) \
+	$(if $(ALL),SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/test/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/test/kubectl SHARDPLANE_DEX=$(CURDIR)/$(BIN)/test/dex) \
 		$(GO_TEST) -race -timeout 15m $(TEST_FLAGS) $(TEST_PACKAGES)
 
 .PHONY: test-programs
 test-programs:
 	$(GO) build -buildvcs=false -ldflags='-s -w' -o $(BIN)/test/shardplane ./cmd/shardplane
 	$(GO) build -C tools -buildvcs=false -ldflags '$(KUBECTL_LDFLAGS)' -o ../$(BIN)/test/kubectl ./kubectl
+	$(GO) build -C tools -buildvcs=false -ldflags='-s -w' -o ../$(BIN)/test/dex ./dex
 
 # Tests that start an etcd import what starts it; packages with none are left. The
 # race detector needs a build of its own of everything, so that it is off here.

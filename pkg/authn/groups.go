@@ -5,9 +5,11 @@ import (
 	"strings"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // GroupFilter decides which groups of a user the front-proxy tells shards. In
@@ -27,12 +29,20 @@ func DefaultDropGroups() []string {
 	return []string{user.SystemPrivilegedGroup, "system:kcp:*", "!" + request.GroupAdmin, "apis.kcp.io:binding:*"}
 }
 
+// homeGroups say where a user is at home, which servers find out themselves. They
+// are dropped beside DropGroups, which front-proxies apply to real service
+// accounts as well.
+func homeGroups() []string {
+	return []string{serviceaccount.AllServiceAccountsGroup, serviceaccount.ServiceAccountGroupPrefix + "*", identity.ClusterGroupPrefix + "*"}
+}
+
 // outsideGroups filters what OIDC issuers and webhooks say.
 func (o *ClientCertificateOptions) outsideGroups() GroupFilter {
-	if o.DropGroups == nil {
-		return GroupFilter{Drop: DefaultDropGroups()}
+	drop := o.DropGroups
+	if drop == nil {
+		drop = DefaultDropGroups()
 	}
-	return GroupFilter{Drop: o.DropGroups}
+	return GroupFilter{Drop: append(homeGroups(), drop...)}
 }
 
 // certificateGroups filters what client certificates say. They name members of

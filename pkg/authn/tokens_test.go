@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -43,6 +44,8 @@ const (
 type issuer struct {
 	*httptest.Server
 	key *ecdsa.PrivateKey
+	// keys is how many it has had.
+	keys int
 	// down makes it answer nothing.
 	down atomic.Bool
 }
@@ -50,9 +53,7 @@ type issuer struct {
 func newIssuer(t *testing.T) *issuer {
 	t.Helper()
 	i := &issuer{}
-	var err error
-	i.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	i.rotate(t)
 	i.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if i.down.Load() {
 			http.Error(w, "down", http.StatusServiceUnavailable)
@@ -63,7 +64,7 @@ func newIssuer(t *testing.T) *issuer {
 		case "/.well-known/openid-configuration":
 			answer = map[string]any{"issuer": i.URL, "jwks_uri": i.URL + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"}}
 		case "/keys":
-			answer = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
+			answer = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: i.keyID(), Algorithm: "ES256", Use: "sig"}}}
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(answer)
@@ -72,9 +73,20 @@ func newIssuer(t *testing.T) *issuer {
 	return i
 }
 
+// rotate replaces the issuer's key, while nobody asks for it.
+func (i *issuer) rotate(t *testing.T) {
+	t.Helper()
+	var err error
+	i.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	i.keys++
+}
+
+func (i *issuer) keyID() string { return strconv.Itoa(i.keys) }
+
 func (i *issuer) token(t *testing.T, claims map[string]any) string {
 	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "1"}}, nil)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: i.keyID()}}, nil)
 	require.NoError(t, err)
 	all := map[string]any{"iss": i.URL, "aud": "shardplane", "sub": "jane", "exp": time.Now().Add(time.Hour).Unix()}
 	maps.Copy(all, claims)
@@ -157,6 +169,15 @@ func TestOIDC(t *testing.T) {
 	name, _ := whose(t, a, newIssuer(t).token(t, map[string]any{"iss": provider.URL}))
 	require.Empty(t, name, "signed by another key")
 
+	t.Run("an issuer changes its key", func(t *testing.T) {
+		former := provider.token(t, map[string]any{"sub": "former"})
+		provider.rotate(t)
+		name, _ := whose(t, a, provider.token(t, map[string]any{"sub": "joe"}))
+		require.Equal(t, "oidc:joe", name, "it has not said for how long its keys are good, so it is asked again")
+		name, _ = whose(t, a, former)
+		require.Empty(t, name, "signed with a key that it no longer has")
+		jane = provider.token(t, map[string]any{"groups": []string{"devs"}})
+	})
 	t.Run("a changed file takes over", func(t *testing.T) {
 		write(provider.configuration("changed:", ""))
 		eventually(t, "the new prefix", func() bool { name, _ := whose(t, a, jane); return name == "changed:jane" })

@@ -111,6 +111,10 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, apierrors.NewBadRequest("the Upgrade header does not name a protocol"))
 		return
 	}
+	if refused := tooLarge(r, who); refused != nil {
+		writeStatus(w, refused)
+		return
+	}
 	var segment string
 	segment, to.rest = splitEscaped(r.URL.EscapedPath())
 	path, valid := clusterPath(segment)

@@ -5,7 +5,11 @@ import (
 	"net/http"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/authn"
 )
 
 // identityHeaders start the names of headers that servers of an installation
@@ -21,6 +25,40 @@ func dropIdentity(header http.Header) {
 			}
 		}
 	}
+}
+
+const (
+	// maxHeaderBytes is how many bytes of headers go to a shard, which takes Go's
+	// default, less what the front-proxy adds beside who somebody is.
+	maxHeaderBytes = http.DefaultMaxHeaderBytes - 16<<10
+	// fieldBytes is what HTTP/2 counts for each field beside its name and value.
+	fieldBytes = 32
+)
+
+// tooLarge says why a request cannot be sent to a shard with a user's groups and
+// attributes in its headers; nil where it can. That does not depend on where it
+// is meant to go.
+func tooLarge(r *http.Request, who user.Info) *apierrors.StatusError {
+	size := len(r.RequestURI) + len(r.Host)
+	field := func(name string, values ...string) {
+		for _, value := range values {
+			size += len(name) + len(value) + fieldBytes
+		}
+	}
+	for name, values := range r.Header {
+		field(name, values...)
+	}
+	field(authn.HeaderUser, who.GetName())
+	field(authn.HeaderGroup, who.GetGroups()...)
+	for key, values := range who.GetExtra() {
+		field(authn.HeaderExtraPrefix+key, values...)
+	}
+	if size <= maxHeaderBytes {
+		return nil
+	}
+	return statusError(http.StatusRequestHeaderFieldsTooLarge, metav1.StatusReasonRequestEntityTooLarge, 0,
+		"the headers of the request, with the groups and extra attributes of the user, take %d bytes on the way to a shard, and may take %d: have the issuer of the user name fewer groups",
+		size, maxHeaderBytes)
 }
 
 type tokenKey struct{}

@@ -141,6 +141,10 @@ func TestStatusCodes(t *testing.T) {
 	require.Equal(t, "1", res.Header.Get("Retry-After"))
 	require.EqualValues(t, 1, s.Details.RetryAfterSeconds)
 
+	for _, path := range []string{"/clusters/root/api", "/clusters/unknown/api"} {
+		res, body := jane.get(t, path, "X-Other", strings.Repeat("x", http.DefaultMaxHeaderBytes-12<<10))
+		require.Contains(t, status(t, res, body, http.StatusRequestHeaderFieldsTooLarge).Message, "fewer groups", "what fits with us need not fit with who sent it")
+	}
 	for _, path := range []string{"/", "/api", "/apis/x", "/clusters", "/clust%65rs/root/api", "/metrics/x", "/services/apiexport/x", "/version", "/readyzz"} {
 		res, body := jane.get(t, path)
 		status(t, res, body, http.StatusNotFound)

@@ -190,6 +190,13 @@ func (c *Cluster) stop() {
 	}
 }
 
+// FreePort returns a port that is free, and that no outgoing connection takes
+// while what listens on it is down.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	return freePorts(t, 1)
+}
+
 // freePorts returns the first of n consecutive ports that are free. They are not
 // among those that systems give to outgoing connections: while a component is
 // down, one of those would take its port, a client's attempt to reach it even.

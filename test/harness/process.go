@@ -16,12 +16,13 @@ import (
 	"github.com/shardplane/shardplane/test/mutants"
 )
 
-// BinaryEnv and KubectlEnv name the environment variables with the paths of built
+// BinaryEnv, KubectlEnv and DexEnv name the environment variables with the paths of built
 // programs; without them the harness builds its own. PreviousBinaryEnv names that
 // of the release before, which the harness does not build.
 const (
 	BinaryEnv         = "SHARDPLANE_BINARY"
 	KubectlEnv        = "SHARDPLANE_KUBECTL"
+	DexEnv            = "SHARDPLANE_DEX"
 	PreviousBinaryEnv = "SHARDPLANE_PREVIOUS_BINARY"
 )
 
@@ -39,6 +40,7 @@ type program struct {
 var (
 	shardplane = program{name: "shardplane", dir: ".", pkg: "./cmd/shardplane", env: BinaryEnv}
 	kubectl    = program{name: "kubectl", dir: "tools", pkg: "./kubectl", env: KubectlEnv}
+	dex        = program{name: "dex", dir: "tools", pkg: "./dex", env: DexEnv}
 )
 
 // Binary returns the path of the shardplane binary.
@@ -76,9 +78,15 @@ func Kubectl(t testing.TB) string {
 	return kubectl.get(t)
 }
 
-// removeBinaries removes what Binary and Kubectl built.
+// Dex returns the path of dex, an OpenID Connect issuer, as tools/dex says.
+func Dex(t testing.TB) string {
+	t.Helper()
+	return dex.get(t)
+}
+
+// removeBinaries removes what Binary, Kubectl and Dex built.
 func removeBinaries() {
-	for _, p := range []*program{&shardplane, &kubectl} {
+	for _, p := range []*program{&shardplane, &kubectl, &dex} {
 		if p.remove != "" {
 			_ = os.RemoveAll(p.remove)
 		}
