@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/filterlatency"
 	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
@@ -176,7 +177,26 @@ func InFlight(c *genericapiserver.Config) Filter {
 func InFlightShares(c *genericapiserver.Config, limits inflight.Limits) Filter {
 	shares := inflight.NewShares(limits)
 	return Filter{"shares in flight", "429 above --max-requests-inflight-per-cluster and --max-requests-inflight-per-user", func(next http.Handler) http.Handler {
-		return shares.Wrap(next, c.LongRunningFunc, TooMany(c))
+		return shares.Wrap(next, func(r *http.Request, info *apirequest.RequestInfo) int {
+			if c.LongRunningFunc(r, info) {
+				return 0
+			}
+			return 1
+		}, TooMany(c))
+	}}
+}
+
+// WatchShares returns the bounds of open watches of each logical cluster and of
+// each user.
+func WatchShares(c *genericapiserver.Config, limits inflight.Limits) Filter {
+	shares := inflight.NewShares(limits)
+	return Filter{"shares of watches", "429 above --max-watches-per-cluster and --max-watches-per-user", func(next http.Handler) http.Handler {
+		return shares.Wrap(next, func(r *http.Request, info *apirequest.RequestInfo) int {
+			if !c.LongRunningFunc(r, info) {
+				return 0
+			}
+			return watchPlaces(r)
+		}, TooMany(c))
 	}}
 }
 

@@ -37,6 +37,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		serving.Chain{
 			serving.Bodies(c, s.options.Serving.BodyBytes),
 			serving.InFlightShares(c, s.options.InFlight),
+			serving.WatchShares(c, s.options.Watches),
 			serving.LongRunningStop(s.serving, c),
 			serving.NewFilter("list buffer", "lists are written in large pieces", serving.WithListBuffer),
 			serving.NewFilter("fairness", "a share for each logical cluster; 429", func(next http.Handler) http.Handler {

@@ -59,6 +59,8 @@ type Options struct {
 	Fairness fairness.Options
 	// InFlight bounds the requests in flight of each logical cluster and user.
 	InFlight inflight.Limits
+	// Watches bounds the open watches of each logical cluster and user.
+	Watches inflight.Limits
 	// Authentication says who may connect.
 	Authentication authn.Options
 	// Authorization says what decides who may do what.
@@ -81,6 +83,7 @@ func NewOptions() *Options {
 		Serving:        serving.NewAPIOptions(defaultPort),
 		Fairness:       fairness.NewOptions(),
 		InFlight:       inflight.NewLimits(),
+		Watches:        inflight.NewWatchLimits(),
 		Authentication: authn.NewOptions(),
 		Authorization:  authorizationOptions(),
 		Webhooks:       webhooktransport.NewOptions(),
@@ -106,6 +109,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs = fss.FlagSet("Fairness")
 	o.Fairness.AddFlags(fs)
 	o.InFlight.AddFlags(fs)
+	o.Watches.AddFlags(fs)
 	fs = fss.FlagSet("Authentication")
 	o.Authentication.AddFlags(fs)
 	fs.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "PEM file of the CAs of the front-proxy's serving certificate, which goes into the token secrets of service accounts as ca.crt")
@@ -175,6 +179,6 @@ func (o CompletedOptions) Validate() error {
 			errs = append(errs, fmt.Errorf("%s: %w", option.flag, err))
 		}
 	}
-	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.InFlight.Validate(), o.Authentication.Validate(),
+	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.InFlight.Validate(), o.Watches.Validate(), o.Authentication.Validate(),
 		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Encryption.Validate())...)
 }

@@ -24,8 +24,7 @@ func (s *tenantStorage) initialEvents(c collection) func(context.Context, func(w
 		}
 		stopped, sent := false, 0
 		err = state.Each(func(obj runtime.Object) bool {
-			// The objects are the watch cache's.
-			stopped = !send(watch.Event{Type: watch.Added, Object: obj.DeepCopyObject()})
+			stopped = !send(watch.Event{Type: watch.Added, Object: obj})
 			sent++
 			return !stopped
 		})

@@ -13,7 +13,8 @@
 //	             in thirty versions with different selectable fields
 //	definitions  has many definitions                                reads for each definition that others make
 //	conversion   has a conversion webhook that does not answer       requests that wait
-//	watches      opens watches and writes                            a watch that ends, or foreign events
+//	watches      opens all watches that it can, with large           a watch that ends, or is refused, or
+//	             selectors too, and writes                           foreign events
 //	storage      stores as much as it can                            room in etcd, or writes that are refused
 //	webhooks     has webhooks, admitting and converting, that        bytes that are read or allocated, calls
 //	             answer without end, redirect, fail or are           of servers that the attacker could not

@@ -38,8 +38,9 @@ const (
 	tick        = 10 * time.Millisecond
 
 	// maxWriting and maxOfCluster are bounds of the shard on requests in flight:
-	// writing ones that execute, and all those of a logical cluster.
-	maxWriting, maxOfCluster = 10, 250
+	// writing ones that execute, and all those of a logical cluster; maxWatches is
+	// that on the watches of a logical cluster.
+	maxWriting, maxOfCluster, maxWatches = 10, 250, 100
 	// maxAnonymous and maxOfUser are bounds of all servers on connections.
 	maxAnonymous, maxOfUser = 50, 30
 )
@@ -81,6 +82,7 @@ func newWorld(t testing.TB) *world {
 		"shard": append([]string{
 			fmt.Sprintf("--max-mutating-requests-inflight=%d", maxWriting),
 			fmt.Sprintf("--max-requests-inflight-per-cluster=%d", maxOfCluster),
+			fmt.Sprintf("--max-watches-per-cluster=%d", maxWatches),
 		}, connections...),
 		"front-proxy": connections, "cache-server": connections,
 	}})
@@ -160,6 +162,24 @@ func (u *tenant) call(ctx context.Context, method, path, body string) (int, []by
 	defer func() { _ = response.Body.Close() }()
 	content, err := io.ReadAll(response.Body)
 	return response.StatusCode, content, err
+}
+
+// open opens a watch, which nobody reads, until the test ends. It returns the code
+// and, of a refusal, when to try again and the message.
+func (u *tenant) open(t *testing.T, path string) (code int, retryAfter, message string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, u.config.Host+path, http.NoBody)
+	require.NoError(t, err)
+	response, err := u.http.Do(r)
+	require.NoError(t, err)
+	if response.StatusCode == http.StatusOK {
+		t.Cleanup(func() { _ = response.Body.Close() })
+		return http.StatusOK, "", ""
+	}
+	content, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	return response.StatusCode, response.Header.Get("Retry-After"), string(content)
 }
 
 // must is call for requests that succeed.

@@ -79,11 +79,27 @@ func watches(t *testing.T, w *world) {
 		require.Contains(t, string(body), "at most")
 	}
 
-	const streams, writes = 40, 120
+	const streams, writes, path = 40, 120, "/api/v1/configmaps?watch=true"
 	for range streams {
-		greedy, err := w.attacker.kube.CoreV1().ConfigMaps("").Watch(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
-		t.Cleanup(greedy.Stop) // and nobody reads it
+		code, _, message := w.attacker.open(t, path)
+		require.Equal(t, http.StatusOK, code, message)
+	}
+	code, _, message := w.attacker.open(t, path+"&labelSelector="+url.QueryEscape(strings.Repeat("!a,", 127)+"!a"))
+	require.Equal(t, http.StatusTooManyRequests, code, "large selectors count more: %s", message)
+	opened := streams
+	for code = http.StatusOK; code == http.StatusOK; opened++ {
+		var retryAfter string
+		if code, retryAfter, message = w.attacker.open(t, path); code != http.StatusOK {
+			require.Equal(t, http.StatusTooManyRequests, code, message)
+			require.NotEmpty(t, retryAfter)
+			require.Contains(t, message, "see --max-watches-per-cluster")
+			break
+		}
+	}
+	require.Equal(t, maxWatches/2, opened, "one user leaves as many as he has to others")
+	for _, other := range []*tenant{w.attacker.robot(t, "watching"), w.quiet} {
+		code, _, message = other.open(t, path)
+		require.Equal(t, http.StatusOK, code, message)
 	}
 	var writers sync.WaitGroup
 	for part := range 4 {

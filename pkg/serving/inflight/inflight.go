@@ -10,8 +10,9 @@
 // that wait for a webhook, which take nothing that others need. So a logical cluster
 // whose requests hang is refused at its own bounds, and others are not.
 //
-// Long-running requests and those of the installation's own components are not
-// counted by Shares, and not refused by Executing.
+// Watches are counted by Shares of their own, which has no part in the others. The
+// installation's own components are not counted by Shares, and not refused by
+// Executing.
 package inflight
 
 import (
@@ -36,7 +37,7 @@ type Refuse func(w http.ResponseWriter, r *http.Request, why string)
 var (
 	rejected = metrics.NewCounterVec(&metrics.CounterOpts{
 		Namespace: "shardplane", Subsystem: "inflight", Name: "rejected_requests_total",
-		Help:           "Requests answered with 429 because too many were in flight, by limit: cluster, user or server.",
+		Help:           "Requests answered with 429 because too many were in flight, by limit: cluster, user or server, and watches-cluster or watches-user.",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"limit"})
 

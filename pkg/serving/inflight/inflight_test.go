@@ -2,11 +2,13 @@ package inflight
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -19,6 +21,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func never(*http.Request, *apirequest.RequestInfo) bool { return false }
+
+func one(*http.Request, *apirequest.RequestInfo) int { return 1 }
 
 func refuse(w http.ResponseWriter, _ *http.Request, why string) {
 	http.Error(w, why, http.StatusTooManyRequests)
@@ -108,8 +112,8 @@ func TestPausedRequestsDoNotCount(t *testing.T) {
 }
 
 func TestShares(t *testing.T) {
-	s := NewShares(Limits{Cluster: 8, User: 6})
-	h := hang(t, false, func(next http.Handler) http.Handler { return s.Wrap(next, never, refuse) })
+	s := NewShares(Limits{Cluster: 8, User: 6, of: &requests})
+	h := hang(t, false, func(next http.Handler) http.Handler { return s.Wrap(next, one, refuse) })
 	ctx := t.Context()
 	flood := func(r *http.Request) (entered int) {
 		for h.enter(r) == 0 {
@@ -136,12 +140,48 @@ func TestLimits(t *testing.T) {
 	require.Len(t, l.Validate(), 1)
 	s := NewShares(Limits{})
 	for range 10_000 {
-		require.Empty(t, s.enter(member{cluster: "a"}))
+		require.Empty(t, s.enter(member{cluster: "a"}, 1))
 	}
 }
 
+// TestWeights holds that what counts more takes more, and is told what limits it.
+func TestWeights(t *testing.T) {
+	limits := NewWatchLimits()
+	fs := pflag.NewFlagSet("", pflag.PanicOnError)
+	limits.AddFlags(fs)
+	require.NoError(t, fs.Parse([]string{"--max-watches-per-cluster=20", "--max-watches-per-user=12"}))
+	s := NewShares(limits)
+	var why []string
+	h := hang(t, false, func(next http.Handler) http.Handler {
+		return s.Wrap(next, func(r *http.Request, _ *apirequest.RequestInfo) int { return len(r.Header) }, func(w http.ResponseWriter, r *http.Request, text string) {
+			why = append(why, text)
+			refuse(w, r, text)
+		})
+	})
+	weighing := func(n int, cluster, who string) *http.Request {
+		r := asked(t.Context(), cluster, "watch", who)
+		for i := range n {
+			r.Header.Set(fmt.Sprint("X-", i), "")
+		}
+		return r
+	}
+	require.Zero(t, h.enter(weighing(9, "noisy", "joe")))
+	require.Equal(t, http.StatusTooManyRequests, h.enter(weighing(4, "noisy", "joe")))
+	require.Zero(t, h.enter(weighing(1, "noisy", "joe")))
+	require.Equal(t, http.StatusTooManyRequests, h.enter(weighing(1, "noisy", "joe")), "one user leaves as much as he has to others")
+	require.Zero(t, h.enter(weighing(2, "quiet", "joe")))
+	require.Equal(t, http.StatusTooManyRequests, h.enter(weighing(1, "quiet", "joe")), "a user's bound is for all logical clusters")
+	require.Equal(t, []string{
+		"too many watches of this user are open, or their selectors are too large, see --max-watches-per-user",
+		"too many watches for this logical cluster are open, or their selectors are too large, see --max-watches-per-cluster",
+		"too many watches of this user are open, or their selectors are too large, see --max-watches-per-user",
+	}, why)
+	h.leave(3)
+	require.Empty(t, s.members)
+}
+
 func BenchmarkShares(b *testing.B) {
-	h := NewShares(NewLimits()).Wrap(NewExecuting(3000, 1000).Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), never, refuse), never, refuse)
+	h := NewShares(NewLimits()).Wrap(NewExecuting(3000, 1000).Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), never, refuse), one, refuse)
 	r := asked(identity.WithPayer(b.Context(), identity.Payer{User: "jane"}), "a", "get", "jane")
 	w := httptest.NewRecorder()
 	b.ReportAllocs()

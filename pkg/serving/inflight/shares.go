@@ -2,7 +2,7 @@ package inflight
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 
@@ -14,32 +14,63 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// Limits bound the requests in flight of each logical cluster and of each payer,
-// see identity.Payer; 0 bounds nothing. One payer may never take all that is left
-// of a logical cluster's.
-type Limits struct{ Cluster, User int }
+// Limits bound what each logical cluster and each payer, see identity.Payer, has at
+// a time: requests in flight, or places of watches; 0 bounds nothing. One payer may
+// never take all that is left of a logical cluster's.
+type Limits struct {
+	Cluster, User int
 
-// NewLimits returns the defaults.
+	of *subject
+}
+
+// subject is what is limited.
+type subject struct {
+	// flag starts the names of the flags, and metric the limits in metrics.
+	flag, metric string
+	// many says in messages what there is too much of.
+	many string
+	// counted says in the flags' help what counts.
+	counted string
+}
+
+var (
+	requests = subject{
+		flag: "max-requests-inflight", many: "too many requests %s are in flight",
+		counted: "requests of %s in flight at a time, those that wait included and watches not",
+	}
+	watches = subject{
+		flag: "max-watches", metric: "watches-", many: "too many watches %s are open, or their selectors are too large",
+		counted: "places of the watches of %s that are open at a time: a watch has one, and one more for each four requirements and values of its selectors",
+	}
+)
+
+// NewLimits returns the defaults of limits of requests.
 func NewLimits() Limits {
 	const cluster, user = 1000, 1000
-	return Limits{Cluster: cluster, User: user}
+	return Limits{Cluster: cluster, User: user, of: &requests}
+}
+
+// NewWatchLimits returns the defaults of limits of watches.
+func NewWatchLimits() Limits {
+	const cluster, user = 5000, 5000
+	return Limits{Cluster: cluster, User: user, of: &watches}
 }
 
 // AddFlags adds the flags of l to fs.
 func (l *Limits) AddFlags(fs *pflag.FlagSet) {
-	fs.IntVar(&l.Cluster, "max-requests-inflight-per-cluster", l.Cluster, "requests of one logical cluster in flight at a time, those that wait included and watches not, one user's at most as many as are left for others; more are answered with 429. 0 means any number")
-	fs.IntVar(&l.User, "max-requests-inflight-per-user", l.User, "requests of one user in flight at a time, in all logical clusters together, those that wait included and watches not; the service accounts of a logical cluster count as one user. More are answered with 429. 0 means any number")
+	fs.IntVar(&l.Cluster, l.of.flag+"-per-cluster", l.Cluster, fmt.Sprintf(l.of.counted, "one logical cluster")+", one user's at most as many as are left for others; more are answered with 429. 0 means any number")
+	fs.IntVar(&l.User, l.of.flag+"-per-user", l.User, fmt.Sprintf(l.of.counted, "one user, in all logical clusters together,")+"; the service accounts of a logical cluster count as one user. More are answered with 429. 0 means any number")
 }
 
 // Validate returns what is wrong with l.
 func (l *Limits) Validate() []error {
 	if l.Cluster < 0 || l.User < 0 {
-		return []error{errors.New("--max-requests-inflight-per-cluster and --max-requests-inflight-per-user must not be negative")}
+		return []error{fmt.Errorf("--%s-per-cluster and --%s-per-user must not be negative", l.of.flag, l.of.flag)}
 	}
 	return nil
 }
 
-// Shares counts the requests in flight of logical clusters and users.
+// Shares counts what logical clusters and users have.
 type Shares struct {
 	limits Limits
 
@@ -61,59 +92,62 @@ func NewShares(limits Limits) *Shares {
 	return &Shares{limits: limits, clusters: map[logicalcluster.Name]int{}, users: map[identity.Payer]int{}, members: map[member]int{}}
 }
 
+// Count returns how much a request counts, 0 for those that are not limited.
+type Count func(r *http.Request, info *apirequest.RequestInfo) int
+
 // Wrap returns next behind the shares.
-func (s *Shares) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck, refuse Refuse) http.Handler {
+func (s *Shares) Wrap(next http.Handler, count Count, refuse Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
 		info, ok := apirequest.RequestInfoFrom(ctx)
-		if !ok || longRunning(r, info) || identity.IsExempt(ctx) {
+		if !ok || identity.IsExempt(ctx) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		n := count(r, info)
+		if n == 0 {
 			next.ServeHTTP(w, r)
 			return
 		}
 		m := memberOf(ctx)
-		switch s.enter(m) {
-		case "":
-		case "cluster":
-			rejected.WithLabelValues("cluster").Inc()
-			refuse(w, r, "too many requests for this logical cluster are in flight, see --max-requests-inflight-per-cluster")
-			return
-		default:
-			rejected.WithLabelValues("user").Inc()
-			refuse(w, r, "too many requests of this user are in flight, see --max-requests-inflight-per-user")
+		if limit := s.enter(m, n); limit != "" {
+			rejected.WithLabelValues(s.limits.of.metric + limit).Inc()
+			whose := map[string]string{"cluster": "for this logical cluster", "user": "of this user"}[limit]
+			refuse(w, r, fmt.Sprintf(s.limits.of.many+", see --%s-per-%s", whose, s.limits.of.flag, limit))
 			return
 		}
-		defer s.leave(m)
+		defer s.leave(m, n)
 		next.ServeHTTP(w, r)
 	})
 }
 
-// enter counts a request of m, or returns the limit that it would exceed.
-func (s *Shares) enter(m member) (limit string) {
+// enter counts n for m, or returns the limit that it would exceed.
+func (s *Shares) enter(m member, n int) (limit string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.limits.User > 0 && s.users[m.payer] >= s.limits.User {
+	if s.limits.User > 0 && s.users[m.payer]+n > s.limits.User {
 		return "user"
 	}
 	// What is for no logical cluster in particular is not counted for one.
-	if left := s.limits.Cluster - s.clusters[m.cluster]; s.limits.Cluster > 0 && m.cluster != "" && (left <= 0 || s.members[m] >= left) {
+	if left := s.limits.Cluster - s.clusters[m.cluster]; s.limits.Cluster > 0 && m.cluster != "" && s.members[m]+n > left {
 		return "cluster"
 	}
-	s.users[m.payer]++
-	s.clusters[m.cluster]++
-	s.members[m]++
+	s.users[m.payer] += n
+	s.clusters[m.cluster] += n
+	s.members[m] += n
 	return ""
 }
 
-func (s *Shares) leave(m member) {
+func (s *Shares) leave(m member, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	decrease(s.users, m.payer)
-	decrease(s.clusters, m.cluster)
-	decrease(s.members, m)
+	decrease(s.users, m.payer, n)
+	decrease(s.clusters, m.cluster, n)
+	decrease(s.members, m, n)
 }
 
-func decrease[K comparable](counts map[K]int, key K) {
-	if counts[key]--; counts[key] <= 0 {
+func decrease[K comparable](counts map[K]int, key K, n int) {
+	if counts[key] -= n; counts[key] <= 0 {
 		delete(counts, key)
 	}
 }

@@ -52,7 +52,8 @@ func (h *Hub) dispatchLocked(e *event) {
 		if w.behind {
 			continue
 		}
-		out, ok := w.convert(e, &shared)
+		is, was := w.selectsLocked(e, &shared)
+		out, ok := w.convert(e, &shared, is, was)
 		if !ok {
 			continue
 		}
@@ -83,17 +84,76 @@ func (h *Hub) countFiltered(n int) {
 	}
 }
 
-// convert returns what a watcher in whose ranges the object is gets to see: an
-// object that comes to match its selectors is added, and one that ceases to is
-// deleted.
-func (w *Watcher) convert(e *event, shared *encodings) (watch.Event, bool) {
-	is, was := e.kind != watch.Deleted, e.previous != nil
+// selection is what watchers with equal selectors share: an event is matched with
+// them once, however many there are.
+type selection struct {
+	key      selectionKey
+	watchers int
+	// event is the number of the event that was matched last, plus one.
+	event   uint64
+	is, was bool
+}
+
+type selectionKey struct {
+	labels, fields string
+	attributes     any
+}
+
+// selectLocked gives a watcher its selection.
+func (w *Watcher) selectLocked() {
+	key := selectionKey{attributes: w.request.Attributes}
+	if s := w.request.Predicate.Label; s != nil {
+		key.labels = s.String()
+	}
+	if s := w.request.Predicate.Field; s != nil {
+		key.fields = s.String()
+	}
+	if w.selection = w.hub.selections[key]; w.selection == nil {
+		w.selection = &selection{key: key}
+		w.hub.selections[key] = w.selection
+	}
+	w.selection.watchers++
+}
+
+// unselectLocked takes the selection from a watcher.
+func (w *Watcher) unselectLocked() {
+	if w.selection == nil {
+		return
+	}
+	if w.selection.watchers--; w.selection.watchers == 0 {
+		delete(w.hub.selections, w.selection.key)
+	}
+}
+
+// selectsLocked is selects for the event that is being dispatched.
+func (w *Watcher) selectsLocked(e *event, shared *encodings) (is, was bool) {
+	s, number := w.selection, w.hub.history.next
+	if s == nil {
+		return w.selects(e, shared)
+	}
+	if s.event != number {
+		s.is, s.was = w.selects(e, shared)
+		s.event = number
+	}
+	return s.is, s.was
+}
+
+// selects reports whether a watcher in whose ranges the object is wants to see it
+// after an event, and whether it wanted to see it before.
+func (w *Watcher) selects(e *event, shared *encodings) (is, was bool) {
+	is, was = e.kind != watch.Deleted, e.previous != nil
 	if !w.unnamed {
 		a := shared.attributesFor(w, e)
 		pred := &w.request.Predicate
 		is = is && a.comparable && pred.MatchesObjectAttributes(a.labels, a.fields)
 		was = was && a.wasComparable && pred.MatchesObjectAttributes(a.previousLabels, a.previousFields)
 	}
+	return is, was
+}
+
+// convert returns what a watcher gets to see: an object that comes to match its
+// selectors is added, and one that ceases to is deleted.
+func (w *Watcher) convert(e *event, shared *encodings, is, was bool) (watch.Event, bool) {
 	switch {
 	case is && was:
 		return watch.Event{Type: watch.Modified, Object: shared.object(e)}, true

@@ -74,8 +74,10 @@ type Hub struct {
 	watchers map[*Watcher]struct{}
 	scopes   map[string]*index
 	found    []*Watcher // reused by each event
-	nextTick time.Time  // when bookmarks are looked after, if anybody wants some
-	sooner   chan struct{}
+	// selections are those of the watchers.
+	selections map[selectionKey]*selection
+	nextTick   time.Time // when bookmarks are looked after, if anybody wants some
+	sooner     chan struct{}
 
 	closed  bool
 	done    chan struct{}
@@ -88,13 +90,14 @@ func New(cfg Config) *Hub {
 	tapped := make(chan struct{})
 	close(tapped)
 	return &Hub{
-		cfg:      cfg,
-		objects:  newTree(nil),
-		watchers: map[*Watcher]struct{}{},
-		scopes:   map[string]*index{},
-		sooner:   make(chan struct{}, 1),
-		done:     make(chan struct{}),
-		tapped:   tapped,
+		cfg:        cfg,
+		objects:    newTree(nil),
+		watchers:   map[*Watcher]struct{}{},
+		scopes:     map[string]*index{},
+		selections: map[selectionKey]*selection{},
+		sooner:     make(chan struct{}, 1),
+		done:       make(chan struct{}),
+		tapped:     tapped,
 	}
 }
 

@@ -288,7 +288,11 @@ func (p page) selectItems() (selected []runtime.Object, last string, more bool, 
 type State struct {
 	Version uint64
 
+	// objects are all those of the resource, own those below the key, if that is not
+	// the root: others change while a slow reader is told what there was, and what
+	// they were before must not be kept for it.
 	objects *snapshot
+	own     []item
 	key     string
 	pred    storage.SelectionPredicate
 }
@@ -300,15 +304,27 @@ func (h *Hub) State(ctx context.Context, key string, opts storage.ListOptions) (
 	if err != nil {
 		return nil, err
 	}
-	return &State{Version: version, objects: objects, key: key, pred: opts.Predicate}, nil
+	s := &State{Version: version, key: key, pred: opts.Predicate}
+	if key == h.cfg.Root {
+		s.objects = objects
+		return s, nil
+	}
+	objects.from(key, func(it item) bool {
+		if !inScope(key, it.key) {
+			return false
+		}
+		s.own = append(s.own, it)
+		return true
+	})
+	return s, nil
 }
 
 // Each yields the objects that the predicate selects, until yield returns false.
-// They are the watch cache's, which nobody may change.
+// They are as Unwrap says: nobody may change them. Each is called once.
 func (s *State) Each(yield func(runtime.Object) bool) error {
 	var err error
 	all := s.pred.Empty()
-	s.objects.from(s.key, func(it item) bool {
+	visit := func(it item) bool {
 		if !inScope(s.key, it.key) {
 			return false
 		}
@@ -319,7 +335,18 @@ func (s *State) Each(yield func(runtime.Object) bool) error {
 				return false
 			}
 		}
-		return !matches || yield(it.obj)
-	})
+		return !matches || yield(Share(it.obj))
+	}
+	if s.objects != nil {
+		s.objects.from(s.key, visit)
+		return err
+	}
+	for i := range s.own {
+		it := s.own[i]
+		s.own[i] = item{} // sent, and not kept any longer
+		if !visit(it) {
+			break
+		}
+	}
 	return err
 }

@@ -59,6 +59,15 @@ func Unwrap(obj runtime.Object) runtime.Object {
 	}
 }
 
+// Share returns an object of the hub's for one reader, who may have to wait before he
+// encodes it: it is copied no earlier than that.
+func Share(obj runtime.Object) runtime.Object {
+	if o, ok := obj.(object); ok {
+		return &shared{object: o}
+	}
+	return obj.DeepCopyObject()
+}
+
 // share returns what an event's watchers share of an object: all the same, as
 // long as one of them has yet to send it. Then the encodings go with it, for
 // the history of events would keep too many.

@@ -80,7 +80,9 @@ type Watcher struct {
 	// joined is whether the watcher is in the index; from is since which event.
 	joined bool
 	from   uint64
-	at     int // where in the index, unless sharded
+	// selection is nil for a watcher without selectors.
+	selection *selection
+	at        int // where in the index, unless sharded
 }
 
 // Watch starts a watch, sharded or not.
@@ -113,6 +115,9 @@ func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, erro
 		return nil, apierrors.NewServiceUnavailable("the storage is closed")
 	}
 	h.watchers[w] = struct{}{}
+	if !w.unnamed {
+		w.selectLocked()
+	}
 	w.release = context.AfterFunc(ctx, w.Stop)
 	if w.sharded {
 		metrics.RecordShardedWatchStarted(h.cfg.Resource)
@@ -143,6 +148,7 @@ func (w *Watcher) endLocked() {
 	}
 	h := w.hub
 	delete(h.watchers, w)
+	w.unselectLocked()
 	if w.joined {
 		x := h.scopes[w.request.Key]
 		x.remove(w)
@@ -315,7 +321,9 @@ func (w *Watcher) catchUp() {
 			if e == nil {
 				continue
 			}
-			if out, ok := w.convert(e, &encodings{}); ok && !w.send(out) {
+			var shared encodings
+			is, was := w.selects(e, &shared)
+			if out, ok := w.convert(e, &shared, is, was); ok && !w.send(out) {
 				w.Stop()
 				close(w.result)
 				return

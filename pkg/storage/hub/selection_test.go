@@ -1,0 +1,197 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+	"weak"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// counting is a selector that counts how often it is asked.
+type counting struct {
+	labels.Selector
+
+	asked *int
+}
+
+func (c counting) Matches(l labels.Labels) bool {
+	*c.asked++
+	return c.Selector.Matches(l)
+}
+
+// selecting returns a predicate, and how often its selector is asked.
+func selecting(tb testing.TB, selector string) (storage.SelectionPredicate, *int) {
+	tb.Helper()
+	parsed, err := labels.Parse(selector)
+	require.NoError(tb, err)
+	asked := new(int)
+	return storage.SelectionPredicate{Label: counting{parsed, asked}, Field: fields.Everything()}, asked
+}
+
+// TestSelectionsAreAskedOnce holds that an event is matched with each different
+// selector once, and with those of its own logical cluster and of wildcards only.
+func TestSelectionsAreAskedOnce(t *testing.T) {
+	f := newFollower(t)
+	f.fill("a/x", "b/x")
+	f.follow(10)
+	open := func(key, selector string) (watch.Interface, *int) {
+		pred, asked := selecting(t, selector)
+		w, err := f.Watch(t.Context(), Request{Key: key, Version: 10, Predicate: pred})
+		require.NoError(t, err)
+		t.Cleanup(w.Stop)
+		require.Eventually(t, func() bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return w.(*Watcher).joined && !w.(*Watcher).behind
+		}, deadline, time.Millisecond)
+		return w, asked
+	}
+	_, all := open("/r/", "color=red,!gone")
+	equal := []*int{all}
+	var same []watch.Interface
+	for range 3 {
+		w, asked := open("/r/a/", "color=red,!gone")
+		same, equal = append(same, w), append(equal, asked)
+	}
+	another, other := open("/r/a/", "color!=red")
+	_, foreign := open("/r/b/", "color=green")
+
+	apply := func(name string, version int, color string) {
+		obj := versioned(name, version)
+		obj.Labels = map[string]string{"color": color}
+		f.apply(f.eventOf(watch.Event{Type: watch.Modified, Object: obj}))
+	}
+	apply("a/x", 11, "red")
+	for _, w := range same {
+		require.Equal(t, "ADDED a/x", next(t, w))
+	}
+	require.Equal(t, "DELETED a/x", next(t, another))
+	require.Len(t, f.selections, 3)
+	require.Equal(t, 2, *other, "before and after the event")
+	require.Zero(t, *foreign)
+	apply("b/x", 12, "red")
+	require.Equal(t, 2, *other)
+	require.Equal(t, 2, *foreign)
+	apply("a/x", 13, "blue")
+	for _, w := range same {
+		require.Equal(t, "DELETED a/x", next(t, w))
+		w.Stop()
+	}
+	require.Equal(t, "ADDED a/x", next(t, another))
+	sum := 0
+	for _, asked := range equal {
+		sum += *asked
+	}
+	require.Equal(t, 6, sum, "of three events, before and after, for four watches")
+	another.Stop()
+	require.Len(t, f.selections, 2)
+}
+
+// TestInitialEventsKeepNothingOfOthers holds that who reads the initial events of
+// one logical cluster slowly keeps no former states of objects of another in
+// memory, and that nothing is copied for him before it is encoded.
+func TestInitialEventsKeepNothingOfOthers(t *testing.T) {
+	f := newFollower(t)
+	f.fill("a/x", "a/y")
+	f.follow(10)
+	own := f.objects.get("/r/a/x")
+	change := func(version int) weak.Pointer[metav1.PartialObjectMetadata] {
+		obj := versioned("b/x", version)
+		f.apply(f.eventOf(watch.Event{Type: watch.Modified, Object: obj}))
+		return weak.Make(obj)
+	}
+	former := change(11)
+	state, err := f.State(t.Context(), "/r/a/", storage.ListOptions{ResourceVersion: "0"})
+	require.NoError(t, err)
+	// More than the history keeps.
+	for i := range 2 * historyIdle {
+		change(12 + i)
+	}
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return former.Value() == nil
+	}, deadline, time.Millisecond)
+	var names []string
+	require.NoError(t, state.Each(func(obj apiruntime.Object) bool {
+		if len(names) == 0 {
+			require.Same(t, own, Unwrap(obj))
+		}
+		names = append(names, Unwrap(obj).(metav1.Object).GetName())
+		return true
+	}))
+	require.Equal(t, []string{"a/x", "a/y"}, names)
+}
+
+// BenchmarkSelectors measures what an event costs the hub under its lock with as
+// many watches with the largest selectors as one logical cluster may have, see
+// --max-watches-per-cluster, and what one of another logical cluster costs.
+func BenchmarkSelectors(b *testing.B) {
+	const places = 5000
+	var requirements, values strings.Builder
+	for i := range 128 {
+		fmt.Fprintf(&requirements, ",!r%d", i)
+	}
+	for i := range 4000 {
+		fmt.Fprintf(&values, ",%03x", i)
+	}
+	for _, c := range []struct {
+		name, selector string
+		watches        int
+	}{
+		{"none", "", places},
+		{"one requirement", "!other-%d", places},
+		{"128 requirements", "!other-%d" + requirements.String()[4:], places / (1 + 128/4)},
+		{"4000 values", "a notin (x%d" + values.String() + ")", places / (1 + 4000/4)},
+	} {
+		for _, event := range []string{"own", "foreign"} {
+			b.Run(fmt.Sprintf("%s/watches=%d/%s", c.name, c.watches, event), func(b *testing.B) { dispatchSelecting(b, c.selector, c.watches, event) })
+		}
+	}
+}
+
+func dispatchSelecting(b *testing.B, selector string, watches int, event string) {
+	f := newFollower(b)
+	f.fill("a/x", "b/x")
+	f.follow(10)
+	for i := range watches {
+		text := selector
+		if text != "" {
+			text = fmt.Sprintf(selector, i)
+		}
+		parsed, err := labels.Parse(text)
+		require.NoError(b, err)
+		ctx, cancel := context.WithCancel(b.Context())
+		b.Cleanup(cancel)
+		w, err := f.Watch(ctx, Request{Key: "/r/a/", Version: 10, Predicate: storage.SelectionPredicate{Label: parsed, Field: fields.Everything()}})
+		require.NoError(b, err)
+		b.Cleanup(w.Stop)
+		go func() {
+			for range w.ResultChan() {
+			}
+		}()
+	}
+	require.Eventually(b, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.scopes["/r/a/"] != nil && f.scopes["/r/a/"].watchers == watches
+	}, deadline, time.Millisecond)
+	name := map[string]string{"own": "a/x", "foreign": "b/x"}[event]
+	version := 10
+	for b.Loop() {
+		version++
+		obj := versioned(name, version)
+		obj.Labels = map[string]string{"a": "yyy"}
+		f.apply(f.eventOf(watch.Event{Type: watch.Modified, Object: obj}))
+	}
+}
