@@ -104,7 +104,7 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		unauthorized.ServeHTTP(w, r)
 		return
 	}
-	to := &route{user: who, deadline: arrivalOf(r).Add(s.forwarder.resolver.timeout), upgrade: r.Header.Get("Upgrade") != "", release: func() {}}
+	to := &route{user: who, arrived: arrivalOf(r), upgrade: r.Header.Get("Upgrade") != "", release: func() {}}
 	to.long = to.upgrade || isWatch(r)
 	to.token = s.passedOn(r.Context(), who)
 	if strings.ContainsFunc(r.Header.Get("Upgrade"), func(c rune) bool { return c < ' ' || c > '~' }) {
@@ -142,7 +142,7 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 // resolve finds the shard of to, or answers and reports false. The user gets no
 // further with a body, if it may not enter.
 func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, path string) bool {
-	target, outcome := s.forwarder.resolver.resolve(r.Context(), path, to.deadline)
+	target, outcome := s.forwarder.resolver.resolve(r.Context(), path, to.arrived)
 	to.cluster, to.backend, to.visitor = target.Cluster.String(), s.shards.backend(target.Shard), visitorOf(to.user, target.Cluster)
 	switch outcome {
 	case workspaceindex.Unknown, workspaceindex.Pending:
@@ -156,7 +156,7 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, path
 	}
 	unserved := outcome == workspaceindex.Unavailable
 	if to.backend != nil && (unserved && s.forwarder.denied(r.Context(), to) || bodies.In(r) && s.forwarder.stranger(r.Context(), to)) {
-		hold(r.Context(), to.deadline)
+		s.forwarder.resolver.hold(r.Context(), to.arrived)
 		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
 		return false
 	}

@@ -57,8 +57,8 @@ type route struct {
 	token   string
 	long    bool
 	upgrade bool
-	// deadline is when the request's wait for the index ends.
-	deadline time.Time
+	// arrived is when the request came, from which on it waits for the index.
+	arrived time.Time
 	// visitor is the user in the logical cluster.
 	visitor visitor
 	// release gives the place back that the request has among those who may have to
@@ -157,7 +157,7 @@ func (f *forwarder) modify(r *http.Request, res *http.Response, to *route) error
 		return err
 	case conceal:
 		f.visitors.denied(to.visitor)
-		hold(r.Context(), to.deadline)
+		f.resolver.hold(r.Context(), to.arrived)
 		return &answerError{status: forbidden(r, unescapedRest(to.rest))}
 	case to.long && res.StatusCode != http.StatusForbidden && res.StatusCode != http.StatusSwitchingProtocols:
 		res.Body = &watchBody{ReadCloser: res.Body, mend: func(err error) error { return f.mend(r, to, err) }}
@@ -190,7 +190,7 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 		w.WriteHeader(statusClientGone)
 	case !undialled(err) && f.denied(r.Context(), to):
 		f.visitors.denied(to.visitor)
-		hold(r.Context(), to.deadline)
+		f.resolver.hold(r.Context(), to.arrived)
 		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
 	case !to.connected:
 		klog.FromContext(r.Context()).V(1).Info("Shard is unreachable", "shard", to.backend.Name, "err", err)

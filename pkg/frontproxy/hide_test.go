@@ -212,6 +212,43 @@ func (o *offered) Read(p []byte) (int, error) {
 	return o.from.Read(p)
 }
 
+// TestLateDenials holds that once a shard has denied somebody later than
+// --index-timeout, what does not exist is refused no earlier.
+func TestLateDenials(t *testing.T) {
+	const took = 50 * time.Millisecond
+	w := newWorld(t, "root")
+	w.options.IndexTimeout = 10 * time.Millisecond
+	w.cluster(t, "root", "hidden")
+	var late atomic.Bool
+	late.Store(true)
+	w.shards["root"].handle(func(rw http.ResponseWriter, _ *http.Request) {
+		if late.Load() {
+			<-time.After(took) // the shard's own time
+		}
+		rw.Header().Set(request.EnteredHeader, "false")
+		rw.WriteHeader(http.StatusForbidden)
+	})
+	w.ready(t)
+	w.knows(t, "hidden", "root")
+	jane := w.person(t, "jane")
+	ask := func(cluster string) time.Duration {
+		start := time.Now()
+		res, _ := jane.get(t, "/clusters/"+cluster+"/api")
+		require.Equal(t, http.StatusForbidden, res.StatusCode)
+		return time.Since(start)
+	}
+	const stretched = 80 * time.Millisecond
+	require.GreaterOrEqual(t, ask("hidden"), stretched)
+	require.GreaterOrEqual(t, ask("absent"), stretched)
+	late.Store(false)
+	require.GreaterOrEqual(t, ask("hidden"), stretched, "nor does it show when the shard is quick again")
+	d := &w.proxy.forwarder.resolver.delay
+	d.cover(time.Hour)
+	require.Equal(t, maxStretch*d.least, d.get(), "within bounds")
+	d.until = time.Now()
+	require.Equal(t, d.least, d.get())
+}
+
 // TestStrangersWait holds that who may not enter waits, and for as long whether
 // anything is there or not: the requests are seen waiting together, before any of
 // them is answered.

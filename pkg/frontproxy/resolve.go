@@ -17,6 +17,11 @@ const (
 	maxWaiting        = 4096
 	maxWaitingPerUser = 256
 	ownWaiting        = 8
+
+	// maxStretch is how many times --index-timeout strangers wait at most, and
+	// stretchTime for how long all do after one had to wait longer.
+	maxStretch  = 8
+	stretchTime = 10 * time.Minute
 )
 
 // resolver looks logical clusters up and bridges the moment between the
@@ -30,22 +35,59 @@ const (
 // whether it is for something that exists, so that one that finds none is refused
 // at once in both cases.
 type resolver struct {
-	index   *workspaceindex.Index
-	timeout time.Duration
-	places  *budget.Budget[identity.Payer]
+	index  *workspaceindex.Index
+	delay  delay
+	places *budget.Budget[identity.Payer]
+}
+
+// delay is how long those wait who may not enter. It is longer for a while after a
+// shard has denied somebody later than that: what does not exist is refused after
+// the same time.
+type delay struct {
+	least time.Duration
+
+	mu    sync.Mutex
+	now   time.Duration
+	until time.Time // when it is the least again
+}
+
+// get returns how long they wait now.
+func (d *delay) get() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !time.Now().Before(d.until) {
+		d.now = d.least
+	}
+	return d.now
+}
+
+// cover makes the wait as long as a denial took: in few steps, so that it does not
+// say how long, and not without bound.
+func (d *delay) cover(took time.Duration) {
+	if took <= d.least {
+		return
+	}
+	d.get()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.now < took && d.now < maxStretch*d.least {
+		d.now *= 2
+	}
+	d.until = time.Now().Add(stretchTime)
 }
 
 func newResolver(index *workspaceindex.Index, timeout time.Duration) *resolver {
-	return &resolver{index: index, timeout: timeout, places: budget.New[identity.Payer](budget.Limits{Total: maxWaiting, Each: maxWaitingPerUser, Own: ownWaiting})}
+	return &resolver{index: index, delay: delay{least: timeout, now: timeout}, places: budget.New[identity.Payer](budget.Limits{Total: maxWaiting, Each: maxWaitingPerUser, Own: ownWaiting})}
 }
 
-// resolve waits until the index knows path, but not longer than deadline.
-func (r *resolver) resolve(ctx context.Context, path string, deadline time.Time) (workspaceindex.Target, workspaceindex.Outcome) {
+// resolve waits until the index knows the path of a request that arrived then, but
+// not longer than strangers do.
+func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time) (workspaceindex.Target, workspaceindex.Outcome) {
 	target, outcome := r.index.Lookup(path)
 	if known(outcome) {
 		return target, outcome
 	}
-	timer := time.NewTimer(time.Until(deadline))
+	timer := time.NewTimer(time.Until(arrived.Add(r.delay.get())))
 	defer timer.Stop()
 	for {
 		changed := r.index.Changed()
@@ -65,9 +107,11 @@ func (r *resolver) resolve(ctx context.Context, path string, deadline time.Time)
 	}
 }
 
-// hold waits until deadline, as a request for something unknown would.
-func hold(ctx context.Context, deadline time.Time) {
-	timer := time.NewTimer(time.Until(deadline))
+// hold keeps a denied request that arrived then, as long as one for something
+// unknown would be.
+func (r *resolver) hold(ctx context.Context, arrived time.Time) {
+	r.delay.cover(time.Since(arrived))
+	timer := time.NewTimer(time.Until(arrived.Add(r.delay.get())))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
