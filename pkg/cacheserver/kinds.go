@@ -20,7 +20,7 @@ import (
 func (s *Server) AddKind(crd *apiextensionsv1.CustomResourceDefinition) (remove func(), err error) {
 	crd = customresource.Opaque(crd)
 	apiextensionsserver.Scheme.Default(crd)
-	as, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names, "")
+	as, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
 	if err != nil {
 		return nil, fmt.Errorf("serving replicas of %s: %w", crd.Name, err)
 	}

@@ -83,6 +83,9 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		s.serveNext(w, r)
 		return
 	}
+	if definition.Identity != "" {
+		ctx = request.WithIdentity(ctx, l.Resource, definition.Identity)
+	}
 	used := s.table.Acquire(definition.Schema)
 	defer func() { s.table.Release(used, time.Now()) }()
 
@@ -109,7 +112,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 func (s *Server) resolve(ctx context.Context, l definitions.Lookup, current *stream) (*definitions.Definition, error) {
 	for {
 		definition, err := s.sources.Resolve(ctx, l)
-		if err != nil || definition == nil || current == nil || s.streams.serve(current, definition.Schema) {
+		if err != nil || definition == nil || current == nil || s.streams.serve(current, definition) {
 			return definition, err
 		}
 	}

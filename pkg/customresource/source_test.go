@@ -4,10 +4,12 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
@@ -16,8 +18,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -26,23 +30,29 @@ import (
 // widgets of the schema that is bound there.
 type boundAPIs struct {
 	mu        sync.Mutex
-	bound     map[string]*definitions.Schema // by logical cluster
+	bound     map[string]boundAPI // by logical cluster
 	listeners map[int]func(definitions.Change)
 	next      int
 }
 
-func newBoundAPIs(bound map[string]*definitions.Schema) *boundAPIs {
+// boundAPI is a schema of widgets under an identity.
+type boundAPI struct {
+	*definitions.Schema
+	identity string
+}
+
+func newBoundAPIs(bound map[string]boundAPI) *boundAPIs {
 	return &boundAPIs{bound: bound, listeners: map[int]func(definitions.Change){}}
 }
 
 // boundSchema is a schema of widgets with an identity, and with a property.
-func boundSchema(t *testing.T, identity, property string) *definitions.Schema {
+func boundSchema(t *testing.T, identity, property string) boundAPI {
 	t.Helper()
 	crd := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{property: {Type: "string"}})
 	apiextensionsserver.Scheme.Default(crd)
-	s, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names, identity)
+	s, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
 	require.NoError(t, err)
-	return s
+	return boundAPI{s, identity}
 }
 
 func (b *boundAPIs) Resolve(_ context.Context, l definitions.Lookup) (*definitions.Definition, error) {
@@ -55,18 +65,18 @@ func (b *boundAPIs) Resolve(_ context.Context, l definitions.Lookup) (*definitio
 		return definitionOf(b.bound[l.Cluster.Name.String()]), nil
 	}
 	for _, s := range b.bound {
-		if s.Identity == l.Identity {
+		if s.identity == l.Identity {
 			return definitionOf(s), nil
 		}
 	}
 	return nil, nil
 }
 
-func definitionOf(s *definitions.Schema) *definitions.Definition {
-	if s == nil {
+func definitionOf(s boundAPI) *definitions.Definition {
+	if s.Schema == nil {
 		return nil
 	}
-	return &definitions.Definition{Schema: s}
+	return &definitions.Definition{Schema: s.Schema, Identity: s.identity}
 }
 
 func (b *boundAPIs) List(_ context.Context, cluster request.Cluster) ([]*definitions.Definition, error) {
@@ -92,11 +102,11 @@ func (b *boundAPIs) Subscribe(f func(definitions.Change)) (stop func()) {
 }
 
 // change binds a schema, or none, in the logical clusters, and tells of it once.
-func (b *boundAPIs) change(c definitions.Change, to *definitions.Schema, clusters ...string) {
+func (b *boundAPIs) change(c definitions.Change, to boundAPI, clusters ...string) {
 	b.mu.Lock()
 	for _, cluster := range clusters {
 		b.bound[cluster] = to
-		if to == nil {
+		if to.Schema == nil {
 			delete(b.bound, cluster)
 		}
 	}
@@ -107,30 +117,119 @@ func (b *boundAPIs) change(c definitions.Change, to *definitions.Schema, cluster
 	}
 }
 
-// TestIdentities: a wildcard by identity sees the objects of that identity with
-// full content, and no others.
+// TestIdentities: what two providers export under one name, with one schema, and
+// what a definition defines, are worlds of their own, in one logical cluster and for
+// wildcards by identity. They share a store and serving info; metadata of all of
+// them is one list.
 func TestIdentities(t *testing.T) {
 	t.Parallel()
-	a, b := boundSchema(t, "aaaa", "x"), boundSchema(t, "bbbb", "x")
-	bound := newBoundAPIs(map[string]*definitions.Schema{"one": a, "two": a, "three": b})
-	s := startServer(t, serverOptions{sources: []definitions.Source{bound}})
-	for _, cluster := range []string{"one", "two", "three"} {
-		_, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), widget("a", map[string]any{"size": int64(1)}), metav1.CreateOptions{})
+	data := customresourcetest.NewData(t)
+	a := boundSchema(t, "aaaa", "x")
+	b := boundAPI{a.Schema, "bbbb"}
+	bound := newBoundAPIs(map[string]boundAPI{"one": a, "two": a, "three": b})
+	s := startServer(t, serverOptions{data: data, sources: []definitions.Source{bound}})
+	s.CreateCRD(t, "four", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"x": {Type: "string"}}))
+	all := s.watchAll(t, "*", "bbbb")
+	for _, cluster := range []string{"one", "two", "three", "four"} {
+		forged := widget("a", map[string]any{"x": cluster})
+		forged.SetAnnotations(map[string]string{request.IdentityAnnotation: "bbbb"})
+		created, err := s.Dynamic(t, cluster).Resource(widgets).Namespace("default").Create(t.Context(), forged, metav1.CreateOptions{})
 		require.NoError(t, err)
+		requireNoIdentity(t, created)
 	}
-	for identity, want := range map[string]int{"aaaa": 2, "bbbb": 1} {
-		resource := widgets
-		resource.Resource += ":" + identity
-		list, err := s.Dynamic(t, "*").Resource(resource).List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
-		require.Len(t, list.Items, want)
-		require.Contains(t, list.Items[0].Object, "spec")
-	}
-	_, err := s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
-	require.True(t, apierrors.IsNotFound(err))
+	all.goesOn("a")
+	s.requireWorlds(t, "bbbb|three")
 
+	// The same logical cluster has another API of that name.
+	one := s.watchAll(t, "one", "")
+	bound.change(definitions.Change{Schema: a.Schema, Identity: "aaaa", Cluster: request.Cluster{Name: "one"}}, b, "one")
+	one.ends("it is of another identity")
+	one = s.watchAll(t, "one", "")
+	in := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
+	_, err := in.Create(t.Context(), widget("a", map[string]any{"x": "other"}), metav1.CreateOptions{})
+	require.NoError(t, err, "the name is free in this world")
+	one.goesOn("a")
+	all.goesOn("a")
+	patched, err := in.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+request.IdentityAnnotation+`":"aaaa"}},"spec":{"x":"patched"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	requireNoIdentity(t, patched)
+	event, _ := nextEvent(t, all)
+	require.Equal(t, watch.Modified, event.Type)
+	requireNoIdentity(t, object(t, event))
+	s.requireWorlds(t, "bbbb|one", "bbbb|three")
+	require.NoError(t, in.Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	event, _ = nextEvent(t, all)
+	require.Equal(t, watch.Deleted, event.Type)
+	requireNoIdentity(t, object(t, event))
+	bound.change(definitions.Change{Schema: a.Schema, Identity: "bbbb", Cluster: request.Cluster{Name: "one"}}, a, "one")
+	back, err := in.Get(t.Context(), "a", metav1.GetOptions{})
+	require.NoError(t, err)
+	requireNoIdentity(t, back)
+	require.Equal(t, "one", back.Object["spec"].(map[string]any)["x"]) //nolint:forcetypeassert // as written above
+	s.requireWorlds(t, "bbbb|three")
+	require.Equal(t, 1, s.opened.custom(), "all worlds share a store")
+	three := s.watchAll(t, "three", "")
+	bound.change(definitions.Change{Schema: a.Schema, Identity: "aaaa"}, a, "two")
+	inThree := s.Dynamic(t, "three").Resource(widgets).Namespace("default")
+	_, err = inThree.Create(t.Context(), widget("b", nil), metav1.CreateOptions{})
+	require.NoError(t, err)
+	three.goesOn("b")
+	require.NoError(t, inThree.Delete(t.Context(), "b", metav1.DeleteOptions{}))
+
+	_, err = s.Dynamic(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsNotFound(err))
 	created := s.CreateCRD(t, "one", widgetCRD(nil))
 	requireCondition(t, created, apiextensionsv1.Established, apiextensionsv1.ConditionFalse, "NotAccepted")
+
+	// What is read from storage is what was watched.
+	s.Stop()
+	s = startServer(t, serverOptions{data: data, sources: []definitions.Source{newBoundAPIs(map[string]boundAPI{"one": a, "two": a, "three": b})}})
+	s.requireWorlds(t, "bbbb|three")
+}
+
+// requireWorlds looks at what TestIdentities has made: one object in each of four
+// logical clusters, and those of the identity bbbb that are given.
+func (s *testServer) requireWorlds(t *testing.T, ofB ...string) {
+	t.Helper()
+	worlds := map[string][]string{"aaaa": {"one", "two"}, "bbbb": nil}
+	for _, world := range ofB {
+		worlds["bbbb"] = append(worlds["bbbb"], strings.TrimPrefix(world, "bbbb|"))
+	}
+	sum := 1 // that of the definition
+	for identity, want := range worlds {
+		resource := widgets
+		resource.Resource += ":" + identity
+		for _, options := range []metav1.ListOptions{{}, {ResourceVersion: "0"}, {Limit: 10}} {
+			list, err := s.Dynamic(t, "*").Resource(resource).List(t.Context(), options)
+			require.NoError(t, err)
+			var got []string
+			for _, item := range list.Items {
+				got = append(got, item.GetAnnotations()[logicalcluster.AnnotationKey])
+				requireNoIdentity(t, &item)
+				require.Contains(t, item.Object, "spec")
+			}
+			require.ElementsMatch(t, want, got, "%s %+v", identity, options)
+		}
+		sum += len(want)
+	}
+	for _, cluster := range []string{"two", "three", "four"} {
+		list, err := s.Dynamic(t, cluster).Resource(widgets).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Len(t, list.Items, 1, cluster)
+		requireNoIdentity(t, &list.Items[0])
+	}
+	everything, err := s.Metadata(t, "*").Resource(widgets).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, everything.Items, sum)
+	for i := range everything.Items {
+		requireNoIdentity(t, &everything.Items[i])
+	}
+}
+
+func requireNoIdentity(t *testing.T, obj metav1.Object) {
+	t.Helper()
+	require.NotContains(t, obj.GetAnnotations(), request.IdentityAnnotation)
+	require.Contains(t, obj.GetAnnotations(), logicalcluster.AnnotationKey)
 }
 
 // watchOf is a watch of a test that tells how it goes.
@@ -208,7 +307,7 @@ func TestSourceComesAndGoes(t *testing.T) {
 	own := s.watchAll(t, "three", "")
 
 	first, second := boundSchema(t, "aaaa", "x"), boundSchema(t, "aaaa", "z")
-	bound := newBoundAPIs(map[string]*definitions.Schema{"one": first, "two": first})
+	bound := newBoundAPIs(map[string]boundAPI{"one": first, "two": first})
 	remove := s.AddSource(bound)
 	create("one", "a", "x")
 	create("two", "a", "x")
@@ -219,20 +318,20 @@ func TestSourceComesAndGoes(t *testing.T) {
 	requireCondition(t, waits, apiextensionsv1.NamesAccepted, apiextensionsv1.ConditionFalse, "ListKindConflict")
 
 	one, two, all := s.watchAll(t, "one", ""), s.watchAll(t, "two", ""), s.watchAll(t, "*", "aaaa")
-	bound.change(definitions.Change{Schema: first}, second, "one", "two")
+	bound.change(definitions.Change{Schema: first.Schema, Identity: "aaaa"}, second, "one", "two")
 	for _, w := range []watchOf{one, two, all} {
 		w.ends("its schema has changed")
 	}
 	create("one", "b", "z")
 
 	one, two = s.watchAll(t, "one", ""), s.watchAll(t, "two", "")
-	bound.change(definitions.Change{Schema: second, Cluster: request.Cluster{Name: "one"}}, first, "one")
+	bound.change(definitions.Change{Schema: second.Schema, Identity: "aaaa", Cluster: request.Cluster{Name: "one"}}, first, "one")
 	one.ends("its schema has changed")
 	create("two", "c", "z")
 	two.goesOn("c")
 
 	one = s.watchAll(t, "one", "")
-	bound.change(definitions.Change{Schema: first, Cluster: request.Cluster{Name: "one"}, Gone: true}, nil, "one")
+	bound.change(definitions.Change{Schema: first.Schema, Identity: "aaaa", Cluster: request.Cluster{Name: "one"}, Gone: true}, boundAPI{}, "one")
 	one.ends("its definition is gone")
 	established := func(cluster string) func() bool {
 		return func() bool {

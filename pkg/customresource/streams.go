@@ -32,10 +32,16 @@ type stream struct {
 	of  definitions.Lookup
 	// last ends the stream of a definition that is gone.
 	last *time.Timer
-	// schema is what the stream is served with, once that is known. Until then,
-	// changed says that what is served has changed since the stream was added.
-	schema  *definitions.Schema
+	// served is what the stream is served with, which has no hash until that is known.
+	// Until then, changed says that what is served has changed since the stream was
+	// added.
+	served  served
 	changed bool
+}
+
+// served is what a stream is of: nothing that is served differently is the same.
+type served struct {
+	hash, identity string
 }
 
 func newStreams(resolve func(context.Context, definitions.Lookup) (*definitions.Definition, error)) *streams {
@@ -74,17 +80,17 @@ func (s *streams) remove(st *stream) {
 	}
 }
 
-// serve says that a stream is about to be served with the schema that was
+// serve says that a stream is about to be served with the definition that was
 // resolved last. It returns false if what is served has changed in the meantime:
 // then it is to be resolved again.
-func (s *streams) serve(st *stream, with *definitions.Schema) bool {
+func (s *streams) serve(st *stream, with *definitions.Definition) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if st.changed {
 		st.changed = false
 		return false
 	}
-	st.schema = with
+	st.served = servedBy(with)
 	return true
 }
 
@@ -103,32 +109,34 @@ func (s *streams) changed(c definitions.Change) {
 	}
 	for _, of := range clusters {
 		for st := range of {
-			if st.schema == nil || st.schema.Hash == c.Schema.Hash {
+			if st.served.hash == "" || st.served == (served{c.Schema.Hash, c.Identity}) {
 				st.endLocked(c.Gone)
 			}
 		}
 	}
 }
 
-// checkAll ends the streams that would be served with another schema now.
+func servedBy(d *definitions.Definition) served { return served{d.Schema.Hash, d.Identity} }
+
+// checkAll ends the streams that would be served differently now.
 func (s *streams) checkAll() {
 	s.mu.Lock()
-	served := map[*stream]string{}
+	all := map[*stream]served{}
 	for _, clusters := range s.all {
 		for _, of := range clusters {
 			for st := range of {
-				if st.schema == nil {
+				if st.served.hash == "" {
 					st.changed = true
 				} else {
-					served[st] = st.schema.Hash
+					all[st] = st.served
 				}
 			}
 		}
 	}
 	s.mu.Unlock()
-	for st, hash := range served {
+	for st, before := range all {
 		d, err := s.resolve(st.ctx, st.of)
-		if err == nil && d != nil && d.Schema.Hash == hash {
+		if err == nil && d != nil && servedBy(d) == before {
 			continue
 		}
 		s.mu.Lock()
@@ -142,7 +150,7 @@ func (s *streams) checkAll() {
 // are to hear of it: they cannot resume.
 func (st *stream) endLocked(gone bool) {
 	switch {
-	case st.schema == nil:
+	case st.served.hash == "":
 		st.changed = true
 	case !gone:
 		st.end()

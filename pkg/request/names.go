@@ -20,6 +20,10 @@ const (
 	// the logical cluster is logicalcluster.AnnotationKey.
 	ShardAnnotation = "kcp.io/shard"
 
+	// IdentityAnnotation tells storage the identity of a stored object of a bound
+	// API. It is set and removed with each write, and no client sees it.
+	IdentityAnnotation = "internal.apis.kcp.io/identity"
+
 	// OriginalVersionAnnotation and OriginalUIDAnnotation carry, on objects of a
 	// cache server, the resourceVersion and the UID that the object has on its
 	// shard: a replica has others of its own.
@@ -30,6 +34,9 @@ const (
 	// MaxNameLength is the most bytes that a shard's name, or a segment of the
 	// name or path of a logical cluster, may have.
 	MaxNameLength = 63
+
+	// identityLength is that of a SHA-256 in hexadecimal digits.
+	identityLength = 64
 )
 
 // IsSystem reports whether a logical cluster belongs to the system. Each shard
@@ -58,6 +65,18 @@ func ValidName(s string) bool {
 // takes anything that starts with "system:", slashes and dots included.
 func ValidClusterName(name logicalcluster.Name) bool {
 	return ValidName(strings.TrimPrefix(name.String(), SystemPrefix))
+}
+
+// ValidIdentity reports whether s is fit to be the identity of an exported API, and
+// so a segment of keys: lower-case letters and digits, as many as a hash has at
+// most.
+func ValidIdentity(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= identityLength
 }
 
 // ValidPath reports whether path names one logical cluster, by valid names that

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/sharding"
 )
 
@@ -71,6 +72,11 @@ type Scope struct {
 	selector struct {
 		resource string
 		sharding.Selector
+	}
+	// identity is which API's objects of one resource it is for.
+	identity struct {
+		resource schema.GroupResource
+		hash     string
 	}
 	// entered is called when it turns out that the sender may enter.
 	entered func()
@@ -155,6 +161,24 @@ func WithShard(ctx context.Context, s Shard) context.Context {
 func ShardFrom(ctx context.Context) (Shard, bool) {
 	s := scopeFrom(ctx).Shard
 	return s, s.Wildcard || s.Name != ""
+}
+
+// WithIdentity returns a context whose requests to the storage of the resource, and
+// of no other, are for the objects of the API with that identity: APIs of the same
+// group and resource that were exported by different providers keep their objects
+// apart. The empty identity is that of objects that no export defines.
+func WithIdentity(ctx context.Context, resource schema.GroupResource, hash string) context.Context {
+	s := ScopeFrom(ctx)
+	s.identity.resource, s.identity.hash = resource, hash
+	return WithScope(ctx, s)
+}
+
+// IdentityFrom returns the identity for requests to the storage of the resource.
+func IdentityFrom(ctx context.Context, resource schema.GroupResource) string {
+	if s := scopeFrom(ctx); s.identity.resource == resource {
+		return s.identity.hash
+	}
+	return ""
 }
 
 // WithShardSelector returns a context whose lists and watches of the resource,

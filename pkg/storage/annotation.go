@@ -14,7 +14,8 @@ import (
 
 // Annotate sets the annotations kcp.io/cluster and, on the cache server,
 // kcp.io/shard of obj to those of the request. The storage does so for each
-// write; who answers a write without the storage, as dry-run does, calls it.
+// write, and notes the identity of a bound API, which its readers remove; who answers
+// a write without the storage, as dry-run does, calls it.
 func Annotate(ctx context.Context, obj runtime.Object) error {
 	cluster, err := request.ClusterNameFrom(ctx)
 	if err != nil {
@@ -30,13 +31,19 @@ func annotate(obj runtime.Object, t tenant) error {
 		return fmt.Errorf("cannot annotate an object with its logical cluster: %w", err)
 	}
 	annotations := object.GetAnnotations()
-	if annotations[logicalcluster.AnnotationKey] == string(t.cluster) && (t.shard == "" || annotations[request.ShardAnnotation] == t.shard) {
+	identity, noted := annotations[request.IdentityAnnotation]
+	if annotations[logicalcluster.AnnotationKey] == string(t.cluster) && (t.shard == "" || annotations[request.ShardAnnotation] == t.shard) &&
+		identity == t.identity && noted == (t.identity != "") {
 		return nil
 	}
 	// A copy, for the map may be shared with an object in the watch cache.
-	changed := make(map[string]string, len(annotations)+2)
+	changed := make(map[string]string, len(annotations)+3)
 	maps.Copy(changed, annotations)
 	changed[logicalcluster.AnnotationKey] = string(t.cluster)
+	delete(changed, request.IdentityAnnotation)
+	if t.identity != "" {
+		changed[request.IdentityAnnotation] = t.identity
+	}
 	if t.shard != "" {
 		changed[request.ShardAnnotation] = t.shard
 	}
@@ -54,6 +61,9 @@ func tenantOf(obj runtime.Object, sharded bool) (t tenant, ok bool) {
 	annotations := object.GetAnnotations()
 	t.cluster = logicalcluster.Name(annotations[logicalcluster.AnnotationKey])
 	if !request.ValidClusterName(t.cluster) {
+		return tenant{}, false
+	}
+	if t.identity = annotations[request.IdentityAnnotation]; t.identity != "" && !request.ValidIdentity(t.identity) {
 		return tenant{}, false
 	}
 	if sharded {

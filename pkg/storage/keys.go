@@ -19,6 +19,10 @@ const (
 	// such objects.
 	nowhere = "~"
 
+	// identityMark starts the key segment of an identity. No name of a logical
+	// cluster or shard starts with it.
+	identityMark = ":"
+
 	// coreGroup stands for the empty API group in keys.
 	coreGroup = "core"
 )
@@ -33,15 +37,17 @@ func ResourcePrefix(resource schema.GroupResource) string {
 	return "/" + group + "/" + resource.Resource
 }
 
-// tenant is whose objects a request is for. An empty field stands for all.
+// tenant is whose objects a request is for. An empty field stands for all, and an
+// empty identity in one logical cluster for objects that have none.
 type tenant struct {
-	shard   string
-	cluster logicalcluster.Name
+	identity string
+	shard    string
+	cluster  logicalcluster.Name
 }
 
-// tenantFrom returns the tenant of a request. sharded reports whether keys have a
-// shard segment, in which case the request must say which shard.
-func tenantFrom(ctx context.Context, sharded bool) (tenant, error) {
+// tenantFrom returns the tenant of a request for a resource. sharded reports whether
+// keys have a shard segment, in which case the request must say which shard.
+func tenantFrom(ctx context.Context, resource schema.GroupResource, sharded bool) (tenant, error) {
 	cluster, ok := request.ClusterFrom(ctx)
 	if !ok {
 		return tenant{}, apierrors.NewBadRequest(request.ErrNoCluster.Error())
@@ -49,7 +55,10 @@ func tenantFrom(ctx context.Context, sharded bool) (tenant, error) {
 	if !cluster.Wildcard && !request.ValidClusterName(cluster.Name) {
 		return tenant{}, apierrors.NewBadRequest(fmt.Sprintf("invalid name of a logical cluster: %q", cluster.Name))
 	}
-	t := tenant{cluster: cluster.Name}
+	t := tenant{identity: request.IdentityFrom(ctx, resource), cluster: cluster.Name}
+	if t.identity != "" && !request.ValidIdentity(t.identity) {
+		return tenant{}, apierrors.NewBadRequest(fmt.Sprintf("invalid identity of an API: %q", t.identity))
+	}
 	shard, ok := request.ShardFrom(ctx)
 	switch {
 	case ok && !sharded:
@@ -82,17 +91,22 @@ func newKeyspace(resourcePrefix string, sharded bool) (keyspace, error) {
 }
 
 // prefix returns the prefix of all objects of t, with a slash at its end.
-// Where t is for all shards but one cluster, it is that of all objects.
+// Where t is for all shards but one cluster, it is that of all objects. What is for
+// all logical clusters and no identity is for objects of all identities.
 func (k keyspace) prefix(t tenant) string {
+	root := k.root
+	if t.identity != "" {
+		root += identityMark + t.identity + "/"
+	}
 	switch {
 	case !k.sharded && t.cluster == "", k.sharded && t.shard == "":
-		return k.root
+		return root
 	case !k.sharded:
-		return k.root + string(t.cluster) + "/"
+		return root + string(t.cluster) + "/"
 	case t.cluster == "":
-		return k.root + t.shard + "/"
+		return root + t.shard + "/"
 	default:
-		return k.root + t.shard + "/" + string(t.cluster) + "/"
+		return root + t.shard + "/" + string(t.cluster) + "/"
 	}
 }
 

@@ -24,7 +24,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite the golden files in testdata"
 // words; the lines below, up to an empty one, are what it answers. Run the test
 // with -rewrite to record the answers, and read the diff.
 //
-//	object|list|name <key> cluster=… [shard=…]
+//	object|list|name <key> cluster=… [shard=…] [identity=…]
 func TestGoldenKeys(t *testing.T) {
 	const golden = "testdata/keys"
 	content, err := os.ReadFile(golden)
@@ -71,6 +71,9 @@ func goldenKey(t *testing.T, words []string) string {
 		}
 		ctx = request.WithShard(ctx, shard)
 	}
+	if identity, ok := params["identity"]; ok {
+		ctx = request.WithIdentity(ctx, schema.GroupResource{Resource: "configmaps"}, identity)
+	}
 	keys, err := newKeyspace("/core/configmaps", sharded)
 	require.NoError(t, err)
 	s := &tenantStorage{keys: keys, resource: schema.GroupResource{Resource: "configmaps"}, getAttrs: storage.DefaultNamespaceScopedAttr}
@@ -98,26 +101,33 @@ func goldenKey(t *testing.T, words []string) string {
 // leads out of the prefix of its tenant, and that no two tenants share a key.
 func FuzzKeys(f *testing.F) {
 	for _, seed := range []string{"root", "system:admin", "system:../x", "system:a/b", "..", ".", "", "a/../b", "~", "*", "a\x00b", "system:"} {
-		f.Add(seed, "ns", "name", "")
-		f.Add("root", seed, "name", "")
-		f.Add("root", "ns", seed, "")
-		f.Add("root", "ns", "name", seed)
+		f.Add(seed, "ns", "name", "", "")
+		f.Add("root", seed, "name", "", "")
+		f.Add("root", "ns", seed, "", "")
+		f.Add("root", "ns", "name", seed, "")
+		f.Add("root", "ns", "name", "", seed)
 	}
-	f.Fuzz(func(t *testing.T, cluster, namespace, name, shard string) {
+	f.Fuzz(func(t *testing.T, cluster, namespace, name, shard, identity string) {
 		keys, err := newKeyspace("/core/configmaps", shard != "")
 		require.NoError(t, err)
 		ctx := request.WithCluster(t.Context(), request.Cluster{Name: logicalcluster.Name(cluster)})
 		if shard != "" {
 			ctx = request.WithShard(ctx, request.Shard{Name: shard})
 		}
-		tenant, err := tenantFrom(ctx, keys.sharded)
+		resource := schema.GroupResource{Resource: "configmaps"}
+		if identity != "" {
+			ctx = request.WithIdentity(ctx, resource, identity)
+		}
+		tenant, err := tenantFrom(ctx, resource, keys.sharded)
 		if err != nil {
 			return
 		}
 		prefix := keys.prefix(tenant)
-		want := "/core/configmaps/" + cluster + "/"
-		if shard != "" {
-			want = "/core/configmaps/" + shard + "/" + cluster + "/"
+		want := "/core/configmaps/"
+		for _, segment := range []string{":" + identity, shard, cluster} {
+			if segment != "" && segment != ":" {
+				want += segment + "/"
+			}
 		}
 		require.Equal(t, want, prefix)
 		require.Equal(t, strings.TrimSuffix(prefix, "/"), path.Clean(prefix), "a name consists of more than one segment")

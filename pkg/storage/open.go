@@ -171,10 +171,14 @@ func (k keyspace) dispatchValueOf(obj runtime.Object) string {
 }
 
 func (t tenant) dispatchValue() string {
-	if t.shard == "" {
-		return string(t.cluster)
+	value := string(t.cluster)
+	if t.shard != "" {
+		value = t.shard + "/" + value
 	}
-	return t.shard + "/" + string(t.cluster)
+	if t.identity != "" {
+		value = identityMark + t.identity + "/" + value
+	}
+	return value
 }
 
 // withClusterField makes the logical cluster a field that can be selected, for

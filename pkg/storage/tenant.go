@@ -46,7 +46,7 @@ var _ storage.Interface = (*tenantStorage)(nil)
 
 // one returns the tenant and the key of the object that a verb works on.
 func (s *tenantStorage) one(ctx context.Context, key, verb string) (tenant, string, error) {
-	t, err := tenantFrom(ctx, s.keys.sharded)
+	t, err := tenantFrom(ctx, s.resource, s.keys.sharded)
 	if err != nil {
 		return tenant{}, "", err
 	}
@@ -145,7 +145,7 @@ type collection struct {
 
 // collect gives a list or watch its tenant.
 func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.ListOptions) (collection, error) {
-	t, err := tenantFrom(ctx, s.keys.sharded)
+	t, err := tenantFrom(ctx, s.resource, s.keys.sharded)
 	if err != nil {
 		return collection{}, err
 	}
@@ -154,7 +154,11 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 		return collection{}, err
 	}
 	prefix := s.keys.prefix(t)
-	c := collection{tenant: t, key: prefix, opts: opts, scope: strings.Join([]string{s.keys.root, t.shard, string(t.cluster), rest}, "\x00")}
+	root := s.keys.root
+	if t.identity != "" {
+		root += identityMark + t.identity
+	}
+	c := collection{tenant: t, key: prefix, opts: opts, scope: strings.Join([]string{root, t.shard, string(t.cluster), rest}, "\x00")}
 	pred := &c.opts.Predicate
 	c.attributes = takeAttributes(pred)
 	switch {

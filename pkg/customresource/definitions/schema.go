@@ -22,10 +22,6 @@ type Schema struct {
 	Hash string
 	// Resource is the resource that the schema serves.
 	Resource schema.GroupResource
-	// Identity tells bound APIs of the same resource name apart; empty for
-	// plain and system definitions.
-	Identity string
-
 	// MetadataOnly is set for the schema under which a wildcard reads the
 	// metadata of objects of any schema.
 	MetadataOnly bool
@@ -80,7 +76,6 @@ type specV1 = apiextensionsv1.CustomResourceDefinitionSpec
 type hashInput struct {
 	Spec         *apiextensionsv1.CustomResourceDefinitionSpec  `json:"spec"`
 	Names        *apiextensionsv1.CustomResourceDefinitionNames `json:"names"`
-	Identity     string                                         `json:"identity,omitempty"`
 	MetadataOnly bool                                           `json:"metadataOnly,omitempty"`
 }
 
@@ -94,10 +89,8 @@ func (in hashInput) hash() (string, error) {
 }
 
 // NewSchema makes a schema for a Source of one's own. spec and names are kept.
-// identity tells APIs of the same resource name apart, whose objects must not
-// be mixed; it becomes part of their storage keys.
-func NewSchema(spec *apiextensionsv1.CustomResourceDefinitionSpec, names *apiextensionsv1.CustomResourceDefinitionNames, identity string) (*Schema, error) {
-	in := hashInput{Spec: spec, Names: names, Identity: identity}
+func NewSchema(spec *apiextensionsv1.CustomResourceDefinitionSpec, names *apiextensionsv1.CustomResourceDefinitionNames) (*Schema, error) {
+	in := hashInput{Spec: spec, Names: names}
 	hash, err := in.hash()
 	if err != nil {
 		return nil, err
@@ -133,7 +126,6 @@ func newSchema(hash string, in hashInput) *Schema {
 	return &Schema{
 		Hash:         hash,
 		Resource:     schema.GroupResource{Group: in.Spec.Group, Resource: in.Names.Plural},
-		Identity:     in.Identity,
 		MetadataOnly: in.MetadataOnly,
 		crd:          crd,
 		terminating:  &terminating,

@@ -19,6 +19,10 @@ import (
 type Definition struct {
 	// Schema says how the resource is served.
 	Schema *Schema
+	// Identity tells APIs of the same resource apart, whose objects must not be
+	// mixed: it is a part of their storage keys (request.ValidIdentity). It is empty
+	// for CustomResourceDefinitions and system definitions.
+	Identity string
 	// Terminating forbids creation while the definition is being deleted.
 	Terminating bool
 	// MetadataOnly restricts a wildcard to PartialObjectMetadata, because the
@@ -44,6 +48,8 @@ type Change struct {
 	// Schema is the one that was served. It is nil if a source came or went:
 	// anything may be served differently then.
 	Schema *Schema
+	// Identity is the one under which the schema was served.
+	Identity string
 	// Cluster is the one logical cluster, or the wildcard, in which that is so;
 	// the zero value stands for all in which the source served the schema.
 	Cluster request.Cluster

@@ -3,6 +3,8 @@ package versions
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -41,41 +43,27 @@ func (s *Stores) Count(ctx context.Context) {
 func (s *Stores) resources() []schema.GroupResource {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	seen := map[schema.GroupResource]bool{}
-	var all []schema.GroupResource
-	for key := range s.stores {
-		if !seen[key.resource] {
-			seen[key.resource] = true
-			all = append(all, key.resource)
-		}
-	}
-	return all
+	return slices.Collect(maps.Keys(s.stores))
 }
 
 // countOne counts the objects of a resource, of all identities.
 func (s *Stores) countOne(ctx context.Context, resource schema.GroupResource) {
 	s.mu.Lock()
-	var stores []*rawStore
-	for key, raw := range s.stores {
-		if key.resource == resource {
-			stores = append(stores, raw)
-		}
-	}
+	raw := s.stores[resource]
 	s.mu.Unlock()
-
+	if raw == nil {
+		return
+	}
 	sum := tally{resources: 1}
-	for _, raw := range stores {
-		stats, err := raw.Stats(ctx)
-		if err != nil {
-			sum = tally{resources: 1, failed: 1}
-			break
-		}
-		sum.objects += stats.ObjectCount
-		sum.bytes += stats.ObjectCount * stats.EstimatedAverageObjectSizeBytes
+	if stats, err := raw.Stats(ctx); err != nil {
+		sum.failed = 1
+	} else {
+		sum.objects = stats.ObjectCount
+		sum.bytes = stats.ObjectCount * stats.EstimatedAverageObjectSizeBytes
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.hasStoreLocked(resource) {
+	if s.stores[resource] != nil {
 		s.tallies.set(s.config.MetricName(resource), resource, sum)
 	}
 }
@@ -115,13 +103,4 @@ func (t tallies) set(name, resource schema.GroupResource, counted tally) {
 		err = errUncounted
 	}
 	metrics.UpdateStoreStats(name, stats, err)
-}
-
-func (s *Stores) hasStoreLocked(resource schema.GroupResource) bool {
-	for key := range s.stores {
-		if key.resource == resource {
-			return true
-		}
-	}
-	return false
 }

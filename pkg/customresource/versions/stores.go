@@ -23,13 +23,6 @@ import (
 // errClosed is what storage answers once the server has stopped.
 var errClosed = errors.New("the server is shutting down")
 
-// rawKey names a shared store. Nothing that a definition says is part of it: a
-// store holds the objects of all logical clusters.
-type rawKey struct {
-	resource schema.GroupResource
-	identity string
-}
-
 // decodedBytes and encodedBytes are how many bytes of objects, and of their JSON
 // for lists, the views remember, all together.
 const decodedBytes, encodedBytes = 64 << 20, 64 << 20
@@ -49,7 +42,7 @@ type Stores struct {
 
 	mu     sync.Mutex
 	closed bool
-	stores map[rawKey]*rawStore
+	stores map[schema.GroupResource]*rawStore
 	views  map[*view]viewKey
 	byKey  map[viewKey]*view
 	// destroying are the stores that are being destroyed.
@@ -64,12 +57,13 @@ type Stores struct {
 	tallies tallies
 }
 
-// rawStore is one shared store.
+// rawStore is one shared store. Nothing that a definition says is part of it: a
+// store holds the objects of all logical clusters and identities.
 type rawStore struct {
 	storage.Interface
-	key     rawKey
-	destroy factory.DestroyFunc
-	users   int
+	resource schema.GroupResource
+	destroy  factory.DestroyFunc
+	users    int
 }
 
 // Config is what Stores are made of.
@@ -91,7 +85,7 @@ func New(cfg Config) *Stores {
 	s := &Stores{
 		config: cfg,
 		getter: cfg.Storage(rawCodecFor),
-		stores: map[rawKey]*rawStore{},
+		stores: map[schema.GroupResource]*rawStore{},
 		views:  map[*view]viewKey{},
 		byKey:  map[viewKey]*view{},
 		opened: make(chan schema.GroupResource, 64),
@@ -144,10 +138,6 @@ func (s *Stores) GetRESTOptions(resource schema.GroupResource, _ runtime.Object)
 	if err != nil {
 		return generic.RESTOptions{}, err
 	}
-	if sch.Identity != "" {
-		// APIs of the same name and different identity are kept apart.
-		options.ResourcePrefix += ":" + sch.Identity
-	}
 	shared := options
 	config := *options.StorageConfig // the caller puts the schema's codec in
 	options.StorageConfig = &config
@@ -167,7 +157,6 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 	if !ok {
 		return nil, nil, fmt.Errorf("%s is not a custom resource", sch.Resource)
 	}
-	key := rawKey{resource: sch.Resource, identity: sch.Identity}
 	selectable, err := selectableFields(sch.Spec(), u.GroupVersionKind().Version)
 	if err != nil {
 		return nil, nil, err
@@ -178,7 +167,7 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 	if s.closed {
 		return nil, nil, errClosed
 	}
-	raw, ok := s.stores[key]
+	raw, ok := s.stores[sch.Resource]
 	if !ok {
 		store, destroy, err := shared.Decorator(
 			shared.StorageConfig, prefix, keyFunc(prefix),
@@ -188,10 +177,10 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 		if err != nil {
 			return nil, nil, fmt.Errorf("making the storage of %s: %w", sch.Resource, err)
 		}
-		raw = &rawStore{Interface: store, key: key, destroy: destroy}
-		s.stores[key] = raw
+		raw = &rawStore{Interface: store, resource: sch.Resource, destroy: destroy}
+		s.stores[sch.Resource] = raw
 		select {
-		case s.opened <- key.resource:
+		case s.opened <- sch.Resource:
 		default:
 		}
 	}
@@ -229,10 +218,8 @@ func (s *Stores) endLocked(v *view) (destroy func()) {
 	if v.raw.users > 0 || s.closed {
 		return func() {}
 	}
-	delete(s.stores, v.raw.key)
-	if resource := v.raw.key.resource; !s.hasStoreLocked(resource) {
-		s.tallies.set(s.config.MetricName(resource), resource, tally{})
-	}
+	delete(s.stores, v.raw.resource)
+	s.tallies.set(s.config.MetricName(v.raw.resource), v.raw.resource, tally{})
 	s.destroying.Add(1)
 	return func() {
 		defer s.destroying.Done()
@@ -249,9 +236,9 @@ func (s *Stores) Close() {
 	for v := range s.views {
 		v.close()
 	}
-	for key, raw := range s.stores {
+	for resource, raw := range s.stores {
 		raw.destroy()
-		s.tallies.set(s.config.MetricName(key.resource), key.resource, tally{})
+		s.tallies.set(s.config.MetricName(resource), resource, tally{})
 	}
 	s.stores = nil
 }

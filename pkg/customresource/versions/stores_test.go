@@ -16,9 +16,8 @@ import (
 
 // addView adds a view of a schema on a store of its own, as newView does.
 func (s *Stores) addView(sch *definitions.Schema, destroy func()) *view {
-	key := rawKey{resource: sch.Resource}
-	raw := &rawStore{Interface: struct{ storage.Interface }{}, key: key, destroy: destroy, users: 1}
-	s.stores[key] = raw
+	raw := &rawStore{Interface: struct{ storage.Interface }{}, resource: sch.Resource, destroy: destroy, users: 1}
+	s.stores[sch.Resource] = raw
 	v := newView(raw, sch, schema.GroupVersionKind{Version: "v1"}, nil, s.decoded, s.encoded)
 	s.views[v] = viewKey{sch.Hash, "v1"}
 	s.byKey[viewKey{sch.Hash, "v1"}] = v
@@ -92,7 +91,7 @@ func newSchema(t *testing.T, plural string) *definitions.Schema {
 	t.Helper()
 	spec := customresourcetest.WidgetCRD(nil).Spec
 	spec.Names.Plural = plural
-	s, err := definitions.NewSchema(&spec, &spec.Names, "")
+	s, err := definitions.NewSchema(&spec, &spec.Names)
 	require.NoError(t, err)
 	return s
 }

@@ -144,6 +144,7 @@ func (v *view) encodeShown(u *unstructured.Unstructured) (json.RawMessage, error
 // nor fills the view's memory: the object of a DELETED event is the state
 // before under the resource version of the event.
 func (v *view) decodeAnew(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	hideIdentity(u)
 	if v.asIs {
 		u.SetGroupVersionKind(v.gvk)
 		return u, nil
@@ -154,6 +155,13 @@ func (v *view) decodeAnew(u *unstructured.Unstructured) (*unstructured.Unstructu
 		return nil, fmt.Errorf("%s %s cannot be read with its present definition: %w", v.gvk.Kind, name, err)
 	}
 	return out, nil
+}
+
+// hideIdentity removes from an object what storage alone has to know.
+func hideIdentity(u *unstructured.Unstructured) {
+	metadata, _ := u.Object["metadata"].(map[string]any)
+	annotations, _ := metadata["annotations"].(map[string]any)
+	delete(annotations, request.IdentityAnnotation)
 }
 
 // decodeInto puts the view's form of a stored object into what the caller gave.
@@ -270,7 +278,7 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 	}
 	selector := opts.Predicate.ShardSelector
 	if selector == nil {
-		selector = request.ShardSelectorFrom(ctx, v.raw.key.resource.Resource)
+		selector = request.ShardSelectorFrom(ctx, v.raw.resource.Resource)
 	}
 	setShardInfo(list, selector)
 	return nil

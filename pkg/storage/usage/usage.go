@@ -191,15 +191,19 @@ func add(clusters map[logicalcluster.Name]Usage, cluster logicalcluster.Name, ev
 	clusters[cluster] = u
 }
 
-// parse returns whose object has the key, which is <root><group>/<resource>/<cluster>/…,
-// and whether it is an Event. It is false for keys that are no object's.
+// parse returns whose object has the key, which is
+// <root><group>/<resource>/[:<identity>/]<cluster>/…, and whether it is an Event. It is
+// false for keys that are no object's.
 func (c *Counter) parse(key []byte) (cluster logicalcluster.Name, event, ok bool) {
 	rest, ok := strings.CutPrefix(string(key), c.root)
 	if !ok {
 		return "", false, false
 	}
 	event = strings.HasPrefix(rest, c.events)
-	segments := strings.SplitN(rest, "/", 4)
+	segments := strings.SplitN(rest, "/", 5)
+	if len(segments) > 3 && strings.HasPrefix(segments[2], ":") {
+		segments = segments[1:]
+	}
 	if len(segments) < 4 {
 		return "", false, false
 	}
