@@ -26,7 +26,7 @@ type GroupFilter struct {
 // servers' own requests, or say what the system itself has found out about a user.
 // Administrators are members of system:kcp:admin.
 func DefaultDropGroups() []string {
-	return []string{user.SystemPrivilegedGroup, "system:kcp:*", "!" + request.GroupAdmin, "apis.kcp.io:binding:*"}
+	return []string{user.SystemPrivilegedGroup, request.GroupPrefix + "*", "!" + request.GroupAdmin, request.GroupBindingPrefix + "*"}
 }
 
 // homeGroups say where a user is at home, which servers find out themselves. They

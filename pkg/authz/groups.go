@@ -12,14 +12,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// privilegedPrefix starts the groups of the system, which are privileged in one
-// way or another.
-const privilegedPrefix = "system:kcp:"
-
 // IsPrivilegedGroup reports whether members of a group may do more than any
 // logical cluster can let them.
 func IsPrivilegedGroup(group string) bool {
-	return group == user.SystemPrivilegedGroup || strings.HasPrefix(group, privilegedPrefix)
+	return group == user.SystemPrivilegedGroup || strings.HasPrefix(group, request.GroupPrefix)
 }
 
 // Privileged lets the members of groups do everything and has no opinion on

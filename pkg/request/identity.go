@@ -21,6 +21,11 @@ const (
 	// logical clusters than its own.
 	GlobalAccountPrefix = "system:kcp:serviceaccount:"
 
+	// GroupPrefix starts the names of the system's own groups.
+	GroupPrefix = "system:kcp:"
+	// GroupBindingPrefix starts the names of groups by which requests say through
+	// which binding of an API they came.
+	GroupBindingPrefix = "apis.kcp.io:binding:"
 	// GroupAdmin is the group of the administrators of a Shardplane
 	// installation: they may do everything in every logical cluster, but nothing
 	// across all of them.

@@ -1,8 +1,8 @@
 // Package reserved is the admission plugin that keeps what only the system, or
 // only administrators, may say out of everybody else's hands: reserved
 // annotations, labels and finalizers of any object, fields of Workspaces,
-// WorkspaceTypes and LogicalClusters, where Shards are, and the API groups of the
-// system. The tables in it are the rules.
+// WorkspaceTypes and LogicalClusters, where Shards are, the API groups of the
+// system, and names of users in requests for certificates. The tables in it are the rules.
 //
 // It looks at what is about to be stored, after webhooks and policies, which
 // must not say more than the user who writes may.
@@ -15,6 +15,7 @@ import (
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +34,7 @@ var (
 	logicalClusters = corev1alpha1.Resource("logicalclusters")
 	shards          = corev1alpha1.Resource("shards")
 	definitions     = apiextensions.Resource("customresourcedefinitions")
+	signingRequests = certificatesv1.Resource("certificatesigningrequests")
 )
 
 // Plugin implements admission.ValidationInterface.
@@ -79,6 +81,8 @@ func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission
 		return checkWorkspaceType(a, as)
 	case logicalClusters:
 		return checkLogicalCluster(a, as)
+	case signingRequests:
+		return checkSigningRequest(a)
 	default:
 		return nil
 	}

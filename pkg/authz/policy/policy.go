@@ -50,7 +50,7 @@ func System() Objects {
 			bind("system:public-info-viewer", "system:public-info-viewer", user.AllAuthenticated, user.AllUnauthenticated),
 			bind("system:service-account-issuer-discovery", "system:service-account-issuer-discovery", "system:serviceaccounts"),
 			bind("system:monitoring", "system:monitoring", "system:monitoring"),
-			bind(GroupWorkspaceBootstrapper, GroupWorkspaceBootstrapper, GroupWorkspaceBootstrapper, "apis.kcp.io:binding:"+GroupWorkspaceBootstrapper),
+			bind(GroupWorkspaceBootstrapper, GroupWorkspaceBootstrapper, GroupWorkspaceBootstrapper, request.GroupBindingPrefix+GroupWorkspaceBootstrapper),
 			bind(request.GroupLogicalClusterAdmin, request.GroupLogicalClusterAdmin, request.GroupLogicalClusterAdmin),
 			bind(GroupExternalLogicalClusterAdmin, GroupExternalLogicalClusterAdmin, GroupExternalLogicalClusterAdmin),
 		},

@@ -1,0 +1,61 @@
+package reserved
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// TestSigningRequests holds in whose name nobody asks for a client certificate.
+func TestSigningRequests(t *testing.T) {
+	const clients, kubelets, others = "kubernetes.io/kube-apiserver-client", "kubernetes.io/kube-apiserver-client-kubelet", "example.com/clients"
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	for what, tc := range map[string]struct {
+		signer, name string
+		groups       []string
+		as           user.Info
+		denied       string
+	}{
+		"somebody":                         {signer: clients, name: "jane", groups: []string{"team"}},
+		"a node":                           {signer: kubelets, name: "system:node:n", groups: []string{"system:nodes"}},
+		"in the system's name, of another": {signer: others, name: "system:apiserver", groups: []string{user.SystemPrivilegedGroup}},
+		"masters":                          {signer: clients, name: "jane", groups: []string{"team", user.SystemPrivilegedGroup}, denied: `"system:masters"`},
+		"masters, of the kubelets' signer": {signer: kubelets, name: "system:node:n", groups: []string{user.SystemPrivilegedGroup}, denied: `"system:masters"`},
+		"masters, by an administrator":     {signer: clients, name: "jane", groups: []string{user.SystemPrivilegedGroup}, as: admin, denied: `"system:masters"`},
+		"masters, by the system":           {signer: clients, name: "jane", groups: []string{user.SystemPrivilegedGroup}, as: machine},
+		"administrators":                   {signer: clients, name: "jane", groups: []string{request.GroupAdmin}, denied: request.GroupAdmin},
+		"the system's groups":              {signer: clients, name: "jane", groups: []string{request.GroupLogicalClusterAdmin}, denied: request.GroupLogicalClusterAdmin},
+		"bindings":                         {signer: clients, name: "jane", groups: []string{"apis.kcp.io:binding:root:x"}, denied: "apis.kcp.io:binding:root:x"},
+		"service accounts":                 {signer: clients, name: "jane", groups: []string{"system:serviceaccounts:default"}, denied: "system:serviceaccounts:default"},
+		"users of a logical cluster":       {signer: clients, name: "jane", groups: []string{"system:cluster:root"}, denied: "system:cluster:root"},
+		"the server":                       {signer: clients, name: "system:apiserver", denied: "system:apiserver"},
+		"a service account":                {signer: clients, name: "system:serviceaccount:default:default", denied: "system:serviceaccount:default:default"},
+	} {
+		content, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: tc.name, Organization: tc.groups}}, key)
+		require.NoError(t, err)
+		if tc.as == nil {
+			tc.as = tenant
+		}
+		asked := &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
+			SignerName: tc.signer, Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: content}),
+		}}
+		t.Run(what, func(t *testing.T) {
+			verdict(t, New().Validate(request.WithClusterName(t.Context(), "here"), attributes(signingRequests, "", asked, nil, tc.as), nil), tc.denied)
+		})
+	}
+	for _, broken := range []string{"", "no PEM", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"} {
+		asked := &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{SignerName: clients, Request: []byte(broken)}}
+		require.NoError(t, New().Validate(t.Context(), attributes(signingRequests, "", asked, nil, tenant), nil), "what is no request is told so by validation")
+	}
+}
