@@ -97,6 +97,9 @@ func TestAttributesOfOlderWatches(t *testing.T) {
 	for i := range 300 {
 		setValue(in(t.Context(), "theirs"), t, s, "q", fmt.Sprint(i))
 	}
+	now, err := s.GetCurrentResourceVersion(ctx)
+	require.NoError(t, err)
+	require.NoError(t, s.hub.WaitFresh(ctx, now), "it has dropped what nobody watched")
 	below := &countingWatches{Interface: s.raw}
 	s.raw = below
 	w := watchFrom(ctx, t, s, "/pods", at, own.Select(ofValue("1")))
