@@ -85,12 +85,23 @@ func NewReader(l Limits, largest int64) *Reader {
 	return &Reader{largest: largest, budget: budget.New[identity.Payer](limits)}
 }
 
-// Wrap returns next for requests whose bodies are in memory. Long-running requests
-// are left alone, and so are those of verbs that have no body.
+// Wrap returns next for requests whose bodies are in memory. Those of long-running
+// requests, and of verbs that have none, are dropped, since nobody else reads them:
+// over HTTP/2 they would fill the stream's buffer for as long as the request lasts.
 func (b *Reader) Wrap(next http.Handler, longRunning apirequest.LongRunningRequestCheck, refuse func(http.ResponseWriter, *http.Request, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
-		if !ok || !In(r) || r.Method == http.MethodGet || r.Method == http.MethodHead || longRunning(r, info) {
+		if !ok || !In(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if r.Method == http.MethodGet || r.Method == http.MethodHead || longRunning(r, info) {
+			if err := b.drop(r); err != nil {
+				refuse(w, r, err)
+				return
+			}
+			r = r.WithContext(r.Context())
+			r.Body = http.NoBody
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -117,11 +128,38 @@ type body struct {
 	rest  []byte
 }
 
+// drop reads the body of r and keeps nothing, or returns why it is refused.
+func (b *Reader) drop(r *http.Request) error {
+	body := io.Reader(r.Body)
+	if b.largest > 0 {
+		body = io.LimitReader(body, b.largest+1)
+	}
+	n, err := io.Copy(io.Discard, body)
+	switch {
+	case err != nil:
+		return unread(err)
+	case b.largest > 0 && n > b.largest:
+		return b.tooLarge()
+	default:
+		return nil
+	}
+}
+
+// unread returns why a request is refused whose body cannot be read.
+func unread(err error) error {
+	if errors.Is(err, ErrSlow) {
+		return refusal("slow", &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusRequestTimeout, Reason: metav1.StatusReasonTimeout, Message: ErrSlow.Error(),
+		}})
+	}
+	return refusal("broken", apierrors.NewBadRequest("the body of the request broke off"))
+}
+
 // fill reads the body of r, or returns why it is refused.
 func (b *body) fill(r *http.Request) error {
 	largest := b.reader.largest
 	if largest > 0 && r.ContentLength > largest {
-		return b.tooLarge()
+		return b.reader.tooLarge()
 	}
 	room := int64(firstBuffer)
 	if r.ContentLength > 0 {
@@ -143,16 +181,12 @@ func (b *body) fill(r *http.Request) error {
 		data = data[:len(data)+n]
 		switch {
 		case largest > 0 && int64(len(data)) > largest:
-			return b.tooLarge()
+			return b.reader.tooLarge()
 		case errors.Is(err, io.EOF):
 			b.rest = data
 			return nil
-		case errors.Is(err, ErrSlow):
-			return refusal("slow", &apierrors.StatusError{ErrStatus: metav1.Status{
-				Status: metav1.StatusFailure, Code: http.StatusRequestTimeout, Reason: metav1.StatusReasonTimeout, Message: ErrSlow.Error(),
-			}})
 		case err != nil:
-			return refusal("broken", apierrors.NewBadRequest("the body of the request broke off"))
+			return unread(err)
 		}
 	}
 }
@@ -186,8 +220,8 @@ func (b *body) giveLocked() {
 	b.taken, b.rest = 0, nil
 }
 
-func (b *body) tooLarge() error {
-	return refusal("large", apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", b.reader.largest)))
+func (b *Reader) tooLarge() error {
+	return refusal("large", apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", b.largest)))
 }
 
 func refusal(reason string, err *apierrors.StatusError) error {

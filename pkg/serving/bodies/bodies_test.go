@@ -62,7 +62,11 @@ func served(t *testing.T, reader *Reader, rate Rate, handler http.Handler) (url 
 }
 
 func post(ctx context.Context, client *http.Client, url, who string, body io.Reader) (int, string, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
+	return send(ctx, client, http.MethodPost, url, who, body)
+}
+
+func send(ctx context.Context, client *http.Client, method, url, who string, body io.Reader) (int, string, error) {
+	r, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return 0, "", err
 	}
@@ -124,6 +128,29 @@ func TestSlowBodies(t *testing.T) {
 			_, _, err = post(t.Context(), client, url, "jane", strings.NewReader("{}"))
 			require.NoError(t, err)
 			<-executed
+		})
+	}
+}
+
+// TestBodiesThatNobodyReads holds that nothing is left of the body of a request that
+// has none by its verb, and that it has no more time than others.
+func TestBodiesThatNobodyReads(t *testing.T) {
+	url, clients := served(t, NewReader(NewLimits(), largest), Rate{Timeout: 50 * time.Millisecond}, echo)
+	for proto, client := range clients {
+		t.Run(proto, func(t *testing.T) {
+			for size, want := range map[int]int{1: http.StatusOK, largest: http.StatusOK, largest + 1: http.StatusRequestEntityTooLarge} {
+				code, got, err := send(t.Context(), client, http.MethodGet, url, "jane", io.MultiReader(bytes.NewReader(make([]byte, size))))
+				require.NoError(t, err)
+				require.Equal(t, want, code, got)
+				if want == http.StatusOK {
+					require.Empty(t, got)
+				}
+			}
+			body, rest := io.Pipe()
+			defer func() { _ = rest.Close() }()
+			code, _, err := send(t.Context(), client, http.MethodGet, url, "jane", body)
+			require.NoError(t, err)
+			require.Equal(t, http.StatusRequestTimeout, code)
 		})
 	}
 }
