@@ -31,7 +31,9 @@ func (s *Server) chain(c *genericapiserver.Config, streams context.Context) serv
 			serving.Bodies(c, s.options.Serving.BodyBytes),
 			serving.InFlight(c), //nolint:contextcheck // its hook has a context of its own
 			serving.LongRunningStop(streams, c),
-			serving.NewFilter("list buffer", "lists are written in large pieces", serving.WithListBuffer),
+		},
+		serving.Answers(c),
+		serving.Chain{
 			serving.NewFilter("scope rules", "405 on *, but for lists, watches, discovery and schemas", scopes.Rules),
 			serving.NewFilter("list rules", "selectors that are not too large, those of shards parsed once; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, codecs) }),
 			serving.NewFilter("custom resources", "the replicated kinds, merged discovery and OpenAPI; passes on the rest", s.resources.Wrap),

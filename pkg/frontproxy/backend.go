@@ -30,6 +30,9 @@ const (
 	// pingTimeout how long the shard may take to answer.
 	pingAfter   = 15 * time.Second
 	pingTimeout = 10 * time.Second
+	// ahead is how much of an answer in bytes comes from a shard before its client has
+	// read any of it.
+	ahead = 512 << 10
 )
 
 // quietLog drops what the reverse proxy logs: all of it is about connections
@@ -73,7 +76,7 @@ func newTransport(config *tls.Config, http2 bool) *http.Transport {
 		// Encodings are between client and shard.
 		DisableCompression: true,
 		Protocols:          &protocols,
-		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout, MaxReceiveBufferPerStream: ahead},
 	}
 }
 

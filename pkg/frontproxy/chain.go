@@ -26,6 +26,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/answers"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
@@ -59,6 +60,7 @@ var mappings = []mapping{
 func (s *Server) chain() serving.Chain {
 	return serving.Chain{
 		serving.LongPaths(),
+		serving.AnswerGuard(),
 		serving.BodyGuard(s.bodies),
 		serving.NewFilter("panic recovery", "500 for requests that crash", withPanicRecovery),
 		serving.MaskTokens(),
@@ -212,6 +214,7 @@ func (s *Server) serveProfiles(w http.ResponseWriter, r *http.Request) {
 		notMapped.ServeHTTP(w, r)
 		return
 	}
+	w = answers.Stream(w, r)
 	switch strings.TrimPrefix(r.URL.Path, profilesPrefix) {
 	case "profile":
 		pprof.Profile(w, r)
@@ -382,6 +385,7 @@ func withAccounting(next http.Handler, running *tracker, audit func(r *http.Requ
 		inFlight := short
 		if lasting {
 			inFlight = long
+			w = answers.Stream(w, r)
 		}
 		inFlight.Inc()
 		rec := &record{ResponseWriter: w, received: start}

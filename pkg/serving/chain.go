@@ -16,6 +16,7 @@ import (
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/routine"
 
+	"github.com/shardplane/shardplane/pkg/serving/answers"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/connections"
 	"github.com/shardplane/shardplane/pkg/serving/inflight"
@@ -65,6 +66,22 @@ func SetChain(c *genericapiserver.Config, build func(c *genericapiserver.Config)
 	}
 }
 
+// AnswerGuard returns the filter that gives up answers that nobody reads.
+func AnswerGuard() Filter {
+	return Filter{"answer guard", "answers that are not read end, after 2 minutes, or of watches after one without progress", answers.WithGuard}
+}
+
+// Answers are the filters around what makes answers: for those that last, see
+// answers.Stream; lists, which are written in large pieces; and requests whose clients
+// do not read, which take no seat meanwhile. They stand behind fairness.
+func Answers(c *genericapiserver.Config) Chain {
+	return Chain{
+		{"streams", "each event of a watch has its time", func(next http.Handler) http.Handler { return answers.WithStreams(next, c.LongRunningFunc) }},
+		{"pause", "who does not read takes no seat", answers.WithPause},
+		{"list buffer", "lists are written in large pieces", WithListBuffer},
+	}
+}
+
 // BodyGuard returns the filter that gives up bodies that take too long.
 func BodyGuard(limits bodies.Rate) Filter {
 	return Filter{"body guard", "bodies that are too slow end", func(next http.Handler) http.Handler { return bodies.WithGuard(next, limits) }}
@@ -91,6 +108,7 @@ func Connections(forwarded func(*http.Request) bool, refuse inflight.Refuse) Fil
 func Arrival(c *genericapiserver.Config, limits bodies.Rate) Chain {
 	return Chain{
 		LongPaths(),
+		AnswerGuard(),
 		BodyGuard(limits),
 		MaskTokens(),
 		{"audit ID", "an ID for each request, the client's or a new one", apifilters.WithAuditInit},

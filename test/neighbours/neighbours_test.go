@@ -22,6 +22,8 @@ func TestNeighbours(t *testing.T) {
 		{"hanging", hanging},
 		{"bodies", slowBodies},
 		{"connections", connections},
+		{"floods", floods},
+		{"readers", readers},
 		{"paths", paths},
 	} {
 		t.Run(row.name, func(t *testing.T) { row.run(t, w) })

@@ -114,6 +114,30 @@ func TestPausedRequestsGiveTheirSeats(t *testing.T) {
 	require.Zero(t, inUse+waiting+flows)
 }
 
+// TestPausesEndWithTheSeat holds that a watch, whose seat is given back before it
+// ends, may pause before, meanwhile and after.
+func TestPausesEndWithTheSeat(t *testing.T) {
+	b := newBench(t, Limits{Seats: 2, FlowSeats: 2, Waiting: 10, FlowWaiting: 2})
+	seat, err := b.queue.Acquire(t.Context(), FlowKey{Cluster: "a"}, "u", 2, func(bool) { t.Error("it waits") })
+	require.NoError(t, err)
+	resume := seat.Pause()
+	seat.Release(0)
+	other := b.must("b", "u", 2)
+	inUse, _ := b.state("b")
+	require.Equal(t, 2, inUse)
+	again := seat.Pause()
+	inUse, _, _ = b.queue.state()
+	require.Equal(t, 2, inUse, "there is nothing to give away")
+	again()
+	resume()
+	inUse, waiting, _ := b.queue.state()
+	require.Equal(t, 2, inUse)
+	require.Zero(t, waiting)
+	other(0)
+	inUse, waiting, flows := b.queue.state()
+	require.Zero(t, inUse+waiting+flows)
+}
+
 // TestNobodyPausesAll holds that logical clusters whose webhooks hang leave places
 // to pause to others, and that who has none waits and does not execute.
 func TestNobodyPausesAll(t *testing.T) {

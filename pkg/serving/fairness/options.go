@@ -57,7 +57,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	_ = fs.MarkDeprecated("fairness-rest", "use --fairness-throttle-factor: the next version does not know this name")
 	fs.IntVar(&o.Waiting, "fairness-queue-length", o.Waiting, "requests that wait for their turn at a time; more are answered with 429")
 	fs.IntVar(&o.FlowWaiting, "fairness-queue-length-per-cluster", o.FlowWaiting, "requests of one logical cluster that wait for their turn at a time, reading and writing ones each, one user's at most half of them; more are answered with 429")
-	fs.IntVar(&o.Paused, "fairness-paused-requests", o.Paused, "requests that wait for webhooks at a time, whose seats are free meanwhile; of one logical cluster as many as --fairness-queue-length-per-cluster, and never all that are left. What there is no place for waits in the queue. 0 means any number")
+	fs.IntVar(&o.Paused, "fairness-paused-requests", o.Paused, "requests that wait for webhooks, or for clients to read, at a time, whose seats are free meanwhile; of one logical cluster as many as --fairness-queue-length-per-cluster, and never all that are left. What there is no place for waits in the queue. 0 means any number")
 }
 
 // Validate returns what is wrong with o.

@@ -12,15 +12,21 @@ type pauses struct {
 	began time.Time
 	// paused is how long the pauses were that have ended.
 	paused time.Duration
+	// released is set once the seat is given back, before the request of a watch ends.
+	released bool
 }
 
 // Pause lets others have the seat until resume. It is for requests that wait
 // for somebody else, who may need the seat to answer. resume takes the seat back
-// at once, even where that makes more than there are.
+// at once, even where that makes more than there are. What is released has
+// nothing to pause, and nothing to take back.
 func (s *Seat) Pause() (resume func()) {
 	q, t := s.queue, s.queued
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if t.released {
+		return func() {}
+	}
 	t.open++
 	if t.open == 1 {
 		t.began = q.clock.Now()
@@ -29,12 +35,21 @@ func (s *Seat) Pause() (resume func()) {
 	return func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
+		if t.released {
+			return
+		}
 		t.open--
 		if t.open == 0 {
-			t.paused += q.clock.Since(t.began)
-			q.move(t, 1)
+			q.resume(t)
 		}
 	}
+}
+
+// resume ends the pauses of a request.
+func (q *Queue) resume(t *queuedRequest) {
+	t.open = 0
+	t.paused += q.clock.Since(t.began)
+	q.move(t, 1)
 }
 
 // move gives the seats of a request that executes away (-1) or back (1).

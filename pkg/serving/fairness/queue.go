@@ -31,7 +31,7 @@ type Limits struct {
 	// Waiting is how many requests wait at a time, FlowWaiting how many of one
 	// flow.
 	Waiting, FlowWaiting int
-	// Paused is how many requests wait for a webhook at a time, but for a few that
+	// Paused is how many requests wait for a webhook or a client at a time, but for a few that
 	// each flow has in any case; of one flow, as many as FlowWaiting. 0 is any number.
 	Paused int
 }
@@ -213,6 +213,10 @@ func (q *Queue) withdraw(t *queuedRequest) {
 func (q *Queue) release(t *queuedRequest, extra float64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if t.open > 0 {
+		q.resume(t)
+	}
+	t.released = true
 	f, seats := t.flow, float64(t.seats)
 	took := (q.clock.Since(t.since) - t.paused).Seconds()
 	f.at += seats*took + extra - t.guess

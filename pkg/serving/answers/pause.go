@@ -1,0 +1,90 @@
+package answers
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/apiserver/pkg/endpoints/responsewriter"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const (
+	// patience is how long a write takes before its request lets others have its seat:
+	// longer than one that a client is waiting for.
+	patience = 10 * time.Millisecond
+	// unsent is how much of an answer the HTTP server takes before a write waits.
+	unsent = 2 << 10
+)
+
+// WithPause returns next for requests that pause, see request.Pause, while a client
+// does not read.
+func WithPause(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p := &pausingWriter{ResponseWriter: w, pause: func() (resume func()) { return request.Pause(r.Context()) }}
+		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(p), r)
+	})
+}
+
+// pausingWriter pauses its request while a write takes long.
+type pausingWriter struct {
+	http.ResponseWriter
+	pause   func() (resume func())
+	written int
+
+	mu      sync.Mutex
+	timer   *time.Timer
+	waiting bool
+	resume  func()
+}
+
+// Unwrap implements responsewriter.UserProvidedDecorator.
+func (w *pausingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Write implements http.ResponseWriter.
+func (w *pausingWriter) Write(p []byte) (int, error) {
+	if w.written += len(p); w.written > unsent {
+		w.begin()
+		defer w.end()
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// Flush implements http.Flusher.
+func (w *pausingWriter) Flush() {
+	w.begin()
+	defer w.end()
+	_ = http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+func (w *pausingWriter) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = true
+	if w.timer == nil {
+		w.timer = time.AfterFunc(patience, w.slow)
+		return
+	}
+	w.timer.Reset(patience)
+}
+
+// slow is for a write that has taken long.
+func (w *pausingWriter) slow() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting && w.resume == nil {
+		w.resume = w.pause()
+	}
+}
+
+func (w *pausingWriter) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = false
+	w.timer.Stop()
+	if w.resume != nil {
+		w.resume()
+		w.resume = nil
+	}
+}
