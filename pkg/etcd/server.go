@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"sync"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"go.etcd.io/etcd/server/v3/embed"
 )
@@ -58,7 +60,30 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 	}
 	client := newInProcessClient(context.WithoutCancel(ctx), s.etcd.Server, s.calls)
 	s.client = wrapClient(client)
+	if err := s.writable(ctx); err != nil {
+		return s, err
+	}
 	return s, nil
+}
+
+// writable has etcd accept writes again that it refuses since it was full. It
+// does not do so by itself when there is room, after a restart even, and nobody
+// else reaches an embedded one. If there is no room still, it finds out with the
+// first write.
+func (s *Server) writable(ctx context.Context) error {
+	raised, err := s.client.AlarmList(ctx)
+	if err != nil {
+		return fmt.Errorf("the embedded etcd does not say whether it is full: %w", err)
+	}
+	for _, alarm := range raised.Alarms {
+		if alarm.Alarm != etcdserverpb.AlarmType_NOSPACE {
+			continue
+		}
+		if _, err := s.client.AlarmDisarm(ctx, (*clientv3.AlarmMember)(alarm)); err != nil {
+			return fmt.Errorf("the embedded etcd was full, and does not accept writes again: %w", err)
+		}
+	}
+	return nil
 }
 
 // startEtcd starts etcd, and gives an error where etcd would panic or end the

@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 )
@@ -95,6 +97,39 @@ func TestRestartKeepsData(t *testing.T) {
 }
 
 // Stop under load: calls are answered or fail, watches end, nothing panics.
+// TestFull holds that an etcd which was full is written to again once it has been
+// started with room.
+func TestFull(t *testing.T) {
+	dir := t.TempDir()
+	open := func(quota int64) *Server {
+		s, err := Start(t.Context(), Config{DataDir: dir, UnsafeNoFsync: true, QuotaBytes: quota})
+		require.NoError(t, err)
+		t.Cleanup(s.Stop)
+		return s
+	}
+	s, value := open(4<<20), strings.Repeat("x", 1<<20)
+	var err error
+	for n := 0; err == nil; n++ {
+		require.Less(t, n, 100, "it has no quota")
+		_, err = s.Client().Put(t.Context(), strconv.Itoa(n), value)
+	}
+	require.ErrorIs(t, err, rpctypes.ErrNoSpace)
+	_, err = s.Client().Delete(t.Context(), "0")
+	require.NoError(t, err, "what makes room passes")
+	s.Stop()
+
+	s = open(4 << 20)
+	for n := 0; err == nil; n++ {
+		require.Less(t, n, 100, "without room it finds out again")
+		_, err = s.Client().Put(t.Context(), strconv.Itoa(n), value)
+	}
+	require.ErrorIs(t, err, rpctypes.ErrNoSpace)
+	s.Stop()
+
+	s = open(64 << 20)
+	put(t, s, "more", value)
+}
+
 func TestStopUnderLoad(t *testing.T) {
 	s := start(t, t.TempDir())
 	var working sync.WaitGroup
