@@ -2,6 +2,7 @@ package harness
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -36,6 +37,16 @@ func Etcd(t testing.TB, tls transport.TLSInfo) string {
 	return server.Config().ListenClientUrls[0].String()
 }
 
+// SmallEtcd is Etcd with a quota in bytes, and without TLS.
+func SmallEtcd(t testing.TB, quota int64) string {
+	t.Helper()
+	address := url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", FreePort(t))}
+	server, err := openEtcd(t.TempDir(), address, transport.TLSInfo{}, quota)
+	require.NoError(t, err)
+	t.Cleanup(server.Close)
+	return address.String()
+}
+
 // OpenEtcd starts an etcd that processes can share, with its data in dir. It
 // listens on a free port of this machine, over TLS where tls says so.
 func OpenEtcd(dir string, tls transport.TLSInfo) (*embed.Etcd, error) {
@@ -50,12 +61,12 @@ func OpenEtcd(dir string, tls transport.TLSInfo) (*embed.Etcd, error) {
 	if !tls.Empty() {
 		address.Scheme = "https"
 	}
-	return openEtcd(dir, address, tls)
+	return openEtcd(dir, address, tls, etcdQuota)
 }
 
-func openEtcd(dir string, address url.URL, tls transport.TLSInfo) (*embed.Etcd, error) {
+func openEtcd(dir string, address url.URL, tls transport.TLSInfo, quota int64) (*embed.Etcd, error) {
 	config := embed.NewConfig()
-	config.Dir, config.UnsafeNoFsync, config.QuotaBackendBytes = dir, true, etcdQuota
+	config.Dir, config.UnsafeNoFsync, config.QuotaBackendBytes = dir, true, quota
 	config.ListenPeerUrls, config.AdvertisePeerUrls = nil, []url.URL{{Scheme: "http", Host: "localhost:0"}}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{address}, []url.URL{address}
@@ -82,7 +93,7 @@ func serveEtcd(dir, address string) error {
 	if err != nil {
 		return err
 	}
-	server, err := openEtcd(dir, *u, transport.TLSInfo{})
+	server, err := openEtcd(dir, *u, transport.TLSInfo{}, etcdQuota)
 	if err != nil {
 		return err
 	}

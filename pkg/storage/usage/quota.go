@@ -2,9 +2,12 @@ package usage
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/klog/v2"
 )
@@ -85,15 +88,15 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 			continue
 		}
 		known = true
-		if status.DbSizeQuota <= 0 { // etcd before 3.6 does not say
-			continue
+		if quota := status.DbSizeQuota; quota > 0 { // etcd before 3.6 does not say
+			if least == 0 || quota < least {
+				least = quota
+			}
+			full = full || isFull(status.DbSize, status.DbSizeInUse, quota)
 		}
-		if least == 0 || status.DbSizeQuota < least {
-			least = status.DbSizeQuota
-		}
-		if full = full || isFull(status.DbSize, status.DbSizeInUse, status.DbSizeQuota); full && !q.full.Load() {
-			klog.InfoS("etcd is nearly full: logical clusters may only delete until there is room; compact and defragment it, or raise its quota",
-				"size", status.DbSize, "inUse", status.DbSizeInUse, "quota", status.DbSizeQuota)
+		if full = full || refusesWrites(status.Errors); full && !q.full.Load() {
+			klog.InfoS("etcd is nearly full: logical clusters may only delete until there is room; compact and defragment it, or raise its quota, and disarm its alarms",
+				"size", status.DbSize, "inUse", status.DbSizeInUse, "quota", status.DbSizeQuota, "alarms", status.Errors)
 		}
 	}
 	if !known {
@@ -104,6 +107,12 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 		klog.InfoS("etcd has room again")
 	}
 	return nil
+}
+
+// refusesWrites reports whether one of an etcd's alarms has it refuse writes until
+// it is disarmed, although there may be room again.
+func refusesWrites(alarms []string) bool {
+	return slices.ContainsFunc(alarms, func(alarm string) bool { return strings.Contains(alarm, etcdserverpb.AlarmType_NOSPACE.String()) })
 }
 
 func isFull(size, inUse, limit int64) bool {

@@ -3,9 +3,11 @@ package usage
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/shardplane/shardplane/pkg/etcd"
@@ -78,4 +80,47 @@ func TestEmbedded(t *testing.T) {
 	require.NoError(t, q.check(t.Context(), server.Client().Client))
 	require.False(t, q.full.Load())
 	require.EqualValues(t, 1<<20, q.enough.Load())
+}
+
+// TestAlarm holds that an etcd which has raised its alarm is full until that is
+// disarmed, however much room there is.
+func TestAlarm(t *testing.T) {
+	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: 8 << 20})
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	client := server.Client().Client
+	for n := 0; err == nil; n++ {
+		require.Less(t, n, 100, "it has no quota")
+		_, err = client.Put(t.Context(), "key", strings.Repeat("x", 1<<20))
+	}
+	require.ErrorIs(t, err, rpctypes.ErrNoSpace)
+	// The file stays as it is, but is much less than what is asked for here.
+	now, err := client.Get(t.Context(), "key")
+	require.NoError(t, err)
+	_, err = client.Compact(t.Context(), now.Header.Revision, clientv3.WithCompactPhysical())
+	require.NoError(t, err)
+	larger := clientv3.NewCtxClient(t.Context())
+	larger.Maintenance = withQuota{client.Maintenance, 8 << 30}
+	q := newQuota()
+	require.NoError(t, q.check(t.Context(), larger))
+	require.True(t, q.full.Load())
+	_, err = client.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
+	require.NoError(t, err)
+	require.NoError(t, q.check(t.Context(), larger))
+	require.False(t, q.full.Load())
+}
+
+// withQuota is an etcd whose operator has given it another quota.
+type withQuota struct {
+	clientv3.Maintenance
+
+	quota int64
+}
+
+func (m withQuota) Status(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error) {
+	status, err := m.Maintenance.Status(ctx, endpoint)
+	if err == nil {
+		status.DbSizeQuota = m.quota
+	}
+	return status, err
 }
