@@ -29,6 +29,12 @@ const (
 	// workspaces is the name of the CRD whose objects need say nothing but
 	// their name.
 	workspaces = "workspaces.tenancy.kcp.io"
+	// apiBindings and apiExports are the names of the CRDs with two versions.
+	apiBindings = "apibindings.apis.kcp.io"
+	apiExports  = "apiexports.apis.kcp.io"
+	// ConversionHost is the host of the conversion webhooks of the system's own
+	// kinds. No request is sent to it: servers convert these kinds themselves.
+	ConversionHost = "conversion.internal.shardplane.io"
 )
 
 // SystemCRDs returns the definitions of the kinds that are served in every
@@ -45,6 +51,9 @@ func SystemCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 				return nil, err
 			}
 		}
+		if crd.Name == apiBindings || crd.Name == apiExports {
+			crd.Spec.Conversion = inProcess()
+		}
 		apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
 	}
 	return crds, nil
@@ -60,6 +69,44 @@ func RootWorkspaceTypes() ([]*tenancyv1alpha1.WorkspaceType, error) {
 var adjustments = map[string]func(schema *apiextensionsv1.JSONSchemaProps){
 	logicalClusters: requireSingletonName,
 	workspaces:      defaultSpec,
+	apiBindings:     letSelectorsChange,
+	apiExports:      defaultGroupsOfClaims,
+}
+
+// defaultGroupsOfClaims lets claims leave out the group in both versions: a key of a
+// list needs a default, which only the later version has.
+func defaultGroupsOfClaims(schema *apiextensionsv1.JSONSchemaProps) {
+	claims := schema.Properties["spec"].Properties["permissionClaims"].Items.Schema
+	group := claims.Properties["group"]
+	group.Default = &apiextensionsv1.JSON{Raw: []byte(`""`)}
+	claims.Properties["group"] = group
+}
+
+// inProcess is a conversion by the server itself.
+func inProcess() *apiextensionsv1.CustomResourceConversion {
+	url := "https://" + ConversionHost
+	return &apiextensionsv1.CustomResourceConversion{
+		Strategy: apiextensionsv1.WebhookConverter,
+		Webhook: &apiextensionsv1.WebhookConversion{
+			ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: &url},
+			ConversionReviewVersions: []string{"v1"},
+		},
+	}
+}
+
+// letSelectorsChange takes away a rule that the API types have and that is not kept: a
+// consumer may change which objects a claim reaches.
+func letSelectorsChange(schema *apiextensionsv1.JSONSchemaProps) {
+	for name, property := range schema.Properties {
+		if name == "selector" {
+			property.XValidations = nil
+		}
+		if property.Items != nil && property.Items.Schema != nil {
+			letSelectorsChange(property.Items.Schema)
+		}
+		letSelectorsChange(&property)
+		schema.Properties[name] = property
+	}
 }
 
 func eachSchema(crd *apiextensionsv1.CustomResourceDefinition, adjust func(schema *apiextensionsv1.JSONSchemaProps)) error {

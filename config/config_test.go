@@ -2,6 +2,7 @@ package config
 
 import (
 	"context"
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,12 +23,21 @@ func TestSystemCRDsAreValid(t *testing.T) {
 		require.NotNil(t, crd.Spec.Conversion, "%s is not defaulted", crd.Name)
 
 		// As a server would have accepted it: validation wants the stored versions.
-		crd.Status.StoredVersions = []string{crd.Spec.Versions[0].Name}
+		for i := range crd.Spec.Versions {
+			if crd.Spec.Versions[i].Storage {
+				crd.Status.StoredVersions = []string{crd.Spec.Versions[i].Name}
+			}
+		}
 		internal := &apiextensions.CustomResourceDefinition{}
 		require.NoError(t, apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd, internal, nil))
 		require.Empty(t, validation.ValidateCustomResourceDefinition(t.Context(), internal), crd.Name)
 	}
 	require.Equal(t, []string{
+		"apibindings.apis.kcp.io",
+		"apiconversions.apis.kcp.io",
+		"apiexportendpointslices.apis.kcp.io",
+		"apiexports.apis.kcp.io",
+		"apiresourceschemas.apis.kcp.io",
 		"logicalclusters.core.kcp.io",
 		"shards.core.kcp.io",
 		"workspaces.tenancy.kcp.io",
@@ -41,7 +51,7 @@ func TestSystemCRDsBelongToTheCaller(t *testing.T) {
 	first[0].Name = "changed"
 	second, err := SystemCRDs()
 	require.NoError(t, err)
-	require.Equal(t, "logicalclusters.core.kcp.io", second[0].Name)
+	require.Equal(t, "apibindings.apis.kcp.io", second[0].Name)
 }
 
 func TestLogicalClusterIsNamedCluster(t *testing.T) {
@@ -114,6 +124,30 @@ func TestRootWorkspaceTypesReferToEachOther(t *testing.T) {
 		for _, ref := range refs {
 			require.Equal(t, "root", ref.Path, "type %s", wt.Name)
 			require.True(t, known[string(ref.Name)], "type %s refers to unknown type %s", wt.Name, ref.Name)
+		}
+	}
+}
+
+// Kinds with two versions are stored in the second, and converted in the process. A
+// selector of claims may change, which the API types do not say.
+func TestVersionsOfAPIKinds(t *testing.T) {
+	crds, err := SystemCRDs()
+	require.NoError(t, err)
+	for _, crd := range crds {
+		if crd.Name != "apiexports.apis.kcp.io" && crd.Name != "apibindings.apis.kcp.io" {
+			require.Equal(t, apiextensionsv1.NoneConverter, crd.Spec.Conversion.Strategy, crd.Name)
+			continue
+		}
+		require.Equal(t, "https://"+ConversionHost, *crd.Spec.Conversion.Webhook.ClientConfig.URL)
+		for _, version := range crd.Spec.Versions {
+			require.Equal(t, version.Name == "v1alpha2", version.Storage)
+			encoded, err := json.Marshal(version.Schema)
+			require.NoError(t, err)
+			require.NotContains(t, string(encoded), "selector is immutable")
+			require.Contains(t, string(encoded), `"metadata"`)
+			if crd.Name == "apibindings.apis.kcp.io" {
+				require.Contains(t, string(encoded), "reference must not be changed")
+			}
 		}
 	}
 }

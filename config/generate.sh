@@ -9,6 +9,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # The resources that every logical cluster is served with; the packages below
 # declare more, which are not served yet.
 served=(
+  apis.kcp.io_apibindings
+  apis.kcp.io_apiconversions
+  apis.kcp.io_apiexportendpointslices
+  apis.kcp.io_apiexports
+  apis.kcp.io_apiresourceschemas
   core.kcp.io_logicalclusters
   core.kcp.io_shards
   tenancy.kcp.io_workspaces
@@ -20,6 +25,8 @@ scratch="$(mktemp -d)"
 trap 'rm -rf "${scratch}"' EXIT
 
 go tool -modfile=tools/go.mod controller-gen crd:crdVersions=v1 \
+  paths=github.com/kcp-dev/sdk/apis/apis/v1alpha1 \
+  paths=github.com/kcp-dev/sdk/apis/apis/v1alpha2 \
   paths=github.com/kcp-dev/sdk/apis/core/v1alpha1 \
   paths=github.com/kcp-dev/sdk/apis/tenancy/v1alpha1 \
   output:crd:artifacts:config="${scratch}"

@@ -13,6 +13,7 @@ import (
 // ExportToV1alpha1 converts an APIExport. Resources that are not stored as custom
 // resources, and claims to single verbs or with a default selector, are in annotations.
 func ExportToV1alpha1(in *apisv1alpha2.APIExport) (*apisv1alpha1.APIExport, error) {
+	in = withStorage(in)
 	out := &apisv1alpha1.APIExport{}
 	if err := apisv1alpha2.Convert_v1alpha2_APIExport_To_v1alpha1_APIExport(in, out, nil); err != nil {
 		return nil, err
@@ -32,6 +33,18 @@ func ExportToV1alpha2(in *apisv1alpha1.APIExport) (*apisv1alpha2.APIExport, erro
 		return nil, err
 	}
 	return out, remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsV1Alpha1Annotation, filter(in.Spec.PermissionClaims, selectsObjects))
+}
+
+// withStorage returns an export whose resources say how they are stored: defaults come
+// after conversion where only some fields of an object are applied.
+func withStorage(in *apisv1alpha2.APIExport) *apisv1alpha2.APIExport {
+	out := in.DeepCopy()
+	for i := range out.Spec.Resources {
+		if storage := &out.Spec.Resources[i].Storage; storage.CRD == nil && storage.Virtual == nil {
+			storage.CRD = &apisv1alpha2.ResourceSchemaStorageCRD{}
+		}
+	}
+	return out
 }
 
 // isNotStored reports whether a resource is something else than custom resources.

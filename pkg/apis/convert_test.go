@@ -155,6 +155,16 @@ func TestClaimsOfV1alpha2AreValid(t *testing.T) {
 	require.Empty(t, out.Annotations)
 }
 
+// Where only some fields are applied, the default of the storage comes last.
+func TestStorageIsDefaulted(t *testing.T) {
+	out, err := apis.ExportToV1alpha1(&apisv1alpha2.APIExport{Spec: apisv1alpha2.APIExportSpec{
+		Resources: []apisv1alpha2.ResourceSchema{{Name: "widgets", Schema: "v1.widgets.core"}},
+	}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"v1.widgets.core"}, out.Spec.LatestResourceSchemas)
+	require.Empty(t, out.Annotations)
+}
+
 func TestConvert(t *testing.T) {
 	u := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apis.kcp.io/v1alpha1", "kind": "APIExport",

@@ -31,7 +31,9 @@ type InformerOptions[T Object] struct {
 	// it. It must not change name, namespace and annotation kcp.io/cluster.
 	Transform func(obj T) (T, error)
 	// Keep selects the objects to hold, before Transform; nil selects all. An
-	// object that is not selected any more counts as deleted.
+	// object that is not selected any more counts as deleted. It is asked at each event
+	// of the object, and may answer by what changes elsewhere: handlers are told of the
+	// next event then, also if that is the object's deletion.
 	Keep func(obj T) bool
 	// KeepManagedFields keeps metadata.managedFields. They are dropped by
 	// default, since they often are half of an object, and a server takes an
@@ -200,7 +202,10 @@ func (i *Informer[T]) remove(key Key, final *T) {
 	defer i.mu.Unlock()
 	old, removed := i.store.remove(key)
 	if !removed {
-		return
+		if final == nil || i.options.Keep == nil || !i.options.Keep(*final) {
+			return
+		}
+		old = *final // what selects it began to do so after the last event before
 	}
 	c := change[T]{key: key, old: old, had: true, last: old, tombstone: final == nil}
 	if final != nil {

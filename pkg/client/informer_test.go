@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -346,6 +347,31 @@ func TestKeep(t *testing.T) {
 		require.Len(t, events.all(), 3, "%v", events.all())
 		require.Contains(t, events.all()[1], "delete one|a/in")
 	}
+}
+
+// TestKeepByWhatChangesElsewhere: what selects an object may begin to do so between its
+// events; the next one is told of, its deletion too.
+func TestKeepByWhatChangesElsewhere(t *testing.T) {
+	server, factory := newServer(t)
+	gvr := client.ConfigMaps.GroupVersionResource
+	for _, name := range []string{"changed", "deleted", "other"} {
+		server.Put(t, gvr, configMap("one", "a", name, value("x")))
+	}
+	var wanted atomic.Bool
+	events := &log{}
+	informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
+		Keep: func(cm *corev1.ConfigMap) bool { return wanted.Load() && cm.Name != "other" },
+	})
+	informer.AddEventHandler(recordTo(events))
+	run(t, informer)
+	waitSynced(t, informer)
+	require.Empty(t, events.all())
+	wanted.Store(true)
+	server.Delete(t, gvr, "", "one", "a", "other")
+	server.Delete(t, gvr, "", "one", "a", "deleted")
+	server.Put(t, gvr, configMap("one", "a", "changed", value("y")))
+	eventually(t, events.has("add one|a/changed initial=false"), "it is selected now")
+	require.Equal(t, []string{"delete one|a/deleted tombstone=false", "add one|a/changed initial=false"}, events.all())
 }
 
 func TestRunTwice(t *testing.T) {

@@ -1,6 +1,8 @@
 package client
 
 import (
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -36,6 +38,8 @@ func newScheme() *runtime.Scheme {
 		authorizationv1.AddToScheme,
 		rbacv1.AddToScheme,
 
+		apisv1alpha1.AddToScheme,
+		apisv1alpha2.AddToScheme,
 		corev1alpha1.AddToScheme,
 		tenancyv1alpha1.AddToScheme,
 	} {

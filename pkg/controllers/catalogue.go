@@ -17,17 +17,24 @@
 //	                    names that became free are given to those who wait
 //	resourcequota       quotas say what is used
 //	policytypes         policies say which of their expressions do not fit their types
+//	apiexport           exports of APIs have an identity and a default endpoint slice
+//	apibinding          bindings say which export they are to, and go when deleted
 //	replication         what other shards must know is pushed to the cache server
 //	subtreeusage        so is what this shard stores of workspaces whose subtrees are
 //	                    limited
 package controllers
 
 import (
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/aggregation"
+	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
+	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
@@ -59,6 +66,8 @@ type Deps struct {
 	// none. RootCA is what clients verify servers with, for those secrets.
 	Tokens serviceaccount.Issuer
 	RootCA func() []byte
+	// Resolve returns the logical cluster of the shard that a path leads to.
+	Resolve apibinding.Resolve
 	// Definitions are the CustomResourceDefinitions of the shard.
 	Definitions customresourcedefinition.Definitions
 	// Replicated is what other shards are to know.
@@ -96,6 +105,8 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		// It shares its watches among all namespaces.
 		{Name: resourcequota.Name, Placement: reconcile.OnLeader, New: newResourceQuota},
 		{Name: policytypes.Name, Placement: reconcile.Dividable, New: newPolicyTypes},
+		{Name: apiexport.Name, Placement: reconcile.Dividable, New: newAPIExport},
+		{Name: apibinding.Name, Placement: reconcile.Dividable, New: newAPIBinding},
 		// It follows both sides as a whole.
 		{
 			Name:      replication.Name,
@@ -224,6 +235,30 @@ func newPolicyTypes(d Deps) (reconcile.Made, error) {
 	})
 	made := after(policytypes.New(policytypes.Config{Local: d.Local, Policies: policies}))
 	made.Owns = []client.Runner{policies}
+	return made, nil
+}
+
+func newAPIExport(d Deps) (reconcile.Made, error) {
+	exports, all := d.Informers.APIExports, d.Local.Wildcard()
+	secrets, err := client.NewMetadataInformer(all, client.Secrets.GroupVersionResource, client.InformerOptions[*metav1.PartialObjectMetadata]{
+		Name: "secrets of exports", Keep: apiexport.NamedSecrets(exports),
+	})
+	if err != nil {
+		return reconcile.Made{}, err
+	}
+	slices := client.APIExportEndpointSlices.Informer(all, client.InformerOptions[*apisv1alpha1.APIExportEndpointSlice]{})
+	made := after(apiexport.New(apiexport.Config{Local: d.Local, Exports: exports, Secrets: secrets, Slices: slices}), exports)
+	made.Owns = []client.Runner{secrets, slices}
+	return made, nil
+}
+
+func newAPIBinding(d Deps) (reconcile.Made, error) {
+	exports := d.Informers.APIExports
+	bindings := client.APIBindings.Informer(d.Local.Wildcard(), client.InformerOptions[*apisv1alpha2.APIBinding]{
+		Indexers: map[string]client.IndexFunc[*apisv1alpha2.APIBinding]{apibinding.ExportIndex: apibinding.IndexByExport},
+	})
+	made := after(apibinding.New(apibinding.Config{Local: d.Local, Bindings: bindings, Exports: exports, Resolve: d.Resolve}), exports)
+	made.Owns = []client.Runner{bindings}
 	return made, nil
 }
 

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -62,6 +64,9 @@ type Informers struct {
 	Namespaces      *client.Informer[*corev1.Namespace]
 	ResourceQuotas  *client.Informer[*corev1.ResourceQuota]
 
+	// APIExports are those of all logical clusters of the shard.
+	APIExports *client.Informer[*apisv1alpha2.APIExport]
+
 	// WorkspaceTypes are those of the shard, and what it can see of others'.
 	WorkspaceTypes *client.Dual[*tenancyv1alpha1.WorkspaceType]
 
@@ -105,6 +110,9 @@ func NewInformers(s Sources) *Informers {
 	i.Workspaces = add(i, client.Workspaces.Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{}))
 	i.Namespaces = add(i, client.Namespaces.Informer(all, client.InformerOptions[*corev1.Namespace]{}))
 	i.ResourceQuotas = add(i, client.ResourceQuotas.Informer(all, client.InformerOptions[*corev1.ResourceQuota]{}))
+	i.APIExports = add(i, client.APIExports.Informer(all, client.InformerOptions[*apisv1alpha2.APIExport]{
+		Indexers: map[string]client.IndexFunc[*apisv1alpha2.APIExport]{apiexport.SecretIndex: apiexport.IndexBySecret},
+	}))
 	i.ServiceAccounts = add(i, client.ServiceAccounts.Informer(all, client.InformerOptions[*corev1.ServiceAccount]{
 		Transform: slimServiceAccount,
 	}))

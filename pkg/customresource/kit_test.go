@@ -47,6 +47,7 @@ type testServer struct {
 type serverOptions struct {
 	system     []*apiextensionsv1.CustomResourceDefinition
 	systemOnly bool
+	apart      []string
 	sources    []definitions.Source
 	release    time.Duration
 	data       customresourcetest.Data // of its own if there is none
@@ -68,6 +69,7 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 		Storage:      customresourcetest.Wrapped(backend.RESTOptionsGetter, opened.wrap),
 		System:       o.system,
 		SystemOnly:   o.systemOnly,
+		Apart:        o.apart,
 		ReleaseAfter: o.release,
 		Webhooks:     webhooks,
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +53,10 @@ type Config struct {
 	// Reserved are API groups in which there are no other definitions than System, but
 	// those from before that was refused, which are named in the log.
 	Reserved []string
+	// Apart are API groups of System whose objects lie apart from those of definitions
+	// of the same resources, from before that was refused: neither are ever read or
+	// deleted as the others.
+	Apart []string
 	// Admission admits writes of custom resources, and annotates those of dry
 	// runs; if nil, it does the latter only.
 	Admission admission.Interface
@@ -125,9 +130,12 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.stores = versions.New(versions.Config{
-		Storage:    cfg.Storage,
-		Building:   s.lister.building.Load,
-		Instances:  s.instances,
+		Storage:   cfg.Storage,
+		Building:  s.lister.building.Load,
+		Instances: s.instances,
+		Apart: func(sch *definitions.Schema) bool {
+			return slices.Contains(cfg.Apart, sch.Resource.Group) && s.system.Serves(sch)
+		},
 		MetricName: s.metricName,
 	})
 	s.sources = definitions.NewSources(s.system)

@@ -27,6 +27,7 @@ func (s *Server) addParts() error {
 	}
 	base, external := s.options.urls(s.listener.URL)
 	deps := controllers.Deps{
+		Resolve:      s.apiKinds().Resolve,
 		Sources:      s.sources,
 		Informers:    s.informers,
 		BaseURL:      base,

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	apisgroup "github.com/kcp-dev/sdk/apis/apis"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -21,10 +22,12 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission"
 	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/admission/reserved"
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/peers"
@@ -184,6 +187,7 @@ func (s *Server) assembleAPI() error {
 		Webhooks:       webhooks,
 		WebhookCalls:   s.options.Webhooks.CallsPerCluster,
 		WorkspaceTypes: s.workspaceTypes(),
+		APIKinds:       s.apiKinds(),
 		Limits:         limits.Config{Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get},
 	})
 	if err != nil {
@@ -221,9 +225,11 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer, webhooks *webh
 		Storage:    s.backend.RESTOptionsGetter,
 		System:     system,
 		Reserved:   reserved.Groups,
+		Apart:      []string{apisgroup.GroupName},
 		Admission:  s.admission.Interface(),
 		Authorizer: a,
 		Webhooks:   webhooks,
+		Convert:    map[string]versions.Convert{config.ConversionHost: apis.Convert},
 	})
 	if err != nil {
 		return fmt.Errorf("custom resources: %w", err)

@@ -1,8 +1,9 @@
 // Package reserved is the admission plugin that keeps what only the system, or
 // only administrators, may say out of everybody else's hands: reserved
 // annotations, labels and finalizers of any object, fields of Workspaces,
-// WorkspaceTypes and LogicalClusters, where Shards are, the API groups of the
-// system, and names of users in requests for certificates. The tables in it are the rules.
+// WorkspaceTypes and LogicalClusters, the status of exports and bindings of APIs, where
+// Shards are, the API groups of the system, and names of users in requests for
+// certificates. The tables in it are the rules.
 //
 // It looks at what is about to be stored, after webhooks and policies, which
 // must not say more than the user who writes may.
@@ -13,6 +14,8 @@ import (
 	"fmt"
 	"slices"
 
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -35,6 +38,9 @@ var (
 	shards          = corev1alpha1.Resource("shards")
 	definitions     = apiextensions.Resource("customresourcedefinitions")
 	signingRequests = certificatesv1.Resource("certificatesigningrequests")
+	exports         = apisv1alpha2.Resource("apiexports")
+	bindings        = apisv1alpha2.Resource("apibindings")
+	endpointSlices  = apisv1alpha1.Resource("apiexportendpointslices")
 )
 
 // Plugin implements admission.ValidationInterface.
@@ -83,6 +89,11 @@ func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission
 		return checkLogicalCluster(a, as)
 	case signingRequests:
 		return checkSigningRequest(a)
+	case exports, bindings, endpointSlices:
+		if a.GetSubresource() == "status" {
+			return unchangedStatus(a)
+		}
+		return nil
 	default:
 		return nil
 	}
@@ -99,16 +110,18 @@ func checkMetadata(a admission.Attributes, as who) error {
 		oldAnnotations, oldLabels, oldFinalizers = old.GetAnnotations(), old.GetLabels(), old.GetFinalizers()
 	}
 	newAnnotations := obj.GetAnnotations()
-	if key, n, found := changed(annotations, oldAnnotations, newAnnotations, as); found && !isOwnName(a, key, newAnnotations) {
+	if key, n, found := changed(annotations, oldAnnotations, newAnnotations, as, func(key string) bool {
+		return isOwnName(a, key, newAnnotations) || isGiven(a, key)
+	}); found {
 		return denied(a, "metadata.annotations", key, n)
 	}
-	if key, n, found := changed(labels, oldLabels, obj.GetLabels(), as); found {
+	if key, n, found := changed(labels, oldLabels, obj.GetLabels(), as, func(key string) bool { return isGiven(a, key) }); found {
 		return denied(a, "metadata.labels", key, n)
 	}
 	now := obj.GetFinalizers()
 	for _, lists := range [][2][]string{{now, oldFinalizers}, {oldFinalizers, now}} {
 		for _, key := range lists[0] {
-			if n, reserved := lookUp(finalizers, key); reserved && as > n.by && !slices.Contains(lists[1], key) {
+			if n, reserved := lookUp(finalizers, key); reserved && as > n.by && !slices.Contains(lists[1], key) && !isGiven(a, key) {
 				return denied(a, "metadata.finalizers", key, n)
 			}
 		}
@@ -124,11 +137,12 @@ func metadataOf(obj runtime.Object) (metav1.Object, bool) {
 	return m, err == nil
 }
 
-// changed returns a reserved key that as may not set but that differs.
-func changed(names []name, before, after map[string]string, as who) (string, name, bool) {
+// changed returns a reserved key that as may not set but that differs, and is not
+// excepted.
+func changed(names []name, before, after map[string]string, as who, excepted func(key string) bool) (string, name, bool) {
 	for key, value := range after {
 		if old, had := before[key]; !had || old != value {
-			if n, reserved := lookUp(names, key); reserved && as > n.by {
+			if n, reserved := lookUp(names, key); reserved && as > n.by && !excepted(key) {
 				return key, n, true
 			}
 		}
@@ -141,6 +155,12 @@ func changed(names []name, before, after map[string]string, as who) (string, nam
 		}
 	}
 	return "", name{}, false
+}
+
+// isGiven reports whether the plugin apikinds gives the key to new objects of the
+// resource. It has looked that the values are its own.
+func isGiven(a admission.Attributes, key string) bool {
+	return a.GetOperation() == admission.Create && a.GetSubresource() == "" && slices.Contains(given[a.GetResource().GroupResource()], key)
 }
 
 // isOwnName reports whether the annotation names the creator of a new Workspace,

@@ -219,6 +219,53 @@ func TestOwner(t *testing.T) {
 	}
 }
 
+// What may be set does not hide what may not, in whatever order they are looked at.
+func TestOwnerHidesNothing(t *testing.T) {
+	owner, err := workspaceowner.OwnerOf(tenant)
+	require.NoError(t, err)
+	for range 50 {
+		ws := object(map[string]any{})
+		ws.SetAnnotations(map[string]string{ownerAnnotation: owner, "internal.tenancy.kcp.io/cluster": "stolen"})
+		verdict(t, New().Validate(t.Context(), attributes(workspaces, "", ws, nil, tenant), nil), "internal.tenancy.kcp.io/cluster")
+	}
+}
+
+// TestGiven: new exports and bindings have what the plugin apikinds gives them, and
+// nobody changes it; other objects have nothing of it.
+func TestGiven(t *testing.T) {
+	const path, label, finalizer = "kcp.io/path", "internal.apis.kcp.io/export", "apis.kcp.io/apibinding-finalizer"
+	with := func(finalizers ...string) *unstructured.Unstructured {
+		u := object(map[string]any{})
+		u.SetAnnotations(map[string]string{path: "root:x"})
+		u.SetLabels(map[string]string{label: "hash"})
+		u.SetFinalizers(finalizers)
+		return u
+	}
+	none := object(map[string]any{})
+	for range 20 { // whatever is looked at first
+		verdict(t, New().Validate(t.Context(), attributes(bindings, "", with(finalizer), nil, tenant), nil), "")
+		verdict(t, New().Validate(t.Context(), attributes(exports, "", with(), nil, tenant), nil), label)
+		verdict(t, New().Validate(t.Context(), attributes(workspaceTypes, "", with(finalizer), nil, tenant), nil), "reserved")
+		verdict(t, New().Validate(t.Context(), attributes(bindings, "", with(), with(finalizer), tenant), nil), finalizer)
+		verdict(t, New().Validate(t.Context(), attributes(bindings, "", none, with(), tenant), nil), path)
+		verdict(t, New().Validate(t.Context(), attributes(bindings, "", with(finalizer), none, tenant), nil), path)
+	}
+}
+
+// TestStatusOfAPIKinds: nobody says who an export is, or what a binding has bound.
+func TestStatusOfAPIKinds(t *testing.T) {
+	status := func(hash string) *unstructured.Unstructured {
+		return object(map[string]any{"status": map[string]any{"identityHash": hash}})
+	}
+	for _, resource := range []schema.GroupResource{exports, bindings, endpointSlices} {
+		for _, as := range []user.Info{tenant, admin} {
+			verdict(t, New().Validate(t.Context(), attributes(resource, "status", status("a"), status("b"), as), nil), "only the system may write it")
+			verdict(t, New().Validate(t.Context(), attributes(resource, "status", status("a"), status("a"), as), nil), "")
+		}
+		verdict(t, New().Validate(t.Context(), attributes(resource, "status", status("a"), status("b"), machine), nil), "")
+	}
+}
+
 // mutator is a webhook that does what it likes.
 type mutator struct {
 	*admission.Handler

@@ -7,6 +7,7 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -89,6 +90,12 @@ var finalizers = []name{
 	{tenancy.ContentFinalizer, system},
 	{"kcp.io/has-terminators", system},
 	{apis.BindingFinalizer, system},
+}
+
+// given is what new objects are given by the plugin apikinds.
+var given = map[schema.GroupResource][]string{
+	exports:  {core.LogicalClusterPathAnnotationKey},
+	bindings: {core.LogicalClusterPathAnnotationKey, apis.ExportLabel, apis.BindingFinalizer},
 }
 
 // lookUp returns the reserved name that key is, if it is one.

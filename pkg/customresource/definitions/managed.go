@@ -127,6 +127,9 @@ func (m *Managed) DeleteInstances(ctx context.Context, cluster logicalcluster.Na
 		return false, err
 	}
 	defer func() { table.Release(used, time.Now()) }()
+	if m.storage.names.sources.system.Serves(used) {
+		return false, nil // they are the system's, and stay
+	}
 	instances, err := m.instances(used.crd)
 	if err != nil {
 		return false, fmt.Errorf("no storage for the instances of %s: %w", crd.Name, err)

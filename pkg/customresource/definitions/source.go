@@ -213,6 +213,12 @@ func NewSystem(table *Table, crds []*apiextensionsv1.CustomResourceDefinition) (
 // Has reports whether the set has a resource.
 func (s *System) Has(resource schema.GroupResource) bool { return s.byResource[resource] != nil }
 
+// Serves reports whether a schema is one of the set.
+func (s *System) Serves(sch *Schema) bool {
+	d := s.byResource[sch.Resource]
+	return d != nil && d.Schema.Hash == sch.Hash
+}
+
 func (s *System) resolve(l Lookup) *Definition {
 	if l.Identity != "" {
 		return nil

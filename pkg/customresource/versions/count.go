@@ -29,27 +29,27 @@ func (s *Stores) Count(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case resource := <-s.opened:
-			s.countOne(ctx, resource)
+		case key := <-s.opened:
+			s.countOne(ctx, key)
 		case <-ticker.C:
-			for _, resource := range s.resources() {
-				s.countOne(ctx, resource)
+			for _, key := range s.keys() {
+				s.countOne(ctx, key)
 			}
 		}
 	}
 }
 
-// resources returns the resources that have stores.
-func (s *Stores) resources() []schema.GroupResource {
+// keys returns the keys of all stores.
+func (s *Stores) keys() []schema.GroupResource {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.stores))
 }
 
-// countOne counts the objects of a resource, of all identities.
-func (s *Stores) countOne(ctx context.Context, resource schema.GroupResource) {
+// countOne counts the objects of a store, of all identities.
+func (s *Stores) countOne(ctx context.Context, key schema.GroupResource) {
 	s.mu.Lock()
-	raw := s.stores[resource]
+	raw := s.stores[key]
 	s.mu.Unlock()
 	if raw == nil {
 		return
@@ -63,8 +63,8 @@ func (s *Stores) countOne(ctx context.Context, resource schema.GroupResource) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stores[resource] != nil {
-		s.tallies.set(s.config.MetricName(resource), resource, sum)
+	if s.stores[key] != nil {
+		s.tallies.set(s.config.MetricName(raw.resource), key, sum)
 	}
 }
 

@@ -27,6 +27,14 @@ var errClosed = errors.New("the server is shutting down")
 // for lists, the views remember, all together.
 const decodedBytes, encodedBytes = 64 << 20, 64 << 20
 
+// apartSuffix follows the resource in the keys of objects that lie apart. No resource
+// or identity has it.
+const apartSuffix = ":-system"
+
+func (s *Stores) isApart(sch *definitions.Schema) bool {
+	return s.config.Apart != nil && s.config.Apart(sch)
+}
+
 // viewKey names a view.
 type viewKey struct {
 	hash    string
@@ -62,8 +70,10 @@ type Stores struct {
 type rawStore struct {
 	storage.Interface
 	resource schema.GroupResource
-	destroy  factory.DestroyFunc
-	users    int
+	// key is the resource, or, of objects that lie apart, one that no resource is.
+	key     schema.GroupResource
+	destroy factory.DestroyFunc
+	users   int
 }
 
 // Config is what Stores are made of.
@@ -76,6 +86,9 @@ type Config struct {
 	// Instances has the upstream handler make the serving info of a synthetic
 	// definition, unless there is some, and returns the registry in it.
 	Instances func(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
+	// Apart reports whether the objects of a schema lie apart from those of others of
+	// the same resource; nil means that none do.
+	Apart func(*definitions.Schema) bool
 	// MetricName returns what metrics call a resource.
 	MetricName func(schema.GroupResource) schema.GroupResource
 }
@@ -138,6 +151,9 @@ func (s *Stores) GetRESTOptions(resource schema.GroupResource, _ runtime.Object)
 	if err != nil {
 		return generic.RESTOptions{}, err
 	}
+	if s.isApart(sch) {
+		options.ResourcePrefix += apartSuffix
+	}
 	shared := options
 	config := *options.StorageConfig // the caller puts the schema's codec in
 	options.StorageConfig = &config
@@ -157,6 +173,10 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 	if !ok {
 		return nil, nil, fmt.Errorf("%s is not a custom resource", sch.Resource)
 	}
+	key := sch.Resource
+	if s.isApart(sch) {
+		key.Resource += apartSuffix
+	}
 	selectable, err := selectableFields(sch.Spec(), u.GroupVersionKind().Version)
 	if err != nil {
 		return nil, nil, err
@@ -167,7 +187,7 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 	if s.closed {
 		return nil, nil, errClosed
 	}
-	raw, ok := s.stores[sch.Resource]
+	raw, ok := s.stores[key]
 	if !ok {
 		store, destroy, err := shared.Decorator(
 			shared.StorageConfig, prefix, keyFunc(prefix),
@@ -177,10 +197,10 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 		if err != nil {
 			return nil, nil, fmt.Errorf("making the storage of %s: %w", sch.Resource, err)
 		}
-		raw = &rawStore{Interface: store, resource: sch.Resource, destroy: destroy}
-		s.stores[sch.Resource] = raw
+		raw = &rawStore{Interface: store, resource: sch.Resource, key: key, destroy: destroy}
+		s.stores[key] = raw
 		select {
-		case s.opened <- sch.Resource:
+		case s.opened <- key:
 		default:
 		}
 	}
@@ -218,8 +238,8 @@ func (s *Stores) endLocked(v *view) (destroy func()) {
 	if v.raw.users > 0 || s.closed {
 		return func() {}
 	}
-	delete(s.stores, v.raw.resource)
-	s.tallies.set(s.config.MetricName(v.raw.resource), v.raw.resource, tally{})
+	delete(s.stores, v.raw.key)
+	s.tallies.set(s.config.MetricName(v.raw.resource), v.raw.key, tally{})
 	s.destroying.Add(1)
 	return func() {
 		defer s.destroying.Done()
@@ -236,9 +256,9 @@ func (s *Stores) Close() {
 	for v := range s.views {
 		v.close()
 	}
-	for resource, raw := range s.stores {
+	for key, raw := range s.stores {
 		raw.destroy()
-		s.tallies.set(s.config.MetricName(resource), resource, tally{})
+		s.tallies.set(s.config.MetricName(raw.resource), key, tally{})
 	}
 	s.stores = nil
 }

@@ -1,0 +1,262 @@
+// Package apikinds is the admission plugin for the kinds of apis.kcp.io. It gives new
+// exports and bindings what the server knows of them, refuses what is not valid, and
+// lets only those bind an export who may: who has the verb bind on it where it is.
+//
+// Of exports that do not exist it says the same as of those that may not be bound.
+package apikinds
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/apis"
+	"github.com/kcp-dev/sdk/apis/core"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	apirules "github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+)
+
+const (
+	exports        = "apiexports"
+	bindings       = "apibindings"
+	endpointSlices = "apiexportendpointslices"
+)
+
+// Config is what the plugin asks.
+type Config struct {
+	// Resolve returns the logical cluster that a path leads to, and whether this
+	// server can tell.
+	Resolve func(path logicalcluster.Path) (logicalcluster.Name, bool)
+	// PathOf returns the path of a logical cluster, if it has one.
+	PathOf func(cluster logicalcluster.Name) (string, bool)
+	// MayBind reports whether a user may bind an export of a logical cluster, which
+	// need not exist. Its error says that this could not be found out.
+	MayBind func(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error)
+}
+
+// Plugin implements admission.MutationInterface and admission.ValidationInterface.
+type Plugin struct {
+	*admission.Handler
+	config Config
+}
+
+var (
+	_ admission.MutationInterface   = &Plugin{}
+	_ admission.ValidationInterface = &Plugin{}
+)
+
+// New returns the plugin.
+func New(config Config) *Plugin {
+	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), config: config}
+}
+
+// Admit implements admission.MutationInterface.
+func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	object, old, ok := objectsOf(a)
+	if !ok || a.GetSubresource() != "" {
+		return nil
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	switch resource := a.GetResource().Resource; {
+	case resource != exports && resource != bindings:
+	case old != nil:
+		keep(object, old)
+	default:
+		p.complete(cluster, resource, object)
+	}
+	return nil
+}
+
+// complete gives a new export or binding what the server knows of it.
+func (p *Plugin) complete(cluster logicalcluster.Name, resource string, object *unstructured.Unstructured) {
+	annotations, labels := object.GetAnnotations(), object.GetLabels()
+	if path, ok := p.config.PathOf(cluster); ok {
+		set(&annotations, core.LogicalClusterPathAnnotationKey, path)
+	}
+	for _, key := range statusAnnotations {
+		delete(annotations, key) // it has no status yet
+	}
+	if resource == bindings {
+		if provider, export, ok := p.reference(cluster, object, "spec", "reference", "export"); ok {
+			set(&labels, apirules.ExportLabel, apirules.ExportLabelValue(provider, export))
+		}
+		if finalizers := object.GetFinalizers(); !slices.Contains(finalizers, apirules.BindingFinalizer) {
+			object.SetFinalizers(append(finalizers, apirules.BindingFinalizer))
+		}
+		object.SetLabels(labels)
+	}
+	if len(annotations) > 0 || object.GetAnnotations() != nil {
+		object.SetAnnotations(annotations)
+	}
+}
+
+// statusAnnotations have parts of the status of a binding.
+var statusAnnotations = slices.Concat(apirules.StatusAnnotations, apirules.V1alpha1StatusAnnotations)
+
+// keep gives a changed object back what the server has given it and the client left
+// out, as clients do that replace objects by what they have in a file. The annotations
+// with parts of the status are the status: clients cannot write them.
+func keep(object, old *unstructured.Unstructured) {
+	annotations, labels := object.GetAnnotations(), object.GetLabels()
+	before := old.GetAnnotations()
+	if path := before[core.LogicalClusterPathAnnotationKey]; annotations[core.LogicalClusterPathAnnotationKey] == "" && path != "" {
+		set(&annotations, core.LogicalClusterPathAnnotationKey, path)
+	}
+	for _, key := range statusAnnotations {
+		if value, ok := before[key]; ok {
+			set(&annotations, key, value)
+		} else {
+			delete(annotations, key)
+		}
+	}
+	if value := old.GetLabels()[apirules.ExportLabel]; labels[apirules.ExportLabel] == "" && value != "" {
+		set(&labels, apirules.ExportLabel, value)
+		object.SetLabels(labels)
+	}
+	if len(annotations) > 0 || object.GetAnnotations() != nil {
+		object.SetAnnotations(annotations)
+	}
+}
+
+func set(in *map[string]string, key, value string) {
+	if *in == nil {
+		*in = map[string]string{}
+	}
+	(*in)[key] = value
+}
+
+// Validate implements admission.ValidationInterface.
+func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	object, old, ok := objectsOf(a)
+	if !ok {
+		return nil
+	}
+	if errs := apirules.Validate(ctx, object, old); len(errs) > 0 {
+		return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+	}
+	if a.GetSubresource() != "" {
+		return nil
+	}
+	resource := a.GetResource().Resource
+	if old != nil {
+		return checkKept(a, object, old)
+	}
+	switch resource {
+	case bindings:
+		return p.checkBinding(ctx, a, object)
+	case exports:
+		return p.checkComputed(ctx, a, object)
+	case endpointSlices:
+		_, err := p.mayBind(ctx, a, object, "spec", "export")
+		return err
+	default:
+		return nil
+	}
+}
+
+// checkBinding lets those make a binding who may bind its export, and looks whether
+// nobody has changed what Admit gave it.
+func (p *Plugin) checkBinding(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured) error {
+	label, err := p.mayBind(ctx, a, object, "spec", "reference", "export")
+	if err != nil {
+		return err
+	}
+	if object.GetLabels()[apirules.ExportLabel] != label {
+		return admission.NewForbidden(a, fmt.Errorf("metadata.labels[%s] is set by the system: let webhooks and policies leave it alone", apirules.ExportLabel))
+	}
+	if !slices.Contains(object.GetFinalizers(), apirules.BindingFinalizer) {
+		return admission.NewForbidden(a, fmt.Errorf("metadata.finalizers[%s] is set by the system: let webhooks and policies leave it alone", apirules.BindingFinalizer))
+	}
+	return p.checkComputed(ctx, a, object)
+}
+
+// checkComputed wants the path that Admit gave a new object.
+func (p *Plugin) checkComputed(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured) error {
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if path, ok := p.config.PathOf(cluster); ok && object.GetAnnotations()[core.LogicalClusterPathAnnotationKey] != path {
+		return admission.NewForbidden(a, fmt.Errorf("metadata.annotations[%s] is set by the system: let webhooks and policies leave it alone", core.LogicalClusterPathAnnotationKey))
+	}
+	return nil
+}
+
+// checkKept wants the annotations that are parts of the status to be as they were.
+func checkKept(a admission.Attributes, object, old *unstructured.Unstructured) error {
+	for _, key := range statusAnnotations {
+		if object.GetAnnotations()[key] != old.GetAnnotations()[key] {
+			return admission.NewForbidden(a, fmt.Errorf("metadata.annotations[%s] is part of the status: let webhooks and policies leave it alone", key))
+		}
+	}
+	return nil
+}
+
+// mayBind refuses those who may not bind the export that an object refers to. It
+// returns the value of the label of the export's bindings.
+func (p *Plugin) mayBind(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured, fields ...string) (string, error) {
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return "", apierrors.NewInternalError(err)
+	}
+	provider, export, found := p.reference(cluster, object, fields...)
+	u := a.GetUserInfo()
+	may := u == nil || isExempt(ctx, u)
+	if !may {
+		// Asked of logical clusters that do not exist, too: whoever may not bind cannot tell.
+		if may, err = p.config.MayBind(ctx, u, provider, export); err != nil && found {
+			return "", apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, err))
+		}
+	}
+	if may && found {
+		return apirules.ExportLabelValue(provider, export), nil
+	}
+	path, _, _ := unstructured.NestedString(object.Object, append(slices.Clone(fields), "path")...)
+	if path == "" {
+		if path, found = p.config.PathOf(cluster); !found {
+			path = cluster.String()
+		}
+	}
+	return "", admission.NewForbidden(a, fmt.Errorf("no permission to bind to export %s:%s", path, export))
+}
+
+// reference returns the logical cluster and name of the export that an object refers
+// to. If the path leads nowhere, provider is a name that no logical cluster has.
+func (p *Plugin) reference(cluster logicalcluster.Name, object *unstructured.Unstructured, fields ...string) (provider logicalcluster.Name, export string, found bool) {
+	export, _, _ = unstructured.NestedString(object.Object, append(slices.Clone(fields), "name")...)
+	path, _, _ := unstructured.NestedString(object.Object, append(slices.Clone(fields), "path")...)
+	if path == "" {
+		return cluster, export, export != ""
+	}
+	provider, found = p.config.Resolve(logicalcluster.NewPath(path))
+	if !found {
+		provider = logicalcluster.Name(path + ":-")
+	}
+	return provider, export, found && export != ""
+}
+
+func isExempt(ctx context.Context, u user.Info) bool {
+	return identity.MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin, request.GroupAdmin)
+}
+
+// objectsOf returns the object of a kind of apis.kcp.io, and what it was before.
+func objectsOf(a admission.Attributes) (object, old *unstructured.Unstructured, ok bool) {
+	if a.GetResource().Group != apis.GroupName {
+		return nil, nil, false
+	}
+	object, ok = a.GetObject().(*unstructured.Unstructured)
+	if a.GetOperation() == admission.Update {
+		old, _ = a.GetOldObject().(*unstructured.Unstructured)
+	}
+	return object, old, ok && object != nil && object.GroupVersionKind().Group == apis.GroupName
+}

@@ -1,0 +1,187 @@
+package apikinds_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/apis"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"sigs.k8s.io/yaml"
+
+	"github.com/shardplane/shardplane/pkg/admission/apikinds"
+	apirules "github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// plugin has a provider, and the export e there that alice may bind.
+func plugin() *apikinds.Plugin {
+	return apikinds.New(apikinds.Config{
+		Resolve: func(path logicalcluster.Path) (logicalcluster.Name, bool) {
+			return "provider", slices.Contains([]string{"root:org:provider", "provider"}, path.String())
+		},
+		PathOf: func(cluster logicalcluster.Name) (string, bool) {
+			return "root:" + cluster.String(), cluster != "pathless"
+		},
+		MayBind: func(_ context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error) {
+			if u.GetName() == "unlucky" {
+				return false, errors.New("nobody answers")
+			}
+			return u.GetName() == "alice" && export == "e" && (provider == "provider" || provider == "here"), nil
+		},
+	})
+}
+
+func parse(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	require.NoError(t, yaml.Unmarshal([]byte(text), &u.Object))
+	return u
+}
+
+// call is a write of an object.
+type call struct {
+	resource, subresource string
+	object, old           *unstructured.Unstructured
+	user                  string
+	groups                []string
+	cluster               logicalcluster.Name
+}
+
+func (c call) write(t *testing.T, between func(*unstructured.Unstructured)) error {
+	t.Helper()
+	operation, old := admission.Create, runtime.Object(nil)
+	if c.old != nil {
+		operation, old = admission.Update, c.old
+	}
+	if c.cluster == "" {
+		c.cluster = "here"
+	}
+	ctx := request.WithClusterName(t.Context(), c.cluster)
+	resource := schema.GroupVersionResource{Group: apis.GroupName, Version: c.object.GroupVersionKind().Version, Resource: c.resource}
+	a := admission.NewAttributesRecord(c.object, old, c.object.GroupVersionKind(), "", c.object.GetName(), resource, c.subresource, operation, nil, false, &user.DefaultInfo{Name: c.user, Groups: c.groups})
+	p := plugin()
+	require.NoError(t, p.Admit(ctx, a, nil))
+	if between != nil {
+		between(c.object)
+	}
+	return p.Validate(ctx, a, nil)
+}
+
+const (
+	binding = "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: 'root:org:provider', name: e}}}}"
+	local   = "{apiVersion: apis.kcp.io/v1alpha1, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: e}}}}"
+	nowhere = "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: 'root:org:nowhere', name: e}}}}"
+	none    = "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: provider, name: none}}}}"
+	slice   = "{apiVersion: apis.kcp.io/v1alpha1, kind: APIExportEndpointSlice, metadata: {name: b}, spec: {export: {path: 'root:org:provider', name: e}}}"
+)
+
+func TestNewBindings(t *testing.T) {
+	for text, provider := range map[string]logicalcluster.Name{binding: "provider", local: "here"} {
+		object := parse(t, text)
+		object.SetAnnotations(map[string]string{"apis.v1alpha2.kcp.io/v1alpha1-status-export-permission-claims": "{"})
+		require.NoError(t, call{resource: "apibindings", object: object, user: "alice"}.write(t, nil))
+		require.Equal(t, []string{"apis.kcp.io/apibinding-finalizer"}, object.GetFinalizers())
+		require.Equal(t, map[string]string{"internal.apis.kcp.io/export": apirules.ExportLabelValue(provider, "e")}, object.GetLabels())
+		require.Equal(t, map[string]string{"kcp.io/path": "root:here"}, object.GetAnnotations(), "a new object has no status")
+	}
+	export := parse(t, "{apiVersion: apis.kcp.io/v1alpha2, kind: APIExport, metadata: {name: e}}")
+	require.NoError(t, call{resource: "apiexports", object: export, user: "bob"}.write(t, nil))
+	require.Equal(t, map[string]string{"kcp.io/path": "root:here"}, export.GetAnnotations())
+	export.SetAnnotations(nil)
+	require.NoError(t, call{resource: "apiexports", object: export, user: "bob", cluster: "pathless"}.write(t, nil))
+	require.Empty(t, export.GetAnnotations())
+}
+
+// Who may not bind is told the same, whatever there is.
+func TestPermission(t *testing.T) {
+	for _, tc := range []struct {
+		name, resource, object, user string
+		groups                       []string
+		says                         string
+	}{
+		{name: "may", resource: "apibindings", object: binding, user: "alice"},
+		{name: "may, in the same logical cluster", resource: "apibindings", object: local, user: "alice"},
+		{name: "may not", resource: "apibindings", object: binding, user: "bob", says: "no permission to bind to export root:org:provider:e"},
+		{name: "may not, here", resource: "apibindings", object: local, user: "bob", says: "no permission to bind to export root:here:e"},
+		{name: "no such export", resource: "apibindings", object: none, user: "bob", says: "no permission to bind to export provider:none"},
+		{name: "no such provider", resource: "apibindings", object: nowhere, user: "bob", says: "no permission to bind to export root:org:nowhere:e"},
+		{name: "no such provider, who may bind elsewhere", resource: "apibindings", object: nowhere, user: "alice", says: "no permission to bind to export root:org:nowhere:e"},
+		{name: "administrators", resource: "apibindings", object: none, user: "root", groups: []string{"system:kcp:admin"}},
+		{name: "the system", resource: "apibindings", object: none, user: "root", groups: []string{user.SystemPrivilegedGroup}},
+		{name: "nobody can bind what cannot be found", resource: "apibindings", object: nowhere, user: "root", groups: []string{user.SystemPrivilegedGroup}, says: "no permission to bind"},
+		{name: "slice", resource: "apiexportendpointslices", object: slice, user: "alice"},
+		{name: "slice, may not", resource: "apiexportendpointslices", object: slice, user: "bob", says: "no permission to bind to export root:org:provider:e"},
+		{name: "cannot be told", resource: "apibindings", object: binding, user: "unlucky", says: "try again"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := call{resource: tc.resource, object: parse(t, tc.object), user: tc.user, groups: tc.groups}.write(t, nil)
+			if tc.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.True(t, apierrors.IsForbidden(err) || apierrors.IsServiceUnavailable(err), "%v", err)
+			require.ErrorContains(t, err, tc.says)
+		})
+	}
+}
+
+// Webhooks and policies, which come in between, cannot change what the server gives.
+func TestMeddling(t *testing.T) {
+	for says, meddle := range map[string]func(*unstructured.Unstructured){
+		"metadata.labels":      func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{apirules.ExportLabel: "other"}) },
+		"metadata.finalizers":  func(u *unstructured.Unstructured) { u.SetFinalizers(nil) },
+		"metadata.annotations": func(u *unstructured.Unstructured) { u.SetAnnotations(nil) },
+	} {
+		err := call{resource: "apibindings", object: parse(t, binding), user: "alice"}.write(t, meddle)
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		require.ErrorContains(t, err, says)
+	}
+}
+
+// Clients that replace an object by what they have in a file keep what the server has
+// given it, and those of v1alpha1 do not write the status by its annotations.
+func TestUpdates(t *testing.T) {
+	const applied = "apis.v1alpha2.kcp.io/status-applied-permission-claims"
+	stored := parse(t, local)
+	require.NoError(t, call{resource: "apibindings", object: stored, user: "alice"}.write(t, nil))
+	stored.SetAnnotations(map[string]string{"kcp.io/path": "root:here", applied: "[]"})
+
+	now := parse(t, local)
+	now.SetAnnotations(map[string]string{"own": "x", applied: `[{"resource":"secrets","verbs":["get"],"selector":{"matchAll":true}}]`})
+	require.NoError(t, call{resource: "apibindings", object: now, old: stored, user: "bob"}.write(t, nil), "changes need no permission to bind")
+	require.Equal(t, stored.GetLabels(), now.GetLabels())
+	require.Equal(t, map[string]string{"own": "x", "kcp.io/path": "root:here", applied: "[]"}, now.GetAnnotations())
+
+	err := call{resource: "apibindings", object: parse(t, local), old: stored, user: "bob"}.write(t, func(u *unstructured.Unstructured) {
+		u.SetAnnotations(map[string]string{"kcp.io/path": "root:here", applied: "[{}]"})
+	})
+	require.ErrorContains(t, err, "part of the status")
+
+	bad := parse(t, nowhere)
+	err = call{resource: "apibindings", object: bad, old: parse(t, binding), user: "bob"}.write(t, nil)
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
+	require.ErrorContains(t, err, "spec.reference")
+	status := parse(t, binding)
+	status.Object["status"] = map[string]any{"phase": "Bound"}
+	err = call{resource: "apibindings", subresource: "status", object: parse(t, binding), old: status, user: "bob"}.write(t, nil)
+	require.ErrorContains(t, err, "status.phase")
+}
+
+func TestOthers(t *testing.T) {
+	other := parse(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: c}}")
+	a := admission.NewAttributesRecord(other, nil, other.GroupVersionKind(), "", "c", schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "", admission.Create, nil, false, nil)
+	require.NoError(t, plugin().Admit(t.Context(), a, nil))
+	require.NoError(t, plugin().Validate(t.Context(), a, nil))
+	schemaless := parse(t, "{apiVersion: apis.kcp.io/v1alpha1, kind: APIResourceSchema, metadata: {name: x}}")
+	err := call{resource: "apiresourceschemas", object: schemaless, user: "bob"}.write(t, nil)
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
+}

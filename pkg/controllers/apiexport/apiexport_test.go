@@ -1,0 +1,216 @@
+package apiexport
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+var key = client.Key{Cluster: "provider", Name: "e"}
+
+// world is one logical cluster, with what the controller reads and writes there.
+type world struct {
+	export  *apisv1alpha2.APIExport
+	slice   *apisv1alpha1.APIExportEndpointSlice
+	secrets map[string]*corev1.Secret
+	refuse  error
+	writes  int
+}
+
+func (w *world) reconciler() *reconciler {
+	notFound := apierrors.NewNotFound(schema.GroupResource{}, "x")
+	return &reconciler{
+		export: func(client.Key) (*apisv1alpha2.APIExport, error) {
+			if w.export == nil {
+				return nil, notFound
+			}
+			return w.export, nil
+		},
+		slice: func(client.Key) (*apisv1alpha1.APIExportEndpointSlice, error) {
+			if w.slice == nil {
+				return nil, notFound
+			}
+			return w.slice, nil
+		},
+		secret: func(_ context.Context, key client.Key) (*corev1.Secret, error) {
+			if secret := w.secrets[key.Namespace+"/"+key.Name]; secret != nil {
+				return secret, nil
+			}
+			return nil, notFound
+		},
+		createSecret: func(_ context.Context, _ logicalcluster.Name, secret *corev1.Secret) (*corev1.Secret, error) {
+			w.writes++
+			if w.refuse != nil {
+				return nil, w.refuse
+			}
+			secret.Data = map[string][]byte{"key": []byte(secret.StringData["key"])}
+			w.secrets[secret.Namespace+"/"+secret.Name] = secret
+			return secret, nil
+		},
+		commit: func(_ context.Context, old, updated *apisv1alpha2.APIExport) (*apisv1alpha2.APIExport, error) {
+			w.export = updated
+			return old, nil
+		},
+		createSlice: func(_ context.Context, _ logicalcluster.Name, slice *apisv1alpha1.APIExportEndpointSlice) error {
+			w.writes++
+			w.slice = slice
+			return nil
+		},
+		deleteSlice: func(context.Context, logicalcluster.Name, *apisv1alpha1.APIExportEndpointSlice) error {
+			w.slice = nil
+			return nil
+		},
+	}
+}
+
+func newWorld() *world {
+	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{
+		Name: "e", UID: "export", Annotations: map[string]string{logicalcluster.AnnotationKey: "provider"},
+	}}
+	return &world{export: export, secrets: map[string]*corev1.Secret{}}
+}
+
+func (w *world) reconcile(t *testing.T) {
+	t.Helper()
+	_, err := w.reconciler().reconcile(t.Context(), key)
+	require.NoError(t, err)
+}
+
+// valid is what the condition IdentityValid says: nothing, or why not.
+func (w *world) valid(t *testing.T, reason, message string) {
+	t.Helper()
+	condition := conditions.Get(w.export, apisv1alpha2.APIExportIdentityValid)
+	require.NotNil(t, condition)
+	require.Equal(t, reason, condition.Reason)
+	if reason == "" {
+		require.Equal(t, corev1.ConditionTrue, condition.Status)
+		return
+	}
+	require.Equal(t, corev1.ConditionFalse, condition.Status)
+	require.Contains(t, condition.Message, message)
+}
+
+func TestMadeIdentity(t *testing.T) {
+	w := newWorld()
+	w.reconcile(t)
+	w.valid(t, "", "")
+	secret := w.secrets["kcp-system/e"]
+	require.NotNil(t, secret)
+	require.Equal(t, &corev1.SecretReference{Namespace: "kcp-system", Name: "e"}, w.export.Spec.Identity.SecretRef)
+	require.Equal(t, apis.IdentityHash(secret.Data["key"]), w.export.Status.IdentityHash)
+	require.Equal(t, 2, w.writes, "a secret and a slice")
+	w.reconcile(t)
+	require.Equal(t, 2, w.writes, "nothing is left to do")
+
+	// Lost, it is not made anew; brought back, it counts again.
+	hash := w.export.Status.IdentityHash
+	delete(w.secrets, "kcp-system/e")
+	w.reconcile(t)
+	w.valid(t, "IdentityVerificationFailed", "does not exist any more")
+	require.Equal(t, hash, w.export.Status.IdentityHash)
+	require.Empty(t, w.secrets)
+	w.secrets["kcp-system/e"] = secret
+	w.reconcile(t)
+	w.valid(t, "", "")
+
+	// Of a new export of the name it is the identity, too.
+	again := newWorld()
+	again.secrets = w.secrets
+	again.reconcile(t)
+	require.Equal(t, hash, again.export.Status.IdentityHash)
+}
+
+func TestOwnIdentity(t *testing.T) {
+	w := newWorld()
+	w.export.Spec.Identity = &apisv1alpha2.Identity{SecretRef: &corev1.SecretReference{Namespace: "there", Name: "own"}}
+	w.reconcile(t)
+	w.valid(t, "IdentityVerificationFailed", "there/own does not exist: create it")
+	require.Empty(t, w.secrets, "none is made in its place")
+	require.Empty(t, w.export.Status.IdentityHash)
+
+	w.secrets["there/own"] = &corev1.Secret{Data: map[string][]byte{"other": []byte("x")}}
+	w.reconcile(t)
+	w.valid(t, "IdentityVerificationFailed", `nothing under "key"`)
+
+	w.secrets["there/own"] = &corev1.Secret{Data: map[string][]byte{"key": []byte("abc")}}
+	w.reconcile(t)
+	w.valid(t, "", "")
+	hash := apis.IdentityHash([]byte("abc"))
+	require.Equal(t, hash, w.export.Status.IdentityHash)
+
+	w.secrets["there/own"] = &corev1.Secret{Data: map[string][]byte{"key": []byte("changed")}}
+	w.reconcile(t)
+	w.valid(t, "IdentityVerificationFailed", "never changes")
+	require.Equal(t, hash, w.export.Status.IdentityHash)
+
+	w.secrets["there/other"] = &corev1.Secret{Data: map[string][]byte{"key": []byte("abc")}}
+	w.export.Spec.Identity.SecretRef.Name = "other"
+	w.reconcile(t)
+	w.valid(t, "", "")
+
+	// Without a reference the default one counts, which does not exist: none is made.
+	w.export.Spec.Identity = nil
+	w.reconcile(t)
+	w.valid(t, "IdentityVerificationFailed", "kcp-system/e does not exist any more")
+	require.Equal(t, hash, w.export.Status.IdentityHash)
+}
+
+func TestGenerationFails(t *testing.T) {
+	w := newWorld()
+	w.refuse = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "e", errors.New("exceeded quota"))
+	_, err := w.reconciler().reconcile(t.Context(), key)
+	require.ErrorContains(t, err, "exceeded quota", "it is tried again")
+	w.valid(t, "IdentityGenerationFailed", "exceeded quota")
+	w.refuse = nil
+	w.reconcile(t)
+	w.valid(t, "", "")
+}
+
+func TestSlices(t *testing.T) {
+	w := newWorld()
+	w.reconcile(t)
+	require.Equal(t, apisv1alpha1.ExportBindingReference{Path: "provider", Name: "e"}, w.slice.Spec.APIExport)
+	require.Equal(t, types.UID("export"), w.slice.OwnerReferences[0].UID)
+	w.slice = nil
+	w.reconcile(t)
+	require.NotNil(t, w.slice, "it is made again")
+
+	// Of an export that was replaced, and of one that is gone.
+	w.export.UID = "another"
+	w.reconcile(t)
+	require.Nil(t, w.slice)
+	w.reconcile(t)
+	require.Equal(t, types.UID("another"), w.slice.OwnerReferences[0].UID)
+	w.export = nil
+	w.reconcile(t)
+	require.Nil(t, w.slice)
+
+	// Somebody's own stays, and who wants none has none.
+	own := &apisv1alpha1.APIExportEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
+	w.slice = own
+	w.reconcile(t)
+	require.Equal(t, own, w.slice)
+	w = newWorld()
+	w.export.Annotations["apiexports.apis.kcp.io/skip-endpointslice"] = ""
+	w.reconcile(t)
+	require.Nil(t, w.slice)
+	now := metav1.Now()
+	w = newWorld()
+	w.export.DeletionTimestamp = &now
+	w.reconcile(t)
+	require.Zero(t, w.writes, "what goes is left alone")
+}

@@ -1,0 +1,206 @@
+// Package apiexport looks after what belongs to an APIExport: its identity, which is in
+// a secret, and the APIExportEndpointSlice that it has by default.
+//
+//	secret named by spec.identity.secretRef ─► status.identityHash, once and for all
+//	no secretRef ─► secret kcp-system/<name of the export>, made with random bits
+//
+// What was decided on (identity.go) is apart from what is read and written.
+package apiexport
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// Name is the name of the controller.
+const Name = "apiexport"
+
+// SecretIndex is the index of exports by the secret that has their identity.
+const SecretIndex = "secret"
+
+// IndexBySecret indexes an export by the secret that has its identity.
+func IndexBySecret(export *apisv1alpha2.APIExport) []string {
+	ref := apis.SecretOf(export)
+	return []string{client.Key{Cluster: logicalcluster.From(export), Namespace: ref.Namespace, Name: ref.Name}.String()}
+}
+
+// Config is what the controller needs. The informers are those of all logical clusters
+// of the shard.
+type Config struct {
+	// Local reaches the shard itself as system:masters.
+	Local *client.Factory
+	// Exports have the index SecretIndex.
+	Exports *client.Informer[*apisv1alpha2.APIExport]
+	// Secrets need hold no more than those that some export names, as NamedSecrets
+	// selects them, and only their metadata.
+	Secrets *client.Informer[*metav1.PartialObjectMetadata]
+	// Slices are all endpoint slices.
+	Slices *client.Informer[*apisv1alpha1.APIExportEndpointSlice]
+}
+
+// NamedSecrets selects secrets that some export names.
+func NamedSecrets(exports *client.Informer[*apisv1alpha2.APIExport]) func(*metav1.PartialObjectMetadata) bool {
+	return func(secret *metav1.PartialObjectMetadata) bool { return len(exportsOf(exports, secret)) > 0 }
+}
+
+// exportsOf returns the keys of the exports that name a secret.
+func exportsOf(exports *client.Informer[*apisv1alpha2.APIExport], secret *metav1.PartialObjectMetadata) []client.Key {
+	found, err := exports.Lister().ByIndex(SecretIndex, client.KeyOf(secret).String())
+	if err != nil {
+		return nil
+	}
+	keys := make([]client.Key, 0, len(found))
+	for _, export := range found {
+		keys = append(keys, client.KeyOf(export))
+	}
+	return keys
+}
+
+// New returns the controller. Its keys are exports.
+func New(config Config) *reconcile.Controller[client.Key] {
+	r := &reconciler{
+		export: config.Exports.Lister().Get,
+		slice:  config.Slices.Lister().Get,
+		secret: func(ctx context.Context, key client.Key) (*corev1.Secret, error) {
+			return client.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+		},
+		createSecret: func(ctx context.Context, cluster logicalcluster.Name, secret *corev1.Secret) (*corev1.Secret, error) {
+			return createSecret(ctx, config.Local.Cluster(cluster.Path()), secret)
+		},
+		commit: func(ctx context.Context, old, updated *apisv1alpha2.APIExport) (*apisv1alpha2.APIExport, error) {
+			return reconcile.Commit(ctx, client.APIExports.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
+		},
+		createSlice: func(ctx context.Context, cluster logicalcluster.Name, slice *apisv1alpha1.APIExportEndpointSlice) error {
+			_, err := client.APIExportEndpointSlices.In(config.Local.Cluster(cluster.Path())).Create(ctx, slice, metav1.CreateOptions{})
+			return err
+		},
+		deleteSlice: func(ctx context.Context, cluster logicalcluster.Name, slice *apisv1alpha1.APIExportEndpointSlice) error {
+			return client.APIExportEndpointSlices.In(config.Local.Cluster(cluster.Path())).Delete(ctx, slice.Name,
+				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &slice.UID}})
+		},
+	}
+	return reconcile.New(reconcile.Config[client.Key]{
+		Name:      Name,
+		Reconcile: r.reconcile,
+		Sources: []reconcile.Source[client.Key]{
+			reconcile.Keys(config.Exports),
+			reconcile.FromInformer(config.Secrets, func(secret *metav1.PartialObjectMetadata) []client.Key {
+				return exportsOf(config.Exports, secret)
+			}),
+			// A default slice has the name of its export.
+			reconcile.Keys(config.Slices),
+		},
+	})
+}
+
+// createSecret creates a secret, and its namespace where there is none. It returns the
+// secret that exists if somebody was quicker.
+func createSecret(ctx context.Context, scope client.Scope, secret *corev1.Secret) (*corev1.Secret, error) {
+	secrets := client.Secrets.InNamespace(scope, secret.Namespace)
+	created, err := secrets.Create(ctx, secret, metav1.CreateOptions{})
+	if apierrors.IsNotFound(err) {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secret.Namespace}}
+		if _, err := client.Namespaces.In(scope).Create(ctx, namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("creating the namespace %s: %w", secret.Namespace, err)
+		}
+		created, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
+	}
+	if apierrors.IsAlreadyExists(err) {
+		return secrets.Get(ctx, secret.Name, metav1.GetOptions{})
+	}
+	return created, err
+}
+
+type reconciler struct {
+	export func(key client.Key) (*apisv1alpha2.APIExport, error)
+	slice  func(key client.Key) (*apisv1alpha1.APIExportEndpointSlice, error)
+	// secret is as the server has it, since informers hold no keys.
+	secret       func(ctx context.Context, key client.Key) (*corev1.Secret, error)
+	createSecret func(ctx context.Context, cluster logicalcluster.Name, secret *corev1.Secret) (*corev1.Secret, error)
+	commit       func(ctx context.Context, old, updated *apisv1alpha2.APIExport) (*apisv1alpha2.APIExport, error)
+	createSlice  func(ctx context.Context, cluster logicalcluster.Name, slice *apisv1alpha1.APIExportEndpointSlice) error
+	deleteSlice  func(ctx context.Context, cluster logicalcluster.Name, slice *apisv1alpha1.APIExportEndpointSlice) error
+
+	latest reconcile.Latest[*apisv1alpha2.APIExport]
+}
+
+func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	cached, err := r.export(key)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return reconcile.Result{}, err
+	}
+	export, exists := r.latest.Of(key, cached, err == nil)
+	if exists && export.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil
+	}
+	if err := r.reconcileSlice(ctx, key, export, exists); err != nil || !exists {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{}, r.reconcileIdentity(ctx, key, export)
+}
+
+// reconcileIdentity leads an export to where its secret wants it.
+func (r *reconciler) reconcileIdentity(ctx context.Context, key client.Key, export *apisv1alpha2.APIExport) error {
+	ref := apis.SecretOf(export)
+	secret, err := r.secret(ctx, client.Key{Cluster: key.Cluster, Namespace: ref.Namespace, Name: ref.Name})
+	var failed error
+	if apierrors.IsNotFound(err) && mayGenerate(export, ref) {
+		secret, err = r.createSecret(ctx, key.Cluster, newSecret(ref))
+		if err != nil && !apierrors.IsNotFound(err) {
+			failed = fmt.Errorf("making the secret %s/%s: %w", ref.Namespace, ref.Name, err)
+		}
+	}
+	var updated *apisv1alpha2.APIExport
+	switch {
+	case failed != nil:
+		updated = generationFailed(export, failed)
+	case apierrors.IsNotFound(err):
+		updated = identify(export, ref, nil)
+	case err != nil:
+		return fmt.Errorf("reading the secret %s/%s: %w", ref.Namespace, ref.Name, err)
+	default:
+		updated = identify(export, ref, secret)
+	}
+	written, err := r.commit(ctx, export, updated)
+	if written != nil && written.ResourceVersion != export.ResourceVersion {
+		r.latest.Wrote(written)
+	}
+	if err != nil {
+		return err
+	}
+	return failed
+}
+
+// reconcileSlice gives an export its default slice, and takes it away with the export.
+func (r *reconciler) reconcileSlice(ctx context.Context, key client.Key, export *apisv1alpha2.APIExport, exists bool) error {
+	slice, err := r.slice(key)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	owner, owned := ownerOf(slice)
+	switch {
+	case err == nil && owned && (!exists || owner != export.UID):
+		err = r.deleteSlice(ctx, key.Cluster, slice)
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return nil // it is gone, or another one
+		}
+		return err
+	case err == nil || !exists || !wantsSlice(export):
+		return nil
+	}
+	if err := r.createSlice(ctx, key.Cluster, newSlice(export)); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating the default endpoint slice: %w", err)
+	}
+	return nil
+}

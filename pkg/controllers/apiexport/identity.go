@@ -1,0 +1,109 @@
+package apiexport
+
+import (
+	"fmt"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+)
+
+// mayGenerate reports whether an identity may be made for an export: it names no secret
+// of somebody's, and never had an identity, which another one would take the place of.
+func mayGenerate(export *apisv1alpha2.APIExport, ref corev1.SecretReference) bool {
+	return export.Status.IdentityHash == "" && ref == apis.DefaultSecret(export.Name)
+}
+
+// newSecret returns a secret with a new identity.
+func newSecret(ref corev1.SecretReference) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name},
+		StringData: map[string]string{apis.IdentityKey: apis.NewIdentity()},
+	}
+}
+
+// identify returns the export with the identity of the secret, or with a condition that
+// says why it has none. The hash, once set, stays.
+func identify(export *apisv1alpha2.APIExport, ref corev1.SecretReference, secret *corev1.Secret) *apisv1alpha2.APIExport {
+	export = export.DeepCopy()
+	if secret != nil {
+		export.Spec.Identity = &apisv1alpha2.Identity{SecretRef: &ref}
+	}
+	where := ref.Namespace + "/" + ref.Name
+	problem := ""
+	switch key := keyOf(secret); {
+	case secret == nil && export.Status.IdentityHash == "":
+		problem = fmt.Sprintf("The secret %s does not exist: create it with the identity under %q", where, apis.IdentityKey)
+	case secret == nil:
+		problem = fmt.Sprintf("The secret %s does not exist any more: create it again with the same identity under %q", where, apis.IdentityKey)
+	case len(key) == 0:
+		problem = fmt.Sprintf("The secret %s has nothing under %q: put the identity there", where, apis.IdentityKey)
+	case export.Status.IdentityHash == "":
+		export.Status.IdentityHash = apis.IdentityHash(key)
+	case export.Status.IdentityHash != apis.IdentityHash(key):
+		problem = fmt.Sprintf("The secret %s has another identity than status.identityHash, which never changes: name the secret that has the former one, or put it back", where)
+	}
+	if problem == "" {
+		conditions.MarkTrue(export, apisv1alpha2.APIExportIdentityValid)
+		return export
+	}
+	conditions.MarkFalse(export, apisv1alpha2.APIExportIdentityValid, apisv1alpha2.IdentityVerificationFailedReason, conditionsv1alpha1.ConditionSeverityError, "%s", problem)
+	return export
+}
+
+func keyOf(secret *corev1.Secret) []byte {
+	if secret == nil {
+		return nil
+	}
+	return secret.Data[apis.IdentityKey]
+}
+
+// generationFailed returns the export with a condition that says that no identity could
+// be made.
+func generationFailed(export *apisv1alpha2.APIExport, err error) *apisv1alpha2.APIExport {
+	export = export.DeepCopy()
+	conditions.MarkFalse(export, apisv1alpha2.APIExportIdentityValid, apisv1alpha2.IdentityGenerationFailedReason, conditionsv1alpha1.ConditionSeverityError,
+		"%v: it is tried again; what refuses it, such as a quota or a webhook, is in the message", err)
+	return export
+}
+
+// wantsSlice reports whether an export is to have a default endpoint slice.
+func wantsSlice(export *apisv1alpha2.APIExport) bool {
+	_, skip := export.Annotations[apisv1alpha2.APIExportEndpointSliceSkipAnnotation]
+	return !skip
+}
+
+// newSlice returns the default endpoint slice of an export.
+func newSlice(export *apisv1alpha2.APIExport) *apisv1alpha1.APIExportEndpointSlice {
+	return &apisv1alpha1.APIExportEndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: export.Name,
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: apisv1alpha2.SchemeGroupVersion.String(), Kind: "APIExport", Name: export.Name, UID: export.UID,
+			}},
+		},
+		Spec: apisv1alpha1.APIExportEndpointSliceSpec{
+			APIExport: apisv1alpha1.ExportBindingReference{Path: logicalcluster.From(export).Path().String(), Name: export.Name},
+		},
+	}
+}
+
+// ownerOf returns the UID of the export that a slice is the default slice of.
+func ownerOf(slice *apisv1alpha1.APIExportEndpointSlice) (types.UID, bool) {
+	if slice == nil {
+		return "", false
+	}
+	for _, owner := range slice.OwnerReferences {
+		if owner.Kind == "APIExport" && owner.Name == slice.Name {
+			return owner.UID, true
+		}
+	}
+	return "", false
+}
