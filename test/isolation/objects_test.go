@@ -235,6 +235,10 @@ func (w *world) testReferences(t *testing.T) {
 	post := func(path, body string) input {
 		return input{wire: true, raw: "POST " + path + " HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" + body}
 	}
+	const bound = "/clusters/$A$/apis/apis.kcp.io/v1alpha"
+	binding := func(ref string) input {
+		return post(bound+"2/apibindings", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"refers"},"spec":{"reference":{"export":{`+ref+`}}}}`)
+	}
 	workspace := func(ref string) input {
 		return post(group+"workspaces", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"refers"},"spec":{"type":{`+ref+`}}}`)
 	}
@@ -249,6 +253,10 @@ func (w *world) testReferences(t *testing.T) {
 		"a type by name":        workspace(`"path":"$B$","name":"treasure"`),
 		"a type it has not":     workspace(`"path":"$BPATH$","name":"nothing"`),
 		"a type that extends":   workspace(`"path":"$APATH$","name":"extends-$BLAST$"`),
+		"an export by path":     binding(`"path":"$BPATH$","name":"treasure"`),
+		"an export by name":     binding(`"path":"$B$","name":"treasure"`),
+		"an export it has not":  binding(`"path":"$BPATH$","name":"nothing"`),
+		"an export for a slice": post(bound+"1/apiexportendpointslices", `{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIExportEndpointSlice","metadata":{"name":"refers"},"spec":{"export":{"path":"$BPATH$","name":"treasure"}}}`),
 		"a review of its types": post("/clusters/$A$/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"nonResourceAttributes":{"verb":"access","path":"/clusters/$B$"}}}`),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -256,7 +264,7 @@ func (w *world) testReferences(t *testing.T) {
 			require.Empty(t, w.canaries.inAnswer(there))
 			require.NoError(t, there.err)
 			require.Equal(t, w.visible(nowhere, true), w.visible(there, false))
-			if strings.HasPrefix(name, "a type") {
+			if strings.HasPrefix(name, "a type") || strings.HasPrefix(name, "an export") {
 				require.Equal(t, http.StatusForbidden, there.code, "%s", there)
 			}
 		})

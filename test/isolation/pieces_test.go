@@ -70,7 +70,9 @@ var resources = []resource{
 	{group: "/apis/authorization.k8s.io/v1", plural: "localsubjectaccessreviews", kind: "LocalSubjectAccessReview", apiVersion: "authorization.k8s.io/v1", namespaced: true, body: `"spec":{"user":"x","resourceAttributes":{"verb":"get","resource":"secrets","namespace":"vault"}}`},
 	{group: "/apis/authentication.k8s.io/v1", plural: "selfsubjectreviews", kind: "SelfSubjectReview", apiVersion: "authentication.k8s.io/v1", body: `"spec":{}`},
 	{group: "/apis/authentication.k8s.io/v1", plural: "tokenreviews", kind: "TokenReview", apiVersion: "authentication.k8s.io/v1", body: `"spec":{"token":"user-2-token"}`},
-	{group: "/apis/apis.kcp.io/v1alpha1", plural: "apibindings", kind: "APIBinding", apiVersion: "apis.kcp.io/v1alpha1", body: `"spec":{"reference":{"export":{"path":"$BPATH$","name":"x"}}}`},
+	{group: "/apis/apis.kcp.io/v1alpha1", plural: "apibindings", kind: "APIBinding", apiVersion: "apis.kcp.io/v1alpha1", body: `"spec":{"reference":{"export":{"path":"$BPATH$","name":"treasure"}}}`},
+	{group: "/apis/apis.kcp.io/v1alpha2", plural: "apiexports", kind: "APIExport", apiVersion: "apis.kcp.io/v1alpha2", body: `"spec":{"identity":{"secretRef":{"namespace":"vault","name":"treasure"}}},"status":{"identityHash":"$BUID$"}`},
+	{group: "/apis/apis.kcp.io/v1alpha1", plural: "apiexportendpointslices", kind: "APIExportEndpointSlice", apiVersion: "apis.kcp.io/v1alpha1", body: `"spec":{"export":{"path":"$BPATH$","name":"treasure"}}`},
 }
 
 const hookBody = `{"name":"spy.example.com","failurePolicy":"Ignore","timeoutSeconds":1,"sideEffects":"None","admissionReviewVersions":["v1"],"clientConfig":{"url":"$HOOK$/generated","caBundle":"$HOOKCA$"},"rules":[{"operations":["CREATE"],"apiGroups":[""],"apiVersions":["*"],"resources":["limitranges"]}]}`

@@ -248,6 +248,7 @@ var common = append([]manifest{
 	{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.com"},"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},"versions":[{"name":"v1","served":true,"storage":true,"additionalPrinterColumns":[{"name":"Text","type":"string","jsonPath":".spec.text","description":"CANARY-column"}],"schema":{"openAPIV3Schema":{"type":"object","description":"CANARY-schema","properties":{"spec":{"type":"object","properties":{"text":{"type":"string","default":"CANARY-default"}}}}}}}]}}`},
 	{"/apis/example.com/v1/namespaces/vault/widgets", `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"treasure"},"spec":{"text":"CANARY-widget"}}`},
 	{"/apis/tenancy.kcp.io/v1alpha1/workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"treasure","annotations":{"note":"CANARY-type"}},"spec":{}}`},
+	{"/apis/apis.kcp.io/v1alpha2/apiexports", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"treasure","annotations":{"note":"CANARY-export"}},"spec":{}}`},
 }, several()...)
 
 // several are objects that make up more than one page.
