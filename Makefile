@@ -117,7 +117,7 @@ robustness: build ## Break clusters for long while clients check it (ROBUSTNESS_
 
 .PHONY: isolation
 isolation: ## Send a million requests that try to cross between logical clusters (ISOLATION_FLAGS='-seed 7')
-	$(GO) test ./test/isolation -run '^TestIsolation$$' -count=1 -timeout 0 -v -inputs 1000000 $(ISOLATION_FLAGS)
+	$(GO) test ./test/isolation -run '^TestIsolation$$' -count=1 -timeout 0 -v -inputs 1000000 -pairs 2000 $(ISOLATION_FLAGS)
 
 .PHONY: mutants
 mutants: ## Try that each bug made on purpose is caught by a test

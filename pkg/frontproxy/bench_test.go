@@ -76,6 +76,29 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
+// BenchmarkLargeAnswer reads an answer of 32 MiB, as of a long list.
+func BenchmarkLargeAnswer(b *testing.B) {
+	w, people := benchWorld(b)
+	w.shards["root"].handle(func(rw http.ResponseWriter, _ *http.Request) {
+		part := make([]byte, 64<<10)
+		for range 512 {
+			if _, err := rw.Write(part); err != nil {
+				return
+			}
+		}
+	})
+	for name, base := range bases(w) {
+		for proto, p := range people {
+			b.Run(name+"/"+proto, func(b *testing.B) {
+				b.SetBytes(32 << 20)
+				for b.Loop() {
+					fetch(b, p, base+"/clusters/root/api/v1/configmaps")
+				}
+			})
+		}
+	}
+}
+
 // BenchmarkWatchFan sends events to 200 watches; one operation is one event
 // that has reached all of them.
 func BenchmarkWatchFan(b *testing.B) {

@@ -20,6 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/serving/connections"
 	"github.com/shardplane/shardplane/pkg/serving/inflight"
+	"github.com/shardplane/shardplane/pkg/serving/watchbytes"
 )
 
 // Filter is one step of a chain.
@@ -215,6 +216,14 @@ func WatchShares(c *genericapiserver.Config, limits inflight.Limits) Filter {
 			}
 			return watchPlaces(r)
 		}, TooMany(c))
+	}}
+}
+
+// WatchBytes returns the bound of what the watches of each logical cluster hold of
+// large events.
+func WatchBytes(c *genericapiserver.Config, limits watchbytes.Limits) Filter {
+	return Filter{"watch bytes", "watches with large events end above --max-watch-bytes-per-cluster; 429", func(next http.Handler) http.Handler {
+		return limits.Wrap(next, c.LongRunningFunc, TooMany(c))
 	}}
 }
 

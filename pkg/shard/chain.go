@@ -38,6 +38,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 			serving.Bodies(c, s.options.Serving.BodyBytes),
 			serving.InFlightShares(c, s.options.InFlight),
 			serving.WatchShares(c, s.options.Watches),
+			serving.WatchBytes(c, s.options.WatchBytes),
 			serving.LongRunningStop(s.serving, c),
 			serving.NewFilter("fairness", "a share for each logical cluster; 429", func(next http.Handler) http.Handler {
 				if shares := s.options.Fairness.New(); shares != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/fairness"
 	"github.com/shardplane/shardplane/pkg/serving/inflight"
+	"github.com/shardplane/shardplane/pkg/serving/watchbytes"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
@@ -61,6 +62,8 @@ type Options struct {
 	InFlight inflight.Limits
 	// Watches bounds the open watches of each logical cluster and user.
 	Watches inflight.Limits
+	// WatchBytes bounds what the open watches of each logical cluster hold.
+	WatchBytes watchbytes.Limits
 	// Authentication says who may connect.
 	Authentication authn.Options
 	// Authorization says what decides who may do what.
@@ -84,6 +87,7 @@ func NewOptions() *Options {
 		Fairness:       fairness.NewOptions(),
 		InFlight:       inflight.NewLimits(),
 		Watches:        inflight.NewWatchLimits(),
+		WatchBytes:     watchbytes.NewLimits(),
 		Authentication: authn.NewOptions(),
 		Authorization:  authorizationOptions(),
 		Webhooks:       webhooktransport.NewOptions(),
@@ -110,6 +114,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Fairness.AddFlags(fs)
 	o.InFlight.AddFlags(fs)
 	o.Watches.AddFlags(fs)
+	o.WatchBytes.AddFlags(fs)
 	fs = fss.FlagSet("Authentication")
 	o.Authentication.AddFlags(fs)
 	fs.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "PEM file of the CAs of the front-proxy's serving certificate, which goes into the token secrets of service accounts as ca.crt")
@@ -179,6 +184,6 @@ func (o CompletedOptions) Validate() error {
 			errs = append(errs, fmt.Errorf("%s: %w", option.flag, err))
 		}
 	}
-	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.InFlight.Validate(), o.Watches.Validate(), o.Authentication.Validate(),
+	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.InFlight.Validate(), o.Watches.Validate(), o.WatchBytes.Validate(), o.Authentication.Validate(),
 		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Encryption.Validate())...)
 }

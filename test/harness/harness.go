@@ -66,6 +66,9 @@ type Options struct {
 	// ExtraArgs are added to the arguments of the components that start with
 	// the given subcommand: shard, front-proxy or cache-server.
 	ExtraArgs map[string][]string
+	// SecondProxy are the further arguments of a second front-proxy, front-proxy-2; it
+	// has none of ExtraArgs. There is none without any.
+	SecondProxy []string
 	// Without leaves out components by name; they can be started later.
 	Without []string
 }
@@ -88,7 +91,7 @@ func Start(t testing.TB, o Options) *Cluster {
 	if o.Replicas > 1 {
 		replicated = 1 + o.Replicas
 	}
-	ports := freePorts(t, shards+2+shards*replicated)
+	ports := freePorts(t, shards+3+shards*replicated)
 	options := dev.NewOptions()
 	options.WorkDir = t.TempDir()
 	options.Shards = shards
@@ -102,7 +105,7 @@ func Start(t testing.TB, o Options) *Cluster {
 	t.Cleanup(func() { require.NoError(t, deployment.Release()) })
 
 	c := &Cluster{Dir: completed.WorkDir, t: t}
-	next := ports + shards + 2
+	next := ports + shards + 3
 	for _, command := range deployment.Commands {
 		if replicated > 0 && command.Args[0] == "shard" {
 			c.components = append(c.components, replicate(t, o, command, completed.WorkDir, next)...)
@@ -110,6 +113,9 @@ func Start(t testing.TB, o Options) *Cluster {
 			continue
 		}
 		c.components = append(c.components, newComponent(t, o, command, completed.WorkDir))
+		if command.Args[0] == "front-proxy" && len(o.SecondProxy) > 0 {
+			c.components = append(c.components, secondProxy(t, o, command, completed.WorkDir, ports+shards+2))
+		}
 	}
 	t.Cleanup(c.stop)
 	for _, component := range c.components {

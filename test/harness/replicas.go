@@ -43,6 +43,14 @@ func replicate(t testing.TB, o Options, command dev.Command, dir string, port in
 	return components
 }
 
+// secondProxy returns a front-proxy beside the one of the command.
+func secondProxy(t testing.TB, o Options, command dev.Command, dir string, port int) *Component {
+	t.Helper()
+	o.ExtraArgs = map[string][]string{command.Args[0]: append([]string{"--secure-port=" + strconv.Itoa(port)}, o.SecondProxy...)}
+	command.Name, command.URL = command.Name+"-2", fmt.Sprintf("https://127.0.0.1:%d", port)
+	return newComponent(t, o, command, dir)
+}
+
 func newEtcdComponent(t testing.TB, name, address, dir string) *Component {
 	t.Helper()
 	program, err := os.Executable()

@@ -6,7 +6,8 @@
 //
 //	table ────┐                 ┌─ real TLS ───┐                 ┌─ no answer holds a canary
 //	generator ┼─► raw request ──┤              ├─► all servers ──┼─ nobody tells existing from missing
-//	fuzzer ───┘                 └─ in process ─┘                 ├─ no webhook hears of another tenant
+//	fuzzer ───┘                 └─ in process ─┘                 ├─ nor do frames, connections and times
+//	                                                             ├─ no webhook hears of another tenant
 //	                                                             └─ etcd holds what it held before
 //
 // The victims' objects are full of canaries: texts that no attacker knows, in

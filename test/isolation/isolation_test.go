@@ -41,12 +41,14 @@ func TestIsolation(t *testing.T) {
 	c := harness.Start(t, harness.Options{
 		Shards: 2, DevTokens: true,
 		// The front-proxy lets strangers wait, for what exists as for what does not.
-		ExtraArgs: map[string][]string{"front-proxy": {"--index-timeout=1ms"}},
+		ExtraArgs:   map[string][]string{"front-proxy": {"--index-timeout=1ms"}},
+		SecondProxy: []string{"--index-timeout=" + patientTimeout.String()},
 	})
 	w := newWorld(t, c)
 	before := w.quiet(t)
 	stop := w.beat(t)
 	t.Run("by the table", w.table)
+	t.Run("by time", w.testTimes)
 	t.Run("with objects", w.objects)
 	t.Run("generated", func(t *testing.T) { w.generated(t, harness.Seed(*seedFlag), *fromFlag, *inputsFlag) })
 	stop()

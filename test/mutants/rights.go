@@ -140,6 +140,18 @@ var rights = []Mutant{
 		CaughtBy: "./pkg/frontproxy", Test: "TestTheMarkDecides",
 	},
 	{
+		Name: "denied-at-once", Rule: "who may not enter is told so after the same time, whether something exists or not",
+		Edits: []Edit{{
+			File: "pkg/frontproxy/forward.go",
+			Before: `		f.visitors.denied(to.visitor)
+		f.resolver.hold(r.Context(), to.arrived)
+		return &answerError`,
+			After: `		f.visitors.denied(to.visitor)
+		return &answerError`,
+		}},
+		CaughtBy: SuiteIsolation,
+	},
+	{
 		Name: "mark-for-clients", Rule: "the mark is between the servers",
 		Edits: []Edit{{
 			File:   "pkg/frontproxy/hide.go",

@@ -2,6 +2,7 @@ package neighbours
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net/http"
@@ -64,6 +65,35 @@ func hanging(t *testing.T, w *world) {
 		w.quiet.must(t, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", fmt.Sprintf(`{"metadata":{"name":"quiet-%d"}}`, i))
 	}
 	w.attacker.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
+}
+
+// events: what the watches of a logical cluster hold of large events is bounded in
+// all.
+func events(t *testing.T, w *world) {
+	const size, streams, path = 768 << 10, 40, "/api/v1/namespaces/default/secrets"
+	w.attacker.must(t, http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"large"},"data":{"a":%q}}`, base64.StdEncoding.EncodeToString(make([]byte, size))))
+	before := heap()
+	got := 0
+	for range streams {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.attacker.config.Host+path+"?watch=true&resourceVersion=0&fieldSelector=metadata.name%3Dlarge", http.NoBody)
+		require.NoError(t, err)
+		response, err := w.attacker.http.Do(r)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = response.Body.Close() })
+		require.Equal(t, http.StatusOK, response.StatusCode)
+		n, _ := io.CopyN(io.Discard, response.Body, size*4/3)
+		if n > 0 {
+			require.EqualValues(t, size*4/3, n)
+			got++
+		}
+	}
+	held := heap() - before
+	t.Logf("%d of %d watches hold %d bytes", got, streams, held)
+	require.LessOrEqual(t, got, maxWatchBytes/size)
+	require.Positive(t, got)
+	require.Less(t, held, uint64(6*maxWatchBytes), "three buffers of each largest event, and the client's")
+	code, _, message := w.quiet.open(t, path+"?watch=true")
+	require.Equal(t, http.StatusOK, code, message)
 }
 
 // slowBodies: writes whose bodies do not end take no seat, even of the logical

@@ -42,6 +42,8 @@ const (
 	// writing ones that execute, and all those of a logical cluster; maxWatches is
 	// that on the watches of a logical cluster.
 	maxWriting, maxOfCluster, maxWatches = 10, 250, 100
+	// maxWatchBytes is the bound on what the watches of a logical cluster hold.
+	maxWatchBytes = 16 << 20
 	// maxAnonymous and maxOfUser are bounds of all servers on connections, and maxStreams
 	// on the requests of each.
 	maxAnonymous, maxOfUser, maxStreams = 50, 30, maxOfCluster + 10
@@ -85,6 +87,7 @@ func newWorld(t testing.TB) *world {
 			fmt.Sprintf("--max-mutating-requests-inflight=%d", maxWriting),
 			fmt.Sprintf("--max-requests-inflight-per-cluster=%d", maxOfCluster),
 			fmt.Sprintf("--max-watches-per-cluster=%d", maxWatches),
+			fmt.Sprintf("--max-watch-bytes-per-cluster=%d", maxWatchBytes),
 		}, connections...),
 		"front-proxy": connections, "cache-server": connections,
 	}})

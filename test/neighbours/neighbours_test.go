@@ -16,6 +16,7 @@ func TestNeighbours(t *testing.T) {
 		{"definitions", definitions},
 		{"conversion", conversion},
 		{"watches", watches},
+		{"events", events},
 		{"storage", storage},
 		{"webhooks", webhooks},
 		{"calls", calls},

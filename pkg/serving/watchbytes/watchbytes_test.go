@@ -1,0 +1,103 @@
+package watchbytes
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// serve returns the URL of a server of watches, whose logical cluster is the path,
+// and a client of it.
+func serve(t *testing.T, limits Limits, handler http.HandlerFunc) (url string, client *http.Client) {
+	t.Helper()
+	watches := limits.Wrap(handler, func(*http.Request, *apirequest.RequestInfo) bool { return true }, func(w http.ResponseWriter, _ *http.Request, why string) {
+		http.Error(w, why, http.StatusTooManyRequests)
+	})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := request.WithClusterName(r.Context(), logicalcluster.Name(strings.TrimPrefix(r.URL.Path, "/")))
+		ctx = apirequest.WithUser(ctx, &user.DefaultInfo{Name: "joe", Groups: r.Header["X-Group"]})
+		watches.ServeHTTP(w, r.WithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{})))
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server.URL, server.Client()
+}
+
+func open(t *testing.T, client *http.Client, url string, groups ...string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	require.NoError(t, err)
+	r.Header["X-Group"] = groups
+	res, err := client.Do(r)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = res.Body.Close() })
+	return res
+}
+
+// TestClusterBytes holds what the watches of a logical cluster may hold, and that
+// others and the servers have nothing to do with it.
+func TestClusterBytes(t *testing.T) {
+	const limit = 8 * least
+	url, client := serve(t, Limits{Cluster: limit}, func(w http.ResponseWriter, r *http.Request) {
+		for range 3 { // the largest counts
+			if _, err := w.Write(bytes.Repeat([]byte("x"), 3*least)); err != nil {
+				return
+			}
+		}
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	whole := func(path string, groups ...string) *http.Response {
+		res := open(t, client, url+path, groups...)
+		require.Equal(t, http.StatusOK, res.StatusCode)
+		_, err := io.ReadFull(res.Body, make([]byte, 9*least))
+		require.NoError(t, err)
+		return res
+	}
+	first := whole("/noisy")
+	whole("/noisy")
+	refused := open(t, client, url+"/noisy")
+	require.Equal(t, http.StatusOK, refused.StatusCode)
+	text, err := io.ReadAll(refused.Body)
+	require.NoError(t, err)
+	require.Empty(t, text, "its event is too large, and it ends")
+	whole("/quiet")
+	whole("/noisy", user.SystemPrivilegedGroup)
+	require.NoError(t, first.Body.Close())
+	require.Eventually(t, func() bool {
+		res := open(t, client, url+"/noisy")
+		n, _ := io.ReadFull(res.Body, make([]byte, 9*least))
+		return n == 9*least
+	}, 10*time.Second, time.Millisecond, "what has ended counts no more")
+}
+
+// TestFull holds what a watch is told for which there is no room.
+func TestFull(t *testing.T) {
+	url, client := serve(t, Limits{Cluster: 2 * least}, func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	for range 2 {
+		require.Equal(t, http.StatusOK, open(t, client, url+"/noisy").StatusCode)
+	}
+	res := open(t, client, url+"/noisy")
+	require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "--max-watch-bytes-per-cluster")
+}

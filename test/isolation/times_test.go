@@ -1,0 +1,211 @@
+package isolation
+
+import (
+	"crypto/tls"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var pairsFlag = flag.Int("pairs", 96, "how many answers about what exists to compare the time of with that of answers about what does not, for each form of request")
+
+const (
+	// patientProxy is a front-proxy that holds denials back for as long as real ones
+	// do: at the other one the shards' answers take longer than that.
+	patientProxy   = "front-proxy-2"
+	patientTimeout = 100 * time.Millisecond
+
+	// Times differ where both hold: by the Mann-Whitney test, one of 10⁹ samples of
+	// equal times is as far apart, and the medians are apart by more than the
+	// scheduler can tell.
+	maxDeviation  = 6.0
+	maxDifference = time.Millisecond
+)
+
+// timed is a form of request, about what exists and about what does not.
+type timed struct {
+	what, method, body string
+	paths              [2]string
+	took               [2][]time.Duration
+}
+
+const (
+	existing = iota
+	missing
+)
+
+// testTimes holds that strangers are told after the same time, whether something
+// exists or not.
+func (w *world) testTimes(t *testing.T) {
+	for _, found := range w.times(t) {
+		t.Error(found)
+	}
+}
+
+// times compares times, and returns where they tell what exists: twice, so that
+// nothing passing is found.
+func (w *world) times(t *testing.T) []string {
+	t.Helper()
+	forms := []*timed{
+		{what: "a list by name", method: http.MethodGet, paths: [2]string{w.bravo.name, w.absent.name}},
+		{what: "a list by path, on the other shard", method: http.MethodGet, paths: [2]string{w.blind.path, w.absent.path}},
+		{what: "a write", method: http.MethodPost, body: `{"metadata":{"name":"a"}}`, paths: [2]string{w.bravo.path, w.absent.path}},
+	}
+	var found []string
+	for try := 0; try < 2 && len(forms) > 0; try++ {
+		w.measure(t, forms)
+		found = nil
+		forms = slices.DeleteFunc(forms, func(f *timed) bool {
+			deviation, difference := compare(f.took)
+			t.Logf("%s: what exists is answered %s later in the median, %.1f standard deviations apart by rank", f.what, difference, deviation)
+			if math.Abs(deviation) < maxDeviation || difference.Abs() < maxDifference {
+				return true
+			}
+			found = append(found, fmt.Sprintf("%s tells what exists by its time: %s later in the median, %.1f standard deviations", f.what, difference, deviation))
+			return false
+		})
+	}
+	return found
+}
+
+// measure sends the requests of all forms, about what exists and what does not
+// among each other, so that whatever else the machine does falls on both.
+func (w *world) measure(t *testing.T, forms []*timed) {
+	t.Helper()
+	type request struct {
+		form  *timed
+		about int
+	}
+	var requests []request
+	for _, form := range forms {
+		form.took = [2][]time.Duration{}
+		for range *pairsFlag {
+			requests = append(requests, request{form, existing}, request{form, missing})
+		}
+	}
+	rand.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
+
+	who := w.whos[0]
+	var protocols http.Protocols
+	protocols.SetHTTP2(true)
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*who.cert}}, //nolint:gosec // attackers do not mind
+		Protocols:       &protocols,
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	send := func(r request) (time.Duration, error) {
+		url := w.Component(patientProxy).URL + "/clusters/" + r.form.paths[r.about] + secretList
+		req, err := http.NewRequestWithContext(t.Context(), r.form.method, url, strings.NewReader(r.form.body))
+		if err != nil {
+			return 0, err
+		}
+		start := time.Now()
+		res, err := transport.RoundTrip(req)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { _ = res.Body.Close() }()
+		if _, err := io.Copy(io.Discard, res.Body); err != nil {
+			return 0, err
+		}
+		if res.StatusCode != http.StatusForbidden {
+			return 0, fmt.Errorf("%s %s: %s", r.form.method, url, res.Status)
+		}
+		return time.Since(start), nil
+	}
+	_, err := send(requests[0]) // the connections are there
+	require.NoError(t, err)
+	var mu sync.Mutex
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range 2 * *workersFlag { // they mostly wait
+		workers.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(requests)); i = next.Add(1) - 1 {
+				r := requests[i]
+				took, err := send(r)
+				mu.Lock()
+				if err == nil {
+					r.form.took[r.about] = append(r.form.took[r.about], took)
+				} else {
+					t.Error(err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// compare returns by how many standard deviations the ranks of the first times are
+// higher than if both were alike, and by how much their median is.
+func compare(took [2][]time.Duration) (deviation float64, difference time.Duration) {
+	type ranked struct {
+		took  time.Duration
+		first bool
+	}
+	var all []ranked
+	for about, times := range took {
+		for _, d := range times {
+			all = append(all, ranked{d, about == 0})
+		}
+	}
+	slices.SortFunc(all, func(a, b ranked) int { return int(a.took - b.took) })
+	n, m := float64(len(took[0])), float64(len(took[1]))
+	ranks := 0.0
+	for i := 0; i < len(all); {
+		end := i
+		for end < len(all) && all[end].took == all[i].took {
+			end++
+		}
+		for _, r := range all[i:end] {
+			if r.first {
+				ranks += float64(i+end+1) / 2 // the mean rank of equal times
+			}
+		}
+		i = end
+	}
+	u := ranks - n*(n+1)/2
+	return (u - n*m/2) / math.Sqrt(n*m*(n+m+1)/12), median(took[0]) - median(took[1])
+}
+
+func median(times []time.Duration) time.Duration {
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+// TestCompare holds that the comparison finds what is there, and nothing else.
+func TestCompare(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 1))
+	sample := func(late time.Duration, noise float64) []time.Duration {
+		out := make([]time.Duration, *pairsFlag)
+		for i := range out {
+			// As on a busy machine: mostly little, and at times much.
+			out[i] = patientTimeout + late + time.Duration(random.ExpFloat64()*noise*float64(time.Millisecond))
+		}
+		return out
+	}
+	worst := 0.0
+	for range 2000 {
+		deviation, _ := compare([2][]time.Duration{sample(0, 3), sample(0, 3)})
+		worst = max(worst, math.Abs(deviation))
+	}
+	require.Less(t, worst, maxDeviation)
+	for _, late := range []time.Duration{-3 * time.Millisecond, 3 * time.Millisecond} {
+		deviation, difference := compare([2][]time.Duration{sample(late, 2), sample(0, 2)})
+		require.Greater(t, math.Abs(deviation), maxDeviation)
+		require.Equal(t, late > 0, difference > maxDifference)
+	}
+	deviation, _ := compare([2][]time.Duration{{1, 1, 1}, {1, 1, 1}})
+	require.Zero(t, deviation)
+}
