@@ -31,9 +31,9 @@ func (s Scopes) check(`,
 		Edits: []Edit{{
 			File: "pkg/storage/keys.go",
 			Before: `	case !k.sharded:
-		return k.root + string(t.cluster) + "/"`,
+		return root + string(t.cluster) + "/"`,
 			After: `	case !k.sharded:
-		return k.root + string(t.cluster)`,
+		return root + string(t.cluster)`,
 		}},
 		CaughtBy: "./pkg/storage", Test: "TestGoldenKeys",
 	},
