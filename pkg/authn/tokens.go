@@ -96,7 +96,7 @@ func (a *Authentication) webhook() (authenticator.Token, error) {
 		return nil, err
 	}
 	reviewer := authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-		return upstream.AuthenticateToken(webhooktransport.WithoutBodies(ctx), token)
+		return upstream.AuthenticateToken(request.WithoutBodies(ctx), token)
 	})
 	if a.options.WebhookCacheTTL == 0 {
 		return reviewer, nil

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"context"
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
@@ -116,11 +117,12 @@ func NewInformers(s Sources) *Informers {
 	i.ServiceAccounts = add(i, client.ServiceAccounts.Informer(all, client.InformerOptions[*corev1.ServiceAccount]{
 		Transform: slimServiceAccount,
 	}))
-	i.TokenSecrets = add(i, client.Secrets.Informer(all, client.InformerOptions[*corev1.Secret]{
+	i.TokenSecrets = client.Secrets.Informer(all, client.InformerOptions[*corev1.Secret]{
 		Name:          "token secrets",
 		FieldSelector: fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String(),
 		Indexers:      map[string]client.IndexFunc[*corev1.Secret]{serviceaccount.AccountIndex: serviceaccount.IndexByAccount},
-	}))
+	})
+	add(i, unlogged{i.TokenSecrets})
 	i.Shards = add(i, client.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{Name: "shards@root"}))
 	i.OwnShard = i.Shards
 	if !s.isRoot() {
@@ -142,6 +144,14 @@ func NewInformers(s Sources) *Informers {
 		i.SubtreeUsages = add(i, subtrees.Usages.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{}))
 	}
 	return i
+}
+
+// unlogged is an informer of secrets, which are in no log.
+type unlogged struct{ client.Runner }
+
+// Run implements client.Runner.
+func (u unlogged) Run(ctx context.Context) error {
+	return u.Runner.Run(request.WithoutBodies(ctx))
 }
 
 // add notes that an informer is to be run.

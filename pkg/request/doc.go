@@ -1,5 +1,6 @@
 // Package request carries what a request is for, its Scope, in its context, and
-// knows the URL forms that name it, and the rules of names.
+// knows the URL forms that name it, and the rules of names. WithoutBodies keeps
+// what must not be in logs out of them.
 //
 // It is the contract at the centre of the server: every layer below the HTTP
 // filters learns the tenant of a request from here and from nowhere else. It

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // TestWithoutBodies: at the highest verbosity the log has neither what webhooks
@@ -26,10 +28,10 @@ func TestWithoutBodies(t *testing.T) {
 		logger := funcr.New(func(prefix, args string) { log.WriteString(prefix + args + "\n") }, funcr.Options{Verbosity: 10})
 		ctx := klog.NewContext(t.Context(), logger.WithName("a name").WithValues("a", "value"))
 		if without {
-			ctx = WithoutBodies(ctx)
+			ctx = request.WithoutBodies(ctx)
 		}
 		require.NoError(t, client.Post().Body(review).Do(ctx).Into(&admissionv1.AdmissionReview{}))
-		klog.FromContext(ctx).WithName("another").WithValues("b", "value").V(bodyLevel - 1).Info("less")
+		klog.FromContext(ctx).WithName("another").WithValues("b", "value").V(request.BodyLevel - 1).Info("less")
 		return log.String()
 	}
 	require.Contains(t, logged(false), secret, "client-go logs bodies")

@@ -189,6 +189,6 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 			return err
 		}
 		defer release()
-		return hooks.Dispatch(webhooktransport.WithoutBodies(ctx), a, o)
+		return hooks.Dispatch(request.WithoutBodies(ctx), a, o)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // TokensName is the name of the controller of tokens in secrets.
@@ -58,7 +59,7 @@ func NewTokens(config TokensConfig) *reconcile.Controller[client.Key] {
 			return client.ServiceAccounts.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 		},
 		update: func(ctx context.Context, key client.Key, secret *corev1.Secret) error {
-			_, err := client.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
+			_, err := client.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Update(request.WithoutBodies(ctx), secret, metav1.UpdateOptions{})
 			return err
 		},
 		remove: func(ctx context.Context, key client.Key, secret *corev1.Secret) error {

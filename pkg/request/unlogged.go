@@ -1,4 +1,4 @@
-package webhooktransport
+package request
 
 import (
 	"context"
@@ -7,12 +7,12 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// bodyLevel is the verbosity from which on client-go logs bodies.
-const bodyLevel = 8
+// BodyLevel is the verbosity from which on client-go logs bodies.
+const BodyLevel = 8
 
 // WithoutBodies returns a context whose calls are logged without what is sent and
 // answered: TokenReviews hold everybody's tokens, AdmissionReviews the Secrets of
-// tenants.
+// tenants, and secrets of service accounts tokens without an end.
 func WithoutBodies(ctx context.Context) context.Context {
 	logger := klog.FromContext(ctx)
 	return klog.NewContext(ctx, logger.WithSink(withoutBodies{logger.GetSink()}))
@@ -23,7 +23,7 @@ type withoutBodies struct{ logr.LogSink }
 
 // Enabled implements logr.LogSink.
 func (s withoutBodies) Enabled(level int) bool {
-	return level < bodyLevel && s.LogSink.Enabled(level)
+	return level < BodyLevel && s.LogSink.Enabled(level)
 }
 
 // WithValues implements logr.LogSink.
