@@ -41,6 +41,6 @@ var listwatch = []Mutant{
 			Before: `		if h.synced && version <= h.version {`,
 			After:  `		if h.synced && version <= h.version+1 {`,
 		}},
-		CaughtBy: "./pkg/storage", Test: "TestConformanceOfTheHub",
+		CaughtBy: "./pkg/storage/hub", Test: "TestListsWaitForTheHub",
 	},
 }

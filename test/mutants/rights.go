@@ -34,7 +34,7 @@ var rights = []Mutant{
 		Edits: []Edit{{
 			File:   "pkg/authn/tokens.go",
 			Before: `			!identity.IsLocalServiceAccount(cluster.Name, response.User) {`,
-			After:  `			len(response.User.GetExtra()[request.ExtraClusterName]) == 0 {`,
+			After:  `			cluster.Wildcard || len(response.User.GetExtra()[request.ExtraClusterName]) == 0 {`,
 		}},
 		CaughtBy: "./pkg/authn", Test: "TestReviewer",
 	},

@@ -198,6 +198,37 @@ func TestLosesTrack(t *testing.T) {
 	require.NoError(t, f.WaitFresh(t.Context(), 0))
 }
 
+// A list without a version waits until the hub has seen all that etcd has.
+func TestListsWaitForTheHub(t *testing.T) {
+	f := newFollower(t)
+	asked := make(chan struct{}, 1)
+	f.cfg.CurrentVersion = func(context.Context) (uint64, error) { return 11, nil }
+	f.cfg.WantProgress = func() {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+	}
+	f.fill("a")
+	f.follow(10)
+	listed := make(chan string, 1)
+	go func() {
+		objects, at, err := f.fresh(t.Context(), "")
+		if err != nil {
+			listed <- err.Error()
+			return
+		}
+		listed <- fmt.Sprint(keysOf(objects), at)
+	}()
+	select {
+	case <-asked: // it waits
+	case got := <-listed:
+		require.FailNow(t, "a list has not waited", got)
+	}
+	f.source.Add(versioned("b", 11))
+	require.Equal(t, "/r/a,/r/b,11", <-listed)
+}
+
 // Between the list that fills the watch cache and the watch that follows, who
 // asks waits, but not longer than the request lasts, or the hub.
 func TestFollowsSoon(t *testing.T) {
