@@ -246,4 +246,10 @@ func TestSelectorLimits(t *testing.T) {
 			require.Equal(t, http.StatusOK, w.Code, "a GET has none")
 		}
 	}
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
+	w := ask(http.MethodGet, "/api/v1/configmaps", "shardSelector", strings.Repeat(half+"||", 127)+half)
+	require.Equal(t, http.StatusOK, w.Code, "%s", w.Body)
+	w = ask(http.MethodGet, "/api/v1/configmaps", "shardSelector", strings.Repeat(half+"||", 128)+half)
+	require.Equal(t, http.StatusBadRequest, w.Code)
+	require.Contains(t, w.Body.String(), "shardSelector has 129 requirements, at most 128 are allowed")
 }

@@ -17,6 +17,8 @@ const (
 	// bytesPerSeat is how much of an answer makes a list take one more seat: a
 	// hundred objects of a kilobyte and a quarter.
 	bytesPerSeat = 128 << 10
+	// bytesPerObject is what an object has in an answer.
+	bytesPerObject = 1280
 	// maxSeats is the most that one request takes.
 	maxSeats = 10
 	// rememberedLists bounds for how many collections the size is kept.
@@ -76,14 +78,28 @@ func (c *costs) estimate(r *http.Request, _, _ string) fcrequest.WorkEstimate {
 		if bytes, known := c.lists.Get(key); known && (info.Verb == "list" || asksForInitialEvents(r)) {
 			estimate.InitialSeats = seatsFor(bytes.(int64))
 		}
-	case "create", "update", "patch", "delete":
-		if watchers := c.watchers(collectionOf(cluster, info)); watchers > 0 {
+	case "create", "update", "patch", "delete", "deletecollection":
+		of := collectionOf(cluster, info)
+		if watchers := c.watchers(of); watchers > 0 {
 			estimate.FinalSeats = 1
 			estimate.AdditionalLatency = time.Duration(watchers) * watchCost
+			if info.Verb == "deletecollection" {
+				estimate.AdditionalLatency *= time.Duration(c.objects(of))
+			}
 		}
 	default:
 	}
 	return estimate
+}
+
+// objects estimates how many objects a collection has, from the last list of all
+// of it: one at least.
+func (c *costs) objects(of collection) int64 {
+	bytes, known := c.lists.Get(listKey{of, false})
+	if !known {
+		return 1
+	}
+	return max(1, bytes.(int64)/bytesPerObject)
 }
 
 // asksForInitialEvents reports whether a watch begins with all objects.

@@ -110,6 +110,12 @@ func TestWatchesKeepTheirSeatOnlyInTheBeginning(t *testing.T) {
 	}
 	write := f.costs.estimate(asked(t.Context(), "c", "update", "", tenant), "", "")
 	require.Equal(t, 5*watchCost, write.AdditionalLatency, "watchers cost whoever writes")
+	all := asked(t.Context(), "c", "deletecollection", "", tenant)
+	require.Equal(t, 5*watchCost, f.costs.estimate(all, "", "").AdditionalLatency, "of one object, or nobody knows")
+	info, _ := apirequest.RequestInfoFrom(all.Context())
+	cluster, _ := request.ClusterFrom(all.Context())
+	f.costs.learn(all, cluster, info, 100*bytesPerObject)
+	require.Equal(t, 500*watchCost, f.costs.estimate(all, "", "").AdditionalLatency, "of all objects")
 	elsewhere := f.costs.estimate(asked(t.Context(), "d", "update", "", tenant), "", "")
 	require.Zero(t, elsewhere.AdditionalLatency, "in their own logical cluster only")
 	close(end)

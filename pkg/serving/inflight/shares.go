@@ -40,7 +40,7 @@ var (
 	}
 	watches = subject{
 		flag: "max-watches", metric: "watches-", many: "too many watches %s are open, or their selectors are too large",
-		counted: "places of the watches of %s that are open at a time: a watch has one, and one more for each four requirements and values of its selectors",
+		counted: "places of the watches of %s that are open at a time: a watch has one, and one more for each four requirements, values and ranges of its selectors",
 	}
 )
 

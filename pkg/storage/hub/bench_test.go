@@ -11,6 +11,31 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
+// BenchmarkShardedJoin measures what it costs the hub to open and close a watch of
+// as many ranges as a selector may have, beside those of a logical cluster that has
+// all its places taken by such watches.
+func BenchmarkShardedJoin(b *testing.B) {
+	const most, watchers = 128, 151
+	var t intervalTree
+	watcher := func(offset uint64) *Watcher {
+		w := &Watcher{sharded: true}
+		for i := range uint64(most) {
+			first := i<<56 + offset<<16
+			w.ranges.intervals = append(w.ranges.intervals, interval{first, first + 1})
+		}
+		return w
+	}
+	for i := range uint64(watchers) {
+		t.add(watcher(i))
+	}
+	w := watcher(watchers / 2)
+	for b.Loop() {
+		t.add(w)
+		t.find(1, nil)
+		t.remove(w)
+	}
+}
+
 // BenchmarkDispatch measures what an event costs the hub alone, with watchers
 // that split the ring.
 func BenchmarkDispatch(b *testing.B) {

@@ -1,9 +1,6 @@
 package hub
 
-import (
-	"cmp"
-	"slices"
-)
+import "slices"
 
 // index finds the watchers of one key prefix whose ranges hold a hash: an
 // implicit interval tree over the watchers' intervals.
@@ -68,9 +65,19 @@ type intervalTree struct {
 }
 
 func (t *intervalTree) add(w *Watcher) {
-	for _, i := range w.ranges.intervals {
-		at, _ := slices.BinarySearchFunc(t.nodes, i.first, func(n node, first uint64) int { return cmp.Compare(n.first, first) })
-		t.nodes = slices.Insert(t.nodes, at, node{interval: i, watcher: w})
+	// Both are sorted: merged from the end, each node moves once.
+	added := w.ranges.intervals
+	old, at := len(t.nodes), len(t.nodes)+len(added)
+	t.nodes = slices.Grow(t.nodes, len(added))[:at]
+	for len(added) > 0 {
+		at--
+		if last := added[len(added)-1]; old == 0 || t.nodes[old-1].first <= last.first {
+			t.nodes[at] = node{interval: last, watcher: w}
+			added = added[:len(added)-1]
+		} else {
+			old--
+			t.nodes[at] = t.nodes[old]
+		}
 	}
 	t.stale = true
 }
