@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -20,6 +21,10 @@ var (
 	stored = apisv1alpha2.SchemeGroupVersion.String()
 	other  = apisv1alpha1.SchemeGroupVersion.String()
 )
+
+// MaxItems is how many resources, and how many permission claims, an export or binding
+// may have; maxVerbs is how many verbs a claim may have.
+const MaxItems, maxVerbs = 1000, 100
 
 var annotationsPath = field.NewPath("metadata", "annotations")
 
@@ -49,24 +54,31 @@ func Validate(ctx context.Context, object, old *unstructured.Unstructured) field
 
 // validateAs validates an object as type T.
 func validateAs[T any](object, old *unstructured.Unstructured, created func(*T) field.ErrorList, updated func(object, old *T) field.ErrorList) field.ErrorList {
-	typed, before := new(T), new(T)
-	for u, into := range map[*unstructured.Unstructured]*T{object: typed, old: before} {
-		if u == nil {
-			continue
-		}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, into); err != nil {
-			return field.ErrorList{field.Invalid(field.NewPath(""), u.GetName(), err.Error())}
-		}
+	typed, err := as[T](object)
+	if err != nil {
+		return field.ErrorList{field.Invalid(spec, object.GetName(), err.Error())}
 	}
 	if old == nil {
 		return created(typed)
 	}
+	before, err := as[T](old)
+	if err != nil {
+		return created(typed) // what cannot be read may be mended
+	}
 	return updated(typed, before)
+}
+
+func as[T any](u *unstructured.Unstructured) (*T, error) {
+	typed := new(T)
+	return typed, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, typed)
 }
 
 // validateVersions validates an object of one of two versions as the one that is
 // stored. first looks at what the other version says.
 func validateVersions[First, T any](object, old *unstructured.Unstructured, first func(*First) field.ErrorList, created func(*T) field.ErrorList, updated func(object, old *T) field.ErrorList) field.ErrorList {
+	if errs := checkLengths(object); len(errs) > 0 {
+		return errs
+	}
 	if object.GetAPIVersion() == other {
 		if errs := validateAs(object, nil, first, nil); len(errs) > 0 {
 			return errs
@@ -91,6 +103,27 @@ func validateVersions[First, T any](object, old *unstructured.Unstructured, firs
 	return validateAs(toStore, before, created, updated)
 }
 
+// checkLengths wants no more items than MaxItems in lists of which each item is compared
+// with each of another, in conversions. It comes before all that.
+func checkLengths(object *unstructured.Unstructured) field.ErrorList {
+	var errs field.ErrorList
+	for _, name := range []string{"resources", "latestResourceSchemas", "permissionClaims"} {
+		value, _, _ := unstructured.NestedFieldNoCopy(object.Object, "spec", name)
+		items, _ := value.([]any)
+		if len(items) > MaxItems {
+			errs = append(errs, field.TooMany(spec.Child(name), len(items), MaxItems))
+			continue
+		}
+		for i, item := range items {
+			claim, _ := item.(map[string]any)
+			if verbs, _ := claim["verbs"].([]any); len(verbs) > maxVerbs {
+				errs = append(errs, field.TooMany(spec.Child(name).Index(i).Child("verbs"), len(verbs), maxVerbs))
+			}
+		}
+	}
+	return errs
+}
+
 func notConvertible(object *unstructured.Unstructured, err error) field.ErrorList {
 	return field.ErrorList{field.Invalid(annotationsPath, object.GetName(), err.Error()+": mend the annotation, or remove it")}
 }
@@ -99,18 +132,17 @@ func notConvertible(object *unstructured.Unstructured, err error) field.ErrorLis
 func checkV1alpha1Export(export *apisv1alpha1.APIExport) field.ErrorList {
 	var errs field.ErrorList
 	path := spec.Child("latestResourceSchemas")
+	seen := map[schema.GroupResource]bool{}
 	for i, name := range export.Spec.LatestResourceSchemas {
 		parsed, err := ParseSchemaName(name)
 		if err != nil {
 			errs = append(errs, field.Invalid(path.Index(i), name, err.Error()))
 			continue
 		}
-		if slices.ContainsFunc(export.Spec.LatestResourceSchemas[:i], func(other string) bool {
-			before, err := ParseSchemaName(other)
-			return err == nil && before.Resource == parsed.Resource
-		}) {
+		if seen[parsed.Resource] {
 			errs = append(errs, field.Duplicate(path.Index(i), name))
 		}
+		seen[parsed.Resource] = true
 	}
 	return append(errs, checkRemembered(&export.ObjectMeta, apisv1alpha2.PermissionClaimsAnnotation, export.Spec.PermissionClaims, func(c *apisv1alpha2.PermissionClaim) *apisv1alpha2.PermissionClaim { return c })...)
 }
@@ -132,6 +164,9 @@ func checkRemembered[T any](meta *metav1.ObjectMeta, annotation string, claims [
 	remembered, err := recall[T](meta, annotation)
 	if err != nil {
 		return field.ErrorList{field.Invalid(path, meta.Annotations[annotation], err.Error())}
+	}
+	if len(remembered) > MaxItems {
+		return field.ErrorList{field.TooMany(path, len(remembered), MaxItems)}
 	}
 	var errs field.ErrorList
 	for i := range remembered {

@@ -2,6 +2,7 @@ package apis
 
 import (
 	"strings"
+	"sync"
 
 	"github.com/google/cel-go/cel"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
@@ -42,12 +43,17 @@ func validateFieldPath(value string, path *field.Path) field.ErrorList {
 	return nil
 }
 
+// expressions is where rules are parsed.
+var expressions = sync.OnceValues(func() (*cel.Env, error) {
+	return cel.NewEnv(cel.Variable("self", cel.DynType))
+})
+
 // validateExpression wants a CEL expression, or none.
 func validateExpression(value string, path *field.Path) field.ErrorList {
 	if value == "" {
 		return nil
 	}
-	env, err := cel.NewEnv(cel.Variable("self", cel.DynType))
+	env, err := expressions()
 	if err == nil {
 		if _, issues := env.Parse(value); issues != nil {
 			err = issues.Err()

@@ -108,6 +108,9 @@ func validateClaimed(claim *apisv1alpha2.PermissionClaim, path *field.Path) fiel
 	if len(claim.Verbs) == 0 {
 		errs = append(errs, field.Required(path.Child("verbs"), "name at least one verb, or \"*\" for all"))
 	}
+	if len(claim.Verbs) > maxVerbs {
+		return append(errs, field.TooMany(path.Child("verbs"), len(claim.Verbs), maxVerbs))
+	}
 	for i, verb := range claim.Verbs {
 		if verb == "" {
 			errs = append(errs, field.Required(path.Child("verbs").Index(i), "name a verb, such as get"))

@@ -1,6 +1,7 @@
 package apis_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -146,6 +147,33 @@ func TestInvalid(t *testing.T) {
 		}
 		assert.True(t, found, "%s\nwants %s: …%s…\nhas %v", tc.text, tc.field, tc.says, errs)
 	}
+}
+
+// Lists that are compared with each other are bounded, before they are.
+func TestLengths(t *testing.T) {
+	many := func(n int, item string) string {
+		var items []string
+		for i := range n {
+			items = append(items, strings.ReplaceAll(item, "#", "r"+strconv.Itoa(i)))
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	}
+	claims := many(1001, "{group: '', resource: #, identityHash: a, verbs: [get], all: true, selector: {matchAll: true}, state: Accepted}")
+	annotated := parse(t, with(export1, ""))
+	annotated.SetAnnotations(map[string]string{"apis.v1alpha2.kcp.io/permission-claims": many(1001, `{"resource":"#"}`)})
+	for path, object := range map[string]*unstructured.Unstructured{
+		"spec.resources":                 parse(t, with(export2, "resources: "+many(1001, "{name: #, group: '', schema: v1.#.core, storage: {crd: {}}}"))),
+		"spec.latestResourceSchemas":     parse(t, with(export1, "latestResourceSchemas: "+many(1001, "v1.#.core"))),
+		"spec.permissionClaims":          parse(t, with(export1, "permissionClaims: "+claims)),
+		"spec.permissionClaims[0].verbs": parse(t, with(binding2, "{group: '', resource: secrets, state: Accepted, selector: {matchAll: true}, verbs: "+many(101, "#")+"}")),
+		"metadata.annotations[apis.v1alpha2.kcp.io/permission-claims]": annotated,
+	} {
+		errs := apis.Validate(t.Context(), object, nil)
+		require.Len(t, errs, 1)
+		require.Equal(t, path, errs[0].Field)
+		require.ErrorContains(t, errs[0], "must have at most")
+	}
+	require.Empty(t, apis.Validate(t.Context(), parse(t, with(export1, "latestResourceSchemas: "+many(1000, "v1.#.core"))), nil))
 }
 
 func TestUpdates(t *testing.T) {

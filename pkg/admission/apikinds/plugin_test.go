@@ -161,6 +161,11 @@ func TestUpdates(t *testing.T) {
 	require.Equal(t, stored.GetLabels(), now.GetLabels())
 	require.Equal(t, map[string]string{"own": "x", "kcp.io/path": "root:here", applied: "[]"}, now.GetAnnotations())
 
+	fresh := parse(t, local)
+	fresh.SetAnnotations(map[string]string{applied: "[]"})
+	require.NoError(t, call{resource: "apibindings", object: fresh, old: parse(t, local), user: "bob"}.write(t, nil))
+	require.Empty(t, fresh.GetAnnotations(), "there is no such status")
+
 	err := call{resource: "apibindings", object: parse(t, local), old: stored, user: "bob"}.write(t, func(u *unstructured.Unstructured) {
 		u.SetAnnotations(map[string]string{"kcp.io/path": "root:here", applied: "[{}]"})
 	})
