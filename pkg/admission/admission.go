@@ -123,7 +123,7 @@ func New(c Config) (*Admission, error) {
 	}
 	webhooks := webhook.Config{
 		Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: excluded,
-		Transport: cmp.Or(c.Webhooks, &webhooktransport.Tenants{}), Calls: webhook.NewCalls(cmp.Or(c.WebhookCalls, webhooktransport.DefaultCallsPerCluster)),
+		Transport: cmp.Or(c.Webhooks, &webhooktransport.Tenants{}), Calls: webhooktransport.NewCalls(c.WebhookCalls),
 	}
 	policies := policy.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: excluded, Params: a.params}
 	c.Limits.Unstored = unstored

@@ -75,6 +75,9 @@ type Config struct {
 
 	// Webhooks call conversion webhooks; at public addresses only if nil.
 	Webhooks *webhooktransport.Tenants
+	// WebhookCalls is how many conversion webhooks are called at a time for one
+	// logical cluster; 0 is webhooktransport.DefaultCallsPerCluster.
+	WebhookCalls int
 	// Convert are functions that take the place of conversion webhooks, by the host in
 	// their URLs. They are for definitions in System; a tenant's definition that has
 	// the host has no more than their answers.
@@ -130,6 +133,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.stores = versions.New(versions.Config{
+		Calls:     webhooktransport.NewCalls(cfg.WebhookCalls),
 		Storage:   cfg.Storage,
 		Building:  s.lister.building.Load,
 		Instances: s.instances,

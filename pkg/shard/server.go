@@ -228,8 +228,8 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer, webhooks *webh
 		Apart:      []string{apisgroup.GroupName},
 		Admission:  s.admission.Interface(),
 		Authorizer: a,
-		Webhooks:   webhooks,
-		Convert:    map[string]versions.Convert{config.ConversionHost: apis.Convert},
+		Webhooks:   webhooks, WebhookCalls: s.options.Webhooks.CallsPerCluster,
+		Convert: map[string]versions.Convert{config.ConversionHost: apis.Convert},
 	})
 	if err != nil {
 		return fmt.Errorf("custom resources: %w", err)

@@ -18,7 +18,7 @@ type Options struct {
 	// call any port there.
 	AllowedCIDRs []string
 	// CallsPerCluster is how many admission webhooks are called at a time for one
-	// logical cluster.
+	// logical cluster, and how many conversion webhooks.
 	CallsPerCluster int
 }
 
@@ -35,7 +35,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"ranges of addresses, such as 10.96.0.0/12, in which admission and conversion webhooks may be beside public addresses; "+
 			"loopback, link-local, private and reserved ones are refused otherwise. Every tenant can have the server call what is in them")
 	fs.IntVar(&o.CallsPerCluster, "webhook-calls-per-cluster", o.CallsPerCluster,
-		"how many admission webhooks are called at a time for one logical cluster; further writes wait up to 10 s, and a write that more webhooks match is denied")
+		"how many admission webhooks are called at a time for one logical cluster, and how many conversion webhooks; further requests wait up to 10 s, and a write that more webhooks match is denied")
 }
 
 // Validate returns what is wrong with o.

@@ -12,7 +12,7 @@
 //	versions     defines a kind that others have many objects of,    watch caches, memory for each object
 //	             in thirty versions with different selectable fields
 //	definitions  has many definitions                                reads for each definition that others make
-//	conversion   has a conversion webhook that does not answer       requests that wait
+//	conversion   has a conversion webhook that does not answer       seats, or many calls at a time
 //	watches      opens all watches that it can, with large           a watch that ends, or is refused, or
 //	             selectors too, and writes                           foreign events
 //	events       has all its watches send large events               bytes of the heap

@@ -15,10 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// conversion: while requests of the attacker wait for its webhook, others do
-// not.
+// conversion: requests of the attacker that wait for its conversion webhook take nothing
+// that others need, of which few are called at a time.
 func conversion(t *testing.T, w *world) {
-	const waiting = 20
+	const limit, waiting = 64, 80
 	asked, release := make(chan struct{}, waiting), make(chan struct{})
 	hook := hangs(t, asked, release)
 	group := w.mark + ".hanging.example"
@@ -33,32 +33,32 @@ func conversion(t *testing.T, w *world) {
 	w.attacker.define(t, crd)
 	w.attacker.must(t, http.MethodPost, "/apis/"+group+"/v1/things", thing(group, "v1", "one", ""))
 	w.quiet.define(t, things(group, "v1"))
+	robot := w.attacker.robot(t, "converting")
 
+	before := counters(t, "shardplane_fairness_paused_requests", nil)
+	paused := func() float64 { return counters(t, "shardplane_fairness_paused_requests", nil) - before }
 	var pending sync.WaitGroup
-	var answered sync.Map
-	for i := range waiting {
+	for range waiting {
 		pending.Go(func() {
-			_, _, _ = w.attacker.call(t.Context(), http.MethodGet, "/apis/"+group+"/v2/things/one?timeout=30s", "")
-			answered.Store(i, true)
+			_, _, _ = robot.call(t.Context(), http.MethodGet, "/apis/"+group+"/v2/things/one?timeout=30s", "")
 		})
 	}
 	t.Cleanup(pending.Wait)
 	var once sync.Once
 	unblock := func() { once.Do(func() { close(release) }) }
 	t.Cleanup(unblock)
-	<-asked
-	// The same kind, and others; reads and writes.
+	require.Eventually(t, func() bool { return len(asked) == limit && paused() == waiting }, testTimeout, tick, "all have had a seat, and none has one")
+	// The same kind, and others; reads and writes; and of the same logical cluster.
 	w.quiet.must(t, http.MethodPost, "/apis/"+group+"/v1/things", thing(group, "v1", "mine", ""))
 	w.quiet.must(t, http.MethodGet, "/apis/"+group+"/v1/things", "")
 	w.quiet.must(t, http.MethodGet, "/apis/"+group+"/v1/things/mine", "")
 	w.quiet.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
 	w.quiet.define(t, things("after."+group, "v1"))
-	answered.Range(func(any, any) bool {
-		t.Error("a request that waits for the webhook was answered before the quiet tenant's were")
-		return false
-	})
+	w.attacker.must(t, http.MethodGet, "/apis/"+group+"/v1/things/one", "")
+	require.Len(t, asked, limit, "calls at a time")
 	unblock()
 	pending.Wait()
+	require.Eventually(t, func() bool { return paused() == 0 }, testTimeout, tick)
 }
 
 // watches: a watch of the quiet tenant goes on, and shows its own events only,

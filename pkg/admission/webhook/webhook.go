@@ -47,7 +47,7 @@ type Config struct {
 	// Transport calls the webhooks.
 	Transport *webhooktransport.Tenants
 	// Calls bounds the calls, of both kinds together.
-	Calls *Calls
+	Calls *webhooktransport.Calls
 	// Excluded are resources that webhooks never see, such as access reviews.
 	Excluded []schema.GroupResource
 }
@@ -56,7 +56,7 @@ type Config struct {
 type caller struct {
 	*admission.Handler
 	ready percluster.Ready
-	calls *Calls
+	calls *webhooktransport.Calls
 	hooks *percluster.Cache[*hooks]
 }
 
@@ -184,7 +184,7 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 		return nil
 	default:
 		defer request.Pause(ctx)() // webhooks may take long, and may send requests
-		release, err := c.calls.take(ctx, cluster, a, hooks.rules.calls(a))
+		release, err := take(ctx, c.calls, cluster, a, hooks.rules.calls(a))
 		if err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 // errClosed is what storage answers once the server has stopped.
@@ -89,6 +90,8 @@ type Config struct {
 	// Apart reports whether the objects of a schema lie apart from those of others of
 	// the same resource; nil means that none do.
 	Apart func(*definitions.Schema) bool
+	// Calls bound how many conversion webhooks are called at a time.
+	Calls *webhooktransport.Calls
 	// MetricName returns what metrics call a resource.
 	MetricName func(schema.GroupResource) schema.GroupResource
 }
@@ -205,7 +208,7 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 		}
 	}
 	raw.users++
-	v := newView(raw, sch, u.GroupVersionKind(), codec, s.decoded, s.encoded)
+	v := newView(raw, sch, u.GroupVersionKind(), codec, s.config.Calls, s.decoded, s.encoded)
 	v.selects = selectedBy(selectable)
 	known := viewKey{sch.Hash, v.gvk.Version}
 	s.views[v] = known

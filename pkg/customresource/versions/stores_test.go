@@ -18,7 +18,7 @@ import (
 func (s *Stores) addView(sch *definitions.Schema, destroy func()) *view {
 	raw := &rawStore{Interface: struct{ storage.Interface }{}, resource: sch.Resource, key: sch.Resource, destroy: destroy, users: 1}
 	s.stores[sch.Resource] = raw
-	v := newView(raw, sch, schema.GroupVersionKind{Version: "v1"}, nil, s.decoded, s.encoded)
+	v := newView(raw, sch, schema.GroupVersionKind{Version: "v1"}, nil, nil, s.decoded, s.encoded)
 	s.views[v] = viewKey{sch.Hash, "v1"}
 	s.byKey[viewKey{sch.Hash, "v1"}] = v
 	return v

@@ -22,6 +22,8 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 	tenantstorage "github.com/shardplane/shardplane/pkg/storage"
 )
 
@@ -36,8 +38,11 @@ type view struct {
 	// asIs is set for the view of metadata: objects of any schema, of which
 	// only the version is changed.
 	asIs bool
-	// hooked is set where a webhook converts between versions.
+	// hooked is set where a webhook converts between versions, of which stored is the
+	// one that objects are written in; calls bound how often it is called.
 	hooked bool
+	stored schema.GroupVersion
+	calls  *webhooktransport.Calls
 	// selects are the attributes by which selectable fields select; nil if there
 	// are no such fields.
 	selects *tenantstorage.Attributes
@@ -58,7 +63,13 @@ type view struct {
 
 var _ storage.Interface = (*view)(nil)
 
-func newView(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind, codec runtime.Codec, decoded, encoded *budget) *view {
+func newView(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind, codec runtime.Codec, calls *webhooktransport.Calls, decoded, encoded *budget) *view {
+	stored := schema.GroupVersion{Group: gvk.Group}
+	for _, version := range sch.Spec().Versions {
+		if version.Storage {
+			stored.Version = version.Name
+		}
+	}
 	return &view{
 		Interface: raw.Interface,
 		raw:       raw,
@@ -66,6 +77,8 @@ func newView(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind
 		codec:     codec,
 		asIs:      sch.MetadataOnly,
 		hooked:    sch.Spec().Conversion != nil && sch.Spec().Conversion.Strategy == apiextensionsv1.WebhookConverter,
+		stored:    stored,
+		calls:     calls,
 		decoded:   newMemory[*unstructured.Unstructured](decoded),
 		encoded:   newMemory[json.RawMessage](encoded),
 		done:      make(chan struct{}),
@@ -81,8 +94,8 @@ func (v *view) close() {
 
 // decode returns the view's form of a stored object, which it leaves as it is.
 // The caller owns the result.
-func (v *view) decode(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	shared, err := v.decodeShared(u)
+func (v *view) decode(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	shared, err := v.decodeShared(ctx, u)
 	if err != nil || v.asIs {
 		return shared, err
 	}
@@ -90,15 +103,15 @@ func (v *view) decode(u *unstructured.Unstructured) (*unstructured.Unstructured,
 }
 
 // decodeShared is decode for callers that do not change the result.
-func (v *view) decodeShared(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (v *view) decodeShared(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if v.asIs || !v.remembers(u) {
-		return v.decodeAnew(u.DeepCopy())
+		return v.decodeAnew(ctx, u.DeepCopy())
 	}
 	key := keyOf(u)
 	if known, ok := v.decoded.recall(key); ok {
 		return known, nil
 	}
-	out, err := v.decodeAnew(u.DeepCopy())
+	out, err := v.decodeAnew(ctx, u.DeepCopy())
 	if err == nil {
 		v.decoded.remember(key, out, bytesOf(out.Object))
 	}
@@ -114,7 +127,7 @@ func (v *view) remembers(u *unstructured.Unstructured) bool {
 }
 
 // encodeShown returns the JSON of the view's form of a stored object.
-func (v *view) encodeShown(u *unstructured.Unstructured) (json.RawMessage, error) {
+func (v *view) encodeShown(ctx context.Context, u *unstructured.Unstructured) (json.RawMessage, error) {
 	key, remembers := keyOf(u), v.remembers(u)
 	var out *unstructured.Unstructured
 	if remembers {
@@ -126,7 +139,7 @@ func (v *view) encodeShown(u *unstructured.Unstructured) (json.RawMessage, error
 	}
 	if out == nil {
 		var err error
-		if out, err = v.decodeAnew(u.DeepCopy()); err != nil {
+		if out, err = v.decodeAnew(ctx, u.DeepCopy()); err != nil {
 			return nil, err
 		}
 	}
@@ -143,13 +156,18 @@ func (v *view) encodeShown(u *unstructured.Unstructured) (json.RawMessage, error
 // decodeAnew decodes an object, which it may change and keep. It neither uses
 // nor fills the view's memory: the object of a DELETED event is the state
 // before under the resource version of the event.
-func (v *view) decodeAnew(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (v *view) decodeAnew(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	hideIdentity(u)
 	if v.asIs {
 		u.SetGroupVersionKind(v.gvk)
 		return u, nil
 	}
 	name := types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}
+	done, err := v.converts(ctx, u.GroupVersionKind().GroupVersion(), v.gvk.GroupVersion())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	out, err := decodeObject(v.codec, u, v.gvk.GroupVersion())
 	if err != nil {
 		return nil, fmt.Errorf("%s %s cannot be read with its present definition: %w", v.gvk.Kind, name, err)
@@ -165,7 +183,7 @@ func hideIdentity(u *unstructured.Unstructured) {
 }
 
 // decodeInto puts the view's form of a stored object into what the caller gave.
-func (v *view) decodeInto(u *unstructured.Unstructured, into runtime.Object) error {
+func (v *view) decodeInto(ctx context.Context, u *unstructured.Unstructured, into runtime.Object) error {
 	target, ok := into.(*unstructured.Unstructured)
 	if !ok {
 		return fmt.Errorf("%T cannot take a custom resource", into)
@@ -175,16 +193,16 @@ func (v *view) decodeInto(u *unstructured.Unstructured, into runtime.Object) err
 		target.SetGroupVersionKind(v.gvk)
 		return nil
 	}
-	out, err := v.decode(u)
+	out, err := v.decode(ctx, u)
 	if err != nil {
-		return apierrors.NewInternalError(err)
+		return unreadable(err)
 	}
 	target.Object = out.Object
 	return nil
 }
 
 // encode returns the stored form of an object, which it leaves as it is.
-func (v *view) encode(obj runtime.Object) (*unstructured.Unstructured, error) {
+func (v *view) encode(ctx context.Context, obj runtime.Object) (*unstructured.Unstructured, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
 		return nil, fmt.Errorf("%T is not a custom resource", obj)
@@ -192,12 +210,48 @@ func (v *view) encode(obj runtime.Object) (*unstructured.Unstructured, error) {
 	if v.asIs {
 		return nil, errors.New("metadata of all schemas can only be read")
 	}
+	done, err := v.converts(ctx, v.gvk.GroupVersion(), v.stored)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	return encodeObject(v.codec, u)
+}
+
+// converts waits until an object may be converted, which is done when the caller calls
+// done. A webhook may take long, so that the request has no seat meanwhile, and few are
+// called at a time for a logical cluster.
+func (v *view) converts(ctx context.Context, from, to schema.GroupVersion) (done func(), err error) {
+	if !v.hooked || from == to {
+		return func() {}, nil
+	}
+	resume := request.Pause(ctx)
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil || identity.IsExempt(ctx) { // the servers', of many logical clusters
+		return resume, nil
+	}
+	release, err := v.calls.Take(ctx, cluster, 1)
+	if err != nil {
+		resume()
+		return nil, err
+	}
+	return func() {
+		release()
+		resume()
+	}, nil
+}
+
+// unreadable is the answer where an object cannot be read.
+func unreadable(err error) error {
+	if apierrors.IsTooManyRequests(err) {
+		return err
+	}
+	return apierrors.NewInternalError(err)
 }
 
 // Create implements storage.Interface.
 func (v *view) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
-	stored, err := v.encode(obj)
+	stored, err := v.encode(ctx, obj)
 	if err != nil {
 		return err
 	}
@@ -208,7 +262,7 @@ func (v *view) Create(ctx context.Context, key string, obj, out runtime.Object, 
 	if out == nil {
 		return nil
 	}
-	return v.decodeInto(&created, out)
+	return v.decodeInto(ctx, &created, out)
 }
 
 // Delete implements storage.Interface.
@@ -219,7 +273,7 @@ func (v *view) Delete(ctx context.Context, key string, out runtime.Object, preco
 	if err := v.raw.Delete(ctx, key, &deleted, preconditions, v.validator(validate), nil, opts); err != nil {
 		return err
 	}
-	return v.decodeInto(&deleted, out)
+	return v.decodeInto(ctx, &deleted, out)
 }
 
 // validator shows the view's form of an object to validate.
@@ -228,7 +282,7 @@ func (v *view) validator(validate storage.ValidateObjectFunc) storage.ValidateOb
 		return nil
 	}
 	return func(ctx context.Context, obj runtime.Object) error {
-		u, err := v.decodeAny(obj)
+		u, err := v.decodeAny(ctx, obj)
 		if err != nil {
 			return err
 		}
@@ -236,12 +290,12 @@ func (v *view) validator(validate storage.ValidateObjectFunc) storage.ValidateOb
 	}
 }
 
-func (v *view) decodeAny(obj runtime.Object) (*unstructured.Unstructured, error) {
+func (v *view) decodeAny(ctx context.Context, obj runtime.Object) (*unstructured.Unstructured, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
 		return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
 	}
-	return v.decode(u)
+	return v.decode(ctx, u)
 }
 
 // Get implements storage.Interface.
@@ -250,7 +304,7 @@ func (v *view) Get(ctx context.Context, key string, opts storage.GetOptions, out
 	if err := v.raw.Get(ctx, key, opts, &u); err != nil {
 		return err
 	}
-	return v.decodeInto(&u, out)
+	return v.decodeInto(ctx, &u, out)
 }
 
 // GetList implements storage.Interface.
@@ -267,7 +321,7 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return apierrors.NewInternalError(err)
+		return unreadable(err)
 	}
 	if stored.Object["metadata"] != nil {
 		if list.Object == nil {
@@ -291,7 +345,7 @@ func (v *view) showItems(ctx context.Context, stored []unstructured.Unstructured
 	if asJSON := jsonItemsFrom(ctx); asJSON != nil {
 		asJSON.items = make([]json.RawMessage, len(stored))
 		for i := range stored {
-			data, err := v.encodeShown(&stored[i])
+			data, err := v.encodeShown(ctx, &stored[i])
 			if err = cmp.Or(err, ctx.Err()); err != nil {
 				return err
 			}
@@ -301,7 +355,7 @@ func (v *view) showItems(ctx context.Context, stored []unstructured.Unstructured
 	}
 	list.Items = make([]unstructured.Unstructured, 0, len(stored))
 	for i := range stored {
-		u, err := v.decodeShared(&stored[i])
+		u, err := v.decodeShared(ctx, &stored[i])
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
@@ -318,21 +372,21 @@ func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Obj
 			return nil, nil, fmt.Errorf("storage of custom resources holds a %T", in)
 		}
 		var current unstructured.Unstructured
-		if err := v.decodeInto(u, &current); err != nil {
+		if err := v.decodeInto(ctx, u, &current); err != nil {
 			return nil, nil, err
 		}
 		updated, ttl, err := update(&current, res)
 		if err != nil {
 			return nil, nil, err
 		}
-		stored, err := v.encode(updated)
+		stored, err := v.encode(ctx, updated)
 		return stored, ttl, err
 	}
 	var u unstructured.Unstructured
 	if err := v.raw.GuaranteedUpdate(ctx, key, &u, ignoreNotFound, preconditions, updateStored, nil); err != nil {
 		return err
 	}
-	return v.decodeInto(&u, out)
+	return v.decodeInto(ctx, &u, out)
 }
 
 // Watch implements storage.Interface.
@@ -341,5 +395,5 @@ func (v *view) Watch(ctx context.Context, key string, opts storage.ListOptions) 
 	if err != nil {
 		return nil, err
 	}
-	return newViewWatch(v, stored), nil
+	return newViewWatch(ctx, v, stored), nil
 }

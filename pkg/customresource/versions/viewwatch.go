@@ -1,6 +1,7 @@
 package versions
 
 import (
+	"context"
 	"fmt"
 	"sync"
 
@@ -22,14 +23,14 @@ type viewWatch struct {
 	worker   sync.WaitGroup
 }
 
-func newViewWatch(v *view, stored watch.Interface) *viewWatch {
+func newViewWatch(ctx context.Context, v *view, stored watch.Interface) *viewWatch {
 	w := &viewWatch{
 		view:   v,
 		stored: stored,
 		events: make(chan watch.Event),
 		stop:   make(chan struct{}),
 	}
-	w.worker.Go(w.run)
+	w.worker.Go(func() { w.run(ctx) })
 	return w
 }
 
@@ -43,7 +44,7 @@ func (w *viewWatch) Stop() {
 	w.worker.Wait()
 }
 
-func (w *viewWatch) run() {
+func (w *viewWatch) run(ctx context.Context) {
 	defer close(w.events)
 	for {
 		select {
@@ -55,7 +56,7 @@ func (w *viewWatch) run() {
 			if !ok {
 				return
 			}
-			shown := w.view.event(event)
+			shown := w.view.event(ctx, event)
 			select {
 			case w.events <- shown:
 			case <-w.stop:
@@ -71,10 +72,10 @@ func (w *viewWatch) run() {
 }
 
 // event returns the view's form of an event of the shared store.
-func (v *view) event(event watch.Event) watch.Event {
+func (v *view) event(ctx context.Context, event watch.Event) watch.Event {
 	switch event.Type {
 	case watch.Added, watch.Modified, watch.Deleted:
-		shown, err := v.shownEvent(event.Object, event.Type == watch.Deleted)
+		shown, err := v.shownEvent(ctx, event.Object, event.Type == watch.Deleted)
 		if err != nil {
 			status := apierrors.NewInternalError(err).Status()
 			return watch.Event{Type: watch.Error, Object: &status}
@@ -105,10 +106,10 @@ type deriving interface {
 
 // shownEvent returns the view's form of the object of an event. All watchers of
 // the view get the same, which is encoded once for all of them.
-func (v *view) shownEvent(obj runtime.Object, deleted bool) (runtime.Object, error) {
+func (v *view) shownEvent(ctx context.Context, obj runtime.Object, deleted bool) (runtime.Object, error) {
 	shared, ok := obj.(deriving)
 	if !ok {
-		return v.decodeEvent(obj, deleted)
+		return v.decodeEvent(ctx, obj, deleted)
 	}
 	return shared.Derive(v, func(obj runtime.Object) (runtime.Object, error) {
 		u, ok := obj.(*unstructured.Unstructured)
@@ -116,16 +117,16 @@ func (v *view) shownEvent(obj runtime.Object, deleted bool) (runtime.Object, err
 		case !ok:
 			return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
 		case deleted:
-			return v.decodeAnew(u.DeepCopy())
+			return v.decodeAnew(ctx, u.DeepCopy())
 		default:
-			return v.decodeShared(u)
+			return v.decodeShared(ctx, u)
 		}
 	})
 }
 
 // decodeEvent decodes the object of an event, which may be the wrapper by which
 // the watch cache shares an object among many watchers.
-func (v *view) decodeEvent(obj runtime.Object, deleted bool) (*unstructured.Unstructured, error) {
+func (v *view) decodeEvent(ctx context.Context, obj runtime.Object, deleted bool) (*unstructured.Unstructured, error) {
 	if wrapped, ok := obj.(runtime.CacheableObject); ok {
 		if m, err := meta.Accessor(obj); err == nil && !deleted {
 			if known, ok := v.decoded.recall(keyOf(m)); ok {
@@ -139,7 +140,7 @@ func (v *view) decodeEvent(obj runtime.Object, deleted bool) (*unstructured.Unst
 		return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
 	}
 	if deleted {
-		return v.decodeAnew(u.DeepCopy())
+		return v.decodeAnew(ctx, u.DeepCopy())
 	}
-	return v.decode(u)
+	return v.decode(ctx, u)
 }

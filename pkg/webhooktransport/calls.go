@@ -1,0 +1,81 @@
+package webhooktransport
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"golang.org/x/sync/semaphore"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// FlagCalls is the flag that errors about Calls name.
+const FlagCalls = "--webhook-calls-per-cluster"
+
+// maxWait is how long a request waits for calls of others to end.
+const maxWait = 10 * time.Second
+
+// Calls bound how many webhooks are called at a time for one logical cluster: each
+// call holds an object, and an answer. It is safe for concurrent use.
+type Calls struct {
+	limit int
+
+	mu sync.Mutex
+	of map[logicalcluster.Name]*places
+}
+
+// places are those of one logical cluster, while somebody wants some.
+type places struct {
+	*semaphore.Weighted
+	users int
+}
+
+// NewCalls returns calls of which limit are made at a time; 0 is
+// DefaultCallsPerCluster.
+func NewCalls(limit int) *Calls {
+	if limit == 0 {
+		limit = DefaultCallsPerCluster
+	}
+	return &Calls{limit: limit, of: map[logicalcluster.Name]*places{}}
+}
+
+// Limit returns how many calls are made at a time for one logical cluster.
+func (c *Calls) Limit() int { return c.limit }
+
+// Take waits for n places, no more than Limit, for 10 s at most; then it returns a
+// 429. The caller gives them back with release.
+func (c *Calls) Take(ctx context.Context, cluster logicalcluster.Name, n int) (release func(), err error) {
+	p := c.enter(cluster)
+	wait, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	if err := p.Acquire(wait, int64(n)); err != nil {
+		c.leave(cluster, p)
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("all %d calls of webhooks that the server makes at a time for a workspace (%s) are under way: try again", c.limit, FlagCalls), 1)
+	}
+	return func() {
+		p.Release(int64(n))
+		c.leave(cluster, p)
+	}, nil
+}
+
+func (c *Calls) enter(cluster logicalcluster.Name) *places {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.of[cluster]
+	if p == nil {
+		p = &places{Weighted: semaphore.NewWeighted(int64(c.limit))}
+		c.of[cluster] = p
+	}
+	p.users++
+	return p
+}
+
+func (c *Calls) leave(cluster logicalcluster.Name, p *places) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.users--; p.users == 0 {
+		delete(c.of, cluster)
+	}
+}
