@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -21,6 +23,9 @@ const (
 
 	// connectTimeout bounds the first contact.
 	connectTimeout = 20 * time.Second
+
+	// probeTimeout bounds each step of the search for why there was none.
+	probeTimeout = 2 * time.Second
 
 	// maxMessageSize lets a list of many large objects through; etcd's own
 	// default for what a client accepts is no limit either.
@@ -94,11 +99,39 @@ func Connect(ctx context.Context, cfg ExternalConfig) (*Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if _, err := client.Get(ctx, "health"); err != nil {
+		why := make([]error, 0, len(cfg.Servers)+1)
+		for _, server := range cfg.Servers {
+			why = append(why, probe(context.WithoutCancel(ctx), server, tlsConfig))
+		}
 		return nil, errors.Join(
-			fmt.Errorf("etcd at %s does not answer: check --etcd-servers and the TLS files: %w", strings.Join(cfg.Servers, ", "), err),
+			fmt.Errorf("etcd at %s does not answer: check --etcd-servers and the TLS files: %w", strings.Join(cfg.Servers, ", "), errors.Join(append(why, err)...)),
 			client.Close())
 	}
 	return &Connection{client: wrapClient(client)}, nil
+}
+
+// probe says why a server does not answer, which the client does not: it tries
+// until its time is up, and tells that. It returns nil where it cannot find out.
+func probe(ctx context.Context, server string, tlsConfig *tls.Config) error {
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme != "https" {
+		return nil //nolint:nilerr // the client's own error says as much
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	conn, err := (&tls.Dialer{Config: tlsConfig}).DialContext(ctx, "tcp", u.Host)
+	if err == nil {
+		// Whether it takes the certificate it says when it is read from; else it waits
+		// for a request.
+		defer func() { _ = conn.Close() }()
+		if err = conn.SetReadDeadline(time.Now().Add(probeTimeout)); err == nil {
+			_, err = conn.Read(make([]byte, 1))
+		}
+	}
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", server, err)
 }
 
 // Client returns the client of the cluster, which all resources share.

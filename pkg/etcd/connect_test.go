@@ -89,18 +89,25 @@ func TestConnect(t *testing.T) {
 	require.NoError(t, c.Close())
 
 	otherCA, otherCert, otherKey := certificates(t)
-	for name, cfg := range map[string]ExternalConfig{
-		"no certificate":    {CAFile: ca},
-		"other certificate": {CAFile: ca, CertFile: otherCert, KeyFile: otherKey},
-		"other CA":          {CAFile: otherCA, CertFile: cert, KeyFile: key},
+	for name, tc := range map[string]struct {
+		ExternalConfig
+
+		why string
+	}{
+		"no certificate":    {ExternalConfig{CAFile: ca}, "tls: certificate required"},
+		"other certificate": {ExternalConfig{CAFile: ca, CertFile: otherCert, KeyFile: otherKey}, "tls: unknown certificate authority"},
+		"other CA":          {ExternalConfig{CAFile: otherCA, CertFile: cert, KeyFile: key}, "x509: certificate signed by unknown authority"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := tc.ExternalConfig
+			cfg.Servers = []string{address}
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			cfg.Servers = []string{address}
 			_, err := Connect(ctx, cfg)
 			require.ErrorContains(t, err, address)
 			require.ErrorContains(t, err, "--etcd-servers")
+			require.ErrorContains(t, err, tc.why)
 		})
 	}
 }

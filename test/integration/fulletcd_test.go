@@ -118,7 +118,7 @@ func (f *filling) alarmed() bool {
 }
 
 func isFull(err error) bool {
-	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // of client-go, unwrapped
+	status, ok := err.(apierrors.APIStatus)
 	return ok && status.Status().Code == http.StatusInsufficientStorage
 }
 

@@ -38,7 +38,7 @@ type keyService struct {
 	sealer cipher.AEAD
 	keyID  atomic.Value
 	server *grpc.Server
-	served chan error
+	served chan struct{}
 }
 
 func newKeyService(t *testing.T) *keyService {
@@ -60,10 +60,13 @@ func (k *keyService) start(t *testing.T) {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", k.socket)
 	require.NoError(t, err)
-	k.server, k.served = grpc.NewServer(), make(chan error, 1)
+	k.server, k.served = grpc.NewServer(), make(chan struct{})
 	kmsapi.RegisterKeyManagementServiceServer(k.server, service.NewGRPCService(k.socket, time.Second, k))
 	server, served := k.server, k.served
-	go func() { served <- server.Serve(listener) }()
+	go func() {
+		defer close(served)
+		_ = server.Serve(listener) // until it is stopped
+	}()
 }
 
 func (k *keyService) stop() {
