@@ -161,6 +161,7 @@ func BenchmarkSelectors(b *testing.B) {
 }
 
 func dispatchSelecting(b *testing.B, selector string, watches int, event string) {
+	b.Helper()
 	f := newFollower(b)
 	f.fill("a/x", "b/x")
 	f.follow(10)
