@@ -148,6 +148,7 @@ func testAPIDiscovery(t *testing.T, k apiKinds) {
 		require.ElementsMatch(t, want, names)
 	}
 	require.Empty(t, field(k.get(apisV2+"apibindings"), "items"), "what tools read in every new workspace")
+	k.ask(http.StatusNotFound, http.MethodGet, "/api/v1/namespaces/kcp-system", "") // nothing is made where nothing is exported
 	terminal := func(args ...string) string {
 		out, err := exec.CommandContext(t.Context(), harness.Kubectl(t), append([]string{"--kubeconfig", k.Kubeconfig(), "--server", k.Proxy().Host + "/clusters/" + k.cluster}, args...)...).CombinedOutput() //nolint:gosec // our own
 		require.NoError(t, err, "%s", out)
@@ -347,6 +348,20 @@ func testBindings(t *testing.T, provider, consumer apiKinds) {
 	require.Equal(t, []string{"apis.kcp.io/apibinding-finalizer"}, bound.GetFinalizers())
 	require.Equal(t, "root:consumer", bound.GetAnnotations()["kcp.io/path"])
 	require.NotEmpty(t, bound.GetLabels()["internal.apis.kcp.io/export"])
+
+	// Who applies a binding, also one that applying makes, keeps what the server gave it.
+	for _, name := range []string{"b", "applied", "applied"} {
+		code, answer := do(t, tenant.config, call{
+			method: http.MethodPatch, path: "/clusters/" + tenant.cluster + apisV2 + "apibindings/" + name + "?fieldManager=tests&force=true",
+			body:   strings.Replace(typed(apisV2+"apibindings", fmt.Sprintf(body, "e")), `"name":"b"`, `"name":"`+name+`"`, 1),
+			header: http.Header{"Content-Type": {"application/apply-patch+yaml"}},
+		})
+		require.Contains(t, []int{http.StatusOK, http.StatusCreated}, code, "%s", answer)
+		applied := tenant.get(apisV2 + "apibindings/" + name)
+		require.Equal(t, bound.GetLabels(), applied.GetLabels())
+		require.Equal(t, bound.GetFinalizers(), applied.GetFinalizers())
+	}
+	tenant.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/applied", "")
 
 	// What only v1alpha2 says of the status is not a v1alpha1 client's to write.
 	old := tenant.get(apisV1 + "apibindings/b")
