@@ -153,7 +153,7 @@ func http2Conn(_ *testing.T, conn net.Conn, handler http.Handler) (gone func() e
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		(&http2.Server{}).ServeConn(conn, &http2.ServeConnOpts{Handler: handler})
+		(&http2.Server{}).ServeConn(conn, &http2.ServeConnOpts{Handler: handler}) //nolint:staticcheck // a connection without TLS
 	}()
 	return func() error {
 		<-ended
@@ -224,9 +224,9 @@ func TestPause(t *testing.T) {
 				handler := WithPause(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 					for range 3 {
 						_, err := w.Write(make([]byte, try.size))
-						require.NoError(t, err)
-						synctest.Wait()
-						require.False(t, paused)
+						if err != nil || paused {
+							t.Errorf("paused %t after a write: %v", paused, err)
+						}
 					}
 				}))
 				r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)

@@ -22,7 +22,7 @@ const (
 // does not read.
 func WithPause(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p := &pausingWriter{ResponseWriter: w, pause: func() (resume func()) { return request.Pause(r.Context()) }}
+		p := &pausingWriter{ResponseWriter: w, pause: func() (resume func()) { return request.Pause(r.Context()) }} //nolint:contextcheck // it is the request's
 		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(p), r)
 	})
 }
