@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,6 +36,19 @@ func (h *Hooks) inProcess(hostPort string) (*rest.Config, bool) {
 	cfg := &rest.Config{QPS: -1}
 	cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return convert })
 	return cfg, true
+}
+
+// convertsHere reports whether a conversion is a function of this process.
+func (h *Hooks) convertsHere(c *apiextensionsv1.CustomResourceConversion) bool {
+	if h == nil || c == nil || c.Webhook == nil || c.Webhook.ClientConfig == nil || c.Webhook.ClientConfig.URL == nil {
+		return false
+	}
+	u, err := url.Parse(*c.Webhook.ClientConfig.URL)
+	if err != nil {
+		return false
+	}
+	_, ok := h.convert[u.Hostname()]
+	return ok
 }
 
 // RoundTrip implements http.RoundTripper for a webhook that nobody sends requests to.

@@ -48,6 +48,9 @@ func TestInProcess(t *testing.T) {
 	object := func(name string) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.org/v1", "kind": "Widget", "metadata": map[string]any{"name": name, "uid": "u"}, "spec": map[string]any{"n": int64(1)}}}
 	}
+	require.True(t, h.convertsHere(crd("https://here.example/path").Spec.Conversion))
+	require.False(t, h.convertsHere(crd("https://elsewhere.example").Spec.Conversion))
+	require.False(t, h.convertsHere(&apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}))
 	convert, _, err := factory.NewConverter(crd("https://here.example/path"))
 	require.NoError(t, err)
 	v2 := schema.GroupVersion{Group: "example.org", Version: "v2"}

@@ -92,6 +92,8 @@ type Config struct {
 	Apart func(*definitions.Schema) bool
 	// Calls bound how many conversion webhooks are called at a time.
 	Calls *webhooktransport.Calls
+	// Hooks say which webhooks are functions of this process; nil means that none are.
+	Hooks *Hooks
 	// MetricName returns what metrics call a resource.
 	MetricName func(schema.GroupResource) schema.GroupResource
 }
@@ -209,6 +211,9 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 	}
 	raw.users++
 	v := newView(raw, sch, u.GroupVersionKind(), codec, s.config.Calls, s.decoded, s.encoded)
+	if s.config.Hooks.convertsHere(sch.Spec().Conversion) {
+		v.hooked = false // nobody is called, and the answer is the same each time
+	}
 	v.selects = selectedBy(selectable)
 	known := viewKey{sch.Hash, v.gvk.Version}
 	s.views[v] = known
