@@ -119,7 +119,9 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 		if err != nil {
 			return 0, fmt.Errorf("counting what is stored: %w", err)
 		}
-		revision = max(revision, response.Header.Revision)
+		if revision == 0 { // of the first page; the header always has the latest
+			revision = response.Header.Revision
+		}
 		for _, kv := range response.Kvs {
 			if cluster, event, ok := c.parse(kv.Key); ok {
 				add(clusters, cluster, event, 1, len(kv.Key)+len(kv.Value))

@@ -135,3 +135,49 @@ func TestCounter(t *testing.T) {
 	require.True(t, known)
 	require.Zero(t, got)
 }
+
+// restless writes whenever it is read: it deletes what was read first, and puts more
+// in its place.
+type restless struct {
+	clientv3.KV
+	reads int
+}
+
+// Get implements clientv3.KV.
+func (r *restless) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	response, err := r.KV.Get(ctx, key, opts...)
+	if err != nil || len(response.Kvs) == 0 {
+		return response, err
+	}
+	r.reads++
+	if _, err := r.Delete(ctx, fmt.Sprintf("%s/core/configmaps/root/default/%03d", prefix, r.reads)); err != nil {
+		return nil, err
+	}
+	_, err = r.Put(ctx, fmt.Sprintf("%s/core/configmaps/root/default/000-%d", prefix, r.reads), "more")
+	return response, err
+}
+
+// TestCountsOneState counts while others write: what it reads in many pages is one
+// state, from which on it follows.
+func TestCountsOneState(t *testing.T) {
+	client := startEtcd(t)
+	for n := range 350 {
+		_, err := client.Put(t.Context(), fmt.Sprintf("%s/core/configmaps/root/default/%03d", prefix, n), "value")
+		require.NoError(t, err)
+	}
+	kv := &restless{KV: client.KV}
+	client.KV = kv
+	counter := startCounter(t, client)
+	require.Eventually(t, func() bool {
+		_, known := counter.Of("root")
+		return known
+	}, testTimeout, tick)
+	client.KV = kv.KV
+	require.Greater(t, kv.reads, 3)
+	want := stored(t, client, "root")
+	var got usage.Usage
+	require.Eventually(t, func() bool {
+		got, _ = counter.Of("root")
+		return got == want
+	}, testTimeout, tick, "it stores %+v, and the counter has %+v", want, &got)
+}
