@@ -20,7 +20,7 @@ import (
 type Limits struct {
 	Cluster, User int
 
-	of *subject
+	of subject
 }
 
 // subject is what is limited.
@@ -47,13 +47,13 @@ var (
 // NewLimits returns the defaults of limits of requests.
 func NewLimits() Limits {
 	const cluster, user = 1000, 1000
-	return Limits{Cluster: cluster, User: user, of: &requests}
+	return Limits{Cluster: cluster, User: user, of: requests}
 }
 
 // NewWatchLimits returns the defaults of limits of watches.
 func NewWatchLimits() Limits {
 	const cluster, user = 5000, 5000
-	return Limits{Cluster: cluster, User: user, of: &watches}
+	return Limits{Cluster: cluster, User: user, of: watches}
 }
 
 // AddFlags adds the flags of l to fs.
