@@ -112,7 +112,7 @@ func TestPausedRequestsDoNotCount(t *testing.T) {
 }
 
 func TestShares(t *testing.T) {
-	s := NewShares(Limits{Cluster: 8, User: 6, of: &requests})
+	s := NewShares(Limits{Cluster: 8, User: 6, of: requests})
 	h := hang(t, false, func(next http.Handler) http.Handler { return s.Wrap(next, one, refuse) })
 	ctx := t.Context()
 	flood := func(r *http.Request) (entered int) {
