@@ -6,6 +6,7 @@
 // after a garbage collection, and events that the quiet tenant gets.
 //
 //	row          the attacker                                        what the others must not pay
+//	load         reads, writes and deletes all the time              requests that fail
 //	metrics      makes and deletes groups, keeps many, names         series, or bytes of /metrics
 //	             webhooks and policies, asks for what does not exist
 //	refused      sends definitions that are refused                  memory, and nobody's names are taken
@@ -30,5 +31,6 @@
 //	bodies       sends writes whose bodies do not end                seats, even of its own logical cluster
 //
 // Latency is a figure, not a test: `make neighbours` prints what the quiet
-// tenant waits for before and during the attacks.
+// tenant waits for before and during each row, all of which run then beside its
+// requests.
 package neighbours

@@ -1,15 +1,22 @@
 package neighbours
 
-import "testing"
+import (
+	"net/http"
+	"testing"
+)
 
 // TestNeighbours runs the rows of the table in doc.go, one after the other: some
 // look at the heap of the whole process.
 func TestNeighbours(t *testing.T) {
 	w := newWorld(t)
+	if *latencyFlag {
+		w.quiet.must(t, http.MethodPost, configMaps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"latency"}}`)
+	}
 	for _, row := range []struct {
 		name string
 		run  func(*testing.T, *world)
 	}{
+		{"load", load},
 		{"metrics", metrics},
 		{"refused", refused},
 		{"versions", versions},
@@ -27,6 +34,6 @@ func TestNeighbours(t *testing.T) {
 		{"readers", readers},
 		{"paths", paths},
 	} {
-		t.Run(row.name, func(t *testing.T) { row.run(t, w) })
+		t.Run(row.name, func(t *testing.T) { w.measured(t, row.name, row.run) })
 	}
 }
