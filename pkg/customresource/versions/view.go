@@ -226,11 +226,11 @@ func (v *view) converts(ctx context.Context, from, to schema.GroupVersion) (done
 		return func() {}, nil
 	}
 	resume := request.Pause(ctx)
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil || identity.IsExempt(ctx) { // the servers', of many logical clusters
+	cluster, ok := request.ClusterFrom(ctx)
+	if !ok || cluster.Wildcard || identity.IsExempt(ctx) { // the servers', of many logical clusters
 		return resume, nil
 	}
-	release, err := v.calls.Take(ctx, cluster, 1)
+	release, err := v.calls.Take(ctx, cluster.Name, 1)
 	if err != nil {
 		resume()
 		return nil, err
