@@ -15,7 +15,7 @@
 //	definitions  has many definitions                                reads for each definition that others make
 //	conversion   has a conversion webhook that does not answer       seats, or many calls at a time
 //	watches      opens all watches that it can, with large           a watch that ends, or is refused, or
-//	             selectors too, and writes                           foreign events
+//	             selectors too, and writes                           events of others
 //	events       sends large events to all its watches               bytes of the heap
 //	storage      stores as much as it can                            room in etcd, or writes that are refused
 //	webhooks     has webhooks, admitting and converting, that        bytes that are read or allocated, calls
