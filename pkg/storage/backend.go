@@ -231,8 +231,14 @@ func (b *Backend) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Health reports whether etcd answers.
+// healthTimeout is how long etcd may take to answer, as in kube-apiserver.
+const healthTimeout = 2 * time.Second
+
+// Health reports whether etcd answers soon. A probe that waits for an etcd without a
+// quorum would tell nobody.
 func (b *Backend) Health(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
 	if _, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+"/health"); err != nil {
 		return fmt.Errorf("etcd does not answer: %w", err)
 	}
