@@ -82,7 +82,11 @@ func newWorld(t testing.TB) *world {
 	t.Helper()
 	// So few that the rows need not send thousands of requests.
 	connections := []string{fmt.Sprintf("--max-anonymous-connections=%d", maxAnonymous), fmt.Sprintf("--max-connections-per-user=%d", maxOfUser), fmt.Sprintf("--http2-max-streams-per-connection=%d", maxStreams)}
-	c := harness.Start(t, harness.Options{ExtraArgs: map[string][]string{
+	mode := harness.InProcess
+	if *latencyFlag {
+		mode = harness.Processes // whose collector of garbage and scheduler know nothing of the attacker's
+	}
+	c := harness.Start(t, harness.Options{Mode: mode, ExtraArgs: map[string][]string{
 		"shard": append([]string{
 			fmt.Sprintf("--max-mutating-requests-inflight=%d", maxWriting),
 			fmt.Sprintf("--max-requests-inflight-per-cluster=%d", maxOfCluster),

@@ -2,9 +2,11 @@ package neighbours
 
 import (
 	"context"
+	"crypto/sha256"
 	"flag"
 	"fmt"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -81,6 +83,25 @@ func (w *world) measured(t *testing.T, name string, row func(*testing.T, *world)
 			quiet.at(50), quiet.at(99), attacked.at(50), attacked.at(99), float64(attacked.at(99))/float64(quiet.at(99)), len(attacked.took), attacked.bad)
 	}()
 	row(t, w)
+}
+
+// busy is no attack: it keeps as many cores busy as there are, and sends nothing.
+// It says what a row costs others by what its own client computes.
+func busy(t *testing.T, _ *world) {
+	if !*latencyFlag {
+		t.Skip("it is for comparison with -latency only")
+	}
+	ctx, stop := context.WithTimeout(t.Context(), loaded)
+	defer stop()
+	var cores sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		cores.Go(func() {
+			for sum := sha256.Sum256(nil); ctx.Err() == nil; {
+				sum = sha256.Sum256(sum[:])
+			}
+		})
+	}
+	cores.Wait()
 }
 
 // load is the row of an attacker that has nothing but requests: it writes, reads and

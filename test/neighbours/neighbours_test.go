@@ -16,6 +16,7 @@ func TestNeighbours(t *testing.T) {
 		name string
 		run  func(*testing.T, *world)
 	}{
+		{"busy", busy},
 		{"load", load},
 		{"metrics", metrics},
 		{"refused", refused},
