@@ -52,6 +52,13 @@ const (
 var workspaces = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
 
 func TestMain(m *testing.M) {
+	if kubeconfig := os.Getenv(quietEnv); kubeconfig != "" {
+		if err := beQuiet(kubeconfig); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv("NEIGHBOURS_LOGS") == "" {
 		klog.SetLogger(logr.Discard())
 	}
@@ -65,6 +72,8 @@ type world struct {
 	quiet, attacker *tenant
 	// masters is the operator, who reads metrics.
 	masters *tenant
+	// observer is the quiet tenant whose latency is measured, if it is.
+	observer *observer
 	// mark is part of everything that the attacker names.
 	mark string
 }

@@ -1,19 +1,28 @@
 package neighbours
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
+	"os"
+	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 var latencyFlag = flag.Bool("latency", false, "measure what the quiet tenant waits for, before and during each row")
@@ -26,40 +35,135 @@ const (
 	loaded = 5 * time.Second
 )
 
-// samples are requests of the quiet tenant.
+// quietEnv makes the test program a quiet tenant of the kubeconfig that it names: a
+// process of its own, which no attacker's goroutines keep from running.
+const quietEnv = "NEIGHBOURS_QUIET"
+
+// samples are what a quiet tenant waited for: a read and a write each.
 type samples struct {
-	took []time.Duration
-	bad  map[int]int // by code
+	Took []time.Duration
+	// Bad are answers that were refused or failed, by code.
+	Bad map[int]int
 }
 
-// sample has the quiet tenant read and write until ctx ends.
-func (w *world) sample(ctx context.Context) samples {
-	s := samples{bad: map[int]int{}}
+// beQuiet reads and writes from one line of standard input to the next, and answers
+// each second line with samples.
+func beQuiet(kubeconfig string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.Host = strings.TrimSuffix(config.Host, "/clusters/root") + "/clusters/root:quiet"
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	quiet := &tenant{config: config, http: client}
+	lines := make(chan struct{})
+	go func() {
+		defer close(lines)
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+			lines <- struct{}{}
+		}
+	}()
+	for range lines {
+		ctx, stop := context.WithCancel(context.Background())
+		taken := make(chan samples)
+		go func() { taken <- quiet.sample(ctx) }()
+		<-lines
+		stop()
+		if err := json.NewEncoder(os.Stdout).Encode(<-taken); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sample reads and writes until ctx ends.
+func (u *tenant) sample(ctx context.Context) samples {
+	s := samples{Bad: map[int]int{}}
 	for i := 0; ctx.Err() == nil; i++ {
 		start := time.Now()
 		for _, send := range []func() (int, []byte, error){
-			func() (int, []byte, error) { return w.quiet.call(ctx, http.MethodGet, configMaps, "") },
+			func() (int, []byte, error) { return u.call(ctx, http.MethodGet, configMaps, "") },
 			func() (int, []byte, error) {
-				return w.quiet.call(ctx, http.MethodPut, configMaps+"/latency", fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"latency"},"data":{"n":"%d"}}`, i))
+				return u.call(ctx, http.MethodPut, configMaps+"/latency", fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"latency"},"data":{"n":"%d"}}`, i))
 			},
 		} {
 			if code, _, err := send(); ctx.Err() == nil && (err != nil || code >= http.StatusBadRequest) {
-				s.bad[code]++
+				s.Bad[code]++
 			}
 		}
 		if ctx.Err() == nil {
-			s.took = append(s.took, time.Since(start))
+			s.Took = append(s.Took, time.Since(start))
 		}
 	}
-	slices.Sort(s.took)
+	slices.Sort(s.Took)
 	return s
 }
 
 func (s samples) at(percent int) time.Duration {
-	if len(s.took) == 0 {
+	if len(s.Took) == 0 {
 		return 0
 	}
-	return s.took[len(s.took)*percent/100].Round(10 * time.Microsecond)
+	return s.Took[len(s.Took)*percent/100].Round(10 * time.Microsecond)
+}
+
+// observer is a quiet tenant in a process of its own.
+type observer struct {
+	in  io.Writer
+	out *json.Decoder
+}
+
+// observe starts the quiet tenant, and has everything else in this process give way to
+// it and to the servers: an attacker's clients are elsewhere.
+func (w *world) observe(t *testing.T) {
+	t.Helper()
+	if !*latencyFlag {
+		return
+	}
+	w.quiet.must(t, http.MethodPost, configMaps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"latency"}}`)
+	program, err := os.Executable()
+	require.NoError(t, err)
+	command := exec.CommandContext(t.Context(), program)
+	command.Env = append(os.Environ(), quietEnv+"="+w.Kubeconfig())
+	command.Stderr = os.Stderr
+	in, err := command.StdinPipe()
+	require.NoError(t, err)
+	out, err := command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = command.Wait()
+	})
+	w.observer = &observer{in: in, out: json.NewDecoder(out)}
+	threads, err := os.ReadDir("/proc/self/task") // each has a priority of its own
+	require.NoError(t, err)
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		require.NoError(t, err)
+		const nice = 15
+		require.NoError(t, syscall.Setpriority(syscall.PRIO_PROCESS, id, nice))
+	}
+}
+
+// begin has the quiet tenant begin; end returns what it has waited for.
+func (o *observer) begin(t *testing.T) (end func() samples) {
+	t.Helper()
+	_, err := io.WriteString(o.in, "begin\n")
+	require.NoError(t, err)
+	return func() samples {
+		var s samples
+		_, err := io.WriteString(o.in, "end\n")
+		if err == nil {
+			err = o.out.Decode(&s)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return s
+	}
 }
 
 // measured runs a row, and prints what the quiet tenant waits for a read and a write
@@ -69,18 +173,14 @@ func (w *world) measured(t *testing.T, name string, row func(*testing.T, *world)
 		row(t, w)
 		return
 	}
-	before, stop := context.WithTimeout(t.Context(), alone)
-	quiet := w.sample(before)
-	stop()
-	during, stop := context.WithCancel(t.Context())
-	var attacked samples
-	var sampling sync.WaitGroup
-	sampling.Go(func() { attacked = w.sample(during) })
-	defer func() { // whatever becomes of the row, which may count what these requests do
-		stop()
-		sampling.Wait()
+	end := w.observer.begin(t)
+	time.Sleep(alone) //nolint:forbidigo // it is measured, not waited for
+	quiet := end()
+	end = w.observer.begin(t)
+	defer func() { // whatever becomes of the row, which may count what is in this process only
+		attacked := end()
 		fmt.Printf("%-12s alone p50 %8v p99 %8v | during p50 %8v p99 %8v | p99 × %.2f of %d, refused or failed: %v\n", name,
-			quiet.at(50), quiet.at(99), attacked.at(50), attacked.at(99), float64(attacked.at(99))/float64(quiet.at(99)), len(attacked.took), attacked.bad)
+			quiet.at(50), quiet.at(99), attacked.at(50), attacked.at(99), float64(attacked.at(99))/float64(quiet.at(99)), len(attacked.Took), attacked.Bad)
 	}()
 	row(t, w)
 }

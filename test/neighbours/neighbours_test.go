@@ -1,17 +1,12 @@
 package neighbours
 
-import (
-	"net/http"
-	"testing"
-)
+import "testing"
 
 // TestNeighbours runs the rows of the table in doc.go, one after the other: some
 // look at the heap of the whole process.
 func TestNeighbours(t *testing.T) {
 	w := newWorld(t)
-	if *latencyFlag {
-		w.quiet.must(t, http.MethodPost, configMaps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"latency"}}`)
-	}
+	w.observe(t)
 	for _, row := range []struct {
 		name string
 		run  func(*testing.T, *world)
