@@ -51,6 +51,20 @@ func (l Lister[T]) ByIndex(index, value string) ([]T, error) {
 	return l.informer.store.byIndex(index, value)
 }
 
+// KeysByIndex returns the keys of the objects that ByIndex returns, and none for an
+// index that does not exist.
+func (l Lister[T]) KeysByIndex(index, value string) []Key {
+	found, err := l.ByIndex(index, value)
+	if err != nil {
+		return nil
+	}
+	keys := make([]Key, 0, len(found))
+	for _, obj := range found {
+		keys = append(keys, l.informer.KeyOf(obj))
+	}
+	return keys
+}
+
 // Cluster returns the read access to the objects of one logical cluster.
 func (l Lister[T]) Cluster(name logicalcluster.Name) ClusterLister[T] {
 	return ClusterLister[T]{informer: l.informer, cluster: name}

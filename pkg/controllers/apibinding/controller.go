@@ -66,15 +66,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.Bindings),
 			reconcile.FromInformer(config.Exports, func(export *apisv1alpha2.APIExport) []client.Key {
-				found, err := bindings.ByIndex(ExportIndex, apis.ExportLabelValue(logicalcluster.From(export), export.Name))
-				if err != nil {
-					return nil
-				}
-				keys := make([]client.Key, 0, len(found))
-				for _, binding := range found {
-					keys = append(keys, client.KeyOf(binding))
-				}
-				return keys
+				return bindings.KeysByIndex(ExportIndex, apis.ExportLabelValue(logicalcluster.From(export), export.Name))
 			}),
 		},
 	})

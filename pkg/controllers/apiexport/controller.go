@@ -56,15 +56,7 @@ func NamedSecrets(exports *client.Informer[*apisv1alpha2.APIExport]) func(*metav
 
 // exportsOf returns the keys of the exports that name a secret.
 func exportsOf(exports *client.Informer[*apisv1alpha2.APIExport], secret *metav1.PartialObjectMetadata) []client.Key {
-	found, err := exports.Lister().ByIndex(SecretIndex, client.KeyOf(secret).String())
-	if err != nil {
-		return nil
-	}
-	keys := make([]client.Key, 0, len(found))
-	for _, export := range found {
-		keys = append(keys, client.KeyOf(export))
-	}
-	return keys
+	return exports.Lister().KeysByIndex(SecretIndex, client.KeyOf(secret).String())
 }
 
 // New returns the controller. Its keys are exports.

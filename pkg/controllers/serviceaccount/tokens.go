@@ -75,15 +75,7 @@ func NewTokens(config TokensConfig) *reconcile.Controller[client.Key] {
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.Secrets),
 			reconcile.FromInformer(config.Accounts, func(account *corev1.ServiceAccount) []client.Key {
-				found, err := secrets.ByIndex(AccountIndex, client.KeyOf(account).String())
-				if err != nil {
-					return nil
-				}
-				keys := make([]client.Key, 0, len(found))
-				for _, secret := range found {
-					keys = append(keys, client.KeyOf(secret))
-				}
-				return keys
+				return secrets.KeysByIndex(AccountIndex, client.KeyOf(account).String())
 			}),
 		},
 	})

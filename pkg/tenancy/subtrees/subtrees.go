@@ -223,11 +223,12 @@ func (s *Sums) limited(versions ...*corev1alpha1.LogicalCluster) {
 
 // add adds up, and tells who follows.
 func (s *Sums) add() *snapshot {
-	stored, known := s.c.Stored()
-	complete := known && s.c.LogicalClusters.HasSynced() && (s.c.Others == nil || s.c.Others.HasSynced())
+	complete := s.c.LogicalClusters.HasSynced() && (s.c.Others == nil || s.c.Others.HasSynced())
 	next := s.limits()
 	next.complete = complete
-	if len(next.byTop) > 0 {
+	if len(next.byTop) > 0 { // else what is stored, which is asked at each write, does not matter
+		stored, known := s.c.Stored()
+		next.complete = complete && known
 		s.addOwn(next, stored)
 		s.addOthers(next)
 	}
