@@ -8,6 +8,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
+	"github.com/spf13/pflag"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/audit/policy"
@@ -31,16 +32,36 @@ const (
 	auditURIKey = "shardplane.io/request-uri"
 )
 
-// AuditOptions are kube-apiserver's: a policy, and backends that write to a log
-// or call a webhook.
-type AuditOptions struct{ options.AuditOptions }
+const flagAuditBufferBytes = "audit-webhook-batch-buffer-bytes"
+
+// AuditOptions are kube-apiserver's, a policy and backends that write to a log
+// or call a webhook, and a bound on what waits for the webhook.
+type AuditOptions struct {
+	options.AuditOptions
+
+	// WebhookBufferBytes bounds the events, in bytes, that wait for the webhook or
+	// are on their way to it, in the mode batch.
+	WebhookBufferBytes int64
+}
 
 // NewAuditOptions returns kube-apiserver's defaults: no policy, no auditing.
-func NewAuditOptions() AuditOptions { return AuditOptions{*options.NewAuditOptions()} }
+func NewAuditOptions() AuditOptions {
+	return AuditOptions{AuditOptions: *options.NewAuditOptions(), WebhookBufferBytes: 128 << 20}
+}
+
+// AddFlags adds the flags of o to fs.
+func (o *AuditOptions) AddFlags(fs *pflag.FlagSet) {
+	o.AuditOptions.AddFlags(fs)
+	fs.Int64Var(&o.WebhookBufferBytes, flagAuditBufferBytes, o.WebhookBufferBytes,
+		"How many bytes of events may wait for the webhook or be on their way to it. What does not fit is lost, and counted. Only used in batch mode.")
+}
 
 // Validate returns what is wrong with o.
 func (o *AuditOptions) Validate() []error {
 	errs := o.AuditOptions.Validate()
+	if o.WebhookBufferBytes <= 0 {
+		errs = append(errs, fmt.Errorf("--%s is %d: it must be 1 or more", flagAuditBufferBytes, o.WebhookBufferBytes))
+	}
 	if o.PolicyFile == "" && (o.LogOptions.Path != "" || o.WebhookOptions.ConfigFile != "") {
 		errs = append(errs, errors.New("--audit-policy-file is required with --audit-log-path and --audit-webhook-config-file: without a policy no event is recorded"))
 	}
@@ -65,7 +86,7 @@ func (o *AuditOptions) ApplyTo(c *genericapiserver.Config) error {
 		return fmt.Errorf("audit (--audit-log-path): %w", err)
 	}
 	if o.PolicyFile != "" && o.WebhookOptions.ConfigFile != "" {
-		hook, err := newAuditWebhook(o.WebhookOptions)
+		hook, err := newAuditWebhook(o.WebhookOptions, o.WebhookBufferBytes)
 		if err != nil {
 			return fmt.Errorf("--audit-webhook-config-file: %w", err)
 		}

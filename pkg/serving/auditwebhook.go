@@ -9,7 +9,6 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/server/options"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
-	auditbuffered "k8s.io/apiserver/plugin/pkg/audit/buffered"
 	audittruncate "k8s.io/apiserver/plugin/pkg/audit/truncate"
 	auditwebhook "k8s.io/apiserver/plugin/pkg/audit/webhook"
 	"k8s.io/client-go/rest"
@@ -18,8 +17,9 @@ import (
 )
 
 // newAuditWebhook opens the webhook of o. It is upstream's backend, over a
-// transport of ours, for which upstream's options have no place.
-func newAuditWebhook(o options.AuditWebhookOptions) (audit.Backend, error) {
+// transport of ours, for which upstream's options have no place. In the mode batch
+// it holds no more events than its buffer has places, and maxBytes of them.
+func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backend, error) {
 	version, err := schema.ParseGroupVersion(o.GroupVersionString)
 	if err != nil {
 		return nil, err
@@ -35,13 +35,17 @@ func newAuditWebhook(o options.AuditWebhookOptions) (audit.Backend, error) {
 		return nil, err
 	}
 	hook.ShouldRetry = func(err error) bool { return err != nil } // whatever it is, the service may come back
-	var backend audit.Backend = &auditWebhook{hook}
+	// Requests have ended when their events are sent, so these contexts are not theirs.
+	running, abandon := context.WithCancel(context.Background()) //nolint:forbidigo // upstream's interface has none
+	var backend audit.Backend = &auditWebhook{abandon: abandon, send: func(events *auditinternal.EventList) error {
+		return hook.WithExponentialBackoff(running, func() rest.Result { return hook.RestClient.Post().Body(events).Do(running) }).Error()
+	}}
 	switch o.BatchOptions.Mode {
 	case options.ModeBlockingStrict:
 	case options.ModeBlocking:
 		backend = auditBestEffort{backend}
 	default:
-		backend = auditbuffered.NewBackend(backend, o.BatchOptions.BatchConfig)
+		backend = newAuditBatches(backend, o.BatchOptions.BatchConfig, maxBytes, abandon)
 	}
 	if o.TruncateOptions.Enabled {
 		backend = audittruncate.NewBackend(backend, o.TruncateOptions.TruncateConfig, version)
@@ -50,7 +54,11 @@ func newAuditWebhook(o options.AuditWebhookOptions) (audit.Backend, error) {
 }
 
 // auditWebhook sends events to the webhook.
-type auditWebhook struct{ hook *webhookutil.GenericWebhook }
+type auditWebhook struct {
+	send func(*auditinternal.EventList) error
+	// abandon ends all calls.
+	abandon context.CancelFunc
+}
 
 // ProcessEvents implements audit.Sink.
 func (w *auditWebhook) ProcessEvents(events ...*auditinternal.Event) bool {
@@ -58,10 +66,7 @@ func (w *auditWebhook) ProcessEvents(events ...*auditinternal.Event) bool {
 	for _, event := range events {
 		list.Items = append(list.Items, *event)
 	}
-	// The requests that the events are about have ended.
-	ctx := context.Background() //nolint:forbidigo // upstream's interface has none; the calls have a timeout
-	result := w.hook.WithExponentialBackoff(ctx, func() rest.Result { return w.hook.RestClient.Post().Body(&list).Do(ctx) })
-	if err := result.Error(); err != nil {
+	if err := w.send(&list); err != nil {
 		audit.HandlePluginError(w.String(), err, events...)
 		return false
 	}
@@ -72,7 +77,7 @@ func (w *auditWebhook) ProcessEvents(events ...*auditinternal.Event) bool {
 func (*auditWebhook) Run(<-chan struct{}) error { return nil }
 
 // Shutdown implements audit.Backend.
-func (*auditWebhook) Shutdown() {}
+func (w *auditWebhook) Shutdown() { w.abandon() }
 
 // String returns the name of the backend in metrics.
 func (*auditWebhook) String() string { return auditwebhook.PluginName }

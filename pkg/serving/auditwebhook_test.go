@@ -4,15 +4,21 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options"
@@ -86,9 +92,9 @@ func TestAuditWebhook(t *testing.T) {
 	}
 }
 
-// TestAuditWebhookUnderLoad: in batch mode a webhook that takes nothing holds up no
-// request. Events beyond the buffer are lost, and counted.
-func TestAuditWebhookUnderLoad(t *testing.T) {
+// TestAuditBufferBytes: in batch mode events wait for a webhook that takes nothing
+// as far as there is room, in bytes of whatever clients can make large.
+func TestAuditBufferBytes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	o := serving.NewAuditOptions()
@@ -96,15 +102,32 @@ func TestAuditWebhookUnderLoad(t *testing.T) {
 	require.NoError(t, os.WriteFile(o.PolicyFile, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"), 0o600))
 	require.NoError(t, os.WriteFile(o.WebhookOptions.ConfigFile, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c",
 "clusters":[{"name":"c","cluster":{"server":"https://nowhere.invalid"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`), 0o600))
-	const buffer, events = 8, 100
-	o.WebhookOptions.BatchOptions.BatchConfig.BufferSize = buffer
-	config := &genericapiserver.Config{}
-	require.NoError(t, o.ApplyTo(config)) // and it does not run: nothing leaves the buffer
-	before := lost(t)
-	for range events {
-		config.AuditBackend.ProcessEvents(&auditinternal.Event{})
+	o.WebhookBufferBytes = 0
+	require.ErrorContains(t, errors.Join(o.Validate()...), "--audit-webhook-batch-buffer-bytes is 0")
+	const fit, events, size = 4, 10, 1 << 20
+	o.WebhookBufferBytes = fit*size + size/2
+	large := strings.Repeat("x", size-(4<<10))
+	impersonated := authenticationv1.UserInfo{Groups: []string{large}}
+	for name, event := range map[string]auditinternal.Event{
+		"request":      {RequestObject: &runtime.Unknown{Raw: []byte(large)}},
+		"response":     {ResponseObject: &runtime.Unknown{Raw: []byte(large)}},
+		"message":      {ResponseStatus: &metav1.Status{Message: large}},
+		"annotation":   {Annotations: map[string]string{"policy": large}},
+		"URI":          {RequestURI: large[:len(large)/2]},
+		"user agent":   {UserAgent: large},
+		"method":       {Verb: large},
+		"ID":           {AuditID: types.UID(large)},
+		"extra":        {User: authenticationv1.UserInfo{Extra: map[string]authenticationv1.ExtraValue{"k": {large}}}},
+		"impersonated": {ImpersonatedUser: &impersonated},
+	} {
+		config := &genericapiserver.Config{}
+		require.NoError(t, o.ApplyTo(config)) // and it does not run: nothing leaves the buffer
+		before := lost(t)
+		for range events {
+			config.AuditBackend.ProcessEvents(&event)
+		}
+		require.InDelta(t, events-fit, lost(t)-before, 0, name)
 	}
-	require.InDelta(t, events-buffer, lost(t)-before, 0)
 }
 
 // lost returns how many events the metric says are lost.
