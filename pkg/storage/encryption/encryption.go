@@ -15,6 +15,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
@@ -57,7 +58,7 @@ type Providers struct {
 // Providers that encrypt nothing.
 func (o *Options) Open(ctx context.Context, serverID string) (*Providers, error) {
 	if o.ConfigFile == "" {
-		return &Providers{closeKMS: func() {}}, nil
+		return &Providers{transformers: encryptionconfig.StaticTransformers{}, closeKMS: func() {}}, nil
 	}
 	kms, closeKMS := context.WithCancel(context.WithoutCancel(ctx))
 	loaded, err := encryptionconfig.LoadEncryptionConfig(kms, o.ConfigFile, o.AutomaticReload, serverID)
@@ -88,8 +89,28 @@ func (o *Options) Open(ctx context.Context, serverID string) (*Providers, error)
 	}, nil
 }
 
-// Transformers returns what storage encrypts with; nil if nothing is encrypted.
-func (p *Providers) Transformers() value.ResourceTransformers { return p.transformers }
+// Transformers returns what storage encrypts with. Without a configuration it
+// encrypts nothing, and refuses to read what is encrypted.
+func (p *Providers) Transformers() value.ResourceTransformers { return explained{p.transformers} }
+
+// explained says what to do about values that cannot be read.
+type explained struct{ value.ResourceTransformers }
+
+// TransformerForResource implements value.ResourceTransformers.
+func (e explained) TransformerForResource(resource schema.GroupResource) value.Transformer {
+	return explainedTransformer{e.ResourceTransformers.TransformerForResource(resource)}
+}
+
+type explainedTransformer struct{ value.Transformer }
+
+// TransformFromStorage implements value.Transformer.
+func (e explainedTransformer) TransformFromStorage(ctx context.Context, data []byte, key value.Context) (out []byte, stale bool, err error) {
+	out, stale, err = e.Transformer.TransformFromStorage(ctx, data, key)
+	if err != nil {
+		err = fmt.Errorf("%w: --encryption-provider-config of this server lacks its key, or the KMS plugin does not answer; give all replicas of a shard the same keys", err)
+	}
+	return out, stale, err
+}
 
 // HealthChecks report whether the key management services answer.
 func (p *Providers) HealthChecks() []healthz.HealthChecker { return p.checks }

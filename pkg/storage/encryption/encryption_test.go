@@ -243,6 +243,48 @@ func TestRotatesKeysWithoutRestart(t *testing.T) {
 	require.NoError(t, check.Check(nil))
 }
 
+// TestReplicas holds what operations.md says of replicas whose keys differ: a new
+// key that all read before one writes can be introduced, one by one; otherwise the
+// error says what to do.
+func TestReplicas(t *testing.T) {
+	server, err := etcd.Start(t.Context(), etcd.Config{DataDir: t.TempDir(), UnsafeNoFsync: true})
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	replica := func(keys ...string) apistorage.Interface {
+		if len(keys) == 0 {
+			return open(t, server, providers(t, Options{})).of(secrets)
+		}
+		file := filepath.Join(t.TempDir(), "encryption.yaml")
+		config(t, file, keys...)
+		return open(t, server, providers(t, Options{ConfigFile: file})).of(secrets)
+	}
+	old := replica("key1")
+	for step, keys := range [][]string{{"key1", "key2"}, {"key2", "key1"}, {"key2"}} {
+		next := replica(keys...)
+		name := fmt.Sprint("step-", step)
+		create(t, old, secrets, "a", name+"-old", name)
+		create(t, next, secrets, "a", name+"-next", name)
+		for _, r := range []apistorage.Interface{old, next} {
+			for _, written := range []string{name + "-old", name + "-next"} {
+				got, err := read(t, r, secrets, "a", written)
+				require.NoError(t, err)
+				require.Equal(t, name, got)
+			}
+		}
+		for i := range step + 1 { // before a key goes, all is rewritten
+			for _, written := range []string{"old", "next"} {
+				touch(t, next, secrets, "a", fmt.Sprintf("step-%d-%s", i, written))
+			}
+		}
+		old = next
+	}
+	for what, wrong := range map[string]apistorage.Interface{"without keys": replica(), "with another key": replica("key1")} {
+		_, err := read(t, wrong, secrets, "a", "step-2-next")
+		require.ErrorContains(t, err, "give all replicas of a shard the same keys", what)
+		require.ErrorContains(t, err, "--encryption-provider-config", what)
+	}
+}
+
 func TestRefusesWhatCannotWork(t *testing.T) {
 	require.ErrorContains(t, (&Options{AutomaticReload: true}).Validate()[0], "--encryption-provider-config")
 	_, err := (&Options{ConfigFile: filepath.Join(t.TempDir(), "missing")}).Open(t.Context(), "test")
