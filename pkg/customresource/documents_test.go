@@ -117,33 +117,39 @@ func TestOpenAPI(t *testing.T) {
 	require.True(t, found)
 }
 
-// TestKubectl uses the server as people do.
-func TestKubectl(t *testing.T) {
-	t.Parallel()
+// kubectl returns what runs kubectl in a logical cluster.
+func (s *testServer) kubectl(t *testing.T, cluster string) func(args ...string) string {
+	t.Helper()
 	kubectl, err := exec.LookPath("kubectl")
 	if err != nil {
 		t.Skip("kubectl is not installed")
 	}
-	s := startServer(t, serverOptions{})
-	s.CreateCRD(t, "one", widgetCRD(nil))
 	dir := t.TempDir()
 	config := clientcmdapi.NewConfig()
-	config.Clusters["one"] = &clientcmdapi.Cluster{Server: s.ClusterConfig("one").Host, InsecureSkipTLSVerify: true}
+	config.Clusters["one"] = &clientcmdapi.Cluster{Server: s.ClusterConfig(cluster).Host, InsecureSkipTLSVerify: true}
 	config.AuthInfos["me"] = &clientcmdapi.AuthInfo{Token: "not-checked"}
 	config.Contexts["one"] = &clientcmdapi.Context{Cluster: "one", AuthInfo: "me"}
 	config.CurrentContext = "one"
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	require.NoError(t, clientcmd.WriteToFile(*config, kubeconfig))
-	manifest := filepath.Join(dir, "widget.yaml")
-	write := func(color string) {
-		require.NoError(t, os.WriteFile(manifest, []byte("apiVersion: example.com/v1\nkind: Widget\nmetadata:\n  name: a\nspec:\n  size: 2\n  color: "+color+"\n"), 0o600))
-	}
-	run := func(args ...string) string {
+	return func(args ...string) string {
 		t.Helper()
 		args = append([]string{"--kubeconfig", kubeconfig, "--cache-dir", filepath.Join(dir, "cache")}, args...)
 		out, err := exec.CommandContext(t.Context(), kubectl, args...).CombinedOutput()
 		require.NoError(t, err, "kubectl %v: %s", args, out)
 		return string(out)
+	}
+}
+
+// TestKubectl uses the server as people do.
+func TestKubectl(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, serverOptions{})
+	run := s.kubectl(t, "one")
+	s.CreateCRD(t, "one", widgetCRD(nil))
+	manifest := filepath.Join(t.TempDir(), "widget.yaml")
+	write := func(color string) {
+		require.NoError(t, os.WriteFile(manifest, []byte("apiVersion: example.com/v1\nkind: Widget\nmetadata:\n  name: a\nspec:\n  size: 2\n  color: "+color+"\n"), 0o600))
 	}
 	resources := run("api-resources")
 	require.Contains(t, resources, "widgets")

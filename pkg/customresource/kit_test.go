@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
@@ -50,8 +51,10 @@ type serverOptions struct {
 	apart      []string
 	sources    []definitions.Source
 	release    time.Duration
+	admission  admission.Interface
 	data       customresourcetest.Data // of its own if there is none
 	assembled  func(*Server)           // called before the server runs
+	around     func(http.Handler) http.Handler
 }
 
 // startServer starts a server and the controller of its definitions; it stops
@@ -71,6 +74,7 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 		SystemOnly:   o.systemOnly,
 		Apart:        o.apart,
 		ReleaseAfter: o.release,
+		Admission:    o.admission,
 		Webhooks:     webhooks,
 	})
 	require.NoError(t, err)
@@ -80,8 +84,12 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 	if o.assembled != nil {
 		o.assembled(s)
 	}
+	wrap := s.Wrap
+	if o.around != nil { // what the server stands before
+		wrap = func(next http.Handler) http.Handler { return s.Wrap(o.around(next)) }
+	}
 	parts := customresourcetest.Parts{
-		Wrap: s.Wrap, Run: []func(context.Context) error{s.Run}, HasSynced: s.HasSynced, Close: backend.Close,
+		Wrap: wrap, Run: []func(context.Context) error{s.Run}, HasSynced: s.HasSynced, Close: backend.Close,
 	}
 	if !o.systemOnly {
 		parts.Install = func(api *genericapiserver.GenericAPIServer) error { return s.InstallCRDs(api) }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,8 +16,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 )
-
-const apisPrefix = "apis"
 
 // Wrap returns a handler that serves custom resources and merged discovery and
 // OpenAPI documents, and passes everything else to next. It must come after
@@ -46,7 +45,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	if info.APIPrefix != apisPrefix || info.APIGroup == "" || s.builtIns.Serves(ctx, schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}) {
+	if s.builtIns.Serves(ctx, schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}) {
 		s.serveNext(w, r)
 		return
 	}
@@ -83,6 +82,10 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		s.serveNext(w, r)
 		return
 	}
+	if err := refuseProtobuf(r, info); err != nil {
+		writeError(w, r, info, err)
+		return
+	}
 	if definition.Identity != "" {
 		ctx = request.WithIdentity(ctx, l.Resource, definition.Identity)
 	}
@@ -91,20 +94,26 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 
 	private := *info
 	private.Resource = resource
-	if s.serveList(w, r.WithContext(genericapirequest.WithRequestInfo(ctx, &private)), &private, used) {
+	r = r.WithContext(genericapirequest.WithRequestInfo(ctx, &private))
+	if s.serveList(w, r, &private, used) || s.serveCoreWrite(w, r, &private, used, definition.Terminating) {
 		return
 	}
 	crd := used.CRD()
 	if definition.Terminating {
 		crd = used.TerminatingCRD()
 	}
-	first := private
-	defer s.lister.issue(&first, s.nameFor(&private, crd), crd)()
-	r = r.WithContext(&countedContext{Context: genericapirequest.WithRequestInfo(ctx, &private), info: &private, first: &first}) //nolint:contextcheck // it inherits ctx
 	if definition.MetadataOnly {
 		r.Header = onlyMetadata(r.Header)
 	}
-	s.upstream.ServeHTTP(w, r)
+	s.serveUpstream(w, r, &private, crd)
+}
+
+// serveUpstream has the upstream handler serve a request for what info says, which it
+// keeps, with a synthetic definition.
+func (s *Server) serveUpstream(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) {
+	first := *info
+	defer s.lister.issue(&first, s.nameFor(info, crd), crd)()
+	s.upstream.ServeHTTP(w, r.WithContext(&countedContext{Context: genericapirequest.WithRequestInfo(r.Context(), info), info: info, first: &first}))
 }
 
 // resolve asks the sources for a definition, until what they say holds for a

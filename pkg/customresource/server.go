@@ -107,7 +107,8 @@ type Server struct {
 	streams *streams
 	hooks   *versions.Hooks
 
-	upstream upstream
+	upstream  upstream
+	admission admission.Interface
 
 	builtIns  *documents.BuiltIns
 	documents *documents.Documents
@@ -199,7 +200,7 @@ func (s *Server) newUpstream(cfg Config) error {
 		s.lister,
 		http.HandlerFunc(s.serveNext),
 		s.stores,
-		cfg.Admission,
+		coreAdmission{next: cfg.Admission},
 		nil, // nothing is ever to be established
 		webhook.NewDefaultServiceResolver(),
 		s.hooks.Resolver(cfg.Webhooks.Resolver),
@@ -213,7 +214,7 @@ func (s *Server) newUpstream(cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("making the custom resource handler: %w", err)
 	}
-	s.upstream = upstream
+	s.upstream, s.admission = upstream, cfg.Admission
 	return nil
 }
 

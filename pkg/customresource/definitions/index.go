@@ -92,8 +92,8 @@ func groupOf(name string) string {
 
 // Resolve implements Source.
 func (o *Index) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
-	if l.Identity != "" {
-		return nil, nil
+	if l.Identity != "" || l.Resource.Group == "" {
+		return nil, nil // of which no definition can be
 	}
 	name := definitionName(l.Resource)
 	if l.Cluster.Wildcard {

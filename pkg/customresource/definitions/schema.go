@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/version"
 )
 
 // Schema is all that decides how a custom resource is served: the spec and the
@@ -118,6 +120,9 @@ func newSchema(hash string, in hashInput) *Schema {
 			Conditions:    []apiextensionsv1.CustomResourceDefinitionCondition{accepted, established},
 		},
 	}
+	if in.Spec.Group == "" {
+		tellDeprecated(&crd.Spec)
+	}
 	terminating := *crd
 	terminating.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{
 		accepted, established,
@@ -129,6 +134,28 @@ func newSchema(hash string, in hashInput) *Schema {
 		MetadataOnly: in.MetadataOnly,
 		crd:          crd,
 		terminating:  &terminating,
+	}
+}
+
+// tellDeprecated has the deprecated versions of the group "" say so, and which to use:
+// what upstream says of itself is for groups that have a name.
+func tellDeprecated(spec *specV1) {
+	spec.Versions = slices.Clone(spec.Versions)
+	for i := range spec.Versions {
+		v := &spec.Versions[i]
+		if !v.Deprecated || v.DeprecationWarning != nil {
+			continue
+		}
+		said, use := v.Name+" "+spec.Names.Kind+" is deprecated", v.Name
+		for _, other := range spec.Versions {
+			if other.Served && !other.Deprecated && version.CompareKubeAwareVersionStrings(use, other.Name) < 0 {
+				use = other.Name
+			}
+		}
+		if use != v.Name {
+			said += "; use " + use + " " + spec.Names.Kind
+		}
+		v.DeprecationWarning = &said
 	}
 }
 

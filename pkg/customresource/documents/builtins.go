@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -32,7 +33,9 @@ type BuiltIns struct {
 
 // builtInDiscovery is the wrapped handler's discovery.
 type builtInDiscovery struct {
-	groups    []apidiscoveryv2.APIGroupDiscovery
+	// core is the group "", if there is one, and groups are all others.
+	core, groups []apidiscoveryv2.APIGroupDiscovery
+
 	versions  map[schema.GroupVersion]bool
 	resources map[schema.GroupResource]bool
 }
@@ -50,20 +53,18 @@ func (b *BuiltIns) load(ctx context.Context) (*builtInDiscovery, error) {
 	if b.Next == nil {
 		return nil, errors.New("the server does not serve yet")
 	}
-	status, body := get(ctx, b.Next, "/apis", http.Header{"Accept": {acceptAggregated}})
-	if status != http.StatusOK {
-		return nil, fmt.Errorf("the built-in discovery answered %d", status)
-	}
-	var list apidiscoveryv2.APIGroupDiscoveryList
-	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, fmt.Errorf("reading the built-in discovery: %w", err)
-	}
 	loaded := &builtInDiscovery{
-		groups:    list.Items,
 		versions:  map[schema.GroupVersion]bool{},
 		resources: map[schema.GroupResource]bool{},
 	}
-	for _, g := range list.Items {
+	var err error
+	if loaded.core, err = b.groupsBelow(ctx, "/"+apiPrefix); err != nil {
+		return nil, err
+	}
+	if loaded.groups, err = b.groupsBelow(ctx, "/"+apisPrefix); err != nil {
+		return nil, err
+	}
+	for _, g := range loaded.all() {
 		for _, v := range g.Versions {
 			loaded.versions[schema.GroupVersion{Group: g.Name, Version: v.Version}] = true
 			for _, r := range v.Resources {
@@ -73,6 +74,26 @@ func (b *BuiltIns) load(ctx context.Context) (*builtInDiscovery, error) {
 	}
 	b.loaded.Store(loaded)
 	return loaded, nil
+}
+
+// groupsBelow reads the aggregated discovery below a path, which may have none.
+func (b *BuiltIns) groupsBelow(ctx context.Context, path string) ([]apidiscoveryv2.APIGroupDiscovery, error) {
+	status, body := get(ctx, b.Next, path, http.Header{"Accept": {acceptAggregated}})
+	if status == http.StatusNotFound {
+		return nil, nil
+	}
+	if status != http.StatusOK {
+		return nil, fmt.Errorf("the built-in discovery below %s answered %d", path, status)
+	}
+	var list apidiscoveryv2.APIGroupDiscoveryList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, fmt.Errorf("reading the built-in discovery below %s: %w", path, err)
+	}
+	return list.Items, nil
+}
+
+func (d *builtInDiscovery) all() []apidiscoveryv2.APIGroupDiscovery {
+	return slices.Concat(d.core, d.groups)
 }
 
 // Serves reports whether the wrapped handler serves a resource, in any version.
@@ -92,7 +113,7 @@ func (b *BuiltIns) Names(ctx context.Context, group string) ([]apiextensions.Cus
 		return nil, err
 	}
 	var all []apiextensions.CustomResourceDefinitionNames
-	for _, g := range loaded.groups {
+	for _, g := range loaded.all() {
 		if g.Name != group {
 			continue
 		}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -37,7 +38,8 @@ var (
 type discoveryDocuments struct {
 	mu     sync.Mutex
 	groups []metav1.APIGroup
-	root   http.Handler
+	// root answers /apis, and core /api.
+	root, core http.Handler
 }
 
 // noAddresses keeps server addresses out of discovery.
@@ -56,25 +58,7 @@ func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1
 	if err != nil {
 		return nil, nil, err
 	}
-	merged := map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery{}
-	groups := make([]metav1.APIGroup, 0, len(loaded.groups)+len(s.groups))
-	for _, g := range loaded.groups {
-		group := metav1.APIGroup{Name: g.Name, Versions: make([]metav1.GroupVersionForDiscovery, 0, len(g.Versions))}
-		for _, v := range g.Versions {
-			gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
-			merged[gv] = *v.DeepCopy()
-			group.Versions = append(group.Versions, groupVersion(gv))
-		}
-		groups = append(groups, group)
-	}
-	for gv, added := range s.versions {
-		v, builtIn := merged[gv]
-		if !builtIn {
-			v = apidiscoveryv2.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
-			groups = addVersion(groups, gv)
-		}
-		merged[gv] = withDefinitions(v, added, gv)
-	}
+	groups, merged := s.merge(loaded.groups, func(group string) bool { return group != "" })
 	own := groups[len(loaded.groups):]
 	slices.SortFunc(own, func(a, b metav1.APIGroup) int { return strings.Compare(a.Name, b.Name) })
 
@@ -90,6 +74,84 @@ func (s *documentSet) makeDiscovery(ctx context.Context) (http.Handler, []metav1
 	s.discovery.groups = groups
 	s.discovery.root = aggregated.WrapAggregatedDiscoveryToHandler(root, whole, nil)
 	return s.discovery.root, groups, nil
+}
+
+// merge returns the groups of the wrapped handler and of the definitions, as far as
+// they are wanted, and what is served of their versions.
+func (s *documentSet) merge(builtIn []apidiscoveryv2.APIGroupDiscovery, wanted func(group string) bool) ([]metav1.APIGroup, map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery) {
+	merged := map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery{}
+	groups := make([]metav1.APIGroup, 0, len(builtIn)+len(s.groups))
+	for _, g := range builtIn {
+		group := metav1.APIGroup{Name: g.Name, Versions: make([]metav1.GroupVersionForDiscovery, 0, len(g.Versions))}
+		for _, v := range g.Versions {
+			gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
+			merged[gv] = *v.DeepCopy()
+			group.Versions = append(group.Versions, groupVersion(gv))
+		}
+		groups = append(groups, group)
+	}
+	for gv, added := range s.versions {
+		if !wanted(gv.Group) {
+			continue
+		}
+		v, known := merged[gv]
+		if !known {
+			v = apidiscoveryv2.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
+			groups = addVersion(groups, gv)
+		}
+		merged[gv] = withDefinitions(v, added, gv)
+	}
+	return groups, merged
+}
+
+// makeCore makes the versions of the group "", aggregated and not.
+func (s *documentSet) makeCore(ctx context.Context) (http.Handler, error) {
+	s.discovery.mu.Lock()
+	defer s.discovery.mu.Unlock()
+	if s.discovery.core != nil {
+		return s.discovery.core, nil
+	}
+	loaded, err := s.builtIns.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	groups, merged := s.merge(loaded.core, func(group string) bool { return group == "" })
+	plain := metav1.APIVersions{}
+	if len(loaded.core) > 0 {
+		status, body := get(ctx, s.builtIns.Next, "/"+apiPrefix, http.Header{"Accept": {"application/json"}})
+		if status != http.StatusOK {
+			return nil, fmt.Errorf("the built-in discovery of /%s answered %d", apiPrefix, status)
+		}
+		if err := json.Unmarshal(body, &plain); err != nil {
+			return nil, fmt.Errorf("reading the built-in discovery of /%s: %w", apiPrefix, err)
+		}
+	}
+	plain.Versions = nil
+	for _, v := range groups[0].Versions {
+		plain.Versions = append(plain.Versions, v.Version)
+	}
+	whole, err := newAggregatedDiscovery(groups, merged, s.key)
+	if err != nil {
+		return nil, err
+	}
+	s.discovery.core = aggregated.WrapAggregatedDiscoveryToHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		responsewriters.WriteObjectNegotiated(apiextensionsserver.Codecs, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{Version: "v1"}, w, r, http.StatusOK, plain.DeepCopy(), false)
+	}), whole, nil)
+	return s.discovery.core, nil
+}
+
+// serveCore answers /api.
+func (s *documentSet) serveCore(w http.ResponseWriter, r *http.Request) bool {
+	if !s.groups[""] {
+		return false
+	}
+	core, err := s.makeCore(r.Context())
+	if err != nil {
+		writeUnavailable(w, r, err)
+		return true
+	}
+	core.ServeHTTP(w, r)
+	return true
 }
 
 // withDefinitions adds custom resources to a version.
@@ -146,7 +208,7 @@ func (s *documentSet) serveGroup(w http.ResponseWriter, r *http.Request, name st
 	return true
 }
 
-// serveVersion answers /apis/<group>/<version>.
+// serveVersion answers /apis/<group>/<version> and /api/<version>.
 func (s *documentSet) serveVersion(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) bool {
 	added := s.versions[gv]
 	if len(added) == 0 {
@@ -172,7 +234,7 @@ func (b *BuiltIns) resourceList(ctx context.Context, gv schema.GroupVersion) ([]
 	if err != nil || !loaded.versions[gv] {
 		return nil, err
 	}
-	status, body := get(ctx, b.Next, "/apis/"+gv.String(), http.Header{"Accept": {"application/json"}})
+	status, body := get(ctx, b.Next, "/"+pathOf(gv), http.Header{"Accept": {"application/json"}})
 	if status != http.StatusOK {
 		return nil, fmt.Errorf("the built-in discovery of %s answered %d", gv, status)
 	}

@@ -19,6 +19,8 @@ import (
 )
 
 const (
+	// apiPrefix starts the paths of the group "", and apisPrefix those of all others.
+	apiPrefix  = "api"
 	apisPrefix = "apis"
 	// rememberedSets is for how many sets of definitions discovery is kept.
 	// Logical clusters with the same set share it.
@@ -127,6 +129,11 @@ func (d *Documents) Serve(w http.ResponseWriter, r *http.Request, cluster reques
 // handlerFor returns what answers a path, or nil.
 func (d *Documents) handlerFor(path []string) func(*documentSet, http.ResponseWriter, *http.Request) bool {
 	switch {
+	case len(path) == 1 && path[0] == apiPrefix:
+		return (*documentSet).serveCore
+	case len(path) == 2 && path[0] == apiPrefix:
+		gv := schema.GroupVersion{Version: path[1]}
+		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveVersion(w, r, gv) }
 	case len(path) == 1 && path[0] == apisPrefix:
 		return (*documentSet).serveGroups
 	case len(path) == 2 && path[0] == apisPrefix:
@@ -138,12 +145,23 @@ func (d *Documents) handlerFor(path []string) func(*documentSet, http.ResponseWr
 		return (*documentSet).serveV2
 	case len(path) == 2 && path[0] == "openapi" && path[1] == "v3":
 		return (*documentSet).serveV3Index
+	case len(path) == 4 && path[0] == "openapi" && path[1] == "v3" && path[2] == apiPrefix:
+		gv := schema.GroupVersion{Version: path[3]}
+		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveV3(w, r, gv) }
 	case len(path) == 5 && path[0] == "openapi" && path[1] == "v3" && path[2] == apisPrefix:
 		gv := schema.GroupVersion{Group: path[3], Version: path[4]}
 		return func(s *documentSet, w http.ResponseWriter, r *http.Request) bool { return s.serveV3(w, r, gv) }
 	default:
 		return nil
 	}
+}
+
+// pathOf returns where a group version is served, without a slash before it.
+func pathOf(gv schema.GroupVersion) string {
+	if gv.Group == "" {
+		return apiPrefix + "/" + gv.Version
+	}
+	return apisPrefix + "/" + gv.String()
 }
 
 // set returns the documents for the definitions of a logical cluster.

@@ -86,7 +86,7 @@ func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) bool 
 		}
 	}
 	for gv := range s.versions {
-		index.Paths[apisPrefix+"/"+gv.String()] = handler3.OpenAPIV3DiscoveryGroupVersion{
+		index.Paths[pathOf(gv)] = handler3.OpenAPIV3DiscoveryGroupVersion{
 			ServerRelativeURL: v3URL(gv, s.v3(gv, builtIn).ETag),
 		}
 	}
@@ -103,7 +103,7 @@ func (s *documentSet) serveV3Index(w http.ResponseWriter, r *http.Request) bool 
 
 // v3URL is where a document is, as long as its hash is this one.
 func v3URL(gv schema.GroupVersion, hash string) string {
-	return openapiV3Path + "/" + apisPrefix + "/" + gv.String() + "?" + url.Values{"hash": {hash}}.Encode()
+	return openapiV3Path + "/" + pathOf(gv) + "?" + url.Values{"hash": {hash}}.Encode()
 }
 
 // v3 says what the document of a group version is made of.
@@ -113,7 +113,7 @@ func (s *documentSet) v3(gv schema.GroupVersion, builtIn *builtInOpenAPI) openap
 	if builtIn.versions[gv] {
 		spec.Hash += "/" + gv.String()
 		spec.BuiltIn = func(ctx context.Context) ([]byte, error) {
-			return s.builtIns.document(ctx, openapiV3Path+"/"+apisPrefix+"/"+gv.String())
+			return s.builtIns.document(ctx, openapiV3Path+"/"+pathOf(gv))
 		}
 	} else {
 		spec.BuiltIn = func(context.Context) ([]byte, error) { return nil, nil }
@@ -125,7 +125,7 @@ func (s *documentSet) v3(gv schema.GroupVersion, builtIn *builtInOpenAPI) openap
 	return spec
 }
 
-// serveV3 answers /openapi/v3/apis/<group>/<version>.
+// serveV3 answers /openapi/v3/apis/<group>/<version> and /openapi/v3/api/<version>.
 func (s *documentSet) serveV3(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) bool {
 	if len(s.versions[gv]) == 0 {
 		return false

@@ -32,6 +32,11 @@ const decodedBytes, encodedBytes = 64 << 20, 64 << 20
 // or identity has it.
 const apartSuffix = ":-system"
 
+// customSuffix follows the resource in the keys of objects of the group "", so that
+// they lie apart from those of built-in resources, also of one that a later version
+// has under the same name.
+const customSuffix = ":-custom"
+
 func (s *Stores) isApart(sch *definitions.Schema) bool {
 	return s.config.Apart != nil && s.config.Apart(sch)
 }
@@ -152,12 +157,9 @@ func (s *Stores) GetRESTOptions(resource schema.GroupResource, _ runtime.Object)
 	if sch == nil || sch.Resource != resource {
 		return generic.RESTOptions{}, fmt.Errorf("no definition of %s is being served", resource)
 	}
-	options, err := s.getter.GetRESTOptions(resource, nil)
+	options, err := s.restOptions(sch)
 	if err != nil {
 		return generic.RESTOptions{}, err
-	}
-	if s.isApart(sch) {
-		options.ResourcePrefix += apartSuffix
 	}
 	shared := options
 	config := *options.StorageConfig // the caller puts the schema's codec in
@@ -170,6 +172,18 @@ func (s *Stores) GetRESTOptions(resource schema.GroupResource, _ runtime.Object)
 		return s.newView(sch, shared, prefix, config.Codec, newFunc)
 	}
 	return options, nil
+}
+
+// restOptions are the options of the store that holds the objects of a schema.
+func (s *Stores) restOptions(sch *definitions.Schema) (generic.RESTOptions, error) {
+	options, err := s.getter.GetRESTOptions(sch.Resource, nil)
+	switch {
+	case s.isApart(sch):
+		options.ResourcePrefix += apartSuffix
+	case sch.Resource.Group == "":
+		options.ResourcePrefix += customSuffix
+	}
+	return options, err
 }
 
 // newView makes the view of a schema's version on the shared store.

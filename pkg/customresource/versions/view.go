@@ -51,6 +51,8 @@ type view struct {
 	encoded *memory[json.RawMessage]
 	// listStore is the registry by which lists as JSON read, once there was one.
 	listStore atomic.Pointer[genericregistry.Store]
+	// writer writes objects of the group "", once there was one.
+	writer atomic.Pointer[CoreWriter]
 
 	done     chan struct{}
 	doneOnce sync.Once
@@ -366,6 +368,9 @@ func (v *view) showItems(ctx context.Context, stored []unstructured.Unstructured
 
 // GuaranteedUpdate implements storage.Interface.
 func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, update storage.UpdateFunc, _ runtime.Object) error {
+	if ctx.Value(trialKey{}) != nil {
+		return v.try(update)
+	}
 	updateStored := func(in runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		u, ok := in.(*unstructured.Unstructured)
 		if !ok {

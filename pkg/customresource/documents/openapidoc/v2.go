@@ -61,7 +61,7 @@ func (v2) newBase(builtIn []byte, scale bool) (*base, error) {
 // buildV2 makes the document of one definition; v2 knows less than structural
 // schemas.
 func buildV2(d Definition) (*spec.Swagger, error) {
-	built, err := builder.BuildOpenAPIV2(d.CRD, d.Version, options(true))
+	built, err := builder.BuildOpenAPIV2(buildable(d.CRD), d.Version, options(true))
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +77,9 @@ func buildV2(d Definition) (*spec.Swagger, error) {
 	var read spec.Swagger // which is comparable to what else was read
 	if err := json.Unmarshal(data, &read); err != nil {
 		return nil, fmt.Errorf("decoding: %w", err)
+	}
+	if d.CRD.Spec.Group == "" {
+		coreV2(&read)
 	}
 	return &read, nil
 }

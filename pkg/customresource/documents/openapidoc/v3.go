@@ -72,11 +72,14 @@ func (v3) newBase(builtIn []byte, scale bool) (*base, error) {
 }
 
 func buildV3(d Definition) (*spec3.OpenAPI, error) {
-	built, err := builder.BuildOpenAPIV3(d.CRD, d.Version, options(false))
+	built, err := builder.BuildOpenAPIV3(buildable(d.CRD), d.Version, options(false))
 	if err != nil {
 		return nil, err
 	}
-	return openapigate.V3(built)
+	if built, err = openapigate.V3(built); err != nil || d.CRD.Spec.Group != "" {
+		return built, err
+	}
+	return coreV3(built)
 }
 
 // members implements format. What the base has already stays as it is.

@@ -1,0 +1,179 @@
+package customresource
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/registry/rest"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/warning"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/versions"
+)
+
+// Objects of the group "" are served by the upstream handler as all others are, but for
+// creating and updating them: its validation refuses any object whose apiVersion has no
+// group. These requests are served here, by the same functions, with the scope that
+// the upstream handler has for them and a registry that differs in its validation.
+
+// serveCoreWrite serves a request to create or update an object of the group "", and
+// reports whether it did. The others, those that are not possible included, are the
+// upstream handler's.
+func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema, terminating bool) bool {
+	if sch.Resource.Group != "" || sch.MetadataOnly {
+		return false
+	}
+	version := sch.Version(info.APIVersion)
+	namespaced := sch.Spec().Scope == apiextensionsv1.NamespaceScoped
+	if version == nil || !version.Served || namespaced != (info.Namespace != "") {
+		return false
+	}
+	if !counted(info, sch.CRD()) || (info.Verb != "update" && info.Verb != "patch" && (info.Verb != "create" || info.Subresource != "")) {
+		return false
+	}
+	writer, done, err := s.stores.CoreWriter(sch, version)
+	defer done()
+	if err != nil {
+		writeError(w, r, info, apierrors.NewInternalError(err))
+		return true
+	}
+	scope, err := writer.Scope(info.Subresource, func() (*handlers.RequestScope, error) { return s.askScope(r.Context(), info, sch) })
+	if err != nil {
+		writeError(w, r, info, apierrors.NewInternalError(err))
+		return true
+	}
+	if version.Deprecated {
+		warning.AddWarning(r.Context(), "", *version.DeprecationWarning)
+	}
+	handler := coreHandler(info, writer, scope, coreAdmission{next: s.admission, terminating: terminating && info.Subresource == ""})
+	resource := s.metricName(sch.Resource)
+	metrics.InstrumentHandlerFunc(strings.ToUpper(info.Verb), resource.Group, info.APIVersion, resource.Resource, info.Subresource,
+		metrics.CleanScope(info), metrics.APIServerComponent, version.Deprecated, "", handler)(w, r)
+	return true
+}
+
+// coreHandler returns the handler of a request to write.
+func coreHandler(info *genericapirequest.RequestInfo, writer *versions.CoreWriter, scope *handlers.RequestScope, admit admission.Interface) http.HandlerFunc {
+	if info.Verb == "create" {
+		return handlers.CreateResource(writer.Objects, scope, admit)
+	}
+	var updated rest.Patcher = writer.Objects
+	switch info.Subresource {
+	case "status":
+		updated = writer.Status
+	case "scale":
+		updated = writer.Scale
+	default:
+	}
+	if info.Verb == "update" {
+		return handlers.UpdateResource(updated, scope, admit)
+	}
+	patches := []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)}
+	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		patches = append(patches, string(types.ApplyCBORPatchType))
+	}
+	return handlers.PatchResource(updated, scope, admit, patches)
+}
+
+// askScope gets the upstream handler's scope of requests for a resource or subresource:
+// what decodes, converts and encodes objects and keeps their managers. The handler
+// shows it to admission, so it is asked to update an object that does not exist, and
+// admission refuses.
+func (s *Server) askScope(ctx context.Context, like *genericapirequest.RequestInfo, sch *definitions.Schema) (*handlers.RequestScope, error) {
+	asked := *like
+	asked.Verb, asked.Name = "update", "trial"
+	body := map[string]any{
+		"apiVersion": like.APIVersion, "kind": sch.Names().Kind,
+		"metadata": map[string]any{"name": asked.Name, "namespace": asked.Namespace},
+	}
+	if asked.Subresource == "scale" {
+		body["apiVersion"], body["kind"] = autoscalingv1.SchemeGroupVersion.String(), "Scale"
+	}
+	data, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	var shown shownScope
+	// Nothing else of the request: it is not this one that is audited, or warned.
+	ctx = context.WithValue(versions.WithTrial(valueless{ctx}), shownScopeKey{}, &shown)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPut, "/", bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	answer := httptest.NewRecorder()
+	s.serveUpstream(answer, r, &asked, sch.CRD())
+	if shown.scope == nil {
+		return nil, fmt.Errorf("the scope of %s in version %s is not known: %s", sch.Resource, like.APIVersion, answer.Body)
+	}
+	return shown.scope, nil
+}
+
+// valueless is a context without the values of the one that it ends with.
+type valueless struct{ context.Context } //nolint:containedctx // it is a context
+
+// Value implements context.Context.
+func (valueless) Value(any) any { return nil }
+
+// shownScope is where admission puts the scope of a request.
+type shownScope struct {
+	scope *handlers.RequestScope
+}
+
+type shownScopeKey struct{}
+
+var errScopeShown = apierrors.NewBadRequest("this was a trial")
+
+// coreAdmission is admission, and shows the scopes of requests to askScope.
+type coreAdmission struct {
+	next admission.Interface
+	// terminating forbids creation while the definition is being deleted.
+	terminating bool
+}
+
+var (
+	_ admission.MutationInterface   = coreAdmission{}
+	_ admission.ValidationInterface = coreAdmission{}
+)
+
+// Handles implements admission.Interface.
+func (coreAdmission) Handles(admission.Operation) bool { return true }
+
+// Admit implements admission.MutationInterface.
+func (c coreAdmission) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if shown, ok := ctx.Value(shownScopeKey{}).(*shownScope); ok {
+		shown.scope, _ = o.(*handlers.RequestScope)
+		return errScopeShown
+	}
+	if c.terminating && a.GetOperation() == admission.Create {
+		return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), errors.New("create not allowed while the definition of the resource is being deleted"))
+	}
+	if next, ok := c.next.(admission.MutationInterface); ok && next.Handles(a.GetOperation()) {
+		return next.Admit(ctx, a, o)
+	}
+	return nil
+}
+
+// Validate implements admission.ValidationInterface.
+func (c coreAdmission) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if next, ok := c.next.(admission.ValidationInterface); ok && next.Handles(a.GetOperation()) {
+		return next.Validate(ctx, a, o)
+	}
+	return nil
+}

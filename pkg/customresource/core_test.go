@@ -1,0 +1,171 @@
+package customresource
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/openapi"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+)
+
+var coreWidgets = schema.GroupVersionResource{Version: "v1", Resource: "widgets"}
+
+// withPods serves pods, of which there are none, as a server does that has built-in
+// resources in the group "".
+func withPods(next http.Handler) http.Handler {
+	pods := metav1.APIResource{Name: "pods", SingularName: "pod", Namespaced: true, Kind: "Pod", Verbs: metav1.Verbs{"list"}}
+	aggregated := apidiscoveryv2.APIGroupDiscoveryList{Items: []apidiscoveryv2.APIGroupDiscovery{{Versions: []apidiscoveryv2.APIVersionDiscovery{{
+		Version: "v1", Resources: []apidiscoveryv2.APIResourceDiscovery{{
+			Resource: "pods", SingularResource: "pod", Scope: apidiscoveryv2.ScopeNamespace, Verbs: pods.Verbs, ResponseKind: &metav1.GroupVersionKind{Version: "v1", Kind: "Pod"},
+		}},
+	}}}}}
+	aggregated.SetGroupVersionKind(apidiscoveryv2.SchemeGroupVersion.WithKind("APIGroupDiscoveryList"))
+	versions := metav1.APIVersions{Versions: []string{"v1"}, ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: "here:1"}}}
+	versions.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "APIVersions"})
+	answers := map[string]any{
+		"/api":               versions,
+		"/api/v1":            metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1", APIResources: []metav1.APIResource{pods}},
+		"/openapi/v3/api/v1": json.RawMessage(`{"openapi":"3.0.0","info":{"title":"core","version":"v1"},"paths":{"/api/v1/pods":{}},"components":{"schemas":{}}}`),
+		"/api/v1/pods":       json.RawMessage(`{"kind":"PodList","apiVersion":"v1","items":[]}`),
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := answers[r.URL.Path]
+		contentType := "application/json"
+		if r.URL.Path == "/api" && strings.Contains(r.Header.Get("Accept"), "APIGroupDiscoveryList") {
+			answer, contentType = aggregated, acceptAggregated
+		}
+		if answer == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", contentType)
+		_ = json.NewEncoder(w).Encode(answer)
+	})
+}
+
+// coreSchema is a schema of widgets of the group "".
+func coreSchema(t *testing.T) boundAPI {
+	t.Helper()
+	crd := widgetCRD(nil)
+	crd.Spec.Group = ""
+	apiextensionsserver.Scheme.Default(crd)
+	s, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
+	require.NoError(t, err)
+	return boundAPI{s, "cccc"}
+}
+
+// TestCoreGroup has an API of the group "" bound, beside what is built in there.
+func TestCoreGroup(t *testing.T) {
+	t.Parallel()
+	bound := newBoundAPIs(map[string]boundAPI{"one": coreSchema(t)})
+	s := startServer(t, serverOptions{sources: []definitions.Source{bound}, around: withPods})
+	in := s.Dynamic(t, "one").Resource(coreWidgets).Namespace("default")
+	w, err := in.Watch(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	t.Cleanup(w.Stop)
+	obj := widget("a", map[string]any{"size": int64(1)})
+	obj.SetAPIVersion("v1")
+	_, err = in.Create(t.Context(), obj, metav1.CreateOptions{})
+	require.NoError(t, err)
+	event, _ := nextEvent(t, w)
+	require.Equal(t, watch.Added, event.Type)
+	require.Equal(t, "v1", object(t, event).GetAPIVersion())
+	applied, err := in.Apply(t.Context(), "a", obj, metav1.ApplyOptions{FieldManager: "test", Force: true})
+	require.NoError(t, err)
+	require.Len(t, applied.GetManagedFields(), 2)
+	_, err = in.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"spec":{"size":"large"}}`), metav1.PatchOptions{})
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
+	list, err := s.Dynamic(t, "*").Resource(schema.GroupVersionResource{Version: "v1", Resource: "widgets:cccc"}).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 1)
+	_, err = s.Dynamic(t, "two").Resource(coreWidgets).List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsNotFound(err))
+	for _, cluster := range []string{"one", "two"} {
+		pods, err := s.Dynamic(t, cluster).Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Equal(t, "PodList", pods.GetKind())
+	}
+	t.Run("documents", func(t *testing.T) { s.testCoreDocuments(t) })
+	t.Run("kubectl", func(t *testing.T) {
+		run := s.kubectl(t, "one")
+		require.Contains(t, run("explain", "widgets.spec"), "What the widget is to be.")
+		require.Contains(t, run("api-resources", "--api-group="), "widgets")
+		require.Contains(t, run("get", "widgets"), "a ")
+		manifest := filepath.Join(t.TempDir(), "widget.yaml")
+		require.NoError(t, os.WriteFile(manifest, []byte("apiVersion: v1\nkind: Widget\nmetadata:\n  name: b\nspec:\n  size: 2\n"), 0o600))
+		require.Contains(t, run("apply", "-f", manifest), "created")
+		require.Contains(t, run("apply", "-f", manifest), "unchanged")
+		require.Contains(t, run("scale", "widgets", "b", "--replicas", "3"), "scaled")
+		require.Contains(t, run("get", "widget", "b", "-o", "jsonpath={.apiVersion} {.spec.size}"), "v1 3")
+		require.Contains(t, run("patch", "widget", "b", "--type=json", "-p", `[{"op":"add","path":"/metadata/finalizers","value":["example.com/held"]}]`), "patched")
+		require.Contains(t, run("delete", "widget", "b", "--wait=false"), "deleted")
+		require.Contains(t, run("patch", "widget", "b", "--type=json", "-p", `[{"op":"remove","path":"/metadata/finalizers"}]`), "patched")
+	})
+	require.NoError(t, in.Delete(t.Context(), "a", metav1.DeleteOptions{}))
+}
+
+func (s *testServer) testCoreDocuments(t *testing.T) {
+	for cluster, want := range map[string][]string{"one": {"pods", "widgets", "widgets/scale", "widgets/status"}, "two": {"pods"}} {
+		for _, aggregated := range []bool{true, false} {
+			client := s.Discovery(t, cluster)
+			client.UseLegacyDiscovery = !aggregated
+			groups, lists, err := client.ServerGroupsAndResources()
+			require.NoError(t, err)
+			core := slices.IndexFunc(groups, func(g *metav1.APIGroup) bool { return g.Name == "" })
+			require.Len(t, groups[core].Versions, 1)
+			var names []string
+			for _, list := range lists {
+				if list.GroupVersion == "v1" {
+					for _, r := range list.APIResources {
+						names = append(names, r.Name)
+					}
+				}
+			}
+			slices.Sort(names)
+			require.Equal(t, want, names, "%s aggregated=%t", cluster, aggregated)
+		}
+	}
+	client, err := rest.UnversionedRESTClientFor(rawConfig(s.ClusterConfig("one")))
+	require.NoError(t, err)
+	raw, err := client.Get().AbsPath("/api").SetHeader("Accept", "application/json").DoRaw(t.Context())
+	require.NoError(t, err)
+	require.JSONEq(t, `{"kind":"APIVersions","apiVersion":"v1","versions":["v1"],"serverAddressByClientCIDRs":[{"clientCIDR":"0.0.0.0/0","serverAddress":"here:1"}]}`, string(raw))
+
+	paths, err := s.Discovery(t, "one").OpenAPIV3().Paths()
+	require.NoError(t, err)
+	require.Contains(t, paths["api/v1"].ServerRelativeURL(), "/openapi/v3/api/v1?hash=")
+	for _, contentType := range []string{"application/json", openapi.ContentTypeOpenAPIV3PB} {
+		doc, err := paths["api/v1"].Schema(contentType)
+		require.NoError(t, err)
+		for _, part := range []string{"What the widget is to be.", "/api/v1/pods", "/api/v1/namespaces/{namespace}/widgets/{name}/status", "core.v1.WidgetList"} {
+			require.Contains(t, string(doc), part)
+		}
+		require.NotContains(t, string(doc), "/apis/")
+	}
+	doc, err := paths["api/v1"].Schema("application/json")
+	require.NoError(t, err)
+	require.Contains(t, string(doc), `"x-kubernetes-group-version-kind":[{"group":"","kind":"Widget","version":"v1"}]`)
+	require.NotContains(t, string(doc), `"group":"core"`)
+	v2, err := s.Discovery(t, "one").OpenAPISchema()
+	require.NoError(t, err)
+	found := false
+	for _, path := range v2.GetPaths().GetPath() {
+		found = found || path.GetName() == "/api/v1/widgets"
+	}
+	require.True(t, found)
+}

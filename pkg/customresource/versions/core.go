@@ -1,0 +1,194 @@
+package versions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/crdserverscheme"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+)
+
+// CoreWriter writes objects of a version of a schema of the group "", which the
+// upstream handler can read but holds for invalid. It belongs to a view, and goes
+// with it.
+type CoreWriter struct {
+	// Objects are the objects themselves. Status and Scale are their subresources;
+	// nil where there are none.
+	Objects interface {
+		rest.Creater
+		rest.Patcher
+	}
+	Status, Scale rest.Patcher
+
+	mu     sync.Mutex
+	scopes map[string]*handlers.RequestScope // by subresource
+}
+
+// Scope returns the upstream handler's scope of requests for a subresource, or for the
+// objects if that is empty. ask is called to get it, once.
+func (w *CoreWriter) Scope(subresource string, ask func() (*handlers.RequestScope, error)) (*handlers.RequestScope, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known, ok := w.scopes[subresource]; ok {
+		return known, nil
+	}
+	scope, err := ask()
+	if err == nil {
+		w.scopes[subresource] = scope
+	}
+	return scope, err
+}
+
+// CoreWriter returns what writes the objects of a version of a schema of the group "".
+// It is good until done is called.
+func (s *Stores) CoreWriter(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (writer *CoreWriter, done func(), err error) {
+	v, done := s.use(sch, version.Name)
+	if v == nil {
+		// Makes the upstream handler's serving info, and with it the views.
+		if _, err := s.config.Instances(sch.CRD()); err != nil {
+			return nil, done, err
+		}
+		if v, done = s.use(sch, version.Name); v == nil {
+			return nil, done, fmt.Errorf("there is no storage of %s in version %s", sch.Resource, version.Name)
+		}
+	}
+	if writer = v.writer.Load(); writer != nil {
+		return writer, done, nil
+	}
+	if writer, err = s.newCoreWriter(sch, version, v); err != nil {
+		return nil, done, err
+	}
+	if !v.writer.CompareAndSwap(nil, writer) {
+		writer = v.writer.Load()
+	}
+	return writer, done, nil
+}
+
+func (s *Stores) newCoreWriter(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion, v *view) (*CoreWriter, error) {
+	options, err := s.restOptions(sch)
+	if err != nil {
+		return nil, err
+	}
+	config := *options.StorageConfig
+	config.Codec = v.codec
+	options.StorageConfig, options.CountMetricPollPeriod = &config, 0
+	options.Decorator = func(
+		*storagebackend.ConfigForResource, string, func(runtime.Object) (string, error),
+		func() runtime.Object, func() runtime.Object, storage.AttrFunc, storage.IndexerFuncs, *cache.Indexers,
+	) (storage.Interface, factory.DestroyFunc, error) {
+		return v, func() {}, nil // the upstream handler made the view, and ends it
+	}
+	var hasStatus *apiextensions.CustomResourceSubresourceStatus
+	var hasScale *apiextensions.CustomResourceSubresourceScale
+	if of := version.Subresources; of != nil && of.Status != nil {
+		hasStatus = &apiextensions.CustomResourceSubresourceStatus{}
+	}
+	if of := version.Subresources; of != nil && of.Scale != nil {
+		scale := apiextensions.CustomResourceSubresourceScale(*of.Scale)
+		hasScale = &scale
+	}
+	validates, err := newCoreSchema(version)
+	if err != nil {
+		return nil, err
+	}
+	standIn := schema.GroupVersionKind{Group: coreStandIn, Version: v.gvk.Version, Kind: v.gvk.Kind}
+	upstream := customresource.NewStrategy(crdserverscheme.NewUnstructuredObjectTyper(), sch.Spec().Scope == apiextensionsv1.NamespaceScoped,
+		standIn, nil, nil, nil, hasStatus, hasScale, version.SelectableFields)
+	singular := schema.GroupResource{Group: sch.Resource.Group, Resource: sch.Names().Singular}
+	made, err := customresource.NewStorage(sch.Resource, singular, v.gvk, v.gvk.GroupVersion().WithKind(sch.Names().ListKind), upstream,
+		options, sch.Names().Categories, rest.NewDefaultTableConvertor(sch.Resource), replicasPaths(sch))
+	if err != nil {
+		return nil, fmt.Errorf("making the storage of %s: %w", sch.Resource, err)
+	}
+	strategy := &coreStrategy{RESTCreateUpdateStrategy: upstream, gvk: v.gvk, schema: validates}
+	made.CustomResource.CreateStrategy, made.CustomResource.UpdateStrategy = strategy, strategy
+	writer := &CoreWriter{Objects: made.CustomResource, scopes: map[string]*handlers.RequestScope{}}
+	if made.Scale != nil {
+		writer.Scale = made.Scale
+	}
+	if made.Status != nil {
+		store := *made.CustomResource.Store
+		store.CreateStrategy = nil
+		store.UpdateStrategy = &coreStrategy{
+			RESTCreateUpdateStrategy: customresource.NewStatusStrategy(upstream), gvk: v.gvk, schema: validates, status: true,
+		}
+		writer.Status = coreStatus{&store}
+	}
+	return writer, nil
+}
+
+// replicasPaths says where each version has the replicas of its scale, which is how
+// the managers of a scale become those of a field.
+func replicasPaths(sch *definitions.Schema) managedfields.ResourcePathMappings {
+	paths := managedfields.ResourcePathMappings{}
+	for i := range sch.Spec().Versions {
+		v := &sch.Spec().Versions[i]
+		var path fieldpath.Path
+		if v.Subresources != nil && v.Subresources.Scale != nil {
+			for name := range strings.SplitSeq(strings.TrimPrefix(v.Subresources.Scale.SpecReplicasPath, "."), ".") {
+				path = append(path, fieldpath.PathElement{FieldName: &name})
+			}
+		}
+		paths[schema.GroupVersion{Group: sch.Resource.Group, Version: v.Name}.String()] = path
+	}
+	return paths
+}
+
+// coreStatus is the status subresource of objects of the group "".
+type coreStatus struct {
+	store *genericregistry.Store
+}
+
+var _ rest.Patcher = coreStatus{}
+
+// New implements rest.Updater.
+func (s coreStatus) New() runtime.Object { return s.store.New() }
+
+// Get implements rest.Getter.
+func (s coreStatus) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+	return s.store.Get(ctx, name, options)
+}
+
+// Update implements rest.Updater. A subresource creates nothing.
+func (s coreStatus) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	return s.store.Update(ctx, name, info, create, update, false, options)
+}
+
+type trialKey struct{}
+
+// WithTrial marks an update that is not to reach storage: whatever is named is found,
+// as an object that says nothing. What does the update is to refuse it.
+func WithTrial(ctx context.Context) context.Context {
+	return context.WithValue(ctx, trialKey{}, true)
+}
+
+// try tries an update.
+func (v *view) try(update storage.UpdateFunc) error {
+	found := &unstructured.Unstructured{Object: map[string]any{}}
+	found.SetGroupVersionKind(v.gvk)
+	found.SetResourceVersion("1")
+	if _, _, err := update(found, storage.ResponseMeta{ResourceVersion: 1}); err != nil {
+		return err
+	}
+	return errors.New("a trial was not refused")
+}
