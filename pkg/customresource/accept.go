@@ -47,9 +47,8 @@ func refuseProtobuf(r *http.Request, info *genericapirequest.RequestInfo) error 
 	if (info.Verb != "create" && info.Verb != "update") || info.Subresource == "scale" {
 		return nil
 	}
-	mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || mediaType != runtime.ContentTypeProtobuf {
-		return nil // which upstream judges
+	if mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); mediaType != runtime.ContentTypeProtobuf {
+		return nil // what is malformed, upstream judges
 	}
 	return negotiation.NewUnsupportedMediaTypeError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML})
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -32,6 +31,15 @@ import (
 // group. These requests are served here, by the same functions, with the scope that
 // the upstream handler has for them and a registry that differs in its validation.
 
+// TakenByBuiltIn returns the first of names that a built-in API of the group has, or "" where
+// all are free: what is built in is served under its names, whatever sources say. In
+// the group "" kinds that clients take for something else, as Status, are never free.
+// An error says that this cannot be told yet, while the server starts.
+func (s *Server) TakenByBuiltIn(ctx context.Context, group string, names *apiextensionsv1.CustomResourceDefinitionNames) (string, error) {
+	builtIn, err := s.builtIns.Names(ctx, group)
+	return definitions.FirstTaken(names, builtIn), err
+}
+
 // serveCoreWrite serves a request to create or update an object of the group "", and
 // reports whether it did. The others, those that are not possible included, are the
 // upstream handler's.
@@ -53,7 +61,7 @@ func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *ge
 		writeError(w, r, info, apierrors.NewInternalError(err))
 		return true
 	}
-	scope, err := writer.Scope(info.Subresource, func() (*handlers.RequestScope, error) { return s.askScope(r.Context(), info, sch) })
+	scope, err := writer.Scope(r.Context(), info.Subresource, func(ctx context.Context) (*handlers.RequestScope, error) { return s.askScope(ctx, info, sch) })
 	if err != nil {
 		writeError(w, r, info, apierrors.NewInternalError(err))
 		return true
@@ -112,18 +120,33 @@ func (s *Server) askScope(ctx context.Context, like *genericapirequest.RequestIn
 	var shown shownScope
 	// Nothing else of the request: it is not this one that is audited, or warned.
 	ctx = context.WithValue(versions.WithTrial(valueless{ctx}), shownScopeKey{}, &shown)
-	r, err := http.NewRequestWithContext(ctx, http.MethodPut, "/", bytes.NewReader(data))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPut, "/", bytes.NewReader(data)) //nolint:contextcheck // it ends with ctx
 	if err != nil {
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	answer := httptest.NewRecorder()
-	s.serveUpstream(answer, r, &asked, sch.CRD())
+	answer := refusal{header: http.Header{}}
+	s.serveUpstream(&answer, r, &asked, sch.CRD())
 	if shown.scope == nil {
-		return nil, fmt.Errorf("the scope of %s in version %s is not known: %s", sch.Resource, like.APIVersion, answer.Body)
+		return nil, fmt.Errorf("the scope of %s in version %s is not known: %s", sch.Resource, like.APIVersion, &answer.body)
 	}
 	return shown.scope, nil
 }
+
+// refusal is the answer that askScope gets.
+type refusal struct {
+	header http.Header
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (r *refusal) Header() http.Header { return r.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (*refusal) WriteHeader(int) {}
+
+// Write implements http.ResponseWriter.
+func (r *refusal) Write(data []byte) (int, error) { return r.body.Write(data) }
 
 // valueless is a context without the values of the one that it ends with.
 type valueless struct{ context.Context } //nolint:containedctx // it is a context

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -168,4 +169,45 @@ func (s *testServer) testCoreDocuments(t *testing.T) {
 		found = found || path.GetName() == "/api/v1/widgets"
 	}
 	require.True(t, found)
+}
+
+// TestTakenByBuiltIn: what is built in keeps its names, in the group "" and others.
+func TestTakenByBuiltIn(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, serverOptions{around: withPods})
+	for _, c := range []struct {
+		group string
+		names apiextensionsv1.CustomResourceDefinitionNames
+		taken string
+	}{
+		{"", apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList", ShortNames: []string{"wd"}}, ""},
+		{"", apiextensionsv1.CustomResourceDefinitionNames{Plural: "pods", Singular: "own", Kind: "Own", ListKind: "OwnList"}, "pods"},
+		{"", apiextensionsv1.CustomResourceDefinitionNames{Plural: "owns", Singular: "pod", Kind: "Own", ListKind: "OwnList"}, "pod"},
+		{"", apiextensionsv1.CustomResourceDefinitionNames{Plural: "owns", Singular: "own", Kind: "Own", ListKind: "OwnList", ShortNames: []string{"o", "pods"}}, "pods"},
+		{"", apiextensionsv1.CustomResourceDefinitionNames{Plural: "owns", Singular: "own", Kind: "Pod", ListKind: "OwnList"}, "Pod"},
+		{"", apiextensionsv1.CustomResourceDefinitionNames{Plural: "owns", Singular: "own", Kind: "Own", ListKind: "PodList"}, "PodList"},
+		{"", apiextensionsv1.CustomResourceDefinitionNames{Plural: "owns", Singular: "own", Kind: "Status", ListKind: "StatusList"}, "Status"},
+		{"", apiextensionsv1.CustomResourceDefinitionNames{Plural: "owns", Singular: "own", Kind: "Own", ListKind: "List"}, "List"},
+		{"", apiextensionsv1.CustomResourceDefinitionNames{Plural: "owns", Singular: "own", Kind: "DeleteOptions", ListKind: "OwnList"}, "DeleteOptions"},
+		{"other.org", apiextensionsv1.CustomResourceDefinitionNames{Plural: "pods", Singular: "pod", Kind: "Status", ListKind: "List"}, ""},
+		{"apiextensions.k8s.io", apiextensionsv1.CustomResourceDefinitionNames{Plural: "owns", Singular: "own", Kind: "Own", ListKind: "OwnList", ShortNames: []string{"crd"}}, "crd"},
+	} {
+		taken, err := s.TakenByBuiltIn(t.Context(), c.group, &c.names)
+		require.NoError(t, err)
+		require.Equal(t, c.taken, taken, "%+v", c)
+	}
+	// A source that takes a name all the same has no effect on what is built in.
+	pods := coreSchema(t)
+	spec := pods.Spec().DeepCopy()
+	spec.Names.Plural, spec.Names.Singular = "pods", "pod"
+	taking, err := definitions.NewSchema(spec, &spec.Names)
+	require.NoError(t, err)
+	s.AddSource(newBoundAPIs(map[string]boundAPI{"one": {taking, "pppp"}}))
+	list, err := s.Dynamic(t, "one").Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "PodList", list.GetKind())
+	resources, err := s.Discovery(t, "one").ServerResourcesForGroupVersion("v1")
+	require.NoError(t, err)
+	require.Len(t, resources.APIResources, 1)
+	require.Equal(t, metav1.Verbs{"list"}, resources.APIResources[0].Verbs)
 }

@@ -170,7 +170,7 @@ func (w *twin) send(t *testing.T, r *twinRequest, cluster, base, group string) a
 	if yaml.Unmarshal(data, &a.Body) != nil {
 		a.Body = string(data)
 	}
-	a.Body = comparable(a.Body)
+	a.Body = alike(a.Body)
 	return a
 }
 
@@ -185,9 +185,9 @@ func unnamed(text string) string {
 	return text
 }
 
-// comparable takes out of what was decoded from JSON all in which two objects differ,
+// alike takes out of what was decoded from JSON all in which two objects differ,
 // and the name of the group.
-func comparable(value any) any {
+func alike(value any) any {
 	switch value := value.(type) {
 	case map[string]any:
 		for _, key := range []string{"uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "time"} {
@@ -199,12 +199,12 @@ func comparable(value any) any {
 			delete(value, "group")
 		}
 		for key, member := range value {
-			value[key] = comparable(member)
+			value[key] = alike(member)
 		}
 		return value
 	case []any:
 		for i := range value {
-			value[i] = comparable(value[i])
+			value[i] = alike(value[i])
 		}
 		return value
 	case string:

@@ -113,7 +113,8 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 func (s *Server) serveUpstream(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) {
 	first := *info
 	defer s.lister.issue(&first, s.nameFor(info, crd), crd)()
-	s.upstream.ServeHTTP(w, r.WithContext(&countedContext{Context: genericapirequest.WithRequestInfo(r.Context(), info), info: info, first: &first}))
+	ctx := &countedContext{Context: genericapirequest.WithRequestInfo(r.Context(), info), info: info, first: &first}
+	s.upstream.ServeHTTP(w, r.WithContext(ctx)) //nolint:contextcheck // it inherits the request's
 }
 
 // resolve asks the sources for a definition, until what they say holds for a

@@ -27,7 +27,7 @@ import (
 )
 
 // boundAPIs stands for APIs that logical clusters have from elsewhere: each has
-// widgets of the schema that is bound there.
+// the resource of the schema that is bound there.
 type boundAPIs struct {
 	mu        sync.Mutex
 	bound     map[string]boundAPI // by logical cluster
@@ -56,16 +56,16 @@ func boundSchema(t *testing.T, identity, property string) boundAPI {
 }
 
 func (b *boundAPIs) Resolve(_ context.Context, l definitions.Lookup) (*definitions.Definition, error) {
-	if l.Resource.Resource != "widgets" {
-		return nil, nil
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !l.Cluster.Wildcard {
-		return definitionOf(b.bound[l.Cluster.Name.String()]), nil
+		if s := b.bound[l.Cluster.Name.String()]; s.Schema != nil && s.Resource == l.Resource {
+			return definitionOf(s), nil
+		}
+		return nil, nil
 	}
 	for _, s := range b.bound {
-		if s.identity == l.Identity {
+		if s.identity == l.Identity && s.Resource == l.Resource {
 			return definitionOf(s), nil
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -58,6 +59,27 @@ func (c claims) add(n *apiextensions.CustomResourceDefinitionNames) {
 	c.kinds.Insert(n.Kind, n.ListKind)
 	c.resources.Delete("")
 	c.kinds.Delete("")
+}
+
+// FirstTaken returns the first of the names that are asked for which one of used has,
+// or "". Resource names, singular and short ones among them, are compared with each
+// other, and so are kinds and list kinds.
+func FirstTaken(want *apiextensionsv1.CustomResourceDefinitionNames, used []apiextensions.CustomResourceDefinitionNames) string {
+	taken := newClaims()
+	for i := range used {
+		taken.add(&used[i])
+	}
+	for _, resource := range append([]string{want.Plural, want.Singular}, want.ShortNames...) {
+		if taken.resources.Has(resource) {
+			return resource
+		}
+	}
+	for _, kind := range []string{want.Kind, want.ListKind} {
+		if taken.kinds.Has(kind) {
+			return kind
+		}
+	}
+	return ""
 }
 
 // accept sets the accepted names and the conditions of a definition that is

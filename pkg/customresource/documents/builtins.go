@@ -13,6 +13,8 @@ import (
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
@@ -113,6 +115,9 @@ func (b *BuiltIns) Names(ctx context.Context, group string) ([]apiextensions.Cus
 		return nil, err
 	}
 	var all []apiextensions.CustomResourceDefinitionNames
+	if group == "" {
+		all = slices.Clone(unversioned)
+	}
 	for _, g := range loaded.all() {
 		if g.Name != group {
 			continue
@@ -125,6 +130,20 @@ func (b *BuiltIns) Names(ctx context.Context, group string) ([]apiextensions.Cus
 	}
 	return all, nil
 }
+
+// unversioned are the kinds of the group "" that are no resources: clients take what
+// says to be one for an error, a list or options.
+var unversioned = func() []apiextensions.CustomResourceDefinitionNames {
+	scheme := runtime.NewScheme()
+	version := schema.GroupVersion{Version: "v1"}
+	metav1.AddToGroupVersion(scheme, version)
+	kinds := scheme.KnownTypes(version)
+	all := append(make([]apiextensions.CustomResourceDefinitionNames, 0, len(kinds)+1), apiextensions.CustomResourceDefinitionNames{Kind: "List"})
+	for kind := range kinds {
+		all = append(all, apiextensions.CustomResourceDefinitionNames{Kind: kind})
+	}
+	return all
+}()
 
 func namesOf(r *apidiscoveryv2.APIResourceDiscovery) apiextensions.CustomResourceDefinitionNames {
 	names := apiextensions.CustomResourceDefinitionNames{

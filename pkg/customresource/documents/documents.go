@@ -170,7 +170,10 @@ func (d *Documents) set(ctx context.Context, cluster request.Cluster) (*document
 	if err != nil {
 		return nil, err
 	}
-	sorted := slices.Clone(listed)
+	// What is built in is not served otherwise.
+	sorted := slices.DeleteFunc(slices.Clone(listed), func(definition *definitions.Definition) bool {
+		return d.builtIns.Serves(ctx, definition.Schema.Resource)
+	})
 	slices.SortFunc(sorted, func(a, b *definitions.Definition) int {
 		return strings.Compare(a.Schema.CRD().Name, b.Schema.CRD().Name)
 	})

@@ -46,13 +46,13 @@ type CoreWriter struct {
 
 // Scope returns the upstream handler's scope of requests for a subresource, or for the
 // objects if that is empty. ask is called to get it, once.
-func (w *CoreWriter) Scope(subresource string, ask func() (*handlers.RequestScope, error)) (*handlers.RequestScope, error) {
+func (w *CoreWriter) Scope(ctx context.Context, subresource string, ask func(context.Context) (*handlers.RequestScope, error)) (*handlers.RequestScope, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if known, ok := w.scopes[subresource]; ok {
 		return known, nil
 	}
-	scope, err := ask()
+	scope, err := ask(ctx)
 	if err == nil {
 		w.scopes[subresource] = scope
 	}
