@@ -78,6 +78,11 @@ type Scope struct {
 		resource schema.GroupResource
 		hash     string
 	}
+	// restriction is what else the objects of one resource are restricted by.
+	restriction struct {
+		resource schema.GroupResource
+		by       any
+	}
 	// entered is called when it turns out that the sender may enter.
 	entered func()
 }
@@ -179,6 +184,24 @@ func IdentityFrom(ctx context.Context, resource schema.GroupResource) string {
 		return s.identity.hash
 	}
 	return ""
+}
+
+// WithRestriction returns a context whose requests to the storage of the resource, and
+// of no other, see what by says, which the storage knows the meaning of. Use WithSet of
+// the storage's claims.
+func WithRestriction(ctx context.Context, resource schema.GroupResource, by any) context.Context {
+	s := ScopeFrom(ctx)
+	s.restriction.resource, s.restriction.by = resource, by
+	return WithScope(ctx, s)
+}
+
+// RestrictionFrom returns what requests to the storage of the resource are restricted
+// by, or nil.
+func RestrictionFrom(ctx context.Context, resource schema.GroupResource) any {
+	if s := scopeFrom(ctx); s.restriction.resource == resource {
+		return s.restriction.by
+	}
+	return nil
 }
 
 // WithShardSelector returns a context whose lists and watches of the resource,

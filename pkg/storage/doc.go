@@ -12,8 +12,9 @@
 //	   │
 //	etcd3           the upstream store on the shared client
 //
-// Package hub serves watches and pages; encryption encrypts what etcd stores; usage
-// counts it.
+// Package hub serves watches and pages; claims says which objects of which logical
+// clusters a request is restricted to; encryption encrypts what etcd stores; usage counts
+// it.
 // See docs/storage.md for the key layout and for why each piece is there, and
 // docs/listwatch.md for the hub.
 package storage

@@ -18,7 +18,7 @@ var errStopped = errors.New("the watch was stopped")
 // bookmark that ends them.
 func (s *tenantStorage) initialEvents(c collection) func(context.Context, func(watch.Event) bool) (uint64, error) {
 	return func(ctx context.Context, send func(watch.Event) bool) (uint64, error) {
-		state, err := s.hub.State(ctx, c.key, c.opts)
+		state, err := s.hub.State(ctx, c.key, c.claims, c.opts)
 		if err != nil {
 			return 0, err
 		}

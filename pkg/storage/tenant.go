@@ -93,23 +93,27 @@ func (s *tenantStorage) Delete(
 	ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
 	validateDeletion storage.ValidateObjectFunc, cachedExistingObject runtime.Object, opts storage.DeleteOptions,
 ) error {
-	_, key, err := s.one(ctx, key, "delete")
+	t, key, err := s.one(ctx, key, "delete")
 	if err != nil {
 		return err
 	}
+	validateDeletion = s.claimedFor(ctx, t).guard(key, validateDeletion)
 	return s.inner.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts)
 }
 
 // Get implements storage.Interface.
 func (s *tenantStorage) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
-	_, key, err := s.one(ctx, key, "get")
+	t, key, err := s.one(ctx, key, "get")
 	if err != nil {
 		return err
 	}
 	if _, err := s.Versioner().ParseResourceVersion(opts.ResourceVersion); err != nil {
 		return invalidVersion(err)
 	}
-	return s.inner.Get(ctx, key, opts, out)
+	if err := s.inner.Get(ctx, key, opts, out); err != nil {
+		return err
+	}
+	return s.claimedFor(ctx, t).show(key, opts, out)
 }
 
 // GuaranteedUpdate implements storage.Interface. Whatever the update says, the
@@ -122,7 +126,11 @@ func (s *tenantStorage) GuaranteedUpdate(
 	if err != nil {
 		return err
 	}
+	in := s.claimedFor(ctx, t)
 	annotated := func(input runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		if res.ResourceVersion > 0 && !in.matches(input) {
+			return nil, nil, storage.NewKeyNotFoundError(key, 0)
+		}
 		output, ttl, err := tryUpdate(input, res)
 		if err != nil {
 			return nil, nil, err
@@ -139,6 +147,8 @@ type collection struct {
 	opts   storage.ListOptions
 	// attributes, if not nil, are what the selectors are matched with.
 	attributes *Attributes
+	// claims restrict it, unless they are none.
+	claims hub.Claims
 	// scope tells continue tokens apart.
 	scope string
 }
@@ -160,6 +170,9 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	}
 	c := collection{tenant: t, key: prefix, opts: opts, scope: strings.Join([]string{root, t.shard, string(t.cluster), rest}, "\x00")}
 	pred := &c.opts.Predicate
+	if c.claims, err = s.claimsFor(ctx, t); err != nil {
+		return collection{}, err
+	}
 	c.attributes = takeAttributes(pred)
 	switch {
 	case c.attributes == nil && (pred.GetAttrs == nil || s.keys.sharded):
@@ -242,22 +255,31 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 }
 
 // getList lists from the hub, if it serves the list, or else from the watch
-// cache, or from etcd where the attributes that the watch cache keeps will not do.
+// cache, or from etcd where what the watch cache keeps will not do.
 func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.Object) error {
-	fromHub, fallback := s.hub.Page, s.inner
-	if c.attributes != nil {
-		fromHub, fallback = s.hub.List, s.raw
-	}
+	beyondCache := c.attributes != nil || c.claims.Set != nil
 	if s.cache.Ready() && s.hub.WaitFresh(ctx, 0) == nil {
-		served, err := fromHub(ctx, c.key, c.opts, list)
-		if errors.Is(err, hub.ErrCompacted) {
-			return s.raw.GetList(ctx, c.key, c.opts, list)
+		var served bool
+		var err error
+		if beyondCache {
+			served, err = s.hub.List(ctx, c.key, c.claims, c.opts, list)
+		} else {
+			served, err = s.hub.Page(ctx, c.key, c.opts, list)
 		}
-		if served || err != nil {
+		switch {
+		case errors.Is(err, hub.ErrCompacted):
+			beyondCache = true
+		case served || err != nil:
 			return err
 		}
 	}
-	return fallback.GetList(ctx, c.key, c.opts, list)
+	if !beyondCache {
+		return s.inner.GetList(ctx, c.key, c.opts, list)
+	}
+	if err := s.restrictAt(&c); err != nil {
+		return err
+	}
+	return s.raw.GetList(ctx, c.key, c.opts, list)
 }
 
 // sealError seals the token with which a client may go on after its own has

@@ -36,7 +36,7 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 	if err := s.hub.WaitFresh(ctx, 0); err != nil {
 		return nil, err
 	}
-	request := hub.Request{Key: c.key, Predicate: c.opts.Predicate, Version: version}
+	request := hub.Request{Key: c.key, Predicate: c.opts.Predicate, Claims: c.claims, Version: version}
 	if c.attributes != nil {
 		request.Attributes = c.attributes
 	}
@@ -55,7 +55,10 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 		opts.ResourceVersion = strconv.FormatUint(version, 10)
 		opts.Predicate.ShardSelector = nil
 		opts.Predicate.AllowWatchBookmarks = true
-		if c.attributes != nil {
+		if c.claims.Set != nil {
+			s.restrict(&opts.Predicate, c.claims, c.claims.Set.Latest())
+		}
+		if c.attributes != nil || c.claims.Set != nil {
 			return s.watchOlder(ctx, collection{key: c.key, opts: opts})
 		}
 		if s.keys.single(c.tenant) {

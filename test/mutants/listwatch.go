@@ -6,8 +6,8 @@ var listwatch = []Mutant{
 		Name: "lost-event", Rule: "a watch gets every event",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/dispatch.go",
-			Before: `	if len(h.scopes) == 0 {`,
-			After:  `	if len(h.scopes) == 0 || h.cfg.Resource.Resource == "configmaps" && e.version%25 == 0 {`,
+			Before: `	if len(h.scopes) == 0 && len(h.claimed.of) == 0 {`,
+			After:  `	if len(h.scopes) == 0 && len(h.claimed.of) == 0 || h.cfg.Resource.Resource == "configmaps" && e.version%25 == 0 {`,
 		}},
 		CaughtBy: SuiteRobustness,
 	},
@@ -33,6 +33,24 @@ var listwatch = []Mutant{
 			After:  `		if hash <= n.last || n.last < ^uint64(0) && hash>>60 == (n.last+1)>>60 {`,
 		}},
 		CaughtBy: "./pkg/storage/hub", Test: "TestIndex",
+	},
+	{
+		Name: "unasked-claim", Rule: "a watch that resumes sees what its permission claims came to meanwhile",
+		Edits: []Edit{{
+			File:   "pkg/storage/hub/watcher.go",
+			Before: `	if w.claims != nil && w.begins != 0 {`,
+			After:  `	if w.claims != nil && w.begins == 1 {`,
+		}},
+		CaughtBy: "./pkg/storage", Test: "TestClaimsModel",
+	},
+	{
+		Name: "claimed-past", Rule: "a permission claim shows no state of an object from before it was accepted",
+		Edits: []Edit{{
+			File:   "pkg/storage/hub/told.go",
+			Before: `s.from < end && since`,
+			After:  `since`,
+		}},
+		CaughtBy: "./pkg/storage", Test: "TestClaimsModel",
 	},
 	{
 		Name: "stale-list", Rule: "a list without a resourceVersion shows every write that was acknowledged before",

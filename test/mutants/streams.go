@@ -8,15 +8,15 @@ var streams = []Mutant{
 		Name: "duplicate-event", Rule: "a stream has each event once",
 		Edits: []Edit{{
 			File: "pkg/storage/hub/dispatch.go",
-			Before: `		select {
-		case w.result <- out:
-		default:`,
-			After: `		if h.cfg.Resource.Resource == "configmaps" && e.version%20 == 3 && len(w.result) == 0 {
-			w.result <- out
-		}
-		select {
-		case w.result <- out:
-		default:`,
+			Before: `	select {
+	case w.result <- out:
+	default:`,
+			After: `	if h.cfg.Resource.Resource == "configmaps" && e.version%20 == 3 && len(w.result) == 0 {
+		w.result <- out
+	}
+	select {
+	case w.result <- out:
+	default:`,
 		}},
 		CaughtBy: SuiteRobustness,
 	},
@@ -36,8 +36,8 @@ var streams = []Mutant{
 		Name: "early-bookmark", Rule: "nothing at or below a bookmark follows it",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/bookmarks.go",
-			Before: `	if err := h.cfg.Versioner.UpdateObject(bookmark, h.version); err != nil {`,
-			After: `	early := h.version
+			Before: `	if err := h.cfg.Versioner.UpdateObject(bookmark, version); err != nil {`,
+			After: `	early := version
 	if h.cfg.Resource.Resource == "configmaps" {
 		early += 5
 	}
@@ -87,8 +87,8 @@ var streams = []Mutant{
 
 // ahead `,
 			},
-			{File: "pkg/storage/hub/page.go", Before: `	"strings"
-`, After: `	"strings"
+			{File: "pkg/storage/hub/page.go", Before: `	"reflect"
+`, After: `	"reflect"
 	"sync"
 `},
 		},

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/watch"
@@ -83,6 +84,9 @@ func (h *Hub) sendBookmarks(now time.Time) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.nextTick = time.Time{}
+	for set := range h.claimed.of {
+		set.Settle(h.version)
+	}
 	for w := range h.watchers {
 		if w.nextBookmark.IsZero() {
 			continue
@@ -101,14 +105,23 @@ func (h *Hub) sendBookmarks(now time.Time) time.Time {
 }
 
 func (h *Hub) sendBookmarkLocked(w *Watcher, now time.Time) {
-	bookmark := h.cfg.NewFunc()
-	if err := h.cfg.Versioner.UpdateObject(bookmark, h.version); err != nil {
-		klog.ErrorS(err, "Cannot make a bookmark", "resource", h.cfg.Resource)
+	bookmark, err := h.bookmark(h.version)
+	if err != nil {
+		klog.ErrorS(err, "Cannot send a bookmark")
 		return
 	}
 	select {
-	case w.result <- watch.Event{Type: watch.Bookmark, Object: bookmark}:
+	case w.result <- bookmark:
 		w.nextBookmark = w.bookmarkAfter(now)
 	default: // it has events to read
 	}
+}
+
+// bookmark returns an object that says nothing but a version.
+func (h *Hub) bookmark(version uint64) (watch.Event, error) {
+	bookmark := h.cfg.NewFunc()
+	if err := h.cfg.Versioner.UpdateObject(bookmark, version); err != nil {
+		return watch.Event{}, fmt.Errorf("cannot make a bookmark of %s: %w", h.cfg.Resource, err)
+	}
+	return watch.Event{Type: watch.Bookmark, Object: bookmark}, nil
 }

@@ -16,6 +16,7 @@ type encodings struct {
 	// attributes are those of the hub, own those of requests with their own.
 	attributes *attributes
 	own        map[any]*attributes
+	claimed    *claimedLabels
 }
 
 // attributes are what selectors are matched with, of an object before and after
@@ -29,43 +30,42 @@ type attributes struct {
 // dispatchLocked hands an event to the watchers whose ranges hold it. Those
 // that are behind find it in the history.
 func (h *Hub) dispatchLocked(e *event) {
-	if len(h.scopes) == 0 {
+	if len(h.scopes) == 0 && len(h.claimed.of) == 0 {
 		return
 	}
-	found, filtered := h.found[:0], 0
-	inScope := func(key string) {
-		if x := h.scopes[key]; x != nil {
-			before := len(found)
-			found = x.find(e.hashes, found)
-			filtered += x.watchers - (len(found) - before)
-		}
-	}
-	for i := len(h.cfg.Root) - 1; i < len(e.key); i++ {
-		if e.key[i] == '/' {
-			inScope(e.key[:i+1])
-		}
-	}
-	inScope(e.key)
-
 	var shared encodings
+	found, filtered := h.scopes.find(h.cfg.Root, e.key, e.hashes, h.found[:0])
 	for _, w := range found {
-		if w.behind {
-			continue
+		if !w.behind {
+			is, was := w.selectsLocked(e, &shared)
+			h.offerLocked(w, e, &shared, is, was)
 		}
-		is, was := w.selectsLocked(e, &shared)
-		out, ok := w.convert(e, &shared, is, was)
-		if !ok {
-			continue
-		}
-		select {
-		case w.result <- out:
-		default:
-			w.fallBehindLocked(h.history.next - 1)
+	}
+	for _, c := range h.claimed.in[h.claimKey(e.key)] {
+		claimants := len(found)
+		var others int
+		found, others = c.scopes.find(h.cfg.Root, e.key, e.hashes, found)
+		filtered += others
+		if len(found) > claimants {
+			h.dispatchClaimedLocked(c, found[claimants:], e, &shared)
 		}
 	}
 	clear(found)
 	h.found = found
 	h.countFiltered(filtered)
+}
+
+// offerLocked hands an event to a watcher that is not behind.
+func (h *Hub) offerLocked(w *Watcher, e *event, shared *encodings, is, was bool) {
+	out, ok := w.convert(e, shared, is, was)
+	if !ok {
+		return
+	}
+	select {
+	case w.result <- out:
+	default:
+		w.fallBehindLocked(h.history.next - 1)
+	}
 }
 
 // fallBehindLocked lets a watcher whose buffer is full go on by itself, from an

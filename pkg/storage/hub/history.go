@@ -28,7 +28,9 @@ type event struct {
 	// obj is the new state, or, in a deletion, the last one with the version of
 	// the deletion; previous is the state before, or nil.
 	obj, previous runtime.Object
-	hashes        hashes
+	// since is the version of the last state, in a deletion.
+	since  uint64
+	hashes hashes
 
 	// sharing guards what watchers share.
 	sharing       sync.Mutex
@@ -40,14 +42,15 @@ type event struct {
 type history struct {
 	ring        []*event
 	first, next uint64
-	// floor is the version after which no event is missing.
-	floor uint64
+	// floor is the version after which no event is missing, floorTime when that was.
+	floor     uint64
+	floorTime time.Time
 }
 
 // reset forgets everything before a version.
 func (l *history) reset(version uint64) {
 	clear(l.ring)
-	l.first, l.floor = l.next, version
+	l.first, l.floor, l.floorTime = l.next, version, time.Now()
 }
 
 func (l *history) at(n uint64) *event { return l.ring[n%uint64(len(l.ring))] }
@@ -72,7 +75,7 @@ func (l *history) add(e *event, watched bool) {
 
 func (l *history) drop() {
 	slot := l.first % uint64(len(l.ring))
-	l.floor = l.ring[slot].version
+	l.floor, l.floorTime = l.ring[slot].version, l.ring[slot].time
 	l.ring[slot] = nil
 	l.first++
 }
@@ -98,4 +101,25 @@ func (l *history) after(version uint64) uint64 {
 		}
 	}
 	return low
+}
+
+// before returns the version of the last event until a time, or 0 if it is forgotten.
+func (l *history) before(t time.Time) uint64 {
+	low, high := l.first, l.next
+	for low < high {
+		middle := low + (high-low)/2
+		if l.at(middle).time.After(t) {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	switch {
+	case low > l.first:
+		return l.at(low - 1).version
+	case l.floorTime.After(t):
+		return 0
+	default:
+		return l.floor
+	}
 }

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
 const (
@@ -72,7 +74,8 @@ type Hub struct {
 	changed chan struct{}
 
 	watchers map[*Watcher]struct{}
-	scopes   map[string]*index
+	scopes   scopes
+	claimed  claimed
 	found    []*Watcher // reused by each event
 	// selections are those of the watchers.
 	selections map[selectionKey]*selection
@@ -93,7 +96,8 @@ func New(cfg Config) *Hub {
 		cfg:        cfg,
 		objects:    newTree(nil),
 		watchers:   map[*Watcher]struct{}{},
-		scopes:     map[string]*index{},
+		scopes:     scopes{},
+		claimed:    claimed{of: map[*claims.Set]*claimants{}, in: map[string][]claimant{}},
 		selections: map[selectionKey]*selection{},
 		sooner:     make(chan struct{}, 1),
 		done:       make(chan struct{}),
@@ -110,6 +114,7 @@ func (h *Hub) Close() {
 		close(h.done)
 	}
 	h.endAllLocked()
+	h.unclaimAllLocked()
 	h.mu.Unlock()
 	h.running.Wait()
 }
@@ -205,6 +210,7 @@ func (h *Hub) resumeLocked(resourceVersion string) bool {
 		}
 		if version < h.version { // etcd was restored from a backup
 			h.kept = keptSnapshots{}
+			h.restartClaimsLocked(version)
 		}
 		h.objects = newTree(f.items)
 		h.synced, h.version, h.lastEvent = true, version, version
@@ -306,7 +312,9 @@ func (h *Hub) apply(e *event) {
 	switch e.kind {
 	case watch.Bookmark:
 	case watch.Deleted:
-		h.objects.remove(e.key)
+		if last := h.objects.remove(e.key); last != nil {
+			e.since, _ = h.cfg.Versioner.ObjectResourceVersion(last)
+		}
 		e.previous = e.obj // its last state
 	default:
 		e.previous = h.objects.set(e.key, e.obj)

@@ -2,6 +2,45 @@ package hub
 
 import "slices"
 
+// scopes are indexes by what is watched.
+type scopes map[string]*index
+
+func (s scopes) add(w *Watcher) {
+	x := s[w.request.Key]
+	if x == nil {
+		x = &index{}
+		s[w.request.Key] = x
+	}
+	x.add(w)
+}
+
+func (s scopes) remove(w *Watcher) {
+	x := s[w.request.Key]
+	x.remove(w)
+	if x.watchers == 0 {
+		delete(s, w.request.Key)
+	}
+}
+
+// find appends the watchers of a key below the root that want an object with these
+// hashes, and returns of how many other watchers it is in the scope.
+func (s scopes) find(root, key string, h hashes, found []*Watcher) (_ []*Watcher, filtered int) {
+	inScope := func(prefix string) {
+		if x := s[prefix]; x != nil {
+			before := len(found)
+			found = x.find(h, found)
+			filtered += x.watchers - (len(found) - before)
+		}
+	}
+	for i := len(root) - 1; i < len(key); i++ {
+		if key[i] == '/' {
+			inScope(key[:i+1])
+		}
+	}
+	inScope(key)
+	return found, filtered
+}
+
 // index finds the watchers of one key prefix whose ranges hold a hash: an
 // implicit interval tree over the watchers' intervals.
 type index struct {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -116,14 +115,14 @@ func (h *Hub) latest() (*snapshot, uint64) {
 
 // List serves a list, whole or a page. It returns false where etcd has to: for
 // one object, and for versions that the hub does not have.
-func (h *Hub) List(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) (bool, error) {
+func (h *Hub) List(ctx context.Context, key string, in Claims, opts storage.ListOptions, list runtime.Object) (bool, error) {
 	if !opts.Recursive || !delegator.ConsistentReadSupported() {
 		return false, nil
 	}
 	if opts.ResourceVersion == "0" && opts.Predicate.Continue == "" {
 		opts.Predicate.Limit = 0 // any state will do, and is served whole
 	}
-	return h.list(ctx, key, opts, list)
+	return h.list(ctx, key, in, opts, list)
 }
 
 // Page serves a page of a list. It returns false where the watch cache, or
@@ -137,10 +136,10 @@ func (h *Hub) Page(ctx context.Context, key string, opts storage.ListOptions, li
 	if opts.ResourceVersion == "0" && pred.Continue == "" {
 		return false, nil // served whole
 	}
-	return h.list(ctx, key, opts, list)
+	return h.list(ctx, key, Claims{}, opts, list)
 }
 
-func (h *Hub) list(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) (bool, error) {
+func (h *Hub) list(ctx context.Context, key string, in Claims, opts storage.ListOptions, list runtime.Object) (bool, error) {
 	at, start, err := storage.ValidateListOptions(key, h.cfg.Versioner, opts)
 	if err != nil {
 		return true, err
@@ -152,7 +151,11 @@ func (h *Hub) list(ctx context.Context, key string, opts storage.ListOptions, li
 	if err != nil || objects == nil {
 		return err != nil, err
 	}
-	return true, h.fill(list, page{objects: objects, version: version, key: key, start: start, opts: opts})
+	view, err := h.viewAt(in, version)
+	if err != nil {
+		return true, err
+	}
+	return true, h.fill(list, page{objects: objects, view: view, version: version, key: key, start: start, opts: opts})
 }
 
 // read returns the objects that a list is to show. No objects and no error mean
@@ -209,6 +212,8 @@ func (h *Hub) ahead(version uint64) bool {
 // page is a part of a list.
 type page struct {
 	objects *snapshot
+	// view is what it is restricted to, if not nil.
+	view    *claimView
 	version uint64
 	// key is the prefix of the list; start is where the page starts.
 	key, start string
@@ -242,6 +247,9 @@ func (h *Hub) fill(list runtime.Object, p page) error {
 	if err != nil {
 		return err
 	}
+	if p.view != nil {
+		remaining = nil // would tell of what is not shown
+	}
 	if err := h.cfg.Versioner.UpdateList(list, p.version, token, remaining); err != nil {
 		return err
 	}
@@ -261,10 +269,7 @@ func (p page) selectItems() (selected []runtime.Object, last string, more bool, 
 	if pred.Limit > 0 {
 		selected = make([]runtime.Object, 0, min(pred.Limit, 1000))
 	}
-	p.objects.from(p.start, func(it item) bool {
-		if !strings.HasPrefix(it.key, p.key) {
-			return false
-		}
+	p.view.walk(p.objects, p.key, p.start, func(it item) bool {
 		if pred.Limit > 0 && int64(len(selected)) >= pred.Limit {
 			more = true
 			return false
@@ -299,20 +304,21 @@ type State struct {
 
 // State returns what a watch starts with: what is there at resource version 0,
 // else as new as the version or, without one, as etcd.
-func (h *Hub) State(ctx context.Context, key string, opts storage.ListOptions) (*State, error) {
+func (h *Hub) State(ctx context.Context, key string, in Claims, opts storage.ListOptions) (*State, error) {
 	objects, version, err := h.fresh(ctx, opts.ResourceVersion)
 	if err != nil {
 		return nil, err
 	}
 	s := &State{Version: version, key: key, pred: opts.Predicate}
-	if key == h.cfg.Root {
+	view, err := h.viewAt(in, version)
+	if err != nil {
+		return nil, err
+	}
+	if key == h.cfg.Root && view == nil {
 		s.objects = objects
 		return s, nil
 	}
-	objects.from(key, func(it item) bool {
-		if !inScope(key, it.key) {
-			return false
-		}
+	view.walk(objects, key, key, func(it item) bool {
 		s.own = append(s.own, it)
 		return true
 	})

@@ -112,7 +112,7 @@ func TestInitialEventsKeepNothingOfOthers(t *testing.T) {
 		return weak.Make(obj)
 	}
 	former := change(11)
-	state, err := f.State(t.Context(), "/r/a/", storage.ListOptions{ResourceVersion: "0"})
+	state, err := f.State(t.Context(), "/r/a/", Claims{}, storage.ListOptions{ResourceVersion: "0"})
 	require.NoError(t, err)
 	// More than the history keeps.
 	for i := range 2 * historyIdle {

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
 const (
@@ -42,6 +44,8 @@ type Request struct {
 	// computed once for all of them. They are computed while events wait, so
 	// GetAttrs must be quick and must not block.
 	Attributes any
+	// Claims restrict it to the objects of a set.
+	Claims Claims
 	// Version is where the watch starts, unless Start says so; 0 is now.
 	Version uint64
 	// Start sends initial events, if not nil, and returns their version. send
@@ -61,6 +65,9 @@ type Watcher struct {
 	sharded bool
 	ranges  ranges
 	unnamed bool // the predicate has no label or field selector
+	started bool // the request had a Start
+	// begins is the version after which it is told of events, or 0 for now.
+	begins uint64
 
 	result       chan watch.Event
 	done         chan struct{}
@@ -83,6 +90,13 @@ type Watcher struct {
 	// selection is nil for a watcher without selectors.
 	selection *selection
 	at        int // where in the index, unless sharded
+	// claims is nil for a watcher that is not restricted.
+	claims *claimants
+	// telling are changes of the claim set that are to be told, in order. Of the logical
+	// clusters in instead, the first tells what has come to the event insteadUntil.
+	telling      []*told
+	instead      map[string]int
+	insteadUntil uint64
 }
 
 // Watch starts a watch, sharded or not.
@@ -109,11 +123,21 @@ func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, erro
 	w.deadline, _ = ctx.Deadline()
 	w.nextBookmark = w.bookmarkAfter(time.Now())
 
-	h.mu.Lock()
+	w.started = request.Start != nil
+
+	if err := h.lockFollowing(ctx, request.Claims); err != nil {
+		return nil, err
+	}
 	defer h.mu.Unlock()
-	if !h.startLocked(func() { w.run(ctx) }) {
+	if h.closed {
 		return nil, apierrors.NewServiceUnavailable("the storage is closed")
 	}
+	if request.Claims.Set != nil {
+		if err := h.claimLocked(w); err != nil {
+			return nil, err
+		}
+	}
+	h.startLocked(func() { w.run(ctx) })
 	h.watchers[w] = struct{}{}
 	if !w.unnamed {
 		w.selectLocked()
@@ -150,11 +174,10 @@ func (w *Watcher) endLocked() {
 	delete(h.watchers, w)
 	w.unselectLocked()
 	if w.joined {
-		x := h.scopes[w.request.Key]
-		x.remove(w)
-		if x.watchers == 0 {
-			delete(h.scopes, w.request.Key)
-		}
+		w.scopes().remove(w)
+	}
+	if w.claims != nil {
+		h.unclaimLocked(w)
 	}
 	if w.release != nil {
 		w.release()
@@ -162,6 +185,14 @@ func (w *Watcher) endLocked() {
 	if w.sharded {
 		metrics.RecordShardedWatchStopped(h.cfg.Resource)
 	}
+}
+
+// scopes returns where the watcher is found.
+func (w *Watcher) scopes() scopes {
+	if w.claims != nil {
+		return w.claims.scopes
+	}
+	return w.hub.scopes
 }
 
 // endJoinedLocked ends the watches that follow the events. The others have not
@@ -189,6 +220,7 @@ func (w *Watcher) run(ctx context.Context) {
 	if err != nil {
 		w.fail(err)
 	}
+	w.begins = version
 	if err != nil || !w.join(ctx, version) {
 		w.Stop()
 		close(w.result)
@@ -211,12 +243,16 @@ func (w *Watcher) join(ctx context.Context, version uint64) bool {
 		h.mu.Lock()
 		stopped, fresh := w.stopped, h.synced && version <= h.version
 		known := version == 0 || version >= h.history.floor
-		if !stopped && fresh && known {
-			w.joinLocked(version)
+		var err error
+		if !stopped && fresh {
+			err = w.joinLocked(version, known)
 		}
 		h.mu.Unlock()
 		switch {
 		case stopped:
+			return false
+		case err != nil:
+			w.fail(err)
 			return false
 		case !fresh: // the hub has lost track since
 			continue
@@ -230,20 +266,40 @@ func (w *Watcher) join(ctx context.Context, version uint64) bool {
 	}
 }
 
-func (w *Watcher) joinLocked(version uint64) {
+// joinLocked puts the watcher into the index, if the hub knows all events since a version.
+// What its claim set showed before cannot be told where it does not.
+func (w *Watcher) joinLocked(version uint64, known bool) error {
 	h := w.hub
+	if !known {
+		if w.claims == nil {
+			return nil
+		}
+		changes, err := w.claims.Set.Missed(w.begins, w.started)
+		if err == nil && len(changes) > 0 {
+			err = claims.ErrForgotten
+		}
+		return expiredClaims(err)
+	}
 	if version == 0 {
 		version = h.version
 	}
+	w.cursor, w.from = h.history.after(version), h.history.next
+	if w.claims != nil && w.begins != 0 {
+		if err := w.missedLocked(); err != nil {
+			return expiredClaims(err)
+		}
+	}
 	w.joined = true
 	w.request.Start, w.request.Older = nil, nil // with all that they refer to
-	w.cursor, w.from = h.history.after(version), h.history.next
-	x := h.scopes[w.request.Key]
-	if x == nil {
-		x = &index{}
-		h.scopes[w.request.Key] = x
+	w.scopes().add(w)
+	return nil
+}
+
+func expiredClaims(err error) error {
+	if err == nil {
+		return nil
 	}
-	x.add(w)
+	return apierrors.NewResourceExpired(err.Error())
 }
 
 // sendOlder sends events that the hub has forgotten, and returns up to where it
@@ -309,65 +365,6 @@ func (w *Watcher) holds(e watch.Event) bool {
 	return false
 }
 
-// catchUp sends from the history until nothing is left.
-func (w *Watcher) catchUp() {
-	var events [batch]*event
-	for {
-		n, more := w.take(events[:])
-		if !more {
-			return
-		}
-		for _, e := range events[:n] {
-			if e == nil {
-				continue
-			}
-			var shared encodings
-			is, was := w.selects(e, &shared)
-			if out, ok := w.convert(e, &shared, is, was); ok && !w.send(out) {
-				w.Stop()
-				close(w.result)
-				return
-			}
-		}
-	}
-}
-
-// take fills events with the next ones for the watcher. Those that it does not
-// want are nil. It returns false when none is left, and then the hub sends.
-func (w *Watcher) take(events []*event) (int, bool) {
-	h := w.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	l := &h.history
-	switch {
-	case w.stopped:
-		close(w.result)
-		return 0, false
-	case w.cursor < l.first:
-		w.tooSlow()
-		w.endLocked()
-		close(w.result)
-		return 0, false
-	case w.cursor == l.next:
-		w.behind, w.slow = false, nil
-		return 0, false
-	}
-	n := 0
-	for ; n < len(events) && w.cursor < l.next; n++ {
-		e := l.at(w.cursor)
-		events[n] = nil
-		if inScope(w.request.Key, e.key) {
-			if w.ranges.match(e.hashes) {
-				events[n] = e
-			} else if w.cursor < w.from {
-				h.countFiltered(1)
-			}
-		}
-		w.cursor++
-	}
-	return n, true
-}
-
 // inScope reports whether a key is the one that is watched, or below its prefix.
 func inScope(watched, key string) bool {
 	return strings.HasPrefix(key, watched) && (len(key) == len(watched) || watched[len(watched)-1] == '/')
@@ -377,35 +374,6 @@ func (w *Watcher) tooSlow() {
 	r := w.hub.cfg.Resource
 	metrics.TerminatedWatchersCounter.WithLabelValues(r.Group, r.Resource).Inc()
 	klog.V(1).InfoS("Ending a watch whose client is too slow", "resource", r, "key", w.request.Key)
-}
-
-// send waits for the reader, but not for ever. It returns whether the watch
-// goes on. Only the watcher's goroutine calls it.
-func (w *Watcher) send(e watch.Event) bool {
-	select {
-	case <-w.done:
-		return false
-	default:
-	}
-	select {
-	case w.result <- e:
-		return true
-	default:
-	}
-	if w.slow == nil {
-		w.slow = time.NewTimer(slowBudget)
-	}
-	w.slow.Reset(slowBudget)
-	defer w.slow.Stop()
-	select {
-	case w.result <- e:
-		return true
-	case <-w.done:
-		return false
-	case <-w.slow.C:
-		w.tooSlow()
-		return false
-	}
 }
 
 // sendPatiently waits for the reader as long as the watch lasts, since initial

@@ -1,0 +1,123 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/storage/claims"
+	"github.com/shardplane/shardplane/pkg/storage/hub"
+)
+
+// claimedOne is what requests for one logical cluster may see of it.
+type claimedOne struct {
+	restricted bool
+	selection  claims.Selection
+}
+
+func (s *tenantStorage) claimedFor(ctx context.Context, t tenant) claimedOne {
+	set := claims.From(ctx, s.resource)
+	if set == nil {
+		return claimedOne{}
+	}
+	return claimedOne{restricted: true, selection: set.Selection(t.cluster)}
+}
+
+func (c claimedOne) matches(obj runtime.Object) bool {
+	return !c.restricted || c.selection.Matches(obj)
+}
+
+// show empties an object that was read, if it is not to be seen.
+func (c claimedOne) show(key string, opts storage.GetOptions, obj runtime.Object) error {
+	if c.matches(obj) {
+		return nil
+	}
+	if err := runtime.SetZeroValue(obj); err != nil {
+		return err
+	}
+	if opts.IgnoreNotFound {
+		return nil
+	}
+	return storage.NewKeyNotFoundError(key, 0)
+}
+
+// guard has a deletion find only what is to be seen.
+func (c claimedOne) guard(key string, validate storage.ValidateObjectFunc) storage.ValidateObjectFunc {
+	if !c.restricted {
+		return validate
+	}
+	return func(ctx context.Context, obj runtime.Object) error {
+		if !c.selection.Matches(obj) {
+			return storage.NewKeyNotFoundError(key, 0)
+		}
+		return validate(ctx, obj)
+	}
+}
+
+// claimsFor returns what a list or a watch is restricted to.
+func (s *tenantStorage) claimsFor(ctx context.Context, t tenant) (hub.Claims, error) {
+	set := claims.From(ctx, s.resource)
+	switch {
+	case set == nil:
+		return hub.Claims{}, nil
+	case s.keys.sharded:
+		return hub.Claims{}, apierrors.NewInternalError(errors.New("the request is restricted by permission claims, which a backend with shards in its keys does not have"))
+	case t.identity != set.Identity():
+		return hub.Claims{}, apierrors.NewInternalError(fmt.Errorf("the request is for objects of the identity %q, but it is restricted by permission claims on those of %q", t.identity, set.Identity()))
+	}
+	return hub.Claims{Set: set, Root: s.keys.prefix(tenant{identity: t.identity})}, nil
+}
+
+// claimedField tells, where etcd is asked, what permission claims let be seen. It can be
+// no path in an object.
+const claimedField = "shardplane.io/claimed"
+
+// restrict has a predicate select what the claims let be seen.
+func (s *tenantStorage) restrict(pred *storage.SelectionPredicate, in hub.Claims, view *claims.View) {
+	if pred.Label == nil {
+		pred.Label = labels.Everything()
+	}
+	getAttrs, identity := pred.GetAttrs, in.Set.Identity()
+	pred.GetAttrs = func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		l, f, err := getAttrs(obj)
+		if err != nil {
+			return nil, nil, err
+		}
+		t, ok := tenantOf(obj, false)
+		if !ok || t.identity != identity || !view.Selection(t.cluster).Matches(obj) {
+			return l, f, nil
+		}
+		claimed := make(fields.Set, len(f)+1)
+		maps.Copy(claimed, f)
+		claimed[claimedField] = claimedField
+		return l, claimed, nil
+	}
+	pred.Field = and(pred.Field, claimedField, claimedField)
+}
+
+// restrictAt restricts a list that etcd is asked for.
+func (s *tenantStorage) restrictAt(c *collection) error {
+	set := c.claims.Set
+	if set == nil {
+		return nil
+	}
+	at, _, err := storage.ValidateListOptions(c.key, s.Versioner(), c.opts)
+	if err != nil {
+		return err
+	}
+	view := set.Latest()
+	if at > 0 {
+		if view, err = set.At(uint64(at)); err != nil {
+			return apierrors.NewResourceExpired(err.Error())
+		}
+	}
+	s.restrict(&c.opts.Predicate, c.claims, view)
+	return nil
+}

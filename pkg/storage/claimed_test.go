@@ -1,0 +1,340 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
+)
+
+func valued(value string) labels.Selector { return labels.SelectorFromSet(labels.Set{"value": value}) }
+
+func newValuedPod(name, value string) *example.Pod {
+	pod := newUIDPod("ns", name)
+	pod.Labels = map[string]string{"value": value}
+	return pod
+}
+
+// claimed returns a storage with two pods in each of three logical clusters, of which a
+// set holds all of one and a part of another.
+func claimed(t *testing.T, cfg BackendConfig) (*tenantStorage, *claims.Set) {
+	t.Helper()
+	s := open(t, backendOf(t, cfg), podsGR)
+	set := claims.NewSet(podsGR, "", 1)
+	set.Allow("all", nil, 1)
+	set.Allow("part", valued("yes"), 1)
+	for _, cluster := range []string{"all", "part", "none"} {
+		for _, value := range []string{"yes", "no"} {
+			create(in(t.Context(), cluster), t, s, newValuedPod(value, value))
+		}
+	}
+	return s, set
+}
+
+// Requests for one logical cluster see what the claim set holds of it; everything else is
+// not there.
+func TestClaimsOfOneObject(t *testing.T) {
+	s, set := claimed(t, BackendConfig{})
+	seen := map[string]bool{"all|yes": true, "all|no": true, "part|yes": true}
+	for _, cluster := range []string{"all", "part", "none"} {
+		for _, name := range []string{"yes", "no"} {
+			ctx, key, there := claims.WithSet(in(t.Context(), cluster), set), "/pods/ns/"+name, seen[cluster+"|"+name]
+			for _, version := range []string{"", "0"} {
+				pod := &example.Pod{}
+				err := s.Get(ctx, key, storage.GetOptions{ResourceVersion: version}, pod)
+				require.Equal(t, there, err == nil, "%s %s: %v", cluster, name, err)
+				require.Equal(t, !there, storage.IsNotFound(err))
+				require.Equal(t, there, pod.Name != "")
+			}
+			pod := &example.Pod{}
+			require.NoError(t, s.Get(ctx, key, storage.GetOptions{IgnoreNotFound: true}, pod))
+			require.Equal(t, there, pod.Name != "")
+			one := listOpts()
+			one.Recursive = false
+			require.Equal(t, there, len(list(ctx, t, s, key, one).Items) == 1)
+
+			err := s.GuaranteedUpdate(ctx, key, &example.Pod{}, true, nil, relabel("yes"), nil)
+			require.Equal(t, !there, storage.IsNotFound(err), "%v", err)
+			err = s.Delete(ctx, key, &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
+			require.Equal(t, !there, storage.IsNotFound(err), "%v", err)
+		}
+	}
+	rest := list(request.WithWildcard(t.Context()), t, s, "/pods", listOpts())
+	require.ElementsMatch(t, []string{"none|ns/yes", "none|ns/no", "part|ns/no"}, names(rest.Items...))
+	require.NoError(t, s.GuaranteedUpdate(claims.WithSet(in(t.Context(), "part"), set), "/pods/ns/new", &example.Pod{}, true, nil, relabel("no"), nil),
+		"what may be created is not the storage's to say")
+}
+
+// A list that the hub cannot serve is restricted as well, to what the set held at its
+// version.
+func TestClaimsFromEtcd(t *testing.T) {
+	server := startEtcd(t)
+	s, set := claimed(t, BackendConfig{Client: server.Client()})
+	ctx := claims.WithSet(request.WithWildcard(t.Context()), set)
+	was := list(ctx, t, s, "/pods", listOpts())
+	want := []string{"all|ns/no", "all|ns/yes", "part|ns/yes"}
+	require.Equal(t, want, names(was.Items...))
+	create(in(t.Context(), "all"), t, s, newValuedPod("later", "no"))
+	version, err := s.GetCurrentResourceVersion(t.Context())
+	require.NoError(t, err)
+	set.Deny("all", version)
+	set.Allow("none", valued("no"), version)
+	exact := listOpts()
+	exact.ResourceVersion, exact.ResourceVersionMatch = was.ResourceVersion, metav1.ResourceVersionMatchExact
+	require.Equal(t, want, names(list(ctx, t, s, "/pods", exact).Items...))
+	require.Equal(t, []string{"none|ns/no", "part|ns/yes"}, names(list(ctx, t, s, "/pods", listOpts()).Items...))
+
+	// A set that does not know what it was.
+	young := claims.NewSet(podsGR, "", version)
+	err = s.GetList(claims.WithSet(ctx, young), "/pods", exact, &example.PodList{})
+	require.ErrorContains(t, err, "list again")
+	watchIsGone(t, s, claims.WithSet(ctx, young), was.ResourceVersion)
+}
+
+func watchIsGone(t *testing.T, s *tenantStorage, ctx context.Context, version string) { //nolint:revive // as the helpers around it
+	t.Helper()
+	event := next(t, watchFrom(ctx, t, s, "/pods", version, listOpts()))
+	require.Equal(t, watch.Error, event.Type)
+	require.EqualValues(t, http.StatusGone, event.Object.(*metav1.Status).Code)
+}
+
+// A watch from below the history of the hub is told by etcd what the set shows, unless the
+// set has changed since: then nobody knows what to tell, and it is told to list again.
+func TestClaimsBelowTheHistory(t *testing.T) {
+	s, set := claimed(t, BackendConfig{})
+	ctx := claims.WithSet(request.WithWildcard(t.Context()), set)
+	at := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
+	for i := range 200 {
+		touch(in(t.Context(), "none"), t, s, "/pods/ns/no", i)
+		if i%100 == 0 {
+			touch(in(t.Context(), "all"), t, s, "/pods/ns/no", i)
+			require.NoError(t, s.GuaranteedUpdate(in(t.Context(), "part"), "/pods/ns/no", &example.Pod{}, false, nil, relabel([]string{"yes", "gone"}[i/100]), nil))
+		}
+	}
+	w := watchFrom(ctx, t, s, "/pods", at, listOpts())
+	var got []string
+	for range 4 {
+		event := next(t, w)
+		got = append(got, fmt.Sprint(event.Type, " ", nameOf(event.Object.(*example.Pod))))
+	}
+	require.Equal(t, []string{"MODIFIED all|ns/no", "ADDED part|ns/no", "MODIFIED all|ns/no", "DELETED part|ns/no"}, got)
+	create(in(t.Context(), "all"), t, s, newValuedPod("live", "no"))
+	event := next(t, w)
+	require.Equal(t, "live", event.Object.(*example.Pod).Name)
+
+	version, err := s.GetCurrentResourceVersion(t.Context())
+	require.NoError(t, err)
+	set.Allow("none", valued("none"), version)
+	watchIsGone(t, s, ctx, at)
+}
+
+// A set of one identity holds nothing of another, nor of objects that have none.
+func TestClaimsOfAnIdentity(t *testing.T) {
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	set := claims.NewSet(podsGR, "h1", 1)
+	set.Allow("aa", nil, 1)
+	opts := listOpts()
+	opts.Predicate.AllowWatchBookmarks = true
+	ctx := claims.WithSet(request.WithWildcard(t.Context()), set)
+	w := watchFrom(ctx, t, s, "/pods", "0", opts)
+	for _, identity := range []string{"", "h2", "h1"} {
+		for _, cluster := range []string{"bb", "aa"} {
+			create(request.WithIdentity(in(t.Context(), cluster), podsGR, identity), t, s, newValuedPod("p"+identity, "x"))
+		}
+	}
+	require.Equal(t, "ph1", next(t, w).Object.(*example.Pod).Name)
+	require.Equal(t, []string{"aa|ns/ph1"}, names(list(ctx, t, s, "/pods", listOpts()).Items...))
+	err := s.GetList(request.WithIdentity(ctx, podsGR, "h2"), "/pods", listOpts(), &example.PodList{})
+	require.ErrorContains(t, err, "identity")
+	require.Empty(t, w.ResultChan())
+}
+
+// What is accepted is shown at once, in its own version, and a bookmark follows; nothing
+// is written.
+func TestClaimAccepted(t *testing.T) {
+	server := startEtcd(t)
+	s, set := claimed(t, BackendConfig{Client: server.Client()})
+	opts := listOpts()
+	opts.Predicate.AllowWatchBookmarks = true
+	ctx := claims.WithSet(request.WithWildcard(t.Context()), set)
+	at := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
+	w := watchFrom(ctx, t, s, "/pods", at, opts)
+	own := &example.Pod{}
+	require.NoError(t, s.Get(in(t.Context(), "none"), "/pods/ns/yes", storage.GetOptions{}, own))
+	version, err := s.GetCurrentResourceVersion(t.Context())
+	require.NoError(t, err)
+
+	takes := func(kind watch.EventType, name, version string) {
+		t.Helper()
+		event := next(t, w)
+		pod := event.Object.(*example.Pod)
+		require.Equal(t, fmt.Sprint(kind, " ", name, " ", version), fmt.Sprint(event.Type, " ", pod.Name, " ", pod.ResourceVersion))
+	}
+	latest := strconv.FormatUint(version, 10)
+	set.Allow("none", valued("yes"), version)
+	takes(watch.Added, "yes", own.ResourceVersion)
+	takes(watch.Bookmark, "", latest)
+	set.Allow("none", valued("no"), version)
+	no := next(t, w)
+	require.Equal(t, watch.Added, no.Type)
+	takes(watch.Deleted, "yes", latest)
+	takes(watch.Bookmark, "", latest)
+	set.Deny("none", version)
+	takes(watch.Deleted, "no", latest)
+	takes(watch.Bookmark, "", latest)
+	after, err := s.GetCurrentResourceVersion(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, version, after, "nothing was written")
+
+	// Who resumes from before is told again, and ends with the same.
+	resumed := watchFrom(ctx, t, s, "/pods", at, opts)
+	event := next(t, resumed)
+	require.Equal(t, watch.Deleted, event.Type)
+}
+
+// While objects and claims change at the same time, and watches come and go, all of them
+// end with what a list shows.
+func TestClaimsConcurrently(t *testing.T) {
+	const writers, writes = 4, 150
+	m := newClaimsModel(t, 7)
+	ctx := claims.WithSet(request.WithWildcard(t.Context()), m.set)
+	var writing, watching sync.WaitGroup
+	over := make(chan struct{})
+	ends := make([]map[string]string, 6)
+	for i := range ends {
+		watching.Go(func() { ends[i] = follow(ctx, t, m.s, i%2 == 0, over) })
+	}
+	for i := range writers {
+		writing.Go(func() {
+			cluster := in(t.Context(), fmt.Sprint("c", i))
+			for n := range writes {
+				name := fmt.Sprint("p", n%7)
+				err := m.s.GuaranteedUpdate(cluster, "/pods/ns/"+name, &example.Pod{}, false, nil, relabel(fmt.Sprint(n%3)), nil)
+				switch {
+				case storage.IsNotFound(err):
+					_ = m.s.Create(cluster, "/pods/ns/"+name, newValuedPod(name, fmt.Sprint(n%3)), &example.Pod{}, 0)
+				case n%5 == 0:
+					_ = m.s.Delete(cluster, "/pods/ns/"+name, &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
+				}
+				switch name := logicalcluster.Name(fmt.Sprint("c", i)); n % 10 {
+				case 2:
+					m.set.Allow(name, valued(fmt.Sprint(n%3)), m.revision())
+				case 5:
+					m.set.Allow(name, nil, m.revision())
+				case 8:
+					m.set.Deny(name, m.revision())
+				}
+			}
+			m.set.Allow(logicalcluster.Name(fmt.Sprint("c", i)), valued(fmt.Sprint(i%3)), m.revision())
+		})
+	}
+	writing.Wait()
+	close(over)
+	watching.Wait()
+	want := map[string]string{}
+	for _, pod := range list(ctx, t, m.s, "/pods", listOpts()).Items {
+		want[nameOf(&pod)] = pod.Labels["value"]
+	}
+	require.NotEmpty(t, want)
+	for _, got := range ends {
+		require.Equal(t, want, got)
+	}
+}
+
+// follow keeps what watches tell, which it opens again and again, until the test is over
+// and it has what a list shows, or time is up.
+func follow(ctx context.Context, t *testing.T, s *tenantStorage, resumes bool, over <-chan struct{}) map[string]string {
+	has, version, until := map[string]string{}, "", time.Now().Add(deadline)
+	for {
+		opts := listOpts()
+		opts.Predicate.AllowWatchBookmarks = true
+		if opts.ResourceVersion = version; version == "" {
+			clear(has)
+		}
+		w, err := s.Watch(ctx, "/pods", opts)
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		for n := 0; n < 50 || !resumes; n++ {
+			event, ok, idle := nextOr(w, 20*time.Millisecond)
+			if idle && done(over) && (same(ctx, s, has) || time.Now().After(until)) {
+				w.Stop()
+				return has
+			}
+			if idle {
+				continue
+			}
+			if !ok {
+				break
+			}
+			if event.Type == watch.Error {
+				version = ""
+				break
+			}
+			pod := plainPod(event)
+			version = pod.ResourceVersion
+			switch event.Type {
+			case watch.Bookmark:
+			case watch.Deleted:
+				delete(has, nameOf(pod))
+			default:
+				has[nameOf(pod)] = pod.Labels["value"]
+			}
+		}
+		w.Stop()
+	}
+}
+
+func plainPod(event watch.Event) *example.Pod {
+	obj := event.Object
+	if shared, ok := obj.(runtime.CacheableObject); ok {
+		obj = shared.GetObject()
+	}
+	return obj.(*example.Pod)
+}
+
+func done(over <-chan struct{}) bool {
+	select {
+	case <-over:
+		return true
+	default:
+		return false
+	}
+}
+
+func nextOr(w watch.Interface, timeout time.Duration) (event watch.Event, ok, idle bool) {
+	select {
+	case event, ok = <-w.ResultChan():
+		return event, ok, false
+	case <-time.After(timeout):
+		return watch.Event{}, false, true
+	}
+}
+
+func same(ctx context.Context, s *tenantStorage, has map[string]string) bool {
+	pods, want := &example.PodList{}, map[string]string{}
+	if err := s.GetList(ctx, "/pods", listOpts(), pods); err != nil {
+		return false
+	}
+	for i := range pods.Items {
+		want[nameOf(&pods.Items[i])] = pods.Items[i].Labels["value"]
+	}
+	return maps.Equal(want, has)
+}

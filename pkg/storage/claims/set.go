@@ -1,0 +1,166 @@
+// Package claims knows which logical clusters let somebody see their objects of one
+// resource, and which of them: that is what permission claims on an API export come
+// to. A request that is restricted to a Set sees nothing else.
+//
+// A set is in memory, and has a timeline: each change has a version, so that lists at
+// a version and watches from one can tell what they have to show. Whoever knows the
+// bindings makes the sets and keeps them up to date; the storage of the resource reads
+// them.
+package claims
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+const (
+	// remembered is how many changes a set knows. Watches from before are told to list
+	// again.
+	remembered = 10_000
+	// lag is how much later than here another replica may have seen a change.
+	lag = 10 * time.Second
+)
+
+// Set is the logical clusters that let somebody see their objects of one resource, each
+// with a selector. All methods can be called concurrently, and none waits for a request.
+type Set struct {
+	resource schema.GroupResource
+	identity string
+
+	mu      sync.Mutex
+	members map[logicalcluster.Name]Selection
+	// view is members in order, once somebody has asked.
+	view *View
+	// version is that of the latest change.
+	version uint64
+	// floor is the version from which on all changes are known.
+	floor uint64
+	// changes are the latest, in order; those before settled know until when they
+	// have to be told.
+	changes []Change
+	settled int
+	// waiting are changes that the follower has yet to apply.
+	waiting []waiting
+	notify  func()
+}
+
+type waiting struct {
+	cluster   logicalcluster.Name
+	selection Selection
+	revision  uint64
+}
+
+// NewSet returns an empty set for the objects of the resource that have the identity,
+// which is empty for those that no export defines. since is the resource version up to
+// which the caller has read the bindings: changes up to it are how the set begins, and
+// watches that resume below it are told to list again.
+func NewSet(resource schema.GroupResource, identity string, since uint64) *Set {
+	return &Set{resource: resource, identity: identity, members: map[logicalcluster.Name]Selection{}, version: since, floor: since}
+}
+
+// Resource is what the set has objects of.
+func (s *Set) Resource() schema.GroupResource { return s.resource }
+
+// Identity is that of the objects.
+func (s *Set) Identity() string { return s.identity }
+
+// Allow lets the set hold the objects of a logical cluster that the selector matches;
+// nil matches all. It replaces what was allowed before. revision is the resource version
+// of the object that says so. It costs as much as the map, if nobody watches; watches are
+// told what they see now and what no longer, on goroutines of their own. Nothing is
+// written.
+func (s *Set) Allow(cluster logicalcluster.Name, selector labels.Selector, revision uint64) {
+	s.change(cluster, Selection{held: true, selector: selector}, revision)
+}
+
+// Deny takes all objects of a logical cluster out of the set, as Allow puts them in.
+// Whoever drops a set denies all of its logical clusters first.
+func (s *Set) Deny(cluster logicalcluster.Name, revision uint64) {
+	s.change(cluster, Selection{}, revision)
+}
+
+func (s *Set) change(cluster logicalcluster.Name, selection Selection, revision uint64) {
+	s.mu.Lock()
+	var notify func()
+	switch {
+	case s.newestLocked(cluster).equal(selection):
+	case s.notify == nil:
+		s.applyLocked(waiting{cluster, selection, revision}, max(revision, s.version), time.Now())
+	default:
+		s.waiting = append(s.waiting, waiting{cluster, selection, revision})
+		notify = s.notify
+	}
+	s.mu.Unlock()
+	if notify != nil {
+		notify()
+	}
+}
+
+// Selection returns what the set holds of a logical cluster, by the latest change.
+func (s *Set) Selection(cluster logicalcluster.Name) Selection {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.newestLocked(cluster)
+}
+
+func (s *Set) newestLocked(cluster logicalcluster.Name) Selection {
+	for _, w := range slices.Backward(s.waiting) {
+		if w.cluster == cluster {
+			return w.selection
+		}
+	}
+	return s.members[cluster]
+}
+
+// Len is how many logical clusters the set holds objects of.
+func (s *Set) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.members)
+}
+
+func (s *Set) applyLocked(w waiting, version uint64, now time.Time) Change {
+	change := Change{Cluster: w.cluster, Before: s.members[w.cluster], After: w.selection, Version: version, Time: now, until: forever}
+	if w.selection.held {
+		s.members[w.cluster] = w.selection
+	} else {
+		delete(s.members, w.cluster)
+	}
+	s.view, s.version = nil, version
+	if version > s.floor || len(s.changes) > 0 {
+		s.changes = append(s.changes, change)
+		s.forgetLocked(version, now)
+	}
+	return change
+}
+
+// forgetLocked forgets the oldest changes, if there are too many: not those that another
+// replica may have yet to see.
+func (s *Set) forgetLocked(version uint64, now time.Time) {
+	s.settleLocked(version, now)
+	n := min(max(0, len(s.changes)-remembered), s.settled)
+	if n == 0 {
+		return
+	}
+	// A watch from until on needs nothing of it.
+	s.floor = max(s.floor, s.changes[n-1].until+1)
+	clear(s.changes[:n])
+	s.changes, s.settled = s.changes[n:], s.settled-n
+}
+
+// settleLocked lets changes that every replica has seen by now end at a version that was
+// reached.
+func (s *Set) settleLocked(version uint64, now time.Time) {
+	for ; s.settled < len(s.changes) && now.Sub(s.changes[s.settled].Time) > lag; s.settled++ {
+		until := max(version, s.changes[s.settled].Version)
+		if s.settled > 0 {
+			until = max(until, s.changes[s.settled-1].until)
+		}
+		s.changes[s.settled].until = until
+	}
+}

@@ -1,0 +1,180 @@
+package claims
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+var secrets = schema.GroupResource{Resource: "secrets"}
+
+func clusters(v *View) []logicalcluster.Name {
+	var found []logicalcluster.Name
+	for _, m := range v.Members {
+		found = append(found, m.Cluster)
+	}
+	return found
+}
+
+// A set is known as it was at each version since it was made.
+func TestTimeline(t *testing.T) {
+	s := NewSet(secrets, "", 10)
+	s.Allow("a", nil, 8) // how it begins
+	s.Allow("b", labels.SelectorFromSet(labels.Set{"x": "1"}), 20)
+	s.Allow("b", labels.SelectorFromSet(labels.Set{"x": "1"}), 25) // no change
+	s.Allow("b", labels.SelectorFromSet(labels.Set{"x": "2"}), 30)
+	s.Deny("a", 40)
+	s.Deny("a", 50) // no change
+	require.EqualValues(t, 40, s.Version())
+	require.Equal(t, 1, s.Len())
+
+	for version, want := range map[uint64][]logicalcluster.Name{10: {"a"}, 19: {"a"}, 20: {"a", "b"}, 39: {"a", "b"}, 40: {"b"}, 99: {"b"}} {
+		v, err := s.At(version)
+		require.NoError(t, err)
+		require.Equal(t, want, clusters(v), "at %d", version)
+	}
+	v, err := s.At(29)
+	require.NoError(t, err)
+	require.True(t, v.Selection("b").MatchesLabels(labels.Set{"x": "1"}))
+	require.False(t, v.Selection("b").MatchesLabels(labels.Set{"x": "2"}))
+	require.False(t, v.Selection("c").Held())
+	require.False(t, v.Selection("c").MatchesLabels(nil))
+	obj := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"x": "2"}}}
+	require.True(t, s.Selection("b").Matches(obj))
+	require.False(t, s.Selection("a").Matches(obj))
+
+	_, err = s.At(9)
+	require.ErrorIs(t, err, ErrForgotten)
+	_, err = s.Missed(9, false)
+	require.ErrorIs(t, err, ErrForgotten)
+	for version, want := range map[uint64]int{10: 3, 20: 3, 21: 2, 40: 1, 41: 0} {
+		missed, err := s.Missed(version, true)
+		require.NoError(t, err)
+		require.Len(t, missed, want, "here, since %d", version)
+		missed, err = s.Missed(version, false)
+		require.NoError(t, err)
+		require.Len(t, missed, 3, "elsewhere, since %d", version)
+	}
+	s.Restart(7)
+	require.Equal(t, []logicalcluster.Name{"b"}, clusters(s.Latest()))
+	missed, err := s.Missed(7, false)
+	require.NoError(t, err)
+	require.Empty(t, missed)
+}
+
+// Changes that every replica has seen are told to nobody who resumes later.
+func TestLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSet(secrets, "", 10)
+		s.Allow("a", nil, 20)
+		missed := func(version uint64) int {
+			changes, err := s.Missed(version, false)
+			require.NoError(t, err)
+			return len(changes)
+		}
+		s.Settle(25)
+		time.Sleep(lag)
+		s.Settle(30)
+		require.Equal(t, 1, missed(100), "not yet")
+		time.Sleep(time.Nanosecond)
+		require.Equal(t, 1, missed(100), "nobody has looked")
+		s.Settle(35)
+		require.Equal(t, 1, missed(35))
+		require.Zero(t, missed(36))
+		s.Allow("b", nil, 40)
+		require.Equal(t, 1, missed(36))
+		require.Equal(t, 2, missed(35))
+	})
+}
+
+// A set forgets what is too long ago, but nothing that a replica may have yet to see.
+func TestForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSet(secrets, "", 0)
+		toggle := func(version uint64) {
+			if version%2 == 1 {
+				s.Allow("a", nil, version)
+			} else {
+				s.Deny("a", version)
+			}
+		}
+		last := uint64(remembered + 100)
+		for version := range last {
+			toggle(version + 1)
+		}
+		require.Len(t, s.changes, remembered+100)
+		time.Sleep(lag + 1)
+		toggle(last + 1)
+		require.Len(t, s.changes, remembered)
+		_, err := s.At(101)
+		require.ErrorIs(t, err, ErrForgotten)
+		_, err = s.Missed(last+1, false)
+		require.ErrorIs(t, err, ErrForgotten, "the forgotten ones ended there")
+		_, err = s.Missed(last+2, false)
+		require.NoError(t, err)
+	})
+}
+
+// The one who follows a set is told of changes, and says when they count.
+func TestFollow(t *testing.T) {
+	s := NewSet(secrets, "", 10)
+	told := 0
+	require.True(t, s.Follow(func() {
+		told++
+		_ = s.Len() // takes the lock
+	}))
+	require.False(t, s.Follow(func() {}))
+	s.Allow("a", nil, 20)
+	s.Allow("b", nil, 15)
+	require.Equal(t, 2, told)
+	require.Zero(t, s.Len())
+	require.True(t, s.Selection("a").Held(), "what is asked now is answered by the latest")
+	made, more := s.Apply(19)
+	require.Empty(t, made, "in order")
+	require.True(t, more)
+	made, more = s.Apply(30)
+	require.Len(t, made, 2)
+	require.False(t, more)
+	require.EqualValues(t, 30, made[0].Version)
+	s.Deny("a", 40)
+	s.Unfollow()
+	require.Equal(t, 1, s.Len())
+	require.EqualValues(t, 40, s.Version())
+	require.True(t, s.Follow(func() {}))
+}
+
+// Members are in the order of keys, in which a slash ends a name.
+func TestOrder(t *testing.T) {
+	s := NewSet(secrets, "", 0)
+	for _, name := range []logicalcluster.Name{"b", "a", "a-b", "ab", "a:b"} {
+		s.Allow(name, nil, 1)
+	}
+	want := []logicalcluster.Name{"a-b", "a", "a:b", "ab", "b"}
+	require.Equal(t, want, clusters(s.Latest()))
+	require.Equal(t, want[2:], clusters(&View{Members: s.Latest().From("a:")}))
+	for _, name := range want {
+		require.True(t, s.Latest().Selection(name).Held())
+	}
+}
+
+// A restriction is for one resource, and ends where the request goes elsewhere.
+func TestContext(t *testing.T) {
+	s := NewSet(secrets, "hash", 0)
+	ctx := WithSet(request.WithWildcard(t.Context()), s)
+	require.Same(t, s, From(ctx, secrets))
+	require.Equal(t, "hash", request.IdentityFrom(ctx, secrets))
+	require.Nil(t, From(ctx, schema.GroupResource{Resource: "configmaps"}))
+	require.Nil(t, From(t.Context(), secrets))
+	require.Nil(t, From(request.WithClusterName(ctx, "other"), secrets))
+	cluster, ok := request.ClusterFrom(ctx)
+	require.True(t, ok)
+	require.True(t, cluster.Wildcard)
+}

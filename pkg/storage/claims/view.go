@@ -1,0 +1,97 @@
+package claims
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Selection is which objects of a logical cluster a set holds: none, unless it was
+// allowed some. It does not change.
+type Selection struct {
+	held     bool
+	selector labels.Selector
+}
+
+// Held reports whether the set holds the logical cluster.
+func (s Selection) Held() bool { return s.held }
+
+// Matches reports whether the set holds the object.
+func (s Selection) Matches(obj runtime.Object) bool {
+	if !s.held || s.selector == nil || s.selector.Empty() {
+		return s.held
+	}
+	object, err := meta.Accessor(obj)
+	return err == nil && s.selector.Matches(labels.Set(object.GetLabels()))
+}
+
+// MatchesLabels reports whether the set holds objects with the labels.
+func (s Selection) MatchesLabels(l labels.Set) bool {
+	return s.held && (s.selector == nil || s.selector.Matches(l))
+}
+
+func (s Selection) equal(other Selection) bool {
+	return s.held == other.held && (!s.held || s.text() == other.text())
+}
+
+func (s Selection) text() string {
+	if s.selector == nil {
+		return ""
+	}
+	return s.selector.String()
+}
+
+// Member is a logical cluster of a set.
+type Member struct {
+	Cluster   logicalcluster.Name
+	Selection Selection
+}
+
+// View is a set as it is at one version. It does not change.
+type View struct {
+	// Members are in the order of their keys.
+	Members []Member
+}
+
+func newView(members map[logicalcluster.Name]Selection) *View {
+	v := &View{Members: make([]Member, 0, len(members))}
+	for cluster, selection := range members {
+		v.Members = append(v.Members, Member{cluster, selection})
+	}
+	slices.SortFunc(v.Members, func(a, b Member) int { return compare(a.Cluster, b.Cluster) })
+	return v
+}
+
+// compare orders logical clusters as keys do, in which a slash ends a name.
+func compare(a, b logicalcluster.Name) int {
+	n := min(len(a), len(b))
+	if order := cmp.Compare(a[:n], b[:n]); order != 0 || len(a) == len(b) {
+		return order
+	}
+	if len(a) < len(b) {
+		return cmp.Compare('/', b[n])
+	}
+	return cmp.Compare(a[n], '/')
+}
+
+// From returns the members from a logical cluster on.
+func (v *View) From(cluster logicalcluster.Name) []Member {
+	n, _ := v.search(cluster)
+	return v.Members[n:]
+}
+
+// Selection returns what the set holds of a logical cluster.
+func (v *View) Selection(cluster logicalcluster.Name) Selection {
+	if n, found := v.search(cluster); found {
+		return v.Members[n].Selection
+	}
+	return Selection{}
+}
+
+func (v *View) search(cluster logicalcluster.Name) (int, bool) {
+	return slices.BinarySearchFunc(v.Members, cluster, func(m Member, cluster logicalcluster.Name) int { return compare(m.Cluster, cluster) })
+}

@@ -1,0 +1,140 @@
+package hub
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/shardplane/shardplane/pkg/storage/claims"
+)
+
+// A watcher that is behind reads in the history, on a goroutine of its own.
+
+// taken is an event for a watcher, with what its claim set held then.
+type taken struct {
+	*event
+
+	claimed claims.Selection
+}
+
+// catchUp sends from the history until nothing is left.
+func (w *Watcher) catchUp() {
+	var events [batch]taken
+	for {
+		n, t, more := w.take(events[:])
+		if !more {
+			return
+		}
+		goOn := true
+		for i := 0; i < n && goOn; i++ {
+			goOn = events[i].event == nil || w.sendTaken(&events[i])
+		}
+		if goOn && t != nil {
+			goOn = w.tell(t)
+		}
+		if !goOn {
+			w.Stop()
+			close(w.result)
+			return
+		}
+	}
+}
+
+// sendTaken sends what a watcher gets to see of an event, and returns whether it goes on.
+func (w *Watcher) sendTaken(e *taken) bool {
+	var shared encodings
+	is, was := w.selects(e.event, &shared)
+	if w.claims != nil {
+		is, was = is && e.claimed.Matches(e.obj), was && e.claimed.Matches(e.previous)
+	}
+	out, ok := w.convert(e.event, &shared, is, was)
+	return !ok || w.send(out)
+}
+
+// take fills events with the next ones for the watcher, and returns what is to be told
+// after them. Those that it does not want are nil. It returns false when none is left, and
+// then the hub sends.
+func (w *Watcher) take(events []taken) (n int, t *told, more bool) {
+	h := w.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := &h.history
+	switch {
+	case w.stopped:
+		close(w.result)
+		return 0, nil, false
+	case w.cursor < l.first:
+		w.tooSlow()
+		w.endLocked()
+		close(w.result)
+		return 0, nil, false
+	case w.cursor == l.next && len(w.telling) == 0:
+		w.behind, w.slow = false, nil
+		return 0, nil, false
+	}
+	end := l.next
+	if len(w.telling) > 0 {
+		end = w.telling[0].number
+	}
+	for ; n < len(events) && w.cursor < end; n++ {
+		events[n] = w.wantedLocked(l.at(w.cursor))
+		w.cursor++
+	}
+	if len(w.telling) > 0 && w.cursor == end {
+		t = w.telling[0]
+		w.telling[0] = nil
+		w.telling = w.telling[1:]
+	}
+	return n, t, true
+}
+
+// wantedLocked returns the event that a watcher which is behind is at, if it is in its
+// scope and ranges.
+func (w *Watcher) wantedLocked(e *event) taken {
+	if !inScope(w.request.Key, e.key) {
+		return taken{}
+	}
+	if !w.ranges.match(e.hashes) {
+		if w.cursor < w.from {
+			w.hub.countFiltered(1)
+		}
+		return taken{}
+	}
+	if w.claims == nil {
+		return taken{event: e}
+	}
+	claimed := w.claimedLocked(e)
+	if !claimed.Held() {
+		return taken{}
+	}
+	return taken{event: e, claimed: claimed}
+}
+
+// send waits for the reader, but not for ever. It returns whether the watch
+// goes on. Only the watcher's goroutine calls it.
+func (w *Watcher) send(e watch.Event) bool {
+	select {
+	case <-w.done:
+		return false
+	default:
+	}
+	select {
+	case w.result <- e:
+		return true
+	default:
+	}
+	if w.slow == nil {
+		w.slow = time.NewTimer(slowBudget)
+	}
+	w.slow.Reset(slowBudget)
+	defer w.slow.Stop()
+	select {
+	case w.result <- e:
+		return true
+	case <-w.done:
+		return false
+	case <-w.slow.C:
+		w.tooSlow()
+		return false
+	}
+}

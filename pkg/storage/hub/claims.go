@@ -1,0 +1,362 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/shardplane/shardplane/pkg/storage/claims"
+)
+
+// Claims restrict a request to a set of logical clusters, unless Set is nil.
+type Claims struct {
+	Set *claims.Set
+	// Root is what comes before the name of a logical cluster in the keys of the set's
+	// objects.
+	Root string
+}
+
+// claimed is what the hub follows the claim sets by that are watched.
+type claimed struct {
+	of map[*claims.Set]*claimants
+	// in are those that hold a logical cluster, by the prefix of its keys.
+	in map[string][]claimant
+}
+
+// claimants are the watchers of a claim set.
+type claimants struct {
+	Claims
+
+	scopes scopes
+	// watchers are all, those included that are not in the scopes yet.
+	watchers map[*Watcher]struct{}
+	// waiting is true while a goroutine waits for the version of a change.
+	waiting bool
+}
+
+// claimant is a claim set that holds a logical cluster.
+type claimant struct {
+	*claimants
+
+	selection claims.Selection
+}
+
+// claimedLabels are what claim sets select by.
+type claimedLabels struct {
+	is, was labels.Set
+}
+
+// claimKey returns the part of a key that says the logical cluster: it follows the root,
+// or an identity, which no name of a logical cluster looks like.
+func (h *Hub) claimKey(key string) string {
+	at := len(h.cfg.Root)
+	for {
+		n := strings.IndexByte(key[at:], '/')
+		if n < 0 {
+			return ""
+		}
+		identity := key[at] == identityMark
+		if at += n + 1; !identity {
+			return key[:at]
+		}
+	}
+}
+
+// identityMark starts the segment of a key that is an identity.
+const identityMark = ':'
+
+func (c Claims) prefix(cluster logicalcluster.Name) string { return c.Root + string(cluster) + "/" }
+
+// cluster returns the logical cluster of a key, or none where it is for all.
+func (c Claims) cluster(key string) logicalcluster.Name {
+	rest, ok := strings.CutPrefix(key, c.Root)
+	name, _, found := strings.Cut(rest, "/")
+	if !ok || !found {
+		return ""
+	}
+	return logicalcluster.Name(name)
+}
+
+// claimLocked has the hub follow the claim set of a watcher. The hub has seen the version
+// of the set's latest change.
+func (h *Hub) claimLocked(w *Watcher) error {
+	in := w.request.Claims
+	c := h.claimed.of[in.Set]
+	if c == nil {
+		c = &claimants{Claims: in, scopes: scopes{}, watchers: map[*Watcher]struct{}{}}
+		if !in.Set.Follow(func() { h.claimsChanged(c) }) {
+			return apierrors.NewInternalError(fmt.Errorf("a claim set of %s is in use by another storage", in.Set.Resource()))
+		}
+		h.claimed.of[in.Set] = c
+		for _, m := range in.Set.Latest().Members {
+			h.selectClaimLocked(c, m.Cluster, m.Selection)
+		}
+	}
+	c.watchers[w] = struct{}{}
+	w.claims = c
+	return nil
+}
+
+// unclaimLocked takes a watcher that ends from its claim set.
+func (h *Hub) unclaimLocked(w *Watcher) {
+	delete(w.claims.watchers, w)
+	h.forgetClaimsLocked(w.claims)
+}
+
+// forgetClaimsLocked ends following a claim set that is empty and that nobody watches.
+// One that is not empty stays: the next watch need not read all of it under the lock.
+func (h *Hub) forgetClaimsLocked(c *claimants) {
+	if len(c.watchers) == 0 && !c.waiting && h.claimed.of[c.Set] == c && c.Set.Len() == 0 {
+		c.Set.Unfollow()
+		delete(h.claimed.of, c.Set)
+	}
+}
+
+func (h *Hub) unclaimAllLocked() {
+	for _, c := range h.claimed.of {
+		c.Set.Unfollow()
+	}
+	clear(h.claimed.of)
+	clear(h.claimed.in)
+}
+
+// restartClaimsLocked is for an etcd that was restored from a backup.
+func (h *Hub) restartClaimsLocked(version uint64) {
+	for set := range h.claimed.of {
+		set.Restart(version)
+	}
+}
+
+// selectClaimLocked notes what a claim set holds of a logical cluster.
+func (h *Hub) selectClaimLocked(c *claimants, cluster logicalcluster.Name, selection claims.Selection) {
+	key := c.prefix(cluster)
+	in := h.claimed.in[key]
+	for i := range in {
+		if in[i].claimants != c {
+			continue
+		}
+		if selection.Held() {
+			in[i].selection = selection
+			return
+		}
+		last := len(in) - 1
+		in[i], in[last] = in[last], claimant{}
+		if h.claimed.in[key] = in[:last]; last == 0 {
+			delete(h.claimed.in, key)
+		}
+		return
+	}
+	if selection.Held() {
+		h.claimed.in[key] = append(in, claimant{c, selection})
+	}
+}
+
+func (h *Hub) claimOfLocked(c *claimants, key string) claims.Selection {
+	for _, in := range h.claimed.in[key] {
+		if in.claimants == c {
+			return in.selection
+		}
+	}
+	return claims.Selection{}
+}
+
+// dispatchClaimedLocked hands an event to those watchers of a claim set that are found by
+// it. The set's selector is asked once for all of them.
+func (h *Hub) dispatchClaimedLocked(c claimant, found []*Watcher, e *event, shared *encodings) {
+	l := shared.labelsOf(e)
+	held, wasHeld := c.selection.MatchesLabels(l.is), c.selection.MatchesLabels(l.was)
+	if !held && !wasHeld {
+		return
+	}
+	for _, w := range found {
+		if !w.behind {
+			is, was := w.selectsLocked(e, shared)
+			h.offerLocked(w, e, shared, is && held, was && wasHeld)
+		}
+	}
+}
+
+// labelsOf returns the labels of an object before and after an event, for all claim sets.
+func (s *encodings) labelsOf(e *event) *claimedLabels {
+	if s.claimed == nil {
+		s.claimed = &claimedLabels{is: labelsOf(e.obj), was: labelsOf(e.previous)}
+	}
+	return s.claimed
+}
+
+func labelsOf(obj runtime.Object) labels.Set {
+	if obj == nil {
+		return nil
+	}
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return nil
+	}
+	return object.GetLabels()
+}
+
+// claimsChanged is called by a claim set that waits to be applied.
+func (h *Hub) claimsChanged(c *claimants) {
+	h.mu.Lock()
+	told, more := h.applyClaimsLocked(c)
+	if more && !c.waiting {
+		c.waiting = h.startLocked(func() { h.awaitClaims(c) })
+	}
+	h.mu.Unlock()
+	for _, t := range told {
+		t.compare()
+	}
+}
+
+// awaitClaims applies changes when the hub has seen the versions that they wait for, so
+// that the events of a watcher stay in order.
+func (h *Hub) awaitClaims(c *claimants) {
+	again := time.NewTicker(askAgain)
+	defer again.Stop()
+	for {
+		h.cfg.WantProgress()
+		h.mu.Lock()
+		told, more := h.applyClaimsLocked(c)
+		changed := h.changesLocked()
+		if c.waiting = more; !more {
+			h.forgetClaimsLocked(c)
+		}
+		h.mu.Unlock()
+		for _, t := range told {
+			t.compare()
+		}
+		if !more {
+			return
+		}
+		select {
+		case <-changed:
+		case <-again.C:
+		case <-h.done:
+			return
+		}
+	}
+}
+
+// applyClaimsLocked applies the changes of a claim set that the hub has come to, and has
+// the watchers told. It returns what has to be compared for them, without the lock.
+func (h *Hub) applyClaimsLocked(c *claimants) (all []*told, more bool) {
+	if !h.synced || h.claimed.of[c.Set] != c {
+		return nil, h.claimed.of[c.Set] == c
+	}
+	changes, more := c.Set.Apply(h.version)
+	for _, change := range changes {
+		h.selectClaimLocked(c, change.Cluster, change.After)
+		if t := h.tellClaimLocked(c, change); t != nil {
+			all = append(all, t)
+		}
+	}
+	h.forgetClaimsLocked(c)
+	return all, more
+}
+
+// tellClaimLocked has the watchers of a claim set told of a change, after the events
+// until now. It returns what they are told, or nil if there is nobody.
+func (h *Hub) tellClaimLocked(c *claimants, change claims.Change) *told {
+	key := c.prefix(change.Cluster)
+	var t *told
+	for w := range c.watchers {
+		if !w.joined || !strings.HasPrefix(key, w.request.Key) && !strings.HasPrefix(w.request.Key, key) {
+			continue
+		}
+		if t == nil {
+			t = &told{hub: h, number: h.history.next, version: h.version, objects: h.objects.snapshot(), prefixes: []compared{{
+				prefix: key, now: change.After, spans: []span{{selection: change.Before, to: forever}},
+			}}}
+		}
+		w.telling = append(w.telling, t)
+		switch {
+		case len(w.telling) > tellingMax:
+			w.tooSlow()
+			w.endLocked()
+		case !w.behind:
+			w.fallBehindLocked(t.number)
+		}
+	}
+	return t
+}
+
+// lockFollowing locks the hub when it has seen the latest change of a claim set.
+func (h *Hub) lockFollowing(ctx context.Context, in Claims) error {
+	for in.Set != nil {
+		version := in.Set.Version()
+		if err := h.WaitFresh(ctx, version); err != nil {
+			return err
+		}
+		h.mu.Lock()
+		if h.version >= in.Set.Version() {
+			return nil
+		}
+		h.mu.Unlock()
+	}
+	h.mu.Lock()
+	return nil
+}
+
+// claimView is what a list or the initial events of a request show of a claim set.
+type claimView struct {
+	*claims.View
+	Claims
+}
+
+// viewAt returns what a request shows at a version that the hub has seen. It is nil where
+// the request is not restricted.
+func (h *Hub) viewAt(in Claims, version uint64) (*claimView, error) {
+	if in.Set == nil {
+		return nil, nil //nolint:nilnil // no restriction is no error
+	}
+	h.mu.Lock()
+	c := h.claimed.of[in.Set]
+	h.mu.Unlock()
+	if c != nil {
+		h.claimsChanged(c) // the hub may have come to what waits for it
+	}
+	view, err := in.Set.At(version)
+	if err != nil {
+		return nil, expiredClaims(err)
+	}
+	return &claimView{view, in}, nil
+}
+
+// walk yields the items below a key from another on that the request may show, until
+// yield returns false.
+func (v *claimView) walk(objects *snapshot, key, start string, yield func(item) bool) {
+	if v == nil {
+		objects.from(start, func(it item) bool { return inScope(key, it.key) && yield(it) })
+		return
+	}
+	members := v.Members
+	if cluster := v.cluster(key); cluster != "" {
+		members = []claims.Member{{Cluster: cluster, Selection: v.Selection(cluster)}}
+	} else if cluster = v.cluster(start); cluster != "" {
+		members = v.From(cluster)
+	}
+	for _, m := range members {
+		below := v.prefix(m.Cluster)
+		if strings.HasPrefix(key, below) {
+			below = key
+		}
+		goOn := true
+		objects.from(max(start, below), func(it item) bool {
+			if !inScope(below, it.key) {
+				return false
+			}
+			goOn = !m.Selection.Matches(it.obj) || yield(it)
+			return goOn
+		})
+		if !goOn {
+			return
+		}
+	}
+}

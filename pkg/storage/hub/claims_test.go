@@ -1,0 +1,232 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/storage/claims"
+)
+
+func newSet(members ...logicalcluster.Name) *claims.Set {
+	s := claims.NewSet(schema.GroupResource{}, "", 10)
+	for _, m := range members {
+		s.Allow(m, nil, 10)
+	}
+	return s
+}
+
+// watchClaims opens a watch of a set and waits until it follows events.
+func (f *follower) watchClaims(set *claims.Set, key string) *Watcher {
+	f.tb.Helper()
+	ctx, cancel := context.WithCancel(f.tb.Context())
+	f.tb.Cleanup(cancel)
+	w, err := f.Watch(ctx, Request{
+		Key: key, Version: 10, Claims: Claims{Set: set, Root: "/r/"},
+		Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), AllowWatchBookmarks: true},
+	})
+	require.NoError(f.tb, err)
+	f.live(w.(*Watcher))
+	return w.(*Watcher)
+}
+
+func (f *follower) live(w *Watcher) {
+	f.tb.Helper()
+	require.Eventually(f.tb, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return w.joined && !w.behind
+	}, deadline, time.Millisecond)
+}
+
+func (f *follower) modify(name string, version int, l labels.Set) {
+	obj := versioned(name, version)
+	obj.Labels = l
+	f.apply(f.eventOf(watch.Event{Type: watch.Modified, Object: obj}))
+}
+
+// An event goes to the watchers of the claim sets that hold its logical cluster. All share
+// one object with the others, and each set's selector is asked once.
+func TestClaimsShareEvents(t *testing.T) {
+	f := newFollower(t)
+	f.fill("a/x", "b/x")
+	f.follow(10)
+	pred, asked := selecting(t, "color=red")
+	red, all, other := newSet(), newSet("a", "b"), newSet("b")
+	red.Allow("a", pred.Label, 10)
+	var same []*Watcher
+	for range 3 {
+		same = append(same, f.watchClaims(red, "/r/"))
+	}
+	same = append(same, f.watchClaims(all, "/r/"), f.watchClaims(all, "/r/a/"))
+	silent := []*Watcher{f.watchClaims(other, "/r/"), f.watchClaims(all, "/r/b/"), f.watchClaims(red, "/r/b/")}
+	plain, err := f.Watch(t.Context(), Request{Key: "/r/", Version: 10, Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}})
+	require.NoError(t, err)
+	f.live(plain.(*Watcher))
+	before := *asked
+
+	f.modify("a/x", 11, labels.Set{"color": "red"})
+	event := <-plain.ResultChan()
+	for i, w := range same {
+		got := <-w.ResultChan()
+		require.Same(t, event.Object, got.Object)
+		require.Equal(t, i < 3, got.Type == watch.Added)
+	}
+	require.Equal(t, 2, *asked-before, "before and after, for three watches")
+	for _, w := range silent {
+		require.Empty(t, w.ResultChan())
+	}
+	f.modify("a/x", 12, labels.Set{"color": "blue"})
+	for _, w := range same[:3] {
+		require.Equal(t, "DELETED a/x", next(t, w))
+	}
+	require.Equal(t, 4, *asked-before)
+}
+
+// Events of one version may be before and after a change of the claims: what a watcher is
+// told is by their order, whether it keeps up or not.
+func TestClaimsWithinAVersion(t *testing.T) {
+	f := newFollower(t)
+	f.fill("a/x", "a/y")
+	f.follow(10)
+	set := newSet()
+	w := f.watchClaims(set, "/r/")
+	remove := func(name string) {
+		f.apply(f.eventOf(watch.Event{Type: watch.Deleted, Object: versioned(name, 11)}))
+	}
+	remove("a/x")
+	set.Allow("a", nil, 11)
+	remove("a/y")
+	require.Equal(t, "ADDED a/y", next(t, w))
+	require.Equal(t, "BOOKMARK ", next(t, w))
+	require.Equal(t, "DELETED a/y", next(t, w))
+	require.Empty(t, w.ResultChan())
+}
+
+// Nothing of a set that is empty and that nobody watches is left in the hub, and a set
+// belongs to one.
+func TestClaimsAreForgotten(t *testing.T) {
+	f := newFollower(t)
+	f.fill("a/x")
+	f.follow(10)
+	set := newSet("a", "b")
+	w := f.watchClaims(set, "/r/")
+	_, err := newFollowing(t).Watch(t.Context(), Request{Key: "/r/", Claims: Claims{Set: set, Root: "/r/"}})
+	require.ErrorContains(t, err, "another storage")
+	require.Len(t, f.claimed.in, 2)
+	w.Stop()
+	require.Len(t, f.claimed.of, 1, "it may be watched again")
+	set.Deny("a", 10)
+	set.Deny("b", 10)
+	require.Empty(t, f.claimed.of)
+	require.Empty(t, f.claimed.in)
+	set.Allow("a", nil, 10)
+	f.watchClaims(set, "/r/").Stop()
+	require.Len(t, f.claimed.in, 1)
+}
+
+func newFollowing(tb testing.TB) *follower {
+	tb.Helper()
+	f := newFollower(tb)
+	f.fill("a/x")
+	f.follow(10)
+	return f
+}
+
+// Who does not read what changes of the claims come to is ended, and holds nobody up.
+func TestClaimsEndSlowWatchers(t *testing.T) {
+	f := newFollower(t)
+	var names []string
+	for i := range 2 * buffered {
+		names = append(names, fmt.Sprintf("a/%d", i))
+	}
+	f.fill(names...)
+	f.follow(10)
+	set := newSet()
+	w := f.watchClaims(set, "/r/")
+	for i := range tellingMax + 3 {
+		if i%2 == 0 {
+			set.Allow("a", nil, 10)
+		} else {
+			set.Deny("a", 10)
+		}
+	}
+	f.mu.Lock()
+	require.True(t, w.stopped)
+	f.mu.Unlock()
+	for range w.ResultChan() { //nolint:revive // until it is closed
+	}
+}
+
+// BenchmarkClaims measures what an event of a claimed resource costs the hub, by how many
+// logical clusters the claim set holds, and by how many claim sets there are with a watch
+// each that do not hold the logical cluster of the event.
+func BenchmarkClaims(b *testing.B) {
+	run := func(clusters, sets int) {
+		b.Run(fmt.Sprintf("clusters=%d/sets=%d", clusters, sets), func(b *testing.B) {
+			f := newFollower(b)
+			f.fill("c0/x")
+			f.follow(10)
+			read := make(chan struct{}, 1)
+			for i := range sets {
+				set := newSet()
+				for j := range clusters {
+					set.Allow(logicalcluster.Name(fmt.Sprintf("c%d", i*clusters+j)), nil, 10)
+				}
+				w := f.watchClaims(set, "/r/")
+				go func() {
+					for range w.ResultChan() {
+						read <- struct{}{}
+					}
+				}()
+			}
+			version := 10
+			for b.Loop() {
+				version++
+				f.modify("c0/x", version, nil)
+				<-read
+			}
+		})
+	}
+	for _, clusters := range []int{10, 100, 1000, 10_000} {
+		run(clusters, 1)
+	}
+	for _, sets := range []int{10, 100, 500} {
+		run(10, sets)
+	}
+}
+
+// BenchmarkClaimAccepted measures how long it takes until a watch has seen all objects of
+// a logical cluster that is accepted, and that they are gone.
+func BenchmarkClaimAccepted(b *testing.B) {
+	const objects = 10_000
+	f := newFollower(b)
+	var names []string
+	for i := range objects {
+		names = append(names, fmt.Sprintf("a/%d", i))
+	}
+	f.fill(names...)
+	f.follow(10)
+	set := newSet()
+	w := f.watchClaims(set, "/r/")
+	readAll := func() {
+		for range objects + 1 {
+			<-w.ResultChan()
+		}
+	}
+	for b.Loop() {
+		set.Allow("a", nil, 10)
+		readAll()
+		set.Deny("a", 10)
+		readAll()
+	}
+}
