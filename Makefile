@@ -71,11 +71,14 @@ test-programs:
 	$(GO) build -C tools -buildvcs=false -ldflags='-s -w' -o ../$(BIN)/test/dex ./dex
 
 # Tests that start an etcd import what starts it; packages with none are left. The
-# race detector needs a build of its own of everything, so that it is off here.
+# race detector needs a build of its own of everything, so that it is off here. What
+# most packages take is to be linked, by one processor each, while others wait.
 .PHONY: unit
 unit: ## Run the tests of all packages that start no servers, without the race detector
-	$(GO_TEST) -short $(TEST_FLAGS) $$($(GO) list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(PKG) | \
+	$(GO_TEST) -short -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) $(TEST_FLAGS) \
+		$$($(GO) list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(if $(ALL),$(LONGEST_UNIT)) $(PKG) | \
 		grep -vE '/test/harness|/pkg/etcd[] ]|etcd/server/v3/embed|/customresourcetest' | cut -d ' ' -f 1)
+LONGEST_UNIT := ./test/bench ./pkg/frontproxy ./pkg/dev ./pkg/tenancy/subtrees
 
 .PHONY: conformance
 conformance: ## Run the rules of custom resources, with those that take minutes

@@ -12,5 +12,6 @@
 // two states of an object, once, and only if nobody else wrote in between.
 // In the queue logical clusters take turns, and none keeps all workers busy.
 // Latest bridges the moment between an own write and its arrival in an informer.
-// Package purge deletes all objects of a namespace or logical cluster.
+// Package leader elects the replica that runs them. Package purge deletes all
+// objects of a namespace or logical cluster.
 package reconcile

@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/leader"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -56,7 +56,7 @@ func (s *Server) lead(ctx context.Context, run func(ctx context.Context) error) 
 	if err != nil {
 		return nil //nolint:nilerr // stopped while it waited, which is no failure
 	}
-	return reconcile.Election{Lock: &resourcelock.LeaseLock{
+	return leader.Election{Lock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: leaseName},
 		Client:     leases,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())},

@@ -1,4 +1,8 @@
-package reconcile
+// Package leader elects the replica of a server that runs its controllers.
+//
+// It is a package of its own since the election of client-go links the clients of
+// all kinds, which controllers and their tests do without.
+package leader
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package reconcile_test
+package leader_test
 
 import (
 	"context"
@@ -18,14 +18,14 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/leader"
 )
 
 // lease is how long the leases of these tests last, by the clock of synctest.
 const lease = 15 * time.Second
 
-func election(c *fake.Clientset, id string) reconcile.Election {
-	return reconcile.Election{Lease: lease, Lock: &resourcelock.LeaseLock{
+func election(c *fake.Clientset, id string) leader.Election {
+	return leader.Election{Lease: lease, Lock: &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: "controllers"}, Client: c.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: id},
 	}}
