@@ -79,8 +79,8 @@ test-programs:
 unit: ## Run the tests of all packages that start no servers, without the race detector
 	$(GO_TEST) -short -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) $(TEST_FLAGS) \
 		$$($(GO) list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(if $(ALL),$(LONGEST_UNIT)) $(PKG) | \
-		grep -vE '/test/harness|/pkg/etcd[] ]|etcd/server/v3/embed|/customresourcetest' | cut -d ' ' -f 1)
-LONGEST_UNIT := ./test/bench ./pkg/frontproxy ./pkg/dev ./pkg/tenancy/subtrees
+		grep -vE '/test/harness|/pkg/etcd[] ]|etcd/server/v3/embed|/customresourcetest|/test/bench/reference' | cut -d ' ' -f 1)
+LONGEST_UNIT := ./pkg/frontproxy ./pkg/dev ./pkg/tenancy/subtrees
 
 .PHONY: conformance
 conformance: ## Run the rules of custom resources, with those that take minutes

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -46,8 +47,16 @@ type issuer struct {
 	key *ecdsa.PrivateKey
 	// keys is how many it has had.
 	keys int
-	// down makes it answer nothing.
-	down atomic.Bool
+	// asked gets who waits for answers, which are given when answers is closed.
+	asked, answers chan struct{}
+}
+
+// silent makes an issuer that answers nobody before answers is closed.
+func silent(t *testing.T) *issuer {
+	t.Helper()
+	i := newIssuer(t)
+	i.asked, i.answers = make(chan struct{}, 1), make(chan struct{})
+	return i
 }
 
 func newIssuer(t *testing.T) *issuer {
@@ -55,9 +64,16 @@ func newIssuer(t *testing.T) *issuer {
 	i := &issuer{}
 	i.rotate(t)
 	i.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if i.down.Load() {
-			http.Error(w, "down", http.StatusServiceUnavailable)
-			return
+		if i.answers != nil {
+			select {
+			case i.asked <- struct{}{}:
+			default:
+			}
+			select {
+			case <-i.answers:
+			case <-r.Context().Done():
+				return
+			}
 		}
 		var answer any
 		switch r.URL.Path {
@@ -209,18 +225,24 @@ func TestOIDC(t *testing.T) {
 		}
 	})
 	t.Run("an issuer that does not answer changes nothing until it does", func(t *testing.T) {
-		late := newIssuer(t)
-		late.down.Store(true)
+		late := silent(t)
+		answer := sync.OnceFunc(func() { close(late.answers) })
+		t.Cleanup(answer)
 		successes := reloadsOf(t, "authentication-config", "success")
 		write(late.configuration("late:", ""))
 		joe := late.token(t, map[string]any{"sub": "joe"})
+		select {
+		case <-late.asked:
+		case <-time.After(testTimeout):
+			require.Fail(t, "the new issuer is not asked")
+		}
 		for range 5 {
 			name, _ := whose(t, a, jane)
 			require.Equal(t, "changed:jane", name)
 			name, _ = whose(t, a, joe)
 			require.Empty(t, name)
 		}
-		late.down.Store(false)
+		answer()
 		eventually(t, "the new issuer takes over", func() bool { name, _ := whose(t, a, joe); return name == "late:joe" })
 		eventually(t, "the success is counted", func() bool { return reloadsOf(t, "authentication-config", "success") > successes })
 		name, _ := whose(t, a, jane)
