@@ -21,6 +21,8 @@ const (
 	// ExportLabel is on APIBindings. Its value, ExportLabelValue, is the same for all
 	// bindings of one export.
 	ExportLabel = "internal.apis.kcp.io/export"
+	// ExportIndex is the name of the index of bindings by the value of ExportLabel.
+	ExportIndex = "export"
 	// BindingFinalizer is on APIBindings until what was bound is gone.
 	BindingFinalizer = "apis.kcp.io/apibinding-finalizer"
 	// IdentityNamespace has the secrets with the identities of exports that bring none.
@@ -39,6 +41,14 @@ var schemaPrefix = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 // ExportLabelValue returns the value of ExportLabel on the bindings of an export.
 func ExportLabelValue(provider logicalcluster.Name, export string) string {
 	return hash([]byte(provider.Path().Join(export).String()))
+}
+
+// IndexByExport indexes a binding by the label of its export.
+func IndexByExport(binding *apisv1alpha2.APIBinding) []string {
+	if value := binding.Labels[ExportLabel]; value != "" {
+		return []string{value}
+	}
+	return nil
 }
 
 // ClaimLabel returns the label that objects show which an accepted permission claim

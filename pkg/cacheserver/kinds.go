@@ -40,6 +40,11 @@ func (k kind) Resolve(_ context.Context, l definitions.Lookup) (*definitions.Def
 	return k.Definition, nil
 }
 
+// Read implements definitions.Source.
+func (kind) Read(context.Context, definitions.Lookup) (*definitions.Definition, error) {
+	return nil, nil //nolint:nilnil // nobody else adds to it
+}
+
 // List implements definitions.Source.
 func (k kind) List(context.Context, request.Cluster) ([]*definitions.Definition, error) {
 	return []*definitions.Definition{k.Definition}, nil

@@ -42,6 +42,7 @@ var (
 	Workspaces     = DefineResource[tenancyv1alpha1.Workspace, tenancyv1alpha1.WorkspaceList](tenancyv1alpha1.SchemeGroupVersion, "workspaces")
 	WorkspaceTypes = DefineResource[tenancyv1alpha1.WorkspaceType, tenancyv1alpha1.WorkspaceTypeList](tenancyv1alpha1.SchemeGroupVersion, "workspacetypes")
 
+	APIResourceSchemas      = DefineResource[apisv1alpha1.APIResourceSchema, apisv1alpha1.APIResourceSchemaList](apisv1alpha1.SchemeGroupVersion, "apiresourceschemas")
 	APIExports              = DefineResource[apisv1alpha2.APIExport, apisv1alpha2.APIExportList](apisv1alpha2.SchemeGroupVersion, "apiexports")
 	APIBindings             = DefineResource[apisv1alpha2.APIBinding, apisv1alpha2.APIBindingList](apisv1alpha2.SchemeGroupVersion, "apibindings")
 	APIExportEndpointSlices = DefineResource[apisv1alpha1.APIExportEndpointSlice, apisv1alpha1.APIExportEndpointSliceList](apisv1alpha1.SchemeGroupVersion, "apiexportendpointslices")

@@ -18,13 +18,16 @@
 //	resourcequota       quotas say what is used
 //	policytypes         policies say which of their expressions do not fit their types
 //	apiexport           exports of APIs have an identity and a default endpoint slice
-//	apibinding          bindings say which export they are to, and go when deleted
+//	apibinding          bindings bind what their exports offer, and are emptied when
+//	                    deleted; copies of schemas go that nothing binds any more
 //	replication         what other shards must know is pushed to the cache server
 //	subtreeusage        so is what this shard stores of workspaces whose subtrees are
 //	                    limited
 package controllers
 
 import (
+	"context"
+
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
@@ -68,6 +71,10 @@ type Deps struct {
 	RootCA func() []byte
 	// Resolve returns the logical cluster of the shard that a path leads to.
 	Resolve apibinding.Resolve
+	// Bindings are the APIBindings of the shard, with the index apis.ExportIndex,
+	// and APIs what they have bound.
+	Bindings *client.Informer[*apisv1alpha2.APIBinding]
+	APIs     APIs
 	// Definitions are the CustomResourceDefinitions of the shard.
 	Definitions customresourcedefinition.Definitions
 	// Replicated is what other shards are to know.
@@ -77,6 +84,13 @@ type Deps struct {
 	// Bootstrapped is called once, when everything exists that a shard starts
 	// with; it may be nil.
 	Bootstrapped func()
+}
+
+// APIs are the bound APIs of a shard.
+type APIs interface {
+	apibinding.APIs
+	// Unpin deletes the copies of schemas that no binding has named for a while.
+	Unpin(ctx context.Context) error
 }
 
 // Catalogue returns all controllers of a shard, in the order of starting. A
@@ -106,7 +120,9 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{Name: resourcequota.Name, Placement: reconcile.OnLeader, New: newResourceQuota},
 		{Name: policytypes.Name, Placement: reconcile.Dividable, New: newPolicyTypes},
 		{Name: apiexport.Name, Placement: reconcile.Dividable, New: newAPIExport},
-		{Name: apibinding.Name, Placement: reconcile.Dividable, New: newAPIBinding},
+		// Of two that want a name which became free, the first should get it.
+		{Name: apibinding.Name, Placement: reconcile.OnLeader, New: newAPIBinding},
+		{Name: apibinding.UnpinningName, Placement: reconcile.OnLeader, New: newBoundSchemas},
 		// It follows both sides as a whole.
 		{
 			Name:      replication.Name,
@@ -253,13 +269,23 @@ func newAPIExport(d Deps) (reconcile.Made, error) {
 }
 
 func newAPIBinding(d Deps) (reconcile.Made, error) {
-	exports := d.Informers.APIExports
-	bindings := client.APIBindings.Informer(d.Local.Wildcard(), client.InformerOptions[*apisv1alpha2.APIBinding]{
-		Indexers: map[string]client.IndexFunc[*apisv1alpha2.APIBinding]{apibinding.ExportIndex: apibinding.IndexByExport},
+	schemas, err := client.NewMetadataInformer(d.Local.Wildcard(), client.APIResourceSchemas.GroupVersionResource, client.InformerOptions[*metav1.PartialObjectMetadata]{
+		Transform: slimSchema,
 	})
-	made := after(apibinding.New(apibinding.Config{Local: d.Local, Bindings: bindings, Exports: exports, Resolve: d.Resolve}), exports)
-	made.Owns = []client.Runner{bindings}
+	if err != nil {
+		return reconcile.Made{}, err
+	}
+	i := d.Informers
+	made := after(apibinding.New(apibinding.Config{
+		Local: d.Local, Bindings: d.Bindings, Exports: i.APIExports, Schemas: schemas,
+		LogicalClusters: i.LogicalClusters, APIs: d.APIs, Resolve: d.Resolve,
+	}), d.Bindings, i.APIExports, i.LogicalClusters)
+	made.Owns = []client.Runner{schemas}
 	return made, nil
+}
+
+func newBoundSchemas(d Deps) (reconcile.Made, error) {
+	return after(apibinding.NewUnpinning(d.APIs.Unpin), d.Bindings), nil
 }
 
 func newReplication(d Deps) (reconcile.Made, error) {

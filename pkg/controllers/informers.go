@@ -16,6 +16,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
@@ -113,7 +114,9 @@ func NewInformers(s Sources) *Informers {
 	i.Namespaces = add(i, client.Namespaces.Informer(all, client.InformerOptions[*corev1.Namespace]{}))
 	i.ResourceQuotas = add(i, client.ResourceQuotas.Informer(all, client.InformerOptions[*corev1.ResourceQuota]{}))
 	i.APIExports = add(i, client.APIExports.Informer(all, client.InformerOptions[*apisv1alpha2.APIExport]{
-		Indexers: map[string]client.IndexFunc[*apisv1alpha2.APIExport]{apiexport.SecretIndex: apiexport.IndexBySecret},
+		Indexers: map[string]client.IndexFunc[*apisv1alpha2.APIExport]{
+			apiexport.SecretIndex: apiexport.IndexBySecret, apibinding.SchemaIndex: apibinding.IndexBySchema,
+		},
 	}))
 	i.ServiceAccounts = add(i, client.ServiceAccounts.Informer(all, client.InformerOptions[*corev1.ServiceAccount]{
 		Transform: slimServiceAccount,
@@ -215,5 +218,13 @@ func slimServiceAccount(account *corev1.ServiceAccount) (*corev1.ServiceAccount,
 		Name: account.Name, Namespace: account.Namespace, UID: account.UID, ResourceVersion: account.ResourceVersion,
 		DeletionTimestamp: account.DeletionTimestamp,
 		Annotations:       map[string]string{logicalcluster.AnnotationKey: account.Annotations[logicalcluster.AnnotationKey]},
+	}}, nil
+}
+
+// slimSchema keeps what tells schemas apart.
+func slimSchema(schema *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: schema.Name, UID: schema.UID, ResourceVersion: schema.ResourceVersion,
+		Annotations: map[string]string{logicalcluster.AnnotationKey: schema.Annotations[logicalcluster.AnnotationKey]},
 	}}, nil
 }

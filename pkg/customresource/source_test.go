@@ -79,6 +79,10 @@ func definitionOf(s boundAPI) *definitions.Definition {
 	return &definitions.Definition{Schema: s.Schema, Identity: s.identity}
 }
 
+func (b *boundAPIs) Read(context.Context, definitions.Lookup) (*definitions.Definition, error) {
+	return nil, nil
+}
+
 func (b *boundAPIs) List(_ context.Context, cluster request.Cluster) ([]*definitions.Definition, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -47,6 +47,8 @@ func (s *Server) authorizer() (authorizer.Authorizer, error) {
 		Find:    s.local.find,
 		Rules:   s.rules,
 		Webhook: webhook,
+
+		MaximalPermission: s.bindings.MaximalPermission(s.rules),
 	})
 }
 

@@ -21,6 +21,7 @@ func (s *Server) addParts() error {
 	informers := &client.Group{}
 	informers.Add(s.informers.Runners()...)
 	informers.Add(s.admission.Informers()...)
+	informers.Add(s.bindings.Informer())
 	replicated, err := replication.NewTable(replication.Defaults()...)
 	if err != nil {
 		return err
@@ -38,6 +39,8 @@ func (s *Server) addParts() error {
 		Replicated:   replicated,
 		Subtrees:     s.subtrees,
 		Definitions:  s.customResources.Definitions(),
+		Bindings:     s.bindings.Informer(),
+		APIs:         boundAPIs{s.bindings, s.customResources},
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
 	}
 	everywhere, err := reconcile.NewManager(controllers.Catalogue(), deps, reconcile.OnEveryReplica)
@@ -59,6 +62,7 @@ func (s *Server) addParts() error {
 		// What requests are decided by follows until the last of them is answered:
 		// the server does not acknowledge a write that it no longer takes notice of.
 		lifecycle.Part{Name: "informers", Run: informers.Run},
+		lifecycle.Part{Name: "bindings", Run: s.bindings.Run},
 		lifecycle.Part{Name: "subtrees", Run: s.subtrees.Run},
 		lifecycle.Part{Name: "peers", Run: s.peers.Run},
 		lifecycle.Part{Name: "custom resources", Run: s.customResources.Run},

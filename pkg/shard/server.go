@@ -25,6 +25,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
+	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
@@ -60,6 +61,7 @@ type Server struct {
 	subtrees        *subtrees.Sums
 	generic         *genericapiserver.GenericAPIServer
 	customResources *customresource.Server
+	bindings        *bindings.Index
 	admission       *admission.Admission
 	sources         controllers.Sources
 	informers       *controllers.Informers
@@ -171,6 +173,9 @@ func (s *Server) assembleAPI() error {
 	}
 	serving.Authenticate(c, s.authentication)
 	s.local = newLocal(s.options.Name, s.sources.Local, s.informers)
+	if s.bindings, err = bindings.New(bindings.Config{Local: s.sources.Local, Export: s.informers.APIExports.Lister().Get}); err != nil {
+		return err
+	}
 	s.subtrees = newSubtrees(s.options.Name, s.usage, s.informers)
 	if c.Authorization.Authorizer, err = s.authorizer(); err != nil {
 		return err
@@ -234,6 +239,7 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer, webhooks *webh
 	if err != nil {
 		return fmt.Errorf("custom resources: %w", err)
 	}
+	s.customResources.AddSource(s.bindings)
 	return nil
 }
 
@@ -242,6 +248,9 @@ func (s *Server) readyChecks() []healthz.HealthChecker {
 		healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Ready(r.Context()) }),
 		healthz.NamedCheck("definitions", func(*http.Request) error {
 			return synced(s.customResources.HasSynced(), "not all CustomResourceDefinitions are known yet")
+		}),
+		healthz.NamedCheck("bindings", func(*http.Request) error {
+			return synced(s.bindings.HasSynced(), "not all APIBindings are known yet")
 		}),
 		healthz.NamedCheck("logical-clusters", func(*http.Request) error {
 			return synced(s.local.logicalClusters.HasSynced() && s.local.workspaces.HasSynced(), "not all logical clusters are known yet")

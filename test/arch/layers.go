@@ -109,6 +109,11 @@ var Layers = []Layer{
 		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy"},
 	},
 	{
+		Units:  []string{"pkg/bindings"},
+		Reason: "which API is bound where: what is served, and by whose policy, is asked of one index. It reads objects by the API as everybody else",
+		Only:   []string{"pkg/request", "pkg/apis", "pkg/customresource", "pkg/client", "pkg/tenancy"},
+	},
+	{
 		Units:  []string{"pkg/authn", "pkg/authz"},
 		Reason: "who you are and what you may do are asked one after the other, never of each other",
 		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/webhooktransport"},
@@ -163,7 +168,7 @@ var Layers = []Layer{
 		Units:  []string{"pkg/shard"},
 		Reason: "joins everything into the server that keeps logical clusters. The three servers run as separate processes and know each other by URL only",
 		Only: []string{
-			"config", "pkg/request", "pkg/apis", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers",
+			"config", "pkg/request", "pkg/apis", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/bindings",
 			"pkg/authn", "pkg/authz", "pkg/admission", "pkg/serving", "pkg/serving/*", "pkg/reconcile", "pkg/workspaceindex", "pkg/controllers", "pkg/controllers/*",
 		},
 	},

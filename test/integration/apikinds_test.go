@@ -340,9 +340,9 @@ func testBindings(t *testing.T, provider, consumer apiKinds) {
 	var bound *unstructured.Unstructured
 	consumer.eventually("the binding knows its export", func() bool {
 		bound = tenant.get(apisV2 + "apibindings/b")
-		return condition(bound, "APIExportValid") == "True <nil>"
+		return condition(bound, "Ready") == "True <nil>"
 	})
-	require.Equal(t, "Binding", field(bound, "status", "phase"))
+	require.Equal(t, "Bound", field(bound, "status", "phase"))
 	require.Equal(t, provider.cluster, field(bound, "status", "apiExportClusterName"))
 	require.Len(t, field(bound, "status", "exportPermissionClaims"), 2)
 	require.Equal(t, []string{"apis.kcp.io/apibinding-finalizer"}, bound.GetFinalizers())

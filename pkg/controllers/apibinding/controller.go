@@ -1,49 +1,96 @@
-// Package apibinding leads APIBindings through their life. It does not bind yet: what an
-// export offers is not served in the logical clusters that bind it. A binding says which
-// export it is to, and whether that exists, and it goes when it is deleted.
+// Package apibinding leads APIBindings through their life. What the export offers is
+// bound, and follows the export from then on; what the export drops stays bound. When a
+// binding is deleted, all objects of what it has bound go first, unless another binding
+// of the logical cluster takes them over.
+//
+//	export, schemas ─► copies of the schemas ─► names ─► LogicalCluster ─► status
+//
+// What a binding should say is computed apart (status.go) from what is read and
+// written. The status is what is served: bindings.Index goes by it.
 package apibinding
 
 import (
 	"context"
-	"slices"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
-	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
-	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// Name is the name of the controller.
-const Name = "apibinding"
+const (
+	// Name is the name of the controller.
+	Name = "apibinding"
+	// workers is how many bindings are worked on at a time. Each waits for its writes
+	// most of the time.
+	workers = 16
+	// timeout is for emptying one binding; what is left then is for the next attempt.
+	timeout = 2 * time.Minute
+)
 
-// ExportIndex is the index of bindings by the label of their export.
-const ExportIndex = "export"
+// SchemaIndex is the index of exports by the schemas that they name.
+const SchemaIndex = "schema"
 
-// missingIdentityHash says that an export has no identity yet.
-const missingIdentityHash = "MissingIdentityHash"
-
-// IndexByExport indexes a binding by the label of its export.
-func IndexByExport(binding *apisv1alpha2.APIBinding) []string {
-	if value := binding.Labels[apis.ExportLabel]; value != "" {
-		return []string{value}
+// IndexBySchema indexes an export by the schemas that it names.
+func IndexBySchema(export *apisv1alpha2.APIExport) []string {
+	names := make([]string, 0, len(export.Spec.Resources))
+	for i := range export.Spec.Resources {
+		names = append(names, schemaKey(logicalcluster.From(export), export.Spec.Resources[i].Schema).String())
 	}
-	return nil
+	return names
 }
+
+func schemaKey(provider logicalcluster.Name, name string) client.Key {
+	return client.Key{Cluster: provider, Name: name}
+}
+
+// APIs are the bound APIs of the shard, as its servers have them.
+type APIs interface {
+	// Pin makes sure that the shard has a copy of an APIResourceSchema, which read
+	// returns, and returns the version in which objects are stored. Its error wraps
+	// ErrInvalid if the schema cannot be served.
+	Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apisv1alpha1.APIResourceSchema, error)) (storageVersion string, err error)
+	// Reserve keeps the names of schemas in a logical cluster for a binding, until
+	// release is called. If one is in use it says so in conflict.
+	Reserve(ctx context.Context, cluster logicalcluster.Name, binding string, schemas []types.UID) (release func(), conflict string, err error)
+	// WaitFor waits until what a binding says is served.
+	WaitFor(ctx context.Context, written *apisv1alpha2.APIBinding) error
+	// Empty deletes all objects of what was bound in a logical cluster, and returns how
+	// many are left, and how many of them wait for each finalizer.
+	Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (left int, finalizers map[string]int, err error)
+	// FollowNames calls f where names may have become free, until stop is called.
+	FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func())
+}
+
+// ErrInvalid is wrapped by the errors about schemas that cannot be served.
+var ErrInvalid = errors.New("the APIResourceSchema cannot be served")
 
 // Config is what the controller needs. The informers are those of all logical clusters
 // of the shard.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
-	// Bindings have the index ExportIndex.
+	// Bindings have the index apis.ExportIndex. They need hold metadata, reference and what
+	// is bound only.
 	Bindings *client.Informer[*apisv1alpha2.APIBinding]
-	Exports  *client.Informer[*apisv1alpha2.APIExport]
-	Resolve  Resolve
+	// Exports have the index SchemaIndex.
+	Exports *client.Informer[*apisv1alpha2.APIExport]
+	// Schemas need hold metadata only.
+	Schemas         *client.Informer[*metav1.PartialObjectMetadata]
+	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
+	APIs            APIs
+	Resolve         Resolve
 }
 
 // Resolve returns the logical cluster of the shard that a path leads to, if there is one.
@@ -52,73 +99,214 @@ type Resolve func(path logicalcluster.Path) (logicalcluster.Name, bool)
 // New returns the controller. Its keys are bindings.
 func New(config Config) *reconcile.Controller[client.Key] {
 	bindings := config.Bindings.Lister()
-	r := &reconciler{
-		binding: bindings.Get,
-		export:  config.Exports.Lister().Get,
-		resolve: config.Resolve,
-		commit: func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
-			return reconcile.Commit(ctx, client.APIBindings.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
-		},
+	r := newReconciler(config)
+	of := func(export *apisv1alpha2.APIExport) []client.Key {
+		return bindings.KeysByIndex(apis.ExportIndex, apis.ExportLabelValue(logicalcluster.From(export), export.Name))
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name:      Name,
 		Reconcile: r.reconcile,
+		Workers:   workers,
+		Timeout:   timeout,
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.Bindings),
-			reconcile.FromInformer(config.Exports, func(export *apisv1alpha2.APIExport) []client.Key {
-				return bindings.KeysByIndex(ExportIndex, apis.ExportLabelValue(logicalcluster.From(export), export.Name))
+			reconcile.FromInformer(config.Exports, of),
+			reconcile.FromInformer(config.Schemas, func(schema *metav1.PartialObjectMetadata) []client.Key {
+				exports, err := config.Exports.Lister().ByIndex(SchemaIndex, client.KeyOf(schema).String())
+				if err != nil {
+					return nil
+				}
+				var keys []client.Key
+				for _, export := range exports {
+					keys = append(keys, of(export)...)
+				}
+				return keys
 			}),
+			// Those that wait get names of bindings that go, or of others.
+			reconcile.OnDelete(config.Bindings, func(last *apisv1alpha2.APIBinding) []client.Key {
+				return r.waiting.in(logicalcluster.From(last))
+			}),
+			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+				return config.APIs.FollowNames(func(cluster logicalcluster.Name, _ string) {
+					for _, key := range r.waiting.in(cluster) {
+						queue.Add(key)
+					}
+				}), nil
+			},
 		},
 	})
 }
 
+// waiting are the bindings that wait for names.
+type waiting struct {
+	mu  sync.Mutex
+	all map[logicalcluster.Name]map[client.Key]bool
+}
+
+func (w *waiting) set(key client.Key, waits bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	of := w.all[key.Cluster]
+	switch {
+	case waits && of == nil:
+		w.all[key.Cluster] = map[client.Key]bool{key: true}
+	case waits:
+		of[key] = true
+	default:
+		delete(of, key)
+		if len(of) == 0 {
+			delete(w.all, key.Cluster)
+		}
+	}
+}
+
+func (w *waiting) in(cluster logicalcluster.Name) []client.Key {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	keys := make([]client.Key, 0, len(w.all[cluster]))
+	for key := range w.all[cluster] {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+func newReconciler(config Config) *reconciler {
+	bindings := config.Bindings.Lister()
+	return &reconciler{
+		apis:    config.APIs,
+		resolve: config.Resolve,
+		export:  config.Exports.Lister().Get,
+		schema:  config.Schemas.Lister().Get,
+		siblings: func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding {
+			return bindings.Cluster(cluster).List(nil)
+		},
+		binding: func(ctx context.Context, key client.Key) (*apisv1alpha2.APIBinding, error) {
+			return client.APIBindings.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+		},
+		readSchema: func(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
+			return client.APIResourceSchemas.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+		},
+		logicalCluster: func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+			return config.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+		},
+		commitCluster: func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+			return reconcile.Commit(ctx, client.LogicalClusters.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
+		},
+		commit: func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
+			return reconcile.Commit(ctx, client.APIBindings.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
+		},
+		waiting: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
+	}
+}
+
 type reconciler struct {
-	binding func(key client.Key) (*apisv1alpha2.APIBinding, error)
-	export  func(key client.Key) (*apisv1alpha2.APIExport, error)
-	resolve Resolve
-	commit  func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
-	latest  reconcile.Latest[*apisv1alpha2.APIBinding]
+	apis           APIs
+	resolve        Resolve
+	binding        func(ctx context.Context, key client.Key) (*apisv1alpha2.APIBinding, error)
+	siblings       func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding
+	export         func(key client.Key) (*apisv1alpha2.APIExport, error)
+	schema         func(key client.Key) (*metav1.PartialObjectMetadata, error)
+	readSchema     func(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error)
+	logicalCluster func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
+	commitCluster  func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error)
+	commit         func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
+
+	clusters reconcile.Latest[*corev1alpha1.LogicalCluster]
+	waiting  waiting
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
-	cached, err := r.binding(key)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return reconcile.Result{}, err
+	binding, err := r.binding(ctx, key)
+	if err == nil && binding.DeletionTimestamp == nil {
+		return reconcile.Result{}, ignoreNotFound(r.bind(ctx, key, binding))
 	}
-	binding, exists := r.latest.Of(key, cached, err == nil)
-	if !exists {
-		return reconcile.Result{}, nil
+	r.waiting.set(key, false)
+	if err != nil {
+		return reconcile.Result{}, ignoreNotFound(err)
 	}
-	var updated *apisv1alpha2.APIBinding
-	if binding.DeletionTimestamp != nil {
-		updated = release(binding)
-	} else {
-		provider := r.providerOf(key.Cluster, binding)
-		var export *apisv1alpha2.APIExport
-		if ref := binding.Spec.Reference.Export; provider != "" && ref != nil {
-			export, err = r.export(client.Key{Cluster: provider, Name: ref.Name})
-			if err != nil && !apierrors.IsNotFound(err) {
-				return reconcile.Result{}, err
-			}
-			if err != nil {
-				export = nil
-			}
-		}
-		updated = advance(binding, provider, export)
-	}
-	written, err := r.commit(ctx, binding, updated)
-	if written != nil && written.ResourceVersion != binding.ResourceVersion {
-		r.latest.Wrote(written)
-	}
+	result, err := r.release(ctx, key, binding)
+	return result, ignoreNotFound(err)
+}
+
+func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
-		return reconcile.Result{}, nil // it is gone
+		return nil
 	}
-	return reconcile.Result{}, err
+	return err
+}
+
+// bind leads a binding to what its export offers.
+func (r *reconciler) bind(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) error {
+	provider := providerOf(key.Cluster, binding, r.resolve)
+	export, err := r.exportOf(provider, binding)
+	if err != nil {
+		return err
+	}
+	o, err := r.offer(ctx, provider, export)
+	if err != nil {
+		return err
+	}
+	wanted := o.follow(binding.Status.BoundResources)
+	conflict := ""
+	if added := newSchemas(binding.Status.BoundResources, wanted); o.problem == nil && len(added) > 0 {
+		var release func()
+		if release, conflict, err = r.apis.Reserve(ctx, key.Cluster, key.Name, added); err != nil {
+			return err
+		}
+		if conflict == "" {
+			defer release()
+		} else {
+			o.problem = namingConflict(conflict)
+		}
+	}
+	// Before it is written: whoever gives the names back finds the binding.
+	r.waiting.set(key, conflict != "")
+	if o.problem == nil && export != nil {
+		if err := r.note(ctx, key.Cluster, key.Name, wanted); err != nil {
+			if !apierrors.IsNotFound(err) {
+				return err
+			}
+			o.problem = noLogicalCluster()
+		}
+	}
+	updated := advance(binding, provider, export, o, wanted)
+	written, err := r.commit(ctx, binding, updated)
+	if err != nil {
+		return err
+	}
+	if conflict != "" && r.conflictIsOver(ctx, key, binding, wanted) {
+		return errors.New("names became free in the meantime")
+	}
+	return r.apis.WaitFor(ctx, written)
+}
+
+// conflictIsOver looks once more whether names are in use: they may have become free
+// before the binding was known to wait for them.
+func (r *reconciler) conflictIsOver(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, wanted []apisv1alpha2.BoundAPIResource) bool {
+	release, conflict, err := r.apis.Reserve(ctx, key.Cluster, key.Name, newSchemas(binding.Status.BoundResources, wanted))
+	if err != nil || conflict != "" {
+		return false
+	}
+	release()
+	return true
+}
+
+// exportOf returns the export of a binding, or nil if there is none.
+func (r *reconciler) exportOf(provider logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIExport, error) {
+	ref := binding.Spec.Reference.Export
+	if provider == "" || ref == nil {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	export, err := r.export(client.Key{Cluster: provider, Name: ref.Name})
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return export, err
 }
 
 // providerOf returns the logical cluster of a binding's export, or "". Once known it
 // stays, wherever the path leads later.
-func (r *reconciler) providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) logicalcluster.Name {
+func providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, resolve Resolve) logicalcluster.Name {
 	if known := binding.Status.APIExportClusterName; known != "" {
 		return logicalcluster.Name(known)
 	}
@@ -129,41 +317,146 @@ func (r *reconciler) providerOf(cluster logicalcluster.Name, binding *apisv1alph
 	if ref.Path == "" {
 		return cluster
 	}
-	name, _ := r.resolve(logicalcluster.NewPath(ref.Path))
+	name, _ := resolve(logicalcluster.NewPath(ref.Path))
 	return name
 }
 
-// release lets a binding go that is being deleted. Nothing is bound, so that nothing has
-// to be waited for.
-func release(binding *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
-	binding = binding.DeepCopy()
-	binding.Finalizers = slices.DeleteFunc(binding.Finalizers, func(f string) bool { return f == apis.BindingFinalizer })
-	return binding
-}
-
-// advance returns the binding as far as it gets: it says which export it is to, and what
-// that asks for. export is nil if there is none.
-func advance(binding *apisv1alpha2.APIBinding, provider logicalcluster.Name, export *apisv1alpha2.APIExport) *apisv1alpha2.APIBinding {
-	binding = binding.DeepCopy()
-	if binding.Status.Phase == "" {
-		binding.Status.Phase = apisv1alpha2.APIBindingPhaseBinding
-	}
-	binding.Status.APIExportClusterName = provider.String()
+// offer returns what an export offers, with copies of all its schemas made.
+func (r *reconciler) offer(ctx context.Context, provider logicalcluster.Name, export *apisv1alpha2.APIExport) (*offer, error) {
+	o := &offer{}
 	switch {
 	case export == nil:
-		conditions.MarkFalse(binding, apisv1alpha2.APIExportValid, apisv1alpha2.APIExportNotFoundReason, conditionsv1alpha1.ConditionSeverityError,
-			"The APIExport does not exist: create it, or delete the binding")
+		o.problem = noExport()
+		return o, nil
 	case export.Status.IdentityHash == "":
-		conditions.MarkFalse(binding, apisv1alpha2.APIExportValid, missingIdentityHash, conditionsv1alpha1.ConditionSeverityWarning,
-			"The APIExport has no identity yet: its condition %s says why", apisv1alpha2.APIExportIdentityValid)
-	default:
-		conditions.MarkTrue(binding, apisv1alpha2.APIExportValid)
+		o.problem = noIdentity()
+		return o, nil
 	}
-	if export != nil {
-		binding.Status.ExportPermissionClaims = export.DeepCopy().Spec.PermissionClaims
+	o.identity = export.Status.IdentityHash
+	for i := range export.Spec.Resources {
+		resource := &export.Spec.Resources[i]
+		if resource.Storage.Virtual != nil {
+			continue // it is not stored here
+		}
+		key := schemaKey(provider, resource.Schema)
+		schema, err := r.schema(key)
+		if apierrors.IsNotFound(err) {
+			o.problem = noSchema(resource.Schema)
+			return o, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		version, err := r.apis.Pin(ctx, schema.UID, func(ctx context.Context) (*apisv1alpha1.APIResourceSchema, error) { return r.readSchema(ctx, key) })
+		switch {
+		case errors.Is(err, ErrInvalid):
+			o.problem = invalidSchema(resource.Schema, err)
+			return o, nil
+		case apierrors.IsNotFound(err):
+			o.problem = noSchema(resource.Schema)
+			return o, nil
+		case err != nil:
+			return nil, fmt.Errorf("resource %s of APIExport %s: %w", resource.Name, export.Name, err)
+		}
+		o.resources = append(o.resources, apisv1alpha2.BoundAPIResource{
+			Group: resource.Group, Resource: resource.Name, StorageVersions: []string{version},
+			Schema: apisv1alpha2.BoundAPIResourceSchema{Name: resource.Schema, UID: string(schema.UID), IdentityHash: o.identity},
+		})
 	}
-	conditions.MarkFalse(binding, apisv1alpha2.InitialBindingCompleted, apisv1alpha2.WaitingForEstablishedReason, conditionsv1alpha1.ConditionSeverityInfo,
-		"This version of the server does not serve bound APIs yet")
-	conditions.SetSummary(binding, conditions.WithConditions(apisv1alpha2.InitialBindingCompleted))
-	return binding
+	return o, nil
+}
+
+// note says in the LogicalCluster what a binding has bound, for tools that go by it.
+func (r *reconciler) note(ctx context.Context, cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) error {
+	cached, err := r.logicalCluster(cluster)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	key := client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}
+	lc, exists := r.clusters.Of(key, cached, err == nil)
+	if !exists {
+		return err
+	}
+	updated, err := withLocks(lc, binding, resources)
+	if err != nil || updated == nil {
+		return err
+	}
+	written, err := r.commitCluster(ctx, lc, updated)
+	if err != nil {
+		return err
+	}
+	r.clusters.Wrote(written)
+	return nil
+}
+
+// release lets a binding go that is being deleted, once nothing is left of what it has
+// bound.
+func (r *reconciler) release(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) (reconcile.Result, error) {
+	if !hasFinalizer(binding) {
+		return reconcile.Result{}, nil
+	}
+	left, err := r.empty(ctx, key, binding)
+	if err != nil || len(left) > 0 {
+		written, commitErr := r.commit(ctx, binding, remaining(binding, left, err))
+		_ = written
+		return reconcile.Result{Backoff: err == nil}, errors.Join(err, commitErr)
+	}
+	if err := r.note(ctx, key.Cluster, key.Name, nil); err != nil && !apierrors.IsNotFound(err) {
+		return reconcile.Result{}, err
+	}
+	_, err = r.commit(ctx, binding, released(binding))
+	return reconcile.Result{}, err
+}
+
+// left is what is left of a resource.
+type left struct {
+	resource   string
+	objects    int
+	finalizers map[string]int
+}
+
+// empty deletes what a binding has bound, but for what another one takes over.
+func (r *reconciler) empty(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) ([]left, error) {
+	var all []left
+	var errs []error
+	for i := range binding.Status.BoundResources {
+		bound := &binding.Status.BoundResources[i]
+		if r.isTakenOver(key, bound) {
+			continue
+		}
+		objects, finalizers, err := r.apis.Empty(ctx, key.Cluster, bound)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if objects > 0 {
+			all = append(all, left{resource: bound.Resource + "." + bound.Group, objects: objects, finalizers: finalizers})
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// isTakenOver reports whether another binding of the logical cluster binds the same
+// schema under the same identity as soon as the names are free.
+func (r *reconciler) isTakenOver(key client.Key, bound *apisv1alpha2.BoundAPIResource) bool {
+	for _, other := range r.siblings(key.Cluster) {
+		if other.Name == key.Name || other.DeletionTimestamp != nil {
+			continue
+		}
+		provider := providerOf(key.Cluster, other, r.resolve)
+		export, err := r.exportOf(provider, other)
+		if err != nil || export == nil || export.Status.IdentityHash != bound.Schema.IdentityHash {
+			continue
+		}
+		for i := range export.Spec.Resources {
+			resource := &export.Spec.Resources[i]
+			if resource.Group != bound.Group || resource.Name != bound.Resource {
+				continue
+			}
+			schema, err := r.schema(schemaKey(provider, resource.Schema))
+			if err == nil && string(schema.UID) == bound.Schema.UID {
+				return true
+			}
+		}
+	}
+	return false
 }

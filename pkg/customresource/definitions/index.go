@@ -102,10 +102,18 @@ func (o *Index) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
 	o.mu.RLock()
 	e := o.clusters[l.Cluster.Name][name]
 	o.mu.RUnlock()
-	if e != nil && e.served {
-		return e.definition(), nil
+	if e == nil {
+		return nil, nil
 	}
-	return o.read(ctx, l.Cluster.Name, name)
+	return e.definition(), nil
+}
+
+// Read implements Source.
+func (o *Index) Read(ctx context.Context, l Lookup) (*Definition, error) {
+	if l.Identity != "" || l.Cluster.Wildcard {
+		return nil, nil
+	}
+	return o.read(ctx, l.Cluster.Name, definitionName(l.Resource))
 }
 
 func (e *entry) definition() *Definition {
@@ -206,7 +214,7 @@ func (o *Index) claims(taken claims, scope nameScope, except string, before uint
 	defer o.mu.RUnlock()
 	for name, e := range o.clusters[scope.cluster] {
 		if groupOf(name) == scope.group && name != except && e.revision < before {
-			taken.add(&e.names)
+			taken.add(&e.names, "CustomResourceDefinition "+name)
 		}
 	}
 }

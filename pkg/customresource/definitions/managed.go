@@ -11,10 +11,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
-	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -134,37 +132,9 @@ func (m *Managed) DeleteInstances(ctx context.Context, cluster logicalcluster.Na
 	if err != nil {
 		return false, fmt.Errorf("no storage for the instances of %s: %w", crd.Name, err)
 	}
-	ctx = storeContext(ctx, request.Cluster{Name: cluster})
-	namespaces, err := namespacesOf(ctx, instances)
+	remaining, err := Empty(request.WithClusterName(ctx, cluster), instances)
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("%s: %w", crd.Name, err)
 	}
-	for namespace := range namespaces {
-		in := genericapirequest.WithNamespace(ctx, namespace)
-		if _, err := instances.DeleteCollection(in, rest.ValidateAllObjectFunc, nil, nil); err != nil {
-			return false, fmt.Errorf("deleting instances of %s: %w", crd.Name, err)
-		}
-	}
-	if len(namespaces) == 0 {
-		return false, nil
-	}
-	namespaces, err = namespacesOf(ctx, instances)
-	return len(namespaces) > 0, err
-}
-
-// namespacesOf returns the namespaces that hold instances.
-func namespacesOf(ctx context.Context, instances finalizer.ListerCollectionDeleter) (sets.Set[string], error) {
-	obj, err := instances.List(ctx, nil)
-	if err != nil {
-		return nil, fmt.Errorf("listing instances: %w", err)
-	}
-	list, ok := obj.(*unstructured.UnstructuredList)
-	if !ok {
-		return nil, fmt.Errorf("listing instances gave a %T", obj)
-	}
-	namespaces := sets.New[string]()
-	for i := range list.Items {
-		namespaces.Insert(list.Items[i].GetNamespace())
-	}
-	return namespaces, nil
+	return remaining.Objects > 0, nil
 }

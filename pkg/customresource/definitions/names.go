@@ -1,9 +1,11 @@
 package definitions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -16,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -46,19 +47,53 @@ type nameScope struct {
 	group   string
 }
 
-// claims are the names in use in a scope.
+// claims are the names in use in a scope, with who uses them.
 type claims struct {
-	resources, kinds sets.Set[string]
+	resources, kinds users
 }
 
-func newClaims() claims { return claims{resources: sets.New[string](), kinds: sets.New[string]()} }
+// users are those of names.
+type users map[string]string
 
-func (c claims) add(n *apiextensions.CustomResourceDefinitionNames) {
-	c.resources.Insert(n.Plural, n.Singular)
-	c.resources.Insert(n.ShortNames...)
-	c.kinds.Insert(n.Kind, n.ListKind)
-	c.resources.Delete("")
-	c.kinds.Delete("")
+func newClaims() claims { return claims{resources: users{}, kinds: users{}} }
+
+// add notes that somebody uses names. Who does so first stays.
+func (c claims) add(n *apiextensions.CustomResourceDefinitionNames, by string) {
+	c.resources.add(by, n.Plural, n.Singular)
+	c.resources.add(by, n.ShortNames...)
+	c.kinds.add(by, n.Kind, n.ListKind)
+}
+
+func (u users) add(by string, names ...string) {
+	for _, name := range names {
+		if name != "" && !u.Has(name) {
+			u[name] = by
+		}
+	}
+}
+
+// Has reports whether a name is in use.
+func (u users) Has(name string) bool {
+	_, used := u[name]
+	return used
+}
+
+// shared returns a name that is in use in both, with its user in u.
+func (u users) shared(other users) (name, by string, found bool) {
+	for _, name := range slices.Sorted(maps.Keys(other)) {
+		if by, used := u[name]; used {
+			return name, by, true
+		}
+	}
+	return "", "", false
+}
+
+// shared returns a name that is in use in both, with its user in c.
+func (c claims) shared(other claims) (name, by string, found bool) {
+	if name, by, found = c.resources.shared(other.resources); found {
+		return name, by, true
+	}
+	return c.kinds.shared(other.kinds)
 }
 
 // FirstTaken returns the first of the names that are asked for which one of used has,
@@ -96,7 +131,7 @@ func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 	}
 	scope := nameScope{cluster: cluster, group: crd.Spec.Group}
 	taken := newClaims()
-	if err := n.collect(ctx, taken, scope); err != nil {
+	if err := n.collect(ctx, taken, scope, nil); err != nil {
 		return namesUnknown(err.Error())
 	}
 	violations := nonStructural(&crd.Spec)
@@ -106,7 +141,7 @@ func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 	// The reservations first: what becomes visible now was reserved until then.
 	others := n.othersLocked(scope, crd.Name)
 	for _, other := range others {
-		taken.add(&other.names)
+		taken.add(&other.names, other.definition)
 	}
 	n.objects.claims(taken, scope, crd.Name, math.MaxUint64)
 	if isContested(ctx) {
@@ -122,7 +157,7 @@ func (n *names) accept(ctx context.Context, obj runtime.Object) error {
 			other.denied = true
 		}
 	}
-	n.reserveLocked(reservationFrom(ctx), scope, crd)
+	n.reserveLocked(reservationFrom(ctx), scope, crd.Name, &crd.Status.AcceptedNames)
 	return nil
 }
 
@@ -153,28 +188,33 @@ func (n *names) lost(cluster logicalcluster.Name, crd *apiextensions.CustomResou
 	}
 	theirs, ours := newClaims(), newClaims()
 	n.objects.claims(theirs, nameScope{cluster: cluster, group: crd.Spec.Group}, crd.Name, revision)
-	ours.add(&crd.Status.AcceptedNames)
-	return theirs.resources.HasAny(ours.resources.UnsortedList()...) || theirs.kinds.HasAny(ours.kinds.UnsortedList()...)
+	ours.add(&crd.Status.AcceptedNames, crd.Name)
+	_, _, lost := theirs.shared(ours)
+	return lost
 }
 
-// collect adds the names to taken that others than definitions use.
-func (n *names) collect(ctx context.Context, taken claims, scope nameScope) error {
+// collect adds the names to taken that others than definitions, and than one source,
+// use.
+func (n *names) collect(ctx context.Context, taken claims, scope nameScope, except Source) error {
 	builtIn, builtInErr := n.builtIn(ctx, scope.group)
 	for i := range builtIn {
-		taken.add(&builtIn[i])
+		taken.add(&builtIn[i], "the server")
 	}
-	definitions, err := n.sources.beforeIndex(ctx, request.Cluster{Name: scope.cluster})
+	definitions, err := n.sources.beforeIndex(ctx, request.Cluster{Name: scope.cluster}, except)
 	for _, d := range definitions {
-		if d.Schema.Resource.Group != scope.group {
-			continue
+		if d.Schema.Resource.Group == scope.group {
+			taken.add(internalNames(d.Schema.Names()), cmp.Or(d.Owner, "the server"))
 		}
-		names := d.Schema.Names()
-		taken.add(&apiextensions.CustomResourceDefinitionNames{
-			Plural: names.Plural, Singular: names.Singular, ShortNames: names.ShortNames,
-			Kind: names.Kind, ListKind: names.ListKind,
-		})
 	}
 	return errors.Join(builtInErr, err)
+}
+
+// internalNames are names as the storage of definitions has them, without categories,
+// which need not be free.
+func internalNames(n *apiextensionsv1.CustomResourceDefinitionNames) *apiextensions.CustomResourceDefinitionNames {
+	return &apiextensions.CustomResourceDefinitionNames{
+		Plural: n.Plural, Singular: n.Singular, ShortNames: n.ShortNames, Kind: n.Kind, ListKind: n.ListKind,
+	}
 }
 
 // accept moves the free ones of the requested names to the accepted ones, and
@@ -190,7 +230,7 @@ func accept(crd *apiextensions.CustomResourceDefinition, taken claims) {
 		condition.Reason = reason
 		condition.Message = message
 	}
-	one := func(reason, want string, have *string, used sets.Set[string]) {
+	one := func(reason, want string, have *string, used users) {
 		if want != *have && used.Has(want) {
 			conflict(reason, fmt.Sprintf("%q is already in use", want))
 			return

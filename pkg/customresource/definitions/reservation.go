@@ -8,15 +8,16 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// reservation keeps the names of the definition that one request writes from
-// others, from the write on until the index shows the definition or the request
-// has failed. Its fields belong to names.mu.
+// reservation keeps the names of the definition that one request writes, or that
+// another source is about to serve, from others: from the write on until it shows or
+// the request has failed. Its fields belong to names.mu.
 type reservation struct {
 	of *names
 
 	// held reports whether scope, definition and names are reserved.
-	held       bool
-	scope      nameScope
+	held  bool
+	scope nameScope
+	// definition is the name of a definition, or an owner whose names are not from one.
 	definition string
 	names      apiextensions.CustomResourceDefinitionNames
 	// denied reports whether another definition may have been refused a name
@@ -50,14 +51,14 @@ func (n *names) othersLocked(scope nameScope, definition string) []*reservation 
 	return others
 }
 
-// reserveLocked has r reserve the accepted names of a definition, in place of
-// those it had. Without a reservation nothing is reserved.
-func (n *names) reserveLocked(r *reservation, scope nameScope, crd *apiextensions.CustomResourceDefinition) {
+// reserveLocked has r reserve names for a definition, in place of those it had.
+// Without a reservation nothing is reserved.
+func (n *names) reserveLocked(r *reservation, scope nameScope, definition string, names *apiextensions.CustomResourceDefinitionNames) {
 	if r == nil {
 		return
 	}
 	n.freeLocked(r)
-	r.held, r.scope, r.definition, r.names = true, scope, crd.Name, crd.Status.AcceptedNames
+	r.held, r.scope, r.definition, r.names = true, scope, definition, *names
 	if n.reserved[scope] == nil {
 		n.reserved[scope] = map[*reservation]struct{}{}
 	}

@@ -267,6 +267,17 @@ func (t *Table) Sweep(before time.Time) int {
 	return removed
 }
 
+// NewMetadataSchema makes the schema under which a Source of one's own has a wildcard
+// read the metadata of a resource in a version, whatever the schemas of the objects.
+func NewMetadataSchema(like *Schema, version string) (*Schema, error) {
+	in := metadataInput(like, version)
+	hash, err := in.hash()
+	if err != nil {
+		return nil, err
+	}
+	return newSchema(hash, in), nil
+}
+
 // metadataInput is the schema under which the metadata of a resource is read in
 // a version, whatever the schemas of the objects.
 func metadataInput(like *Schema, version string) hashInput {

@@ -28,6 +28,9 @@ type Definition struct {
 	// MetadataOnly restricts a wildcard to PartialObjectMetadata, because the
 	// logical clusters may have conflicting schemas.
 	MetadataOnly bool
+	// Owner says in messages what has the resource served, such as the kind and name
+	// of an object. It is empty for system definitions and CustomResourceDefinitions.
+	Owner string
 }
 
 // Lookup names a custom resource of a request.
@@ -66,6 +69,10 @@ type Change struct {
 type Source interface {
 	// Resolve returns the definition for a request, or nil where there is none.
 	Resolve(ctx context.Context, l Lookup) (*Definition, error)
+	// Read is Resolve for what no source knows: it asks storage, where another server
+	// of the shard may just have written what this one has not heard of. A source that
+	// nobody else writes to has nothing to add.
+	Read(ctx context.Context, l Lookup) (*Definition, error)
 	// List returns all definitions of a logical cluster, for discovery.
 	List(ctx context.Context, cluster request.Cluster) ([]*Definition, error)
 	// Subscribe has f told of every change of what was served, once Resolve
@@ -131,20 +138,43 @@ func (s *Sources) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
 	if d := s.system.resolve(l); d != nil {
 		return d, nil
 	}
+	if d, err := s.resolveAdded(ctx, l); d != nil || err != nil {
+		return d, err
+	}
+	if s.index != nil {
+		if d, err := s.index.Resolve(ctx, l); d != nil || err != nil {
+			return d, err
+		}
+	}
+	return s.read(ctx, l)
+}
+
+// resolveAdded asks the sources that were added.
+func (s *Sources) resolveAdded(ctx context.Context, l Lookup) (*Definition, error) {
 	for _, source := range *s.added.Load() {
 		if d, err := (*source).Resolve(ctx, l); d != nil || err != nil {
+			return d, err
+		}
+	}
+	return nil, nil
+}
+
+// read asks storage for what no source knows.
+func (s *Sources) read(ctx context.Context, l Lookup) (*Definition, error) {
+	for _, source := range *s.added.Load() {
+		if d, err := (*source).Read(ctx, l); d != nil || err != nil {
 			return d, err
 		}
 	}
 	if s.index == nil {
 		return nil, nil
 	}
-	return s.index.Resolve(ctx, l)
+	return s.index.Read(ctx, l)
 }
 
 // List returns all definitions of a logical cluster.
 func (s *Sources) List(ctx context.Context, cluster request.Cluster) ([]*Definition, error) {
-	all, err := s.beforeIndex(ctx, cluster)
+	all, err := s.beforeIndex(ctx, cluster, nil)
 	if err != nil || s.index == nil {
 		return all, err
 	}
@@ -153,10 +183,13 @@ func (s *Sources) List(ctx context.Context, cluster request.Cluster) ([]*Definit
 }
 
 // beforeIndex returns the definitions of a logical cluster that go before
-// CustomResourceDefinition objects.
-func (s *Sources) beforeIndex(ctx context.Context, cluster request.Cluster) ([]*Definition, error) {
+// CustomResourceDefinition objects, but for those of one source.
+func (s *Sources) beforeIndex(ctx context.Context, cluster request.Cluster, except Source) ([]*Definition, error) {
 	all := slices.Clip(s.system.definitions)
 	for _, source := range *s.added.Load() {
+		if *source == except {
+			continue
+		}
 		next, err := (*source).List(ctx, cluster)
 		if err != nil {
 			return nil, err

@@ -8,6 +8,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -202,11 +203,30 @@ func (c *Storage) written(ctx context.Context, obj runtime.Object) runtime.Objec
 	return c.written(contested(ctx), yielded)
 }
 
-// Create implements rest.Creater.
+// Create implements rest.Creater. It refuses definitions of what the logical cluster
+// has from elsewhere, which would never be served.
 func (c *Storage) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	if err := c.refuseServed(ctx, obj); err != nil {
+		return nil, err
+	}
 	return c.write(ctx, options.DryRun, func(ctx context.Context) (runtime.Object, error) {
 		return c.REST.Create(ctx, obj, validate, options)
 	})
+}
+
+func (c *Storage) refuseServed(ctx context.Context, obj runtime.Object) error {
+	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+	cluster, err := request.ClusterNameFrom(ctx)
+	if !ok || err != nil {
+		return err
+	}
+	resource := schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}
+	served, err := c.names.sources.resolveAdded(ctx, Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource})
+	if err != nil || served == nil || served.Owner == "" {
+		return err
+	}
+	return apierrors.NewForbidden(apiextensions.Resource("customresourcedefinitions"), crd.Name,
+		fmt.Errorf("%s is served by %s in this logical cluster: delete that first, or choose another group", resource, served.Owner))
 }
 
 // Update implements rest.Updater.

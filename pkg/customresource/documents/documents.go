@@ -170,9 +170,10 @@ func (d *Documents) set(ctx context.Context, cluster request.Cluster) (*document
 	if err != nil {
 		return nil, err
 	}
-	// What is built in is not served otherwise.
-	sorted := slices.DeleteFunc(slices.Clone(listed), func(definition *definitions.Definition) bool {
-		return d.builtIns.Serves(ctx, definition.Schema.Resource)
+	// What is built in is not served otherwise. What a binding has served that is being
+	// deleted can be read, and is not told of.
+	sorted := slices.DeleteFunc(slices.Clone(listed), func(of *definitions.Definition) bool {
+		return of.Terminating && of.Identity != "" || d.builtIns.Serves(ctx, of.Schema.Resource)
 	})
 	slices.SortFunc(sorted, func(a, b *definitions.Definition) int {
 		return strings.Compare(a.Schema.CRD().Name, b.Schema.CRD().Name)

@@ -1,0 +1,160 @@
+package bindings
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// transition is that a resource which was served somewhere is served differently, or
+// not any more.
+type transition struct {
+	cluster request.Cluster
+	before  bound
+	// after is what is served now; without a schema if nothing is. Of the wildcard it is
+	// to be found out.
+	after bound
+}
+
+// transitions are those from one record of a binding to the next.
+func transitions(cluster logicalcluster.Name, before, after *record) []transition {
+	if before == nil || before.list == nil || after != nil && before.list == after.list {
+		return nil
+	}
+	var all []transition
+	for resource, b := range before.byResource {
+		var now bound
+		if after != nil {
+			now = after.byResource[resource]
+		}
+		if now != b {
+			all = append(all, transition{cluster: request.Cluster{Name: cluster}, before: b, after: now})
+		}
+	}
+	return all
+}
+
+// wildcardTransition is that a schema came to, or went from, what a wildcard reads.
+func wildcardTransition(b bound) transition {
+	return transition{cluster: request.Cluster{Wildcard: true}, before: b}
+}
+
+// changes are what is to be told of. Whether something is served differently may take
+// reading the schemas, for which the informer cannot wait.
+type changes struct {
+	mu   sync.Mutex
+	all  []transition
+	some chan struct{} // has an element when there are any
+}
+
+func (c *changes) add(more []transition) {
+	if len(more) == 0 {
+		return
+	}
+	c.mu.Lock()
+	c.all = append(c.all, more...)
+	c.mu.Unlock()
+	select {
+	case c.some <- struct{}{}:
+	default:
+	}
+}
+
+func (c *changes) take() []transition {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.all
+	c.all = nil
+	return all
+}
+
+// tell tells of the changes that there are.
+func (x *Index) tell(ctx context.Context) {
+	for _, t := range x.changes.take() {
+		served := x.schemas.known(t.before.uid)
+		if served == nil && !t.cluster.Wildcard {
+			continue // it was never asked for: nothing is served with it
+		}
+		if t.cluster.Wildcard {
+			x.tellWildcard(ctx, t.before.world)
+			continue
+		}
+		now := x.after(ctx, t)
+		if now == nil || now.Hash != served.Hash || t.after.identity != t.before.identity {
+			x.listeners.tell(definitions.Change{
+				Schema: served.Schema, Identity: t.before.identity, Cluster: t.cluster, Gone: t.after.uid == "",
+			})
+		}
+	}
+}
+
+// after returns the schema that is served now, if that can be told.
+func (x *Index) after(ctx context.Context, t transition) *pinned {
+	if t.after.uid == "" {
+		return nil
+	}
+	now, err := x.schemas.get(ctx, t.after.uid)
+	if err != nil {
+		return nil // clients ask again, and are told
+	}
+	return now
+}
+
+// tellWildcard tells of all schemas but the one that a wildcard reads a world with.
+func (x *Index) tellWildcard(ctx context.Context, w world) {
+	now, err := x.newest(ctx, x.schemasIn(w))
+	if err != nil {
+		now = nil
+	}
+	for _, served := range x.schemas.of(w) {
+		if now == nil || served.Hash != now.Hash {
+			x.listeners.tell(definitions.Change{
+				Schema: served.Schema, Identity: w.identity, Cluster: request.Cluster{Wildcard: true}, Gone: now == nil && err == nil,
+			})
+		}
+	}
+}
+
+// of returns the schemas of a world's resource that were read.
+func (s *schemas) of(w world) []*pinned {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []*pinned
+	for _, p := range s.byUID {
+		if p.Resource == w.resource {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// listeners are told of changes.
+type listeners struct {
+	mu  sync.Mutex
+	all []*func(definitions.Change)
+}
+
+func (l *listeners) add(f func(definitions.Change)) (remove func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(slices.Clip(l.all), &f)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.all = slices.DeleteFunc(slices.Clone(l.all), func(other *func(definitions.Change)) bool { return other == &f })
+	}
+}
+
+func (l *listeners) tell(c definitions.Change) {
+	l.mu.Lock()
+	all := l.all
+	l.mu.Unlock()
+	for _, f := range all {
+		(*f)(c)
+	}
+}

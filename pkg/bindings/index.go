@@ -1,0 +1,304 @@
+package bindings
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+)
+
+const (
+	// catchUpWait bounds how long somebody waits for the index.
+	catchUpWait = 10 * time.Second
+	// sweepInterval is how often schemas are dropped that nothing binds any more.
+	sweepInterval = time.Minute
+)
+
+// errNotSynced is the answer to whoever asks before all bindings are known.
+var errNotSynced = errors.New("not all APIBindings are known yet, try again")
+
+// Config is what an Index needs.
+type Config struct {
+	// Local reaches the shard itself as system:masters.
+	Local *client.Factory
+	// Export returns an APIExport, if there is one.
+	Export func(key client.Key) (*apisv1alpha2.APIExport, error)
+}
+
+// Index knows what the bindings of a shard have bound. Run its Informer, and Run it.
+// Its methods may be called at the same time, from the start.
+type Index struct {
+	config   Config
+	informer *client.Informer[*apisv1alpha2.APIBinding]
+	schemas  *schemas
+	// own is the definition of BoundSchemas.
+	own *definitions.Definition
+
+	mu       sync.RWMutex
+	clusters map[logicalcluster.Name][]*record
+	lists    map[string]*list
+	worlds   map[world]map[types.UID]int // how many lists have bound a schema there
+	changed  chan struct{}               // closed and renewed with each change
+
+	listeners listeners
+	changes   changes
+}
+
+// New returns an index that knows nothing before its informer runs.
+func New(config Config) (*Index, error) {
+	own, err := definitionOfBoundSchemas()
+	if err != nil {
+		return nil, err
+	}
+	x := &Index{
+		config:   config,
+		schemas:  newSchemas(config.Local),
+		own:      own,
+		clusters: map[logicalcluster.Name][]*record{},
+		lists:    map[string]*list{},
+		worlds:   map[world]map[types.UID]int{},
+		changed:  make(chan struct{}),
+		changes:  changes{some: make(chan struct{}, 1)},
+	}
+	x.informer = client.APIBindings.Informer(config.Local.Wildcard(), client.InformerOptions[*apisv1alpha2.APIBinding]{
+		Transform: x.slim,
+		Indexers:  map[string]client.IndexFunc[*apisv1alpha2.APIBinding]{apis.ExportIndex: apis.IndexByExport},
+	})
+	x.informer.AddEventHandler(client.Handler[*apisv1alpha2.APIBinding]{
+		OnAdd:    func(b *apisv1alpha2.APIBinding, _ bool) { x.put(b) },
+		OnUpdate: func(_, b *apisv1alpha2.APIBinding) { x.put(b) },
+		OnDelete: func(last *apisv1alpha2.APIBinding, _ bool) { x.replace(logicalcluster.From(last), last.Name, nil) },
+	})
+	return x, nil
+}
+
+// Informer returns the bindings of all logical clusters of the shard, with the index
+// apis.ExportIndex: of each no more than metadata, its export and what it has bound. It
+// is to be run.
+func (x *Index) Informer() *client.Informer[*apisv1alpha2.APIBinding] { return x.informer }
+
+// HasSynced reports whether all bindings are known.
+func (x *Index) HasSynced() bool { return x.informer.HasSynced() }
+
+// Run tells of changes, and drops what is not used any more, until ctx ends.
+func (x *Index) Run(ctx context.Context) error {
+	ticker := time.NewTicker(sweepInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			x.schemas.forget(x.used)
+		case <-x.changes.some:
+			x.tell(ctx)
+		}
+	}
+}
+
+// put brings a binding into the index.
+func (x *Index) put(b *apisv1alpha2.APIBinding) {
+	r := recordOf(b)
+	key := listKey(b.Status.BoundResources)
+	x.mu.RLock()
+	r.list = x.lists[key]
+	x.mu.RUnlock()
+	if r.list == nil {
+		r.list = newList(key, b.Status.BoundResources)
+	}
+	x.replace(logicalcluster.From(b), b.Name, r)
+}
+
+func recordOf(b *apisv1alpha2.APIBinding) *record {
+	r := &record{
+		name: b.Name, created: b.CreationTimestamp, deleting: b.DeletionTimestamp != nil,
+		provider: logicalcluster.Name(b.Status.APIExportClusterName),
+	}
+	if b.Spec.Reference.Export != nil {
+		r.export = b.Spec.Reference.Export.Name
+	}
+	return r
+}
+
+// replace puts, changes or, if r is nil, removes a record. One goroutine at a time
+// calls it, that of the informer.
+func (x *Index) replace(cluster logicalcluster.Name, name string, r *record) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	// Readers may hold the slice that there was.
+	all := slices.Clone(x.clusters[cluster])
+	var before *record
+	if i := slices.IndexFunc(all, func(other *record) bool { return other.name == name }); i >= 0 {
+		before = all[i]
+		all = slices.Delete(all, i, i+1)
+	}
+	if r != nil {
+		at, _ := slices.BinarySearchFunc(all, r, (*record).before)
+		all = slices.Insert(all, at, r)
+		x.useLocked(r.list)
+	}
+	if len(all) == 0 {
+		delete(x.clusters, cluster)
+	} else {
+		x.clusters[cluster] = all
+	}
+	if before != nil {
+		x.releaseLocked(before.list)
+	}
+	x.changes.add(transitions(cluster, before, r))
+	close(x.changed)
+	x.changed = make(chan struct{})
+}
+
+// useLocked notes that one more binding has a list.
+func (x *Index) useLocked(l *list) {
+	l.bindings++
+	if l.bindings > 1 {
+		return
+	}
+	x.lists[l.key] = l
+	for _, b := range l.byResource {
+		uids := x.worlds[b.world]
+		if uids == nil {
+			uids = map[types.UID]int{}
+			x.worlds[b.world] = uids
+		}
+		uids[b.uid]++
+		if uids[b.uid] == 1 {
+			x.changes.add([]transition{wildcardTransition(b)})
+		}
+	}
+}
+
+// releaseLocked notes that one binding less has a list.
+func (x *Index) releaseLocked(l *list) {
+	l.bindings--
+	if l.bindings > 0 {
+		return
+	}
+	delete(x.lists, l.key)
+	for _, b := range l.byResource {
+		uids := x.worlds[b.world]
+		uids[b.uid]--
+		if uids[b.uid] > 0 {
+			continue
+		}
+		delete(uids, b.uid)
+		if len(uids) == 0 {
+			delete(x.worlds, b.world)
+		}
+		x.changes.add([]transition{wildcardTransition(b)})
+	}
+}
+
+// used reports whether a binding has bound a schema.
+func (x *Index) used(uid types.UID) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for _, l := range x.lists {
+		for _, b := range l.byResource {
+			if b.uid == uid {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// find returns what serves a resource in a logical cluster, if a binding does.
+func (x *Index) find(cluster logicalcluster.Name, resource schema.GroupResource) (*record, bound, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for _, r := range x.clusters[cluster] {
+		if b, ok := r.byResource[resource]; ok {
+			return r, b, true
+		}
+	}
+	return nil, bound{}, false
+}
+
+// records returns the bindings of a logical cluster.
+func (x *Index) records(cluster logicalcluster.Name) []*record {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.clusters[cluster]
+}
+
+// schemasIn returns the schemas that are bound in a world.
+func (x *Index) schemasIn(w world) []types.UID {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.Collect(maps.Keys(x.worlds[w]))
+}
+
+// schemasOf returns the schemas of a resource that are bound, under any identity.
+func (x *Index) schemasOf(resource schema.GroupResource) []types.UID {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	var all []types.UID
+	for w, uids := range x.worlds {
+		if w.resource == resource {
+			all = slices.AppendSeq(all, maps.Keys(uids))
+		}
+	}
+	return all
+}
+
+// WaitFor waits until the index is as new as a binding that was written, so that the
+// next request finds in effect what the binding says.
+func (x *Index) WaitFor(ctx context.Context, written *apisv1alpha2.APIBinding) error {
+	key := client.KeyOf(written)
+	return x.wait(ctx, func() bool {
+		have, err := x.informer.Lister().Get(key)
+		if err != nil {
+			return apierrors.IsNotFound(err) && written.DeletionTimestamp != nil
+		}
+		order, err := resourceversion.CompareResourceVersion(have.ResourceVersion, written.ResourceVersion)
+		return err == nil && order >= 0
+	})
+}
+
+// wait waits until done.
+func (x *Index) wait(ctx context.Context, done func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, catchUpWait)
+	defer cancel()
+	for {
+		x.mu.RLock()
+		changed := x.changed
+		x.mu.RUnlock()
+		if done() {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errNotSynced
+		case <-changed:
+		}
+	}
+}
+
+// waitSynced waits for the first list.
+func (x *Index) waitSynced(ctx context.Context) error {
+	if x.informer.HasSynced() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, catchUpWait)
+	defer cancel()
+	if x.informer.WaitForSync(ctx) != nil {
+		return errNotSynced
+	}
+	return nil
+}

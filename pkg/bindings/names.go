@@ -1,0 +1,97 @@
+package bindings
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+)
+
+// Names are those who decide which names are free, as customresource.Server is.
+type Names interface {
+	Reserve(ctx context.Context, cluster logicalcluster.Name, owner string, source definitions.Source, wanted []definitions.Wanted) (release func(), conflict *definitions.Conflict, err error)
+}
+
+// Reserve keeps the names of schemas in a logical cluster for a binding, until release
+// is called: once the index serves them, or the binding does not want them any more.
+// If a name is in use it returns which, and reserves nothing. All schemas are pinned.
+func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster.Name, binding string, uids []types.UID) (release func(), conflict *definitions.Conflict, err error) {
+	wanted := make([]definitions.Wanted, 0, len(uids))
+	for _, uid := range uids {
+		s, err := x.schemas.get(ctx, uid)
+		if err != nil {
+			return nil, nil, err
+		}
+		wanted = append(wanted, definitions.Wanted{Group: s.Resource.Group, Names: s.Names()})
+	}
+	owner := (&record{name: binding}).owner()
+	release, conflict, err = names.Reserve(ctx, cluster, owner, x, wanted)
+	if conflict != nil || err != nil {
+		return nil, conflict, err
+	}
+	// What others have bound shows here before they release it there.
+	if conflict, err = x.conflict(ctx, cluster, binding, wanted); conflict != nil || err != nil {
+		release()
+		return nil, conflict, err
+	}
+	return release, nil, nil
+}
+
+// conflict returns a name that another binding of the logical cluster uses.
+func (x *Index) conflict(ctx context.Context, cluster logicalcluster.Name, binding string, wanted []definitions.Wanted) (*definitions.Conflict, error) {
+	for _, r := range x.records(cluster) {
+		if r.name == binding {
+			continue
+		}
+		for _, b := range r.byResource {
+			s, err := x.schemas.get(ctx, b.uid)
+			if err != nil {
+				return nil, err
+			}
+			for _, w := range wanted {
+				if w.Group != s.Resource.Group {
+					continue
+				}
+				if name := shared(w.Names, s.Names()); name != "" {
+					return &definitions.Conflict{Group: w.Group, Name: name, By: r.owner()}, nil
+				}
+			}
+		}
+	}
+	return nil, nil //nolint:nilnil // there is none
+}
+
+// shared returns a name that both have.
+func shared(a, b *apiextensionsv1.CustomResourceDefinitionNames) string {
+	of := func(n *apiextensionsv1.CustomResourceDefinitionNames) (resources, kinds []string) {
+		return append([]string{n.Plural, n.Singular}, n.ShortNames...), []string{n.Kind, n.ListKind}
+	}
+	resources, kinds := of(a)
+	otherResources, otherKinds := of(b)
+	for _, name := range resources {
+		if name != "" && slices.Contains(otherResources, name) {
+			return name
+		}
+	}
+	for _, name := range kinds {
+		if name != "" && slices.Contains(otherKinds, name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// Definition returns how the objects of a bound resource are stored.
+func (x *Index) Definition(ctx context.Context, b *apisv1alpha2.BoundAPIResource) (*definitions.Definition, error) {
+	s, err := x.schemas.get(ctx, types.UID(b.Schema.UID))
+	if err != nil {
+		return nil, fmt.Errorf("%s.%s: %w", b.Resource, b.Group, err)
+	}
+	return &definitions.Definition{Schema: s.Schema, Identity: b.Schema.IdentityHash}, nil
+}

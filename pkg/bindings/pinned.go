@@ -1,0 +1,207 @@
+package bindings
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	"golang.org/x/sync/singleflight"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+const (
+	// pinnedAnnotation is on a BoundSchema that was about to be bound again, when it
+	// was. It is what keeps Unpin from deleting the copy before a binding names it.
+	pinnedAnnotation = "internal.shardplane.io/pinned-at"
+	// unusedFor is how long a copy stays that no binding names.
+	unusedFor = 10 * time.Minute
+	// readTimeout bounds the reading of a copy, which several requests may wait for.
+	readTimeout = 10 * time.Second
+)
+
+// pinned is a schema that is served, as it was read from its copy.
+type pinned struct {
+	*definitions.Schema
+	// created is when the original was.
+	created time.Time
+	name    string
+}
+
+// newer reports whether p goes before another one where a wildcard needs one schema:
+// the later original, and among equals the one of the greater name.
+func (p *pinned) newer(than *pinned) bool {
+	if than == nil || !p.created.Equal(than.created) {
+		return than == nil || p.created.After(than.created)
+	}
+	return p.name+p.Hash > than.name+than.Hash
+}
+
+// schemas are those that are served, read from their copies when they are first asked
+// for.
+type schemas struct {
+	copies *client.Client[*BoundSchema, *BoundSchemaList]
+	reads  singleflight.Group
+
+	mu    sync.Mutex
+	byUID map[types.UID]*pinned
+}
+
+func newSchemas(local *client.Factory) *schemas {
+	return &schemas{copies: BoundSchemas.In(local.Cluster(tenancy.AdminCluster.Path())), byUID: map[types.UID]*pinned{}}
+}
+
+// known returns a schema that was read before, or nil.
+func (s *schemas) known(uid types.UID) *pinned {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byUID[uid]
+}
+
+func (s *schemas) know(uid types.UID, p *pinned) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byUID[uid] = p
+}
+
+// forget drops what was read of copies that are not used.
+func (s *schemas) forget(used func(types.UID) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for uid := range s.byUID {
+		if !used(uid) {
+			delete(s.byUID, uid)
+		}
+	}
+}
+
+// get returns the schema of a copy.
+func (s *schemas) get(ctx context.Context, uid types.UID) (*pinned, error) {
+	if p := s.known(uid); p != nil {
+		return p, nil
+	}
+	done := s.reads.DoChan(string(uid), func() (any, error) {
+		// Others may wait for it whose requests go on.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+		defer cancel()
+		return s.read(ctx, uid)
+	})
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case result := <-done:
+		p, _ := result.Val.(*pinned)
+		return p, result.Err
+	}
+}
+
+func (s *schemas) read(ctx context.Context, uid types.UID) (*pinned, error) {
+	stored, err := s.copies.Get(ctx, string(uid), metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("reading the shard's copy of the APIResourceSchema %s: %w", uid, err)
+	}
+	p, err := newPinned(stored)
+	if err == nil {
+		s.know(uid, p)
+	}
+	return p, err
+}
+
+func newPinned(stored *BoundSchema) (*pinned, error) {
+	crd, errs := apis.Definition(&apisv1alpha1.APIResourceSchema{ObjectMeta: metav1.ObjectMeta{Name: stored.Original}, Spec: stored.Spec})
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("the APIResourceSchema %s is not valid: %w", stored.Original, errs.ToAggregate())
+	}
+	served, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
+	if err != nil {
+		return nil, err
+	}
+	return &pinned{Schema: served, created: stored.Created.Time, name: stored.Original}, nil
+}
+
+// ErrInvalid is wrapped by the errors of schemas that cannot be served.
+var ErrInvalid = errors.New("the APIResourceSchema cannot be served")
+
+// Pin makes sure that the shard has a copy of an APIResourceSchema, before the status
+// of a binding names it, and returns the version in which objects are stored. read
+// returns the original, and is called where it is not known yet.
+func (x *Index) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apisv1alpha1.APIResourceSchema, error)) (storageVersion string, err error) {
+	if p := x.schemas.known(uid); p != nil && x.used(uid) {
+		return p.storageVersion(), nil
+	}
+	original, err := read(ctx)
+	if err != nil {
+		return "", err
+	}
+	copied := &BoundSchema{
+		ObjectMeta: metav1.ObjectMeta{Name: string(original.UID)},
+		Original:   original.Name,
+		Provider:   logicalcluster.From(original).String(),
+		Created:    original.CreationTimestamp,
+		Spec:       original.Spec,
+	}
+	p, err := newPinned(copied)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if original.UID != uid {
+		return "", fmt.Errorf("the APIResourceSchema %s has just been replaced", original.Name)
+	}
+	_, err = x.schemas.copies.Create(ctx, copied, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		at := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, pinnedAnnotation, time.Now().UTC().Format(time.RFC3339Nano))
+		_, err = x.schemas.copies.Patch(ctx, copied.Name, types.MergePatchType, []byte(at), metav1.PatchOptions{})
+	}
+	if err != nil {
+		return "", fmt.Errorf("keeping a copy of the APIResourceSchema %s: %w", original.Name, err)
+	}
+	x.schemas.know(uid, p)
+	return p.storageVersion(), nil
+}
+
+func (p *pinned) storageVersion() string {
+	for i := range p.Spec().Versions {
+		if v := &p.Spec().Versions[i]; v.Storage {
+			return v.Name
+		}
+	}
+	return ""
+}
+
+// Unpin deletes the copies that no binding has named for a while.
+func (x *Index) Unpin(ctx context.Context) error {
+	if err := x.informer.WaitForSync(ctx); err != nil {
+		return err
+	}
+	before := time.Now().Add(-unusedFor)
+	list, err := x.schemas.copies.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("listing the copies of APIResourceSchemas: %w", err)
+	}
+	for i := range list.Items {
+		stored := &list.Items[i]
+		since := stored.CreationTimestamp.Time
+		if at, err := time.Parse(time.RFC3339Nano, stored.Annotations[pinnedAnnotation]); err == nil {
+			since = at
+		}
+		if since.After(before) || x.used(types.UID(stored.Name)) {
+			continue
+		}
+		// Not if it was pinned again in the meantime.
+		err := x.schemas.copies.Delete(ctx, stored.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &stored.ResourceVersion}})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("deleting the copy of the APIResourceSchema %s: %w", stored.Original, err)
+		}
+	}
+	return nil
+}

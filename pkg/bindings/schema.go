@@ -1,0 +1,94 @@
+package bindings
+
+import (
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+)
+
+// groupVersion is the API group and version of what a shard keeps for itself.
+var groupVersion = schema.GroupVersion{Group: "internal.shardplane.io", Version: "v1alpha1"}
+
+// BoundSchemas are the schemas of bound APIs, in tenancy.AdminCluster, where they are
+// served only.
+var BoundSchemas = define()
+
+func define() client.Resource[*BoundSchema, *BoundSchemaList] {
+	client.Scheme.AddKnownTypes(groupVersion, &BoundSchema{}, &BoundSchemaList{})
+	metav1.AddToGroupVersion(client.Scheme, groupVersion)
+	return client.DefineResource[BoundSchema, BoundSchemaList](groupVersion, "boundschemas")
+}
+
+// BoundSchema is a copy of an APIResourceSchema, under the name of its UID.
+type BoundSchema struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	// Original is the name of the APIResourceSchema.
+	Original string `json:"original"`
+	// Provider is the logical cluster of the APIResourceSchema.
+	Provider string `json:"provider"`
+	// Created is when the APIResourceSchema was created.
+	Created metav1.Time `json:"created"`
+	// Spec is that of the APIResourceSchema, which never changes.
+	Spec apisv1alpha1.APIResourceSchemaSpec `json:"spec"`
+}
+
+// BoundSchemaList is a list of BoundSchemas.
+type BoundSchemaList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []BoundSchema `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (s *BoundSchema) DeepCopyObject() runtime.Object { return s.deepCopy() }
+
+func (s *BoundSchema) deepCopy() *BoundSchema {
+	c := *s
+	s.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
+	s.Created.DeepCopyInto(&c.Created)
+	s.Spec.DeepCopyInto(&c.Spec)
+	return &c
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *BoundSchemaList) DeepCopyObject() runtime.Object {
+	c := *l
+	l.ListMeta.DeepCopyInto(&c.ListMeta)
+	c.Items = make([]BoundSchema, len(l.Items))
+	for i := range l.Items {
+		c.Items[i] = *l.Items[i].deepCopy()
+	}
+	return &c
+}
+
+// definitionOfBoundSchemas is how they are stored.
+func definitionOfBoundSchemas() (*definitions.Definition, error) {
+	preserve := true
+	spec := &apiextensionsv1.CustomResourceDefinitionSpec{
+		Group: groupVersion.Group,
+		Names: apiextensionsv1.CustomResourceDefinitionNames{
+			Plural: "boundschemas", Singular: "boundschema", Kind: "BoundSchema", ListKind: "BoundSchemaList",
+		},
+		Scope: apiextensionsv1.ClusterScoped,
+		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+			Name: groupVersion.Version, Served: true, Storage: true,
+			Schema: &apiextensionsv1.CustomResourceValidation{
+				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve},
+			},
+		}},
+		Conversion: &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter},
+	}
+	s, err := definitions.NewSchema(spec, &spec.Names)
+	if err != nil {
+		return nil, err
+	}
+	return &definitions.Definition{Schema: s, Owner: "the server"}, nil
+}

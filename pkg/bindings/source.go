@@ -1,0 +1,152 @@
+package bindings
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+var _ definitions.Source = (*Index)(nil)
+
+// Resolve implements definitions.Source.
+func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
+	if l.Cluster.Name == tenancy.AdminCluster && l.Resource == x.own.Schema.Resource && l.Identity == "" {
+		return x.own, nil
+	}
+	if err := x.waitSynced(ctx); err != nil {
+		return nil, err
+	}
+	switch {
+	case l.Cluster.Wildcard:
+		return x.resolveWildcard(ctx, l)
+	case l.Identity != "":
+		return nil, nil //nolint:nilnil // a logical cluster has one of a name
+	}
+	r, b, ok := x.find(l.Cluster.Name, l.Resource)
+	if !ok {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return x.definition(ctx, r, b)
+}
+
+func (x *Index) definition(ctx context.Context, r *record, b bound) (*definitions.Definition, error) {
+	s, err := x.schemas.get(ctx, b.uid)
+	if err != nil {
+		return nil, err
+	}
+	return &definitions.Definition{Schema: s.Schema, Identity: b.identity, Terminating: r.deleting, Owner: r.owner()}, nil
+}
+
+// resolveWildcard serves one identity with the newest schema that is bound, and the
+// metadata of all.
+func (x *Index) resolveWildcard(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
+	if l.Identity != "" {
+		newest, err := x.newest(ctx, x.schemasIn(world{l.Resource, l.Identity}))
+		if newest == nil || err != nil {
+			return nil, err
+		}
+		return &definitions.Definition{Schema: newest.Schema, Identity: l.Identity}, nil
+	}
+	var newest *pinned
+	for _, uid := range x.schemasOf(l.Resource) {
+		s, err := x.schemas.get(ctx, uid)
+		if err != nil {
+			return nil, err
+		}
+		if s.Serves(l.Version) && s.newer(newest) {
+			newest = s
+		}
+	}
+	if newest == nil {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	metadata, err := definitions.NewMetadataSchema(newest.Schema, l.Version)
+	if err != nil {
+		return nil, err
+	}
+	return &definitions.Definition{Schema: metadata, MetadataOnly: true}, nil
+}
+
+// newest returns the newest of schemas, or nil if there are none.
+func (x *Index) newest(ctx context.Context, uids []types.UID) (*pinned, error) {
+	var newest *pinned
+	for _, uid := range uids {
+		s, err := x.schemas.get(ctx, uid)
+		if err != nil {
+			return nil, err
+		}
+		if s.newer(newest) {
+			newest = s
+		}
+	}
+	return newest, nil
+}
+
+// Read implements definitions.Source: it looks at the bindings of the logical cluster
+// as they are stored.
+func (x *Index) Read(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
+	if l.Cluster.Wildcard || l.Identity != "" || request.IsSystem(l.Cluster.Name) {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	stored, err := client.APIBindings.In(x.config.Local.Cluster(l.Cluster.Name.Path())).List(ctx, metav1.ListOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // there is no such logical cluster
+	case err != nil:
+		return nil, fmt.Errorf("reading the APIBindings: %w", err)
+	}
+	for i := range stored.Items {
+		item := &stored.Items[i]
+		r := recordOf(item)
+		r.list = newList("", item.Status.BoundResources)
+		if b, ok := r.byResource[l.Resource]; ok {
+			return x.definition(ctx, r, b)
+		}
+	}
+	return nil, nil //nolint:nilnil // there is none
+}
+
+// List implements definitions.Source.
+func (x *Index) List(ctx context.Context, cluster request.Cluster) ([]*definitions.Definition, error) {
+	if cluster.Wildcard {
+		return nil, nil
+	}
+	if cluster.Name == tenancy.AdminCluster {
+		return []*definitions.Definition{x.own}, nil
+	}
+	if err := x.waitSynced(ctx); err != nil {
+		return nil, err
+	}
+	records := x.records(cluster.Name)
+	if len(records) == 0 {
+		return nil, nil
+	}
+	var all []*definitions.Definition
+	for _, r := range records {
+		for _, b := range r.byResource {
+			d, err := x.definition(ctx, r, b)
+			if apierrors.IsNotFound(err) {
+				// Somebody has deleted the copy. The rest can be told all the same.
+				klog.FromContext(ctx).Error(err, "A bound resource cannot be served", "logicalCluster", cluster.Name, "binding", r.name, "resource", b.resource)
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, d)
+		}
+	}
+	return all, nil
+}
+
+// Subscribe implements definitions.Source.
+func (x *Index) Subscribe(f func(definitions.Change)) (stop func()) { return x.listeners.add(f) }

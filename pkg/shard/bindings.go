@@ -1,0 +1,56 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/bindings"
+	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
+	"github.com/shardplane/shardplane/pkg/customresource"
+)
+
+// boundAPIs are the bound APIs of the shard, as controllers know them: the index says
+// what is bound, the server of custom resources has the names and the objects.
+type boundAPIs struct {
+	*bindings.Index
+	served *customresource.Server
+}
+
+// Pin implements apibinding.APIs.
+func (b boundAPIs) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apisv1alpha1.APIResourceSchema, error)) (storageVersion string, err error) {
+	storageVersion, err = b.Index.Pin(ctx, uid, read)
+	if errors.Is(err, bindings.ErrInvalid) {
+		err = fmt.Errorf("%w: %w", apibinding.ErrInvalid, err)
+	}
+	return storageVersion, err
+}
+
+// Reserve implements apibinding.APIs.
+func (b boundAPIs) Reserve(ctx context.Context, cluster logicalcluster.Name, binding string, schemas []types.UID) (release func(), conflict string, err error) {
+	release, with, err := b.Index.Reserve(ctx, b.served, cluster, binding, schemas)
+	if err != nil || with == nil {
+		return release, "", err
+	}
+	return nil, fmt.Sprintf("In group %q, %q is already in use by %s", with.Group, with.Name, with.By), nil
+}
+
+// Empty implements apibinding.APIs.
+func (b boundAPIs) Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (left int, finalizers map[string]int, err error) {
+	d, err := b.Definition(ctx, bound)
+	if err != nil {
+		return 0, nil, err
+	}
+	remaining, err := b.served.Empty(ctx, cluster, d)
+	return remaining.Objects, remaining.Finalizers, err
+}
+
+// FollowNames implements apibinding.APIs.
+func (b boundAPIs) FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func()) {
+	return b.served.FollowNames(f)
+}

@@ -1,0 +1,293 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+const widgets = "/apis/example.org/v1/namespaces/default/widgets"
+
+// export makes an export of schemas, named as its resources are, and returns its identity.
+func (k apiKinds) export(name string, schemas ...string) string {
+	k.t.Helper()
+	var resources []string
+	for _, schema := range schemas {
+		parts := strings.SplitN(schema, ".", 3)
+		resources = append(resources, fmt.Sprintf(`{"group":%q,"name":%q,"schema":%q,"storage":{"crd":{}}}`, strings.TrimPrefix(parts[2], "core"), parts[1], schema))
+	}
+	k.create(apisV2+"apiexports", `{"metadata":{"name":%q},"spec":{"resources":[%s]}}`, name, strings.Join(resources, ","))
+	identity := ""
+	k.eventually("the export has an identity", func() bool {
+		identity, _ = field(k.get(apisV2+"apiexports/"+name), "status", "identityHash").(string)
+		return identity != ""
+	})
+	return identity
+}
+
+// schema makes a schema of a resource of example.org, whose objects have a field.
+func (k apiKinds) schema(prefix, plural, field string) string {
+	k.t.Helper()
+	kind := strings.ToUpper(plural[:1]) + plural[1:len(plural)-1]
+	name := prefix + "." + plural + ".example.org"
+	k.create(apisV1+"apiresourceschemas", `{"metadata":{"name":%q},"spec":{"group":"example.org","scope":"Namespaced","names":{"plural":%q,"singular":%q,"kind":%q,"listKind":%q},"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},"schema":{"type":"object","properties":{"spec":{"type":"object","properties":{%q:{"type":"integer"}}},"status":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}}]}}`,
+		name, plural, plural[:len(plural)-1], kind, kind+"List", field)
+	return name
+}
+
+// bind makes a binding to an export of a provider.
+func (k apiKinds) bind(name string, provider apiKinds, export string) {
+	k.t.Helper()
+	k.create(apisV2+"apibindings", `{"metadata":{"name":%q},"spec":{"reference":{"export":{"path":%q,"name":%q}}}}`, name, provider.cluster, export)
+}
+
+// until waits until a condition of a binding has a status and reason.
+func (k apiKinds) until(binding, kind, want string) *unstructured.Unstructured {
+	k.t.Helper()
+	var b *unstructured.Unstructured
+	last := ""
+	for range 3000 {
+		b = k.get(apisV2 + "apibindings/" + binding)
+		if now := condition(b, kind); now == want {
+			return b
+		} else if now != last {
+			last = now
+		}
+		if k.t.Context().Err() != nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	require.Equal(k.t, want, last, "%s of binding %s: %v", kind, binding, field(b, "status"))
+	return b
+}
+
+// status sends a request and returns its code and what it says.
+func (k apiKinds) status(method, path, body string) (code int, says string) {
+	k.t.Helper()
+	code, answer := do(k.t, k.config, call{method: method, path: "/clusters/" + k.cluster + path, body: body, header: http.Header{"Content-Type": {"application/json"}}})
+	return code, string(answer)
+}
+
+func widget(name, field string, value int) string {
+	return fmt.Sprintf(`{"apiVersion":"example.org/v1","kind":"Widget","metadata":{"name":%q},"spec":{%q:%d}}`, name, field, value)
+}
+
+// TestBinding: what one logical cluster exports is an API of those that bind it.
+func TestBinding(t *testing.T) {
+	e := newEnv(t, two.Get(t))
+	t.Run("life", func(t *testing.T) { testBinding(t, e) })
+	t.Run("names", func(t *testing.T) { testBindingNames(t, e) })
+	t.Run("evolution", func(t *testing.T) { testBindingEvolution(t, e) })
+	t.Run("taking over", func(t *testing.T) { testTakingOver(t, e) })
+	t.Run("maximal policy", func(t *testing.T) { testMaximalPolicy(t, e) })
+}
+
+func testBinding(t *testing.T, e *env) {
+	provider, one, two := newAPIKinds(e, "bind-provider").in(t), newAPIKinds(e, "bind-one").in(t), newAPIKinds(e, "bind-two").in(t)
+	schema := provider.schema("v1", "widgets", "size")
+	identity := provider.export("widgets", schema)
+	one.bind("widgets", provider, "widgets")
+	bound := one.until("widgets", "Ready", "True <nil>")
+	require.Equal(t, "Bound", field(bound, "status", "phase"))
+	require.Equal(t, map[string]any{
+		"group": "example.org", "resource": "widgets", "storageVersions": []any{"v1"},
+		"schema": map[string]any{"name": schema, "UID": string(provider.get(apisV1 + "apiresourceschemas/" + schema).GetUID()), "identityHash": identity},
+	}, field(bound, "status", "boundResources").([]any)[0])
+	lc := one.get("/apis/core.kcp.io/v1alpha1/logicalclusters/cluster")
+	require.JSONEq(t, `{"widgets.example.org":{"n":"widgets"}}`, lc.GetAnnotations()["internal.apis.kcp.io/resource-bindings"])
+
+	// A full API, and only where it is bound.
+	one.create(widgets, "%s", widget("a", "size", 1))
+	require.EqualValues(t, 1, field(one.get(widgets+"/a"), "spec", "size"))
+	one.ask(http.StatusOK, http.MethodPatch, widgets+"/a/status", `{"status":{"ok":true}}`)
+	require.Equal(t, true, field(one.get(widgets+"/a"), "status", "ok"))
+	require.Contains(t, fmt.Sprint(one.get("/apis/example.org/v1").Object), "widgets/status")
+	require.Contains(t, fmt.Sprint(one.get("/openapi/v3/apis/example.org/v1").Object), "size")
+	code, _ := two.status(http.MethodGet, widgets, "")
+	require.Equal(t, http.StatusNotFound, code)
+	code, _ = provider.status(http.MethodGet, widgets, "")
+	require.Equal(t, http.StatusNotFound, code, "a provider does not have what it exports")
+
+	// All of them at once, by identity.
+	two.bind("widgets", provider, "widgets")
+	two.until("widgets", "Ready", "True <nil>")
+	two.create(widgets, "%s", widget("a", "size", 2))
+	all := apiKinds{env: e, config: one.config, cluster: "*"}.in(t)
+	list := all.get("/apis/example.org/v1/widgets:" + identity)
+	require.Len(t, field(list, "items"), 2)
+	code, _ = all.status(http.MethodGet, "/apis/example.org/v1/widgets:"+strings.Repeat("0", 64), "")
+	require.Equal(t, http.StatusNotFound, code)
+	code, _ = all.status(http.MethodGet, "/apis/example.org/v1/widgets", "")
+	require.Equal(t, http.StatusNotFound, code, "without an identity there is metadata only")
+
+	// What the provider takes away stays with those who have it.
+	provider.ask(http.StatusOK, http.MethodDelete, apisV2+"apiexports/widgets", "")
+	provider.ask(http.StatusOK, http.MethodDelete, apisV1+"apiresourceschemas/"+schema, "")
+	one.until("widgets", "APIExportValid", "False APIExportNotFound")
+	require.Equal(t, "True <nil>", condition(one.get(apisV2+"apibindings/widgets"), "Ready"))
+	one.create(widgets, "%s", widget("b", "size", 3))
+
+	// Deleting the binding deletes the objects, and waits for their finalizers.
+	one.ask(http.StatusOK, http.MethodPatch, widgets+"/b", `{"metadata":{"finalizers":["example.org/wait"]}}`)
+	one.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/widgets", "")
+	waiting := one.until("widgets", "BindingResourceDeleteSuccess", "False SomeFinalizersRemain")
+	require.Contains(t, fmt.Sprint(field(waiting, "status", "conditions")), "example.org/wait has 1 of widgets.example.org")
+	code, says := one.status(http.MethodPost, widgets, widget("c", "size", 4))
+	require.Equal(t, http.StatusForbidden, code, says)
+	require.NotContains(t, fmt.Sprint(one.get("/apis").Object), "example.org")
+	require.NotNil(t, one.get(widgets+"/b").GetDeletionTimestamp())
+	one.ask(http.StatusOK, http.MethodPatch, widgets+"/b", `{"metadata":{"finalizers":null}}`)
+	one.eventually("the binding is gone", func() bool {
+		code, _ := one.status(http.MethodGet, apisV2+"apibindings/widgets", "")
+		return code == http.StatusNotFound
+	})
+	code, _ = one.status(http.MethodGet, widgets, "")
+	require.Equal(t, http.StatusNotFound, code)
+	lc = one.get("/apis/core.kcp.io/v1alpha1/logicalclusters/cluster")
+	require.NotContains(t, lc.GetAnnotations(), "internal.apis.kcp.io/resource-bindings")
+	require.EqualValues(t, 2, field(two.get(widgets+"/a"), "spec", "size"), "others keep theirs")
+}
+
+// testBindingNames: who comes first has a name, binding or definition, and who waits
+// gets it without being touched.
+func testBindingNames(t *testing.T, e *env) {
+	const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	crd := func(plural string) string {
+		kind := strings.ToUpper(plural[:1]) + plural[1:len(plural)-1]
+		return fmt.Sprintf(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%s.example.org"},"spec":{"group":"example.org","scope":"Namespaced","names":{"plural":%q,"singular":%q,"kind":%q,"listKind":%q},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`,
+			plural, plural, plural[:len(plural)-1], kind, kind+"List")
+	}
+	provider, k := newAPIKinds(e, "names-provider").in(t), newAPIKinds(e, "names-consumer").in(t)
+	provider.export("one", provider.schema("v1", "widgets", "size"))
+	provider.export("two", provider.schema("v2", "widgets", "weight"))
+
+	k.bind("first", provider, "one")
+	k.until("first", "Ready", "True <nil>")
+	k.bind("second", provider, "two")
+	conflict := k.until("second", "InitialBindingCompleted", "False NamingConflicts")
+	require.Contains(t, fmt.Sprint(field(conflict, "status", "conditions")), `"widgets" is already in use by APIBinding "first"`)
+	require.Equal(t, "Binding", field(conflict, "status", "phase"))
+	code, says := k.status(http.MethodPost, definitions, crd("widgets"))
+	require.Equal(t, http.StatusForbidden, code, says)
+	require.Contains(t, says, `widgets.example.org is served by APIBinding \"first\"`)
+	k.create(widgets, "%s", widget("a", "size", 1))
+
+	// Another identity, another world.
+	k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/first", "")
+	k.until("second", "Ready", "True <nil>")
+	code, _ = k.status(http.MethodGet, widgets+"/a", "")
+	require.Equal(t, http.StatusNotFound, code)
+	k.create(widgets, "%s", widget("a", "weight", 1))
+
+	// A definition waits for a binding, and a binding for a definition.
+	k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/second", "")
+	k.eventually("the names are free", func() bool {
+		code, _ := k.status(http.MethodPost, definitions, crd("widgets"))
+		return code == http.StatusCreated
+	})
+	k.bind("third", provider, "one")
+	conflict = k.until("third", "InitialBindingCompleted", "False NamingConflicts")
+	require.Contains(t, fmt.Sprint(field(conflict, "status", "conditions")), "in use by CustomResourceDefinition widgets.example.org")
+	k.ask(http.StatusOK, http.MethodDelete, definitions+"/widgets.example.org", "")
+	k.until("third", "Ready", "True <nil>")
+
+	// What every logical cluster has cannot be had again.
+	provider.create(apisV1+"apiresourceschemas", `{"metadata":{"name":"v1.leases.coordination.k8s.io","annotations":{"api-approved.kubernetes.io":"https://example.org/approved"}},"spec":{"group":"coordination.k8s.io","scope":"Namespaced","names":{"plural":"leases","singular":"lease","kind":"Lease","listKind":"LeaseList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"type":"object"}}]}}`)
+	provider.export("builtin", "v1.leases.coordination.k8s.io")
+	k.bind("builtin", provider, "builtin")
+	k.until("builtin", "InitialBindingCompleted", "False NamingConflicts")
+}
+
+// testBindingEvolution: bindings follow their export, and keep what it drops.
+func testBindingEvolution(t *testing.T, e *env) {
+	provider, k := newAPIKinds(e, "evolution-provider").in(t), newAPIKinds(e, "evolution-consumer").in(t)
+	// The schema, and the identity, may come late.
+	provider.create(apisV2+"apiexports", `{"metadata":{"name":"e"},"spec":{"resources":[{"group":"example.org","name":"widgets","schema":"v1.widgets.example.org","storage":{"crd":{}}}],"identity":{"secretRef":{"namespace":"default","name":"late"}}}}`)
+	k.bind("e", provider, "e")
+	k.until("e", "APIExportValid", "False MissingIdentityHash")
+	provider.create("/api/v1/namespaces/default/secrets", `{"metadata":{"name":"late"},"stringData":{"key":"mine"}}`)
+	k.until("e", "APIExportValid", "False InternalError")
+	provider.schema("v1", "widgets", "size")
+	k.until("e", "Ready", "True <nil>")
+	k.create(widgets, "%s", widget("a", "size", 1))
+
+	provider.schema("v2", "widgets", "weight")
+	provider.schema("v1", "gadgets", "size")
+	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", `{"metadata":{"annotations":{"extra.apis.kcp.io/note":"hello","other":"x"}},"spec":{"resources":[{"group":"example.org","name":"widgets","schema":"v2.widgets.example.org","storage":{"crd":{}}},{"group":"example.org","name":"gadgets","schema":"v1.gadgets.example.org","storage":{"crd":{}}}]}}`)
+	k.eventually("the new schema is served", func() bool {
+		code, _ := k.status(http.MethodGet, "/apis/example.org/v1/gadgets", "")
+		return code == http.StatusOK
+	})
+	require.Nil(t, field(k.get(widgets+"/a"), "spec", "size"), "the schema does not have it any more")
+	k.create(widgets, "%s", widget("b", "weight", 7))
+	bound := k.get(apisV2 + "apibindings/e")
+	require.Equal(t, "hello", bound.GetAnnotations()["extra.apis.kcp.io/note"])
+	require.NotContains(t, bound.GetAnnotations(), "other")
+
+	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", `{"metadata":{"annotations":{"extra.apis.kcp.io/note":null}},"spec":{"resources":[{"group":"example.org","name":"gadgets","schema":"v1.gadgets.example.org","storage":{"crd":{}}}]}}`)
+	k.eventually("the annotation is taken away", func() bool {
+		return k.get(apisV2 + "apibindings/e").GetAnnotations()["extra.apis.kcp.io/note"] == ""
+	})
+	k.create(widgets, "%s", widget("c", "weight", 8))
+	require.Len(t, field(k.get(apisV2+"apibindings/e"), "status", "boundResources"), 2)
+}
+
+// testTakingOver: another binding of the same schema and identity has the objects when
+// the first one goes.
+func testTakingOver(t *testing.T, e *env) {
+	provider, k := newAPIKinds(e, "over-provider").in(t), newAPIKinds(e, "over-consumer").in(t)
+	schema := provider.schema("v1", "widgets", "size")
+	provider.export("one", schema)
+	k.bind("first", provider, "one")
+	k.until("first", "Ready", "True <nil>")
+	made := k.create(widgets, "%s", widget("a", "size", 1))
+	// The same export, bound twice.
+	k.bind("second", provider, "one")
+	k.until("second", "InitialBindingCompleted", "False NamingConflicts")
+	k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/first", "")
+	k.until("second", "Ready", "True <nil>")
+	after := k.get(widgets + "/a")
+	require.Equal(t, made.GetUID(), after.GetUID())
+	require.Equal(t, made.GetResourceVersion(), after.GetResourceVersion())
+}
+
+// testMaximalPolicy: the provider has a say in what consumers may do.
+func testMaximalPolicy(t *testing.T, e *env) {
+	const rules = "/apis/rbac.authorization.k8s.io/v1/"
+	provider, k := newAPIKinds(e, "policy-provider").in(t), newAPIKinds(e, "policy-consumer").in(t)
+	provider.export("e", provider.schema("v1", "widgets", "size"))
+	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", `{"spec":{"maximalPermissionPolicy":{"local":{}}}}`)
+	provider.create(rules+"clusterroles", `{"metadata":{"name":"read"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["get","list"]}]}`)
+	provider.create(rules+"clusterrolebindings", `{"metadata":{"name":"read"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"read"},"subjects":[{"kind":"Group","apiGroup":"rbac.authorization.k8s.io","name":"apis.kcp.io:binding:system:authenticated"}]}`)
+	k.create(rules+"clusterrolebindings", `{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
+	k.bind("e", provider, "e")
+	k.until("e", "Ready", "True <nil>")
+	tenant := k.as("user-1-token")
+	tenant.eventually("the tenant may read", func() bool {
+		code, _ := tenant.status(http.MethodGet, widgets, "")
+		return code == http.StatusOK
+	})
+	code, says := tenant.status(http.MethodPost, widgets, widget("a", "size", 1))
+	require.Equal(t, http.StatusForbidden, code)
+	require.Contains(t, says, "access not permitted by maximal permission policy")
+	provider.create(rules+"clusterroles", `{"metadata":{"name":"write"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["create"]}]}`)
+	provider.create(rules+"clusterrolebindings", `{"metadata":{"name":"write"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"write"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"apis.kcp.io:binding:user-1"}]}`)
+	tenant.eventually("the tenant may write", func() bool {
+		code, _ := tenant.status(http.MethodPost, widgets, widget("a", "size", 1))
+		return code == http.StatusCreated
+	})
+	code, _ = tenant.status(http.MethodDelete, widgets+"/a", "")
+	require.Equal(t, http.StatusForbidden, code)
+	// Without the policy the consumer decides alone.
+	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", `{"spec":{"maximalPermissionPolicy":null}}`)
+	tenant.eventually("the tenant may delete", func() bool {
+		code, _ := tenant.status(http.MethodDelete, widgets+"/a", "")
+		return code == http.StatusOK
+	})
+}
