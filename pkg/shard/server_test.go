@@ -84,7 +84,7 @@ func TestAnswersBeforeItForgets(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
-		"controllers", "controllers of every replica", "api", "custom resources", "peers", "subtrees", "informers",
+		"controllers", "controllers of every replica", "api", "custom resources", "peers", "subtrees", "bindings", "informers",
 		"admission", "encryption", "authentication", "usage", "etcd",
 	}, stopped)
 }
