@@ -31,15 +31,6 @@ import (
 // group. These requests are served here, by the same functions, with the scope that
 // the upstream handler has for them and a registry that differs in its validation.
 
-// TakenByBuiltIn returns the first of names that a built-in API of the group has, or "" where
-// all are free: what is built in is served under its names, whatever sources say. In
-// the group "" kinds that clients take for something else, as Status, are never free.
-// An error says that this cannot be told yet, while the server starts.
-func (s *Server) TakenByBuiltIn(ctx context.Context, group string, names *apiextensionsv1.CustomResourceDefinitionNames) (string, error) {
-	builtIn, err := s.builtIns.Names(ctx, group)
-	return definitions.FirstTaken(names, builtIn), err
-}
-
 // serveCoreWrite serves a request to create or update an object of the group "", and
 // reports whether it did. The others, those that are not possible included, are the
 // upstream handler's.

@@ -171,8 +171,8 @@ func (s *testServer) testCoreDocuments(t *testing.T) {
 	require.True(t, found)
 }
 
-// TestTakenByBuiltIn: what is built in keeps its names, in the group "" and others.
-func TestTakenByBuiltIn(t *testing.T) {
+// TestNamesOfBuiltIns: what is built in keeps its names, in the group "" and others.
+func TestNamesOfBuiltIns(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, serverOptions{around: withPods})
 	for _, c := range []struct {
@@ -192,9 +192,14 @@ func TestTakenByBuiltIn(t *testing.T) {
 		{"other.org", apiextensionsv1.CustomResourceDefinitionNames{Plural: "pods", Singular: "pod", Kind: "Status", ListKind: "List"}, ""},
 		{"apiextensions.k8s.io", apiextensionsv1.CustomResourceDefinitionNames{Plural: "owns", Singular: "own", Kind: "Own", ListKind: "OwnList", ShortNames: []string{"crd"}}, "crd"},
 	} {
-		taken, err := s.TakenByBuiltIn(t.Context(), c.group, &c.names)
+		release, conflict, err := s.Reserve(t.Context(), "one", "test", nil, []definitions.Wanted{{Group: c.group, Names: &c.names}})
 		require.NoError(t, err)
-		require.Equal(t, c.taken, taken, "%+v", c)
+		if c.taken == "" {
+			require.Nil(t, conflict, "%+v", c)
+			release()
+			continue
+		}
+		require.Equal(t, &definitions.Conflict{Group: c.group, Name: c.taken, By: "the server"}, conflict, "%+v", c)
 	}
 	// A source that takes a name all the same has no effect on what is built in.
 	pods := coreSchema(t)

@@ -96,27 +96,6 @@ func (c claims) shared(other claims) (name, by string, found bool) {
 	return c.kinds.shared(other.kinds)
 }
 
-// FirstTaken returns the first of the names that are asked for which one of used has,
-// or "". Resource names, singular and short ones among them, are compared with each
-// other, and so are kinds and list kinds.
-func FirstTaken(want *apiextensionsv1.CustomResourceDefinitionNames, used []apiextensions.CustomResourceDefinitionNames) string {
-	taken := newClaims()
-	for i := range used {
-		taken.add(&used[i])
-	}
-	for _, resource := range append([]string{want.Plural, want.Singular}, want.ShortNames...) {
-		if taken.resources.Has(resource) {
-			return resource
-		}
-	}
-	for _, kind := range []string{want.Kind, want.ListKind} {
-		if taken.kinds.Has(kind) {
-			return kind
-		}
-	}
-	return ""
-}
-
 // accept sets the accepted names and the conditions of a definition that is
 // about to be written, and keeps the names from others for the reservation of
 // ctx, if it has one. An error says that the names in use cannot be told now.
