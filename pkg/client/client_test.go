@@ -11,6 +11,7 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -76,6 +77,12 @@ func TestURLs(t *testing.T) {
 			gvr := client.ConfigMaps.GroupVersionResource
 			gvr.Group, gvr.Resource = "x.io", "things"
 			_, _ = c.Resource(gvr).List(ctx, metav1.ListOptions{})
+		},
+		"/clusters/abc/apis/x.io/v1": func(ctx context.Context) {
+			_, _ = factory.Cluster(logicalcluster.NewPath("abc")).Resources(ctx, schema.GroupVersion{Group: "x.io", Version: "v1"})
+		},
+		"/clusters/abc/api/v2": func(ctx context.Context) {
+			_, _ = factory.Cluster(logicalcluster.NewPath("abc")).Resources(ctx, schema.GroupVersion{Version: "v2"})
 		},
 		"/clusters/abc/version": func(context.Context) {
 			c, err := factory.Cluster(logicalcluster.NewPath("abc")).Discovery()

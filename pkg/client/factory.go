@@ -1,12 +1,15 @@
 package client
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
@@ -140,6 +143,22 @@ func (s Scope) Discovery() (discovery.DiscoveryInterface, error) {
 		return nil, s.clientError(err)
 	}
 	return c, nil
+}
+
+// Resources returns what a group version has; NotFound where it is not served.
+// Discovery clients find no version of the group "" but v1.
+func (s Scope) Resources(ctx context.Context, gv schema.GroupVersion) (*metav1.APIResourceList, error) {
+	c, err := s.Discovery()
+	if err != nil {
+		return nil, err
+	}
+	path := "/apis/" + gv.String()
+	if gv.Group == "" {
+		path = "/api/" + gv.Version
+	}
+	list := &metav1.APIResourceList{}
+	err = c.RESTClient().Get().AbsPath(path).Do(ctx).Into(list)
+	return list, err
 }
 
 func (s Scope) clientError(err error) error {

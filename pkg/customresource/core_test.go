@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -18,9 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/rest"
 
+	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
@@ -215,4 +218,78 @@ func TestNamesOfBuiltIns(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, resources.APIResources, 1)
 	require.Equal(t, metav1.Verbs{"list"}, resources.APIResources[0].Verbs)
+}
+
+// TestCoreGroupStored: objects of the group "" lie apart from those of built-in
+// resources, of which a later version may have one of the same name.
+func TestCoreGroupStored(t *testing.T) {
+	t.Parallel()
+	data := customresourcetest.NewData(t)
+	s := startServer(t, serverOptions{data: data, sources: []definitions.Source{newBoundAPIs(map[string]boundAPI{"one": coreSchema(t)})}})
+	obj := widget("a", nil)
+	obj.SetAPIVersion("v1")
+	_, err := s.Dynamic(t, "one").Resource(coreWidgets).Namespace("default").Create(t.Context(), obj, metav1.CreateOptions{})
+	require.NoError(t, err)
+	stored, err := data.Server.Client().Client.Get(t.Context(), data.Prefix, clientv3.WithPrefix())
+	require.NoError(t, err)
+	require.Len(t, stored.Kvs, 1)
+	require.Equal(t, data.Prefix+"/core/widgets:-custom/:cccc/one/default/a", string(stored.Kvs[0].Key))
+	var read struct{ APIVersion, Kind string }
+	require.NoError(t, json.Unmarshal(stored.Kvs[0].Value, &read))
+	require.Equal(t, "v1 Widget", read.APIVersion+" "+read.Kind)
+}
+
+// TestCoreGroupTerminating: nothing is made while the definition is being deleted, and
+// what is there can be changed, so that it can be deleted.
+func TestCoreGroupTerminating(t *testing.T) {
+	t.Parallel()
+	bound := newBoundAPIs(map[string]boundAPI{"one": coreSchema(t)})
+	s := startServer(t, serverOptions{sources: []definitions.Source{bound}})
+	in := s.Dynamic(t, "one").Resource(coreWidgets).Namespace("default")
+	obj := widget("a", nil)
+	obj.SetAPIVersion("v1")
+	_, err := in.Create(t.Context(), obj, metav1.CreateOptions{})
+	require.NoError(t, err)
+	bound.terminate()
+	obj.SetName("b")
+	_, err = in.Create(t.Context(), obj, metav1.CreateOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	_, err = in.Apply(t.Context(), "b", obj, metav1.ApplyOptions{FieldManager: "test"})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	_, err = in.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, err = in.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"status":{"phase":"ending"}}`), metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+	require.NoError(t, in.Delete(t.Context(), "a", metav1.DeleteOptions{}))
+}
+
+// TestCoreGroupInformer: an informer of the group "" follows objects, across a change
+// of the schema.
+func TestCoreGroupInformer(t *testing.T) {
+	t.Parallel()
+	first := coreSchema(t)
+	bound := newBoundAPIs(map[string]boundAPI{"one": first})
+	s := startServer(t, serverOptions{sources: []definitions.Source{bound}})
+	informers := dynamicinformer.NewDynamicSharedInformerFactory(s.Dynamic(t, "one"), 0)
+	lister := informers.ForResource(coreWidgets).Lister()
+	informers.Start(t.Context().Done())
+	t.Cleanup(informers.Shutdown)
+	informers.WaitForCacheSync(t.Context().Done())
+	create := func(name string) {
+		obj := widget(name, nil)
+		obj.SetAPIVersion("v1")
+		_, err := s.Dynamic(t, "one").Resource(coreWidgets).Namespace("default").Create(t.Context(), obj, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			_, err := lister.ByNamespace("default").Get(name)
+			return err == nil
+		}, deadline, tick, name)
+	}
+	create("a")
+	spec := first.Spec().DeepCopy()
+	spec.Versions[0].Schema.OpenAPIV3Schema.Description = "another"
+	second, err := definitions.NewSchema(spec, &spec.Names)
+	require.NoError(t, err)
+	bound.change(definitions.Change{Schema: first.Schema, Identity: "cccc"}, boundAPI{second, "cccc"}, "one")
+	create("b")
 }

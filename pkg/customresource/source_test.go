@@ -31,6 +31,7 @@ import (
 type boundAPIs struct {
 	mu        sync.Mutex
 	bound     map[string]boundAPI // by logical cluster
+	ending    bool                // all of them are being deleted
 	listeners map[int]func(definitions.Change)
 	next      int
 }
@@ -60,7 +61,9 @@ func (b *boundAPIs) Resolve(_ context.Context, l definitions.Lookup) (*definitio
 	defer b.mu.Unlock()
 	if !l.Cluster.Wildcard {
 		if s := b.bound[l.Cluster.Name.String()]; s.Schema != nil && s.Resource == l.Resource {
-			return definitionOf(s), nil
+			d := definitionOf(s)
+			d.Terminating = b.ending
+			return d, nil
 		}
 		return nil, nil
 	}
@@ -103,6 +106,13 @@ func (b *boundAPIs) Subscribe(f func(definitions.Change)) (stop func()) {
 		defer b.mu.Unlock()
 		delete(b.listeners, n)
 	}
+}
+
+// terminate says of all APIs that they are being deleted.
+func (b *boundAPIs) terminate() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ending = true
 }
 
 // change binds a schema, or none, in the logical clusters, and tells of it once.

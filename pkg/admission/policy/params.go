@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
@@ -137,11 +136,7 @@ func (p *Params) open(ctx context.Context, cluster logicalcluster.Name, gvk sche
 
 // resourceOf asks a logical cluster which resource a kind is that can be watched.
 func resourceOf(ctx context.Context, scope client.Scope, gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
-	documents, err := scope.Discovery()
-	if err != nil {
-		return nil, err
-	}
-	list, err := discovery.ToDiscoveryInterfaceWithContext(documents).ServerResourcesForGroupVersionWithContext(ctx, gvk.GroupVersion().String())
+	list, err := scope.Resources(ctx, gvk.GroupVersion())
 	if err != nil {
 		return nil, err
 	}

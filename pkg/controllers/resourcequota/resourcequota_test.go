@@ -2,6 +2,9 @@ package resourcequota
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -106,5 +110,49 @@ func TestObserveKeepsWhatIsOnItsWay(t *testing.T) {
 		got := updated.Status.Used["secrets"]
 		require.Equal(t, test.want, got.Value(), "%+v", test)
 		require.Equal(t, test.want > test.count, len(above) > 0, "%+v", test)
+	}
+}
+
+// TestVersion finds the version of what is counted, in the group "" in any version.
+func TestVersion(t *testing.T) {
+	list := func(version, resource string, namespaced bool) string {
+		return fmt.Sprintf(`{"kind":"APIResourceList","apiVersion":"v1","groupVersion":%q,"resources":[{"name":%q,"namespaced":%t,"verbs":["list","watch"]}]}`, version, resource, namespaced)
+	}
+	answers := map[string]string{
+		"/clusters/c/api":                 `{"kind":"APIVersions","apiVersion":"v1","versions":["v1","v1alpha1"]}`,
+		"/clusters/c/apis":                `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"example.com","versions":[{"groupVersion":"example.com/v2","version":"v2"},{"groupVersion":"example.com/v1","version":"v1"}]}]}`,
+		"/clusters/c/api/v1":              list("v1", "secrets", true),
+		"/clusters/c/api/v1alpha1":        list("v1alpha1", "widgets", true),
+		"/clusters/c/apis/example.com/v2": list("example.com/v2", "nodes", false),
+		"/clusters/c/apis/example.com/v1": list("example.com/v1", "widgets", true),
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, ok := answers[r.URL.Path]
+		w.Header().Set("Content-Type", "application/json")
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+			answer = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
+		}
+		_, _ = w.Write([]byte(answer))
+	}))
+	t.Cleanup(server.Close)
+	factory, err := client.NewFactory(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	w := newWatches(factory, nil)
+	for resource, want := range map[schema.GroupResource]string{
+		{Resource: "secrets"}:                       "v1",
+		{Resource: "widgets"}:                       "v1alpha1",
+		{Resource: "gadgets"}:                       "",
+		{Group: "example.com", Resource: "widgets"}: "v1",
+		{Group: "example.com", Resource: "nodes"}:   "",
+		{Group: "other.org", Resource: "widgets"}:   "",
+	} {
+		found, served, err := w.version(t.Context(), namespace{Cluster: "c", Name: "n"}, resource)
+		require.NoError(t, err)
+		require.Equal(t, want != "", served, resource)
+		if served {
+			require.Equal(t, resource.WithVersion(want), found)
+		}
 	}
 }

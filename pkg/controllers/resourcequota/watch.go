@@ -148,41 +148,43 @@ func nothingBut(obj *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadat
 
 // version finds the version in which a namespaced resource is served.
 func (w *watches) version(ctx context.Context, in namespace, resource schema.GroupResource) (schema.GroupVersionResource, bool, error) {
-	documents, err := w.local.Cluster(in.Cluster.Path()).Discovery()
+	scope := w.local.Cluster(in.Cluster.Path())
+	if resource.Group == "" { // nearly all of it is v1
+		if found, served, err := servedIn(ctx, scope, resource.WithVersion("v1")); served || err != nil {
+			return found, served, err
+		}
+	}
+	documents, err := scope.Discovery()
 	if err != nil {
 		return schema.GroupVersionResource{}, false, err
 	}
-	d := discovery.ToDiscoveryInterfaceWithContext(documents)
-	versions := []string{"v1"}
-	if resource.Group != "" {
-		groups, err := d.ServerGroupsWithContext(ctx)
-		if err != nil {
-			return schema.GroupVersionResource{}, false, err
-		}
-		versions = nil
-		for i := range groups.Groups {
-			if groups.Groups[i].Name == resource.Group {
-				for _, v := range groups.Groups[i].Versions {
-					versions = append(versions, v.GroupVersion)
-				}
-			}
-		}
+	groups, err := discovery.ToDiscoveryInterfaceWithContext(documents).ServerGroupsWithContext(ctx)
+	if err != nil {
+		return schema.GroupVersionResource{}, false, err
 	}
-	for _, version := range versions {
-		list, err := d.ServerResourcesForGroupVersionWithContext(ctx, version)
-		if apierrors.IsNotFound(err) {
+	for i := range groups.Groups {
+		if groups.Groups[i].Name != resource.Group {
 			continue
 		}
-		if err != nil {
-			return schema.GroupVersionResource{}, false, err
-		}
-		for i := range list.APIResources {
-			r := &list.APIResources[i]
-			if r.Name == resource.Resource && r.Namespaced && slices.Contains(r.Verbs, "watch") {
-				gv, err := schema.ParseGroupVersion(version)
-				return gv.WithResource(r.Name), err == nil, err
+		for _, v := range groups.Groups[i].Versions {
+			if found, served, err := servedIn(ctx, scope, resource.WithVersion(v.Version)); served || err != nil {
+				return found, served, err
 			}
 		}
 	}
 	return schema.GroupVersionResource{}, false, nil
+}
+
+// servedIn reports whether a namespaced resource can be watched in a version.
+func servedIn(ctx context.Context, scope client.Scope, resource schema.GroupVersionResource) (schema.GroupVersionResource, bool, error) {
+	list, err := scope.Resources(ctx, resource.GroupVersion())
+	if apierrors.IsNotFound(err) {
+		return resource, false, nil
+	}
+	if err != nil {
+		return resource, false, err
+	}
+	return resource, slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool {
+		return r.Name == resource.Resource && r.Namespaced && slices.Contains(r.Verbs, "watch")
+	}), nil
 }
