@@ -55,6 +55,9 @@ type BackendConfig struct {
 	ShardSegment bool
 	// Transformers encrypt what is stored, by resource; nil stores all as it is.
 	Transformers value.ResourceTransformers
+	// ClaimLabels tells the labels that reads show on objects which are claimed; nil if
+	// there are none, and for the cache server, whose objects are claimed elsewhere.
+	ClaimLabels ClaimLabels
 	// Named are the resources that have series of their own in metrics; all others
 	// are Unnamed there. nil gives all resources their own: memory that is never
 	// given back, so that it is for sets that do not grow.

@@ -44,6 +44,7 @@ func claimed(t *testing.T, cfg BackendConfig) (*tenantStorage, *claims.Set) {
 			create(in(t.Context(), cluster), t, s, newValuedPod(value, value))
 		}
 	}
+	list(request.WithWildcard(t.Context()), t, s, "/pods", listOpts()) // the watch cache has them
 	return s, set
 }
 
@@ -99,6 +100,14 @@ func TestClaimsFromEtcd(t *testing.T) {
 	exact.ResourceVersion, exact.ResourceVersionMatch = was.ResourceVersion, metav1.ResourceVersionMatchExact
 	require.Equal(t, want, names(list(ctx, t, s, "/pods", exact).Items...))
 	require.Equal(t, []string{"none|ns/no", "part|ns/yes"}, names(list(ctx, t, s, "/pods", listOpts()).Items...))
+
+	// Any state will do, but not one with what is not allowed any more.
+	put, err := server.Client().KV.Put(t.Context(), "binding", "")
+	require.NoError(t, err)
+	set.Deny("none", uint64(put.Header.Revision))
+	cached := listOpts()
+	cached.ResourceVersion = "0"
+	require.Equal(t, []string{"part|ns/yes"}, names(list(ctx, t, s, "/pods", cached).Items...))
 
 	// A set that does not know what it was.
 	young := claims.NewSet(podsGR, "", version)

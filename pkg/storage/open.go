@@ -57,6 +57,10 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	named := b.nameInMetrics(r.config.GroupResource)
 	s := &tenantStorage{keys: keys, resource: r.config.GroupResource, named: named, getAttrs: getAttrs, newFunc: r.newFunc}
 
+	if b.cfg.ClaimLabels != nil && !keys.sharded {
+		s.labels = &claimLabels{b.cfg.ClaimLabels, r.config.GroupResource}
+	}
+
 	raw, closeRaw, err := b.openEtcd(r, keys)
 	if err != nil {
 		return nil, nil, err
@@ -65,6 +69,10 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	// Two caches of a resource, as replicas in one process have, are two.
 	source := fmt.Sprintf("cache %d of %s", caches.Add(1), keys.root)
 	below := &belowCache{Interface: raw, source: source, progress: newProgress(b.cfg.Client.Client, source)}
+	var shown func(runtime.Object) runtime.Object
+	if s.labels != nil {
+		shown = s.labels.shown
+	}
 	follower := hub.New(hub.Config{
 		Resource:        named,
 		Root:            keys.root,
@@ -72,6 +80,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		KeyFunc:         keys.cacheKeyFunc(r.keyFunc),
 		GetAttrs:        getAttrs,
 		NewFunc:         r.newFunc,
+		Shown:           shown,
 		WantProgress:    below.progress.want,
 		CurrentVersion:  below.GetCurrentResourceVersion,
 		CompactRevision: raw.CompactRevision,

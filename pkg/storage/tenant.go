@@ -32,6 +32,7 @@ type tenantStorage struct {
 	named    schema.GroupResource // in metrics
 	getAttrs storage.AttrFunc
 	newFunc  func() runtime.Object
+	labels   *claimLabels
 
 	// inner is the watch cache with etcd below it, raw is etcd beside it.
 	inner, raw storage.Interface
@@ -71,6 +72,7 @@ func (s *tenantStorage) Create(ctx context.Context, key string, obj, out runtime
 	if err := annotate(obj, t); err != nil {
 		return err
 	}
+	s.labels.drop(obj)
 	err = s.inner.Create(ctx, key, obj, out, ttl)
 	if errors.Is(err, storage.ErrResourceVersionSetOnCreate) {
 		return badRequestError{apierrors.NewBadRequest("metadata.resourceVersion must not be set on an object that is created: leave it out"), err}
@@ -113,7 +115,10 @@ func (s *tenantStorage) Get(ctx context.Context, key string, opts storage.GetOpt
 	if err := s.inner.Get(ctx, key, opts, out); err != nil {
 		return err
 	}
-	return s.claimedFor(ctx, t).show(key, opts, out)
+	if err := s.claimedFor(ctx, t).show(key, opts, out); err != nil {
+		return err
+	}
+	return s.labels.show(out)
 }
 
 // GuaranteedUpdate implements storage.Interface. Whatever the update says, the
@@ -135,6 +140,7 @@ func (s *tenantStorage) GuaranteedUpdate(
 		if err != nil {
 			return nil, nil, err
 		}
+		s.labels.drop(output)
 		return output, ttl, annotate(output, t)
 	}
 	return s.inner.GuaranteedUpdate(ctx, key, destination, ignoreNotFound, preconditions, annotated, cachedExistingObject)
@@ -147,6 +153,8 @@ type collection struct {
 	opts   storage.ListOptions
 	// attributes, if not nil, are what the selectors are matched with.
 	attributes *Attributes
+	// claimLabels are among what the selectors are matched with.
+	claimLabels bool
 	// claims restrict it, unless they are none.
 	claims hub.Claims
 	// scope tells continue tokens apart.
@@ -180,6 +188,7 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	case s.keys.sharded:
 		pred.GetAttrs = withClusterField(pred.GetAttrs)
 	}
+	c.claimLabels = s.labels.selectBy(pred)
 	if pred.ShardSelector == nil {
 		pred.ShardSelector = request.ShardSelectorFrom(ctx, s.resource.Resource)
 	}
@@ -219,6 +228,17 @@ func (s *tenantStorage) collect(ctx context.Context, key string, opts storage.Li
 	return c, nil
 }
 
+// beyondCache reports whether what the watch cache keeps will not do.
+func (c *collection) beyondCache() bool {
+	return c.attributes != nil || c.claimLabels || c.claims.Set != nil
+}
+
+// attributesKey tells the attributes apart that selectors are matched with.
+type attributesKey struct {
+	attributes  *Attributes
+	claimLabels bool
+}
+
 func and(selector fields.Selector, field, value string) fields.Selector {
 	term := fields.OneTermEqualSelector(field, value)
 	if selector == nil || selector.Empty() {
@@ -246,6 +266,9 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 	if err != nil {
 		return sealError(c.scope, retrySoon(err))
 	}
+	if err := s.labels.show(list); err != nil {
+		return err
+	}
 	accessor, err := meta.ListAccessor(list)
 	if err != nil {
 		return err
@@ -257,7 +280,7 @@ func (s *tenantStorage) GetList(ctx context.Context, key string, opts storage.Li
 // getList lists from the hub, if it serves the list, or else from the watch
 // cache, or from etcd where what the watch cache keeps will not do.
 func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.Object) error {
-	beyondCache := c.attributes != nil || c.claims.Set != nil
+	beyondCache := c.beyondCache()
 	if s.cache.Ready() && s.hub.WaitFresh(ctx, 0) == nil {
 		var served bool
 		var err error

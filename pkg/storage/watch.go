@@ -37,8 +37,8 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 		return nil, err
 	}
 	request := hub.Request{Key: c.key, Predicate: c.opts.Predicate, Claims: c.claims, Version: version}
-	if c.attributes != nil {
-		request.Attributes = c.attributes
+	if c.attributes != nil || c.claimLabels {
+		request.Attributes = attributesKey{c.attributes, c.claimLabels}
 	}
 	switch {
 	case wantsInitialEvents(c.opts):
@@ -58,7 +58,7 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 		if c.claims.Set != nil {
 			s.restrict(&opts.Predicate, c.claims, c.claims.Set.Latest())
 		}
-		if c.attributes != nil || c.claims.Set != nil {
+		if c.beyondCache() {
 			return s.watchOlder(ctx, collection{key: c.key, opts: opts})
 		}
 		if s.keys.single(c.tenant) {

@@ -73,7 +73,8 @@ func (s *Set) Identity() string { return s.identity }
 // nil matches all. It replaces what was allowed before. revision is the resource version
 // of the object that says so. It costs as much as the map, if nobody watches; watches are
 // told what they see now and what no longer, on goroutines of their own. Nothing is
-// written.
+// written. Both take the lock of the hub that watches, under which BackendConfig.ClaimLabels
+// and attributes are asked: so these must not take a lock that the caller holds here.
 func (s *Set) Allow(cluster logicalcluster.Name, selector labels.Selector, revision uint64) {
 	s.change(cluster, Selection{held: true, selector: selector}, revision)
 }

@@ -73,11 +73,15 @@ func (s *Set) Restart(version uint64) {
 	s.version, s.floor = version, version
 }
 
-// Version is the resource version of the latest change.
+// Version is the latest resource version of a change, of those included that wait for it.
 func (s *Set) Version() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.version
+	version := s.version
+	for _, w := range s.waiting {
+		version = max(version, w.revision)
+	}
+	return version
 }
 
 // Latest returns the set as it is. It is remembered until the next change; then it takes

@@ -304,6 +304,15 @@ func (h *Hub) lockFollowing(ctx context.Context, in Claims) error {
 	return nil
 }
 
+// waitForClaims waits until the hub has come to the latest change of a claim set: what is
+// not allowed any more is not shown, however old a state the request would take.
+func (h *Hub) waitForClaims(ctx context.Context, in Claims) error {
+	if in.Set == nil {
+		return nil
+	}
+	return h.WaitFresh(ctx, in.Set.Version())
+}
+
 // claimView is what a list or the initial events of a request show of a claim set.
 type claimView struct {
 	*claims.View

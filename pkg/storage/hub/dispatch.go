@@ -156,9 +156,9 @@ func (w *Watcher) selects(e *event, shared *encodings) (is, was bool) {
 func (w *Watcher) convert(e *event, shared *encodings, is, was bool) (watch.Event, bool) {
 	switch {
 	case is && was:
-		return watch.Event{Type: watch.Modified, Object: shared.object(e)}, true
+		return watch.Event{Type: watch.Modified, Object: shared.object(w.hub, e)}, true
 	case is:
-		return watch.Event{Type: watch.Added, Object: shared.object(e)}, true
+		return watch.Event{Type: watch.Added, Object: shared.object(w.hub, e)}, true
 	case was:
 		return watch.Event{Type: watch.Deleted, Object: shared.last(w.hub, e)}, true
 	default:
@@ -202,9 +202,9 @@ func (h *Hub) attributesOf(e *event, getAttrs storage.AttrFunc) *attributes {
 }
 
 // object returns the object as all watchers share it.
-func (s *encodings) object(e *event) runtime.Object {
+func (s *encodings) object(h *Hub, e *event) runtime.Object {
 	if s.current == nil {
-		s.current = e.share(e.obj, &e.current)
+		s.current = e.share(h, e.obj, &e.current)
 	}
 	return s.current
 }
@@ -222,6 +222,6 @@ func (s *encodings) last(h *Hub, e *event) runtime.Object {
 			klog.ErrorS(err, "Cannot set the resource version of a deleted object", "resource", h.cfg.Resource, "key", e.key)
 		}
 	}
-	s.gone = e.share(last, &e.gone)
+	s.gone = e.share(h, last, &e.gone)
 	return s.gone
 }

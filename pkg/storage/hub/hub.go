@@ -41,6 +41,8 @@ type Config struct {
 	GetAttrs storage.AttrFunc
 	// NewFunc returns an empty object, for bookmarks.
 	NewFunc func() runtime.Object
+	// Shown returns an object as it is shown: itself, or a copy. nil shows all as they are.
+	Shown func(runtime.Object) runtime.Object
 	// WantProgress has etcd asked for a progress notification soon.
 	WantProgress func()
 	// CurrentVersion asks etcd for its resource version.
@@ -381,6 +383,14 @@ func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 // again.
 func (h *Hub) Filling() error {
 	return apierrors.NewTooManyRequests(fmt.Sprintf("the watch cache of %s is being filled: try again", h.cfg.Resource), retryAfterSeconds)
+}
+
+// shown returns an object as it is shown.
+func (h *Hub) shown(obj runtime.Object) runtime.Object {
+	if h.cfg.Shown == nil {
+		return obj
+	}
+	return h.cfg.Shown(obj)
 }
 
 // Version returns the resource version up to which the hub has seen everything.

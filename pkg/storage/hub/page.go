@@ -147,6 +147,9 @@ func (h *Hub) list(ctx context.Context, key string, in Claims, opts storage.List
 	if start == "" {
 		start = key
 	}
+	if err := h.waitForClaims(ctx, in); err != nil {
+		return true, err
+	}
 	objects, version, err := h.read(ctx, at, opts)
 	if err != nil || objects == nil {
 		return err != nil, err
@@ -293,6 +296,7 @@ func (p page) selectItems() (selected []runtime.Object, last string, more bool, 
 type State struct {
 	Version uint64
 
+	hub *Hub
 	// objects are all those of the resource, own those below the key, if that is not
 	// the root: others change while a slow reader is told what there was, and what
 	// they were before must not be kept for it.
@@ -305,11 +309,14 @@ type State struct {
 // State returns what a watch starts with: what is there at resource version 0,
 // else as new as the version or, without one, as etcd.
 func (h *Hub) State(ctx context.Context, key string, in Claims, opts storage.ListOptions) (*State, error) {
+	if err := h.waitForClaims(ctx, in); err != nil {
+		return nil, err
+	}
 	objects, version, err := h.fresh(ctx, opts.ResourceVersion)
 	if err != nil {
 		return nil, err
 	}
-	s := &State{Version: version, key: key, pred: opts.Predicate}
+	s := &State{hub: h, Version: version, key: key, pred: opts.Predicate}
 	view, err := h.viewAt(in, version)
 	if err != nil {
 		return nil, err
@@ -341,7 +348,7 @@ func (s *State) Each(yield func(runtime.Object) bool) error {
 				return false
 			}
 		}
-		return !matches || yield(Share(it.obj))
+		return !matches || yield(Share(s.hub.shown(it.obj)))
 	}
 	if s.objects != nil {
 		s.objects.from(s.key, visit)

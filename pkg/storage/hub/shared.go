@@ -71,17 +71,17 @@ func Share(obj runtime.Object) runtime.Object {
 // share returns what an event's watchers share of an object: all the same, as
 // long as one of them has yet to send it. Then the encodings go with it, for
 // the history of events would keep too many.
-func (e *event) share(obj runtime.Object, as *weak.Pointer[shared]) runtime.Object {
-	o, ok := obj.(object)
-	if !ok {
+func (e *event) share(h *Hub, obj runtime.Object, as *weak.Pointer[shared]) runtime.Object {
+	if _, ok := obj.(object); !ok {
 		return obj.DeepCopyObject()
 	}
 	e.sharing.Lock()
 	defer e.sharing.Unlock()
 	s := as.Value()
 	if s == nil {
-		s = &shared{object: o}
-		*as = weak.Make(s)
+		if s, _ = Share(h.shown(obj)).(*shared); s != nil {
+			*as = weak.Make(s)
+		}
 	}
 	return s
 }

@@ -14,7 +14,7 @@ import (
 func TestUnwrap(t *testing.T) {
 	pod := named("a")
 	var of weak.Pointer[shared]
-	wrapped := (&event{}).share(pod, &of)
+	wrapped := (&event{}).share(&Hub{}, pod, &of)
 	require.NotSame(t, runtime.Object(pod), wrapped)
 	require.Same(t, runtime.Object(pod), Unwrap(wrapped))
 	status := &metav1.Status{}

@@ -158,7 +158,7 @@ func (t *told) share(it *toldItem) runtime.Object {
 			klog.ErrorS(err, "Cannot set the resource version of an object", "resource", t.hub.cfg.Resource, "key", it.key)
 		}
 	}
-	o := Share(obj)
+	o := Share(t.hub.shown(obj))
 	if s, ok := o.(*shared); ok {
 		it.shared = weak.Make(s)
 	}
@@ -243,7 +243,7 @@ func (c *compared) change(h *Hub, change *claims.Change) {
 		from = c.spans[n-1].from
 		c.spans = c.spans[:n-1]
 	}
-	to := uint64(forever)
+	to := forever
 	if lagged := change.Lagged(); lagged.Before(time.Now()) {
 		to = max(change.Version, h.history.before(lagged))
 	}

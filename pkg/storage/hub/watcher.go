@@ -335,7 +335,7 @@ func (w *Watcher) sendOlder(ctx context.Context, version uint64) (uint64, bool) 
 			if (e.Type == watch.Bookmark || reached > version) && w.hub.remembers(version) {
 				return version, true
 			}
-			if e.Type != watch.Bookmark && w.holds(e) && !w.send(e) {
+			if e.Type != watch.Bookmark && w.holds(e) && !w.send(watch.Event{Type: e.Type, Object: w.hub.shown(e.Object)}) {
 				return 0, false
 			}
 			version = max(version, reached)

@@ -1,0 +1,155 @@
+package storage
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// ClaimLabelPrefix starts the labels that say who claims an object. They are not stored:
+// writes drop them, and reads show those that ClaimLabels tells.
+const ClaimLabelPrefix = "claimed.internal.apis.kcp.io/"
+
+// ClaimLabels returns the labels, with the ClaimLabelPrefix, that reads show on the objects
+// of a resource that lie in a logical cluster and have the identity, which may be empty;
+// mostly none. It is asked about each object that is shown, concurrently and while events
+// wait, so it must be quick and must not block: it takes no lock under which a claim set is
+// changed. Nobody changes what it returns, nor may it.
+type ClaimLabels func(cluster logicalcluster.Name, resource schema.GroupResource, identity string) map[string]string
+
+// claimLabels are the labels of one resource; nil where there are none.
+type claimLabels struct {
+	labels   ClaimLabels
+	resource schema.GroupResource
+}
+
+func (c *claimLabels) of(obj runtime.Object) map[string]string {
+	if c == nil {
+		return nil
+	}
+	t, ok := tenantOf(obj, false)
+	if !ok {
+		return nil
+	}
+	return c.labels(t.cluster, c.resource, t.identity)
+}
+
+// shown returns an object as it is shown: itself, or a copy that shares all but its labels.
+func (c *claimLabels) shown(obj runtime.Object) runtime.Object {
+	add := c.of(obj)
+	if len(add) == 0 {
+		return obj
+	}
+	if cacheable, ok := obj.(runtime.CacheableObject); ok {
+		obj = cacheable.GetObject()
+	}
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		obj = &unstructured.Unstructured{Object: u.Object}
+	} else {
+		own := reflect.New(reflect.TypeOf(obj).Elem())
+		own.Elem().Set(reflect.ValueOf(obj).Elem())
+		obj, _ = reflect.TypeAssert[runtime.Object](own)
+	}
+	addLabels(obj, add)
+	return obj
+}
+
+// show has an object that was read, or the items of a list, show their labels. They may
+// share memory with the watch cache.
+func (c *claimLabels) show(read runtime.Object) error {
+	switch {
+	case c == nil:
+		return nil
+	case meta.IsListType(read):
+		return meta.EachListItem(read, func(obj runtime.Object) error {
+			addLabels(obj, c.of(obj))
+			return nil
+		})
+	default:
+		addLabels(read, c.of(read))
+		return nil
+	}
+}
+
+// addLabels gives an object labels of its own. All else that it shares stays as it is.
+func addLabels(obj runtime.Object, add map[string]string) {
+	object, err := meta.Accessor(obj)
+	if len(add) == 0 || err != nil {
+		return
+	}
+	all := object.GetLabels()
+	merged := make(map[string]string, len(all)+len(add))
+	maps.Copy(merged, all)
+	maps.Copy(merged, add)
+	setLabels(object, merged)
+}
+
+func setLabels(object metav1.Object, l map[string]string) {
+	if u, ok := object.(*unstructured.Unstructured); ok {
+		metadata, _ := u.Object["metadata"].(map[string]any)
+		u.Object = maps.Clone(u.Object)
+		u.Object["metadata"] = maps.Clone(metadata)
+	}
+	object.SetLabels(l)
+}
+
+// drop takes the labels out of an object that is written.
+func (c *claimLabels) drop(obj runtime.Object) {
+	object, err := meta.Accessor(obj)
+	if c == nil || err != nil {
+		return
+	}
+	all := object.GetLabels()
+	var kept map[string]string
+	for key := range all {
+		if !strings.HasPrefix(key, ClaimLabelPrefix) {
+			continue
+		}
+		if kept == nil {
+			kept = maps.Clone(all)
+		}
+		delete(kept, key)
+	}
+	if kept != nil {
+		setLabels(object, kept)
+	}
+}
+
+// selectBy has a predicate that names such labels see them. It reports whether it does.
+func (c *claimLabels) selectBy(pred *storage.SelectionPredicate) bool {
+	if c == nil || !namesClaims(pred.Label) {
+		return false
+	}
+	getAttrs := pred.GetAttrs
+	pred.GetAttrs = func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		l, f, err := getAttrs(obj)
+		add := c.of(obj)
+		if err != nil || len(add) == 0 {
+			return l, f, err
+		}
+		merged := make(labels.Set, len(l)+len(add))
+		maps.Copy(merged, l)
+		maps.Copy(merged, add)
+		return merged, f, nil
+	}
+	return true
+}
+
+func namesClaims(selector labels.Selector) bool {
+	if selector == nil {
+		return false
+	}
+	requirements, _ := selector.Requirements()
+	return slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return strings.HasPrefix(r.Key(), ClaimLabelPrefix) })
+}

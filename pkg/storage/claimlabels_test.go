@@ -1,0 +1,159 @@
+package storage
+
+import (
+	"context"
+	"maps"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/hub"
+)
+
+const claimLabel = ClaimLabelPrefix + "export"
+
+// labelling is a backend on which the pods of one logical cluster are claimed.
+func labelling(claimed *atomic.Bool) BackendConfig {
+	return BackendConfig{ClaimLabels: func(cluster logicalcluster.Name, resource schema.GroupResource, identity string) map[string]string {
+		if cluster == "claimed" && resource == podsGR && identity == "" && claimed.Load() {
+			return map[string]string{claimLabel: "hash"}
+		}
+		return nil
+	}}
+}
+
+// Every read shows the labels of claims, and only where there are claims; nothing is
+// stored, and what the watch cache has stays as it is.
+func TestClaimLabels(t *testing.T) {
+	var claimed atomic.Bool
+	s := open(t, backendOf(t, labelling(&claimed)), podsGR)
+	own, other, all := in(t.Context(), "claimed"), in(t.Context(), "other"), request.WithWildcard(t.Context())
+	forged := newValuedPod("one", "x")
+	forged.Labels[ClaimLabelPrefix+"forged"] = "x"
+	create(own, t, s, forged)
+	create(other, t, s, newValuedPod("one", "x"))
+	at := list(all, t, s, "/pods", listOpts()).ResourceVersion
+	plain := map[string]string{"value": "x"}
+	labelled := map[string]string{"value": "x", claimLabel: "hash"}
+
+	reads := func(ctx context.Context) []example.Pod {
+		found := list(ctx, t, s, "/pods", listOpts()).Items
+		found = append(found, list(ctx, t, s, "/pods", page(10, "")).Items...)
+		cached := listOpts()
+		cached.ResourceVersion = "0"
+		found = append(found, list(ctx, t, s, "/pods", cached).Items...)
+		initial := watchFrom(ctx, t, s, "/pods", "0", listOpts())
+		for range 2 {
+			found = append(found, *next(t, initial).Object.(*example.Pod))
+			if ctx != all {
+				break
+			}
+		}
+		return found
+	}
+	shows := func(want map[string]string) {
+		t.Helper()
+		for _, version := range []string{"", "0"} {
+			pod := &example.Pod{}
+			require.NoError(t, s.Get(own, "/pods/ns/one", storage.GetOptions{ResourceVersion: version}, pod))
+			require.Equal(t, want, pod.Labels)
+		}
+		for _, pod := range append(reads(own), reads(all)...) {
+			if logicalcluster.From(&pod) == "claimed" {
+				require.Equal(t, want, pod.Labels)
+			} else {
+				require.Equal(t, plain, pod.Labels)
+			}
+		}
+	}
+	shows(plain)
+	claimed.Store(true)
+	shows(labelled)
+	claimed.Store(false)
+	shows(plain)
+	claimed.Store(true)
+
+	// Watches share one object.
+	first, second := watchFrom(all, t, s, "/pods", at, listOpts()), watchFrom(own, t, s, "/pods", at, listOpts())
+	require.NoError(t, s.GuaranteedUpdate(own, "/pods/ns/one", &example.Pod{}, false, nil, func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		pod := obj.(*example.Pod)
+		require.Equal(t, plain, pod.Labels, "what is read to be written has none")
+		pod.Labels = maps.Clone(labelled)
+		pod.Spec.NodeName = "node"
+		return pod, nil, nil
+	}, nil))
+	a, b := <-first.ResultChan(), <-second.ResultChan()
+	require.Same(t, a.Object, b.Object)
+	require.Equal(t, labelled, hub.Unwrap(a.Object).(*example.Pod).Labels)
+	require.NoError(t, s.Delete(own, "/pods/ns/one", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}))
+	require.Equal(t, labelled, next(t, first).Object.(*example.Pod).Labels)
+}
+
+// Selectors that name the labels of claims see them, others do not look at them, and
+// objects come and go by them.
+func TestClaimLabelsAreSelected(t *testing.T) {
+	var claimed atomic.Bool
+	claimed.Store(true)
+	s := open(t, backendOf(t, labelling(&claimed)), podsGR)
+	all := request.WithWildcard(t.Context())
+	for _, cluster := range []string{"claimed", "other"} {
+		create(in(t.Context(), cluster), t, s, newValuedPod("one", "x"))
+	}
+	at := list(all, t, s, "/pods", listOpts()).ResourceVersion
+	selecting := func(selector string) storage.ListOptions {
+		opts := listOpts()
+		opts.Predicate.Label = labels.NewSelector().Add(requirement(t, selector)...)
+		return opts
+	}
+	for selector, want := range map[string][]string{
+		claimLabel + "=hash":        {"claimed|ns/one"},
+		"!" + claimLabel:            {"other|ns/one"},
+		claimLabel + "=hash,value":  {"claimed|ns/one"},
+		claimLabel + "=hash,!value": {},
+		"value=x":                   {"claimed|ns/one", "other|ns/one"},
+	} {
+		opts := selecting(selector)
+		require.Equal(t, want, names(list(all, t, s, "/pods", opts).Items...), selector)
+		opts.ResourceVersion, opts.ResourceVersionMatch = at, metav1.ResourceVersionMatchExact
+		require.Equal(t, want, names(list(all, t, s, "/pods", opts).Items...), selector)
+	}
+	w := watchFrom(all, t, s, "/pods", at, selecting(claimLabel+"=hash,value=y"))
+	for _, cluster := range []string{"other", "claimed"} {
+		require.NoError(t, s.GuaranteedUpdate(in(t.Context(), cluster), "/pods/ns/one", &example.Pod{}, false, nil, relabel("y"), nil))
+	}
+	event := next(t, w)
+	require.Equal(t, watch.Added, event.Type)
+	require.Equal(t, "claimed|ns/one", nameOf(event.Object.(*example.Pod)))
+}
+
+// A custom resource shows labels without a change of what it shares memory with.
+func TestClaimLabelsOfCustomResources(t *testing.T) {
+	c := &claimLabels{func(logicalcluster.Name, schema.GroupResource, string) map[string]string {
+		return map[string]string{claimLabel: "hash"}
+	}, podsGR}
+	stored := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"name": "x", "annotations": map[string]any{"kcp.io/cluster": "aa"}, "labels": map[string]any{"a": "b"}},
+		"spec":     map[string]any{"field": "value"},
+	}}
+	before := stored.DeepCopy()
+	shown := c.shown(stored).(*unstructured.Unstructured)
+	require.Equal(t, map[string]string{"a": "b", claimLabel: "hash"}, shown.GetLabels())
+	require.Equal(t, before, stored)
+	read := &unstructured.Unstructured{Object: stored.Object}
+	require.NoError(t, c.show(read))
+	require.Equal(t, shown, read)
+	require.Equal(t, before, stored)
+	c.drop(shown)
+	require.Equal(t, before, shown)
+}
