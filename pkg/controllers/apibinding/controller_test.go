@@ -1,0 +1,394 @@
+package apibinding
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+const (
+	provider = logicalcluster.Name("provider")
+	consumer = logicalcluster.Name("consumer")
+	locks    = "internal.apis.kcp.io/resource-bindings"
+)
+
+var (
+	errNone  = apierrors.NewNotFound(schema.GroupResource{}, "x")
+	errCrash = errors.New("crashed")
+)
+
+// world is a shard around the controller: what is stored, what is served, and faults.
+type world struct {
+	r        *reconciler
+	version  int
+	bindings map[string]*apisv1alpha2.APIBinding
+	exports  map[string]*apisv1alpha2.APIExport
+	schemas  map[string]types.UID // by name
+	lc       *corev1alpha1.LogicalCluster
+	pinned   map[types.UID]bool
+	taken    map[string]string // resource of definitions, by owner
+	objects  map[string]int    // by resource and schema
+	waits    map[string]int    // how many of them wait for a finalizer
+
+	calls, crashAt int // the call that fails, after its effect if odd
+}
+
+func newWorld() *world {
+	w := &world{
+		bindings: map[string]*apisv1alpha2.APIBinding{}, exports: map[string]*apisv1alpha2.APIExport{}, schemas: map[string]types.UID{},
+		pinned: map[types.UID]bool{}, taken: map[string]string{}, objects: map[string]int{}, waits: map[string]int{}, crashAt: -1,
+		lc: &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "cluster", UID: "lc", ResourceVersion: "1", Annotations: map[string]string{"kcp.io/cluster": consumer.String()}}},
+	}
+	w.r = &reconciler{
+		apis: w,
+		resolve: func(path logicalcluster.Path) (logicalcluster.Name, bool) {
+			return provider, path.String() == "root:provider"
+		},
+		binding: func(_ context.Context, key client.Key) (*apisv1alpha2.APIBinding, error) {
+			if b := w.bindings[key.Name]; b != nil {
+				return b.DeepCopy(), nil
+			}
+			return nil, errNone
+		},
+		siblings: func(logicalcluster.Name) (all []*apisv1alpha2.APIBinding) {
+			for _, b := range w.bindings {
+				all = append(all, b)
+			}
+			return all
+		},
+		export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
+			if e := w.exports[key.Name]; e != nil && key.Cluster == provider {
+				return e, nil
+			}
+			return nil, errNone
+		},
+		schema: func(key client.Key) (*metav1.PartialObjectMetadata, error) {
+			if uid := w.schemas[key.Name]; uid != "" {
+				return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: key.Name, UID: uid}}, nil
+			}
+			return nil, errNone
+		},
+		readSchema: func(_ context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
+			return &apisv1alpha1.APIResourceSchema{ObjectMeta: metav1.ObjectMeta{Name: key.Name, UID: w.schemas[key.Name]}}, nil
+		},
+		logicalCluster: func(logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+			if w.lc == nil {
+				return nil, errNone
+			}
+			return w.lc, nil
+		},
+		commitCluster: func(_ context.Context, _, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+			return updated, w.step(func() {
+				updated.ResourceVersion = w.next()
+				w.lc = updated
+			})
+		},
+		commit: func(_ context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
+			if equality.Semantic.DeepEqual(old, updated) {
+				return updated, nil
+			}
+			return updated, w.step(func() {
+				if updated.DeletionTimestamp != nil && len(updated.Finalizers) == 0 {
+					delete(w.bindings, old.Name)
+					w.next()
+					return
+				}
+				updated.ResourceVersion = w.next()
+				w.bindings[old.Name] = updated
+			})
+		},
+		waiting: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
+	}
+	return w
+}
+
+func (w *world) next() string {
+	w.version++
+	return strconv.Itoa(w.version)
+}
+
+// step is one effect of the controller, before or after which it may crash.
+func (w *world) step(do func()) error {
+	w.calls++
+	if w.calls == w.crashAt/2 && w.crashAt%2 == 0 {
+		return errCrash
+	}
+	do()
+	if w.calls == w.crashAt/2 {
+		return errCrash
+	}
+	return nil
+}
+
+func (w *world) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apisv1alpha1.APIResourceSchema, error)) (string, error) {
+	original, err := read(ctx)
+	if err != nil || original.UID != uid {
+		return "", errors.Join(err, fmt.Errorf("read %s", original.UID))
+	}
+	if uid == "bad" {
+		return "", fmt.Errorf("%w: it is bad", ErrInvalid)
+	}
+	return "v1", w.step(func() { w.pinned[uid] = true })
+}
+
+// Reserve knows schemas by names such as v1.widgets.example.org-1.
+func (w *world) Reserve(_ context.Context, _ logicalcluster.Name, binding string, schemas []types.UID) (func(), string, error) {
+	for _, uid := range schemas {
+		name, err := apis.ParseSchemaName(string(uid))
+		if err != nil {
+			return nil, "", err
+		}
+		if by := w.taken[name.Resource.Resource]; by != "" {
+			return nil, by + " has it", nil
+		}
+		for _, other := range w.bindings {
+			if other.Name != binding && slices.ContainsFunc(other.Status.BoundResources, func(b apisv1alpha2.BoundAPIResource) bool { return b.Resource == name.Resource.Resource }) {
+				return nil, other.Name + " has it", nil
+			}
+		}
+	}
+	return func() {}, "", w.step(func() {})
+}
+
+func (w *world) WaitFor(context.Context, *apisv1alpha2.APIBinding) error { return w.step(func() {}) }
+
+func (w *world) Empty(_ context.Context, _ logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (int, map[string]int, error) {
+	key := bound.Resource + "/" + bound.Schema.UID
+	err := w.step(func() { w.objects[key] = min(w.objects[key], w.waits[key]) })
+	if w.objects[key] == 0 {
+		return 0, nil, err
+	}
+	return w.objects[key], map[string]int{"example.org/wait": w.waits[key]}, err
+}
+
+func (*world) FollowNames(func(logicalcluster.Name, string)) func() { return func() {} }
+
+// settle reconciles all bindings, in any order, until nothing changes.
+func (w *world) settle(t *testing.T) {
+	t.Helper()
+	for range 100 {
+		before, failed := w.version, false
+		names := []string{"a", "b", "c"}
+		rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+		for _, name := range names {
+			_, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: name})
+			failed = failed || err != nil
+		}
+		if !failed && w.version == before {
+			return
+		}
+	}
+	require.Fail(t, "it does not come to rest")
+}
+
+func (w *world) bind(name string) {
+	w.bindings[name] = &apisv1alpha2.APIBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Finalizers: []string{apis.BindingFinalizer}},
+		Spec:       apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{Export: &apisv1alpha2.ExportBindingReference{Path: "root:provider", Name: "e"}}},
+	}
+}
+
+func (w *world) offer(schemas ...string) {
+	e := w.exports["e"]
+	if e == nil {
+		e = &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
+		w.exports["e"] = e
+	}
+	e.Spec.Resources = nil
+	for _, name := range schemas {
+		parsed, _ := apis.ParseSchemaName(name)
+		e.Spec.Resources = append(e.Spec.Resources, apisv1alpha2.ResourceSchema{Group: parsed.Resource.Group, Name: parsed.Resource.Resource, Schema: name})
+	}
+}
+
+// picture is what is to be the same, however it came about.
+func (w *world) picture() map[string]any {
+	p := map[string]any{"locks": w.lc.Annotations[locks], "objects": fmt.Sprint(w.objects)}
+	for name, b := range w.bindings {
+		status := b.Status.DeepCopy()
+		states := map[string]string{}
+		for _, c := range status.Conditions {
+			states[string(c.Type)] = fmt.Sprint(c.Status, " ", c.Reason, " ", c.Message)
+		}
+		status.Conditions = nil
+		p[name] = fmt.Sprintf("%+v %v %v", *status, states, b.Annotations)
+	}
+	return p
+}
+
+const (
+	widgetsOne, widgetsTwo = "v1.widgets.example.org", "v2.widgets.example.org"
+	gadgets                = "v1.gadgets.example.org"
+)
+
+// whole are events that lead to one binding of two resources, in any order in which
+// later versions of an object come after earlier ones.
+func whole() [][]func(*world) {
+	schemaIs := func(name string) func(*world) {
+		return func(w *world) { w.schemas[name] = types.UID(name) }
+	}
+	return [][]func(*world){
+		{
+			func(w *world) { w.offer(widgetsOne) },
+			func(w *world) { w.exports["e"].Status.IdentityHash = "h" },
+			func(w *world) { w.offer(widgetsTwo, gadgets) },
+		},
+		{schemaIs(widgetsOne)}, {schemaIs(widgetsTwo)}, {schemaIs(gadgets)},
+		{func(w *world) { w.bind("b") }},
+		{func(w *world) { w.taken["gadgets"] = "somebody" }, func(w *world) { delete(w.taken, "gadgets") }},
+	}
+}
+
+// ends are events after which the binding is as it was, but that its export is gone.
+func ends() [][]func(*world) {
+	return [][]func(*world){
+		{func(w *world) { delete(w.exports, "e") }},
+		{func(w *world) { delete(w.schemas, widgetsTwo) }},
+		{func(w *world) { delete(w.schemas, gadgets) }},
+	}
+}
+
+// play has the events happen in a random order, with the controller at work in between.
+func (w *world) play(t *testing.T, random *rand.Rand, lines [][]func(*world)) {
+	t.Helper()
+	for len(lines) > 0 {
+		i := random.IntN(len(lines))
+		lines[i][0](w)
+		if lines[i] = lines[i][1:]; len(lines[i]) == 0 {
+			lines = slices.Delete(lines, i, i+1)
+		}
+		for range random.IntN(3) {
+			_, _ = w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "b"})
+		}
+	}
+	w.settle(t)
+}
+
+// TestAnyOrder: what a binding ends in does not depend on the order of events, nor on
+// where the controller crashed on the way.
+func TestAnyOrder(t *testing.T) {
+	var bound, orphaned map[string]any
+	for seed := range uint64(2000) {
+		w := newWorld()
+		random := rand.New(rand.NewPCG(seed, 1))
+		if seed%2 == 1 {
+			w.crashAt = 2 + random.IntN(40)
+		}
+		w.play(t, random, whole())
+		if bound == nil {
+			bound = w.picture()
+			b := w.bindings["b"]
+			require.Equal(t, apisv1alpha2.APIBindingPhaseBound, b.Status.Phase)
+			require.Len(t, b.Status.BoundResources, 2)
+			require.True(t, conditions.IsTrue(b, "Ready"))
+			require.JSONEq(t, `{"widgets.example.org":{"n":"b"},"gadgets.example.org":{"n":"b"}}`, w.lc.Annotations[locks])
+		}
+		require.Equal(t, bound, w.picture(), "seed %d", seed)
+		for _, resource := range w.bindings["b"].Status.BoundResources {
+			require.True(t, w.pinned[types.UID(resource.Schema.UID)], "nothing is bound that has no copy")
+		}
+		w.play(t, random, ends())
+		if orphaned == nil {
+			orphaned = w.picture()
+			require.Equal(t, "APIExportNotFound", conditions.Get(w.bindings["b"], apisv1alpha2.APIExportValid).Reason)
+			require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"), "what is bound goes on")
+		}
+		require.Equal(t, orphaned, w.picture(), "seed %d", seed)
+	}
+}
+
+// TestDeletion: a binding waits for all that it has bound, wherever it crashed, and
+// another one takes over what is the same.
+func TestDeletion(t *testing.T) {
+	for crashAt := range 40 {
+		w := newWorld()
+		w.offer(widgetsOne, gadgets)
+		w.exports["e"].Status.IdentityHash = "h"
+		w.schemas[widgetsOne], w.schemas[gadgets] = widgetsOne, gadgets
+		w.bind("a")
+		w.settle(t)
+		w.objects["widgets/"+widgetsOne], w.objects["gadgets/"+gadgets] = 3, 2
+		w.waits["widgets/"+widgetsOne] = 1
+		now := metav1.Now()
+		w.bindings["a"].DeletionTimestamp = &now
+		w.calls, w.crashAt = 0, 2+crashAt
+		w.settle(t)
+		condition := conditions.Get(w.bindings["a"], apisv1alpha2.BindingResourceDeleteSuccess)
+		require.Equal(t, "SomeFinalizersRemain", condition.Reason)
+		require.Equal(t, "Objects remain: 1 of widgets.example.org. They wait for their finalizers: example.org/wait has 1 of widgets.example.org", condition.Message)
+		require.Zero(t, w.objects["gadgets/"+gadgets])
+
+		// Another binding of the export comes, and has what is left.
+		w.bind("b")
+		w.settle(t)
+		require.NotContains(t, w.bindings, "a")
+		require.Equal(t, 1, w.objects["widgets/"+widgetsOne])
+		require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
+		require.JSONEq(t, `{"widgets.example.org":{"n":"b"},"gadgets.example.org":{"n":"b"}}`, w.lc.Annotations[locks])
+
+		w.bindings["b"].DeletionTimestamp = &now
+		w.waits = map[string]int{}
+		w.settle(t)
+		require.Empty(t, w.bindings)
+		require.NotContains(t, w.lc.Annotations, locks)
+	}
+}
+
+// TestConflicts: who comes first has the names, and nothing of an export is bound while
+// one of its names is taken.
+func TestConflicts(t *testing.T) {
+	w := newWorld()
+	w.offer(widgetsOne, gadgets)
+	w.exports["e"].Status.IdentityHash = "h"
+	w.schemas[widgetsOne], w.schemas[gadgets] = widgetsOne, gadgets
+	w.taken["gadgets"] = "somebody"
+	w.bind("b")
+	w.settle(t)
+	b := w.bindings["b"]
+	require.Empty(t, b.Status.BoundResources)
+	condition := conditions.Get(b, apisv1alpha2.InitialBindingCompleted)
+	require.Equal(t, "NamingConflicts", condition.Reason)
+	require.Contains(t, condition.Message, "somebody has it")
+	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.waiting.in(consumer))
+	delete(w.taken, "gadgets")
+	w.settle(t)
+	require.Len(t, w.bindings["b"].Status.BoundResources, 2)
+	require.Empty(t, w.r.waiting.in(consumer))
+
+	// Another identity never takes the objects of the first.
+	w.exports["e"].Status.IdentityHash = "other"
+	w.settle(t)
+	b = w.bindings["b"]
+	require.Equal(t, "h", b.Status.BoundResources[0].Schema.IdentityHash)
+	condition = conditions.Get(b, apisv1alpha2.BindingUpToDate)
+	require.Equal(t, "NamingConflicts", condition.Reason)
+	require.Contains(t, condition.Message, "bound with the former identity")
+	require.True(t, conditions.IsTrue(b, "Ready"))
+
+	// A schema that cannot be served changes nothing either.
+	w.exports["e"].Status.IdentityHash = "h"
+	w.schemas[widgetsTwo] = "bad"
+	w.offer(widgetsTwo, gadgets)
+	w.settle(t)
+	require.Equal(t, "APIResourceSchemaInvalid", conditions.Get(w.bindings["b"], apisv1alpha2.BindingUpToDate).Reason)
+	require.Equal(t, widgetsOne, w.bindings["b"].Status.BoundResources[0].Schema.Name)
+}
