@@ -131,7 +131,7 @@ mutants: ## Try that each bug made on purpose is caught by a test
 
 .PHONY: neighbours
 neighbours: ## Print what a quiet tenant waits for, alone and beside one that attacks
-	$(GO) test ./test/neighbours -run '^TestNeighbours$$' -count=1 -timeout 30m -latency | grep -E '^[a-z]+ +alone' 
+	$(GO) test -C test/neighbours -run '^TestNeighbours$$' -count=1 -timeout 30m -latency
 
 .PHONY: clean
 clean: ## Remove bin/ (not the data of a development cluster)

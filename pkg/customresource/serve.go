@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -16,6 +17,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 )
+
+// patience is for how long a write has its seat that may wait for a conversion
+// webhook: all that it computes takes less.
+const patience = 2 * time.Second
 
 // Wrap returns a handler that serves custom resources and merged discovery and
 // OpenAPI documents, and passes everything else to next. It must come after
@@ -111,10 +116,42 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 // serveUpstream has the upstream handler serve a request for what info says, which it
 // keeps, with a synthetic definition.
 func (s *Server) serveUpstream(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) {
+	if conversion := crd.Spec.Conversion; conversion != nil && conversion.Strategy == apiextensionsv1.WebhookConverter && writes(info.Verb) {
+		defer pauseIfSlow(r.Context())()
+	}
 	first := *info
 	defer s.lister.issue(&first, s.nameFor(info, crd), crd)()
 	ctx := &countedContext{Context: genericapirequest.WithRequestInfo(r.Context(), info), info: info, first: &first}
 	s.upstream.ServeHTTP(w, r.WithContext(ctx)) //nolint:contextcheck // it inherits the request's
+}
+
+// writes reports whether a request with that verb may change managed fields.
+func writes(verb string) bool { return verb == "create" || verb == "update" || verb == "patch" }
+
+// pauseIfSlow pauses the request of ctx, see request.Pause, when it takes long, until
+// end. For managed fields the library converts objects without a context, so that
+// nobody knows when such a request waits for the webhook: many in many logical clusters
+// would take all seats.
+func pauseIfSlow(ctx context.Context) (end func()) {
+	var (
+		mu     sync.Mutex
+		ended  bool
+		resume = func() {}
+	)
+	timer := time.AfterFunc(patience, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !ended {
+			resume = request.Pause(ctx)
+		}
+	})
+	return func() {
+		timer.Stop()
+		mu.Lock()
+		defer mu.Unlock()
+		ended = true
+		resume()
+	}
 }
 
 // resolve asks the sources for a definition, until what they say holds for a

@@ -19,11 +19,12 @@ import (
 func hanging(t *testing.T, w *world) {
 	const flood = maxOfCluster
 	asked, release := make(chan struct{}, flood), make(chan struct{})
+	unblock := sync.OnceFunc(func() { close(release) })
 	hook := hangs(t, asked, release)
-	robot := w.attacker.robot(t, "flooding")
+	robot := w.robot(t, "flooding")
 	hooks := w.attacker.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	_, err := hooks.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "hanging"},
+		ObjectMeta: metav1.ObjectMeta{Name: w.mark},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
 			Name: "hanging.example.com", AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(30)),
 			SideEffects:   new(admissionregistrationv1.SideEffectClassNone),
@@ -49,10 +50,10 @@ func hanging(t *testing.T, w *world) {
 		})
 	}
 	t.Cleanup(func() {
-		close(release)
+		unblock()
 		stop()
 		pending.Wait()
-		_ = hooks.Delete(context.WithoutCancel(ctx), "hanging", metav1.DeleteOptions{})
+		_ = hooks.Delete(context.WithoutCancel(ctx), w.mark, metav1.DeleteOptions{})
 	})
 	// The webhook is there some time after its configuration.
 	require.Eventually(t, func() bool { post(0); return len(asked) > 0 }, testTimeout, tick)
@@ -65,17 +66,21 @@ func hanging(t *testing.T, w *world) {
 		w.quiet.must(t, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", fmt.Sprintf(`{"metadata":{"name":"quiet-%d"}}`, i))
 	}
 	w.attacker.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
+	unblock() // all of them go on together, and may not execute together
+	for i := range 2 * maxWriting {
+		w.quiet.must(t, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", fmt.Sprintf(`{"metadata":{"name":"quieter-%d"}}`, i))
+	}
 }
 
 // events: what the watches of a logical cluster hold of large events is bounded in
 // all.
 func events(t *testing.T, w *world) {
 	const size, streams, path = 768 << 10, 40, "/api/v1/namespaces/default/secrets"
-	w.attacker.must(t, http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"large"},"data":{"a":%q}}`, base64.StdEncoding.EncodeToString(make([]byte, size))))
+	w.attacker.must(t, http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":%q},"data":{"a":%q}}`, w.mark, base64.StdEncoding.EncodeToString(make([]byte, size))))
 	before := heap()
 	got := 0
 	for range streams {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.attacker.config.Host+path+"?watch=true&resourceVersion=0&fieldSelector=metadata.name%3Dlarge", http.NoBody)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.attacker.config.Host+path+"?watch=true&resourceVersion=0&fieldSelector=metadata.name%3D"+w.mark, http.NoBody)
 		require.NoError(t, err)
 		response, err := w.attacker.http.Do(r)
 		require.NoError(t, err)
@@ -122,7 +127,7 @@ func slowBodies(t *testing.T, w *world) {
 		}
 	})
 	require.Eventually(t, func() bool {
-		return counters(t, "shardplane_bodies_waiting_bytes", nil)-before >= slow<<14
+		return seen(func() bool { return counters(t, "shardplane_bodies_waiting_bytes", nil)-before >= slow<<14 })
 	}, testTimeout, tick, "the shard reads all of them")
 	for i := range 5 {
 		w.quiet.must(t, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", fmt.Sprintf(`{"metadata":{"name":"quick-%d"}}`, i))

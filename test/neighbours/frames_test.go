@@ -96,7 +96,7 @@ func (f *frames) until(done func(http2.Frame) bool) error {
 // floods: frames without end, and streams that are reset at once, cost the server
 // that gets them no memory and no goroutines.
 func floods(t *testing.T, w *world) {
-	robot := w.attacker.robot(t, "framing")
+	robot := w.robot(t, "framing")
 	_, path, found := strings.Cut(strings.TrimPrefix(robot.config.Host, "https://"), "/")
 	require.True(t, found)
 	path = "/" + path + "/api/v1/namespaces/default/configmaps"
@@ -189,7 +189,7 @@ func settings(t *testing.T, f *frames, _ string) {
 // readers: requests whose answers the attacker does not read take no seats.
 func readers(t *testing.T, w *world) {
 	const maps, streams = 8, 20
-	robot := w.attacker.robot(t, "reading")
+	robot := w.robot(t, "reading")
 	for i := range maps {
 		name := fmt.Sprintf("%s-large-%d", w.mark, i)
 		w.attacker.must(t, http.MethodPost, "/api/v1/namespaces/default/configmaps", fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"large":"yes"}},"data":{"text":%q}}`, name, strings.Repeat("x", 200<<10)))
@@ -199,7 +199,8 @@ func readers(t *testing.T, w *world) {
 	path := at.Path + "/api/v1/namespaces/default/configmaps?labelSelector=large"
 	for name, query := range map[string]string{"lists": "", "watches": "&watch=true&resourceVersion=0"} {
 		t.Run(name, func(t *testing.T) {
-			paused := counters(t, "shardplane_fairness_paused_requests", nil)
+			waiting := func() float64 { return counters(t, "shardplane_fairness_paused_requests", nil) }
+			paused := waiting()
 			f := newFrames(t, robot.config, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 			var answered atomic.Int64
 			go func() {
@@ -218,12 +219,12 @@ func readers(t *testing.T, w *world) {
 				return answered.Load() == streams
 			}, testTimeout, tick, "all get a seat, though none of them is read")
 			if name == "lists" {
-				require.Eventually(t, func() bool { return counters(t, "shardplane_fairness_paused_requests", nil)-paused == streams }, testTimeout, tick)
+				require.Eventually(t, func() bool { return seen(func() bool { return waiting()-paused == streams }) }, testTimeout, tick)
 			}
 			w.attacker.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps?limit=1", "")
 			w.quiet.must(t, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
 			require.NoError(t, f.conn.Close())
-			require.Eventually(t, func() bool { return counters(t, "shardplane_fairness_paused_requests", nil) == paused }, testTimeout, tick)
+			require.Eventually(t, func() bool { return seen(func() bool { return waiting() == paused }) }, testTimeout, tick)
 		})
 	}
 	w.attacker.must(t, http.MethodDelete, "/api/v1/namespaces/default/configmaps?labelSelector=large", "")

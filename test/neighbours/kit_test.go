@@ -104,7 +104,7 @@ func newWorld(t testing.TB) *world {
 		}, connections...),
 		"front-proxy": connections, "cache-server": connections,
 	}})
-	w := &world{Cluster: c, mark: "zq" + letters(10), masters: newTenant(t, c.Shard(0))}
+	w := &world{Cluster: c, mark: newMark(), masters: newTenant(t, c.Shard(0))}
 	root := newTenant(t, harness.In(c.Proxy(), "root"))
 	for _, name := range []string{"quiet", "attacker"} {
 		_, err := root.dyn.Resource(workspaces).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
@@ -141,10 +141,11 @@ func newTenant(t testing.TB, config *rest.Config) *tenant {
 	return u
 }
 
-// robot returns a service account of the tenant's logical cluster, which may do
+// robot returns a service account of the attacker's logical cluster, which may do
 // everything there.
-func (u *tenant) robot(t *testing.T, name string) *tenant {
+func (w *world) robot(t *testing.T, name string) *tenant {
 	t.Helper()
+	u, name := w.attacker, name+"-"+w.mark
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	_, err := u.kube.CoreV1().ServiceAccounts("default").Create(t.Context(), account, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -260,7 +261,12 @@ func thing(group, version, name, text string) string {
 	return fmt.Sprintf(`{"apiVersion":"%s/%s","kind":"Thing","metadata":{"name":%q},"text":%q}`, group, version, name, text)
 }
 
-// counters returns the sum of a metric's series that have these labels.
+// seen reports whether what is counted in this process is as it should be. With
+// -latency servers count in processes of their own, and nothing is waited for.
+func seen(condition func() bool) bool { return *latencyFlag || condition() }
+
+// counters returns the sum of a metric's series in this process that have these
+// labels.
 func counters(t *testing.T, name string, labels map[string]string) float64 {
 	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()
@@ -283,9 +289,10 @@ func counters(t *testing.T, name string, labels map[string]string) float64 {
 	return sum
 }
 
-func letters(n int) string {
-	out := make([]byte, n)
-	for i := range out {
+// newMark returns what nobody else has in a name.
+func newMark() string {
+	out := []byte("zq0123456789")
+	for i := 2; i < len(out); i++ {
 		out[i] = byte('a' + rand.IntN(26))
 	}
 	return string(out)

@@ -29,10 +29,9 @@ var latencyFlag = flag.Bool("latency", false, "measure what the quiet tenant wai
 
 const (
 	configMaps = "/api/v1/namespaces/default/configmaps"
-	// alone is how long the quiet tenant is measured before a row.
-	alone = 3 * time.Second
-	// loaded is how long the load lasts.
-	loaded = 5 * time.Second
+	// alone is how long the quiet tenant is measured before a row, attacked how long
+	// it is during the row at least, and loaded how long the load lasts.
+	alone, attacked, loaded = 10 * time.Second, 20 * time.Second, 5 * time.Second
 )
 
 // quietEnv makes the test program a quiet tenant of the kubeconfig that it names: a
@@ -42,8 +41,8 @@ const quietEnv = "NEIGHBOURS_QUIET"
 // samples are what a quiet tenant waited for: a read and a write each.
 type samples struct {
 	Took []time.Duration
-	// Bad are answers that were refused or failed, by code.
-	Bad map[int]int
+	// Bad are answers that were refused or failed, by what they say.
+	Bad map[string]int
 }
 
 // beQuiet reads and writes from one line of standard input to the next, and answers
@@ -81,7 +80,7 @@ func beQuiet(kubeconfig string) error {
 
 // sample reads and writes until ctx ends.
 func (u *tenant) sample(ctx context.Context) samples {
-	s := samples{Bad: map[int]int{}}
+	s := samples{Bad: map[string]int{}}
 	for i := 0; ctx.Err() == nil; i++ {
 		start := time.Now()
 		for _, send := range []func() (int, []byte, error){
@@ -90,8 +89,8 @@ func (u *tenant) sample(ctx context.Context) samples {
 				return u.call(ctx, http.MethodPut, configMaps+"/latency", fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"latency"},"data":{"n":"%d"}}`, i))
 			},
 		} {
-			if code, _, err := send(); ctx.Err() == nil && (err != nil || code >= http.StatusBadRequest) {
-				s.Bad[code]++
+			if code, answer, err := send(); ctx.Err() == nil && (err != nil || code >= http.StatusBadRequest) {
+				s.Bad[fmt.Sprintf("%d %.200s %v", code, answer, err)]++
 			}
 		}
 		if ctx.Err() == nil {
@@ -166,8 +165,8 @@ func (o *observer) begin(t *testing.T) (end func() samples) {
 	}
 }
 
-// measured runs a row, and prints what the quiet tenant waits for a read and a write
-// before it and during it.
+// measured runs a row. With -latency it repeats the row for a while, and prints what
+// the quiet tenant waits for a read and a write before that and during it.
 func (w *world) measured(t *testing.T, name string, row func(*testing.T, *world)) {
 	if !*latencyFlag {
 		row(t, w)
@@ -177,12 +176,14 @@ func (w *world) measured(t *testing.T, name string, row func(*testing.T, *world)
 	time.Sleep(alone) //nolint:forbidigo // it is measured, not waited for
 	quiet := end()
 	end = w.observer.begin(t)
-	defer func() { // whatever becomes of the row, which may count what is in this process only
-		attacked := end()
-		fmt.Printf("%-12s alone p50 %8v p99 %8v | during p50 %8v p99 %8v | p99 × %.2f of %d, refused or failed: %v\n", name,
-			quiet.at(50), quiet.at(99), attacked.at(50), attacked.at(99), float64(attacked.at(99))/float64(quiet.at(99)), len(attacked.Took), attacked.Bad)
-	}()
-	row(t, w)
+	runs := 0
+	for start := time.Now(); time.Since(start) < attacked && !t.Failed(); runs++ {
+		w.mark = newMark()
+		t.Run(strconv.Itoa(runs), func(t *testing.T) { row(t, w) })
+	}
+	during := end()
+	fmt.Printf("%-12s alone p50 %8v p99 %8v of %5d | during p50 %8v p99 %8v of %5d, %3d runs | p99 × %.1f, refused or failed: %v\n", name,
+		quiet.at(50), quiet.at(99), len(quiet.Took), during.at(50), during.at(99), len(during.Took), runs, float64(during.at(99))/float64(quiet.at(99)), during.Bad)
 }
 
 // busy is no attack: it keeps as many cores busy as there are, and sends nothing.

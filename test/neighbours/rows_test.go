@@ -33,7 +33,7 @@ func conversion(t *testing.T, w *world) {
 	w.attacker.define(t, crd)
 	w.attacker.must(t, http.MethodPost, "/apis/"+group+"/v1/things", thing(group, "v1", "one", ""))
 	w.quiet.define(t, things(group, "v1"))
-	robot := w.attacker.robot(t, "converting")
+	robot := w.robot(t, "converting")
 
 	before := counters(t, "shardplane_fairness_paused_requests", nil)
 	paused := func() float64 { return counters(t, "shardplane_fairness_paused_requests", nil) - before }
@@ -47,7 +47,7 @@ func conversion(t *testing.T, w *world) {
 	var once sync.Once
 	unblock := func() { once.Do(func() { close(release) }) }
 	t.Cleanup(unblock)
-	require.Eventually(t, func() bool { return len(asked) == limit && paused() == waiting }, testTimeout, tick, "all have had a seat, and none has one")
+	require.Eventually(t, func() bool { return len(asked) == limit && seen(func() bool { return paused() == waiting }) }, testTimeout, tick, "all have had a seat, and none has one")
 	// The same kind, and others; reads and writes; and of the same logical cluster.
 	w.quiet.must(t, http.MethodPost, "/apis/"+group+"/v1/things", thing(group, "v1", "mine", ""))
 	w.quiet.must(t, http.MethodGet, "/apis/"+group+"/v1/things", "")
@@ -56,15 +56,21 @@ func conversion(t *testing.T, w *world) {
 	w.quiet.define(t, things("after."+group, "v1"))
 	w.attacker.must(t, http.MethodGet, "/apis/"+group+"/v1/things/one", "")
 	require.Len(t, asked, limit, "calls at a time")
+	// The object has to be converted for the fields that somebody manages in another version.
+	pending.Go(func() {
+		_, _, _ = robot.call(t.Context(), http.MethodPost, "/apis/"+group+"/v1/things", fmt.Sprintf(`{"apiVersion":"%[1]s/v1","kind":"Thing","text":"x","metadata":{"name":"two",
+			"managedFields":[{"manager":"other","operation":"Apply","apiVersion":"%[1]s/v2","fieldsType":"FieldsV1","fieldsV1":{"f:text":{}}}]}}`, group))
+	})
+	require.Eventually(t, func() bool { return seen(func() bool { return paused() == waiting+1 }) }, testTimeout, tick, "nor does one that is converted for its managed fields")
 	unblock()
 	pending.Wait()
-	require.Eventually(t, func() bool { return paused() == 0 }, testTimeout, tick)
+	require.Eventually(t, func() bool { return seen(func() bool { return paused() == 0 }) }, testTimeout, tick)
 }
 
 // watches: a watch of the quiet tenant goes on, and shows its own events only,
 // while the attacker opens watches and writes.
 func watches(t *testing.T, w *world) {
-	mine, err := w.quiet.kube.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("mine"), metav1.CreateOptions{})
+	mine, err := w.quiet.kube.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("mine-"+w.mark), metav1.CreateOptions{})
 	require.NoError(t, err)
 	options := metav1.ListOptions{ResourceVersion: mine.ResourceVersion}
 	quiet, err := w.quiet.kube.CoreV1().ConfigMaps("default").Watch(t.Context(), options)
@@ -97,7 +103,7 @@ func watches(t *testing.T, w *world) {
 		}
 	}
 	require.Equal(t, maxWatches/2, opened, "one user leaves as many as he has to others")
-	for _, other := range []*tenant{w.attacker.robot(t, "watching"), w.quiet} {
+	for _, other := range []*tenant{w.robot(t, "watching"), w.quiet} {
 		code, _, message = other.open(t, path)
 		require.Equal(t, http.StatusOK, code, message)
 	}

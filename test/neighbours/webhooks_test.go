@@ -248,6 +248,8 @@ func calls(t *testing.T, w *world) {
 		_, _ = io.WriteString(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"`+uid+`","allowed":true}}`)
 	}))
 	t.Cleanup(hook.Close)
+	var pending sync.WaitGroup
+	t.Cleanup(pending.Wait) // whatever fails: writes that end after the test would end all tests
 	t.Cleanup(unblock)
 	to := target{url: hook.URL, ca: caOf(hook)}
 	config := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: w.mark + "-hangs"}}
@@ -266,7 +268,6 @@ func calls(t *testing.T, w *world) {
 		_, err := maps.Create(t.Context(), configMap(name), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	var pending sync.WaitGroup
 	for i := range writes {
 		pending.Go(func() {
 			if err := create(fmt.Sprintf("waits-%d", i)); err != nil {

@@ -53,7 +53,7 @@ func (q *Queue) seatsOf(f *flow) int {
 // throttle holds a flow up in which requests wait, after one that took that many
 // seconds. The caller holds the lock and updates the flow.
 func (q *Queue) throttle(f *flow, took float64) {
-	if q.limits.ThrottleFactor <= 0 || f.waiting == 0 {
+	if q.limits.ThrottleFactor <= 0 || !f.wants() {
 		return
 	}
 	now := q.clock.Now()

@@ -1,6 +1,7 @@
 package fairness
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +16,12 @@ func (b *bench) state(flow string) (inUse, waiting int) {
 		return 0, 0
 	}
 	return f.inUse, f.waiting
+}
+
+func (b *bench) returning(flow string) int {
+	b.queue.mu.Lock()
+	defer b.queue.mu.Unlock()
+	return len(b.queue.flows[FlowKey{Cluster: flow}].returning)
 }
 
 func TestAloneALogicalClusterHasMore(t *testing.T) {
@@ -96,9 +103,8 @@ func TestPausedRequestsGiveTheirSeats(t *testing.T) {
 	inUse, _ := b.state("a")
 	require.Zero(t, inUse, "the first is paused twice")
 	resumeFirst()
-	resumeSecond()
 	inUse, _ = b.state("a")
-	require.Equal(t, 2, inUse, "they go on at once")
+	require.Equal(t, 1, inUse, "there is a seat")
 	b.queue.mu.Lock()
 	before := b.queue.flows[FlowKey{Cluster: "a"}].at
 	b.queue.mu.Unlock()
@@ -107,11 +113,75 @@ func TestPausedRequestsGiveTheirSeats(t *testing.T) {
 	charged := b.queue.flows[FlowKey{Cluster: "a"}].at - before
 	b.queue.mu.Unlock()
 	require.Less(t, charged, 1.0, "time in a pause is nobody's cost")
-	require.Empty(t, third.release)
-	second.Release(0)
 	(<-third.release)(0)
+	resumeSecond()
+	second.Release(0)
 	inUse, waiting, flows := b.queue.state()
 	require.Zero(t, inUse+waiting+flows)
+}
+
+// TestPausedRequestsComeBackInTurns holds that requests whose pauses end together take
+// no more seats than their flow has, and not those of others; they come before new ones of
+// their flow.
+func TestPausedRequestsComeBackInTurns(t *testing.T) {
+	b := newBench(t, Limits{Seats: 3, FlowSeats: 2, Waiting: 20, FlowWaiting: 20})
+	const many = 10
+	back := make(chan *Seat, many)
+	var resumes []func()
+	for range many {
+		seat, err := b.queue.Acquire(t.Context(), FlowKey{Cluster: "noisy"}, "u", 1, func(bool) { t.Error("it waits") })
+		require.NoError(t, err)
+		resume := seat.Pause()
+		resumes = append(resumes, func() {
+			resume()
+			back <- seat
+		})
+	}
+	first, second := b.must("noisy", "u", 1), b.must("noisy", "u", 1)
+	next := b.waits(t.Context(), "noisy", "u", 1)
+	for _, resume := range resumes {
+		go resume()
+	}
+	require.Eventually(t, func() bool { return b.returning("noisy") == many }, 10*time.Second, time.Millisecond, "all wait for a seat")
+	b.must("quiet", "u", 1)(0)
+	first(0)
+	second(0)
+	for i := range many {
+		seat := <-back
+		inUse, _ := b.state("noisy")
+		require.LessOrEqual(t, inUse, 2)
+		if i < many-1 { // then one of the two seats is free
+			require.Empty(t, next.release, "what is new comes last")
+		}
+		b.must("quiet", "u", 1)(0)
+		seat.Release(0)
+	}
+	(<-next.release)(0)
+	inUse, waiting, flows := b.queue.state()
+	require.Zero(t, inUse+waiting+flows)
+}
+
+// TestNobodySavesUpInPauses holds that a flow all of whose requests are paused does not
+// get the server for itself afterwards.
+func TestNobodySavesUpInPauses(t *testing.T) {
+	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 40})
+	paused, err := b.queue.Acquire(t.Context(), FlowKey{Cluster: "back"}, "u", 1, func(bool) { t.Error("it waits") })
+	require.NoError(t, err)
+	resume := paused.Pause()
+	for range 100 {
+		release := b.must("busy", "u", 1)
+		b.pass(time.Second)
+		release(0)
+	}
+	running := b.must("busy", "u", 1)
+	var left []pending
+	for range 10 {
+		left = append(left, b.waits(t.Context(), "busy", "u", 1), b.waits(t.Context(), "back", "u", 1))
+	}
+	turns := b.serve(running, left, always(time.Second))
+	require.Contains(t, turns[:4], "busy/u", "%v", turns)
+	resume()
+	paused.Release(0)
 }
 
 // TestPausesEndWithTheSeat holds that a watch, whose seat is given back before it
@@ -167,10 +237,12 @@ func TestNobodyPausesAll(t *testing.T) {
 	}
 	b.must("d", "u", 1)(0) // what does not pause goes on
 	require.Empty(t, held.release)
+	var going sync.WaitGroup
 	for _, goOn := range hang {
-		goOn()
+		going.Go(goOn)
 	}
 	(<-held.release)(0)
 	(<-alsoHeld.release)(0)
+	going.Wait()
 	require.Empty(t, b.queue.held)
 }

@@ -80,6 +80,8 @@ type flow struct {
 	inUse   int
 	waiting int
 	paused  int
+	// returning are paused requests that would go on, and wait for a seat.
+	returning []*queuedRequest
 	// at is the flow's virtual time.
 	at float64
 	// mean is what a request takes, in seconds for each seat.
@@ -167,9 +169,7 @@ func (q *Queue) enter(key FlowKey, user string, seats int) (*queuedRequest, erro
 		f = &flow{key: key, index: -1, mean: firstGuess.Seconds()}
 		q.flows[key] = f
 	}
-	if f.idle() {
-		f.at = max(f.at, q.now)
-	}
+	q.catchUp(f)
 	full := q.full(f, user)
 	t := &queuedRequest{flow: f, seats: seats, granted: make(chan struct{})}
 	f.push(user, t)
@@ -181,6 +181,14 @@ func (q *Queue) enter(key FlowKey, user string, seats int) (*queuedRequest, erro
 		return nil, errQueueFull
 	}
 	return t, nil
+}
+
+// catchUp has a flow of which nothing executes or wants to start at the current time:
+// it cannot save up, not even while its requests are paused.
+func (q *Queue) catchUp(f *flow) {
+	if f.inUse == 0 && !f.wants() {
+		f.at = max(f.at, q.now)
+	}
 }
 
 // full reports whether a request of user in the flow may not wait. One flow, and
@@ -213,8 +221,9 @@ func (q *Queue) withdraw(t *queuedRequest) {
 func (q *Queue) release(t *queuedRequest, extra float64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if t.open > 0 {
-		q.resume(t)
+	q.stay(t)
+	if t.away {
+		q.comeBack(t)
 	}
 	t.released = true
 	f, seats := t.flow, float64(t.seats)
@@ -238,9 +247,15 @@ func (q *Queue) dispatch() {
 			// Narrower requests of others must not overtake it for ever.
 			return
 		}
+		q.now = max(q.now, f.at)
+		if len(f.returning) > 0 {
+			t := f.returning[0]
+			q.comeBack(t)
+			q.stay(t)
+			continue
+		}
 		t := f.pop()
 		q.waiting--
-		q.now = max(q.now, f.at)
 		t.guess = float64(t.seats) * f.mean
 		f.at += t.guess
 		f.inUse += t.seats
@@ -256,7 +271,7 @@ func (q *Queue) update(f *flow) {
 	if f.waiting == 0 {
 		delete(q.held, f)
 	}
-	ready := f.waiting > 0 && q.mayPause(f) && f.throttledUntil.IsZero() && (f.inUse == 0 || f.inUse+f.head().seats <= q.seatsOf(f))
+	ready := (len(f.returning) > 0 || f.waiting > 0 && q.mayPause(f)) && f.throttledUntil.IsZero() && (f.inUse == 0 || f.inUse+f.head().seats <= q.seatsOf(f))
 	switch {
 	case ready && f.index < 0:
 		heap.Push(&q.ready, f)
@@ -300,10 +315,18 @@ func (q *Queue) state() (inUse, waiting, flows int) {
 
 func (f *flow) idle() bool { return f.inUse == 0 && f.waiting == 0 && f.paused == 0 }
 
-// head returns the request that comes next.
-func (f *flow) head() *queuedRequest { return f.lanes[0].requests[0] }
+// wants reports whether requests wait for a seat.
+func (f *flow) wants() bool { return f.waiting > 0 || len(f.returning) > 0 }
 
-// pop takes the request that comes next; its user's others come after those of
+// head returns the request that comes next.
+func (f *flow) head() *queuedRequest {
+	if len(f.returning) > 0 {
+		return f.returning[0]
+	}
+	return f.lanes[0].requests[0]
+}
+
+// pop takes the new request that comes next; its user's others come after those of
 // the flow's other users.
 func (f *flow) pop() *queuedRequest {
 	first := f.lanes[0]

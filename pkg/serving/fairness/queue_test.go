@@ -292,12 +292,14 @@ func TestConcurrently(t *testing.T) {
 					if now := running.Add(1); now > seats {
 						t.Errorf("%d requests execute on %d seats", now, seats)
 					}
+					running.Add(-1)
 					if j%3 == 0 {
-						running.Add(-1)
 						resume := seat.Pause()
 						seat.Pause()()
 						resume()
-					} else {
+						if now := running.Add(1); now > seats {
+							t.Errorf("%d requests execute on %d seats after a pause", now, seats)
+						}
 						running.Add(-1)
 					}
 					seat.Release(0.001)

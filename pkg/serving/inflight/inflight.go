@@ -93,8 +93,8 @@ func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRe
 			resumeSeat := request.Pause(ctx)
 			k.leave()
 			return func() {
+				resumeSeat() // which may wait
 				k.enter()
-				resumeSeat()
 			}
 		})))
 	})
