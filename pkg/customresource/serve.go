@@ -59,7 +59,13 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serveResource serves a request for what may be a custom resource.
 func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, cluster request.Cluster) {
-	resource, identity, _ := strings.Cut(info.Resource, ":")
+	resource, identity, qualified := strings.Cut(info.Resource, ":")
+	// Authorization has decided about the name as it is in the URL: nothing else than what
+	// it takes for such a resource may be served.
+	if qualified && (!cluster.Wildcard || !request.ValidIdentity(identity)) {
+		s.serveNext(w, r)
+		return
+	}
 	l := definitions.Lookup{
 		Cluster:  cluster,
 		Resource: schema.GroupResource{Group: info.APIGroup, Resource: resource},
@@ -79,6 +85,10 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	}
 
 	definition, err := s.resolve(ctx, l, current)
+	if apierrors.IsTooManyRequests(err) {
+		writeError(w, r, info, err)
+		return
+	}
 	if err != nil {
 		writeError(w, r, info, apierrors.NewInternalError(err))
 		return

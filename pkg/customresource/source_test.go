@@ -368,3 +368,24 @@ func TestSourceComesAndGoes(t *testing.T) {
 	create("three", "a", "x")
 	own.goesOn("a")
 }
+
+// TestQualifiedResources: a resource with a colon is not served but to wildcards, with
+// an identity. Who is authorized for "widgets:" is not for widgets.
+func TestQualifiedResources(t *testing.T) {
+	t.Parallel()
+	a := boundSchema(t, "aaaa", "x")
+	bound := newBoundAPIs(map[string]boundAPI{"one": a})
+	s := startServer(t, serverOptions{sources: []definitions.Source{bound}})
+	s.CreateCRD(t, "two", widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"x": {Type: "string"}}))
+	for _, cluster := range []string{"one", "two", "*"} {
+		client := s.CRDs(t, cluster).ApiextensionsV1().RESTClient()
+		for _, resource := range []string{"widgets:", "widgets:aaaa", "widgets::", "widgets:aaaa:", "widgets:AAAA", "widgets:*", "widgets:..", "widgets:%2e%2e", "widgets: ", ":", ":aaaa", "widgets%3a"} {
+			err := client.Get().AbsPath("/apis", widgets.Group, widgets.Version, resource).Do(t.Context()).Error()
+			if cluster == "*" && resource == "widgets:aaaa" {
+				require.NoError(t, err)
+				continue
+			}
+			require.True(t, apierrors.IsNotFound(err), "%s in %s: %v", resource, cluster, err)
+		}
+	}
+}
