@@ -23,12 +23,15 @@ import (
 // object.
 type rawCodec struct {
 	runtime.Codec
+
+	// shared, if set, is what objects share that are decoded from JSON: these are read
+	// only, but for their metadata.
+	shared *sharer
 }
 
-func newRawCodec() rawCodec { return rawCodec{unstructured.UnstructuredJSONScheme} }
-
-// rawCodecFor is the codec of every custom resource in storage.
-func rawCodecFor(schema.GroupResource) (runtime.Codec, error) { return newRawCodec(), nil }
+func newRawCodec(shared *sharer) rawCodec {
+	return rawCodec{Codec: unstructured.UnstructuredJSONScheme, shared: shared}
+}
 
 const transitLen = 1 + 8
 
@@ -40,7 +43,11 @@ var transit struct {
 // Decode implements runtime.Decoder.
 func (c rawCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	if len(data) != transitLen || data[0] != 0 {
-		return c.Codec.Decode(data, defaults, into)
+		obj, gvk, err := c.Codec.Decode(data, defaults, into)
+		if u, ok := obj.(*unstructured.Unstructured); ok && err == nil && c.shared != nil {
+			c.shared.object(u.Object)
+		}
+		return obj, gvk, err
 	}
 	v, ok := transit.objects.LoadAndDelete(binary.BigEndian.Uint64(data[1:]))
 	if !ok {

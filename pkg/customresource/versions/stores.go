@@ -105,9 +105,10 @@ type Config struct {
 
 // New returns stores that hold nothing yet.
 func New(cfg Config) *Stores {
+	codec := newRawCodec(newSharer(sharedBytes))
 	s := &Stores{
 		config: cfg,
-		getter: cfg.Storage(rawCodecFor),
+		getter: cfg.Storage(func(schema.GroupResource) (runtime.Codec, error) { return codec, nil }),
 		stores: map[schema.GroupResource]*rawStore{},
 		views:  map[*view]viewKey{},
 		byKey:  map[viewKey]*view{},

@@ -1,0 +1,106 @@
+package versions
+
+import (
+	"hash/maphash"
+	"reflect"
+	"sync"
+)
+
+// sharedBytes bounds what a sharer keeps alive by itself, in each of two generations.
+const sharedBytes = 4 << 20
+
+// sharer has objects of watch caches share what they have in common. Objects that the
+// same programs write differ in little: most of what a decoded one takes in memory are
+// small maps, above all those of its managed fields, that many others have, too.
+//
+// It knows the parts that objects had lately, in two generations: when the younger one
+// is full, what only the older one has is forgotten. Nobody may change an object in a
+// watch cache, and so nobody changes what is shared.
+type sharer struct {
+	seed maphash.Seed
+
+	mu         sync.Mutex
+	young, old map[uint64]any
+	bytes      int64 // of young
+	most       int64
+}
+
+func newSharer(bytes int64) *sharer {
+	return &sharer{seed: maphash.MakeSeed(), young: map[uint64]any{}, most: bytes}
+}
+
+// object has an object share what is below its fields. Metadata differ, and are
+// changed after an object was decoded: of them managed fields only.
+func (s *sharer) object(object map[string]any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, value := range object {
+		if name != "metadata" {
+			object[name], _ = s.shareLocked(value)
+		}
+	}
+	metadata, _ := object["metadata"].(map[string]any)
+	managed, _ := metadata["managedFields"].([]any)
+	for _, entry := range managed {
+		if entry, ok := entry.(map[string]any); ok && entry["fieldsV1"] != nil {
+			entry["fieldsV1"], _ = s.shareLocked(entry["fieldsV1"])
+		}
+	}
+}
+
+// shareLocked returns a value equal to value that others may have, and its hash.
+func (s *sharer) shareLocked(value any) (shared any, hash uint64) {
+	const word, entry = 8, 40 // as bytesOf
+	bytes := int64(0)
+	switch v := value.(type) {
+	case map[string]any:
+		hash, bytes = 1, int64(6*word+entry*max(8, len(v)))
+		for key, item := range v {
+			below, h := s.shareLocked(item)
+			v[key] = below
+			// The order of keys does not count.
+			hash += maphash.Comparable(s.seed, [2]uint64{maphash.String(s.seed, key), h})
+			bytes += int64(len(key)) + textOf(item)
+		}
+	case []any:
+		hash, bytes = 2, int64(3*word)
+		for i, item := range v {
+			below, h := s.shareLocked(item)
+			v[i] = below
+			hash = maphash.Comparable(s.seed, [2]uint64{hash, h})
+			bytes += 2*word + textOf(item)
+		}
+	case string:
+		return value, maphash.String(s.seed, v)
+	default: // numbers, booleans and nil
+		return value, maphash.Comparable(s.seed, v)
+	}
+	if bytes > s.most/sampled {
+		return value, hash // it would drive out too much else
+	}
+	known, ok := s.young[hash]
+	if !ok {
+		if known, ok = s.old[hash]; !ok {
+			known = value
+		}
+		s.keepLocked(hash, known, bytes)
+	}
+	// What is below is shared already, so that this does not look far.
+	if ok && reflect.DeepEqual(known, value) {
+		return known, hash
+	}
+	return value, hash
+}
+
+// textOf is how many bytes a value takes beside what is kept by itself.
+func textOf(value any) int64 {
+	text, _ := value.(string)
+	return int64(len(text))
+}
+
+func (s *sharer) keepLocked(hash uint64, value any, bytes int64) {
+	if s.bytes += bytes; s.bytes > s.most {
+		s.old, s.young, s.bytes = s.young, map[uint64]any{}, bytes
+	}
+	s.young[hash] = value
+}
