@@ -23,6 +23,8 @@ const (
 	ExportLabel = "internal.apis.kcp.io/export"
 	// ExportIndex is the name of the index of bindings by the value of ExportLabel.
 	ExportIndex = "export"
+	// MirroredPrefix starts the annotations of an export that its bindings have, too.
+	MirroredPrefix = "extra.apis.kcp.io/"
 	// BindingFinalizer is on APIBindings until what was bound is gone.
 	BindingFinalizer = "apis.kcp.io/apibinding-finalizer"
 	// IdentityNamespace has the secrets with the identities of exports that bring none.

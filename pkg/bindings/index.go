@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -86,8 +87,8 @@ func New(config Config) (*Index, error) {
 }
 
 // Informer returns the bindings of all logical clusters of the shard, with the index
-// apis.ExportIndex: of each no more than metadata, its export and what it has bound. It
-// is to be run.
+// apis.ExportIndex: of each what it says, without finalizers and the times of conditions.
+// Those that say the same share that. It is to be run.
 func (x *Index) Informer() *client.Informer[*apisv1alpha2.APIBinding] { return x.informer }
 
 // HasSynced reports whether all bindings are known.
@@ -111,26 +112,12 @@ func (x *Index) Run(ctx context.Context) error {
 
 // put brings a binding into the index.
 func (x *Index) put(b *apisv1alpha2.APIBinding) {
-	r := recordOf(b)
-	key := listKey(b.Status.BoundResources)
-	x.mu.RLock()
-	r.list = x.lists[key]
-	x.mu.RUnlock()
-	if r.list == nil {
-		r.list = newList(key, b.Status.BoundResources)
+	l, err := x.listOf(b)
+	if err != nil {
+		utilruntime.HandleError(err) // slim has encoded it before
+		return
 	}
-	x.replace(logicalcluster.From(b), b.Name, r)
-}
-
-func recordOf(b *apisv1alpha2.APIBinding) *record {
-	r := &record{
-		name: b.Name, created: b.CreationTimestamp, deleting: b.DeletionTimestamp != nil,
-		provider: logicalcluster.Name(b.Status.APIExportClusterName),
-	}
-	if b.Spec.Reference.Export != nil {
-		r.export = b.Spec.Reference.Export.Name
-	}
-	return r
+	x.replace(logicalcluster.From(b), b.Name, newRecord(b, l))
 }
 
 // replace puts, changes or, if r is nil, removes a record. One goroutine at a time

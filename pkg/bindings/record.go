@@ -2,7 +2,11 @@ package bindings
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -26,35 +30,67 @@ type bound struct {
 	uid types.UID // of the schema
 }
 
-// list is what bindings have bound. There is one for all that have bound the same.
+// list is what bindings have bound, of which export, and what they say of it. There is
+// one for all that say the same.
 type list struct {
-	key        string
-	status     []apisv1alpha2.BoundAPIResource // shared by objects
+	key      string
+	provider logicalcluster.Name
+	export   string
+	// said is shared by the objects of the informer.
+	said       said
 	byResource map[schema.GroupResource]bound
 	bindings   int // how many have it
 }
 
-// listKey tells lists apart.
-func listKey(resources []apisv1alpha2.BoundAPIResource) string {
-	var key strings.Builder
-	for i := range resources {
-		r := &resources[i]
-		for _, part := range []string{r.Group, r.Resource, r.Schema.Name, r.Schema.UID, r.Schema.IdentityHash} {
-			key.WriteString(part)
-			key.WriteByte(0)
-		}
-		for _, version := range r.StorageVersions {
-			key.WriteString(version)
-			key.WriteByte(1)
-		}
-	}
-	return key.String()
+// said is what tells whether a binding says what it should.
+type said struct {
+	Labels   map[string]string             `json:"labels,omitempty"`
+	Mirrored map[string]string             `json:"mirrored,omitempty"` // annotations
+	Spec     apisv1alpha2.APIBindingSpec   `json:"spec"`
+	Status   apisv1alpha2.APIBindingStatus `json:"status"`
 }
 
-func newList(key string, resources []apisv1alpha2.BoundAPIResource) *list {
-	l := &list{key: key, status: resources, byResource: make(map[schema.GroupResource]bound, len(resources))}
-	for i := range resources {
-		r := &resources[i]
+// saidBy returns what a binding says, without the times of its conditions.
+func saidBy(b *apisv1alpha2.APIBinding) said {
+	s := said{Spec: b.Spec, Status: b.Status}
+	if label := b.Labels[apis.ExportLabel]; label != "" {
+		s.Labels = map[string]string{apis.ExportLabel: label}
+	}
+	for key, value := range b.Annotations {
+		if strings.HasPrefix(key, apis.MirroredPrefix) {
+			if s.Mirrored == nil {
+				s.Mirrored = map[string]string{}
+			}
+			s.Mirrored[key] = value
+		}
+	}
+	s.Status.Conditions = slices.Clone(s.Status.Conditions)
+	for i := range s.Status.Conditions {
+		s.Status.Conditions[i].LastTransitionTime = metav1.Time{}
+	}
+	return s
+}
+
+// key tells what bindings say apart.
+func (s *said) key() (string, error) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return "", fmt.Errorf("encoding what an APIBinding says: %w", err)
+	}
+	hash := sha256.Sum256(text)
+	return string(hash[:]), nil
+}
+
+func newList(key string, s said) *list {
+	l := &list{
+		key: key, provider: logicalcluster.Name(s.Status.APIExportClusterName), said: s,
+		byResource: make(map[schema.GroupResource]bound, len(s.Status.BoundResources)),
+	}
+	if ref := s.Spec.Reference.Export; ref != nil {
+		l.export = ref.Name
+	}
+	for i := range s.Status.BoundResources {
+		r := &s.Status.BoundResources[i]
 		resource := schema.GroupResource{Group: r.Group, Resource: r.Resource}
 		l.byResource[resource] = bound{world: world{resource, r.Schema.IdentityHash}, uid: types.UID(r.Schema.UID)}
 	}
@@ -65,10 +101,12 @@ func newList(key string, resources []apisv1alpha2.BoundAPIResource) *list {
 type record struct {
 	name     string
 	created  metav1.Time
-	provider logicalcluster.Name
-	export   string
 	deleting bool
 	*list
+}
+
+func newRecord(b *apisv1alpha2.APIBinding, l *list) *record {
+	return &record{name: b.Name, created: b.CreationTimestamp, deleting: b.DeletionTimestamp != nil, list: l}
 }
 
 // before orders the bindings of a logical cluster: should two have bound the same
@@ -81,27 +119,38 @@ func (r *record) before(other *record) int {
 func (r *record) owner() string { return fmt.Sprintf("APIBinding %q", r.name) }
 
 // slim returns what an informer has to keep of a binding: what controllers find it by,
-// and what the index goes by, in strings and slices that equal bindings share.
+// and what it says, which those that say the same share.
 func (x *Index) slim(b *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
-	out := &apisv1alpha2.APIBinding{
+	l, err := x.listOf(b)
+	if err != nil {
+		return nil, err
+	}
+	annotations := maps.Clone(l.said.Mirrored)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[logicalcluster.AnnotationKey] = b.Annotations[logicalcluster.AnnotationKey]
+	return &apisv1alpha2.APIBinding{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: b.Name, UID: b.UID, ResourceVersion: b.ResourceVersion,
 			CreationTimestamp: b.CreationTimestamp, DeletionTimestamp: b.DeletionTimestamp,
-			Annotations: map[string]string{logicalcluster.AnnotationKey: b.Annotations[logicalcluster.AnnotationKey]},
+			Annotations: annotations, Labels: l.said.Labels,
 		},
+		Spec: l.said.Spec, Status: l.said.Status,
+	}, nil
+}
+
+// listOf returns the list of a binding, a new one if no binding in the index has it.
+func (x *Index) listOf(b *apisv1alpha2.APIBinding) (*list, error) {
+	s := saidBy(b)
+	key, err := s.key()
+	if err != nil {
+		return nil, err
 	}
-	if label := b.Labels[apis.ExportLabel]; label != "" {
-		out.Labels = map[string]string{apis.ExportLabel: label}
-	}
-	out.Spec.Reference = b.Spec.Reference
-	out.Status.Phase = b.Status.Phase
-	out.Status.APIExportClusterName = b.Status.APIExportClusterName
-	out.Status.BoundResources = b.Status.BoundResources
-	key := listKey(b.Status.BoundResources)
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	if l := x.lists[key]; l != nil {
-		out.Status.BoundResources = l.status
+		return l, nil
 	}
-	return out, nil
+	return newList(key, s), nil
 }

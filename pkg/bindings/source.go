@@ -106,8 +106,7 @@ func (x *Index) Read(ctx context.Context, l definitions.Lookup) (*definitions.De
 	}
 	for i := range stored.Items {
 		item := &stored.Items[i]
-		r := recordOf(item)
-		r.list = newList("", item.Status.BoundResources)
+		r := newRecord(item, newList("", saidBy(item)))
 		if b, ok := r.byResource[l.Resource]; ok {
 			return x.definition(ctx, r, b)
 		}

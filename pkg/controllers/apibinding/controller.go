@@ -13,13 +13,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -81,8 +81,8 @@ var ErrInvalid = errors.New("the APIResourceSchema cannot be served")
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
-	// Bindings have the index apis.ExportIndex. They need hold metadata, reference and what
-	// is bound only.
+	// Bindings have the index apis.ExportIndex. They need hold no more than what tells
+	// whether they say what they should: no finalizers, and no times of conditions.
 	Bindings *client.Informer[*apisv1alpha2.APIBinding]
 	// Exports have the index SchemaIndex.
 	Exports *client.Informer[*apisv1alpha2.APIExport]
@@ -110,8 +110,8 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		Timeout:   timeout,
 		Sources: []reconcile.Source[client.Key]{
 			reconcile.Keys(config.Bindings),
-			reconcile.FromInformer(config.Exports, of),
-			reconcile.FromInformer(config.Schemas, func(schema *metav1.PartialObjectMetadata) []client.Key {
+			following(config.Exports, of),
+			following(config.Schemas, func(schema *metav1.PartialObjectMetadata) []client.Key {
 				exports, err := config.Exports.Lister().ByIndex(SchemaIndex, client.KeyOf(schema).String())
 				if err != nil {
 					return nil
@@ -137,39 +137,6 @@ func New(config Config) *reconcile.Controller[client.Key] {
 	})
 }
 
-// waiting are the bindings that wait for names.
-type waiting struct {
-	mu  sync.Mutex
-	all map[logicalcluster.Name]map[client.Key]bool
-}
-
-func (w *waiting) set(key client.Key, waits bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	of := w.all[key.Cluster]
-	switch {
-	case waits && of == nil:
-		w.all[key.Cluster] = map[client.Key]bool{key: true}
-	case waits:
-		of[key] = true
-	default:
-		delete(of, key)
-		if len(of) == 0 {
-			delete(w.all, key.Cluster)
-		}
-	}
-}
-
-func (w *waiting) in(cluster logicalcluster.Name) []client.Key {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	keys := make([]client.Key, 0, len(w.all[cluster]))
-	for key := range w.all[cluster] {
-		keys = append(keys, key)
-	}
-	return keys
-}
-
 func newReconciler(config Config) *reconciler {
 	bindings := config.Bindings.Lister()
 	return &reconciler{
@@ -177,6 +144,7 @@ func newReconciler(config Config) *reconciler {
 		resolve: config.Resolve,
 		export:  config.Exports.Lister().Get,
 		schema:  config.Schemas.Lister().Get,
+		known:   bindings.Get,
 		siblings: func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding {
 			return bindings.Cluster(cluster).List(nil)
 		},
@@ -202,6 +170,7 @@ func newReconciler(config Config) *reconciler {
 type reconciler struct {
 	apis           APIs
 	resolve        Resolve
+	known          func(key client.Key) (*apisv1alpha2.APIBinding, error)
 	binding        func(ctx context.Context, key client.Key) (*apisv1alpha2.APIBinding, error)
 	siblings       func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding
 	export         func(key client.Key) (*apisv1alpha2.APIExport, error)
@@ -216,6 +185,9 @@ type reconciler struct {
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	if settled, err := r.settled(ctx, key); settled || err != nil {
+		return reconcile.Result{}, err
+	}
 	binding, err := r.binding(ctx, key)
 	if err == nil && binding.DeletionTimestamp == nil {
 		return reconcile.Result{}, ignoreNotFound(r.bind(ctx, key, binding))
@@ -235,46 +207,81 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
+// plan is what is to become of a binding.
+type plan struct {
+	provider logicalcluster.Name
+	export   *apisv1alpha2.APIExport // nil if there is none
+	*offer
+	wanted []apisv1alpha2.BoundAPIResource
+	added  []types.UID // the schemas in it that are not bound yet
+}
+
+func (r *reconciler) plan(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (p plan, err error) {
+	p.provider = providerOf(cluster, binding, r.resolve)
+	if p.export, err = r.exportOf(p.provider, binding); err != nil {
+		return p, err
+	}
+	if p.offer, err = r.offer(ctx, p.provider, p.export); err != nil {
+		return p, err
+	}
+	p.wanted = p.follow(binding.Status.BoundResources)
+	p.added = newSchemas(binding.Status.BoundResources, p.wanted)
+	return p, nil
+}
+
+// settled reports whether the informer has a binding that says what it should. Then it
+// need not be read: that is so for all after a start, and after the controller's own
+// writes.
+func (r *reconciler) settled(ctx context.Context, key client.Key) (bool, error) {
+	known, err := r.known(key)
+	if err != nil || known.DeletionTimestamp != nil {
+		return false, ignoreNotFound(err)
+	}
+	p, err := r.plan(ctx, key.Cluster, known)
+	if err != nil || len(p.added) > 0 {
+		return false, err
+	}
+	if p.problem == nil && p.export != nil {
+		if _, noted, err := r.noted(key.Cluster, key.Name, p.wanted); err != nil || noted != nil {
+			return false, ignoreNotFound(err)
+		}
+	}
+	return equality.Semantic.DeepEqual(known, advance(known, p.provider, p.export, p.offer, p.wanted)), nil
+}
+
 // bind leads a binding to what its export offers.
 func (r *reconciler) bind(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) error {
-	provider := providerOf(key.Cluster, binding, r.resolve)
-	export, err := r.exportOf(provider, binding)
+	p, err := r.plan(ctx, key.Cluster, binding)
 	if err != nil {
 		return err
 	}
-	o, err := r.offer(ctx, provider, export)
-	if err != nil {
-		return err
-	}
-	wanted := o.follow(binding.Status.BoundResources)
 	conflict := ""
-	if added := newSchemas(binding.Status.BoundResources, wanted); o.problem == nil && len(added) > 0 {
+	if p.problem == nil && len(p.added) > 0 {
 		var release func()
-		if release, conflict, err = r.apis.Reserve(ctx, key.Cluster, key.Name, added); err != nil {
+		if release, conflict, err = r.apis.Reserve(ctx, key.Cluster, key.Name, p.added); err != nil {
 			return err
 		}
 		if conflict == "" {
 			defer release()
 		} else {
-			o.problem = namingConflict(conflict)
+			p.problem = namingConflict(conflict)
 		}
 	}
 	// Before it is written: whoever gives the names back finds the binding.
 	r.waiting.set(key, conflict != "")
-	if o.problem == nil && export != nil {
-		if err := r.note(ctx, key.Cluster, key.Name, wanted); err != nil {
+	if p.problem == nil && p.export != nil {
+		if err := r.note(ctx, key.Cluster, key.Name, p.wanted); err != nil {
 			if !apierrors.IsNotFound(err) {
 				return err
 			}
-			o.problem = noLogicalCluster()
+			p.problem = noLogicalCluster()
 		}
 	}
-	updated := advance(binding, provider, export, o, wanted)
-	written, err := r.commit(ctx, binding, updated)
+	written, err := r.commit(ctx, binding, advance(binding, p.provider, p.export, p.offer, p.wanted))
 	if err != nil {
 		return err
 	}
-	if conflict != "" && r.conflictIsOver(ctx, key, binding, wanted) {
+	if conflict != "" && r.conflictIsOver(ctx, key, p.added) {
 		return errors.New("names became free in the meantime")
 	}
 	return r.apis.WaitFor(ctx, written)
@@ -282,8 +289,8 @@ func (r *reconciler) bind(ctx context.Context, key client.Key, binding *apisv1al
 
 // conflictIsOver looks once more whether names are in use: they may have become free
 // before the binding was known to wait for them.
-func (r *reconciler) conflictIsOver(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, wanted []apisv1alpha2.BoundAPIResource) bool {
-	release, conflict, err := r.apis.Reserve(ctx, key.Cluster, key.Name, newSchemas(binding.Status.BoundResources, wanted))
+func (r *reconciler) conflictIsOver(ctx context.Context, key client.Key, added []types.UID) bool {
+	release, conflict, err := r.apis.Reserve(ctx, key.Cluster, key.Name, added)
 	if err != nil || conflict != "" {
 		return false
 	}
@@ -366,18 +373,25 @@ func (r *reconciler) offer(ctx context.Context, provider logicalcluster.Name, ex
 	return o, nil
 }
 
-// note says in the LogicalCluster what a binding has bound, for tools that go by it.
-func (r *reconciler) note(ctx context.Context, cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) error {
+// noted returns a LogicalCluster as it is, and as it says what a binding has bound, which
+// is nil if it does so already.
+func (r *reconciler) noted(cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) (lc, updated *corev1alpha1.LogicalCluster, err error) {
 	cached, err := r.logicalCluster(cluster)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return err
+		return nil, nil, err
 	}
 	key := client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}
 	lc, exists := r.clusters.Of(key, cached, err == nil)
 	if !exists {
-		return err
+		return nil, nil, err
 	}
-	updated, err := withLocks(lc, binding, resources)
+	updated, err = withLocks(lc, binding, resources)
+	return lc, updated, err
+}
+
+// note says in the LogicalCluster what a binding has bound, for tools that go by it.
+func (r *reconciler) note(ctx context.Context, cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) error {
+	lc, updated, err := r.noted(cluster, binding, resources)
 	if err != nil || updated == nil {
 		return err
 	}

@@ -49,6 +49,7 @@ type world struct {
 	objects  map[string]int    // by resource and schema
 	waits    map[string]int    // how many of them wait for a finalizer
 
+	reads          int // of bindings
 	calls, crashAt int // the call that fails, after its effect if odd
 }
 
@@ -63,7 +64,19 @@ func newWorld() *world {
 		resolve: func(path logicalcluster.Path) (logicalcluster.Name, bool) {
 			return provider, path.String() == "root:provider"
 		},
+		known: func(key client.Key) (*apisv1alpha2.APIBinding, error) {
+			b := w.bindings[key.Name].DeepCopy()
+			if b == nil {
+				return nil, errNone
+			}
+			b.Finalizers = nil
+			for i := range b.Status.Conditions {
+				b.Status.Conditions[i].LastTransitionTime = metav1.Time{}
+			}
+			return b, nil
+		},
 		binding: func(_ context.Context, key client.Key) (*apisv1alpha2.APIBinding, error) {
+			w.reads++
 			if b := w.bindings[key.Name]; b != nil {
 				return b.DeepCopy(), nil
 			}
@@ -391,4 +404,43 @@ func TestConflicts(t *testing.T) {
 	w.settle(t)
 	require.Equal(t, "APIResourceSchemaInvalid", conditions.Get(w.bindings["b"], apisv1alpha2.BindingUpToDate).Reason)
 	require.Equal(t, widgetsOne, w.bindings["b"].Status.BoundResources[0].Schema.Name)
+}
+
+// TestSettled: a binding is read when there is something to write, and only then.
+func TestSettled(t *testing.T) {
+	w := newWorld()
+	w.offer(widgetsOne)
+	w.exports["e"].Status.IdentityHash = "h"
+	w.schemas[widgetsOne], w.schemas[widgetsTwo] = widgetsOne, widgetsTwo
+	w.bind("b")
+	look := func(want int, what string) {
+		t.Helper()
+		w.reads = 0
+		for range 3 {
+			_, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "b"})
+			require.NoError(t, err)
+		}
+		require.Equal(t, want, w.reads, what)
+	}
+	look(1, "it is new")
+	require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
+	look(0, "it says all")
+	w.exports["e"].ResourceVersion = "2"
+	look(0, "nothing that it follows has changed")
+	w.offer(widgetsTwo)
+	look(1, "the schema")
+	w.exports["e"].Annotations = map[string]string{apis.MirroredPrefix + "note": "hello", "other": "x"}
+	look(1, "an annotation for consumers")
+	require.Equal(t, "hello", w.bindings["b"].Annotations[apis.MirroredPrefix+"note"])
+	w.exports["e"].Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{{GroupResource: apisv1alpha2.GroupResource{Resource: "secrets"}, Verbs: []string{"get"}}}
+	look(1, "a claim")
+	w.bindings["b"].Spec.PermissionClaims = []apisv1alpha2.AcceptablePermissionClaim{{
+		ScopedPermissionClaim: apisv1alpha2.ScopedPermissionClaim{PermissionClaim: w.exports["e"].Spec.PermissionClaims[0]}, State: apisv1alpha2.ClaimAccepted,
+	}}
+	look(1, "its acceptance")
+	delete(w.lc.Annotations, locks)
+	look(1, "the note on the LogicalCluster")
+	require.Contains(t, w.lc.Annotations, locks)
+	delete(w.exports, "e")
+	look(1, "the export is gone")
 }

@@ -20,8 +20,6 @@ import (
 const (
 	// missingIdentityHash says that an export has no identity yet.
 	missingIdentityHash = "MissingIdentityHash"
-	// mirroredPrefix starts the annotations of an export that its bindings have, too.
-	mirroredPrefix = "extra.apis.kcp.io/"
 	// locksAnnotation says on a LogicalCluster which binding has which resource, as JSON:
 	// {"<resource>.<group>": {"n": "<binding>"}}.
 	locksAnnotation = "internal.apis.kcp.io/resource-bindings"
@@ -194,7 +192,7 @@ func incomplete(binding *apisv1alpha2.APIBinding, reason string, severity condit
 // takes away those that the export does not have any more.
 func mirror(binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) {
 	for key := range binding.Annotations {
-		if strings.HasPrefix(key, mirroredPrefix) {
+		if strings.HasPrefix(key, apis.MirroredPrefix) {
 			delete(binding.Annotations, key)
 		}
 	}
@@ -202,7 +200,7 @@ func mirror(binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) {
 		return
 	}
 	for key, value := range export.Annotations {
-		if strings.HasPrefix(key, mirroredPrefix) {
+		if strings.HasPrefix(key, apis.MirroredPrefix) {
 			if binding.Annotations == nil {
 				binding.Annotations = map[string]string{}
 			}

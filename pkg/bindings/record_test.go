@@ -1,0 +1,95 @@
+package bindings
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// decoded is a binding as the informer gets it: with nothing that others have, too.
+func decoded(cluster, export, schema string) *apisv1alpha2.APIBinding {
+	s := func(text string) string { return string([]byte(text)) }
+	return &apisv1alpha2.APIBinding{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: s("b"), UID: "uid", ResourceVersion: "1", Finalizers: []string{s(apis.BindingFinalizer)},
+			Annotations: map[string]string{logicalcluster.AnnotationKey: cluster, apis.MirroredPrefix + "note": s("hello"), "other": "x"},
+			Labels:      map[string]string{apis.ExportLabel: s(export + "-label"), "other": "x"},
+		},
+		Spec: apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{
+			Export: &apisv1alpha2.ExportBindingReference{Path: s("root:provider"), Name: s(export)},
+		}},
+		Status: apisv1alpha2.APIBindingStatus{
+			Phase: apisv1alpha2.APIBindingPhaseBound, APIExportClusterName: s("provider"),
+			Conditions: conditionsv1alpha1.Conditions{{Type: "Ready", Status: "True", LastTransitionTime: metav1.Now()}},
+			BoundResources: []apisv1alpha2.BoundAPIResource{{
+				Group: s("example.org"), Resource: s("widgets"), StorageVersions: []string{s("v1")},
+				Schema: apisv1alpha2.BoundAPIResourceSchema{Name: s(schema), UID: s(schema + "-uid"), IdentityHash: s("hash")},
+			}},
+		},
+	}
+}
+
+func withoutTimes(status apisv1alpha2.APIBindingStatus) apisv1alpha2.APIBindingStatus {
+	for i := range status.Conditions {
+		status.Conditions[i].LastTransitionTime = metav1.Time{}
+	}
+	return status
+}
+
+// TestSharing: what equal bindings have in common is there once, and goes with the last.
+func TestSharing(t *testing.T) {
+	local, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
+	require.NoError(t, err)
+	x, err := New(Config{Local: local})
+	require.NoError(t, err)
+	put := func(cluster, export, schema string) *apisv1alpha2.APIBinding {
+		b, err := x.slim(decoded(cluster, export, schema))
+		require.NoError(t, err)
+		x.put(b)
+		return b
+	}
+	first := put("one", "a", "s1")
+	require.Equal(t, &apisv1alpha2.APIBinding{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "b", UID: "uid", ResourceVersion: "1",
+			Annotations: map[string]string{logicalcluster.AnnotationKey: "one", apis.MirroredPrefix + "note": "hello"},
+			Labels:      map[string]string{apis.ExportLabel: "a-label"},
+		},
+		Spec: decoded("one", "a", "s1").Spec, Status: withoutTimes(decoded("one", "a", "s1").Status),
+	}, first)
+	// The first was there before there was something to share.
+	first = put("shared", "a", "s1")
+	for i := range 10 {
+		other := put(fmt.Sprint(i), "a", "s1")
+		require.Same(t, first.Spec.Reference.Export, other.Spec.Reference.Export)
+		require.Same(t, &first.Status.BoundResources[0], &other.Status.BoundResources[0])
+		require.Same(t, &first.Status.Conditions[0], &other.Status.Conditions[0])
+		require.Equal(t, reflect.ValueOf(first.Labels).Pointer(), reflect.ValueOf(other.Labels).Pointer())
+	}
+	require.Len(t, x.lists, 1)
+
+	// Whatever tells bindings apart keeps them apart.
+	newer := put("one", "a", "s2")
+	require.Equal(t, "s2", newer.Status.BoundResources[0].Schema.Name)
+	require.Equal(t, "b", put("two", "b", "s1").Spec.Reference.Export.Name)
+	require.Len(t, x.lists, 3)
+	r, _, ok := x.find("two", schema.GroupResource{Group: "example.org", Resource: "widgets"})
+	require.True(t, ok)
+	require.Equal(t, "b", r.export)
+	for _, cluster := range []logicalcluster.Name{"shared", "one", "two", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"} {
+		x.replace(cluster, "b", nil)
+	}
+	require.Empty(t, x.lists)
+	require.Empty(t, x.worlds)
+}
