@@ -80,6 +80,7 @@ func (l *syntheticLister) Get(name string) (*apiextensionsv1.CustomResourceDefin
 	}
 	if s, ok := l.table.ByName(name); ok {
 		l.building.Store(s)
+		servingInfos.Inc()
 		return s.CRD(), nil
 	}
 	return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), name)

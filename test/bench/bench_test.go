@@ -146,6 +146,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"fairness", "--noisy", "one"}, "give both or none"},
 		{[]string{"reference"}, "--dir is required"},
 		{[]string{"startup", "--binary", "/does/not/exist"}, "starting /does/not/exist"},
+		{[]string{"bindings", "--binary", "/does/not/exist"}, "starting /does/not/exist"},
 		{[]string{"lists", "everything"}, "unknown command"},
 		{[]string{"everything"}, "unknown command"},
 	} {

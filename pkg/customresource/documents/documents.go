@@ -84,6 +84,7 @@ func (d *Documents) find(key string, all []*definitions.Definition) *documentSet
 			delete(d.sets, oldest)
 		}
 		set = d.newSet(key, all)
+		documentSets.Inc()
 		d.sets[key] = set
 	}
 	set.used = time.Now()

@@ -26,6 +26,8 @@ type FairnessOptions struct {
 	Interval time.Duration
 	// Size is the number of bytes of data in an object.
 	Size int
+	// Writes has all requests create something; otherwise it is a mix.
+	Writes bool
 	// Run tells the objects of this run from others.
 	Run string
 }
@@ -98,6 +100,9 @@ func quietRequests(ctx context.Context, client *kubernetes.Clientset, o Fairness
 	p := &phase{interval: o.Interval}
 	elapsed := run(ctx, p, []*kubernetes.Clientset{client}, func(ctx context.Context, c *kubernetes.Clientset, n int) error {
 		start := time.Now()
+		if o.Writes {
+			n *= cycle // each is the first of a cycle
+		}
 		err := mixed(ctx, c, o.Run, prefix, n, data)
 		switch {
 		case err == nil:
@@ -113,10 +118,12 @@ func quietRequests(ctx context.Context, client *kubernetes.Clientset, o Fairness
 	return 0
 }
 
+// cycle is how many requests mixed has.
+const cycle = 5
+
 // mixed is the n-th request of a client: a create, a list, reads of what the
 // create made.
 func mixed(ctx context.Context, c *kubernetes.Clientset, run, prefix string, n int, data map[string]string) error {
-	const cycle = 5
 	name := fmt.Sprintf("%s-%d", prefix, n)
 	configMaps := c.CoreV1().ConfigMaps(namespace)
 	var err error

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
 var rangeOf = regexp.MustCompile(`^shardRange\(object\.metadata\.uid, '(0x[0-9a-f]{16})', '(0x1?[0-9a-f]{16})'\)$`)
@@ -90,4 +92,40 @@ contexts:
 	_, err = NewTarget("proxy", file, "absent", true)
 	require.ErrorContains(t, err, file)
 	require.ErrorContains(t, err, fmt.Sprintf("%q", "absent"))
+}
+
+func TestSumOf(t *testing.T) {
+	metrics := []byte("# HELP a_total x\na_total{group=\"unexpected\",resource=\"x y\"} 2\na_total{group=\"unexpected\"} 3e+01\na_total{group=\"apps\"} 5\nb 1.5\n")
+	require.InDelta(t, 32, sumOf(metrics, `a_total{group="unexpected"`), 0)
+	require.InDelta(t, 1.5, sumOf(metrics, "b"), 0)
+	require.Zero(t, sumOf(metrics, "c"))
+}
+
+// TestTracker: each object counts once, when it is there for the first time.
+func TestTracker(t *testing.T) {
+	begin := time.Now()
+	tracked := &tracker{
+		begin: begin, started: map[string]time.Time{"late": begin.Add(time.Second)}, reached: map[string]bool{}, changed: make(chan struct{}, 1),
+		there: func(u *unstructured.Unstructured) bool { return u.GetLabels()["there"] == "yes" },
+	}
+	see := func(kind watch.EventType, cluster, there string, after time.Duration) {
+		u := &unstructured.Unstructured{}
+		u.SetAnnotations(map[string]string{clusterAnnotation: cluster})
+		u.SetLabels(map[string]string{"there": there})
+		tracked.take(watch.Event{Type: kind, Object: u}, begin.Add(after))
+		tracked.signal()
+	}
+	see(watch.Added, "one", "no", time.Second)
+	see(watch.Deleted, "other", "yes", time.Second)
+	see(watch.Modified, "one", "yes", 2*time.Second)
+	see(watch.Modified, "one", "yes", 3*time.Second)
+	see(watch.Added, "late", "yes", 5*time.Second)
+	require.NoError(t, tracked.wait(t.Context(), 2))
+	require.Equal(t, 5*time.Second, tracked.latest())
+	result := tracked.times.Median("x", "y")
+	require.Equal(t, 2, result.Count)
+	require.InDelta(t, 4000, result.Latency.Max, 0)
+	require.InDelta(t, 2000, result.Latency.P50, 0)
+	tracked.take(watch.Event{Type: watch.Error}, begin)
+	require.ErrorContains(t, tracked.wait(t.Context(), 3), "2 of 3 got there: the watch failed")
 }

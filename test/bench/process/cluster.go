@@ -16,6 +16,7 @@ type Cluster struct {
 	*Process
 	dir    string
 	shards int
+	port   int
 }
 
 // ClusterOptions say which cluster to start.
@@ -25,16 +26,22 @@ type ClusterOptions struct {
 	// Dir is its working directory; data there are used again.
 	Dir    string
 	Shards int
+	// Port is the first of the ports to use, one for each server; 0 takes free ones. With
+	// data of an earlier start, other ports mean that addresses in the data are renewed.
+	Port int
 	// Out gets what the program prints.
 	Out io.Writer
 }
 
-// StartCluster starts a development cluster on free ports and returns when it
+// StartCluster starts a development cluster and returns when it
 // is ready, and how long that took.
 func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, time.Duration, error) {
-	ports, err := freePorts(ctx, o.Shards+2)
-	if err != nil {
-		return nil, 0, err
+	ports := o.Port
+	if ports == 0 {
+		var err error
+		if ports, err = freePorts(ctx, o.Shards+2); err != nil {
+			return nil, 0, err
+		}
 	}
 	ready := filepath.Join(o.Dir, ".kcp", "ready-to-test")
 	if err := os.RemoveAll(ready); err != nil {
@@ -46,7 +53,7 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, time.Duratio
 	if err != nil {
 		return nil, 0, err
 	}
-	c := &Cluster{Process: p, dir: o.Dir, shards: o.Shards}
+	c := &Cluster{Process: p, dir: o.Dir, shards: o.Shards, port: ports}
 	if err := p.WaitForFile(ctx, ready, true); err != nil {
 		_ = p.Stop(stopTimeout) // the first error says more
 		return nil, 0, fmt.Errorf("starting the cluster: %w", err)
@@ -58,6 +65,9 @@ const stopTimeout = 30 * time.Second
 
 // Stop stops the cluster in order.
 func (c *Cluster) Stop() error { return c.Process.Stop(stopTimeout) }
+
+// Port is the first of the ports that the cluster uses.
+func (c *Cluster) Port() int { return c.port }
 
 // ProxyKubeconfig is the administrator's, through the front-proxy.
 func (c *Cluster) ProxyKubeconfig() string { return filepath.Join(c.dir, ".kcp", "admin.kubeconfig") }

@@ -1,0 +1,94 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestBindingCosts: many bindings of one export have no goroutine, watch cache, serving
+// info or document more than few.
+func TestBindingCosts(t *testing.T) {
+	const few, many = 10, 300
+	e := newEnv(t, two.Get(t))
+	provider := newAPIKinds(e, "costs-provider")
+	provider.export("widgets", provider.schema("v1", "widgets", "size"))
+	consumers := make([]apiKinds, many)
+	for i := range consumers {
+		consumers[i] = apiKinds{env: e, config: provider.config, cluster: fmt.Sprintf("costs%d", i)}
+	}
+	consume(t, consumers, func(k apiKinds) {
+		k.ask(http.StatusCreated, http.MethodPost, "/apis/core.kcp.io/v1alpha1/logicalclusters",
+			`{"apiVersion":"core.kcp.io/v1alpha1","kind":"LogicalCluster","metadata":{"name":"cluster"},"spec":{}}`)
+	})
+	bind := func(k apiKinds) {
+		k.bind("widgets", provider, "widgets")
+		k.until("widgets", "Ready", "True <nil>")
+		require.Empty(k.t, field(k.get("/apis/example.org/v1/widgets"), "items"))
+		// Discovery is as new as the watch cache of bindings.
+		k.eventually("discovery has it", func() bool {
+			_, says := k.status(http.MethodGet, "/apis/example.org/v1", "")
+			return strings.Contains(says, "widgets/status")
+		})
+		require.Contains(k.t, fmt.Sprint(k.get("/openapi/v3/apis/example.org/v1").Object), "size")
+	}
+	// The documents of who has bound nothing are there, too.
+	code, says := consumers[0].status(http.MethodGet, "/apis/example.org/v1", "")
+	require.Equal(t, http.StatusNotFound, code, says)
+	consume(t, consumers[:few], bind)
+	before := costs(t, provider)
+	consume(t, consumers[few:], bind)
+	// What is needed while they are made may end later; other tests' rest may be used again.
+	const others = 5
+	e.eventually("goroutines that the bindings needed have ended", func() bool {
+		return costs(t, provider)["go_goroutines"] < before["go_goroutines"]+(many-few)/4
+	})
+	for name, n := range costs(t, provider) {
+		require.Positive(t, n, name)
+		if name != "go_goroutines" {
+			require.Less(t, n, before[name]+others, name)
+		}
+	}
+}
+
+// consume calls f for each, some at a time.
+func consume(t *testing.T, all []apiKinds, f func(apiKinds)) {
+	t.Helper()
+	const atATime = 8
+	t.Run("consumers", func(t *testing.T) {
+		for first := range atATime {
+			t.Run(strconv.Itoa(first), func(t *testing.T) {
+				t.Parallel()
+				for i := first; i < len(all); i += atATime {
+					f(all[i].in(t))
+				}
+			})
+		}
+	})
+}
+
+// costs reads from a shard's metrics what must not grow with bindings.
+func costs(t *testing.T, k apiKinds) map[string]int {
+	t.Helper()
+	code, text := do(t, k.config, call{path: "/metrics"})
+	require.Equal(t, http.StatusOK, code, "%s", text)
+	counts := map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		for _, prefix := range []string{
+			"go_goroutines", `apiserver_watch_cache_initializations_total{group="unexpected"`,
+			"shardplane_custom_resources_serving_infos_total", "shardplane_custom_resources_document_sets_total",
+		} {
+			if strings.HasPrefix(line, prefix) {
+				value, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
+				require.NoError(t, err, line)
+				counts[prefix] += int(value)
+			}
+		}
+	}
+	require.Len(t, counts, 4)
+	return counts
+}
