@@ -80,6 +80,8 @@ type Informer[T Object] struct {
 	followers []func(change[T])
 
 	state state
+	// broken tells of connections that have ended.
+	broken chan struct{}
 }
 
 // listerWatcher is the client that an informer reads from.
@@ -101,7 +103,7 @@ func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source 
 		source:  source,
 		store:   newStore(options.Indexers),
 		mu:      &sync.Mutex{},
-		synced:  make(chan struct{}),
+		broken:  make(chan struct{}, 1), synced: make(chan struct{}),
 	}
 }
 

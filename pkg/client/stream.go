@@ -54,7 +54,6 @@ type state struct {
 	running         bool
 	err             error
 	resourceVersion string
-	disconnections  uint64
 }
 
 // LastError returns why the informer is not connected, or nil.
@@ -72,18 +71,16 @@ func (i *Informer[T]) ResourceVersion() string {
 	return i.state.resourceVersion
 }
 
-// Disconnections returns how many connections have ended or failed, for whatever
-// reason: a server may have been another one before and after.
-func (i *Informer[T]) Disconnections() uint64 {
-	i.state.mu.Lock()
-	defer i.state.mu.Unlock()
-	return i.state.disconnections
-}
+// Disconnected returns a channel that gets something when a connection has ended or
+// failed, for whatever reason: a server may have been another one before and after.
+// Breaks that nobody has received yet are one. It is for one receiver.
+func (i *Informer[T]) Disconnected() <-chan struct{} { return i.broken }
 
 func (i *Informer[T]) disconnected() {
-	i.state.mu.Lock()
-	defer i.state.mu.Unlock()
-	i.state.disconnections++
+	select {
+	case i.broken <- struct{}{}:
+	default:
+	}
 }
 
 func (i *Informer[T]) setResourceVersion(rv string) {

@@ -14,8 +14,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// alertInterval is how often the watchdog looks whether the informer has lost
-// its connection, and how often it then asks the cache server.
+// alertInterval is how long after the informer has lost its connection the watchdog
+// asks the cache server, and how often until it is answered.
 const alertInterval = time.Second
 
 // watchdog ends the session when the cache server has other data than the
@@ -23,29 +23,29 @@ const alertInterval = time.Second
 // resource versions started anew. A watch does not always notice, since a
 // resource version of the old data may well be one of the new data too.
 //
-// Data is replaced while the server is down, so the watchdog asks at once when
-// the informer was disconnected, however shortly, and otherwise now and then.
+// Data is replaced while the server is down, so the watchdog asks soon after the
+// informer was disconnected, however shortly, and otherwise now and then.
 func (s *session) watchdog(ctx context.Context, queue reconcile.Queue[client.Key], end context.CancelCauseFunc) {
-	alert := time.NewTicker(min(alertInterval, s.config.ProbeInterval))
-	defer alert.Stop()
 	routine := time.NewTicker(jitter(s.config.ProbeInterval))
 	defer routine.Stop()
 	audit := time.NewTicker(jitter(s.config.AuditInterval))
 	defer audit.Stop()
 
-	var disconnections uint64
+	var alert <-chan time.Time
 	state := probeState{}
 	for {
+		if alert == nil && state.alerted() {
+			alert = time.After(min(alertInterval, s.config.ProbeInterval))
+		}
 		var err error
 		select {
 		case <-ctx.Done():
 			return
-		case <-alert.C:
-			if now := s.replicas.Disconnections(); now != disconnections {
-				disconnections = now
-				state.unanswered = true
-			}
-			if state.unanswered || state.suspicion != (suspicion{}) {
+		case <-s.replicas.Disconnected():
+			state.unanswered = true
+		case <-alert:
+			alert = nil
+			if state.alerted() {
 				err = s.probe(ctx, &state)
 			}
 		case <-routine.C:
@@ -66,6 +66,9 @@ type probeState struct {
 	unanswered bool
 	suspicion  suspicion
 }
+
+// alerted reports whether the cache server is to be asked soon.
+func (p *probeState) alerted() bool { return p.unanswered || p.suspicion != (suspicion{}) }
 
 // suspicion is a number of replicas on which server and informer disagree. The
 // informer may just be behind, so only one that stays is evidence.
