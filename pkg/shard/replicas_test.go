@@ -145,3 +145,33 @@ func TestReplicas(t *testing.T) {
 	event := <-w.ResultChan()
 	require.Equal(t, "DELETED", string(event.Type), "a watch that one replica has ended goes on at the other")
 }
+
+// TestReplicasServeBindings: what one replica says to be bound every replica serves at
+// once, also before it has heard of it itself.
+func TestReplicasServeBindings(t *testing.T) {
+	etcd := harness.Etcd(t, transport.TLSInfo{})
+	one, two := startReplica(t, etcd), startReplica(t, etcd)
+	object := func(r *replica, method, path, body string) error {
+		return r.cluster("root").RESTClient().Verb(method).AbsPath(path).SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(t.Context()).Error()
+	}
+	const apis = "/apis/apis.kcp.io/"
+	for n := range 10 {
+		plural := fmt.Sprintf("things%d", n)
+		require.NoError(t, object(one, "POST", apis+"v1alpha1/apiresourceschemas", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIResourceSchema","metadata":{"name":"v1.%[1]s.example.org"},"spec":{"group":"example.org","scope":"Cluster","names":{"plural":%[1]q,"singular":"%[1]sx","kind":"K%[1]s","listKind":"K%[1]sList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"type":"object"}}]}}`, plural)))
+		require.NoError(t, object(one, "POST", apis+"v1alpha2/apiexports", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":%[1]q},"spec":{"resources":[{"group":"example.org","name":%[1]q,"schema":"v1.%[1]s.example.org","storage":{"crd":{}}}]}}`, plural)))
+		require.NoError(t, object(one, "POST", apis+"v1alpha2/apibindings", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%[1]q},"spec":{"reference":{"export":{"name":%[1]q}}}}`, plural)))
+		one.await(plural+" are bound", func(ctx context.Context) error {
+			factory, err := client.NewFactory(one.config)
+			require.NoError(t, err)
+			defer factory.CloseIdleConnections()
+			b, err := client.APIBindings.In(factory.Cluster(logicalcluster.NewPath("root"))).Get(ctx, plural, metav1.GetOptions{})
+			if err == nil && b.Status.Phase != "Bound" {
+				err = fmt.Errorf("phase %q: %v", b.Status.Phase, b.Status.Conditions)
+			}
+			return err
+		})
+		for _, r := range []*replica{one, two} {
+			require.NoError(t, object(r, "GET", "/apis/example.org/v1/"+plural, ""))
+		}
+	}
+}
