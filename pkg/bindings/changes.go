@@ -81,7 +81,7 @@ func (x *Index) tell(ctx context.Context) {
 			continue // it was never asked for: nothing is served with it
 		}
 		if t.cluster.Wildcard {
-			x.tellWildcard(ctx, t.before.world)
+			x.tellWildcard(ctx, t.before)
 			continue
 		}
 		now := x.after(ctx, t)
@@ -105,32 +105,25 @@ func (x *Index) after(ctx context.Context, t transition) *pinned {
 	return now
 }
 
-// tellWildcard tells of all schemas but the one that a wildcard reads a world with.
-func (x *Index) tellWildcard(ctx context.Context, w world) {
-	now, err := x.newest(ctx, x.schemasIn(w))
+// tellWildcard tells of all schemas that a wildcard may have read a world with, but the
+// one that it reads it with now. changed is what came or went.
+func (x *Index) tellWildcard(ctx context.Context, changed bound) {
+	uids := x.schemasIn(changed.world)
+	now, err := x.newest(ctx, uids)
 	if err != nil {
 		now = nil
 	}
-	for _, served := range x.schemas.of(w) {
-		if now == nil || served.Hash != now.Hash {
+	if !slices.Contains(uids, changed.uid) {
+		uids = append(uids, changed.uid)
+	}
+	for _, uid := range uids {
+		served := x.schemas.known(uid)
+		if served != nil && (now == nil || served.Hash != now.Hash) {
 			x.listeners.tell(definitions.Change{
-				Schema: served.Schema, Identity: w.identity, Cluster: request.Cluster{Wildcard: true}, Gone: now == nil && err == nil,
+				Schema: served.Schema, Identity: changed.identity, Cluster: request.Cluster{Wildcard: true}, Gone: now == nil && err == nil,
 			})
 		}
 	}
-}
-
-// of returns the schemas of a world's resource that were read.
-func (s *schemas) of(w world) []*pinned {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []*pinned
-	for _, p := range s.byUID {
-		if p.Resource == w.resource {
-			all = append(all, p)
-		}
-	}
-	return all
 }
 
 // listeners are told of changes.

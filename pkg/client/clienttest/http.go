@@ -31,6 +31,7 @@ var kinds = map[string]string{
 	"validatingadmissionpolicies":       "ValidatingAdmissionPolicy",
 	"validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding",
 	"subtreeusages":                     "SubtreeUsage",
+	"apibindings":                       "APIBinding",
 }
 
 // query is what a request selects.

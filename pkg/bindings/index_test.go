@@ -1,0 +1,381 @@
+package bindings
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	deadline = 30 * time.Second
+	tick     = time.Millisecond
+)
+
+var (
+	widgets  = schema.GroupResource{Group: "example.org", Resource: "widgets"}
+	gadgets  = schema.GroupResource{Group: "example.org", Resource: "gadgets"}
+	wildcard = request.Cluster{Wildcard: true}
+)
+
+// shard is an index, and the server whose bindings it follows.
+type shard struct {
+	*Index
+	t      *testing.T
+	server *clienttest.Server
+
+	mu      sync.Mutex
+	changes []definitions.Change
+	exports map[client.Key]*apisv1alpha2.APIExport
+}
+
+// newShard returns an index that does not run.
+func newShard(t *testing.T) *shard {
+	t.Helper()
+	w := &shard{t: t, server: clienttest.New(t, client.Scheme), exports: map[client.Key]*apisv1alpha2.APIExport{}}
+	factory, err := client.NewFactory(w.server.ClientConfig())
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	w.Index, err = New(Config{Local: factory, Export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
+		if e := w.exports[key]; e != nil {
+			return e, nil
+		}
+		return nil, apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	}})
+	require.NoError(t, err)
+	stop := w.Subscribe(func(c definitions.Change) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.changes = append(w.changes, c)
+	})
+	t.Cleanup(stop)
+	return w
+}
+
+// run runs it until the test ends.
+func (w *shard) run() *shard {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var running sync.WaitGroup
+	w.t.Cleanup(func() { cancel(); running.Wait() })
+	running.Go(func() { _ = w.Informer().Run(ctx) })
+	running.Go(func() { _ = w.Run(ctx) })
+	require.NoError(w.t, w.Informer().WaitForSync(ctx))
+	return w
+}
+
+// schema has the shard know a schema of a resource with a property.
+func (w *shard) schema(uid types.UID, resource schema.GroupResource, property string, created int64) {
+	w.t.Helper()
+	props := fmt.Sprintf(`{"type":"object","properties":{%q:{"type":"string"}}}`, property)
+	kind := "K" + resource.Resource
+	p, err := newPinned(&BoundSchema{Original: string(uid), Created: metav1.Unix(created, 0), Spec: apisv1alpha1.APIResourceSchemaSpec{
+		Group: resource.Group, Scope: apiextensionsv1.NamespaceScoped,
+		Names:    apiextensionsv1.CustomResourceDefinitionNames{Plural: resource.Resource, Singular: resource.Resource + "x", Kind: kind, ListKind: kind + "List"},
+		Versions: []apisv1alpha1.APIResourceVersion{{Name: "v1", Served: true, Storage: true, Schema: runtime.RawExtension{Raw: []byte(props)}}},
+	}})
+	require.NoError(w.t, err)
+	w.schemas.know(uid, p)
+}
+
+func bindingOf(cluster, name string, resources ...apisv1alpha2.BoundAPIResource) *apisv1alpha2.APIBinding {
+	return &apisv1alpha2.APIBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: cluster}},
+		Spec:       apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{Export: &apisv1alpha2.ExportBindingReference{Name: "e"}}},
+		Status:     apisv1alpha2.APIBindingStatus{APIExportClusterName: "provider", BoundResources: resources},
+	}
+}
+
+func boundTo(resource schema.GroupResource, uid, identity string) apisv1alpha2.BoundAPIResource {
+	return apisv1alpha2.BoundAPIResource{Group: resource.Group, Resource: resource.Resource, Schema: apisv1alpha2.BoundAPIResourceSchema{Name: uid, UID: uid, IdentityHash: identity}}
+}
+
+// put writes a binding, and waits until the index has it.
+func (w *shard) put(b *apisv1alpha2.APIBinding) {
+	w.t.Helper()
+	b = b.DeepCopy()
+	b.ResourceVersion = w.server.Put(w.t, client.APIBindings.GroupVersionResource, b)
+	require.NoError(w.t, w.WaitFor(w.t.Context(), b))
+}
+
+func (w *shard) remove(cluster, name string) {
+	w.t.Helper()
+	w.server.Delete(w.t, client.APIBindings.GroupVersionResource, "", logicalcluster.Name(cluster), "", name)
+	require.Eventually(w.t, func() bool {
+		_, err := w.Informer().Lister().Get(client.Key{Cluster: logicalcluster.Name(cluster), Name: name})
+		return err != nil
+	}, deadline, tick)
+}
+
+func (w *shard) resolve(l definitions.Lookup) *definitions.Definition {
+	w.t.Helper()
+	if l.Version == "" {
+		l.Version = "v1"
+	}
+	d, err := w.Resolve(w.t.Context(), l)
+	require.NoError(w.t, err)
+	return d
+}
+
+func in(cluster string) request.Cluster { return request.Cluster{Name: logicalcluster.Name(cluster)} }
+
+// TestServed: what a binding has bound is served in its logical cluster, with its
+// identity, and to wildcards with the newest schema.
+func TestServed(t *testing.T) {
+	w := newShard(t).run()
+	w.schema("one", widgets, "size", 1)
+	w.schema("two", widgets, "weight", 2)
+	w.put(bindingOf("a", "x", boundTo(widgets, "one", "h")))
+	w.put(bindingOf("b", "x", boundTo(widgets, "two", "h")))
+	w.put(bindingOf("c", "x", boundTo(widgets, "one", "other")))
+
+	d := w.resolve(definitions.Lookup{Cluster: in("a"), Resource: widgets})
+	require.Equal(t, w.schemas.known("one").Schema, d.Schema)
+	require.Equal(t, "h", d.Identity)
+	require.Equal(t, `APIBinding "x"`, d.Owner)
+	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: gadgets}))
+	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("provider"), Resource: widgets}))
+	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: widgets, Identity: "h"}))
+
+	all := w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets, Identity: "h"})
+	require.Equal(t, w.schemas.known("two").Schema, all.Schema)
+	require.Equal(t, "h", all.Identity)
+	require.False(t, all.MetadataOnly)
+	require.Equal(t, w.schemas.known("one").Schema, w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets, Identity: "other"}).Schema)
+	require.Nil(t, w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets, Identity: "none"}))
+	metadata := w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets})
+	require.True(t, metadata.MetadataOnly)
+	require.Empty(t, metadata.Identity)
+	require.Nil(t, w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets, Version: "v2"}))
+
+	list, err := w.List(t.Context(), in("a"))
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	deleting := bindingOf("a", "x", boundTo(widgets, "one", "h"))
+	deleting.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	w.put(deleting)
+	require.True(t, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: widgets}).Terminating)
+	w.remove("a", "x")
+	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: widgets}))
+}
+
+// TestReadsWhatItHasNotHeardOf: an index that does not follow finds a binding in storage.
+func TestReadsWhatItHasNotHeardOf(t *testing.T) {
+	w := newShard(t)
+	w.schema("one", widgets, "size", 1)
+	w.server.Put(t, client.APIBindings.GroupVersionResource, bindingOf("a", "x", boundTo(widgets, "one", "h")))
+	for cluster, served := range map[string]bool{"a": true, "b": false} {
+		d, err := w.Read(t.Context(), definitions.Lookup{Cluster: in(cluster), Resource: widgets, Version: "v1"})
+		require.NoError(t, err)
+		require.Equal(t, served, d != nil)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := w.Resolve(ctx, definitions.Lookup{Cluster: in("a"), Resource: widgets})
+	require.ErrorIs(t, err, errNotSynced)
+}
+
+// TestChanges: watches hear of what is served differently, and of nothing else.
+func TestChanges(t *testing.T) {
+	w := newShard(t).run()
+	w.schema("one", widgets, "size", 1)
+	w.schema("same", widgets, "size", 2)
+	w.schema("two", widgets, "weight", 3)
+	w.schema("gadgets", gadgets, "size", 1)
+	w.put(bindingOf("a", "x", boundTo(widgets, "one", "h"), boundTo(gadgets, "gadgets", "h")))
+	w.put(bindingOf("b", "x", boundTo(widgets, "one", "h")))
+	told := func(want ...string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			var got []string
+			for _, c := range w.changes {
+				got = append(got, fmt.Sprint(c.Cluster.Wildcard, c.Cluster.Name, " ", c.Schema.Resource.Resource, " ", c.Identity, " ", c.Gone))
+			}
+			slices.Sort(got)
+			return slices.Equal(slices.Compact(got), want)
+		}, deadline, tick, "%v", want)
+		w.mu.Lock()
+		w.changes = nil
+		w.mu.Unlock()
+	}
+	told() // nothing was served
+	w.put(bindingOf("a", "x", boundTo(widgets, "same", "h"), boundTo(gadgets, "gadgets", "h")))
+	w.put(bindingOf("a", "x", boundTo(widgets, "two", "h"), boundTo(gadgets, "gadgets", "h")))
+	told("falsea widgets h false", "true widgets h false")
+	w.put(bindingOf("a", "x", boundTo(widgets, "two", "h")))
+	told("falsea gadgets h true", "true gadgets h true")
+	w.remove("b", "x")
+	told("falseb widgets h true", "true widgets h false") // those with the schema of b, if there were any
+}
+
+// TestFree: bindings compete for names with each other.
+func TestFree(t *testing.T) {
+	w := newShard(t).run()
+	w.schema("one", widgets, "size", 1)
+	w.schema("two", widgets, "weight", 2)
+	w.schema("gadgets", gadgets, "size", 1)
+	w.put(bindingOf("a", "x", boundTo(widgets, "one", "h")))
+	names := &everybody{}
+	for _, tc := range []struct {
+		binding string
+		schemas []types.UID
+		by      string
+	}{
+		{"y", []types.UID{"gadgets"}, ""},
+		{"y", []types.UID{"gadgets", "two"}, `APIBinding "x"`},
+		{"x", []types.UID{"gadgets", "two"}, ""},
+	} {
+		release, conflict, err := w.Reserve(t.Context(), names, "a", tc.binding, tc.schemas)
+		require.NoError(t, err)
+		if tc.by == "" {
+			require.Nil(t, conflict)
+			require.Equal(t, 1, names.held)
+			release()
+		} else {
+			require.Equal(t, &definitions.Conflict{Group: "example.org", Name: "widgets", By: tc.by}, conflict)
+		}
+		require.Zero(t, names.held)
+	}
+}
+
+// everybody gives everybody names.
+type everybody struct{ held int }
+
+func (e *everybody) Reserve(context.Context, logicalcluster.Name, string, definitions.Source, []definitions.Wanted) (func(), *definitions.Conflict, error) {
+	e.held++
+	return func() { e.held-- }, nil, nil
+}
+
+// TestModel: after any writes the index says what the bindings say, and keeps nothing
+// of those that are gone.
+func TestModel(t *testing.T) {
+	w := newShard(t).run()
+	random := rand.New(rand.NewPCG(1, 2))
+	model := map[string]*apisv1alpha2.APIBinding{}
+	clusters, names := []string{"a", "b", "c"}, []string{"x", "y"}
+	for _, uid := range []types.UID{"w1", "w2"} {
+		w.schema(uid, widgets, string(uid), 1)
+	}
+	w.schema("g1", gadgets, "size", 1)
+	for range 300 {
+		cluster, name := clusters[random.IntN(3)], names[random.IntN(2)]
+		key := cluster + "/" + name
+		if model[key] != nil && random.IntN(3) == 0 {
+			w.remove(cluster, name)
+			delete(model, key)
+			continue
+		}
+		var resources []apisv1alpha2.BoundAPIResource
+		if random.IntN(2) == 0 {
+			resources = append(resources, boundTo(widgets, fmt.Sprint("w", 1+random.IntN(2)), fmt.Sprint("h", random.IntN(2))))
+		}
+		if random.IntN(2) == 0 {
+			resources = append(resources, boundTo(gadgets, "g1", "h0"))
+		}
+		model[key] = bindingOf(cluster, name, resources...)
+		w.put(model[key])
+
+		identities := map[string]bool{}
+		for _, cluster := range clusters {
+			served := map[schema.GroupResource]bool{}
+			for _, name := range names {
+				b := model[cluster+"/"+name]
+				if b == nil {
+					continue
+				}
+				for _, r := range b.Status.BoundResources {
+					served[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = true
+					identities[r.Resource+r.Schema.IdentityHash] = true
+				}
+			}
+			for _, resource := range []schema.GroupResource{widgets, gadgets} {
+				require.Equal(t, served[resource], w.resolve(definitions.Lookup{Cluster: in(cluster), Resource: resource}) != nil)
+			}
+		}
+		for _, identity := range []string{"h0", "h1"} {
+			for _, resource := range []schema.GroupResource{widgets, gadgets} {
+				require.Equal(t, identities[resource.Resource+identity], w.resolve(definitions.Lookup{Cluster: wildcard, Resource: resource, Identity: identity}) != nil)
+			}
+		}
+	}
+	for _, cluster := range clusters {
+		for _, name := range names {
+			if model[cluster+"/"+name] != nil {
+				w.remove(cluster, name)
+			}
+		}
+	}
+	w.Index.mu.RLock()
+	defer w.Index.mu.RUnlock()
+	require.Empty(t, w.clusters)
+	require.Empty(t, w.lists)
+	require.Empty(t, w.worlds)
+}
+
+// TestMaximalPermission: the provider permits what its roles allow to the prefixed user.
+func TestMaximalPermission(t *testing.T) {
+	w := newShard(t).run()
+	w.schema("one", widgets, "size", 1)
+	w.put(bindingOf("a", "x", boundTo(widgets, "one", "h")))
+	var asked []string
+	permits := w.MaximalPermission(authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		cluster, _ := request.ClusterFrom(ctx)
+		require.Equal(t, logicalcluster.Name("provider"), cluster.Name)
+		require.Empty(t, a.GetUser().GetExtra())
+		asked = append(asked, fmt.Sprint(a.GetUser().GetName(), a.GetUser().GetGroups(), a.GetVerb()))
+		return authorizer.DecisionNoOpinion, "", nil
+	}))
+	ask := func(cluster, resource string, u user.Info) authorizer.Decision {
+		asked = nil
+		decision, reason, err := permits(request.WithClusterName(t.Context(), logicalcluster.Name(cluster)), authorizer.AttributesRecord{
+			User: u, Verb: "get", APIGroup: "example.org", Resource: resource, ResourceRequest: true,
+		})
+		require.NoError(t, err)
+		if decision != authorizer.DecisionAllow {
+			require.Equal(t, notPermitted, reason)
+		}
+		return decision
+	}
+	alice := &user.DefaultInfo{Name: "alice", Groups: []string{"devs"}}
+	require.Equal(t, authorizer.DecisionAllow, ask("a", "widgets", alice), "there is no export any more")
+	export := &apisv1alpha2.APIExport{}
+	w.exports[client.Key{Cluster: "provider", Name: "e"}] = export
+	require.Equal(t, authorizer.DecisionAllow, ask("a", "widgets", alice), "it has no policy")
+	export.Spec.MaximalPermissionPolicy = &apisv1alpha2.MaximalPermissionPolicy{Local: &apisv1alpha2.LocalAPIExportPolicy{}}
+	require.Equal(t, authorizer.DecisionAllow, ask("a", "gadgets", alice), "it is another's")
+	require.Equal(t, authorizer.DecisionAllow, ask("b", "widgets", alice), "nothing is bound there")
+	require.Empty(t, asked)
+	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", alice))
+	require.Equal(t, []string{"apis.kcp.io:binding:alice[apis.kcp.io:binding:devs]get"}, asked)
+	account := &user.DefaultInfo{Name: "system:serviceaccount:default:robot", Groups: []string{"system:serviceaccounts"}, Extra: map[string][]string{
+		request.ExtraClusterName: {"a"},
+	}}
+	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", account))
+	require.Equal(t, []string{"apis.kcp.io:binding:system:kcp:serviceaccount:a:default:robot[apis.kcp.io:binding:system:serviceaccounts]get"}, asked)
+}
