@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -110,6 +111,53 @@ func TestClaimsWithinAVersion(t *testing.T) {
 	require.Equal(t, "BOOKMARK ", next(t, w))
 	require.Equal(t, "DELETED a/y", next(t, w))
 	require.Empty(t, w.ResultChan())
+}
+
+// A change counts when the hub has come to its version, and one that nobody waits for any
+// more holds nothing up.
+func TestClaimsWaitForTheHub(t *testing.T) {
+	f := newFollower(t)
+	f.fill("a/x")
+	f.follow(10)
+	set := newSet()
+	w := f.watchClaims(set, "/r/")
+	set.Allow("a", nil, 15)
+	f.modify("a/x", 12, nil)
+	f.mu.Lock()
+	require.Empty(t, w.telling)
+	f.mu.Unlock()
+	f.apply(f.eventOf(watch.Event{Type: watch.Bookmark, Object: bookmarkAt(15)}))
+	nextIs(t, w, 12, "ADDED a/x")
+	nextIs(t, w, 15, "BOOKMARK ")
+	f.modify("a/x", 16, nil)
+	nextIs(t, w, 16, "MODIFIED a/x")
+	set.Deny("a", 20) // and the hub is closed
+}
+
+// Who resumes is told that what was rejected is gone, and of nothing that came later than
+// any replica can have shown.
+func TestClaimsHideWhatCameLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.fill("a/seen")
+		f.follow(10)
+		set := newSet("a")
+		f.watchClaims(set, "/r/").Stop()
+		f.modify("a/seen", 11, nil)
+		set.Deny("a", 11)
+		f.modify("a/lagged", 12, nil)
+		<-time.After(20 * time.Second)
+		f.modify("a/later", 13, nil)
+		f.modify("a/seen", 14, nil)
+		w, err := f.Watch(t.Context(), Request{
+			Key: "/r/", Version: 11, Claims: Claims{Set: set, Root: "/r/"},
+			Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), AllowWatchBookmarks: true},
+		})
+		require.NoError(t, err)
+		nextIs(t, w, 14, "DELETED a/lagged")
+		nextIs(t, w, 14, "DELETED a/seen")
+		nextIs(t, w, 14, "BOOKMARK ")
+	})
 }
 
 // Nothing of a set that is empty and that nobody watches is left in the hub, and a set
