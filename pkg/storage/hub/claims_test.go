@@ -113,6 +113,35 @@ func TestClaimsWithinAVersion(t *testing.T) {
 	require.Empty(t, w.ResultChan())
 }
 
+// Who is behind when the claims change is told first what came before, by the claims of
+// then: what was deleted meanwhile is not forgotten, and what was not to be seen is not shown.
+func TestClaimsOfWhoIsBehind(t *testing.T) {
+	f := newFollower(t)
+	f.fill("a/x", "b/x")
+	f.follow(10)
+	set := newSet("a")
+	w := f.watchClaims(set, "/r/")
+	for i := range buffered + 1 {
+		f.modify("a/x", 11+i, nil)
+	}
+	f.mu.Lock()
+	require.True(t, w.behind)
+	f.mu.Unlock()
+	f.modify("b/x", 500, nil)
+	f.apply(f.eventOf(watch.Event{Type: watch.Deleted, Object: versioned("a/x", 501)}))
+	set.Deny("a", 501)
+	set.Allow("b", nil, 501)
+	f.modify("b/x", 502, nil)
+	for i := range buffered + 1 {
+		nextIs(t, w, 11+i, "MODIFIED a/x")
+	}
+	nextIs(t, w, 501, "DELETED a/x")
+	nextIs(t, w, 501, "BOOKMARK ")
+	nextIs(t, w, 500, "ADDED b/x")
+	nextIs(t, w, 501, "BOOKMARK ")
+	nextIs(t, w, 502, "MODIFIED b/x")
+}
+
 // A change counts when the hub has come to its version, and one that nobody waits for any
 // more holds nothing up.
 func TestClaimsWaitForTheHub(t *testing.T) {
