@@ -27,6 +27,8 @@ const (
 	MirroredPrefix = "extra.apis.kcp.io/"
 	// BindingFinalizer is on APIBindings until what was bound is gone.
 	BindingFinalizer = "apis.kcp.io/apibinding-finalizer"
+	// InternalGroup is the API group of what shards keep for themselves.
+	InternalGroup = "internal.shardplane.io"
 	// IdentityNamespace has the secrets with the identities of exports that bring none.
 	IdentityNamespace = "kcp-system"
 	// IdentityKey is the key of a secret under which it has an identity.

@@ -1,15 +1,24 @@
 package apis
 
 import (
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apivalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const (
+	// maxMirrored is how many bytes of annotations with MirroredPrefix an export may have,
+	// and maxClaims how many its
+	// permission claims may have as JSON.
+	maxMirrored, maxClaims = 16 << 10, 128 << 10
 )
 
 var (
@@ -41,8 +50,28 @@ func ValidateExport(export *apisv1alpha2.APIExport) field.ErrorList {
 		}
 		seen[id] = true
 	}
+	errs = append(errs, validateMirrored(export)...)
 	if identity := export.Spec.Identity; identity != nil && identity.SecretRef != nil && identity.SecretRef.Name == "" {
 		errs = append(errs, field.Required(spec.Child("identity", "secretRef", "name"), "name the secret that has the identity under "+IdentityKey+", or leave secretRef out to have one made"))
+	}
+	return errs
+}
+
+// validateMirrored bounds what each binding of an export has a copy of: it is stored once
+// for each, at the expense of the consumers.
+func validateMirrored(export *apisv1alpha2.APIExport) field.ErrorList {
+	var errs field.ErrorList
+	size := 0
+	for key, value := range export.Annotations {
+		if strings.HasPrefix(key, MirroredPrefix) {
+			size += len(key) + len(value)
+		}
+	}
+	if size > maxMirrored {
+		errs = append(errs, field.TooLong(annotationsPath.Key(MirroredPrefix+"*"), "", maxMirrored))
+	}
+	if claims, err := json.Marshal(export.Spec.PermissionClaims); err == nil && len(claims) > maxClaims {
+		errs = append(errs, field.TooLong(spec.Child("permissionClaims"), "", maxClaims))
 	}
 	return errs
 }

@@ -90,6 +90,8 @@ func TestInvalid(t *testing.T) {
 		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: [get], defaultSelector: {}}]"), "spec.permissionClaims[0].defaultSelector", "set one of"},
 		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: [get]}, {group: '', resource: secrets, verbs: [list], identityHash: a}]"), "spec.permissionClaims[1]", "Duplicate"},
 		{with(export2, "identity: {secretRef: {namespace: there}}"), "spec.identity.secretRef.name", "leave secretRef out"},
+		{strings.Replace(with(export2, ""), "metadata: {", "metadata: {annotations: {extra.apis.kcp.io/a: "+strings.Repeat("a", 9<<10)+", extra.apis.kcp.io/b: "+strings.Repeat("b", 9<<10)+"}, ", 1), "metadata.annotations[extra.apis.kcp.io/*]", "16384"},
+		{with(export2, "permissionClaims: [{group: '', resource: secrets, verbs: ["+strings.Repeat("v", 129<<10)+"]}]"), "spec.permissionClaims", "131072"},
 		// Exports in v1alpha1, and what their annotations smuggle.
 		{with(export1, "latestResourceSchemas: [v1.widgets]"), "spec.latestResourceSchemas[0]", "must be <prefix>"},
 		{with(export1, "latestResourceSchemas: [v1.widgets.core, v2.widgets.core]"), "spec.latestResourceSchemas[1]", "Duplicate"},

@@ -29,14 +29,16 @@ const (
 )
 
 // errNotSynced is the answer to whoever asks before all bindings are known.
-var errNotSynced = errors.New("not all APIBindings are known yet, try again")
+var errNotSynced = errors.New("not all APIBindings and APIExports are known yet, try again")
 
 // Config is what an Index needs.
 type Config struct {
 	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
-	// Export returns an APIExport, if there is one.
-	Export func(key client.Key) (*apisv1alpha2.APIExport, error)
+	// Export returns an APIExport, if there is one. WaitForExports waits until it knows
+	// all of them.
+	Export         func(key client.Key) (*apisv1alpha2.APIExport, error)
+	WaitForExports func(ctx context.Context) error
 }
 
 // Index knows what the bindings of a shard have bound. Run its Informer, and Run it.
@@ -45,6 +47,7 @@ type Index struct {
 	config   Config
 	informer *client.Informer[*apisv1alpha2.APIBinding]
 	schemas  *schemas
+	stored   stored
 	// own is the definition of BoundSchemas.
 	own *definitions.Definition
 
@@ -52,6 +55,7 @@ type Index struct {
 	clusters map[logicalcluster.Name][]*record
 	lists    map[string]*list
 	worlds   map[world]map[types.UID]int // how many lists have bound a schema there
+	uses     map[types.UID]int           // how many lists have bound a schema
 	changed  chan struct{}               // closed and renewed with each change
 
 	listeners listeners
@@ -67,10 +71,12 @@ func New(config Config) (*Index, error) {
 	x := &Index{
 		config:   config,
 		schemas:  newSchemas(config.Local),
+		stored:   stored{local: config.Local, next: map[logicalcluster.Name]*storedRead{}},
 		own:      own,
 		clusters: map[logicalcluster.Name][]*record{},
 		lists:    map[string]*list{},
 		worlds:   map[world]map[types.UID]int{},
+		uses:     map[types.UID]int{},
 		changed:  make(chan struct{}),
 		changes:  changes{some: make(chan struct{}, 1)},
 	}
@@ -164,6 +170,7 @@ func (x *Index) useLocked(l *list) {
 			x.worlds[b.world] = uids
 		}
 		uids[b.uid]++
+		x.uses[b.uid]++
 		if uids[b.uid] == 1 {
 			x.changes.add([]transition{wildcardTransition(b)})
 		}
@@ -178,6 +185,9 @@ func (x *Index) releaseLocked(l *list) {
 	}
 	delete(x.lists, l.key)
 	for _, b := range l.byResource {
+		if x.uses[b.uid]--; x.uses[b.uid] == 0 {
+			delete(x.uses, b.uid)
+		}
 		uids := x.worlds[b.world]
 		uids[b.uid]--
 		if uids[b.uid] > 0 {
@@ -195,14 +205,7 @@ func (x *Index) releaseLocked(l *list) {
 func (x *Index) used(uid types.UID) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	for _, l := range x.lists {
-		for _, b := range l.byResource {
-			if b.uid == uid {
-				return true
-			}
-		}
-	}
-	return false
+	return x.uses[uid] > 0
 }
 
 // find returns what serves a resource in a logical cluster, if a binding does.
@@ -282,9 +285,14 @@ func (x *Index) waitSynced(ctx context.Context) error {
 	if x.informer.HasSynced() {
 		return nil
 	}
+	return first(ctx, x.informer.WaitForSync)
+}
+
+// first waits, not for long, for the first list of something.
+func first(ctx context.Context, wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, catchUpWait)
 	defer cancel()
-	if x.informer.WaitForSync(ctx) != nil {
+	if wait(ctx) != nil {
 		return errNotSynced
 	}
 	return nil

@@ -28,18 +28,20 @@ func (x *Index) MaximalPermission(rules authorizer.Authorizer) func(context.Cont
 		if !ok || cluster.Wildcard || !a.IsResourceRequest() || a.GetUser() == nil {
 			return authorizer.DecisionAllow, "", nil
 		}
+		// As the resource is resolved: before all bindings are known, none is free of policies.
+		if err := x.waitSynced(ctx); err != nil {
+			return authorizer.DecisionNoOpinion, notPermitted, err
+		}
 		resource := schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}
 		r, _, bound := x.find(cluster.Name, resource)
 		if !bound {
 			return authorizer.DecisionAllow, "", nil
 		}
-		export, err := x.config.Export(client.Key{Cluster: r.provider, Name: r.export})
-		switch {
-		case apierrors.IsNotFound(err):
-			return authorizer.DecisionAllow, "", nil
-		case err != nil:
+		has, err := x.hasPolicy(ctx, r)
+		if err != nil {
 			return authorizer.DecisionNoOpinion, notPermitted, fmt.Errorf("looking up the APIExport of %s: %w", resource, err)
-		case export.Spec.MaximalPermissionPolicy == nil || export.Spec.MaximalPermissionPolicy.Local == nil:
+		}
+		if !has {
 			return authorizer.DecisionAllow, "", nil
 		}
 		in := request.WithClusterName(ctx, r.provider)
@@ -51,6 +53,18 @@ func (x *Index) MaximalPermission(rules authorizer.Authorizer) func(context.Cont
 		}
 		return authorizer.DecisionNoOpinion, notPermitted, nil
 	}
+}
+
+// hasPolicy reports whether the export of a binding has a maximal permission policy.
+func (x *Index) hasPolicy(ctx context.Context, r *record) (bool, error) {
+	if err := first(ctx, x.config.WaitForExports); err != nil {
+		return false, err
+	}
+	export, err := x.config.Export(client.Key{Cluster: r.provider, Name: r.export})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && export.Spec.MaximalPermissionPolicy != nil && export.Spec.MaximalPermissionPolicy.Local != nil, err
 }
 
 // as are attributes with another user.

@@ -157,6 +157,9 @@ func (x *Index) Pin(ctx context.Context, uid types.UID, read func(context.Contex
 	if original.UID != uid {
 		return "", fmt.Errorf("the APIResourceSchema %s has just been replaced", original.Name)
 	}
+	if err := x.room(ctx, copied); err != nil {
+		return "", err
+	}
 	_, err = x.schemas.copies.Create(ctx, copied, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		at := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, pinnedAnnotation, time.Now().UTC().Format(time.RFC3339Nano))

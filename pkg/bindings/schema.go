@@ -7,12 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
 // groupVersion is the API group and version of what a shard keeps for itself.
-var groupVersion = schema.GroupVersion{Group: "internal.shardplane.io", Version: "v1alpha1"}
+var groupVersion = schema.GroupVersion{Group: apis.InternalGroup, Version: "v1alpha1"}
 
 // BoundSchemas are the schemas of bound APIs, in tenancy.AdminCluster, where they are
 // served only.

@@ -1,15 +1,14 @@
 package bindings
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -92,24 +91,25 @@ func (x *Index) newest(ctx context.Context, uids []types.UID) (*pinned, error) {
 }
 
 // Read implements definitions.Source: it looks at the bindings of the logical cluster
-// as they are stored.
+// as they are stored. The index did not know of what it finds when the request was
+// authorized: where the provider has a say, the request has to come again.
 func (x *Index) Read(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
 	if l.Cluster.Wildcard || l.Identity != "" || request.IsSystem(l.Cluster.Name) {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	stored, err := client.APIBindings.In(x.config.Local.Cluster(l.Cluster.Name.Path())).List(ctx, metav1.ListOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil //nolint:nilnil // there is no such logical cluster
-	case err != nil:
-		return nil, fmt.Errorf("reading the APIBindings: %w", err)
+	stored, err := x.stored.read(ctx, l.Cluster.Name)
+	if err != nil {
+		return nil, err
 	}
-	for i := range stored.Items {
-		item := &stored.Items[i]
-		r := newRecord(item, newList("", saidBy(item)))
-		if b, ok := r.byResource[l.Resource]; ok {
-			return x.definition(ctx, r, b)
+	for _, r := range stored {
+		b, ok := r.byResource[l.Resource]
+		if !ok {
+			continue
 		}
+		if has, err := x.hasPolicy(ctx, r); has || err != nil {
+			return nil, cmp.Or(err, error(apierrors.NewTooManyRequests(fmt.Sprintf("%s has just been bound, try again", l.Resource), 1)))
+		}
+		return x.definition(ctx, r, b)
 	}
 	return nil, nil //nolint:nilnil // there is none
 }

@@ -173,7 +173,9 @@ func (s *Server) assembleAPI() error {
 	}
 	serving.Authenticate(c, s.authentication)
 	s.local = newLocal(s.options.Name, s.sources.Local, s.informers)
-	if s.bindings, err = bindings.New(bindings.Config{Local: s.sources.Local, Export: s.informers.APIExports.Lister().Get}); err != nil {
+	if s.bindings, err = bindings.New(bindings.Config{
+		Local: s.sources.Local, Export: s.informers.APIExports.Lister().Get, WaitForExports: s.informers.APIExports.WaitForSync,
+	}); err != nil {
 		return err
 	}
 	s.subtrees = newSubtrees(s.options.Name, s.usage, s.informers)

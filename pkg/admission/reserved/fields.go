@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 
+	apirules "github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -31,9 +32,9 @@ var (
 	errOwned     = errors.New("a logical cluster goes with the Workspace that owns it: delete that (spec.directlyDeletable is not set)")
 )
 
-// Groups are the API groups of the system: those of the wire contract. Nobody defines
-// kinds in them.
-var Groups = []string{apis.GroupName, cache.GroupName, core.GroupName, migration.GroupName, tenancy.GroupName, topology.GroupName}
+// Groups are the API groups of the system: those of the wire contract, and that of what
+// shards keep for themselves. Nobody defines kinds in them.
+var Groups = []string{apirules.InternalGroup, apis.GroupName, cache.GroupName, core.GroupName, migration.GroupName, tenancy.GroupName, topology.GroupName}
 
 // workspaceFields are the fields of a Workspace that only the system sets.
 var workspaceFields = [][]string{{"spec", "cluster"}, {"spec", "URL"}}

@@ -201,6 +201,7 @@ func TestPlaces(t *testing.T) {
 		{definitions, "tenant", crd("mine.kcp.io"), nil, ""},
 		{definitions, "tenant", crd("tenancy.kcp.io"), nil, "spec.group tenancy.kcp.io is the system's"},
 		{definitions, "root", crd("migration.kcp.io"), nil, "spec.group migration.kcp.io is the system's"},
+		{definitions, "tenant", crd("internal.shardplane.io"), nil, "spec.group internal.shardplane.io is the system's"},
 		{definitions, "tenant", crd("apis.kcp.io"), crd("apis.kcp.io"), ""},
 	} {
 		for _, as := range []user.Info{tenant, admin, machine} {

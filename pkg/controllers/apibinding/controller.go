@@ -324,7 +324,12 @@ func providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, r
 	if ref.Path == "" {
 		return cluster
 	}
+	// The label says whose export it was that the binding was permitted for. The path
+	// may lead to another logical cluster by now, which permitted nothing.
 	name, _ := resolve(logicalcluster.NewPath(ref.Path))
+	if binding.Labels[apis.ExportLabel] != apis.ExportLabelValue(name, ref.Name) {
+		return ""
+	}
 	return name
 }
 

@@ -215,7 +215,7 @@ func (w *world) settle(t *testing.T) {
 
 func (w *world) bind(name string) {
 	w.bindings[name] = &apisv1alpha2.APIBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Finalizers: []string{apis.BindingFinalizer}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Finalizers: []string{apis.BindingFinalizer}, Labels: map[string]string{apis.ExportLabel: apis.ExportLabelValue(provider, "e")}},
 		Spec:       apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{Export: &apisv1alpha2.ExportBindingReference{Path: "root:provider", Name: "e"}}},
 	}
 }

@@ -1,0 +1,152 @@
+package bindings_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/bindings"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const stored = `{"kind":"APIBindingList","apiVersion":"apis.kcp.io/v1alpha2","metadata":{"resourceVersion":"2"},"items":[{"metadata":{"name":"b","annotations":{"kcp.io/cluster":"consumer"}},"spec":{"reference":{"export":{"name":"e"}}},"status":{"apiExportClusterName":"provider","boundResources":[{"group":"example.org","resource":"widgets","schema":{"name":"v1.widgets.example.org","UID":"u","identityHash":"h"},"storageVersions":["v1"]}]}}]}`
+
+// newIndex returns an index of bindings, which knows none, and runs if run is set. list
+// answers who asks for those that are stored.
+func newIndex(t *testing.T, run bool, export *apisv1alpha2.APIExport, list http.HandlerFunc) *bindings.Index {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/clusters/consumer/"):
+			list(w, r)
+		case r.URL.Query().Get("watch") != "":
+			_, _ = w.Write([]byte(`{"type":"BOOKMARK","object":{"kind":"APIBinding","apiVersion":"apis.kcp.io/v1alpha2","metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true"}}}}`))
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		default:
+			_, _ = w.Write([]byte(`{"kind":"APIBindingList","apiVersion":"apis.kcp.io/v1alpha2","metadata":{"resourceVersion":"1"},"items":[]}`))
+		}
+	}))
+	t.Cleanup(server.Close)
+	local, err := client.NewFactory(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	t.Cleanup(local.CloseIdleConnections)
+	index, err := bindings.New(bindings.Config{
+		Local: local,
+		Export: func(client.Key) (*apisv1alpha2.APIExport, error) {
+			if export == nil {
+				return nil, apierrors.NewNotFound(schema.GroupResource{}, "e")
+			}
+			return export, nil
+		},
+		WaitForExports: func(context.Context) error {
+			if export == nil {
+				return errors.New("there is nothing yet")
+			}
+			return nil
+		},
+	})
+	require.NoError(t, err)
+	if run {
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = index.Informer().Run(ctx) })
+		t.Cleanup(func() { stop(); running.Wait() })
+		require.NoError(t, index.Informer().WaitForSync(t.Context()))
+	}
+	return index
+}
+
+func storedBindings(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(stored)) }
+
+var lookup = definitions.Lookup{
+	Cluster: request.Cluster{Name: "consumer"}, Resource: schema.GroupResource{Group: "example.org", Resource: "widgets"}, Version: "v1",
+}
+
+func withPolicy() *apisv1alpha2.APIExport {
+	e := &apisv1alpha2.APIExport{}
+	e.Spec.MaximalPermissionPolicy = &apisv1alpha2.MaximalPermissionPolicy{Local: &apisv1alpha2.LocalAPIExportPolicy{}}
+	return e
+}
+
+// TestPolicyBeforeAllIsKnown holds that nothing is permitted that a provider's policy may
+// forbid before it is known whether there is one.
+func TestPolicyBeforeAllIsKnown(t *testing.T) {
+	index := newIndex(t, false, withPolicy(), storedBindings)
+	rules := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+		return authorizer.DecisionNoOpinion, "", nil
+	})
+	ctx, cancel := context.WithTimeout(request.WithClusterName(t.Context(), "consumer"), 10*time.Millisecond)
+	defer cancel()
+	decision, _, err := index.MaximalPermission(rules)(ctx, authorizer.AttributesRecord{
+		User: &user.DefaultInfo{Name: "mallory"}, Verb: "list", APIGroup: "example.org", Resource: "widgets", ResourceRequest: true,
+	})
+	require.NotEqual(t, authorizer.DecisionAllow, decision)
+	require.ErrorContains(t, err, "try again")
+}
+
+// TestPolicyOfWhatIsNotKnown holds that what another server of the shard has just bound
+// is not served to those who were let pass because nobody had heard of it.
+func TestPolicyOfWhatIsNotKnown(t *testing.T) {
+	_, err := newIndex(t, true, withPolicy(), storedBindings).Read(t.Context(), lookup)
+	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
+	seconds, ok := apierrors.SuggestsClientDelay(err)
+	require.True(t, ok)
+	require.Equal(t, 1, seconds)
+
+	_, err = newIndex(t, true, nil, storedBindings).Read(t.Context(), lookup)
+	require.ErrorContains(t, err, "try again", "nobody knows whether the export has a policy")
+}
+
+// TestReadsShare holds that those who ask for what nobody knows share what they read, and
+// that nobody gets what was read before he asked.
+func TestReadsShare(t *testing.T) {
+	var lists atomic.Int32
+	begun, proceed := make(chan struct{}, 100), make(chan struct{})
+	index := newIndex(t, true, withPolicy(), func(w http.ResponseWriter, r *http.Request) {
+		lists.Add(1)
+		begun <- struct{}{}
+		select {
+		case <-proceed:
+		case <-r.Context().Done():
+		}
+		storedBindings(w, r)
+	})
+	other := lookup
+	other.Resource.Resource = "unknown"
+	var asking sync.WaitGroup
+	ask := func() {
+		asking.Go(func() {
+			d, err := index.Read(t.Context(), other)
+			if d != nil || err != nil {
+				t.Errorf("%v, %v", d, err)
+			}
+		})
+	}
+	ask()
+	<-begun
+	for range 50 {
+		ask()
+	}
+	require.Eventually(t, func() bool { return index.Next("consumer") == 50 }, 10*time.Second, time.Millisecond)
+	close(proceed)
+	asking.Wait()
+	require.EqualValues(t, 2, lists.Load())
+}

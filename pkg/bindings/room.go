@@ -1,0 +1,60 @@
+package bindings
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+const (
+	// providerLabel is on BoundSchemas: the logical cluster of the original.
+	providerLabel = "internal.shardplane.io/provider"
+	// bytesAnnotation is on BoundSchemas: how long their spec is.
+	bytesAnnotation = "internal.shardplane.io/bytes"
+	// maxProviderBytes is how much the copies of one provider's schemas may take, which
+	// do not count as what the provider stores. It is a thousand large ones.
+	maxProviderBytes = 256 << 20
+)
+
+// room marks a copy that is about to be made with whose it is and how large. Its error,
+// which wraps ErrInvalid, says that the provider has too many.
+func (x *Index) room(ctx context.Context, copied *BoundSchema) error {
+	provider := logicalcluster.Name(copied.Provider)
+	if request.IsSystem(provider) {
+		return nil
+	}
+	text, err := json.Marshal(copied.Spec)
+	if err != nil {
+		return fmt.Errorf("encoding the APIResourceSchema %s: %w", copied.Original, err)
+	}
+	copied.Labels = map[string]string{providerLabel: copied.Provider}
+	copied.Annotations = map[string]string{bytesAnnotation: strconv.Itoa(len(text))}
+
+	metadata, err := x.config.Local.Cluster(tenancy.AdminCluster.Path()).Metadata()
+	if err != nil {
+		return err
+	}
+	others, err := metadata.Resource(BoundSchemas.GroupVersionResource).List(ctx, metav1.ListOptions{LabelSelector: providerLabel + "=" + copied.Provider})
+	if err != nil {
+		return fmt.Errorf("listing the copies of the APIResourceSchemas of %s: %w", provider, err)
+	}
+	sum := int64(len(text))
+	for i := range others.Items {
+		if other := &others.Items[i]; other.Name != copied.Name {
+			size, _ := strconv.ParseInt(other.Annotations[bytesAnnotation], 10, 64)
+			sum += size
+		}
+	}
+	if sum > maxProviderBytes {
+		return fmt.Errorf("%w: with it the APIResourceSchemas of logical cluster %s that were bound on this shard would be %d bytes, and may be %d: those that nobody binds any more are forgotten after %s",
+			ErrInvalid, provider, sum, int64(maxProviderBytes), unusedFor)
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package bindings_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/bindings"
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// TestRoom holds that the copies of one provider's schemas are bounded in bytes: they
+// stay when the provider deletes the originals, and are nobody's objects.
+func TestRoom(t *testing.T) {
+	for name, tc := range map[string]struct {
+		bytes   int
+		created bool
+	}{
+		"little":   {1 << 20, true},
+		"too much": {256 << 20, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			created := ""
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				if r.Method == http.MethodPost {
+					body, _ := io.ReadAll(r.Body)
+					created = string(body)
+					w.WriteHeader(http.StatusCreated)
+					_, _ = w.Write([]byte(`{"kind":"BoundSchema","apiVersion":"internal.shardplane.io/v1alpha1","metadata":{"name":"u"}}`))
+					return
+				}
+				if r.URL.Query().Get("labelSelector") != "internal.shardplane.io/provider=provider" {
+					w.WriteHeader(http.StatusNotFound)
+					return
+				}
+				_, _ = fmt.Fprintf(w, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"u","annotations":{"internal.shardplane.io/bytes":"999999999"}}},{"metadata":{"name":"other","annotations":{"internal.shardplane.io/bytes":"%d"}}}]}`, tc.bytes)
+			}))
+			t.Cleanup(server.Close)
+			local, err := client.NewFactory(&rest.Config{Host: server.URL})
+			require.NoError(t, err)
+			t.Cleanup(local.CloseIdleConnections)
+			index, err := bindings.New(bindings.Config{Local: local})
+			require.NoError(t, err)
+			_, err = index.Pin(t.Context(), "u", func(context.Context) (*apisv1alpha1.APIResourceSchema, error) { return boundOriginal(), nil })
+			if tc.created {
+				require.NoError(t, err)
+				require.Contains(t, created, `"internal.shardplane.io/provider":"provider"`)
+				require.Contains(t, created, `"internal.shardplane.io/bytes":"`)
+				return
+			}
+			require.ErrorIs(t, err, bindings.ErrInvalid)
+			require.ErrorContains(t, err, "may be 268435456")
+			require.Empty(t, created)
+		})
+	}
+}
+
+func boundOriginal() *apisv1alpha1.APIResourceSchema {
+	s := &apisv1alpha1.APIResourceSchema{ObjectMeta: metav1.ObjectMeta{
+		Name: "v1.widgets.example.org", UID: "u", Annotations: map[string]string{"kcp.io/cluster": "provider"},
+	}}
+	s.Spec.Group, s.Spec.Scope = "example.org", "Namespaced"
+	s.Spec.Names.Plural, s.Spec.Names.Singular, s.Spec.Names.Kind, s.Spec.Names.ListKind = "widgets", "widget", "Widget", "WidgetList"
+	s.Spec.Versions = []apisv1alpha1.APIResourceVersion{{Name: "v1", Served: true, Storage: true, Schema: runtime.RawExtension{Raw: []byte(`{"type":"object"}`)}}}
+	return s
+}
