@@ -1,0 +1,54 @@
+package mutants
+
+// bound are mutants of what keeps bound APIs, their identities and their providers'
+// policies apart.
+var bound = []Mutant{
+	{
+		Name: "empty-identity", Rule: "what is served is what authorization has decided about",
+		Edits: []Edit{{
+			File:   "pkg/customresource/serve.go",
+			Before: `	if qualified && (!cluster.Wildcard || !request.ValidIdentity(identity)) {`,
+			After:  `	if qualified && identity != "" && (!cluster.Wildcard || !request.ValidIdentity(identity)) {`,
+		}},
+		CaughtBy: "./pkg/customresource", Test: "TestQualifiedResources",
+	},
+	{
+		Name: "unknown-policy", Rule: "nothing is permitted before it is known whether a provider has a say",
+		Edits: []Edit{{
+			File: "pkg/bindings/maximal.go",
+			Before: `		if err := x.waitSynced(ctx); err != nil {
+			return authorizer.DecisionNoOpinion, notPermitted, err
+		}
+`,
+			After: ``,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestPolicyBeforeAllIsKnown",
+	},
+	{
+		Name: "missed-policy", Rule: "who was authorized before a binding was known has to come again",
+		Edits: []Edit{{
+			File:   "pkg/bindings/source.go",
+			Before: `; has || err != nil {`,
+			After:  `; has && err != nil {`,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestPolicyOfWhatIsNotKnown",
+	},
+	{
+		Name: "successor", Rule: "a binding is to the export that it was permitted for",
+		Edits: []Edit{{
+			File:   "pkg/controllers/apibinding/controller.go",
+			Before: `	if binding.Labels[apis.ExportLabel] != apis.ExportLabelValue(name, ref.Name) {`,
+			After:  `	if binding.Labels[apis.ExportLabel] == "" {`,
+		}},
+		CaughtBy: "./pkg/controllers/apibinding", Test: "TestProvider",
+	},
+	{
+		Name: "one-world", Rule: "objects of each identity are a world of their own",
+		Edits: []Edit{{
+			File:   "pkg/storage/keys.go",
+			Before: `		root += identityMark + t.identity + "/"`,
+			After:  `		root += identityMark + t.identity[:1] + "/"`,
+		}},
+		CaughtBy: "./pkg/storage", Test: "TestGoldenKeys",
+	},
+}
