@@ -109,6 +109,9 @@ func (w *world) setVars() {
 		"LONG": strings.Repeat("long", 20<<10), "HUGE": strings.Repeat("huge", 255<<10),
 	}
 	w.twins["B"], w.twins["BPATH"], w.twins["UPPERB"] = w.absent.name, w.absent.path, strings.ToUpper(w.absent.name)
+	var export struct{ Status struct{ IdentityHash string } }
+	w.must(w.admin, http.MethodGet, w.bravo.path, "/apis/apis.kcp.io/v1alpha2/apiexports/gems", "", &export)
+	w.vars["GEMS"] = export.Status.IdentityHash
 	w.twins["BLAST"] = strings.TrimPrefix(w.absent.path, "root:")
 }
 
@@ -249,7 +252,14 @@ var common = append([]manifest{
 	{"/apis/example.com/v1/namespaces/vault/widgets", `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"treasure"},"spec":{"text":"CANARY-widget"}}`},
 	{"/apis/tenancy.kcp.io/v1alpha1/workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"treasure","annotations":{"note":"CANARY-type"}},"spec":{}}`},
 	{"/apis/apis.kcp.io/v1alpha2/apiexports", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"treasure","annotations":{"note":"CANARY-export"}},"spec":{}}`},
+	{"/apis/apis.kcp.io/v1alpha1/apiresourceschemas", `{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIResourceSchema","metadata":{"name":"v1.gems.bound.example"},"spec":{"group":"bound.example","scope":"Namespaced","names":{"plural":"gems","singular":"gem","kind":"Gem","listKind":"GemList"},"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},"schema":{"type":"object","description":"CANARY-bound-schema","properties":{"spec":{"type":"object","properties":{"text":{"type":"string","default":"CANARY-bound-default"}}}}}}]}}`},
+	{"/apis/apis.kcp.io/v1alpha2/apiexports", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"gems"},"spec":{"resources":[{"group":"bound.example","name":"gems","schema":"v1.gems.bound.example","storage":{"crd":{}}}]}}`},
+	{"/apis/apis.kcp.io/v1alpha2/apibindings", gemsBinding},
+	{"/apis/bound.example/v1/namespaces/vault/gems", `{"apiVersion":"bound.example/v1","kind":"Gem","metadata":{"name":"treasure"},"spec":{"text":"CANARY-gem"}}`},
 }, several()...)
+
+// gemsBinding binds what each tenant exports itself, under an identity of its own.
+const gemsBinding = `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"gems"},"spec":{"reference":{"export":{"name":"gems"}}}}`
 
 // several are objects that make up more than one page.
 func several() []manifest {
