@@ -55,20 +55,10 @@ func (k apiKinds) bind(name string, provider apiKinds, export string) {
 func (k apiKinds) until(binding, kind, want string) *unstructured.Unstructured {
 	k.t.Helper()
 	var b *unstructured.Unstructured
-	last := ""
-	for range 3000 {
+	k.eventually(fmt.Sprintf("%s of binding %s is %s", kind, binding, want), func() bool {
 		b = k.get(apisV2 + "apibindings/" + binding)
-		if now := condition(b, kind); now == want {
-			return b
-		} else if now != last {
-			last = now
-		}
-		if k.t.Context().Err() != nil {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	require.Equal(k.t, want, last, "%s of binding %s: %v", kind, binding, field(b, "status"))
+		return condition(b, kind) == want
+	})
 	return b
 }
 
@@ -92,7 +82,6 @@ func TestBinding(t *testing.T) {
 	t.Run("taking over", func(t *testing.T) { testTakingOver(t, e) })
 	t.Run("content", func(t *testing.T) { testBoundContent(t, e) })
 	t.Run("watches", func(t *testing.T) { testBoundWatches(t, e) })
-	t.Run("core group", func(t *testing.T) { testBoundCore(t, e) })
 	t.Run("maximal policy", func(t *testing.T) { testMaximalPolicy(t, e) })
 }
 
@@ -387,25 +376,4 @@ func testBoundWatches(t *testing.T, e *env) {
 		require.True(t, open, "a watch of what has not changed has ended")
 		require.Equal(t, watch.Added, event.Type)
 	}
-}
-
-// testBoundCore: APIs of the group "" are beside those that every logical cluster has.
-func testBoundCore(t *testing.T, e *env) {
-	provider, k := newAPIKinds(e, "core-provider").in(t), newAPIKinds(e, "core-consumer").in(t)
-	provider.create(apisV1+"apiresourceschemas", `{"metadata":{"name":"v1.gizmos.core"},"spec":{"group":"","scope":"Namespaced","names":{"plural":"gizmos","singular":"gizmo","kind":"Gizmo","listKind":"GizmoList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"size":{"type":"integer"}}}}}}]}}`)
-	identity := provider.export("e", "v1.gizmos.core")
-	k.bind("e", provider, "e")
-	k.until("e", "Ready", "True <nil>")
-	made := k.create("/api/v1/namespaces/default/gizmos", `{"apiVersion":"v1","kind":"Gizmo","metadata":{"name":"a"},"spec":{"size":1}}`)
-	require.Equal(t, "v1", made.GetAPIVersion())
-	require.Contains(t, fmt.Sprint(k.get("/api/v1").Object), "gizmos")
-	require.NotContains(t, fmt.Sprint(provider.get("/api/v1").Object), "gizmos")
-	all := apiKinds{env: e, config: k.config, cluster: "*"}.in(t)
-	require.Len(t, field(all.get("/api/v1/gizmos:"+identity), "items"), 1)
-	k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/e", "")
-	k.eventually("it is gone", func() bool {
-		code, _ := all.status(http.MethodGet, "/api/v1/gizmos:"+identity, "")
-		return code == http.StatusNotFound
-	})
-	require.NotContains(t, fmt.Sprint(k.get("/api/v1").Object), "gizmos")
 }
