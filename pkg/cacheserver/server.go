@@ -55,7 +55,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return s, err
 	}
 	s.group.Opened(s.listener.Close)
-	c, err := serving.NewConfig(&o.Serving, s.listener, serving.API{Title: "Shardplane cache server", Scheme: scheme, Codecs: codecs, Definitions: openapi.GetOpenAPIDefinitions})
+	c, err := serving.NewConfig(&o.Serving, s.listener, serving.API{Title: "Shardplane cache server", Scheme: scheme, Codecs: codecs, Definitions: openapi.GetOpenAPIDefinitions}) //nolint:contextcheck // what it makes outlives the start
 	if err != nil {
 		return s, err
 	}

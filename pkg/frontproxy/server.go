@@ -74,7 +74,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return s, err
 	}
 	s.group.Opened(s.serving.Close)
-	if s.answers, err = serving.NewOwnAnswers(&o.Serving.Audit); err != nil {
+	if s.answers, err = serving.NewOwnAnswers(&o.Serving.Audit); err != nil { //nolint:contextcheck // it outlives the start
 		return s, err
 	}
 	if s.client, err = dynamiccertificates.NewDynamicServingContentFromFiles("proxy-client-cert", o.ProxyClientCertFile, o.ProxyClientKeyFile); err != nil {

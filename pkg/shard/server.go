@@ -102,7 +102,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err := s.openStorage(ctx); err != nil {
 		return s, err
 	}
-	if err := s.assembleAPI(); err != nil {
+	if err := s.assembleAPI(); err != nil { //nolint:contextcheck // what it makes outlives the start
 		return s, err
 	}
 	err = s.addParts()

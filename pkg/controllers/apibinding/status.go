@@ -290,7 +290,7 @@ func remaining(binding *apisv1alpha2.APIBinding, all []left, err error) *apisv1a
 		conditions.MarkFalse(binding, apisv1alpha2.BindingResourceDeleteSuccess, resourceDeletionFailed, conditionsv1alpha1.ConditionSeverityError,
 			"Deleting what was bound failed, and is tried again: %v", err)
 	default:
-		var resources, waits []string
+		resources, waits := make([]string, 0, len(all)), []string(nil)
 		for _, l := range all {
 			resources = append(resources, fmt.Sprintf("%d of %s", l.objects, l.resource))
 			for _, f := range slices.Sorted(maps.Keys(l.finalizers)) {

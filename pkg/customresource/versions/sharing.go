@@ -51,7 +51,7 @@ func (s *sharer) object(object map[string]any) {
 // shareLocked returns a value equal to value that others may have, and its hash.
 func (s *sharer) shareLocked(value any) (shared any, hash uint64) {
 	const word, entry = 8, 40 // as bytesOf
-	bytes := int64(0)
+	var bytes int64
 	switch v := value.(type) {
 	case map[string]any:
 		hash, bytes = 1, int64(6*word+entry*max(8, len(v)))
