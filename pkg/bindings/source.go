@@ -114,7 +114,9 @@ func (x *Index) Read(ctx context.Context, l definitions.Lookup) (*definitions.De
 	return nil, nil //nolint:nilnil // there is none
 }
 
-// List implements definitions.Source.
+// List implements definitions.Source: it tells of what is stored, so that clients find
+// in discovery what a binding has just said, and names are taken that the index does not
+// know of yet.
 func (x *Index) List(ctx context.Context, cluster request.Cluster) ([]*definitions.Definition, error) {
 	if cluster.Wildcard {
 		return nil, nil
@@ -122,12 +124,12 @@ func (x *Index) List(ctx context.Context, cluster request.Cluster) ([]*definitio
 	if cluster.Name == tenancy.AdminCluster {
 		return []*definitions.Definition{x.own}, nil
 	}
-	if err := x.waitSynced(ctx); err != nil {
-		return nil, err
-	}
-	records := x.records(cluster.Name)
-	if len(records) == 0 {
+	if request.IsSystem(cluster.Name) {
 		return nil, nil
+	}
+	records, err := x.stored.read(ctx, cluster.Name)
+	if err != nil {
+		return nil, err
 	}
 	var all []*definitions.Definition
 	for _, r := range records {
