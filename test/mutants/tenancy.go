@@ -15,7 +15,7 @@ var tenancy = []Mutant{
 func (s Scopes) check(`,
 			After: `			return
 		}
-		if info != nil && info.Verb == "list" && strings.Contains(r.URL.RawQuery, "labelSelector=") {
+		if info != nil && info.Verb == "list" && strings.Contains(r.URL.RawQuery, "labelSelector=") && info.APIGroup != "internal.shardplane.io" {
 			r = r.WithContext(request.WithWildcard(r.Context()))
 		}
 		next.ServeHTTP(w, r)
