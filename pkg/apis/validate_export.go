@@ -15,9 +15,8 @@ import (
 )
 
 const (
-	// maxMirrored is how many bytes of annotations with MirroredPrefix an export may have,
-	// and maxClaims how many its
-	// permission claims may have as JSON.
+	// maxMirrored is how many bytes of annotations with MirroredPrefix an export may have, and
+	// maxClaims how many its permission claims may have as JSON.
 	maxMirrored, maxClaims = 16 << 10, 128 << 10
 )
 

@@ -2,6 +2,7 @@ package apis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
+
+// ErrInvalidSchema is wrapped by the errors about schemas that cannot be served.
+var ErrInvalidSchema = errors.New("the APIResourceSchema cannot be served")
 
 // standInGroup takes the place of groups that schemas may have and definitions not.
 const standInGroup = "group.invalid"

@@ -2,7 +2,6 @@ package bindings
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -23,7 +22,7 @@ import (
 const (
 	// pinnedAnnotation is on a BoundSchema that was about to be bound again, when it
 	// was. It is what keeps Unpin from deleting the copy before a binding names it.
-	pinnedAnnotation = "internal.shardplane.io/pinned-at"
+	pinnedAnnotation = apis.InternalGroup + "/pinned-at"
 	// unusedFor is how long a copy stays that no binding names.
 	unusedFor = 10 * time.Minute
 	// readTimeout bounds the reading of a copy, which several requests may wait for.
@@ -129,12 +128,10 @@ func newPinned(stored *BoundSchema) (*pinned, error) {
 	return &pinned{Schema: served, created: stored.Created.Time, name: stored.Original}, nil
 }
 
-// ErrInvalid is wrapped by the errors of schemas that cannot be served.
-var ErrInvalid = errors.New("the APIResourceSchema cannot be served")
-
 // Pin makes sure that the shard has a copy of an APIResourceSchema, before the status
 // of a binding names it, and returns the version in which objects are stored. read
-// returns the original, and is called where it is not known yet.
+// returns the original, and is called where it is not known yet. The error wraps
+// apis.ErrInvalidSchema if the schema cannot be served.
 func (x *Index) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apisv1alpha1.APIResourceSchema, error)) (storageVersion string, err error) {
 	if p := x.schemas.known(uid); p != nil && x.used(uid) {
 		return p.storageVersion(), nil
@@ -152,7 +149,7 @@ func (x *Index) Pin(ctx context.Context, uid types.UID, read func(context.Contex
 	}
 	p, err := newPinned(copied)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
+		return "", fmt.Errorf("%w: %w", apis.ErrInvalidSchema, err)
 	}
 	if original.UID != uid {
 		return "", fmt.Errorf("the APIResourceSchema %s has just been replaced", original.Name)

@@ -9,22 +9,23 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 const (
 	// providerLabel is on BoundSchemas: the logical cluster of the original.
-	providerLabel = "internal.shardplane.io/provider"
+	providerLabel = apis.InternalGroup + "/provider"
 	// bytesAnnotation is on BoundSchemas: how long their spec is.
-	bytesAnnotation = "internal.shardplane.io/bytes"
+	bytesAnnotation = apis.InternalGroup + "/bytes"
 	// maxProviderBytes is how much the copies of one provider's schemas may take, which
 	// do not count as what the provider stores. It is a thousand large ones.
 	maxProviderBytes = 256 << 20
 )
 
 // room marks a copy that is about to be made with whose it is and how large. Its error,
-// which wraps ErrInvalid, says that the provider has too many.
+// which wraps apis.ErrInvalidSchema, says that the provider has too many.
 func (x *Index) room(ctx context.Context, copied *BoundSchema) error {
 	provider := logicalcluster.Name(copied.Provider)
 	if request.IsSystem(provider) {
@@ -54,7 +55,7 @@ func (x *Index) room(ctx context.Context, copied *BoundSchema) error {
 	}
 	if sum > maxProviderBytes {
 		return fmt.Errorf("%w: with it the APIResourceSchemas of logical cluster %s that were bound on this shard would be %d bytes, and may be %d: those that nobody binds any more are forgotten after %s",
-			ErrInvalid, provider, sum, int64(maxProviderBytes), unusedFor)
+			apis.ErrInvalidSchema, provider, sum, int64(maxProviderBytes), unusedFor)
 	}
 	return nil
 }

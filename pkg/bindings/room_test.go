@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -58,7 +59,7 @@ func TestRoom(t *testing.T) {
 				require.Contains(t, created, `"internal.shardplane.io/bytes":"`)
 				return
 			}
-			require.ErrorIs(t, err, bindings.ErrInvalid)
+			require.ErrorIs(t, err, apis.ErrInvalidSchema)
 			require.ErrorContains(t, err, "may be 268435456")
 			require.Empty(t, created)
 		})

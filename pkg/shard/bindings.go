@@ -2,16 +2,13 @@ package shard
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/bindings"
-	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/customresource"
 )
 
@@ -20,15 +17,6 @@ import (
 type boundAPIs struct {
 	*bindings.Index
 	served *customresource.Server
-}
-
-// Pin implements apibinding.APIs.
-func (b boundAPIs) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apisv1alpha1.APIResourceSchema, error)) (storageVersion string, err error) {
-	storageVersion, err = b.Index.Pin(ctx, uid, read)
-	if errors.Is(err, bindings.ErrInvalid) {
-		err = fmt.Errorf("%w: %w", apibinding.ErrInvalid, err)
-	}
-	return storageVersion, err
 }
 
 // Reserve implements apibinding.APIs.

@@ -59,7 +59,7 @@ func schemaKey(provider logicalcluster.Name, name string) client.Key {
 type APIs interface {
 	// Pin makes sure that the shard has a copy of an APIResourceSchema, which read
 	// returns, and returns the version in which objects are stored. Its error wraps
-	// ErrInvalid if the schema cannot be served.
+	// apis.ErrInvalidSchema if the schema cannot be served.
 	Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apisv1alpha1.APIResourceSchema, error)) (storageVersion string, err error)
 	// Reserve keeps the names of schemas in a logical cluster for a binding, until
 	// release is called. If one is in use it says so in conflict.
@@ -72,9 +72,6 @@ type APIs interface {
 	// FollowNames calls f where names may have become free, until stop is called.
 	FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func())
 }
-
-// ErrInvalid is wrapped by the errors about schemas that cannot be served.
-var ErrInvalid = errors.New("the APIResourceSchema cannot be served")
 
 // Config is what the controller needs. The informers are those of all logical clusters
 // of the shard.
@@ -361,7 +358,7 @@ func (r *reconciler) offer(ctx context.Context, provider logicalcluster.Name, ex
 		}
 		version, err := r.apis.Pin(ctx, schema.UID, func(ctx context.Context) (*apisv1alpha1.APIResourceSchema, error) { return r.readSchema(ctx, key) })
 		switch {
-		case errors.Is(err, ErrInvalid):
+		case errors.Is(err, apis.ErrInvalidSchema):
 			o.problem = invalidSchema(resource.Schema, err)
 			return o, nil
 		case apierrors.IsNotFound(err):

@@ -158,7 +158,7 @@ func (w *world) Pin(ctx context.Context, uid types.UID, read func(context.Contex
 		return "", errors.Join(err, fmt.Errorf("read %s", original.UID))
 	}
 	if uid == "bad" {
-		return "", fmt.Errorf("%w: it is bad", ErrInvalid)
+		return "", fmt.Errorf("%w: it is bad", apis.ErrInvalidSchema)
 	}
 	return "v1", w.step(func() { w.pinned[uid] = true })
 }
