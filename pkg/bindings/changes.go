@@ -86,7 +86,7 @@ func (x *Index) tell(ctx context.Context) {
 		}
 		now := x.after(ctx, t)
 		if now == nil || now.Hash != served.Hash || t.after.identity != t.before.identity {
-			x.listeners.tell(definitions.Change{
+			x.listeners.Tell(definitions.Change{
 				Schema: served.Schema, Identity: t.before.identity, Cluster: t.cluster, Gone: t.after.uid == "",
 			})
 		}
@@ -119,35 +119,9 @@ func (x *Index) tellWildcard(ctx context.Context, changed bound) {
 	for _, uid := range uids {
 		served := x.schemas.known(uid)
 		if served != nil && (now == nil || served.Hash != now.Hash) {
-			x.listeners.tell(definitions.Change{
+			x.listeners.Tell(definitions.Change{
 				Schema: served.Schema, Identity: changed.identity, Cluster: request.Cluster{Wildcard: true}, Gone: now == nil && err == nil,
 			})
 		}
-	}
-}
-
-// listeners are told of changes.
-type listeners struct {
-	mu  sync.Mutex
-	all []*func(definitions.Change)
-}
-
-func (l *listeners) add(f func(definitions.Change)) (remove func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = append(slices.Clip(l.all), &f)
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.all = slices.DeleteFunc(slices.Clone(l.all), func(other *func(definitions.Change)) bool { return other == &f })
-	}
-}
-
-func (l *listeners) tell(c definitions.Change) {
-	l.mu.Lock()
-	all := l.all
-	l.mu.Unlock()
-	for _, f := range all {
-		(*f)(c)
 	}
 }

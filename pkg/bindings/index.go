@@ -58,7 +58,7 @@ type Index struct {
 	uses     map[types.UID]int           // how many lists have bound a schema
 	changed  chan struct{}               // closed and renewed with each change
 
-	listeners listeners
+	listeners definitions.Listeners[definitions.Change]
 	changes   changes
 }
 

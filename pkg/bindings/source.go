@@ -150,4 +150,4 @@ func (x *Index) List(ctx context.Context, cluster request.Cluster) ([]*definitio
 }
 
 // Subscribe implements definitions.Source.
-func (x *Index) Subscribe(f func(definitions.Change)) (stop func()) { return x.listeners.add(f) }
+func (x *Index) Subscribe(f func(definitions.Change)) (stop func()) { return x.listeners.Add(f) }

@@ -55,8 +55,8 @@ type Index struct {
 	ended    chan struct{} // closed when the index is not kept any more
 	clusters map[logicalcluster.Name]map[string]*entry
 	byName   map[string]map[logicalcluster.Name]*entry
-	changes  listeners[Change]
-	entries  listeners[entryChange]
+	changes  Listeners[Change]
+	entries  Listeners[entryChange]
 }
 
 // entryChange is an entry that came (before is nil), changed or went (after is
@@ -191,14 +191,14 @@ func (o *Index) List(ctx context.Context, cluster request.Cluster) ([]*Definitio
 }
 
 // Subscribe implements Source.
-func (o *Index) Subscribe(f func(Change)) (stop func()) { return o.changes.add(f) }
+func (o *Index) Subscribe(f func(Change)) (stop func()) { return o.changes.Add(f) }
 
 // observe has f told of every entry there is, and of every change from then on,
 // until stop is called.
 func (o *Index) observe(f func(entryChange)) (stop func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	stop = o.entries.add(f)
+	stop = o.entries.Add(f)
 	for _, of := range o.clusters {
 		for _, e := range of {
 			f(entryChange{after: e})

@@ -5,14 +5,15 @@ import (
 	"sync"
 )
 
-// listeners are functions that are told something.
-type listeners[T any] struct {
+// Listeners are functions that are told something. The zero value has none; methods may
+// be called at the same time.
+type Listeners[T any] struct {
 	mu  sync.Mutex
 	all []*func(T)
 }
 
-// add has f told from now on, until remove is called.
-func (l *listeners[T]) add(f func(T)) (remove func()) {
+// Add has f told from now on, until remove is called.
+func (l *Listeners[T]) Add(f func(T)) (remove func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = append(slices.Clip(l.all), &f)
@@ -23,7 +24,8 @@ func (l *listeners[T]) add(f func(T)) (remove func()) {
 	}
 }
 
-func (l *listeners[T]) tell(what T) {
+// Tell tells all that there are, one after the other.
+func (l *Listeners[T]) Tell(what T) {
 	l.mu.Lock()
 	all := l.all
 	l.mu.Unlock()

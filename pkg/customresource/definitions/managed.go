@@ -42,8 +42,8 @@ func NewManaged(s *Storage, instances func(*apiextensionsv1.CustomResourceDefini
 // them, until stop is called. f does not block.
 func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop func()) {
 	offer := func(scope nameScope) { m.storage.objects.rejected(scope, f) }
-	stopOffers := m.storage.names.freed.add(offer)
-	stopSources := m.storage.names.sources.theirs.add(func(c Change) {
+	stopOffers := m.storage.names.freed.Add(offer)
+	stopSources := m.storage.names.sources.theirs.Add(func(c Change) {
 		switch {
 		case c.Schema == nil:
 			offer(nameScope{})

@@ -38,7 +38,7 @@ type names struct {
 	reserved map[nameScope]map[*reservation]struct{}
 	// freed are told when names are free again that a reservation kept from
 	// another definition.
-	freed listeners[nameScope]
+	freed Listeners[nameScope]
 }
 
 // nameScope is what names must be unique in.

@@ -84,7 +84,7 @@ func (r *reservation) release() {
 	scope, denied := r.scope, r.denied
 	r.of.mu.Unlock()
 	if denied {
-		r.of.freed.tell(scope)
+		r.of.freed.Tell(scope)
 	}
 }
 

@@ -91,8 +91,8 @@ type Sources struct {
 	mu    sync.Mutex // held while one is added or removed
 	added atomic.Pointer[[]*Source]
 
-	changes listeners[Change] // of all
-	theirs  listeners[Change] // of those that were added
+	changes Listeners[Change] // of all
+	theirs  Listeners[Change] // of those that were added
 }
 
 // NewSources returns sources that have system definitions only.
@@ -126,12 +126,12 @@ func (s *Sources) set(change func([]*Source) []*Source) {
 }
 
 func (s *Sources) theyChanged(c Change) {
-	s.changes.tell(c)
-	s.theirs.tell(c)
+	s.changes.Tell(c)
+	s.theirs.Tell(c)
 }
 
 // Subscribe has f told of every change, until stop is called.
-func (s *Sources) Subscribe(f func(Change)) (stop func()) { return s.changes.add(f) }
+func (s *Sources) Subscribe(f func(Change)) (stop func()) { return s.changes.Add(f) }
 
 // Resolve returns the definition for a request, or nil where there is none.
 func (s *Sources) Resolve(ctx context.Context, l Lookup) (*Definition, error) {

@@ -80,7 +80,7 @@ func New(cfg Config) (*Storage, error) {
 	store := *upstream.Store // upstream counts with the one that it made
 	objects := newIndex(&store, cfg.Table, interner)
 	cfg.Sources.index = objects
-	objects.Subscribe(cfg.Sources.changes.tell)
+	objects.Subscribe(cfg.Sources.changes.Tell)
 	naming := &names{sources: cfg.Sources, builtIn: cfg.BuiltInNames, objects: objects, reserved: map[nameScope]map[*reservation]struct{}{}}
 	store.Storage.Storage = namingStorage{upstream.Storage.Storage, naming}
 	strategy := definitionStrategy{customresourcedefinition.NewStrategy(apiextensionsserver.Scheme)}

@@ -79,8 +79,8 @@ func (n *names) want(ctx context.Context, r *reservation, scope nameScope, owner
 // CustomResourceDefinitions, or reservations, may have given names back, until stop is
 // called. f does not block.
 func (c *Storage) FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func()) {
-	stopFreed := c.names.freed.add(func(scope nameScope) { f(scope.cluster, scope.group) })
-	stopEntries := c.objects.entries.add(func(change entryChange) {
+	stopFreed := c.names.freed.Add(func(scope nameScope) { f(scope.cluster, scope.group) })
+	stopEntries := c.objects.entries.Add(func(change entryChange) {
 		if before := change.before; before != nil && (change.after == nil || !equalNames(&before.names, &change.after.names)) {
 			f(before.cluster, groupOf(before.name))
 		}
