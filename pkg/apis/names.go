@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"math/big"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -23,6 +25,8 @@ const (
 	ExportLabel = "internal.apis.kcp.io/export"
 	// ExportIndex is the name of the index of bindings by the value of ExportLabel.
 	ExportIndex = "export"
+	// PathIndex is the name of the index of exports by where they are.
+	PathIndex = "path"
 	// MirroredPrefix starts the annotations of an export that its bindings have, too.
 	MirroredPrefix = "extra.apis.kcp.io/"
 	// BindingFinalizer is on APIBindings until what was bound is gone.
@@ -53,6 +57,16 @@ func IndexByExport(binding *apisv1alpha2.APIBinding) []string {
 		return []string{value}
 	}
 	return nil
+}
+
+// IndexByPath indexes an export by where it is: by its logical cluster, and by the path
+// of that where an annotation tells it, each joined with the name of the export.
+func IndexByPath(export *apisv1alpha2.APIExport) []string {
+	paths := []string{logicalcluster.From(export).Path().Join(export.Name).String()}
+	if annotated := export.Annotations[core.LogicalClusterPathAnnotationKey]; annotated != "" {
+		paths = append(paths, logicalcluster.NewPath(annotated).Join(export.Name).String())
+	}
+	return slices.Compact(paths)
 }
 
 // ClaimLabel returns the label that objects show which an accepted permission claim

@@ -69,7 +69,7 @@ type Deps struct {
 	// none. RootCA is what clients verify servers with, for those secrets.
 	Tokens serviceaccount.Issuer
 	RootCA func() []byte
-	// Resolve returns the logical cluster of the shard that a path leads to.
+	// Resolve returns the logical cluster of an export.
 	Resolve apibinding.Resolve
 	// Bindings are the APIBindings of the shard, with the index apis.ExportIndex,
 	// and APIs what they have bound.
@@ -255,7 +255,7 @@ func newPolicyTypes(d Deps) (reconcile.Made, error) {
 }
 
 func newAPIExport(d Deps) (reconcile.Made, error) {
-	exports, all := d.Informers.APIExports, d.Local.Wildcard()
+	exports, all := d.Informers.APIExports.Own(), d.Local.Wildcard()
 	secrets, err := client.NewMetadataInformer(all, client.Secrets.GroupVersionResource, client.InformerOptions[*metav1.PartialObjectMetadata]{
 		Name: "secrets of exports", Keep: apiexport.NamedSecrets(exports),
 	})
@@ -269,15 +269,13 @@ func newAPIExport(d Deps) (reconcile.Made, error) {
 }
 
 func newAPIBinding(d Deps) (reconcile.Made, error) {
-	schemas, err := client.NewMetadataInformer(d.Local.Wildcard(), client.APIResourceSchemas.GroupVersionResource, client.InformerOptions[*metav1.PartialObjectMetadata]{
-		Transform: slimSchema,
-	})
+	i := d.Informers
+	schemas, err := i.schemas(d.Sources)
 	if err != nil {
 		return reconcile.Made{}, err
 	}
-	i := d.Informers
 	made := after(apibinding.New(apibinding.Config{
-		Local: d.Local, Bindings: d.Bindings, Exports: i.APIExports, Schemas: schemas,
+		Local: d.Local, Cache: d.Cache, Bindings: d.Bindings, Exports: i.APIExports, Schemas: schemas,
 		LogicalClusters: i.LogicalClusters, APIs: d.APIs, Resolve: d.Resolve,
 	}), d.Bindings, i.APIExports, i.LogicalClusters)
 	made.Owns = []client.Runner{schemas}

@@ -13,7 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
@@ -67,8 +69,9 @@ type Informers struct {
 	Namespaces      *client.Informer[*corev1.Namespace]
 	ResourceQuotas  *client.Informer[*corev1.ResourceQuota]
 
-	// APIExports are those of all logical clusters of the shard.
-	APIExports *client.Informer[*apisv1alpha2.APIExport]
+	// APIExports are those of the shard, and of other shards where there is a cache
+	// server.
+	APIExports *client.Dual[*apisv1alpha2.APIExport]
 
 	// WorkspaceTypes are those of the shard, and what it can see of others'.
 	WorkspaceTypes *client.Dual[*tenancyv1alpha1.WorkspaceType]
@@ -113,11 +116,6 @@ func NewInformers(s Sources) *Informers {
 	i.Workspaces = add(i, client.Workspaces.Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{}))
 	i.Namespaces = add(i, client.Namespaces.Informer(all, client.InformerOptions[*corev1.Namespace]{}))
 	i.ResourceQuotas = add(i, client.ResourceQuotas.Informer(all, client.InformerOptions[*corev1.ResourceQuota]{}))
-	i.APIExports = add(i, client.APIExports.Informer(all, client.InformerOptions[*apisv1alpha2.APIExport]{
-		Indexers: map[string]client.IndexFunc[*apisv1alpha2.APIExport]{
-			apiexport.SecretIndex: apiexport.IndexBySecret, apibinding.SchemaIndex: apibinding.IndexBySchema,
-		},
-	}))
 	i.ServiceAccounts = add(i, client.ServiceAccounts.Informer(all, client.InformerOptions[*corev1.ServiceAccount]{
 		Transform: slimServiceAccount,
 	}))
@@ -137,6 +135,11 @@ func NewInformers(s Sources) *Informers {
 	}
 	i.WorkspaceTypes = add(i, dual(i, s, client.WorkspaceTypes, true, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
 		Indexers: map[string]client.IndexFunc[*tenancyv1alpha1.WorkspaceType]{tenancy.PathIndex: tenancy.IndexTypeByPath},
+	}))
+	i.APIExports = add(i, dual(i, s, client.APIExports, false, client.InformerOptions[*apisv1alpha2.APIExport]{
+		Indexers: map[string]client.IndexFunc[*apisv1alpha2.APIExport]{
+			apiexport.SecretIndex: apiexport.IndexBySecret, apibinding.SchemaIndex: apibinding.IndexBySchema, apis.PathIndex: apis.IndexByPath,
+		},
 	}))
 	i.RBAC = rbac.Informers{
 		Roles:               add(i, client.Roles.Informer(all, client.InformerOptions[*rbacv1.Role]{})),
@@ -177,7 +180,25 @@ func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource c
 	case fromRoot && !s.isRoot():
 		others = resource.Informer(s.Root.Wildcard(), options)
 	}
+	return view(i, s, own, others)
+}
+
+// view is what the shard has of a resource, and what others have, who may be nil.
+func view[T client.Object](i *Informers, s Sources, own, others *client.Informer[T]) *client.Dual[T] {
 	return client.NewDual(own, others, client.DualOptions{Self: s.ShardName, Holds: i.holds, Standing: tenancy.Standing(i.Shards)})
+}
+
+// schemas is the view of the metadata of APIResourceSchemas.
+func (i *Informers) schemas(s Sources) (*client.Dual[*metav1.PartialObjectMetadata], error) {
+	resource := client.APIResourceSchemas.GroupVersionResource
+	own, err := client.NewMetadataInformer(s.Local.Wildcard(), resource, client.InformerOptions[*metav1.PartialObjectMetadata]{Transform: slimSchema})
+	if err != nil || s.Cache == nil {
+		return view(i, s, own, nil), err
+	}
+	others, err := client.NewMetadataInformer(s.Cache.Shard(request.Wildcard).Wildcard(), resource, client.InformerOptions[*metav1.PartialObjectMetadata]{
+		Transform: slimReplica, Name: resource.GroupResource().String() + " of other shards",
+	})
+	return view(i, s, own, others), err
 }
 
 // Runners returns the informers to run, each once, in an order of no meaning.
@@ -219,6 +240,15 @@ func slimServiceAccount(account *corev1.ServiceAccount) (*corev1.ServiceAccount,
 		DeletionTimestamp: account.DeletionTimestamp,
 		Annotations:       map[string]string{logicalcluster.AnnotationKey: account.Annotations[logicalcluster.AnnotationKey]},
 	}}, nil
+}
+
+// slimReplica keeps what tells schemas of other shards apart: the UIDs that they have
+// there.
+func slimReplica(schema *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
+	slim, err := slimSchema(schema)
+	slim.UID = types.UID(schema.Annotations[request.OriginalUIDAnnotation])
+	slim.Annotations[request.ShardAnnotation] = schema.Annotations[request.ShardAnnotation]
+	return slim, err
 }
 
 // slimSchema keeps what tells schemas apart.

@@ -17,6 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/registry"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -38,6 +39,7 @@ func (s *Server) authorizer() (authorizer.Authorizer, error) {
 	s.rules = rbac.New(rbac.Config{
 		Index: index, Global: others, System: tenancy.AdminCluster, HasSynced: s.informers.RBAC.HasSynced, Local: s.local.has,
 	})
+	s.reviews = newReviews(s.rules, s.local.has, s.peers)
 	webhook, err := authz.NewWebhook(s.options.Authorization)
 	if err != nil {
 		return nil, err
@@ -48,7 +50,19 @@ func (s *Server) authorizer() (authorizer.Authorizer, error) {
 		Rules:   s.rules,
 		Webhook: webhook,
 
-		MaximalPermission: s.bindings.MaximalPermission(s.rules),
+		MaximalPermission: s.bindings.MaximalPermission(s.providersRules()),
+	})
+}
+
+// providersRules are the rules of logical clusters that may be on other shards. As long
+// as not all replicas are known they deny nothing for good.
+func (s *Server) providersRules() authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		decision, reason, err := s.rules.Authorize(ctx, a)
+		if name, _ := request.ClusterNameFrom(ctx); decision != authorizer.DecisionAllow && err == nil && !s.local.has(name) {
+			err = errors.Join(s.informers.RBAC.ClusterRoles.Complete(), s.informers.RBAC.ClusterRoleBindings.Complete())
+		}
+		return decision, reason, err
 	})
 }
 

@@ -9,8 +9,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/bindings"
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource"
 )
+
+// newBindings returns the index of what is bound. Exports may be on other shards.
+func (s *Server) newBindings() (*bindings.Index, error) {
+	exports := s.informers.APIExports
+	return bindings.New(bindings.Config{
+		Local:          s.sources.Local,
+		WaitForExports: exports.WaitForSync,
+		Export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
+			return exports.Get(key.Cluster, "", key.Name)
+		},
+	})
+}
 
 // boundAPIs are the bound APIs of the shard, as controllers know them: the index says
 // what is bound, the server of custom resources has the names and the objects.

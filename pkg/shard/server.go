@@ -67,6 +67,7 @@ type Server struct {
 	informers       *controllers.Informers
 	local           *local
 	rules           *rbac.Authorizer
+	reviews         *reviews
 	authentication  *authn.Authentication
 	peers           *peers.Book
 	// bootstrapped is set when everything that a shard starts with exists,
@@ -173,9 +174,7 @@ func (s *Server) assembleAPI() error {
 	}
 	serving.Authenticate(c, s.authentication)
 	s.local = newLocal(s.options.Name, s.sources.Local, s.informers)
-	if s.bindings, err = bindings.New(bindings.Config{
-		Local: s.sources.Local, Export: s.informers.APIExports.Lister().Get, WaitForExports: s.informers.APIExports.WaitForSync,
-	}); err != nil {
+	if s.bindings, err = s.newBindings(); err != nil {
 		return err
 	}
 	s.subtrees = newSubtrees(s.options.Name, s.usage, s.informers)

@@ -162,7 +162,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/controllers"},
 		Reason: "the catalogue of controllers: it names them all, and servers start what it names",
-		Only:   []string{"pkg/controllers/*", "pkg/request", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
+		Only:   []string{"pkg/controllers/*", "pkg/request", "pkg/apis", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},
 	},
 	{
 		Units:  []string{"pkg/shard"},

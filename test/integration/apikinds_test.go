@@ -32,7 +32,17 @@ type apiKinds struct {
 
 func newAPIKinds(e *env, name string) apiKinds {
 	e.t.Helper()
-	return apiKinds{env: e, config: e.Shard(0), cluster: e.workspaceOn("root", name, "root").Spec.Cluster}
+	return newAPIKindsOn(e, name, 0)
+}
+
+// newAPIKindsOn is newAPIKinds on another shard.
+func newAPIKindsOn(e *env, name string, shard int) apiKinds {
+	e.t.Helper()
+	on := "root"
+	if shard > 0 {
+		on = fmt.Sprintf("shard-%d", shard)
+	}
+	return apiKinds{env: e, config: e.Shard(shard), cluster: e.workspaceOn("root", name, on).Spec.Cluster}
 }
 
 // as is what another user sees, whom a token names.

@@ -31,9 +31,10 @@ const (
 
 // Config is what the plugin asks.
 type Config struct {
-	// Resolve returns the logical cluster that a path leads to, and whether this
-	// server can tell.
-	Resolve func(path logicalcluster.Path) (logicalcluster.Name, bool)
+	// Resolve returns the logical cluster that has an export by its path, or would have
+	// it, and "" if no such logical cluster is known. Its error says that this cannot be
+	// told now.
+	Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
 	// PathOf returns the path of a logical cluster, if it has one.
 	PathOf func(cluster logicalcluster.Name) (string, bool)
 	// MayBind reports whether a user may bind an export of a logical cluster, which
@@ -87,7 +88,7 @@ func (p *Plugin) complete(cluster logicalcluster.Name, resource string, object *
 		delete(annotations, key) // it has no status yet
 	}
 	if resource == bindings {
-		if provider, export, ok := p.reference(cluster, object, "spec", "reference", "export"); ok {
+		if provider, export, ok, err := p.reference(cluster, object, "spec", "reference", "export"); ok && err == nil {
 			set(&labels, apirules.ExportLabel, apirules.ExportLabelValue(provider, export))
 		}
 		if finalizers := object.GetFinalizers(); !slices.Contains(finalizers, apirules.BindingFinalizer) {
@@ -209,7 +210,11 @@ func (p *Plugin) mayBind(ctx context.Context, a admission.Attributes, object *un
 	if err != nil {
 		return "", apierrors.NewInternalError(err)
 	}
-	provider, export, found := p.reference(cluster, object, fields...)
+	provider, export, found, err := p.reference(cluster, object, fields...)
+	if err != nil {
+		// The same of all that this server does not know.
+		return "", apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, err))
+	}
 	u := a.GetUserInfo()
 	may := u == nil || isExempt(ctx, u)
 	if !may {
@@ -232,17 +237,17 @@ func (p *Plugin) mayBind(ctx context.Context, a admission.Attributes, object *un
 
 // reference returns the logical cluster and name of the export that an object refers
 // to. If the path leads nowhere, provider is a name that no logical cluster has.
-func (p *Plugin) reference(cluster logicalcluster.Name, object *unstructured.Unstructured, fields ...string) (provider logicalcluster.Name, export string, found bool) {
+func (p *Plugin) reference(cluster logicalcluster.Name, object *unstructured.Unstructured, fields ...string) (provider logicalcluster.Name, export string, found bool, err error) {
 	export, _, _ = unstructured.NestedString(object.Object, append(slices.Clone(fields), "name")...)
 	path, _, _ := unstructured.NestedString(object.Object, append(slices.Clone(fields), "path")...)
 	if path == "" {
-		return cluster, export, export != ""
+		return cluster, export, export != "", nil
 	}
-	provider, found = p.config.Resolve(logicalcluster.NewPath(path))
-	if !found {
+	provider, err = p.config.Resolve(logicalcluster.NewPath(path), export)
+	if found = provider != ""; !found {
 		provider = logicalcluster.Name(path + ":-")
 	}
-	return provider, export, found && export != ""
+	return provider, export, found && export != "", err
 }
 
 func isExempt(ctx context.Context, u user.Info) bool {

@@ -3,7 +3,6 @@ package apikinds_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -19,14 +18,22 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/admission/apikinds"
 	apirules "github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // plugin has a provider, and the export e there that alice may bind.
 func plugin() *apikinds.Plugin {
 	return apikinds.New(apikinds.Config{
-		Resolve: func(path logicalcluster.Path) (logicalcluster.Name, bool) {
-			return "provider", slices.Contains([]string{"root:org:provider", "provider"}, path.String())
+		Resolve: func(path logicalcluster.Path, _ string) (logicalcluster.Name, error) {
+			switch path.String() {
+			case "root:org:provider", "provider":
+				return "provider", nil
+			case "root:org:unknown":
+				return "", client.ErrIncomplete
+			default:
+				return "", nil
+			}
 		},
 		PathOf: func(cluster logicalcluster.Name) (string, bool) {
 			return "root:" + cluster.String(), cluster != "pathless"
@@ -80,6 +87,7 @@ const (
 	binding = "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: 'root:org:provider', name: e}}}}"
 	local   = "{apiVersion: apis.kcp.io/v1alpha1, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {name: e}}}}"
 	nowhere = "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: 'root:org:nowhere', name: e}}}}"
+	unknown = "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: 'root:org:unknown', name: e}}}}"
 	none    = "{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: b}, spec: {reference: {export: {path: provider, name: none}}}}"
 	slice   = "{apiVersion: apis.kcp.io/v1alpha1, kind: APIExportEndpointSlice, metadata: {name: b}, spec: {export: {path: 'root:org:provider', name: e}}}"
 )
@@ -118,6 +126,7 @@ func TestPermission(t *testing.T) {
 		{name: "administrators", resource: "apibindings", object: none, user: "root", groups: []string{"system:kcp:admin"}},
 		{name: "the system", resource: "apibindings", object: none, user: "root", groups: []string{user.SystemPrivilegedGroup}},
 		{name: "nobody can bind what cannot be found", resource: "apibindings", object: nowhere, user: "root", groups: []string{user.SystemPrivilegedGroup}, says: "no permission to bind"},
+		{name: "not known yet", resource: "apibindings", object: unknown, user: "bob", says: "cannot find out"},
 		{name: "slice", resource: "apiexportendpointslices", object: slice, user: "alice"},
 		{name: "slice, may not", resource: "apiexportendpointslices", object: slice, user: "bob", says: "no permission to bind to export root:org:provider:e"},
 		{name: "cannot be told", resource: "apibindings", object: binding, user: "unlucky", says: "try again"},

@@ -23,10 +23,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 const (
@@ -74,24 +76,23 @@ type APIs interface {
 }
 
 // Config is what the controller needs. The informers are those of all logical clusters
-// of the shard.
+// of the shard; exports and schemas may be on others.
 type Config struct {
-	// Local reaches the shard itself as system:masters.
-	Local *client.Factory
+	// Local reaches the shard itself as system:masters, and Cache the cache server, which
+	// has the schemas of other shards; it may be nil.
+	Local, Cache *client.Factory
 	// Bindings have the index apis.ExportIndex. They need hold no more than what tells
 	// whether they say what they should: no finalizers, and no times of conditions.
 	Bindings *client.Informer[*apisv1alpha2.APIBinding]
 	// Exports have the index SchemaIndex.
-	Exports *client.Informer[*apisv1alpha2.APIExport]
-	// Schemas need hold metadata only.
-	Schemas         *client.Informer[*metav1.PartialObjectMetadata]
+	Exports *client.Dual[*apisv1alpha2.APIExport]
+	// Schemas need hold metadata only. Those of other shards have the UIDs that they have
+	// there.
+	Schemas         *client.Dual[*metav1.PartialObjectMetadata]
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	APIs            APIs
 	Resolve         Resolve
 }
-
-// Resolve returns the logical cluster of the shard that a path leads to, if there is one.
-type Resolve func(path logicalcluster.Path) (logicalcluster.Name, bool)
 
 // New returns the controller. Its keys are bindings.
 func New(config Config) *reconcile.Controller[client.Key] {
@@ -109,7 +110,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			reconcile.Keys(config.Bindings),
 			following(config.Exports, of),
 			following(config.Schemas, func(schema *metav1.PartialObjectMetadata) []client.Key {
-				exports, err := config.Exports.Lister().ByIndex(SchemaIndex, client.KeyOf(schema).String())
+				exports, err := config.Exports.ByIndex(SchemaIndex, client.KeyOf(schema).String())
 				if err != nil {
 					return nil
 				}
@@ -139,18 +140,20 @@ func newReconciler(config Config) *reconciler {
 	return &reconciler{
 		apis:    config.APIs,
 		resolve: config.Resolve,
-		export:  config.Exports.Lister().Get,
-		schema:  config.Schemas.Lister().Get,
-		known:   bindings.Get,
+		export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
+			return config.Exports.Get(key.Cluster, "", key.Name)
+		},
+		schema: func(key client.Key) (*metav1.PartialObjectMetadata, error) {
+			return config.Schemas.Get(key.Cluster, "", key.Name)
+		},
+		known: bindings.Get,
 		siblings: func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding {
 			return bindings.Cluster(cluster).List(nil)
 		},
 		binding: func(ctx context.Context, key client.Key) (*apisv1alpha2.APIBinding, error) {
 			return client.APIBindings.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		},
-		readSchema: func(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
-			return client.APIResourceSchemas.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
-		},
+		readSchema: config.readSchema,
 		logicalCluster: func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
 			return config.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 		},
@@ -182,6 +185,17 @@ type reconciler struct {
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	result, err := r.lead(ctx, key)
+	if errors.Is(err, client.ErrIncomplete) {
+		klog.FromContext(ctx).V(2).Info("Waiting for what other shards export", "reason", err.Error())
+		return reconcile.Result{Backoff: true}, nil
+	}
+	return result, err
+}
+
+// lead leads a binding one step on. Its error is client.ErrIncomplete as long as it is not
+// known what other shards export.
+func (r *reconciler) lead(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	if settled, err := r.settled(ctx, key); settled || err != nil {
 		return reconcile.Result{}, err
 	}
@@ -214,7 +228,9 @@ type plan struct {
 }
 
 func (r *reconciler) plan(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (p plan, err error) {
-	p.provider = providerOf(cluster, binding, r.resolve)
+	if p.provider, err = providerOf(cluster, binding, r.resolve); err != nil {
+		return p, err
+	}
 	if p.export, err = r.exportOf(p.provider, binding); err != nil {
 		return p, err
 	}
@@ -295,41 +311,6 @@ func (r *reconciler) conflictIsOver(ctx context.Context, key client.Key, added [
 	return true
 }
 
-// exportOf returns the export of a binding, or nil if there is none.
-func (r *reconciler) exportOf(provider logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIExport, error) {
-	ref := binding.Spec.Reference.Export
-	if provider == "" || ref == nil {
-		return nil, nil //nolint:nilnil // there is none
-	}
-	export, err := r.export(client.Key{Cluster: provider, Name: ref.Name})
-	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // there is none
-	}
-	return export, err
-}
-
-// providerOf returns the logical cluster of a binding's export, or "". Once known it
-// stays, wherever the path leads later.
-func providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, resolve Resolve) logicalcluster.Name {
-	if known := binding.Status.APIExportClusterName; known != "" {
-		return logicalcluster.Name(known)
-	}
-	ref := binding.Spec.Reference.Export
-	if ref == nil {
-		return ""
-	}
-	if ref.Path == "" {
-		return cluster
-	}
-	// The label says whose export it was that the binding was permitted for. The path
-	// may lead to another logical cluster by now, which permitted nothing.
-	name, _ := resolve(logicalcluster.NewPath(ref.Path))
-	if binding.Labels[apis.ExportLabel] != apis.ExportLabelValue(name, ref.Name) {
-		return ""
-	}
-	return name
-}
-
 // offer returns what an export offers, with copies of all its schemas made.
 func (r *reconciler) offer(ctx context.Context, provider logicalcluster.Name, export *apisv1alpha2.APIExport) (*offer, error) {
 	o := &offer{}
@@ -356,6 +337,7 @@ func (r *reconciler) offer(ctx context.Context, provider logicalcluster.Name, ex
 		if err != nil {
 			return nil, err
 		}
+		key.Shard = schema.Annotations[request.ShardAnnotation]
 		version, err := r.apis.Pin(ctx, schema.UID, func(ctx context.Context) (*apisv1alpha1.APIResourceSchema, error) { return r.readSchema(ctx, key) })
 		switch {
 		case errors.Is(err, apis.ErrInvalidSchema):
@@ -437,7 +419,12 @@ func (r *reconciler) empty(ctx context.Context, key client.Key, binding *apisv1a
 	var errs []error
 	for i := range binding.Status.BoundResources {
 		bound := &binding.Status.BoundResources[i]
-		if r.isTakenOver(key, bound) {
+		taken, err := r.isTakenOver(key, bound)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if taken {
 			continue
 		}
 		objects, finalizers, err := r.apis.Empty(ctx, key.Cluster, bound)
@@ -452,15 +439,22 @@ func (r *reconciler) empty(ctx context.Context, key client.Key, binding *apisv1a
 }
 
 // isTakenOver reports whether another binding of the logical cluster binds the same
-// schema under the same identity as soon as the names are free.
-func (r *reconciler) isTakenOver(key client.Key, bound *apisv1alpha2.BoundAPIResource) bool {
+// schema under the same identity as soon as the names are free. As long as that cannot
+// be told, nothing may be deleted.
+func (r *reconciler) isTakenOver(key client.Key, bound *apisv1alpha2.BoundAPIResource) (bool, error) {
 	for _, other := range r.siblings(key.Cluster) {
 		if other.Name == key.Name || other.DeletionTimestamp != nil {
 			continue
 		}
-		provider := providerOf(key.Cluster, other, r.resolve)
+		provider, err := providerOf(key.Cluster, other, r.resolve)
+		if err != nil {
+			return false, err
+		}
 		export, err := r.exportOf(provider, other)
-		if err != nil || export == nil || export.Status.IdentityHash != bound.Schema.IdentityHash {
+		if err != nil {
+			return false, err
+		}
+		if export == nil || export.Status.IdentityHash != bound.Schema.IdentityHash {
 			continue
 		}
 		for i := range export.Spec.Resources {
@@ -470,9 +464,12 @@ func (r *reconciler) isTakenOver(key client.Key, bound *apisv1alpha2.BoundAPIRes
 			}
 			schema, err := r.schema(schemaKey(provider, resource.Schema))
 			if err == nil && string(schema.UID) == bound.Schema.UID {
-				return true
+				return true, nil
+			}
+			if ignoreNotFound(err) != nil {
+				return false, err
 			}
 		}
 	}
-	return false
+	return false, nil
 }

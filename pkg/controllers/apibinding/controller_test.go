@@ -61,8 +61,11 @@ func newWorld() *world {
 	}
 	w.r = &reconciler{
 		apis: w,
-		resolve: func(path logicalcluster.Path) (logicalcluster.Name, bool) {
-			return provider, path.String() == "root:provider"
+		resolve: func(path logicalcluster.Path, _ string) (logicalcluster.Name, error) {
+			if path.String() != "root:provider" {
+				return "", nil
+			}
+			return provider, nil
 		},
 		known: func(key client.Key) (*apisv1alpha2.APIBinding, error) {
 			b := w.bindings[key.Name].DeepCopy()

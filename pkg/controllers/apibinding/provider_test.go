@@ -13,17 +13,22 @@ import (
 // TestProvider holds that a binding is to the export that it was permitted for, also
 // when another logical cluster has the path.
 func TestProvider(t *testing.T) {
-	resolve := func(logicalcluster.Path) (logicalcluster.Name, bool) { return "successor", true }
+	resolve := func(logicalcluster.Path, string) (logicalcluster.Name, error) { return "successor", nil }
+	of := func(binding *apisv1alpha2.APIBinding) logicalcluster.Name {
+		name, err := providerOf("consumer", binding, resolve)
+		require.NoError(t, err)
+		return name
+	}
 	binding := &apisv1alpha2.APIBinding{}
 	binding.Spec.Reference.Export = &apisv1alpha2.ExportBindingReference{Path: "root:provider", Name: "e"}
 	binding.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("permitted", "e")}
-	require.Empty(t, providerOf("consumer", binding, resolve))
+	require.Empty(t, of(binding))
 	binding.Labels[apis.ExportLabel] = apis.ExportLabelValue("successor", "e")
-	require.Equal(t, logicalcluster.Name("successor"), providerOf("consumer", binding, resolve))
+	require.Equal(t, logicalcluster.Name("successor"), of(binding))
 
 	binding.Labels[apis.ExportLabel] = apis.ExportLabelValue("permitted", "e")
 	binding.Status.APIExportClusterName = "permitted"
-	require.Equal(t, logicalcluster.Name("permitted"), providerOf("consumer", binding, resolve), "once known it stays")
+	require.Equal(t, logicalcluster.Name("permitted"), of(binding), "once known it stays")
 	binding.Status.APIExportClusterName, binding.Spec.Reference.Export.Path = "", ""
-	require.Equal(t, logicalcluster.Name("consumer"), providerOf("consumer", binding, resolve))
+	require.Equal(t, logicalcluster.Name("consumer"), of(binding))
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -44,6 +46,10 @@ func Defaults() []Resource {
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards")},
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("logicalclusters"), Filter: Marked},
 		{GroupVersionResource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacetypes")},
+		{GroupVersionResource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports")},
+		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiresourceschemas")},
+		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiconversions")},
+		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiexportendpointslices")},
 		{GroupVersionResource: rbacv1.SchemeGroupVersion.WithResource("clusterroles"), Filter: Marked},
 		{GroupVersionResource: rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"), Filter: Marked},
 	}

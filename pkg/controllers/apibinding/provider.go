@@ -1,0 +1,67 @@
+package apibinding
+
+import (
+	"context"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// Resolve returns the logical cluster of an export by its path, or "" if there is none.
+// The error is client.ErrIncomplete if there may be one on another shard.
+type Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
+
+// exportOf returns the export of a binding, or nil if there is none.
+func (r *reconciler) exportOf(provider logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIExport, error) {
+	ref := binding.Spec.Reference.Export
+	if provider == "" || ref == nil {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	export, err := r.export(client.Key{Cluster: provider, Name: ref.Name})
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return export, err
+}
+
+// providerOf returns the logical cluster of a binding's export, or "". Once known it
+// stays, wherever the path leads later.
+func providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, resolve Resolve) (logicalcluster.Name, error) {
+	if known := binding.Status.APIExportClusterName; known != "" {
+		return logicalcluster.Name(known), nil
+	}
+	ref := binding.Spec.Reference.Export
+	if ref == nil {
+		return "", nil
+	}
+	if ref.Path == "" {
+		return cluster, nil
+	}
+	// The label says whose export it was that the binding was permitted for. The path
+	// may lead to another logical cluster by now, which permitted nothing.
+	name, err := resolve(logicalcluster.NewPath(ref.Path), ref.Name)
+	if err != nil || binding.Labels[apis.ExportLabel] != apis.ExportLabelValue(name, ref.Name) {
+		return "", err
+	}
+	return name, nil
+}
+
+// readSchema reads a schema of this shard, or that of the shard in the key, as it is there.
+func (c Config) readSchema(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
+	if key.Shard == "" {
+		return client.APIResourceSchemas.In(c.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+	}
+	replica, err := client.APIResourceSchemas.In(c.Cache.Shard(key.Shard).Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+	if err == nil {
+		replica.UID = types.UID(replica.Annotations[request.OriginalUIDAnnotation])
+	}
+	return replica, err
+}

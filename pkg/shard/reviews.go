@@ -1,0 +1,148 @@
+package shard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"golang.org/x/sync/singleflight"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const (
+	// reviewTimeout bounds how long another shard is asked.
+	reviewTimeout = 5 * time.Second
+	// deniedFor is how long it is not asked again what it has denied, and maxDenied how
+	// many denials are remembered.
+	deniedFor = 5 * time.Second
+	maxDenied = 10_000
+)
+
+// reviews answers what users may do in logical clusters that may be on other shards: by
+// the rules that this shard knows and, if these do not allow it, by asking the other.
+type reviews struct {
+	rules authorizer.Authorizer
+	local func(cluster logicalcluster.Name) bool
+	peers *peers.Book
+
+	denied *cache.LRUExpireCache
+	asking singleflight.Group
+}
+
+func newReviews(rules authorizer.Authorizer, local func(logicalcluster.Name) bool, shards *peers.Book) *reviews {
+	return &reviews{rules: rules, local: local, peers: shards, denied: cache.NewLRUExpireCache(maxDenied)}
+}
+
+// question is whether a user may do something in a logical cluster.
+type question struct {
+	cluster logicalcluster.Name
+	// shard is the one that has the logical cluster, if that is known.
+	shard    string
+	verb     string
+	resource schema.GroupVersionResource
+	name     string
+}
+
+// may answers a question about a user. Shards of which nobody knows cannot be asked; what
+// they could allow is not allowed.
+func (r *reviews) may(ctx context.Context, u user.Info, q question) (bool, error) {
+	decision, _, err := r.rules.Authorize(request.WithClusterName(ctx, q.cluster), authorizer.AttributesRecord{
+		User: u, Verb: q.verb, ResourceRequest: true, Name: q.name,
+		APIGroup: q.resource.Group, APIVersion: q.resource.Version, Resource: q.resource.Resource,
+	})
+	if decision == authorizer.DecisionAllow {
+		return true, nil
+	}
+	if q.shard == "" || err != nil || r.local(q.cluster) {
+		return false, err
+	}
+	peer := r.peers.Named(q.shard)
+	if peer == nil {
+		return false, fmt.Errorf("%w: shard %q is not known", peers.ErrUnreachable, q.shard)
+	}
+	return r.ask(ctx, peer, u, q)
+}
+
+// ask asks another shard, for all who have the same question at the same time, and
+// remembers for a moment what is denied.
+func (r *reviews) ask(ctx context.Context, peer *peers.Peer, u user.Info, q question) (bool, error) {
+	review := q.review(u)
+	text, err := json.Marshal(review.Spec)
+	if err != nil {
+		return false, fmt.Errorf("encoding the question whether user %q may %s %s: %w", u.GetName(), q.verb, q.name, err)
+	}
+	key := peer.Name + "|" + q.cluster.String() + "|" + string(text)
+	if _, denied := r.denied.Get(key); denied {
+		return false, nil
+	}
+	done := r.asking.DoChan(key, func() (any, error) {
+		allowed := false
+		// Others may wait for it whose requests go on.
+		err := peer.Do(context.WithoutCancel(ctx), reviewTimeout, func(ctx context.Context) error {
+			var err error
+			allowed, err = send(ctx, peer.Clients.Cluster(q.cluster.Path()), review)
+			return err
+		})
+		if err == nil && !allowed {
+			r.denied.Add(key, struct{}{}, deniedFor)
+		}
+		return allowed, err
+	})
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case result := <-done:
+		allowed, _ := result.Val.(bool)
+		return allowed, result.Err
+	}
+}
+
+// review returns a question as the API has it.
+func (q *question) review(u user.Info) *authorizationv1.SubjectAccessReview {
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: q.verb, Group: q.resource.Group, Version: q.resource.Version, Resource: q.resource.Resource, Name: q.name,
+		},
+	}}
+	for key, values := range u.GetExtra() {
+		review.Spec.Extra[key] = values
+	}
+	return review
+}
+
+// send asks a server for a deep review: entering the logical cluster is not asked about.
+func send(ctx context.Context, scope client.Scope, review *authorizationv1.SubjectAccessReview) (allowed bool, err error) {
+	config := scope.Config()
+	config.GroupVersion = &authorizationv1.SchemeGroupVersion
+	config.APIPath, config.NegotiatedSerializer = "/apis", client.Codecs.WithoutConversion()
+	c, err := rest.RESTClientForConfigAndClient(config, scope.HTTPClient())
+	if err != nil {
+		return false, err
+	}
+	answer := &authorizationv1.SubjectAccessReview{}
+	err = c.Post().Resource("subjectaccessreviews").SetHeader(authz.DeepReviewHeader, "true").Body(review).Do(ctx).Into(answer)
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		return false, nil // the logical cluster has gone
+	}
+	return answer.Status.Allowed, err
+}
+
+// unreachable reports whether a question has no answer because a shard is away.
+func unreachable(err error) bool {
+	return errors.Is(err, peers.ErrUnreachable)
+}

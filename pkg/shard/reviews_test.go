@@ -1,0 +1,57 @@
+package shard
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
+)
+
+// TestReviews: another shard is asked once for a while what it denies, and each time what
+// it allows.
+func TestReviews(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		review := &authorizationv1.SubjectAccessReview{}
+		if r.URL.Path != "/clusters/provider/apis/authorization.k8s.io/v1/subjectaccessreviews" || r.Header.Get("X-Kcp-Internal-Deep-SubjectAccessReview") != "true" ||
+			json.NewDecoder(r.Body).Decode(review) != nil {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		review.Status.Allowed = review.Spec.User == "alice" && review.Spec.ResourceAttributes.Name == "e" && review.Spec.ResourceAttributes.Verb == "bind"
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	t.Cleanup(server.Close)
+	clients, err := client.NewFactory(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	require.NoError(t, err)
+	t.Cleanup(clients.CloseIdleConnections)
+	there := peers.NewPeer("there", clients)
+	r := newReviews(nil, nil, nil)
+	ask := func(name, export string) bool {
+		allowed, err := r.ask(t.Context(), there, &user.DefaultInfo{Name: name}, question{cluster: "provider", verb: "bind", name: export})
+		require.NoError(t, err)
+		return allowed
+	}
+	for range 2 {
+		require.True(t, ask("alice", "e"))
+		require.False(t, ask("alice", "other"))
+		require.False(t, ask("bob", "e"))
+	}
+	require.EqualValues(t, 4, asked.Load())
+
+	server.Close()
+	_, err = r.ask(t.Context(), there, &user.DefaultInfo{Name: "alice"}, question{cluster: "provider", verb: "bind", name: "e"})
+	require.True(t, unreachable(err), "%v", err)
+}
