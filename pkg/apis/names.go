@@ -17,6 +17,7 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 const (
@@ -49,6 +50,14 @@ var schemaPrefix = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 // ExportLabelValue returns the value of ExportLabel on the bindings of an export.
 func ExportLabelValue(provider logicalcluster.Name, export string) string {
 	return hash([]byte(provider.Path().Join(export).String()))
+}
+
+// DefaultBindingName returns the name of the binding that a logical cluster has to an
+// export because its type says so, with the path that the type says.
+func DefaultBindingName(cluster logicalcluster.Name, path, export string) string {
+	const hashed = 5 // characters of the hash
+	suffix := "-" + strings.ToLower(hash([]byte(cluster.String() + "|" + path + "|" + export))[:hashed])
+	return export[:min(len(export), validation.DNS1123SubdomainMaxLength-len(suffix))] + suffix
 }
 
 // IndexByExport indexes a binding by the label of its export.

@@ -1,6 +1,7 @@
 package apis_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -87,4 +88,13 @@ func TestSchemaNames(t *testing.T) {
 		_, err := apis.ParseSchemaName(name)
 		require.ErrorContains(t, err, "must be <prefix>.<plural>.<group>", "%q", name)
 	}
+}
+
+// The first part of the name is the export's, the second one depends on all there is.
+func TestDefaultBindingName(t *testing.T) {
+	require.Equal(t, "some-export-7dkgs", apis.DefaultBindingName("some-cluster", "some:export:path", "some-export"))
+	require.Equal(t, "tenancy.kcp.io-bki6h", apis.DefaultBindingName("2vbq8nrx5l7dmzqg", "root", "tenancy.kcp.io"))
+	long := strings.Repeat("a", 253)
+	require.Regexp(t, "^a{247}-[0-9a-z]{5}$", apis.DefaultBindingName("c", "root", long))
+	require.NotEqual(t, apis.DefaultBindingName("c", "root", long), apis.DefaultBindingName("c", "root", long[1:]))
 }

@@ -7,8 +7,9 @@
 //	serviceaccount      namespaces have a default service account, and secrets for
 //	                    tokens have a token
 //	aggregation         cluster roles that aggregate others have their rules
-//	logicalcluster      logical clusters become Ready, and, with a queue of its
-//	                    own, are emptied when deleted
+//	logicalcluster      logical clusters have the bindings that their type says and
+//	                    become Ready, and, with a queue of its own, are emptied when
+//	                    deleted
 //	bootstrap           root and system:admin exist, with all that belongs to them
 //	shardregistration   this shard's Shard object in root is right
 //	workspace           workspaces get a logical cluster on some shard
@@ -41,6 +42,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
+	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
 	"github.com/shardplane/shardplane/pkg/controllers/namespace"
 	"github.com/shardplane/shardplane/pkg/controllers/policytypes"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
@@ -187,8 +189,12 @@ func (d Deps) logicalClusters() logicalcluster.Config {
 }
 
 func newLogicalCluster(d Deps) (reconcile.Made, error) {
-	c := d.logicalClusters()
-	return after(logicalcluster.New(c), c.LogicalClusters, c.Namespaces, c.ClusterRoleBindings), nil
+	c, i := d.logicalClusters(), d.Informers
+	c.Defaults = defaults.Config{
+		Local: d.Local, LogicalClusters: i.LogicalClusters, Bindings: d.Bindings, Exports: i.APIExports, Resolve: defaults.Resolve(d.Resolve),
+		Types: i.Types(), TypesComplete: i.TypesComplete, WorkspaceTypes: i.WorkspaceTypes,
+	}
+	return after(logicalcluster.New(c), c.LogicalClusters, c.Namespaces, c.Workspaces, c.ClusterRoleBindings, d.Bindings, i.APIExports, i.WorkspaceTypes), nil
 }
 
 func newDeletion(d Deps) (reconcile.Made, error) {

@@ -109,6 +109,7 @@ func NewInformers(s Sources) *Informers {
 	i.LogicalClusters = add(i, client.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{
 			tenancy.PathIndex:    tenancy.IndexByPath,
+			tenancy.TypeIndex:    tenancy.IndexByType,
 			workspace.OwnerIndex: workspace.IndexByOwner,
 			subtrees.Index:       subtrees.IndexLimited,
 		},

@@ -15,6 +15,9 @@ import (
 // PathIndex is the index by path that the informers of NewTypeLookup have.
 const PathIndex = "path"
 
+// TypeIndex is the name of the index IndexByType.
+const TypeIndex = "type"
+
 // IndexByPath is the function of PathIndex for LogicalClusters.
 func IndexByPath(lc *corev1alpha1.LogicalCluster) []string { return []string{PathOf(lc).String()} }
 
@@ -27,6 +30,24 @@ func IndexTypeByPath(wt *tenancyv1alpha1.WorkspaceType) []string {
 		paths = append(paths, logicalcluster.NewPath(annotated).Join(wt.Name).String())
 	}
 	return slices.Compact(paths)
+}
+
+// TypeIDs returns the paths by which a WorkspaceType may be asked for, each joined with
+// its name, given the logical clusters of the shard.
+func TypeIDs(clusters client.Lister[*corev1alpha1.LogicalCluster], wt *tenancyv1alpha1.WorkspaceType) []string {
+	ids := IndexTypeByPath(wt)
+	if lc, err := clusters.Get(client.Key{Cluster: logicalcluster.From(wt), Name: corev1alpha1.LogicalClusterName}); err == nil {
+		ids = append(ids, PathOf(lc).Join(wt.Name).String())
+	}
+	return ids
+}
+
+// IndexByType is an index of LogicalClusters by path and name of their type.
+func IndexByType(lc *corev1alpha1.LogicalCluster) []string {
+	if id := lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey]; id != "" {
+		return []string{id}
+	}
+	return nil
 }
 
 // Standing returns what a shard is by its Shard in root, as far as is known: what

@@ -1,6 +1,7 @@
 package tenancy
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -113,7 +114,8 @@ func (lookup TypeLookup) Find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha
 // find returns the type of the parent, too.
 func (lookup TypeLookup) find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) (types, above Family, err error) {
 	from := PathOf(parent)
-	if above, err = lookup.parentType(parent); err != nil {
+	// Where the type of the parent cannot be read from here, it limits nothing.
+	if above, err = lookup.Of(parent); err != nil && !errors.Is(err, ErrNoType) {
 		return nil, nil, err
 	}
 	ref, seenFrom := universal, from
@@ -131,18 +133,22 @@ func (lookup TypeLookup) find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha
 	return types, above, err
 }
 
-// parentType returns the type of the parent, with what it extends. It is empty
-// where the parent has none or where it cannot be read from here.
-func (lookup TypeLookup) parentType(parent *corev1alpha1.LogicalCluster) (Family, error) {
-	path, name := logicalcluster.NewPath(parent.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey]).Split()
+// ErrNoType is wrapped by the error of TypeLookup.Of if the type does not exist, or
+// cannot be read from here.
+var ErrNoType = errors.New("it does not exist")
+
+// Of returns the type of a logical cluster, with what it extends. It is empty where there
+// is none. It fails if one of these types does not exist.
+func (lookup TypeLookup) Of(lc *corev1alpha1.LogicalCluster) (Family, error) {
+	path, name := logicalcluster.NewPath(lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey]).Split()
 	if name == "" {
 		return nil, nil
 	}
-	t, ok := lookup.resolve(PathOf(parent), tenancyv1alpha1.WorkspaceTypeReference{
+	t, ok := lookup.resolve(PathOf(lc), tenancyv1alpha1.WorkspaceTypeReference{
 		Path: path.String(), Name: tenancyv1alpha1.WorkspaceTypeName(name),
 	})
 	if !ok {
-		return nil, nil
+		return nil, fmt.Errorf("workspace type %s: %w", path.Join(name), ErrNoType)
 	}
 	return lookup.closure(t)
 }
@@ -182,13 +188,51 @@ func permits(t WorkspaceType, selector *tenancyv1alpha1.WorkspaceTypeSelector, o
 	})
 }
 
-// Initializers returns those of the type and of what it extends.
+// DefaultBinding is an export that is bound in each logical cluster of a type.
+type DefaultBinding struct {
+	// Path leads to the logical cluster of the export.
+	Path string
+	// Export is its name.
+	Export string
+	// Maintain says that it is bound in those that exist as well, and as the export wants
+	// it.
+	Maintain bool
+}
+
+// DefaultBindings returns those of the type and of what it extends, each once. It is
+// maintained if one of these types says so.
+func (f Family) DefaultBindings() []DefaultBinding {
+	var all []DefaultBinding
+	for _, t := range f {
+		lifecycle := t.Spec.DefaultAPIBindingLifecycle
+		maintain := lifecycle != nil && *lifecycle == tenancyv1alpha1.APIBindingLifecycleModeMaintain
+		for _, ref := range t.Spec.DefaultAPIBindings {
+			path := ref.Path
+			if path == "" {
+				path = logicalcluster.From(t.WorkspaceType).String()
+			}
+			i := slices.IndexFunc(all, func(b DefaultBinding) bool { return b.Path == path && b.Export == ref.Export })
+			if i < 0 {
+				i = len(all)
+				all = append(all, DefaultBinding{Path: path, Export: ref.Export})
+			}
+			all[i].Maintain = all[i].Maintain || maintain
+		}
+	}
+	return all
+}
+
+// Initializers returns those of the type and of what it extends; the servers' own, which
+// makes the default bindings, is the last.
 func (f Family) Initializers() []corev1alpha1.LogicalClusterInitializer {
 	var all []corev1alpha1.LogicalClusterInitializer
 	for _, t := range f {
 		if t.Spec.Initializer {
 			all = append(all, initialization.InitializerForType(t.WorkspaceType))
 		}
+	}
+	if slices.ContainsFunc(f, func(t WorkspaceType) bool { return len(t.Spec.DefaultAPIBindings) > 0 }) {
+		all = append(all, tenancyv1alpha1.WorkspaceAPIBindingsInitializer)
 	}
 	return all
 }

@@ -1,6 +1,7 @@
 // Package apikinds is the admission plugin for the kinds of apis.kcp.io. It gives new
 // exports and bindings what the server knows of them, refuses what is not valid, and
-// lets only those bind an export who may: who has the verb bind on it where it is.
+// lets only those bind an export who may: who has the verb bind on it where it is. Workspace
+// types bind as well, in the workspaces that are made of them: so who writes one is asked.
 //
 // Of exports that do not exist it says the same as of those that may not be bound.
 package apikinds
@@ -88,7 +89,9 @@ func (p *Plugin) complete(cluster logicalcluster.Name, resource string, object *
 		delete(annotations, key) // it has no status yet
 	}
 	if resource == bindings {
-		if provider, export, ok, err := p.reference(cluster, object, "spec", "reference", "export"); ok && err == nil {
+		export, _, _ := unstructured.NestedString(object.Object, "spec", "reference", "export", "name")
+		path, _, _ := unstructured.NestedString(object.Object, "spec", "reference", "export", "path")
+		if provider, ok, err := p.reference(cluster, path, export); ok && err == nil {
 			set(&labels, apirules.ExportLabel, apirules.ExportLabelValue(provider, export))
 		}
 		if finalizers := object.GetFinalizers(); !slices.Contains(finalizers, apirules.BindingFinalizer) {
@@ -138,6 +141,9 @@ func set(in *map[string]string, key, value string) {
 
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetResource().GroupResource() == workspaceTypes && a.GetSubresource() == "" {
+		return p.checkType(ctx, a)
+	}
 	object, old, ok := objectsOf(a)
 	if !ok {
 		return nil
@@ -210,44 +216,58 @@ func (p *Plugin) mayBind(ctx context.Context, a admission.Attributes, object *un
 	if err != nil {
 		return "", apierrors.NewInternalError(err)
 	}
-	provider, export, found, err := p.reference(cluster, object, fields...)
-	if err != nil {
-		// The same of all that this server does not know.
-		return "", apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, err))
+	path, _, _ := unstructured.NestedString(object.Object, append(slices.Clone(fields), "path")...)
+	export, _, _ := unstructured.NestedString(object.Object, append(slices.Clone(fields), "name")...)
+	provider, found, err := p.mayBindOne(ctx, a, cluster, path, export)
+	if err == nil && !found {
+		err = p.denied(a, cluster, path, export)
 	}
+	return apirules.ExportLabelValue(provider, export), err
+}
+
+// mayBindOne refuses those who may not bind an export. Whoever may need not find it: then
+// found is false.
+func (p *Plugin) mayBindOne(ctx context.Context, a admission.Attributes, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
+	provider, found, unknown := p.reference(cluster, path, export)
 	u := a.GetUserInfo()
 	may := u == nil || isExempt(ctx, u)
-	if !may {
+	switch {
+	case unknown != nil:
+		// The same of all that this server does not know.
+		return provider, found, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, unknown))
+	case !may:
 		// Asked of logical clusters that do not exist, too: whoever may not bind cannot tell.
 		if may, err = p.config.MayBind(ctx, u, provider, export); err != nil && found {
-			return "", apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, err))
+			return provider, found, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, err))
 		}
 	}
-	if may && found {
-		return apirules.ExportLabelValue(provider, export), nil
+	if !may {
+		return provider, found, p.denied(a, cluster, path, export)
 	}
-	path, _, _ := unstructured.NestedString(object.Object, append(slices.Clone(fields), "path")...)
+	return provider, found, nil
+}
+
+func (p *Plugin) denied(a admission.Attributes, cluster logicalcluster.Name, path, export string) error {
 	if path == "" {
-		if path, found = p.config.PathOf(cluster); !found {
+		known := false
+		if path, known = p.config.PathOf(cluster); !known {
 			path = cluster.String()
 		}
 	}
-	return "", admission.NewForbidden(a, fmt.Errorf("no permission to bind to export %s:%s", path, export))
+	return admission.NewForbidden(a, fmt.Errorf("no permission to bind to export %s:%s", path, export))
 }
 
-// reference returns the logical cluster and name of the export that an object refers
-// to. If the path leads nowhere, provider is a name that no logical cluster has.
-func (p *Plugin) reference(cluster logicalcluster.Name, object *unstructured.Unstructured, fields ...string) (provider logicalcluster.Name, export string, found bool, err error) {
-	export, _, _ = unstructured.NestedString(object.Object, append(slices.Clone(fields), "name")...)
-	path, _, _ := unstructured.NestedString(object.Object, append(slices.Clone(fields), "path")...)
+// reference returns the logical cluster of an export that an object in cluster refers to. If
+// the path leads nowhere, provider is a name that no logical cluster has.
+func (p *Plugin) reference(cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
 	if path == "" {
-		return cluster, export, export != "", nil
+		return cluster, export != "", nil
 	}
 	provider, err = p.config.Resolve(logicalcluster.NewPath(path), export)
 	if found = provider != ""; !found {
 		provider = logicalcluster.Name(path + ":-")
 	}
-	return provider, export, found && export != "", err
+	return provider, found && export != "", err
 }
 
 func isExempt(ctx context.Context, u user.Info) bool {

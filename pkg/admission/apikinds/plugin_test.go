@@ -3,10 +3,10 @@ package apikinds_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	"github.com/kcp-dev/sdk/apis/apis"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -73,7 +73,7 @@ func (c call) write(t *testing.T, between func(*unstructured.Unstructured)) erro
 		c.cluster = "here"
 	}
 	ctx := request.WithClusterName(t.Context(), c.cluster)
-	resource := schema.GroupVersionResource{Group: apis.GroupName, Version: c.object.GroupVersionKind().Version, Resource: c.resource}
+	resource := schema.GroupVersionResource{Group: c.object.GroupVersionKind().Group, Version: c.object.GroupVersionKind().Version, Resource: c.resource}
 	a := admission.NewAttributesRecord(c.object, old, c.object.GroupVersionKind(), "", c.object.GetName(), resource, c.subresource, operation, nil, false, &user.DefaultInfo{Name: c.user, Groups: c.groups})
 	p := plugin()
 	require.NoError(t, p.Admit(ctx, a, nil))
@@ -198,4 +198,48 @@ func TestOthers(t *testing.T) {
 	schemaless := parse(t, "{apiVersion: apis.kcp.io/v1alpha1, kind: APIResourceSchema, metadata: {name: x}}")
 	err := call{resource: "apiresourceschemas", object: schemaless, user: "bob"}.write(t, nil)
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
+}
+
+// TestTypes: who writes a workspace type may bind what it binds by default, and learns
+// nothing of what they may not.
+func TestTypes(t *testing.T) {
+	wt := func(refs string) *unstructured.Unstructured {
+		return parse(t, "{apiVersion: tenancy.kcp.io/v1alpha1, kind: WorkspaceType, metadata: {name: t}, spec: {defaultAPIBindings: ["+refs+"]}}")
+	}
+	const mine, others, nowhere, own = "{path: 'root:org:provider', export: e}", "{path: 'root:org:provider', export: f}", "{path: 'root:nowhere', export: e}", "{export: e}"
+	denied := func(what string) string { return "no permission to bind to export " + what }
+	for name, tc := range map[string]struct {
+		refs, old string
+		user      string
+		groups    []string
+		wants     string
+	}{
+		"none":                          {user: "bob"},
+		"may bind":                      {user: "alice", refs: mine},
+		"of the own logical cluster":    {user: "alice", refs: own},
+		"may not bind":                  {user: "bob", refs: mine, wants: denied("root:org:provider:e")},
+		"one of two":                    {user: "alice", refs: mine + ", " + others, wants: denied("root:org:provider:f")},
+		"does not exist":                {user: "alice", refs: nowhere, wants: denied("root:nowhere:e")},
+		"not of the own either":         {user: "bob", refs: own, wants: denied("root:here:e")},
+		"nobody can tell":               {user: "unlucky", refs: mine, wants: "try again"},
+		"administrators name any":       {user: "root", groups: []string{"system:kcp:admin"}, refs: nowhere},
+		"the system names any":          {user: "root", groups: []string{"system:masters"}, refs: nowhere + ", " + others},
+		"what was there stays":          {user: "bob", refs: mine, old: mine},
+		"what is new is asked":          {user: "bob", refs: mine + ", " + others, old: mine, wants: denied("root:org:provider:f")},
+		"too many":                      {user: "alice", refs: strings.Repeat(mine+", ", 65), wants: "must have at most 64 items"},
+		"too many of former times stay": {user: "alice", refs: strings.Repeat(mine+", ", 65), old: strings.Repeat(mine+", ", 66)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := call{resource: "workspacetypes", object: wt(strings.TrimSuffix(tc.refs, ", ")), user: tc.user, groups: tc.groups}
+			if tc.old != "" {
+				c.old = wt(strings.TrimSuffix(tc.old, ", "))
+			}
+			err := c.write(t, nil)
+			if tc.wants == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, tc.wants)
+		})
+	}
 }

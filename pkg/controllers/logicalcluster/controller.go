@@ -2,6 +2,7 @@ package logicalcluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
@@ -39,10 +41,13 @@ type Config struct {
 	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
 	// ClusterRoleBindings are looked at for those of owners.
 	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
+	// Defaults are the default bindings of types.
+	Defaults defaults.Config
 }
 
 // New returns the controller that brings logical clusters up.
 func New(config Config) *reconcile.Controller[client.Key] {
+	bindings, looks := defaults.New(config.Defaults)
 	clusters, namespaces := config.LogicalClusters.Lister(), config.Namespaces.Lister()
 	r := &reconciler{
 		externalURL: config.ExternalURL,
@@ -60,13 +65,14 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return err == nil
 		},
 		createBinding: createBinding(config.Local),
+		defaults:      bindings,
 		writer:        writer{commit: commitTo(config.Local)},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name:      Name,
 		Reconcile: r.reconcile,
 		Workers:   workers,
-		Sources: []reconcile.Source[client.Key]{
+		Sources: append(looks,
 			reconcile.Keys(config.LogicalClusters),
 			reconcile.OnDelete(config.Namespaces, func(ns *corev1.Namespace) []client.Key {
 				if ns.Name != metav1.NamespaceDefault {
@@ -74,7 +80,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 				}
 				return keyOf(logicalcluster.From(ns))
 			}),
-		},
+		),
 	})
 }
 
@@ -92,6 +98,14 @@ type reconciler struct {
 	hasBinding      func(cluster logicalcluster.Name, name string) bool
 	createBinding   func(ctx context.Context, cluster logicalcluster.Name, binding *rbacv1.ClusterRoleBinding) error
 
+	defaults interface {
+		// Make makes the default bindings, and says in the LogicalCluster what has become
+		// of them.
+		Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again reconcile.Result, err error)
+		// Forget forgets a logical cluster that is being deleted.
+		Forget(cluster logicalcluster.Name)
+	}
+
 	writer
 }
 
@@ -101,11 +115,12 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 		return reconcile.Result{}, err
 	}
 	lc, exists := r.latest.Of(key, cached, err == nil)
-	if !exists || lc.Name != corev1alpha1.LogicalClusterName {
+	if key.Name != corev1alpha1.LogicalClusterName {
 		return reconcile.Result{}, nil
 	}
-	if lc.DeletionTimestamp != nil {
-		return reconcile.Result{}, nil // the other controller's
+	if !exists || lc.DeletionTimestamp != nil {
+		r.defaults.Forget(key.Cluster)
+		return reconcile.Result{}, nil // what is being deleted is the other controller's
 	}
 	return r.bringUp(ctx, lc)
 }
@@ -113,7 +128,8 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 // bringUp leads a LogicalCluster that is not being deleted to where its spec
 // and annotations want it.
 func (r *reconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
-	var again reconcile.Result
+	// The bindings first: others work on them while the rest is made.
+	next, again, failed := r.defaults.Make(ctx, advance(lc, r.externalURL))
 	if cluster := logicalcluster.From(lc); !r.hasNamespace(cluster) {
 		if wait := r.untilCertain(lc); wait > 0 {
 			again.RequeueAfter = wait
@@ -124,13 +140,16 @@ func (r *reconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluste
 	if err := r.bindOwner(ctx, lc); err != nil {
 		return reconcile.Result{}, err
 	}
-	lc, err := r.write(ctx, lc, advance(lc, r.externalURL))
+	if wait := untilRemarkable(lc, next, r.now()); wait > 0 && failed == nil {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	lc, err := r.write(ctx, lc, advance(next, r.externalURL))
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	// After the phase, not before it: who waits for the phase waits less.
 	_, err = r.write(ctx, lc, label(lc))
-	return again, err
+	return again, errors.Join(failed, err)
 }
 
 // bindOwner makes the owner of a new LogicalCluster its administrator, before

@@ -70,7 +70,66 @@ func (f *fake) controller() *reconciler {
 			f.log = append(f.log, "create namespace")
 			return nil
 		},
-		writer: writer{commit: f.commit},
+		defaults: noDefaults{},
+		writer:   writer{commit: f.commit},
+	}
+}
+
+// noDefaults binds nothing.
+type noDefaults struct{}
+
+func (noDefaults) Make(_ context.Context, lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, reconcile.Result, error) {
+	return lc, reconcile.Result{}, nil
+}
+
+func (noDefaults) Forget(logicalcluster.Name) {}
+
+// waitingDefaults waits for a binding until it is bound.
+type waitingDefaults struct {
+	noDefaults
+	bound *bool
+}
+
+func (d waitingDefaults) Make(_ context.Context, lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, reconcile.Result, error) {
+	lc = lc.DeepCopy()
+	if *d.bound {
+		lc.Status.Initializers = nil
+		conditions.MarkTrue(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
+		return lc, reconcile.Result{}, nil
+	}
+	conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized, tenancyv1alpha1.WorkspaceInitializedWaitingOnAPIBindings, "Info", "not yet")
+	return lc, reconcile.Result{}, nil
+}
+
+// TestDefaultBindingsCostNoWrite holds that a logical cluster that has its default bindings
+// within a moment is written as often as one without, and that one that waits says so.
+func TestDefaultBindingsCostNoWrite(t *testing.T) {
+	own := []corev1alpha1.LogicalClusterInitializer{tenancyv1alpha1.WorkspaceAPIBindingsInitializer}
+	for name, tc := range map[string]struct {
+		initializers []corev1alpha1.LogicalClusterInitializer
+		later        time.Duration
+		want         []string
+	}{
+		"quick":              {initializers: own, want: []string{"write Ready", "write"}},
+		"slow":               {initializers: own, later: 2 * time.Second, want: []string{"write Initializing", "write", "write Ready", "write"}},
+		"others are waiting": {initializers: append([]corev1alpha1.LogicalClusterInitializer{"root:one"}, own...), want: []string{"write Initializing", "write", "write Ready", "write"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bound := false
+			f := &fake{lc: newCluster(initializers(tc.initializers, nil)), namespace: true}
+			f.lc.CreationTimestamp = metav1.Now().Rfc3339Copy()
+			r := f.controller()
+			r.now = func() time.Time { return f.lc.CreationTimestamp.Add(tc.later + time.Millisecond) }
+			r.defaults = waitingDefaults{bound: &bound}
+			result, err := r.reconcile(t.Context(), key)
+			require.NoError(t, err)
+			require.Equal(t, len(tc.want) == 2, result.RequeueAfter > 0)
+			bound = true
+			_, err = r.reconcile(t.Context(), key)
+			require.NoError(t, err)
+			require.Equal(t, tc.want, f.log)
+			require.True(t, conditions.IsTrue(f.lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized))
+		})
 	}
 }
 
@@ -111,7 +170,7 @@ func TestBringUpStopsBeforeReadyWithoutNamespace(t *testing.T) {
 func TestOtherNamesAreIgnored(t *testing.T) {
 	f := &fake{lc: newCluster()}
 	f.lc.Name = "another"
-	_, err := f.controller().reconcile(t.Context(), key)
+	_, err := f.controller().reconcile(t.Context(), client.Key{Cluster: key.Cluster, Name: "another"})
 	require.NoError(t, err)
 	require.Empty(t, f.log)
 }

@@ -4,7 +4,8 @@
 //	created ─► Scheduling ─► Initializing ─► Ready ◄─► Inactive
 //	             │ namespace    │ until          (annotation core.kcp.io/inactive)
 //	             │ "default"    │ status.initializers
-//	             │ exists       │ is empty
+//	             │ exists       │ is empty; defaults fulfils one of them, the bindings
+//	             │              │ of APIs that the type says
 //
 //	deleted ─► Terminating ─► Deleting ─► gone
 //	             │ until         │ workspaces, then all other content, then

@@ -96,11 +96,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		s.watch,
 		reconcile.FromInformer(config.Shards, func(*corev1alpha1.Shard) []client.Key { return waiting() }),
 		reconcile.FromInformer(config.WorkspaceTypes, func(wt *tenancyv1alpha1.WorkspaceType) []client.Key {
-			ids := tenancy.IndexTypeByPath(wt)
-			if lc, err := clusters.Get(client.Key{Cluster: logicalcluster.From(wt), Name: corev1alpha1.LogicalClusterName}); err == nil {
-				ids = append(ids, tenancy.PathOf(lc).Join(wt.Name).String())
-			}
-			return r.waits.usersOf(ids...)
+			return r.waits.Of(tenancy.TypeIDs(clusters, wt)...)
 		}),
 	}
 	return reconcile.New(reconcile.Config[client.Key]{

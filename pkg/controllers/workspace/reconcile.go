@@ -58,7 +58,7 @@ type reconciler struct {
 
 	latest reconcile.Latest[*tenancyv1alpha1.Workspace]
 	starts starts
-	waits  typeWaits
+	waits  tenancy.Waits[client.Key]
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -71,7 +71,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	if !scheduling || ws.DeletionTimestamp != nil {
 		r.starts.forget(key)
 	}
-	r.waits.forget(key)
+	r.waits.Forget(key)
 	if !exists {
 		return again(r.removeOrphans(ctx, key, ""))
 	}
@@ -133,7 +133,7 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 	if parent.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil // the Workspace will be deleted with it
 	}
-	in := facts{parent: parent, shards: r.shards(), types: r.waits.lookup(client.KeyOf(ws), r.types), newName: newClusterName}
+	in := facts{parent: parent, shards: r.shards(), types: r.waits.Types(client.KeyOf(ws), r.types), newName: newClusterName}
 	if !claimed(ws) {
 		updated, p := claim(ws, in)
 		if p != nil {

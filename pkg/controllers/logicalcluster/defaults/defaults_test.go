@@ -1,0 +1,375 @@
+package defaults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+const (
+	cluster              = logicalcluster.Name("consumer")
+	conditionInitialized = tenancyv1alpha1.WorkspaceAPIBindingsInitialized
+	conditionReconciled  = tenancyv1alpha1.WorkspaceAPIBindingsReconciled
+)
+
+var (
+	errNone  = apierrors.NewNotFound(schema.GroupResource{}, "x")
+	errCrash = errors.New("crashed")
+)
+
+// world is a shard around a logical cluster of type root:special, which extends root:base.
+type world struct {
+	b          *Bindings
+	lc         *corev1alpha1.LogicalCluster
+	version    int
+	types      map[string]*tenancyv1alpha1.WorkspaceType
+	incomplete error
+	exports    map[string]*apisv1alpha2.APIExport // of root:provider, which is the logical cluster provider
+	resolves   bool
+	// incompleteExports is set while others' exports are not known.
+	incompleteExports error
+	bindings   map[string]*apisv1alpha2.APIBinding
+
+	calls, crashAt int // the call that fails, after its effect if odd
+}
+
+func newWorld() *world {
+	w := &world{
+		types: map[string]*tenancyv1alpha1.WorkspaceType{}, exports: map[string]*apisv1alpha2.APIExport{}, resolves: true,
+		bindings: map[string]*apisv1alpha2.APIBinding{}, crashAt: -1,
+		lc: &corev1alpha1.LogicalCluster{
+			ObjectMeta: metav1.ObjectMeta{Name: "cluster", Annotations: map[string]string{"kcp.io/cluster": cluster.String(), tenancyv1alpha1.LogicalClusterTypeAnnotationKey: "root:special"}},
+			Status: corev1alpha1.LogicalClusterStatus{
+				Phase: corev1alpha1.LogicalClusterPhaseInitializing, Initializers: []corev1alpha1.LogicalClusterInitializer{"root:other", tenancyv1alpha1.WorkspaceAPIBindingsInitializer},
+			},
+		},
+	}
+	w.restart()
+	return w
+}
+
+// restart forgets what was remembered.
+func (w *world) restart() {
+	w.b = &Bindings{
+		types: func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
+			wt := w.types[path.Join(tenancyv1alpha1.ObjectName(name)).String()]
+			return wt, wt != nil
+		},
+		typesComplete: func() error { return w.incomplete },
+		resolve: func(path logicalcluster.Path, _ string) (logicalcluster.Name, error) {
+			if w.resolves && (path.String() == "root:provider" || path.String() == "provider") {
+				return "provider", nil
+			}
+			return "", w.incompleteExports
+		},
+		export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
+			if e := w.exports[key.Name]; e != nil && key.Cluster == "provider" {
+				return e, nil
+			}
+			return nil, errNone
+		},
+		known: func(key client.Key) (*apisv1alpha2.APIBinding, error) {
+			if b := w.bindings[key.Name]; b != nil {
+				return b, nil
+			}
+			return nil, errNone
+		},
+		create: func(_ context.Context, in logicalcluster.Name, binding *apisv1alpha2.APIBinding) error {
+			if w.bindings[binding.Name] != nil || in != cluster {
+				return apierrors.NewAlreadyExists(schema.GroupResource{}, binding.Name)
+			}
+			return w.write(binding)
+		},
+		commit: func(_ context.Context, _ logicalcluster.Name, _, updated *apisv1alpha2.APIBinding) error {
+			return w.write(updated)
+		},
+		watched: map[logicalcluster.Name]bool{},
+	}
+}
+
+// write is an effect, before or after which the controller may crash.
+func (w *world) write(binding *apisv1alpha2.APIBinding) error {
+	w.calls++
+	if w.calls == w.crashAt/2 && w.crashAt%2 == 0 {
+		w.restart()
+		return errCrash
+	}
+	w.version++
+	binding = binding.DeepCopy()
+	binding.ResourceVersion = strconv.Itoa(w.version)
+	w.bindings[binding.Name] = binding
+	if w.calls == w.crashAt/2 {
+		w.restart()
+		return errCrash
+	}
+	return nil
+}
+
+// step is one reconcile, whose answer is written unless it crashed.
+func (w *world) step(t *testing.T) (again bool) {
+	t.Helper()
+	updated, _, err := w.b.Make(t.Context(), w.lc.DeepCopy())
+	if errors.Is(err, errCrash) {
+		return true
+	}
+	require.NoError(t, err)
+	w.lc = updated
+	return false
+}
+
+// bound has the bindings bound, as another controller does it.
+func (w *world) bound() {
+	for name, b := range w.bindings {
+		if b.DeletionTimestamp == nil {
+			b = b.DeepCopy()
+			conditions.MarkTrue(b, apisv1alpha2.InitialBindingCompleted)
+			w.bindings[name] = b
+		}
+	}
+}
+
+func (w *world) typed(name string, maintain bool, extends string, refs ...tenancyv1alpha1.APIExportReference) {
+	wt := &tenancyv1alpha1.WorkspaceType{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"kcp.io/cluster": "provider"}},
+		Spec:       tenancyv1alpha1.WorkspaceTypeSpec{DefaultAPIBindings: refs},
+	}
+	if maintain {
+		mode := tenancyv1alpha1.APIBindingLifecycleModeMaintain
+		wt.Spec.DefaultAPIBindingLifecycle = &mode
+	}
+	if extends != "" {
+		wt.Spec.Extend.With = []tenancyv1alpha1.WorkspaceTypeReference{{Path: "root", Name: tenancyv1alpha1.WorkspaceTypeName(extends)}}
+	}
+	w.types["root:"+name] = wt
+}
+
+func ref(path, export string) tenancyv1alpha1.APIExportReference {
+	return tenancyv1alpha1.APIExportReference{Path: path, Export: export}
+}
+
+func (w *world) offer(name string, claims ...apisv1alpha2.PermissionClaim) {
+	w.exports[name] = &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: apisv1alpha2.APIExportSpec{PermissionClaims: claims}}
+}
+
+func claim(resource string, selector *apisv1alpha2.PermissionClaimSelector) apisv1alpha2.PermissionClaim {
+	return apisv1alpha2.PermissionClaim{GroupResource: apisv1alpha2.GroupResource{Resource: resource}, Verbs: []string{"get"}, DefaultSelector: selector}
+}
+
+// says is a condition: its status, reason and message.
+func (w *world) says(kind conditionsv1alpha1.ConditionType) string {
+	c := conditions.Get(w.lc, kind)
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprint(c.Status, " ", c.Reason, " ", c.Message)
+}
+
+// picture is what is to be the same, however it came about.
+func (w *world) picture() map[string]string {
+	p := map[string]string{"lc": fmt.Sprint(w.lc.Status.Initializers, w.says(conditionInitialized), w.says(conditionReconciled))}
+	for name, b := range w.bindings {
+		p[name] = fmt.Sprintf("%+v %+v %v", *b.Spec.Reference.Export, b.Spec.PermissionClaims, conditions.IsTrue(b, apisv1alpha2.InitialBindingCompleted))
+	}
+	return p
+}
+
+// TestAnyOrder: what a logical cluster ends with does not depend on the order in which
+// types, exports and bindings become known, nor on where the controller crashed.
+func TestAnyOrder(t *testing.T) {
+	labelled := &apisv1alpha2.PermissionClaimSelector{LabelSelector: metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}}
+	var first map[string]string
+	for seed := range uint64(2000) {
+		w, random := newWorld(), rand.New(rand.NewPCG(seed, 1))
+		if seed%2 == 1 {
+			w.crashAt = 2 + random.IntN(12)
+		}
+		events := []func(){
+			func() { w.typed("special", false, "base", ref("root:provider", "one")) },
+			func() { w.typed("base", true, "", ref("", "two"), ref("provider", "one")) },
+			func() { w.offer("one", claim("secrets", nil), claim("configmaps", labelled)) },
+			func() { w.offer("two") },
+			func() { w.resolves = true },
+			w.bound,
+		}
+		w.resolves = false
+		random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+		for _, event := range events {
+			event()
+			for range random.IntN(3) {
+				w.step(t)
+			}
+		}
+		for range 3 {
+			for w.step(t) {
+			}
+			w.bound()
+		}
+		if first == nil {
+			first = w.picture()
+			require.Len(t, w.bindings, 2, "an export is bound once, whatever paths lead to it")
+			require.Equal(t, []corev1alpha1.LogicalClusterInitializer{"root:other"}, w.lc.Status.Initializers)
+			require.Equal(t, "True  ", w.says(conditionInitialized))
+			require.Equal(t, "True  ", w.says(conditionReconciled))
+			one := w.bindings[apis.DefaultBindingName(cluster, "root:provider", "one")]
+			require.Equal(t, "root:provider", one.Spec.Reference.Export.Path)
+			require.Equal(t, apisv1alpha2.PermissionClaimSelector{MatchAll: true}, one.Spec.PermissionClaims[0].Selector)
+			require.Equal(t, *labelled, one.Spec.PermissionClaims[1].Selector)
+			require.Equal(t, apisv1alpha2.ClaimAccepted, one.Spec.PermissionClaims[1].State)
+			require.NotNil(t, w.bindings[apis.DefaultBindingName(cluster, "provider", "two")], "without a path it is the logical cluster of the type")
+		}
+		require.Equal(t, first, w.picture(), "seed %d", seed)
+	}
+}
+
+// TestConditions: what keeps a logical cluster waiting is said, with what to do.
+func TestConditions(t *testing.T) {
+	w := newWorld()
+	w.incomplete = client.ErrIncomplete
+	_, _, err := w.b.Make(t.Context(), w.lc)
+	require.ErrorIs(t, err, client.ErrIncomplete, "the type may exist")
+	w.incomplete = nil
+	w.step(t)
+	require.Equal(t, "False WorkspaceTypesInvalid workspace type root:special: it does not exist: create it, or mend the type that names it. It is looked at again when it changes", w.says(conditionInitialized))
+	require.Equal(t, []string{"root:special"}, w.b.ofTypes.Of("root:special"), "it is looked at again when the type comes")
+
+	w.typed("special", false, "", ref("root:provider", "one"))
+	w.resolves = false
+	_, again, err := w.b.Make(t.Context(), w.lc)
+	require.NoError(t, err)
+	require.True(t, again.Backoff, "nothing tells when the path leads somewhere")
+	w.incompleteExports = client.ErrIncomplete
+	early, _, err := w.b.Make(t.Context(), w.lc)
+	require.ErrorIs(t, err, client.ErrIncomplete, "the export may exist")
+	require.Equal(t, "WaitingOnAPIBindings", conditions.GetReason(early, conditionInitialized))
+	w.incompleteExports = nil
+	w.resolves = true
+	updated, again, err := w.b.Make(t.Context(), w.lc)
+	require.NoError(t, err)
+	require.False(t, again.Backoff)
+	w.lc = updated
+	require.Equal(t, "False APIBindingErrors APIExport root:provider:one does not exist: create it, and this goes on, or take it out of spec.defaultAPIBindings of the workspace type", w.says(conditionInitialized))
+	require.Equal(t, []logicalcluster.Name{cluster}, w.b.ofExports.Of("root:provider:one"))
+
+	w.offer("one")
+	name := apis.DefaultBindingName(cluster, "root:provider", "one")
+	w.step(t)
+	require.Equal(t, "False WaitingOnAPIBindings Not bound yet: APIBinding "+name+". The conditions of these say what they wait for", w.says(conditionInitialized))
+	require.NotEmpty(t, w.b.watching(cluster))
+	require.Empty(t, w.b.ofExports.Of("root:provider:one"), "what is bound is not for this controller")
+
+	w.bindings[name].Spec.Reference.Export.Name = "another"
+	w.step(t)
+	require.Contains(t, w.says(conditionInitialized), "False APIBindingErrors APIBinding "+name+" is to another APIExport than root:provider:one")
+	delete(w.bindings, name)
+	w.step(t)
+	w.bound()
+	w.step(t)
+	require.Equal(t, "True  ", w.says(conditionInitialized))
+	w.step(t)
+	require.Empty(t, w.b.watching(cluster), "it has what it started with")
+
+	// From now on all of it is the user's.
+	delete(w.bindings, name)
+	w.step(t)
+	require.Empty(t, w.bindings)
+	delete(w.types, "root:special")
+	w.step(t)
+	require.Equal(t, "True  ", w.says(conditionInitialized))
+}
+
+// TestFailedWrites: a binding that is refused is said to be, and tried again.
+func TestFailedWrites(t *testing.T) {
+	w := newWorld()
+	w.typed("special", false, "", ref("root:provider", "one"))
+	w.offer("one")
+	w.b.create = func(context.Context, logicalcluster.Name, *apisv1alpha2.APIBinding) error {
+		return apierrors.NewForbidden(schema.GroupResource{}, "x", errors.New("exceeded quota"))
+	}
+	updated, _, err := w.b.Make(t.Context(), w.lc)
+	require.ErrorContains(t, err, "exceeded quota")
+	w.lc = updated
+	require.Contains(t, w.says(conditionInitialized), "False APIBindingErrors APIBinding one-")
+	require.Contains(t, w.says(conditionInitialized), "exceeded quota")
+	require.Contains(t, w.lc.Status.Initializers, tenancyv1alpha1.WorkspaceAPIBindingsInitializer)
+}
+
+// TestMaintain: later changes of a type, of its exports and of the bindings reach logical
+// clusters that exist.
+func TestMaintain(t *testing.T) {
+	w := newWorld()
+	w.lc.Status.Initializers = nil
+	w.lc.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
+	w.offer("one")
+	w.typed("special", false, "base")
+	w.typed("base", false, "", ref("root:provider", "one"))
+	w.step(t)
+	require.Empty(t, w.bindings, "it has what it started with")
+	require.Equal(t, []string{"root:special"}, w.b.ofTypes.Of("root:base"), "and follows its type all the same")
+
+	w.typed("base", true, "", ref("root:provider", "one"), ref("root:provider", "two"))
+	w.step(t)
+	require.Len(t, w.bindings, 1)
+	require.Contains(t, w.says(conditionReconciled), "False APIBindingErrors APIExport root:provider:two does not exist")
+	require.Empty(t, w.says(conditionInitialized))
+	w.offer("two")
+	w.step(t)
+	w.bound()
+	w.step(t)
+	require.Equal(t, "True  ", w.says(conditionReconciled))
+
+	// The claims follow, and what is deleted comes back.
+	name := apis.DefaultBindingName(cluster, "root:provider", "one")
+	w.bindings[name].UID = "first"
+	w.offer("one", claim("secrets", nil))
+	w.step(t)
+	require.Len(t, w.bindings[name].Spec.PermissionClaims, 1)
+	require.Equal(t, types.UID("first"), w.bindings[name].UID)
+	version := w.version
+	w.step(t)
+	require.Equal(t, version, w.version, "nothing is written without need")
+	now := metav1.Now()
+	w.bindings[name].DeletionTimestamp = &now
+	w.step(t)
+	require.Contains(t, w.says(conditionReconciled), "False WaitingOnAPIBindings")
+	delete(w.bindings, name)
+	w.step(t)
+	w.bound()
+	w.step(t)
+	require.Equal(t, "True  ", w.says(conditionReconciled))
+
+	// An export that goes takes nothing away, nor does a type.
+	delete(w.exports, "one")
+	w.step(t)
+	require.Equal(t, "True  ", w.says(conditionReconciled))
+	wt := w.types["root:base"]
+	delete(w.types, "root:base")
+	w.step(t)
+	require.Contains(t, w.says(conditionReconciled), "False WorkspaceTypesInvalid workspace type root:special extends root:base")
+	require.Len(t, w.bindings, 2)
+	w.types["root:base"] = wt
+	w.step(t)
+	w.typed("base", false, "", slices.Clone(wt.Spec.DefaultAPIBindings)...)
+	w.step(t)
+	require.Empty(t, w.says(conditionReconciled), "nobody looks after them any more")
+	require.Empty(t, w.b.watching(cluster))
+	require.Len(t, w.bindings, 2)
+}
