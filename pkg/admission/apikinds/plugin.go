@@ -249,9 +249,9 @@ func (p *Plugin) mayBindOne(ctx context.Context, a admission.Attributes, cluster
 
 func (p *Plugin) denied(a admission.Attributes, cluster logicalcluster.Name, path, export string) error {
 	if path == "" {
-		known := false
-		if path, known = p.config.PathOf(cluster); !known {
-			path = cluster.String()
+		path = cluster.String()
+		if canonical, known := p.config.PathOf(cluster); known {
+			path = canonical
 		}
 	}
 	return admission.NewForbidden(a, fmt.Errorf("no permission to bind to export %s:%s", path, export))

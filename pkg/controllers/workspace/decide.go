@@ -173,6 +173,7 @@ func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *ten
 			conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceInitialized, tenancyv1alpha1.WorkspaceInitializedInitializerExists,
 				conditionsv1alpha1.ConditionSeverityInfo, "Initializers still exist: %v", left)
 		}
+		tellBindings(ws, lc)
 	case corev1alpha1.LogicalClusterPhaseTerminating, corev1alpha1.LogicalClusterPhaseDeleting:
 		ws.Status.Phase = lc.Status.Phase
 		if progress := conditions.Get(lc, tenancyv1alpha1.WorkspaceContentDeleted); progress != nil {
@@ -181,8 +182,19 @@ func mirror(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *ten
 	default:
 		ws.Status.Phase = lc.Status.Phase
 		conditions.MarkTrue(ws, tenancyv1alpha1.WorkspaceInitialized)
+		conditions.Delete(ws, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
 	}
 	return ws
+}
+
+// tellBindings says in the Workspace what keeps it waiting for its default bindings, as long
+// as it waits for them: its owner looks there first.
+func tellBindings(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) {
+	if conditions.IsFalse(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized) {
+		conditions.Set(ws, conditions.Get(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized).DeepCopy())
+		return
+	}
+	conditions.Delete(ws, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
 }
 
 // initialized reports whether the LogicalCluster has come as far as it will without

@@ -159,6 +159,21 @@ func TestMirror(t *testing.T) {
 	}
 }
 
+// TestMirrorTellsOfDefaultBindings holds that a Workspace says why it waits for default
+// bindings, and no more of it once it does not.
+func TestMirrorTellsOfDefaultBindings(t *testing.T) {
+	lc := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{
+		Phase: corev1alpha1.LogicalClusterPhaseInitializing, Initializers: []corev1alpha1.LogicalClusterInitializer{tenancyv1alpha1.WorkspaceAPIBindingsInitializer},
+	}}
+	conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized, "APIBindingErrors", conditionsv1alpha1.ConditionSeverityError, "create it")
+	ws := mirror(newWorkspace("w"), lc)
+	require.Equal(t, "create it", conditions.GetMessage(ws, tenancyv1alpha1.WorkspaceAPIBindingsInitialized))
+	conditions.MarkTrue(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
+	require.False(t, conditions.Has(mirror(ws, lc), tenancyv1alpha1.WorkspaceAPIBindingsInitialized), "another initializer may be left")
+	lc.Status.Phase, lc.Status.Initializers = "Ready", nil
+	require.False(t, conditions.Has(mirror(ws, lc), tenancyv1alpha1.WorkspaceAPIBindingsInitialized))
+}
+
 func TestMirrorTellsTheProgressOfADeletion(t *testing.T) {
 	lc := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{Phase: "Ready"}}
 	conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceContentDeleted, "ContentRemaining", conditionsv1alpha1.ConditionSeverityInfo, "two left")

@@ -79,7 +79,7 @@ func bindingFor(cluster logicalcluster.Name, want tenancy.DefaultBinding, export
 
 // accepted returns claims as they are accepted: for what their export proposes, or all.
 func accepted(claims []apisv1alpha2.PermissionClaim) []apisv1alpha2.AcceptablePermissionClaim {
-	var all []apisv1alpha2.AcceptablePermissionClaim
+	all := make([]apisv1alpha2.AcceptablePermissionClaim, 0, len(claims))
 	for i := range claims {
 		selector := apisv1alpha2.PermissionClaimSelector{MatchAll: true}
 		if claims[i].DefaultSelector != nil {

@@ -47,7 +47,7 @@ type world struct {
 	resolves   bool
 	// incompleteExports is set while others' exports are not known.
 	incompleteExports error
-	bindings   map[string]*apisv1alpha2.APIBinding
+	bindings          map[string]*apisv1alpha2.APIBinding
 
 	calls, crashAt int // the call that fails, after its effect if odd
 }
