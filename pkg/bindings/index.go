@@ -81,8 +81,10 @@ func New(config Config) (*Index, error) {
 		changes:  changes{some: make(chan struct{}, 1)},
 	}
 	x.informer = client.APIBindings.Informer(config.Local.Wildcard(), client.InformerOptions[*apisv1alpha2.APIBinding]{
-		Transform: x.slim,
-		Indexers:  map[string]client.IndexFunc[*apisv1alpha2.APIBinding]{apis.ExportIndex: apis.IndexByExport},
+		// In pages the JSON of many objects is written and read at once.
+		DisableWatchList: true,
+		Transform:        x.slim,
+		Indexers:         map[string]client.IndexFunc[*apisv1alpha2.APIBinding]{apis.ExportIndex: apis.IndexByExport},
 	})
 	x.informer.AddEventHandler(client.Handler[*apisv1alpha2.APIBinding]{
 		OnAdd:    func(b *apisv1alpha2.APIBinding, _ bool) { x.put(b) },

@@ -20,7 +20,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
-	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -108,6 +107,8 @@ func NewInformers(s Sources) *Informers {
 	all := s.Local.Wildcard()
 	i := &Informers{root: s.isRoot()}
 	i.LogicalClusters = add(i, client.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
+		// There are many. In pages the JSON of many is written and read at once.
+		DisableWatchList: true,
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{
 			tenancy.PathIndex:    tenancy.IndexByPath,
 			tenancy.TypeIndex:    tenancy.IndexByType,
@@ -144,16 +145,10 @@ func NewInformers(s Sources) *Informers {
 		},
 	}))
 	i.RBAC = rbac.Informers{
-		Roles:        add(i, client.Roles.Informer(all, client.InformerOptions[*rbacv1.Role]{})),
-		RoleBindings: add(i, client.RoleBindings.Informer(all, client.InformerOptions[*rbacv1.RoleBinding]{})),
-		ClusterRoles: add(i, dual(i, s, client.ClusterRoles, false, client.InformerOptions[*rbacv1.ClusterRole]{
-			Indexers: map[string]client.IndexFunc[*rbacv1.ClusterRole]{replicationreasons.RuleIndex: replicationreasons.IndexByRule},
-		})),
-		ClusterRoleBindings: add(i, dual(i, s, client.ClusterRoleBindings, false, client.InformerOptions[*rbacv1.ClusterRoleBinding]{
-			Indexers: map[string]client.IndexFunc[*rbacv1.ClusterRoleBinding]{
-				replicationreasons.RoleIndex: replicationreasons.IndexByRole, replicationreasons.SubjectIndex: replicationreasons.IndexBySubject,
-			},
-		})),
+		Roles:               add(i, client.Roles.Informer(all, client.InformerOptions[*rbacv1.Role]{})),
+		RoleBindings:        add(i, client.RoleBindings.Informer(all, client.InformerOptions[*rbacv1.RoleBinding]{})),
+		ClusterRoles:        add(i, dual(i, s, client.ClusterRoles, false, client.InformerOptions[*rbacv1.ClusterRole]{})),
+		ClusterRoleBindings: add(i, dual(i, s, client.ClusterRoleBindings, false, client.InformerOptions[*rbacv1.ClusterRoleBinding]{})),
 	}
 	if s.Cache != nil {
 		i.SubtreeUsages = add(i, subtrees.Usages.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{}))

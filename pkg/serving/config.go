@@ -125,6 +125,7 @@ func addLoopback(c *genericapiserver.Config) error {
 	}
 	// The server's own controllers must not throttle themselves.
 	c.LoopbackClientConfig.QPS = -1
+	c.LoopbackClientConfig.DisableCompression = true // the process would do both halves of it
 	return nil
 }
 

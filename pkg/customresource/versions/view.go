@@ -35,6 +35,8 @@ type view struct {
 	raw   *rawStore
 	gvk   schema.GroupVersionKind
 	codec runtime.Codec
+	// shape says which objects the codec leaves as they are.
+	shape *shape
 	// asIs is set for the view of metadata: objects of any schema, of which
 	// only the version is changed.
 	asIs bool
@@ -77,6 +79,7 @@ func newView(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind
 		raw:       raw,
 		gvk:       gvk,
 		codec:     codec,
+		shape:     shapeOf(sch.Spec(), gvk.Version),
 		asIs:      sch.MetadataOnly,
 		hooked:    sch.Spec().Conversion != nil && sch.Spec().Conversion.Strategy == apiextensionsv1.WebhookConverter,
 		stored:    stored,
@@ -106,6 +109,9 @@ func (v *view) decode(ctx context.Context, u *unstructured.Unstructured) (*unstr
 
 // decodeShared is decode for callers that do not change the result.
 func (v *view) decodeShared(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if shown, ok := v.shown(u); ok {
+		return shown, nil
+	}
 	if v.asIs || !v.remembers(u) {
 		return v.decodeAnew(ctx, u.DeepCopy())
 	}
@@ -141,7 +147,7 @@ func (v *view) encodeShown(ctx context.Context, u *unstructured.Unstructured) (j
 	}
 	if out == nil {
 		var err error
-		if out, err = v.decodeAnew(ctx, u.DeepCopy()); err != nil {
+		if out, err = v.decodeToRead(ctx, u); err != nil {
 			return nil, err
 		}
 	}
@@ -155,6 +161,38 @@ func (v *view) encodeShown(ctx context.Context, u *unstructured.Unstructured) (j
 	return data, nil
 }
 
+// decodeToRead is decodeAnew for callers that do not change the result. It leaves the
+// stored object as it is.
+func (v *view) decodeToRead(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if shown, ok := v.shown(u); ok {
+		return shown, nil
+	}
+	return v.decodeAnew(ctx, u.DeepCopy())
+}
+
+// shown returns the view's form of a stored object that the codec would leave as it is,
+// to be read only: it shares with the stored object all but what hideIdentity changes.
+func (v *view) shown(u *unstructured.Unstructured) (*unstructured.Unstructured, bool) {
+	if !v.leaves(u) {
+		return nil, false
+	}
+	object := maps.Clone(u.Object)
+	metadata, _ := object["metadata"].(map[string]any)
+	metadata = maps.Clone(metadata)
+	object["metadata"] = metadata
+	if annotations, ok := metadata["annotations"].(map[string]any); ok {
+		metadata["annotations"] = maps.Clone(annotations)
+	}
+	shown := &unstructured.Unstructured{Object: object}
+	hideIdentity(shown)
+	return shown, true
+}
+
+// leaves reports whether the codec would leave a stored object as it is.
+func (v *view) leaves(u *unstructured.Unstructured) bool {
+	return !v.asIs && u.GroupVersionKind() == v.gvk && v.shape.leavesObject(u.Object)
+}
+
 // decodeAnew decodes an object, which it may change and keep. It neither uses
 // nor fills the view's memory: the object of a DELETED event is the state
 // before under the resource version of the event.
@@ -162,6 +200,9 @@ func (v *view) decodeAnew(ctx context.Context, u *unstructured.Unstructured) (*u
 	hideIdentity(u)
 	if v.asIs {
 		u.SetGroupVersionKind(v.gvk)
+		return u, nil
+	}
+	if v.leaves(u) {
 		return u, nil
 	}
 	name := types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}
@@ -181,7 +222,13 @@ func (v *view) decodeAnew(ctx context.Context, u *unstructured.Unstructured) (*u
 func hideIdentity(u *unstructured.Unstructured) {
 	metadata, _ := u.Object["metadata"].(map[string]any)
 	annotations, _ := metadata["annotations"].(map[string]any)
+	if _, ok := annotations[request.IdentityAnnotation]; !ok {
+		return
+	}
 	delete(annotations, request.IdentityAnnotation)
+	if len(annotations) == 0 {
+		delete(metadata, "annotations")
+	}
 }
 
 // decodeInto puts the view's form of a stored object into what the caller gave.

@@ -117,7 +117,7 @@ func (v *view) shownEvent(ctx context.Context, obj runtime.Object, deleted bool)
 		case !ok:
 			return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
 		case deleted:
-			return v.decodeAnew(ctx, u.DeepCopy())
+			return v.decodeToRead(ctx, u)
 		default:
 			return v.decodeShared(ctx, u)
 		}

@@ -1,0 +1,112 @@
+package versions
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
+	structuralpruning "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/yaml"
+)
+
+// shapedSchema has something of everything that decides what the codec does.
+const shapedSchema = `
+type: object
+properties:
+  metadata: {type: object, properties: {name: {type: string, maxLength: 10}}}
+  status: {type: object, nullable: true, properties: {count: {type: integer}}}
+  spec:
+    type: object
+    properties:
+      name: {type: string}
+      size: {type: integer, default: 1}
+      port: {x-kubernetes-int-or-string: true}
+      open: {type: object, x-kubernetes-preserve-unknown-fields: true}
+      partly: {type: object, x-kubernetes-preserve-unknown-fields: true, properties: {closed: {type: object}}}
+      raw: {type: object, x-kubernetes-embedded-resource: true, x-kubernetes-preserve-unknown-fields: true}
+      list: {type: array, items: {type: object, properties: {a: {type: string}, b: {type: string, default: x}}}}
+      bare: {type: array}
+      map: {type: object, additionalProperties: {type: object, properties: {a: {type: string, nullable: true}}}}
+      any: {type: object, additionalProperties: true}
+      alt: {type: object, properties: {a: {type: string}}, anyOf: [{required: [a]}]}
+`
+
+// FuzzShape: objects that the codec is spared are those that it would leave as they are.
+// What the seeds say beside their fields is whether they are such.
+func FuzzShape(f *testing.F) {
+	schema := &apiextensionsv1.JSONSchemaProps{}
+	require.NoError(f, yaml.Unmarshal([]byte(shapedSchema), schema))
+	internal := &apiextensions.JSONSchemaProps{}
+	require.NoError(f, apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(schema, internal, nil))
+	structural, err := structuralschema.NewStructural(internal)
+	require.NoError(f, err)
+	shape := shapeOf(&apiextensionsv1.CustomResourceDefinitionSpec{Versions: []apiextensionsv1.CustomResourceDefinitionVersion{
+		{Name: "v0"}, {Name: "v1", Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: schema}},
+	}}, "v1")
+
+	left := []string{
+		`{}`, `{"status":{}}`, `{"spec":{"size":2}}`, `{"spec":{"size":2,"name":"a","port":"http"}}`, `{"spec":{"size":2,"port":80,"name":7}}`,
+		`{"spec":{"size":2,"open":{"a":null,"b":[{"c":{}}]}}}`,
+		`{"spec":{"size":2,"list":[],"bare":[1,"a"],"map":{},"alt":{"a":"b"}}}`, `{"spec":{"size":2,"list":[{"b":"y"},{"a":"","b":"z"}],"map":{"x":{"a":"b"}}}}`,
+		`{"spec":"none","status":[]}`,
+	}
+	asked := []string{
+		`{"spec":{}}`, `{"spec":null}`, `{"status":null}`, `{"more":1}`, `{"spec":{"size":null}}`, `{"spec":{"size":2,"more":1}}`, `{"spec":{"size":2,"name":{"a":1}}}`,
+		`{"spec":{"size":2,"list":[{"a":"b"}]}}`, `{"spec":{"size":2,"list":[{"b":"y","c":"d"}]}}`, `{"spec":{"size":2,"list":[null]}}`,
+		`{"spec":{"size":2,"bare":[{"a":1}]}}`, `{"spec":{"size":2,"map":{"x":{"b":1}}}}`, `{"spec":{"size":2,"map":{"x":null}}}`,
+		`{"spec":{"size":2,"partly":{"closed":{"a":1}}}}`, `{"spec":{"size":2,"any":{"a":{"b":1}}}}`, `{"spec":{"size":2,"alt":{"b":1}}}`,
+		`{"spec":{"size":2,"raw":{"kind":1}}}`, `{"spec":{"size":2,"raw":{"apiVersion":"v1","kind":"K","metadata":{"labels":{"a":1}}}}}`,
+	}
+	parse := func(text []byte) (object map[string]any, isLeft, ok bool) {
+		if utiljson.Unmarshal(text, &object) != nil || object == nil {
+			return nil, false, false
+		}
+		object["metadata"] = map[string]any{"name": "a", "generation": int64(1), "creationTimestamp": "2026-01-02T03:04:05Z"}
+		object["apiVersion"], object["kind"] = "g/v1", "K"
+		return object, shape.leavesObject(object), true
+	}
+	for _, text := range left {
+		_, is, ok := parse([]byte(text))
+		require.True(f, ok && is, text)
+		f.Add([]byte(text))
+	}
+	for _, text := range asked {
+		_, is, ok := parse([]byte(text))
+		require.True(f, ok && !is, text)
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		object, is, ok := parse(text)
+		if !ok || !is {
+			return
+		}
+		before := runtime.DeepCopyJSON(object)
+		structuralpruning.Prune(object, structural, true)
+		structuraldefaulting.PruneNonNullableNullsWithoutDefaults(object, structural)
+		require.Nil(t, objectmeta.Coerce(nil, object, structural, false, true))
+		structuraldefaulting.Default(object, structural)
+		require.Equal(t, before, object)
+	})
+}
+
+// TestShapeOf: without a schema, and where metadata have defaults, the codec decides.
+func TestShapeOf(t *testing.T) {
+	t.Parallel()
+	spec := &apiextensionsv1.CustomResourceDefinitionSpec{Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1"}, {
+		Name: "v2", Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+			Properties: map[string]apiextensionsv1.JSONSchemaProps{"metadata": {Properties: map[string]apiextensionsv1.JSONSchemaProps{
+				"generateName": {Default: &apiextensionsv1.JSON{Raw: []byte(`"a"`)}},
+			}}},
+		}},
+	}}}
+	object := map[string]any{"metadata": map[string]any{"name": "a", "generation": int64(1), "creationTimestamp": "2026-01-02T03:04:05Z"}}
+	for _, version := range []string{"v1", "v2", "v3"} {
+		require.False(t, shapeOf(spec, version).leavesObject(object), version)
+	}
+}
