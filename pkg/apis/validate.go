@@ -46,7 +46,7 @@ func Validate(ctx context.Context, object, old *unstructured.Unstructured) field
 	case "APIExportEndpointSlice":
 		return validateAs(object, old, ValidateEndpointSlice, ValidateEndpointSliceUpdate)
 	case "APIConversion":
-		return validateAs(object, old, ValidateConversion, func(conversion, _ *apisv1alpha1.APIConversion) field.ErrorList { return ValidateConversion(conversion) })
+		return validateAs(object, old, ValidateConversion, ValidateConversionUpdate)
 	default:
 		return nil
 	}

@@ -1,13 +1,23 @@
 package apis
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 
 	"github.com/google/cel-go/cel"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/client-go/util/jsonpath"
+)
+
+const (
+	// maxConversions is how many pairs of versions an APIConversion may have rules for.
+	// Writers of objects pay for those to and from the version that is stored.
+	maxConversions = 32
+	// maxExpressionBytes is how long the transformations of an APIConversion may be, all
+	// together: they are compiled where the schema is bound.
+	maxExpressionBytes = 64 << 10
 )
 
 // ValidateConversion returns what is wrong with an APIConversion, as far as that can be
@@ -17,30 +27,83 @@ func ValidateConversion(conversion *apisv1alpha1.APIConversion) field.ErrorList 
 	if _, err := ParseSchemaName(conversion.Name); err != nil {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), conversion.Name, "must be the name of the APIResourceSchema that it is for, which "+err.Error()))
 	}
+	all := spec.Child("conversions")
+	if n := len(conversion.Spec.Conversions); n > maxConversions {
+		return append(errs, field.TooMany(all, n, maxConversions))
+	}
+	items, bytes := 0, 0
 	for i := range conversion.Spec.Conversions {
-		c, path := &conversion.Spec.Conversions[i], spec.Child("conversions").Index(i)
-		if c.From == c.To {
-			errs = append(errs, field.Invalid(path.Child("to"), c.To, "must be another version than from"))
-		}
+		c := &conversion.Spec.Conversions[i]
+		items += len(c.Rules) + len(c.Preserve)
 		for j := range c.Rules {
-			rule, path := &c.Rules[j], path.Child("rules").Index(j)
-			errs = append(errs, validateFieldPath(rule.Field, path.Child("field"))...)
-			errs = append(errs, validateFieldPath(rule.Destination, path.Child("destination"))...)
-			errs = append(errs, validateExpression(rule.Transformation, path.Child("transformation"))...)
+			bytes += len(c.Rules[j].Transformation)
 		}
-		for j, preserved := range c.Preserve {
-			errs = append(errs, validateFieldPath(preserved, path.Child("preserve").Index(j))...)
-		}
+	}
+	if items > MaxItems {
+		return append(errs, field.Invalid(all, items, fmt.Sprintf("must have at most %d rules and preserved fields, all together", MaxItems)))
+	}
+	if bytes > maxExpressionBytes {
+		return append(errs, field.Invalid(all, bytes, fmt.Sprintf("must have transformations of at most %d bytes, all together", maxExpressionBytes)))
+	}
+	for i := range conversion.Spec.Conversions {
+		errs = append(errs, validateRules(&conversion.Spec.Conversions[i], all.Index(i))...)
 	}
 	return errs
 }
 
-// validateFieldPath wants a path to a field, such as .spec.name.first.
-func validateFieldPath(value string, path *field.Path) field.ErrorList {
-	if _, err := jsonpath.Parse("field", "{"+value+"}"); err != nil || !strings.HasPrefix(value, ".") || value == "." {
-		return field.ErrorList{field.Invalid(path, value, "must be the JSONPath of a field from the root of the object, such as .spec.name.first")}
+// ValidateConversionUpdate returns what is wrong with a changed APIConversion.
+func ValidateConversionUpdate(conversion, old *apisv1alpha1.APIConversion) field.ErrorList {
+	if equality.Semantic.DeepEqual(conversion.Spec, old.Spec) {
+		return nil
 	}
-	return nil
+	return ValidateConversion(conversion)
+}
+
+// validateRules returns what is wrong with the rules from one version to another.
+func validateRules(c *apisv1alpha1.APIVersionConversion, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	var fields destinations
+	if c.From == c.To {
+		errs = append(errs, field.Invalid(path.Child("to"), c.To, "must be another version than from"))
+	}
+	for i := range c.Rules {
+		rule, path := &c.Rules[i], path.Child("rules").Index(i)
+		errs = append(errs, validateFieldPath(rule.Field, path.Child("field"))...)
+		errs = append(errs, validateDestination(rule.Destination, path.Child("destination"))...)
+		errs = append(errs, validateExpression(rule.Transformation, path.Child("transformation"))...)
+		if other := fields.add(FieldPath(rule.Destination), rule.Destination); other != "" {
+			errs = append(errs, field.Invalid(path.Child("destination"), rule.Destination, "must neither be, nor be in, the destination of another rule, nor have it in it: "+other))
+		}
+	}
+	for i, preserved := range c.Preserve {
+		errs = append(errs, validateDestination(preserved, path.Child("preserve").Index(i))...)
+	}
+	return errs
+}
+
+// destinations are the fields that rules set, and those that they are in, with the
+// destination that is, or is in, each.
+type destinations struct{ fields, above map[string]string }
+
+// add adds a field, unless another is it, has it in it, or is in it: it returns that.
+func (d *destinations) add(names []string, destination string) (other string) {
+	if d.fields == nil {
+		d.fields, d.above = map[string]string{}, map[string]string{}
+	}
+	key := strings.Join(names, ".")
+	if other := d.above[key]; other != "" {
+		return other
+	}
+	for i := range names {
+		if other := d.fields[strings.Join(names[:i+1], ".")]; other != "" {
+			return other
+		}
+	}
+	d.fields[key] = destination
+	for i := range names {
+		d.above[strings.Join(names[:i], ".")] = destination
+	}
+	return ""
 }
 
 // expressions is where rules are parsed.

@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
 	"github.com/shardplane/shardplane/pkg/customresource/customresourcetest"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
@@ -49,6 +50,7 @@ type serverOptions struct {
 	system     []*apiextensionsv1.CustomResourceDefinition
 	systemOnly bool
 	apart      []string
+	convert    map[string]versions.Convert
 	sources    []definitions.Source
 	release    time.Duration
 	admission  admission.Interface
@@ -76,6 +78,7 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 		ReleaseAfter: o.release,
 		Admission:    o.admission,
 		Webhooks:     webhooks,
+		Convert:      o.convert,
 	})
 	require.NoError(t, err)
 	for _, source := range o.sources {

@@ -125,9 +125,9 @@ func New(cfg Config) (*Server, error) {
 		releaseAfter: cfg.ReleaseAfter,
 		reserved:     cfg.Reserved,
 		table:        definitions.NewTable(),
-		hooks:        versions.NewHooks(cfg.Convert),
 		builtIns:     &documents.BuiltIns{},
 	}
+	s.hooks = versions.NewHooks(cfg.Convert, s.table.Converts)
 	s.lister = newSyntheticLister(s.table)
 	var err error
 	if s.system, err = definitions.NewSystem(s.table, cfg.System); err != nil {
@@ -135,6 +135,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.stores = versions.New(versions.Config{
 		Calls:     webhooktransport.NewCalls(cfg.WebhookCalls),
+		Hooks:     s.hooks,
 		Storage:   cfg.Storage,
 		Building:  s.lister.building.Load,
 		Instances: s.instances,

@@ -27,6 +27,9 @@ type Schema struct {
 	// MetadataOnly is set for the schema under which a wildcard reads the
 	// metadata of objects of any schema.
 	MetadataOnly bool
+	// Convert, if set, converts objects between the versions of the schema, whatever
+	// its spec says of conversion.
+	Convert Convert
 
 	// crd is the synthetic definition for the upstream handler: its name and
 	// UID are the hash, its conditions carry no times.
@@ -79,6 +82,9 @@ type hashInput struct {
 	Spec         *apiextensionsv1.CustomResourceDefinitionSpec  `json:"spec"`
 	Names        *apiextensionsv1.CustomResourceDefinitionNames `json:"names"`
 	MetadataOnly bool                                           `json:"metadataOnly,omitempty"`
+	// Converted tells what convert does from what others do.
+	Converted string `json:"converted,omitempty"`
+	convert   Convert
 }
 
 func (in hashInput) hash() (string, error) {
@@ -93,6 +99,17 @@ func (in hashInput) hash() (string, error) {
 // NewSchema makes a schema for a Source of one's own. spec and names are kept.
 func NewSchema(spec *apiextensionsv1.CustomResourceDefinitionSpec, names *apiextensionsv1.CustomResourceDefinitionNames) (*Schema, error) {
 	in := hashInput{Spec: spec, Names: names}
+	hash, err := in.hash()
+	if err != nil {
+		return nil, err
+	}
+	return newSchema(hash, in), nil
+}
+
+// NewConvertedSchema is NewSchema with a function that converts between versions. What
+// it does is told by converted: schemas with equal ones convert in the same way.
+func NewConvertedSchema(spec *apiextensionsv1.CustomResourceDefinitionSpec, names *apiextensionsv1.CustomResourceDefinitionNames, converted string, convert Convert) (*Schema, error) {
+	in := hashInput{Spec: spec, Names: names, Converted: converted, convert: convert}
 	hash, err := in.hash()
 	if err != nil {
 		return nil, err
@@ -123,6 +140,9 @@ func newSchema(hash string, in hashInput) *Schema {
 	if in.Spec.Group == "" {
 		tellDeprecated(&crd.Spec)
 	}
+	if in.convert != nil {
+		crd.Spec.Conversion = convertedBy(hash)
+	}
 	terminating := *crd
 	terminating.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{
 		accepted, established,
@@ -132,6 +152,7 @@ func newSchema(hash string, in hashInput) *Schema {
 		Hash:         hash,
 		Resource:     schema.GroupResource{Group: in.Spec.Group, Resource: in.Names.Plural},
 		MetadataOnly: in.MetadataOnly,
+		Convert:      in.convert,
 		crd:          crd,
 		terminating:  &terminating,
 	}

@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
 var errHookStopped = errors.New("the server is shutting down")
@@ -17,6 +19,7 @@ var errHookStopped = errors.New("the server is shutting down")
 // this process.
 type Hooks struct {
 	convert map[string]Convert
+	schemas func(path string) definitions.Convert
 
 	mu      sync.Mutex
 	stopped bool
@@ -28,10 +31,11 @@ type hookCall struct {
 	cancel context.CancelCauseFunc
 }
 
-// NewHooks returns hooks without calls. What is converted by a webhook of a host that
-// convert has is converted by that function instead.
-func NewHooks(convert map[string]Convert) *Hooks {
-	return &Hooks{convert: convert, calls: map[*hookCall]struct{}{}}
+// NewHooks returns hooks without calls. A function in convert takes the place of the
+// conversion webhooks of its host, and what schemas, which may be nil, returns for the
+// path of a URL that of those of definitions.ConvertHost.
+func NewHooks(convert map[string]Convert, schemas func(path string) definitions.Convert) *Hooks {
+	return &Hooks{convert: convert, schemas: schemas, calls: map[*hookCall]struct{}{}}
 }
 
 // begin counts a call in, which cancel ends.

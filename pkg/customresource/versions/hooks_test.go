@@ -43,7 +43,7 @@ func TestHooks(t *testing.T) {
 		_, _ = io.WriteString(w, "answer")
 	}))
 	defer server.Close()
-	h := NewHooks(nil)
+	h := NewHooks(nil, nil)
 	client := counted(t, h)
 	ask := func(path string) (string, error) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, http.NoBody)

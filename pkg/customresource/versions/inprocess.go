@@ -3,6 +3,7 @@ package versions
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
 // Convert returns an object in another API version. It does not change in. It is given
@@ -29,13 +32,30 @@ func (h *Hooks) inProcess(hostPort string) (*rest.Config, bool) {
 	if err != nil {
 		host = hostPort
 	}
-	convert, ok := h.convert[host]
-	if !ok {
+	var here http.RoundTripper
+	if convert, ok := h.convert[host]; ok {
+		here = convert
+	} else if host == definitions.ConvertHost && h.schemas != nil {
+		here = bySchema(h.schemas)
+	} else {
 		return nil, false
 	}
 	cfg := &rest.Config{QPS: -1}
-	cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return convert })
+	cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return here })
 	return cfg, true
+}
+
+// bySchema finds what converts by the path of the URL.
+type bySchema func(path string) definitions.Convert
+
+// RoundTrip implements http.RoundTripper.
+func (f bySchema) RoundTrip(r *http.Request) (*http.Response, error) {
+	convert := f(r.URL.Path)
+	if convert == nil {
+		_ = r.Body.Close()
+		return nil, errors.New("the schema is not served any more, try again")
+	}
+	return Convert(convert).RoundTrip(r)
 }
 
 // convertsHere reports whether a conversion is a function of this process.

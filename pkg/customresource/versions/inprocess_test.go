@@ -27,7 +27,7 @@ func TestInProcess(t *testing.T) {
 		out.SetAPIVersion(to)
 		out.SetAnnotations(map[string]string{"from": in.GetAPIVersion()})
 		return out, nil
-	}})
+	}}, nil)
 	outside := errors.New("outside")
 	factory, err := conversion.NewCRConverterFactory(webhook.NewDefaultServiceResolver(), h.Resolver(func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 		return &webhook.AuthenticationInfoResolverDelegator{ClientConfigForFunc: func(string) (*rest.Config, error) { return nil, outside }}

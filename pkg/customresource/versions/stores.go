@@ -226,7 +226,7 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 	}
 	raw.users++
 	v := newView(raw, sch, u.GroupVersionKind(), codec, s.config.Calls, s.decoded, s.encoded)
-	if s.config.Hooks.convertsHere(sch.Spec().Conversion) {
+	if sch.Convert != nil || s.config.Hooks.convertsHere(sch.Spec().Conversion) {
 		v.hooked = false // nobody is called, and the answer is the same each time
 	}
 	v.selects = selectedBy(selectable)

@@ -45,6 +45,8 @@ type view struct {
 	hooked bool
 	stored schema.GroupVersion
 	calls  *webhooktransport.Calls
+	// tries is what an object has to survive to be written; nil if it is nothing.
+	tries *tries
 	// selects are the attributes by which selectable fields select; nil if there
 	// are no such fields.
 	selects *tenantstorage.Attributes
@@ -84,6 +86,7 @@ func newView(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind
 		hooked:    sch.Spec().Conversion != nil && sch.Spec().Conversion.Strategy == apiextensionsv1.WebhookConverter,
 		stored:    stored,
 		calls:     calls,
+		tries:     newTries(sch, stored),
 		decoded:   newMemory[*unstructured.Unstructured](decoded),
 		encoded:   newMemory[json.RawMessage](encoded),
 		done:      make(chan struct{}),
@@ -264,6 +267,9 @@ func (v *view) encode(ctx context.Context, obj runtime.Object) (*unstructured.Un
 		return nil, err
 	}
 	defer done()
+	if err := v.tries.writes(u, v.gvk); err != nil {
+		return nil, err
+	}
 	return encodeObject(v.codec, u)
 }
 
@@ -302,6 +308,9 @@ func unreadable(err error) error {
 func (v *view) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
 	stored, err := v.encode(ctx, obj)
 	if err != nil {
+		return err
+	}
+	if err := v.tries.reads(stored); err != nil {
 		return err
 	}
 	var created unstructured.Unstructured
@@ -432,6 +441,9 @@ func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Obj
 			return nil, nil, err
 		}
 		stored, err := v.encode(ctx, updated)
+		if err == nil {
+			err = v.tries.still(u, stored)
+		}
 		return stored, ttl, err
 	}
 	var u unstructured.Unstructured

@@ -1,0 +1,162 @@
+package conversions
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/common/types/traits"
+)
+
+// maxResultBytes is about how large what the rules of one conversion compute may be, all
+// together: a request may be as large.
+const maxResultBytes = 3 << 20
+
+// valueBytes is what a value counts at least.
+const valueBytes = 8
+
+var errTooLarge = fmt.Errorf("the rules make more than %d bytes of one object", maxResultBytes)
+
+// budget is what the rules of one conversion may still spend.
+type budget struct {
+	cost  uint64
+	bytes int
+}
+
+// spend takes from the cost.
+func (b *budget) spend(cost uint64) error {
+	if cost > b.cost {
+		return fmt.Errorf("the conversion of one object may cost %d, and its rules cost more", costLimit)
+	}
+	b.cost -= cost
+	return nil
+}
+
+// take takes from the bytes.
+func (b *budget) take(bytes int) error {
+	if b.bytes -= valueBytes + bytes; b.bytes < 0 {
+		return errTooLarge
+	}
+	return nil
+}
+
+// toJSON returns a value as it is in objects. Lists may be small in memory and large in
+// JSON: what CEL adds to each other it does not copy.
+func (b *budget) toJSON(value ref.Val) (any, error) {
+	if err := b.take(0); err != nil {
+		return nil, err
+	}
+	switch v := value.(type) {
+	case types.Null, nil:
+		return nil, nil
+	case types.Bool:
+		return bool(v), nil
+	case types.Int:
+		return int64(v), nil
+	case types.Uint:
+		if v > math.MaxInt64 {
+			return nil, fmt.Errorf("the transformation gives %d, and objects have integers of 64 bits with a sign", v)
+		}
+		return int64(v), nil
+	case types.Double:
+		if f := float64(v); !math.IsNaN(f) && !math.IsInf(f, 0) {
+			return f, nil
+		}
+		return nil, errors.New("the transformation gives a number that JSON does not have")
+	case types.String:
+		return string(v), b.take(len(v))
+	case types.Bytes:
+		return base64.StdEncoding.EncodeToString(v), b.take(len(v))
+	case types.Timestamp:
+		return v.UTC().Format(time.RFC3339Nano), nil
+	case types.Duration:
+		return v.String(), nil
+	case *types.Optional:
+		if v.HasValue() {
+			return b.toJSON(v.GetValue())
+		}
+		return nil, nil
+	case *types.Err:
+		return nil, fmt.Errorf("the transformation failed: %w", v)
+	case traits.Mapper:
+		if part, ok := v.Value().(map[string]any); ok {
+			return b.copy(part) // of the object, whose names are other ones in CEL
+		}
+		return b.mapToJSON(v)
+	case traits.Lister:
+		return b.listToJSON(v)
+	default:
+		return nil, fmt.Errorf("the transformation gives a %s, which objects do not have", value.Type().TypeName())
+	}
+}
+
+func (b *budget) listToJSON(list traits.Lister) (any, error) {
+	out := []any{}
+	for it := list.Iterator(); it.HasNext() == types.True; {
+		item, err := b.toJSON(it.Next())
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, item)
+	}
+	return out, nil
+}
+
+func (b *budget) mapToJSON(m traits.Mapper) (any, error) {
+	out := map[string]any{}
+	for it := m.Iterator(); it.HasNext() == types.True; {
+		key, ok := it.Next().(types.String)
+		if !ok {
+			return nil, errors.New("the transformation gives a map with keys that are not strings, which objects do not have")
+		}
+		if err := b.take(len(key)); err != nil {
+			return nil, err
+		}
+		item, err := b.toJSON(m.Get(key))
+		if err != nil {
+			return nil, err
+		}
+		out[string(key)] = item
+	}
+	return out, nil
+}
+
+// copy copies a part of an object.
+func (b *budget) copy(part any) (any, error) {
+	switch p := part.(type) {
+	case map[string]any:
+		out := make(map[string]any, len(p))
+		for key, value := range p {
+			if err := b.take(len(key)); err != nil {
+				return nil, err
+			}
+			var err error
+			if out[key], err = b.copy(value); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	case []any:
+		out := make([]any, len(p))
+		for i, value := range p {
+			if err := b.take(0); err != nil {
+				return nil, err
+			}
+			var err error
+			if out[i], err = b.copy(value); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	case string:
+		return p, b.take(len(p))
+	case nil, bool, int64, float64:
+		return p, nil
+	default:
+		return nil, fmt.Errorf("a %T is not a part of an object", part)
+	}
+}
