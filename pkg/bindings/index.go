@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -39,13 +41,17 @@ type Config struct {
 	// all of them.
 	Export         func(key client.Key) (*apisv1alpha2.APIExport, error)
 	WaitForExports func(ctx context.Context) error
+	// Conversion returns an APIConversion, if there is one. Nil is that there are none.
+	Conversion func(ctx context.Context, key client.Key) (*apisv1alpha1.APIConversion, error)
 }
 
-// Index knows what the bindings of a shard have bound. Run its Informer, and Run it.
+// Index knows what the bindings of a shard have bound. Run its Informer and Copies, and
+// Run it.
 // Its methods may be called at the same time, from the start.
 type Index struct {
 	config   Config
 	informer *client.Informer[*apisv1alpha2.APIBinding]
+	copies   *client.Informer[*metav1.PartialObjectMetadata]
 	schemas  *schemas
 	stored   stored
 	// own is the definition of BoundSchemas.
@@ -70,7 +76,6 @@ func New(config Config) (*Index, error) {
 	}
 	x := &Index{
 		config:   config,
-		schemas:  newSchemas(config.Local),
 		stored:   stored{local: config.Local, next: map[logicalcluster.Name]*storedRead{}},
 		own:      own,
 		clusters: map[logicalcluster.Name][]*record{},
@@ -79,6 +84,10 @@ func New(config Config) (*Index, error) {
 		uses:     map[types.UID]int{},
 		changed:  make(chan struct{}),
 		changes:  changes{some: make(chan struct{}, 1)},
+	}
+	x.schemas = newSchemas(config.Local, x.newestCopy)
+	if err := x.followCopies(); err != nil {
+		return nil, err
 	}
 	x.informer = client.APIBindings.Informer(config.Local.Wildcard(), client.InformerOptions[*apisv1alpha2.APIBinding]{
 		// In pages the JSON of many objects is written and read at once.

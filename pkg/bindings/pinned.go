@@ -12,8 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apiserver/pkg/cel/environment"
 
 	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/apis/conversions"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -35,6 +38,9 @@ type pinned struct {
 	// created is when the original was.
 	created time.Time
 	name    string
+	// rules is the hash of the rules that convert it, or empty, and version the
+	// resourceVersion of the copy.
+	rules, version string
 }
 
 // newer reports whether p goes before another one where a wildcard needs one schema:
@@ -51,13 +57,15 @@ func (p *pinned) newer(than *pinned) bool {
 type schemas struct {
 	copies *client.Client[*BoundSchema, *BoundSchemaList]
 	reads  singleflight.Group
+	// newest returns the resourceVersion of a copy, as far as is known.
+	newest func(uid types.UID) string
 
 	mu    sync.Mutex
 	byUID map[types.UID]*pinned
 }
 
-func newSchemas(local *client.Factory) *schemas {
-	return &schemas{copies: BoundSchemas.In(local.Cluster(tenancy.AdminCluster.Path())), byUID: map[types.UID]*pinned{}}
+func newSchemas(local *client.Factory, newest func(types.UID) string) *schemas {
+	return &schemas{copies: BoundSchemas.In(local.Cluster(tenancy.AdminCluster.Path())), newest: newest, byUID: map[types.UID]*pinned{}}
 }
 
 // known returns a schema that was read before, or nil.
@@ -67,10 +75,19 @@ func (s *schemas) known(uid types.UID) *pinned {
 	return s.byUID[uid]
 }
 
+// know remembers what was read of a copy, unless that has changed in the meantime.
 func (s *schemas) know(uid types.UID, p *pinned) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.byUID[uid] = p
+	if !isOlder(p.version, s.newest(uid)) {
+		s.byUID[uid] = p
+	}
+}
+
+// isOlder reports whether a resourceVersion is known to be older than another.
+func isOlder(version, than string) bool {
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && order < 0
 }
 
 // forget drops what was read of copies that are not used.
@@ -121,11 +138,20 @@ func newPinned(stored *BoundSchema) (*pinned, error) {
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("the APIResourceSchema %s is not valid: %w", stored.Original, errs.ToAggregate())
 	}
-	served, err := definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
-	if err != nil {
-		return nil, err
+	p := &pinned{created: stored.Created.Time, name: stored.Original, version: stored.ResourceVersion}
+	if stored.Conversion == nil {
+		var err error
+		p.Schema, err = definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
+		return p, err
 	}
-	return &pinned{Schema: served, created: stored.Created.Time, name: stored.Original}, nil
+	rules, errs := conversions.Compile(&crd.Spec, stored.Conversion, environment.StoredExpressions)
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("the APIConversion %s does not fit the APIResourceSchema of its name: %w", stored.Original, errs.ToAggregate())
+	}
+	var err error
+	p.rules = rules.Hash
+	p.Schema, err = definitions.NewConvertedSchema(&crd.Spec, &crd.Spec.Names, rules.Hash, rules.Convert)
+	return p, err
 }
 
 // Pin makes sure that the shard has a copy of an APIResourceSchema, before the status
@@ -147,6 +173,9 @@ func (x *Index) Pin(ctx context.Context, uid types.UID, read func(context.Contex
 		Created:    original.CreationTimestamp,
 		Spec:       original.Spec,
 	}
+	if copied.Conversion, err = x.conversionOf(ctx, copied); err != nil {
+		return "", err
+	}
 	p, err := newPinned(copied)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", apis.ErrInvalidSchema, err)
@@ -154,19 +183,43 @@ func (x *Index) Pin(ctx context.Context, uid types.UID, read func(context.Contex
 	if original.UID != uid {
 		return "", fmt.Errorf("the APIResourceSchema %s has just been replaced", original.Name)
 	}
-	if err := x.room(ctx, copied); err != nil {
+	if err := x.pin(ctx, copied, p); err != nil {
 		return "", err
 	}
-	_, err = x.schemas.copies.Create(ctx, copied, metav1.CreateOptions{})
+	return p.storageVersion(), nil
+}
+
+// pin stores a copy, unless there is one.
+func (x *Index) pin(ctx context.Context, copied *BoundSchema, p *pinned) error {
+	if err := x.room(ctx, copied); err != nil {
+		return err
+	}
+	if p.rules != "" {
+		metav1.SetMetaDataAnnotation(&copied.ObjectMeta, conversionAnnotation, p.rules)
+	}
+	created, err := x.schemas.copies.Create(ctx, copied, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		at := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, pinnedAnnotation, time.Now().UTC().Format(time.RFC3339Nano))
-		_, err = x.schemas.copies.Patch(ctx, copied.Name, types.MergePatchType, []byte(at), metav1.PatchOptions{})
+		created, err = x.schemas.copies.Patch(ctx, copied.Name, types.MergePatchType, []byte(at), metav1.PatchOptions{})
 	}
 	if err != nil {
-		return "", fmt.Errorf("keeping a copy of the APIResourceSchema %s: %w", original.Name, err)
+		return fmt.Errorf("keeping a copy of the APIResourceSchema %s: %w", copied.Original, err)
 	}
-	x.schemas.know(uid, p)
-	return p.storageVersion(), nil
+	// It may have come, or changed, when whoever follows it found no copy.
+	now, err := x.conversionOf(ctx, copied)
+	if err != nil {
+		return err
+	}
+	if now != nil {
+		if err := x.Convert(ctx, types.UID(copied.Name), now); err != nil {
+			return err
+		}
+	}
+	if created.Annotations[conversionAnnotation] == p.rules {
+		p.version = created.ResourceVersion
+		x.schemas.know(types.UID(copied.Name), p)
+	}
+	return nil
 }
 
 func (p *pinned) storageVersion() string {

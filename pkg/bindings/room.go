@@ -17,7 +17,7 @@ import (
 const (
 	// providerLabel is on BoundSchemas: the logical cluster of the original.
 	providerLabel = apis.InternalGroup + "/provider"
-	// bytesAnnotation is on BoundSchemas: how long their spec is.
+	// bytesAnnotation is on BoundSchemas: how long their spec is, with the conversion.
 	bytesAnnotation = apis.InternalGroup + "/bytes"
 	// maxProviderBytes is how much the copies of one provider's schemas may take, which
 	// do not count as what the provider stores. It is a thousand large ones.
@@ -31,12 +31,12 @@ func (x *Index) room(ctx context.Context, copied *BoundSchema) error {
 	if request.IsSystem(provider) {
 		return nil
 	}
-	text, err := json.Marshal(copied.Spec)
+	size, err := sizeOf(copied)
 	if err != nil {
-		return fmt.Errorf("encoding the APIResourceSchema %s: %w", copied.Original, err)
+		return err
 	}
 	copied.Labels = map[string]string{providerLabel: copied.Provider}
-	copied.Annotations = map[string]string{bytesAnnotation: strconv.Itoa(len(text))}
+	copied.Annotations = map[string]string{bytesAnnotation: strconv.FormatInt(size, 10)}
 
 	metadata, err := x.config.Local.Cluster(tenancy.AdminCluster.Path()).Metadata()
 	if err != nil {
@@ -46,11 +46,11 @@ func (x *Index) room(ctx context.Context, copied *BoundSchema) error {
 	if err != nil {
 		return fmt.Errorf("listing the copies of the APIResourceSchemas of %s: %w", provider, err)
 	}
-	sum := int64(len(text))
+	sum := size
 	for i := range others.Items {
 		if other := &others.Items[i]; other.Name != copied.Name {
-			size, _ := strconv.ParseInt(other.Annotations[bytesAnnotation], 10, 64)
-			sum += size
+			bytes, _ := strconv.ParseInt(other.Annotations[bytesAnnotation], 10, 64)
+			sum += bytes
 		}
 	}
 	if sum > maxProviderBytes {
@@ -58,4 +58,17 @@ func (x *Index) room(ctx context.Context, copied *BoundSchema) error {
 			apis.ErrInvalidSchema, provider, sum, int64(maxProviderBytes), unusedFor)
 	}
 	return nil
+}
+
+// sizeOf returns how long what a copy says is, in bytes.
+func sizeOf(copied *BoundSchema) (int64, error) {
+	spec, err := json.Marshal(copied.Spec)
+	if err != nil {
+		return 0, fmt.Errorf("encoding the APIResourceSchema %s: %w", copied.Original, err)
+	}
+	conversion, err := json.Marshal(copied.Conversion)
+	if err != nil {
+		return 0, fmt.Errorf("encoding the APIConversion %s: %w", copied.Original, err)
+	}
+	return int64(len(spec) + len(conversion)), nil
 }

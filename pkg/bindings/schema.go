@@ -38,6 +38,9 @@ type BoundSchema struct {
 	Created metav1.Time `json:"created"`
 	// Spec is that of the APIResourceSchema, which never changes.
 	Spec apisv1alpha1.APIResourceSchemaSpec `json:"spec"`
+	// Conversion is that of the APIConversion of its name, if there was one. It follows
+	// that, and stays when that is deleted.
+	Conversion *apisv1alpha1.APIConversionSpec `json:"conversion,omitempty"`
 }
 
 // BoundSchemaList is a list of BoundSchemas.
@@ -56,6 +59,7 @@ func (s *BoundSchema) deepCopy() *BoundSchema {
 	s.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
 	s.Created.DeepCopyInto(&c.Created)
 	s.Spec.DeepCopyInto(&c.Spec)
+	c.Conversion = s.Conversion.DeepCopy()
 	return &c
 }
 

@@ -43,6 +43,7 @@ var (
 	WorkspaceTypes = DefineResource[tenancyv1alpha1.WorkspaceType, tenancyv1alpha1.WorkspaceTypeList](tenancyv1alpha1.SchemeGroupVersion, "workspacetypes")
 
 	APIResourceSchemas      = DefineResource[apisv1alpha1.APIResourceSchema, apisv1alpha1.APIResourceSchemaList](apisv1alpha1.SchemeGroupVersion, "apiresourceschemas")
+	APIConversions          = DefineResource[apisv1alpha1.APIConversion, apisv1alpha1.APIConversionList](apisv1alpha1.SchemeGroupVersion, "apiconversions")
 	APIExports              = DefineResource[apisv1alpha2.APIExport, apisv1alpha2.APIExportList](apisv1alpha2.SchemeGroupVersion, "apiexports")
 	APIBindings             = DefineResource[apisv1alpha2.APIBinding, apisv1alpha2.APIBindingList](apisv1alpha2.SchemeGroupVersion, "apibindings")
 	APIExportEndpointSlices = DefineResource[apisv1alpha1.APIExportEndpointSlice, apisv1alpha1.APIExportEndpointSliceList](apisv1alpha1.SchemeGroupVersion, "apiexportendpointslices")

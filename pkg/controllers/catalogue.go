@@ -19,6 +19,7 @@
 //	resourcequota       quotas say what is used
 //	policytypes         policies say which of their expressions do not fit their types
 //	apiexport           exports of APIs have an identity and a default endpoint slice
+//	apiconversion       copies of schemas follow the rules between their versions
 //	apibinding          bindings bind what their exports offer, and are emptied when
 //	                    deleted; copies of schemas go that nothing binds any more
 //	replication         what other shards must know is pushed to the cache server
@@ -34,6 +35,7 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/aggregation"
@@ -93,6 +95,8 @@ type APIs interface {
 	apibinding.APIs
 	// Unpin deletes the copies of schemas that no binding has named for a while.
 	Unpin(ctx context.Context) error
+	// Convert has the shard's copy of a schema converted by rules.
+	Convert(ctx context.Context, schema types.UID, rules *apisv1alpha1.APIConversionSpec) error
 }
 
 // Catalogue returns all controllers of a shard, in the order of starting. A
@@ -124,6 +128,7 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{Name: apiexport.Name, Placement: reconcile.Dividable, New: newAPIExport},
 		// Of two that want a name which became free, the first should get it.
 		{Name: apibinding.Name, Placement: reconcile.OnLeader, New: newAPIBinding},
+		{Name: apibinding.ConvertingName, Placement: reconcile.OnLeader, New: newAPIConversion},
 		{Name: apibinding.UnpinningName, Placement: reconcile.OnLeader, New: newBoundSchemas},
 		// It follows both sides as a whole.
 		{
@@ -290,6 +295,11 @@ func newAPIBinding(d Deps) (reconcile.Made, error) {
 
 func newBoundSchemas(d Deps) (reconcile.Made, error) {
 	return after(apibinding.NewUnpinning(d.APIs.Unpin), d.Bindings), nil
+}
+
+func newAPIConversion(d Deps) (reconcile.Made, error) {
+	i := d.Informers
+	return after(apibinding.NewConverting(apibinding.Converting{Local: d.Local, Cache: d.Cache, Conversions: i.APIConversions, Convert: d.APIs.Convert}), i.APIConversions), nil
 }
 
 func newReplication(d Deps) (reconcile.Made, error) {

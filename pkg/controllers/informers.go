@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -72,6 +73,8 @@ type Informers struct {
 	// APIExports are those of the shard, and of other shards where there is a cache
 	// server.
 	APIExports *client.Dual[*apisv1alpha2.APIExport]
+	// APIConversions are those of the shard, and of others where there is a cache server.
+	APIConversions *client.Dual[*apisv1alpha1.APIConversion]
 
 	// WorkspaceTypes are those of the shard, and what it can see of others'.
 	WorkspaceTypes *client.Dual[*tenancyv1alpha1.WorkspaceType]
@@ -144,6 +147,7 @@ func NewInformers(s Sources) *Informers {
 			apiexport.SecretIndex: apiexport.IndexBySecret, apibinding.SchemaIndex: apibinding.IndexBySchema, apis.PathIndex: apis.IndexByPath,
 		},
 	}))
+	i.APIConversions = add(i, dual(i, s, client.APIConversions, false, client.InformerOptions[*apisv1alpha1.APIConversion]{}))
 	i.RBAC = rbac.Informers{
 		Roles:               add(i, client.Roles.Informer(all, client.InformerOptions[*rbacv1.Role]{})),
 		RoleBindings:        add(i, client.RoleBindings.Informer(all, client.InformerOptions[*rbacv1.RoleBinding]{})),

@@ -145,4 +145,3 @@ func TestConvertedSystem(t *testing.T) {
 		require.EqualValues(t, 1, c.calls.Load(), "list %d", i)
 	}
 }
-

@@ -9,19 +9,23 @@ import (
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/admission/apikinds"
 	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // apiKinds is what admission asks about exports and their bindings.
 func (s *Server) apiKinds() apikinds.Config {
-	return apikinds.Config{PathOf: s.local.pathOf, Resolve: s.exportCluster, MayBind: s.mayBind}
+	return apikinds.Config{PathOf: s.local.pathOf, Resolve: s.exportCluster, MayBind: s.mayBind, Schema: s.schemaOf}
 }
 
 // exportCluster returns the logical cluster that a path leads to: one of this shard,
@@ -72,4 +76,13 @@ func (s *Server) askAnyone(ctx context.Context, u user.Info, q question) {
 	hash := sha256.Sum256([]byte(q.cluster.String() + "|" + q.name))
 	q.cluster = logicalcluster.Name(hex.EncodeToString(hash[:])) // there is no such logical cluster
 	_, _ = s.reviews.ask(ctx, all[int(hash[0])%len(all)], u, q)
+}
+
+// schemaOf returns an APIResourceSchema of this shard, or nil if there is none.
+func (s *Server) schemaOf(ctx context.Context, cluster logicalcluster.Name, name string) (*apisv1alpha1.APIResourceSchema, error) {
+	schema, err := client.APIResourceSchemas.In(s.sources.Local.Cluster(cluster.Path())).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return schema, err
 }

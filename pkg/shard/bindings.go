@@ -5,7 +5,9 @@ import (
 	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/bindings"
@@ -22,7 +24,16 @@ func (s *Server) newBindings() (*bindings.Index, error) {
 		Export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
 			return exports.Get(key.Cluster, "", key.Name)
 		},
+		Conversion: s.conversionOf,
 	})
+}
+
+// conversionOf returns an APIConversion, which may be on another shard.
+func (s *Server) conversionOf(ctx context.Context, key client.Key) (*apisv1alpha1.APIConversion, error) {
+	if s.local.has(key.Cluster) { // an informer may not have heard of it yet
+		return client.APIConversions.In(s.sources.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+	}
+	return s.informers.APIConversions.Get(key.Cluster, "", key.Name)
 }
 
 // boundAPIs are the bound APIs of the shard, as controllers know them: the index says

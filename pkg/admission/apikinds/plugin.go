@@ -13,6 +13,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/apis"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/core"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -26,6 +27,7 @@ import (
 
 const (
 	exports        = "apiexports"
+	conversions    = "apiconversions"
 	bindings       = "apibindings"
 	endpointSlices = "apiexportendpointslices"
 )
@@ -41,6 +43,8 @@ type Config struct {
 	// MayBind reports whether a user may bind an export of a logical cluster, which
 	// need not exist. Its error says that this could not be found out.
 	MayBind func(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error)
+	// Schema returns an APIResourceSchema, or nil if there is none.
+	Schema func(ctx context.Context, cluster logicalcluster.Name, name string) (*apisv1alpha1.APIResourceSchema, error)
 }
 
 // Plugin implements admission.MutationInterface and admission.ValidationInterface.
@@ -155,6 +159,9 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		return nil
 	}
 	resource := a.GetResource().Resource
+	if resource == conversions {
+		return p.checkConversion(ctx, a, object, old)
+	}
 	if old != nil {
 		return checkKept(a, object, old)
 	}

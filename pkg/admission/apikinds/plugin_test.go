@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -43,6 +44,16 @@ func plugin() *apikinds.Plugin {
 				return false, errors.New("nobody answers")
 			}
 			return u.GetName() == "alice" && export == "e" && (provider == "provider" || provider == "here"), nil
+		},
+		Schema: func(_ context.Context, cluster logicalcluster.Name, name string) (*apisv1alpha1.APIResourceSchema, error) {
+			if name == "v3.widgets.example.org" {
+				return nil, errors.New("nobody answers")
+			}
+			if cluster != "here" || name != "v1.widgets.example.org" {
+				return nil, nil
+			}
+			s := &apisv1alpha1.APIResourceSchema{}
+			return s, yaml.Unmarshal([]byte(twoVersions), s)
 		},
 	})
 }

@@ -49,7 +49,7 @@ func (r *Rules) Convert(in *unstructured.Unstructured, to string) (*unstructured
 	return out, nil
 }
 
-// apply sets the destination in out to what the source in in becomes, and removes it
+// apply sets the destination in out to what the source becomes, and removes it
 // where there is no source: what it was in the other version means something else.
 func (r *rule) apply(in, out map[string]any, left *budget) error {
 	value, ok := get(in, r.source)

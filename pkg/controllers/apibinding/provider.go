@@ -54,12 +54,16 @@ func providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, r
 	return name, nil
 }
 
-// readSchema reads a schema of this shard, or that of the shard in the key, as it is there.
 func (c Config) readSchema(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
+	return readSchema(ctx, c.Local, c.Cache, key)
+}
+
+// readSchema reads a schema of this shard, or that of the shard in the key, as it is there.
+func readSchema(ctx context.Context, local, cache *client.Factory, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
 	if key.Shard == "" {
-		return client.APIResourceSchemas.In(c.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+		return client.APIResourceSchemas.In(local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 	}
-	replica, err := client.APIResourceSchemas.In(c.Cache.Shard(key.Shard).Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+	replica, err := client.APIResourceSchemas.In(cache.Shard(key.Shard).Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 	if err == nil {
 		replica.UID = types.UID(replica.Annotations[request.OriginalUIDAnnotation])
 	}

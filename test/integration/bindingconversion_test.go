@@ -1,0 +1,104 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// peopleSchema has two versions that say the same differently.
+const peopleSchema = `{"metadata":{"name":%q},"spec":{"group":"example.org","scope":"Namespaced","conversion":{"strategy":"None"},"names":{"plural":"people","singular":"person","kind":"Person","listKind":"PersonList"},"versions":[
+{"name":"v1","served":true,"storage":true,"schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"first":{"type":"string"},"last":{"type":"string"}}}}}},
+{"name":"v2","served":true,"storage":false,"schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"name":{"type":"object","properties":{"first":{"type":"string"},"last":{"type":"string"}}},"age":{"type":"integer"}}}}}}]}}`
+
+func conversion(name, last string) string {
+	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"conversions":[
+{"from":"v1","to":"v2","rules":[{"field":".spec.first","destination":".spec.name.first"},{"field":".spec.last","destination":".spec.name.last","transformation":%q}]},
+{"from":"v2","to":"v1","rules":[{"field":".spec.name.first","destination":".spec.first"},{"field":".spec.name.last","destination":".spec.last"}],"preserve":[".spec.age"]}]}}`, name, last)
+}
+
+// testConversion: the rules of an APIConversion convert between the versions of a bound
+// API, for all who bind it, and whatever becomes of the APIConversion.
+func testConversion(t *testing.T, e *env) {
+	const name, conversions = "v1.people.example.org", apisV1 + "apiconversions"
+	const v1, v2 = "/apis/example.org/v1/namespaces/default/people", "/apis/example.org/v2/namespaces/default/people"
+	provider, k := newAPIKinds(e, "conversion-provider").in(t), newAPIKinds(e, "conversion-consumer").in(t)
+	provider.create(apisV1+"apiresourceschemas", peopleSchema, name)
+
+	// Rules have to fit the schema.
+	for _, tc := range []struct{ body, field string }{
+		{strings.Replace(conversion(name, "self"), ".spec.first", ".spec.nope", 1), "spec.conversions[0].rules[0].field"},
+		{strings.Replace(conversion(name, "self"), `"from":"v1"`, `"from":"v7"`, 1), "spec.conversions[0].from"},
+		{conversion(name, "self + 1"), "spec.conversions[0].rules[1].transformation"},
+		{conversion(name, strings.Repeat("[1,2,3,4,5,6,7,8,9,10].map(x, ", 8)+"x"+strings.Repeat(")", 8)), "spec.conversions[0].rules[1].transformation"},
+		{strings.Replace(conversion(name, "self"), ".spec.age", ".spec.none", 1), "spec.conversions[1].preserve[0]"},
+	} {
+		status := refused(t, k.config, call{method: http.MethodPost, path: "/clusters/" + provider.cluster + conversions, body: typed(conversions, tc.body), header: http.Header{"Content-Type": {"application/json"}}}, http.StatusUnprocessableEntity)
+		require.Equal(t, tc.field, status.Details.Causes[0].Field, status.Message)
+	}
+
+	provider.create(conversions, "%s", conversion(name, "self.upperAscii()"))
+	provider.export("people", name)
+	k.bind("people", provider, "people")
+	k.until("people", "Ready", "True <nil>")
+	k.create(v1, `{"apiVersion":"example.org/v1","kind":"Person","metadata":{"name":"ada"},"spec":{"first":"Ada","last":"Lovelace"}}`)
+	require.Equal(t, map[string]any{"name": map[string]any{"first": "Ada", "last": "LOVELACE"}}, k.get(v2 + "/ada").Object["spec"])
+
+	// What the other version cannot say comes back, also after somebody has written there.
+	k.create(v2, `{"apiVersion":"example.org/v2","kind":"Person","metadata":{"name":"bob"},"spec":{"name":{"first":"Bob","last":"B"},"age":7}}`)
+	bob := k.get(v1 + "/bob")
+	require.Equal(t, map[string]any{"first": "Bob", "last": "B"}, bob.Object["spec"])
+	require.JSONEq(t, `{"spec.age":7}`, bob.GetAnnotations()["preserve.conversion.apis.kcp.io/v2"])
+	k.ask(http.StatusOK, http.MethodPatch, v1+"/bob", `{"spec":{"first":"Robert"}}`)
+	bob = k.get(v2 + "/bob")
+	require.Equal(t, map[string]any{"name": map[string]any{"first": "Robert", "last": "B"}, "age": 7.0}, bob.Object["spec"])
+	require.Empty(t, bob.GetAnnotations()["preserve.conversion.apis.kcp.io/v2"])
+	k.ask(http.StatusOK, http.MethodPatch, v2+"/bob?fieldManager=x&force=true", `{"apiVersion":"example.org/v2","kind":"Person","metadata":{"name":"bob"},"spec":{"name":{"first":"Bob"}}}`)
+	require.Equal(t, "Bob", field(k.get(v1+"/bob"), "spec", "first"))
+
+	// A change reaches those who have it, and ends their watches.
+	clients, err := e.shards["root"].Cluster(path(k.cluster)).Dynamic()
+	require.NoError(t, err)
+	w, err := clients.Resource(schema.GroupVersionResource{Group: "example.org", Version: "v2", Resource: "people"}).Watch(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	t.Cleanup(w.Stop)
+	provider.ask(http.StatusOK, http.MethodPatch, conversions+"/"+name, conversion(name, "'the ' + (self == 'bad' ? string(1/0) : self)"))
+	ended := time.After(testTimeout)
+	for open := true; open; {
+		select {
+		case _, open = <-w.ResultChan():
+		case <-ended:
+			require.Fail(t, "a watch with the former rules goes on")
+		}
+	}
+	k.eventually("the new rules are in force", func() bool {
+		return field(k.get(v2+"/ada"), "spec", "name", "last") == "the Lovelace"
+	})
+
+	// What cannot be converted is not written, in either version.
+	status := refused(t, k.config, call{method: http.MethodPatch, path: "/clusters/" + k.cluster + v1 + "/ada", body: `{"spec":{"last":"bad"}}`, header: http.Header{"Content-Type": {"application/merge-patch+json"}}}, http.StatusUnprocessableEntity)
+	require.Contains(t, status.Message, "cannot be converted to example.org/v2: spec.conversions[0].rules[1] of the APIConversion")
+
+	// Rules stay when the original goes, and come where the schema was bound without.
+	provider.ask(http.StatusOK, http.MethodDelete, conversions+"/"+name, "")
+	require.Equal(t, "the Lovelace", field(k.get(v2+"/ada"), "spec", "name", "last"))
+	const late = "v2.people.example.org"
+	other := newAPIKinds(e, "conversion-late").in(t)
+	provider.create(apisV1+"apiresourceschemas", peopleSchema, late)
+	provider.export("late", late)
+	other.bind("late", provider, "late")
+	other.until("late", "Ready", "True <nil>")
+	other.create(v1, `{"apiVersion":"example.org/v1","kind":"Person","metadata":{"name":"eve"},"spec":{"last":"E"}}`)
+	require.Empty(t, other.get(v2 + "/eve").Object["spec"])
+	provider.create(conversions, "%s", conversion(late, "self"))
+	other.eventually("the rules are in force", func() bool {
+		return field(other.get(v2+"/eve"), "spec", "name", "last") == "E"
+	})
+	require.Equal(t, "the Lovelace", field(k.get(v2+"/ada"), "spec", "name", "last"), "others have theirs")
+}
