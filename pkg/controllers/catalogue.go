@@ -19,9 +19,9 @@
 //	resourcequota       quotas say what is used
 //	policytypes         policies say which of their expressions do not fit their types
 //	apiexport           exports of APIs have an identity and a default endpoint slice
-//	apiconversion       copies of schemas follow the rules between their versions
 //	apibinding          bindings bind what their exports offer, and are emptied when
-//	                    deleted; copies of schemas go that nothing binds any more
+//	                    deleted; copies of schemas follow the rules between their
+//	                    versions, and go when nothing binds them any more
 //	replication         what other shards must know is pushed to the cache server
 //	subtreeusage        so is what this shard stores of workspaces whose subtrees are
 //	                    limited

@@ -145,8 +145,10 @@ func testBinding(t *testing.T, e *env) {
 		code, _ := one.status(http.MethodGet, apisV2+"apibindings/widgets", "")
 		return code == http.StatusNotFound
 	})
-	code, _ = one.status(http.MethodGet, widgets, "")
-	require.Equal(t, http.StatusNotFound, code)
+	one.eventually("nothing is served any more", func() bool { // the index hears of it as informers do
+		code, _ := one.status(http.MethodGet, widgets, "")
+		return code == http.StatusNotFound
+	})
 	lc = one.get("/apis/core.kcp.io/v1alpha1/logicalclusters/cluster")
 	require.NotContains(t, lc.GetAnnotations(), "internal.apis.kcp.io/resource-bindings")
 	require.EqualValues(t, 2, field(two.get(widgets+"/a"), "spec", "size"), "others keep theirs")
