@@ -57,11 +57,10 @@ func (t *tries) reads(stored *unstructured.Unstructured) error {
 // still is reads for a change. One that could not be read before may stay so: its
 // finalizers have to come off.
 func (t *tries) still(before, after *unstructured.Unstructured) error {
-	err := t.reads(after)
-	if err != nil && t.reads(before) != nil {
-		return nil
+	if err := t.reads(after); err != nil && t.reads(before) == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 func (t *tries) to(u *unstructured.Unstructured, version string) error {
