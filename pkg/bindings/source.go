@@ -42,7 +42,7 @@ func (x *Index) definition(ctx context.Context, r *record, b bound) (*definition
 	if err != nil {
 		return nil, err
 	}
-	return &definitions.Definition{Schema: s.Schema, Identity: b.identity, Terminating: r.deleting, Owner: r.owner()}, nil
+	return &definitions.Definition{Schema: s.Schema, Identity: b.identity, Terminating: r.deleting, Provider: r.provider, Owner: r.owner()}, nil
 }
 
 // resolveWildcard serves one identity with the newest schema that is bound, and the

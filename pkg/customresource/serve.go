@@ -104,6 +104,9 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	if definition.Identity != "" {
 		ctx = request.WithIdentity(ctx, l.Resource, definition.Identity)
 	}
+	if definition.Provider != "" {
+		ctx = request.WithProvider(ctx, l.Resource, definition.Provider)
+	}
 	used := s.table.Acquire(definition.Schema)
 	defer func() { s.table.Release(used, time.Now()) }()
 

@@ -78,6 +78,11 @@ type Scope struct {
 		resource schema.GroupResource
 		hash     string
 	}
+	// provider is the logical cluster that defines one resource for others.
+	provider struct {
+		resource schema.GroupResource
+		name     logicalcluster.Name
+	}
 	// restriction is what else the objects of one resource are restricted by.
 	restriction struct {
 		resource schema.GroupResource
@@ -182,6 +187,24 @@ func WithIdentity(ctx context.Context, resource schema.GroupResource, hash strin
 func IdentityFrom(ctx context.Context, resource schema.GroupResource) string {
 	if s := scopeFrom(ctx); s.identity.resource == resource {
 		return s.identity.hash
+	}
+	return ""
+}
+
+// WithProvider returns a context that tells of the resource, and of no other, that it is
+// defined by another logical cluster: whose webhooks and policies judge it, and whose
+// webhooks convert it.
+func WithProvider(ctx context.Context, resource schema.GroupResource, provider logicalcluster.Name) context.Context {
+	s := ScopeFrom(ctx)
+	s.provider.resource, s.provider.name = resource, provider
+	return WithScope(ctx, s)
+}
+
+// ProviderFrom returns the logical cluster that defines the resource for that of ctx, or
+// "" if that does it itself.
+func ProviderFrom(ctx context.Context, resource schema.GroupResource) logicalcluster.Name {
+	if s := scopeFrom(ctx); s.provider.resource == resource {
+		return s.provider.name
 	}
 	return ""
 }

@@ -17,16 +17,21 @@ const FlagCalls = "--webhook-calls-per-cluster"
 // maxWait is how long a request waits for calls of others to end.
 const maxWait = 10 * time.Second
 
-// Calls bound how many webhooks are called at a time for one logical cluster: each
-// call holds an object, and an answer. It is safe for concurrent use.
+// Calls bound how many webhooks are called at a time for a Caller: each call holds an
+// object, and an answer. It is safe for concurrent use.
 type Calls struct {
 	limit int
 
 	mu sync.Mutex
-	of map[logicalcluster.Name]*places
+	of map[Caller]*places
 }
 
-// places are those of one logical cluster, while somebody wants some.
+// Caller is for whom webhooks are called: a logical cluster, and the provider of the API
+// if the webhooks are that one's. So the slow webhooks of a provider take places neither
+// from what else its consumers do nor, whatever one of them writes, from the others.
+type Caller struct{ Cluster, Provider logicalcluster.Name }
+
+// places are those of one caller, while somebody wants some.
 type places struct {
 	*semaphore.Weighted
 	users int
@@ -38,44 +43,44 @@ func NewCalls(limit int) *Calls {
 	if limit == 0 {
 		limit = DefaultCallsPerCluster
 	}
-	return &Calls{limit: limit, of: map[logicalcluster.Name]*places{}}
+	return &Calls{limit: limit, of: map[Caller]*places{}}
 }
 
-// Limit returns how many calls are made at a time for one logical cluster.
+// Limit returns how many calls are made at a time for one caller.
 func (c *Calls) Limit() int { return c.limit }
 
 // Take waits for n places, no more than Limit, for 10 s at most; then it returns a
 // 429. The caller gives them back with release.
-func (c *Calls) Take(ctx context.Context, cluster logicalcluster.Name, n int) (release func(), err error) {
-	p := c.enter(cluster)
+func (c *Calls) Take(ctx context.Context, caller Caller, n int) (release func(), err error) {
+	p := c.enter(caller)
 	wait, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	if err := p.Acquire(wait, int64(n)); err != nil {
-		c.leave(cluster, p)
+		c.leave(caller, p)
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("all %d calls of webhooks that the server makes at a time for a workspace (%s) are under way: try again", c.limit, FlagCalls), 1)
 	}
 	return func() {
 		p.Release(int64(n))
-		c.leave(cluster, p)
+		c.leave(caller, p)
 	}, nil
 }
 
-func (c *Calls) enter(cluster logicalcluster.Name) *places {
+func (c *Calls) enter(caller Caller) *places {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.of[cluster]
+	p := c.of[caller]
 	if p == nil {
 		p = &places{Weighted: semaphore.NewWeighted(int64(c.limit))}
-		c.of[cluster] = p
+		c.of[caller] = p
 	}
 	p.users++
 	return p
 }
 
-func (c *Calls) leave(cluster logicalcluster.Name, p *places) {
+func (c *Calls) leave(caller Caller, p *places) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p.users--; p.users == 0 {
-		delete(c.of, cluster)
+		delete(c.of, caller)
 	}
 }

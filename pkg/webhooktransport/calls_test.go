@@ -9,11 +9,11 @@ import (
 func TestCallsWait(t *testing.T) {
 	t.Parallel()
 	c := NewCalls(2)
-	first, err := c.Take(t.Context(), "one", 2)
+	first, err := c.Take(t.Context(), Caller{Cluster: "one"}, 2)
 	require.NoError(t, err)
 	waited := make(chan error)
 	go func() {
-		release, err := c.Take(t.Context(), "one", 1)
+		release, err := c.Take(t.Context(), Caller{Cluster: "one"}, 1)
 		if err == nil {
 			release()
 		}

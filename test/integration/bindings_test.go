@@ -83,6 +83,7 @@ func TestBinding(t *testing.T) {
 	t.Run("content", func(t *testing.T) { testBoundContent(t, e) })
 	t.Run("watches", func(t *testing.T) { testBoundWatches(t, e) })
 	t.Run("maximal policy", func(t *testing.T) { testMaximalPolicy(t, e) })
+	t.Run("hooks", func(t *testing.T) { testProvidersHooks(t, e) })
 	t.Run("conversion", func(t *testing.T) { testConversion(t, e) })
 }
 

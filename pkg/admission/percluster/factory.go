@@ -1,12 +1,11 @@
 package percluster
 
 import (
-	"fmt"
-
 	"github.com/kcp-dev/logicalcluster/v3"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/informers/admissionregistration"
 	admissionregistrationinformers "k8s.io/client-go/informers/admissionregistration/v1"
@@ -178,21 +177,23 @@ func (NamespaceLister) Informer() cache.SharedIndexInformer { return Synced }
 // Lister implements coreinformers.NamespaceInformer.
 func (l NamespaceLister) Lister() corelisters.NamespaceLister { return l }
 
-// clientset is the part of a client set that upstream's plugins use.
+// clientset is the part of a client set that upstream's plugins use: they look up
+// namespaces that the informer does not know.
 type clientset struct {
 	kubernetes.Interface
-	core typedcorev1.CoreV1Interface
+	clients *client.Factory
+	cluster logicalcluster.Name
 }
 
-// NewClientset returns a client set of the core group in one logical cluster;
-// a whole one would cost much more for each.
-func NewClientset(clients *client.Factory, cluster logicalcluster.Name) (kubernetes.Interface, error) {
-	c, err := typedcorev1.NewForConfigAndClient(clients.Cluster(cluster.Path()).Config(), clients.HTTPClient())
-	if err != nil {
-		return nil, fmt.Errorf("making a client for logical cluster %s: %w", cluster, err)
-	}
-	return clientset{core: c}, nil
+// NewClientset returns a client set of the core group in one logical cluster. It costs
+// nothing until it is asked.
+func NewClientset(clients *client.Factory, cluster logicalcluster.Name) kubernetes.Interface {
+	return clientset{clients: clients, cluster: cluster}
 }
 
 // CoreV1 implements kubernetes.Interface.
-func (c clientset) CoreV1() typedcorev1.CoreV1Interface { return c.core }
+func (c clientset) CoreV1() typedcorev1.CoreV1Interface {
+	core, err := typedcorev1.NewForConfigAndClient(c.clients.Cluster(c.cluster.Path()).Config(), c.clients.HTTPClient())
+	utilruntime.Must(err) // client.NewFactory has parsed the host, and a logical cluster's path is escaped
+	return core
+}

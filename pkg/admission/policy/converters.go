@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
@@ -16,11 +17,15 @@ import (
 	"k8s.io/client-go/openapi"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/utils/lru"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 const (
 	// maxConverters is how many are kept, for all logical clusters together.
 	maxConverters = 32
+	// maxClusters is of how many logical clusters the index of schemas is kept.
+	maxClusters = 256
 	// pathsFor is how long a logical cluster's index of schemas is believed;
 	// upstream polls it in this interval.
 	pathsFor = 5 * time.Second
@@ -28,13 +33,29 @@ const (
 
 // converters holds what is made of the schemas of API versions, by the hash of
 // the schema: logical clusters with equal schemas share one.
-type converters struct{ cache *lru.Cache }
+type converters struct {
+	clients *client.Factory
+	cache   *lru.Cache
+	// clusters are the converters of logical clusters.
+	clusters *lru.Cache
+}
 
-func newConverters() *converters { return &converters{cache: lru.New(maxConverters)} }
+func newConverters(clients *client.Factory) *converters {
+	return &converters{clients: clients, cache: lru.New(maxConverters), clusters: lru.New(maxClusters)}
+}
 
-// of returns the converters of one logical cluster, which has the client.
-func (c *converters) of(schemas openapi.Client) patch.TypeConverterManager {
-	return &clusterConverters{shared: c, schemas: schemas}
+// of returns the converters of one logical cluster.
+func (c *converters) of(cluster logicalcluster.Name) (patch.TypeConverterManager, error) {
+	if found, ok := c.clusters.Get(cluster); ok {
+		return found.(patch.TypeConverterManager), nil
+	}
+	discovery, err := c.clients.Cluster(cluster.Path()).Discovery()
+	if err != nil {
+		return nil, err
+	}
+	made := &clusterConverters{shared: c, schemas: discovery.OpenAPIV3()}
+	c.clusters.Add(cluster, made)
+	return made, nil
 }
 
 // clusterConverters reads the schemas of one logical cluster when it needs them.

@@ -25,7 +25,7 @@ var _ admission.MutationInterface = &Mutating{}
 
 // NewMutating returns the plugin that applies policies where bindings say so.
 func NewMutating(c Config, policies *client.Informer[*mutating.Policy], bindings *client.Informer[*mutating.PolicyBinding]) *Mutating {
-	schemas := newConverters()
+	schemas := newConverters(c.Clients)
 	// Deletions have no object that could be changed.
 	handler := admission.NewHandler(admission.Connect, admission.Create, admission.Update)
 	return &Mutating{newPlugin(c, handler, kind[*mutating.Policy, *mutating.PolicyBinding, mutating.PolicyEvaluator]{
@@ -36,14 +36,14 @@ func NewMutating(c Config, policies *client.Informer[*mutating.Policy], bindings
 		binding:  mutating.NewMutatingAdmissionPolicyBindingAccessor,
 		spec:     func(p *mutating.Policy) any { return &p.Spec },
 		compile:  compileMutating,
-		dispatcher: func(cluster logicalcluster.Name, matcher *matching.Matcher) (generic.Dispatcher[mutating.PolicyHook], error) {
-			discovery, err := c.Clients.Cluster(cluster.Path()).Discovery()
+		dispatcher: func(in logicalcluster.Name, matcher *matching.Matcher) (generic.Dispatcher[mutating.PolicyHook], error) {
+			known, err := schemas.of(in)
 			if err != nil {
 				return nil, err
 			}
 			// The dispatcher is never started: all that would start is the
 			// polling of schemas, and these are asked for when needed.
-			return mutating.NewDispatcher(c.Authorizer, matcher, schemas.of(discovery.OpenAPIV3())), nil
+			return mutating.NewDispatcher(c.Authorizer, matcher, known), nil
 		},
 	})}
 }

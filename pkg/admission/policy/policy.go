@@ -21,7 +21,6 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // retryAfter is how long a set that is not complete is used, because the kind
@@ -54,22 +53,22 @@ var ownResources = []schema.GroupResource{
 
 // set is the policies of one logical cluster with their bindings.
 type set[P, B client.Object, E any] struct {
-	hooks      []generic.PolicyHook[P, B, E]
-	dispatcher generic.Dispatcher[generic.PolicyHook[P, B, E]]
+	hooks []generic.PolicyHook[P, B, E]
 	// evaluators keeps those of hooks shared for as long as the set is used.
 	evaluators []*E
 }
 
 // kind is how one kind of policies works.
 type kind[P, B client.Object, E any] struct {
-	name       string
-	policies   *client.Informer[P]
-	bindings   *client.Informer[B]
-	policy     func(P) generic.PolicyAccessor
-	binding    func(B) generic.BindingAccessor
-	spec       func(P) any
-	compile    func(P) E
-	dispatcher func(cluster logicalcluster.Name, matcher *matching.Matcher) (generic.Dispatcher[generic.PolicyHook[P, B, E]], error)
+	name     string
+	policies *client.Informer[P]
+	bindings *client.Informer[B]
+	policy   func(P) generic.PolicyAccessor
+	binding  func(B) generic.BindingAccessor
+	spec     func(P) any
+	compile  func(P) E
+	// dispatcher returns what applies policies to what is written in a logical cluster.
+	dispatcher func(in logicalcluster.Name, matcher *matching.Matcher) (generic.Dispatcher[generic.PolicyHook[P, B, E]], error)
 }
 
 // plugin applies policies of one kind.
@@ -158,19 +157,10 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 	// If a policy went while this was made, its parameters have come back to
 	// life.
 	p.config.Params.keep(cluster, p.kind.name, p.paramKinds(cluster))
-	if len(s.hooks) == 0 {
-		return s, 0, nil
-	}
 	slices.SortFunc(s.hooks, func(a, b generic.PolicyHook[P, B, E]) int {
 		return cmp.Compare(a.Policy.GetName(), b.Policy.GetName())
 	})
-	clients, err := percluster.NewClientset(p.config.Clients, cluster)
-	if err != nil {
-		return nil, retryAfter, err
-	}
-	matcher := matching.NewMatcher(percluster.NewNamespaceLister(p.config.Namespaces, cluster), clients)
-	s.dispatcher, err = p.kind.dispatcher(cluster, matcher)
-	return s, retry, err
+	return s, retry, nil
 }
 
 func paramKindOf(policy generic.PolicyAccessor) (schema.GroupVersionKind, bool) {
@@ -181,38 +171,45 @@ func paramKindOf(policy generic.PolicyAccessor) (schema.GroupVersionKind, bool) 
 	return schema.FromAPIVersionAndKind(kind.APIVersion, kind.Kind), true
 }
 
-// Applies reports whether the logical cluster of ctx has policies of the kind.
-func (p *plugin[P, B, E]) Applies(ctx context.Context) bool {
-	cluster, err := request.ClusterNameFrom(ctx)
-	return err == nil && p.derived.Has(cluster)
+// Applies reports whether there are policies of the kind that judge a write.
+func (p *plugin[P, B, E]) Applies(ctx context.Context, a admission.Attributes) bool {
+	judge, _, err := percluster.Judge(ctx, a)
+	return err == nil && p.derived.Has(judge)
 }
 
 func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if percluster.IsServer(a.GetUserInfo()) || p.excluded.Has(a.GetResource().GroupResource()) {
 		return nil
 	}
-	cluster, err := request.ClusterNameFrom(ctx)
+	judge, in, err := percluster.Judge(ctx, a)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
 	if err := p.ready.Wait(ctx, a); err != nil {
 		return err
 	}
-	s, found, err := p.derived.Get(cluster)
+	s, found, err := p.derived.Get(judge)
 	switch {
 	case err != nil:
 		return apierrors.NewInternalError(err)
 	case !found || len(s.hooks) == 0:
 		return nil
-	default:
-		return p.dispatchTo(ctx, s, a, o)
 	}
+	if judge != in {
+		defer percluster.Tell(a, in)()
+	}
+	return p.dispatchTo(ctx, s, in, a, o)
 }
 
 // dispatchTo applies the policies, and names the logical cluster of errors that
-// are not the policies'.
-func (p *plugin[P, B, E]) dispatchTo(ctx context.Context, s *set[P, B, E], a admission.Attributes, o admission.ObjectInterfaces) error {
-	err := s.dispatcher.Dispatch(ctx, a, o, s.hooks)
+// are not the policies'. Namespaces are those of the logical cluster that is written
+// in, also where the policies are another's.
+func (p *plugin[P, B, E]) dispatchTo(ctx context.Context, s *set[P, B, E], in logicalcluster.Name, a admission.Attributes, o admission.ObjectInterfaces) error {
+	matcher := matching.NewMatcher(percluster.NewNamespaceLister(p.config.Namespaces, in), percluster.NewClientset(p.config.Clients, in))
+	dispatcher, err := p.kind.dispatcher(in, matcher)
+	if err == nil {
+		err = dispatcher.Dispatch(ctx, a, o, s.hooks)
+	}
 	var status apierrors.APIStatus
 	if err == nil || errors.As(err, &status) {
 		return err

@@ -15,8 +15,8 @@ import (
 // written there.
 type Mutator interface {
 	admission.MutationInterface
-	// Applies reports whether the logical cluster of ctx has anything configured.
-	Applies(ctx context.Context) bool
+	// Applies reports whether anything is configured that judges the write.
+	Applies(ctx context.Context, a admission.Attributes) bool
 }
 
 var errMutated = errors.New("a mutating webhook or policy changed reserved metadata or fields of what the system writes: let it leave them alone")
@@ -30,7 +30,7 @@ type guard struct{ Mutator }
 
 // Admit implements admission.MutationInterface.
 func (g guard) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if level(ctx, a.GetUserInfo()) != system || !g.Applies(ctx) {
+	if level(ctx, a.GetUserInfo()) != system || !g.Applies(ctx, a) {
 		return g.Mutator.Admit(ctx, a, o)
 	}
 	before := recordOf(a)

@@ -274,7 +274,7 @@ type mutator struct {
 }
 
 // Applies implements Mutator.
-func (m mutator) Applies(context.Context) bool { return m.change != nil }
+func (m mutator) Applies(context.Context, admission.Attributes) bool { return m.change != nil }
 
 // Admit implements admission.MutationInterface.
 func (m mutator) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {

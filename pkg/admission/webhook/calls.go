@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/predicates/rules"
@@ -14,7 +13,7 @@ import (
 
 // take waits for n of calls for the request of a; the caller gives them back with
 // release.
-func take(ctx context.Context, calls *webhooktransport.Calls, cluster logicalcluster.Name, a admission.Attributes, n int) (release func(), err error) {
+func take(ctx context.Context, calls *webhooktransport.Calls, caller webhooktransport.Caller, a admission.Attributes, n int) (release func(), err error) {
 	if n == 0 {
 		return func() {}, nil
 	}
@@ -22,7 +21,7 @@ func take(ctx context.Context, calls *webhooktransport.Calls, cluster logicalclu
 		return nil, admission.NewForbidden(a, fmt.Errorf("the rules of %d webhooks match the request, and the server calls at most %d at a time for a workspace (%s): narrow the rules, or delete webhooks",
 			n, calls.Limit(), webhooktransport.FlagCalls))
 	}
-	return calls.Take(ctx, cluster, n)
+	return calls.Take(ctx, caller, n)
 }
 
 // ruled are the rules of webhooks, and whether they are called together.

@@ -21,6 +21,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/generic"
@@ -28,6 +29,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/utils/lru"
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -57,14 +59,24 @@ type caller struct {
 	*admission.Handler
 	ready percluster.Ready
 	calls *webhooktransport.Calls
-	hooks *percluster.Cache[*hooks]
+	hooks *percluster.Cache[*webhooks]
+	// prepare prepares the webhooks of one logical cluster for another.
+	prepare func(judge, in logicalcluster.Name) (*webhooks, error)
 }
 
-// hooks are the webhooks of a logical cluster.
-type hooks struct {
+// webhooks are those of a logical cluster.
+type webhooks struct {
 	*generic.Webhook
 	rules ruled
+	// selects is set if they are for some namespaces only. elsewhere are those for others,
+	// by their logical cluster, of whose namespaces upstream's plugin cannot be told.
+	selects   bool
+	elsewhere *lru.Cache
 }
+
+// maxElsewhere is of how many consumers the webhooks of one provider are prepared that
+// are for some namespaces only. For another one they are prepared anew.
+const maxElsewhere = 64
 
 // Mutating calls mutating webhooks.
 type Mutating struct{ caller }
@@ -79,16 +91,16 @@ var (
 
 // NewMutating returns the plugin that calls the webhooks of configurations.
 func NewMutating(c Config, configurations *client.Informer[*admissionregistrationv1.MutatingWebhookConfiguration]) *Mutating {
-	return &Mutating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*hooks, error) {
+	return &Mutating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*webhooks, error) {
 		f.MutatingWebhooks = configurations.Lister().Cluster(cluster).List(nil)
 		plugin, err := mutating.NewMutatingWebhook(nil)
 		if err != nil {
 			return nil, err
 		}
-		made := &hooks{Webhook: plugin.Webhook}
+		made := &webhooks{Webhook: plugin.Webhook}
 		for _, configuration := range f.MutatingWebhooks {
 			for i := range configuration.Webhooks {
-				made.rules.add(configuration.Webhooks[i].Rules, configuration.Webhooks[i].MatchPolicy)
+				made.add(configuration.Webhooks[i].Rules, configuration.Webhooks[i].MatchPolicy, configuration.Webhooks[i].NamespaceSelector)
 			}
 		}
 		return made, nil
@@ -97,16 +109,16 @@ func NewMutating(c Config, configurations *client.Informer[*admissionregistratio
 
 // NewValidating returns the plugin that calls the webhooks of configurations.
 func NewValidating(c Config, configurations *client.Informer[*admissionregistrationv1.ValidatingWebhookConfiguration]) *Validating {
-	return &Validating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*hooks, error) {
+	return &Validating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*webhooks, error) {
 		f.ValidatingWebhooks = configurations.Lister().Cluster(cluster).List(nil)
 		plugin, err := validating.NewValidatingAdmissionWebhook(nil)
 		if err != nil {
 			return nil, err
 		}
-		made := &hooks{Webhook: plugin.Webhook, rules: ruled{together: true}}
+		made := &webhooks{Webhook: plugin.Webhook, rules: ruled{together: true}}
 		for _, configuration := range f.ValidatingWebhooks {
 			for i := range configuration.Webhooks {
-				made.rules.add(configuration.Webhooks[i].Rules, configuration.Webhooks[i].MatchPolicy)
+				made.add(configuration.Webhooks[i].Rules, configuration.Webhooks[i].MatchPolicy, configuration.Webhooks[i].NamespaceSelector)
 			}
 		}
 		return made, nil
@@ -123,15 +135,53 @@ func (v *Validating) Validate(ctx context.Context, a admission.Attributes, o adm
 	return v.dispatch(ctx, a, o)
 }
 
-func newCaller[T client.Object](c Config, configurations *client.Informer[T], open func(*percluster.Factory, logicalcluster.Name) (*hooks, error)) caller {
-	perCluster := percluster.NewCache(func(cluster logicalcluster.Name) (*hooks, time.Duration, error) {
-		factory := &percluster.Factory{Namespaces: percluster.NewNamespaceLister(c.Namespaces, cluster)}
-		made, err := open(factory, cluster)
+// add notes what decides whether a webhook is called.
+func (h *webhooks) add(rules []admissionregistrationv1.RuleWithOperations, policy *admissionregistrationv1.MatchPolicyType, namespaces *metav1.LabelSelector) {
+	h.rules.add(rules, policy)
+	if namespaces != nil && len(namespaces.MatchLabels)+len(namespaces.MatchExpressions) > 0 {
+		h.selects = true
+	}
+}
+
+// opener prepares the webhooks of a logical cluster.
+type opener func(*percluster.Factory, logicalcluster.Name) (*webhooks, error)
+
+// prepare prepares the webhooks of a logical cluster for what is written in another one,
+// or in that one.
+func (open opener) prepare(c Config, cluster, in logicalcluster.Name) (*webhooks, error) {
+	factory := &percluster.Factory{Namespaces: percluster.NewNamespaceLister(c.Namespaces, in)}
+	made, err := open(factory, cluster)
+	if err == nil {
+		made.elsewhere = lru.New(maxElsewhere)
+		err = initialize(made.Webhook, c, factory, in)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("preparing the webhooks of logical cluster %s: %w", cluster, err)
+	}
+	return made, nil
+}
+
+// of returns the webhooks as they are for what is written in a logical cluster that is
+// not theirs.
+func (h *webhooks) of(in logicalcluster.Name, prepare func() (*webhooks, error)) (*webhooks, error) {
+	if !h.selects {
+		return h, nil // upstream's plugin looks at no namespace
+	}
+	if found, ok := h.elsewhere.Get(in); ok {
+		return found.(*webhooks), nil
+	}
+	made, err := prepare()
+	if err == nil {
+		h.elsewhere.Add(in, made)
+	}
+	return made, err
+}
+
+func newCaller[T client.Object](c Config, configurations *client.Informer[T], open opener) caller {
+	perCluster := percluster.NewCache(func(cluster logicalcluster.Name) (*webhooks, time.Duration, error) {
+		made, err := open.prepare(c, cluster, cluster)
 		if err != nil {
-			return nil, time.Second, fmt.Errorf("preparing the webhooks of logical cluster %s: %w", cluster, err)
-		}
-		if err := initialize(made.Webhook, c, factory, cluster); err != nil {
-			return nil, time.Second, fmt.Errorf("preparing the webhooks of logical cluster %s: %w", cluster, err)
+			return nil, time.Second, err
 		}
 		return made, 0, nil
 	})
@@ -141,16 +191,13 @@ func newCaller[T client.Object](c Config, configurations *client.Informer[T], op
 		ready:   percluster.Ready{configurations, c.Namespaces},
 		calls:   c.Calls,
 		hooks:   perCluster,
+		prepare: func(judge, in logicalcluster.Name) (*webhooks, error) { return open.prepare(c, judge, in) },
 	}
 }
 
 // initialize gives upstream's plugin what its initializers would.
 func initialize(hooks *generic.Webhook, c Config, factory *percluster.Factory, cluster logicalcluster.Name) error {
-	clients, err := percluster.NewClientset(c.Clients, cluster)
-	if err != nil {
-		return err
-	}
-	hooks.SetExternalKubeClientSet(clients)
+	hooks.SetExternalKubeClientSet(percluster.NewClientset(c.Clients, cluster))
 	hooks.SetExternalKubeInformerFactory(factory)
 	hooks.SetUnconditionalAuthorizer(c.Authorizer)
 	hooks.SetExcludedAdmissionResources(c.Excluded)
@@ -159,36 +206,43 @@ func initialize(hooks *generic.Webhook, c Config, factory *percluster.Factory, c
 	return hooks.ValidateInitialization()
 }
 
-// Applies reports whether the logical cluster of ctx has webhooks of the kind.
-func (c *caller) Applies(ctx context.Context) bool {
-	cluster, err := request.ClusterNameFrom(ctx)
-	return err == nil && c.hooks.Has(cluster)
+// Applies reports whether there are webhooks of the kind that judge a write.
+func (c *caller) Applies(ctx context.Context, a admission.Attributes) bool {
+	judge, _, err := percluster.Judge(ctx, a)
+	return err == nil && c.hooks.Has(judge)
 }
 
 func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if percluster.IsServer(a.GetUserInfo()) {
 		return nil
 	}
-	cluster, err := request.ClusterNameFrom(ctx)
+	judge, in, err := percluster.Judge(ctx, a)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
 	if err := c.ready.Wait(ctx, a); err != nil {
 		return err
 	}
-	hooks, found, err := c.hooks.Get(cluster)
-	switch {
-	case err != nil:
+	hooks, found, err := c.hooks.Get(judge)
+	if err != nil {
 		return apierrors.NewInternalError(err)
-	case !found:
-		return nil
-	default:
-		defer request.Pause(ctx)() // webhooks may take long, and may send requests
-		release, err := take(ctx, c.calls, cluster, a, hooks.rules.calls(a))
-		if err != nil {
-			return err
-		}
-		defer release()
-		return hooks.Dispatch(request.WithoutBodies(ctx), a, o)
 	}
+	if !found {
+		return nil
+	}
+	caller := webhooktransport.Caller{Cluster: in}
+	if judge != in {
+		caller.Provider = judge
+		if hooks, err = hooks.of(in, func() (*webhooks, error) { return c.prepare(judge, in) }); err != nil {
+			return apierrors.NewInternalError(err)
+		}
+		defer percluster.Tell(a, in)()
+	}
+	defer request.Pause(ctx)() // webhooks may take long, and may send requests
+	release, err := take(ctx, c.calls, caller, a, hooks.rules.calls(a))
+	if err != nil {
+		return err
+	}
+	defer release()
+	return hooks.Dispatch(request.WithoutBodies(ctx), a, o)
 }

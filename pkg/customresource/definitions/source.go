@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -28,6 +29,9 @@ type Definition struct {
 	// MetadataOnly restricts a wildcard to PartialObjectMetadata, because the
 	// logical clusters may have conflicting schemas.
 	MetadataOnly bool
+	// Provider is the logical cluster that defines it for others, whose webhooks and
+	// policies judge what is written; empty if it is their own.
+	Provider logicalcluster.Name
 	// Owner says in messages what has the resource served, such as the kind and name
 	// of an object. It is empty for system definitions and CustomResourceDefinitions.
 	Owner string

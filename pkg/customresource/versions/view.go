@@ -285,7 +285,7 @@ func (v *view) converts(ctx context.Context, from, to schema.GroupVersion) (done
 	if !ok || cluster.Wildcard || identity.IsExempt(ctx) { // the servers', of many logical clusters
 		return resume, nil
 	}
-	release, err := v.calls.Take(ctx, cluster.Name, 1)
+	release, err := v.calls.Take(ctx, webhooktransport.Caller{Cluster: cluster.Name, Provider: request.ProviderFrom(ctx, v.raw.resource)}, 1)
 	if err != nil {
 		resume()
 		return nil, err

@@ -1,0 +1,144 @@
+package integration
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admission/v1"
+)
+
+const registration = "/apis/admissionregistration.k8s.io/v1/"
+
+// reviewer is a webhook that adds an annotation with the logical cluster that the object
+// says it is in, and remembers it.
+type reviewer struct {
+	*httptest.Server
+
+	mu   sync.Mutex
+	seen []string
+}
+
+func newReviewer(t *testing.T) *reviewer {
+	t.Helper()
+	r := &reviewer{}
+	r.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		body, _ := io.ReadAll(request.Body)
+		var review admissionv1.AdmissionReview
+		var object struct {
+			Metadata struct {
+				Annotations map[string]string `json:"annotations"`
+			} `json:"metadata"`
+		}
+		if json.Unmarshal(body, &review) != nil || json.Unmarshal(review.Request.Object.Raw, &object) != nil {
+			http.Error(w, "not a review", http.StatusBadRequest)
+			return
+		}
+		cluster := object.Metadata.Annotations["kcp.io/cluster"]
+		r.mu.Lock()
+		r.seen = append(r.seen, cluster)
+		r.mu.Unlock()
+		patch := fmt.Sprintf(`[{"op":"add","path":"/metadata/annotations/reviewed","value":%q}]`, cluster)
+		_, _ = fmt.Fprintf(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":%q,"allowed":true,"patchType":"JSONPatch","patch":%q}}`,
+			review.Request.UID, base64.StdEncoding.EncodeToString([]byte(patch)))
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *reviewer) configuration(name, namespaces string) string {
+	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate().Raw}))
+	return fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingWebhookConfiguration","metadata":{"name":%q},"webhooks":[{"name":"a.example.org","clientConfig":{"url":%q,"caBundle":%q},"namespaceSelector":%s,"sideEffects":"None","admissionReviewVersions":["v1"],"rules":[{"operations":["CREATE","UPDATE"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["*"]}]}]}`,
+		name, r.URL, ca, namespaces)
+}
+
+// policyFor is a policy with a validation, and its binding.
+func (k apiKinds) policyFor(name, validation, params string) {
+	k.t.Helper()
+	kind, ref := "", ""
+	if params != "" {
+		kind, ref = `"paramKind":{"apiVersion":"v1","kind":"ConfigMap"},`, `,"paramRef":{"name":"`+params+`","namespace":"default","parameterNotFoundAction":"Deny"}`
+	}
+	k.create(registration+"validatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":%q},"spec":{%s"matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["*"]}]},"validations":[{"expression":%q}]}}`, name, kind, validation)
+	k.create(registration+"validatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":%q},"spec":{"policyName":%q,"validationActions":["Deny"]%s}}`, name, name, ref)
+}
+
+// testProvidersHooks: the webhooks and policies of the provider judge what is written of
+// a bound API, wherever it is on the shard, and those of the consumer do not.
+func testProvidersHooks(t *testing.T, e *env) {
+	provider, k, other := newAPIKinds(e, "hooks-provider").in(t), newAPIKinds(e, "hooks-consumer").in(t), newAPIKinds(e, "hooks-other").in(t)
+	provider.export("e", provider.schema("v1", "widgets", "size"))
+	for _, consumer := range []apiKinds{k, other} {
+		consumer.bind("e", provider, "e")
+		consumer.until("e", "Ready", "True <nil>")
+		consumer.policyFor("own", "false", "") // for the consumer's own APIs only
+		consumer.create("/api/v1/namespaces", `{"metadata":{"name":"marked","labels":{"marked":%q}}}`, consumer.cluster)
+	}
+	dry := func(k apiKinds, namespace string, size int) (code int, says string) {
+		return k.status(http.MethodPost, "/apis/example.org/v1/namespaces/"+namespace+"/widgets?dryRun=All", widget("a", "size", size))
+	}
+
+	// A policy with parameters, which are read at the provider.
+	provider.create("/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"limits"},"data":{"most":"3"}}`)
+	k.create("/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"limits"},"data":{"most":"1000"}}`)
+	provider.policyFor("limits", "object.spec.size <= int(params.data.most) && object.metadata.annotations['kcp.io/cluster'] != ''", "limits")
+	k.eventually("the provider's policy judges", func() bool {
+		code, says := dry(k, "default", 4)
+		return code == http.StatusUnprocessableEntity && says != ""
+	})
+	code, says := dry(k, "default", 3)
+	require.Equal(t, http.StatusCreated, code, says)
+
+	// A mutating policy, with an apply configuration: the consumer has the schema of it.
+	provider.create(registration+"mutatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicy","metadata":{"name":"m"},"spec":{"reinvocationPolicy":"Never","matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["widgets"]}]},"mutations":[{"patchType":"ApplyConfiguration","applyConfiguration":{"expression":"Object{metadata: Object.metadata{labels: {'from': namespaceObject.?metadata.labels.?marked.orValue('none')}}}"}}]}}`)
+	provider.create(registration+"mutatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":"m"},"spec":{"policyName":"m"}}`)
+	k.eventually("the provider's policy mutates, and sees the consumer's namespace", func() bool {
+		_, says = dry(k, "marked", 1)
+		return strings.Contains(says, `"from":"`+k.cluster+`"`)
+	})
+	_, says = dry(other, "marked", 1)
+	require.Contains(t, says, `"from":"`+other.cluster+`"`)
+
+	// Webhooks, with and without a selector of namespaces, which are the consumer's.
+	all, some := newReviewer(t), newReviewer(t)
+	provider.create(registration+"mutatingwebhookconfigurations", "%s", all.configuration("all", "{}"))
+	k.eventually("the provider's webhook is called", func() bool {
+		_, says = dry(k, "default", 1)
+		return strings.Contains(says, `"reviewed":"`+k.cluster+`"`)
+	})
+	require.NotContains(t, says, "kcp.io/cluster\":\"forged")
+	forged := `{"apiVersion":"example.org/v1","kind":"Widget","metadata":{"name":"f","annotations":{"kcp.io/cluster":"forged"}},"spec":{"size":1}}`
+	code, says = other.status(http.MethodPost, widgets, forged)
+	require.Equal(t, http.StatusCreated, code, says)
+	require.Contains(t, says, `"reviewed":"`+other.cluster+`"`, "clients do not say where they are")
+	require.Contains(t, says, `"kcp.io/cluster":"`+other.cluster+`"`)
+	provider.ask(http.StatusOK, http.MethodDelete, registration+"mutatingwebhookconfigurations/all", "")
+	provider.create(registration+"mutatingwebhookconfigurations", "%s", some.configuration("some", fmt.Sprintf(`{"matchLabels":{"marked":%q}}`, k.cluster)))
+	k.eventually("the webhook is called for namespaces of its selector", func() bool {
+		_, says = dry(k, "marked", 1)
+		return strings.Contains(says, `"reviewed":"`+k.cluster+`"`)
+	})
+	for _, not := range []struct {
+		apiKinds
+		namespace string
+	}{{k, "default"}, {other, "marked"}} {
+		code, says = dry(not.apiKinds, not.namespace, 1)
+		require.Equal(t, http.StatusCreated, code, says)
+		require.NotContains(t, says, "reviewed", "in %s of %s", not.namespace, not.cluster)
+	}
+	some.mu.Lock()
+	defer some.mu.Unlock()
+	require.NotContains(t, some.seen, other.cluster)
+
+	// What is not bound is the own hooks' matter.
+	code, says = k.status(http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}`)
+	require.Equal(t, http.StatusCreated, code, says)
+}
