@@ -28,6 +28,8 @@ type apiKinds struct {
 	*env
 	config  *rest.Config
 	cluster string
+	// view comes before /clusters/ in URLs, where a view is what is seen.
+	view string
 }
 
 func newAPIKinds(e *env, name string) apiKinds {
@@ -60,6 +62,12 @@ func (k apiKinds) in(t *testing.T) apiKinds {
 	return k
 }
 
+// through is what the provider of an export sees of a logical cluster, or of all.
+func (k apiKinds) through(export, cluster string) apiKinds {
+	k.view, k.cluster = "/services/apiexport/"+k.cluster+"/"+export, cluster
+	return k
+}
+
 // kindsOf are the kinds of the resources that the tests create without saying so.
 var kindsOf = map[string]string{
 	"apiresourceschemas": "APIResourceSchema", "apiexports": "APIExport", "apibindings": "APIBinding",
@@ -85,7 +93,7 @@ func (k apiKinds) ask(want int, method, path, body string) *unstructured.Unstruc
 	case method == http.MethodPatch:
 		header.Set("Content-Type", "application/merge-patch+json")
 	}
-	code, answer := do(k.t, k.config, call{method: method, path: "/clusters/" + k.cluster + path, body: body, header: header})
+	code, answer := do(k.t, k.config, call{method: method, path: k.view + "/clusters/" + k.cluster + path, body: body, header: header})
 	require.Equal(k.t, want, code, "%s %s: %s", method, path, answer)
 	u := &unstructured.Unstructured{}
 	require.NoError(k.t, json.Unmarshal(answer, &u.Object), "%s", answer)
