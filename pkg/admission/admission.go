@@ -1,8 +1,8 @@
 // Package admission decides what may be written: in each logical cluster by
 // what is configured there, for built-in and custom resources alike.
 //
-//	mutating    NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
-//	validating  WorkspaceType ─ APIKinds ─ ReservedMetadata ─ Limits ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
+//	mutating    NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ PermissionClaims ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
+//	validating  WorkspaceType ─ APIKinds ─ PermissionClaims ─ ReservedMetadata ─ Limits ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
 //
 // The plugins stand in kube-apiserver's order; this package assembles them. Each
 // looks up in a map whether the logical cluster has anything configured. If it
@@ -12,6 +12,7 @@
 //	workspaceowner  who created a Workspace is written on it
 //	workspacetype   the type of a new Workspace, and who may use it
 //	apikinds        what is valid in exports and bindings of APIs, and who may bind
+//	claims          what providers may write through the views of their exports
 //	policy          admission policies, validating and mutating, and who may name their parameters
 //	webhook         admission webhooks, validating and mutating
 //	reserved        annotations, labels and fields that only the system may set
@@ -38,6 +39,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/admission/apikinds"
+	"github.com/shardplane/shardplane/pkg/admission/claims"
 	"github.com/shardplane/shardplane/pkg/admission/lifecycle"
 	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/admission/policy"
@@ -71,6 +73,8 @@ type Config struct {
 	WorkspaceTypes workspacetype.Config
 	// APIKinds says which exports of APIs there are, and who may bind them.
 	APIKinds apikinds.Config
+	// ClaimAllows says what permission claims let providers do.
+	ClaimAllows claims.Allows
 	// Limits says how much a logical cluster may store.
 	Limits limits.Config
 }
@@ -133,6 +137,7 @@ func New(c Config) (*Admission, error) {
 		named{"WorkspaceOwner", workspaceowner.New()},
 		named{"WorkspaceType", workspacetype.New(c.WorkspaceTypes)},
 		named{"APIKinds", apikinds.New(c.APIKinds)},
+		named{"PermissionClaims", claims.New(c.ClaimAllows)},
 		named{"MutatingAdmissionPolicy", reserved.Guard(policy.NewMutating(policies, mutatingPolicies, mutatingBindings))},
 		named{"MutatingAdmissionWebhook", reserved.Guard(webhook.NewMutating(webhooks, mutatingWebhooks))},
 		named{"DryRun", storage.NewDryRunAdmission()},

@@ -44,6 +44,9 @@ const (
 	identityBytes = 32
 )
 
+// IdentityIndex is the name of the index of exports by their identities.
+const IdentityIndex = "identity"
+
 // schemaPrefix is what precedes the resource in the name of an APIResourceSchema.
 var schemaPrefix = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 
@@ -76,6 +79,14 @@ func IndexByPath(export *apisv1alpha2.APIExport) []string {
 		paths = append(paths, logicalcluster.NewPath(annotated).Join(export.Name).String())
 	}
 	return slices.Compact(paths)
+}
+
+// IndexByIdentity indexes an export by its identity.
+func IndexByIdentity(export *apisv1alpha2.APIExport) []string {
+	if export.Status.IdentityHash == "" {
+		return nil
+	}
+	return []string{export.Status.IdentityHash}
 }
 
 // ClaimLabel returns the label that objects show which an accepted permission claim

@@ -40,6 +40,8 @@ type Config struct {
 	// MaximalPermission bounds what bound APIs allow; see
 	// WithMaximalPermission. Nil bounds nothing.
 	MaximalPermission MaximalPermission
+	// Views decide on requests through views; nil denies them.
+	Views Views
 	// Webhook is the external authorizer; nil leaves it out.
 	Webhook authorizer.Authorizer
 }
@@ -74,7 +76,7 @@ func New(c Config) (authorizer.Authorizer, error) {
 			return nil, fmt.Errorf("--authorization-order: %q is not one of %s", step, strings.Join(Steps(), ", "))
 		}
 	}
-	return WithWildcardGate(WithImpersonationGuard(entering(FirstOf(chain...)))), nil
+	return WithWildcardGate(WithImpersonationGuard(WithViews(entering(FirstOf(chain...)), c.Views))), nil
 }
 
 // entering lets the server know of whom next allows anything that they have

@@ -43,6 +43,10 @@ type Config struct {
 	WaitForExports func(ctx context.Context) error
 	// Conversion returns an APIConversion, if there is one. Nil is that there are none.
 	Conversion func(ctx context.Context, key client.Key) (*apisv1alpha1.APIConversion, error)
+	// ExportsByIdentity returns the APIExports with an identity.
+	ExportsByIdentity func(identity string) []*apisv1alpha2.APIExport
+	// Schema reads an APIResourceSchema, of the shard in the key if there is one.
+	Schema func(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error)
 }
 
 // Index knows what the bindings of a shard have bound. Run its Informer and Copies, and
@@ -64,6 +68,7 @@ type Index struct {
 	uses     map[types.UID]int           // how many lists have bound a schema
 	changed  chan struct{}               // closed and renewed with each change
 
+	claimed   claimed
 	listeners definitions.Listeners[definitions.Change]
 	changes   changes
 }
@@ -83,6 +88,7 @@ func New(config Config) (*Index, error) {
 		worlds:   map[world]map[types.UID]int{},
 		uses:     map[types.UID]int{},
 		changed:  make(chan struct{}),
+		claimed:  claimed{sets: map[client.Key]map[setKey]*heldSet{}},
 		changes:  changes{some: make(chan struct{}, 1)},
 	}
 	x.schemas = newSchemas(config.Local, x.newestCopy)
@@ -121,6 +127,7 @@ func (x *Index) Run(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 			x.schemas.forget(x.used)
+			x.claimed.forgetSets(time.Now())
 		case <-x.changes.some:
 			x.tell(ctx)
 		}
@@ -140,11 +147,17 @@ func (x *Index) put(b *apisv1alpha2.APIBinding) {
 // replace puts, changes or, if r is nil, removes a record. One goroutine at a time
 // calls it, that of the informer.
 func (x *Index) replace(cluster logicalcluster.Name, name string, r *record) {
+	before, all := x.replaceRecord(cluster, name, r)
+	x.claimed.follow(cluster, before, r, all)
+}
+
+// replaceRecord returns the record that there was, and all that there are now in the
+// logical cluster.
+func (x *Index) replaceRecord(cluster logicalcluster.Name, name string, r *record) (before *record, all []*record) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	// Readers may hold the slice that there was.
-	all := slices.Clone(x.clusters[cluster])
-	var before *record
+	all = slices.Clone(x.clusters[cluster])
 	if i := slices.IndexFunc(all, func(other *record) bool { return other.name == name }); i >= 0 {
 		before = all[i]
 		all = slices.Delete(all, i, i+1)
@@ -165,6 +178,7 @@ func (x *Index) replace(cluster logicalcluster.Name, name string, r *record) {
 	x.changes.add(transitions(cluster, before, r))
 	close(x.changed)
 	x.changed = make(chan struct{})
+	return before, all
 }
 
 // useLocked notes that one more binding has a list.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -44,27 +44,54 @@ func (x *Index) MaximalPermission(rules authorizer.Authorizer) func(context.Cont
 		if !has {
 			return authorizer.DecisionAllow, "", nil
 		}
-		in := request.WithClusterName(ctx, r.provider)
-		for _, who := range identity.In(cluster.Name, a.GetUser()) {
-			decision, _, err := rules.Authorize(in, as{a, consumer(cluster.Name, who)})
-			if decision == authorizer.DecisionAllow || err != nil {
-				return decision, notPermitted, err
-			}
-		}
+		return permits(ctx, rules, r.provider, cluster.Name, a)
+	}
+}
+
+// PermitsClaim decides whether the exports of an identity permit a request for an object
+// that another export claims; its sender is somebody of the logical cluster from. All
+// that have a policy must, and one has to be known.
+func (x *Index) PermitsClaim(ctx context.Context, rules authorizer.Authorizer, from logicalcluster.Name, identityHash string, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if err := first(ctx, x.config.WaitForExports); err != nil {
+		return authorizer.DecisionNoOpinion, notPermitted, err
+	}
+	exports := x.config.ExportsByIdentity(identityHash)
+	if len(exports) == 0 {
 		return authorizer.DecisionNoOpinion, notPermitted, nil
 	}
+	for _, export := range exports {
+		if !isBounded(export) {
+			continue
+		}
+		if decision, reason, err := permits(ctx, rules, logicalcluster.From(export), from, a); decision != authorizer.DecisionAllow || err != nil {
+			return decision, reason, err
+		}
+	}
+	return authorizer.DecisionAllow, "", nil
+}
+
+// permits asks the rules of a provider about a request whose sender is somebody of the
+// logical cluster from.
+func permits(ctx context.Context, rules authorizer.Authorizer, provider, from logicalcluster.Name, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	in := request.WithClusterName(ctx, provider)
+	for _, who := range identity.In(from, a.GetUser()) {
+		decision, _, err := rules.Authorize(in, as{a, consumer(from, who)})
+		if decision == authorizer.DecisionAllow || err != nil {
+			return decision, notPermitted, err
+		}
+	}
+	return authorizer.DecisionNoOpinion, notPermitted, nil
+}
+
+// isBounded reports whether an export has a maximal permission policy.
+func isBounded(export *apisv1alpha2.APIExport) bool {
+	return export.Spec.MaximalPermissionPolicy != nil && export.Spec.MaximalPermissionPolicy.Local != nil
 }
 
 // hasPolicy reports whether the export of a binding has a maximal permission policy.
 func (x *Index) hasPolicy(ctx context.Context, r *record) (bool, error) {
-	if err := first(ctx, x.config.WaitForExports); err != nil {
-		return false, err
-	}
-	export, err := x.config.Export(client.Key{Cluster: r.provider, Name: r.export})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	return err == nil && export.Spec.MaximalPermissionPolicy != nil && export.Spec.MaximalPermissionPolicy.Local != nil, err
+	export, err := x.Export(ctx, client.Key{Cluster: r.provider, Name: r.export})
+	return export != nil && isBounded(export), err
 }
 
 // as are attributes with another user.

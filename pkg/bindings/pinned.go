@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -166,13 +165,7 @@ func (x *Index) Pin(ctx context.Context, uid types.UID, read func(context.Contex
 	if err != nil {
 		return "", err
 	}
-	copied := &BoundSchema{
-		ObjectMeta: metav1.ObjectMeta{Name: string(original.UID)},
-		Original:   original.Name,
-		Provider:   logicalcluster.From(original).String(),
-		Created:    original.CreationTimestamp,
-		Spec:       original.Spec,
-	}
+	copied := copyOf(original)
 	if copied.Conversion, err = x.conversionOf(ctx, copied); err != nil {
 		return "", err
 	}

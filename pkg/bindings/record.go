@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -39,7 +40,10 @@ type list struct {
 	// said is shared by the objects of the informer.
 	said       said
 	byResource map[schema.GroupResource]bound
-	bindings   int // how many have it
+	// claims are those that have effect, and labels what objects show of them.
+	claims   []claim
+	labels   claimLabels
+	bindings int // how many have it
 }
 
 // said is what tells whether a binding says what it should.
@@ -94,6 +98,8 @@ func newList(key string, s said) *list {
 		resource := schema.GroupResource{Group: r.Group, Resource: r.Resource}
 		l.byResource[resource] = bound{world: world{resource, r.Schema.IdentityHash}, uid: types.UID(r.Schema.UID)}
 	}
+	l.claims = claimsIn(&s.Status)
+	l.labels = l.labelsOf()
 	return l
 }
 
@@ -102,11 +108,14 @@ type record struct {
 	name     string
 	created  metav1.Time
 	deleting bool
+	revision uint64
 	*list
 }
 
 func newRecord(b *apisv1alpha2.APIBinding, l *list) *record {
-	return &record{name: b.Name, created: b.CreationTimestamp, deleting: b.DeletionTimestamp != nil, list: l}
+	// Those of etcd are numbers.
+	revision, _ := strconv.ParseUint(b.ResourceVersion, 10, 64)
+	return &record{name: b.Name, created: b.CreationTimestamp, deleting: b.DeletionTimestamp != nil, revision: revision, list: l}
 }
 
 // before orders the bindings of a logical cluster: should two have bound the same

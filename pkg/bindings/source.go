@@ -24,14 +24,11 @@ func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions
 	if err := x.waitSynced(ctx); err != nil {
 		return nil, err
 	}
-	switch {
-	case l.Cluster.Wildcard:
+	if l.Cluster.Wildcard {
 		return x.resolveWildcard(ctx, l)
-	case l.Identity != "":
-		return nil, nil //nolint:nilnil // a logical cluster has one of a name
 	}
 	r, b, ok := x.find(l.Cluster.Name, l.Resource)
-	if !ok {
+	if !ok || l.Identity != "" && l.Identity != b.identity {
 		return nil, nil //nolint:nilnil // there is none
 	}
 	return x.definition(ctx, r, b)
@@ -49,7 +46,11 @@ func (x *Index) definition(ctx context.Context, r *record, b bound) (*definition
 // metadata of all.
 func (x *Index) resolveWildcard(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
 	if l.Identity != "" {
-		newest, err := x.newest(ctx, x.schemasIn(world{l.Resource, l.Identity}))
+		w := world{l.Resource, l.Identity}
+		newest, err := x.newest(ctx, x.schemasIn(w))
+		if newest == nil && err == nil && l.Exported {
+			newest, err = x.exported(ctx, w)
+		}
 		if newest == nil || err != nil {
 			return nil, err
 		}

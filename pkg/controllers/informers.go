@@ -145,6 +145,7 @@ func NewInformers(s Sources) *Informers {
 	i.APIExports = add(i, dual(i, s, client.APIExports, false, client.InformerOptions[*apisv1alpha2.APIExport]{
 		Indexers: map[string]client.IndexFunc[*apisv1alpha2.APIExport]{
 			apiexport.SecretIndex: apiexport.IndexBySecret, apibinding.SchemaIndex: apibinding.IndexBySchema, apis.PathIndex: apis.IndexByPath,
+			apis.IdentityIndex: apis.IndexByIdentity,
 		},
 	}))
 	i.APIConversions = add(i, dual(i, s, client.APIConversions, false, client.InformerOptions[*apisv1alpha1.APIConversion]{}))

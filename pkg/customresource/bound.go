@@ -2,15 +2,19 @@ package customresource
 
 import (
 	"context"
+	"net/http"
+	"slices"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// What whoever adds a source needs besides: names, and an end of what it served.
+// What whoever adds a source needs besides: names, an end of what it served, and
+// documents of what can be seen of several logical clusters.
 
 // Reserve keeps names in a logical cluster for an owner whom source is to serve, as
 // definitions.Storage does. The server must have CustomResourceDefinitions.
@@ -34,4 +38,17 @@ func (s *Server) Empty(ctx context.Context, cluster logicalcluster.Name, d *defi
 	}
 	ctx = request.WithIdentity(request.WithClusterName(ctx, cluster), used.Resource, d.Identity)
 	return definitions.Empty(ctx, instances)
+}
+
+// ServeDocuments answers a request for discovery or OpenAPI that is to tell of some of the
+// resources that every logical cluster has, and of definitions, and of nothing else. It
+// reports whether it did: there is no other document then.
+func (s *Server) ServeDocuments(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool {
+	all = slices.Clip(all)
+	for resource := range resources {
+		if d := s.system.Of(resource); d != nil {
+			all = append(all, d)
+		}
+	}
+	return s.documents.ServeOnly(w, r, resources, all)
 }

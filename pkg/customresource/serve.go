@@ -66,13 +66,16 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		s.serveNext(w, r)
 		return
 	}
+	ctx := r.Context()
 	l := definitions.Lookup{
 		Cluster:  cluster,
 		Resource: schema.GroupResource{Group: info.APIGroup, Resource: resource},
 		Version:  info.APIVersion,
 		Identity: identity,
 	}
-	ctx := r.Context()
+	if viewed := request.IdentityFrom(ctx, l.Resource); viewed != "" && !qualified {
+		l.Identity, l.Exported = viewed, true
+	}
 	var current *stream
 	if info.Verb == "watch" {
 		// Registered before the definition is resolved, so that no change of it

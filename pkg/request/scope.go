@@ -64,6 +64,10 @@ type Scope struct {
 	// Nowhere is set instead of Cluster where the path that the client wrote
 	// leads to no logical cluster, as far as the server knows.
 	Nowhere logicalcluster.Path
+	// View is set where the request is to reach the content of other logical clusters
+	// through a view. Cluster is then the one that grants the view, which decides about
+	// the request and which it is counted for, until it enters the view.
+	View *View
 	// Refusal is the answer to a request that nothing in its scope serves. It is
 	// given after authorization.
 	Refusal error
@@ -88,6 +92,8 @@ type Scope struct {
 		resource schema.GroupResource
 		by       any
 	}
+	// through is the view that it came through.
+	through Through
 	// entered is called when it turns out that the sender may enter.
 	entered func()
 }

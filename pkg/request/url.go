@@ -56,6 +56,8 @@ type Location struct {
 	Path logicalcluster.Path
 	// Wildcard is set for /clusters/*.
 	Wildcard bool
+	// View is set where the URL is of a view, which the logical cluster grants.
+	View *ViewLocation
 	// Rest is what follows; it starts with a slash.
 	Rest string
 }
@@ -90,6 +92,9 @@ func Locate(urlPath string, mounts ...*Mount) (l Location, found bool, err error
 // has to be resolved, or no logical cluster at all.
 func (l Location) Scope() (s Scope, known bool) {
 	s = Scope{Mount: l.Mount, Shard: l.Shard, Cluster: Cluster{Wildcard: l.Wildcard}}
+	if l.View != nil {
+		s.View = l.View.scope()
+	}
 	if l.Wildcard {
 		return s, true
 	}

@@ -83,6 +83,10 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 			scope.Refusal = apierrors.NewNotFound(schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.Group, Resource: "workspaces"}, l.Path.String())
 		}
 	}
+	if v := scope.View; v != nil && v.In == (request.Cluster{}) && s.Resolve != nil {
+		// Of one that leads nowhere nothing is to be seen, as of one that grants nothing.
+		v.In.Name, _ = s.Resolve(l.View.Path)
+	}
 	switch {
 	case strings.HasPrefix(l.Rest, request.Clusters.Prefix):
 		scope.Refusal = statusError(http.StatusNotFound, metav1.StatusReasonNotFound, "a logical cluster has no logical clusters below it: "+l.Rest)

@@ -9,10 +9,17 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/registry"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/virtual/apiexport"
 )
 
 // newBindings returns the index of what is bound. Exports may be on other shards.
@@ -24,6 +31,16 @@ func (s *Server) newBindings() (*bindings.Index, error) {
 		Export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
 			return exports.Get(key.Cluster, "", key.Name)
 		},
+		ExportsByIdentity: func(identity string) []*apisv1alpha2.APIExport {
+			found, err := exports.ByIndex(apis.IdentityIndex, identity)
+			if err != nil {
+				return nil // there is the index
+			}
+			return found
+		},
+		Schema: func(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
+			return apibinding.ReadSchema(ctx, s.sources.Local, s.sources.Cache, key)
+		},
 		Conversion: s.conversionOf,
 	})
 }
@@ -34,6 +51,32 @@ func (s *Server) conversionOf(ctx context.Context, key client.Key) (*apisv1alpha
 		return client.APIConversions.In(s.sources.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 	}
 	return s.informers.APIConversions.Get(key.Cluster, "", key.Name)
+}
+
+// newViews makes the views of exports.
+func (s *Server) newViews() *apiexport.Views {
+	return apiexport.New(apiexport.Config{
+		Bindings: s.bindings, Rules: s.providersRules(), Local: s.local.has, Elsewhere: s.mayOpen, Inactive: s.local.inactive, Codecs: registry.Codecs,
+		Documents: func() apiexport.Documents { return s.customResources },
+	})
+}
+
+// mayOpen reports whether the rules of a provider on another shard let the sender of a
+// request use the view of an export: as far as this shard knows them, or that one says.
+func (s *Server) mayOpen(ctx context.Context, key client.Key, a authorizer.Attributes) (bool, error) {
+	q := question{
+		cluster: key.Cluster, verb: a.GetVerb(), name: key.Name,
+		resource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports"), subresource: a.GetSubresource(),
+	}
+	if found, err := s.informers.APIExports.Get(key.Cluster, "", key.Name); err == nil {
+		q.shard = found.Annotations[request.ShardAnnotation]
+	}
+	may, err := s.reviews.may(ctx, a.GetUser(), q)
+	if unreachable(err) {
+		klog.FromContext(ctx).Info("Cannot ask the shard of an APIExport who may use its view", "shard", q.shard, "err", err)
+		return false, nil
+	}
+	return may, err
 }
 
 // boundAPIs are the bound APIs of the shard, as controllers know them: the index says

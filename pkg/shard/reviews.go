@@ -54,7 +54,9 @@ type question struct {
 	shard    string
 	verb     string
 	resource schema.GroupVersionResource
-	name     string
+	// subresource may be empty.
+	subresource string
+	name        string
 }
 
 // may answers a question about a user. Shards of which nobody knows cannot be asked; what
@@ -62,7 +64,7 @@ type question struct {
 func (r *reviews) may(ctx context.Context, u user.Info, q question) (bool, error) {
 	decision, _, err := r.rules.Authorize(request.WithClusterName(ctx, q.cluster), authorizer.AttributesRecord{
 		User: u, Verb: q.verb, ResourceRequest: true, Name: q.name,
-		APIGroup: q.resource.Group, APIVersion: q.resource.Version, Resource: q.resource.Resource,
+		APIGroup: q.resource.Group, APIVersion: q.resource.Version, Resource: q.resource.Resource, Subresource: q.subresource,
 	})
 	if decision == authorizer.DecisionAllow {
 		return true, nil
@@ -116,7 +118,7 @@ func (q *question) review(u user.Info) *authorizationv1.SubjectAccessReview {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: q.verb, Group: q.resource.Group, Version: q.resource.Version, Resource: q.resource.Resource, Name: q.name,
+			Verb: q.verb, Group: q.resource.Group, Version: q.resource.Version, Resource: q.resource.Resource, Subresource: q.subresource, Name: q.name,
 		},
 	}}
 	for key, values := range u.GetExtra() {

@@ -8,10 +8,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apisgroup "github.com/kcp-dev/sdk/apis/apis"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -42,6 +44,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
+	"github.com/shardplane/shardplane/pkg/virtual/apiexport"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
@@ -62,6 +65,7 @@ type Server struct {
 	generic         *genericapiserver.GenericAPIServer
 	customResources *customresource.Server
 	bindings        *bindings.Index
+	views           *apiexport.Views
 	admission       *admission.Admission
 	sources         controllers.Sources
 	informers       *controllers.Informers
@@ -141,6 +145,9 @@ func (s *Server) openStorage(ctx context.Context) error {
 		CompactionInterval: s.options.Etcd.CompactionInterval,
 		Transformers:       s.encryption.Transformers(),
 		Named:              named,
+		ClaimLabels: func(cluster logicalcluster.Name, resource schema.GroupResource, identity string) []storage.ClaimLabel {
+			return s.bindings.ClaimLabels(cluster, resource, identity)
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("storage: %w", err)
@@ -194,6 +201,7 @@ func (s *Server) assembleAPI() error {
 		WebhookCalls:   s.options.Webhooks.CallsPerCluster,
 		WorkspaceTypes: s.workspaceTypes(),
 		APIKinds:       s.apiKinds(),
+		ClaimAllows:    s.views.Allows,
 		Limits:         limits.Config{Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get},
 	})
 	if err != nil {

@@ -15,18 +15,27 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
 // ClaimLabelPrefix starts the labels that say who claims an object. They are not stored:
 // writes drop them, and reads show those that ClaimLabels tells.
 const ClaimLabelPrefix = "claimed.internal.apis.kcp.io/"
 
-// ClaimLabels returns the labels, with the ClaimLabelPrefix, that reads show on the objects
-// of a resource that lie in a logical cluster and have the identity, which may be empty;
-// mostly none. It is asked about each object that is shown, concurrently and while events
-// wait, so it must be quick and must not block: it takes no lock under which a claim set is
-// changed. Nobody changes what it returns, nor may it.
-type ClaimLabels func(cluster logicalcluster.Name, resource schema.GroupResource, identity string) map[string]string
+// ClaimLabel is a label that reads show, whose key has the ClaimLabelPrefix.
+type ClaimLabel struct {
+	Key, Value string
+	// On are the objects that show it.
+	On claims.Selection
+}
+
+// ClaimLabels returns the labels that reads show on the objects of a resource that lie in a
+// logical cluster and have the identity, which may be empty; mostly none. It is asked about
+// each object that is shown, concurrently and while events wait, so it must be quick and
+// must not block: it takes no lock under which a claim set is changed. Nobody changes what
+// it returns, nor may it.
+type ClaimLabels func(cluster logicalcluster.Name, resource schema.GroupResource, identity string) []ClaimLabel
 
 // claimLabels are the labels of one resource; nil where there are none.
 type claimLabels struct {
@@ -42,7 +51,18 @@ func (c *claimLabels) of(obj runtime.Object) map[string]string {
 	if !ok {
 		return nil
 	}
-	return c.labels(t.cluster, c.resource, t.identity)
+	var shown map[string]string
+	all := c.labels(t.cluster, c.resource, t.identity)
+	for i := range all {
+		if !all[i].On.Matches(obj) {
+			continue
+		}
+		if shown == nil {
+			shown = make(map[string]string, len(all))
+		}
+		shown[all[i].Key] = all[i].Value
+	}
+	return shown
 }
 
 // shown returns an object as it is shown: itself, or a copy that shares all but its labels.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
@@ -25,9 +26,12 @@ const claimLabel = ClaimLabelPrefix + "export"
 
 // labelling is a backend on which the pods of one logical cluster are claimed.
 func labelling(claimed *atomic.Bool) BackendConfig {
-	return BackendConfig{ClaimLabels: func(cluster logicalcluster.Name, resource schema.GroupResource, identity string) map[string]string {
+	return BackendConfig{ClaimLabels: func(cluster logicalcluster.Name, resource schema.GroupResource, identity string) []ClaimLabel {
 		if cluster == "claimed" && resource == podsGR && identity == "" && claimed.Load() {
-			return map[string]string{claimLabel: "hash"}
+			return []ClaimLabel{
+				{Key: claimLabel, Value: "hash", On: claims.Select(nil)},
+				{Key: ClaimLabelPrefix + "other", Value: "hash", On: claims.Select(labels.SelectorFromSet(labels.Set{"not": "there"}))},
+			}
 		}
 		return nil
 	}}
@@ -139,8 +143,11 @@ func TestClaimLabelsAreSelected(t *testing.T) {
 
 // A custom resource shows labels without a change of what it shares memory with.
 func TestClaimLabelsOfCustomResources(t *testing.T) {
-	c := &claimLabels{func(logicalcluster.Name, schema.GroupResource, string) map[string]string {
-		return map[string]string{claimLabel: "hash"}
+	c := &claimLabels{func(logicalcluster.Name, schema.GroupResource, string) []ClaimLabel {
+		return []ClaimLabel{
+			{Key: claimLabel, Value: "hash", On: claims.Select(labels.SelectorFromSet(labels.Set{"a": "b"}))},
+			{Key: ClaimLabelPrefix + "other", Value: "hash", On: claims.Select(labels.SelectorFromSet(labels.Set{"a": "c"}))},
+		}
 	}, podsGR}
 	stored := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{"name": "x", "annotations": map[string]any{"kcp.io/cluster": "aa"}, "labels": map[string]any{"a": "b"}},

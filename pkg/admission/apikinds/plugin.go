@@ -243,8 +243,10 @@ func (p *Plugin) mayBindOne(ctx context.Context, a admission.Attributes, cluster
 		// The same of all that this server does not know.
 		return provider, found, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, unknown))
 	case !may:
-		// Asked of logical clusters that do not exist, too: whoever may not bind cannot tell.
-		if may, err = p.config.MayBind(ctx, u, provider, export); err != nil && found {
+		// What a view lets somebody do does not count: a binding that is made through one is
+		// none that its maker could not make otherwise. Asked of logical clusters that do not
+		// exist, too: whoever may not bind cannot tell.
+		if may, err = p.config.MayBind(ctx, identity.WithoutView(u), provider, export); err != nil && found {
 			return provider, found, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether export %s may be bound, try again: %v", export, err))
 		}
 	}

@@ -153,7 +153,9 @@ func newReconciler(config Config) *reconciler {
 		binding: func(ctx context.Context, key client.Key) (*apisv1alpha2.APIBinding, error) {
 			return client.APIBindings.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		},
-		readSchema: config.readSchema,
+		readSchema: func(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
+			return ReadSchema(ctx, config.Local, config.Cache, key)
+		},
 		logicalCluster: func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
 			return config.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 		},

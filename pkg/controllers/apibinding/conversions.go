@@ -54,7 +54,7 @@ func (c Converting) reconcile(ctx context.Context, key client.Key) (reconcile.Re
 		return reconcile.Result{}, ignoreNotFound(err)
 	}
 	key.Shard = conversion.Annotations[request.ShardAnnotation]
-	schema, err := readSchema(ctx, c.Local, c.Cache, key)
+	schema, err := ReadSchema(ctx, c.Local, c.Cache, key)
 	if apierrors.IsNotFound(err) && key.Shard != "" {
 		return reconcile.Result{Backoff: true}, nil // the cache server may get it later
 	}

@@ -54,12 +54,9 @@ func providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, r
 	return name, nil
 }
 
-func (c Config) readSchema(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
-	return readSchema(ctx, c.Local, c.Cache, key)
-}
-
-// readSchema reads a schema of this shard, or that of the shard in the key, as it is there.
-func readSchema(ctx context.Context, local, cache *client.Factory, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
+// ReadSchema reads a schema of this shard, which local reaches, or that of the shard in
+// the key, as it is there, from its replica on a cache server.
+func ReadSchema(ctx context.Context, local, cache *client.Factory, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
 	if key.Shard == "" {
 		return client.APIResourceSchemas.In(local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 	}

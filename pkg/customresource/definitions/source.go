@@ -45,8 +45,11 @@ type Lookup struct {
 	Resource schema.GroupResource
 	// Version is the API version of the request.
 	Version string
-	// Identity is what follows the colon in a wildcard's resource segment.
+	// Identity is what follows the colon in a wildcard's resource segment, or that of the
+	// objects that a view is of, in one logical cluster or in all.
 	Identity string
+	// Exported has, where nothing is bound, the schema of an export answer.
+	Exported bool
 }
 
 // Change says that a schema which a source served is not served as before: what
@@ -249,6 +252,9 @@ func NewSystem(table *Table, crds []*apiextensionsv1.CustomResourceDefinition) (
 
 // Has reports whether the set has a resource.
 func (s *System) Has(resource schema.GroupResource) bool { return s.byResource[resource] != nil }
+
+// Of returns the definition of a resource, or nil if the set does not have it.
+func (s *System) Of(resource schema.GroupResource) *Definition { return s.byResource[resource] }
 
 // Serves reports whether a schema is one of the set.
 func (s *System) Serves(sch *Schema) bool {

@@ -126,9 +126,11 @@ func (s *documentSet) makeCore(ctx context.Context) (http.Handler, error) {
 			return nil, fmt.Errorf("reading the built-in discovery of /%s: %w", apiPrefix, err)
 		}
 	}
-	plain.Versions = nil
-	for _, v := range groups[0].Versions {
-		plain.Versions = append(plain.Versions, v.Version)
+	plain.Versions = []string{}
+	for _, g := range groups {
+		for _, v := range g.Versions {
+			plain.Versions = append(plain.Versions, v.Version)
+		}
 	}
 	whole, err := newAggregatedDiscovery(groups, merged, s.key)
 	if err != nil {
@@ -142,7 +144,7 @@ func (s *documentSet) makeCore(ctx context.Context) (http.Handler, error) {
 
 // serveCore answers /api.
 func (s *documentSet) serveCore(w http.ResponseWriter, r *http.Request) bool {
-	if !s.groups[""] {
+	if !s.groups[""] && !s.only {
 		return false
 	}
 	core, err := s.makeCore(r.Context())
@@ -195,7 +197,7 @@ func (s *documentSet) serveGroups(w http.ResponseWriter, r *http.Request) bool {
 
 // serveGroup answers /apis/<group>.
 func (s *documentSet) serveGroup(w http.ResponseWriter, r *http.Request, name string) bool {
-	if !s.groups[name] {
+	if !s.groups[name] && !s.only {
 		return false
 	}
 	_, groups, err := s.makeDiscovery(r.Context())
@@ -204,6 +206,9 @@ func (s *documentSet) serveGroup(w http.ResponseWriter, r *http.Request, name st
 		return true
 	}
 	i := slices.IndexFunc(groups, func(g metav1.APIGroup) bool { return g.Name == name })
+	if i < 0 {
+		return false
+	}
 	discovery.NewAPIGroupHandler(apiextensionsserver.Codecs, groups[i]).ServeHTTP(w, r)
 	return true
 }
@@ -211,13 +216,16 @@ func (s *documentSet) serveGroup(w http.ResponseWriter, r *http.Request, name st
 // serveVersion answers /apis/<group>/<version> and /api/<version>.
 func (s *documentSet) serveVersion(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) bool {
 	added := s.versions[gv]
-	if len(added) == 0 {
+	if len(added) == 0 && !s.only {
 		return false
 	}
 	resources, err := s.builtIns.resourceList(r.Context(), gv)
 	if err != nil {
 		writeUnavailable(w, r, err)
 		return true
+	}
+	if len(added)+len(resources) == 0 {
+		return false
 	}
 	for _, d := range added {
 		resources = append(resources, plainResources(d, gv)...)
@@ -242,7 +250,7 @@ func (b *BuiltIns) resourceList(ctx context.Context, gv schema.GroupVersion) ([]
 	if err := json.Unmarshal(body, &list); err != nil {
 		return nil, fmt.Errorf("reading the built-in discovery of %s: %w", gv, err)
 	}
-	return list.APIResources, nil
+	return loaded.served(gv, list.APIResources), nil
 }
 
 func verbsOf(d *definitions.Definition) metav1.Verbs {

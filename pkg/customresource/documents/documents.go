@@ -68,8 +68,8 @@ func (d *Documents) Size() int64 {
 	return d.library.Size() + int64(len(d.sets))<<10
 }
 
-// find returns the documents of a set, which are made if there are none.
-func (d *Documents) find(key string, all []*definitions.Definition) *documentSet {
+// find returns the documents of a set, which newSet makes if there are none.
+func (d *Documents) find(key string, newSet func(key string) *documentSet) *documentSet {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	set, ok := d.sets[key]
@@ -83,7 +83,7 @@ func (d *Documents) find(key string, all []*definitions.Definition) *documentSet
 			}
 			delete(d.sets, oldest)
 		}
-		set = d.newSet(key, all)
+		set = newSet(key)
 		documentSets.Inc()
 		d.sets[key] = set
 	}
@@ -94,8 +94,11 @@ func (d *Documents) find(key string, all []*definitions.Definition) *documentSet
 // documentSet is the documents of one set of definitions. Each is made when it
 // is first asked for.
 type documentSet struct {
-	key         string
-	builtIns    *BuiltIns
+	key      string
+	builtIns *BuiltIns
+	// only is set if nothing is told of but what the set has: not even of what else the
+	// wrapped handler serves.
+	only        bool
 	definitions []*definitions.Definition
 	versions    map[schema.GroupVersion][]*definitions.Definition
 	groups      map[string]bool
@@ -125,6 +128,33 @@ func (d *Documents) Serve(w http.ResponseWriter, r *http.Request, cluster reques
 		return false
 	}
 	return handler(set, w, r)
+}
+
+// ServeOnly answers a request for a document that tells of some built-in resources and
+// definitions, and of nothing else. It reports whether it did: there are no others.
+func (d *Documents) ServeOnly(w http.ResponseWriter, r *http.Request, builtIn map[schema.GroupResource]bool, all []*definitions.Definition) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return false
+	}
+	handler := d.handlerFor(strings.Split(strings.Trim(r.URL.Path, "/"), "/"))
+	if handler == nil {
+		return false
+	}
+	some, err := d.builtIns.only(r.Context(), builtIn)
+	if err != nil {
+		writeUnavailable(w, r, err)
+		return true
+	}
+	sorted := sortedDefinitions(all)
+	sum := sha256.New()
+	for _, resource := range some.sorted() {
+		sum.Write([]byte(resource.String() + ","))
+	}
+	return handler(d.find(keyOf("only "+hex.EncodeToString(sum.Sum(nil))+" ", sorted), func(key string) *documentSet {
+		set := d.newSet(key, sorted)
+		set.builtIns, set.only = some, true
+		return set
+	}), w, r)
 }
 
 // handlerFor returns what answers a path, or nil.
@@ -176,9 +206,19 @@ func (d *Documents) set(ctx context.Context, cluster request.Cluster) (*document
 	sorted := slices.DeleteFunc(slices.Clone(listed), func(of *definitions.Definition) bool {
 		return of.Terminating && of.Identity != "" || d.builtIns.Serves(ctx, of.Schema.Resource)
 	})
-	slices.SortFunc(sorted, func(a, b *definitions.Definition) int {
+	sorted = sortedDefinitions(sorted)
+	return d.find(keyOf("", sorted), func(key string) *documentSet { return d.newSet(key, sorted) }), nil
+}
+
+// sortedDefinitions returns definitions in the order in which sets have them.
+func sortedDefinitions(all []*definitions.Definition) []*definitions.Definition {
+	return slices.SortedFunc(slices.Values(all), func(a, b *definitions.Definition) int {
 		return strings.Compare(a.Schema.CRD().Name, b.Schema.CRD().Name)
 	})
+}
+
+// keyOf returns what tells sets of definitions of a kind apart.
+func keyOf(kind string, sorted []*definitions.Definition) string {
 	sum := sha256.New()
 	for _, definition := range sorted {
 		sum.Write([]byte(definition.Schema.Hash))
@@ -186,8 +226,7 @@ func (d *Documents) set(ctx context.Context, cluster request.Cluster) (*document
 			sum.Write([]byte{1})
 		}
 	}
-	key := hex.EncodeToString(sum.Sum(nil))
-	return d.find(key, sorted), nil
+	return kind + hex.EncodeToString(sum.Sum(nil))
 }
 
 func (d *Documents) newSet(key string, all []*definitions.Definition) *documentSet {

@@ -127,13 +127,16 @@ func (s *documentSet) v3(gv schema.GroupVersion, builtIn *builtInOpenAPI) openap
 
 // serveV3 answers /openapi/v3/apis/<group>/<version> and /openapi/v3/api/<version>.
 func (s *documentSet) serveV3(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) bool {
-	if len(s.versions[gv]) == 0 {
+	if len(s.versions[gv]) == 0 && !s.only {
 		return false
 	}
 	builtIn, err := s.builtIns.openapi(r.Context())
 	if err != nil {
 		writeUnavailable(w, r, err)
 		return true
+	}
+	if len(s.versions[gv]) == 0 && !builtIn.versions[gv] {
+		return false
 	}
 	spec := s.v3(gv, builtIn)
 	if hash := r.URL.Query().Get("hash"); hash != "" {

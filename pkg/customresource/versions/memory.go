@@ -1,21 +1,49 @@
 package versions
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
 
 // stateKey names an object's state: a resource version is written once.
 type stateKey struct {
 	uid             types.UID
 	resourceVersion string
+	// claims are the labels by which reads show who claims the object, which come and go
+	// without a write.
+	claims string
 }
 
 func keyOf(m metav1.Object) stateKey {
-	return stateKey{uid: m.GetUID(), resourceVersion: m.GetResourceVersion()}
+	return stateKey{uid: m.GetUID(), resourceVersion: m.GetResourceVersion(), claims: claimsOn(m)}
+}
+
+// claimsOn returns the labels of claims that an object shows, as one text. What watchers
+// share shows none.
+func claimsOn(m metav1.Object) string {
+	u, ok := m.(*unstructured.Unstructured)
+	if !ok {
+		return ""
+	}
+	metadata, _ := u.Object["metadata"].(map[string]any)
+	labels, _ := metadata["labels"].(map[string]any)
+	var shown []string
+	for key, value := range labels {
+		if strings.HasPrefix(key, multitenant.ClaimLabelPrefix) {
+			text, _ := value.(string)
+			shown = append(shown, key+"="+text)
+		}
+	}
+	slices.Sort(shown)
+	return strings.Join(shown, ",")
 }
 
 // sampled is how many memories are looked at for one that has much to forget.

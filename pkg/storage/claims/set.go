@@ -76,7 +76,7 @@ func (s *Set) Identity() string { return s.identity }
 // written. Both take the lock of the hub that watches, under which BackendConfig.ClaimLabels
 // and attributes are asked: so these must not take a lock that the caller holds here.
 func (s *Set) Allow(cluster logicalcluster.Name, selector labels.Selector, revision uint64) {
-	s.change(cluster, Selection{held: true, selector: selector}, revision)
+	s.change(cluster, Select(selector), revision)
 }
 
 // Deny takes all objects of a logical cluster out of the set, as Allow puts them in.

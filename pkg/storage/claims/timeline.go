@@ -40,6 +40,13 @@ func (s *Set) Follow(notify func()) bool {
 	return true
 }
 
+// Followed reports whether somebody follows the set: requests watch what it holds.
+func (s *Set) Followed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.notify != nil
+}
+
 // Unfollow ends what Follow began.
 func (s *Set) Unfollow() {
 	s.mu.Lock()

@@ -17,6 +17,12 @@ type Selection struct {
 	selector labels.Selector
 }
 
+// Select returns the selection of the objects that a selector matches; nil matches all.
+func Select(selector labels.Selector) Selection { return Selection{held: true, selector: selector} }
+
+// Selector returns what the objects have to match; nil for all.
+func (s Selection) Selector() labels.Selector { return s.selector }
+
 // Held reports whether the set holds the logical cluster.
 func (s Selection) Held() bool { return s.held }
 

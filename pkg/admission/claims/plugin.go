@@ -1,0 +1,145 @@
+// Package claims is the admission plugin of permission claims on API exports: a provider
+// that writes through the view of its export writes nothing but what consumers let it see,
+// by the selectors of the claims. It also drops the labels by which reads show who claims
+// an object, which clients send back as they have read them: they are not stored, and
+// nobody sets them.
+package claims
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apiserver/pkg/admission"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
+)
+
+// Allows reports whether a claim lets a request, which has come through a view, use a
+// verb on a resource.
+type Allows func(ctx context.Context, resource schema.GroupResource, verb string) (bool, error)
+
+// Plugin implements admission.MutationInterface and admission.ValidationInterface.
+type Plugin struct {
+	*admission.Handler
+	allows Allows
+}
+
+var (
+	_ admission.MutationInterface   = &Plugin{}
+	_ admission.ValidationInterface = &Plugin{}
+)
+
+// New returns the plugin.
+func New(allows Allows) *Plugin {
+	return &Plugin{admission.NewHandler(admission.Create, admission.Update, admission.Delete), allows}
+}
+
+// Admit implements admission.MutationInterface. It gives new and changed objects the
+// labels that the selector of a claim names, where they have none of the key.
+func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetOperation() == admission.Delete || !isWhole(a) {
+		return nil
+	}
+	object, err := meta.Accessor(a.GetObject())
+	if err != nil {
+		return nil //nolint:nilerr // it has no labels
+	}
+	dropShown(object)
+	selected, restricted, err := selectionFor(ctx, a)
+	if !restricted || err != nil {
+		return err
+	}
+	missing := labels.Set{}
+	for _, r := range requirements(selected.Selector()) {
+		if r.Operator() != selection.Equals {
+			continue
+		}
+		value, _ := r.Values().PopAny()
+		if has, ok := object.GetLabels()[r.Key()]; !ok {
+			missing[r.Key()] = value
+		} else if has != value {
+			return admission.NewForbidden(a, fmt.Errorf("the permission claim is for objects with the label %s=%s, and this one has the value %q: set that value, or leave the label out", r.Key(), value, has))
+		}
+	}
+	if len(missing) > 0 {
+		object.SetLabels(labels.Merge(object.GetLabels(), missing))
+	}
+	return nil
+}
+
+// Validate implements admission.ValidationInterface.
+func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	selected, restricted, err := selectionFor(ctx, a)
+	if !restricted || err != nil {
+		return err
+	}
+	if a.GetOperation() == admission.Create {
+		// Also where a patch creates.
+		allowed, err := p.allows(ctx, a.GetResource().GroupResource(), "create")
+		if err != nil {
+			return err
+		}
+		if !allowed {
+			return admission.NewForbidden(a, errors.New("no accepted permission claim has the verb create"))
+		}
+	}
+	if !isWhole(a) {
+		return nil
+	}
+	for _, obj := range []runtime.Object{a.GetObject(), a.GetOldObject()} {
+		if obj == nil || selected.Matches(obj) {
+			continue
+		}
+		return admission.NewForbidden(a, fmt.Errorf("the permission claim is for objects that match %q", selected.Selector()))
+	}
+	return nil
+}
+
+// selectionFor returns what a claim lets a request write, and whether it is one that
+// comes by a claim.
+func selectionFor(ctx context.Context, a admission.Attributes) (claims.Selection, bool, error) {
+	set := claims.From(ctx, a.GetResource().GroupResource())
+	if set == nil {
+		return claims.Selection{}, false, nil
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	return set.Selection(cluster), true, err
+}
+
+// isWhole reports whether what is written is an object and not a part of one.
+func isWhole(a admission.Attributes) bool {
+	return a.GetSubresource() == "" || a.GetSubresource() == "status"
+}
+
+func requirements(s labels.Selector) labels.Requirements {
+	if s == nil {
+		return nil
+	}
+	all, _ := s.Requirements()
+	return all
+}
+
+// dropShown takes out the labels that reads show.
+func dropShown(object metav1.Object) {
+	isShown := func(key, _ string) bool { return strings.HasPrefix(key, storage.ClaimLabelPrefix) }
+	all := object.GetLabels()
+	for key := range all {
+		if isShown(key, "") {
+			kept := maps.Clone(all)
+			maps.DeleteFunc(kept, isShown)
+			object.SetLabels(kept)
+			return
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package authz
+
+import (
+	"context"
+	"strings"
+
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// Views decide about requests that reach the content of other logical clusters through
+// a view (request.View).
+type Views interface {
+	// Opens decides whether the sender of a request may use the view. next decides about
+	// requests to the logical cluster that grants it.
+	Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error)
+	// Permits decides whether whoever may open the view may do in it what the attributes
+	// say. Without an opinion the request is denied.
+	Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
+}
+
+// WithViews asks next, about a request through a view, whether its sender may open it,
+// and only then about what the request does: nobody else learns what is there to
+// be seen. Whom somebody may impersonate is for the logical cluster that grants the view
+// to say, as for any other request to it.
+func WithViews(next authorizer.Authorizer, views Views) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if request.ViewFrom(ctx) == nil || strings.HasPrefix(a.GetVerb(), verbImpersonate) {
+			return next.Authorize(ctx, a)
+		}
+		if views == nil {
+			return authorizer.DecisionDeny, "this server has no views", nil
+		}
+		if decision, reason, err := views.Opens(ctx, a, next); decision != authorizer.DecisionAllow {
+			return decision, reason, err
+		}
+		return views.Permits(ctx, a)
+	})
+}

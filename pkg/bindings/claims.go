@@ -1,0 +1,284 @@
+package bindings
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
+)
+
+// What bindings accept of permission claims reaches storage in two forms, and nothing of
+// it is written to any object:
+//
+//	claims.Set                    for each export, resource and verb that somebody has asked
+//	                              for through a view: which logical clusters hold what
+//	Index.ClaimLabels             for each logical cluster: the labels that its objects show
+
+// setIdleFor is how long a set stays that no request uses.
+const setIdleFor = 10 * time.Minute
+
+// claim is a permission claim that has effect.
+type claim struct {
+	world
+	verbs []string
+	// selector is nil for all objects.
+	selector labels.Selector
+	asked    apisv1alpha2.PermissionClaim
+}
+
+// claimsIn returns the claims of a binding that have effect.
+func claimsIn(status *apisv1alpha2.APIBindingStatus) []claim {
+	var all []claim
+	for i := range status.AppliedPermissionClaims {
+		applied := &status.AppliedPermissionClaims[i]
+		c := claim{
+			world: world{schema.GroupResource{Group: applied.Group, Resource: applied.Resource}, applied.IdentityHash},
+			verbs: applied.Verbs,
+			asked: applied.PermissionClaim,
+		}
+		if !applied.Selector.MatchAll {
+			selector, err := metav1.LabelSelectorAsSelector(&applied.Selector.LabelSelector)
+			if err != nil || selector.Empty() {
+				continue // admission takes neither
+			}
+			c.selector = selector
+		}
+		all = append(all, c)
+		if twin, ok := twins[c.resource]; ok {
+			c.resource = twin
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// twins are resources of two groups that have the same objects.
+var twins = map[schema.GroupResource]schema.GroupResource{
+	corev1.Resource("events"):   eventsv1.Resource("events"),
+	eventsv1.Resource("events"): corev1.Resource("events"),
+}
+
+// allows reports whether the claim is for a verb; an empty one is any.
+func (c *claim) allows(verb string) bool {
+	return verb == "" || slices.Contains(c.verbs, verb) || slices.Contains(c.verbs, everyVerb)
+}
+
+const everyVerb = "*"
+
+// bindingsResource are what providers see without a claim, as far as they are their own.
+var bindingsResource = apisv1alpha2.Resource("apibindings")
+
+// reads are the verbs that providers have on bindings without a claim.
+var reads = []string{"", "get", "list", "watch"}
+
+// lets returns what the bindings with the list let the export see, and do with the verb.
+func (l *list) lets(w world, verb string) claims.Selection {
+	for i := range l.claims {
+		if c := &l.claims[i]; c.world == w && c.allows(verb) {
+			return claims.Select(c.selector)
+		}
+	}
+	if w.resource == bindingsResource && w.identity == "" && slices.Contains(reads, verb) {
+		return claims.Select(labels.SelectorFromSet(labels.Set{apis.ExportLabel: apis.ExportLabelValue(l.provider, l.export)}))
+	}
+	return claims.Selection{}
+}
+
+// of reports whether the bindings with the list are to an export.
+func (l *list) of(export client.Key) bool {
+	return l.provider == export.Cluster && l.export == export.Name
+}
+
+// letsIn returns what the bindings of a logical cluster let an export see, and do.
+func letsIn(all []*record, export client.Key, w world, verb string) claims.Selection {
+	for _, r := range all {
+		if !r.of(export) {
+			continue
+		}
+		if s := r.lets(w, verb); s.Held() {
+			return s
+		}
+	}
+	return claims.Selection{}
+}
+
+// claimLabels are the labels that objects show, by where they lie.
+type claimLabels map[world][]storage.ClaimLabel
+
+func (l *list) labelsOf() claimLabels {
+	if len(l.claims) == 0 {
+		return nil
+	}
+	all := claimLabels{}
+	for i := range l.claims {
+		c := &l.claims[i]
+		key, value, err := apis.ClaimLabel(l.provider, l.export, c.asked)
+		if err != nil {
+			continue // it was decoded, so that it can be encoded
+		}
+		all[c.world] = append(all[c.world], storage.ClaimLabel{Key: key, Value: value, On: claims.Select(c.selector)})
+	}
+	return all
+}
+
+// setKey tells the sets of an export apart.
+type setKey struct {
+	world
+	// verb is list or watch, for requests to all logical clusters. Requests to one are
+	// let pass or not by their verbs, before.
+	verb string
+}
+
+// heldSet is a set, and when somebody used it last.
+type heldSet struct {
+	*claims.Set
+	used time.Time
+}
+
+// claimed is what bindings accept, as storage knows it.
+type claimed struct {
+	// labels are the claimLabels of logical clusters that have any. Storage reads them
+	// while it holds locks that changes of sets take.
+	labels sync.Map
+
+	mu   sync.Mutex
+	sets map[client.Key]map[setKey]*heldSet
+	// latest is the revision of the newest binding that was seen.
+	latest uint64
+}
+
+// follow brings a change of a binding to the sets and labels. all are the bindings of the
+// logical cluster now.
+func (c *claimed) follow(cluster logicalcluster.Name, before, after *record, all []*record) {
+	if before != nil && after != nil && before.list == after.list {
+		return
+	}
+	c.show(cluster, all)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if after != nil {
+		c.latest = max(c.latest, after.revision)
+	}
+	exports := map[client.Key]bool{}
+	for _, r := range []*record{before, after} {
+		if r != nil {
+			exports[client.Key{Cluster: r.provider, Name: r.export}] = true
+		}
+	}
+	for export := range exports {
+		for key, set := range c.sets[export] {
+			c.bring(set.Set, cluster, letsIn(all, export, key.world, key.verb))
+		}
+	}
+}
+
+func (c *claimed) bring(set *claims.Set, cluster logicalcluster.Name, s claims.Selection) {
+	if s.Held() {
+		set.Allow(cluster, s.Selector(), c.latest)
+	} else {
+		set.Deny(cluster, c.latest)
+	}
+}
+
+// show has the objects of a logical cluster show the labels of its bindings.
+func (c *claimed) show(cluster logicalcluster.Name, all []*record) {
+	var shown claimLabels
+	shared := true
+	for _, r := range all {
+		switch {
+		case len(r.labels) == 0:
+		case shown == nil:
+			shown = r.labels
+		default:
+			if shared {
+				shown, shared = shown.clone(), false
+			}
+			for w, more := range r.labels {
+				shown[w] = append(shown[w], more...)
+			}
+		}
+	}
+	if shown == nil {
+		c.labels.Delete(cluster)
+	} else {
+		c.labels.Store(cluster, shown)
+	}
+}
+
+func (l claimLabels) clone() claimLabels {
+	all := make(claimLabels, len(l))
+	for w, of := range l {
+		all[w] = slices.Clip(of)
+	}
+	return all
+}
+
+// ClaimLabels implements storage.ClaimLabels.
+func (x *Index) ClaimLabels(cluster logicalcluster.Name, resource schema.GroupResource, identity string) []storage.ClaimLabel {
+	v, ok := x.claimed.labels.Load(cluster)
+	if !ok {
+		return nil
+	}
+	shown, _ := v.(claimLabels)
+	return shown[world{resource, identity}]
+}
+
+// setOf returns the set of what all bindings let an export see, which is kept up to date
+// while it is used. All bindings are known.
+func (x *Index) setOf(export client.Key, key setKey) *claims.Set {
+	c := &x.claimed
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if set := c.sets[export][key]; set != nil {
+		set.used = time.Now()
+		return set.Set
+	}
+	set := claims.NewSet(key.resource, key.identity, c.latest)
+	for _, cluster := range x.consumers(export) {
+		c.bring(set, cluster, letsIn(x.records(cluster), export, key.world, key.verb))
+	}
+	if c.sets[export] == nil {
+		c.sets[export] = map[setKey]*heldSet{}
+	}
+	c.sets[export][key] = &heldSet{Set: set, used: time.Now()}
+	return set
+}
+
+// consumers are the logical clusters with bindings to an export.
+func (x *Index) consumers(export client.Key) []logicalcluster.Name {
+	keys := x.informer.Lister().KeysByIndex(apis.ExportIndex, apis.ExportLabelValue(export.Cluster, export.Name))
+	all := make([]logicalcluster.Name, 0, len(keys))
+	for _, key := range keys {
+		all = append(all, key.Cluster)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// forgetSets drops sets that nobody watches, nor has asked for lately.
+func (c *claimed) forgetSets(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for export, sets := range c.sets {
+		for key, set := range sets {
+			if now.Sub(set.used) > setIdleFor && !set.Followed() {
+				delete(sets, key)
+			}
+		}
+		if len(sets) == 0 {
+			delete(c.sets, export)
+		}
+	}
+}

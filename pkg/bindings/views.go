@@ -1,0 +1,206 @@
+package bindings
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
+)
+
+// Reach is what requests for a resource reach through the view of an export.
+type Reach struct {
+	// Identity is that of the objects; empty for those that no export defines.
+	Identity string
+	// Set is what they are restricted to; nil for the export's own resources.
+	Set *claims.Set
+}
+
+// Own reports whether the resource is one that the export offers.
+func (r *Reach) Own() bool { return r.Set == nil }
+
+// Export returns an export of a provider, or nil if there is none.
+func (x *Index) Export(ctx context.Context, key client.Key) (*apisv1alpha2.APIExport, error) {
+	if err := first(ctx, x.config.WaitForExports); err != nil {
+		return nil, err
+	}
+	export, err := x.config.Export(key)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return export, err
+}
+
+// Reach returns what requests with a verb for a resource reach through the view of an
+// export: in one logical cluster, or in all of the shard. It is nil where they reach
+// nothing: the export neither offers nor claims the resource, or no binding in the one
+// logical cluster lets it.
+func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, resource schema.GroupResource, verb string) (*Reach, error) {
+	if err := x.waitSynced(ctx); err != nil {
+		return nil, err
+	}
+	export, err := x.Export(ctx, key)
+	if export == nil || err != nil {
+		return nil, err
+	}
+	if offers(export, resource) {
+		if in.Wildcard {
+			return &Reach{Identity: export.Status.IdentityHash}, nil
+		}
+		for _, r := range x.records(in.Name) {
+			if b, bound := r.byResource[resource]; bound && r.of(key) {
+				return &Reach{Identity: b.identity}, nil
+			}
+		}
+		return nil, nil //nolint:nilnil // nobody lets it
+	}
+	w, claims := claimedBy(export, resource, verb)
+	if !claims {
+		return nil, nil //nolint:nilnil // it does not ask for it
+	}
+	of := setKey{world: w}
+	if in.Wildcard {
+		of.verb = verb
+	} else if !letsIn(x.records(in.Name), key, w, verb).Held() {
+		return nil, nil //nolint:nilnil // nobody lets it
+	}
+	return &Reach{Identity: w.identity, Set: x.setOf(key, of)}, nil
+}
+
+// offers reports whether a resource is one of the export's that are stored as custom
+// resources.
+func offers(export *apisv1alpha2.APIExport, resource schema.GroupResource) bool {
+	return slices.ContainsFunc(export.Spec.Resources, func(r apisv1alpha2.ResourceSchema) bool {
+		return r.Group == resource.Group && r.Name == resource.Resource && storedHere(&r)
+	})
+}
+
+func storedHere(r *apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual == nil }
+
+// claimedBy returns which objects of a resource an export asks for, for a verb.
+func claimedBy(export *apisv1alpha2.APIExport, resource schema.GroupResource, verb string) (world, bool) {
+	for i := range export.Spec.PermissionClaims {
+		c := &export.Spec.PermissionClaims[i]
+		of := schema.GroupResource{Group: c.Group, Resource: c.Resource}
+		if of != resource && twins[of] != resource {
+			continue
+		}
+		if slices.Contains(c.Verbs, verb) || slices.Contains(c.Verbs, everyVerb) {
+			return world{resource, c.IdentityHash}, true
+		}
+	}
+	return world{resource: resource}, resource == bindingsResource && slices.Contains(reads, verb)
+}
+
+// Claimed returns the resources that an export claims and that come from no other
+// export, its bindings included, and the definitions of all others that it reaches: what
+// there is to tell in discovery.
+func (x *Index) Claimed(ctx context.Context, export *apisv1alpha2.APIExport) (plain map[schema.GroupResource]bool, defined []*definitions.Definition, err error) {
+	plain = map[schema.GroupResource]bool{bindingsResource: true}
+	for i := range export.Spec.Resources {
+		r := &export.Spec.Resources[i]
+		if !storedHere(r) {
+			continue
+		}
+		s, err := x.schemaOf(ctx, export, r)
+		if err != nil {
+			return nil, nil, err
+		}
+		if s != nil {
+			defined = append(defined, &definitions.Definition{Schema: s.Schema, Identity: export.Status.IdentityHash})
+		}
+	}
+	for i := range export.Spec.PermissionClaims {
+		c := &export.Spec.PermissionClaims[i]
+		resource := schema.GroupResource{Group: c.Group, Resource: c.Resource}
+		switch {
+		case offers(export, resource):
+		case c.IdentityHash == "":
+			plain[resource] = true
+		default:
+			d, err := x.resolveWildcard(ctx, definitions.Lookup{Resource: resource, Identity: c.IdentityHash, Exported: true})
+			if err != nil {
+				return nil, nil, err
+			}
+			if d != nil {
+				defined = append(defined, d)
+			}
+		}
+	}
+	return plain, defined, nil
+}
+
+// exported returns the schema of an export with an identity, or nil if there is none.
+func (x *Index) exported(ctx context.Context, w world) (*pinned, error) {
+	if err := first(ctx, x.config.WaitForExports); err != nil {
+		return nil, err
+	}
+	var newest *pinned
+	for _, export := range x.config.ExportsByIdentity(w.identity) {
+		for i := range export.Spec.Resources {
+			r := &export.Spec.Resources[i]
+			if r.Group != w.resource.Group || r.Name != w.resource.Resource || !storedHere(r) {
+				continue
+			}
+			s, err := x.schemaOf(ctx, export, r)
+			if err != nil {
+				return nil, err
+			}
+			if s != nil && s.newer(newest) {
+				newest = s
+			}
+		}
+	}
+	return newest, nil
+}
+
+// schemaOf returns the schema that an export offers a resource with, or nil if it does
+// not exist, or cannot be served. It is known where it is bound.
+func (x *Index) schemaOf(ctx context.Context, export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (*pinned, error) {
+	for _, uid := range x.schemasIn(world{schema.GroupResource{Group: r.Group, Resource: r.Name}, export.Status.IdentityHash}) {
+		if p := x.schemas.known(uid); p != nil && p.name == r.Schema {
+			return p, nil
+		}
+	}
+	original, err := x.config.Schema(ctx, client.Key{Shard: export.Annotations[request.ShardAnnotation], Cluster: logicalcluster.From(export), Name: r.Schema})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // there is none
+	case err != nil:
+		return nil, fmt.Errorf("reading the APIResourceSchema %s: %w", r.Schema, err)
+	}
+	if p := x.schemas.known(original.UID); p != nil {
+		return p, nil
+	}
+	copied := copyOf(original)
+	if copied.Conversion, err = x.conversionOf(ctx, copied); err != nil {
+		return nil, err
+	}
+	p, err := newPinned(copied)
+	if err != nil {
+		return nil, nil //nolint:nilerr,nilnil // conditions of bindings say what is the matter
+	}
+	x.schemas.know(original.UID, p)
+	return p, nil
+}
+
+// copyOf returns what the shard keeps of an APIResourceSchema.
+func copyOf(original *apisv1alpha1.APIResourceSchema) *BoundSchema {
+	return &BoundSchema{
+		ObjectMeta: metav1.ObjectMeta{Name: string(original.UID)},
+		Original:   original.Name,
+		Provider:   logicalcluster.From(original).String(),
+		Created:    original.CreationTimestamp,
+		Spec:       original.Spec,
+	}
+}

@@ -1,0 +1,50 @@
+package identity
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// viewer is whom a warrant names by which somebody acts through a view.
+const viewer = "system:kcp:view"
+
+// Through returns u as it acts in a logical cluster through a view. What it may do was
+// decided by the view; there it has a warrant besides, for what is asked about users
+// beyond that: whether they may give away rights that they do not have, say.
+func Through(cluster logicalcluster.Name, u user.Info) user.Info {
+	text, err := json.Marshal(warrant{
+		User: viewer, Groups: []string{request.GroupAdmin},
+		Extra: map[string]values{request.ExtraScopes: {request.ScopeClusterPrefix + cluster.String()}},
+	})
+	if err != nil {
+		return u // texts can be encoded
+	}
+	extra := maps.Clone(u.GetExtra())
+	if extra == nil {
+		extra = map[string][]string{}
+	}
+	extra[request.ExtraWarrant] = append(slices.Clone(extra[request.ExtraWarrant]), string(text))
+	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
+}
+
+// WithoutView returns u without the warrant of a view, if it has one: as who it is by
+// itself.
+func WithoutView(u user.Info) user.Info {
+	isViewer := func(text string) bool {
+		w, ok := parseWarrant(text)
+		return ok && w.GetName() == viewer
+	}
+	warrants := u.GetExtra()[request.ExtraWarrant]
+	if !slices.ContainsFunc(warrants, isViewer) {
+		return u
+	}
+	extra := maps.Clone(u.GetExtra())
+	extra[request.ExtraWarrant] = slices.DeleteFunc(slices.Clone(warrants), isViewer)
+	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
+}

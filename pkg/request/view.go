@@ -1,0 +1,101 @@
+package request
+
+import (
+	"context"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+)
+
+// ViewsPrefix starts the URLs of all views.
+const ViewsPrefix = "/services/"
+
+// APIExports is /services/apiexport/<provider>/<export>/clusters/<name|path|*>/…: what
+// consumers of an API let its provider see and do.
+var APIExports = &Mount{
+	Prefix: ViewsPrefix + "apiexport/", Form: ViewsPrefix + "apiexport/<provider>/<export>/clusters/<name>",
+	Parse: parseView, Wildcard: listOrWatchOrRead,
+}
+
+// View is through what a request reaches the content of other logical clusters than the
+// one that it is for.
+type View struct {
+	// Name is the name of the object that grants the view, in the logical cluster that
+	// the request is for. The mount says of which kind.
+	Name string
+	// In is the logical cluster whose content is seen, or all that may be seen. It is
+	// zero where the path that the client wrote leads to none.
+	In Cluster
+}
+
+// ViewFrom returns the view that a request is to enter, or nil.
+func ViewFrom(ctx context.Context) *View { return scopeFrom(ctx).View }
+
+// Through is the view that a request has entered: it goes on in another logical cluster
+// than the one that has granted the view.
+type Through struct {
+	// Mount says of which kind the view is.
+	Mount *Mount
+	// Provider is the logical cluster that has granted it, by the object View.
+	Provider logicalcluster.Name
+	View     string
+}
+
+// WithThrough returns a context for what goes on through a view.
+func WithThrough(ctx context.Context, t Through) context.Context {
+	s := ScopeFrom(ctx)
+	s.through = t
+	return WithScope(ctx, s)
+}
+
+// ThroughFrom returns the view that a request has entered, and whether it has.
+func ThroughFrom(ctx context.Context) (Through, bool) {
+	t := scopeFrom(ctx).through
+	return t, t.Mount != nil
+}
+
+// ViewLocation is the part of a URL path that names a view.
+type ViewLocation struct {
+	// Name is the name of the object that grants it.
+	Name string
+	// Path is the logical cluster whose content is seen, as the client wrote it. Empty
+	// for the wildcard.
+	Path logicalcluster.Path
+	// Wildcard is set for all that may be seen.
+	Wildcard bool
+}
+
+// scope returns the view, without a logical cluster where there is a path that first has
+// to be resolved.
+func (l *ViewLocation) scope() *View {
+	v := &View{Name: l.Name, In: Cluster{Wildcard: l.Wildcard}}
+	if name, ok := l.Path.Name(); ok && !l.Wildcard {
+		v.In.Name = name
+	}
+	return v
+}
+
+// parseView takes <cluster>/<name>/clusters/<cluster>/rest apart.
+func parseView(below string) (Location, error) {
+	segment, rest := cutSegment(below)
+	l, err := parseCluster(segment + "/")
+	if err != nil || l.Wildcard {
+		return Location{}, &InvalidURLError{Segment: segment, Reason: "a view is granted by one logical cluster, which is a name or a path"}
+	}
+	name, rest := cutSegment(rest[1:])
+	if len(name) > content.DNS1123SubdomainMaxLength || len(content.IsDNS1123Subdomain(name)) > 0 {
+		return Location{}, &InvalidURLError{Segment: name, Reason: "the name of the object that grants the view consists of lower-case letters, digits, hyphens and dots"}
+	}
+	below, found := strings.CutPrefix(rest, Clusters.Prefix)
+	if !found {
+		first, _ := cutSegment(rest[1:])
+		return Location{}, &InvalidURLError{Segment: first, Reason: "what follows in the URL of a view is " + Clusters.Prefix + "<name> or " + Clusters.Prefix + Wildcard}
+	}
+	in, err := parseCluster(below)
+	if err != nil {
+		return Location{}, err
+	}
+	l.View, l.Rest = &ViewLocation{Name: name, Path: in.Path, Wildcard: in.Wildcard}, in.Rest
+	return l, nil
+}

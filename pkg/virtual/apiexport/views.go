@@ -1,0 +1,241 @@
+// Package apiexport is the view of an API export: what the consumers on a shard let its
+// provider see and do, as one API root.
+//
+//	/services/apiexport/<provider>/<export>/clusters/{*,<consumer>}/…
+//
+// There is no second server. Until a request enters the view it is one to the provider's
+// logical cluster, which is where it is authorized and what it is counted for. Then it
+// goes on in the consumer's logical cluster, or in all of them, to the same handlers and
+// storage as any other request, restricted to what bindings let be seen.
+//
+//	own resources    the objects of the export's identity
+//	claimed ones     those in a claims.Set, which bindings keep up to date
+//	apibindings      those to the export; with an accepted claim, what that says
+package apiexport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/bindings"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
+)
+
+// Documents answer requests for discovery and OpenAPI, as customresource.Server does.
+type Documents interface {
+	ServeDocuments(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
+}
+
+// Config is what views need.
+type Config struct {
+	// Bindings knows what can be seen.
+	Bindings *bindings.Index
+	// Rules decide, by roles and bindings, about maximal permission policies.
+	Rules authorizer.Authorizer
+	// Local reports whether the shard holds a logical cluster, and Elsewhere whether that
+	// of an export, which is on another shard, lets a request use its view.
+	Local     func(name logicalcluster.Name) bool
+	Elsewhere func(ctx context.Context, export client.Key, a authorizer.Attributes) (bool, error)
+	// Inactive reports whether a logical cluster is switched off.
+	Inactive func(name logicalcluster.Name) bool
+	// Documents returns what tells of what there is to be seen.
+	Documents func() Documents
+	// Codecs encode errors.
+	Codecs runtime.NegotiatedSerializer
+}
+
+// Views are those of all exports that have consumers on the shard. They implement
+// authz.Views.
+type Views struct{ config Config }
+
+// New returns the views.
+func New(config Config) *Views { return &Views{config} }
+
+// Opens implements authz.Views: who uses a view needs the request's verb on
+// apiexports/content, also for discovery.
+func (v *Views) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
+	_, export := exportOf(ctx)
+	gv := apisv1alpha2.SchemeGroupVersion
+	content := authorizer.AttributesRecord{
+		User: a.GetUser(), Verb: a.GetVerb(), ResourceRequest: true,
+		APIGroup: gv.Group, APIVersion: gv.Version, Resource: "apiexports", Subresource: "content", Name: export.Name,
+	}
+	if export.Cluster == "" || v.config.Local(export.Cluster) || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
+		return next.Authorize(ctx, content)
+	}
+	may, err := v.config.Elsewhere(ctx, export, content)
+	if !may || err != nil {
+		return authorizer.DecisionNoOpinion, authz.NotPermittedReason, err
+	}
+	request.Entered(ctx)
+	return authorizer.DecisionAllow, "", nil
+}
+
+// Permits implements authz.Views: in one logical cluster, a binding has to let the export
+// see the resource, and do with it what the request does. The maximal permission policies
+// of other exports hold for what is claimed of them.
+func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	view, export := exportOf(ctx)
+	if !a.IsResourceRequest() {
+		return authorizer.DecisionAllow, "", nil
+	}
+	resource := schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}
+	reach, err := v.config.Bindings.Reach(ctx, export, view.In, resource, a.GetVerb())
+	if err != nil {
+		return authorizer.DecisionNoOpinion, "", err
+	}
+	switch {
+	case reach == nil && view.In.Wildcard:
+		return authorizer.DecisionAllow, "", nil // there is no such resource
+	case reach == nil:
+		return authorizer.DecisionDeny, notLet(export, view, resource, a.GetVerb()), nil
+	case reach.Own() || reach.Identity == "" || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup):
+		return authorizer.DecisionAllow, "", nil
+	}
+	return v.config.Bindings.PermitsClaim(ctx, v.config.Rules, export.Cluster, reach.Identity, a)
+}
+
+func notLet(export client.Key, view *request.View, resource schema.GroupResource, verb string) string {
+	return fmt.Sprintf("no APIBinding in logical cluster %q lets the APIExport %s %s %s: bind it there, and accept its permission claim",
+		view.In.Name, export.Name, verb, resource)
+}
+
+func exportOf(ctx context.Context) (*request.View, client.Key) {
+	view := request.ViewFrom(ctx)
+	provider, _ := request.ClusterFrom(ctx)
+	return view, client.Key{Cluster: provider.Name, Name: view.Name}
+}
+
+// Allows reports whether a request that has entered a view may use a verb on a resource.
+func (v *Views) Allows(ctx context.Context, resource schema.GroupResource, verb string) (bool, error) {
+	from, ok := request.ThroughFrom(ctx)
+	if !ok {
+		return false, nil
+	}
+	in, _ := request.ClusterFrom(ctx)
+	reach, err := v.config.Bindings.Reach(ctx, client.Key{Cluster: from.Provider, Name: from.View}, in, resource, verb)
+	return reach != nil, err
+}
+
+// Wrap returns the filter that has requests enter their views. It comes behind all that
+// decides about requests and counts them, and before what serves custom resources.
+func (v *Views) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if request.ViewFrom(r.Context()) == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		info, ok := genericapirequest.RequestInfoFrom(r.Context())
+		if !ok {
+			v.respond(w, r, apierrors.NewInternalError(errors.New("no request info in the context")))
+			return
+		}
+		entered, err := v.enter(r, info)
+		switch {
+		case err != nil:
+			v.respond(w, r, err)
+		case info.IsResourceRequest:
+			next.ServeHTTP(w, entered)
+		default:
+			v.serveDocuments(w, entered, request.ScopeFrom(r.Context()))
+		}
+	})
+}
+
+// enter returns a request as it goes on where the view leads to.
+func (v *Views) enter(r *http.Request, info *genericapirequest.RequestInfo) (*http.Request, error) {
+	ctx := r.Context()
+	view, export := exportOf(ctx)
+	from := request.ScopeFrom(ctx)
+	if !view.In.Wildcard && v.config.Inactive(view.In.Name) {
+		return nil, forbidden("logical cluster is marked inactive")
+	}
+	if view.In.Wildcard && !from.Mount.Wildcard(info.Verb, info.IsResourceRequest) {
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
+			Message: info.Verb + " is not supported in the `*` logical cluster: only list and watch of resources are",
+		}}
+	}
+	if view.In.Wildcard && info.Namespace != "" {
+		return nil, apierrors.NewBadRequest("the namespaces of different logical clusters have nothing to do with each other: ask for the objects of all namespaces, or of one logical cluster")
+	}
+	ctx = request.WithThrough(request.WithCluster(ctx, view.In), request.Through{Provider: export.Cluster, View: view.Name, Mount: from.Mount})
+	if u, ok := genericapirequest.UserFrom(ctx); ok && !view.In.Wildcard {
+		ctx = genericapirequest.WithUser(ctx, identity.Through(view.In.Name, u))
+	}
+	if !info.IsResourceRequest {
+		return r.WithContext(ctx), nil
+	}
+	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+	reach, err := v.config.Bindings.Reach(ctx, export, view.In, resource, info.Verb)
+	switch {
+	case err != nil:
+		return nil, apierrors.NewInternalError(err)
+	case reach == nil && view.In.Wildcard:
+		return nil, apierrors.NewNotFound(resource, info.Name)
+	case reach == nil: // since it was authorized
+		return nil, forbidden(notLet(export, view, resource, info.Verb))
+	case reach.Own():
+		ctx = request.WithIdentity(ctx, resource, reach.Identity)
+	default:
+		ctx = claims.WithSet(ctx, reach.Set)
+	}
+	return r.WithContext(ctx), nil
+}
+
+// serveDocuments answers what is not for a resource.
+func (v *Views) serveDocuments(w http.ResponseWriter, r *http.Request, from request.Scope) {
+	ctx := r.Context()
+	key := client.Key{Cluster: from.Cluster.Name, Name: from.View.Name}
+	export, err := v.config.Bindings.Export(ctx, key)
+	if err == nil && export == nil {
+		err = apierrors.NewNotFound(apisv1alpha2.Resource("apiexports"), key.Name)
+	}
+	if err != nil {
+		v.respond(w, r, err)
+		return
+	}
+	plain, defined, err := v.config.Bindings.Claimed(ctx, export)
+	if err != nil {
+		v.respond(w, r, err)
+		return
+	}
+	if !v.config.Documents().ServeDocuments(w, r, plain, defined) {
+		v.respond(w, r, &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+			Message: "the view of an APIExport has resources, discovery and OpenAPI, and not " + r.URL.Path,
+		}})
+	}
+}
+
+func forbidden(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: message,
+	}}
+}
+
+func (v *Views) respond(w http.ResponseWriter, r *http.Request, err error) {
+	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
+		err = apierrors.NewInternalError(err)
+	}
+	responsewriters.ErrorNegotiated(err, v.config.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
+}
