@@ -159,7 +159,8 @@ func TestServed(t *testing.T) {
 	require.Equal(t, `APIBinding "x"`, d.Owner)
 	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: gadgets}))
 	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("provider"), Resource: widgets}))
-	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: widgets, Identity: "h"}))
+	require.Equal(t, d, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: widgets, Identity: "h"}))
+	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: widgets, Identity: "other"}))
 
 	all := w.resolve(definitions.Lookup{Cluster: wildcard, Resource: widgets, Identity: "h"})
 	require.Equal(t, w.schemas.known("two").Schema, all.Schema)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -136,17 +137,60 @@ func TestScoped(t *testing.T) {
 	require.False(t, ok)
 }
 
+func TestViews(t *testing.T) {
+	view := func(name, path string, wildcard bool) *request.ViewLocation {
+		return &request.ViewLocation{Name: name, Path: logicalcluster.NewPath(path), Wildcard: wildcard}
+	}
+	for url, want := range map[string]request.Location{
+		"/services/apiexport/p/e.example.org/clusters/c/api/v1":                  {Path: logicalcluster.NewPath("p"), View: view("e.example.org", "c", false), Rest: "/api/v1"},
+		"/services/apiexport/root:p/e/clusters/root:c":                           {Path: logicalcluster.NewPath("root:p"), View: view("e", "root:c", false), Rest: "/"},
+		"/services/apiexport/p/e/clusters/*/apis":                                {Path: logicalcluster.NewPath("p"), View: view("e", "", true), Rest: "/apis"},
+		"/services/apiexport/p/clusters/clusters/c/clusters/c/x":                 {Path: logicalcluster.NewPath("p"), View: view("clusters", "c", false), Rest: "/clusters/c/x"},
+		"/services/apiexport/":                                                   {},
+		"/services/apiexport/p":                                                  {},
+		"/services/apiexport/p/e":                                                {},
+		"/services/apiexport/p/e/":                                               {},
+		"/services/apiexport/p/e/apis":                                           {},
+		"/services/apiexport/p/e/clusters":                                       {},
+		"/services/apiexport/p/e/clusters/":                                      {},
+		"/services/apiexport/p/e/clusters//apis":                                 {},
+		"/services/apiexport/p/e/clusters/../apis":                               {},
+		"/services/apiexport/p/../clusters/c/apis":                               {},
+		"/services/apiexport/../e/clusters/c/apis":                               {},
+		"/services/apiexport/*/e/clusters/c/apis":                                {},
+		"/services/apiexport/p/*/clusters/c/apis":                                {},
+		"/services/apiexport/P/e/clusters/c/apis":                                {},
+		"/services/apiexport/p/E/clusters/c/apis":                                {},
+		"/services/apiexport/p/" + strings.Repeat("e", 254) + "/clusters/c/apis": {},
+	} {
+		got, found, err := request.Locate(url, request.Clusters, request.APIExports)
+		require.True(t, found, url)
+		if want.View == nil {
+			var invalid *request.InvalidURLError
+			require.ErrorAs(t, err, &invalid, url)
+			continue
+		}
+		require.NoError(t, err, url)
+		want.Mount = request.APIExports
+		require.Equal(t, want, got, url)
+		scope, known := got.Scope()
+		require.Equal(t, !strings.Contains(want.Path.String(), ":"), known, url)
+		require.Equal(t, want.View.Wildcard, scope.View.In.Wildcard, url)
+	}
+}
+
 // FuzzLocate holds that what comes out of a URL is fit to be segments of a
 // storage key, and that nothing of the URL is lost.
 func FuzzLocate(f *testing.F) {
 	for _, seed := range []string{
 		"/clusters/root/api", "/clusters/*/x", "/clusters/a:b/../c", "/clusters/system:x", "//clusters/a", "/clusters/%2e%2e/a",
+		"/services/apiexport/p/e/clusters/c/api", "/services/apiexport/root:p/e.x/clusters/*/x", "/services/apiexport/p/../clusters/c",
 		"/services/cache/shards/a/clusters/b/apis", "/services/cache/shards/*/clusters/*", "/shards/a/clusters/b/x", "/services/cache/shards/a/metrics",
 	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, url string) {
-		l, found, err := request.Locate(url, request.Clusters, request.CacheShards, request.Shards)
+		l, found, err := request.Locate(url, request.Clusters, request.CacheShards, request.Shards, request.APIExports)
 		if !found || err != nil {
 			return
 		}
@@ -160,6 +204,15 @@ func FuzzLocate(f *testing.F) {
 		require.True(t, strings.HasPrefix(l.Rest, "/"))
 		again := l.Mount.Prefix + segment + l.Rest
 		switch {
+		case l.View != nil:
+			in := l.View.Path.String()
+			if l.View.Wildcard {
+				in = request.Wildcard
+			}
+			require.NotEmpty(t, in)
+			require.True(t, in == request.Wildcard || !strings.ContainsAny(in+l.View.Name, "/*%\x00 "), "segments %q and %q", in, l.View.Name)
+			require.NotContains(t, "/"+l.View.Name+"/", "/../")
+			again = l.Mount.Prefix + segment + "/" + l.View.Name + request.ClusterPath(in) + l.Rest
 		case l.Mount == request.Clusters:
 			require.NotEmpty(t, segment)
 		case segment == "":

@@ -20,6 +20,9 @@ import (
 
 // Annotations of audit events, beside those of upstream.
 const (
+	// auditViewKey carries the view that the request came through, as a URL path with
+	// names of logical clusters.
+	auditViewKey = "shardplane.io/view"
 	// auditClusterKey carries the logical cluster.
 	auditClusterKey = logicalcluster.AnnotationKey
 	// auditShardKey carries the shard whose objects a cache server is asked for.
@@ -126,6 +129,9 @@ func AuditScope(c *genericapiserver.Config, pathOf func(logicalcluster.Name) (st
 						audit.AddAuditAnnotation(ctx, auditPathKey, path)
 					}
 				}
+			}
+			if scope := request.ScopeFrom(ctx); scope.View != nil {
+				audit.AddAuditAnnotation(ctx, auditViewKey, scope.Mount.Prefix+scope.Cluster.String()+"/"+scope.View.Name+request.ClusterPath(scope.View.In.String()))
 			}
 			if shard, ok := request.ShardFrom(ctx); ok {
 				audit.AddAuditAnnotation(ctx, auditShardKey, shard.String())

@@ -111,7 +111,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/bindings"},
 		Reason: "which API is bound where: what is served, and by whose policy, is asked of one index. It reads objects by the API as everybody else",
-		Only:   []string{"pkg/request", "pkg/apis", "pkg/customresource", "pkg/client", "pkg/tenancy"},
+		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource", "pkg/client", "pkg/tenancy"},
 	},
 	{
 		Units:  []string{"pkg/authn", "pkg/authz"},
@@ -137,6 +137,11 @@ var Layers = []Layer{
 		Units:  []string{"pkg/serving"},
 		Reason: "filters that every server shares, assembled in one visible chain: generic, but for snapshots of etcd and documents of built-in resources",
 		Only:   []string{"pkg/authn", "pkg/request", "pkg/etcd", "pkg/webhooktransport", "pkg/customresource/documents/openapigate", "pkg/serving/metriclabels"},
+	},
+	{
+		Units:  []string{"pkg/virtual/*"},
+		Reason: "ways into the same chain and storage: who may come in, and what of the rest is seen. They serve nothing themselves",
+		Only:   []string{"pkg/request", "pkg/storage", "pkg/customresource", "pkg/client", "pkg/bindings", "pkg/authz"},
 	},
 	{
 		Units:  []string{"pkg/reconcile"},
@@ -169,7 +174,7 @@ var Layers = []Layer{
 		Reason: "joins everything into the server that keeps logical clusters. The three servers run as separate processes and know each other by URL only",
 		Only: []string{
 			"config", "pkg/request", "pkg/apis", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/bindings",
-			"pkg/authn", "pkg/authz", "pkg/admission", "pkg/serving", "pkg/serving/*", "pkg/reconcile", "pkg/workspaceindex", "pkg/controllers", "pkg/controllers/*",
+			"pkg/authn", "pkg/authz", "pkg/admission", "pkg/serving", "pkg/serving/*", "pkg/virtual/*", "pkg/reconcile", "pkg/workspaceindex", "pkg/controllers", "pkg/controllers/*",
 		},
 	},
 	{

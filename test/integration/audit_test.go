@@ -85,6 +85,9 @@ current-context: hook
 		header: http.Header{"Audit-ID": {"the-client-chose-it"}},
 	})
 	require.Equal(t, http.StatusOK, code)
+	views := "/services/apiexport/" + ws.Spec.Cluster + "/none/clusters/"
+	code, _ = do(t, e.Shard(0), call{path: views + "*/api/v1/secrets", header: http.Header{"Audit-ID": {"through-a-view"}}})
+	require.Equal(t, http.StatusNotFound, code)
 	stranger := withToken(e.Proxy(), "user-5-token")
 	code, _ = do(t, harness.In(at(stranger, e.Shard(0).Host), "root:audited"), call{path: "/api/v1/namespaces/default/secrets/x"})
 	require.Equal(t, http.StatusForbidden, code)
@@ -105,6 +108,10 @@ current-context: hook
 			listed := e.event(events, func(ev auditv1.Event) bool { return ev.AuditID == "the-client-chose-it" })
 			require.Equal(t, prefix+"/api/v1/namespaces/default/secrets?limit=7", listed.RequestURI)
 			require.Nil(t, listed.ResponseObject, "no content of secrets")
+
+			viewed := e.event(events, func(ev auditv1.Event) bool { return ev.AuditID == "through-a-view" })
+			require.Equal(t, ws.Spec.Cluster, viewed.Annotations["kcp.io/cluster"], "it is one of the provider's")
+			require.Equal(t, views+"*", viewed.Annotations["shardplane.io/view"])
 
 			denied := e.event(events, func(ev auditv1.Event) bool {
 				return ev.User.Username == "user-5" && ev.ResponseStatus != nil && ev.ResponseStatus.Code == http.StatusForbidden

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -74,14 +75,9 @@ func someOf(groups []apidiscoveryv2.APIGroupDiscovery, resources map[schema.Grou
 
 // sorted returns the resources, in a fixed order.
 func (b *BuiltIns) sorted() []schema.GroupResource {
-	var all []schema.GroupResource
-	for resource := range b.loaded.Load().resources {
-		all = append(all, resource)
-	}
-	slices.SortFunc(all, func(a, b schema.GroupResource) int {
+	return slices.SortedFunc(maps.Keys(b.loaded.Load().resources), func(a, b schema.GroupResource) int {
 		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Resource, b.Resource))
 	})
-	return all
 }
 
 // served returns those of a group version's resources that are told of, with their

@@ -1,0 +1,196 @@
+package bindings
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage"
+)
+
+var (
+	secrets    = schema.GroupResource{Resource: "secrets"}
+	coreEvents = schema.GroupResource{Resource: "events"}
+	newEvents  = schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
+	ofProvider = client.Key{Cluster: "provider", Name: "e"}
+)
+
+func claimOn(resource schema.GroupResource, identity string, verbs ...string) apisv1alpha2.PermissionClaim {
+	return apisv1alpha2.PermissionClaim{
+		GroupResource: apisv1alpha2.GroupResource{Group: resource.Group, Resource: resource.Resource}, IdentityHash: identity, Verbs: verbs,
+	}
+}
+
+// applied is a claim that has effect, for objects with a label, or for all.
+func applied(claim apisv1alpha2.PermissionClaim, value string) apisv1alpha2.ScopedPermissionClaim {
+	s := apisv1alpha2.PermissionClaimSelector{MatchAll: value == ""}
+	if value != "" {
+		s.MatchLabels = map[string]string{"value": value}
+	}
+	return apisv1alpha2.ScopedPermissionClaim{PermissionClaim: claim, Selector: s}
+}
+
+// TestReach: what a provider reaches is what its export offers or asks for, as far as
+// bindings let it.
+func TestReach(t *testing.T) {
+	w := newShard(t).run()
+	w.schema("one", widgets, "size", 1)
+	b := bindingOf("a", "x", boundTo(widgets, "one", "h"))
+	b.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}
+	b.Status.AppliedPermissionClaims = []apisv1alpha2.ScopedPermissionClaim{
+		applied(claimOn(secrets, "", "get", "list"), "mine"), applied(claimOn(coreEvents, "", "*"), ""), applied(claimOn(gadgets, "other", "get"), ""),
+	}
+	w.put(b)
+	reach := func(in request.Cluster, resource schema.GroupResource, verb string) *Reach {
+		r, err := w.Reach(t.Context(), ofProvider, in, resource, verb)
+		require.NoError(t, err)
+		return r
+	}
+	require.Nil(t, reach(in("a"), widgets, "get"), "there is no export")
+	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
+	export.Spec.Resources = []apisv1alpha2.ResourceSchema{{Group: widgets.Group, Name: widgets.Resource, Schema: "one"}}
+	export.Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{
+		claimOn(secrets, "", "get", "list", "watch"), claimOn(coreEvents, "", "*"), claimOn(gadgets, "other", "*"), claimOn(widgets, "theirs", "*"),
+	}
+	export.Status.IdentityHash = "h"
+	w.exports[ofProvider] = export
+
+	for _, place := range []request.Cluster{in("a"), wildcard} {
+		own := reach(place, widgets, "list")
+		require.True(t, own.Own(), "what it offers goes before what it claims")
+		require.Equal(t, "h", own.Identity)
+		some := reach(place, secrets, "list")
+		require.False(t, some.Own())
+		require.Empty(t, some.Identity)
+		require.True(t, some.Set.Selection("a").MatchesLabels(labels.Set{"value": "mine"}))
+		require.False(t, some.Set.Selection("a").MatchesLabels(labels.Set{"value": "other"}))
+		require.False(t, some.Set.Selection("b").Held())
+		require.Equal(t, "other", reach(place, gadgets, "get").Identity)
+		for _, resource := range []schema.GroupResource{coreEvents, newEvents} {
+			events := reach(place, resource, "watch")
+			require.Equal(t, resource, events.Set.Resource(), "they are one in both groups")
+			require.True(t, events.Set.Selection("a").Held())
+		}
+		require.Nil(t, reach(place, secrets, "delete"), "the export does not ask for it")
+		require.Nil(t, reach(place, schema.GroupResource{Resource: "configmaps"}, "get"))
+		require.Nil(t, reach(place, bindingsResource, "update"))
+		require.True(t, reach(place, bindingsResource, "list").Set.Selection("a").MatchesLabels(labels.Set(b.Labels)))
+		require.False(t, reach(place, bindingsResource, "list").Set.Selection("a").MatchesLabels(nil))
+	}
+	require.Nil(t, reach(in("a"), secrets, "watch"), "the binding does not accept it")
+	require.False(t, reach(wildcard, secrets, "watch").Set.Selection("a").Held())
+	for _, resource := range []schema.GroupResource{widgets, secrets, bindingsResource} {
+		require.Nil(t, reach(in("b"), resource, "get"))
+		require.Nil(t, reach(in("provider"), resource, "get"))
+	}
+	export.Spec.Resources[0].Storage.Virtual = &apisv1alpha2.ResourceSchemaStorageVirtual{}
+	require.Equal(t, "theirs", reach(wildcard, widgets, "get").Identity, "it is not stored as custom resources")
+}
+
+// TestClaimsFollow: whenever a set was made, it holds what the bindings say, and so do
+// the labels.
+func TestClaimsFollow(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	w := newShard(t).run()
+	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
+	export.Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{claimOn(secrets, "", "*"), claimOn(gadgets, "h", "*")}
+	w.exports[ofProvider] = export
+	verbs := []string{"list", "watch", "get"}
+	worlds := []world{{secrets, ""}, {gadgets, "h"}, {bindingsResource, ""}}
+	clusters := []string{"a", "b", "c"}
+	have := map[string]*apisv1alpha2.APIBinding{}
+
+	for range 300 {
+		cluster, name := clusters[random.IntN(len(clusters))], "x"
+		if random.IntN(3) == 0 {
+			name = "y"
+		}
+		key := cluster + "/" + name
+		if have[key] != nil && random.IntN(3) == 0 {
+			w.remove(cluster, name)
+			delete(have, key)
+		} else {
+			b := bindingOf(cluster, name)
+			b.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}
+			for _, of := range worlds[:2] {
+				if random.IntN(3) > 0 {
+					claim := claimOn(of.resource, of.identity, verbs[random.IntN(2)], verbs[random.IntN(3)])
+					b.Status.AppliedPermissionClaims = append(b.Status.AppliedPermissionClaims, applied(claim, []string{"", "p", "q"}[random.IntN(3)]))
+				}
+			}
+			w.put(b)
+			have[key] = b
+		}
+		of := worlds[random.IntN(len(worlds))]
+		_, err := w.Reach(t.Context(), ofProvider, wildcard, of.resource, verbs[random.IntN(2)])
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return w.isAsSaid(t, have, clusters) == "" }, deadline, tick, "%s", w.isAsSaid(t, have, clusters))
+	}
+}
+
+// isAsSaid returns what of sets and labels is not as bindings say.
+func (w *shard) isAsSaid(t *testing.T, have map[string]*apisv1alpha2.APIBinding, clusters []string) string {
+	w.claimed.mu.Lock()
+	defer w.claimed.mu.Unlock()
+	for _, cluster := range clusters {
+		var all []*apisv1alpha2.APIBinding
+		for _, name := range []string{"x", "y"} {
+			if b := have[cluster+"/"+name]; b != nil {
+				all = append(all, b)
+			}
+		}
+		for key, set := range w.claimed.sets[ofProvider] {
+			for _, value := range []string{"", "p", "q"} {
+				l, want := labels.Set{"value": value}, lets(all, key, value)
+				if key.resource == bindingsResource {
+					l, want = labels.Set{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}, len(all) > 0
+				}
+				if got := set.Selection(logicalcluster.Name(cluster)).MatchesLabels(l); got != want {
+					return fmt.Sprintf("%v of %s with %q: %t", key, cluster, value, got)
+				}
+			}
+		}
+		for _, of := range []world{{secrets, ""}, {gadgets, "h"}} {
+			claims := 0
+			for _, b := range all {
+				for _, c := range b.Status.AppliedPermissionClaims {
+					if c.Resource == of.resource.Resource {
+						claims++
+					}
+				}
+			}
+			shown := w.ClaimLabels(logicalcluster.Name(cluster), of.resource, of.identity)
+			if len(shown) != claims {
+				return fmt.Sprintf("labels of %v in %s: %d, not %d", of, cluster, len(shown), claims)
+			}
+			require.False(t, slices.ContainsFunc(shown, func(l storage.ClaimLabel) bool { return l.Value == "" }))
+		}
+	}
+	return ""
+}
+
+// lets reports whether the first binding with the verb lets objects with a value be seen.
+func lets(all []*apisv1alpha2.APIBinding, key setKey, value string) bool {
+	for _, b := range all {
+		for _, c := range b.Status.AppliedPermissionClaims {
+			if c.Resource == key.resource.Resource && c.IdentityHash == key.identity && slices.Contains(c.Verbs, key.verb) {
+				return c.Selector.MatchAll || c.Selector.MatchLabels["value"] == value
+			}
+		}
+	}
+	return false
+}
