@@ -65,7 +65,7 @@ func (k apiKinds) until(binding, kind, want string) *unstructured.Unstructured {
 // status sends a request and returns its code and what it says.
 func (k apiKinds) status(method, path, body string) (code int, says string) {
 	k.t.Helper()
-	code, answer := do(k.t, k.config, call{method: method, path: "/clusters/" + k.cluster + path, body: body, header: http.Header{"Content-Type": {"application/json"}}})
+	code, answer := do(k.t, k.config, call{method: method, path: k.view + "/clusters/" + k.cluster + path, body: body, header: http.Header{"Content-Type": {"application/json"}}})
 	return code, string(answer)
 }
 
