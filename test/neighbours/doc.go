@@ -22,6 +22,8 @@
 //	             answer without end, redirect, fail or are           of servers that the attacker could not
 //	             servers of others                                   call itself, or with credentials
 //	calls        writes much, with webhooks that do not answer       calls that are under way at a time
+//	providers    exports an API with webhooks that do not answer      places for calls of their own webhooks and of
+//	             and rules that cost too much                        others', or other objects that are refused
 //	hanging      sends writes that hang in its admission webhook     places among the requests that execute
 //	paths        asks every server for what it has invented          series of metrics
 //	connections  opens connections, anonymous ones and as one user   connections of others

@@ -23,6 +23,7 @@ func TestNeighbours(t *testing.T) {
 		{"storage", storage},
 		{"webhooks", webhooks},
 		{"calls", calls},
+		{"providers", providers},
 		{"hanging", hanging},
 		{"bodies", slowBodies},
 		{"connections", connections},

@@ -1,0 +1,118 @@
+package neighbours
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	apisV1, apisV2 = "/apis/apis.kcp.io/v1alpha1/", "/apis/apis.kcp.io/v1alpha2/"
+	registration   = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+)
+
+// providers: the attacker's API, which the quiet tenant has bound, has webhooks that hang
+// and rules that cost too much. That delays and refuses writes of this API only.
+func providers(t *testing.T, w *world) {
+	const limit, waiting = 64, 70
+	group := w.mark + ".provided.example"
+	name := "v1.things." + group
+	version := func(name string, stored bool) string {
+		return fmt.Sprintf(`{"name":%q,"served":true,"storage":%t,"schema":{"type":"object","properties":{"all":{"type":"array","items":{"type":"string"}},"n":{"type":"integer"}}}}`, name, stored)
+	}
+	w.attacker.must(t, http.MethodPost, apisV1+"apiresourceschemas", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIResourceSchema","metadata":{"name":%q},"spec":{"group":%q,"scope":"Cluster","conversion":{"strategy":"None"},"names":{"plural":"things","singular":"thing","kind":"Thing","listKind":"ThingList"},"versions":[%s,%s]}}`,
+		name, group, version("v1", true), version("v2", false)))
+	w.attacker.must(t, http.MethodPost, apisV1+"apiconversions", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIConversion","metadata":{"name":%q},"spec":{"conversions":[{"from":"v1","to":"v2","rules":[{"field":".all","destination":".n","transformation":"self.map(x, self.filter(y, self.exists(z, z == x + y)).size()).size()"}]}]}}`, name))
+	w.attacker.must(t, http.MethodPost, apisV2+"apiexports", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":%q},"spec":{"resources":[{"group":%q,"name":"things","schema":%q,"storage":{"crd":{}}}]}}`, w.mark, group, name))
+	for _, consumer := range []*tenant{w.quiet, w.attacker} {
+		consumer.must(t, http.MethodPost, apisV2+"apibindings", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%q},"spec":{"reference":{"export":{"path":"root:attacker","name":%q}}}}`, w.mark, w.mark))
+		require.Eventually(t, func() bool {
+			code, _, err := consumer.call(t.Context(), http.MethodGet, "/apis/"+group+"/v1/things", "")
+			return err == nil && code == http.StatusOK
+		}, testTimeout, tick, "the API is bound")
+	}
+	defer func() { _, _, _ = w.quiet.call(t.Context(), http.MethodDelete, apisV2+"apibindings/"+w.mark, "") }()
+	t.Run("rules", func(t *testing.T) { expensiveRules(t, w, group) })
+
+	asked, release := make(chan struct{}, 2*waiting), make(chan struct{})
+	var once sync.Once
+	unblock := func() { once.Do(func() { close(release) }) }
+	var pending sync.WaitGroup
+	t.Cleanup(pending.Wait)
+	t.Cleanup(unblock)
+	hook := hangs(t, asked, release)
+	w.attacker.must(t, http.MethodPost, registration, validates("hangs."+w.mark+".example", hook, group, "things"))
+	defer func() { _, _, _ = w.attacker.call(t.Context(), http.MethodDelete, registration+"/hangs."+w.mark+".example", "") }()
+	write := func(by *tenant) {
+		pending.Go(func() {
+			_, _, _ = by.call(t.Context(), http.MethodPost, "/apis/"+group+"/v1/things?dryRun=All", thing(group, "v1", "one", ""))
+		})
+	}
+	require.Eventually(t, func() bool { write(w.quiet); return len(asked) > 0 }, testTimeout, tick, "the provider's webhook is called")
+	for range waiting {
+		write(w.quiet)
+	}
+	require.Eventually(t, func() bool { return len(asked) == limit }, testTimeout, tick, "all calls for the quiet tenant's objects are under way")
+
+	// Its own webhooks are called, nobody waits for anything else, and others are called for.
+	var own atomic.Int64
+	mine := allows(t, &own)
+	w.quiet.must(t, http.MethodPost, registration, validates("mine."+w.mark+".example", mine, "", "configmaps"))
+	for own.Load() == 0 { // the first may come before the webhook is known
+		code, says, err := w.quiet.call(t.Context(), http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"mine-of-it"}}`)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusCreated, code, "%s", says)
+	}
+	w.quiet.must(t, http.MethodDelete, registration+"/mine."+w.mark+".example", "")
+	w.quiet.must(t, http.MethodGet, "/apis/"+group+"/v1/things", "")
+	write(w.attacker)
+	require.Eventually(t, func() bool { return len(asked) == limit+1 }, testTimeout, tick, "another consumer has places of its own")
+	unblock()
+	pending.Wait()
+}
+
+// expensiveRules: an object that costs too much to convert is refused, and no other is.
+func expensiveRules(t *testing.T, w *world, group string) {
+	with := func(name string, n int) string {
+		all, err := json.Marshal(make([]string, n))
+		require.NoError(t, err)
+		return fmt.Sprintf(`{"apiVersion":"%s/v1","kind":"Thing","metadata":{"name":%q},"all":%s}`, group, name, all)
+	}
+	things := "/apis/" + group + "/v1/things"
+	code, says, err := w.quiet.call(t.Context(), http.MethodPost, things, with("large", 2000))
+	require.NoError(t, err)
+	require.Equal(t, http.StatusUnprocessableEntity, code, "%s", says)
+	require.Contains(t, string(says), "cannot be converted to "+group+"/v2")
+	w.quiet.must(t, http.MethodPost, things, with("small", 20))
+	require.Contains(t, string(w.quiet.must(t, http.MethodGet, strings.Replace(things, "/v1/", "/v2/", 1), "")), `"n":20`)
+	w.quiet.must(t, http.MethodDelete, things+"/small", "")
+}
+
+// validates is a configuration with a webhook for the creation of a resource.
+func validates(name string, hook *httptest.Server, group, resource string) string {
+	return fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":%[1]q},"webhooks":[{"name":%[1]q,"clientConfig":{"url":%[2]q,"caBundle":%[3]q},"timeoutSeconds":30,"sideEffects":"None","admissionReviewVersions":["v1"],"rules":[{"operations":["CREATE"],"apiGroups":[%[4]q],"apiVersions":["*"],"resources":[%[5]q]}]}]}`,
+		name, hook.URL, base64.StdEncoding.EncodeToString(caOf(hook)), group, resource)
+}
+
+// allows starts a webhook that allows everything, and counts.
+func allows(t *testing.T, called *atomic.Int64) *httptest.Server {
+	t.Helper()
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		called.Add(1)
+		body, _ := io.ReadAll(r.Body)
+		_, after, _ := strings.Cut(string(body), `"uid":"`)
+		uid, _, _ := strings.Cut(after, `"`)
+		_, _ = io.WriteString(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"`+uid+`","allowed":true}}`)
+	}))
+	t.Cleanup(hook.Close)
+	return hook
+}
