@@ -98,6 +98,9 @@ func (l ClusterLister[T]) Get(namespace, name string) (T, error) {
 	return found, nil
 }
 
+// Len returns the number of objects.
+func (l ClusterLister[T]) Len() int { return l.informer.store.countIn(l.cluster) }
+
 // List returns the objects that match, ordered by namespace and name. A nil
 // selector matches everything.
 func (l ClusterLister[T]) List(selector labels.Selector) []T {

@@ -147,6 +147,13 @@ func (s *store[T]) list() []T {
 	return objs
 }
 
+// countIn returns the number of objects of one logical cluster.
+func (s *store[T]) countIn(cluster logicalcluster.Name) int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.clusters[cluster])
+}
+
 // inCluster calls visit for the objects of one logical cluster, under the lock.
 func (s *store[T]) inCluster(cluster logicalcluster.Name, visit func(local, T)) {
 	s.mu.RLock()

@@ -23,6 +23,7 @@
 //	                    deleted; copies of schemas follow the rules between their
 //	                    versions, and go when nothing binds them any more
 //	replication         what other shards must know is pushed to the cache server
+//	replicationreasons  what other shards must know is marked, by what it says
 //	subtreeusage        so is what this shard stores of workspaces whose subtrees are
 //	                    limited
 package controllers
@@ -48,6 +49,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/namespace"
 	"github.com/shardplane/shardplane/pkg/controllers/policytypes"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
 	"github.com/shardplane/shardplane/pkg/controllers/resourcequota"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/shardregistration"
@@ -130,22 +132,27 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{Name: apibinding.Name, Placement: reconcile.OnLeader, New: newAPIBinding},
 		{Name: apibinding.ConvertingName, Placement: reconcile.OnLeader, New: newAPIConversion},
 		{Name: apibinding.UnpinningName, Placement: reconcile.OnLeader, New: newBoundSchemas},
+		{Name: replicationreasons.LogicalClustersName, Placement: reconcile.Dividable, Enabled: hasCache, New: newReasons(replicationreasons.NewLogicalClusters)},
+		{Name: replicationreasons.ClusterRolesName, Placement: reconcile.Dividable, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoles)},
+		{Name: replicationreasons.ClusterRoleBindingsName, Placement: reconcile.Dividable, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoleBindings)},
 		// It follows both sides as a whole.
 		{
 			Name:      replication.Name,
 			Placement: reconcile.OnLeader,
-			Enabled:   func(d Deps) bool { return d.Cache != nil },
+			Enabled:   hasCache,
 			New:       newReplication,
 		},
 		// The replicas of a shard store the same: one of them tells.
 		{
 			Name:      subtreeusage.Name,
 			Placement: reconcile.OnLeader,
-			Enabled:   func(d Deps) bool { return d.Cache != nil },
+			Enabled:   hasCache,
 			New:       newSubtreeUsage,
 		},
 	}
 }
+
+func hasCache(d Deps) bool { return d.Cache != nil }
 
 // after is a controller that runs once what it needs has synced.
 func after(controller reconcile.Runnable, needs ...reconcile.Synced) reconcile.Made {
@@ -300,6 +307,18 @@ func newBoundSchemas(d Deps) (reconcile.Made, error) {
 func newAPIConversion(d Deps) (reconcile.Made, error) {
 	i := d.Informers
 	return after(apibinding.NewConverting(apibinding.Converting{Local: d.Local, Cache: d.Cache, Conversions: i.APIConversions, Convert: d.APIs.Convert}), i.APIConversions), nil
+}
+
+func newReasons(controller func(replicationreasons.Config) *reconcile.Controller[client.Key]) func(Deps) (reconcile.Made, error) {
+	return func(d Deps) (reconcile.Made, error) {
+		i := d.Informers
+		c := replicationreasons.Config{
+			Local: d.Local, LogicalClusters: i.LogicalClusters,
+			ClusterRoles: i.RBAC.ClusterRoles.Own(), ClusterRoleBindings: i.RBAC.ClusterRoleBindings.Own(),
+			APIExports: i.APIExports.Own(), WorkspaceTypes: i.WorkspaceTypes.Own(),
+		}
+		return after(controller(c), c.LogicalClusters, c.ClusterRoles, c.ClusterRoleBindings, c.APIExports, c.WorkspaceTypes), nil
+	}
 }
 
 func newReplication(d Deps) (reconcile.Made, error) {

@@ -21,6 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
+	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -150,10 +151,16 @@ func NewInformers(s Sources) *Informers {
 	}))
 	i.APIConversions = add(i, dual(i, s, client.APIConversions, false, client.InformerOptions[*apisv1alpha1.APIConversion]{}))
 	i.RBAC = rbac.Informers{
-		Roles:               add(i, client.Roles.Informer(all, client.InformerOptions[*rbacv1.Role]{})),
-		RoleBindings:        add(i, client.RoleBindings.Informer(all, client.InformerOptions[*rbacv1.RoleBinding]{})),
-		ClusterRoles:        add(i, dual(i, s, client.ClusterRoles, false, client.InformerOptions[*rbacv1.ClusterRole]{})),
-		ClusterRoleBindings: add(i, dual(i, s, client.ClusterRoleBindings, false, client.InformerOptions[*rbacv1.ClusterRoleBinding]{})),
+		Roles:        add(i, client.Roles.Informer(all, client.InformerOptions[*rbacv1.Role]{})),
+		RoleBindings: add(i, client.RoleBindings.Informer(all, client.InformerOptions[*rbacv1.RoleBinding]{})),
+		ClusterRoles: add(i, dual(i, s, client.ClusterRoles, false, client.InformerOptions[*rbacv1.ClusterRole]{
+			Indexers: map[string]client.IndexFunc[*rbacv1.ClusterRole]{replicationreasons.RuleIndex: replicationreasons.IndexByRule},
+		})),
+		ClusterRoleBindings: add(i, dual(i, s, client.ClusterRoleBindings, false, client.InformerOptions[*rbacv1.ClusterRoleBinding]{
+			Indexers: map[string]client.IndexFunc[*rbacv1.ClusterRoleBinding]{
+				replicationreasons.RoleIndex: replicationreasons.IndexByRole, replicationreasons.SubjectIndex: replicationreasons.IndexBySubject,
+			},
+		})),
 	}
 	if s.Cache != nil {
 		i.SubtreeUsages = add(i, subtrees.Usages.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{}))

@@ -82,9 +82,11 @@ func TestBinding(t *testing.T) {
 	t.Run("taking over", func(t *testing.T) { testTakingOver(t, e) })
 	t.Run("content", func(t *testing.T) { testBoundContent(t, e) })
 	t.Run("watches", func(t *testing.T) { testBoundWatches(t, e) })
-	t.Run("maximal policy", func(t *testing.T) { testMaximalPolicy(t, e) })
 	t.Run("hooks", func(t *testing.T) { testProvidersHooks(t, e) })
 	t.Run("conversion", func(t *testing.T) { testConversion(t, e) })
+	t.Run("maximal policy", func(t *testing.T) {
+		testMaximalPolicy(t, newAPIKinds(e, "policy-provider").in(t), newAPIKinds(e, "policy-consumer").in(t))
+	})
 }
 
 func testBinding(t *testing.T, e *env) {
@@ -259,15 +261,15 @@ func testTakingOver(t *testing.T, e *env) {
 }
 
 // testMaximalPolicy: the provider has a say in what consumers may do.
-func testMaximalPolicy(t *testing.T, e *env) {
-	const rules = "/apis/rbac.authorization.k8s.io/v1/"
-	provider, k := newAPIKinds(e, "policy-provider").in(t), newAPIKinds(e, "policy-consumer").in(t)
+func testMaximalPolicy(t *testing.T, provider, k apiKinds) {
+	t.Helper()
+	const rules = rbacV1
 	provider.export("e", provider.schema("v1", "widgets", "size"))
 	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", `{"spec":{"maximalPermissionPolicy":{"local":{}}}}`)
 	provider.create(rules+"clusterroles", `{"metadata":{"name":"read"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["get","list"]}]}`)
 	provider.create(rules+"clusterrolebindings", `{"metadata":{"name":"read"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"read"},"subjects":[{"kind":"Group","apiGroup":"rbac.authorization.k8s.io","name":"apis.kcp.io:binding:system:authenticated"}]}`)
 	k.create(rules+"clusterrolebindings", `{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
-	k.bind("e", provider, "e")
+	k.bindPath(http.StatusCreated, "e", provider.cluster, "e")
 	k.until("e", "Ready", "True <nil>")
 	tenant := k.as("user-1-token")
 	tenant.eventually("the tenant may read", func() bool {

@@ -15,6 +15,10 @@ func TestBindingAcrossShards(t *testing.T) {
 	e := newEnv(t, two.Get(t))
 	t.Run("life", func(t *testing.T) { testBindingAcrossShards(t, e) })
 	t.Run("bind", func(t *testing.T) { testBindAcrossShards(t, e) })
+	t.Run("maximal policy", func(t *testing.T) {
+		testMaximalPolicy(t, newAPIKindsOn(e, "far-policy-provider", 1).in(t), newAPIKinds(e, "far-policy-consumer").in(t))
+	})
+	t.Run("marks", func(t *testing.T) { testReplicationMarks(t, e) })
 }
 
 // bindPath makes a binding to an export, by the path of its logical cluster.
@@ -104,4 +108,75 @@ func testBindAcrossShards(t *testing.T, e *env) {
 	k.until("by-path", "Ready", "True <nil>")
 	k.until("by-name", "Ready", "False NamingConflicts")
 	require.Contains(t, tenant.bindPath(http.StatusForbidden, "b", "root:asked-provider", "none"), "no permission to bind to export root:asked-provider:none")
+}
+
+// testReplicationMarks: what other shards have to know is marked because of what it says,
+// in whatever order it comes and goes, and nothing else is.
+func testReplicationMarks(t *testing.T, e *env) {
+	const key = "internal.kcp.io/replicate"
+	k := newAPIKindsOn(e, "marked-provider", 1).in(t)
+	lc := "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
+	mark := func(path string) string { return k.get(path).GetAnnotations()[key] }
+	subject := func(kind, name string) string {
+		return fmt.Sprintf(`"subjects":[{"kind":%q,"apiGroup":"rbac.authorization.k8s.io","name":%q}]`, kind, name)
+	}
+	binding := func(name, role, subject string) func() {
+		return func() {
+			k.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%q},%s}`, name, role, subject)
+		}
+	}
+	objects := []struct {
+		path   string
+		create func()
+	}{
+		{rbacV1 + "clusterroles/bind", func() {
+			k.create(rbacV1+"clusterroles", `{"metadata":{"name":"bind"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind"]}]}`)
+		}},
+		{rbacV1 + "clusterrolebindings/bind", binding("bind", "bind", subject("User", "user-1"))},
+		{rbacV1 + "clusterroles/read", func() {
+			k.create(rbacV1+"clusterroles", `{"metadata":{"name":"read"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["get"]}]}`)
+		}},
+		{rbacV1 + "clusterrolebindings/read", binding("read", "read", subject("User", "apis.kcp.io:binding:user-1"))},
+		{apisV2 + "apiexports/e", func() { k.create(apisV2+"apiexports", `{"metadata":{"name":"e"}}`) }},
+	}
+	k.create(rbacV1+"clusterroles", `{"metadata":{"name":"other"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}`)
+	binding("other", "other", subject("User", "user-1"))()
+	for first := range objects {
+		for i := range objects {
+			objects[(first+i)%len(objects)].create()
+		}
+		for _, path := range []string{objects[0].path, objects[1].path, objects[2].path, objects[3].path, lc} {
+			k.eventually(fmt.Sprintf("%s is marked, %s being first", path, objects[first].path), func() bool { return mark(path) == "apis.kcp.io" })
+		}
+		if first == 0 {
+			require.Empty(t, mark(rbacV1+"clusterroles/other"))
+			require.Empty(t, mark(rbacV1+"clusterrolebindings/other"))
+			k.ask(http.StatusOK, http.MethodPatch, rbacV1+"clusterrolebindings/other", `{"metadata":{"annotations":{"`+key+`":"mine"}}}`)
+			testMarksOfTenants(t, k, subject)
+		}
+		for i := range objects {
+			k.ask(http.StatusOK, http.MethodDelete, objects[(first+2*i)%len(objects)].path, "")
+		}
+		k.eventually("without an export nothing is", func() bool { return mark(lc) == "" })
+	}
+	require.Equal(t, "mine", mark(rbacV1+"clusterrolebindings/other"))
+}
+
+// testMarksOfTenants: a tenant who replaces a marked object keeps the mark, and cannot change it.
+func testMarksOfTenants(t *testing.T, k apiKinds, subject func(kind, name string) string) {
+	t.Helper()
+	k.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":"tenant"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},%s}`, subject("User", "user-3"))
+	k.eventually("a binding to a role of the system is marked", func() bool {
+		return k.get(rbacV1 + "clusterrolebindings/tenant").GetAnnotations()["internal.kcp.io/replicate"] == "apis.kcp.io"
+	})
+	tenant := k.as("user-3-token")
+	role := `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"bind"%s},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind","get"]}]}`
+	tenant.eventually("the tenant may write", func() bool {
+		code, _ := tenant.status(http.MethodPut, rbacV1+"clusterroles/bind", fmt.Sprintf(role, ""))
+		return code == http.StatusOK
+	})
+	require.Equal(t, "apis.kcp.io", k.get(rbacV1 + "clusterroles/bind").GetAnnotations()["internal.kcp.io/replicate"])
+	code, says := tenant.status(http.MethodPut, rbacV1+"clusterroles/bind", fmt.Sprintf(role, `,"annotations":{"internal.kcp.io/replicate":"x"}`))
+	require.Equal(t, http.StatusForbidden, code, says)
+	k.ask(http.StatusOK, http.MethodDelete, rbacV1+"clusterrolebindings/tenant", "")
 }

@@ -18,9 +18,15 @@ import (
 func TestNothingIsDeletedInDoubt(t *testing.T) {
 	incomplete := fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
 	for name, forget := range map[string]func(*world){
-		"path":   func(w *world) { w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) { return "", incomplete } },
-		"export": func(w *world) { w.r.export = func(client.Key) (*apisv1alpha2.APIExport, error) { return nil, incomplete } },
-		"schema": func(w *world) { w.r.schema = func(client.Key) (*metav1.PartialObjectMetadata, error) { return nil, incomplete } },
+		"path": func(w *world) {
+			w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) { return "", incomplete }
+		},
+		"export": func(w *world) {
+			w.r.export = func(client.Key) (*apisv1alpha2.APIExport, error) { return nil, incomplete }
+		},
+		"schema": func(w *world) {
+			w.r.schema = func(client.Key) (*metav1.PartialObjectMetadata, error) { return nil, incomplete }
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
