@@ -42,6 +42,8 @@ func TestSystemCRDsAreValid(t *testing.T) {
 		"shards.core.kcp.io",
 		"workspaces.tenancy.kcp.io",
 		"workspacetypes.tenancy.kcp.io",
+		"partitions.topology.kcp.io",
+		"partitionsets.topology.kcp.io",
 	}, names)
 }
 

@@ -18,6 +18,8 @@ served=(
   core.kcp.io_shards
   tenancy.kcp.io_workspaces
   tenancy.kcp.io_workspacetypes
+  topology.kcp.io_partitions
+  topology.kcp.io_partitionsets
 )
 
 target="${1:-config/crds}"
@@ -29,6 +31,7 @@ go tool -modfile=tools/go.mod controller-gen crd:crdVersions=v1 \
   paths=github.com/kcp-dev/sdk/apis/apis/v1alpha2 \
   paths=github.com/kcp-dev/sdk/apis/core/v1alpha1 \
   paths=github.com/kcp-dev/sdk/apis/tenancy/v1alpha1 \
+  paths=github.com/kcp-dev/sdk/apis/topology/v1alpha1 \
   output:crd:artifacts:config="${scratch}"
 
 mkdir -p "${target}"

@@ -69,6 +69,7 @@ type Index struct {
 	changed  chan struct{}               // closed and renewed with each change
 
 	claimed   claimed
+	consumed  consumed
 	listeners definitions.Listeners[definitions.Change]
 	changes   changes
 }
@@ -90,6 +91,8 @@ func New(config Config) (*Index, error) {
 		changed:  make(chan struct{}),
 		claimed:  claimed{sets: map[client.Key]map[setKey]*heldSet{}},
 		changes:  changes{some: make(chan struct{}, 1)},
+
+		consumed: consumed{counts: map[client.Key]int{}},
 	}
 	x.schemas = newSchemas(config.Local, x.newestCopy)
 	if err := x.followCopies(); err != nil {
@@ -149,6 +152,7 @@ func (x *Index) put(b *apisv1alpha2.APIBinding) {
 func (x *Index) replace(cluster logicalcluster.Name, name string, r *record) {
 	before, all := x.replaceRecord(cluster, name, r)
 	x.claimed.follow(cluster, before, r, all)
+	x.consumed.replaced(before, r)
 }
 
 // replaceRecord returns the record that there was, and all that there are now in the

@@ -12,6 +12,7 @@ import (
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
@@ -25,6 +26,7 @@ var builtIns = []*apiextensionsv1.CustomResourceDefinition{
 // direct are the kinds that shards write here themselves, and replicate from nowhere.
 var direct = []*apiextensionsv1.CustomResourceDefinition{
 	builtIn(subtrees.SchemeGroupVersion, subtrees.Kind),
+	builtIn(subtrees.SchemeGroupVersion, exportuses.Kind),
 }
 
 // builtIn returns the definition of a cluster-scoped kind that has its Go types in

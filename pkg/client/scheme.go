@@ -5,6 +5,7 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -42,6 +43,7 @@ func newScheme() *runtime.Scheme {
 		apisv1alpha2.AddToScheme,
 		corev1alpha1.AddToScheme,
 		tenancyv1alpha1.AddToScheme,
+		topologyv1alpha1.AddToScheme,
 	} {
 		utilruntime.Must(add(scheme))
 	}

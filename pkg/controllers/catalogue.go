@@ -23,6 +23,8 @@
 //	                    deleted; copies of schemas follow the rules between their
 //	                    versions, and go when nothing binds them any more
 //	replication         what other shards must know is pushed to the cache server
+//	exportuse           other shards know whose exports this one has consumers of
+//	endpointslice       endpoint slices say on which shards their exports have consumers
 //	replicationreasons  what other shards must know is marked, by what it says
 //	subtreeusage        so is what this shard stores of workspaces whose subtrees are
 //	                    limited
@@ -44,6 +46,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
+	"github.com/shardplane/shardplane/pkg/controllers/endpointslice"
+	"github.com/shardplane/shardplane/pkg/controllers/exportuse"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
 	"github.com/shardplane/shardplane/pkg/controllers/namespace"
@@ -95,6 +99,7 @@ type Deps struct {
 // APIs are the bound APIs of a shard.
 type APIs interface {
 	apibinding.APIs
+	exportuse.Consumers
 	// Unpin deletes the copies of schemas that no binding has named for a while.
 	Unpin(ctx context.Context) error
 	// Convert has the shard's copy of a schema converted by rules.
@@ -131,6 +136,9 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		// Of two that want a name which became free, the first should get it.
 		{Name: apibinding.Name, Placement: reconcile.OnLeader, New: newAPIBinding},
 		{Name: apibinding.ConvertingName, Placement: reconcile.OnLeader, New: newAPIConversion},
+		{Name: endpointslice.Name, Placement: reconcile.Dividable, New: newEndpointSlice},
+		// The replicas of a shard have the same bindings: one of them tells.
+		{Name: exportuse.Name, Placement: reconcile.OnLeader, Enabled: hasCache, New: newExportUse},
 		{Name: apibinding.UnpinningName, Placement: reconcile.OnLeader, New: newBoundSchemas},
 		{Name: replicationreasons.LogicalClustersName, Placement: reconcile.Dividable, Enabled: hasCache, New: newReasons(replicationreasons.NewLogicalClusters)},
 		{Name: replicationreasons.ClusterRolesName, Placement: reconcile.Dividable, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoles)},
@@ -280,9 +288,9 @@ func newAPIExport(d Deps) (reconcile.Made, error) {
 	if err != nil {
 		return reconcile.Made{}, err
 	}
-	slices := client.APIExportEndpointSlices.Informer(all, client.InformerOptions[*apisv1alpha1.APIExportEndpointSlice]{})
-	made := after(apiexport.New(apiexport.Config{Local: d.Local, Exports: exports, Secrets: secrets, Slices: slices}), exports)
-	made.Owns = []client.Runner{secrets, slices}
+	slices := d.Informers.EndpointSlices
+	made := after(apiexport.New(apiexport.Config{Local: d.Local, Exports: exports, Secrets: secrets, Slices: slices}), exports, slices)
+	made.Owns = []client.Runner{secrets}
 	return made, nil
 }
 
@@ -298,6 +306,24 @@ func newAPIBinding(d Deps) (reconcile.Made, error) {
 	}), d.Bindings, i.APIExports, i.LogicalClusters)
 	made.Owns = []client.Runner{schemas}
 	return made, nil
+}
+
+func newEndpointSlice(d Deps) (reconcile.Made, error) {
+	i := d.Informers
+	made := after(endpointslice.New(endpointslice.Config{
+		ShardName: d.ShardName, Local: d.Local, Slices: i.EndpointSlices, Partitions: i.Partitions, Exports: i.APIExports,
+		Shards: i.Shards, Uses: i.ExportUses, Consumers: d.APIs, Resolve: d.Resolve,
+	}), i.EndpointSlices, i.Partitions, i.APIExports, i.Shards, i.LogicalClusters, d.Bindings)
+	if i.ExportUses != nil {
+		// Without it, shards with consumers would be taken out of all slices.
+		made.Needs = append(made.Needs, i.ExportUses)
+	}
+	return made, nil
+}
+
+func newExportUse(d Deps) (reconcile.Made, error) {
+	uses := d.Informers.ExportUses
+	return after(exportuse.New(exportuse.Config{ShardName: d.ShardName, Cache: d.Cache, Uses: uses, Consumers: d.APIs}), uses, d.Bindings), nil
 }
 
 func newBoundSchemas(d Deps) (reconcile.Made, error) {

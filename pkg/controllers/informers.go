@@ -9,6 +9,7 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,11 +22,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
+	"github.com/shardplane/shardplane/pkg/controllers/endpointslice"
 	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
@@ -77,6 +80,10 @@ type Informers struct {
 	// APIConversions are those of the shard, and of others where there is a cache server.
 	APIConversions *client.Dual[*apisv1alpha1.APIConversion]
 
+	// EndpointSlices and Partitions are those of all logical clusters of the shard.
+	EndpointSlices *client.Informer[*apisv1alpha1.APIExportEndpointSlice]
+	Partitions     *client.Informer[*topologyv1alpha1.Partition]
+
 	// WorkspaceTypes are those of the shard, and what it can see of others'.
 	WorkspaceTypes *client.Dual[*tenancyv1alpha1.WorkspaceType]
 
@@ -100,6 +107,10 @@ type Informers struct {
 	// SubtreeUsages are what shards tell each other of limited subtrees; nil where
 	// there is no cache server.
 	SubtreeUsages *client.Informer[*subtrees.SubtreeUsage]
+
+	// ExportUses are what shards tell each other of the exports that they have consumers
+	// of; nil where there is no cache server.
+	ExportUses *client.Informer[*exportuses.ExportUse]
 
 	// root is set on the root shard.
 	root    bool
@@ -162,7 +173,12 @@ func NewInformers(s Sources) *Informers {
 			},
 		})),
 	}
+	i.EndpointSlices = add(i, client.APIExportEndpointSlices.Informer(all, client.InformerOptions[*apisv1alpha1.APIExportEndpointSlice]{
+		Indexers: map[string]client.IndexFunc[*apisv1alpha1.APIExportEndpointSlice]{endpointslice.ExportIndex: endpointslice.IndexByExport},
+	}))
+	i.Partitions = add(i, client.Partitions.Informer(all, client.InformerOptions[*topologyv1alpha1.Partition]{}))
 	if s.Cache != nil {
+		i.ExportUses = add(i, exportuses.Uses.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*exportuses.ExportUse]{}))
 		i.SubtreeUsages = add(i, subtrees.Usages.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{}))
 	}
 	return i

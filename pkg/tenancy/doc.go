@@ -2,7 +2,8 @@
 // agree on logical clusters and workspaces, each in one place: annotations,
 // labels and finalizers (names.go), the labels of the life cycle, and which
 // WorkspaceType a Workspace has. Package subtrees adds up what workspaces store with
-// all below them.
+// all below them, and exportuses has the kind by which shards tell each other whose
+// exports they have consumers of.
 //
 // What storage, clients and the parsers of URLs need as well is in package
 // request, and who a user is in a logical cluster, where a service account is at

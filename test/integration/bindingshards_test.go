@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,6 +19,7 @@ func TestBindingAcrossShards(t *testing.T) {
 	t.Run("maximal policy", func(t *testing.T) {
 		testMaximalPolicy(t, newAPIKindsOn(e, "far-policy-provider", 1).in(t), newAPIKinds(e, "far-policy-consumer").in(t))
 	})
+	t.Run("endpoint slices", func(t *testing.T) { testEndpointSlices(t, e) })
 	t.Run("marks", func(t *testing.T) { testReplicationMarks(t, e) })
 }
 
@@ -179,4 +181,80 @@ func testMarksOfTenants(t *testing.T, k apiKinds, subject func(kind, name string
 	code, says := tenant.status(http.MethodPut, rbacV1+"clusterroles/bind", fmt.Sprintf(role, `,"annotations":{"internal.kcp.io/replicate":"x"}`))
 	require.Equal(t, http.StatusForbidden, code, says)
 	k.ask(http.StatusOK, http.MethodDelete, rbacV1+"clusterrolebindings/tenant", "")
+}
+
+// testEndpointSlices: endpoint slices name the shards that have consumers, whether these
+// have bound anything or not, within their partition.
+func testEndpointSlices(t *testing.T, e *env) {
+	provider := newAPIKindsOn(e, "sliced-provider", 1).in(t)
+	near, far := newAPIKindsOn(e, "sliced-near", 1).in(t), newAPIKinds(e, "sliced-far").in(t)
+	provider.export("e", provider.schema("v1", "widgets", "size"))
+	const partitions = "/apis/topology.kcp.io/v1alpha1/partitions"
+	slice := func(k apiKinds, name, more string) {
+		k.bindableSlice(name, provider.cluster, more)
+	}
+	url := func(shard int) string {
+		return e.Shard(shard).Host + "/services/apiexport/" + provider.cluster + "/e"
+	}
+	has := func(k apiKinds, name string, want ...string) {
+		t.Helper()
+		var found []string
+		k.eventually(fmt.Sprintf("slice %s has %v", name, want), func() bool {
+			s := k.get(apisV1 + "apiexportendpointslices/" + name)
+			all, _ := field(s, "status", "endpoints").([]any)
+			found = nil
+			for _, endpoint := range all {
+				found = append(found, fmt.Sprint(endpoint.(map[string]any)["url"]))
+			}
+			return condition(s, "APIExportValid") != "" && slices.Equal(found, want)
+		})
+	}
+	provider.create(partitions, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"Partition","metadata":{"name":"first"},"spec":{"selector":{"matchLabels":{"name":"root"}}}}`)
+	slice(provider, "all", "")
+	slice(provider, "first", `,"partition":"first"`)
+	slice(far, "elsewhere", "")
+	has(provider, "e")
+
+	// A binding that can bind nothing counts as well.
+	far.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.example.org"},"spec":{"group":"example.org","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`)
+	far.bindPath(http.StatusCreated, "e", "root:sliced-provider", "e")
+	far.until("e", "Ready", "False NamingConflicts")
+	for _, name := range []string{"e", "all", "first"} {
+		has(provider, name, url(0))
+	}
+	has(far, "elsewhere", url(0))
+	near.bindPath(http.StatusCreated, "e", provider.cluster, "e")
+	for _, name := range []string{"e", "all"} {
+		has(provider, name, url(0), url(1))
+	}
+	has(provider, "first", url(0))
+	has(far, "elsewhere", url(0), url(1))
+	require.Equal(t, "name=root", field(provider.get(apisV1+"apiexportendpointslices/first"), "status", "shardSelector"))
+
+	// A shard that does not match any more stays while it has consumers.
+	provider.ask(http.StatusOK, http.MethodPatch, partitions+"/first", `{"spec":{"selector":{"matchLabels":{"name":"shard-1"}}}}`)
+	has(provider, "first", url(0), url(1))
+	for _, k := range []apiKinds{far, near} {
+		k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/e", "")
+	}
+	for _, name := range []string{"e", "all", "first"} {
+		has(provider, name)
+	}
+	provider.ask(http.StatusOK, http.MethodDelete, partitions+"/first", "")
+	provider.eventually("the partition is missed", func() bool {
+		return condition(provider.get(apisV1+"apiexportendpointslices/first"), "PartitionValid") == "False PartitionInvalidReference"
+	})
+	provider.ask(http.StatusOK, http.MethodDelete, apisV2+"apiexports/e", "")
+	far.eventually("the export is missed", func() bool {
+		return condition(far.get(apisV1+"apiexportendpointslices/elsewhere"), "APIExportValid") == "False APIExportNotFound"
+	})
+}
+
+// bindableSlice makes an endpoint slice of the export e as soon as that is known.
+func (k apiKinds) bindableSlice(name, provider, more string) {
+	k.t.Helper()
+	k.eventually("slice "+name+" is created", func() bool {
+		code, _ := k.status(http.MethodPost, apisV1+"apiexportendpointslices", typed(apisV1+"apiexportendpointslices", fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"export":{"path":%q,"name":"e"}%s}}`, name, provider, more)))
+		return code == http.StatusCreated
+	})
 }

@@ -1,0 +1,57 @@
+package bindings
+
+import (
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// TestConsumers: it is told which exports have bindings once, however many there are, and
+// whatever they have bound.
+func TestConsumers(t *testing.T) {
+	local, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
+	require.NoError(t, err)
+	t.Cleanup(local.CloseIdleConnections)
+	x, err := New(Config{Local: local})
+	require.NoError(t, err)
+	e, other := client.Key{Cluster: "provider", Name: "e"}, client.Key{Cluster: "provider", Name: "other"}
+	var told []client.Key
+	stop := x.FollowConsumers(func(export client.Key) {
+		_ = x.Consumed(export) // may be asked from here
+		told = append(told, export)
+	})
+	put := func(cluster, export, provider string, bound bool) {
+		b := bindingOf(cluster, "b")
+		if bound {
+			b.Status.BoundResources = append(b.Status.BoundResources, boundTo(widgets, "one", "h"))
+		}
+		b.Spec.Reference.Export.Name, b.Status.APIExportClusterName = export, provider
+		x.put(b)
+	}
+	put("a", "e", "", false)
+	require.Empty(t, told, "it is not known yet whose export it is")
+	put("a", "e", "provider", false)
+	put("a", "e", "provider", true)
+	put("b", "e", "provider", false)
+	require.Equal(t, []client.Key{e}, told)
+	require.True(t, x.Consumed(e))
+	put("b", "other", "provider", true)
+	require.Equal(t, []client.Key{e, other}, told)
+
+	var known []client.Key
+	x.FollowConsumers(func(export client.Key) { known = append(known, export) })()
+	require.ElementsMatch(t, []client.Key{e, other}, known)
+
+	told = nil
+	for _, cluster := range []logicalcluster.Name{"a", "b"} {
+		x.replace(cluster, "b", nil)
+	}
+	require.Equal(t, []client.Key{e, other}, told)
+	require.False(t, x.Consumed(e))
+	require.Empty(t, x.consumed.counts)
+	stop()
+}

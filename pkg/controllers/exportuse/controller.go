@@ -1,0 +1,81 @@
+// Package exportuse tells other shards, on the cache server, to which exports there are
+// bindings on this shard: one object an export, however many bindings it has.
+package exportuse
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
+)
+
+// Name is the name of the controller.
+const Name = "exportuse"
+
+// Consumers says which exports have bindings on the shard.
+type Consumers interface {
+	// Consumed reports whether an export has any.
+	Consumed(export client.Key) bool
+	// FollowConsumers calls f for each export that has any, and when that changes, until
+	// stop is called.
+	FollowConsumers(f func(export client.Key)) (stop func())
+}
+
+// Config is what the controller needs.
+type Config struct {
+	// ShardName is the name of the shard.
+	ShardName string
+	// Cache reaches the cache server.
+	Cache *client.Factory
+	// Uses are those of all shards on the cache server.
+	Uses *client.Informer[*exportuses.ExportUse]
+	// Consumers are those of this shard.
+	Consumers Consumers
+}
+
+// New returns the controller. Its keys are ExportUses of the shard.
+func New(config Config) *reconcile.Controller[client.Key] {
+	return reconcile.New(reconcile.Config[client.Key]{
+		Name:      Name,
+		Reconcile: config.reconcile,
+		Sources: []reconcile.Source[client.Key]{
+			reconcile.FromInformer(config.Uses, func(use *exportuses.ExportUse) []client.Key {
+				if key := config.Uses.KeyOf(use); key.Shard == config.ShardName {
+					return []client.Key{key}
+				}
+				return nil
+			}),
+			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+				return config.Consumers.FollowConsumers(func(export client.Key) {
+					export.Shard = config.ShardName
+					queue.Add(export)
+				}), nil
+			},
+		},
+	})
+}
+
+func (c *Config) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
+	uses := exportuses.Uses.In(c.Cache.Shard(c.ShardName).Cluster(key.Cluster.Path()))
+	told, err := c.Uses.Lister().Get(key)
+	switch consumed := c.Consumers.Consumed(client.Key{Cluster: key.Cluster, Name: key.Name}); {
+	case consumed == (err == nil):
+		return reconcile.Result{}, nil
+	case consumed:
+		_, err = uses.Create(ctx, &exportuses.ExportUse{ObjectMeta: metav1.ObjectMeta{Name: key.Name}}, metav1.CreateOptions{})
+	default:
+		err = uses.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &told.UID}})
+	}
+	if err == nil {
+		return reconcile.Result{}, nil // the informer will tell
+	}
+	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return reconcile.Result{Backoff: true}, nil // the informer is behind
+	}
+	return reconcile.Result{}, fmt.Errorf("telling others whether the APIExport %s has consumers here: %w", key, err)
+}
