@@ -25,6 +25,7 @@
 //	replication         what other shards must know is pushed to the cache server
 //	exportuse           other shards know whose exports this one has consumers of
 //	endpointslice       endpoint slices say on which shards their exports have consumers
+//	partitionset        sets of partitions have one for each combination of labels
 //	replicationreasons  what other shards must know is marked, by what it says
 //	subtreeusage        so is what this shard stores of workspaces whose subtrees are
 //	                    limited
@@ -36,6 +37,7 @@ import (
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
+	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -51,6 +53,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
 	"github.com/shardplane/shardplane/pkg/controllers/namespace"
+	"github.com/shardplane/shardplane/pkg/controllers/partitionset"
 	"github.com/shardplane/shardplane/pkg/controllers/policytypes"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
@@ -137,6 +140,7 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{Name: apibinding.Name, Placement: reconcile.OnLeader, New: newAPIBinding},
 		{Name: apibinding.ConvertingName, Placement: reconcile.OnLeader, New: newAPIConversion},
 		{Name: endpointslice.Name, Placement: reconcile.Dividable, New: newEndpointSlice},
+		{Name: partitionset.Name, Placement: reconcile.Dividable, New: newPartitionSet},
 		// The replicas of a shard have the same bindings: one of them tells.
 		{Name: exportuse.Name, Placement: reconcile.OnLeader, Enabled: hasCache, New: newExportUse},
 		{Name: apibinding.UnpinningName, Placement: reconcile.OnLeader, New: newBoundSchemas},
@@ -318,6 +322,14 @@ func newEndpointSlice(d Deps) (reconcile.Made, error) {
 		// Without it, shards with consumers would be taken out of all slices.
 		made.Needs = append(made.Needs, i.ExportUses)
 	}
+	return made, nil
+}
+
+func newPartitionSet(d Deps) (reconcile.Made, error) {
+	sets := client.PartitionSets.Informer(d.Local.Wildcard(), client.InformerOptions[*topologyv1alpha1.PartitionSet]{})
+	i := d.Informers
+	made := after(partitionset.New(partitionset.Config{Local: d.Local, Sets: sets, Partitions: i.Partitions, Shards: i.Shards}), i.Partitions, i.Shards)
+	made.Owns = []client.Runner{sets}
 	return made, nil
 }
 

@@ -209,6 +209,17 @@ func testEndpointSlices(t *testing.T, e *env) {
 			return condition(s, "APIExportValid") != "" && slices.Equal(found, want)
 		})
 	}
+	const sets = "/apis/topology.kcp.io/v1alpha1/partitionsets"
+	provider.create(sets, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"PartitionSet","metadata":{"name":"by-name"},"spec":{"dimensions":["name"]}}`)
+	provider.eventually("each shard has a partition", func() bool {
+		set := provider.get(sets + "/by-name")
+		return condition(set, "PartitionsReady") == "True" && fmt.Sprint(field(set, "status", "count")) == "2"
+	})
+	require.Equal(t, map[string]any{"name": "root"}, field(provider.get(partitions+"/by-name-root"), "spec", "selector", "matchLabels"))
+	provider.ask(http.StatusOK, http.MethodDelete, sets+"/by-name", "")
+	provider.eventually("the partitions go with the set", func() bool {
+		return len(field(provider.get(partitions), "items").([]any)) == 0
+	})
 	provider.create(partitions, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"Partition","metadata":{"name":"first"},"spec":{"selector":{"matchLabels":{"name":"root"}}}}`)
 	slice(provider, "all", "")
 	slice(provider, "first", `,"partition":"first"`)
