@@ -8,6 +8,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -28,7 +29,16 @@ func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster
 		if err != nil {
 			return nil, nil, err
 		}
-		wanted = append(wanted, definitions.Wanted{Group: s.Resource.Group, Names: s.Names()})
+		has, err := x.hasNames(ctx, cluster, binding, s)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !has {
+			wanted = append(wanted, definitions.Wanted{Group: s.Resource.Group, Names: s.Names()})
+		}
+	}
+	if len(wanted) == 0 {
+		return func() {}, nil, nil
 	}
 	owner := (&record{name: binding}).owner()
 	release, conflict, err = names.Reserve(ctx, cluster, owner, x, wanted)
@@ -41,6 +51,23 @@ func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster
 		return nil, conflict, err
 	}
 	return release, nil, nil
+}
+
+// hasNames reports whether a binding has the names of a schema already, by another
+// schema of the resource.
+func (x *Index) hasNames(ctx context.Context, cluster logicalcluster.Name, binding string, next *pinned) (bool, error) {
+	for _, r := range x.records(cluster) {
+		bound, ok := r.byResource[next.Resource]
+		if r.name != binding || !ok {
+			continue
+		}
+		now, err := x.schemas.get(ctx, bound.uid)
+		if err != nil {
+			return false, err
+		}
+		return equality.Semantic.DeepEqual(now.Names(), next.Names()), nil
+	}
+	return false, nil
 }
 
 // conflict returns a name that another binding of the logical cluster uses.

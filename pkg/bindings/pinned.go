@@ -159,7 +159,7 @@ func newPinned(stored *BoundSchema) (*pinned, error) {
 // apis.ErrInvalidSchema if the schema cannot be served.
 func (x *Index) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apisv1alpha1.APIResourceSchema, error)) (storageVersion string, err error) {
 	if p := x.schemas.known(uid); p != nil && x.used(uid) {
-		return p.storageVersion(), nil
+		return p.StoredVersion(), nil
 	}
 	original, err := read(ctx)
 	if err != nil {
@@ -179,7 +179,7 @@ func (x *Index) Pin(ctx context.Context, uid types.UID, read func(context.Contex
 	if err := x.pin(ctx, copied, p); err != nil {
 		return "", err
 	}
-	return p.storageVersion(), nil
+	return p.StoredVersion(), nil
 }
 
 // pin stores a copy, unless there is one.
@@ -213,15 +213,6 @@ func (x *Index) pin(ctx context.Context, copied *BoundSchema, p *pinned) error {
 		x.schemas.know(types.UID(copied.Name), p)
 	}
 	return nil
-}
-
-func (p *pinned) storageVersion() string {
-	for i := range p.Spec().Versions {
-		if v := &p.Spec().Versions[i]; v.Storage {
-			return v.Name
-		}
-	}
-	return ""
 }
 
 // Unpin deletes the copies that no binding has named for a while.

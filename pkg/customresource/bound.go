@@ -2,12 +2,16 @@ package customresource
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -51,4 +55,18 @@ func (s *Server) ServeDocuments(w http.ResponseWriter, r *http.Request, resource
 		}
 	}
 	return s.documents.ServeOnly(w, r, resources, all)
+}
+
+// Modify has change change an object of a system definition in a logical cluster, in the
+// version in which it is stored, and returns it as it is stored then: past admission,
+// validation, audit and the managers of fields. It is for what the server itself writes in
+// many objects alike. If others write the object at the same time, change is called again;
+// what its error is, Modify returns.
+func (s *Server) Modify(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, name string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error) {
+	d := s.system.Of(resource)
+	if d == nil {
+		return nil, fmt.Errorf("%s is not served by the system", resource)
+	}
+	ctx = genericapirequest.WithNamespace(request.WithClusterName(ctx, cluster), metav1.NamespaceNone)
+	return s.stores.Modify(ctx, d.Schema, name, change)
 }

@@ -105,6 +105,11 @@ func (b boundAPIs) Empty(ctx context.Context, cluster logicalcluster.Name, bound
 	return remaining.Objects, remaining.Finalizers, err
 }
 
+// Rewrite implements apibinding.APIs.
+func (b boundAPIs) Rewrite(ctx context.Context, key client.Key, change func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
+	return b.Index.Rewrite(ctx, b.served, key, change)
+}
+
 // FollowNames implements apibinding.APIs.
 func (b boundAPIs) FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func()) {
 	return b.served.FollowNames(f)

@@ -66,6 +66,10 @@ type APIs interface {
 	// Reserve keeps the names of schemas in a logical cluster for a binding, until
 	// release is called. If one is in use it says so in conflict.
 	Reserve(ctx context.Context, cluster logicalcluster.Name, binding string, schemas []types.UID) (release func(), conflict string, err error)
+	// Rewrite writes what change makes of the status of a binding, past admission and
+	// validation. It returns nil, and nothing is written, where change returns nil, and
+	// where that takes a request.
+	Rewrite(ctx context.Context, key client.Key, change func(stored *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
 	// WaitFor waits until what a binding says is served.
 	WaitFor(ctx context.Context, written *apisv1alpha2.APIBinding) error
 	// Empty deletes all objects of what was bound in a logical cluster, and returns how
@@ -199,6 +203,9 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 // known what other shards export.
 func (r *reconciler) lead(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	if settled, err := r.settled(ctx, key); settled || err != nil {
+		return reconcile.Result{}, err
+	}
+	if done, err := r.rewrite(ctx, key); done || err != nil {
 		return reconcile.Result{}, err
 	}
 	binding, err := r.binding(ctx, key)

@@ -64,6 +64,16 @@ func (s *Schema) Serves(version string) bool {
 	return v != nil && v.Served
 }
 
+// StoredVersion returns the version in which objects are stored, or "".
+func (s *Schema) StoredVersion() string {
+	for i := range s.crd.Spec.Versions {
+		if v := &s.crd.Spec.Versions[i]; v.Storage {
+			return v.Name
+		}
+	}
+	return ""
+}
+
 // Version returns a version by name, or nil.
 func (s *Schema) Version(name string) *apiextensionsv1.CustomResourceDefinitionVersion {
 	for i := range s.crd.Spec.Versions {

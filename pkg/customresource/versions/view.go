@@ -70,12 +70,7 @@ type view struct {
 var _ storage.Interface = (*view)(nil)
 
 func newView(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind, codec runtime.Codec, calls *webhooktransport.Calls, decoded, encoded *budget) *view {
-	stored := schema.GroupVersion{Group: gvk.Group}
-	for _, version := range sch.Spec().Versions {
-		if version.Storage {
-			stored.Version = version.Name
-		}
-	}
+	stored := schema.GroupVersion{Group: gvk.Group, Version: sch.StoredVersion()}
 	return &view{
 		Interface: raw.Interface,
 		raw:       raw,

@@ -1,0 +1,115 @@
+package bindings
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// storedText is a binding as it is stored.
+const storedText = `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"things","uid":"u","resourceVersion":"7","generation":1,"creationTimestamp":"2026-01-02T03:04:05Z",
+"annotations":{"kcp.io/cluster":"consumer"},"labels":{"internal.apis.kcp.io/export":"l"},"managedFields":[
+{"apiVersion":"apis.kcp.io/v1alpha2","fieldsType":"FieldsV1","fieldsV1":{"f:status":{"f:phase":{}}},"manager":"shardplane","operation":"Update","subresource":"status","time":"2026-01-02T03:04:05Z"},
+{"apiVersion":"apis.kcp.io/v1alpha2","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{}},"manager":"kubectl","operation":"Update","time":"2026-01-02T03:04:05Z"}]},
+"spec":{"reference":{"export":{"name":"things","path":"provider"}}},
+"status":{"apiExportClusterName":"provider","phase":"Bound",
+"boundResources":[{"group":"g","resource":"things","schema":{"UID":"u1","identityHash":"h","name":"v1.things.g"},"storageVersions":["v1"]}],
+"conditions":[{"lastTransitionTime":"2026-01-02T03:04:05Z","status":"True","type":"Ready"}]}}`
+
+// storedBinding is where a binding is stored.
+type storedBinding struct{ unstructured.Unstructured }
+
+// Modify implements Objects.
+func (s *storedBinding) Modify(_ context.Context, _ logicalcluster.Name, _ schema.GroupResource, _ string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error) {
+	u := s.DeepCopy()
+	if err := change(u); err != nil {
+		return nil, err
+	}
+	u.SetResourceVersion("8")
+	s.Unstructured = *u
+	return u, nil
+}
+
+// TestRewrite: what a status says of the same fields is written as it is, with the time in
+// the managed fields, and all else is left to a request.
+func TestRewrite(t *testing.T) {
+	t.Parallel()
+	newSchema := func(b *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
+		b.Status.BoundResources[0].Schema = apisv1alpha2.BoundAPIResourceSchema{Name: "v2.things.g", UID: "u2", IdentityHash: "h"}
+		return b
+	}
+	tests := map[string]struct {
+		change           func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding
+		stored           func(*storedBinding)
+		written, refused bool
+	}{
+		"another schema": {change: newSchema, written: true},
+		"a condition": {written: true, change: func(b *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
+			conditions.MarkTrue(b, apisv1alpha2.BindingUpToDate)
+			return b
+		}},
+		"nothing":   {change: func(b *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding { return b }},
+		"not to be": {refused: true, change: func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding { return nil }},
+		"another resource": {refused: true, change: func(b *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
+			b.Status.BoundResources = append(b.Status.BoundResources, b.Status.BoundResources[0])
+			b.Status.BoundResources[1].Resource = "others"
+			return b
+		}},
+		"another storage version": {refused: true, change: func(b *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
+			b.Status.BoundResources[0].StorageVersions = []string{"v1", "v2"}
+			return b
+		}},
+		"another phase": {refused: true, change: func(b *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
+			b.Status.Phase = apisv1alpha2.APIBindingPhaseBinding
+			return b
+		}},
+		"claims": {refused: true, change: func(b *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
+			b.Status.ExportPermissionClaims = []apisv1alpha2.PermissionClaim{{Verbs: []string{"*"}}}
+			return b
+		}},
+		"an annotation": {refused: true, change: func(b *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
+			b.Annotations["extra.apis.kcp.io/a"] = "b"
+			return newSchema(b)
+		}},
+		"nobody manages it": {refused: true, change: newSchema, stored: func(s *storedBinding) { s.SetManagedFields(nil) }},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stored := &storedBinding{}
+			require.NoError(t, stored.UnmarshalJSON([]byte(storedText)))
+			if test.stored != nil {
+				test.stored(stored)
+			}
+			before := stored.DeepCopy()
+			written, err := (&Index{}).Rewrite(t.Context(), stored, client.Key{Cluster: "consumer", Name: "things"}, test.change)
+			require.NoError(t, err)
+			require.Equal(t, test.refused, written == nil)
+			if !test.written {
+				require.Equal(t, before.Object, stored.Object)
+				return
+			}
+			require.Equal(t, "8", written.ResourceVersion)
+			expected := &apisv1alpha2.APIBinding{}
+			text, err := json.Marshal(stored)
+			require.NoError(t, err)
+			require.NoError(t, json.Unmarshal(text, expected))
+			require.True(t, equality.Semantic.DeepEqual(expected.Status, written.Status))
+			managed := stored.GetManagedFields()
+			require.WithinDuration(t, time.Now(), managed[0].Time.Time, time.Hour)
+			managed[0].Time = before.GetManagedFields()[0].Time
+			require.Equal(t, before.GetManagedFields(), managed, "all else in them is as it was")
+		})
+	}
+}

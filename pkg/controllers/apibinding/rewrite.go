@@ -1,0 +1,54 @@
+package apibinding
+
+import (
+	"context"
+	"slices"
+
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// rewrite leads a binding that has bound something to what its export offers now, and
+// reports whether it did: where no more changes than what its status says of that, one
+// write does, without reading the binding first. An export may have thousands.
+func (r *reconciler) rewrite(ctx context.Context, key client.Key) (bool, error) {
+	known, err := r.known(key)
+	if err != nil || known.DeletionTimestamp != nil || known.Status.Phase != apisv1alpha2.APIBindingPhaseBound {
+		return false, ignoreNotFound(err)
+	}
+	p, err := r.plan(ctx, key.Cluster, known)
+	if err != nil || p.problem != nil || p.export == nil {
+		return false, err
+	}
+	if _, noted, err := r.noted(key.Cluster, key.Name, p.wanted); err != nil || noted != nil {
+		return false, ignoreNotFound(err)
+	}
+	if len(p.added) > 0 {
+		release, conflict, err := r.apis.Reserve(ctx, key.Cluster, key.Name, p.added)
+		if err != nil || conflict != "" {
+			return false, err
+		}
+		defer release()
+	}
+	written, err := r.apis.Rewrite(ctx, key, func(stored *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
+		if stored.UID != known.UID || stored.DeletionTimestamp != nil {
+			return nil
+		}
+		wanted := p.follow(stored.Status.BoundResources)
+		for _, added := range newSchemas(stored.Status.BoundResources, wanted) {
+			if !slices.Contains(p.added, added) {
+				return nil // its names are not reserved
+			}
+		}
+		if p.problem != nil {
+			return nil
+		}
+		return advance(stored, p.provider, p.export, p.offer, wanted)
+	})
+	if err != nil || written == nil {
+		return false, ignoreNotFound(err)
+	}
+	r.waiting.set(key, false)
+	return true, r.apis.WaitFor(ctx, written)
+}
