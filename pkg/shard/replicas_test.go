@@ -3,6 +3,7 @@ package shard_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -10,10 +11,14 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -173,5 +178,63 @@ func TestReplicasServeBindings(t *testing.T) {
 		for _, r := range []*replica{one, two} {
 			require.NoError(t, object(r, "GET", "/apis/example.org/v1/"+plural, ""))
 		}
+	}
+}
+
+// TestReplicasGiveANameOnce: a CustomResourceDefinition and a binding that want the same
+// names, and that two replicas are asked for at the same time: one of them has the names,
+// and the other says that it does not.
+func TestReplicasGiveANameOnce(t *testing.T) {
+	etcd := harness.Etcd(t, transport.TLSInfo{})
+	one, two := startReplica(t, etcd), startReplica(t, etcd)
+	post := func(r *replica, path, body string) error {
+		return r.cluster("root").RESTClient().Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(t.Context()).Error()
+	}
+	const apis = "/apis/apis.kcp.io/"
+	for n := range 10 {
+		plural := fmt.Sprintf("things%d", n)
+		names := fmt.Sprintf(`"names":{"plural":%[1]q,"singular":"%[1]sx","kind":"K%[1]s","listKind":"K%[1]sList"}`, plural)
+		require.NoError(t, post(one, apis+"v1alpha1/apiresourceschemas", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIResourceSchema","metadata":{"name":"v1.%[1]s.example.org"},"spec":{"group":"example.org","scope":"Cluster",%[2]s,"versions":[{"name":"v1","served":true,"storage":true,"schema":{"type":"object"}}]}}`, plural, names)))
+		require.NoError(t, post(one, apis+"v1alpha2/apiexports", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":%[1]q},"spec":{"resources":[{"group":"example.org","name":%[1]q,"schema":"v1.%[1]s.example.org","storage":{"crd":{}}}]}}`, plural)))
+		var refused error
+		var both sync.WaitGroup
+		both.Go(func() {
+			refused = post(two, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", fmt.Sprintf(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%[1]s.example.org"},"spec":{"group":"example.org","scope":"Cluster",%[2]s,"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`, plural, names))
+		})
+		both.Go(func() {
+			assert.NoError(t, post(one, apis+"v1alpha2/apibindings", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%[1]q},"spec":{"reference":{"export":{"name":%[1]q}}}}`, plural)))
+		})
+		both.Wait()
+		if refused != nil {
+			require.True(t, apierrors.IsForbidden(refused), "%v", refused)
+		}
+		one.await(plural+" are given once", func(ctx context.Context) error {
+			factory, err := client.NewFactory(one.config)
+			require.NoError(t, err)
+			defer factory.CloseIdleConnections()
+			root := factory.Cluster(logicalcluster.NewPath("root"))
+			b, err := client.APIBindings.In(root).Get(ctx, plural, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			dynamic, err := root.Dynamic()
+			require.NoError(t, err)
+			established := false
+			if refused == nil {
+				crd, err := dynamic.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")).Get(ctx, plural+".example.org", metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				all, _, _ := unstructured.NestedSlice(crd.Object, "status", "conditions")
+				established = slices.ContainsFunc(all, func(c any) bool {
+					condition, _ := c.(map[string]any)
+					return condition["type"] == "Established" && condition["status"] == "True"
+				})
+			}
+			if bound := b.Status.Phase == "Bound"; bound == established {
+				return fmt.Errorf("bound %v, established %v", bound, established)
+			}
+			return nil
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -39,7 +40,8 @@ func NewManaged(s *Storage, instances func(*apiextensionsv1.CustomResourceDefini
 // Follow calls f for every definition that has instances to clean up, does not
 // say that its schemas are not structural, or wants names that may be free: for
 // those that there are, before it returns, and for others as it gets to know of
-// them, until stop is called. f does not block.
+// them, until stop is called; and for those that are given names from then on, which
+// another source may have given away at the same time. f does not block.
 func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop func()) {
 	offer := func(scope nameScope) { m.storage.objects.rejected(scope, f) }
 	stopOffers := m.storage.names.freed.Add(offer)
@@ -51,14 +53,17 @@ func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop
 			offer(nameScope{cluster: c.Cluster.Name, group: c.Schema.Resource.Group})
 		}
 	})
+	following := atomic.Bool{}
 	stopEntries := m.storage.objects.observe(func(c entryChange) {
-		if c.after != nil && c.after.toDo() {
+		isGiven := following.Load() && m.storage.objects.HasSynced() && c.after != nil && (c.before == nil || !equalNames(&c.before.names, &c.after.names))
+		if c.after != nil && (isGiven || c.after.toDo()) {
 			f(c.after.cluster, c.after.name)
 		}
 		if c.before != nil && (c.after == nil || !equalNames(&c.before.names, &c.after.names)) {
 			offer(nameScope{cluster: c.before.cluster, group: groupOf(c.before.name)})
 		}
 	})
+	following.Store(true)
 	return func() {
 		stopEntries()
 		stopSources()
@@ -96,7 +101,8 @@ func (m *Managed) Get(ctx context.Context, cluster logicalcluster.Name, name str
 
 // Update changes the status of a definition, or its finalizers, with change,
 // unless that returns false or the definition is gone. A definition that is
-// written gets the names that are free, also where change changes nothing.
+// written gets the names that are free, also where change changes nothing, and loses
+// those that another source has been given at the same time.
 func (m *Managed) Update(ctx context.Context, cluster logicalcluster.Name, name string, change func(*apiextensions.CustomResourceDefinition) bool) error {
 	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
 		crd, ok := old.DeepCopyObject().(*apiextensions.CustomResourceDefinition)
@@ -108,9 +114,33 @@ func (m *Managed) Update(ctx context.Context, cluster logicalcluster.Name, name 
 		}
 		return crd, nil
 	})
+	now, err := m.Get(ctx, cluster, name)
+	if err != nil {
+		return ignoreGone(err)
+	}
 	ctx = storeContext(ctx, request.Cluster{Name: cluster})
-	_, _, err := m.storage.status.Update(ctx, name, info, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
-	if isGone(err) || errors.Is(err, errUnchanged) {
+	if now.DeletionTimestamp.IsZero() {
+		lost, err := m.storage.names.lostToSource(ctx, cluster, now)
+		if err != nil {
+			return namesUnknown(err.Error())
+		}
+		if !lost && apiextensions.IsCRDConditionTrue(now, apiextensions.NamesAccepted) &&
+			tellsNonStructural(now, m.storage.objects.interner.specOf(now).nonStructural()) {
+			return nil // a write would decide as the last one did
+		}
+		if lost {
+			ctx = contested(ctx)
+		}
+	}
+	_, _, err = m.storage.status.Update(ctx, name, info, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	if errors.Is(err, errUnchanged) {
+		return nil
+	}
+	return ignoreGone(err)
+}
+
+func ignoreGone(err error) error {
+	if isGone(err) {
 		return nil
 	}
 	return err

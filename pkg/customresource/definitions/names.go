@@ -172,6 +172,33 @@ func (n *names) lost(cluster logicalcluster.Name, crd *apiextensions.CustomResou
 	return lost
 }
 
+// lostToSource reports whether another source serves, or is about to serve, under a name
+// that a definition was given. That happens when another server of the shard accepted the
+// definition while this one gave the name away. The source serves then, on all servers
+// alike, whoever came first.
+func (n *names) lostToSource(ctx context.Context, cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (bool, error) {
+	theirs, ours := newClaims(), newClaims()
+	all, err := n.sources.beforeIndex(ctx, request.Cluster{Name: cluster}, nil)
+	if err != nil {
+		return false, err
+	}
+	for _, d := range all {
+		if d.Owner != "" && d.Schema.Resource.Group == crd.Spec.Group {
+			theirs.add(internalNames(d.Schema.Names()), d.Owner)
+		}
+	}
+	n.mu.Lock()
+	for r := range n.reserved[nameScope{cluster: cluster, group: crd.Spec.Group}] {
+		if r.forSource {
+			theirs.add(&r.names, r.definition)
+		}
+	}
+	n.mu.Unlock()
+	ours.add(&crd.Status.AcceptedNames, crd.Name)
+	_, _, lost := theirs.shared(ours)
+	return lost, nil
+}
+
 // collect adds the names to taken that others than definitions, and than one source,
 // use.
 func (n *names) collect(ctx context.Context, taken claims, scope nameScope, except Source) error {

@@ -20,6 +20,8 @@ type reservation struct {
 	// definition is the name of a definition, or an owner whose names are not from one.
 	definition string
 	names      apiextensions.CustomResourceDefinitionNames
+	// forSource is set if another source is about to serve under the names.
+	forSource bool
 	// denied reports whether another definition may have been refused a name
 	// because of this reservation.
 	denied bool

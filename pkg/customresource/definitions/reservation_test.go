@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -318,6 +319,85 @@ func TestEventsNeedNoLists(t *testing.T) {
 	require.NotZero(t, before)
 }
 
+// acceptedElsewhere stores a definition as another server of the shard does that knows of
+// no other.
+func acceptedElsewhere(ctx context.Context, t *testing.T, s *testServer, crd *apiextensionsv1.CustomResourceDefinition) *apiextensions.CustomResourceDefinition {
+	t.Helper()
+	apiextensionsserver.Scheme.Default(crd)
+	internal, out := &apiextensions.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}
+	require.NoError(t, apiextensionsserver.Scheme.Convert(crd, internal, nil))
+	accept(internal, newClaims())
+	key, err := s.Storage.KeyFunc(ctx, crd.Name)
+	require.NoError(t, err)
+	require.NoError(t, withoutNames(t, s).Create(ctx, key, internal, out, 0))
+	return out
+}
+
+// owning is a source that serves one resource in all logical clusters.
+type owning struct {
+	Source
+	*Definition
+}
+
+// List implements Source.
+func (o owning) List(context.Context, request.Cluster) ([]*Definition, error) {
+	return []*Definition{o.Definition}, nil
+}
+
+// Resolve implements Source.
+func (o owning) Resolve(_ context.Context, l Lookup) (*Definition, error) {
+	if l.Resource != o.Schema.Resource {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return o.Definition, nil
+}
+
+// Subscribe implements Source.
+func (owning) Subscribe(func(Change)) (stop func()) { return func() {} }
+
+// TestDefinitionYieldsToSource: of a definition and a source that two servers of the
+// shard gave the same name at the same time, the source has it on all servers, and the
+// definition says so, and gets it when it is free.
+func TestDefinitionYieldsToSource(t *testing.T) {
+	t.Parallel()
+	taken := widgetCRD(nil)
+	taken.Spec.Names.Plural, taken.Spec.Names.Singular, taken.Spec.Names.ShortNames = "others", "other", nil // its kinds are those of widgets
+	apiextensionsserver.Scheme.Default(taken)
+	served, err := NewSchema(&taken.Spec, &taken.Spec.Names)
+	require.NoError(t, err)
+	source := owning{Definition: &Definition{Schema: served, Owner: `APIBinding "others"`}}
+	tests := map[string]func(t *testing.T, s *testServer) (free func()){
+		"serves": func(_ *testing.T, s *testServer) func() { return s.names.sources.Add(source) },
+		"is about to": func(t *testing.T, s *testServer) func() {
+			release, conflict, err := s.Reserve(t.Context(), "one", source.Owner, source, []Wanted{{Group: taken.Spec.Group, Names: &taken.Spec.Names}})
+			require.NoError(t, err)
+			require.Nil(t, conflict)
+			return release
+		},
+	}
+	for name, take := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t, customresourcetest.NewData(t), new(counters).wrap)
+			ctx := storeContext(t.Context(), request.Cluster{Name: "one"})
+			// Both at once, as this server gets to know of it.
+			free := take(t, s)
+			crd := widgetCRD(nil)
+			crd.UID = "u"
+			require.True(t, apiextensions.IsCRDConditionTrue(acceptedElsewhere(ctx, t, s, crd), apiextensions.Established))
+			client := s.CRDs(t, "one").ApiextensionsV1().CustomResourceDefinitions()
+			require.Eventually(t, func() bool {
+				after, err := client.Get(ctx, crd.Name, metav1.GetOptions{})
+				require.NoError(t, err)
+				return !apihelpers.IsCRDConditionTrue(after, apiextensionsv1.Established) && apihelpers.IsCRDConditionFalse(after, apiextensionsv1.NamesAccepted)
+			}, deadline, tick, "the definition yields")
+			require.False(t, s.serves(t, "one", widgets))
+			free()
+			require.Eventually(t, func() bool { return s.serves(t, "one", widgets) }, deadline, tick, "the names are free again")
+		})
+	}
+}
+
 // TestLaterWriteYields is what happens if both servers' decisions come to be
 // stored.
 func TestLaterWriteYields(t *testing.T) {
@@ -330,14 +410,7 @@ func TestLaterWriteYields(t *testing.T) {
 		crd.Spec.Names.Plural = fmt.Sprintf("widgets%d", i)
 		crd.Name = crd.Spec.Names.Plural + ".example.com"
 		crd.UID = types.UID(crd.Name)
-		apiextensionsserver.Scheme.Default(crd)
-		internal, out := &apiextensions.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}
-		require.NoError(t, apiextensionsserver.Scheme.Convert(crd, internal, nil))
-		accept(internal, newClaims())
-		key, err := s.Storage.KeyFunc(ctx, crd.Name)
-		require.NoError(t, err)
-		require.NoError(t, withoutNames(t, s).Create(ctx, key, internal, out, 0))
-		stored = append(stored, out)
+		stored = append(stored, acceptedElsewhere(ctx, t, s, crd))
 	}
 	require.Same(t, runtime.Object(stored[0]), s.Storage.written(ctx, stored[0]))
 	after, ok := s.Storage.written(ctx, stored[1]).(*apiextensions.CustomResourceDefinition)

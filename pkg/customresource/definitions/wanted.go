@@ -39,7 +39,7 @@ func (c *Storage) Reserve(ctx context.Context, cluster logicalcluster.Name, owne
 		}
 	}
 	for _, w := range wanted {
-		r := &reservation{of: c.names}
+		r := &reservation{of: c.names, forSource: true}
 		reserved = append(reserved, r)
 		conflict, err := c.names.want(ctx, r, nameScope{cluster: cluster, group: w.Group}, owner, source, w)
 		if conflict != nil || err != nil {
