@@ -1,8 +1,8 @@
 // Package config holds the manifests that every Shardplane comes with, embedded
 // in the binary: the CustomResourceDefinitions of the project's own kinds, and
-// the WorkspaceTypes that root starts with.
+// the APIExports of some of these and the WorkspaceTypes that root starts with.
 //
-// crds/ is generated from the API types (generate.sh); workspacetypes/ is
+// crds/ is generated from the API types (generate.sh); exports/ and workspacetypes/ are
 // written by hand.
 package config
 
@@ -20,7 +20,7 @@ import (
 
 //go:generate ./generate.sh
 
-//go:embed crds/*.yaml workspacetypes/*.yaml
+//go:embed crds/*.yaml exports/*.yaml workspacetypes/*.yaml
 var manifests embed.FS
 
 const (

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -223,6 +224,37 @@ func TestAnnotationsCannotBeForged(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "amber", dry.GetAnnotations()["kcp.io/shard"])
 	require.Equal(t, "root", dry.GetAnnotations()["kcp.io/cluster"])
+}
+
+// TestNamesOfRoles: roles and bindings have names that other custom resources cannot have,
+// and so do their replicas.
+func TestNamesOfRoles(t *testing.T) {
+	cache := newCacheServer(t)
+	roles := in(t, cache.f.Shard("amber"), "root", rbacv1.SchemeGroupVersion.WithResource("clusterroles"))
+	const name = "system:kcp:Some_Role:bind"
+	obj := object(rbacv1.SchemeGroupVersion.WithResource("clusterroles"), "ClusterRole", name, nil)
+	obj.Object["rules"] = []any{map[string]any{"verbs": []any{"bind"}, "apiGroups": []any{"*"}, "resources": []any{"*"}}}
+	created := create(t, roles, obj)
+	require.Equal(t, obj.Object["rules"], created.Object["rules"])
+	created.Object["rules"] = []any{}
+	_, err := roles.Update(t.Context(), created, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	_, err = roles.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	read, err := roles.Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "b", read.GetLabels()["a"])
+	require.Empty(t, read.Object["rules"])
+	require.NoError(t, roles.Delete(t.Context(), name, metav1.DeleteOptions{}))
+
+	for bad, labels := range map[string]map[string]string{"a%b": nil, "a/b": nil, "good": {"not a label": "x"}} {
+		wrong := object(rbacv1.SchemeGroupVersion.WithResource("clusterroles"), "ClusterRole", bad, nil)
+		wrong.SetLabels(labels)
+		_, err = roles.Create(t.Context(), wrong, metav1.CreateOptions{})
+		require.True(t, apierrors.IsInvalid(err) || apierrors.IsBadRequest(err), "%s: %v", bad, err)
+	}
+	_, err = in(t, cache.f.Shard("amber"), "root", shardsGVR).Create(t.Context(), object(shardsGVR, "Shard", name, nil), metav1.CreateOptions{})
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
 }
 
 func TestStatusIsPartOfTheObject(t *testing.T) {

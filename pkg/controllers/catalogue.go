@@ -232,13 +232,26 @@ func newBootstrap(d Deps) (reconcile.Made, error) {
 		Local:           d.Local,
 		LogicalClusters: d.Informers.LogicalClusters,
 		WorkspaceTypes:  d.Informers.WorkspaceTypes.Own(),
+		APIExports:      d.Informers.APIExports.Own(),
 		Done:            d.Bootstrapped,
 
 		ClusterRoles:        d.Informers.RBAC.ClusterRoles.Own(),
 		ClusterRoleBindings: d.Informers.RBAC.ClusterRoleBindings.Own(),
 	}
+	var owns []client.Runner
+	if d.isRoot() {
+		schemas, err := client.NewMetadataInformer(d.Local.Cluster(core.RootCluster.Path()), client.APIResourceSchemas.GroupVersionResource, client.InformerOptions[*metav1.PartialObjectMetadata]{
+			Name: "schemas of root", Transform: slimSchema,
+		})
+		if err != nil {
+			return reconcile.Made{}, err
+		}
+		c.Schemas, owns = schemas, append(owns, schemas)
+	}
 	controller, err := bootstrap.New(c)
-	return after(controller, c.LogicalClusters, c.WorkspaceTypes, c.ClusterRoles, c.ClusterRoleBindings), err
+	made := after(controller, c.LogicalClusters, c.WorkspaceTypes, c.APIExports, c.ClusterRoles, c.ClusterRoleBindings)
+	made.Owns = owns
+	return made, err
 }
 
 func newShardRegistration(d Deps) (reconcile.Made, error) {

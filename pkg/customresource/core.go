@@ -12,6 +12,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
@@ -29,13 +30,15 @@ import (
 // Objects of the group "" are served by the upstream handler as all others are, but for
 // creating and updating them: its validation refuses any object whose apiVersion has no
 // group. These requests are served here, by the same functions, with the scope that
-// the upstream handler has for them and a registry that differs in its validation.
+// the upstream handler has for them and a registry that differs in its validation. So are
+// roles and their bindings, where they are custom resources as at a server of replicas:
+// they have names that upstream's validation refuses.
 
-// serveCoreWrite serves a request to create or update an object of the group "", and
-// reports whether it did. The others, those that are not possible included, are the
+// serveCoreWrite serves a request to create or update an object that upstream's validation
+// refuses, and reports whether it did. The others, those that are not possible included, are the
 // upstream handler's.
 func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema, terminating bool) bool {
-	if sch.Resource.Group != "" || sch.MetadataOnly {
+	if sch.Resource.Group != "" && !versions.HasPathNames(sch.Resource) || sch.MetadataOnly {
 		return false
 	}
 	version := sch.Version(info.APIVersion)
@@ -98,7 +101,7 @@ func (s *Server) askScope(ctx context.Context, like *genericapirequest.RequestIn
 	asked := *like
 	asked.Verb, asked.Name = "update", "trial"
 	body := map[string]any{
-		"apiVersion": like.APIVersion, "kind": sch.Names().Kind,
+		"apiVersion": schema.GroupVersion{Group: like.APIGroup, Version: like.APIVersion}.String(), "kind": sch.Names().Kind,
 		"metadata": map[string]any{"name": asked.Name, "namespace": asked.Namespace},
 	}
 	if asked.Subresource == "scale" {

@@ -46,6 +46,10 @@ type Config struct {
 	// System are definitions that are served in every logical cluster, and to
 	// the wildcard with full content and without an identity.
 	System []*apiextensionsv1.CustomResourceDefinition
+	// SystemIdentity returns the identity by which the wildcard knows a resource of System
+	// as well, or "" if there is none: it is another name of the same objects. Nil: none
+	// has any.
+	SystemIdentity func(ctx context.Context, resource schema.GroupResource) (string, error)
 	// SystemOnly makes System the whole set: no CustomResourceDefinition
 	// objects are stored or served. It is what a server of replicas wants,
 	// with definitions that went through Opaque.
@@ -130,7 +134,7 @@ func New(cfg Config) (*Server, error) {
 	s.hooks = versions.NewHooks(cfg.Convert, s.table.Converts)
 	s.lister = newSyntheticLister(s.table)
 	var err error
-	if s.system, err = definitions.NewSystem(s.table, cfg.System); err != nil {
+	if s.system, err = definitions.NewSystem(s.table, cfg.System, cfg.SystemIdentity); err != nil {
 		return nil, err
 	}
 	s.stores = versions.New(versions.Config{

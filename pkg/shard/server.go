@@ -236,13 +236,15 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer, webhooks *webh
 		return fmt.Errorf("reading the definitions of the system's kinds: %w", err)
 	}
 	s.customResources, err = customresource.New(customresource.Config{
-		Storage:    s.backend.RESTOptionsGetter,
-		System:     system,
-		Reserved:   reserved.Groups,
-		Apart:      []string{apisgroup.GroupName},
-		Admission:  s.admission.Interface(),
-		Authorizer: a,
-		Webhooks:   webhooks, WebhookCalls: s.options.Webhooks.CallsPerCluster,
+		Storage: s.backend.RESTOptionsGetter,
+		System:  system,
+
+		SystemIdentity: s.systemIdentity,
+		Reserved:       reserved.Groups,
+		Apart:          []string{apisgroup.GroupName},
+		Admission:      s.admission.Interface(),
+		Authorizer:     a,
+		Webhooks:       webhooks, WebhookCalls: s.options.Webhooks.CallsPerCluster,
 		Convert: map[string]versions.Convert{config.ConversionHost: apis.Convert},
 	})
 	if err != nil {

@@ -32,6 +32,9 @@ const (
 	WorkspaceAccess = "system:kcp:workspace:access"
 )
 
+// maximalPolicy ends the names of the maximal permission policies of exports of root.
+const maximalPolicy = "maximal-permission-policy"
+
 // Objects are cluster roles and their bindings.
 type Objects struct {
 	ClusterRoles        []*rbacv1.ClusterRole
@@ -57,11 +60,12 @@ func System() Objects {
 	}
 }
 
-// Root returns what applies in the logical cluster root: everybody may enter
-// it, and use the workspace types that are for everybody.
+// Root returns what applies in the logical cluster root: everybody may enter it, use the
+// workspace types that are for everybody, and bind the APIs that every workspace is to have;
+// and what those who have bound these may do with them at most.
 func Root() Objects {
 	const use = "system:kcp:universal-workspacetype-use"
-	return Objects{
+	root := Objects{
 		ClusterRoles: []*rbacv1.ClusterRole{
 			role(use, rbacv1.PolicyRule{
 				Verbs: []string{"use"}, APIGroups: []string{groupTenancy}, Resources: []string{"workspacetypes"},
@@ -73,6 +77,32 @@ func Root() Objects {
 			bind(use, use, user.AllAuthenticated),
 		},
 	}
+	root.offer("tenancy", groupTenancy, "workspaces", "workspacetypes")
+	root.offer("topology", groupTopology, "partitions", "partitionsets")
+	return root
+}
+
+// offer lets everybody bind an export of root, named as its group is, and use its resources
+// but for their status, which the system and administrators write.
+func (o *Objects) offer(name, group string, resources ...string) {
+	of := "apiexport:" + name + ":"
+	binds, most, admin := request.GroupPrefix+of+"bind", request.GroupPrefix+of+maximalPolicy, request.GroupAdmin+":"+of+maximalPolicy
+	statuses := make([]string, 0, len(resources))
+	for _, resource := range resources {
+		statuses = append(statuses, resource+"/status")
+	}
+	o.ClusterRoles = append(o.ClusterRoles,
+		role(binds, rbacv1.PolicyRule{
+			Verbs: []string{"bind"}, APIGroups: []string{groupAPIs}, Resources: []string{"apiexports"}, ResourceNames: []string{group},
+		}),
+		role(most, on(group, []string{"*"}, resources...), on(group, read, statuses...)),
+		role(admin, on(group, []string{"*"}, "*")),
+	)
+	o.ClusterRoleBindings = append(o.ClusterRoleBindings,
+		bind(binds, binds, user.AllAuthenticated),
+		bind(most, most, request.GroupBindingPrefix+user.AllAuthenticated),
+		bind(admin, admin, request.GroupBindingPrefix+request.GroupAdmin, request.GroupBindingPrefix+request.GroupLogicalClusterAdmin, request.GroupBindingPrefix+GroupExternalLogicalClusterAdmin),
+	)
 }
 
 // role makes a cluster role as it is shipped.

@@ -5,6 +5,7 @@ import (
 	sdkcache "github.com/kcp-dev/sdk/apis/cache"
 	sdkcore "github.com/kcp-dev/sdk/apis/core"
 	sdktenancy "github.com/kcp-dev/sdk/apis/tenancy"
+	sdktopology "github.com/kcp-dev/sdk/apis/topology"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -17,6 +18,7 @@ const (
 	groupAuthorization  = "authorization.k8s.io"
 	groupCoordination   = "coordination.k8s.io"
 	groupTenancy        = sdktenancy.GroupName
+	groupTopology       = sdktopology.GroupName
 	groupLogicalCluster = sdkcore.GroupName
 	groupAPIs           = sdkapis.GroupName
 	groupCache          = sdkcache.GroupName

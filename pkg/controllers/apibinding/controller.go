@@ -280,7 +280,7 @@ func (r *reconciler) bind(ctx context.Context, key client.Key, binding *apisv1al
 	conflict := ""
 	if p.problem == nil && len(p.added) > 0 {
 		var release func()
-		if release, conflict, err = r.apis.Reserve(ctx, key.Cluster, key.Name, p.added); err != nil {
+		if release, conflict, err = r.reserve(ctx, key, binding, p); err != nil {
 			return err
 		}
 		if conflict == "" {
@@ -303,7 +303,7 @@ func (r *reconciler) bind(ctx context.Context, key client.Key, binding *apisv1al
 	if err != nil {
 		return err
 	}
-	if conflict != "" && r.conflictIsOver(ctx, key, p.added) {
+	if conflict != "" && r.conflictIsOver(ctx, key, binding, p) {
 		return errors.New("names became free in the meantime")
 	}
 	return r.apis.WaitFor(ctx, written)
@@ -311,8 +311,8 @@ func (r *reconciler) bind(ctx context.Context, key client.Key, binding *apisv1al
 
 // conflictIsOver looks once more whether names are in use: they may have become free
 // before the binding was known to wait for them.
-func (r *reconciler) conflictIsOver(ctx context.Context, key client.Key, added []types.UID) bool {
-	release, conflict, err := r.apis.Reserve(ctx, key.Cluster, key.Name, added)
+func (r *reconciler) conflictIsOver(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p plan) bool {
+	release, conflict, err := r.reserve(ctx, key, binding, p)
 	if err != nil || conflict != "" {
 		return false
 	}

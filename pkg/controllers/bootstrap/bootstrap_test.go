@@ -4,11 +4,16 @@ import (
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/apis"
 )
 
 func TestClusters(t *testing.T) {
@@ -31,37 +36,37 @@ func TestUpdated(t *testing.T) {
 			team = wt
 		}
 	}
-	want, err := shipped(team)
+	want, err := workspaceTypes.shipped(team)
 	require.NoError(t, err)
 	require.NotEmpty(t, want.Annotations[contentAnnotation])
 	require.Equal(t, "root", want.Annotations["kcp.io/path"])
-	require.Equal(t, want, updated(want, want))
+	require.Equal(t, want, workspaceTypes.updated(want, want))
 
 	edited := want.DeepCopy()
 	edited.Spec.LimitAllowedParents = nil
 	edited.Annotations["mine"] = "x"
-	require.Equal(t, edited, updated(edited, want), "edits stay")
+	require.Equal(t, edited, workspaceTypes.updated(edited, want), "edits stay")
 
 	older := edited.DeepCopy()
 	older.Annotations[contentAnnotation] = "older"
-	got := updated(older, want)
+	got := workspaceTypes.updated(older, want)
 	require.Equal(t, want.Spec, got.Spec, "a new version brings its content")
 	require.Equal(t, "x", got.Annotations["mine"])
 
 	newer := want.DeepCopy()
 	newer.Annotations[versionAnnotation], newer.Annotations[contentAnnotation] = "2", "newer"
 	newer.Spec.LimitAllowedParents = nil
-	require.Equal(t, newer, updated(newer, want), "an older replica leaves a newer one's content alone")
-	require.Equal(t, newer.Spec, updated(want, newer).Spec, "which a newer one brings")
+	require.Equal(t, newer, workspaceTypes.updated(newer, want), "an older replica leaves a newer one's content alone")
+	require.Equal(t, newer.Spec, workspaceTypes.updated(want, newer).Spec, "which a newer one brings")
 
 	unversioned := want.DeepCopy()
 	delete(unversioned.Annotations, versionAnnotation)
 	unversioned.Spec.LimitAllowedParents = nil
-	require.Equal(t, edited.Spec, updated(unversioned, want).Spec, "edits stay when versions come")
-	require.Equal(t, "1", updated(unversioned, want).Annotations[versionAnnotation])
+	require.Equal(t, edited.Spec, workspaceTypes.updated(unversioned, want).Spec, "edits stay when versions come")
+	require.Equal(t, "1", workspaceTypes.updated(unversioned, want).Annotations[versionAnnotation])
 
 	foreign := &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "team"}}
-	require.Equal(t, want.Spec, updated(foreign, want).Spec, "one that somebody else created first is taken over")
+	require.Equal(t, want.Spec, workspaceTypes.updated(foreign, want).Spec, "one that somebody else created first is taken over")
 }
 
 // TestReplicasOfTwoVersions has an older and a newer replica look at the same
@@ -71,19 +76,19 @@ func TestReplicasOfTwoVersions(t *testing.T) {
 	types, err := config.RootWorkspaceTypes()
 	require.NoError(t, err)
 	for _, wt := range types {
-		older, err := shipped(wt)
+		older, err := workspaceTypes.shipped(wt)
 		require.NoError(t, err)
 		changed := wt.DeepCopy()
 		changed.Annotations[versionAnnotation] = "2"
 		changed.Spec.DefaultChildWorkspaceType = &tenancyv1alpha1.WorkspaceTypeReference{Name: "other", Path: "root"}
-		newer, err := shipped(changed)
+		newer, err := workspaceTypes.shipped(changed)
 		require.NoError(t, err)
 
-		there := updated(older, newer)
+		there := workspaceTypes.updated(older, newer)
 		require.Equal(t, newer.Spec, there.Spec)
 		for range 2 {
-			require.Equal(t, there, updated(there, older), "the older replica")
-			require.Equal(t, there, updated(there, newer), "the newer replica")
+			require.Equal(t, there, workspaceTypes.updated(there, older), "the older replica")
+			require.Equal(t, there, workspaceTypes.updated(there, newer), "the newer replica")
 		}
 	}
 }
@@ -96,7 +101,7 @@ func TestVersions(t *testing.T) {
 	require.NoError(t, err)
 	got := map[string]string{}
 	for _, wt := range types {
-		want, err := shipped(wt)
+		want, err := workspaceTypes.shipped(wt)
 		require.NoError(t, err)
 		require.Positive(t, versionOf(want), wt.Name)
 		got[wt.Name] = want.Annotations[versionAnnotation] + " " + want.Annotations[contentAnnotation]
@@ -108,4 +113,47 @@ func TestVersions(t *testing.T) {
 		"team":         "1 8b5e9ec7d60ed7a4",
 		"universal":    "1 7661eae3dace89fa",
 	}, got)
+}
+
+// TestVersionsOfExports is TestVersions for config/exports: they change with the definitions
+// of their kinds, too.
+func TestVersionsOfExports(t *testing.T) {
+	exports, schemas, err := config.RootExports()
+	require.NoError(t, err)
+	got := map[string]string{}
+	for _, export := range exports {
+		want, err := apiExports.shipped(export)
+		require.NoError(t, err)
+		got[export.Name] = want.Annotations[versionAnnotation] + " " + want.Annotations[contentAnnotation]
+		require.Empty(t, apis.Validate(t.Context(), toUnstructured(t, export, "APIExport", "v1alpha2"), nil))
+	}
+	require.Equal(t, map[string]string{
+		"shards.core.kcp.io": "1 46777e8f5f138d46",
+		"tenancy.kcp.io":     "1 b669668e4d787293",
+		"topology.kcp.io":    "1 8794472cd40bf203",
+	}, got)
+	for _, schema := range schemas {
+		require.Empty(t, apis.Validate(t.Context(), toUnstructured(t, schema, "APIResourceSchema", "v1alpha1"), nil), schema.Name)
+	}
+
+	// The identity is not shipped, and stays.
+	want, err := apiExports.shipped(exports[0])
+	require.NoError(t, err)
+	older := want.DeepCopy()
+	older.Annotations[contentAnnotation] = "older"
+	older.Spec.Resources = nil
+	older.Spec.Identity = &apisv1alpha2.Identity{SecretRef: &corev1.SecretReference{Name: "mine"}}
+	now := apiExports.updated(older, want)
+	require.Equal(t, want.Spec.Resources, now.Spec.Resources)
+	require.Equal(t, older.Spec.Identity, now.Spec.Identity)
+}
+
+func toUnstructured(t *testing.T, obj any, kind, version string) *unstructured.Unstructured {
+	t.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+	require.NoError(t, err)
+	u := &unstructured.Unstructured{Object: content}
+	u.SetGroupVersionKind(apisv1alpha2.SchemeGroupVersion.WithKind(kind))
+	u.SetAPIVersion("apis.kcp.io/" + version)
+	return u
 }

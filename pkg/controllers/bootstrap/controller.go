@@ -2,13 +2,13 @@ package bootstrap
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
@@ -36,6 +35,10 @@ type Config struct {
 	Local           *client.Factory
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	WorkspaceTypes  *client.Informer[*tenancyv1alpha1.WorkspaceType]
+	APIExports      *client.Informer[*apisv1alpha2.APIExport]
+	// Schemas are the APIResourceSchemas of root, of which metadata will do; nil on other
+	// shards than root's.
+	Schemas *client.Informer[*metav1.PartialObjectMetadata]
 	// ClusterRoles and ClusterRoleBindings are what decides on access.
 	ClusterRoles        *client.Informer[*rbacv1.ClusterRole]
 	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
@@ -46,27 +49,20 @@ type Config struct {
 
 // New returns the controller.
 func New(cfg Config) (*reconcile.Controller[logicalcluster.Name], error) {
-	types, err := config.RootWorkspaceTypes()
-	if err != nil {
-		return nil, err
-	}
 	clusters := clustersOf(cfg.ShardName)
 	r := &reconciler{
 		shard:   cfg.ShardName,
 		local:   cfg.Local,
 		get:     cfg.LogicalClusters.Lister().Get,
-		types:   cfg.WorkspaceTypes.Lister(),
+		types:   cfg.WorkspaceTypes.Lister().Get,
+		exports: cfg.APIExports.Lister().Get,
 		role:    cfg.ClusterRoles.Lister().Get,
 		binding: cfg.ClusterRoleBindings.Lister().Get,
 		waiting: map[logicalcluster.Name]bool{},
 		done:    cfg.Done,
 	}
-	for _, wt := range types {
-		want, err := shipped(wt)
-		if err != nil {
-			return nil, err
-		}
-		r.shipped = append(r.shipped, want)
+	if err := r.load(); err != nil {
+		return nil, err
 	}
 	ours := func(cluster logicalcluster.Name) []logicalcluster.Name {
 		if slices.Contains(clusters, cluster) {
@@ -77,10 +73,15 @@ func New(cfg Config) (*reconcile.Controller[logicalcluster.Name], error) {
 	sources := []reconcile.Source[logicalcluster.Name]{
 		reconcile.FromInformer(cfg.LogicalClusters, func(lc *corev1alpha1.LogicalCluster) []logicalcluster.Name { return ours(logicalcluster.From(lc)) }),
 		reconcile.OnDelete(cfg.WorkspaceTypes, func(wt *tenancyv1alpha1.WorkspaceType) []logicalcluster.Name { return ours(logicalcluster.From(wt)) }),
+		reconcile.OnDelete(cfg.APIExports, func(export *apisv1alpha2.APIExport) []logicalcluster.Name { return ours(logicalcluster.From(export)) }),
 		reconcile.OnDelete(cfg.ClusterRoles, func(role *rbacv1.ClusterRole) []logicalcluster.Name { return ours(logicalcluster.From(role)) }),
 		reconcile.OnDelete(cfg.ClusterRoleBindings, func(binding *rbacv1.ClusterRoleBinding) []logicalcluster.Name {
 			return ours(logicalcluster.From(binding))
 		}),
+	}
+	if cfg.Schemas != nil {
+		r.schemas = cfg.Schemas.Lister().Get
+		sources = append(sources, reconcile.OnDelete(cfg.Schemas, func(*metav1.PartialObjectMetadata) []logicalcluster.Name { return ours(core.RootCluster) }))
 	}
 	for _, cluster := range clusters {
 		r.waiting[cluster] = true
@@ -98,9 +99,11 @@ func New(cfg Config) (*reconcile.Controller[logicalcluster.Name], error) {
 type reconciler struct {
 	shard   string
 	local   *client.Factory
-	shipped []*tenancyv1alpha1.WorkspaceType
+	shipped shipment
 	get     func(key client.Key) (*corev1alpha1.LogicalCluster, error)
-	types   client.Lister[*tenancyv1alpha1.WorkspaceType]
+	types   func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error)
+	exports func(key client.Key) (*apisv1alpha2.APIExport, error)
+	schemas func(key client.Key) (*metav1.PartialObjectMetadata, error)
 	role    func(key client.Key) (*rbacv1.ClusterRole, error)
 	binding func(key client.Key) (*rbacv1.ClusterRoleBinding, error)
 
@@ -123,7 +126,7 @@ func (r *reconciler) reconcile(ctx context.Context, cluster logicalcluster.Name)
 		return reconcile.Result{}, err
 	}
 	if cluster == core.RootCluster {
-		if err := r.ensureTypes(ctx, scope); err != nil {
+		if err := r.ensureShipped(ctx, scope); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -131,28 +134,6 @@ func (r *reconciler) reconcile(ctx context.Context, cluster logicalcluster.Name)
 		r.complete(cluster)
 	}
 	return reconcile.Result{}, nil // the controller of logical clusters goes on
-}
-
-// ensureTypes creates the WorkspaceTypes that are missing, and updates those
-// that came with an older version.
-func (r *reconciler) ensureTypes(ctx context.Context, scope client.Scope) error {
-	types := client.WorkspaceTypes.In(scope)
-	var errs []error
-	for _, want := range r.shipped {
-		existing, err := r.types.Cluster(core.RootCluster).Get("", want.Name)
-		if apierrors.IsNotFound(err) {
-			if _, err = types.Create(ctx, want, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
-				existing, err = types.Get(ctx, want.Name, metav1.GetOptions{})
-			}
-		}
-		if err == nil && existing != nil {
-			_, err = reconcile.Commit(ctx, types, existing, updated(existing, want))
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("workspace type %s in root: %w", want.Name, err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // complete notes that a logical cluster is complete, and tells when all are.

@@ -142,8 +142,8 @@ func (s *Sources) Subscribe(f func(Change)) (stop func()) { return s.changes.Add
 
 // Resolve returns the definition for a request, or nil where there is none.
 func (s *Sources) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
-	if d := s.system.resolve(l); d != nil {
-		return d, nil
+	if d, err := s.system.resolve(ctx, l); d != nil || err != nil {
+		return d, err
 	}
 	if d, err := s.resolveAdded(ctx, l); d != nil || err != nil {
 		return d, err
@@ -228,11 +228,13 @@ func merge(all, next []*Definition) []*Definition {
 type System struct {
 	definitions []*Definition
 	byResource  map[schema.GroupResource]*Definition
+	identity    func(ctx context.Context, resource schema.GroupResource) (string, error)
 }
 
-// NewSystem makes the source of definitions, each of which is given once.
-func NewSystem(table *Table, crds []*apiextensionsv1.CustomResourceDefinition) (*System, error) {
-	s := &System{byResource: map[schema.GroupResource]*Definition{}}
+// NewSystem makes the source of definitions, each of which is given once. identity returns
+// the identity by which the wildcard knows a resource, too, or ""; it may be nil.
+func NewSystem(table *Table, crds []*apiextensionsv1.CustomResourceDefinition, identity func(ctx context.Context, resource schema.GroupResource) (string, error)) (*System, error) {
+	s := &System{byResource: map[schema.GroupResource]*Definition{}, identity: identity}
 	for _, crd := range crds {
 		crd = crd.DeepCopy()
 		apiextensionsserver.Scheme.Default(crd)
@@ -262,9 +264,17 @@ func (s *System) Serves(sch *Schema) bool {
 	return d != nil && d.Schema.Hash == sch.Hash
 }
 
-func (s *System) resolve(l Lookup) *Definition {
-	if l.Identity != "" {
-		return nil
+func (s *System) resolve(ctx context.Context, l Lookup) (*Definition, error) {
+	d := s.byResource[l.Resource]
+	if d == nil || l.Identity == "" {
+		return d, nil
 	}
-	return s.byResource[l.Resource]
+	if !l.Cluster.Wildcard || s.identity == nil {
+		return nil, nil
+	}
+	identity, err := s.identity(ctx, l.Resource)
+	if err != nil || identity != l.Identity {
+		return nil, err
+	}
+	return d, nil
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -27,6 +29,10 @@ import (
 // coreStandIn is the group that upstream's strategy believes objects of the group ""
 // to be of, while it validates them. Nobody else ever sees it.
 const coreStandIn = "core.invalid"
+
+// HasPathNames reports whether objects of a resource may have names of any path segment, as
+// roles and their bindings do, and not only those of custom resources.
+func HasPathNames(resource schema.GroupResource) bool { return resource.Group == rbacv1.GroupName }
 
 // coreSchema is what a version's schema says of objects.
 type coreSchema struct {
@@ -107,8 +113,8 @@ func (s *coreStrategy) typeErrors(u *unstructured.Unstructured) field.ErrorList 
 	if u.GetKind() != s.gvk.Kind {
 		errs = append(errs, field.Invalid(field.NewPath("kind"), u.GetKind(), "must be "+s.gvk.Kind))
 	}
-	if u.GetAPIVersion() != s.gvk.Version {
-		errs = append(errs, field.Invalid(field.NewPath("apiVersion"), u.GetAPIVersion(), "must be "+s.gvk.Version))
+	if want := s.gvk.GroupVersion().String(); u.GetAPIVersion() != want {
+		errs = append(errs, field.Invalid(field.NewPath("apiVersion"), u.GetAPIVersion(), "must be "+want))
 	}
 	return errs
 }
@@ -120,6 +126,9 @@ func (s *coreStrategy) shapeErrors(ctx context.Context, u, old *unstructured.Uns
 		theirs = s.RESTCreateUpdateStrategy.Validate(ctx, s.standIn(u))
 	} else {
 		theirs = s.RESTCreateUpdateStrategy.ValidateUpdate(ctx, s.standIn(u), s.standIn(old))
+	}
+	if HasPathNames(schema.GroupResource{Group: s.gvk.Group}) && len(content.IsPathSegmentName(u.GetName())) == 0 {
+		theirs = slices.DeleteFunc(theirs, func(err *field.Error) bool { return err.Field == "metadata.name" })
 	}
 	scale := slices.IndexFunc(theirs, func(err *field.Error) bool { return !strings.HasPrefix(err.Field, "metadata") })
 	if scale < 0 {

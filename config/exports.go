@@ -1,0 +1,99 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// schemaHashBytes is how much of its hash is in the name of a schema.
+const schemaHashBytes = 4
+
+// RootExports returns the APIExports that exist in root from the start, and the
+// APIResourceSchemas that they name: one for each resource, which says what its
+// CustomResourceDefinition says. Schemas never change, so the name of each has a hash of its
+// content. The caller owns them.
+func RootExports() ([]*apisv1alpha2.APIExport, []*apisv1alpha1.APIResourceSchema, error) {
+	exports, err := load[apisv1alpha2.APIExport]("exports")
+	if err != nil {
+		return nil, nil, err
+	}
+	crds, err := SystemCRDs()
+	if err != nil {
+		return nil, nil, err
+	}
+	byName := make(map[string]*apiextensionsv1.CustomResourceDefinition, len(crds))
+	for _, crd := range crds {
+		byName[crd.Name] = crd
+	}
+	var schemas []*apisv1alpha1.APIResourceSchema
+	for _, export := range exports {
+		for i := range export.Spec.Resources {
+			resource := &export.Spec.Resources[i]
+			crd := byName[resource.Name+"."+resource.Group]
+			if crd == nil {
+				return nil, nil, fmt.Errorf("the embedded APIExport %s names %s.%s, which is not in config/crds: take it out and build again", export.Name, resource.Name, resource.Group)
+			}
+			schema, err := schemaOf(crd)
+			if err != nil {
+				return nil, nil, err
+			}
+			resource.Schema = schema.Name
+			schemas = append(schemas, schema)
+		}
+	}
+	return exports, schemas, nil
+}
+
+// RootExportOf returns the name of the APIExport of root that offers a resource, or "" if
+// none does.
+func RootExportOf(resource schema.GroupResource) string {
+	return offered()[resource]
+}
+
+// IsRootExport reports whether an APIExport of that name exists in root from the start.
+func IsRootExport(name string) bool {
+	for _, export := range offered() {
+		if export == name {
+			return true
+		}
+	}
+	return false
+}
+
+// offered are the names of exports by what they offer.
+var offered = sync.OnceValue(func() map[schema.GroupResource]string {
+	exports, err := load[apisv1alpha2.APIExport]("exports")
+	if err != nil {
+		panic(err) // as RootExports says, without which no server starts
+	}
+	all := map[schema.GroupResource]string{}
+	for _, export := range exports {
+		for _, resource := range export.Spec.Resources {
+			all[schema.GroupResource{Group: resource.Group, Resource: resource.Name}] = export.Name
+		}
+	}
+	return all
+})
+
+// schemaOf returns the schema that says what a definition says.
+func schemaOf(crd *apiextensionsv1.CustomResourceDefinition) (*apisv1alpha1.APIResourceSchema, error) {
+	schema, err := apisv1alpha1.CRDToAPIResourceSchema(crd, "v")
+	if err != nil {
+		return nil, fmt.Errorf("the APIResourceSchema of %s: %w", crd.Name, err)
+	}
+	content, err := json.Marshal(schema.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the APIResourceSchema of %s: %w", crd.Name, err)
+	}
+	hash := sha256.Sum256(content)
+	schema.Name = "v" + hex.EncodeToString(hash[:schemaHashBytes]) + "." + crd.Name
+	return schema, nil
+}

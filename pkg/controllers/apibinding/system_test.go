@@ -1,0 +1,51 @@
+package apibinding
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// contested refuses all names: the servers have them.
+type contested struct{ *world }
+
+var errContested = errors.New("the names are in use")
+
+func (contested) Reserve(context.Context, logicalcluster.Name, string, []types.UID) (func(), string, error) {
+	return nil, "", errContested
+}
+
+// TestSystemExports: the kinds of the system can be bound though the servers have their
+// names, by one binding at a time, and to the exports of root only.
+func TestSystemExports(t *testing.T) {
+	w := newWorld()
+	w.r.apis = contested{w}
+	key := client.Key{Cluster: consumer, Name: "b"}
+	binding := func(export string) *apisv1alpha2.APIBinding {
+		return &apisv1alpha2.APIBinding{Spec: apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{Export: &apisv1alpha2.ExportBindingReference{Path: "root", Name: export}}}}
+	}
+	workspaces := []apisv1alpha2.BoundAPIResource{{Group: "tenancy.kcp.io", Resource: "workspaces"}}
+	release, conflict, err := w.r.reserve(t.Context(), key, binding("tenancy.kcp.io"), plan{provider: "root", wanted: workspaces})
+	require.NoError(t, err)
+	require.Empty(t, conflict)
+	release()
+	for name, p := range map[string]plan{
+		"tenancy.kcp.io": {provider: "provider", wanted: workspaces},
+		"mine":           {provider: "root", wanted: workspaces},
+	} {
+		_, _, err = w.r.reserve(t.Context(), key, binding(name), p)
+		require.ErrorIs(t, err, errContested, "an export that is named so, or of root, is not one that offers the system's")
+	}
+	w.bind("a")
+	w.bindings["a"].Status.BoundResources = workspaces
+	_, conflict, err = w.r.reserve(t.Context(), key, binding("tenancy.kcp.io"), plan{provider: "root", wanted: workspaces})
+	require.NoError(t, err)
+	require.Equal(t, `In group "tenancy.kcp.io", "workspaces" is already in use by APIBinding "a"`, conflict)
+}
