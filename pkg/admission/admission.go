@@ -29,6 +29,7 @@ import (
 	"io"
 	"sync"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -61,6 +62,10 @@ type Config struct {
 	// server. Whoever made these informers runs them.
 	Namespaces     *client.Informer[*corev1.Namespace]
 	ResourceQuotas *client.Informer[*corev1.ResourceQuota]
+	// Hooks judge writes. Whoever made them runs them.
+	Hooks Hooks
+	// Local reports whether a logical cluster is on this shard.
+	Local func(cluster logicalcluster.Name) bool
 	// Authorizer answers expressions that ask for access. It decides in the
 	// logical cluster of its context.
 	Authorizer authorizer.UnconditionalAuthorizer
@@ -79,12 +84,22 @@ type Config struct {
 	Limits limits.Config
 }
 
-// Admission is the chain of plugins with what they watch.
+// Hooks are the webhooks and policies of all logical clusters: of the shard, and of
+// providers on others.
+type Hooks struct {
+	MutatingWebhooks   *client.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]
+	ValidatingWebhooks *client.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]
+	MutatingPolicies   *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy]
+	MutatingBindings   *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding]
+	ValidatingPolicies *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
+	ValidatingBindings *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]
+}
+
+// Admission is the chain of plugins.
 type Admission struct {
-	chain     admission.Interface
-	informers []client.Runner
-	params    *policy.Params
-	quota     *quota.Plugin
+	chain  admission.Interface
+	params *policy.Params
+	quota  *quota.Plugin
 }
 
 // excluded are resources that webhooks and policies do not see: those that only
@@ -109,27 +124,16 @@ type named struct {
 	plugin admission.Interface
 }
 
-// New assembles the plugins. Run those informers that Informers returns, and
-// the result, before anything is written.
+// New assembles the plugins. Run the result, and all informers of the configuration,
+// before anything is written.
 func New(c Config) (*Admission, error) {
-	all := c.Clients.Wildcard()
-	mutatingWebhooks := client.MutatingWebhookConfigurations.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingWebhookConfiguration]{})
-	validatingWebhooks := client.ValidatingWebhookConfigurations.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingWebhookConfiguration]{})
-	mutatingPolicies := client.MutatingAdmissionPolicies.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicy]{})
-	mutatingBindings := client.MutatingAdmissionPolicyBindings.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicyBinding]{})
-	validatingPolicies := client.ValidatingAdmissionPolicies.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{})
-	validatingBindings := client.ValidatingAdmissionPolicyBindings.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]{})
-
-	a := &Admission{
-		informers: []client.Runner{mutatingWebhooks, validatingWebhooks, mutatingPolicies, mutatingBindings, validatingPolicies, validatingBindings},
-		params:    policy.NewParams(c.Clients),
-		quota:     quota.New(c.Clients, c.ResourceQuotas),
-	}
+	a := &Admission{params: policy.NewParams(c.Clients), quota: quota.New(c.Clients, c.ResourceQuotas)}
+	hooks := c.Hooks
 	webhooks := webhook.Config{
-		Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: excluded,
+		Clients: c.Clients, Namespaces: c.Namespaces, Local: c.Local, Authorizer: c.Authorizer, Excluded: excluded,
 		Transport: cmp.Or(c.Webhooks, &webhooktransport.Tenants{}), Calls: webhooktransport.NewCalls(c.WebhookCalls),
 	}
-	policies := policy.Config{Clients: c.Clients, Namespaces: c.Namespaces, Authorizer: c.Authorizer, Excluded: excluded, Params: a.params}
+	policies := policy.Config{Clients: c.Clients, Namespaces: c.Namespaces, Local: c.Local, Authorizer: c.Authorizer, Excluded: excluded, Params: a.params}
 	c.Limits.Unstored = unstored
 	var err error
 	a.chain, err = chain(
@@ -138,14 +142,14 @@ func New(c Config) (*Admission, error) {
 		named{"WorkspaceType", workspacetype.New(c.WorkspaceTypes)},
 		named{"APIKinds", apikinds.New(c.APIKinds)},
 		named{"PermissionClaims", claims.New(c.ClaimAllows)},
-		named{"MutatingAdmissionPolicy", reserved.Guard(policy.NewMutating(policies, mutatingPolicies, mutatingBindings))},
-		named{"MutatingAdmissionWebhook", reserved.Guard(webhook.NewMutating(webhooks, mutatingWebhooks))},
+		named{"MutatingAdmissionPolicy", reserved.Guard(policy.NewMutating(policies, hooks.MutatingPolicies, hooks.MutatingBindings))},
+		named{"MutatingAdmissionWebhook", reserved.Guard(webhook.NewMutating(webhooks, hooks.MutatingWebhooks))},
 		named{"DryRun", storage.NewDryRunAdmission()},
 		named{"ReservedMetadata", reserved.New()},
 		named{"Limits", limits.New(c.Limits)},
 		named{"PolicyParameterAccess", policy.NewAccess(policies)},
-		named{"ValidatingAdmissionPolicy", policy.NewValidating(policies, validatingPolicies, validatingBindings)},
-		named{"ValidatingAdmissionWebhook", webhook.NewValidating(webhooks, validatingWebhooks)},
+		named{"ValidatingAdmissionPolicy", policy.NewValidating(policies, hooks.ValidatingPolicies, hooks.ValidatingBindings)},
+		named{"ValidatingAdmissionWebhook", webhook.NewValidating(webhooks, hooks.ValidatingWebhooks)},
 		named{"ResourceQuota", a.quota},
 	)
 	return a, err
@@ -176,9 +180,6 @@ func (noConfig) ConfigFor(string) (io.Reader, error) { return nil, nil }
 
 // Interface returns the chain.
 func (a *Admission) Interface() admission.Interface { return a.chain }
-
-// Informers returns what the plugins watch in all logical clusters.
-func (a *Admission) Informers() []client.Runner { return a.informers }
 
 // Run does what plugins have to do beside requests, until ctx ends.
 func (a *Admission) Run(ctx context.Context) error {

@@ -56,7 +56,9 @@ func newRig(t testing.TB, clusters int) *rig {
 	require.NoError(t, err)
 	namespaces := client.Namespaces.Informer(factory.Wildcard(), client.InformerOptions[*corev1.Namespace]{})
 	r.quotas = client.ResourceQuotas.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ResourceQuota]{})
+	hooks, informers := hooksOf(factory.Wildcard())
 	r.Admission, err = New(Config{
+		Hooks: hooks, Local: func(logicalcluster.Name) bool { return true },
 		Clients: factory, Namespaces: namespaces, ResourceQuotas: r.quotas,
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
 		Limits: limits.Config{
@@ -67,7 +69,7 @@ func newRig(t testing.TB, clusters int) *rig {
 	require.NoError(t, err)
 	group := &client.Group{}
 	group.Add(namespaces, r.quotas)
-	group.Add(r.Informers()...)
+	group.Add(informers...)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
 	go func() { done <- group.Run(ctx) }()
@@ -82,6 +84,22 @@ func newRig(t testing.TB, clusters int) *rig {
 	defer stop()
 	require.NoError(t, group.WaitForSync(wait))
 	return r
+}
+
+func hooksOf(all client.Scope) (h Hooks, informers []client.Runner) {
+	h.MutatingWebhooks = dual(client.MutatingWebhookConfigurations.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingWebhookConfiguration]{}), &informers)
+	h.ValidatingWebhooks = dual(client.ValidatingWebhookConfigurations.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingWebhookConfiguration]{}), &informers)
+	h.MutatingPolicies = dual(client.MutatingAdmissionPolicies.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicy]{}), &informers)
+	h.MutatingBindings = dual(client.MutatingAdmissionPolicyBindings.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicyBinding]{}), &informers)
+	h.ValidatingPolicies = dual(client.ValidatingAdmissionPolicies.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{}), &informers)
+	h.ValidatingBindings = dual(client.ValidatingAdmissionPolicyBindings.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]{}), &informers)
+	return h, informers
+}
+
+func dual[T client.Object](own *client.Informer[T], informers *[]client.Runner) *client.Dual[T] {
+	d := client.NewDual(own, nil, client.DualOptions{})
+	*informers = append(*informers, d)
+	return d
 }
 
 func name(i int) logicalcluster.Name { return logicalcluster.Name(fmt.Sprintf("c%d", i)) }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +22,12 @@ import (
 var builtIns = []*apiextensionsv1.CustomResourceDefinition{
 	builtIn(rbacv1.SchemeGroupVersion, "ClusterRole"),
 	builtIn(rbacv1.SchemeGroupVersion, "ClusterRoleBinding"),
+	builtIn(admissionregistrationv1.SchemeGroupVersion, "MutatingWebhookConfiguration"),
+	builtIn(admissionregistrationv1.SchemeGroupVersion, "ValidatingWebhookConfiguration"),
+	builtIn(admissionregistrationv1.SchemeGroupVersion, "MutatingAdmissionPolicy"),
+	builtIn(admissionregistrationv1.SchemeGroupVersion, "MutatingAdmissionPolicyBinding"),
+	builtIn(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicy"),
+	builtIn(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicyBinding"),
 }
 
 // direct are the kinds that shards write here themselves, and replicate from nowhere.
@@ -34,6 +41,9 @@ var direct = []*apiextensionsv1.CustomResourceDefinition{
 func builtIn(gv schema.GroupVersion, kind string) *apiextensionsv1.CustomResourceDefinition {
 	singular := strings.ToLower(kind)
 	plural := singular + "s"
+	if stem, ok := strings.CutSuffix(singular, "y"); ok {
+		plural = stem + "ies"
+	}
 	crd := &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + gv.Group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{

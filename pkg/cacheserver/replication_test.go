@@ -11,6 +11,7 @@ import (
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,7 +67,7 @@ func replicationConfig(t *testing.T, shard *testShard, cache *cacheServer) repli
 	t.Helper()
 	return replication.Config{
 		Table: tableOf(t, slices.DeleteFunc(replication.Defaults(), func(r replication.Resource) bool {
-			return r.Group == rbacv1.GroupName // the test's shards serve no built-in kinds
+			return r.Group == rbacv1.GroupName || r.Group == admissionregistrationv1.GroupName // the test's shards serve no built-in kinds
 		})...),
 		Shard: shard.name,
 		Local: shard.f,

@@ -169,6 +169,29 @@ func (d *Dual[T]) Get(cluster logicalcluster.Name, namespace, name string) (T, e
 	return obj, err
 }
 
+// In returns the objects of a logical cluster, as Get finds them, in no particular order.
+// It does not say whether there may be more; Complete does.
+func (d *Dual[T]) In(cluster logicalcluster.Name) []T {
+	var replicas []T
+	if d.others != nil && !d.options.Holds(cluster) {
+		replicas = d.others.Lister().Cluster(cluster).List(nil)
+	}
+	// The own shard last: what came here meanwhile is not missed.
+	all := d.own.Lister().Cluster(cluster).List(nil)
+	for _, replica := range replicas {
+		key := d.others.KeyOf(replica)
+		shard := key.Shard
+		key.Shard = ""
+		if _, hides := d.own.store.get(key); hides {
+			continue
+		}
+		if best, ok := d.best(key, d.options.Standing); ok && best.shard == shard {
+			all = append(all, replica)
+		}
+	}
+	return all
+}
+
 // ByIndex returns the objects that the named index, which both informers have,
 // holds under value: those of the own shard, then those of others, the preferred
 // ones first. It does not say whether there may be more; Complete does. It fails

@@ -33,6 +33,7 @@ package controllers
 
 import (
 	"context"
+	"slices"
 
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
@@ -112,7 +113,7 @@ type APIs interface {
 // Catalogue returns all controllers of a shard, in the order of starting. A
 // controller's entry is all that a shard has to know of it.
 func Catalogue() []reconcile.Descriptor[Deps] {
-	return []reconcile.Descriptor[Deps]{
+	return slices.Concat([]reconcile.Descriptor[Deps]{
 		{Name: namespace.Name, Placement: reconcile.Dividable, New: newNamespace},
 		{Name: serviceaccount.Name, Placement: reconcile.Dividable, New: newServiceAccount},
 		{
@@ -161,7 +162,7 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Enabled:   hasCache,
 			New:       newSubtreeUsage,
 		},
-	}
+	}, markedHooks())
 }
 
 func hasCache(d Deps) bool { return d.Cache != nil }
@@ -362,13 +363,18 @@ func newAPIConversion(d Deps) (reconcile.Made, error) {
 
 func newReasons(controller func(replicationreasons.Config) *reconcile.Controller[client.Key]) func(Deps) (reconcile.Made, error) {
 	return func(d Deps) (reconcile.Made, error) {
-		i := d.Informers
-		c := replicationreasons.Config{
-			Local: d.Local, LogicalClusters: i.LogicalClusters,
-			ClusterRoles: i.RBAC.ClusterRoles.Own(), ClusterRoleBindings: i.RBAC.ClusterRoleBindings.Own(),
-			APIExports: i.APIExports.Own(), WorkspaceTypes: i.WorkspaceTypes.Own(),
-		}
+		c := d.reasons()
 		return after(controller(c), c.LogicalClusters, c.ClusterRoles, c.ClusterRoleBindings, c.APIExports, c.WorkspaceTypes), nil
+	}
+}
+
+// reasons is what the controllers need that mark what is replicated.
+func (d Deps) reasons() replicationreasons.Config {
+	i := d.Informers
+	return replicationreasons.Config{
+		Local: d.Local, LogicalClusters: i.LogicalClusters,
+		ClusterRoles: i.RBAC.ClusterRoles.Own(), ClusterRoleBindings: i.RBAC.ClusterRoleBindings.Own(),
+		APIExports: i.APIExports.Own(), WorkspaceTypes: i.WorkspaceTypes.Own(),
 	}
 }
 

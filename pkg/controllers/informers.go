@@ -98,6 +98,10 @@ type Informers struct {
 	// share.
 	RBAC rbac.Informers
 
+	// Hooks are the webhooks and policies of all logical clusters of the shard, and of
+	// those of others that export APIs, where there is a cache server.
+	Hooks Hooks
+
 	// Shards are those that are registered in root.
 	Shards *client.Informer[*corev1alpha1.Shard]
 	// OwnShard has the Shard of this shard, as the root shard has it. On the
@@ -181,6 +185,7 @@ func NewInformers(s Sources) *Informers {
 		i.ExportUses = add(i, exportuses.Uses.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*exportuses.ExportUse]{}))
 		i.SubtreeUsages = add(i, subtrees.Usages.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{}))
 	}
+	i.Hooks = newHooks(i, s)
 	return i
 }
 

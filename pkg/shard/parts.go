@@ -20,7 +20,6 @@ import (
 func (s *Server) addParts() error {
 	informers := &client.Group{}
 	informers.Add(s.informers.Runners()...)
-	informers.Add(s.admission.Informers()...)
 	informers.Add(s.bindings.Informer(), s.bindings.Copies())
 	replicated, err := replication.NewTable(replication.Defaults()...)
 	if err != nil {

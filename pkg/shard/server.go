@@ -196,6 +196,8 @@ func (s *Server) assembleAPI() error {
 		Clients:        s.sources.Local,
 		Namespaces:     s.informers.Namespaces,
 		ResourceQuotas: s.informers.ResourceQuotas,
+		Hooks:          admission.Hooks(s.informers.Hooks),
+		Local:          s.local.has,
 		Authorizer:     c.Authorization.Authorizer,
 		Webhooks:       webhooks,
 		WebhookCalls:   s.options.Webhooks.CallsPerCluster,

@@ -142,3 +142,44 @@ func testProvidersHooks(t *testing.T, e *env) {
 	code, says = k.status(http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}`)
 	require.Equal(t, http.StatusCreated, code, says)
 }
+
+// testHooksAcrossShards: the webhooks and policies of a provider on another shard judge,
+// too, as they come, change and go.
+func testHooksAcrossShards(t *testing.T, e *env) {
+	provider, k := newAPIKindsOn(e, "far-hooks-provider", 1).in(t), newAPIKinds(e, "far-hooks-consumer").in(t)
+	provider.policyFor("early", "object.spec.size != 13", "") // before there is an export
+	provider.export("e", provider.schema("v1", "widgets", "size"))
+	k.bindPath(http.StatusCreated, "e", "root:far-hooks-provider", "e")
+	k.until("e", "Ready", "True <nil>")
+	size := func(n int) (code int, says string) {
+		return k.status(http.MethodPost, widgets+"?dryRun=All", widget("a", "size", n))
+	}
+	k.eventually("the policy judges that was there before the export", func() bool {
+		code, _ := size(13)
+		return code == http.StatusUnprocessableEntity
+	})
+	code, says := size(1)
+	require.Equal(t, http.StatusCreated, code, says)
+
+	// Parameters on another shard are not read: what the binding says of missing ones holds.
+	provider.create("/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"limits"},"data":{"most":"3"}}`)
+	provider.policyFor("limits", "object.spec.size <= int(params.data.most)", "limits")
+	k.eventually("parameters are missing", func() bool {
+		code, says := size(1)
+		return code >= http.StatusBadRequest && strings.Contains(says, "limits")
+	})
+	for _, resource := range []string{"validatingadmissionpolicybindings/limits", "validatingadmissionpolicies/limits"} {
+		provider.ask(http.StatusOK, http.MethodDelete, registration+resource, "")
+	}
+	hook := newReviewer(t)
+	provider.create(registration+"mutatingwebhookconfigurations", "%s", hook.configuration("far", "{}"))
+	k.eventually("the webhook is called, and the policy is gone", func() bool {
+		code, says := size(1)
+		return code == http.StatusCreated && strings.Contains(says, `"reviewed":"`+k.cluster+`"`)
+	})
+	provider.ask(http.StatusOK, http.MethodDelete, registration+"mutatingwebhookconfigurations/far", "")
+	k.eventually("the webhook is gone", func() bool {
+		code, says := size(1)
+		return code == http.StatusCreated && !strings.Contains(says, "reviewed")
+	})
+}

@@ -15,6 +15,7 @@ const rbacV1 = "/apis/rbac.authorization.k8s.io/v1/"
 func TestBindingAcrossShards(t *testing.T) {
 	e := newEnv(t, two.Get(t))
 	t.Run("life", func(t *testing.T) { testBindingAcrossShards(t, e) })
+	t.Run("hooks", func(t *testing.T) { testHooksAcrossShards(t, e) })
 	t.Run("bind", func(t *testing.T) { testBindAcrossShards(t, e) })
 	t.Run("maximal policy", func(t *testing.T) {
 		testMaximalPolicy(t, newAPIKindsOn(e, "far-policy-provider", 1).in(t), newAPIKinds(e, "far-policy-consumer").in(t))

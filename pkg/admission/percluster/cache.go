@@ -107,7 +107,7 @@ func (c *Cache[D]) changed(cluster logicalcluster.Name, empty bool) {
 // Follow renews the entries of a Cache whenever objects of the informer change.
 // empty reports whether a logical cluster has no objects any more; it asks each
 // informer that the Cache follows.
-func Follow[T client.Object, D any](c *Cache[D], informer *client.Informer[T], empty func(cluster logicalcluster.Name) bool) {
+func Follow[T client.Object, D any](c *Cache[D], informer *client.Dual[T], empty func(cluster logicalcluster.Name) bool) {
 	informer.AddEventHandler(client.Handler[T]{
 		OnAdd:    func(obj T, _ bool) { c.changed(logicalcluster.From(obj), false) },
 		OnUpdate: func(_, obj T) { c.changed(logicalcluster.From(obj), false) },
@@ -119,6 +119,6 @@ func Follow[T client.Object, D any](c *Cache[D], informer *client.Informer[T], e
 }
 
 // Empty reports whether the informer has no object of the logical cluster.
-func Empty[T client.Object](informer *client.Informer[T], cluster logicalcluster.Name) bool {
-	return len(informer.Lister().Cluster(cluster).List(nil)) == 0
+func Empty[T client.Object](informer *client.Dual[T], cluster logicalcluster.Name) bool {
+	return len(informer.In(cluster)) == 0
 }

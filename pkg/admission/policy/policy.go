@@ -33,6 +33,8 @@ type Config struct {
 	Clients *client.Factory
 	// Namespaces are those of all logical clusters, for namespace selectors.
 	Namespaces *client.Informer[*corev1.Namespace]
+	// Local reports whether a logical cluster is on this shard.
+	Local func(cluster logicalcluster.Name) bool
 	// Authorizer answers expressions that ask for access. It decides in the
 	// logical cluster of its context.
 	Authorizer authorizer.UnconditionalAuthorizer
@@ -61,8 +63,8 @@ type set[P, B client.Object, E any] struct {
 // kind is how one kind of policies works.
 type kind[P, B client.Object, E any] struct {
 	name     string
-	policies *client.Informer[P]
-	bindings *client.Informer[B]
+	policies *client.Dual[P]
+	bindings *client.Dual[B]
 	policy   func(P) generic.PolicyAccessor
 	binding  func(B) generic.BindingAccessor
 	spec     func(P) any
@@ -77,7 +79,7 @@ type plugin[P, B client.Object, E any] struct {
 	config   Config
 	kind     kind[P, B, E]
 	excluded sets.Set[schema.GroupResource]
-	ready    percluster.Ready
+	ready    *percluster.Judges
 	compiled *shared[E]
 	derived  *percluster.Cache[*set[P, B, E]]
 }
@@ -88,7 +90,7 @@ func newPlugin[P, B client.Object, E any](c Config, handler *admission.Handler, 
 		config:   c,
 		kind:     k,
 		excluded: sets.New(ownResources...).Insert(c.Excluded...),
-		ready:    percluster.Ready{k.policies, k.bindings, c.Namespaces},
+		ready:    percluster.NewJudges(c.Namespaces, c.Local, k.policies, k.bindings),
 		compiled: newShared[E](),
 	}
 	p.derived = percluster.NewCache(p.build)
@@ -100,9 +102,18 @@ func newPlugin[P, B client.Object, E any](c Config, handler *admission.Handler, 
 	// Parameters must not be watched any longer than a policy needs them, even
 	// if nothing is ever written again.
 	forget := func(cluster logicalcluster.Name) { c.Params.keep(cluster, k.name, p.paramKinds(cluster)) }
-	k.policies.AddEventHandler(k.policies.KeyHandler(func(key client.Key) { forget(key.Cluster) }))
-	k.bindings.AddEventHandler(k.bindings.KeyHandler(func(key client.Key) { forget(key.Cluster) }))
+	tell(k.policies, forget)
+	tell(k.bindings, forget)
 	return p
+}
+
+// tell calls f with the logical cluster of each object that comes, changes or goes.
+func tell[T client.Object](objects *client.Dual[T], f func(logicalcluster.Name)) {
+	objects.AddEventHandler(client.Handler[T]{
+		OnAdd:    func(obj T, _ bool) { f(logicalcluster.From(obj)) },
+		OnUpdate: func(_, obj T) { f(logicalcluster.From(obj)) },
+		OnDelete: func(last T, _ bool) { f(logicalcluster.From(last)) },
+	})
 }
 
 // paramKinds returns the kinds of parameters that bound policies have.
@@ -111,8 +122,8 @@ func (p *plugin[P, B, E]) paramKinds(cluster logicalcluster.Name) sets.Set[schem
 	if !p.config.Params.any(cluster) {
 		return kinds
 	}
-	for _, binding := range p.kind.bindings.Lister().Cluster(cluster).List(nil) {
-		policy, err := p.kind.policies.Lister().Cluster(cluster).Get("", p.kind.binding(binding).GetPolicyName().Name)
+	for _, binding := range p.kind.bindings.In(cluster) {
+		policy, err := p.kind.policies.Get(cluster, "", p.kind.binding(binding).GetPolicyName().Name)
 		if err != nil {
 			continue
 		}
@@ -126,13 +137,13 @@ func (p *plugin[P, B, E]) paramKinds(cluster logicalcluster.Name) sets.Set[schem
 // build makes the set of a logical cluster: policies with bindings, by name.
 func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], time.Duration, error) {
 	bindings := map[string][]B{}
-	for _, binding := range p.kind.bindings.Lister().Cluster(cluster).List(nil) {
+	for _, binding := range p.kind.bindings.In(cluster) {
 		name := p.kind.binding(binding).GetPolicyName().Name
 		bindings[name] = append(bindings[name], binding)
 	}
 	s := &set[P, B, E]{}
 	var retry time.Duration
-	for _, policy := range p.kind.policies.Lister().Cluster(cluster).List(nil) {
+	for _, policy := range p.kind.policies.In(cluster) {
 		if len(bindings[policy.GetName()]) == 0 {
 			continue
 		}
@@ -185,7 +196,7 @@ func (p *plugin[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, 
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if err := p.ready.Wait(ctx, a); err != nil {
+	if err := p.ready.Wait(ctx, a, judge, in); err != nil {
 		return err
 	}
 	s, found, err := p.derived.Get(judge)

@@ -24,7 +24,7 @@ type Validating struct {
 var _ admission.ValidationInterface = &Validating{}
 
 // NewValidating returns the plugin that applies policies where bindings say so.
-func NewValidating(c Config, policies *client.Informer[*validating.Policy], bindings *client.Informer[*validating.PolicyBinding]) *Validating {
+func NewValidating(c Config, policies *client.Dual[*validating.Policy], bindings *client.Dual[*validating.PolicyBinding]) *Validating {
 	handler := admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update)
 	return &Validating{newPlugin(c, handler, kind[*validating.Policy, *validating.PolicyBinding, validating.Validator]{
 		name:     "validating",

@@ -43,6 +43,8 @@ type Config struct {
 	Clients *client.Factory
 	// Namespaces are those of all logical clusters, for namespace selectors.
 	Namespaces *client.Informer[*corev1.Namespace]
+	// Local reports whether a logical cluster is on this shard.
+	Local func(cluster logicalcluster.Name) bool
 	// Authorizer answers match conditions that ask for access. It decides in
 	// the logical cluster of its context.
 	Authorizer authorizer.UnconditionalAuthorizer
@@ -57,7 +59,7 @@ type Config struct {
 // caller calls the webhooks of one kind.
 type caller struct {
 	*admission.Handler
-	ready percluster.Ready
+	ready *percluster.Judges
 	calls *webhooktransport.Calls
 	hooks *percluster.Cache[*webhooks]
 	// prepare prepares the webhooks of one logical cluster for another.
@@ -90,9 +92,9 @@ var (
 )
 
 // NewMutating returns the plugin that calls the webhooks of configurations.
-func NewMutating(c Config, configurations *client.Informer[*admissionregistrationv1.MutatingWebhookConfiguration]) *Mutating {
+func NewMutating(c Config, configurations *client.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]) *Mutating {
 	return &Mutating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*webhooks, error) {
-		f.MutatingWebhooks = configurations.Lister().Cluster(cluster).List(nil)
+		f.MutatingWebhooks = configurations.In(cluster)
 		plugin, err := mutating.NewMutatingWebhook(nil)
 		if err != nil {
 			return nil, err
@@ -108,9 +110,9 @@ func NewMutating(c Config, configurations *client.Informer[*admissionregistratio
 }
 
 // NewValidating returns the plugin that calls the webhooks of configurations.
-func NewValidating(c Config, configurations *client.Informer[*admissionregistrationv1.ValidatingWebhookConfiguration]) *Validating {
+func NewValidating(c Config, configurations *client.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]) *Validating {
 	return &Validating{newCaller(c, configurations, func(f *percluster.Factory, cluster logicalcluster.Name) (*webhooks, error) {
-		f.ValidatingWebhooks = configurations.Lister().Cluster(cluster).List(nil)
+		f.ValidatingWebhooks = configurations.In(cluster)
 		plugin, err := validating.NewValidatingAdmissionWebhook(nil)
 		if err != nil {
 			return nil, err
@@ -177,7 +179,7 @@ func (h *webhooks) of(in logicalcluster.Name, prepare func() (*webhooks, error))
 	return made, err
 }
 
-func newCaller[T client.Object](c Config, configurations *client.Informer[T], open opener) caller {
+func newCaller[T client.Object](c Config, configurations *client.Dual[T], open opener) caller {
 	perCluster := percluster.NewCache(func(cluster logicalcluster.Name) (*webhooks, time.Duration, error) {
 		made, err := open.prepare(c, cluster, cluster)
 		if err != nil {
@@ -188,7 +190,7 @@ func newCaller[T client.Object](c Config, configurations *client.Informer[T], op
 	percluster.Follow(perCluster, configurations, func(cluster logicalcluster.Name) bool { return percluster.Empty(configurations, cluster) })
 	return caller{
 		Handler: admission.NewHandler(admission.Connect, admission.Create, admission.Delete, admission.Update),
-		ready:   percluster.Ready{configurations, c.Namespaces},
+		ready:   percluster.NewJudges(c.Namespaces, c.Local, configurations),
 		calls:   c.Calls,
 		hooks:   perCluster,
 		prepare: func(judge, in logicalcluster.Name) (*webhooks, error) { return open.prepare(c, judge, in) },
@@ -220,7 +222,7 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if err := c.ready.Wait(ctx, a); err != nil {
+	if err := c.ready.Wait(ctx, a, judge, in); err != nil {
 		return err
 	}
 	hooks, found, err := c.hooks.Get(judge)

@@ -1,8 +1,9 @@
-// Package replicationreasons decides, by what they say, which cluster roles, bindings
-// and LogicalClusters other shards have to know, and marks them for the controller that
+// Package replicationreasons decides, by what they say, which cluster roles, bindings,
+// webhooks, policies and LogicalClusters other shards have to know, and marks them for the controller that
 // replicates them.
 //
 //	export, workspace type ─► its LogicalCluster
+//	                      ├─► webhooks and policies, of exports only
 //	                      └─► roles that say who may use it, their bindings; bindings with
 //	                          subjects of a maximal permission policy, their roles
 //
@@ -83,6 +84,17 @@ func NewClusterRoleBindings(c Config) *reconcile.Controller[client.Key] {
 	return newController(c, client.ClusterRoleBindings, c.ClusterRoleBindings, c.ofBinding, more...)
 }
 
+// NewHooks returns the controller that marks webhooks, policies or bindings of policies of
+// one kind: those of a logical cluster that exports APIs judge what is bound of it.
+func NewHooks[T client.Object, L runtime.Object](c Config, resource client.Resource[T, L], informer *client.Informer[T]) *reconcile.Controller[client.Key] {
+	return newController(c, resource, informer, func(why string, obj T) bool {
+		return why == apis.GroupName && c.applies(why, logicalcluster.From(obj))
+	}, c.provided(keysIn(informer))...)
+}
+
+// NameOf returns the name of the controller that marks objects of a resource.
+func NameOf(resource string) string { return "replicationreasons-" + resource }
+
 func keysIn[T client.Object](informer *client.Informer[T]) func(logicalcluster.Name) []client.Key {
 	return func(cluster logicalcluster.Name) []client.Key {
 		objs := informer.Lister().Cluster(cluster).List(nil)
@@ -123,7 +135,7 @@ func comingAndGoing[T client.Object](informer *client.Informer[T], of func(logic
 // them.
 func newController[T client.Object, L runtime.Object](c Config, resource client.Resource[T, L], informer *client.Informer[T], holds func(why string, obj T) bool, more ...reconcile.Source[client.Key]) *reconcile.Controller[client.Key] {
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name: "replicationreasons-" + resource.Resource,
+		Name: NameOf(resource.Resource),
 		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
 			obj, err := informer.Lister().Get(key)
 			if err != nil || obj.GetDeletionTimestamp() != nil || request.IsSystem(key.Cluster) {

@@ -1,0 +1,66 @@
+package controllers
+
+import (
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// Hooks are webhooks and policies.
+type Hooks struct {
+	MutatingWebhooks   *client.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]
+	ValidatingWebhooks *client.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration]
+	MutatingPolicies   *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy]
+	MutatingBindings   *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding]
+	ValidatingPolicies *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy]
+	ValidatingBindings *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]
+}
+
+func newHooks(i *Informers, s Sources) Hooks {
+	return Hooks{
+		MutatingWebhooks:   add(i, dual(i, s, client.MutatingWebhookConfigurations, false, client.InformerOptions[*admissionregistrationv1.MutatingWebhookConfiguration]{})),
+		ValidatingWebhooks: add(i, dual(i, s, client.ValidatingWebhookConfigurations, false, client.InformerOptions[*admissionregistrationv1.ValidatingWebhookConfiguration]{})),
+		MutatingPolicies:   add(i, dual(i, s, client.MutatingAdmissionPolicies, false, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicy]{})),
+		MutatingBindings:   add(i, dual(i, s, client.MutatingAdmissionPolicyBindings, false, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicyBinding]{})),
+		ValidatingPolicies: add(i, dual(i, s, client.ValidatingAdmissionPolicies, false, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{})),
+		ValidatingBindings: add(i, dual(i, s, client.ValidatingAdmissionPolicyBindings, false, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]{})),
+	}
+}
+
+// markedHooks are the controllers that mark webhooks and policies which other shards have
+// to know.
+func markedHooks() []reconcile.Descriptor[Deps] {
+	return []reconcile.Descriptor[Deps]{
+		markedHook(client.MutatingWebhookConfigurations, func(h *Hooks) *client.Dual[*admissionregistrationv1.MutatingWebhookConfiguration] {
+			return h.MutatingWebhooks
+		}),
+		markedHook(client.ValidatingWebhookConfigurations, func(h *Hooks) *client.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration] {
+			return h.ValidatingWebhooks
+		}),
+		markedHook(client.MutatingAdmissionPolicies, func(h *Hooks) *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy] {
+			return h.MutatingPolicies
+		}),
+		markedHook(client.MutatingAdmissionPolicyBindings, func(h *Hooks) *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding] {
+			return h.MutatingBindings
+		}),
+		markedHook(client.ValidatingAdmissionPolicies, func(h *Hooks) *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy] {
+			return h.ValidatingPolicies
+		}),
+		markedHook(client.ValidatingAdmissionPolicyBindings, func(h *Hooks) *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding] {
+			return h.ValidatingBindings
+		}),
+	}
+}
+
+func markedHook[T client.Object, L runtime.Object](resource client.Resource[T, L], of func(*Hooks) *client.Dual[T]) reconcile.Descriptor[Deps] {
+	return reconcile.Descriptor[Deps]{
+		Name: replicationreasons.NameOf(resource.Resource), Placement: reconcile.Dividable, Enabled: hasCache,
+		New: func(d Deps) (reconcile.Made, error) {
+			c, hooks := d.reasons(), of(&d.Informers.Hooks).Own()
+			return after(replicationreasons.NewHooks(c, resource, hooks), hooks, c.APIExports, c.WorkspaceTypes), nil
+		},
+	}
+}
