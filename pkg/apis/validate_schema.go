@@ -19,6 +19,10 @@ import (
 // ErrInvalidSchema is wrapped by the errors about schemas that cannot be served.
 var ErrInvalidSchema = errors.New("the APIResourceSchema cannot be served")
 
+// ErrNoRoom is wrapped by the errors about schemas that cannot be served now, since a
+// shard keeps too many of their provider already.
+var ErrNoRoom = fmt.Errorf("%w now", ErrInvalidSchema)
+
 // standInGroup takes the place of groups that schemas may have and definitions not.
 const standInGroup = "group.invalid"
 

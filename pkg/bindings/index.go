@@ -71,6 +71,7 @@ type Index struct {
 	claimed   claimed
 	consumed  consumed
 	listeners definitions.Listeners[definitions.Change]
+	roomier   definitions.Listeners[struct{}]
 	changes   changes
 }
 

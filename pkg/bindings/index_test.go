@@ -242,7 +242,7 @@ func TestFree(t *testing.T) {
 	w.schema("two", widgets, "weight", 2)
 	w.schema("gadgets", gadgets, "size", 1)
 	w.put(bindingOf("a", "x", boundTo(widgets, "one", "h")))
-	names := &everybody{}
+	names, asked := &everybody{}, 0
 	for _, tc := range []struct {
 		binding string
 		schemas []types.UID
@@ -260,15 +260,18 @@ func TestFree(t *testing.T) {
 			release()
 		} else {
 			require.Equal(t, &definitions.Conflict{Group: "example.org", Name: "widgets", By: tc.by}, conflict)
+			require.Equal(t, asked, names.asked, "what is known here is not asked for")
 		}
+		asked = names.asked
 		require.Zero(t, names.held)
 	}
 }
 
 // everybody gives everybody names.
-type everybody struct{ held int }
+type everybody struct{ asked, held int }
 
 func (e *everybody) Reserve(context.Context, logicalcluster.Name, string, definitions.Source, []definitions.Wanted) (func(), *definitions.Conflict, error) {
+	e.asked++
 	e.held++
 	return func() { e.held-- }, nil, nil
 }

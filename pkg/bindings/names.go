@@ -40,6 +40,11 @@ func (x *Index) Reserve(ctx context.Context, names Names, cluster logicalcluster
 	if len(wanted) == 0 {
 		return func() {}, nil, nil
 	}
+	// What is known to be in use needs no look at what is stored: thousands of bindings of
+	// a logical cluster may wait for a name.
+	if conflict, err = x.conflict(ctx, cluster, binding, wanted); conflict != nil || err != nil {
+		return nil, conflict, err
+	}
 	owner := (&record{name: binding}).owner()
 	release, conflict, err = names.Reserve(ctx, cluster, owner, x, wanted)
 	if conflict != nil || err != nil {

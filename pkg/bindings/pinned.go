@@ -225,6 +225,12 @@ func (x *Index) Unpin(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing the copies of APIResourceSchemas: %w", err)
 	}
+	deleted := false
+	defer func() {
+		if deleted {
+			x.roomier.Tell(struct{}{})
+		}
+	}()
 	for i := range list.Items {
 		stored := &list.Items[i]
 		since := stored.CreationTimestamp.Time
@@ -239,6 +245,7 @@ func (x *Index) Unpin(ctx context.Context) error {
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("deleting the copy of the APIResourceSchema %s: %w", stored.Original, err)
 		}
+		deleted = deleted || err == nil
 	}
 	return nil
 }

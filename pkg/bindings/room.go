@@ -25,7 +25,7 @@ const (
 )
 
 // room marks a copy that is about to be made with whose it is and how large. Its error,
-// which wraps apis.ErrInvalidSchema, says that the provider has too many.
+// which wraps apis.ErrNoRoom, says that the provider has too many.
 func (x *Index) room(ctx context.Context, copied *BoundSchema) error {
 	provider := logicalcluster.Name(copied.Provider)
 	if request.IsSystem(provider) {
@@ -55,7 +55,7 @@ func (x *Index) room(ctx context.Context, copied *BoundSchema) error {
 	}
 	if sum > maxProviderBytes {
 		return fmt.Errorf("%w: with it the APIResourceSchemas of logical cluster %s that were bound on this shard would be %d bytes, and may be %d: those that nobody binds any more are forgotten after %s",
-			apis.ErrInvalidSchema, provider, sum, int64(maxProviderBytes), unusedFor)
+			apis.ErrNoRoom, provider, sum, int64(maxProviderBytes), unusedFor)
 	}
 	return nil
 }
@@ -71,4 +71,10 @@ func sizeOf(copied *BoundSchema) (int64, error) {
 		return 0, fmt.Errorf("encoding the APIConversion %s: %w", copied.Original, err)
 	}
 	return int64(len(spec) + len(conversion)), nil
+}
+
+// FollowRoom has f told when copies of schemas have been deleted, until stop is called. f
+// does not block.
+func (x *Index) FollowRoom(f func()) (stop func()) {
+	return x.roomier.Add(func(struct{}) { f() })
 }

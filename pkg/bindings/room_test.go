@@ -6,7 +6,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	"github.com/stretchr/testify/require"
@@ -74,4 +78,47 @@ func boundOriginal() *apisv1alpha1.APIResourceSchema {
 	s.Spec.Names.Plural, s.Spec.Names.Singular, s.Spec.Names.Kind, s.Spec.Names.ListKind = "widgets", "widget", "Widget", "WidgetList"
 	s.Spec.Versions = []apisv1alpha1.APIResourceVersion{{Name: "v1", Served: true, Storage: true, Schema: runtime.RawExtension{Raw: []byte(`{"type":"object"}`)}}}
 	return s
+}
+
+// TestUnpinTellsOfRoom: who waits for room for schemas is told when copies are deleted,
+// and only then.
+func TestUnpinTellsOfRoom(t *testing.T) {
+	var created atomic.Pointer[time.Time]
+	var deleted atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case r.Method == http.MethodDelete:
+			deleted.Add(1)
+			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))
+		case r.URL.Query().Get("watch") != "":
+			<-r.Context().Done()
+		case strings.HasSuffix(r.URL.Path, "/apibindings"):
+			_, _ = w.Write([]byte(`{"kind":"APIBindingList","apiVersion":"apis.kcp.io/v1alpha2","metadata":{"resourceVersion":"1"},"items":[]}`))
+		default:
+			_, _ = fmt.Fprintf(w, `{"kind":"BoundSchemaList","apiVersion":"internal.shardplane.io/v1alpha1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"u","resourceVersion":"1","creationTimestamp":%q}}]}`, created.Load().UTC().Format(time.RFC3339))
+		}
+	}))
+	t.Cleanup(server.Close)
+	local, err := client.NewFactory(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	t.Cleanup(local.CloseIdleConnections)
+	index, err := bindings.New(bindings.Config{Local: local})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	t.Cleanup(func() { stop(); running.Wait() })
+	running.Go(func() { _ = index.Informer().Run(ctx) })
+	told := 0
+	t.Cleanup(index.FollowRoom(func() { told++ }))
+
+	now := time.Now()
+	created.Store(&now)
+	require.NoError(t, index.Unpin(t.Context()))
+	require.Zero(t, told)
+	before := now.Add(-time.Hour)
+	created.Store(&before)
+	require.NoError(t, index.Unpin(t.Context()))
+	require.Equal(t, 1, told)
+	require.EqualValues(t, 1, deleted.Load())
 }

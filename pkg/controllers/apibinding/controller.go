@@ -77,6 +77,9 @@ type APIs interface {
 	Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (left int, finalizers map[string]int, err error)
 	// FollowNames calls f where names may have become free, until stop is called.
 	FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func())
+	// FollowRoom calls f where a schema may be pinned for which there was no room, until
+	// stop is called.
+	FollowRoom(f func()) (stop func())
 }
 
 // Config is what the controller needs. The informers are those of all logical clusters
@@ -125,15 +128,18 @@ func New(config Config) *reconcile.Controller[client.Key] {
 				return keys
 			}),
 			// Those that wait get names of bindings that go, or of others.
-			reconcile.OnDelete(config.Bindings, func(last *apisv1alpha2.APIBinding) []client.Key {
-				return r.waiting.in(logicalcluster.From(last))
-			}),
+			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+				return config.Bindings.AddEventHandler(client.Handler[*apisv1alpha2.APIBinding]{
+					OnDelete: func(last *apisv1alpha2.APIBinding, _ bool) { spread(queue, r.waiting.in(logicalcluster.From(last))) },
+				}), nil
+			},
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 				return config.APIs.FollowNames(func(cluster logicalcluster.Name, _ string) {
-					for _, key := range r.waiting.in(cluster) {
-						queue.Add(key)
-					}
+					spread(queue, r.waiting.in(cluster))
 				}), nil
+			},
+			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+				return config.APIs.FollowRoom(func() { spread(queue, r.roomless.everywhere()) }), nil
 			},
 		},
 	})
@@ -169,7 +175,8 @@ func newReconciler(config Config) *reconciler {
 		commit: func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 			return reconcile.Commit(ctx, client.APIBindings.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
 		},
-		waiting: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
+		waiting:  waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
+		roomless: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
 	}
 }
 
@@ -187,7 +194,8 @@ type reconciler struct {
 	commit         func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
 
 	clusters reconcile.Latest[*corev1alpha1.LogicalCluster]
-	waiting  waiting
+	waiting  waiting // for names
+	roomless waiting // for room for schemas
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -213,6 +221,7 @@ func (r *reconciler) lead(ctx context.Context, key client.Key) (reconcile.Result
 		return reconcile.Result{}, ignoreNotFound(r.bind(ctx, key, binding))
 	}
 	r.waiting.set(key, false)
+	r.roomless.set(key, false)
 	if err != nil {
 		return reconcile.Result{}, ignoreNotFound(err)
 	}
@@ -246,6 +255,7 @@ func (r *reconciler) plan(ctx context.Context, cluster logicalcluster.Name, bind
 	if p.offer, err = r.offer(ctx, p.provider, p.export); err != nil {
 		return p, err
 	}
+	r.roomless.set(client.Key{Cluster: cluster, Name: binding.Name}, p.problem != nil && p.problem.noRoom)
 	p.wanted = p.follow(binding.Status.BoundResources)
 	p.added = newSchemas(binding.Status.BoundResources, p.wanted)
 	return p, nil
@@ -264,7 +274,10 @@ func (r *reconciler) settled(ctx context.Context, key client.Key) (bool, error) 
 		return false, err
 	}
 	if p.problem == nil && p.export != nil {
-		if _, noted, err := r.noted(key.Cluster, key.Name, p.wanted); err != nil || noted != nil {
+		switch _, noted, err := r.noted(key.Cluster, key.Name, p.wanted); {
+		case errors.Is(err, errTooMany):
+			p.problem = tooMany()
+		case err != nil || noted != nil:
 			return false, ignoreNotFound(err)
 		}
 	}
@@ -292,11 +305,14 @@ func (r *reconciler) bind(ctx context.Context, key client.Key, binding *apisv1al
 	// Before it is written: whoever gives the names back finds the binding.
 	r.waiting.set(key, conflict != "")
 	if p.problem == nil && p.export != nil {
-		if err := r.note(ctx, key.Cluster, key.Name, p.wanted); err != nil {
-			if !apierrors.IsNotFound(err) {
-				return err
-			}
+		switch err := r.note(ctx, key.Cluster, key.Name, p.wanted); {
+		case errors.Is(err, errTooMany):
+			p.problem = tooMany()
+			r.waiting.set(key, true) // it can when another one goes
+		case apierrors.IsNotFound(err):
 			p.problem = noLogicalCluster()
+		case err != nil:
+			return err
 		}
 	}
 	written, err := r.commit(ctx, binding, advance(binding, p.provider, p.export, p.offer, p.wanted))
@@ -364,36 +380,6 @@ func (r *reconciler) offer(ctx context.Context, provider logicalcluster.Name, ex
 		})
 	}
 	return o, nil
-}
-
-// noted returns a LogicalCluster as it is, and as it says what a binding has bound, which
-// is nil if it does so already.
-func (r *reconciler) noted(cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) (lc, updated *corev1alpha1.LogicalCluster, err error) {
-	cached, err := r.logicalCluster(cluster)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, nil, err
-	}
-	key := client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}
-	lc, exists := r.clusters.Of(key, cached, err == nil)
-	if !exists {
-		return nil, nil, err
-	}
-	updated, err = withLocks(lc, binding, resources)
-	return lc, updated, err
-}
-
-// note says in the LogicalCluster what a binding has bound, for tools that go by it.
-func (r *reconciler) note(ctx context.Context, cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) error {
-	lc, updated, err := r.noted(cluster, binding, resources)
-	if err != nil || updated == nil {
-		return err
-	}
-	written, err := r.commitCluster(ctx, lc, updated)
-	if err != nil {
-		return err
-	}
-	r.clusters.Wrote(written)
-	return nil
 }
 
 // release lets a binding go that is being deleted, once nothing is left of what it has

@@ -132,7 +132,8 @@ func newWorld() *world {
 				w.bindings[old.Name] = updated
 			})
 		},
-		waiting: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
+		waiting:  waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
+		roomless: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
 	}
 	return w
 }
@@ -160,8 +161,11 @@ func (w *world) Pin(ctx context.Context, uid types.UID, read func(context.Contex
 	if err != nil || original.UID != uid {
 		return "", errors.Join(err, fmt.Errorf("read %s", original.UID))
 	}
-	if uid == "bad" {
+	switch uid {
+	case "bad":
 		return "", fmt.Errorf("%w: it is bad", apis.ErrInvalidSchema)
+	case "large":
+		return "", fmt.Errorf("%w: it is large", apis.ErrNoRoom)
 	}
 	return "v1", w.step(func() { w.pinned[uid] = true })
 }
@@ -213,6 +217,8 @@ func (w *world) Empty(_ context.Context, _ logicalcluster.Name, bound *apisv1alp
 	}
 	return w.objects[key], map[string]int{"example.org/wait": w.waits[key]}, err
 }
+
+func (*world) FollowRoom(func()) func() { return func() {} }
 
 func (*world) FollowNames(func(logicalcluster.Name, string)) func() { return func() {} }
 

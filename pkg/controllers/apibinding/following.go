@@ -20,19 +20,22 @@ const (
 // many of them one after the other.
 func following[T client.Object](informer reconcile.Watched[T], bindings func(T) []client.Key) reconcile.Source[client.Key] {
 	return func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-		enqueue := func(obj T) {
-			for i, key := range bindings(obj) {
-				if i < atOnce {
-					queue.Add(key)
-				} else {
-					queue.AddAfter(key, time.Duration(i-atOnce+1)*followInterval)
-				}
-			}
-		}
+		enqueue := func(obj T) { spread(queue, bindings(obj)) }
 		return informer.AddEventHandler(client.Handler[T]{
 			OnAdd:    func(obj T, _ bool) { enqueue(obj) },
 			OnUpdate: func(_, obj T) { enqueue(obj) },
 			OnDelete: func(last T, _ bool) { enqueue(last) },
 		}), nil
+	}
+}
+
+// spread has some bindings looked at at once, and the others one after the other.
+func spread(queue reconcile.Queue[client.Key], keys []client.Key) {
+	for i, key := range keys {
+		if i < atOnce {
+			queue.Add(key)
+		} else {
+			queue.AddAfter(key, time.Duration(i-atOnce+1)*followInterval)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package apibinding
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
@@ -21,7 +22,10 @@ func (r *reconciler) rewrite(ctx context.Context, key client.Key) (bool, error) 
 	if err != nil || p.problem != nil || p.export == nil {
 		return false, err
 	}
-	if _, noted, err := r.noted(key.Cluster, key.Name, p.wanted); err != nil || noted != nil {
+	switch _, noted, err := r.noted(key.Cluster, key.Name, p.wanted); {
+	case errors.Is(err, errTooMany):
+		return false, nil
+	case err != nil || noted != nil:
 		return false, ignoreNotFound(err)
 	}
 	if len(p.added) > 0 {

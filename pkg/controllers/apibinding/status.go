@@ -1,7 +1,7 @@
 package apibinding
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,9 +19,6 @@ import (
 const (
 	// missingIdentityHash says that an export has no identity yet.
 	missingIdentityHash = "MissingIdentityHash"
-	// locksAnnotation says on a LogicalCluster which binding has which resource, as JSON:
-	// {"<resource>.<group>": {"n": "<binding>"}}.
-	locksAnnotation = "internal.apis.kcp.io/resource-bindings"
 )
 
 // Conditions of bindings that are not in the SDK.
@@ -35,7 +31,9 @@ const (
 // problem is why an export cannot be bound, or followed, now.
 type problem struct {
 	// export is set if it is the export that is not valid.
-	export   bool
+	export bool
+	// noRoom is set if the shard keeps too many schemas of the provider.
+	noRoom   bool
 	reason   string
 	severity conditionsv1alpha1.ConditionSeverity
 	message  string
@@ -64,6 +62,7 @@ func noSchema(name string) *problem {
 
 func invalidSchema(name string, err error) *problem {
 	return &problem{
+		noRoom: errors.Is(err, apis.ErrNoRoom),
 		reason: apisv1alpha2.APIResourceSchemaInvalidReason, severity: conditionsv1alpha1.ConditionSeverityError,
 		message: fmt.Sprintf("The provider has to name another APIResourceSchema than %s in the APIExport: %v", name, err),
 	}
@@ -80,6 +79,13 @@ func noLogicalCluster() *problem {
 	return &problem{
 		reason: apisv1alpha2.LogicalClusterNotFoundReason, severity: conditionsv1alpha1.ConditionSeverityError,
 		message: "There is no LogicalCluster here: it is being deleted, or has just been created",
+	}
+}
+
+func tooMany() *problem {
+	return &problem{
+		reason: apisv1alpha2.InternalErrorReason, severity: conditionsv1alpha1.ConditionSeverityError,
+		message: fmt.Sprintf("The annotation %s of the LogicalCluster, which tells what is bound, would have more than %d bytes: delete other bindings", locksAnnotation, maxLocksBytes),
 	}
 }
 
@@ -224,58 +230,6 @@ func tellClaims(binding *apisv1alpha2.APIBinding) {
 		conditions.MarkTrue(binding, apisv1alpha2.PermissionClaimsValid)
 	}
 	conditions.MarkTrue(binding, apisv1alpha2.PermissionClaimsApplied)
-}
-
-// withLocks returns a LogicalCluster that says what a binding has bound, or nil if it
-// says so already.
-func withLocks(lc *corev1alpha1.LogicalCluster, binding string, resources []apisv1alpha2.BoundAPIResource) (*corev1alpha1.LogicalCluster, error) {
-	type lock struct {
-		Name string `json:"n,omitempty"`
-	}
-	locks, others := map[string]lock{}, map[string]json.RawMessage{}
-	before := lc.Annotations[locksAnnotation]
-	if before != "" {
-		if err := json.Unmarshal([]byte(before), &others); err != nil {
-			return nil, fmt.Errorf("annotation %s of the LogicalCluster: %w", locksAnnotation, err)
-		}
-	}
-	for resource, text := range others {
-		var l lock
-		if err := json.Unmarshal(text, &l); err == nil && l.Name == binding {
-			delete(others, resource)
-		}
-	}
-	for i := range resources {
-		locks[resources[i].Resource+"."+resources[i].Group] = lock{binding}
-	}
-	for resource, l := range locks {
-		text, err := json.Marshal(l)
-		if err != nil {
-			return nil, fmt.Errorf("encoding the lock of %s: %w", resource, err)
-		}
-		others[resource] = text
-	}
-	after := ""
-	if len(others) > 0 {
-		text, err := json.Marshal(others)
-		if err != nil {
-			return nil, fmt.Errorf("encoding the annotation %s: %w", locksAnnotation, err)
-		}
-		after = string(text)
-	}
-	if after == before {
-		return nil, nil //nolint:nilnil // there is nothing to change
-	}
-	lc = lc.DeepCopy()
-	if after == "" {
-		delete(lc.Annotations, locksAnnotation)
-		return lc, nil
-	}
-	if lc.Annotations == nil {
-		lc.Annotations = map[string]string{}
-	}
-	lc.Annotations[locksAnnotation] = after
-	return lc, nil
 }
 
 func hasFinalizer(binding *apisv1alpha2.APIBinding) bool {

@@ -1,6 +1,8 @@
 package apibinding
 
 import (
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -8,7 +10,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// waiting are the bindings that wait for names.
+// waiting are the bindings that wait for something: names, or room for schemas.
 type waiting struct {
 	mu  sync.Mutex
 	all map[logicalcluster.Name]map[client.Key]bool
@@ -34,9 +36,16 @@ func (w *waiting) set(key client.Key, waits bool) {
 func (w *waiting) in(cluster logicalcluster.Name) []client.Key {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	keys := make([]client.Key, 0, len(w.all[cluster]))
-	for key := range w.all[cluster] {
-		keys = append(keys, key)
+	return slices.Collect(maps.Keys(w.all[cluster]))
+}
+
+// everywhere returns those of all logical clusters.
+func (w *waiting) everywhere() []client.Key {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var keys []client.Key
+	for _, of := range w.all {
+		keys = slices.AppendSeq(keys, maps.Keys(of))
 	}
 	return keys
 }

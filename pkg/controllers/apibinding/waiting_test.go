@@ -1,0 +1,56 @@
+package apibinding
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// TestNoRoom: who waits for room for a schema is known, until there is some, or the
+// binding goes.
+func TestNoRoom(t *testing.T) {
+	w := newWorld()
+	w.offer(widgetsOne)
+	w.exports["e"].Status.IdentityHash = "h"
+	w.schemas[widgetsOne] = "large"
+	w.bind("b")
+	w.settle(t)
+	require.Equal(t, "APIResourceSchemaInvalid", conditions.Get(w.bindings["b"], apisv1alpha2.BindingUpToDate).Reason)
+	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.roomless.everywhere())
+	w.schemas[widgetsOne] = widgetsOne
+	w.settle(t)
+	require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
+	require.Empty(t, w.r.roomless.everywhere())
+	w.schemas[widgetsOne] = "bad"
+	w.settle(t)
+	require.Empty(t, w.r.roomless.everywhere(), "to wait does not help")
+}
+
+// TestTooManyBound: what is bound in a logical cluster has to fit in the annotation that
+// tells of it.
+func TestTooManyBound(t *testing.T) {
+	w := newWorld()
+	w.offer(widgetsOne)
+	w.exports["e"].Status.IdentityHash = "h"
+	w.schemas[widgetsOne] = widgetsOne
+	others := fmt.Sprintf(`{"others.example.org":{"n":%q}}`, strings.Repeat("o", maxLocksBytes))
+	w.lc.Annotations[locks] = others
+	w.bind("b")
+	w.settle(t)
+	condition := conditions.Get(w.bindings["b"], apisv1alpha2.BindingUpToDate)
+	require.Equal(t, "InternalError", condition.Reason)
+	require.Contains(t, condition.Message, "delete other bindings")
+	require.Empty(t, w.bindings["b"].Status.BoundResources)
+	require.Equal(t, others, w.lc.Annotations[locks])
+	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.waiting.in(consumer), "it is looked at again when another one goes")
+	w.lc.Annotations[locks] = ""
+	w.settle(t)
+	require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
+	require.Empty(t, w.r.waiting.in(consumer))
+}
