@@ -279,6 +279,15 @@ func testMaximalPolicy(t *testing.T, provider, k apiKinds) {
 	code, says := tenant.status(http.MethodPost, widgets, widget("a", "size", 1))
 	require.Equal(t, http.StatusForbidden, code)
 	require.Contains(t, says, "access not permitted by maximal permission policy")
+	// Nor by another name of the same, for which the policy is not asked.
+	for _, name := range []string{":", "::", ":" + strings.Repeat("0", 64), "%3a"} {
+		code, says = tenant.status(http.MethodPost, widgets+name, widget("a", "size", 1))
+		require.Equal(t, http.StatusNotFound, code, "%s: %s", name, says)
+		code, says = tenant.status(http.MethodPatch, apisV2+"apibindings"+name+"/e/status", `{"status":{"boundResources":[]}}`)
+		require.Equal(t, http.StatusNotFound, code, "%s: %s", name, says)
+	}
+	code, says = tenant.status(http.MethodPatch, apisV2+"apibindings/e/status", `{"status":{"boundResources":[]}}`)
+	require.Equal(t, http.StatusForbidden, code, says)
 	provider.create(rules+"clusterroles", `{"metadata":{"name":"write"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["create"]}]}`)
 	provider.create(rules+"clusterrolebindings", `{"metadata":{"name":"write"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"write"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"apis.kcp.io:binding:user-1"}]}`)
 	tenant.eventually("the tenant may write", func() bool {
