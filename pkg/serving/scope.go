@@ -29,6 +29,10 @@ type Scopes struct {
 	// cluster. It answers false where the path leads nowhere on this server. Nil
 	// where logical clusters are known by name only.
 	Resolve func(path logicalcluster.Path) (logicalcluster.Name, bool)
+	// ResolveGrantor is Resolve for the logical cluster of the object that grants a view,
+	// which may be on another server, by the name of the object. Nil where there are no
+	// views.
+	ResolveGrantor func(path logicalcluster.Path, object string) (logicalcluster.Name, bool)
 	// Inactive reports whether a logical cluster is switched off by its
 	// administrator (annotation core.kcp.io/inactive); nil if none can be.
 	Inactive func(name logicalcluster.Name) bool
@@ -78,7 +82,12 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 	case s.Resolve == nil:
 		return scope, &request.InvalidURLError{Segment: l.Path.String(), Reason: "this server knows logical clusters by name only, not by path"}
 	default:
-		if scope.Cluster.Name, known = s.Resolve(l.Path); !known {
+		if scope.View != nil {
+			scope.Cluster.Name, known = s.ResolveGrantor(l.Path, scope.View.Name)
+		} else {
+			scope.Cluster.Name, known = s.Resolve(l.Path)
+		}
+		if !known {
 			scope.Cluster.Name, scope.Nowhere = "", l.Path
 			scope.Refusal = apierrors.NewNotFound(schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.Group, Resource: "workspaces"}, l.Path.String())
 		}

@@ -61,6 +61,12 @@ func (s *Server) newViews() *apiexport.Views {
 	})
 }
 
+// grantor returns the logical cluster of the export that grants a view.
+func (s *Server) grantor(path logicalcluster.Path, export string) (logicalcluster.Name, bool) {
+	name, err := s.exportCluster(path, export)
+	return name, err == nil && name != ""
+}
+
 // mayOpen reports whether the rules of a provider on another shard let the sender of a
 // request use the view of an export: as far as this shard knows them, or that one says.
 func (s *Server) mayOpen(ctx context.Context, key client.Key, a authorizer.Attributes) (bool, error) {

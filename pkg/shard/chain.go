@@ -16,7 +16,7 @@ import (
 // chain is what requests pass before the built-in resources.
 func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 	scopes := serving.Scopes{
-		Mounts: []*request.Mount{request.Clusters, request.APIExports}, Resolve: s.local.resolve, Inactive: s.local.inactive, Codecs: registry.Codecs,
+		Mounts: []*request.Mount{request.Clusters, request.APIExports}, Resolve: s.local.resolve, ResolveGrantor: s.grantor, Inactive: s.local.inactive, Codecs: registry.Codecs,
 	}
 	return slices.Concat(
 		serving.Arrival(c, s.options.Serving.Bodies),

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,6 +17,7 @@ func TestBindingAcrossShards(t *testing.T) {
 	e := newEnv(t, two.Get(t))
 	t.Run("life", func(t *testing.T) { testBindingAcrossShards(t, e) })
 	t.Run("hooks", func(t *testing.T) { testHooksAcrossShards(t, e) })
+	t.Run("view", func(t *testing.T) { testViewAcrossShards(t, e) })
 	t.Run("bind", func(t *testing.T) { testBindAcrossShards(t, e) })
 	t.Run("maximal policy", func(t *testing.T) {
 		testMaximalPolicy(t, newAPIKindsOn(e, "far-policy-provider", 1).in(t), newAPIKinds(e, "far-policy-consumer").in(t))
@@ -85,6 +87,41 @@ func testBindingAcrossShards(t *testing.T, e *env) {
 		code, _ := k.status(http.MethodGet, apisV2+"apibindings/widgets", "")
 		return code == http.StatusNotFound
 	})
+}
+
+// testViewAcrossShards: each shard has the view of an export for its consumers, and the
+// provider's rules hold on all.
+func testViewAcrossShards(t *testing.T, e *env) {
+	provider, k := newAPIKindsOn(e, "viewing-provider", 1).in(t), newAPIKinds(e, "viewed-consumer").in(t)
+	provider.export("e", provider.schema("v1", "widgets", "size"))
+	const claim = `{"group":"","resource":"configmaps","verbs":["*"]`
+	provider.claim(`[` + claim + `}]`)
+	k.bindPath(http.StatusCreated, "e", "root:viewing-provider", "e")
+	k.until("e", "Ready", "True <nil>")
+	k.create(widgets, "%s", widget("a", "size", 1))
+	k.create(configMaps, `{"metadata":{"name":"a"}}`)
+	k.accept(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
+
+	byName, byPath := apiKinds{env: k.env, config: k.config, cluster: provider.cluster}.through("e", "*"), apiKinds{env: k.env, config: k.config, cluster: "root:viewing-provider"}.through("e", k.cluster)
+	stranger := byName.as("user-1-token")
+	code, says := stranger.status(http.MethodGet, "/apis/example.org/v1/widgets", "")
+	require.Equal(t, http.StatusForbidden, code, says)
+	require.Contains(t, says, notPermitted)
+	provider.create(rbacV1+"clusterroles", `{"metadata":{"name":"content"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports/content"],"resourceNames":["e"],"verbs":["get","list"]}]}`)
+	provider.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":"content"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"content"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
+	for _, view := range []apiKinds{byName, byPath, stranger, byPath.as("user-1-token")} {
+		view.eventually("the view opens", func() bool {
+			code, _ := view.status(http.MethodGet, "/apis/example.org/v1/widgets", "")
+			return code == http.StatusOK
+		})
+		view.eventually("what is claimed is seen", func() bool {
+			code, says := view.status(http.MethodGet, "/api/v1/configmaps", "")
+			return code == http.StatusOK && strings.Contains(says, `"name":"a"`)
+		})
+		require.Contains(t, fmt.Sprint(view.get("/apis/example.org/v1").Object), "widgets")
+	}
+	code, says = byPath.as("user-1-token").status(http.MethodDelete, widgets+"/a", "")
+	require.Equal(t, http.StatusForbidden, code, says)
 }
 
 // testBindAcrossShards: the rules of the provider's logical cluster say who may bind, and
