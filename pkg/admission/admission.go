@@ -2,7 +2,7 @@
 // what is configured there, for built-in and custom resources alike.
 //
 //	mutating    NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ PermissionClaims ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
-//	validating  WorkspaceType ─ APIKinds ─ PermissionClaims ─ ReservedMetadata ─ Limits ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
+//	validating  WorkspaceType ─ APIKinds ─ PermissionClaims ─ Initialization ─ ReservedMetadata ─ Limits ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
 //
 // The plugins stand in kube-apiserver's order; this package assembles them. Each
 // looks up in a map whether the logical cluster has anything configured. If it
@@ -13,6 +13,7 @@
 //	workspacetype   the type of a new Workspace, and who may use it
 //	apikinds        what is valid in exports and bindings of APIs, and who may bind
 //	claims          what providers may write through the views of their exports
+//	initialization  what initializers and terminators may write into LogicalClusters
 //	policy          admission policies, validating and mutating, and who may name their parameters
 //	webhook         admission webhooks, validating and mutating
 //	reserved        annotations, labels and fields that only the system may set
@@ -41,6 +42,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/admission/apikinds"
 	"github.com/shardplane/shardplane/pkg/admission/claims"
+	"github.com/shardplane/shardplane/pkg/admission/initialization"
 	"github.com/shardplane/shardplane/pkg/admission/lifecycle"
 	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/admission/policy"
@@ -145,6 +147,7 @@ func New(c Config) (*Admission, error) {
 		named{"MutatingAdmissionPolicy", reserved.Guard(policy.NewMutating(policies, hooks.MutatingPolicies, hooks.MutatingBindings))},
 		named{"MutatingAdmissionWebhook", reserved.Guard(webhook.NewMutating(webhooks, hooks.MutatingWebhooks))},
 		named{"DryRun", storage.NewDryRunAdmission()},
+		named{"Initialization", initialization.New()},
 		named{"ReservedMetadata", reserved.New()},
 		named{"Limits", limits.New(c.Limits)},
 		named{"PolicyParameterAccess", policy.NewAccess(policies)},

@@ -18,6 +18,21 @@ var APIExports = &Mount{
 	Parse: parseView, Wildcard: listOrWatchOrRead,
 }
 
+var (
+	// InitializingWorkspaces is /services/initializingworkspaces/<logical cluster>:<type>/clusters/<name|path|*>/…:
+	// what waits for the initializer of a WorkspaceType.
+	InitializingWorkspaces = typeMount("initializingworkspaces")
+	// TerminatingWorkspaces is the same for what waits for the type's terminator.
+	TerminatingWorkspaces = typeMount("terminatingworkspaces")
+)
+
+func typeMount(name string) *Mount {
+	return &Mount{
+		Prefix: ViewsPrefix + name + "/", Form: ViewsPrefix + name + "/<logical cluster>:<workspace type>/clusters/<name>",
+		Parse: parseTypeView, Wildcard: listOrWatchOrRead,
+	}
+}
+
 // View is through what a request reaches the content of other logical clusters than the
 // one that it is for.
 type View struct {
@@ -78,12 +93,28 @@ func (l *ViewLocation) scope() *View {
 
 // parseView takes <cluster>/<name>/clusters/<cluster>/rest apart.
 func parseView(below string) (Location, error) {
-	segment, rest := cutSegment(below)
-	l, err := parseCluster(segment + "/")
-	if err != nil || l.Wildcard {
-		return Location{}, &InvalidURLError{Segment: segment, Reason: "a view is granted by one logical cluster, which is a name or a path"}
-	}
+	cluster, rest := cutSegment(below)
 	name, rest := cutSegment(rest[1:])
+	return viewOf(cluster, name, rest)
+}
+
+// parseTypeView takes <cluster>:<name>/clusters/<cluster>/rest apart.
+func parseTypeView(below string) (Location, error) {
+	segment, rest := cutSegment(below)
+	at := strings.LastIndexByte(segment, ':')
+	if at < 0 {
+		return Location{}, &InvalidURLError{Segment: segment, Reason: "a workspace type is named by its logical cluster, a colon and its name"}
+	}
+	return viewOf(segment[:at], segment[at+1:], rest)
+}
+
+// viewOf returns the location of the view that the object name of a logical cluster
+// grants. rest is what follows in the URL.
+func viewOf(cluster, name, rest string) (Location, error) {
+	l, err := parseCluster(cluster + "/")
+	if err != nil || l.Wildcard {
+		return Location{}, &InvalidURLError{Segment: cluster, Reason: "a view is granted by one logical cluster, which is a name or a path"}
+	}
 	if len(name) > content.DNS1123SubdomainMaxLength || len(content.IsDNS1123Subdomain(name)) > 0 {
 		return Location{}, &InvalidURLError{Segment: name, Reason: "the name of the object that grants the view consists of lower-case letters, digits, hyphens and dots"}
 	}

@@ -32,7 +32,7 @@ type Scopes struct {
 	// ResolveGrantor is Resolve for the logical cluster of the object that grants a view,
 	// which may be on another server, by the name of the object. Nil where there are no
 	// views.
-	ResolveGrantor func(path logicalcluster.Path, object string) (logicalcluster.Name, bool)
+	ResolveGrantor func(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, bool)
 	// Inactive reports whether a logical cluster is switched off by its
 	// administrator (annotation core.kcp.io/inactive); nil if none can be.
 	Inactive func(name logicalcluster.Name) bool
@@ -83,7 +83,7 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 		return scope, &request.InvalidURLError{Segment: l.Path.String(), Reason: "this server knows logical clusters by name only, not by path"}
 	default:
 		if scope.View != nil {
-			scope.Cluster.Name, known = s.ResolveGrantor(l.Path, scope.View.Name)
+			scope.Cluster.Name, known = s.ResolveGrantor(l.Path, l.Mount, scope.View.Name)
 		} else {
 			scope.Cluster.Name, known = s.Resolve(l.Path)
 		}

@@ -40,7 +40,7 @@ func (s *Server) authorizer() (authorizer.Authorizer, error) {
 		Index: index, Global: others, System: tenancy.AdminCluster, HasSynced: s.informers.RBAC.HasSynced, Local: s.local.has,
 	})
 	s.reviews = newReviews(s.rules, s.local.has, s.peers)
-	s.views = s.newViews()
+	s.newViews()
 	webhook, err := authz.NewWebhook(s.options.Authorization)
 	if err != nil {
 		return nil, err

@@ -9,17 +9,12 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/customresource"
-	"github.com/shardplane/shardplane/pkg/registry"
-	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/virtual/apiexport"
 )
 
 // newBindings returns the index of what is bound. Exports may be on other shards.
@@ -51,38 +46,6 @@ func (s *Server) conversionOf(ctx context.Context, key client.Key) (*apisv1alpha
 		return client.APIConversions.In(s.sources.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 	}
 	return s.informers.APIConversions.Get(key.Cluster, "", key.Name)
-}
-
-// newViews makes the views of exports.
-func (s *Server) newViews() *apiexport.Views {
-	return apiexport.New(apiexport.Config{
-		Bindings: s.bindings, Rules: s.providersRules(), Local: s.local.has, Elsewhere: s.mayOpen, Inactive: s.local.inactive, Codecs: registry.Codecs,
-		Documents: func() apiexport.Documents { return s.customResources },
-	})
-}
-
-// grantor returns the logical cluster of the export that grants a view.
-func (s *Server) grantor(path logicalcluster.Path, export string) (logicalcluster.Name, bool) {
-	name, err := s.exportCluster(path, export)
-	return name, err == nil && name != ""
-}
-
-// mayOpen reports whether the rules of a provider on another shard let the sender of a
-// request use the view of an export: as far as this shard knows them, or that one says.
-func (s *Server) mayOpen(ctx context.Context, key client.Key, a authorizer.Attributes) (bool, error) {
-	q := question{
-		cluster: key.Cluster, verb: a.GetVerb(), name: key.Name,
-		resource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports"), subresource: a.GetSubresource(),
-	}
-	if found, err := s.informers.APIExports.Get(key.Cluster, "", key.Name); err == nil {
-		q.shard = found.Annotations[request.ShardAnnotation]
-	}
-	may, err := s.reviews.may(ctx, a.GetUser(), q)
-	if unreachable(err) {
-		klog.FromContext(ctx).Info("Cannot ask the shard of an APIExport who may use its view", "shard", q.shard, "err", err)
-		return false, nil
-	}
-	return may, err
 }
 
 // boundAPIs are the bound APIs of the shard, as controllers know them: the index says

@@ -16,7 +16,7 @@ import (
 // chain is what requests pass before the built-in resources.
 func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 	scopes := serving.Scopes{
-		Mounts: []*request.Mount{request.Clusters, request.APIExports}, Resolve: s.local.resolve, ResolveGrantor: s.grantor, Inactive: s.local.inactive, Codecs: registry.Codecs,
+		Mounts: append([]*request.Mount{request.Clusters}, s.views.mounts()...), Resolve: s.local.resolve, ResolveGrantor: s.grantor, Inactive: s.local.inactive, Codecs: registry.Codecs,
 	}
 	return slices.Concat(
 		serving.Arrival(c, s.options.Serving.Bodies),
@@ -52,7 +52,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		serving.Chain{
 			serving.NewFilter("deep reviews", "SubjectAccessReviews that leave out entering, for the servers", authz.WithDeepReviews),
 			serving.NewFilter("scope rules", "404 for paths to nowhere, 400 without a logical cluster, 405 on *, 403 for inactive ones", scopes.Rules),
-			serving.NewFilter("views", "requests enter the logical cluster that they see through a view; 403, 404, 405 on *", s.views.Wrap),
+			serving.NewFilter("views", "requests enter the logical cluster that they see through a view; 403, 404, 405 on *", s.views.wrap),
 			serving.NewFilter("list rules", "selectors that are not too large, those of shards parsed once; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, registry.Codecs) }),
 			serving.NewFilter("custom resources", "custom resources, merged discovery and OpenAPI; passes on the rest", s.customResources.Wrap),
 		},

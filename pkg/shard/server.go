@@ -65,7 +65,8 @@ type Server struct {
 	generic         *genericapiserver.GenericAPIServer
 	customResources *customresource.Server
 	bindings        *bindings.Index
-	views           *apiexport.Views
+	views           views
+	exportViews     *apiexport.Views
 	admission       *admission.Admission
 	sources         controllers.Sources
 	informers       *controllers.Informers
@@ -203,7 +204,7 @@ func (s *Server) assembleAPI() error {
 		WebhookCalls:   s.options.Webhooks.CallsPerCluster,
 		WorkspaceTypes: s.workspaceTypes(),
 		APIKinds:       s.apiKinds(),
-		ClaimAllows:    s.views.Allows,
+		ClaimAllows:    s.exportViews.Allows,
 		Limits:         limits.Config{Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get},
 	})
 	if err != nil {

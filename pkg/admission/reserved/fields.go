@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 
+	"github.com/shardplane/shardplane/pkg/admission/initialization"
 	apirules "github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -94,8 +95,10 @@ func checkWorkspace(a admission.Attributes) error {
 	}
 }
 
-func checkLogicalCluster(a admission.Attributes, as who) error {
+func checkLogicalCluster(ctx context.Context, a admission.Attributes, as who) error {
 	switch {
+	case a.GetSubresource() == "status" && initialization.Field(ctx) != "":
+		return nil // that plugin says what may change
 	case a.GetOperation() == admission.Create:
 		return admission.NewForbidden(a, errNotMade)
 	case a.GetOperation() == admission.Delete:

@@ -86,7 +86,7 @@ func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission
 	case workspaceTypes:
 		return checkWorkspaceType(a, as)
 	case logicalClusters:
-		return checkLogicalCluster(a, as)
+		return checkLogicalCluster(ctx, a, as)
 	case signingRequests:
 		return checkSigningRequest(a)
 	case exports, bindings, endpointSlices:

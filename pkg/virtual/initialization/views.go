@@ -1,0 +1,352 @@
+// Package initialization is the views of the initializers and terminators of workspace
+// types: the logical clusters that wait for one, and their content for as long as they do.
+//
+//	/services/initializingworkspaces/<logical cluster>:<type>/clusters/{*,<name>}/…
+//	/services/terminatingworkspaces/<logical cluster>:<type>/clusters/{*,<name>}/…
+//
+// Until a request enters such a view it is one to the type's logical cluster, as with the
+// view of an export (pkg/virtual/apiexport).
+//
+//   - list and watch of the LogicalClusters that wait
+//     logicalclusters      get, and update or patch of the status: the initializer or
+//     terminator goes, and conditions change (Validator)
+//     all else             the content, by the rules in the type, or as the workspace's owner
+package initialization
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
+	"github.com/kcp-dev/sdk/apis/tenancy/termination"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/authz/rbac"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+)
+
+// logicalClusters is what waits.
+var logicalClusters = corev1alpha1.Resource("logicalclusters")
+
+// Config is what the views need.
+type Config struct {
+	// Type returns a WorkspaceType, wherever it is, if there is one.
+	Type func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error)
+	// Local reports whether the shard holds a logical cluster, and Elsewhere whether that of
+	// a type, which is on another shard, lets a request use the view.
+	Local     func(name logicalcluster.Name) bool
+	Elsewhere func(ctx context.Context, workspaceType client.Key, a authorizer.Attributes) (bool, error)
+	// Find returns the LogicalCluster of a logical cluster of the shard, or nil.
+	Find authz.FindLogicalCluster
+	// Rules decide about content that is reached as the owner of a workspace. Bounds
+	// decide besides about all content, however it is reached.
+	Rules  authorizer.Authorizer
+	Bounds func(next authorizer.Authorizer) authorizer.Authorizer
+	// ServeDocuments tells of some resources, as customresource.Server does.
+	ServeDocuments func(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
+	// Codecs encode errors.
+	Codecs runtime.NegotiatedSerializer
+}
+
+// kind is what the two kinds of views differ in.
+type kind struct {
+	verb  string
+	group string
+	// label returns the label of LogicalClusters that wait.
+	label func(id string) (key, value string)
+	// permissions are the rules in a type.
+	permissions func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule
+	// waiting returns what a LogicalCluster waits for.
+	waiting func(lc *corev1alpha1.LogicalCluster) []string
+}
+
+var kinds = map[*request.Mount]*kind{
+	request.InitializingWorkspaces: {
+		verb: "initialize", group: request.GroupPrefix + "initializer:",
+		label: func(id string) (string, string) {
+			return initialization.InitializerToLabel(corev1alpha1.LogicalClusterInitializer(id))
+		},
+		permissions: func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule { return t.Spec.InitializerPermissions },
+		waiting: func(lc *corev1alpha1.LogicalCluster) []string {
+			if lc.Status.Phase != corev1alpha1.LogicalClusterPhaseInitializing {
+				return nil
+			}
+			return texts(lc.Status.Initializers)
+		},
+	},
+	request.TerminatingWorkspaces: {
+		verb: "terminate", group: request.GroupPrefix + "terminator:",
+		label: func(id string) (string, string) {
+			return termination.TerminatorToLabel(corev1alpha1.LogicalClusterTerminator(id))
+		},
+		permissions: func(t *tenancyv1alpha1.WorkspaceType) []rbacv1.PolicyRule { return t.Spec.TerminatorPermissions },
+		waiting: func(lc *corev1alpha1.LogicalCluster) []string {
+			if lc.DeletionTimestamp == nil {
+				return nil
+			}
+			return texts(lc.Status.Terminators)
+		},
+	},
+}
+
+func texts[T ~string](all []T) []string {
+	found := make([]string, 0, len(all))
+	for _, text := range all {
+		found = append(found, string(text))
+	}
+	return found
+}
+
+// Views are those of all workspace types. They implement authz.Views.
+type Views struct{ config Config }
+
+// New returns the views.
+func New(config Config) *Views { return &Views{config} }
+
+// Mounts are where the views are.
+func Mounts() []*request.Mount {
+	return []*request.Mount{request.InitializingWorkspaces, request.TerminatingWorkspaces}
+}
+
+// entry is what a request through a view is about.
+type entry struct {
+	*kind
+	workspaceType client.Key
+	// id is how LogicalClusters name the initializer or terminator.
+	id string
+	in request.Cluster
+}
+
+func entryOf(ctx context.Context) entry {
+	scope := request.ScopeFrom(ctx)
+	e := entry{kind: kinds[scope.Mount], workspaceType: client.Key{Cluster: scope.Cluster.Name, Name: scope.View.Name}, in: scope.View.In}
+	e.id = e.workspaceType.Cluster.Path().Join(e.workspaceType.Name).String()
+	return e
+}
+
+// Opens implements authz.Views: who uses a view needs the verb initialize, or terminate,
+// on the type.
+func (v *Views) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
+	e := entryOf(ctx)
+	gv := tenancyv1alpha1.SchemeGroupVersion
+	use := authorizer.AttributesRecord{
+		User: a.GetUser(), Verb: e.verb, ResourceRequest: true,
+		APIGroup: gv.Group, APIVersion: gv.Version, Resource: "workspacetypes", Name: e.workspaceType.Name,
+	}
+	if e.workspaceType.Cluster == "" || v.config.Local(e.workspaceType.Cluster) || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
+		return next.Authorize(ctx, use)
+	}
+	may, err := v.config.Elsewhere(ctx, e.workspaceType, use)
+	if !may || err != nil {
+		return authorizer.DecisionNoOpinion, authz.NotPermittedReason, err
+	}
+	request.Entered(ctx)
+	return authorizer.DecisionAllow, "", nil
+}
+
+// Permits implements authz.Views.
+func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	e := entryOf(ctx)
+	if e.in.Wildcard {
+		return authorizer.DecisionAllow, "", nil // what there is not is 404
+	}
+	lc, err := v.waits(ctx, e)
+	if err != nil {
+		return authorizer.DecisionNoOpinion, "", err
+	}
+	if a.IsResourceRequest() && isLogicalClusters(a.GetAPIGroup(), a.GetResource()) {
+		switch {
+		case a.GetSubresource() == "" && a.GetVerb() == "get", a.GetSubresource() == "status" && slices.Contains([]string{"get", "update", "patch"}, a.GetVerb()):
+			return authorizer.DecisionAllow, "", nil // 404 where it does not wait
+		default:
+			return authorizer.DecisionDeny, "of a LogicalCluster there are get, and update and patch of its status", nil
+		}
+	}
+	if lc == nil {
+		return authorizer.DecisionDeny, fmt.Sprintf("logical cluster %q does not wait for %s", e.in.Name, e.id), nil
+	}
+	as, rules, err := v.actsAs(e, lc, a.GetUser())
+	if errors.Is(err, errNoOwner) {
+		return authorizer.DecisionDeny, err.Error(), nil
+	}
+	if err != nil {
+		return authorizer.DecisionNoOpinion, "", err
+	}
+	content := v.config.Rules
+	if len(rules) > 0 {
+		content = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			if slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool { return rbac.Allows(a, &rule) }) {
+				return authorizer.DecisionAllow, "", nil
+			}
+			return authorizer.DecisionNoOpinion, "not in the permissions that the WorkspaceType " + e.id + " declares", nil
+		})
+	}
+	return v.config.Bounds(content).Authorize(request.WithClusterName(ctx, e.in.Name), actingAs{a, as})
+}
+
+// actingAs are attributes with another user.
+type actingAs struct {
+	authorizer.Attributes
+	as user.Info
+}
+
+// GetUser implements authorizer.Attributes.
+func (a actingAs) GetUser() user.Info { return a.as }
+
+func isLogicalClusters(group, resource string) bool {
+	return group == logicalClusters.Group && resource == logicalClusters.Resource
+}
+
+// waits returns the LogicalCluster that the view is of, if it waits.
+func (v *Views) waits(ctx context.Context, e entry) (*corev1alpha1.LogicalCluster, error) {
+	if e.in.Name == "" || request.IsSystem(e.in.Name) {
+		return nil, nil //nolint:nilnil // it is not here
+	}
+	lc, err := v.config.Find(ctx, e.in.Name)
+	if lc == nil || err != nil || !slices.Contains(e.waiting(lc), e.id) {
+		return nil, err
+	}
+	return lc, nil
+}
+
+// errNoOwner is the answer to who would act as the owner of what the system has made.
+var errNoOwner = errors.New("nobody owns the logical cluster: declare permissions in the WorkspaceType")
+
+// actsAs returns as whom a user reaches the content of a logical cluster: as its owner, or,
+// where the type declares what may be done, as itself in a group that says why.
+func (v *Views) actsAs(e entry, lc *corev1alpha1.LogicalCluster, u user.Info) (as user.Info, rules []rbacv1.PolicyRule, err error) {
+	t, err := v.config.Type(e.workspaceType)
+	if err != nil {
+		return nil, nil, fmt.Errorf("looking up the WorkspaceType %s: %w", e.id, err)
+	}
+	if rules = e.permissions(t); len(rules) > 0 {
+		groups := append(slices.Clone(u.GetGroups()), e.group+e.id)
+		return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: groups, Extra: u.GetExtra()}, rules, nil
+	}
+	var owner authenticationv1.UserInfo
+	text := lc.Annotations[tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey]
+	if text == "" {
+		return nil, nil, errNoOwner
+	}
+	if err := json.Unmarshal([]byte(text), &owner); err != nil {
+		return nil, nil, fmt.Errorf("annotation %s is not a user: %w", tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey, err)
+	}
+	// An administrator that has made it is its owner there, and no administrator.
+	groups := slices.DeleteFunc(slices.Clone(owner.Groups), authz.IsPrivilegedGroup)
+	info := &user.DefaultInfo{Name: owner.Username, UID: owner.UID, Groups: groups, Extra: map[string][]string{}}
+	for key, values := range owner.Extra {
+		info.Extra[key] = values
+	}
+	return info, nil, nil
+}
+
+// Wrap returns the filter that has requests enter their views, as that of exports does.
+func (v *Views) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		scope := request.ScopeFrom(r.Context())
+		if scope.View == nil || kinds[scope.Mount] == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		info, ok := genericapirequest.RequestInfoFrom(r.Context())
+		if !ok {
+			v.respond(w, r, apierrors.NewInternalError(errors.New("no request info in the context")))
+			return
+		}
+		e := entryOf(r.Context())
+		if _, err := v.config.Type(e.workspaceType); err != nil {
+			v.respond(w, r, apierrors.NewServiceUnavailable(fmt.Sprintf("the WorkspaceType %s is not known here: %v", e.id, err)))
+			return
+		}
+		ctx := request.WithThrough(request.WithCluster(r.Context(), e.in), request.Through{Mount: scope.Mount, Provider: e.workspaceType.Cluster, View: e.workspaceType.Name})
+		r = r.WithContext(ctx)
+		if e.in.Wildcard {
+			v.serveAll(w, r, e, info, next)
+			return
+		}
+		entered, err := v.enter(r, e, info)
+		if err != nil {
+			v.respond(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, entered)
+	})
+}
+
+// serveAll serves what waits, and what tells of it.
+func (v *Views) serveAll(w http.ResponseWriter, r *http.Request, e entry, info *genericapirequest.RequestInfo, next http.Handler) {
+	switch {
+	case !info.IsResourceRequest && v.config.ServeDocuments(w, r, map[schema.GroupResource]bool{logicalClusters: true}, nil):
+	case !info.IsResourceRequest, !isLogicalClusters(info.APIGroup, info.Resource), info.Subresource != "":
+		v.respond(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, info.Name,
+			"of all logical clusters there are the LogicalClusters that wait, and nothing else", 0, false))
+	case info.Verb != "list" && info.Verb != "watch":
+		v.respond(w, r, apierrors.NewMethodNotSupported(logicalClusters, info.Verb))
+	default:
+		key, value := e.label(e.id)
+		selected := r.Clone(r.Context())
+		query := r.URL.Query()
+		selector := key + "=" + value
+		if given := query.Get("labelSelector"); given != "" {
+			selector = given + "," + selector
+		}
+		query.Set("labelSelector", selector)
+		selected.URL = &url.URL{Path: r.URL.Path, RawQuery: query.Encode()}
+		next.ServeHTTP(w, selected)
+	}
+}
+
+// enter returns a request as it goes on in one logical cluster.
+func (v *Views) enter(r *http.Request, e entry, info *genericapirequest.RequestInfo) (*http.Request, error) {
+	ctx := r.Context()
+	lc, err := v.waits(ctx, e)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	own := info.IsResourceRequest && isLogicalClusters(info.APIGroup, info.Resource)
+	switch {
+	case lc == nil && own:
+		return nil, apierrors.NewNotFound(logicalClusters, info.Name)
+	case lc == nil: // since it was authorized
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
+			Message: fmt.Sprintf("logical cluster %q does not wait for %s any more", e.in.Name, e.id),
+		}}
+	case own:
+		return r, nil
+	}
+	u, ok := genericapirequest.UserFrom(ctx)
+	if !ok {
+		return nil, apierrors.NewInternalError(errors.New("no user in the context"))
+	}
+	as, _, err := v.actsAs(e, lc, u)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	return r.WithContext(genericapirequest.WithUser(ctx, as)), nil
+}
+
+func (v *Views) respond(w http.ResponseWriter, r *http.Request, err error) {
+	responsewriters.ErrorNegotiated(err, v.config.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
+}
