@@ -251,7 +251,7 @@ func testEndpointSlices(t *testing.T, e *env) {
 	provider.create(sets, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"PartitionSet","metadata":{"name":"by-name"},"spec":{"dimensions":["name"]}}`)
 	provider.eventually("each shard has a partition", func() bool {
 		set := provider.get(sets + "/by-name")
-		return condition(set, "PartitionsReady") == "True" && fmt.Sprint(field(set, "status", "count")) == "2"
+		return condition(set, "PartitionsReady") == "True <nil>" && fmt.Sprint(field(set, "status", "count")) == "2"
 	})
 	require.Equal(t, map[string]any{"name": "root"}, field(provider.get(partitions+"/by-name-root"), "spec", "selector", "matchLabels"))
 	provider.ask(http.StatusOK, http.MethodDelete, sets+"/by-name", "")
