@@ -126,6 +126,18 @@ func (d *federation) agrees(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, contentOf(want[key]), contentOf(obj), key)
 	}
+	in := map[logicalcluster.Name][]string{}
+	for _, obj := range want {
+		cluster := logicalcluster.From(obj)
+		in[cluster] = append(in[cluster], KeyFor(obj)+contentOf(obj))
+	}
+	for i := range 30 {
+		var have []string
+		for _, obj := range d.In(scriptedKey(i).Cluster) {
+			have = append(have, KeyFor(obj)+contentOf(obj))
+		}
+		require.ElementsMatch(t, in[scriptedKey(i).Cluster], have)
+	}
 	for i := range 5 {
 		found, err := d.ByIndex("content", fmt.Sprint(i))
 		require.NoError(t, err)

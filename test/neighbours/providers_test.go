@@ -51,7 +51,9 @@ func providers(t *testing.T, w *world) {
 	t.Cleanup(unblock)
 	hook := hangs(t, asked, release)
 	w.attacker.must(t, http.MethodPost, registration, validates("hangs."+w.mark+".example", hook, group, "things"))
-	defer func() { _, _, _ = w.attacker.call(t.Context(), http.MethodDelete, registration+"/hangs."+w.mark+".example", "") }()
+	defer func() {
+		_, _, _ = w.attacker.call(t.Context(), http.MethodDelete, registration+"/hangs."+w.mark+".example", "")
+	}()
 	write := func(by *tenant) {
 		pending.Go(func() {
 			_, _, _ = by.call(t.Context(), http.MethodPost, "/apis/"+group+"/v1/things?dryRun=All", thing(group, "v1", "one", ""))
