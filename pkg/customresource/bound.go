@@ -57,7 +57,7 @@ func (s *Server) ServeDocuments(w http.ResponseWriter, r *http.Request, resource
 	return s.documents.ServeOnly(w, r, resources, all)
 }
 
-// Modify has change change an object of a system definition in a logical cluster, in the
+// Modify lets change edit an object of a system definition in a logical cluster, in the
 // version in which it is stored, and returns it as it is stored then: past admission,
 // validation, audit and the managers of fields. It is for what the server itself writes in
 // many objects alike. If others write the object at the same time, change is called again;

@@ -29,7 +29,7 @@ func following[T client.Object](informer reconcile.Watched[T], bindings func(T) 
 	}
 }
 
-// spread has some bindings looked at at once, and the others one after the other.
+// spread puts some bindings into the queue now, and the others one after the other.
 func spread(queue reconcile.Queue[client.Key], keys []client.Key) {
 	for i, key := range keys {
 		if i < atOnce {

@@ -391,7 +391,7 @@ func TestDefinitionYieldsToSource(t *testing.T) {
 				require.NoError(t, err)
 				return !apihelpers.IsCRDConditionTrue(after, apiextensionsv1.Established) && apihelpers.IsCRDConditionFalse(after, apiextensionsv1.NamesAccepted)
 			}, deadline, tick, "the definition yields")
-			require.False(t, s.serves(t, "one", widgets))
+			require.Eventually(t, func() bool { return !s.serves(t, "one", widgets) }, deadline, tick, "it is not served")
 			free()
 			require.Eventually(t, func() bool { return s.serves(t, "one", widgets) }, deadline, tick, "the names are free again")
 		})

@@ -12,7 +12,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
-// Modify has change change an object of a schema in the logical cluster of ctx, in the
+// Modify lets change edit an object of a schema in the logical cluster of ctx, in the
 // version in which objects are stored, and returns it as it is stored then. Nothing else
 // looks at the change. If others write the object at the same time, change is called
 // again with what they have written; what its error is, Modify returns.
