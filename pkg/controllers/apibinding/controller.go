@@ -194,6 +194,7 @@ type reconciler struct {
 	commit         func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
 
 	clusters reconcile.Latest[*corev1alpha1.LogicalCluster]
+	noting   turns
 	waiting  waiting // for names
 	roomless waiting // for room for schemas
 }

@@ -44,6 +44,7 @@ func (r *reconciler) noted(cluster logicalcluster.Name, binding string, resource
 
 // note says in the LogicalCluster what a binding has bound, for tools that go by it.
 func (r *reconciler) note(ctx context.Context, cluster logicalcluster.Name, binding string, resources []apisv1alpha2.BoundAPIResource) error {
+	defer r.noting.lock(cluster)()
 	lc, updated, err := r.noted(cluster, binding, resources)
 	if err != nil || updated == nil {
 		return err

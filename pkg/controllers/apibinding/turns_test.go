@@ -1,0 +1,45 @@
+package apibinding
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+)
+
+var errConflict = errors.New("conflict")
+
+// TestBindingsOfOneLogicalCluster: bindings that come at the same time, as the default ones of
+// a workspace do, do not refuse each other's writes into the LogicalCluster.
+func TestBindingsOfOneLogicalCluster(t *testing.T) {
+	w := newWorld()
+	writing := make(chan struct{}, 1)
+	w.r.commitCluster = func(_ context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+		select {
+		case writing <- struct{}{}:
+			defer func() { <-writing }()
+		default:
+			return nil, errConflict
+		}
+		if old.ResourceVersion != w.lc.ResourceVersion {
+			return nil, errConflict
+		}
+		updated.ResourceVersion = w.next()
+		w.lc = updated
+		return updated, nil
+	}
+	var group errgroup.Group
+	for i := range 50 {
+		group.Go(func() error {
+			name := strconv.Itoa(i)
+			return w.r.note(t.Context(), consumer, name, []apisv1alpha2.BoundAPIResource{{Group: "example.org", Resource: "r" + name}})
+		})
+	}
+	require.NoError(t, group.Wait())
+	require.Contains(t, w.lc.Annotations[locks], `"r49.example.org":{"n":"49"}`)
+}
