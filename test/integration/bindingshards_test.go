@@ -63,6 +63,9 @@ func testBindingAcrossShards(t *testing.T, e *env) {
 		all, _ := field(k.get(apisV2+"apibindings/widgets"), "status", "boundResources").([]any)
 		return len(all) == 2 && fmt.Sprint(all[0].(map[string]any)["schema"].(map[string]any)["name"]) == second
 	})
+	k.eventually("the new schema is served", func() bool { // the index hears of it as informers do
+		return field(k.create(widgets+"?dryRun=All", "%s", widget("b", "length", 2)), "spec", "length") != nil
+	})
 	k.create(widgets, "%s", widget("b", "length", 2))
 	require.EqualValues(t, 2, field(k.get(widgets+"/b"), "spec", "length"))
 
