@@ -15,5 +15,6 @@
 //
 // Objects that listers and handlers hand out are shared: copy before changing.
 //
-// Package clienttest has an API server in memory for tests of such clients.
+// Package replicasnapshot keeps what informers hold in a file, for a start without their
+// servers. Package clienttest has an API server in memory for tests of such clients.
 package client

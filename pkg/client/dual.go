@@ -110,6 +110,9 @@ func (d *Dual[T]) Own() *Informer[T] { return d.own }
 // and whether its shard counts or not; nil where there is none.
 func (d *Dual[T]) Others() *Informer[T] { return d.others }
 
+// Holds reports whether the own shard holds a logical cluster.
+func (d *Dual[T]) Holds(cluster logicalcluster.Name) bool { return d.options.Holds(cluster) }
+
 // Name returns the name of the own shard's informer.
 func (d *Dual[T]) Name() string { return d.own.Name() }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,6 +72,10 @@ type Informer[T Object] struct {
 
 	synced     chan struct{}
 	syncedOnce sync.Once
+	// current is set when the server has sent its complete state, and changes counts the
+	// changes of the store.
+	current atomic.Bool
+	changes atomic.Uint64
 
 	// mu orders events and the adding of handlers. The informers of a Dual share
 	// one.
@@ -218,6 +223,7 @@ func (i *Informer[T]) remove(key Key, final *T) {
 
 // notify tells of a change of the store, under the lock.
 func (i *Informer[T]) notify(c change[T]) {
+	i.changes.Add(1)
 	i.handlers.tell(c)
 	for _, f := range i.followers {
 		f(c)

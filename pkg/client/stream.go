@@ -372,6 +372,7 @@ func (s *stream[T]) complete(ctx context.Context, seen map[Key]struct{}, rv stri
 	s.pages, s.progress = false, true
 	s.setResourceVersion(rv)
 	s.setError(nil)
+	s.current.Store(true)
 	s.markSynced(ctx)
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
 	"github.com/shardplane/shardplane/pkg/controllers/endpointslice"
@@ -235,6 +236,22 @@ func (i *Informers) schemas(s Sources) (*client.Dual[*metav1.PartialObjectMetada
 		Transform: slimReplica, Name: resource.GroupResource().String() + " of other shards",
 	})
 	return view(i, s, own, others), err
+}
+
+// Replicas returns the informers of what other shards own that the shard cannot do
+// without when it starts: what is bound, and by whose rules. They read from the cache
+// server; there are none where that is left out.
+func (i *Informers) Replicas() []replicasnapshot.Source {
+	var all []replicasnapshot.Source
+	if i.ExportUses == nil {
+		return nil
+	}
+	if !i.root {
+		all = append(all, i.Shards) // those that count
+	}
+	return append(all, i.WorkspaceTypes.Others(), i.APIExports.Others(), i.RBAC.ClusterRoles.Others(), i.RBAC.ClusterRoleBindings.Others(),
+		i.Hooks.MutatingWebhooks.Others(), i.Hooks.ValidatingWebhooks.Others(), i.Hooks.MutatingPolicies.Others(), i.Hooks.MutatingBindings.Others(),
+		i.Hooks.ValidatingPolicies.Others(), i.Hooks.ValidatingBindings.Others())
 }
 
 // Runners returns the informers to run, each once, in an order of no meaning.

@@ -37,7 +37,7 @@ func (s *Server) exportCluster(path logicalcluster.Path, export string) (logical
 	exports := s.informers.APIExports
 	found, err := exports.ByIndex(apis.PathIndex, path.Join(export).String())
 	if err != nil || len(found) == 0 {
-		return "", cmp.Or(err, exports.Complete())
+		return "", cmp.Or(err, exports.Current())
 	}
 	return logicalcluster.From(found[0]), nil
 }

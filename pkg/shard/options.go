@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"time"
 
 	cliflag "k8s.io/component-base/cli/flag"
 
@@ -29,6 +30,10 @@ const RootName = "root"
 
 const defaultPort = 6444
 
+// defaultSnapshotMaxAge is how long somebody may keep rights that were taken from them on
+// another shard, where this one restarts without the cache server.
+const defaultSnapshotMaxAge = 24 * time.Hour
+
 // Options are the settings of a shard as a person gives them on the command
 // line. Complete makes them usable.
 type Options struct {
@@ -45,6 +50,9 @@ type Options struct {
 	// RootKubeconfig reaches the root shard as system:masters. The root shard
 	// itself needs none.
 	RootKubeconfig string
+	// ReplicaSnapshotMaxAge is how old what was known of other shards may be that the
+	// shard starts with; 0: any age.
+	ReplicaSnapshotMaxAge time.Duration
 	// CacheKubeconfig reaches the cache server as system:masters; without it
 	// nothing is replicated.
 	CacheKubeconfig string
@@ -81,8 +89,11 @@ type Options struct {
 // NewOptions returns the defaults of the root shard.
 func NewOptions() *Options {
 	return &Options{
-		Name:           RootName,
-		LeaderElect:    true,
+		Name:        RootName,
+		LeaderElect: true,
+
+		ReplicaSnapshotMaxAge: defaultSnapshotMaxAge,
+
 		Serving:        serving.NewAPIOptions(defaultPort),
 		Fairness:       fairness.NewOptions(),
 		InFlight:       inflight.NewLimits(),
@@ -106,6 +117,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs = fss.FlagSet("Other components")
 	fs.StringVar(&o.RootKubeconfig, "root-kubeconfig", o.RootKubeconfig, "kubeconfig for the root shard as system:masters; required for every other shard")
 	fs.StringVar(&o.CacheKubeconfig, "cache-kubeconfig", o.CacheKubeconfig, "kubeconfig for the cache server as system:masters; without it nothing is replicated")
+	fs.DurationVar(&o.ReplicaSnapshotMaxAge, "replica-snapshot-max-age", o.ReplicaSnapshotMaxAge, "how old what was known of other shards may be, in <data-dir>/replicas, for the shard to start with it while the cache server is away; 0: any age")
 	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate, a member of system:masters, for other shards")
 	fs.StringVar(&o.ShardClientKeyFile, "shard-client-key-file", o.ShardClientKeyFile, "PEM file of the private key of --shard-client-cert-file")
 	fs.StringVar(&o.ShardCAFile, "shard-ca-file", o.ShardCAFile, "PEM file of the CAs of other shards' serving certificates")

@@ -21,6 +21,10 @@ func (s *Server) addParts() error {
 	informers := &client.Group{}
 	informers.Add(s.informers.Runners()...)
 	informers.Add(s.bindings.Informer(), s.bindings.Copies())
+	snapshot, err := s.replicaSnapshot()
+	if err != nil {
+		return err
+	}
 	replicated, err := replication.NewTable(replication.Defaults()...)
 	if err != nil {
 		return err
@@ -60,7 +64,11 @@ func (s *Server) addParts() error {
 		lifecycle.Part{Name: "admission", Run: s.admission.Run},
 		// What requests are decided by follows until the last of them is answered:
 		// the server does not acknowledge a write that it no longer takes notice of.
-		lifecycle.Part{Name: "informers", Run: informers.Run},
+		lifecycle.Part{Name: "informers", Run: func(ctx context.Context) error {
+			snapshot.Restore(ctx)
+			return informers.Run(ctx)
+		}},
+		lifecycle.Part{Name: "replica snapshot", Run: snapshot.Run},
 		lifecycle.Part{Name: "bindings", Run: s.bindings.Run},
 		lifecycle.Part{Name: "subtrees", Run: s.subtrees.Run},
 		lifecycle.Part{Name: "peers", Run: s.peers.Run},

@@ -151,10 +151,10 @@ func newReconciler(config Config) *reconciler {
 		apis:    config.APIs,
 		resolve: config.Resolve,
 		export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
-			return config.Exports.Get(key.Cluster, "", key.Name)
+			return current(config.Exports, key)
 		},
 		schema: func(key client.Key) (*metav1.PartialObjectMetadata, error) {
-			return config.Schemas.Get(key.Cluster, "", key.Name)
+			return current(config.Schemas, key)
 		},
 		known: bindings.Get,
 		siblings: func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding {

@@ -183,6 +183,9 @@ func (c *Config) stateOf(slice *apisv1alpha1.APIExportEndpointSlice) (s state, e
 		}
 		if err != nil {
 			s.export = nil
+			if unknown := c.Exports.Current(); unknown != nil && !c.Exports.Holds(provider) {
+				return s, unknown // what was saved before the start may lack it
+			}
 		}
 	}
 	partition, err := c.Partitions.Lister().Get(client.Key{Cluster: logicalcluster.From(slice), Name: slice.Spec.Partition})

@@ -1,0 +1,91 @@
+package replicasnapshot
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+type source struct {
+	name    string
+	holds   []string
+	changes uint64
+	away    error
+}
+
+func (s *source) Name() string    { return s.name }
+func (s *source) Changes() uint64 { return s.changes }
+
+func (s *source) Save() (saved []json.RawMessage, err error) {
+	for _, text := range s.holds {
+		saved = append(saved, json.RawMessage(text))
+	}
+	return saved, s.away
+}
+
+func (s *source) Restore(saved []json.RawMessage) error {
+	s.holds = []string{}
+	for _, text := range saved {
+		s.holds = append(s.holds, string(text))
+	}
+	return nil
+}
+
+func TestSnapshot(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "replicas", "snapshot")
+	a, b := &source{name: "a", holds: []string{`{"x":1}`, `"y"`}, changes: 2}, &source{name: "b", away: errors.New("away")}
+	of := func(server string, age time.Duration) (found map[string][]string) {
+		to := []Source{&source{name: "a"}, &source{name: "b"}, &source{name: "new"}}
+		New(Config{File: file, Server: server, MaxAge: age, Sources: to}).Restore(t.Context())
+		found = map[string][]string{}
+		for _, s := range to {
+			if s, _ := s.(*source); s.holds != nil {
+				found[s.name] = s.holds
+			}
+		}
+		return found
+	}
+	require.Empty(t, of("one", 0), "there is no file")
+	s := New(Config{File: file, Server: "one", Sources: []Source{a, b}})
+	require.Error(t, s.Save())
+	require.NoFileExists(t, file, "what is not complete is not saved")
+	b.away = nil
+	require.NoError(t, s.Save())
+	want := map[string][]string{"a": {`{"x":1}`, `"y"`}, "b": {}}
+	require.Equal(t, want, of("one", 0))
+	require.Equal(t, want, of("one", time.Hour))
+	require.Empty(t, of("two", 0))
+	require.Empty(t, of("one", time.Nanosecond))
+
+	// What did not change is not written again, what changed is, and what cannot be told is
+	// left as it was.
+	before, err := os.Stat(file)
+	require.NoError(t, err)
+	require.NoError(t, s.Save())
+	after, err := os.Stat(file)
+	require.NoError(t, err)
+	require.True(t, os.SameFile(before, after))
+	a.holds, a.changes = []string{`3`}, 3
+	b.away = errors.New("away")
+	require.Error(t, s.Save())
+	require.Equal(t, want, of("one", 0))
+	b.away = nil
+	require.NoError(t, s.Save())
+	require.Equal(t, map[string][]string{"a": {`3`}, "b": {}}, of("one", 0))
+
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for name, damaged := range map[string]string{
+		"other content": strings.Replace(string(content), "[3]", "[4]", 1), "cut": string(content[:len(content)-1]),
+		"header only": strings.SplitN(string(content), "\n", 2)[0], "empty": "", "later format": strings.Replace(string(content), `"format":1`, `"format":2`, 1),
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(damaged), 0o600))
+		require.Empty(t, of("one", 0), name)
+	}
+}

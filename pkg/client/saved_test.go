@@ -1,0 +1,85 @@
+package client_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+)
+
+// TestSavedInformers: an informer begins with what another has saved, and corrects it when
+// its server answers.
+func TestSavedInformers(t *testing.T) {
+	server := clienttest.New(t, client.Scheme)
+	put := func(name, value string) {
+		server.Put(t, client.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, Annotations: map[string]string{"kcp.io/cluster": "c"}}, Data: map[string]string{"v": value},
+		})
+	}
+	informer := func(config *rest.Config) *client.Informer[*corev1.ConfigMap] {
+		factory, err := client.NewFactory(config)
+		require.NoError(t, err)
+		t.Cleanup(factory.CloseIdleConnections)
+		return client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Keep: func(c *corev1.ConfigMap) bool { return c.Name != "dropped" }})
+	}
+	run := func(i *client.Informer[*corev1.ConfigMap]) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- i.Run(ctx) }()
+		t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	}
+	get := func(i *client.Informer[*corev1.ConfigMap], name string) string {
+		obj, err := i.Lister().Get(client.Key{Cluster: "c", Namespace: "n", Name: name})
+		if err != nil {
+			return "none"
+		}
+		return obj.Data["v"]
+	}
+	put("kept", "1")
+	put("changed", "1")
+	put("gone", "1")
+	first := informer(server.ClientConfig())
+	_, err := first.Save()
+	require.ErrorIs(t, err, client.ErrIncomplete)
+	run(first)
+	require.NoError(t, first.WaitForSync(t.Context()))
+	saved, err := first.Save()
+	require.NoError(t, err)
+	require.Len(t, saved, 3)
+	require.EqualValues(t, 3, first.Changes())
+
+	// Without a server.
+	alone := informer(&rest.Config{Host: "https://127.0.0.1:1"})
+	require.Error(t, alone.Restore(append(saved[:1:1], []byte("["))))
+	require.False(t, alone.HasSynced())
+	require.Equal(t, 0, alone.Lister().Len())
+	require.NoError(t, alone.Restore(saved))
+	require.True(t, alone.HasSynced())
+	require.False(t, alone.Current())
+	require.Equal(t, "1", get(alone, "gone"))
+	_, err = alone.Save()
+	require.ErrorIs(t, err, client.ErrIncomplete, "what is known from before is not known anew")
+
+	// With one that has gone on.
+	put("changed", "2")
+	put("new", "1")
+	server.Delete(t, client.ConfigMaps.GroupVersionResource, "", "c", "n", "gone")
+	later := informer(server.ClientConfig())
+	told := map[string]int{}
+	later.AddEventHandler(later.KeyHandler(func(key client.Key) { told[key.Name]++ }))
+	require.NoError(t, later.Restore(saved))
+	require.Equal(t, map[string]int{"kept": 1, "changed": 1, "gone": 1}, told)
+	run(later)
+	require.Eventually(t, later.Current, 10*time.Second, time.Millisecond)
+	require.Equal(t, []string{"1", "2", "none", "1"}, []string{get(later, "kept"), get(later, "changed"), get(later, "gone"), get(later, "new")})
+	later.Pause(func() {
+		require.Equal(t, map[string]int{"kept": 1, "changed": 2, "gone": 2, "new": 1}, told, "nobody is told of what did not change")
+	})
+}

@@ -1,0 +1,77 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// TestBoundAPIsInOutages: what is bound is served, by the provider's rules, while the
+// provider's shard, root and the cache server are away, also by a shard that starts then.
+func TestBoundAPIsInOutages(t *testing.T) {
+	e := start(t, harness.Options{Shards: 2, DevTokens: true})
+	provider := newAPIKinds(e, "away")
+	k, late := newAPIKindsOn(e, "here", 1), newAPIKindsOn(e, "late", 1)
+	provider.export("e", provider.schema("v1", "widgets", "size"))
+	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", `{"spec":{"maximalPermissionPolicy":{"local":{}}}}`)
+	bind := func(k apiKinds, name, role, kind, user string) {
+		k.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%q},"subjects":[{"kind":%q,"apiGroup":"rbac.authorization.k8s.io","name":%q}]}`, name, role, kind, user)
+	}
+	provider.create(rbacV1+"clusterroles", `{"metadata":{"name":"read"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["get","list"]}]}`)
+	provider.create(rbacV1+"clusterroles", `{"metadata":{"name":"bind"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind"]}]}`)
+	bind(provider, "read", "read", "Group", "apis.kcp.io:binding:system:authenticated")
+	bind(provider, "bind", "bind", "User", "user-1")
+	bind(k, "all", "cluster-admin", "User", "user-1")
+	bind(late, "all", "cluster-admin", "User", "user-1")
+	tenant, other := k.as("user-1-token"), late.as("user-1-token")
+	tenant.bindPath(http.StatusCreated, "e", "root:away", "e")
+	k.until("e", "Ready", "True <nil>")
+	k.create(widgets, "%s", widget("a", "size", 1))
+	works := func(k apiKinds) {
+		t.Helper()
+		k.eventually("it may be read, and not written", func() bool {
+			read, _ := k.status(http.MethodGet, widgets, "")
+			write, says := k.status(http.MethodPost, widgets, widget("b", "size", 1))
+			require.NotEqual(t, http.StatusCreated, write, says)
+			return read == http.StatusOK && write == http.StatusForbidden
+		})
+	}
+	works(tenant)
+
+	// The provider's shard is away: its exports can be bound.
+	e.Component("root").Stop()
+	other.bindPath(http.StatusCreated, "e", "root:away", "e")
+	late.until("e", "Ready", "True <nil>")
+	require.Contains(t, other.bindPath(http.StatusForbidden, "none", "root:away", "none"), "no permission to bind to export root:away:none")
+	works(other)
+
+	// All others are, and the shard starts.
+	e.Component("shard-1").Stop()
+	e.Component("cache-server").Stop()
+	e.Component("shard-1").Start()
+	for _, k := range []apiKinds{tenant, other} {
+		works(k)
+	}
+	k.create(widgets, "%s", widget("c", "size", 1))
+	require.Equal(t, "True <nil>", condition(k.get(apisV2+"apibindings/e"), "APIExportValid"))
+	require.Contains(t, other.bindPath(http.StatusServiceUnavailable, "none", "root:away", "none"), "not everything is known yet")
+
+	// They come back, and what changes arrives.
+	e.Component("cache-server").Start()
+	e.Component("root").Start()
+	second := provider.schema("v2", "widgets", "length")
+	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", fmt.Sprintf(`{"spec":{"resources":[{"group":"example.org","name":"widgets","schema":%q,"storage":{"crd":{}}}]}}`, second))
+	k.eventually("the new schema is bound", func() bool {
+		all, _ := field(k.get(apisV2+"apibindings/e"), "status", "boundResources").([]any)
+		return fmt.Sprint(all[0].(map[string]any)["schema"].(map[string]any)["name"]) == second
+	})
+	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", `{"spec":{"maximalPermissionPolicy":null}}`)
+	tenant.eventually("the policy is gone", func() bool {
+		code, _ := tenant.status(http.MethodPost, widgets, widget("d", "length", 1))
+		return code == http.StatusCreated
+	})
+}
