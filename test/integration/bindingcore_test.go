@@ -71,7 +71,7 @@ func TestBindingOfCoreGroup(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, code, "a provider does not have what it exports")
 
 	t.Run("names", func(t *testing.T) { testCoreNames(provider.in(t), k.in(t)) })
-	t.Run("rules", func(t *testing.T) { testCoreRules(k.in(t)) })
+	t.Run("rules", func(t *testing.T) { testCoreRules(provider.in(t), k.in(t)) })
 
 	k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/pods", "")
 	k.eventually("pods are gone", func() bool {
@@ -95,8 +95,8 @@ func testCoreNames(provider, k apiKinds) {
 	require.NotContains(k.t, k.get("/api/v1/namespaces/default/secrets/a").Object, "spec")
 }
 
-// testCoreRules: roles, policies, quotas and namespaces know what is bound.
-func testCoreRules(k apiKinds) {
+// testCoreRules: roles, the provider's policies, quotas and namespaces know what is bound.
+func testCoreRules(provider, k apiKinds) {
 	const rules = "/apis/rbac.authorization.k8s.io/v1/"
 	k.create(rules+"clusterroles", `{"metadata":{"name":"pods"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]},{"nonResourceURLs":["/"],"verbs":["access"]}]}`)
 	k.create(rules+"clusterrolebindings", `{"metadata":{"name":"pods"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"pods"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
@@ -110,8 +110,8 @@ func testCoreRules(k apiKinds) {
 	require.Contains(k.t, says, `in API group \"\"`)
 
 	const named = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{}}`
-	k.create("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", `{"metadata":{"name":"pods"},"spec":{"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["pods"]}]},"validations":[{"expression":"object.apiVersion == 'v1' && request.kind.group == '' && request.resource.resource == 'pods'","message":"this is no pod"},{"expression":"object.metadata.name != 'denied'","message":"denied by policy"}]}}`)
-	k.create("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings", `{"metadata":{"name":"pods"},"spec":{"policyName":"pods","validationActions":["Deny"]}}`)
+	provider.create("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", `{"metadata":{"name":"pods"},"spec":{"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["pods"]}]},"validations":[{"expression":"object.apiVersion == 'v1' && request.kind.group == '' && request.resource.resource == 'pods'","message":"this is no pod"},{"expression":"object.metadata.name != 'denied'","message":"denied by policy"}]}}`)
+	provider.create("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings", `{"metadata":{"name":"pods"},"spec":{"policyName":"pods","validationActions":["Deny"]}}`)
 	k.eventually("the policy is in effect", func() bool {
 		code, says = k.status(http.MethodPost, pods+"?dryRun=All", fmt.Sprintf(named, "denied"))
 		return code == http.StatusUnprocessableEntity
