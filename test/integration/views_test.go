@@ -351,13 +351,16 @@ func testViewRights(t *testing.T, e *env) {
 
 	// A claim lets roles be made, as whoever may do all could, and reviews be asked. A
 	// binding is only what the user could bind directly.
-	const claims = `{"group":"rbac.authorization.k8s.io","resource":"clusterroles","verbs":["*"]%[1]s},{"group":"authorization.k8s.io","resource":"subjectaccessreviews","verbs":["create"]%[1]s},{"group":"apis.kcp.io","resource":"apibindings","verbs":["*"]%[1]s}`
+	const claims = `{"group":"rbac.authorization.k8s.io","resource":"clusterroles","verbs":["*"]%[1]s},{"group":"authorization.k8s.io","resource":"subjectaccessreviews","verbs":["create"]%[1]s},{"group":"apis.kcp.io","resource":"apibindings","verbs":["*"]%[1]s},{"group":"","resource":"serviceaccounts","verbs":["*"]%[1]s}`
 	provider.claim(`[` + fmt.Sprintf(claims, "") + `]`)
 	k.accept(`[` + fmt.Sprintf(claims, `,"selector":{"matchAll":true},"state":"Accepted"`) + `]`)
 	in.eventually("roles are let", func() bool {
 		code, _ := in.status(http.MethodPost, rbacPath+"clusterroles", `{"metadata":{"name":"made"},"rules":[{"apiGroups":["*"],"resources":["*"],"verbs":["*"]}]}`)
 		return code == http.StatusCreated
 	})
+	code, says = in.status(http.MethodPost, "/api/v1/namespaces/default/serviceaccounts/default/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`)
+	require.Equal(t, http.StatusForbidden, code, says)
+	require.Contains(t, says, "objects and their status")
 	k.export("own", k.schema("v1", "gadgets", "size"))
 	k.create(rbacPath+"clusterrolebindings", `{"metadata":{"name":"somebody"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"somebody"}]}`)
 	review := `{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview","spec":{"user":%q,"resourceAttributes":{"verb":"get","resource":"secrets"}}}`

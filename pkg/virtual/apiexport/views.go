@@ -107,6 +107,9 @@ func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorize
 		return authorizer.DecisionAllow, "", nil // there is no such resource
 	case reach == nil:
 		return authorizer.DecisionDeny, notLet(export, view, resource, a.GetVerb()), nil
+	case !reach.Own() && a.GetSubresource() != "" && a.GetSubresource() != "status":
+		// Tokens of service accounts, say, are not what somebody means who lets them be seen.
+		return authorizer.DecisionDeny, "permission claims are for objects and their status, not for " + a.GetSubresource(), nil
 	case reach.Own() || reach.Identity == "" || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup):
 		return authorizer.DecisionAllow, "", nil
 	}
