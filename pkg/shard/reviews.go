@@ -54,9 +54,7 @@ type question struct {
 	shard    string
 	verb     string
 	resource schema.GroupVersionResource
-	// subresource may be empty.
-	subresource string
-	name        string
+	name     string
 }
 
 // may answers a question about a user. Shards of which nobody knows cannot be asked; what
@@ -64,7 +62,7 @@ type question struct {
 func (r *reviews) may(ctx context.Context, u user.Info, q question) (bool, error) {
 	decision, _, err := r.rules.Authorize(request.WithClusterName(ctx, q.cluster), authorizer.AttributesRecord{
 		User: u, Verb: q.verb, ResourceRequest: true, Name: q.name,
-		APIGroup: q.resource.Group, APIVersion: q.resource.Version, Resource: q.resource.Resource, Subresource: q.subresource,
+		APIGroup: q.resource.Group, APIVersion: q.resource.Version, Resource: q.resource.Resource,
 	})
 	if decision == authorizer.DecisionAllow {
 		return true, nil
@@ -118,7 +116,7 @@ func (q *question) review(u user.Info) *authorizationv1.SubjectAccessReview {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: q.verb, Group: q.resource.Group, Version: q.resource.Version, Resource: q.resource.Resource, Subresource: q.subresource, Name: q.name,
+			Verb: q.verb, Group: q.resource.Group, Version: q.resource.Version, Resource: q.resource.Resource, Name: q.name,
 		},
 	}}
 	for key, values := range u.GetExtra() {

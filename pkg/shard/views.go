@@ -8,11 +8,9 @@ import (
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -35,7 +33,7 @@ type views map[*request.Mount]view
 // newViews makes the views.
 func (s *Server) newViews() {
 	s.exportViews = apiexport.New(apiexport.Config{
-		Bindings: s.bindings, Rules: s.providersRules(), Local: s.local.has, Elsewhere: s.mayOpenExport, Inactive: s.local.inactive, Codecs: registry.Codecs,
+		Bindings: s.bindings, Rules: s.providersRules(), Local: s.local.has, Inactive: s.local.inactive, Codecs: registry.Codecs,
 		Documents: func() apiexport.Documents { return s.customResources },
 	})
 	s.views = views{request.APIExports: s.exportViews}
@@ -43,7 +41,7 @@ func (s *Server) newViews() {
 		Type: func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error) {
 			return s.informers.WorkspaceTypes.Get(key.Cluster, "", key.Name)
 		},
-		Local: s.local.has, Elsewhere: s.mayOpenType, Find: s.local.find, Rules: s.rules, Codecs: registry.Codecs,
+		Local: s.local.has, Providers: s.providersRules(), Find: s.local.find, Rules: s.rules, Codecs: registry.Codecs,
 		Bounds: func(next authorizer.Authorizer) authorizer.Authorizer {
 			return authz.WithProtectedStatus(authz.WithMaximalPermission(next, s.bindings.MaximalPermission(s.providersRules())))
 		},
@@ -102,33 +100,4 @@ func (s *Server) grantor(path logicalcluster.Path, mount *request.Mount, object 
 		return "", false
 	}
 	return logicalcluster.From(t), true
-}
-
-// mayOpenExport reports whether the rules of a provider on another shard let the sender
-// of a request use the view of an export.
-func (s *Server) mayOpenExport(ctx context.Context, key client.Key, a authorizer.Attributes) (bool, error) {
-	q := question{cluster: key.Cluster, verb: a.GetVerb(), name: key.Name, resource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports"), subresource: a.GetSubresource()}
-	if found, err := s.informers.APIExports.Get(key.Cluster, "", key.Name); err == nil {
-		q.shard = found.Annotations[request.ShardAnnotation]
-	}
-	return s.mayOpen(ctx, a, q)
-}
-
-// mayOpenType is mayOpenExport for views of a WorkspaceType.
-func (s *Server) mayOpenType(ctx context.Context, key client.Key, a authorizer.Attributes) (bool, error) {
-	q := question{cluster: key.Cluster, verb: a.GetVerb(), name: key.Name, resource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacetypes")}
-	if found, err := s.informers.WorkspaceTypes.Get(key.Cluster, "", key.Name); err == nil {
-		q.shard = found.Annotations[request.ShardAnnotation]
-	}
-	return s.mayOpen(ctx, a, q)
-}
-
-// mayOpen answers a question as far as this shard knows the rules, or the other says.
-func (s *Server) mayOpen(ctx context.Context, a authorizer.Attributes, q question) (bool, error) {
-	may, err := s.reviews.may(ctx, a.GetUser(), q)
-	if unreachable(err) {
-		klog.FromContext(ctx).Info("Cannot ask the other shard who may use a view", "shard", q.shard, "resource", q.resource.Resource, "name", q.name, "err", err)
-		return false, nil
-	}
-	return may, err
 }

@@ -22,6 +22,7 @@ func (w *world) objects(t *testing.T) {
 	t.Run("claims", w.testClaims)
 	t.Run("impersonation", w.testImpersonation)
 	t.Run("references", w.testReferences)
+	t.Run("views", w.testViews)
 	t.Run("bound APIs", w.testBound)
 }
 

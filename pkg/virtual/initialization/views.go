@@ -53,10 +53,10 @@ var logicalClusters = corev1alpha1.Resource("logicalclusters")
 type Config struct {
 	// Type returns a WorkspaceType, wherever it is, if there is one.
 	Type func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error)
-	// Local reports whether the shard holds a logical cluster, and Elsewhere whether that of
-	// a type, which is on another shard, lets a request use the view.
+	// Local reports whether the shard holds a logical cluster. Of others Providers decide
+	// who may use the views of their types, by the roles and bindings that are known.
 	Local     func(name logicalcluster.Name) bool
-	Elsewhere func(ctx context.Context, workspaceType client.Key, a authorizer.Attributes) (bool, error)
+	Providers authorizer.Authorizer
 	// Find returns the LogicalCluster of a logical cluster of the shard, or nil.
 	Find authz.FindLogicalCluster
 	// Rules decide about content that is reached as the owner of a workspace. Bounds
@@ -157,12 +157,12 @@ func (v *Views) Opens(ctx context.Context, a authorizer.Attributes, next authori
 	if e.workspaceType.Cluster == "" || v.config.Local(e.workspaceType.Cluster) || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
 		return next.Authorize(ctx, use)
 	}
-	may, err := v.config.Elsewhere(ctx, e.workspaceType, use)
-	if !may || err != nil {
+	decision, _, err := v.config.Providers.Authorize(ctx, use)
+	if decision != authorizer.DecisionAllow {
 		return authorizer.DecisionNoOpinion, authz.NotPermittedReason, err
 	}
 	request.Entered(ctx)
-	return authorizer.DecisionAllow, "", nil
+	return decision, "", nil
 }
 
 // Permits implements authz.Views.
