@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -54,9 +55,7 @@ var (
 // claim is the claim for ConfigMaps, with what more is to be said of it.
 func claim(more map[string]any) map[string]any {
 	c := map[string]any{"group": "", "resource": "configmaps", "verbs": []any{"*"}}
-	for key, value := range more {
-		c[key] = value
-	}
+	maps.Copy(c, more)
 	return c
 }
 
