@@ -41,7 +41,9 @@ func TestSystemExports(t *testing.T) {
 			})
 			require.ElementsMatch(t, uids(all, plain), uids(all, resource))
 		}
-		require.Equal(t, shard == 0, len(uids(all, tenancyV1+"workspacetypes:"+tenancy)) > 0, "those of root are on its shard")
+		if shard == 0 {
+			require.NotEmpty(t, uids(all, tenancyV1+"workspacetypes:"+tenancy), "those of root are on its shard")
+		}
 		for _, none := range []string{"workspaces:" + shards, "workspaces:" + strings.Repeat("0", 64)} {
 			code, _ := all.status(http.MethodGet, tenancyV1+none, "")
 			require.Equal(t, http.StatusNotFound, code, none)

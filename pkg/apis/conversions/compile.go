@@ -24,9 +24,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 )
 
-// costLimit is what the conversion of one object may cost, in the units of CEL: about a
-// tenth of a second, what Kubernetes gives to one expression.
-const costLimit = celconfig.PerCallLimit
+// costLimit is what the conversion of one object may cost, in the units of CEL: a quarter
+// of what Kubernetes gives to one expression, since a write converts several times.
+const costLimit = celconfig.PerCallLimit / 4
 
 // self is the variable with the value of the field.
 const self = "self"

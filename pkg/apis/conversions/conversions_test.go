@@ -268,7 +268,7 @@ func TestCosts(t *testing.T) {
 	r, err = compile(t, "{conversions: [{from: v1, to: v2, rules: ["+strings.Join(several, ",")+"]}]}")
 	require.NoError(t, err)
 	_, err = r.Convert(object, "example.org/v2")
-	require.ErrorContains(t, err, "the conversion of one object may cost 1000000, and its rules cost more")
+	require.ErrorContains(t, err, "the conversion of one object may cost 250000, and its rules cost more")
 }
 
 // FuzzConvert: no object and no rules of whatever form break anything but their own
