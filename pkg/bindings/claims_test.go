@@ -64,8 +64,9 @@ func TestReach(t *testing.T) {
 	export.Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{
 		claimOn(secrets, "", "get", "list", "watch"), claimOn(coreEvents, "", "*"), claimOn(gadgets, "other", "*"), claimOn(widgets, "theirs", "*"),
 	}
-	export.Status.IdentityHash = "h"
 	w.exports[ofProvider] = export
+	require.Nil(t, reach(wildcard, widgets, "list"), "what has no identity is not its own")
+	export.Status.IdentityHash = "h"
 
 	for _, place := range []request.Cluster{in("a"), wildcard} {
 		own := reach(place, widgets, "list")

@@ -54,15 +54,7 @@ func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, r
 		return nil, err
 	}
 	if offers(export, resource) {
-		if in.Wildcard {
-			return &Reach{Identity: export.Status.IdentityHash}, nil
-		}
-		for _, r := range x.records(in.Name) {
-			if b, bound := r.byResource[resource]; bound && r.of(key) {
-				return &Reach{Identity: b.identity}, nil
-			}
-		}
-		return nil, nil //nolint:nilnil // nobody lets it
+		return x.reachOwn(key, export, in, resource), nil
 	}
 	w, claims := claimedBy(export, resource, verb)
 	if !claims {
@@ -75,6 +67,24 @@ func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, r
 		return nil, nil //nolint:nilnil // nobody lets it
 	}
 	return &Reach{Identity: w.identity, Set: x.setOf(key, of)}, nil
+}
+
+// reachOwn is Reach for a resource that the export offers. Without an identity it reaches
+// nothing: objects without one are those of everybody else.
+func (x *Index) reachOwn(key client.Key, export *apisv1alpha2.APIExport, in request.Cluster, resource schema.GroupResource) *Reach {
+	identity := ""
+	if in.Wildcard {
+		identity = export.Status.IdentityHash
+	}
+	for _, r := range x.records(in.Name) {
+		if b, bound := r.byResource[resource]; bound && r.of(key) {
+			identity = b.identity
+		}
+	}
+	if identity == "" {
+		return nil
+	}
+	return &Reach{Identity: identity}
 }
 
 // offers reports whether a resource is one of the export's that are stored as custom

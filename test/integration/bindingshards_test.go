@@ -147,8 +147,8 @@ func testBindAcrossShards(t *testing.T, e *env) {
 	provider.create(rbacV1+"clusterroles", `{"metadata":{"name":"bind"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"resourceNames":["e"],"verbs":["bind"]}]}`)
 	provider.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":"bind"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"bind"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
 	tenant.bindPath(http.StatusCreated, "by-path", "root:asked-provider", "e")
+	k.until("by-path", "Ready", "True <nil>") // before another one wants the names
 	tenant.bindPath(http.StatusCreated, "by-name", provider.cluster, "e")
-	k.until("by-path", "Ready", "True <nil>")
 	k.until("by-name", "Ready", "False NamingConflicts")
 	require.Contains(t, tenant.bindPath(http.StatusForbidden, "b", "root:asked-provider", "none"), "no permission to bind to export root:asked-provider:none")
 }

@@ -60,6 +60,18 @@ func (w *world) testViews(t *testing.T) {
 		require.NoError(t, json.Unmarshal(got.body, &list))
 		require.Empty(t, list.Items, "%s: %s", path, got)
 	}
+	// One without an identity offers what others have.
+	const bare = `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"bare"},"spec":{"identity":{"secretRef":{"namespace":"vault","name":"missing"}},"resources":[{"group":"","name":"secrets","schema":"v1.secrets.core","storage":{"crd":{}}},{"group":"bound.example","name":"gems","schema":"v1.gems.bound.example","storage":{"crd":{}}}]}}`
+	require.Equal(t, http.StatusCreated, w.mallory(t, http.MethodPost, "/clusters/$A$"+boundAPI+"apiexports", bare).code)
+	ofBare := strings.Replace(own, "spy", "bare", 1)
+	require.Eventually(t, func() bool {
+		return w.view(t, http.MethodGet, ofBare+"*/apis", "").code == http.StatusOK
+	}, 30*time.Second, 10*time.Millisecond, "the view opens")
+	for _, path := range []string{"/api/v1/secrets", "/apis/bound.example/v1/gems"} {
+		got := w.view(t, http.MethodGet, ofBare+"*"+path, "")
+		require.Equal(t, http.StatusNotFound, got.code, "%s: %s", path, got)
+	}
+	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$"+boundAPI+"apiexports/bare", "").code)
 	for _, in := range []string{"$B$", "$BPATH$", "root", "system:admin", "$A$"} {
 		for method, path := range map[string]string{
 			http.MethodGet: secrets, http.MethodPost: "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", http.MethodDelete: secrets + "/treasure", http.MethodPatch: gems + "/treasure",
