@@ -84,8 +84,8 @@ func TestAnswersBeforeItForgets(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
-		"controllers", "controllers of every replica", "api", "custom resources", "peers", "subtrees", "bindings", "informers",
-		"admission", "encryption", "authentication", "usage", "etcd",
+		"controllers", "controllers of every replica", "api", "custom resources", "peers", "subtrees", "bindings", "replica snapshot",
+		"informers", "admission", "encryption", "authentication", "usage", "etcd",
 	}, stopped)
 }
 

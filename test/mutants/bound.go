@@ -36,11 +36,31 @@ var bound = []Mutant{
 	{
 		Name: "successor", Rule: "a binding is to the export that it was permitted for",
 		Edits: []Edit{{
-			File:   "pkg/controllers/apibinding/controller.go",
-			Before: `	if binding.Labels[apis.ExportLabel] != apis.ExportLabelValue(name, ref.Name) {`,
-			After:  `	if binding.Labels[apis.ExportLabel] == "" {`,
+			File:   "pkg/controllers/apibinding/provider.go",
+			Before: `	if err != nil || binding.Labels[apis.ExportLabel] != apis.ExportLabelValue(name, ref.Name) {`,
+			After:  `	if err != nil || binding.Labels[apis.ExportLabel] == "" {`,
 		}},
 		CaughtBy: "./pkg/controllers/apibinding", Test: "TestProvider",
+	},
+	{
+		Name: "bare-export", Rule: "an export without an identity reaches nothing through its view",
+		Edits: []Edit{{
+			File: "pkg/bindings/views.go",
+			Before: `	if identity == "" {
+		return nil
+	}`,
+			After: ``,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestReach",
+	},
+	{
+		Name: "any-verb", Rule: "a claim is for its verbs",
+		Edits: []Edit{{
+			File:   "pkg/bindings/claims.go",
+			Before: `	return verb == "" || slices.Contains(c.verbs, verb) || slices.Contains(c.verbs, everyVerb)`,
+			After:  `	return verb == verb || slices.Contains(c.verbs, everyVerb)`,
+		}},
+		CaughtBy: "./pkg/bindings", Test: "TestReach",
 	},
 	{
 		Name: "one-world", Rule: "objects of each identity are a world of their own",

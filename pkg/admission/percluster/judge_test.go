@@ -3,6 +3,7 @@ package percluster
 import (
 	"context"
 	"errors"
+	"maps"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -52,10 +53,7 @@ func TestTell(t *testing.T) {
 			obj.SetAnnotations(annotations)
 			before := obj.GetAnnotations()
 			if before != nil {
-				before = map[string]string{}
-				for key, value := range obj.GetAnnotations() {
-					before[key] = value
-				}
+				before = maps.Clone(before)
 			}
 			undo := Tell(write(obj.(runtime.Object)), "here")
 			require.Equal(t, "here", obj.GetAnnotations()["kcp.io/cluster"], name)
