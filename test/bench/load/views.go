@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -92,7 +93,8 @@ func (v *Views) Claim(ctx context.Context) ([]measure.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer w.Stop()
+	defer func() { _ = w.Close() }()
+	events := json.NewDecoder(w)
 	for _, step := range []struct {
 		state string
 		want  watch.EventType
@@ -102,7 +104,7 @@ func (v *Views) Claim(ctx context.Context) ([]measure.Result, error) {
 			if err := v.decide(ctx, step.state); err != nil {
 				return err
 			}
-			return v.events(ctx, w, step.want)
+			return v.events(events, step.want)
 		})
 		if err != nil {
 			return nil, fmt.Errorf("the claim is %s: %w", step.state, err)
@@ -134,27 +136,23 @@ func (v *Views) revision(ctx context.Context) (int64, error) {
 }
 
 // watch watches the claimed objects of all logical clusters.
-func (v *Views) watch(ctx context.Context) (watch.Interface, error) {
-	w, err := v.b.clients[0].Get().AbsPath(v.view("*")+"/api/v1/configmaps").Param("watch", "true").Param("resourceVersion", "0").Watch(ctx)
+func (v *Views) watch(ctx context.Context) (io.ReadCloser, error) {
+	stream, err := v.b.clients[0].Get().AbsPath(v.view("*")+"/api/v1/configmaps").Param("watch", "true").Param("resourceVersion", "0").Stream(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("watching through the view: %w", err)
 	}
-	return w, nil
+	return stream, nil
 }
 
 // events waits for an event of each object.
-func (v *Views) events(ctx context.Context, w watch.Interface, want watch.EventType) error {
+func (v *Views) events(of *json.Decoder, want watch.EventType) error {
 	for told := 0; told < v.Objects; {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d of %d objects were told: %w", told, v.Objects, ctx.Err())
-		case event, open := <-w.ResultChan():
-			if !open {
-				return fmt.Errorf("the watch has ended after %d of %d objects", told, v.Objects)
-			}
-			if event.Type == want {
-				told++
-			}
+		var event struct{ Type watch.EventType }
+		if err := of.Decode(&event); err != nil {
+			return fmt.Errorf("the watch has ended after %d of %d objects: %w", told, v.Objects, err)
+		}
+		if event.Type == want {
+			told++
 		}
 	}
 	return nil
