@@ -173,8 +173,8 @@ func (c *claimed) follow(cluster logicalcluster.Name, before, after *record, all
 	}
 	exports := map[client.Key]bool{}
 	for _, r := range []*record{before, after} {
-		if r != nil {
-			exports[client.Key{Cluster: r.provider, Name: r.export}] = true
+		if export, ok := r.exportKey(); ok {
+			exports[export] = true
 		}
 	}
 	for export := range exports {

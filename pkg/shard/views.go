@@ -10,6 +10,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/authz"
@@ -17,31 +18,42 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/virtual/apiexport"
 	"github.com/shardplane/shardplane/pkg/virtual/initialization"
 )
 
 // view is one kind of views.
 type view interface {
-	authz.Views
+	// Needs returns what whoever uses a view has to be allowed in the logical cluster that
+	// grants it, for the attributes of a request.
+	Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes
+	// Permits is that of authz.Views.
+	Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
+	// Wrap returns the filter of requests that come through such a view.
 	Wrap(next http.Handler) http.Handler
 }
 
 // views are all kinds, by where they are. They implement authz.Views.
-type views map[*request.Mount]view
+type views struct {
+	kinds map[*request.Mount]view
+	// local reports whether the shard holds a logical cluster. About others rules decide.
+	local func(name logicalcluster.Name) bool
+	rules authorizer.Authorizer
+}
 
 // newViews makes the views.
 func (s *Server) newViews() {
 	s.exportViews = apiexport.New(apiexport.Config{
-		Bindings: s.bindings, Rules: s.providersRules(), Local: s.local.has, Inactive: s.local.inactive, Codecs: registry.Codecs,
+		Bindings: s.bindings, Rules: s.providersRules(), Inactive: s.local.inactive, Codecs: registry.Codecs,
 		Documents: func() apiexport.Documents { return s.customResources },
 	})
-	s.views = views{request.APIExports: s.exportViews}
+	s.views = views{kinds: map[*request.Mount]view{request.APIExports: s.exportViews}, local: s.local.has, rules: s.providersRules()}
 	ofTypes := initialization.New(initialization.Config{
 		Type: func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error) {
 			return s.informers.WorkspaceTypes.Get(key.Cluster, "", key.Name)
 		},
-		Local: s.local.has, Providers: s.providersRules(), Find: s.local.find, Rules: s.rules, Codecs: registry.Codecs,
+		Find: s.local.find, Rules: s.rules, Codecs: registry.Codecs,
 		Bounds: func(next authorizer.Authorizer) authorizer.Authorizer {
 			return authz.WithProtectedStatus(authz.WithMaximalPermission(next, s.bindings.MaximalPermission(s.providersRules())))
 		},
@@ -50,20 +62,32 @@ func (s *Server) newViews() {
 		},
 	})
 	for _, mount := range initialization.Mounts() {
-		s.views[mount] = ofTypes
+		s.views.kinds[mount] = ofTypes
 	}
 }
 
 // mounts are where the views are, in a fixed order.
 func (v views) mounts() []*request.Mount {
-	return slices.SortedFunc(maps.Keys(v), func(a, b *request.Mount) int { return strings.Compare(a.Prefix, b.Prefix) })
+	return slices.SortedFunc(maps.Keys(v.kinds), func(a, b *request.Mount) int { return strings.Compare(a.Prefix, b.Prefix) })
 }
 
-func (v views) of(ctx context.Context) view { return v[request.ScopeFrom(ctx).Mount] }
+func (v views) of(ctx context.Context) view { return v.kinds[request.ScopeFrom(ctx).Mount] }
 
-// Opens implements authz.Views.
+// Opens implements authz.Views. About a logical cluster of another shard the rules decide
+// that are known here. That one is not asked: the time that it takes would tell that it
+// has it.
 func (v views) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
-	return v.of(ctx).Opens(ctx, a, next)
+	needs := v.of(ctx).Needs(ctx, a)
+	granting, _ := request.ClusterFrom(ctx)
+	if granting.Name == "" || v.local(granting.Name) || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
+		return next.Authorize(ctx, needs)
+	}
+	decision, _, err := v.rules.Authorize(ctx, needs)
+	if decision != authorizer.DecisionAllow {
+		return authorizer.DecisionNoOpinion, authz.NotPermittedReason, err
+	}
+	request.Entered(ctx)
+	return decision, "", nil
 }
 
 // Permits implements authz.Views.
@@ -73,8 +97,8 @@ func (v views) Permits(ctx context.Context, a authorizer.Attributes) (authorizer
 
 // wrap is the filter of all views.
 func (v views) wrap(next http.Handler) http.Handler {
-	filters := make(map[*request.Mount]http.Handler, len(v))
-	for mount, view := range v {
+	filters := make(map[*request.Mount]http.Handler, len(v.kinds))
+	for mount, view := range v.kinds {
 		filters[mount] = view.Wrap(next)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

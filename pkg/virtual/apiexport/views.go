@@ -30,7 +30,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -49,10 +48,8 @@ type Config struct {
 	// Bindings knows what can be seen.
 	Bindings *bindings.Index
 	// Rules decide, by the roles and bindings that are known, about maximal permission
-	// policies, and about who may use the views of exports on other shards.
+	// policies.
 	Rules authorizer.Authorizer
-	// Local reports whether the shard holds a logical cluster.
-	Local func(name logicalcluster.Name) bool
 	// Inactive reports whether a logical cluster is switched off.
 	Inactive func(name logicalcluster.Name) bool
 	// Documents returns what tells of what there is to be seen.
@@ -61,35 +58,23 @@ type Config struct {
 	Codecs runtime.NegotiatedSerializer
 }
 
-// Views are those of all exports that have consumers on the shard. They implement
-// authz.Views.
+// Views are those of all exports that have consumers on the shard.
 type Views struct{ config Config }
 
 // New returns the views.
 func New(config Config) *Views { return &Views{config} }
 
-// Opens implements authz.Views: who uses a view needs the request's verb on
-// apiexports/content, also for discovery.
-func (v *Views) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
-	_, export := exportOf(ctx)
+// Needs returns what opens a view: the request's verb on apiexports/content, also for
+// discovery.
+func (*Views) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
 	gv := apisv1alpha2.SchemeGroupVersion
-	content := authorizer.AttributesRecord{
+	return authorizer.AttributesRecord{
 		User: a.GetUser(), Verb: a.GetVerb(), ResourceRequest: true,
-		APIGroup: gv.Group, APIVersion: gv.Version, Resource: "apiexports", Subresource: "content", Name: export.Name,
+		APIGroup: gv.Group, APIVersion: gv.Version, Resource: "apiexports", Subresource: "content", Name: request.ViewFrom(ctx).Name,
 	}
-	if export.Cluster == "" || v.config.Local(export.Cluster) || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
-		return next.Authorize(ctx, content)
-	}
-	// The other shard is not asked: the time that it takes would tell that it has it.
-	decision, _, err := v.config.Rules.Authorize(ctx, content)
-	if decision != authorizer.DecisionAllow {
-		return authorizer.DecisionNoOpinion, authz.NotPermittedReason, err
-	}
-	request.Entered(ctx)
-	return decision, "", nil
 }
 
-// Permits implements authz.Views: in one logical cluster, a binding has to let the export
+// Permits decides what authz.Views does: in one logical cluster, a binding has to let the export
 // see the resource, and do with it what the request does. The maximal permission policies
 // of other exports hold for what is claimed of them.
 func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -138,14 +123,11 @@ func (v *Views) Allows(ctx context.Context, resource schema.GroupResource, verb 
 	return reach != nil, err
 }
 
-// Wrap returns the filter that has requests enter their views. It comes behind all that
-// decides about requests and counts them, and before what serves custom resources.
+// Wrap returns the filter that has requests enter their views, which all of its requests
+// have. It comes behind all that decides about requests and counts them, and before what
+// serves custom resources.
 func (v *Views) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if request.ViewFrom(r.Context()) == nil {
-			next.ServeHTTP(w, r)
-			return
-		}
 		info, ok := genericapirequest.RequestInfoFrom(r.Context())
 		if !ok {
 			v.respond(w, r, apierrors.NewInternalError(errors.New("no request info in the context")))

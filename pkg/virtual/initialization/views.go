@@ -22,7 +22,6 @@ import (
 	"net/url"
 	"slices"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
 	"github.com/kcp-dev/sdk/apis/tenancy/termination"
@@ -43,7 +42,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // logicalClusters is what waits.
@@ -53,10 +51,6 @@ var logicalClusters = corev1alpha1.Resource("logicalclusters")
 type Config struct {
 	// Type returns a WorkspaceType, wherever it is, if there is one.
 	Type func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error)
-	// Local reports whether the shard holds a logical cluster. Of others Providers decide
-	// who may use the views of their types, by the roles and bindings that are known.
-	Local     func(name logicalcluster.Name) bool
-	Providers authorizer.Authorizer
 	// Find returns the LogicalCluster of a logical cluster of the shard, or nil.
 	Find authz.FindLogicalCluster
 	// Rules decide about content that is reached as the owner of a workspace. Bounds
@@ -118,7 +112,7 @@ func texts[T ~string](all []T) []string {
 	return found
 }
 
-// Views are those of all workspace types. They implement authz.Views.
+// Views are those of all workspace types.
 type Views struct{ config Config }
 
 // New returns the views.
@@ -145,27 +139,17 @@ func entryOf(ctx context.Context) entry {
 	return e
 }
 
-// Opens implements authz.Views: who uses a view needs the verb initialize, or terminate,
-// on the type.
-func (v *Views) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
+// Needs returns what opens a view: the verb initialize, or terminate, on the type.
+func (*Views) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
 	e := entryOf(ctx)
 	gv := tenancyv1alpha1.SchemeGroupVersion
-	use := authorizer.AttributesRecord{
+	return authorizer.AttributesRecord{
 		User: a.GetUser(), Verb: e.verb, ResourceRequest: true,
 		APIGroup: gv.Group, APIVersion: gv.Version, Resource: "workspacetypes", Name: e.workspaceType.Name,
 	}
-	if e.workspaceType.Cluster == "" || v.config.Local(e.workspaceType.Cluster) || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
-		return next.Authorize(ctx, use)
-	}
-	decision, _, err := v.config.Providers.Authorize(ctx, use)
-	if decision != authorizer.DecisionAllow {
-		return authorizer.DecisionNoOpinion, authz.NotPermittedReason, err
-	}
-	request.Entered(ctx)
-	return decision, "", nil
 }
 
-// Permits implements authz.Views.
+// Permits decides what authz.Views does.
 func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	e := entryOf(ctx)
 	if e.in.Wildcard {
@@ -265,10 +249,6 @@ func (v *Views) actsAs(e entry, lc *corev1alpha1.LogicalCluster, u user.Info) (a
 func (v *Views) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scope := request.ScopeFrom(r.Context())
-		if scope.View == nil || kinds[scope.Mount] == nil {
-			next.ServeHTTP(w, r)
-			return
-		}
 		info, ok := genericapirequest.RequestInfoFrom(r.Context())
 		if !ok {
 			v.respond(w, r, apierrors.NewInternalError(errors.New("no request info in the context")))
