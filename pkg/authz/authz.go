@@ -40,6 +40,9 @@ type Config struct {
 	// MaximalPermission bounds what bound APIs allow; see
 	// WithMaximalPermission. Nil bounds nothing.
 	MaximalPermission MaximalPermission
+	// CatchUp waits for what may bound a request that was allowed before it was known, and
+	// reports whether there is something. Nil is that all is known.
+	CatchUp func(ctx context.Context, a authorizer.Attributes) (bool, error)
 	// Views decide on requests through views; nil denies them.
 	Views Views
 	// Webhook is the external authorizer; nil leaves it out.
@@ -76,7 +79,27 @@ func New(c Config) (authorizer.Authorizer, error) {
 			return nil, fmt.Errorf("--authorization-order: %q is not one of %s", step, strings.Join(Steps(), ", "))
 		}
 	}
-	return WithWildcardGate(WithImpersonationGuard(WithViews(entering(FirstOf(chain...)), c.Views))), nil
+	return WithWildcardGate(WithImpersonationGuard(WithViews(entering(withCatchUp(FirstOf(chain...), c.CatchUp)), c.Views))), nil
+}
+
+// withCatchUp asks next again about what it has allowed before something was known.
+func withCatchUp(next authorizer.Authorizer, catchUp func(context.Context, authorizer.Attributes) (bool, error)) authorizer.Authorizer {
+	if catchUp == nil {
+		return next
+	}
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		decision, reason, err := next.Authorize(ctx, a)
+		if decision != authorizer.DecisionAllow {
+			return decision, reason, err
+		}
+		switch more, err := catchUp(ctx, a); {
+		case err != nil:
+			return authorizer.DecisionNoOpinion, "", err
+		case more:
+			return next.Authorize(ctx, a)
+		}
+		return decision, reason, err
+	})
 }
 
 // entering lets the server know of whom next allows anything that they have

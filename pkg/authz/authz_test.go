@@ -216,6 +216,29 @@ func TestMaximalPermission(t *testing.T) {
 	chainCase{cluster: "root", user: "stranger", want: authorizer.DecisionNoOpinion, wantReason: notPermitted}.ask(t, chain)
 }
 
+// TestCatchUp: what was allowed is asked again once what bounds it is known, also for those
+// of privileged groups; what was not allowed makes nobody wait.
+func TestCatchUp(t *testing.T) {
+	known, waits := false, 0
+	chain := newChain(t, func(c *authz.Config) {
+		c.CatchUp = func(context.Context, authorizer.Attributes) (bool, error) {
+			waits++
+			defer func() { known = true }()
+			return !known, nil
+		}
+		c.MaximalPermission = func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+			if known {
+				return authorizer.DecisionDeny, "beyond the policy of the provider", nil
+			}
+			return authorizer.DecisionAllow, "", nil
+		}
+	})
+	chainCase{cluster: "root", user: "stranger", want: authorizer.DecisionNoOpinion, wantReason: notPermitted}.ask(t, chain)
+	require.Zero(t, waits)
+	chainCase{cluster: "root", user: "owner", want: authorizer.DecisionDeny, wantReason: "beyond the policy of the provider", entered: true}.ask(t, chain)
+	require.Equal(t, 1, waits)
+}
+
 func TestProtectedStatus(t *testing.T) {
 	chain := newChain(t, nil)
 	ctx := request.WithClusterName(t.Context(), "root")

@@ -45,6 +45,9 @@ type Config struct {
 	Conversion func(ctx context.Context, key client.Key) (*apisv1alpha1.APIConversion, error)
 	// ExportsByIdentity returns the APIExports with an identity.
 	ExportsByIdentity func(identity string) []*apisv1alpha2.APIExport
+	// Defined reports whether something else than a binding is known to serve a resource in
+	// a logical cluster.
+	Defined func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool
 	// Schema reads an APIResourceSchema, of the shard in the key if there is one.
 	Schema func(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error)
 }

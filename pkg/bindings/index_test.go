@@ -60,7 +60,8 @@ func newShard(t *testing.T) *shard {
 	factory, err := client.NewFactory(w.server.ClientConfig())
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
-	w.Index, err = New(Config{Local: factory, WaitForExports: func(context.Context) error { return nil }, Export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
+	defined := func(context.Context, logicalcluster.Name, schema.GroupResource) bool { return true }
+	w.Index, err = New(Config{Local: factory, Defined: defined, WaitForExports: func(context.Context) error { return nil }, Export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
 		if e := w.exports[key]; e != nil {
 			return e, nil
 		}

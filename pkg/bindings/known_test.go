@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,11 +26,21 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-const stored = `{"kind":"APIBindingList","apiVersion":"apis.kcp.io/v1alpha2","metadata":{"resourceVersion":"2"},"items":[{"metadata":{"name":"b","annotations":{"kcp.io/cluster":"consumer"}},"spec":{"reference":{"export":{"name":"e"}}},"status":{"apiExportClusterName":"provider","boundResources":[{"group":"example.org","resource":"widgets","schema":{"name":"v1.widgets.example.org","UID":"u","identityHash":"h"},"storageVersions":["v1"]}]}}]}`
+const (
+	storedBinding = `"metadata":{"name":"b","resourceVersion":"2","annotations":{"kcp.io/cluster":"consumer"}},"spec":{"reference":{"export":{"name":"e"}}},"status":{"apiExportClusterName":"provider","boundResources":[{"group":"example.org","resource":"widgets","schema":{"name":"v1.widgets.example.org","UID":"u","identityHash":"h"},"storageVersions":["v1"]}]}}`
+	stored        = `{"kind":"APIBindingList","apiVersion":"apis.kcp.io/v1alpha2","metadata":{"resourceVersion":"2"},"items":[{` + storedBinding + `]}`
+	heard         = `{"type":"ADDED","object":{"kind":"APIBinding","apiVersion":"apis.kcp.io/v1alpha2",` + storedBinding + `}`
+)
 
 // newIndex returns an index of bindings, which knows none, and runs if run is set. list
 // answers who asks for those that are stored.
 func newIndex(t *testing.T, run bool, export *apisv1alpha2.APIExport, list http.HandlerFunc) *bindings.Index {
+	t.Helper()
+	return newIndexThatHears(t, run, export, list, nil)
+}
+
+// newIndexThatHears is newIndex for an index that hears of what is stored when events says so.
+func newIndexThatHears(t *testing.T, run bool, export *apisv1alpha2.APIExport, list http.HandlerFunc, events <-chan string) *bindings.Index {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -38,8 +49,15 @@ func newIndex(t *testing.T, run bool, export *apisv1alpha2.APIExport, list http.
 			list(w, r)
 		case r.URL.Query().Get("watch") != "":
 			_, _ = w.Write([]byte(`{"type":"BOOKMARK","object":{"kind":"APIBinding","apiVersion":"apis.kcp.io/v1alpha2","metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true"}}}}`))
-			w.(http.Flusher).Flush()
-			<-r.Context().Done()
+			for {
+				w.(http.Flusher).Flush()
+				select {
+				case <-r.Context().Done():
+					return
+				case event := <-events:
+					_, _ = w.Write([]byte(event))
+				}
+			}
 		default:
 			_, _ = w.Write([]byte(`{"kind":"APIBindingList","apiVersion":"apis.kcp.io/v1alpha2","metadata":{"resourceVersion":"1"},"items":[]}`))
 		}
@@ -55,6 +73,9 @@ func newIndex(t *testing.T, run bool, export *apisv1alpha2.APIExport, list http.
 				return nil, apierrors.NewNotFound(schema.GroupResource{}, "e")
 			}
 			return export, nil
+		},
+		Defined: func(_ context.Context, _ logicalcluster.Name, resource schema.GroupResource) bool {
+			return resource == defined
 		},
 		WaitForExports: func(context.Context) error {
 			if export == nil {
@@ -79,6 +100,9 @@ func storedBindings(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]b
 var lookup = definitions.Lookup{
 	Cluster: request.Cluster{Name: "consumer"}, Resource: schema.GroupResource{Group: "example.org", Resource: "widgets"}, Version: "v1",
 }
+
+// defined is what something else than a binding serves.
+var defined = schema.GroupResource{Group: "example.org", Resource: "gadgets"}
 
 func withPolicy() *apisv1alpha2.APIExport {
 	e := &apisv1alpha2.APIExport{}
@@ -113,6 +137,46 @@ func TestPolicyOfWhatIsNotKnown(t *testing.T) {
 
 	_, err = newIndex(t, true, nil, storedBindings).Read(t.Context(), lookup)
 	require.ErrorContains(t, err, "try again", "nobody knows whether the export has a policy")
+}
+
+// TestCatchUp holds that the policy decides as soon as a binding is stored and somebody has
+// asked whether there is one, and that what is defined here is not asked about.
+func TestCatchUp(t *testing.T) {
+	var lists atomic.Int32
+	events := make(chan string)
+	index := newIndexThatHears(t, true, withPolicy(), func(w http.ResponseWriter, r *http.Request) {
+		lists.Add(1)
+		storedBindings(w, r)
+		go func() {
+			select {
+			case events <- heard:
+			case <-t.Context().Done():
+			}
+		}()
+	}, events)
+	attributes := func(resource schema.GroupResource) authorizer.Attributes {
+		return authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: "mallory"}, Verb: "list", APIGroup: resource.Group, Resource: resource.Resource, ResourceRequest: true,
+		}
+	}
+	ctx := request.WithClusterName(t.Context(), "consumer")
+	catchUp := func(resource schema.GroupResource) bool {
+		more, err := index.CatchUp(ctx, attributes(resource))
+		require.NoError(t, err)
+		return more
+	}
+	rules := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+		return authorizer.DecisionNoOpinion, "", nil
+	})
+	require.False(t, catchUp(defined))
+	require.Zero(t, lists.Load())
+	require.True(t, catchUp(lookup.Resource))
+	decision, _, err := index.MaximalPermission(rules)(ctx, attributes(lookup.Resource))
+	require.NoError(t, err)
+	require.Equal(t, authorizer.DecisionNoOpinion, decision)
+	require.False(t, catchUp(lookup.Resource), "it is known")
+	require.EqualValues(t, 1, lists.Load())
+	require.False(t, catchUp(schema.GroupResource{Group: "example.org", Resource: "unknown"}))
 }
 
 // TestReadsShare holds that those who ask for what nobody knows share what they read, and

@@ -3,6 +3,7 @@ package bindings
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
@@ -46,6 +47,26 @@ func (x *Index) MaximalPermission(rules authorizer.Authorizer) func(context.Cont
 		}
 		return permits(ctx, rules, r.provider, cluster.Name, a)
 	}
+}
+
+// CatchUp waits, where nothing is known to serve the resource of a request, until the index
+// knows of a binding that is stored, and reports whether there is one: a binding says Ready
+// a moment before the index hears of it, and clients may act on that at once.
+func (x *Index) CatchUp(ctx context.Context, a authorizer.Attributes) (bool, error) {
+	cluster, ok := request.ClusterFrom(ctx)
+	if !ok || cluster.Wildcard || !a.IsResourceRequest() || request.IsSystem(cluster.Name) {
+		return false, nil
+	}
+	resource := schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}
+	known := func() bool { _, _, bound := x.find(cluster.Name, resource); return bound }
+	if known() || x.config.Defined(ctx, cluster.Name, resource) {
+		return false, nil
+	}
+	stored, err := x.stored.read(ctx, cluster.Name)
+	if err != nil || !slices.ContainsFunc(stored, func(r *record) bool { _, has := r.byResource[resource]; return has }) {
+		return false, err
+	}
+	return true, x.wait(ctx, known)
 }
 
 // PermitsClaim decides whether the exports of an identity permit a request for an object

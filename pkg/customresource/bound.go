@@ -31,6 +31,12 @@ func (s *Server) FollowNames(f func(cluster logicalcluster.Name, group string)) 
 	return s.crds.FollowNames(f)
 }
 
+// Defined reports whether a resource is known to be built in, or defined in a logical
+// cluster, so that no source that was added serves it.
+func (s *Server) Defined(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool {
+	return s.builtIns.Serves(ctx, resource) || s.sources.Defined(cluster, resource)
+}
+
 // Empty deletes all objects of a definition in a logical cluster, past admission but
 // through their finalizers, and returns what is left.
 func (s *Server) Empty(ctx context.Context, cluster logicalcluster.Name, d *definitions.Definition) (definitions.Remaining, error) {

@@ -53,6 +53,7 @@ func (s *Server) authorizer() (authorizer.Authorizer, error) {
 		Views:   s.views,
 
 		MaximalPermission: s.bindings.MaximalPermission(s.providersRules()),
+		CatchUp:           s.bindings.CatchUp,
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/apis"
@@ -32,6 +33,9 @@ func (s *Server) newBindings() (*bindings.Index, error) {
 				return nil // there is the index
 			}
 			return found
+		},
+		Defined: func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool {
+			return s.customResources.Defined(ctx, cluster, resource)
 		},
 		Schema: func(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
 			return apibinding.ReadSchema(ctx, s.sources.Local, s.sources.Cache, key)

@@ -108,6 +108,13 @@ func (o *Index) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
 	return e.definition(), nil
 }
 
+// has reports whether an object of a logical cluster defines a resource.
+func (o *Index) has(cluster logicalcluster.Name, resource schema.GroupResource) bool {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.clusters[cluster][definitionName(resource)] != nil
+}
+
 // Read implements Source.
 func (o *Index) Read(ctx context.Context, l Lookup) (*Definition, error) {
 	if l.Identity != "" || l.Cluster.Wildcard {

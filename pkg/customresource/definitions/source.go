@@ -156,6 +156,12 @@ func (s *Sources) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
 	return s.read(ctx, l)
 }
 
+// Defined reports whether a system definition, or a known CustomResourceDefinition object of
+// a logical cluster, has a resource.
+func (s *Sources) Defined(cluster logicalcluster.Name, resource schema.GroupResource) bool {
+	return s.system.Of(resource) != nil || s.index != nil && s.index.has(cluster, resource)
+}
+
 // resolveAdded asks the sources that were added.
 func (s *Sources) resolveAdded(ctx context.Context, l Lookup) (*Definition, error) {
 	for _, source := range *s.added.Load() {
