@@ -115,6 +115,9 @@ func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source 
 // Name returns the informer's name.
 func (i *Informer[T]) Name() string { return i.name }
 
+// Resource returns the resource of its objects.
+func (i *Informer[T]) Resource() schema.GroupResource { return i.gvr.GroupResource() }
+
 // KeyOf returns the key under which the informer keeps obj.
 func (i *Informer[T]) KeyOf(obj T) Key {
 	key := KeyOf(obj)

@@ -21,10 +21,7 @@ func (s *Server) addParts() error {
 	informers := &client.Group{}
 	informers.Add(s.informers.Runners()...)
 	informers.Add(s.bindings.Informer(), s.bindings.Copies())
-	snapshot, err := s.replicaSnapshot()
-	if err != nil {
-		return err
-	}
+	snapshot := s.replicaSnapshot()
 	replicated, err := replication.NewTable(replication.Defaults()...)
 	if err != nil {
 		return err

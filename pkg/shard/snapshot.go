@@ -1,27 +1,38 @@
 package shard
 
 import (
-	"errors"
-	"fmt"
-	"os"
+	"context"
 	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
 )
 
-// replicaSnapshot keeps what the shard knows of others in its data directory, so that it
-// can start while they, and the cache server, are away. Shards with an external etcd keep
-// nothing in files, and those that encrypt what they store nothing that is plain.
-func (s *Server) replicaSnapshot() (*replicasnapshot.Snapshot, error) {
-	config := replicasnapshot.Config{Server: s.options.Name, MaxAge: s.options.ReplicaSnapshotMaxAge}
+// replicaSnapshot keeps what the shard knows of others in its data directory, or in its
+// external etcd, so that it can start while they, and the cache server, are away. Objects
+// are encrypted as those of their kind in etcd are.
+func (s *Server) replicaSnapshot() *replicasnapshot.Snapshot {
+	config := replicasnapshot.Config{Server: s.options.Name, MaxAge: s.options.ReplicaSnapshotMaxAge, Sources: s.informers.Replicas()}
 	if len(s.options.Etcd.Servers) > 0 {
-		return replicasnapshot.New(config), nil
+		config.Store = s.etcd.Blob("shardplane-replicas")
+	} else {
+		config.Store = replicasnapshot.File(filepath.Join(s.options.Etcd.DataDir, "replicas", "snapshot.json"))
 	}
-	config.File = filepath.Join(s.options.Etcd.DataDir, "replicas", "snapshot.json")
 	if s.options.Encryption.ConfigFile == "" {
-		config.Sources = s.informers.Replicas()
-	} else if err := os.Remove(config.File); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("deleting what was known of other shards, which is not encrypted: %w", err)
+		return replicasnapshot.New(config)
 	}
-	return replicasnapshot.New(config), nil
+	transformer := s.encryption.Transformers().TransformerForResource
+	bound := func(resource schema.GroupResource) value.Context {
+		return value.DefaultContext("replicas of " + resource.String() + " on " + s.options.Name)
+	}
+	config.Seal = func(ctx context.Context, resource schema.GroupResource, content []byte) ([]byte, error) {
+		return transformer(resource).TransformToStorage(ctx, content, bound(resource))
+	}
+	config.Open = func(ctx context.Context, resource schema.GroupResource, content []byte) ([]byte, error) {
+		plain, _, err := transformer(resource).TransformFromStorage(ctx, content, bound(resource))
+		return plain, err
+	}
+	return replicasnapshot.New(config)
 }

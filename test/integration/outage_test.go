@@ -1,8 +1,10 @@
 package integration
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,7 +15,8 @@ import (
 // TestBoundAPIsInOutages: what is bound is served, by the provider's rules, while the
 // provider's shard, root and the cache server are away, also by a shard that starts then.
 func TestBoundAPIsInOutages(t *testing.T) {
-	e := start(t, harness.Options{Shards: 2, DevTokens: true})
+	encryption := writeFile(t, t.TempDir(), "encryption.yaml", encryptionConfig("["+aKey+"]"))
+	e := start(t, harness.Options{Shards: 2, DevTokens: true, EncryptionConfig: encryption})
 	provider := newAPIKinds(e, "away")
 	k, late := newAPIKindsOn(e, "here", 1), newAPIKindsOn(e, "late", 1)
 	provider.export("e", provider.schema("v1", "widgets", "size"))
@@ -52,6 +55,8 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	// All others are, and the shard starts.
 	e.Component("shard-1").Stop()
 	e.Component("cache-server").Stop()
+	sealed := base64.StdEncoding.EncodeToString([]byte("k8s:enc:aesgcm:v1:one:"))
+	require.True(t, inFiles(t, filepath.Join(e.Dir, ".kcp-1", "data", "replicas"), sealed[:len(sealed)-4]), "what is encrypted in etcd is encrypted there")
 	e.Component("shard-1").Start()
 	for _, k := range []apiKinds{tenant, other} {
 		works(k)

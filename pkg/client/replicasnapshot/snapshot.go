@@ -1,11 +1,11 @@
-// Package replicasnapshot keeps in a file what a server knows of others, so that it can
-// start while they are away: as a process that has lost its connections, it goes by what it
-// has known last.
+// Package replicasnapshot keeps what a server knows of others, so that it can start while
+// they are away: as a process that has lost its connections, it goes by what it has known
+// last.
 //
-//	informers ─► file, at most each 30 s and at the end ─► informers of the next start
+//	informers ─► store, at most each 30 s and at the end ─► informers of the next start
 //
-// The file is replaced as a whole. One that is damaged, of another server or too old is
-// not used.
+// A store has one snapshot, which is replaced as a whole. One that is damaged, of another
+// server or too old is not used.
 package replicasnapshot
 
 import (
@@ -16,10 +16,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"io/fs"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 )
 
@@ -29,16 +29,28 @@ const (
 	// refreshInterval is when what has not changed is saved again: its age is how long
 	// ago it was known to be so.
 	refreshInterval = 10 * time.Minute
-	// format is that of the file.
+	// format is that of a snapshot.
 	format = 1
-	// directoryMode and fileMode keep others from reading what is replicated.
-	directoryMode, fileMode = 0o700, 0o600
+	// lastSave bounds the save at the end.
+	lastSave = 10 * time.Second
 )
+
+// Store keeps one value.
+type Store interface {
+	// Load returns the value, or an error that is fs.ErrNotExist.
+	Load(ctx context.Context) ([]byte, error)
+	// Replace puts another one in its place; there is never a part of one.
+	Replace(ctx context.Context, value []byte) error
+	// String says in logs where that is.
+	String() string
+}
 
 // Source is an informer.
 type Source interface {
 	// Name is what its objects are saved under.
 	Name() string
+	// Resource is that of its objects.
+	Resource() schema.GroupResource
 	// Save returns what it holds, and fails unless that is complete.
 	Save() ([]json.RawMessage, error)
 	// Restore has it begin with that.
@@ -49,27 +61,30 @@ type Source interface {
 
 // Config says what is kept where.
 type Config struct {
-	// File is where. Its directory is made where there is none.
-	File string
-	// Server is the name of the server whose file it is.
+	// Store is where.
+	Store Store
+	// Seal makes what is stored of what is saved of a resource, and Open the reverse. Nil
+	// is that they are the same.
+	Seal, Open func(ctx context.Context, resource schema.GroupResource, content []byte) ([]byte, error)
+	// Server is the name of the server whose snapshot it is.
 	Server string
-	// MaxAge is how old a file may be that is used; 0: any age.
+	// MaxAge is how old a snapshot may be that is used; 0: any age.
 	MaxAge time.Duration
 	// Sources do not run before Restore has returned.
 	Sources []Source
 }
 
-// Snapshot keeps a file. Call Restore, and then Run.
+// Snapshot keeps one. Call Restore, and then Run.
 type Snapshot struct {
 	config  Config
 	saved   time.Time
 	changes uint64
 }
 
-// New returns a snapshot. It reads and writes nothing.
+// New returns a Snapshot. It reads and writes nothing.
 func New(config Config) *Snapshot { return &Snapshot{config: config} }
 
-// header is the first line of a file; what it is the sum of follows.
+// header is the first line of a snapshot; what it is the sum of follows.
 type header struct {
 	Format int       `json:"format"`
 	Server string    `json:"server"`
@@ -77,35 +92,55 @@ type header struct {
 	SHA256 string    `json:"sha256"`
 }
 
-// Restore has the sources begin with what the file has. Without a file that can be used,
+// Restore has the sources begin with what is stored. Without a snapshot that can be used,
 // which the log says, they begin with nothing.
 func (s *Snapshot) Restore(ctx context.Context) {
 	if len(s.config.Sources) == 0 {
 		return
 	}
-	logger := klog.FromContext(ctx).WithValues("file", s.config.File)
-	h, objects, err := s.read()
+	logger := klog.FromContext(ctx).WithValues("snapshot", s.config.Store.String())
+	h, objects, err := s.read(ctx)
 	switch {
-	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist):
 		return
 	case err != nil:
 		logger.Error(err, "Cannot use what was known of other shards before the start; what they have is known when the cache server answers")
 		return
 	}
 	for _, source := range s.config.Sources {
-		saved, ok := objects[source.Name()]
+		stored, ok := objects[source.Name()]
 		if !ok {
 			continue // of a former version
 		}
-		if err := source.Restore(saved); err != nil {
+		if err := s.restore(ctx, source, stored); err != nil {
 			logger.Error(err, "Cannot use a part of what was known of other shards before the start", "informer", source.Name())
 		}
 	}
 	logger.Info("Starting with what was known of other shards, until the cache server answers", "age", time.Since(h.Time).Round(time.Second))
 }
 
-func (s *Snapshot) read() (h header, objects map[string][]json.RawMessage, err error) {
-	content, err := os.ReadFile(s.config.File)
+// restore has a source begin with what is stored of it: a list of objects, or the same
+// sealed, as a string.
+func (s *Snapshot) restore(ctx context.Context, source Source, stored []byte) error {
+	if s.config.Open != nil {
+		var sealed []byte
+		if err := json.Unmarshal(stored, &sealed); err != nil {
+			sealed = stored // plain: whether that may be is for Open to say
+		}
+		var err error
+		if stored, err = s.config.Open(ctx, source.Resource(), sealed); err != nil {
+			return err
+		}
+	}
+	var saved []json.RawMessage
+	if err := json.Unmarshal(stored, &saved); err != nil {
+		return errors.Join(errDamaged, err)
+	}
+	return source.Restore(saved)
+}
+
+func (s *Snapshot) read(ctx context.Context) (h header, objects map[string]json.RawMessage, err error) {
+	content, err := s.config.Store.Load(ctx)
 	if err != nil {
 		return h, nil, err
 	}
@@ -117,13 +152,13 @@ func (s *Snapshot) read() (h header, objects map[string][]json.RawMessage, err e
 	age := time.Since(h.Time)
 	switch {
 	case h.Format != format:
-		return h, nil, fmt.Errorf("the file has format %d, and this version reads %d", h.Format, format)
+		return h, nil, fmt.Errorf("it has format %d, and this version reads %d", h.Format, format)
 	case h.Server != s.config.Server:
-		return h, nil, fmt.Errorf("the file is that of %q, and this is %q", h.Server, s.config.Server)
+		return h, nil, fmt.Errorf("it is that of %q, and this is %q", h.Server, s.config.Server)
 	case h.SHA256 != hex.EncodeToString(sum[:]):
 		return h, nil, errDamaged
 	case s.config.MaxAge > 0 && age > s.config.MaxAge:
-		return h, nil, fmt.Errorf("the file is %s old, and may be %s: raise --replica-snapshot-max-age to use it", age.Round(time.Second), s.config.MaxAge)
+		return h, nil, fmt.Errorf("it is %s old, and may be %s: raise --replica-snapshot-max-age to use it", age.Round(time.Second), s.config.MaxAge)
 	}
 	if err := json.Unmarshal(body, &objects); err != nil {
 		return h, nil, errors.Join(errDamaged, err)
@@ -131,7 +166,7 @@ func (s *Snapshot) read() (h header, objects map[string][]json.RawMessage, err e
 	return h, objects, nil
 }
 
-var errDamaged = errors.New("the file is damaged")
+var errDamaged = errors.New("it is damaged")
 
 // Run saves what changes, until ctx is done, and once more then. Without sources it does
 // nothing.
@@ -148,16 +183,23 @@ func (s *Snapshot) Run(ctx context.Context) error {
 			done = true
 		case <-ticker.C:
 		}
-		if err := s.Save(); err != nil {
-			klog.FromContext(ctx).V(2).Info("Not saving what is known of other shards", "file", s.config.File, "reason", err.Error())
+		if err := s.save(ctx); err != nil {
+			klog.FromContext(ctx).V(2).Info("Not saving what is known of other shards", "snapshot", s.config.Store.String(), "reason", err.Error())
 		}
 	}
 	return nil
 }
 
-// Save writes the file, unless it says the same already. It fails, and leaves the file
-// that there is, as long as not all sources are complete.
-func (s *Snapshot) Save() error {
+// save is Save for a context that may be done.
+func (s *Snapshot) save(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
+	defer cancel()
+	return s.Save(ctx)
+}
+
+// Save stores a snapshot, unless the one that is there says the same. It fails, and leaves that
+// as it is, as long as not all sources are complete.
+func (s *Snapshot) Save(ctx context.Context) error {
 	var changes uint64
 	for _, source := range s.config.Sources {
 		changes += source.Changes()
@@ -165,13 +207,12 @@ func (s *Snapshot) Save() error {
 	if !s.saved.IsZero() && changes == s.changes && time.Since(s.saved) < refreshInterval {
 		return nil
 	}
-	objects := make(map[string][]json.RawMessage, len(s.config.Sources))
+	objects := make(map[string]json.RawMessage, len(s.config.Sources))
 	for _, source := range s.config.Sources {
-		saved, err := source.Save()
-		if err != nil {
+		var err error
+		if objects[source.Name()], err = s.sealed(ctx, source); err != nil {
 			return err
 		}
-		objects[source.Name()] = saved
 	}
 	body, err := json.Marshal(objects)
 	if err != nil {
@@ -182,27 +223,25 @@ func (s *Snapshot) Save() error {
 	if err != nil {
 		return fmt.Errorf("encoding the header: %w", err)
 	}
-	if err := replace(s.config.File, append(append(first, '\n'), body...)); err != nil {
+	if err := s.config.Store.Replace(ctx, append(append(first, '\n'), body...)); err != nil {
 		return err
 	}
 	s.saved, s.changes = now, changes
 	return nil
 }
 
-// replace writes a file as a whole.
-func replace(file string, content []byte) error {
-	if err := os.MkdirAll(filepath.Dir(file), directoryMode); err != nil {
-		return err
-	}
-	temporary := file + ".new"
-	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, fileMode)
+// sealed returns what is to be stored of a source.
+func (s *Snapshot) sealed(ctx context.Context, source Source) (json.RawMessage, error) {
+	saved, err := source.Save()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
+	text, err := json.Marshal(saved)
+	if err != nil || s.config.Seal == nil {
+		return text, err
 	}
-	return os.Rename(temporary, file)
+	if text, err = s.config.Seal(ctx, source.Resource(), text); err != nil {
+		return nil, fmt.Errorf("encrypting what is known of other shards: %w", err)
+	}
+	return json.Marshal(text)
 }

@@ -1,15 +1,19 @@
 package replicasnapshot
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 type source struct {
@@ -19,8 +23,9 @@ type source struct {
 	away    error
 }
 
-func (s *source) Name() string    { return s.name }
-func (s *source) Changes() uint64 { return s.changes }
+func (s *source) Name() string                   { return s.name }
+func (s *source) Resource() schema.GroupResource { return schema.GroupResource{Resource: s.name} }
+func (s *source) Changes() uint64                { return s.changes }
 
 func (s *source) Save() (saved []json.RawMessage, err error) {
 	for _, text := range s.holds {
@@ -42,7 +47,7 @@ func TestSnapshot(t *testing.T) {
 	a, b := &source{name: "a", holds: []string{`{"x":1}`, `"y"`}, changes: 2}, &source{name: "b", away: errors.New("away")}
 	of := func(server string, age time.Duration) (found map[string][]string) {
 		to := []Source{&source{name: "a"}, &source{name: "b"}, &source{name: "new"}}
-		New(Config{File: file, Server: server, MaxAge: age, Sources: to}).Restore(t.Context())
+		New(Config{Store: File(file), Server: server, MaxAge: age, Sources: to}).Restore(t.Context())
 		found = map[string][]string{}
 		for _, s := range to {
 			if s, _ := s.(*source); s.holds != nil {
@@ -52,11 +57,11 @@ func TestSnapshot(t *testing.T) {
 		return found
 	}
 	require.Empty(t, of("one", 0), "there is no file")
-	s := New(Config{File: file, Server: "one", Sources: []Source{a, b}})
-	require.Error(t, s.Save())
+	s := New(Config{Store: File(file), Server: "one", Sources: []Source{a, b}})
+	require.Error(t, s.Save(t.Context()))
 	require.NoFileExists(t, file, "what is not complete is not saved")
 	b.away = nil
-	require.NoError(t, s.Save())
+	require.NoError(t, s.Save(t.Context()))
 	want := map[string][]string{"a": {`{"x":1}`, `"y"`}, "b": {}}
 	require.Equal(t, want, of("one", 0))
 	require.Equal(t, want, of("one", time.Hour))
@@ -67,16 +72,16 @@ func TestSnapshot(t *testing.T) {
 	// left as it was.
 	before, err := os.Stat(file)
 	require.NoError(t, err)
-	require.NoError(t, s.Save())
+	require.NoError(t, s.Save(t.Context()))
 	after, err := os.Stat(file)
 	require.NoError(t, err)
 	require.True(t, os.SameFile(before, after))
 	a.holds, a.changes = []string{`3`}, 3
 	b.away = errors.New("away")
-	require.Error(t, s.Save())
+	require.Error(t, s.Save(t.Context()))
 	require.Equal(t, want, of("one", 0))
 	b.away = nil
-	require.NoError(t, s.Save())
+	require.NoError(t, s.Save(t.Context()))
 	require.Equal(t, map[string][]string{"a": {`3`}, "b": {}}, of("one", 0))
 
 	content, err := os.ReadFile(file)
@@ -88,4 +93,49 @@ func TestSnapshot(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(damaged), 0o600))
 		require.Empty(t, of("one", 0), name)
 	}
+}
+
+// TestSealed: what is stored is as Seal makes it, for each resource apart, and what Open does
+// not open is not used.
+func TestSealed(t *testing.T) {
+	file := File(filepath.Join(t.TempDir(), "snapshot"))
+	xor := func(content []byte) []byte {
+		sealed := slices.Clone(content)
+		for i := range sealed {
+			sealed[i] ^= 0x55
+		}
+		return sealed
+	}
+	config := Config{
+		Store: file,
+		Seal: func(_ context.Context, resource schema.GroupResource, content []byte) ([]byte, error) {
+			return append([]byte(resource.Resource), xor(content)...), nil
+		},
+		Open: func(_ context.Context, resource schema.GroupResource, content []byte) ([]byte, error) {
+			sealed, ok := bytes.CutPrefix(content, []byte(resource.Resource))
+			if !ok {
+				return nil, errors.New("not sealed as this resource")
+			}
+			return xor(sealed), nil
+		},
+	}
+	restored := func(config Config) [][]string {
+		a, b := &source{name: "a"}, &source{name: "b"}
+		config.Sources = []Source{a, b}
+		New(config).Restore(t.Context())
+		return [][]string{a.holds, b.holds}
+	}
+	holding := config
+	holding.Sources = []Source{&source{name: "a", holds: []string{`"plain"`}}, &source{name: "b", holds: []string{`1`}}}
+	require.NoError(t, New(holding).Save(t.Context()))
+	content, err := os.ReadFile(string(file))
+	require.NoError(t, err)
+	require.NotContains(t, string(content), "plain")
+	require.Equal(t, [][]string{{`"plain"`}, {`1`}}, restored(config))
+	require.Equal(t, [][]string{nil, nil}, restored(Config{Store: file}), "it is sealed")
+
+	holding.Seal = nil
+	require.NoError(t, New(holding).Save(t.Context()))
+	require.Equal(t, [][]string{nil, nil}, restored(config), "it is plain")
+	require.Equal(t, [][]string{{`"plain"`}, {`1`}}, restored(Config{Store: file}))
 }

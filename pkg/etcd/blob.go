@@ -1,0 +1,108 @@
+package etcd
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// partSize is how much of a blob one key has: requests to an etcd as it is configured
+	// by default have at most 1.5 MiB.
+	partSize = 1 << 20
+	// maxParts is what one transaction can compare in such an etcd, but for what it needs
+	// itself.
+	maxParts = 120
+)
+
+// errBlobChanged says that other replicas have replaced a blob meanwhile.
+var errBlobChanged = errors.New("another server has replaced it meanwhile")
+
+// Blob is a value of up to 120 MiB in an etcd, in several keys below the server's prefix.
+// Its keys have too few segments to be those of objects. Replicas share it.
+//
+//	<prefix>/<name>/current          <sum>.<number of parts>
+//	<prefix>/<name>/part-<sum>.<n>   the parts
+type Blob struct {
+	client *clientv3.Client
+	prefix string
+}
+
+// Blob returns the blob of a name, which has no slashes.
+func (h *Handle) Blob(name string) *Blob {
+	return &Blob{client: h.client.Client, prefix: path.Join(h.prefix, name) + "/"}
+}
+
+// String says where it is.
+func (b *Blob) String() string { return "etcd:" + b.prefix }
+
+func (b *Blob) current() string { return b.prefix + "current" }
+
+func (b *Blob) part(sum string, n int) string { return b.parts(sum) + "." + strconv.Itoa(n) }
+
+func (b *Blob) parts(sum string) string { return b.prefix + "part-" + sum }
+
+// Load returns the value, or an error that is fs.ErrNotExist.
+func (b *Blob) Load(ctx context.Context) ([]byte, error) {
+	current, err := b.client.Get(ctx, b.current())
+	if err != nil {
+		return nil, err
+	}
+	if len(current.Kvs) == 0 {
+		return nil, fs.ErrNotExist
+	}
+	sum, count, _ := strings.Cut(string(current.Kvs[0].Value), ".")
+	parts, err := strconv.Atoi(count)
+	if err != nil || parts > maxParts {
+		return nil, fmt.Errorf("the value of %s is not one of this version", b.current())
+	}
+	var value []byte
+	for n := range parts {
+		// As of one revision, so that nobody who replaces it takes away what is still to be read.
+		found, err := b.client.Get(ctx, b.part(sum, n), clientv3.WithRev(current.Header.Revision))
+		if err != nil {
+			return nil, err
+		}
+		if len(found.Kvs) == 0 {
+			return nil, fmt.Errorf("there is no %s", b.part(sum, n))
+		}
+		value = append(value, found.Kvs[0].Value...)
+	}
+	return value, nil
+}
+
+// Replace puts another value in its place, in the transaction that deletes the former one.
+func (b *Blob) Replace(ctx context.Context, value []byte) error {
+	if len(value) > maxParts*partSize {
+		return fmt.Errorf("%d bytes are too many: %d can be stored", len(value), maxParts*partSize)
+	}
+	digest := sha256.Sum256(value)
+	sum := hex.EncodeToString(digest[:])
+	var there []clientv3.Cmp
+	for part := range slices.Chunk(value, partSize) {
+		key := b.part(sum, len(there))
+		if _, err := b.client.Put(ctx, key, string(part)); err != nil {
+			return err
+		}
+		// Another server that replaces it deletes what is not its own.
+		there = append(there, clientv3.Compare(clientv3.CreateRevision(key), ">", 0))
+	}
+	done, err := b.client.Txn(ctx).If(there...).Then(
+		clientv3.OpDelete(b.parts(""), clientv3.WithRange(b.parts(sum)+".")), // those before its own, and
+		clientv3.OpDelete(b.parts(sum)+"/", clientv3.WithRange(clientv3.GetPrefixRangeEnd(b.parts("")))),
+		clientv3.OpPut(b.current(), sum+"."+strconv.Itoa(len(there))),
+	).Commit()
+	if err == nil && !done.Succeeded {
+		return errBlobChanged
+	}
+	return err
+}
