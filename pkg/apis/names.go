@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/big"
 	"regexp"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -53,6 +55,26 @@ var schemaPrefix = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 // ExportLabelValue returns the value of ExportLabel on the bindings of an export.
 func ExportLabelValue(provider logicalcluster.Name, export string) string {
 	return hash([]byte(provider.Path().Join(export).String()))
+}
+
+// Complete gives a new binding what servers give it: the path of its logical cluster and the
+// label of its export (ExportLabelValue), unless these are empty, and the finalizer.
+func Complete(binding metav1.Object, path, label string) {
+	set := func(of map[string]string, key, value string) map[string]string {
+		all := make(map[string]string, len(of)+1)
+		maps.Copy(all, of)
+		all[key] = value
+		return all
+	}
+	if path != "" {
+		binding.SetAnnotations(set(binding.GetAnnotations(), core.LogicalClusterPathAnnotationKey, path))
+	}
+	if label != "" {
+		binding.SetLabels(set(binding.GetLabels(), ExportLabel, label))
+	}
+	if finalizers := binding.GetFinalizers(); !slices.Contains(finalizers, BindingFinalizer) {
+		binding.SetFinalizers(append(finalizers, BindingFinalizer))
+	}
 }
 
 // DefaultBindingName returns the name of the binding that a logical cluster has to an

@@ -69,6 +69,7 @@ type Index struct {
 	lists    map[string]*list
 	worlds   map[world]map[types.UID]int // how many lists have bound a schema there
 	uses     map[types.UID]int           // how many lists have bound a schema
+	complete map[client.Key]*list        // one that has bound all of an export
 	changed  chan struct{}               // closed and renewed with each change
 
 	claimed   claimed
@@ -92,6 +93,7 @@ func New(config Config) (*Index, error) {
 		lists:    map[string]*list{},
 		worlds:   map[world]map[types.UID]int{},
 		uses:     map[types.UID]int{},
+		complete: map[client.Key]*list{},
 		changed:  make(chan struct{}),
 		claimed:  claimed{sets: map[client.Key]map[setKey]*heldSet{}},
 		changes:  changes{some: make(chan struct{}, 1)},
@@ -192,6 +194,9 @@ func (x *Index) replaceRecord(cluster logicalcluster.Name, name string, r *recor
 // useLocked notes that one more binding has a list.
 func (x *Index) useLocked(l *list) {
 	l.bindings++
+	if l.complete {
+		x.complete[l.exportKey()] = l // the newest: exports change
+	}
 	if l.bindings > 1 {
 		return
 	}
@@ -217,6 +222,9 @@ func (x *Index) releaseLocked(l *list) {
 		return
 	}
 	delete(x.lists, l.key)
+	if x.complete[l.exportKey()] == l {
+		delete(x.complete, l.exportKey())
+	}
 	for _, b := range l.byResource {
 		if x.uses[b.uid]--; x.uses[b.uid] == 0 {
 			delete(x.uses, b.uid)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 // world is a resource under an identity: what is stored together.
@@ -44,7 +45,12 @@ type list struct {
 	claims   []claim
 	labels   claimLabels
 	bindings int // how many have it
+	// complete is set if all is bound that the export offered.
+	complete bool
 }
+
+// exportKey returns the export that it is of.
+func (l *list) exportKey() client.Key { return client.Key{Cluster: l.provider, Name: l.export} }
 
 // said is what tells whether a binding says what it should.
 type said struct {
@@ -100,6 +106,7 @@ func newList(key string, s said) *list {
 	}
 	l.claims = claimsIn(&s.Status)
 	l.labels = l.labelsOf()
+	l.complete = isComplete(&s.Status)
 	return l
 }
 

@@ -28,6 +28,7 @@ var errSame = errors.New("nothing changes")
 // Objects are where bindings are stored, as customresource.Server has them.
 type Objects interface {
 	Modify(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, name string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error)
+	Create(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, object *unstructured.Unstructured) (*unstructured.Unstructured, error)
 }
 
 // Rewrite writes what change makes of the status of a binding without a request, which
@@ -139,11 +140,14 @@ func areSameResources(before, after any) bool {
 }
 
 // touchManager says in the managed fields when the status was written, and reports
-// whether there is one who manages it. Only servers do: of several, which are of other
-// versions, the last.
+// whether there is one who manages it, or nobody who manages anything. Only servers manage
+// it: of several, which are of other versions, the last.
 func touchManager(u *unstructured.Unstructured) bool {
 	metadata, _ := u.Object["metadata"].(map[string]any)
 	managers, _ := metadata["managedFields"].([]any)
+	if len(managers) == 0 {
+		return true // as Create leaves it, until somebody applies something
+	}
 	for _, m := range slices.Backward(managers) {
 		m, _ := m.(map[string]any)
 		if m["subresource"] == "status" && m["operation"] == string(metav1.ManagedFieldsOperationUpdate) {

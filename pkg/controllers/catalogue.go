@@ -103,6 +103,7 @@ type Deps struct {
 // APIs are the bound APIs of a shard.
 type APIs interface {
 	apibinding.APIs
+	apibinding.Storage
 	exportuse.Consumers
 	// Unpin deletes the copies of schemas that no binding has named for a while.
 	Unpin(ctx context.Context) error
@@ -217,7 +218,8 @@ func newLogicalCluster(d Deps) (reconcile.Made, error) {
 	c, i := d.logicalClusters(), d.Informers
 	c.Defaults = defaults.Config{
 		Local: d.Local, LogicalClusters: i.LogicalClusters, Bindings: d.Bindings, Exports: i.APIExports, Resolve: defaults.Resolve(d.Resolve),
-		Types: i.Types(), TypesComplete: i.TypesComplete, WorkspaceTypes: i.WorkspaceTypes,
+		Binder: apibinding.NewBinder(d.APIs, d.Bindings),
+		Types:  i.Types(), TypesComplete: i.TypesComplete, WorkspaceTypes: i.WorkspaceTypes,
 	}
 	return after(logicalcluster.New(c), c.LogicalClusters, c.Namespaces, c.Workspaces, c.ClusterRoleBindings, d.Bindings, i.APIExports, i.WorkspaceTypes), nil
 }

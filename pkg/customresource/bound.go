@@ -76,3 +76,16 @@ func (s *Server) Modify(ctx context.Context, cluster logicalcluster.Name, resour
 	ctx = genericapirequest.WithNamespace(request.WithClusterName(ctx, cluster), metav1.NamespaceNone)
 	return s.stores.Modify(ctx, d.Schema, name, change)
 }
+
+// Create stores a new object of a system definition in a logical cluster as it is, with its
+// status and finalizers: past admission, validation, audit and the managers of fields. It is
+// given, and returned, in the version in which it is stored. It is for what the server itself
+// makes in many logical clusters alike. The error is AlreadyExists if there is one of the name.
+func (s *Server) Create(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	d := s.system.Of(resource)
+	if d == nil {
+		return nil, fmt.Errorf("%s is not served by the system", resource)
+	}
+	ctx = genericapirequest.WithNamespace(request.WithClusterName(ctx, cluster), metav1.NamespaceNone)
+	return s.stores.Create(ctx, d.Schema, object)
+}

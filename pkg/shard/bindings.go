@@ -83,6 +83,11 @@ func (b boundAPIs) Rewrite(ctx context.Context, key client.Key, change func(*api
 	return b.Index.Rewrite(ctx, b.served, key, change)
 }
 
+// Create implements apibinding.Storage.
+func (b boundAPIs) Create(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
+	return b.Index.Create(ctx, b.served, cluster, binding)
+}
+
 // FollowNames implements apibinding.APIs.
 func (b boundAPIs) FollowNames(f func(cluster logicalcluster.Name, group string)) (stop func()) {
 	return b.served.FollowNames(f)

@@ -85,26 +85,24 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 
 // complete gives a new export or binding what the server knows of it.
 func (p *Plugin) complete(cluster logicalcluster.Name, resource string, object *unstructured.Unstructured) {
-	annotations, labels := object.GetAnnotations(), object.GetLabels()
+	annotations := object.GetAnnotations()
 	if path, ok := p.config.PathOf(cluster); ok {
 		set(&annotations, core.LogicalClusterPathAnnotationKey, path)
 	}
 	for _, key := range statusAnnotations {
 		delete(annotations, key) // it has no status yet
 	}
+	if len(annotations) > 0 || object.GetAnnotations() != nil {
+		object.SetAnnotations(annotations)
+	}
 	if resource == bindings {
 		export, _, _ := unstructured.NestedString(object.Object, "spec", "reference", "export", "name")
 		path, _, _ := unstructured.NestedString(object.Object, "spec", "reference", "export", "path")
+		label := ""
 		if provider, ok, err := p.reference(cluster, path, export); ok && err == nil {
-			set(&labels, apirules.ExportLabel, apirules.ExportLabelValue(provider, export))
+			label = apirules.ExportLabelValue(provider, export)
 		}
-		if finalizers := object.GetFinalizers(); !slices.Contains(finalizers, apirules.BindingFinalizer) {
-			object.SetFinalizers(append(finalizers, apirules.BindingFinalizer))
-		}
-		object.SetLabels(labels)
-	}
-	if len(annotations) > 0 || object.GetAnnotations() != nil {
-		object.SetAnnotations(annotations)
+		apirules.Complete(object, "", label)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +40,9 @@ const (
 	workers = 16
 	// timeout is for emptying one binding; what is left then is for the next attempt.
 	timeout = 2 * time.Minute
+	// startTime is how long a new logical cluster has at most to come up before the
+	// controller notes what is bound in it.
+	startTime = 5 * time.Second
 )
 
 // SchemaIndex is the index of exports by the schemas that they name.
@@ -63,9 +67,7 @@ type APIs interface {
 	// returns, and returns the version in which objects are stored. Its error wraps
 	// apis.ErrInvalidSchema if the schema cannot be served.
 	Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apisv1alpha1.APIResourceSchema, error)) (storageVersion string, err error)
-	// Reserve keeps the names of schemas in a logical cluster for a binding, until
-	// release is called. If one is in use it says so in conflict.
-	Reserve(ctx context.Context, cluster logicalcluster.Name, binding string, schemas []types.UID) (release func(), conflict string, err error)
+	reserver
 	// Rewrite writes what change makes of the status of a binding, past admission and
 	// validation. It returns nil, and nothing is written, where change returns nil, and
 	// where that takes a request.
@@ -175,6 +177,7 @@ func newReconciler(config Config) *reconciler {
 		commit: func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 			return reconcile.Commit(ctx, client.APIBindings.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
 		},
+		now:      time.Now,
 		waiting:  waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
 		roomless: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
 	}
@@ -192,6 +195,8 @@ type reconciler struct {
 	logicalCluster func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
 	commitCluster  func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error)
 	commit         func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
+
+	now func() time.Time
 
 	clusters reconcile.Latest[*corev1alpha1.LogicalCluster]
 	noting   turns
@@ -211,8 +216,8 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 // lead leads a binding one step on. Its error is client.ErrIncomplete as long as it is not
 // known what other shards export.
 func (r *reconciler) lead(ctx context.Context, key client.Key) (reconcile.Result, error) {
-	if settled, err := r.settled(ctx, key); settled || err != nil {
-		return reconcile.Result{}, err
+	if settled, result, err := r.settled(ctx, key); settled || err != nil {
+		return result, err
 	}
 	if done, err := r.rewrite(ctx, key); done || err != nil {
 		return reconcile.Result{}, err
@@ -264,25 +269,35 @@ func (r *reconciler) plan(ctx context.Context, cluster logicalcluster.Name, bind
 
 // settled reports whether the informer has a binding that says what it should. Then it
 // need not be read: that is so for all after a start, and after the controller's own
-// writes.
-func (r *reconciler) settled(ctx context.Context, key client.Key) (bool, error) {
+// writes. It may be to be looked at again.
+func (r *reconciler) settled(ctx context.Context, key client.Key) (bool, reconcile.Result, error) {
+	again := reconcile.Result{}
 	known, err := r.known(key)
 	if err != nil || known.DeletionTimestamp != nil {
-		return false, ignoreNotFound(err)
+		return false, again, ignoreNotFound(err)
 	}
 	p, err := r.plan(ctx, key.Cluster, known)
 	if err != nil || len(p.added) > 0 {
-		return false, err
+		return false, again, err
 	}
 	if p.problem == nil && p.export != nil {
-		switch _, noted, err := r.noted(key.Cluster, key.Name, p.wanted); {
+		switch lc, noted, err := r.noted(key.Cluster, key.Name, p.wanted); {
 		case errors.Is(err, errTooMany):
 			p.problem = tooMany()
+		case err == nil && noted != nil && r.isStarting(lc):
+			again.RequeueAfter = startTime
 		case err != nil || noted != nil:
-			return false, ignoreNotFound(err)
+			return false, again, ignoreNotFound(err)
 		}
 	}
-	return equality.Semantic.DeepEqual(known, advance(known, p.provider, p.export, p.offer, p.wanted)), nil
+	return equality.Semantic.DeepEqual(known, advance(known, p.provider, p.export, p.offer, p.wanted)), again, nil
+}
+
+// isStarting reports whether a LogicalCluster is still to get the label of its phase, and
+// with it, in one write, the note of what its default bindings have bound.
+func (r *reconciler) isStarting(lc *corev1alpha1.LogicalCluster) bool {
+	phase := string(lc.Status.Phase)
+	return (phase == "" || lc.Labels[tenancyv1alpha1.WorkspacePhaseLabel] != phase) && r.now().Before(lc.CreationTimestamp.Add(startTime))
 }
 
 // bind leads a binding to what its export offers.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
@@ -132,6 +133,7 @@ func newWorld() *world {
 				w.bindings[old.Name] = updated
 			})
 		},
+		now:      time.Now,
 		waiting:  waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
 		roomless: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
 	}

@@ -5,26 +5,41 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/kcp-dev/sdk/apis/core"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// reserve keeps the names for a binding that it does not have yet. The names of the system's
-// own kinds are the servers': a binding to an export of root that offers these need have
-// them only before other such bindings.
+// reserver keeps names.
+type reserver interface {
+	// Reserve keeps the names of schemas in a logical cluster for a binding, until
+	// release is called. If one is in use it says so in conflict.
+	Reserve(ctx context.Context, cluster logicalcluster.Name, binding string, schemas []types.UID) (release func(), conflict string, err error)
+}
+
+// reserve keeps the names for a binding that it does not have yet.
 func (r *reconciler) reserve(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p plan) (release func(), conflict string, err error) {
-	if p.provider != core.RootCluster || binding.Spec.Reference.Export == nil || !config.IsRootExport(binding.Spec.Reference.Export.Name) {
-		return r.apis.Reserve(ctx, key.Cluster, key.Name, p.added)
+	return reserve(ctx, r.apis, r.siblings, names{cluster: key.Cluster, binding: binding, provider: p.provider, resources: p.wanted, schemas: p.added})
+}
+
+// reserve keeps names for a binding. The names of the system's own kinds are the servers': a
+// binding to an export of root that offers these need have them only before other such
+// bindings.
+func reserve(ctx context.Context, r reserver, siblings func(logicalcluster.Name) []*apisv1alpha2.APIBinding, n names) (release func(), conflict string, err error) {
+	ref := n.binding.Spec.Reference.Export
+	if n.provider != core.RootCluster || ref == nil || !config.IsRootExport(ref.Name) {
+		return r.Reserve(ctx, n.cluster, n.binding.Name, n.schemas)
 	}
-	for _, other := range r.siblings(key.Cluster) {
-		if other.Name == key.Name {
+	for _, other := range siblings(n.cluster) {
+		if other.Name == n.binding.Name {
 			continue
 		}
-		for i := range p.wanted {
-			want := &p.wanted[i]
+		for i := range n.resources {
+			want := &n.resources[i]
 			if slices.ContainsFunc(other.Status.BoundResources, func(b apisv1alpha2.BoundAPIResource) bool {
 				return b.Group == want.Group && b.Resource == want.Resource
 			}) {

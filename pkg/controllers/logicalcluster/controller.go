@@ -102,6 +102,8 @@ type reconciler struct {
 		// Make makes the default bindings, and says in the LogicalCluster what has become
 		// of them.
 		Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again reconcile.Result, err error)
+		// Note says in the LogicalCluster what was bound.
+		Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster
 		// Forget forgets a logical cluster that is being deleted.
 		Forget(cluster logicalcluster.Name)
 	}
@@ -148,7 +150,7 @@ func (r *reconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluste
 		return reconcile.Result{}, err
 	}
 	// After the phase, not before it: who waits for the phase waits less.
-	_, err = r.write(ctx, lc, label(lc))
+	_, err = r.write(ctx, lc, r.defaults.Note(label(lc)))
 	return again, errors.Join(failed, err)
 }
 

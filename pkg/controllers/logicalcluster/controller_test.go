@@ -82,6 +82,8 @@ func (noDefaults) Make(_ context.Context, lc *corev1alpha1.LogicalCluster) (*cor
 	return lc, reconcile.Result{}, nil
 }
 
+func (noDefaults) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster { return lc }
+
 func (noDefaults) Forget(logicalcluster.Name) {}
 
 // waitingDefaults waits for a binding until it is bound.

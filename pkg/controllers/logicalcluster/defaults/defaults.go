@@ -49,11 +49,22 @@ type Config struct {
 	// Exports are those of other shards, too.
 	Exports *client.Dual[*apisv1alpha2.APIExport]
 	Resolve Resolve
+	// Binder makes the bindings of new logical clusters.
+	Binder Binder
 	// Types finds types, WorkspaceTypes tells of them, and TypesComplete returns why one
 	// that is not found may exist all the same.
 	Types          tenancy.TypeLookup
 	TypesComplete  func() error
 	WorkspaceTypes reconcile.Watched[*tenancyv1alpha1.WorkspaceType]
+}
+
+// Binder makes bindings that are bound from the start.
+type Binder interface {
+	// Bind makes a binding in a logical cluster, and returns it as it is stored and
+	// served; nil, and it makes none, where that takes more than one write.
+	Bind(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (*apisv1alpha2.APIBinding, error)
+	// Note returns a LogicalCluster that says what a binding has bound.
+	Note(lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding) *corev1alpha1.LogicalCluster
 }
 
 // Resolve returns the logical cluster of an export by its path, or "" if there is none. The
@@ -68,6 +79,7 @@ type Bindings struct {
 	resolve       Resolve
 	export        func(key client.Key) (*apisv1alpha2.APIExport, error)
 	known         func(key client.Key) (*apisv1alpha2.APIBinding, error)
+	binder        Binder
 	create        func(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) error
 	commit        func(ctx context.Context, cluster logicalcluster.Name, old, updated *apisv1alpha2.APIBinding) error
 
@@ -79,6 +91,8 @@ type Bindings struct {
 	mu sync.Mutex
 	// watched are the logical clusters that go by their bindings.
 	watched map[logicalcluster.Name]bool
+	// made are bindings whose LogicalClusters are to say what they have bound.
+	made map[logicalcluster.Name][]*apisv1alpha2.APIBinding
 }
 
 // New returns what makes default bindings, and what tells that a logical cluster is to be
@@ -86,7 +100,8 @@ type Bindings struct {
 func New(config Config) (*Bindings, []reconcile.Source[client.Key]) {
 	b := &Bindings{
 		types: config.Types, typesComplete: config.TypesComplete, resolve: config.Resolve,
-		known: config.Bindings.Lister().Get,
+		binder: config.Binder,
+		known:  config.Bindings.Lister().Get,
 		export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
 			return config.Exports.Get(key.Cluster, "", key.Name)
 		},
@@ -99,6 +114,7 @@ func New(config Config) (*Bindings, []reconcile.Source[client.Key]) {
 			return err
 		},
 		watched: map[logicalcluster.Name]bool{},
+		made:    map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
 	}
 	clusters := config.LogicalClusters.Lister()
 	return b, []reconcile.Source[client.Key]{
@@ -173,6 +189,25 @@ func (b *Bindings) watch(cluster logicalcluster.Name, watched bool) {
 func (b *Bindings) Forget(cluster logicalcluster.Name) {
 	b.ofExports.Forget(cluster)
 	b.watch(cluster, false)
+	b.take(cluster)
+}
+
+// take returns what was made in a logical cluster since it was called last.
+func (b *Bindings) take(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	made := b.made[cluster]
+	delete(b.made, cluster)
+	return made
+}
+
+// Note returns a LogicalCluster that says what the bindings have bound that were made since
+// it was called last. Should that not be written, whoever leads bindings on writes it.
+func (b *Bindings) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
+	for _, binding := range b.take(logicalcluster.From(lc)) {
+		lc = b.binder.Note(lc, binding)
+	}
+	return lc
 }
 
 // Make makes the default bindings of a LogicalCluster that is not being deleted, and
@@ -207,7 +242,7 @@ func (b *Bindings) Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (u
 			continue
 		}
 		s := state{}
-		failed := b.makeOne(ctx, cluster, all[i], &s)
+		failed := b.makeOne(ctx, lc, all[i], &s)
 		failures = append(failures, failed)
 		again.Backoff = again.Backoff || len(s.failed) > 0 && failed == nil && b.providerOf(all[i]) == ""
 		initial.add(s)
@@ -280,7 +315,8 @@ func (b *Bindings) providerOf(want tenancy.DefaultBinding) logicalcluster.Name {
 
 // makeOne makes one binding, or leads it on, and tells in s what has become of it. The error
 // is one of a request.
-func (b *Bindings) makeOne(ctx context.Context, cluster logicalcluster.Name, want tenancy.DefaultBinding, s *state) error {
+func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster, want tenancy.DefaultBinding, s *state) error {
+	cluster := logicalcluster.From(lc)
 	name := apis.DefaultBindingName(cluster, want.Path, want.Export)
 	known, err := b.known(client.Key{Cluster: cluster, Name: name})
 	exists := err == nil
@@ -311,14 +347,33 @@ func (b *Bindings) makeOne(ctx context.Context, cluster logicalcluster.Name, wan
 			return s.failure(name, err)
 		}
 	default:
-		s.waiting = append(s.waiting, name)
-		err = b.create(ctx, cluster, bindingFor(cluster, want, export))
+		done, err := b.makeNew(ctx, lc, bindingFor(cluster, want, export), export)
+		if !done {
+			s.waiting = append(s.waiting, name)
+		}
 		if apierrors.IsAlreadyExists(err) {
 			return nil // the informer is behind
 		}
 		return s.failure(name, err)
 	}
 	return nil
+}
+
+// makeNew makes a binding, and reports whether it is bound already. In logical clusters that
+// are there it is made as their users would, whose quotas and webhooks have a say.
+func (b *Bindings) makeNew(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (bool, error) {
+	if waits(lc) {
+		bound, err := b.binder.Bind(ctx, lc, binding, export)
+		if bound != nil {
+			b.mu.Lock()
+			b.made[logicalcluster.From(lc)] = append(b.made[logicalcluster.From(lc)], bound)
+			b.mu.Unlock()
+		}
+		if bound != nil || err != nil {
+			return bound != nil && err == nil, err
+		}
+	}
+	return false, b.create(ctx, logicalcluster.From(lc), binding)
 }
 
 // failure notes that a write failed. A conflict tells only that somebody was quicker.

@@ -48,6 +48,7 @@ type world struct {
 	// incompleteExports is set while others' exports are not known.
 	incompleteExports error
 	bindings          map[string]*apisv1alpha2.APIBinding
+	elsewhere         map[string]bool // exports that are bound on the shard
 
 	calls, crashAt int // the call that fails, after its effect if odd
 }
@@ -102,8 +103,53 @@ func (w *world) restart() {
 		commit: func(_ context.Context, _ logicalcluster.Name, _, updated *apisv1alpha2.APIBinding) error {
 			return w.write(updated)
 		},
+		binder:  w,
 		watched: map[logicalcluster.Name]bool{},
+		made:    map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
 	}
+}
+
+// Bind implements Binder: it knows exports that are bound elsewhere.
+func (w *world) Bind(_ context.Context, _ *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (*apisv1alpha2.APIBinding, error) {
+	if !w.elsewhere[export.Name] {
+		return nil, nil
+	}
+	if w.bindings[binding.Name] != nil {
+		return nil, apierrors.NewAlreadyExists(schema.GroupResource{}, binding.Name)
+	}
+	conditions.MarkTrue(binding, apisv1alpha2.InitialBindingCompleted)
+	return binding, w.write(binding)
+}
+
+// Note implements Binder.
+func (*world) Note(lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding) *corev1alpha1.LogicalCluster {
+	lc = lc.DeepCopy()
+	lc.Annotations["noted "+binding.Name] = "true"
+	return lc
+}
+
+// TestBoundAtOnce: what the shard has bound elsewhere is bound in one write, and the
+// LogicalCluster says so in the same step; in those that are Ready it is left to others.
+func TestBoundAtOnce(t *testing.T) {
+	w := newWorld()
+	w.offer("one")
+	w.elsewhere = map[string]bool{"one": true, "two": true}
+	w.typed("special", true, "", ref("root:provider", "one"))
+	w.step(t)
+	require.Equal(t, 1, w.version)
+	require.NotContains(t, w.lc.Status.Initializers, tenancyv1alpha1.WorkspaceAPIBindingsInitializer)
+	require.Equal(t, "True  ", w.says(conditionInitialized))
+	noted := "noted " + apis.DefaultBindingName(cluster, "root:provider", "one")
+	require.Contains(t, w.b.Note(w.lc).Annotations, noted)
+	require.NotContains(t, w.b.Note(w.lc).Annotations, noted, "once")
+	w.step(t)
+	require.Equal(t, 1, w.version)
+
+	w.offer("two")
+	w.typed("special", true, "", ref("root:provider", "one"), ref("root:provider", "two"))
+	w.step(t)
+	require.False(t, conditions.IsTrue(w.bindings[apis.DefaultBindingName(cluster, "root:provider", "two")], apisv1alpha2.InitialBindingCompleted),
+		"it is made as its users would make it")
 }
 
 // write is an effect, before or after which the controller may crash.

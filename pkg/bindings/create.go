@@ -1,0 +1,79 @@
+package bindings
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// Create stores a binding with its status and finalizers, in one write and without a
+// request, and returns it as it is stored. It is for what is made in each of thousands of
+// logical clusters: nobody but the server can make a binding so. The error is AlreadyExists
+// if there is one of the name.
+func (x *Index) Create(ctx context.Context, objects Objects, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(binding)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the APIBinding %s: %w", binding.Name, err)
+	}
+	u := &unstructured.Unstructured{Object: object}
+	u.SetGroupVersionKind(apisv1alpha2.SchemeGroupVersion.WithKind("APIBinding"))
+	stored, err := objects.Create(ctx, cluster, client.APIBindings.GroupResource(), u)
+	if err != nil {
+		return nil, err
+	}
+	return bindingIn(stored)
+}
+
+// Like returns what a new binding to an export binds, if another binding of the shard has
+// bound all that the export offers now: then nothing has to be read, and nothing to be
+// looked at, but the names. The schemas are kept until release is called.
+func (x *Index) Like(export *apisv1alpha2.APIExport) (resources []apisv1alpha2.BoundAPIResource, release func(), ok bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	l := x.complete[client.KeyOf(export)]
+	if l == nil {
+		return nil, nil, false
+	}
+	for i := range export.Spec.Resources {
+		offered := &export.Spec.Resources[i]
+		if offered.Storage.Virtual != nil {
+			continue // it is not stored here
+		}
+		all := l.said.Status.BoundResources
+		at := slices.IndexFunc(all, func(b apisv1alpha2.BoundAPIResource) bool {
+			return b.Group == offered.Group && b.Resource == offered.Name
+		})
+		if at < 0 || all[at].Schema.Name != offered.Schema || all[at].Schema.IdentityHash != export.Status.IdentityHash {
+			return nil, nil, false
+		}
+		schema := x.schemas.known(types.UID(all[at].Schema.UID))
+		if schema == nil {
+			return nil, nil, false
+		}
+		bound := *all[at].DeepCopy()
+		bound.StorageVersions = []string{schema.StoredVersion()}
+		resources = append(resources, bound)
+	}
+	x.useLocked(l)
+	return resources, func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.releaseLocked(l)
+	}, true
+}
+
+// isComplete reports whether a binding has bound all that its export offered when the
+// status was written.
+func isComplete(status *apisv1alpha2.APIBindingStatus) bool {
+	said := &apisv1alpha2.APIBinding{Status: *status}
+	return status.Phase == apisv1alpha2.APIBindingPhaseBound && conditions.IsTrue(said, apisv1alpha2.BindingUpToDate)
+}

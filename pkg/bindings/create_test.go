@@ -1,0 +1,71 @@
+package bindings
+
+import (
+	"testing"
+
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// TestLike: a new binding binds what others have bound, if that is all that the export
+// offers now, and the schemas stay as long as it takes.
+func TestLike(t *testing.T) {
+	t.Parallel()
+	local, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
+	require.NoError(t, err)
+	x, err := New(Config{Local: local})
+	require.NoError(t, err)
+	put := func(cluster, name string, upToDate bool) {
+		b := decoded(cluster, "a", name)
+		if upToDate {
+			conditions.MarkTrue(b, apisv1alpha2.BindingUpToDate)
+		}
+		x.put(b)
+	}
+	export := func(name string) *apisv1alpha2.APIExport {
+		return &apisv1alpha2.APIExport{
+			ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"kcp.io/cluster": "provider"}},
+			Spec: apisv1alpha2.APIExportSpec{Resources: []apisv1alpha2.ResourceSchema{
+				{Group: "example.org", Name: "widgets", Schema: name},
+				{Group: "example.org", Name: "elsewhere", Schema: name, Storage: apisv1alpha2.ResourceSchemaStorage{Virtual: &apisv1alpha2.ResourceSchemaStorageVirtual{}}},
+			}},
+			Status: apisv1alpha2.APIExportStatus{IdentityHash: "hash"},
+		}
+	}
+	like := func(e *apisv1alpha2.APIExport) bool {
+		_, release, ok := x.Like(e)
+		if ok {
+			release()
+		}
+		return ok
+	}
+	w := &shard{Index: x, t: t}
+	widgets := schema.GroupResource{Group: "example.org", Resource: "widgets"}
+	w.schema("s1-uid", widgets, "a", 1)
+	require.False(t, like(export("s1")), "nobody has bound it")
+	put("one", "s1", false)
+	require.False(t, like(export("s1")), "not all of it")
+	put("one", "s1", true)
+	resources, release, ok := x.Like(export("s1"))
+	require.True(t, ok)
+	require.Equal(t, decoded("one", "a", "s1").Status.BoundResources[0].Schema, resources[0].Schema)
+	require.Len(t, resources, 1)
+	require.False(t, like(export("s2")), "the export has another schema by now")
+	other := export("s1")
+	other.Status.IdentityHash = "another"
+	require.False(t, like(other))
+	x.replace("one", "b", nil)
+	require.True(t, x.used("s1-uid"), "it is kept until the new binding is there")
+	release()
+	require.False(t, x.used("s1-uid"))
+	require.Empty(t, x.lists)
+	require.Empty(t, x.complete)
+	put("one", "s2", true)
+	require.False(t, like(export("s2")), "the schema has not been read")
+}

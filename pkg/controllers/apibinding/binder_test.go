@@ -1,0 +1,103 @@
+package apibinding
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// Like implements Storage by the bindings that there are.
+func (w *world) Like(export *apisv1alpha2.APIExport) ([]apisv1alpha2.BoundAPIResource, func(), bool) {
+	for _, b := range w.bindings {
+		if ref := b.Spec.Reference.Export; ref.Name == export.Name && b.Status.Phase == apisv1alpha2.APIBindingPhaseBound {
+			return b.DeepCopy().Status.BoundResources, func() {}, true
+		}
+	}
+	return nil, nil, false
+}
+
+// Create implements Storage.
+func (w *world) Create(_ context.Context, _ logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
+	w.bindings[binding.Name] = binding
+	binding.ResourceVersion = w.next()
+	return binding, nil
+}
+
+// TestBinder: a binding that is made at once says what the controller would have it say, so
+// that the controller has nothing to do.
+func TestBinder(t *testing.T) {
+	w := newWorld()
+	b := &Binder{storage: w, siblings: w.r.siblings}
+	binding := func(name string) *apisv1alpha2.APIBinding {
+		return &apisv1alpha2.APIBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{Export: &apisv1alpha2.ExportBindingReference{Path: "root:provider", Name: "e"}}},
+		}
+	}
+	w.offer(widgetsOne)
+	w.schemas[widgetsOne] = widgetsOne + "-1"
+	export := w.exports["e"]
+	export.Annotations, export.Status.IdentityHash = map[string]string{"kcp.io/cluster": provider.String()}, "h"
+	made, err := b.Bind(t.Context(), w.lc, binding("a"), export)
+	require.NoError(t, err)
+	require.Nil(t, made, "nobody has bound it yet")
+
+	w.bind("b")
+	w.settle(t)
+	made, err = b.Bind(t.Context(), w.lc, binding("a"), export)
+	require.NoError(t, err)
+	require.Nil(t, made, "the names are another's")
+
+	elsewhere := w.bindings["b"]
+	delete(w.bindings, "b")
+	w.lc.Annotations = map[string]string{"kcp.io/cluster": consumer.String(), "kcp.io/path": "root:consumer"}
+	made, err = (&Binder{storage: like{w, elsewhere}, siblings: w.r.siblings}).Bind(t.Context(), w.lc, binding("a"), export)
+	require.NoError(t, err)
+	require.Equal(t, []string{apis.BindingFinalizer}, made.Finalizers)
+	require.Equal(t, map[string]string{apis.ExportLabel: apis.ExportLabelValue(provider, "e")}, made.Labels)
+	require.Equal(t, "root:consumer", made.Annotations["kcp.io/path"])
+	require.Equal(t, elsewhere.Status.BoundResources, made.Status.BoundResources)
+
+	// The LogicalCluster says so when its phase gets its label.
+	w.lc.CreationTimestamp = metav1.Now()
+	w.lc.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
+	before, key := w.version, client.Key{Cluster: consumer, Name: "a"}
+	result, err := w.r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Equal(t, startTime, result.RequeueAfter)
+	w.lc = b.Note(w.lc, made)
+	require.JSONEq(t, `{"widgets.example.org":{"n":"a"}}`, w.lc.Annotations[locks])
+	w.lc.Labels = map[string]string{tenancyv1alpha1.WorkspacePhaseLabel: "Ready"}
+	result, err = w.r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Zero(t, result)
+	require.Equal(t, before, w.version, "nothing was written")
+
+	// Where nobody has noted it the controller does, a moment later.
+	delete(w.lc.Annotations, locks)
+	w.lc.Labels = nil
+	w.r.now = func() time.Time { return time.Now().Add(startTime) }
+	_, err = w.r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Contains(t, w.lc.Annotations, locks)
+}
+
+// like is a shard where a binding to the export is elsewhere.
+type like struct {
+	*world
+	other *apisv1alpha2.APIBinding
+}
+
+func (l like) Like(*apisv1alpha2.APIExport) ([]apisv1alpha2.BoundAPIResource, func(), bool) {
+	return l.other.DeepCopy().Status.BoundResources, func() {}, true
+}
