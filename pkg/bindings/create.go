@@ -34,12 +34,10 @@ func (x *Index) Create(ctx context.Context, objects Objects, cluster logicalclus
 }
 
 // Like returns what a new binding to an export binds, if another binding of the shard has
-// bound all that the export offers now: then nothing has to be read, and nothing to be
-// looked at, but the names. The schemas are kept until release is called.
-func (x *Index) Like(export *apisv1alpha2.APIExport) (resources []apisv1alpha2.BoundAPIResource, release func(), ok bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	l := x.complete[client.KeyOf(export)]
+// bound all that the export offers now: then nothing has to be looked at but the names. The
+// schemas are kept until release is called.
+func (x *Index) Like(ctx context.Context, export *apisv1alpha2.APIExport) (resources []apisv1alpha2.BoundAPIResource, release func(), ok bool) {
+	l, release := x.holdComplete(client.KeyOf(export))
 	if l == nil {
 		return nil, nil, false
 	}
@@ -53,22 +51,35 @@ func (x *Index) Like(export *apisv1alpha2.APIExport) (resources []apisv1alpha2.B
 			return b.Group == offered.Group && b.Resource == offered.Name
 		})
 		if at < 0 || all[at].Schema.Name != offered.Schema || all[at].Schema.IdentityHash != export.Status.IdentityHash {
+			release()
 			return nil, nil, false
 		}
-		schema := x.schemas.known(types.UID(all[at].Schema.UID))
-		if schema == nil {
-			return nil, nil, false
+		schema, err := x.schemas.get(ctx, types.UID(all[at].Schema.UID))
+		if err != nil {
+			release()
+			return nil, nil, false // whoever reads the original tells why
 		}
 		bound := *all[at].DeepCopy()
 		bound.StorageVersions = []string{schema.StoredVersion()}
 		resources = append(resources, bound)
 	}
+	return resources, release, true
+}
+
+// holdComplete returns what bindings have bound that have all of an export, or nil. It is
+// used, as by one more binding, until release is called.
+func (x *Index) holdComplete(export client.Key) (l *list, release func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if l = x.complete[export]; l == nil {
+		return nil, nil
+	}
 	x.useLocked(l)
-	return resources, func() {
+	return l, func() {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		x.releaseLocked(l)
-	}, true
+	}
 }
 
 // isComplete reports whether a binding has bound all that its export offered when the

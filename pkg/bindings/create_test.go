@@ -39,7 +39,7 @@ func TestLike(t *testing.T) {
 		}
 	}
 	like := func(e *apisv1alpha2.APIExport) bool {
-		_, release, ok := x.Like(e)
+		_, release, ok := x.Like(t.Context(), e)
 		if ok {
 			release()
 		}
@@ -52,7 +52,7 @@ func TestLike(t *testing.T) {
 	put("one", "s1", false)
 	require.False(t, like(export("s1")), "not all of it")
 	put("one", "s1", true)
-	resources, release, ok := x.Like(export("s1"))
+	resources, release, ok := x.Like(t.Context(), export("s1"))
 	require.True(t, ok)
 	require.Equal(t, decoded("one", "a", "s1").Status.BoundResources[0].Schema, resources[0].Schema)
 	require.Len(t, resources, 1)
@@ -67,5 +67,5 @@ func TestLike(t *testing.T) {
 	require.Empty(t, x.lists)
 	require.Empty(t, x.complete)
 	put("one", "s2", true)
-	require.False(t, like(export("s2")), "the schema has not been read")
+	require.False(t, like(export("s2")), "the schema cannot be read")
 }

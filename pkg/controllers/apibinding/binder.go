@@ -18,7 +18,7 @@ type Storage interface {
 	reserver
 	// Like returns what a new binding to an export binds, if another one of the shard has
 	// bound all of that. The schemas are kept until release is called.
-	Like(export *apisv1alpha2.APIExport) (resources []apisv1alpha2.BoundAPIResource, release func(), ok bool)
+	Like(ctx context.Context, export *apisv1alpha2.APIExport) (resources []apisv1alpha2.BoundAPIResource, release func(), ok bool)
 	// Create stores a binding with its status, past admission and validation.
 	Create(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
 	// WaitFor waits until what a binding says is served.
@@ -45,7 +45,7 @@ func NewBinder(storage Storage, bindings *client.Informer[*apisv1alpha2.APIBindi
 // such binding yet, or a name is in use. An error is AlreadyExists if there is one of the
 // name.
 func (b *Binder) Bind(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (*apisv1alpha2.APIBinding, error) {
-	resources, release, ok := b.storage.Like(export)
+	resources, release, ok := b.storage.Like(ctx, export)
 	if !ok {
 		return nil, nil //nolint:nilnil // there is none
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // Like implements Storage by the bindings that there are.
-func (w *world) Like(export *apisv1alpha2.APIExport) ([]apisv1alpha2.BoundAPIResource, func(), bool) {
+func (w *world) Like(_ context.Context, export *apisv1alpha2.APIExport) ([]apisv1alpha2.BoundAPIResource, func(), bool) {
 	for _, b := range w.bindings {
 		if ref := b.Spec.Reference.Export; ref.Name == export.Name && b.Status.Phase == apisv1alpha2.APIBindingPhaseBound {
 			return b.DeepCopy().Status.BoundResources, func() {}, true
@@ -98,6 +98,6 @@ type like struct {
 	other *apisv1alpha2.APIBinding
 }
 
-func (l like) Like(*apisv1alpha2.APIExport) ([]apisv1alpha2.BoundAPIResource, func(), bool) {
+func (l like) Like(context.Context, *apisv1alpha2.APIExport) ([]apisv1alpha2.BoundAPIResource, func(), bool) {
 	return l.other.DeepCopy().Status.BoundResources, func() {}, true
 }
