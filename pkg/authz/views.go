@@ -18,12 +18,16 @@ type Views interface {
 	// Permits decides whether whoever may open the view may do in it what the attributes
 	// say. Without an opinion the request is denied.
 	Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
+	// Shows reports whether the view has something to do with what it is to see, so that
+	// who may open it may know that this exists.
+	Shows(ctx context.Context) bool
 }
 
 // WithViews asks next, about a request through a view, whether its sender may open it,
 // and only then about what the request does: nobody else learns what is there to
 // be seen. Whom somebody may impersonate is for the logical cluster that grants the view
-// to say, as for any other request to it.
+// to say, as for any other request to it. Who may open the view has entered, for the
+// front-proxy, where the view shows something.
 func WithViews(next authorizer.Authorizer, views Views) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if request.ViewFrom(ctx) == nil || strings.HasPrefix(a.GetVerb(), verbImpersonate) {
@@ -32,8 +36,12 @@ func WithViews(next authorizer.Authorizer, views Views) authorizer.Authorizer {
 		if views == nil {
 			return authorizer.DecisionDeny, "this server has no views", nil
 		}
-		if decision, reason, err := views.Opens(ctx, a, next); decision != authorizer.DecisionAllow {
+		granting := request.WithEntry(ctx, func() {}) // it is not what the request is to see
+		if decision, reason, err := views.Opens(granting, a, next); decision != authorizer.DecisionAllow {
 			return decision, reason, err
+		}
+		if views.Shows(ctx) {
+			request.Entered(ctx)
 		}
 		return views.Permits(ctx, a)
 	})

@@ -75,8 +75,8 @@ func TestReach(t *testing.T) {
 		some := reach(place, secrets, "list")
 		require.False(t, some.Own())
 		require.Empty(t, some.Identity)
-		require.True(t, some.Set.Selection("a").MatchesLabels(labels.Set{"value": "mine"}))
-		require.False(t, some.Set.Selection("a").MatchesLabels(labels.Set{"value": "other"}))
+		require.True(t, some.Set.Selection("a").MatchesObject("", labels.Set{"value": "mine"}))
+		require.False(t, some.Set.Selection("a").MatchesObject("", labels.Set{"value": "other"}))
 		require.False(t, some.Set.Selection("b").Held())
 		require.Equal(t, "other", reach(place, gadgets, "get").Identity)
 		for _, resource := range []schema.GroupResource{coreEvents, newEvents} {
@@ -87,8 +87,8 @@ func TestReach(t *testing.T) {
 		require.Nil(t, reach(place, secrets, "delete"), "the export does not ask for it")
 		require.Nil(t, reach(place, schema.GroupResource{Resource: "configmaps"}, "get"))
 		require.Nil(t, reach(place, bindingsResource, "update"))
-		require.True(t, reach(place, bindingsResource, "list").Set.Selection("a").MatchesLabels(labels.Set(b.Labels)))
-		require.False(t, reach(place, bindingsResource, "list").Set.Selection("a").MatchesLabels(nil))
+		require.True(t, reach(place, bindingsResource, "list").Set.Selection("a").MatchesObject("", labels.Set(b.Labels)))
+		require.False(t, reach(place, bindingsResource, "list").Set.Selection("a").MatchesObject("", nil))
 	}
 	require.Nil(t, reach(in("a"), secrets, "watch"), "the binding does not accept it")
 	require.False(t, reach(wildcard, secrets, "watch").Set.Selection("a").Held())
@@ -160,7 +160,7 @@ func (w *shard) isAsSaid(t *testing.T, have map[string]*apisv1alpha2.APIBinding,
 				if key.resource == bindingsResource {
 					l, want = labels.Set{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}, len(all) > 0
 				}
-				if got := set.Selection(logicalcluster.Name(cluster)).MatchesLabels(l); got != want {
+				if got := set.Selection(logicalcluster.Name(cluster)).MatchesObject("", l); got != want {
 					return fmt.Sprintf("%v of %s with %q: %t", key, cluster, value, got)
 				}
 			}

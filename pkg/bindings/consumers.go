@@ -2,7 +2,10 @@ package bindings
 
 import (
 	"maps"
+	"slices"
 	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -56,6 +59,12 @@ func (x *Index) Consumed(export client.Key) bool {
 	x.consumed.mu.RLock()
 	defer x.consumed.mu.RUnlock()
 	return x.consumed.counts[export] > 0
+}
+
+// Binds reports whether a logical cluster of the shard has a binding to an export, which
+// may have bound nothing.
+func (x *Index) Binds(cluster logicalcluster.Name, export client.Key) bool {
+	return slices.ContainsFunc(x.records(cluster), func(r *record) bool { return r.of(export) })
 }
 
 // FollowConsumers calls f for each export that has a binding, and when one has a first

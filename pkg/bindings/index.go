@@ -11,6 +11,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -50,6 +51,9 @@ type Config struct {
 	Defined func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool
 	// Schema reads an APIResourceSchema, of the shard in the key if there is one.
 	Schema func(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error)
+	// Schemas is the definition of APIResourceSchemas, which the index keeps. Nil if
+	// WithBoundSchemas is not to be used.
+	Schemas *apiextensionsv1.CustomResourceDefinition
 }
 
 // Index knows what the bindings of a shard have bound. Run its Informer and Copies, and
@@ -63,6 +67,8 @@ type Index struct {
 	stored   stored
 	// own is the definition of BoundSchemas.
 	own *definitions.Definition
+	// shown is the definition under which they are shown to those who have bound them.
+	shown *definitions.Definition
 
 	mu       sync.RWMutex
 	clusters map[logicalcluster.Name][]*record
@@ -73,6 +79,7 @@ type Index struct {
 	changed  chan struct{}               // closed and renewed with each change
 
 	claimed   claimed
+	bound     boundSets
 	consumed  consumed
 	listeners definitions.Listeners[definitions.Change]
 	roomier   definitions.Listeners[struct{}]
@@ -96,9 +103,15 @@ func New(config Config) (*Index, error) {
 		complete: map[client.Key]*list{},
 		changed:  make(chan struct{}),
 		claimed:  claimed{sets: map[client.Key]map[setKey]*heldSet{}},
+		bound:    boundSets{sets: map[logicalcluster.Name]*boundSet{}},
 		changes:  changes{some: make(chan struct{}, 1)},
 
 		consumed: consumed{counts: map[client.Key]int{}},
+	}
+	if config.Schemas != nil {
+		if x.shown, err = x.showCopies(); err != nil {
+			return nil, err
+		}
 	}
 	x.schemas = newSchemas(config.Local, x.newestCopy)
 	if err := x.followCopies(); err != nil {
@@ -137,6 +150,7 @@ func (x *Index) Run(ctx context.Context) error {
 		case <-ticker.C:
 			x.schemas.forget(x.used)
 			x.claimed.forgetSets(time.Now())
+			x.bound.forget(time.Now())
 		case <-x.changes.some:
 			x.tell(ctx)
 		}
@@ -158,6 +172,7 @@ func (x *Index) put(b *apisv1alpha2.APIBinding) {
 func (x *Index) replace(cluster logicalcluster.Name, name string, r *record) {
 	before, all := x.replaceRecord(cluster, name, r)
 	x.claimed.follow(cluster, before, r, all)
+	x.bound.follow(cluster, r, all)
 	x.consumed.replaced(before, r)
 }
 

@@ -21,6 +21,9 @@ func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions
 	if l.Cluster.Name == tenancy.AdminCluster && l.Resource == x.own.Schema.Resource && l.Identity == "" {
 		return x.own, nil
 	}
+	if x.showsCopies(l) {
+		return x.shown, nil
+	}
 	if err := x.waitSynced(ctx); err != nil {
 		return nil, err
 	}

@@ -26,6 +26,7 @@
 //	exportuse           other shards know whose exports this one has consumers of
 //	endpointslice       endpoint slices say on which shards their exports have consumers
 //	partitionset        sets of partitions have one for each combination of labels
+//	workspacetype       types of workspaces say where their views are
 //	replicationreasons  what other shards must know is marked, by what it says
 //	subtreeusage        so is what this shard stores of workspaces whose subtrees are
 //	                    limited
@@ -63,6 +64,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/shardregistration"
 	"github.com/shardplane/shardplane/pkg/controllers/subtreeusage"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
+	"github.com/shardplane/shardplane/pkg/controllers/workspacetype"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
@@ -143,6 +145,7 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{Name: apibinding.ConvertingName, Placement: reconcile.OnLeader, New: newAPIConversion},
 		{Name: endpointslice.Name, Placement: reconcile.Dividable, New: newEndpointSlice},
 		{Name: partitionset.Name, Placement: reconcile.Dividable, New: newPartitionSet},
+		{Name: workspacetype.Name, Placement: reconcile.Dividable, New: newWorkspaceType},
 		// The replicas of a shard have the same bindings: one of them tells.
 		{Name: exportuse.Name, Placement: reconcile.OnLeader, Enabled: hasCache, New: newExportUse},
 		{Name: apibinding.UnpinningName, Placement: reconcile.OnLeader, New: newBoundSchemas},
@@ -347,6 +350,11 @@ func newPartitionSet(d Deps) (reconcile.Made, error) {
 	made := after(partitionset.New(partitionset.Config{Local: d.Local, Sets: sets, Partitions: i.Partitions, Shards: i.Shards}), i.Partitions, i.Shards)
 	made.Owns = []client.Runner{sets}
 	return made, nil
+}
+
+func newWorkspaceType(d Deps) (reconcile.Made, error) {
+	types := d.Informers.WorkspaceTypes.Own()
+	return after(workspacetype.New(workspacetype.Config{Local: d.Local, Types: types, Shards: d.Informers.Shards}), types, d.Informers.Shards), nil
 }
 
 func newExportUse(d Deps) (reconcile.Made, error) {

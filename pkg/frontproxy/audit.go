@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
@@ -35,10 +34,11 @@ func (s *Server) audit(r *http.Request, rec *record, received time.Time) {
 		answer.Status.Status = metav1.StatusSuccess
 	}
 	rest := r.URL.EscapedPath()
-	if strings.HasPrefix(rest, request.Clusters.Prefix) {
-		var segment string
-		segment, rest = splitEscaped(rest)
-		answer.Cluster, answer.Path = clusterOf(segment, rec.cluster)
+	if strings.HasPrefix(rest, request.Clusters.Prefix) || strings.HasPrefix(rest, request.ViewsPrefix) {
+		if at, err := addressOf(rest); err == nil {
+			rest = at.rest
+			answer.Cluster, answer.Path = clusterOf(at, rec.cluster)
+		}
 	}
 	inner := *r
 	innerURL := *r.URL
@@ -50,21 +50,6 @@ func (s *Server) audit(r *http.Request, rec *record, received time.Time) {
 	}
 	answer.Info = info
 	s.answers.Record(answer)
-}
-
-// clusterOf returns what is known of the logical cluster that an escaped segment
-// of a URL means: its name, also where the segment was resolved to one, and its
-// path.
-func clusterOf(segment, resolved string) (name logicalcluster.Name, path logicalcluster.Path) {
-	text, valid := clusterPath(segment)
-	if !valid {
-		return logicalcluster.Name(resolved), logicalcluster.None
-	}
-	path = logicalcluster.NewPath(text)
-	if own, ok := path.Name(); ok {
-		return own, logicalcluster.None
-	}
-	return logicalcluster.Name(resolved), path
 }
 
 // presented says with which credentials somebody failed, but not what they are.

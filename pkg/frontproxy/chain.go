@@ -52,6 +52,10 @@ type mapping struct {
 // hold is answered with 404. Paths are compared as the client escaped them.
 var mappings = []mapping{
 	{prefix: request.Clusters.Prefix, serve: (*Server).serveCluster},
+	{prefix: request.APIExports.Prefix, serve: (*Server).serveCluster},
+	{prefix: request.APIResourceSchemas.Prefix, serve: (*Server).serveCluster},
+	{prefix: request.InitializingWorkspaces.Prefix, serve: (*Server).serveCluster},
+	{prefix: request.TerminatingWorkspaces.Prefix, serve: (*Server).serveCluster},
 	{prefix: "/metrics", exact: true, serve: (*Server).serveMetrics},
 	{prefix: profilesPrefix, serve: (*Server).serveProfiles},
 }
@@ -99,7 +103,8 @@ func (s *Server) serveMappings(w http.ResponseWriter, r *http.Request) {
 	notMapped.ServeHTTP(w, r)
 }
 
-// serveCluster forwards a request for a logical cluster to its shard.
+// serveCluster forwards a request for a logical cluster, or for what a view shows of one,
+// to its shard.
 func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 	who, ok := genericapirequest.UserFrom(r.Context())
 	if !ok {
@@ -117,14 +122,21 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, refused)
 		return
 	}
-	var segment string
-	segment, to.rest = splitEscaped(r.URL.EscapedPath())
-	path, valid := clusterPath(segment)
-	if !valid {
-		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+	at, err := addressOf(r.URL.EscapedPath())
+	if err != nil {
+		writeStatus(w, apierrors.NewBadRequest(err.Error()))
 		return
 	}
-	if target, outcome := s.forwarder.resolver.index.Lookup(path); outcome != workspaceindex.Found || !s.forwarder.visitors.has(visitorOf(who, target.Cluster)) {
+	to.rest = at.rest
+	switch {
+	case !at.valid:
+		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+		return
+	case at.path == request.Wildcard && s.shards.only() == nil:
+		writeStatus(w, apierrors.NewBadRequest(wildcardOfViews))
+		return
+	}
+	if !s.visited(to, at) {
 		if to.release, ok = s.forwarder.resolver.enter(identity.PayerOf("", who)); !ok {
 			writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
 				"too many requests of this user wait for workspaces that it has not entered yet, try again later"))
@@ -132,7 +144,7 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	defer func() { to.release() }()
-	if s.resolve(w, r, to, path) {
+	if s.resolve(w, r, to, at) {
 		auditID := identified(r)
 		if rec := recordFrom(r.Context()); rec != nil {
 			rec.shard, rec.cluster, rec.auditID = to.backend.Name, to.cluster, auditID
@@ -141,11 +153,44 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// wildcardOfViews is the answer to requests for all that a view shows, of several shards.
+const wildcardOfViews = "each shard has a view of its own logical clusters: use the URLs of the shards, which are in status.endpoints of the " +
+	"APIExportEndpointSlice, or in status.virtualWorkspaces of the WorkspaceType"
+
+// visited reports whether the user has been lately where a request is to go.
+func (s *Server) visited(to *route, at address) bool {
+	look := s.forwarder.resolver.index.Lookup
+	target, view, found := s.find(at, look)
+	return found == workspaceindex.Found && s.forwarder.visitors.has(visitorOf(to.user, target.Cluster, view))
+}
+
+// find looks up what an address names: the logical cluster, and the path of the view
+// through which it is to be seen.
+func (s *Server) find(at address, look func(path string) (workspaceindex.Target, workspaceindex.Outcome)) (target workspaceindex.Target, view string, outcome workspaceindex.Outcome) {
+	if at.view != nil {
+		granting, outcome := look(at.view.granting)
+		if !known(outcome) {
+			return target, "", outcome
+		}
+		view = at.view.mount.ViewPath(granting.Cluster, at.view.object)
+	}
+	if at.path == request.Wildcard {
+		if only := s.shards.only(); only != nil {
+			return workspaceindex.Target{Cluster: request.Wildcard, Shard: only.Name}, view, workspaceindex.Found
+		}
+		return target, view, workspaceindex.Unknown // another one has just come
+	}
+	target, outcome = look(at.path)
+	return target, view, outcome
+}
+
 // resolve finds the shard of to, or answers and reports false. The user gets no
 // further with a body, if it may not enter.
-func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, path string) bool {
-	target, outcome := s.forwarder.resolver.resolve(r.Context(), path, to.arrived)
-	to.cluster, to.backend, to.visitor = target.Cluster.String(), s.shards.backend(target.Shard), visitorOf(to.user, target.Cluster)
+func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, at address) bool {
+	target, view, outcome := s.find(at, func(path string) (workspaceindex.Target, workspaceindex.Outcome) {
+		return s.forwarder.resolver.resolve(r.Context(), path, to.arrived)
+	})
+	to.cluster, to.view, to.backend, to.visitor = target.Cluster.String(), view, s.shards.backend(target.Shard), visitorOf(to.user, target.Cluster, view)
 	switch outcome {
 	case workspaceindex.Unknown, workspaceindex.Pending:
 		if !s.shards.complete() {
@@ -233,30 +278,6 @@ func mayReadProcess(ctx context.Context, who user.Info) bool {
 	return identity.MemberOf(ctx, who, user.SystemPrivilegedGroup, request.GroupAdmin)
 }
 
-// splitEscaped takes the escaped logical cluster off an escaped path.
-func splitEscaped(path string) (segment, rest string) {
-	segment = strings.TrimPrefix(path, request.Clusters.Prefix)
-	if at := strings.IndexByte(segment, '/'); at >= 0 {
-		segment, rest = segment[:at], segment[at:]
-	}
-	return segment, rest
-}
-
-// clusterPath returns the name or path that an escaped segment holds. Wildcards
-// are for shards only, and so are system clusters, of which each shard has its
-// own.
-func clusterPath(segment string) (string, bool) {
-	path, err := url.PathUnescape(segment)
-	if err != nil || strings.Contains(path, "/") || strings.HasPrefix(path, request.SystemPrefix) {
-		return "", false
-	}
-	l, err := request.Clusters.Parse(path)
-	if err != nil || l.Wildcard {
-		return "", false
-	}
-	return path, true
-}
-
 // isWatch reports whether the answer to r is a stream that lasts: whether the
 // shard takes r for a watch. Names may be words of the API, too.
 func isWatch(r *http.Request) bool {
@@ -269,8 +290,11 @@ func isWatch(r *http.Request) bool {
 	}
 	// Without the query, which anybody could fill the log with.
 	bare := http.Request{Method: r.Method, URL: &url.URL{}}
-	_, rest := splitEscaped(r.URL.EscapedPath())
-	info, err := requestInfo(&bare, unescapedRest(rest))
+	at, err := addressOf(r.URL.EscapedPath())
+	if err != nil {
+		return false
+	}
+	info, err := requestInfo(&bare, unescapedRest(at.rest))
 	if err != nil || !info.IsResourceRequest {
 		return false
 	}

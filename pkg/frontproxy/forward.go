@@ -49,8 +49,10 @@ type forwarder struct {
 // route is where one request goes, and how.
 type route struct {
 	backend *backend
-	// cluster is the resolved name, rest the escaped path below it.
+	// cluster is the resolved name, rest the escaped path below it. Where it is seen
+	// through a view, that is before it in the path.
 	cluster string
+	view    string
 	rest    string
 	user    user.Info
 	// token is passed on instead of the user, if it is set.
@@ -119,7 +121,7 @@ func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
 	return func(p *httputil.ProxyRequest) {
 		// The shard gets the name, so that it has nothing to resolve; the rest
 		// of the path stays as the client wrote it, and so does the query.
-		escaped := to.backend.prefix + request.ClusterPath(to.cluster) + to.rest
+		escaped := to.backend.prefix + to.view + request.ClusterPath(to.cluster) + to.rest
 		p.Out.URL.Scheme, p.Out.URL.Host = to.backend.base.Scheme, to.backend.base.Host
 		p.Out.URL.RawPath = escaped
 		p.Out.URL.Path, _ = url.PathUnescape(escaped) // its parts have been unescaped before

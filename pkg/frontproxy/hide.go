@@ -25,6 +25,8 @@ func (f *forwarder) conceals(r *http.Request, res *http.Response, to *route) (bo
 	case entered == "true":
 		to.enter(f)
 		return false, nil
+	case to.view != "" && res.StatusCode < http.StatusBadRequest:
+		return true, nil // a view is there, whatever it shows nothing of
 	case res.StatusCode < http.StatusBadRequest:
 		to.release() // nothing waits any more, however long the answer takes
 		return false, nil
@@ -66,7 +68,7 @@ func (f *forwarder) denied(ctx context.Context, to *route) bool {
 	ctx, cancel := context.WithTimeout(ctx, deniedTimeout)
 	defer cancel()
 	question := url.URL{Scheme: to.backend.base.Scheme, Host: to.backend.base.Host}
-	question.RawPath = to.backend.prefix + request.ClusterPath(to.cluster) + "/version"
+	question.RawPath = to.backend.prefix + to.view + request.ClusterPath(to.cluster) + "/version"
 	question.Path, _ = url.PathUnescape(question.RawPath) // a URL's prefix and a name
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, question.String(), http.NoBody)
 	if err != nil {
@@ -78,10 +80,13 @@ func (f *forwarder) denied(ctx context.Context, to *route) bool {
 		return false
 	}
 	defer func() { _ = res.Body.Close() }()
+	entered := takeMark(res.Header)
+	if to.view != "" && entered == "false" && (res.StatusCode < http.StatusBadRequest || res.StatusCode == http.StatusNotFound) {
+		return true // it shows nothing of the logical cluster
+	}
 	if res.StatusCode != http.StatusForbidden {
 		return false
 	}
-	entered := takeMark(res.Header)
 	return entered == "false" || entered == "" && deniedByPrevious(res)
 }
 

@@ -145,7 +145,7 @@ func TestStatusCodes(t *testing.T) {
 		res, body := jane.get(t, path, "X-Other", strings.Repeat("x", http.DefaultMaxHeaderBytes-12<<10))
 		require.Contains(t, status(t, res, body, http.StatusRequestHeaderFieldsTooLarge).Message, "fewer groups", "what fits with us need not fit with who sent it")
 	}
-	for _, path := range []string{"/", "/api", "/apis/x", "/clusters", "/clust%65rs/root/api", "/metrics/x", "/services/apiexport/x", "/version", "/readyzz"} {
+	for _, path := range []string{"/", "/api", "/apis/x", "/clusters", "/clust%65rs/root/api", "/metrics/x", "/services/apiexports/x", "/services/", "/version", "/readyzz"} {
 		res, body := jane.get(t, path)
 		status(t, res, body, http.StatusNotFound)
 	}

@@ -141,6 +141,15 @@ func (s *shards) backend(name string) *backend {
 	return s.ways[name].backend
 }
 
+// only returns the way to the shard if there is one and no other, or nil.
+func (s *shards) only() *backend {
+	all := s.objects.Lister().List(nil)
+	if len(all) != 1 {
+		return nil
+	}
+	return s.backend(all[0].Name)
+}
+
 // complete reports whether everything that all shards hold has been seen, so that
 // what the index does not know does not exist.
 func (s *shards) complete() bool {

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,6 +27,8 @@ func FuzzURL(f *testing.F) {
 	for _, path := range []string{
 		"/clusters/root/api", "/clusters/root:a/apis/x%2Fy", "/clusters/root%2Fapi/v1", "/clusters/%2A/api", "/clusters/a/clusters/b/api",
 		"/clusters/root", "/clusters//x", "/clusters/root/%zz", "/clusters/root/..%2f..", "/clusters/root/a;b|c\"d", "/clusters/system:admin/api",
+		"/services/apiexport/p/e.x/clusters/c/api/v1", "/services/apiexport/root:p/e/clusters/root:c", "/services/apiexport/p%2fe/clusters/c", "/services/apiexport/p/../clusters/c/x",
+		"/services/apiresourceschema/c/clusters/*/apis", "/services/initializingworkspaces/root:t/clusters/c/x%2Fy", "/services/terminatingworkspaces/a%3At/clusters/c/..%2f", "/services/apiexport/p/e/clusters/system:x/y",
 	} {
 		f.Add(path)
 	}
@@ -33,30 +36,89 @@ func FuzzURL(f *testing.F) {
 	backend := newBackend(&peers.Peer{Name: "one", URL: "https://shard:6444/prefix"}, nil)
 	f.Fuzz(func(t *testing.T, path string) {
 		in, err := url.ParseRequestURI(path)
-		if err != nil || !strings.HasPrefix(in.EscapedPath(), request.Clusters.Prefix) {
+		if err != nil || !isMapped(in.EscapedPath()) {
 			return
 		}
-		segment, rest := splitEscaped(in.EscapedPath())
-		cluster, ok := clusterPath(segment)
-		if !ok {
+		at, err := addressOf(in.EscapedPath())
+		if err != nil || !at.valid {
 			return
 		}
-		require.True(t, logicalcluster.NewPath(cluster).IsValid(), cluster)
-		require.NotContains(t, cluster, "*")
+		rest := at.rest
+		require.NotContains(t, at.path, "system:")
+		require.True(t, logicalcluster.NewPath(at.path).IsValid(), at.path)
+		require.True(t, at.view != nil || !strings.Contains(at.path, "*"), at.path)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://proxy/", http.NoBody)
 		r.URL = in
 		out := r.Clone(t.Context())
 		to := &route{backend: backend, cluster: resolved, rest: rest, user: &user.DefaultInfo{Name: "jane"}}
+		if at.view != nil {
+			require.True(t, logicalcluster.NewPath(at.view.granting).IsValid(), at.view.granting)
+			to.view = at.view.mount.ViewPath("granting", at.view.object)
+		}
 		to.rewrite(&forwarder{})(&httputil.ProxyRequest{In: r, Out: out})
 		sent, err := url.ParseRequestURI(out.URL.RequestURI())
 		require.NoError(t, err)
 		require.Equal(t, in.RawQuery, sent.RawQuery)
-		l, found, err := request.Locate(strings.TrimPrefix(sent.Path, "/prefix"), request.Clusters)
+		l, found, err := request.Locate(strings.TrimPrefix(sent.Path, "/prefix"), append(request.ViewMounts(), request.Clusters)...)
 		require.NoError(t, err)
 		require.True(t, found)
-		require.Equal(t, resolved, l.Path.String())
-		require.Equal(t, rest, strings.TrimPrefix(sent.EscapedPath(), "/prefix/clusters/"+resolved))
+		reached := l.Path.String()
+		if at.view != nil {
+			require.Equal(t, "granting", reached)
+			require.Equal(t, at.view.object, l.View.Name)
+			require.Same(t, at.view.mount, l.Mount)
+			reached = l.View.Path.String()
+		}
+		require.Equal(t, resolved, reached)
+		require.Equal(t, rest, strings.TrimPrefix(sent.EscapedPath(), "/prefix"+to.view+"/clusters/"+resolved))
 	})
+}
+
+func isMapped(path string) bool {
+	return slices.ContainsFunc(mappings, func(m mapping) bool {
+		return !m.exact && m.prefix != profilesPrefix && strings.HasPrefix(path, m.prefix)
+	})
+}
+
+// TestAddress holds what of a path is a view, and what is malformed.
+func TestAddress(t *testing.T) {
+	view := func(mount *request.Mount, granting, object string) *viewAddress {
+		return &viewAddress{mount: mount, granting: granting, object: object}
+	}
+	for path, want := range map[string]address{
+		"/services/apiexport/p/e.x/clusters/c/api%2F/v1":                 {path: "c", valid: true, view: view(request.APIExports, "p", "e.x"), rest: "/api%2F/v1"},
+		"/services/apiexport/root%3Ap/e/clusters/root:c":                 {path: "root:c", valid: true, view: view(request.APIExports, "root:p", "e")},
+		"/services/apiexport/p/clusters/clusters/clusters/clusters/a/x":  {path: "clusters", valid: true, view: view(request.APIExports, "p", "clusters"), rest: "/clusters/a/x"},
+		"/services/apiexport/p/e/clusters/%2A/api":                       {path: "*", valid: true, view: view(request.APIExports, "p", "e"), rest: "/api"},
+		"/services/apiexport/p/e/clusters/system:admin/api":              {path: "system:admin", view: view(request.APIExports, "p", "e"), rest: "/api"},
+		"/services/apiexport/system:admin/e/clusters/c/api":              {path: "c", view: view(request.APIExports, "system:admin", "e"), rest: "/api"},
+		"/services/apiresourceschema/c/clusters/c/apis":                  {path: "c", valid: true, view: view(request.APIResourceSchemas, "c", ""), rest: "/apis"},
+		"/services/initializingworkspaces/root:org:t/clusters/c":         {path: "c", valid: true, view: view(request.InitializingWorkspaces, "root:org", "t")},
+		"/services/terminatingworkspaces/x:t/clusters/*/":                {path: "*", valid: true, view: view(request.TerminatingWorkspaces, "x", "t"), rest: "/"},
+		"/services/apiexport/":                                           {},
+		"/services/apiexport/p":                                          {},
+		"/services/apiexport/p/e/clusters":                               {},
+		"/services/apiexport/p/e/clusters/":                              {},
+		"/services/apiexport/p/e/cluster/c/api":                          {},
+		"/services/apiexport/p/e%2Fclusters%2Fc/clusters/c/api":          {},
+		"/services/apiexport/p/e/clusters/c%2Fd/api":                     {},
+		"/services/apiexport/p/e/clusters/%zz/api":                       {},
+		"/services/apiexport/p/%2e%2e/clusters/c/api":                    {},
+		"/services/apiexport/*/e/clusters/c/api":                         {},
+		"/services/apiresourceschema/c/e/clusters/c/apis":                {},
+		"/services/initializingworkspaces/t/clusters/c":                  {},
+		"/services/initializingworkspaces/root:t/extra/clusters/c":       {},
+		"/services/terminatingworkspaces/" + "%00:t/clusters/c/api/v1/x": {},
+	} {
+		got, err := addressOf(path)
+		if want.view == nil {
+			var invalid *request.InvalidURLError
+			require.ErrorAs(t, err, &invalid, path)
+			continue
+		}
+		require.NoError(t, err, path)
+		require.Equal(t, want, got, path)
+	}
 }
 
 // TestIsWatch holds that streams are told as the shards tell watches.
@@ -90,8 +152,8 @@ func TestIsWatch(t *testing.T) {
 		"/api/v1/watch":                                                 false,
 		"":                                                              false,
 	} {
-		for _, cluster := range []string{"root", "root:watch", "watch"} {
-			url := "https://proxy/clusters/" + cluster + target
+		for _, below := range []string{"/clusters/root", "/clusters/root:watch", "/clusters/watch", "/services/apiexport/watch/watch/clusters/watch", "/services/apiresourceschema/c/clusters/*"} {
+			url := "https://proxy" + below + target
 			require.Equal(t, want, isWatch(httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)), url)
 			require.False(t, isWatch(httptest.NewRequestWithContext(t.Context(), http.MethodPost, url, http.NoBody)), url)
 		}

@@ -18,15 +18,16 @@ const (
 	visitorsTurn = 5 * time.Minute
 )
 
-// visitor is a user in a logical cluster.
+// visitor is a user in a logical cluster, or in what a view shows of one.
 type visitor struct {
 	user    string
 	home    identity.Payer
 	cluster logicalcluster.Name
+	view    string
 }
 
-func visitorOf(who user.Info, to logicalcluster.Name) visitor {
-	return visitor{user: who.GetName(), home: identity.PayerOf("", who), cluster: to}
+func visitorOf(who user.Info, to logicalcluster.Name, view string) visitor {
+	return visitor{user: who.GetName(), home: identity.PayerOf("", who), cluster: to, view: view}
 }
 
 // visitors remembers who has entered which logical cluster lately: from them its

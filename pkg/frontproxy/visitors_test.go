@@ -65,7 +65,7 @@ func TestStrangersBodiesAreNotRead(t *testing.T) {
 		require.Equal(t, "a body", body)
 	}
 	require.Equal(t, []string{"GET /clusters/hidden/version", "POST " + path, "POST " + path, "POST " + path}, asked())
-	w.proxy.forwarder.visitors.denied(visitorOf(namedUser("owner"), "hidden"))
+	w.proxy.forwarder.visitors.denied(visitorOf(namedUser("owner"), "hidden", ""))
 	owner.get(t, path)
 	owner.do(t, http.MethodPost, path, strings.NewReader("a body"))
 	require.Equal(t, []string{"GET " + path, "POST " + path}, asked(), "who has entered otherwise is known as well")
@@ -102,16 +102,16 @@ func TestFullPlaces(t *testing.T) {
 
 func TestVisitorsAreForgotten(t *testing.T) {
 	v := newVisitors()
-	jane := visitorOf(namedUser("jane"), "a")
+	jane := visitorOf(namedUser("jane"), "a", "")
 	v.entered(jane)
 	require.True(t, v.has(jane))
-	require.False(t, v.has(visitorOf(namedUser("jane"), "b")))
+	require.False(t, v.has(visitorOf(namedUser("jane"), "b", "")))
 	for i := range maxVisitors {
-		v.entered(visitorOf(namedUser(fmt.Sprint(i)), "a"))
+		v.entered(visitorOf(namedUser(fmt.Sprint(i)), "a", ""))
 	}
 	require.True(t, v.has(jane), "once more")
 	for i := range maxVisitors {
-		v.entered(visitorOf(namedUser(fmt.Sprint(i)), "b"))
+		v.entered(visitorOf(namedUser(fmt.Sprint(i)), "b", ""))
 	}
 	require.False(t, v.has(jane))
 	require.LessOrEqual(t, len(v.now)+len(v.before), 2*maxVisitors)

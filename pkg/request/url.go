@@ -23,6 +23,10 @@ type Mount struct {
 	// Wildcard reports whether a request may be for all logical clusters, or all
 	// shards, by its verb and whether it is for a resource.
 	Wildcard func(verb string, resource bool) bool
+
+	// separator is between the logical cluster that grants a view and the name of the
+	// object that does.
+	separator string
 }
 
 var (

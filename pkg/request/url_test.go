@@ -179,18 +179,46 @@ func TestViews(t *testing.T) {
 	}
 }
 
+func TestOwnViews(t *testing.T) {
+	for url, want := range map[string]request.Location{
+		"/services/apiresourceschema/c/clusters/*/apis":          {Path: logicalcluster.NewPath("c"), View: &request.ViewLocation{Wildcard: true}, Rest: "/apis"},
+		"/services/apiresourceschema/root:c/clusters/root:c/x":   {Path: logicalcluster.NewPath("root:c"), View: &request.ViewLocation{Path: logicalcluster.NewPath("root:c")}, Rest: "/x"},
+		"/services/apiresourceschema/":                           {},
+		"/services/apiresourceschema/c":                          {},
+		"/services/apiresourceschema/c/apis":                     {},
+		"/services/apiresourceschema/*/clusters/*/apis":          {},
+		"/services/apiresourceschema/c/clusters/":                {},
+		"/services/apiresourceschema/c/e/clusters/c/apis":        {},
+		"/services/apiresourceschema/../clusters/c/apis":         {},
+		"/services/apiresourceschema/c/clusters/c%2fd/apis":      {},
+		"/services/apiresourceschema//clusters/c/apis/apis.kcp.": {},
+	} {
+		got, found, err := request.Locate(url, request.Clusters, request.APIResourceSchemas)
+		require.True(t, found, url)
+		if want.View == nil {
+			var invalid *request.InvalidURLError
+			require.ErrorAs(t, err, &invalid, url)
+			continue
+		}
+		require.NoError(t, err, url)
+		want.Mount = request.APIResourceSchemas
+		require.Equal(t, want, got, url)
+	}
+}
+
 // FuzzLocate holds that what comes out of a URL is fit to be segments of a
 // storage key, and that nothing of the URL is lost.
 func FuzzLocate(f *testing.F) {
 	for _, seed := range []string{
 		"/clusters/root/api", "/clusters/*/x", "/clusters/a:b/../c", "/clusters/system:x", "//clusters/a", "/clusters/%2e%2e/a",
 		"/services/apiexport/p/e/clusters/c/api", "/services/apiexport/root:p/e.x/clusters/*/x", "/services/apiexport/p/../clusters/c",
+		"/services/apiresourceschema/c/clusters/*/x", "/services/initializingworkspaces/root:t/clusters/c/x",
 		"/services/cache/shards/a/clusters/b/apis", "/services/cache/shards/*/clusters/*", "/shards/a/clusters/b/x", "/services/cache/shards/a/metrics",
 	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, url string) {
-		l, found, err := request.Locate(url, request.Clusters, request.CacheShards, request.Shards, request.APIExports)
+		l, found, err := request.Locate(url, append(request.ViewMounts(), request.Clusters, request.CacheShards, request.Shards)...)
 		if !found || err != nil {
 			return
 		}
@@ -212,7 +240,7 @@ func FuzzLocate(f *testing.F) {
 			require.NotEmpty(t, in)
 			require.True(t, in == request.Wildcard || !strings.ContainsAny(in+l.View.Name, "/*%\x00 "), "segments %q and %q", in, l.View.Name)
 			require.NotContains(t, "/"+l.View.Name+"/", "/../")
-			again = l.Mount.Prefix + segment + "/" + l.View.Name + request.ClusterPath(in) + l.Rest
+			again = l.Mount.ViewPath(logicalcluster.Name(segment), l.View.Name) + request.ClusterPath(in) + l.Rest
 		case l.Mount == request.Clusters:
 			require.NotEmpty(t, segment)
 		case segment == "":

@@ -15,7 +15,7 @@ const ViewsPrefix = "/services/"
 // consumers of an API let its provider see and do.
 var APIExports = &Mount{
 	Prefix: ViewsPrefix + "apiexport/", Form: ViewsPrefix + "apiexport/<provider>/<export>/clusters/<name>",
-	Parse: parseView, Wildcard: listOrWatchOrRead,
+	Parse: parseView, Wildcard: listOrWatchOrRead, separator: "/",
 }
 
 var (
@@ -26,10 +26,28 @@ var (
 	TerminatingWorkspaces = typeMount("terminatingworkspaces")
 )
 
+// APIResourceSchemas is /services/apiresourceschema/<consumer>/clusters/<consumer|*>/…: the
+// schemas that a logical cluster has bound. No object grants it.
+var APIResourceSchemas = &Mount{
+	Prefix: ViewsPrefix + "apiresourceschema/", Form: ViewsPrefix + "apiresourceschema/<logical cluster>/clusters/<name>",
+	Parse: parseOwnView, Wildcard: listOrWatchOrRead,
+}
+
+// ViewMounts are where all views are.
+func ViewMounts() []*Mount {
+	return []*Mount{APIExports, APIResourceSchemas, InitializingWorkspaces, TerminatingWorkspaces}
+}
+
+// ViewPath returns the URL path of the view that an object of a logical cluster grants, by
+// names, up to what is seen.
+func (m *Mount) ViewPath(cluster logicalcluster.Name, object string) string {
+	return m.Prefix + cluster.String() + m.separator + object
+}
+
 func typeMount(name string) *Mount {
 	return &Mount{
 		Prefix: ViewsPrefix + name + "/", Form: ViewsPrefix + name + "/<logical cluster>:<workspace type>/clusters/<name>",
-		Parse: parseTypeView, Wildcard: listOrWatchOrRead,
+		Parse: parseTypeView, Wildcard: listOrWatchOrRead, separator: ":",
 	}
 }
 
@@ -37,7 +55,7 @@ func typeMount(name string) *Mount {
 // one that it is for.
 type View struct {
 	// Name is the name of the object that grants the view, in the logical cluster that
-	// the request is for. The mount says of which kind.
+	// the request is for. The mount says of which kind; of some, none does.
 	Name string
 	// In is the logical cluster whose content is seen, or all that may be seen. It is
 	// zero where the path that the client wrote leads to none.
@@ -72,7 +90,7 @@ func ThroughFrom(ctx context.Context) (Through, bool) {
 
 // ViewLocation is the part of a URL path that names a view.
 type ViewLocation struct {
-	// Name is the name of the object that grants it.
+	// Name is the name of the object that grants it, if one does.
 	Name string
 	// Path is the logical cluster whose content is seen, as the client wrote it. Empty
 	// for the wildcard.
@@ -108,15 +126,26 @@ func parseTypeView(below string) (Location, error) {
 	return viewOf(segment[:at], segment[at+1:], rest)
 }
 
+// parseOwnView takes <cluster>/clusters/<cluster>/rest apart.
+func parseOwnView(below string) (Location, error) {
+	cluster, rest := cutSegment(below)
+	return viewIn(cluster, "", rest)
+}
+
 // viewOf returns the location of the view that the object name of a logical cluster
 // grants. rest is what follows in the URL.
 func viewOf(cluster, name, rest string) (Location, error) {
+	if len(name) > content.DNS1123SubdomainMaxLength || len(content.IsDNS1123Subdomain(name)) > 0 {
+		return Location{}, &InvalidURLError{Segment: name, Reason: "the name of the object that grants the view consists of lower-case letters, digits, hyphens and dots"}
+	}
+	return viewIn(cluster, name, rest)
+}
+
+// viewIn is viewOf for a name that is well-formed, or for none.
+func viewIn(cluster, name, rest string) (Location, error) {
 	l, err := parseCluster(cluster + "/")
 	if err != nil || l.Wildcard {
 		return Location{}, &InvalidURLError{Segment: cluster, Reason: "a view is granted by one logical cluster, which is a name or a path"}
-	}
-	if len(name) > content.DNS1123SubdomainMaxLength || len(content.IsDNS1123Subdomain(name)) > 0 {
-		return Location{}, &InvalidURLError{Segment: name, Reason: "the name of the object that grants the view consists of lower-case letters, digits, hyphens and dots"}
 	}
 	below, found := strings.CutPrefix(rest, Clusters.Prefix)
 	if !found {

@@ -131,7 +131,7 @@ func AuditScope(c *genericapiserver.Config, pathOf func(logicalcluster.Name) (st
 				}
 			}
 			if scope := request.ScopeFrom(ctx); scope.View != nil {
-				audit.AddAuditAnnotation(ctx, auditViewKey, scope.Mount.Prefix+scope.Cluster.String()+"/"+scope.View.Name+request.ClusterPath(scope.View.In.String()))
+				audit.AddAuditAnnotation(ctx, auditViewKey, scope.Mount.ViewPath(scope.Cluster.Name, scope.View.Name)+request.ClusterPath(scope.View.In.String()))
 			}
 			if shard, ok := request.ShardFrom(ctx); ok {
 				audit.AddAuditAnnotation(ctx, auditShardKey, shard.String())

@@ -3,14 +3,17 @@ package shard
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -21,6 +24,13 @@ import (
 // newBindings returns the index of what is bound. Exports may be on other shards.
 func (s *Server) newBindings() (*bindings.Index, error) {
 	exports := s.informers.APIExports
+	system, err := config.SystemCRDs()
+	if err != nil {
+		return nil, fmt.Errorf("reading the definitions of the system's kinds: %w", err)
+	}
+	at := slices.IndexFunc(system, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
+		return crd.Name == bindings.SchemasResource.String()
+	})
 	return bindings.New(bindings.Config{
 		Local:          s.sources.Local,
 		WaitForExports: exports.WaitForSync,
@@ -41,6 +51,7 @@ func (s *Server) newBindings() (*bindings.Index, error) {
 			return apibinding.ReadSchema(ctx, s.sources.Local, s.sources.Cache, key)
 		},
 		Conversion: s.conversionOf,
+		Schemas:    system[at],
 	})
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/virtual/apiexport"
 	"github.com/shardplane/shardplane/pkg/virtual/initialization"
+	"github.com/shardplane/shardplane/pkg/virtual/schemas"
 )
 
 // view is one kind of views.
@@ -30,6 +31,8 @@ type view interface {
 	Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes
 	// Permits is that of authz.Views.
 	Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
+	// Shows is that of authz.Views.
+	Shows(ctx context.Context) bool
 	// Wrap returns the filter of requests that come through such a view.
 	Wrap(next http.Handler) http.Handler
 }
@@ -57,13 +60,19 @@ func (s *Server) newViews() {
 		Bounds: func(next authorizer.Authorizer) authorizer.Authorizer {
 			return authz.WithProtectedStatus(authz.WithMaximalPermission(next, s.bindings.MaximalPermission(s.providersRules())))
 		},
-		ServeDocuments: func(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool {
-			return s.customResources.ServeDocuments(w, r, resources, all)
-		},
+		ServeDocuments: s.serveDocuments,
+	})
+	s.views.kinds[request.APIResourceSchemas] = schemas.New(schemas.Config{
+		Bindings: s.bindings, Local: s.local.has, Codecs: registry.Codecs, ServeDocuments: s.serveDocuments,
 	})
 	for _, mount := range initialization.Mounts() {
 		s.views.kinds[mount] = ofTypes
 	}
+}
+
+// serveDocuments is ServeDocuments of what serves custom resources, which is made later.
+func (s *Server) serveDocuments(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool {
+	return s.customResources.ServeDocuments(w, r, resources, all)
 }
 
 // mounts are where the views are, in a fixed order.
@@ -86,7 +95,6 @@ func (v views) Opens(ctx context.Context, a authorizer.Attributes, next authoriz
 	if decision != authorizer.DecisionAllow {
 		return authorizer.DecisionNoOpinion, authz.NotPermittedReason, err
 	}
-	request.Entered(ctx)
 	return decision, "", nil
 }
 
@@ -94,6 +102,9 @@ func (v views) Opens(ctx context.Context, a authorizer.Attributes, next authoriz
 func (v views) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	return v.of(ctx).Permits(ctx, a)
 }
+
+// Shows implements authz.Views.
+func (v views) Shows(ctx context.Context) bool { return v.of(ctx).Shows(ctx) }
 
 // wrap is the filter of all views.
 func (v views) wrap(next http.Handler) http.Handler {
@@ -116,8 +127,8 @@ func (s *Server) grantor(path logicalcluster.Path, mount *request.Mount, object 
 		name, err := s.exportCluster(path, object)
 		return name, err == nil && name != ""
 	}
-	if name, ok := s.local.resolve(path); ok {
-		return name, true
+	if name, ok := s.local.resolve(path); ok || mount == request.APIResourceSchemas {
+		return name, ok
 	}
 	t, ok := s.informers.Types()(path, tenancyv1alpha1.WorkspaceTypeName(object))
 	if !ok {

@@ -1,13 +1,21 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 const (
@@ -57,6 +65,7 @@ func (k apiKinds) workspaceOf(name, typeName string) apiKinds {
 func testInitializing(t *testing.T, e *env) {
 	home := newAPIKinds(e, "init-home").in(t)
 	home.create(tenancyPath+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"apps"},"spec":{"extend":{"with":[{"name":"universal","path":"root"}]},"initializer":true}}`)
+	testTypeURLs(t, e, home)
 	user := home.as("user-1-token")
 	all := user.typeView("initializing", "apps", "*")
 	code, says := all.status(http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
@@ -129,6 +138,42 @@ func testInitializing(t *testing.T, e *env) {
 	claims := apiKinds{env: home.env, config: home.config, cluster: made.cluster}
 	code, says = claims.as("user-1-token").status(http.MethodGet, configMaps+"/made", "")
 	require.Equal(t, http.StatusForbidden, code, says)
+}
+
+// testTypeURLs: the type says where its views are, on each shard, and goes on saying so.
+func testTypeURLs(t *testing.T, e *env, home apiKinds) {
+	t.Helper()
+	var of *unstructured.Unstructured
+	told := func() (urls []string) {
+		of = home.get(tenancyPath + "workspacetypes/apps")
+		views, _, _ := unstructured.NestedSlice(of.Object, "status", "virtualWorkspaces")
+		for _, v := range views {
+			view := v.(map[string]any)
+			require.Contains(t, view["url"], fmt.Sprintf("/services/%vworkspaces/%s:apps", view["type"], home.cluster))
+			urls = append(urls, view["url"].(string))
+		}
+		return urls
+	}
+	home.eventually("there are two views on each shard", func() bool { return len(told()) == 4 })
+	require.Equal(t, "True <nil>", condition(of, "VirtualWorkspaceURLsReady"))
+	require.Equal(t, "True <nil>", condition(of, "Ready"))
+	require.True(t, strings.HasPrefix(told()[0], e.Shard(0).Host+"/services/initializingworkspaces/"), told()[0])
+	version := of.GetResourceVersion()
+
+	// A shard that comes and goes.
+	shards := client.Shards.In(e.proxy.Cluster(path("root")))
+	_, err := shards.Create(t.Context(), &corev1alpha1.Shard{
+		ObjectMeta: metav1.ObjectMeta{Name: "elsewhere", Annotations: map[string]string{"experimental.core.kcp.io/unschedulable": "true"}},
+		Spec:       corev1alpha1.ShardSpec{BaseURL: "https://127.0.0.1:1", ExternalURL: "https://127.0.0.1:1", VirtualWorkspaceURL: "https://views.example.org"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = shards.Delete(context.WithoutCancel(t.Context()), "elsewhere", metav1.DeleteOptions{}) })
+	home.eventually("its views are told", func() bool {
+		return slices.Contains(told(), "https://views.example.org/services/terminatingworkspaces/"+home.cluster+":apps")
+	})
+	require.NotEqual(t, version, of.GetResourceVersion())
+	require.NoError(t, shards.Delete(t.Context(), "elsewhere", metav1.DeleteOptions{}))
+	home.eventually("its views are gone", func() bool { return len(told()) == 4 })
 }
 
 func testTerminating(t *testing.T, e *env) {

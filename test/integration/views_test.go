@@ -61,6 +61,7 @@ func TestView(t *testing.T) {
 	t.Run("selectors", func(t *testing.T) { testClaimSelectors(t, e) })
 	t.Run("rights", func(t *testing.T) { testViewRights(t, e) })
 	t.Run("URLs", func(t *testing.T) { testViewURLs(t, e) })
+	t.Run("front-proxy", func(t *testing.T) { testViewThroughProxy(t, e) })
 	t.Run("claims of APIs", func(t *testing.T) { testClaimsOfAPIs(t, e) })
 }
 
@@ -138,7 +139,7 @@ func testView(t *testing.T, e *env) {
 	require.Equal(t, http.StatusNotFound, code, says)
 	code, says = inOne.status(http.MethodGet, configMaps, "")
 	require.Equal(t, http.StatusForbidden, code, says)
-	require.Contains(t, says, "no APIBinding in logical cluster")
+	require.Contains(t, says, "no APIBinding in the logical cluster")
 	code, says = all.status(http.MethodPost, widgets, widget("x", "size", 1))
 	require.Equal(t, http.StatusMethodNotAllowed, code, says)
 	code, says = all.status(http.MethodGet, widgets, "")
@@ -304,6 +305,43 @@ func testClaimSelectors(t *testing.T, e *env) {
 	require.Equal(t, http.StatusForbidden, code, says)
 	in.ask(http.StatusOK, http.MethodPatch, configMaps+"/expression", `{"metadata":{"labels":{"for":"b"}}}`)
 	in.ask(http.StatusForbidden, http.MethodPatch, configMaps+"/expression", `{"metadata":{"labels":{"for":"c"}}}`)
+}
+
+// testViewThroughProxy: the front-proxy leads to the shard of the consumer, wherever the
+// provider is, and tells the provider of nobody who has not bound its export.
+func testViewThroughProxy(t *testing.T, e *env) {
+	provider := newAPIKindsOn(e, "proxied-provider", 1).in(t)
+	provider.export("e", provider.schema("v1", "widgets", "size"))
+	k, other := newAPIKinds(e, "proxied").in(t), newAPIKinds(e, "proxied-other").in(t)
+	k.bind("e", provider, "e")
+	k.until("e", "Ready", "True <nil>")
+	k.create(widgets, "%s", widget("a", "size", 1))
+
+	byPath := provider
+	byPath.config, byPath.cluster = e.Proxy(), "root:proxied-provider"
+	in := byPath.through("e", "root:proxied")
+	require.Contains(t, in.kubectl("get", "widgets", "-A"), "a")
+	in.create(widgets, "%s", widget("b", "size", 2))
+	w := in.follow(schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "widgets"}, "")
+	next(t, w, watch.Added, "b")
+	in.ask(http.StatusOK, http.MethodDelete, widgets+"/b", "")
+	next(t, w, watch.Deleted, "b")
+	schemas := k
+	schemas.config = e.Proxy()
+	require.Len(t, field(schemas.schemas(k.cluster).get(apisV1+"apiresourceschemas"), "items"), 1)
+
+	answers := map[string]bool{}
+	for _, cluster := range []string{other.cluster, "root:proxied-other", "nowhere", "root:nowhere"} {
+		for _, path := range []string{"/apis", "/apis/example.org/v1/widgets"} {
+			code, says := byPath.through("e", cluster).status(http.MethodGet, path, "")
+			require.Equal(t, http.StatusForbidden, code, says)
+			answers[path+says] = true
+		}
+	}
+	require.Len(t, answers, 2, "%v", answers)
+	code, says := byPath.through("e", "*").status(http.MethodGet, "/apis", "")
+	require.Equal(t, http.StatusBadRequest, code, says)
+	require.Contains(t, says, "status.endpoints")
 }
 
 // testViewRights: a view opens to those who may use apiexports/content, and does not let

@@ -30,6 +30,9 @@ type Schema struct {
 	// Convert, if set, converts objects between the versions of the schema, whatever
 	// its spec says of conversion.
 	Convert Convert
+	// Projection, if set, says that objects of another resource are shown under the
+	// schema.
+	Projection *Projection
 
 	// crd is the synthetic definition for the upstream handler: its name and
 	// UID are the hash, its conditions carry no times.
@@ -95,6 +98,9 @@ type hashInput struct {
 	// Converted tells what convert does from what others do.
 	Converted string `json:"converted,omitempty"`
 	convert   Convert
+	// Projected is the resource that is stored, if it is another one.
+	Projected  string `json:"projected,omitempty"`
+	projection *Projection
 }
 
 func (in hashInput) hash() (string, error) {
@@ -163,6 +169,7 @@ func newSchema(hash string, in hashInput) *Schema {
 		Resource:     schema.GroupResource{Group: in.Spec.Group, Resource: in.Names.Plural},
 		MetadataOnly: in.MetadataOnly,
 		Convert:      in.convert,
+		Projection:   in.projection,
 		crd:          crd,
 		terminating:  &terminating,
 	}

@@ -122,6 +122,9 @@ func attributesOf(obj runtime.Object) (labels.Set, fields.Set, error) {
 // asked: whoever selects by selectable fields brings what tells their values,
 // since the store knows none.
 func (v *view) selected(opts storage.ListOptions) storage.ListOptions {
+	if v.projection != nil {
+		return v.selects.Select(opts)
+	}
 	if v.selects != nil && opts.Predicate.Field != nil {
 		for _, r := range opts.Predicate.Field.Requirements() {
 			if r.Field != "metadata.name" && r.Field != "metadata.namespace" {

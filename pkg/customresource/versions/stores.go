@@ -175,9 +175,17 @@ func (s *Stores) GetRESTOptions(resource schema.GroupResource, _ runtime.Object)
 	return options, nil
 }
 
+// storedResource is the resource whose objects are shown under a schema.
+func storedResource(sch *definitions.Schema) schema.GroupResource {
+	if sch.Projection != nil {
+		return sch.Projection.Stored
+	}
+	return sch.Resource
+}
+
 // restOptions are the options of the store that holds the objects of a schema.
 func (s *Stores) restOptions(sch *definitions.Schema) (generic.RESTOptions, error) {
-	options, err := s.getter.GetRESTOptions(sch.Resource, nil)
+	options, err := s.getter.GetRESTOptions(storedResource(sch), nil)
 	switch {
 	case s.isApart(sch):
 		options.ResourcePrefix += apartSuffix
@@ -193,7 +201,7 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 	if !ok {
 		return nil, nil, fmt.Errorf("%s is not a custom resource", sch.Resource)
 	}
-	key := sch.Resource
+	key := storedResource(sch)
 	if s.isApart(sch) {
 		key.Resource += apartSuffix
 	}
@@ -217,7 +225,7 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 		if err != nil {
 			return nil, nil, fmt.Errorf("making the storage of %s: %w", sch.Resource, err)
 		}
-		raw = &rawStore{Interface: store, resource: sch.Resource, key: key, destroy: destroy}
+		raw = &rawStore{Interface: store, resource: storedResource(sch), key: key, destroy: destroy}
 		s.stores[key] = raw
 		select {
 		case s.opened <- key:
@@ -230,6 +238,9 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 		v.hooked = false // nobody is called, and the answer is the same each time
 	}
 	v.selects = selectedBy(selectable)
+	if v.projection = sch.Projection; v.projection != nil {
+		v.selects = shownBy(v.projection)
+	}
 	known := viewKey{sch.Hash, v.gvk.Version}
 	s.views[v] = known
 	s.byKey[known] = v

@@ -37,6 +37,8 @@ type view struct {
 	codec runtime.Codec
 	// shape says which objects the codec leaves as they are.
 	shape *shape
+	// projection is what makes objects of the resource of what is stored; nil if they are.
+	projection *definitions.Projection
 	// asIs is set for the view of metadata: objects of any schema, of which
 	// only the version is changed.
 	asIs bool
@@ -196,6 +198,12 @@ func (v *view) leaves(u *unstructured.Unstructured) bool {
 // before under the resource version of the event.
 func (v *view) decodeAnew(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	hideIdentity(u)
+	if v.projection != nil {
+		var err error
+		if u, err = v.projection.Show(u); err != nil {
+			return nil, err
+		}
+	}
 	if v.asIs {
 		u.SetGroupVersionKind(v.gvk)
 		return u, nil
@@ -254,8 +262,8 @@ func (v *view) encode(ctx context.Context, obj runtime.Object) (*unstructured.Un
 	if !ok {
 		return nil, fmt.Errorf("%T is not a custom resource", obj)
 	}
-	if v.asIs {
-		return nil, errors.New("metadata of all schemas can only be read")
+	if v.asIs || v.projection != nil {
+		return nil, errors.New("metadata of all schemas, and what is shown of other objects, can only be read")
 	}
 	done, err := v.converts(ctx, v.gvk.GroupVersion(), v.stored)
 	if err != nil {
@@ -354,7 +362,11 @@ func (v *view) decodeAny(ctx context.Context, obj runtime.Object) (*unstructured
 // Get implements storage.Interface.
 func (v *view) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
 	var u unstructured.Unstructured
-	if err := v.raw.Get(ctx, key, opts, &u); err != nil {
+	stored, err := v.storedKey(ctx, key)
+	if err != nil {
+		return err
+	}
+	if err := v.raw.Get(ctx, stored, opts, &u); err != nil {
 		return err
 	}
 	return v.decodeInto(ctx, &u, out)
@@ -366,6 +378,7 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 	if !ok {
 		return fmt.Errorf("%T cannot take a list of custom resources", out)
 	}
+	key, opts = v.collected(key, opts)
 	var stored unstructured.UnstructuredList
 	if err := v.raw.GetList(ctx, key, v.selected(opts), &stored); err != nil {
 		return err
@@ -450,6 +463,7 @@ func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Obj
 
 // Watch implements storage.Interface.
 func (v *view) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	key, opts = v.collected(key, opts)
 	stored, err := v.raw.Watch(ctx, key, v.selected(opts))
 	if err != nil {
 		return nil, err

@@ -79,6 +79,11 @@ func (s *Set) Allow(cluster logicalcluster.Name, selector labels.Selector, revis
 	s.change(cluster, Select(selector), revision)
 }
 
+// AllowNames is Allow for the objects with some names; if there are none, it is Deny.
+func (s *Set) AllowNames(cluster logicalcluster.Name, names []string, revision uint64) {
+	s.change(cluster, SelectNames(names), revision)
+}
+
 // Deny takes all objects of a logical cluster out of the set, as Allow puts them in.
 // Whoever drops a set denies all of its logical clusters first.
 func (s *Set) Deny(cluster logicalcluster.Name, revision uint64) {

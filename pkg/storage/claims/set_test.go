@@ -43,10 +43,10 @@ func TestTimeline(t *testing.T) {
 	}
 	v, err := s.At(29)
 	require.NoError(t, err)
-	require.True(t, v.Selection("b").MatchesLabels(labels.Set{"x": "1"}))
-	require.False(t, v.Selection("b").MatchesLabels(labels.Set{"x": "2"}))
+	require.True(t, v.Selection("b").MatchesObject("", labels.Set{"x": "1"}))
+	require.False(t, v.Selection("b").MatchesObject("", labels.Set{"x": "2"}))
 	require.False(t, v.Selection("c").Held())
-	require.False(t, v.Selection("c").MatchesLabels(nil))
+	require.False(t, v.Selection("c").MatchesObject("", nil))
 	obj := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"x": "2"}}}
 	require.True(t, s.Selection("b").Matches(obj))
 	require.False(t, s.Selection("a").Matches(obj))
@@ -68,6 +68,31 @@ func TestTimeline(t *testing.T) {
 	missed, err := s.Missed(7, false)
 	require.NoError(t, err)
 	require.Empty(t, missed)
+}
+
+// A set may hold objects by their names.
+func TestNames(t *testing.T) {
+	s := NewSet(secrets, "", 10)
+	named := func(name string) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	s.AllowNames("a", []string{"y", "x", "y"}, 20)
+	s.AllowNames("a", []string{"x", "y"}, 25) // no change
+	require.EqualValues(t, 20, s.Version())
+	for name, held := range map[string]bool{"x": true, "y": true, "z": false, "": false} {
+		require.Equal(t, held, s.Selection("a").Matches(named(name)), name)
+		require.Equal(t, held, s.Selection("a").MatchesObject(name, labels.Set{"x": "1"}), name)
+	}
+	s.AllowNames("a", []string{"x"}, 30)
+	missed, err := s.Missed(30, true)
+	require.NoError(t, err)
+	require.Len(t, missed, 1)
+	require.True(t, missed[0].Before.Matches(named("y")))
+	require.False(t, missed[0].After.Matches(named("y")))
+	s.AllowNames("a", nil, 40)
+	require.False(t, s.Selection("a").Held(), "no names are no objects")
+	s.Allow("a", nil, 50)
+	require.True(t, s.Selection("a").Matches(named("z")))
 }
 
 // Changes that every replica has seen are told to nobody who resumes later.

@@ -15,12 +15,24 @@ import (
 type Selection struct {
 	held     bool
 	selector labels.Selector
+	// names, if not nil, are those of the objects, in order; there is no selector then.
+	names []string
 }
 
 // Select returns the selection of the objects that a selector matches; nil matches all.
 func Select(selector labels.Selector) Selection { return Selection{held: true, selector: selector} }
 
-// Selector returns what the objects have to match; nil for all.
+// SelectNames returns the selection of the objects with the names: none if there are none.
+func SelectNames(names []string) Selection {
+	if len(names) == 0 {
+		return Selection{}
+	}
+	names = slices.Clone(names)
+	slices.Sort(names)
+	return Selection{held: true, names: slices.Compact(names)}
+}
+
+// Selector returns what the objects have to match; nil for all, and where names select.
 func (s Selection) Selector() labels.Selector { return s.selector }
 
 // Held reports whether the set holds the logical cluster.
@@ -28,20 +40,28 @@ func (s Selection) Held() bool { return s.held }
 
 // Matches reports whether the set holds the object.
 func (s Selection) Matches(obj runtime.Object) bool {
-	if !s.held || s.selector == nil || s.selector.Empty() {
+	if !s.held || s.names == nil && (s.selector == nil || s.selector.Empty()) {
 		return s.held
 	}
 	object, err := meta.Accessor(obj)
-	return err == nil && s.selector.Matches(labels.Set(object.GetLabels()))
+	return err == nil && s.MatchesObject(object.GetName(), object.GetLabels())
 }
 
-// MatchesLabels reports whether the set holds objects with the labels.
-func (s Selection) MatchesLabels(l labels.Set) bool {
-	return s.held && (s.selector == nil || s.selector.Matches(l))
+// MatchesObject reports whether the set holds an object with the name and the labels.
+func (s Selection) MatchesObject(name string, l labels.Set) bool {
+	switch {
+	case !s.held:
+		return false
+	case s.names != nil:
+		_, found := slices.BinarySearch(s.names, name)
+		return found
+	default:
+		return s.selector == nil || s.selector.Matches(l)
+	}
 }
 
 func (s Selection) equal(other Selection) bool {
-	return s.held == other.held && (!s.held || s.text() == other.text())
+	return s.held == other.held && (!s.held || s.text() == other.text()) && slices.Equal(s.names, other.names)
 }
 
 func (s Selection) text() string {

@@ -50,6 +50,7 @@ type claimant struct {
 
 // claimedLabels are what claim sets select by.
 type claimedLabels struct {
+	name    string
 	is, was labels.Set
 }
 
@@ -171,7 +172,7 @@ func (h *Hub) claimOfLocked(c *claimants, key string) claims.Selection {
 // it. The set's selector is asked once for all of them.
 func (h *Hub) dispatchClaimedLocked(c claimant, found []*Watcher, e *event, shared *encodings) {
 	l := shared.labelsOf(e)
-	held, wasHeld := c.selection.MatchesLabels(l.is), c.selection.MatchesLabels(l.was)
+	held, wasHeld := c.selection.MatchesObject(l.name, l.is), c.selection.MatchesObject(l.name, l.was)
 	if !held && !wasHeld {
 		return
 	}
@@ -186,7 +187,7 @@ func (h *Hub) dispatchClaimedLocked(c claimant, found []*Watcher, e *event, shar
 // labelsOf returns the labels of an object before and after an event, for all claim sets.
 func (s *encodings) labelsOf(e *event) *claimedLabels {
 	if s.claimed == nil {
-		s.claimed = &claimedLabels{is: labelsOf(e.obj), was: labelsOf(e.previous)}
+		s.claimed = &claimedLabels{name: e.key[strings.LastIndexByte(e.key, '/')+1:], is: labelsOf(e.obj), was: labelsOf(e.previous)}
 	}
 	return s.claimed
 }

@@ -91,7 +91,7 @@ func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorize
 	case reach == nil && view.In.Wildcard:
 		return authorizer.DecisionAllow, "", nil // there is no such resource
 	case reach == nil:
-		return authorizer.DecisionDeny, notLet(export, view, resource, a.GetVerb()), nil
+		return authorizer.DecisionDeny, notLet(export, resource, a.GetVerb()), nil
 	case !reach.Own() && a.GetSubresource() != "" && a.GetSubresource() != "status":
 		// Tokens of service accounts, say, are not what somebody means who lets them be seen.
 		return authorizer.DecisionDeny, "permission claims are for objects and their status, not for " + a.GetSubresource(), nil
@@ -101,9 +101,16 @@ func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorize
 	return v.config.Bindings.PermitsClaim(ctx, v.config.Rules, export.Cluster, reach.Identity, a)
 }
 
-func notLet(export client.Key, view *request.View, resource schema.GroupResource, verb string) string {
-	return fmt.Sprintf("no APIBinding in logical cluster %q lets the APIExport %s %s %s: bind it there, and accept its permission claim",
-		view.In.Name, export.Name, verb, resource)
+// Shows reports what authz.Views does: whether the logical cluster binds the export.
+func (v *Views) Shows(ctx context.Context) bool {
+	view, export := exportOf(ctx)
+	return view.In.Wildcard || v.config.Bindings.Binds(view.In.Name, export)
+}
+
+// notLet does not say which logical cluster it is: providers may ask for any, by path.
+func notLet(export client.Key, resource schema.GroupResource, verb string) string {
+	return fmt.Sprintf("no APIBinding in the logical cluster lets the APIExport %s %s %s: bind it there, and accept its permission claim",
+		export.Name, verb, resource)
 }
 
 func exportOf(ctx context.Context) (*request.View, client.Key) {
@@ -177,7 +184,7 @@ func (v *Views) enter(r *http.Request, info *genericapirequest.RequestInfo) (*ht
 	case reach == nil && view.In.Wildcard:
 		return nil, apierrors.NewNotFound(resource, info.Name)
 	case reach == nil: // since it was authorized
-		return nil, forbidden(notLet(export, view, resource, info.Verb))
+		return nil, forbidden(notLet(export, resource, info.Verb))
 	case reach.Own():
 		ctx = request.WithIdentity(ctx, resource, reach.Identity)
 	default:

@@ -168,7 +168,7 @@ func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorize
 		}
 	}
 	if lc == nil {
-		return authorizer.DecisionDeny, fmt.Sprintf("logical cluster %q does not wait for %s", e.in.Name, e.id), nil
+		return authorizer.DecisionDeny, "the logical cluster does not wait for " + e.id, nil // whichever it is
 	}
 	as, rules, err := v.actsAs(e, lc, a.GetUser())
 	if errors.Is(err, errNoOwner) {
@@ -187,6 +187,16 @@ func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorize
 		})
 	}
 	return v.config.Bounds(content).Authorize(request.WithClusterName(ctx, e.in.Name), actingAs{a, as})
+}
+
+// Shows reports what authz.Views does: whether the logical cluster waits.
+func (v *Views) Shows(ctx context.Context) bool {
+	e := entryOf(ctx)
+	if e.in.Wildcard {
+		return true
+	}
+	lc, err := v.waits(ctx, e)
+	return err == nil && lc != nil
 }
 
 // actingAs are attributes with another user.
@@ -311,7 +321,7 @@ func (v *Views) enter(r *http.Request, e entry, info *genericapirequest.RequestI
 	case lc == nil: // since it was authorized
 		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
-			Message: fmt.Sprintf("logical cluster %q does not wait for %s any more", e.in.Name, e.id),
+			Message: fmt.Sprintf("the logical cluster does not wait for %s any more", e.id),
 		}}
 	case own:
 		return r, nil

@@ -1,0 +1,161 @@
+package bindings
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+// What a consumer sees of the schemas that it has bound are the shard's copies, shown as
+// the APIResourceSchemas that they are copies of:
+//
+//	claims.Set                which copies, for each consumer that somebody has asked for
+//	definitions.Projection    under which names, and what of them
+
+// SchemasResource are what copies are shown as.
+var SchemasResource = apisv1alpha1.Resource("apiresourceschemas")
+
+// shownIdentity has requests for SchemasResource in tenancy.AdminCluster see the copies,
+// and not the objects that are stored there. No client can ask for it.
+const shownIdentity = "-bound"
+
+// boundSets are the sets of the consumers that somebody has asked for.
+type boundSets struct {
+	mu   sync.Mutex
+	sets map[logicalcluster.Name]*boundSet
+	// latest is the revision of the newest binding that was seen.
+	latest uint64
+}
+
+// boundSet is which copies a consumer has bound.
+type boundSet struct {
+	*claims.Set
+	requests int
+	used     time.Time // when the last request ended
+}
+
+// follow brings a change to the set of a consumer. all are its bindings now.
+func (s *boundSets) follow(consumer logicalcluster.Name, after *record, all []*record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if after != nil {
+		s.latest = max(s.latest, after.revision)
+	}
+	if set := s.sets[consumer]; set != nil {
+		set.AllowNames(tenancy.AdminCluster, schemasOf(all), s.latest)
+	}
+}
+
+// forget drops the sets that no request uses, nor has used lately.
+func (s *boundSets) forget(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for consumer, set := range s.sets {
+		if set.requests == 0 && now.Sub(set.used) > setIdleFor {
+			set.Deny(tenancy.AdminCluster, s.latest)
+			delete(s.sets, consumer)
+		}
+	}
+}
+
+// schemasOf returns the schemas that bindings have bound, which are the names of copies.
+func schemasOf(all []*record) []string {
+	var names []string
+	for _, r := range all {
+		for _, b := range r.byResource {
+			names = append(names, string(b.uid))
+		}
+	}
+	return names
+}
+
+// WithBoundSchemas returns a context in which requests for SchemasResource see the
+// APIResourceSchemas that a consumer of the shard has bound, and no others: they are to be
+// read only. The set is kept up to date until done is called.
+func (x *Index) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Name) (seeing context.Context, done func(), err error) {
+	if err := x.waitSynced(ctx); err != nil {
+		return nil, nil, err
+	}
+	s := &x.bound
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set := s.sets[consumer]
+	if set == nil {
+		set = &boundSet{Set: claims.NewSet(x.own.Schema.Resource, "", s.latest)}
+		set.AllowNames(tenancy.AdminCluster, schemasOf(x.records(consumer)), s.latest)
+		s.sets[consumer] = set
+	}
+	set.requests++
+	ctx = request.WithIdentity(request.WithClusterName(ctx, tenancy.AdminCluster), SchemasResource, shownIdentity)
+	ctx = request.WithRestriction(ctx, set.Resource(), set.Set)
+	return context.WithValue(ctx, consumerKey{}, consumer), sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		set.requests--
+		set.used = time.Now()
+	}), nil
+}
+
+type consumerKey struct{}
+
+// nameOfCopy returns the name of the copy that a request of WithBoundSchemas sees under a
+// name, or "".
+func (x *Index) nameOfCopy(ctx context.Context, shown string) (string, error) {
+	consumer, _ := ctx.Value(consumerKey{}).(logicalcluster.Name)
+	for _, r := range x.records(consumer) {
+		for _, b := range r.byResource {
+			p, err := x.schemas.get(ctx, b.uid)
+			if err != nil {
+				return "", err
+			}
+			if p.name == shown {
+				return string(b.uid), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// showCopies returns the definition under which copies are shown.
+func (x *Index) showCopies() (*definitions.Definition, error) {
+	s, err := definitions.NewProjectedSchema(x.config.Schemas, &definitions.Projection{
+		Stored: x.own.Schema.Resource, Show: showCopy, ShownName: originalOf, StoredName: x.nameOfCopy,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &definitions.Definition{Schema: s, Owner: "the server"}, nil
+}
+
+func originalOf(stored *unstructured.Unstructured) string {
+	name, _ := stored.Object["original"].(string)
+	return name
+}
+
+// showCopy returns the original of a copy, with the version of the copy.
+func showCopy(stored *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	shown := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{
+			"name": originalOf(stored), "uid": stored.GetName(), "resourceVersion": stored.GetResourceVersion(),
+			"generation": int64(1), "creationTimestamp": stored.Object["created"],
+			"annotations": map[string]any{logicalcluster.AnnotationKey: stored.Object["provider"]},
+		},
+		"spec": stored.Object["spec"],
+	}}
+	shown.SetGroupVersionKind(apisv1alpha1.SchemeGroupVersion.WithKind("APIResourceSchema"))
+	return shown, nil
+}
+
+// showsCopies reports whether a look-up is for what WithBoundSchemas shows.
+func (x *Index) showsCopies(l definitions.Lookup) bool {
+	return x.shown != nil && l.Cluster.Name == tenancy.AdminCluster && l.Identity == shownIdentity && l.Resource == SchemasResource
+}

@@ -1,0 +1,130 @@
+// Package schemas is the view that a logical cluster has of the APIResourceSchemas of the
+// APIs that it has bound, wherever their providers are:
+//
+//	/services/apiresourceschema/<consumer>/clusters/{*,<consumer>}/apis/apis.kcp.io/v1alpha1/apiresourceschemas
+//
+// Who may get apibindings in the consumer may get, list and watch them, and nothing else.
+// They are the copies that the shard serves bound APIs with, shown as what they are copies
+// of: there is no second server and no other storage (bindings.Index.WithBoundSchemas).
+package schemas
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/bindings"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// Config is what the views need.
+type Config struct {
+	// Bindings knows what is bound.
+	Bindings *bindings.Index
+	// Local reports whether the shard holds a logical cluster: others have bound nothing here.
+	Local func(name logicalcluster.Name) bool
+	// ServeDocuments tells of some resources, as customresource.Server does.
+	ServeDocuments func(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
+	// Codecs encode errors.
+	Codecs runtime.NegotiatedSerializer
+}
+
+// Views are those of all logical clusters of the shard.
+type Views struct{ config Config }
+
+// New returns the views.
+func New(config Config) *Views { return &Views{config} }
+
+// Needs returns what opens a view: the verb get on apibindings in the consumer.
+func (*Views) Needs(_ context.Context, a authorizer.Attributes) authorizer.Attributes {
+	gv := apisv1alpha2.SchemeGroupVersion
+	return authorizer.AttributesRecord{
+		User: a.GetUser(), Verb: "get", ResourceRequest: true, APIGroup: gv.Group, APIVersion: gv.Version, Resource: "apibindings",
+	}
+}
+
+// Permits decides what authz.Views does: what there is may be read, and what there is not
+// is answered by the filter.
+func (v *Views) Permits(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
+	if consumer, err := request.ClusterNameFrom(ctx); err == nil && !v.config.Local(consumer) {
+		return authorizer.DecisionDeny, "the logical cluster is not on this shard", nil
+	}
+	return authorizer.DecisionAllow, "", nil
+}
+
+// Shows reports what authz.Views does: whether the request is to see its own logical
+// cluster, which it has entered.
+func (*Views) Shows(ctx context.Context) bool {
+	scope := request.ScopeFrom(ctx)
+	return scope.View.In.Wildcard || scope.View.In == scope.Cluster
+}
+
+// Wrap returns the filter that has requests enter their views, as that of exports does.
+func (v *Views) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		info, ok := genericapirequest.RequestInfoFrom(ctx)
+		if !ok {
+			v.respond(w, r, apierrors.NewInternalError(errors.New("no request info in the context")))
+			return
+		}
+		scope := request.ScopeFrom(ctx)
+		consumer := scope.Cluster.Name
+		if !scope.View.In.Wildcard && scope.View.In.Name != consumer {
+			v.respond(w, r, missing("a logical cluster sees the schemas that it has bound itself: use "+scope.Mount.Prefix+consumer.String()+request.ClusterPath(request.Wildcard)))
+			return
+		}
+		if !info.IsResourceRequest {
+			if !v.config.ServeDocuments(w, r, map[schema.GroupResource]bool{bindings.SchemasResource: true}, nil) {
+				v.respond(w, r, missing("there are apiresourceschemas, discovery and OpenAPI, and not "+r.URL.Path))
+			}
+			return
+		}
+		if err := refusal(info); err != nil {
+			v.respond(w, r, err)
+			return
+		}
+		ctx, done, err := v.config.Bindings.WithBoundSchemas(ctx, consumer)
+		if err != nil {
+			v.respond(w, r, apierrors.NewServiceUnavailable(err.Error()))
+			return
+		}
+		defer done()
+		next.ServeHTTP(w, r.WithContext(request.WithThrough(ctx, request.Through{Mount: scope.Mount, Provider: consumer})))
+	})
+}
+
+// refusal is the answer to a request for what there is not.
+func refusal(info *genericapirequest.RequestInfo) error {
+	resource := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+	switch {
+	case resource != bindings.SchemasResource, info.Subresource != "", info.Namespace != "":
+		return missing("there are apiresourceschemas, and nothing else")
+	case !slices.Contains([]string{"get", "list", "watch"}, info.Verb):
+		return apierrors.NewMethodNotSupported(resource, info.Verb)
+	default:
+		return nil
+	}
+}
+
+func missing(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: message,
+	}}
+}
+
+func (v *Views) respond(w http.ResponseWriter, r *http.Request, err error) {
+	responsewriters.ErrorNegotiated(err, v.config.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
+}
