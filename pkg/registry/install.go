@@ -10,6 +10,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/registry/longlist"
 	"github.com/shardplane/shardplane/pkg/registry/resource"
+	"github.com/shardplane/shardplane/pkg/registry/watchevents"
 )
 
 // Install serves the built-in resources from the server, which must have its
@@ -59,7 +60,7 @@ func Resources() []schema.GroupVersionResource {
 // groupInfo is what the server needs to know of a group.
 func groupInfo(group resource.Group, storages map[string]rest.Storage) *genericapiserver.APIGroupInfo {
 	info := genericapiserver.NewDefaultAPIGroupInfo(group.GroupVersion.Group, Scheme, ParameterCodec, Codecs)
-	info.NegotiatedSerializer = longlist.Serializer(info.NegotiatedSerializer)
+	info.NegotiatedSerializer = longlist.Serializer(watchevents.Serializer(info.NegotiatedSerializer))
 	info.VersionedResourcesStorageMap[group.GroupVersion.Version] = storages
 	return &info
 }

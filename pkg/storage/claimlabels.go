@@ -2,7 +2,6 @@ package storage
 
 import (
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/shardplane/shardplane/pkg/storage/claims"
+	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
 // ClaimLabelPrefix starts the labels that say who claims an object. They are not stored:
@@ -74,13 +74,7 @@ func (c *claimLabels) shown(obj runtime.Object) runtime.Object {
 	if cacheable, ok := obj.(runtime.CacheableObject); ok {
 		obj = cacheable.GetObject()
 	}
-	if u, ok := obj.(*unstructured.Unstructured); ok {
-		obj = &unstructured.Unstructured{Object: u.Object}
-	} else {
-		own := reflect.New(reflect.TypeOf(obj).Elem())
-		own.Elem().Set(reflect.ValueOf(obj).Elem())
-		obj, _ = reflect.TypeAssert[runtime.Object](own)
-	}
+	obj = hub.Shallow(obj)
 	addLabels(obj, add)
 	return obj
 }

@@ -136,7 +136,7 @@ func (o *bindingsRun) restart(ctx context.Context, bound int) (shardState, error
 		return shardState{}, err
 	}
 	took := time.Since(began)
-	memory, err := o.process()
+	memory, err := shardOf(o.cluster)
 	if err != nil {
 		return shardState{}, err
 	}
@@ -173,7 +173,7 @@ func (o *bindingsRun) state(ctx context.Context, name string, bound int) (shardS
 	if err := o.profile(name+".heap", counters.HeapProfile); err != nil {
 		return shardState{}, err
 	}
-	memory, err := o.process()
+	memory, err := shardOf(o.cluster)
 	return shardState{Counters: counters, resident: memory.Resident}, err
 }
 
@@ -186,20 +186,6 @@ func (o *bindingsRun) profile(name string, profile []byte) error {
 		return fmt.Errorf("writing a profile: %w", err)
 	}
 	return nil
-}
-
-// process is that of the shard.
-func (o *bindingsRun) process() (process.Memory, error) {
-	tree, err := process.Tree(o.cluster.PID())
-	if err != nil {
-		return process.Memory{}, err
-	}
-	for _, p := range tree {
-		if strings.Contains(p.Command, " shard") {
-			return p, nil
-		}
-	}
-	return process.Memory{}, errors.New("the cluster has no process of a shard")
 }
 
 // compare reports what the bindings after the first have added.

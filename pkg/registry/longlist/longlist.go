@@ -83,19 +83,34 @@ func (e encoder) Encode(obj apiruntime.Object, w io.Writer) error {
 
 // itemsOf returns the items of a long list of typed objects.
 func itemsOf(obj apiruntime.Object) (reflect.Value, bool) {
-	if _, ok := obj.(json.Marshaler); ok {
+	t := reflect.TypeOf(obj)
+	at, known := itemsAt.Load(t)
+	if !known {
+		at = itemsIn(t)
+		itemsAt.Store(t, at)
+	}
+	index, _ := at.([]int)
+	if index == nil {
 		return reflect.Value{}, false
 	}
-	list := reflect.ValueOf(obj)
-	if list.Kind() != reflect.Pointer || list.Elem().Kind() != reflect.Struct {
-		return reflect.Value{}, false
+	items := reflect.ValueOf(obj).Elem().FieldByIndex(index)
+	return items, items.Len() >= long
+}
+
+// itemsAt are the fields with the items, by the types of lists, or nil for other types:
+// each object of a list or watch that is encoded is asked for.
+var itemsAt sync.Map
+
+func itemsIn(t reflect.Type) []int {
+	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct || t.Implements(reflect.TypeFor[json.Marshaler]()) {
+		return nil
 	}
-	items := list.Elem().FieldByName("Items")
-	if !items.IsValid() || items.Kind() != reflect.Slice || items.Len() < long || items.Type().Elem().Kind() != reflect.Struct {
-		return reflect.Value{}, false
+	items, ok := t.Elem().FieldByName("Items")
+	if !ok || items.Type.Kind() != reflect.Slice || items.Type.Elem().Kind() != reflect.Struct ||
+		!reflect.PointerTo(items.Type.Elem()).Implements(reflect.TypeFor[apiruntime.Object]()) {
+		return nil
 	}
-	_, ok := reflect.TypeAssert[apiruntime.Object](items.Index(0).Addr())
-	return items, ok
+	return items.Index
 }
 
 // tail is what follows the items.

@@ -217,7 +217,7 @@ func (s *encodings) last(h *Hub, e *event) runtime.Object {
 	}
 	last := e.obj
 	if e.kind != watch.Deleted {
-		last = e.previous.DeepCopyObject()
+		last = Shallow(e.previous)
 		if err := h.cfg.Versioner.UpdateObject(last, e.version); err != nil {
 			klog.ErrorS(err, "Cannot set the resource version of a deleted object", "resource", h.cfg.Resource, "key", e.key)
 		}

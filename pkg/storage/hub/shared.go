@@ -124,9 +124,12 @@ func (s *shared) CacheEncode(id runtime.Identifier, encode func(runtime.Object, 
 	}
 	s.mu.Unlock()
 	e.once.Do(func() {
-		// Encoders set the version in what they encode.
+		s.mu.Lock()
+		obj := s.object
+		s.mu.Unlock()
+		// Encoders set the kind in what they encode.
 		var data bytes.Buffer
-		e.err = encode(s.GetObject(), &data)
+		e.err = encode(Shallow(obj), &data)
 		e.data = data.Bytes()
 	})
 	if e.err != nil {

@@ -153,7 +153,7 @@ func (t *told) share(it *toldItem) runtime.Object {
 	}
 	obj := it.obj
 	if it.deleted {
-		obj = obj.DeepCopyObject()
+		obj = Shallow(obj)
 		if err := t.hub.cfg.Versioner.UpdateObject(obj, t.version); err != nil {
 			klog.ErrorS(err, "Cannot set the resource version of an object", "resource", t.hub.cfg.Resource, "key", it.key)
 		}

@@ -38,6 +38,8 @@ type BindingOptions struct {
 	Creators int
 	// Rate bounds the bindings that are created per second; 0 means none.
 	Rate float64
+	// Claims has the export claim ConfigMaps, and all bindings accept that.
+	Claims bool
 	// Run tells the logical clusters of this run from others.
 	Run string
 }
@@ -112,6 +114,9 @@ func (b *Bindings) export(ctx context.Context) error {
 	spec := map[string]any{"resources": []any{map[string]any{
 		"group": things.Group, "name": things.Resource, "schema": b.schema(), "storage": map[string]any{"crd": map[string]any{}},
 	}}}
+	if b.o.Claims {
+		spec["permissionClaims"] = []any{claim(nil)}
+	}
 	if b.schemas == 1 {
 		return create(ctx, c, provider, apiExports, "APIExport", exportName, spec)
 	}
@@ -159,9 +164,7 @@ func (b *Bindings) Bind(ctx context.Context, first, last int) ([]measure.Result,
 	elapsed := run(ctx, p, b.clients, func(ctx context.Context, c *rest.RESTClient, n int) error {
 		cluster := b.cluster(first + n)
 		ready.starting(cluster)
-		return create(ctx, c, cluster, apiBindings, "APIBinding", exportName, map[string]any{
-			"reference": map[string]any{"export": map[string]any{"path": b.cluster(0), "name": exportName}},
-		})
+		return create(ctx, c, cluster, apiBindings, "APIBinding", exportName, bindingSpec(b.cluster(0), b.o.Claims))
 	})
 	created, err := p.result("create APIBinding", b.shard.Name, elapsed)
 	if err == nil {
@@ -170,6 +173,15 @@ func (b *Bindings) Bind(ctx context.Context, first, last int) ([]measure.Result,
 	result := ready.times.Median("APIBinding ready", b.shard.Name)
 	result.Note = fmt.Sprintf("%.1f ready per second", float64(result.Count)/time.Since(begin).Seconds())
 	return []measure.Result{created, result}, err
+}
+
+// bindingSpec is that of a binding to the export of a provider, which may accept its claim.
+func bindingSpec(provider string, claims bool) map[string]any {
+	spec := map[string]any{"reference": map[string]any{"export": map[string]any{"path": provider, "name": exportName}}}
+	if claims {
+		spec["permissionClaims"] = []any{claim(map[string]any{"selector": map[string]any{"matchAll": true}, "state": "Accepted"})}
+	}
+	return spec
 }
 
 func isReady(binding *unstructured.Unstructured) bool {

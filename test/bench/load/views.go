@@ -3,13 +3,15 @@ package load
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -38,18 +40,13 @@ func NewViews(ctx context.Context, b *Bindings, objects, gets int) (*Views, erro
 	if err := b.clients[0].Post().AbsPath("/clusters/" + b.cluster(1) + thingsPath).Body([]byte(thing)).Do(ctx).Error(); err != nil {
 		return nil, fmt.Errorf("making a thing: %w", err)
 	}
-	p := &phase{limit: int64(objects)}
-	elapsed := run(ctx, p, b.clients, func(ctx context.Context, c *rest.RESTClient, n int) error {
-		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%d"},"data":{"key":"value"}}`, n)
-		return c.Post().AbsPath("/clusters/"+b.cluster(1)+configMapsPath).SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(ctx).Error()
-	})
-	_, err := p.result("create ConfigMap", b.shard.Name, elapsed)
-	return v, err
+	return v, b.makeConfigMaps(ctx, b.cluster(1), "c", objects)
 }
 
 // Where the objects are, in a logical cluster or view.
 var (
 	configMapsPath = "/api/v1/namespaces/default/configmaps"
+	allConfigMaps  = "/api/v1/configmaps"
 	thingsPath     = "/apis/" + things.GroupVersion().String() + "/namespaces/default/" + things.Resource
 )
 
@@ -70,8 +67,10 @@ func (b *Bindings) patch(ctx context.Context, path string, spec map[string]any) 
 }
 
 // view is the path of the view in a logical cluster, or in all.
-func (v *Views) view(cluster string) string {
-	return "/services/apiexport/" + v.b.cluster(0) + "/" + exportName + "/clusters/" + cluster
+func (v *Views) view(cluster string) string { return viewOf(v.b.cluster(0), cluster) }
+
+func viewOf(provider, cluster string) string {
+	return "/services/apiexport/" + provider + "/" + exportName + "/clusters/" + cluster
 }
 
 // decide accepts or rejects the claim.
@@ -81,81 +80,119 @@ func (v *Views) decide(ctx context.Context, state string) error {
 	}})
 }
 
-// Claim accepts the claim and rejects it, and measures until a watch through the view has
-// been told of all objects, and how many writes etcd has seen.
-func (v *Views) Claim(ctx context.Context) ([]measure.Result, error) {
-	var accepted, rejected measure.Recorder
+// Claims accepts the claim and rejects it, again and again. Of each it measures, from the
+// answer to the write of the binding on, until a GET through the view says so, and until a
+// watch through it has been told of the first object and of the last; and how many writes
+// etcd has seen of both.
+func (v *Views) Claims(ctx context.Context, repeat int) ([]measure.Result, error) {
 	before, err := v.revision(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w, err := v.watch(ctx)
+	w, err := openStream(ctx, v.b.clients[0], v.view("*")+allConfigMaps, "0")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = w.Close() }()
-	events := json.NewDecoder(w)
-	for _, step := range []struct {
-		state string
-		want  watch.EventType
-		times *measure.Recorder
-	}{{"Accepted", watch.Added, &accepted}, {"Rejected", watch.Deleted, &rejected}} {
-		err := step.times.Time(func() error {
-			if err := v.decide(ctx, step.state); err != nil {
-				return err
+	defer w.close()
+	steps := []*claimStep{
+		{state: "Accepted", name: "accepting", want: watch.Added, seen: v.Objects},
+		{state: "Rejected", name: "rejecting", want: watch.Deleted},
+	}
+	for range repeat {
+		for _, step := range steps {
+			if err := v.claim(ctx, w, step); err != nil {
+				return nil, fmt.Errorf("the claim is %s: %w", step.state, err)
 			}
-			return v.events(events, step.want)
-		})
-		if err != nil {
-			return nil, fmt.Errorf("the claim is %s: %w", step.state, err)
 		}
 	}
 	after, err := v.revision(ctx)
 	if err != nil {
 		return nil, err
 	}
+	var results []measure.Result
 	what := fmt.Sprintf("claim over %d objects", v.Objects)
-	return []measure.Result{
-		accepted.Median(what+", from accepting to the last event", v.b.shard.Name),
-		rejected.Median(what+", from rejecting to the last event", v.b.shard.Name),
-		{Name: what + ", writes of both", Target: v.b.shard.Name, Value: float64(after - before), Unit: "revisions", Note: "of all that the shard stores"},
-	}, nil
+	for _, step := range steps {
+		results = append(results,
+			step.write.Median(what+", "+step.name+": the write", v.b.shard.Name),
+			step.visible.Median(what+", "+step.name+": from the answer until a GET of the last says so", v.b.shard.Name),
+			step.first.Median(what+", "+step.name+": from the answer to the first event", v.b.shard.Name),
+			step.last.Median(what+", "+step.name+": from the answer to the last event", v.b.shard.Name),
+		)
+	}
+	return append(results, measure.Result{
+		Name: what + ", writes of both", Target: v.b.shard.Name,
+		Value: float64(after-before) / float64(repeat), Unit: "revisions", Note: "of all that the shard stores",
+	}), nil
 }
 
-// revision is the newest of etcd.
-func (v *Views) revision(ctx context.Context) (int64, error) {
-	list := metav1.PartialObjectMetadataList{}
-	data, err := v.b.clients[0].Get().AbsPath("/clusters/"+v.b.cluster(0)+configMapsPath).Param("limit", "1").SetHeader("Accept", "application/json").Do(ctx).Raw()
+// claimStep is what is done to the claim, after which a list through the view has so many
+// objects as are seen, and how long it takes.
+type claimStep struct {
+	state, name                 string
+	want                        watch.EventType
+	seen                        int
+	write, visible, first, last measure.Recorder
+}
+
+// claim takes one step.
+func (v *Views) claim(ctx context.Context, w *stream, step *claimStep) error {
+	if err := step.write.Time(func() error { return v.decide(ctx, step.state) }); err != nil {
+		return err
+	}
+	begin := time.Now()
+	told := make(chan error, 1)
+	go func() {
+		first := true
+		err := w.take(v.Objects, func(line []byte) bool {
+			ours := kindOf(line) == step.want
+			if ours && first {
+				first = false
+				step.first.Add(time.Since(begin))
+			}
+			return ours
+		})
+		step.last.Add(time.Since(begin))
+		told <- err
+	}()
+	err := waitFor(ctx, v.b.clients[1], v.view(v.b.cluster(1))+fmt.Sprintf("%s/c%d", configMapsPath, v.Objects-1), step.seen > 0)
+	step.visible.Add(time.Since(begin))
+	if err = errors.Join(err, <-told); err != nil {
+		return err
+	}
+	n, err := v.count(ctx)
+	if err == nil && n != step.seen {
+		err = fmt.Errorf("a list through the view has %d objects and not %d", n, step.seen)
+	}
+	return err
+}
+
+// count returns how many of the claimed objects a list of the whole view has.
+func (v *Views) count(ctx context.Context) (int, error) {
+	var list metav1.PartialObjectMetadataList
+	data, err := v.b.clients[0].Get().AbsPath(v.view("*")+allConfigMaps).
+		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").Do(ctx).Raw()
 	if err == nil {
 		err = json.Unmarshal(data, &list)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("reading the revision: %w", err)
+		return 0, fmt.Errorf("listing through the view: %w", err)
 	}
-	return strconv.ParseInt(list.ResourceVersion, 10, 64)
+	n := 0
+	for i := range list.Items {
+		if strings.HasPrefix(list.Items[i].Name, "c") {
+			n++
+		}
+	}
+	return n, nil
 }
 
-// watch watches the claimed objects of all logical clusters.
-func (v *Views) watch(ctx context.Context) (io.ReadCloser, error) {
-	stream, err := v.b.clients[0].Get().AbsPath(v.view("*")+"/api/v1/configmaps").Param("watch", "true").Param("resourceVersion", "0").Stream(ctx)
+// revision is the newest of etcd.
+func (v *Views) revision(ctx context.Context) (int64, error) {
+	version, err := versionOf(ctx, v.b.clients[0], "/clusters/"+v.b.cluster(0)+configMapsPath)
 	if err != nil {
-		return nil, fmt.Errorf("watching through the view: %w", err)
+		return 0, err
 	}
-	return stream, nil
-}
-
-// events waits for an event of each object.
-func (v *Views) events(of *json.Decoder, want watch.EventType) error {
-	for told := 0; told < v.Objects; {
-		var event struct{ Type watch.EventType }
-		if err := of.Decode(&event); err != nil {
-			return fmt.Errorf("the watch has ended after %d of %d objects: %w", told, v.Objects, err)
-		}
-		if event.Type == want {
-			told++
-		}
-	}
-	return nil
+	return strconv.ParseInt(version, 10, 64)
 }
 
 // Compare measures GETs with and without the view, in turn, over one connection.
@@ -173,7 +210,7 @@ func (v *Views) Compare(ctx context.Context) ([]measure.Result, error) {
 		times[i] = make([]measure.Recorder, len(bases))
 	}
 	c := v.b.clients[0]
-	if err := v.waitFor(ctx, bases[1].path+objects[1].path); err != nil {
+	if err := waitFor(ctx, v.b.clients[1], bases[1].path+objects[1].path, true); err != nil {
 		return nil, err
 	}
 	for n := range v.Gets {
@@ -198,16 +235,16 @@ func (v *Views) Compare(ctx context.Context) ([]measure.Result, error) {
 	return results, nil
 }
 
-// waitFor waits until the claim has effect.
-func (v *Views) waitFor(ctx context.Context, path string) error {
+// waitFor waits until an object is there, or may not be seen.
+func waitFor(ctx context.Context, c *rest.RESTClient, path string, there bool) error {
 	for {
-		err := v.b.clients[0].Get().AbsPath(path).Do(ctx).Error()
-		if err == nil {
+		err := c.Get().RequestURI(path).Do(ctx).Error()
+		if err == nil && there || !there && (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)) {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the claim has no effect: %w", err)
+			return fmt.Errorf("the claim has no effect: %w", errors.Join(ctx.Err(), err))
 		case <-time.After(time.Millisecond):
 		}
 	}

@@ -18,6 +18,9 @@ type Memory struct {
 	// Resident and Proportional are in bytes. Pages that processes share, such
 	// as the program itself, count fully in the first and in parts in the second.
 	Resident, Proportional int64
+	// Anonymous are those resident bytes that are in no file, such as the heap; etcd maps
+	// its database as a file.
+	Anonymous int64
 	// Processor is the time that it has computed since its start, Wakeups how
 	// often its threads have waited for something and gone on.
 	Processor time.Duration
@@ -106,6 +109,8 @@ func read(pid int) (Memory, error) {
 			memory.Resident = kilobytes << 10
 		case "Pss:":
 			memory.Proportional = kilobytes << 10
+		case "Anonymous:":
+			memory.Anonymous = kilobytes << 10
 		}
 	}
 	if memory.Processor, err = processorTime(dir); err != nil {

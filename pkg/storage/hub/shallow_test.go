@@ -1,0 +1,64 @@
+package hub
+
+import (
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Encoders get a copy of an event's object that they can set the kind of, and that shares
+// what is large with the object.
+func TestEncodersShare(t *testing.T) {
+	typed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Data: map[string]string{"large": "before"}}
+	data := map[string]any{"large": "before"}
+	untyped := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "a"}, "data": data}}
+	for name, test := range map[string]struct {
+		obj    runtime.Object
+		change func()
+		data   func(runtime.Object) string
+	}{
+		"typed": {typed, func() { typed.Data["large"] = "after" }, func(obj runtime.Object) string { return obj.(*corev1.ConfigMap).Data["large"] }},
+		"unstructured": {untyped, func() { data["large"] = "after" }, func(obj runtime.Object) string {
+			s, _, _ := unstructured.NestedString(obj.(*unstructured.Unstructured).Object, "data", "large")
+			return s
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			event, _ := Share(test.obj).(*shared)
+			require.NoError(t, event.CacheEncode("x", func(obj runtime.Object, _ io.Writer) error {
+				obj.GetObjectKind().SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+				obj.(metav1.Object).SetResourceVersion("7")
+				obj.(metav1.Object).SetLabels(map[string]string{"set": "by the encoder"})
+				test.change() // nobody does; it tells what is shared
+				require.Equal(t, "after", test.data(obj))
+				return nil
+			}, io.Discard))
+			require.Empty(t, test.obj.GetObjectKind().GroupVersionKind())
+			require.Empty(t, test.obj.(metav1.Object).GetResourceVersion())
+			require.Empty(t, test.obj.(metav1.Object).GetLabels())
+		})
+	}
+}
+
+// nested is an object that encoders change in place, opaque one whose parts nobody knows.
+type nested struct{ corev1.ConfigMap }
+
+func (*nested) EncodeNestedObjects(runtime.Encoder) error { return nil }
+
+type opaque struct{ *corev1.ConfigMap }
+
+// What cannot be copied as a struct is copied deeply.
+func TestShallowIsCareful(t *testing.T) {
+	held := corev1.ConfigMap{Data: map[string]string{"a": "before"}}
+	for _, obj := range []runtime.Object{&nested{held}, opaque{&held}, &opaque{&held}} {
+		copied, ok := Shallow(obj).(*corev1.ConfigMap)
+		require.True(t, ok, "DeepCopyObject is that of the part")
+		copied.Data["a"] = "after"
+		require.Equal(t, "before", held.Data["a"])
+	}
+}
