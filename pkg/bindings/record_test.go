@@ -3,6 +3,7 @@ package bindings
 import (
 	"fmt"
 	"reflect"
+	"runtime"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -92,4 +93,32 @@ func TestSharing(t *testing.T) {
 	}
 	require.Empty(t, x.lists)
 	require.Empty(t, x.worlds)
+}
+
+// TestBytes: of many bindings to one export the index and the informer hold little of each.
+func TestBytes(t *testing.T) {
+	const bindings, most = 10_000, 2 << 10
+	local, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
+	require.NoError(t, err)
+	x, err := New(Config{Local: local})
+	require.NoError(t, err)
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return int64(stats.HeapAlloc)
+	}
+	kept := make([]*apisv1alpha2.APIBinding, bindings)
+	before := heap()
+	for i := range kept {
+		kept[i], err = x.slim(decoded(fmt.Sprintf("c%d", i), "widgets", "v1"))
+		require.NoError(t, err)
+		x.put(kept[i])
+	}
+	each := (heap() - before) / bindings
+	t.Logf("%d bytes each", each)
+	require.Less(t, each, int64(most))
+	runtime.KeepAlive(kept)
+	runtime.KeepAlive(x)
 }

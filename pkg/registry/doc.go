@@ -19,6 +19,7 @@
 //	├── resource          what a resource is: a table of names, behaviour, columns
 //	├── validate          the checks that kube-apiserver makes on metadata
 //	├── longlist          encodes long lists on several cores
+//	├── watchevents       encodes events of watches around objects that are encoded
 //	└── generated/openapi OpenAPI definitions
 //
 // To serve one more resource, describe it as a resource.Resource in a file of
