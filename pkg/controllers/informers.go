@@ -71,9 +71,12 @@ type Informers struct {
 	// LogicalClusters, Workspaces, Namespaces and ResourceQuotas are those of all
 	// logical clusters of the shard.
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
-	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
-	Namespaces      *client.Informer[*corev1.Namespace]
-	ResourceQuotas  *client.Informer[*corev1.ResourceQuota]
+	// AllClusters are these and, where there is a cache server, those of other shards that
+	// have exports or workspace types which others may use: of them, who may enter.
+	AllClusters    *client.Dual[*corev1alpha1.LogicalCluster]
+	Workspaces     *client.Informer[*tenancyv1alpha1.Workspace]
+	Namespaces     *client.Informer[*corev1.Namespace]
+	ResourceQuotas *client.Informer[*corev1.ResourceQuota]
 
 	// APIExports are those of the shard, and of other shards where there is a cache
 	// server.
@@ -156,6 +159,7 @@ func NewInformers(s Sources) *Informers {
 			FieldSelector: fields.OneTermEqualSelector("metadata.name", s.ShardName).String(),
 		}))
 	}
+	i.AllClusters = i.clusters(s)
 	i.WorkspaceTypes = add(i, dual(i, s, client.WorkspaceTypes, true, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
 		Indexers: map[string]client.IndexFunc[*tenancyv1alpha1.WorkspaceType]{tenancy.PathIndex: tenancy.IndexTypeByPath},
 	}))
@@ -225,6 +229,17 @@ func view[T client.Object](i *Informers, s Sources, own, others *client.Informer
 	return client.NewDual(own, others, client.DualOptions{Self: s.ShardName, Holds: i.holds, Standing: tenancy.Standing(i.Shards)})
 }
 
+// clusters is the view of LogicalClusters. Those of the shard are run already.
+func (i *Informers) clusters(s Sources) *client.Dual[*corev1alpha1.LogicalCluster] {
+	if s.Cache == nil {
+		return view(i, s, i.LogicalClusters, nil)
+	}
+	others := client.LogicalClusters.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
+		Name: "logicalclusters.core.kcp.io of other shards", Transform: slimLogicalCluster,
+	})
+	return view(i, s, i.LogicalClusters, add(i, others))
+}
+
 // schemas is the view of the metadata of APIResourceSchemas.
 func (i *Informers) schemas(s Sources) (*client.Dual[*metav1.PartialObjectMetadata], error) {
 	resource := client.APIResourceSchemas.GroupVersionResource
@@ -249,7 +264,7 @@ func (i *Informers) Replicas() []replicasnapshot.Source {
 	if !i.root {
 		all = append(all, i.Shards) // those that count
 	}
-	return append(all, i.WorkspaceTypes.Others(), i.APIExports.Others(), i.RBAC.ClusterRoles.Others(), i.RBAC.ClusterRoleBindings.Others(),
+	return append(all, i.AllClusters.Others(), i.WorkspaceTypes.Others(), i.APIExports.Others(), i.RBAC.ClusterRoles.Others(), i.RBAC.ClusterRoleBindings.Others(),
 		i.Hooks.MutatingWebhooks.Others(), i.Hooks.ValidatingWebhooks.Others(), i.Hooks.MutatingPolicies.Others(), i.Hooks.MutatingBindings.Others(),
 		i.Hooks.ValidatingPolicies.Others(), i.Hooks.ValidatingBindings.Others())
 }
@@ -283,6 +298,19 @@ func (i *Informers) TypesComplete() error {
 		return nil
 	}
 	return err
+}
+
+// slimLogicalCluster keeps what says who may enter a logical cluster of another shard.
+func slimLogicalCluster(lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+	slim := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
+		Name: lc.Name, UID: lc.UID, ResourceVersion: lc.ResourceVersion, CreationTimestamp: lc.CreationTimestamp, Annotations: map[string]string{},
+	}}
+	for _, key := range []string{logicalcluster.AnnotationKey, request.ShardAnnotation, request.OriginalUIDAnnotation, tenancy.RequiredGroupsAnnotation} {
+		if value, ok := lc.Annotations[key]; ok {
+			slim.Annotations[key] = value
+		}
+	}
+	return slim, nil
 }
 
 // slimServiceAccount keeps what tells whether a token is still valid: there is

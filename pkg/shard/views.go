@@ -8,7 +8,9 @@ import (
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -43,6 +45,8 @@ type views struct {
 	// local reports whether the shard holds a logical cluster. About others rules decide.
 	local func(name logicalcluster.Name) bool
 	rules authorizer.Authorizer
+	// elsewhere finds the LogicalClusters of other shards.
+	elsewhere authz.FindLogicalCluster
 }
 
 // newViews makes the views.
@@ -51,7 +55,7 @@ func (s *Server) newViews() {
 		Bindings: s.bindings, Rules: s.providersRules(), Inactive: s.local.inactive, Codecs: registry.Codecs,
 		Documents: func() apiexport.Documents { return s.customResources },
 	})
-	s.views = views{kinds: map[*request.Mount]view{request.APIExports: s.exportViews}, local: s.local.has, rules: s.providersRules()}
+	s.views = views{kinds: map[*request.Mount]view{request.APIExports: s.exportViews}, local: s.local.has, rules: s.providersRules(), elsewhere: s.findElsewhere}
 	ofTypes := initialization.New(initialization.Config{
 		Type: func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error) {
 			return s.informers.WorkspaceTypes.Get(key.Cluster, "", key.Name)
@@ -70,6 +74,16 @@ func (s *Server) newViews() {
 	}
 }
 
+// findElsewhere returns the LogicalCluster of another shard, as far as this one knows of it,
+// or nil.
+func (s *Server) findElsewhere(_ context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+	lc, err := s.informers.AllClusters.Get(name, "", corev1alpha1.LogicalClusterName)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return lc, err
+}
+
 // serveDocuments is ServeDocuments of what serves custom resources, which is made later.
 func (s *Server) serveDocuments(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool {
 	return s.customResources.ServeDocuments(w, r, resources, all)
@@ -82,16 +96,16 @@ func (v views) mounts() []*request.Mount {
 
 func (v views) of(ctx context.Context) view { return v.kinds[request.ScopeFrom(ctx).Mount] }
 
-// Opens implements authz.Views. About a logical cluster of another shard the rules decide
-// that are known here. That one is not asked: the time that it takes would tell that it
-// has it.
+// Opens implements authz.Views. About a logical cluster of another shard the rules, and the
+// groups that it requires, decide that are known here. That one is not asked: the time that
+// it takes would tell that it has it.
 func (v views) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
 	needs := v.of(ctx).Needs(ctx, a)
 	granting, _ := request.ClusterFrom(ctx)
 	if granting.Name == "" || v.local(granting.Name) || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
 		return next.Authorize(ctx, needs)
 	}
-	decision, _, err := v.rules.Authorize(ctx, needs)
+	decision, _, err := authz.WithRequiredGroups(v.rules, v.elsewhere).Authorize(ctx, needs)
 	if decision != authorizer.DecisionAllow {
 		return authorizer.DecisionNoOpinion, authz.NotPermittedReason, err
 	}

@@ -18,6 +18,7 @@ func TestBindingAcrossShards(t *testing.T) {
 	t.Run("life", func(t *testing.T) { testBindingAcrossShards(t, e) })
 	t.Run("hooks", func(t *testing.T) { testHooksAcrossShards(t, e) })
 	t.Run("view", func(t *testing.T) { testViewAcrossShards(t, e) })
+	t.Run("conversion", func(t *testing.T) { testConversionAcrossShards(t, e) })
 	t.Run("bind", func(t *testing.T) { testBindAcrossShards(t, e) })
 	t.Run("maximal policy", func(t *testing.T) {
 		testMaximalPolicy(t, newAPIKindsOn(e, "far-policy-provider", 1).in(t), newAPIKinds(e, "far-policy-consumer").in(t))
@@ -125,6 +126,51 @@ func testViewAcrossShards(t *testing.T, e *env) {
 	}
 	code, says = byPath.as("user-1-token").status(http.MethodDelete, widgets+"/a", "")
 	require.Equal(t, http.StatusForbidden, code, says)
+
+	// The groups that the provider's logical cluster requires are known here, too.
+	for _, groups := range []struct {
+		required string
+		code     int
+	}{{"team-2", http.StatusForbidden}, {"team-1", http.StatusOK}, {"team-2", http.StatusForbidden}} {
+		provider.ask(http.StatusOK, http.MethodPatch, ownLC, `{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"`+groups.required+`"}}}`)
+		stranger.eventually("the view is for "+groups.required, func() bool {
+			code, says = stranger.status(http.MethodGet, "/apis/example.org/v1/widgets", "")
+			return code == groups.code
+		})
+		require.Equal(t, code == http.StatusForbidden, strings.Contains(says, notPermitted), says)
+	}
+	byName.get("/apis/example.org/v1/widgets")
+}
+
+// testConversionAcrossShards: the rules of a provider's APIConversion convert on the shards
+// of its consumers, and changes of them reach those.
+func testConversionAcrossShards(t *testing.T, e *env) {
+	const name, conversions = "v1.people.example.org", apisV1 + "apiconversions"
+	const v1, v2 = "/apis/example.org/v1/namespaces/default/people", "/apis/example.org/v2/namespaces/default/people"
+	provider, k := newAPIKindsOn(e, "converting-provider", 1).in(t), newAPIKinds(e, "converting-consumer").in(t)
+	provider.create(apisV1+"apiresourceschemas", peopleSchema, name)
+	provider.create(conversions, "%s", conversion(name, "self.upperAscii()"))
+	provider.export("people", name)
+	k.bindPath(http.StatusCreated, "people", "root:converting-provider", "people")
+	k.until("people", "Ready", "True <nil>")
+	k.create(v1, `{"apiVersion":"example.org/v1","kind":"Person","metadata":{"name":"ada"},"spec":{"first":"Ada","last":"Lovelace"}}`)
+	last := func(want string) {
+		t.Helper()
+		k.eventually("it is converted to "+want, func() bool { return field(k.get(v2+"/ada"), "spec", "name", "last") == want })
+	}
+	last("LOVELACE")
+	k.create(v2, `{"apiVersion":"example.org/v2","kind":"Person","metadata":{"name":"bob"},"spec":{"name":{"first":"Bob","last":"B"},"age":7}}`)
+	require.Equal(t, map[string]any{"first": "Bob", "last": "B"}, k.get(v1 + "/bob").Object["spec"])
+	require.EqualValues(t, 7, field(k.get(v2+"/bob"), "spec", "age"))
+	provider.ask(http.StatusOK, http.MethodPatch, conversions+"/"+name, conversion(name, "self.lowerAscii()"))
+	last("lovelace")
+	// A schema that is bound before there are rules for it.
+	const late = "v2.people.example.org"
+	provider.create(apisV1+"apiresourceschemas", peopleSchema, late)
+	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/people", `{"spec":{"resources":[{"group":"example.org","name":"people","schema":"`+late+`","storage":{"crd":{}}}]}}`)
+	k.eventually("nothing converts", func() bool { return field(k.get(v2+"/ada"), "spec", "name") == nil })
+	provider.create(conversions, "%s", conversion(late, "self"))
+	last("Lovelace")
 }
 
 // testBindAcrossShards: the rules of the provider's logical cluster say who may bind, and
@@ -263,6 +309,18 @@ func testEndpointSlices(t *testing.T, e *env) {
 	})
 	provider.create(partitions, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"Partition","metadata":{"name":"first"},"spec":{"selector":{"matchLabels":{"name":"root"}}}}`)
 	slice(provider, "all", "")
+	// Another path of the same logical cluster, which no annotation tells.
+	inner := provider
+	inner.cluster = e.workspaceOn("root:sliced-provider", "inner", "shard-1").Spec.Cluster
+	inner.export("e", inner.schema("v1", "gadgets", "size"))
+	provider.bindableSlice("alias", provider.cluster+":inner", "")
+	has(provider, "alias")
+	near.bindPath(http.StatusCreated, "inner", inner.cluster, "e")
+	has(provider, "alias", e.Shard(1).Host+"/services/apiexport/"+inner.cluster+"/e")
+	inner.ask(http.StatusOK, http.MethodDelete, apisV2+"apiexports/e", "")
+	provider.eventually("the export of the alias is missed", func() bool {
+		return condition(provider.get(apisV1+"apiexportendpointslices/alias"), "APIExportValid") == "False APIExportNotFound"
+	})
 	slice(provider, "first", `,"partition":"first"`)
 	slice(far, "elsewhere", "")
 	has(provider, "e")

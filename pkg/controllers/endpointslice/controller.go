@@ -34,10 +34,20 @@ const Name = "endpointslice"
 // apis.IndexByPath has them.
 const ExportIndex = "export"
 
-// IndexByExport is the function of ExportIndex.
+// IndexByExport is the function of ExportIndex. Slices whose path may be none of those that
+// an export is indexed by, such as one that starts with the name of a logical cluster, are
+// under the name of the export, too.
 func IndexByExport(slice *apisv1alpha1.APIExportEndpointSlice) []string {
-	return []string{pathOf(slice).Join(slice.Spec.APIExport.Name).String()}
+	path := pathOf(slice)
+	keys := []string{path.Join(slice.Spec.APIExport.Name).String()}
+	if _, isName := path.Name(); !isName && !path.HasPrefix(core.RootCluster.Path()) {
+		keys = append(keys, byName(slice.Spec.APIExport.Name))
+	}
+	return keys
 }
+
+// byName is the key of such slices in ExportIndex, which is no path.
+func byName(export string) string { return "*:" + export }
 
 // pathOf returns the path of the logical cluster of a slice's export.
 func pathOf(slice *apisv1alpha1.APIExportEndpointSlice) logicalcluster.Path {
@@ -101,7 +111,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 
 // slicesOf returns the slices of an export.
 func (c *Config) slicesOf(export *apisv1alpha2.APIExport) []client.Key {
-	paths := apis.IndexByPath(export)
+	paths := append(apis.IndexByPath(export), byName(export.Name))
 	keys := make([]client.Key, 0, len(paths))
 	for _, path := range paths {
 		keys = append(keys, c.Slices.Lister().KeysByIndex(ExportIndex, path)...)
