@@ -187,7 +187,7 @@ func (s *Server) find(at address, look func(path string) (workspaceindex.Target,
 // resolve finds the shard of to, or answers and reports false. The user gets no
 // further with a body, if it may not enter.
 func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, at address) bool {
-	target, view, outcome := s.find(at, func(path string) (workspaceindex.Target, workspaceindex.Outcome) {
+	target, view, outcome := s.find(at, func(path string) (workspaceindex.Target, workspaceindex.Outcome) { //nolint:contextcheck // it has that of the request
 		return s.forwarder.resolver.resolve(r.Context(), path, to.arrived)
 	})
 	to.cluster, to.view, to.backend, to.visitor = target.Cluster.String(), view, s.shards.backend(target.Shard), visitorOf(to.user, target.Cluster, view)
