@@ -158,12 +158,18 @@ func selfSigned(host string) (certPEM, keyPEM []byte, err error) {
 		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}), nil
 }
 
-// setFeatureGates turns on what the wire contract promises, then applies what
-// the user asked for. Gates are global to the process.
+// setFeatureGates turns on what the wire contract promises, and off what costs
+// more than it gives, then applies what the user asked for. Gates are global to
+// the process.
 func setFeatureGates(gates map[string]string) error {
 	wanted := map[string]bool{
 		string(features.ShardedListAndWatch): true,
 		string(features.WatchList):           true,
+		// It reads and decodes all objects of each watch cache from etcd every five
+		// minutes, thousands at a time, so that a shard that does nothing computes more
+		// the more it stores. What it finds wrong would only change lists that come from
+		// the watch cache's snapshots, where the hub has its own.
+		string(features.DetectCacheInconsistency): false,
 	}
 	for name, value := range gates {
 		on, err := strconv.ParseBool(value)

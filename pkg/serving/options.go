@@ -134,7 +134,7 @@ func (o *APIOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "reading requests executed at a time, watches and what waits for its turn or for a webhook not counted; more are answered with 429")
 	fs.IntVar(&o.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", o.MaxMutatingRequestsInFlight, "writing requests executed at a time, what waits for its turn or for a webhook not counted; more are answered with 429")
 	o.BodyBytes.AddFlags(fs)
-	fs.StringToStringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "Kubernetes feature gates of this process, as Gate=true,Other=false; ShardedListAndWatch and WatchList are on unless switched off here")
+	fs.StringToStringVar(&o.FeatureGates, "feature-gates", o.FeatureGates, "Kubernetes feature gates of this process, as Gate=true,Other=false; ShardedListAndWatch and WatchList are on unless switched off here, and DetectCacheInconsistency, which reads all that is stored every five minutes, is off unless switched on")
 }
 
 // Validate returns what is wrong with o, in the order of its fields.
