@@ -71,4 +71,22 @@ var bound = []Mutant{
 		}},
 		CaughtBy: "./pkg/storage", Test: "TestGoldenKeys",
 	},
+	{
+		Name: "unasked-list", Rule: "a list through a view has the objects that the claim selects",
+		Edits: []Edit{{
+			File:   "pkg/storage/hub/claims.go",
+			Before: `			goOn = !m.Selection.Matches(it.obj) || yield(it)`,
+			After:  `			goOn = !m.Selection.Held() || yield(it)`,
+		}},
+		CaughtBy: SuiteRobustness,
+	},
+	{
+		Name: "unasked-event", Rule: "a watch through a view has the events of objects that the claim selects",
+		Edits: []Edit{{
+			File:   "pkg/storage/hub/claims.go",
+			Before: `	held, wasHeld := c.selection.MatchesLabels(l.is), c.selection.MatchesLabels(l.was)`,
+			After:  `	held, wasHeld := c.selection.MatchesLabels(l.is) || l.is != nil, c.selection.MatchesLabels(l.was) || l.was != nil`,
+		}},
+		CaughtBy: SuiteRobustness,
+	},
 }

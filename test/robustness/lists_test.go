@@ -20,6 +20,8 @@ type reader struct {
 	target *target
 	rec    *recorder
 	group  int
+	// client names the client of a view whose watches go on from its lists.
+	client string
 }
 
 // ask is what a list asks for.
@@ -36,6 +38,7 @@ func (r *reader) list(ctx context.Context, a ask) (*history.List, error) {
 	l := &history.List{
 		ID: r.rec.id(), Name: fmt.Sprintf("%s %s %+v limit=%d %s", r.target.domain.Server, r.target.domain.Resource, a.scope, a.limit, a.match),
 		Domain: r.target.domain, Scope: a.scope, Match: a.match, Wanted: a.rv, Group: r.group, Start: r.rec.now(),
+		View: r.target.claimed, Client: r.client,
 	}
 	token := ""
 	for {

@@ -29,6 +29,8 @@ var noticed = map[string]notice{
 	"crossing-event":  {history.Isolated, "it shows"},
 	"stale-page":      {history.ReadsOwnWrites, "was answered at"},
 	"drifting-pages":  {history.ListsAgree, "the first one at"},
+	"unasked-list":    {history.Claimed, "the list shows"},
+	"unasked-event":   {history.Claimed, "MODIFIED shows"},
 	"leaving-unsaid":  {history.Transitions, "is MODIFIED and must be DELETED"},
 }
 
@@ -39,7 +41,11 @@ func TestCatchesMutants(t *testing.T) {
 	c := harness.Start(t, harness.Options{Mode: harness.Processes, Binary: harness.Mutated(t, names...), Without: []string{"cache-server", "front-proxy"}})
 	r := &run{t: t, cluster: c, seed: harness.Seed(*seedFlag), rec: newRecorder(), pause: 30 * time.Millisecond}
 	r.targets = []*target{configMaps.on("root", newConn(t, c.Shard(0)), nil, workspaces(t, c.Shard(0), "root", 2))}
-	h := r.work(func() { r.progress(300) })
+	r.addViews(r.targets[0].direct, r.targets[0].clusters[0], r.targets[0])
+	h := r.work(func() {
+		r.progress(300)
+		require.Eventually(t, func() bool { return r.rec.claims() > len(r.views.claimed.clusters)+1 }, testTimeout, 10*time.Millisecond, "claims change")
+	})
 	violations := history.Check(h)
 	t.Logf("seed %d: %s; %d violations", r.seed, summary(h), len(violations))
 	for _, name := range names {

@@ -109,6 +109,19 @@ func (r *recorder) probe(p history.Probe) {
 	r.history.Probes = append(r.history.Probes, p)
 }
 
+func (r *recorder) claim(c *history.Claim) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history.Claims = append(r.history.Claims, c)
+}
+
+// claims is how many claims there were.
+func (r *recorder) claims() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.history.Claims)
+}
+
 func (r *recorder) definition(d *history.Definition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

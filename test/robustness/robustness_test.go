@@ -47,6 +47,7 @@ func TestRobustness(t *testing.T) {
 			hands = append(hands, r.deck(r.cluster.Component(name)))
 		}
 		r.defined, r.begun = r.targets[1], make(chan struct{})
+		r.addViews(newConn(r.t, r.cluster.Shard(0)), r.targets[0].clusters[0], r.targets[1])
 		hands = append(hands, []fault{r.killDefining("shard-1")})
 		return hands
 	})
@@ -74,6 +75,7 @@ func TestReplicas(t *testing.T) {
 			workspaceTypes.on("root", direct, proxy, clusters),
 		}
 		r.defined = r.targets[0]
+		r.addViews(direct, clusters[0], r.targets[0])
 		return [][]fault{
 			r.ofLeader(), r.deck(r.cluster.Component("etcd-root")),
 			append(r.deck(r.cluster.Component("root")), r.deck(r.cluster.Component("root-replica-2"))...),

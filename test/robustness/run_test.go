@@ -44,6 +44,8 @@ type run struct {
 	// if any, and begun is sent to when one is about to be made.
 	defined *target
 	begun   chan struct{}
+	// views is what the view of an export shows of one of the targets, if any.
+	views *views
 
 	clients  int
 	watchers []*watcher
@@ -139,6 +141,9 @@ func (r *run) work(faults func()) *history.History {
 		}
 		for i := range 2 {
 			w := r.newWriter(t, i == 1)
+			if i == 1 && t.beside != nil {
+				w.target = t.beside
+			}
 			writers.Go(func() { w.run(writing) })
 		}
 		r.passBy(writing, &writers, t)
@@ -149,9 +154,15 @@ func (r *run) work(faults func()) *history.History {
 	if r.defined != nil {
 		definers = r.define(writing, ctx, &writers, &watchers, r.defined)
 	}
+	if r.views != nil {
+		r.views.begin(r, writing, ctx, &writers, &watchers)
+	}
 	faults()
 	stopWriting()
 	writers.Wait()
+	if r.views != nil {
+		r.views.openAll(r)
+	}
 	quiet(r.t, definers)
 	r.catchUp()
 	stop()
@@ -159,7 +170,9 @@ func (r *run) work(faults func()) *history.History {
 	for _, t := range r.targets {
 		r.finalLists(t)
 	}
-	return r.rec.result()
+	h := r.rec.result()
+	h.Replicas = r.replicas != nil
+	return h
 }
 
 // watch starts the watchers of a target.
@@ -240,6 +253,7 @@ func (r *run) catchUp() {
 	for _, t := range r.targets {
 		pens[t] = r.newWriter(t, false)
 	}
+	var latest uint64 // of what the views show
 	deadline := time.Now().Add(testTimeout)
 	for n := 0; time.Now().Before(deadline); n++ {
 		for _, t := range r.targets {
@@ -247,6 +261,9 @@ func (r *run) catchUp() {
 				op := pens[t].create(r.t.Context(), history.Key{Shard: t.shardOf(), Cluster: cluster, Namespace: t.namespace, Name: fmt.Sprintf("fence-%d", n)})
 				if op.Outcome == history.OK && fences[t] == 0 && cluster == t.clusters[len(t.clusters)-1] {
 					fences[t] = op.Result.RV
+				}
+				if r.views != nil && t.domain == r.views.claimed.domain {
+					latest = max(latest, op.Result.RV)
 				}
 			}
 		}
@@ -257,6 +274,9 @@ func (r *run) catchUp() {
 				behind++
 			}
 		}
+		if r.views != nil {
+			behind += r.views.behind(latest)
+		}
 		if behind == 0 {
 			break
 		}
@@ -266,6 +286,9 @@ func (r *run) catchUp() {
 		if !w.scope.ByNamespace {
 			w.through(fences[w.target])
 		}
+	}
+	if r.views != nil {
+		r.views.through(r)
 	}
 }
 
@@ -339,6 +362,12 @@ func summary(h *history.History) string {
 			expired++
 		}
 	}
-	return fmt.Sprintf("%d requests about definitions and %d uses, %d operations %v, %d lists of %d pages, %d streams (%d resumed, %d with initial events) of %d events and %d bookmarks, %d probes, %d refusals (%d expired)",
-		len(h.Definitions), len(h.Uses), len(h.Ops), outcomes, len(h.Lists), pages, len(h.Sessions), resumed, streamed, events, bookmarks, len(h.Probes), len(h.Errors), expired)
+	changed := 0
+	for _, c := range h.Claims {
+		if c.Start > 1 {
+			changed++
+		}
+	}
+	return fmt.Sprintf("%d changes of claims, %d requests about definitions and %d uses, %d operations %v, %d lists of %d pages, %d streams (%d resumed, %d with initial events) of %d events and %d bookmarks, %d probes, %d refusals (%d expired)",
+		changed, len(h.Definitions), len(h.Uses), len(h.Ops), outcomes, len(h.Lists), pages, len(h.Sessions), resumed, streamed, events, bookmarks, len(h.Probes), len(h.Errors), expired)
 }

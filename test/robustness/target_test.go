@@ -27,6 +27,11 @@ type target struct {
 	apiVersion, kind string
 	// upserts says that an update makes what does not exist.
 	upserts bool
+	// prefix is the path of the view that all requests go through, if any, beside the
+	// same resource without it, and claimed says that claims decide what is seen there.
+	prefix  string
+	beside  *target
+	claimed bool
 	// fleeting says that nobody watches for long, so that the server forgets
 	// events soon.
 	fleeting bool
@@ -46,7 +51,7 @@ func (t *target) collection(s history.Scope) string {
 	if t.domain.Server == cacheServer {
 		path.WriteString("/services/cache/shards/" + orAll(s.Shard))
 	}
-	path.WriteString("/clusters/" + orAll(s.Cluster) + t.group)
+	path.WriteString(t.prefix + "/clusters/" + orAll(s.Cluster) + t.group)
 	if s.Namespace != "" {
 		path.WriteString("/namespaces/" + s.Namespace)
 	}

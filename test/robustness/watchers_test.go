@@ -27,6 +27,8 @@ type watcher struct {
 	// goal is called when the watcher has first seen everything up to it.
 	goal   uint64
 	atGoal func()
+	// noticed is called for each object that is added.
+	noticed func(history.Key)
 
 	mu sync.Mutex
 	// calm says that the watcher is not to cut its streams any more.
@@ -53,7 +55,7 @@ func (w *watcher) run(ctx context.Context) {
 		}
 		s := &history.Session{
 			ID: w.rec.id(), Name: w.name, Domain: w.target.domain, Scope: w.scope,
-			Streaming: from == 0, From: from, Resumed: resumed,
+			Streaming: from == 0, From: from, Resumed: resumed, View: w.target.claimed,
 		}
 		w.begin(s)
 		err := w.stream(ctx, s)
@@ -170,12 +172,18 @@ func (w *watcher) take(s *history.Session, e watchEvent) error {
 		return fmt.Errorf("%s: %w", e.Type, err)
 	}
 	event := history.Event{Type: e.Type, Object: seen, InitialEnd: o.Metadata.Annotations["k8s.io/initial-events-end"] == "true"}
+	if s.View {
+		event.Time = w.rec.now()
+	}
 	if e.Type == history.Bookmark {
 		event.Object = history.Object{State: history.State{RV: seen.State.RV}}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s.Events = append(s.Events, event)
+	if w.noticed != nil && e.Type == history.Added {
+		w.noticed(event.Object.Key)
+	}
 	if w.position != 0 || event.InitialEnd {
 		w.position = seen.State.RV
 	}

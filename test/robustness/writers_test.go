@@ -147,6 +147,9 @@ func (w *writer) finishAs(ctx context.Context, op *history.Op, method, path stri
 	code, answer, err := w.conn.do(ctx, method, path, body)
 	op.End = w.rec.now()
 	op.Outcome = outcome(op, code, answer, err)
+	if w.target.claimed && (code == http.StatusForbidden || code == http.StatusNotFound) {
+		op.Outcome = history.Refused // by the claims, or there is no such object
+	}
 	if code >= http.StatusBadRequest {
 		w.rec.said(op.Key.Cluster, answer)
 	}

@@ -24,7 +24,9 @@ func checkLists(h *History, t *truth) []Violation {
 		}
 		c.pages(l)
 		c.version(l)
-		c.content(l)
+		if !l.View {
+			c.content(l)
+		}
 		if l.Match == Consistent {
 			c.consistent(l, h)
 		}
@@ -47,7 +49,7 @@ func (c *listCheck) pages(l *List) {
 		if p.RV != l.RV() {
 			c.report(ListsAgree, l, "page %d is at %d, the first one at %d", i+1, p.RV, l.RV())
 		}
-		if p.Remaining && l.Scope.Selective() {
+		if p.Remaining && (l.View || l.Scope.Selective()) {
 			c.report(ListsAgree, l, "page %d tells how many items remain, though a selector filters", i+1)
 		}
 		if last := i == len(l.Pages)-1; p.More == last {
@@ -164,17 +166,17 @@ func (c *listCheck) group(lists []*List) {
 // listAndWatch holds, without the truth, that a list and a watch from it make up
 // each later list.
 func (c *listCheck) listAndWatch(s *Session, lists []*List) {
-	if s.Streaming {
+	if s.Streaming || s.View {
 		return
 	}
 	start := slices.IndexFunc(lists, func(l *List) bool {
-		return l.Domain == s.Domain && sameScope(l.Scope, s.Scope) && l.RV() == s.From && len(l.Pages) > 0
+		return l.Domain == s.Domain && !l.View && sameScope(l.Scope, s.Scope) && l.RV() == s.From && len(l.Pages) > 0
 	})
 	if start < 0 {
 		return
 	}
 	for _, l := range lists {
-		if l.Domain != s.Domain || !sameScope(l.Scope, s.Scope) || l.RV() <= s.From || l.RV() > reached(s, s.Events) || len(l.Pages) == 0 {
+		if l.Domain != s.Domain || l.View || !sameScope(l.Scope, s.Scope) || l.RV() <= s.From || l.RV() > reached(s, s.Events) || len(l.Pages) == 0 {
 			continue
 		}
 		state := map[Key]State{}

@@ -16,6 +16,12 @@ type Scope struct {
 	Ranges []Range
 }
 
+// selection is what of a Domain somebody sees.
+type selection interface {
+	holds(k Key) bool
+	Selects(k Key, s State) bool
+}
+
 // whole reports whether the scope shows each event of an object as it is.
 func (s Scope) whole() bool { return s.Label == "" }
 

@@ -181,7 +181,7 @@ func checkDeletes(h *History, t *truth) []Violation {
 		before, after := around(h, op)
 		for _, s := range h.Sessions {
 			_, rest, from, ok := split(s)
-			if ok && after != 0 && s.Domain == op.Domain && s.Scope.Selects(op.Key, op.Expected) && from <= before && reached(s, rest) >= after && !leaves(rest, op.Expected.UID, before) {
+			if ok && after != 0 && !s.View && s.Domain == op.Domain && s.Scope.Selects(op.Key, op.Expected) && from <= before && reached(s, rest) >= after && !leaves(rest, op.Expected.UID, before) {
 				violations = append(violations, Violation{Reliable, s.String(),
 					fmt.Sprintf("from %d to %d it lacks the deletion of %v, which happened between %d and %d", from, reached(s, rest), op.Key, before, after)})
 			}

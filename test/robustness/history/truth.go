@@ -50,7 +50,7 @@ func newTruth(h *History) (*truth, []Violation) {
 			switch {
 			case e.Type == Added || e.Type == Modified:
 				add(s, s.Domain, e.Object)
-			case e.Type == Deleted && s.Scope.whole():
+			case e.Type == Deleted && s.Scope.whole() && !s.View:
 				o := e.Object
 				o.State.Deleted = true
 				add(s, s.Domain, o)
@@ -110,7 +110,7 @@ func (t *truth) last(d Domain, k Key, rv uint64) (State, bool) {
 }
 
 // at returns the objects in a scope at a resource version.
-func (t *truth) at(d Domain, scope Scope, rv uint64) map[Key]State {
+func (t *truth) at(d Domain, scope selection, rv uint64) map[Key]State {
 	all := map[Key]State{}
 	for k := range t.states[d] {
 		if s, ok := t.last(d, k, rv); ok && scope.Selects(k, s) {
@@ -122,7 +122,7 @@ func (t *truth) at(d Domain, scope Scope, rv uint64) map[Key]State {
 
 // between returns the events that a watch of the scope must send for what
 // happened after from, up to to.
-func (t *truth) between(d Domain, scope Scope, from, to uint64) []Event {
+func (t *truth) between(d Domain, scope selection, from, to uint64) []Event {
 	var events []Event
 	for k, states := range t.states[d] {
 		if !scope.holds(k) {
@@ -151,7 +151,7 @@ func (t *truth) between(d Domain, scope Scope, from, to uint64) []Event {
 
 // transition returns the event by which an object enters, changes in or leaves
 // a scope, if it does.
-func transition(scope Scope, k Key, before State, exists bool, now State) (Event, bool) {
+func transition(scope selection, k Key, before State, exists bool, now State) (Event, bool) {
 	was := exists && scope.Selects(k, before)
 	is := scope.Selects(k, now)
 	switch {
