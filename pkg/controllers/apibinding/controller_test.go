@@ -60,7 +60,13 @@ func newWorld() *world {
 		pinned: map[types.UID]bool{}, taken: map[string]string{}, objects: map[string]int{}, waits: map[string]int{}, crashAt: -1,
 		lc: &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "cluster", UID: "lc", ResourceVersion: "1", Annotations: map[string]string{"kcp.io/cluster": consumer.String()}}},
 	}
-	w.r = &reconciler{
+	w.r = w.reconciler()
+	return w
+}
+
+// reconciler is one that has just started: it remembers nothing.
+func (w *world) reconciler() *reconciler {
+	return &reconciler{
 		apis: w,
 		resolve: func(path logicalcluster.Path, _ string) (logicalcluster.Name, error) {
 			if path.String() != "root:provider" {
@@ -137,7 +143,6 @@ func newWorld() *world {
 		waiting:  waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
 		roomless: waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},
 	}
-	return w
 }
 
 func (w *world) next() string {
@@ -224,6 +229,16 @@ func (*world) FollowRoom(func()) func() { return func() {} }
 
 func (*world) FollowNames(func(logicalcluster.Name, string)) func() { return func() {} }
 
+// reconcile has the controller look at a binding. If it crashes, another one goes on.
+func (w *world) reconcile(t *testing.T, name string) error {
+	t.Helper()
+	_, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: name})
+	if errors.Is(err, errCrash) {
+		w.r = w.reconciler()
+	}
+	return err
+}
+
 // settle reconciles all bindings, in any order, until nothing changes.
 func (w *world) settle(t *testing.T) {
 	t.Helper()
@@ -232,8 +247,7 @@ func (w *world) settle(t *testing.T) {
 		names := []string{"a", "b", "c"}
 		rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 		for _, name := range names {
-			_, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: name})
-			failed = failed || err != nil
+			failed = w.reconcile(t, name) != nil || failed
 		}
 		if !failed && w.version == before {
 			return
@@ -319,7 +333,7 @@ func (w *world) play(t *testing.T, random *rand.Rand, lines [][]func(*world)) {
 			lines = slices.Delete(lines, i, i+1)
 		}
 		for range random.IntN(3) {
-			_, _ = w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "b"})
+			_ = w.reconcile(t, []string{"a", "b", "c"}[random.IntN(3)])
 		}
 	}
 	w.settle(t)

@@ -3,6 +3,7 @@ package apiexport
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -11,6 +12,7 @@ import (
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,6 +31,23 @@ type world struct {
 	secrets map[string]*corev1.Secret
 	refuse  error
 	writes  int
+	// crashAt is the effect before which the controller crashes, or after which if odd.
+	effects, crashAt int
+}
+
+var errCrash = errors.New("crashed")
+
+// step is one effect of the controller.
+func (w *world) step(do func()) error {
+	w.effects++
+	if w.effects == w.crashAt/2 && w.crashAt%2 == 0 {
+		return errCrash
+	}
+	do()
+	if w.effects == w.crashAt/2 {
+		return errCrash
+	}
+	return nil
 }
 
 func (w *world) reconciler() *reconciler {
@@ -58,21 +77,20 @@ func (w *world) reconciler() *reconciler {
 				return nil, w.refuse
 			}
 			secret.Data = map[string][]byte{"key": []byte(secret.StringData["key"])}
-			w.secrets[secret.Namespace+"/"+secret.Name] = secret
-			return secret, nil
+			return secret, w.step(func() { w.secrets[secret.Namespace+"/"+secret.Name] = secret })
 		},
 		commit: func(_ context.Context, old, updated *apisv1alpha2.APIExport) (*apisv1alpha2.APIExport, error) {
-			w.export = updated
-			return old, nil
+			if equality.Semantic.DeepEqual(old, updated) {
+				return old, nil
+			}
+			return old, w.step(func() { w.export = updated })
 		},
 		createSlice: func(_ context.Context, _ logicalcluster.Name, slice *apisv1alpha1.APIExportEndpointSlice) error {
 			w.writes++
-			w.slice = slice
-			return nil
+			return w.step(func() { w.slice = slice })
 		},
 		deleteSlice: func(context.Context, logicalcluster.Name, *apisv1alpha1.APIExportEndpointSlice) error {
-			w.slice = nil
-			return nil
+			return w.step(func() { w.slice = nil })
 		},
 	}
 }
@@ -213,4 +231,56 @@ func TestSlices(t *testing.T) {
 	w.export.DeletionTimestamp = &now
 	w.reconcile(t)
 	require.Zero(t, w.writes, "what goes is left alone")
+}
+
+// TestEveryCrash: wherever the controller crashes, and in whatever order things happen, an
+// export has the identity of its secret, one slice of its own, and leaves none behind.
+func TestEveryCrash(t *testing.T) {
+	const crashes = 40
+	settle := func(t *testing.T, w *world) {
+		t.Helper()
+		for range 10 {
+			before := w.effects
+			if _, err := w.reconciler().reconcile(t.Context(), key); err == nil && w.effects == before {
+				return
+			}
+		}
+		require.Fail(t, "it does not come to rest")
+	}
+	for seed := range uint64(5 * crashes) {
+		w := newWorld()
+		w.crashAt = 2 + int(seed)%crashes
+		random := rand.New(rand.NewPCG(seed, 1))
+		own := func(name, value string) {
+			w.secrets["there/"+name] = &corev1.Secret{Data: map[string][]byte{"key": []byte(value)}}
+		}
+		w.export.Spec.Identity = &apisv1alpha2.Identity{SecretRef: &corev1.SecretReference{Namespace: "there", Name: "own"}}
+		events := []func(){
+			func() { own("own", "abc") },
+			func() { w.slice = nil },
+			func() { own("unrelated", "x") },
+			func() { w.export.UID = "again" },
+		}
+		for _, i := range random.Perm(len(events)) {
+			events[i]()
+			for range random.IntN(3) {
+				_, _ = w.reconciler().reconcile(t.Context(), key)
+			}
+		}
+		settle(t, w)
+		w.valid(t, "", "")
+		require.Equal(t, apis.IdentityHash([]byte("abc")), w.export.Status.IdentityHash, "seed %d", seed)
+		require.Equal(t, types.UID("again"), w.slice.OwnerReferences[0].UID, "seed %d", seed)
+
+		// The secret goes, and the export, in any order.
+		ends := []func(){func() { delete(w.secrets, "there/own") }, func() { w.export = nil }}
+		for _, i := range random.Perm(len(ends)) {
+			ends[i]()
+			_, _ = w.reconciler().reconcile(t.Context(), key)
+		}
+		settle(t, w)
+		require.Nil(t, w.slice, "seed %d", seed)
+		require.NotContains(t, w.secrets, "kcp-system/e", "no identity is made in place of a lost one")
+		require.Less(t, w.effects, crashes/2, "each effect was crashed at")
+	}
 }

@@ -1,0 +1,118 @@
+package apibinding
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// bound is a world in which binding a has bound widgets and gadgets, with objects.
+func bound(t *testing.T) *world {
+	t.Helper()
+	w := newWorld()
+	w.offer(widgetsOne, gadgets)
+	w.exports["e"].Status.IdentityHash = "h"
+	for _, name := range []string{widgetsOne, widgetsTwo, gadgets} {
+		w.schemas[name] = types.UID(name)
+	}
+	w.bind("a")
+	w.settle(t)
+	w.objects["widgets/"+widgetsOne], w.objects["gadgets/"+gadgets] = 3, 2
+	w.calls = 0
+	return w
+}
+
+func (w *world) remove(name string) {
+	now := metav1.Now()
+	if b := w.bindings[name]; b != nil {
+		b.DeletionTimestamp = &now
+	}
+}
+
+// TestEveryCrash: wherever the controller crashes, before or after any of its effects, and
+// in whatever order events come that have nothing to do with each other, what begins ends
+// in the same state as without a crash.
+func TestEveryCrash(t *testing.T) {
+	type lines = [][]func(*world)
+	removed := func(w *world) { w.remove("a") }
+	for name, flow := range map[string]struct {
+		events lines
+		check  func(t *testing.T, w *world)
+	}{
+		"unbinding": {lines{{removed}}, func(t *testing.T, w *world) {
+			t.Helper()
+			require.Empty(t, w.bindings)
+			require.NotContains(t, w.lc.Annotations, locks)
+			require.Zero(t, w.objects["widgets/"+widgetsOne]+w.objects["gadgets/"+gadgets])
+		}},
+		"unbinding what nobody offers any more": {lines{
+			{removed}, {func(w *world) { delete(w.exports, "e") }}, {func(w *world) { delete(w.schemas, widgetsOne) }}, {func(w *world) { delete(w.schemas, gadgets) }},
+		}, func(t *testing.T, w *world) {
+			t.Helper()
+			require.Empty(t, w.bindings)
+			require.NotContains(t, w.lc.Annotations, locks)
+			require.Zero(t, w.objects["widgets/"+widgetsOne]+w.objects["gadgets/"+gadgets])
+		}},
+		"unbinding with the logical cluster": {lines{{removed}, {func(w *world) { w.lc = nil }}}, func(t *testing.T, w *world) {
+			t.Helper()
+			require.Empty(t, w.bindings)
+			require.Zero(t, w.objects["widgets/"+widgetsOne]+w.objects["gadgets/"+gadgets])
+		}},
+		"another schema": {lines{{func(w *world) { w.offer(widgetsTwo) }, func(w *world) { w.offer(widgetsTwo, gadgets) }}}, func(t *testing.T, w *world) {
+			t.Helper()
+			status := w.bindings["a"].Status
+			require.Len(t, status.BoundResources, 2)
+			require.Equal(t, widgetsTwo, status.BoundResources[0].Schema.Name)
+			require.True(t, w.pinned[widgetsTwo])
+			require.Equal(t, 3, w.objects["widgets/"+widgetsOne])
+			require.True(t, conditions.IsTrue(w.bindings["a"], apisv1alpha2.BindingUpToDate))
+		}},
+		"taking over": {lines{{func(w *world) { w.bind("b") }, removed}}, func(t *testing.T, w *world) {
+			t.Helper()
+			require.Len(t, w.bindings, 1)
+			require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
+			require.Equal(t, 3, w.objects["widgets/"+widgetsOne])
+			require.Equal(t, 2, w.objects["gadgets/"+gadgets])
+			require.JSONEq(t, `{"widgets.example.org":{"n":"b"},"gadgets.example.org":{"n":"b"}}`, w.lc.Annotations[locks])
+		}},
+		"taking over by one of several": {lines{{func(w *world) { w.bind("b") }, removed, func(w *world) { w.remove("b") }}, {func(w *world) { w.bind("c") }}}, func(t *testing.T, w *world) {
+			t.Helper()
+			require.Len(t, w.bindings, 1)
+			require.True(t, conditions.IsTrue(w.bindings["c"], "Ready"))
+			require.JSONEq(t, `{"widgets.example.org":{"n":"c"},"gadgets.example.org":{"n":"c"}}`, w.lc.Annotations[locks])
+		}},
+		"names that are taken meanwhile": {lines{
+			{removed}, {func(w *world) { w.offer(widgetsOne) }, func(w *world) { w.bind("b") }}, {func(w *world) { w.taken["gadgets"] = "somebody" }},
+		}, func(t *testing.T, w *world) {
+			t.Helper()
+			require.Len(t, w.bindings, 1)
+			require.JSONEq(t, `{"widgets.example.org":{"n":"b"}}`, w.lc.Annotations[locks])
+			require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			copied := func() (all lines) {
+				for _, line := range flow.events {
+					all = append(all, append([]func(*world){}, line...))
+				}
+				return all
+			}
+			const crashes = 140
+			var last int
+			for seed := range uint64(3 * crashes) {
+				w := bound(t)
+				w.crashAt = 2 + int(seed)%crashes
+				w.play(t, rand.New(rand.NewPCG(seed, 2)), copied())
+				last = max(last, w.calls)
+				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { flow.check(t, w) })
+			}
+			require.Less(t, last, crashes/2, "each effect was crashed at")
+		})
+	}
+}
