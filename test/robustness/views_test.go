@@ -195,7 +195,7 @@ func (v *views) run(ctx context.Context) {
 	v.answer(ctx, v.claimed.clusters[0], answers[2]) // long enough to be sure of what it lets be seen
 	pace(ctx, 3*time.Second)
 	for ctx.Err() == nil {
-		pace(ctx, upTo(v.rng, 3*time.Second))
+		pace(ctx, upTo(v.rng, 2*time.Second))
 		switch cluster := v.claimed.clusters[v.rng.IntN(len(v.claimed.clusters))]; {
 		case !v.exported:
 			v.export(ctx, true)
@@ -297,6 +297,7 @@ func (v *views) watch(r *run, ctx context.Context, wg *sync.WaitGroup) {
 		wg.Go(func() { w.run(ctx) })
 	}
 	add("everything", history.Scope{}, false)
+	add("everything, too", history.Scope{}, false)
 	add("everything, streaming", history.Scope{}, true)
 	add("by colour", history.Scope{Label: colours[0]}, false)
 	add("first half", history.Scope{Ranges: split(ring, 2)[:1]}, false)

@@ -69,7 +69,10 @@ func (w *watcher) run(ctx context.Context) {
 		if w.streaming && w.rng.IntN(2) == 0 {
 			from = 0
 		}
-		if err != nil {
+		switch {
+		case w.target.claimed:
+			pace(ctx, upTo(w.rng, 1500*time.Millisecond)) // claims change meanwhile
+		case err != nil:
 			pace(ctx, 50*time.Millisecond)
 		}
 	}
