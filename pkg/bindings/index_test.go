@@ -383,4 +383,19 @@ func TestMaximalPermission(t *testing.T) {
 	}}
 	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", account))
 	require.Equal(t, []string{"apis.kcp.io:binding:system:kcp:serviceaccount:a:default:robot[apis.kcp.io:binding:system:serviceaccounts]get"}, asked)
+
+	// Names that the consumer can give are none of the provider's.
+	scope := map[string][]string{request.ExtraScopes: {"cluster:a"}}
+	scoped := &user.DefaultInfo{Name: "alice", Groups: []string{"devs", user.AllAuthenticated}, Extra: scope}
+	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", scoped))
+	require.Equal(t, []string{"apis.kcp.io:binding:system:anonymous[apis.kcp.io:binding:system:authenticated apis.kcp.io:binding:system:cluster:a]get"}, asked)
+	scoped.Extra = map[string][]string{request.ExtraScopes: {"cluster:a,cluster:provider"}}
+	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", scoped))
+	require.Equal(t, []string{"apis.kcp.io:binding:alice[apis.kcp.io:binding:devs apis.kcp.io:binding:system:authenticated]get"}, asked)
+	account.Extra = scope
+	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", account))
+	require.Equal(t, []string{"apis.kcp.io:binding:system:kcp:serviceaccount:a:default:robot[apis.kcp.io:binding:system:serviceaccounts]get"}, asked)
+	warranted := &user.DefaultInfo{Name: "bob", Extra: map[string][]string{request.ExtraWarrant: {`{"user":"alice","extra":{"authentication.kcp.io/scopes":["cluster:a"]}}`}}}
+	require.Equal(t, authorizer.DecisionNoOpinion, ask("a", "widgets", warranted))
+	require.Equal(t, []string{"apis.kcp.io:binding:bob[]get", "apis.kcp.io:binding:system:anonymous[apis.kcp.io:binding:system:unauthenticated]get"}, asked)
 }

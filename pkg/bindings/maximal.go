@@ -92,11 +92,13 @@ func (x *Index) PermitsClaim(ctx context.Context, rules authorizer.Authorizer, f
 }
 
 // permits asks the rules of a provider about a request whose sender is somebody of the
-// logical cluster from.
+// logical cluster from. Who is restricted to that one is nobody to the provider: its
+// administrators may have given the name and the groups, by impersonating them or as
+// issuers of tokens for it.
 func permits(ctx context.Context, rules authorizer.Authorizer, provider, from logicalcluster.Name, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	in := request.WithClusterName(ctx, provider)
 	for _, who := range identity.In(from, a.GetUser()) {
-		decision, _, err := rules.Authorize(in, as{a, consumer(from, who)})
+		decision, _, err := rules.Authorize(in, as{a, consumer(from, identity.Itself(provider, who))})
 		if decision == authorizer.DecisionAllow || err != nil {
 			return decision, notPermitted, err
 		}
@@ -125,7 +127,7 @@ type as struct {
 func (a as) GetUser() user.Info { return a.u }
 
 // consumer is how the provider of a bound API knows a user of a logical cluster that
-// binds it: by prefixed names, without what restricts the user to logical clusters.
+// binds it: by prefixed names, and by the global one of a service account.
 func consumer(cluster logicalcluster.Name, u user.Info) user.Info {
 	name := u.GetName()
 	if home, ok := identity.HomeOf(cluster, u); ok {

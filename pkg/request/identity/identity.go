@@ -32,6 +32,15 @@ func In(cluster logicalcluster.Name, u user.Info) []user.Info {
 	return f.found
 }
 
+// Itself returns who u is in a logical cluster without its warrants. A service account has
+// a name in all of them.
+func Itself(cluster logicalcluster.Name, u user.Info) user.Info {
+	if IsServiceAccount(u) || InScope(cluster, u) {
+		return u
+	}
+	return outOfScope(u)
+}
+
 // InScope reports whether u is itself in a logical cluster. A service account is
 // so where it is at home only.
 func InScope(cluster logicalcluster.Name, u user.Info) bool {
