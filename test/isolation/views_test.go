@@ -14,9 +14,10 @@ import (
 const atRoot = 1
 
 // view is what mallory asks the shard root.
-func (w *world) view(t *testing.T, method, path, body string) answer {
+func (w *world) view(t *testing.T, method, path, body string, lines ...string) answer {
 	t.Helper()
-	raw := method + " " + path + " HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n\r\n" + body
+	head := append([]string{method + " " + path + " HTTP/1.1", "Connection: close", "Content-Type: application/json"}, lines...)
+	raw := strings.Join(head, "\r\n") + "\r\n\r\n" + body
 	got, found := w.attack(t.Context(), input{wire: true, target: atRoot, raw: raw})
 	if found != nil {
 		t.Fatal(w.describe(*found))

@@ -41,6 +41,8 @@ type world struct {
 
 	t                   testing.TB
 	alpha, bravo, blind tenant
+	// warden, on the other shard, has a say in what alpha does with its APIs.
+	warden tenant
 	// absent has a path and name as bravo's, and does not exist.
 	absent tenant
 	// secret starts all canaries.
@@ -83,6 +85,7 @@ func newWorld(t testing.TB, c *harness.Cluster) *world {
 	}
 	w.canaries.add("the uid of bravo's secret", w.uid(w.bravo, "/api/v1/namespaces/vault/secrets/treasure"))
 	w.canaries.add("the uid of blind's secret", w.uid(w.blind, "/api/v1/namespaces/vault/secrets/treasure"))
+	w.warden = w.newWarden()
 	w.hook = serveHook(t, w)
 	w.targets = w.newTargets()
 	w.whos = w.newWhos()
@@ -101,7 +104,7 @@ func (w *world) setVars() {
 		return list.Metadata.Continue
 	}
 	w.vars = map[string]string{
-		"A": w.alpha.name, "APATH": w.alpha.path, "B": w.bravo.name, "BPATH": w.bravo.path,
+		"A": w.alpha.name, "APATH": w.alpha.path, "W": w.warden.name, "B": w.bravo.name, "BPATH": w.bravo.path,
 		"BUID":  w.uid(w.bravo, "/api/v1/namespaces/vault/configmaps/treasure"),
 		"BNEXT": page(w.bravo, "/api/v1/namespaces/vault/configmaps"), "ANEXT": page(w.alpha, "/api/v1/namespaces/vault/configmaps"),
 		"AOTHER": page(w.alpha, "/apis/rbac.authorization.k8s.io/v1/namespaces/vault/roles"), "HOOK": w.hook.URL, "HOOKCA": w.hook.ca,
