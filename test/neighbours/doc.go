@@ -24,6 +24,10 @@
 //	calls        writes much, with webhooks that do not answer       calls that are under way at a time
 //	providers    exports an API with webhooks that do not answer      places for calls of their own webhooks and of
 //	             and rules that cost too much                        others', or other objects that are refused
+//	exports      offers schemas as large as can be, claims           what it was not let see, bytes of documents,
+//	             everything, changes an export all the time          copies of schemas, a watch that ends
+//	consumers    binds and unbinds, accepts and rejects claims       writes of objects, a watch through the view
+//	             over many objects, has many bindings that wait      that ends, copies of schemas
 //	hanging      sends writes that hang in its admission webhook     places among the requests that execute
 //	paths        asks every server for what it has invented          series of metrics
 //	connections  opens connections, anonymous ones and as one user   connections of others

@@ -24,6 +24,8 @@ func TestNeighbours(t *testing.T) {
 		{"webhooks", webhooks},
 		{"calls", calls},
 		{"providers", providers},
+		{"exports", exports},
+		{"consumers", consumers},
 		{"hanging", hanging},
 		{"bodies", slowBodies},
 		{"connections", connections},
