@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apivalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 const (
@@ -96,6 +98,7 @@ func validateResource(resource *apisv1alpha2.ResourceSchema, path *field.Path) f
 				errs = append(errs, field.Required(storage.Child("virtual", "reference", f.name), "refer to the object that says where the resource is served"))
 			}
 		}
+		errs = append(errs, validateIdentity(virtual.IdentityHash, storage.Child("virtual", "identityHash"))...)
 		if virtual.IdentityHash == "" {
 			errs = append(errs, field.Required(storage.Child("virtual", "identityHash"), "copy it from the status of the APIExport that the resource belongs to"))
 		}
@@ -133,6 +136,7 @@ func validateClaimed(claim *apisv1alpha2.PermissionClaim, path *field.Path) fiel
 	if !resourceForm.MatchString(claim.Resource) {
 		errs = append(errs, field.Invalid(path.Child("resource"), claim.Resource, "must be the plural name of a resource, such as configmaps"))
 	}
+	errs = append(errs, validateIdentity(claim.IdentityHash, path.Child("identityHash"))...)
 	if len(claim.Verbs) == 0 {
 		errs = append(errs, field.Required(path.Child("verbs"), "name at least one verb, or \"*\" for all"))
 	}
@@ -147,6 +151,15 @@ func validateClaimed(claim *apisv1alpha2.PermissionClaim, path *field.Path) fiel
 		}
 	}
 	return errs
+}
+
+// validateIdentity wants an identity, if any, of the form that they have: it becomes a
+// part of keys.
+func validateIdentity(hash string, path *field.Path) field.ErrorList {
+	if hash == "" || request.ValidIdentity(hash) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, hash, "must be an identity as the status of an APIExport has it: lower-case letters and digits")}
 }
 
 // validateSelector wants exactly one way to select, and a valid one.

@@ -1,0 +1,159 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestBindingInput: exports and bindings that make no sense together are told so, and
+// what is beside them goes on.
+func TestBindingInput(t *testing.T) {
+	e := newEnv(t, two.Get(t))
+	t.Run("claims in a circle", func(t *testing.T) { testClaimCircle(t, e) })
+	t.Run("ten exports of a resource", func(t *testing.T) { testTenExports(t, e) })
+	t.Run("missing schemas", func(t *testing.T) { testMissingSchemas(t, e) })
+	t.Run("the system's marks", func(t *testing.T) { testMarks(t, e) })
+}
+
+// testClaimCircle: two exports that claim each other's resource, and each its own.
+func testClaimCircle(t *testing.T, e *env) {
+	one, other, k := newAPIKinds(e, "circle-one").in(t), newAPIKinds(e, "circle-other").in(t), newAPIKinds(e, "circle-consumer").in(t)
+	ofOne, ofOther := one.export("e", one.schema("v1", "widgets", "size")), other.export("e", other.schema("v1", "gadgets", "size"))
+	claims := func(more string) string {
+		return fmt.Sprintf(`[{"group":"example.org","resource":"widgets","identityHash":%q,"verbs":["*"]%[2]s},{"group":"example.org","resource":"gadgets","identityHash":%[3]q,"verbs":["*"]%[2]s}]`, ofOne, more, ofOther)
+	}
+	one.claim(claims(""))
+	other.claim(claims(""))
+	k.bind("e", one, "e")
+	k.bind("other", other, "e")
+	k.until("e", "Ready", "True <nil>")
+	k.until("other", "Ready", "True <nil>")
+	k.accept(claims(`,"state":"Accepted","selector":{"matchLabels":{"for":"providers"}}`))
+	const gadgets = "/apis/example.org/v1/namespaces/default/gadgets"
+	k.create(widgets, "%s", widget("a", "size", 1))
+	k.create(gadgets, "%s", strings.Replace(strings.Replace(widget("b", "size", 1), "Widget", "Gadget", 1), `"name":"b"`, `"name":"b","labels":{"for":"providers"}`, 1))
+	k.create(gadgets, "%s", strings.Replace(widget("c", "size", 1), "Widget", "Gadget", 1))
+	names := map[string]string{k.cluster: "k"}
+	view := one.through("e", "*")
+	view.eventually("what it claims of the other is seen, as selected", func() bool {
+		return fmt.Sprint(namesOf(view.get("/apis/example.org/v1/gadgets"), names)) == "[k/b]"
+	})
+	require.Equal(t, []string{"k/a"}, namesOf(view.get("/apis/example.org/v1/widgets"), names), "its own goes before its claim, whatever that selects")
+	require.Equal(t, []string{"k/b", "k/c"}, namesOf(other.through("e", "*").get("/apis/example.org/v1/gadgets"), names))
+	require.Empty(t, namesOf(other.through("e", "*").get("/apis/example.org/v1/widgets"), names), "its claim was not accepted")
+	k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/e", "")
+	k.eventually("it goes, and the other is as it was", func() bool {
+		code, _ := k.status(http.MethodGet, apisV2+"apibindings/e", "")
+		return code == http.StatusNotFound
+	})
+	require.Equal(t, []string{"k/b", "k/c"}, namesOf(k.get(gadgets), names))
+}
+
+// testTenExports: of ten exports of the same resource one is bound, and the next when
+// that one goes; none has another's objects.
+func testTenExports(t *testing.T, e *env) {
+	provider, k := newAPIKinds(e, "ten-provider").in(t), newAPIKinds(e, "ten-consumer").in(t)
+	schema := provider.schema("v1", "widgets", "size")
+	const many = 10
+	for n := range many {
+		provider.export(fmt.Sprint("e", n), schema)
+		k.bind(fmt.Sprint("e", n), provider, fmt.Sprint("e", n))
+		if n == 0 {
+			k.until("e0", "Ready", "True <nil>")
+		}
+	}
+	bound := func() (ready []string, waiting int) {
+		for n := range many {
+			code, _ := k.status(http.MethodGet, apisV2+fmt.Sprint("apibindings/e", n), "")
+			if code != http.StatusOK {
+				continue
+			}
+			switch b := k.get(apisV2 + fmt.Sprint("apibindings/e", n)); {
+			case condition(b, "Ready") == "True <nil>":
+				ready = append(ready, b.GetName())
+			case condition(b, "InitialBindingCompleted") == "False NamingConflicts":
+				waiting++
+			}
+		}
+		return ready, waiting
+	}
+	k.eventually("one is bound, the others wait", func() bool {
+		ready, waiting := bound()
+		return len(ready) == 1 && waiting == many-1
+	})
+	k.create(widgets, "%s", widget("a", "size", 1))
+	k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/e0", "")
+	k.eventually("another one is bound", func() bool {
+		ready, waiting := bound()
+		return len(ready) == 1 && ready[0] != "e0" && waiting == many-2
+	})
+	k.eventually("it is served", func() bool {
+		code, _ := k.status(http.MethodGet, widgets, "")
+		return code == http.StatusOK
+	})
+	require.Empty(t, field(k.get(widgets), "items"), "with an identity of its own")
+}
+
+// testMissingSchemas: an export that names a schema which does not exist, and one that has
+// only such; what was bound before is served.
+func testMissingSchemas(t *testing.T, e *env) {
+	provider, k := newAPIKinds(e, "missing-provider").in(t), newAPIKinds(e, "missing-consumer").in(t)
+	provider.export("e", provider.schema("v1", "widgets", "size"))
+	k.bind("e", provider, "e")
+	k.until("e", "Ready", "True <nil>")
+	k.create(widgets, "%s", widget("a", "size", 1))
+	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", `{"spec":{"resources":[{"group":"example.org","name":"widgets","schema":"v2.widgets.example.org","storage":{"crd":{}}}]}}`)
+	b := k.until("e", "APIExportValid", "False InternalError")
+	require.Contains(t, fmt.Sprint(field(b, "status", "conditions")), "v2.widgets.example.org")
+	require.Equal(t, "True <nil>", condition(b, "Ready"))
+	k.get(widgets + "/a")
+	provider.create(apisV2+"apiexports", `{"metadata":{"name":"none"},"spec":{"resources":[{"group":"example.org","name":"gadgets","schema":"v1.gadgets.example.org","storage":{"crd":{}}}]}}`)
+	k.bind("none", provider, "none")
+	k.until("none", "APIExportValid", "False InternalError")
+	k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/none", "")
+	provider.schema("v2", "widgets", "size")
+	k.until("e", "APIExportValid", "True <nil>")
+}
+
+// testMarks: who sets what is the server's is refused, or changes nothing.
+func testMarks(t *testing.T, e *env) {
+	provider, k := newAPIKinds(e, "marks-provider").in(t), newAPIKinds(e, "marks-consumer").in(t)
+	provider.export("e", provider.schema("v1", "widgets", "size"))
+	k.bind("e", provider, "e")
+	k.until("e", "Ready", "True <nil>")
+	k.create(widgets, "%s", widget("a", "size", 1))
+	k.create(rbacPath+"clusterrolebindings", `{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
+	tenant := k.as("user-1-token")
+	tenant.eventually("the tenant may write", func() bool {
+		code, _ := tenant.status(http.MethodGet, apisV2+"apibindings/e", "")
+		return code == http.StatusOK
+	})
+	before := k.get(apisV2 + "apibindings/e")
+	for _, patch := range []string{
+		`{"metadata":{"finalizers":null}}`,
+		`{"metadata":{"labels":{"internal.apis.kcp.io/export":"other"}}}`,
+		`{"metadata":{"labels":{"claimed.internal.apis.kcp.io/x":"y"}}}`,
+		`{"metadata":{"annotations":{"internal.apis.kcp.io/identity":"x"}}}`,
+		`{"metadata":{"annotations":{"kcp.io/cluster":"root"}}}`,
+		`{"metadata":{"annotations":{"kcp.io/path":"root:other"}}}`,
+		`{"status":{"boundResources":[],"apiExportClusterName":"root"}}`,
+	} {
+		// Either it is refused, or taken back.
+		path := apisV2 + "apibindings/e"
+		if strings.Contains(patch, "status") {
+			path += "/status"
+		}
+		code, answer := do(t, tenant.config, call{method: http.MethodPatch, path: "/clusters/" + k.cluster + path, body: patch, header: http.Header{"Content-Type": {"application/merge-patch+json"}}})
+		require.Contains(t, []int{http.StatusOK, http.StatusForbidden, http.StatusUnprocessableEntity}, code, "%s: %s", patch, answer)
+		after := k.get(apisV2 + "apibindings/e")
+		require.Equal(t, before.GetFinalizers(), after.GetFinalizers(), "%s", patch)
+		require.Equal(t, before.GetLabels(), after.GetLabels(), "%s", patch)
+		require.Equal(t, before.GetAnnotations(), after.GetAnnotations(), "%s", patch)
+		require.Equal(t, field(before, "status", "boundResources"), field(after, "status", "boundResources"), "%s", patch)
+		k.get(widgets + "/a")
+	}
+}
