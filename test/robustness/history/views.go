@@ -302,30 +302,14 @@ type segment struct {
 }
 
 func (v *viewer) bookmark(s *segment) {
-	for cluster, all := range v.claims[v.domain] {
+	for cluster := range v.claims[v.domain] {
 		may := v.pin(cluster, s.to, s.at)
 		if len(may) == 0 || s.initial {
 			v.may[cluster] = may
 			v.move(cluster)
 			continue
 		}
-		before := v.may[cluster]
-		if s.first {
-			before = v.all(cluster)
-		}
-		var exact []int
-		why := ""
-		for _, n := range may {
-			for _, was := range before {
-				if was > n && !v.apart {
-					continue
-				}
-				if why = v.asked(s, all[was], all[n]); why == "" {
-					exact = append(exact, n)
-					break
-				}
-			}
-		}
+		exact, why := v.exact(s, cluster, may)
 		// What a stream is told that begins is not what one sees that goes on.
 		if len(exact) == 0 && !((s.first || v.apart) && v.changed(cluster, s.at)) {
 			v.report(cluster, "from %d to %d, %s", s.from, s.to, why)
@@ -338,61 +322,92 @@ func (v *viewer) bookmark(s *segment) {
 	}
 }
 
+// exact returns those of the claims that may count at the end of a segment to which the
+// events lead from one that may have counted before, and why there are none.
+func (v *viewer) exact(s *segment, cluster string, may []int) (exact []int, why string) {
+	all, before := v.claims[v.domain][cluster], v.may[cluster]
+	if s.first {
+		before = v.all(cluster)
+	}
+	for _, n := range may {
+		for _, was := range before {
+			if was > n && !v.apart {
+				continue
+			}
+			if why = v.asked(s, all[was], all[n]); why == "" {
+				exact = append(exact, n)
+				break
+			}
+		}
+	}
+	return exact, why
+}
+
 // asked says why the events of a logical cluster are not those under one claim, and then
 // those by which another one replaces it. It is empty if they are.
 func (v *viewer) asked(s *segment, was, is *Claim) string {
-	var want []Event
-	before, after := v.sight(was), v.sight(is)
-	want = append(want, v.truth.between(v.domain, before, s.from, s.to)...)
+	want := v.truth.between(v.domain, v.sight(was), s.from, s.to)
 	ordinary := len(want)
-	if was != is {
-		shown, shows := v.truth.at(v.domain, before, s.to), v.truth.at(v.domain, after, s.to)
-		for k, state := range shows {
-			if _, ok := shown[k]; !ok {
-				want = append(want, Event{Type: Added, Object: Object{k, state}})
-			}
-		}
-		for k, state := range shown {
-			if _, ok := shows[k]; !ok {
-				state.RV = s.to
-				want = append(want, Event{Type: Deleted, Object: Object{k, state}})
-			}
-		}
-	}
-	type place struct {
-		key  Key
-		rv   uint64
-		kind string
-	}
-	missing := map[place]int{}
+	want = append(want, v.replaced(was, is, s.to)...)
+	missing := map[told]int{}
 	for n, e := range want {
-		missing[place{e.Object.Key, e.Object.State.RV, e.Type}] = n
+		missing[toldBy(e)] = n
 	}
 	change := fmt.Sprintf("by the claims %s and then %s", was, is)
-	synthesized := false
+	changed := false
 	for _, e := range s.events {
 		if e.Object.Key.Cluster != is.Cluster {
 			continue
 		}
-		at := place{e.Object.Key, e.Object.State.RV, e.Type}
-		n, ok := missing[at]
+		what := fmt.Sprintf("%s, %s of %v at %d", change, e.Type, e.Object.Key, e.Object.State.RV)
+		n, ok := missing[toldBy(e)]
 		switch {
 		case !ok && v.truth.vanished[e.Object.State.UID]:
 			continue
 		case !ok:
-			return fmt.Sprintf("%s, %s of %v at %d is not asked for", change, e.Type, e.Object.Key, e.Object.State.RV)
+			return what + " is not asked for"
 		case !e.Object.State.sameContent(want[n].Object.State):
-			return fmt.Sprintf("%s, %s of %v at %d must be %+v, and is %+v", change, e.Type, e.Object.Key, e.Object.State.RV, want[n].Object.State, e.Object.State)
-		case n < ordinary && synthesized:
-			return fmt.Sprintf("%s, %s of %v at %d comes after the change", change, e.Type, e.Object.Key, e.Object.State.RV)
+			return fmt.Sprintf("%s must be %+v, and is %+v", what, want[n].Object.State, e.Object.State)
+		case n < ordinary && changed:
+			return what + " comes after the change"
 		}
-		synthesized = n >= ordinary
-		delete(missing, at)
+		changed = n >= ordinary
+		delete(missing, toldBy(e))
 	}
-	for at, n := range missing {
+	for e, n := range missing {
 		if !v.truth.vanished[want[n].Object.State.UID] {
-			return fmt.Sprintf("%s, it lacks %s of %v at %d", change, at.kind, at.key, at.rv)
+			return fmt.Sprintf("%s, it lacks %s of %v at %d", change, e.kind, e.key, e.rv)
 		}
 	}
 	return ""
+}
+
+// told tells events apart.
+type told struct {
+	key  Key
+	rv   uint64
+	kind string
+}
+
+func toldBy(e Event) told { return told{e.Object.Key, e.Object.State.RV, e.Type} }
+
+// replaced are the events by which one claim replaces another at a resource version.
+func (v *viewer) replaced(was, is *Claim, rv uint64) []Event {
+	if was == is {
+		return nil
+	}
+	var events []Event
+	shown, shows := v.truth.at(v.domain, v.sight(was), rv), v.truth.at(v.domain, v.sight(is), rv)
+	for k, state := range shows {
+		if _, ok := shown[k]; !ok {
+			events = append(events, Event{Type: Added, Object: Object{k, state}})
+		}
+	}
+	for k, state := range shown {
+		if _, ok := shows[k]; !ok {
+			state.RV = rv
+			events = append(events, Event{Type: Deleted, Object: Object{k, state}})
+		}
+	}
+	return events
 }
