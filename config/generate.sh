@@ -39,3 +39,27 @@ rm -f "${target}"/*.yaml
 for name in "${served[@]}"; do
   cp "${scratch}/${name}.yaml" "${target}/"
 done
+
+# What the SDK's types have no place for, and kcp serves.
+awk '
+  /^ +served:$/ && !done {
+    done = 1; indent = $0; sub(/served:$/, "", indent)
+    print indent "selectableFields:"
+    print indent "  description: |-"
+    print indent "    selectableFields specifies paths to fields that may be used as field selectors."
+    print indent "    A maximum of 8 selectable fields are allowed."
+    print indent "  items:"
+    print indent "    properties:"
+    print indent "      jsonPath:"
+    print indent "        description: |-"
+    print indent "          jsonPath is a simple JSON path which is evaluated against each custom resource to produce a"
+    print indent "          field selector value. It must point to a field of type string, boolean or integer."
+    print indent "        type: string"
+    print indent "    required:"
+    print indent "    - jsonPath"
+    print indent "    type: object"
+    print indent "  type: array"
+    print indent "  x-kubernetes-list-type: atomic"
+  }
+  { print }
+' "${scratch}/apis.kcp.io_apiresourceschemas.yaml" >"${target}/apis.kcp.io_apiresourceschemas.yaml"

@@ -38,7 +38,7 @@ func Validate(ctx context.Context, object, old *unstructured.Unstructured) field
 	}
 	switch object.GetKind() {
 	case "APIResourceSchema":
-		return validateAs(object, old, func(s *apisv1alpha1.APIResourceSchema) field.ErrorList { return ValidateSchema(ctx, s) }, ValidateSchemaUpdate)
+		return validateAs(object, old, func(s *APIResourceSchema) field.ErrorList { return ValidateSchema(ctx, s) }, ValidateSchemaUpdate)
 	case "APIExport":
 		return validateVersions(object, old, checkV1alpha1Export, ValidateExport, func(export, _ *apisv1alpha2.APIExport) field.ErrorList { return ValidateExport(export) })
 	case "APIBinding":

@@ -37,6 +37,7 @@ var places = strings.NewReplacer(
 	".schema.openAPIV3Schema", ".schema",
 	"spec.subresources", "spec.versions[0].subresources",
 	"spec.additionalPrinterColumns", "spec.versions[0].additionalPrinterColumns",
+	"spec.selectableFields", "spec.versions[0].selectableFields",
 	"spec.conversion.webhookClientConfig", "spec.conversion.webhook.clientConfig",
 	"spec.conversion.conversionReviewVersions", "spec.conversion.webhook.conversionReviewVersions",
 )
@@ -44,7 +45,7 @@ var places = strings.NewReplacer(
 // ValidateSchema returns what is wrong with an APIResourceSchema: all that would be
 // wrong with a CustomResourceDefinition, within the same limits, but that it may be of
 // groups which those cannot have.
-func ValidateSchema(ctx context.Context, s *apisv1alpha1.APIResourceSchema) field.ErrorList {
+func ValidateSchema(ctx context.Context, s *APIResourceSchema) field.ErrorList {
 	var errs field.ErrorList
 	name, err := ParseSchemaName(s.Name)
 	switch {
@@ -81,7 +82,7 @@ func ValidateSchema(ctx context.Context, s *apisv1alpha1.APIResourceSchema) fiel
 
 // ValidateSchemaUpdate returns what is wrong with a changed APIResourceSchema, which may
 // change its metadata only.
-func ValidateSchemaUpdate(s, old *apisv1alpha1.APIResourceSchema) field.ErrorList {
+func ValidateSchemaUpdate(s, old *APIResourceSchema) field.ErrorList {
 	if equality.Semantic.DeepEqual(s.Spec, old.Spec) {
 		return nil
 	}
@@ -91,7 +92,7 @@ func ValidateSchemaUpdate(s, old *apisv1alpha1.APIResourceSchema) field.ErrorLis
 // Definition returns the CustomResourceDefinition that says the same as a schema,
 // defaulted as the API server would do it. Its group may be one that definitions
 // cannot have.
-func Definition(s *apisv1alpha1.APIResourceSchema) (*apiextensionsv1.CustomResourceDefinition, field.ErrorList) {
+func Definition(s *APIResourceSchema) (*apiextensionsv1.CustomResourceDefinition, field.ErrorList) {
 	var errs field.ErrorList
 	crd := &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Spec.Names.Plural + "." + s.Spec.Group, Annotations: s.Annotations},
@@ -116,6 +117,7 @@ func Definition(s *apisv1alpha1.APIResourceSchema) (*apiextensionsv1.CustomResou
 			Schema:                   &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: props},
 			Subresources:             version.Subresources.DeepCopy(),
 			AdditionalPrinterColumns: version.AdditionalPrinterColumns,
+			SelectableFields:         version.SelectableFields,
 		})
 		if version.Storage {
 			crd.Status.StoredVersions = append(crd.Status.StoredVersions, version.Name)

@@ -50,7 +50,7 @@ type Config struct {
 	// a logical cluster.
 	Defined func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool
 	// Schema reads an APIResourceSchema, of the shard in the key if there is one.
-	Schema func(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error)
+	Schema func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error)
 	// Schemas is the definition of APIResourceSchemas, which the index keeps. Nil if
 	// WithBoundSchemas is not to be used.
 	Schemas *apiextensionsv1.CustomResourceDefinition

@@ -10,19 +10,18 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -94,11 +93,13 @@ func (w *shard) schema(uid types.UID, resource schema.GroupResource, property st
 	w.t.Helper()
 	props := fmt.Sprintf(`{"type":"object","properties":{%q:{"type":"string"}}}`, property)
 	kind := "K" + resource.Resource
-	p, err := newPinned(&BoundSchema{Original: string(uid), Created: metav1.Unix(created, 0), Spec: apisv1alpha1.APIResourceSchemaSpec{
-		Group: resource.Group, Scope: apiextensionsv1.NamespaceScoped,
-		Names:    apiextensionsv1.CustomResourceDefinitionNames{Plural: resource.Resource, Singular: resource.Resource + "x", Kind: kind, ListKind: kind + "List"},
-		Versions: []apisv1alpha1.APIResourceVersion{{Name: "v1", Served: true, Storage: true, Schema: runtime.RawExtension{Raw: []byte(props)}}},
-	}})
+	copied := &BoundSchema{Original: string(uid), Created: metav1.Unix(created, 0)}
+	copied.Spec.Group, copied.Spec.Scope = resource.Group, apiextensionsv1.NamespaceScoped
+	copied.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: resource.Resource, Singular: resource.Resource + "x", Kind: kind, ListKind: kind + "List"}
+	copied.Spec.Versions = make([]apis.APIResourceVersion, 1)
+	v := &copied.Spec.Versions[0]
+	v.Name, v.Served, v.Storage, v.Schema.Raw = "v1", true, true, []byte(props)
+	p, err := newPinned(copied)
 	require.NoError(w.t, err)
 	w.schemas.know(uid, p)
 }

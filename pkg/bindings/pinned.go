@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -133,7 +132,7 @@ func (s *schemas) read(ctx context.Context, uid types.UID) (*pinned, error) {
 }
 
 func newPinned(stored *BoundSchema) (*pinned, error) {
-	crd, errs := apis.Definition(&apisv1alpha1.APIResourceSchema{ObjectMeta: metav1.ObjectMeta{Name: stored.Original}, Spec: stored.Spec})
+	crd, errs := apis.Definition(&apis.APIResourceSchema{ObjectMeta: metav1.ObjectMeta{Name: stored.Original}, Spec: stored.Spec})
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("the APIResourceSchema %s is not valid: %w", stored.Original, errs.ToAggregate())
 	}
@@ -157,7 +156,7 @@ func newPinned(stored *BoundSchema) (*pinned, error) {
 // of a binding names it, and returns the version in which objects are stored. read
 // returns the original, and is called where it is not known yet. The error wraps
 // apis.ErrInvalidSchema if the schema cannot be served.
-func (x *Index) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apisv1alpha1.APIResourceSchema, error)) (storageVersion string, err error) {
+func (x *Index) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apis.APIResourceSchema, error)) (storageVersion string, err error) {
 	if p := x.schemas.known(uid); p != nil && x.used(uid) {
 		return p.StoredVersion(), nil
 	}

@@ -12,10 +12,8 @@ import (
 	"testing"
 	"time"
 
-	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/apis"
@@ -56,7 +54,7 @@ func TestRoom(t *testing.T) {
 			t.Cleanup(local.CloseIdleConnections)
 			index, err := bindings.New(bindings.Config{Local: local})
 			require.NoError(t, err)
-			_, err = index.Pin(t.Context(), "u", func(context.Context) (*apisv1alpha1.APIResourceSchema, error) { return boundOriginal(), nil })
+			_, err = index.Pin(t.Context(), "u", func(context.Context) (*apis.APIResourceSchema, error) { return boundOriginal(), nil })
 			if tc.created {
 				require.NoError(t, err)
 				require.Contains(t, created, `"internal.shardplane.io/provider":"provider"`)
@@ -70,13 +68,15 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-func boundOriginal() *apisv1alpha1.APIResourceSchema {
-	s := &apisv1alpha1.APIResourceSchema{ObjectMeta: metav1.ObjectMeta{
+func boundOriginal() *apis.APIResourceSchema {
+	s := &apis.APIResourceSchema{ObjectMeta: metav1.ObjectMeta{
 		Name: "v1.widgets.example.org", UID: "u", Annotations: map[string]string{"kcp.io/cluster": "provider"},
 	}}
 	s.Spec.Group, s.Spec.Scope = "example.org", "Namespaced"
 	s.Spec.Names.Plural, s.Spec.Names.Singular, s.Spec.Names.Kind, s.Spec.Names.ListKind = "widgets", "widget", "Widget", "WidgetList"
-	s.Spec.Versions = []apisv1alpha1.APIResourceVersion{{Name: "v1", Served: true, Storage: true, Schema: runtime.RawExtension{Raw: []byte(`{"type":"object"}`)}}}
+	s.Spec.Versions = make([]apis.APIResourceVersion, 1)
+	v := &s.Spec.Versions[0]
+	v.Name, v.Served, v.Storage, v.Schema.Raw = "v1", true, true, []byte(`{"type":"object"}`)
 	return s
 }
 

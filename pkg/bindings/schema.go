@@ -37,7 +37,7 @@ type BoundSchema struct {
 	// Created is when the APIResourceSchema was created.
 	Created metav1.Time `json:"created"`
 	// Spec is that of the APIResourceSchema, which never changes.
-	Spec apisv1alpha1.APIResourceSchemaSpec `json:"spec"`
+	Spec apis.APIResourceSchemaSpec `json:"spec"`
 	// Conversion is that of the APIConversion of its name, if there was one. It follows
 	// that, and stays when that is deleted.
 	Conversion *apisv1alpha1.APIConversionSpec `json:"conversion,omitempty"`
@@ -58,7 +58,7 @@ func (s *BoundSchema) deepCopy() *BoundSchema {
 	c := *s
 	s.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
 	s.Created.DeepCopyInto(&c.Created)
-	s.Spec.DeepCopyInto(&c.Spec)
+	c.Spec = *s.Spec.DeepCopy()
 	c.Conversion = s.Conversion.DeepCopy()
 	return &c
 }

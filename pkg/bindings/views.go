@@ -6,12 +6,12 @@ import (
 	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -205,7 +205,7 @@ func (x *Index) schemaOf(ctx context.Context, export *apisv1alpha2.APIExport, r 
 }
 
 // copyOf returns what the shard keeps of an APIResourceSchema.
-func copyOf(original *apisv1alpha1.APIResourceSchema) *BoundSchema {
+func copyOf(original *apis.APIResourceSchema) *BoundSchema {
 	return &BoundSchema{
 		ObjectMeta: metav1.ObjectMeta{Name: string(original.UID)},
 		Original:   original.Name,

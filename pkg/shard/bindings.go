@@ -47,7 +47,7 @@ func (s *Server) newBindings() (*bindings.Index, error) {
 		Defined: func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool {
 			return s.customResources.Defined(ctx, cluster, resource)
 		},
-		Schema: func(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
+		Schema: func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error) {
 			return apibinding.ReadSchema(ctx, s.sources.Local, s.sources.Cache, key)
 		},
 		Conversion: s.conversionOf,

@@ -54,7 +54,7 @@ func tenantOver(t testing.TB, name string, config *rest.Config, client *http.Cli
 }
 
 // one is the shard that tests share, each with logical clusters of its own.
-var one = harness.Shared{Options: harness.Options{Without: []string{"cache-server", "front-proxy"}}}
+var one = harness.Shared{Options: harness.Options{Without: []string{"front-proxy"}}}
 
 // startShard starts a shard inside the test process, for tests that look at all of it.
 func startShard(t testing.TB) *harness.Cluster {

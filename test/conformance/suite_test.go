@@ -27,7 +27,8 @@ type rule struct {
 
 // TestRules holds one shard to all rules. Each holds in two logical clusters at
 // the same time, while a third has definitions of the same names with another
-// scope and another schema, and with objects.
+// scope and another schema, and with objects. Those about objects also hold for one who
+// binds an API, and defines nothing.
 func TestRules(t *testing.T) {
 	masters := one.Get(t).Shard(0)
 	t.Run("rules", func(t *testing.T) {
@@ -35,18 +36,20 @@ func TestRules(t *testing.T) {
 		for _, topic := range []struct {
 			name  string
 			rules []rule
+			// bound is set if they are about objects, whoever defines these.
+			bound bool
 		}{
-			{"schemas", schemaRules},
-			{"validation", validationRules},
-			{"versions", versionRules},
-			{"subresources", subresourceRules},
-			{"presentation", presentationRules},
-			{"selectable fields", selectableRules},
-			{"names", namingRules},
-			{"lifecycle", lifecycleRules},
-			{"writes", writeRules},
-			{"wildcard", wildcardRules},
-			{"robustness", robustnessRules},
+			{"schemas", schemaRules, false},
+			{"validation", validationRules, true},
+			{"versions", versionRules, true},
+			{"subresources", subresourceRules, true},
+			{"presentation", presentationRules, true},
+			{"selectable fields", selectableRules, true},
+			{"names", namingRules, false},
+			{"lifecycle", lifecycleRules, false},
+			{"writes", writeRules, true},
+			{"wildcard", wildcardRules, false},
+			{"robustness", robustnessRules, false},
 		} {
 			for _, r := range topic.rules {
 				n++
@@ -62,6 +65,13 @@ func TestRules(t *testing.T) {
 							r.holds(newUser(t, masters, name, group))
 						})
 					}
+					if !topic.bound {
+						return
+					}
+					t.Run("bound", func(t *testing.T) {
+						t.Parallel()
+						r.holds(newUser(t, masters, "tenant-c", group).binding())
+					})
 				})
 			}
 		}
@@ -87,6 +97,8 @@ type user struct {
 	t       *testing.T
 	masters *rest.Config
 	group   string
+	// bound is nil for users who define for themselves.
+	bound *binding
 }
 
 func newUser(t *testing.T, masters *rest.Config, cluster, group string) *user {
@@ -104,7 +116,11 @@ func newUser(t *testing.T, masters *rest.Config, cluster, group string) *user {
 // as is the user in another logical cluster.
 func (u *user) as(cluster string) *user {
 	u.t.Helper()
-	return newUser(u.t, u.masters, cluster, u.group)
+	other := newUser(u.t, u.masters, cluster, u.group)
+	if u.bound != nil {
+		return other.binding()
+	}
+	return other
 }
 
 // widgets is the definition that most rules use, with the given properties of
@@ -161,6 +177,9 @@ func (u *user) define(spec string) *crd {
 }
 
 func (u *user) tryDefine(d *crd) (*crd, error) {
+	if u.bound != nil {
+		return d, u.bind(d)
+	}
 	return u.crds.ApiextensionsV1().CustomResourceDefinitions().Create(u.t.Context(), d, metav1.CreateOptions{})
 }
 
@@ -178,6 +197,12 @@ func (u *user) refuse(d *crd, words ...string) {
 // redefine changes a definition.
 func (u *user) redefine(name string, change func(d *crd)) *crd {
 	u.t.Helper()
+	if u.bound != nil {
+		d := u.bound.last[name].DeepCopy()
+		change(d)
+		require.NoError(u.t, u.bind(d))
+		return d
+	}
 	client := u.crds.ApiextensionsV1().CustomResourceDefinitions()
 	var changed *crd
 	u.eventually("the definition is changed", func() bool {
@@ -197,6 +222,7 @@ func (u *user) redefine(name string, change func(d *crd)) *crd {
 // definition reads a definition.
 func (u *user) definition(name string) *crd {
 	u.t.Helper()
+	u.needsDefinitions()
 	d, err := u.crds.ApiextensionsV1().CustomResourceDefinitions().Get(u.t.Context(), name+"."+u.group, metav1.GetOptions{})
 	require.NoError(u.t, err)
 	return d

@@ -62,6 +62,7 @@ var versionRules = []rule{
 		u.refuse(d, "must have exactly one version marked as storage version")
 	}},
 	{"a definition remembers the versions that objects may be stored in", func(u *user) {
+		u.needsDefinitions()
 		u.define(twoVersions())
 		u.widget("a", `{size: 1}`)
 		d := u.redefine("widgets", func(d *crd) {

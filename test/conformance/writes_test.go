@@ -104,6 +104,11 @@ var writeRules = []rule{
 		after, err := u.widgets().Get(u.t.Context(), "a", metav1.GetOptions{})
 		require.NoError(u.t, err)
 		require.Equal(u.t, before, after)
+	}},
+	{"a dry run of a definition answers, and defines nothing", func(u *user) {
+		u.needsDefinitions()
+		u.define(widgets())
+		dry := []string{metav1.DryRunAll}
 		d := u.parse(gadgets("{plural: gadgets, singular: gadget, kind: Gadget, listKind: GadgetList}"))
 		tried, err := u.crds.ApiextensionsV1().CustomResourceDefinitions().Create(u.t.Context(), d, metav1.CreateOptions{DryRun: dry})
 		require.NoError(u.t, err)

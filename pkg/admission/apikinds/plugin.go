@@ -13,7 +13,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/apis"
-	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/core"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -44,7 +43,7 @@ type Config struct {
 	// need not exist. Its error says that this could not be found out.
 	MayBind func(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error)
 	// Schema returns an APIResourceSchema, or nil if there is none.
-	Schema func(ctx context.Context, cluster logicalcluster.Name, name string) (*apisv1alpha1.APIResourceSchema, error)
+	Schema func(ctx context.Context, cluster logicalcluster.Name, name string) (*apirules.APIResourceSchema, error)
 }
 
 // Plugin implements admission.MutationInterface and admission.ValidationInterface.

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -45,14 +44,14 @@ func plugin() *apikinds.Plugin {
 			}
 			return u.GetName() == "alice" && export == "e" && (provider == "provider" || provider == "here"), nil
 		},
-		Schema: func(_ context.Context, cluster logicalcluster.Name, name string) (*apisv1alpha1.APIResourceSchema, error) {
+		Schema: func(_ context.Context, cluster logicalcluster.Name, name string) (*apirules.APIResourceSchema, error) {
 			if name == "v3.widgets.example.org" {
 				return nil, errors.New("nobody answers")
 			}
 			if cluster != "here" || name != "v1.widgets.example.org" {
 				return nil, nil
 			}
-			s := &apisv1alpha1.APIResourceSchema{}
+			s := &apirules.APIResourceSchema{}
 			return s, yaml.Unmarshal([]byte(twoVersions), s)
 		},
 	})

@@ -52,7 +52,7 @@ conversions:
 
 func compile(t testing.TB, conversion string) (*Rules, error) {
 	t.Helper()
-	var schema apisv1alpha1.APIResourceSchema
+	var schema apis.APIResourceSchema
 	require.NoError(t, yaml.Unmarshal([]byte(people), &schema.Spec))
 	crd, errs := apis.Definition(&schema)
 	require.Empty(t, errs)
@@ -281,7 +281,7 @@ func FuzzConvert(f *testing.F) {
 	f.Add(`{conversions: [{from: v1, to: v2, rules: [{field: .spec.any.x, destination: .spec.anything.y.z, transformation: "self"}], preserve: [.spec]}]}`, `{"spec":{"any":{"x":1e300},"anything":0}}`)
 	f.Add(`{conversions: [{from: v2, to: v1, rules: [{field: .spec, destination: .spec, transformation: "self"}]}]}`, `{"spec":{"name":{"first":null}}}`)
 	f.Add(`{conversions: [{from: v1, to: v2, rules: [{field: .metadata.name, destination: .spec.same}, {field: .kind, destination: .spec.more}]}]}`, `{}`)
-	var schema apisv1alpha1.APIResourceSchema
+	var schema apis.APIResourceSchema
 	require.NoError(f, yaml.Unmarshal([]byte(people), &schema.Spec))
 	crd, errs := apis.Definition(&schema)
 	require.Empty(f, errs)

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -66,7 +65,7 @@ type APIs interface {
 	// Pin makes sure that the shard has a copy of an APIResourceSchema, which read
 	// returns, and returns the version in which objects are stored. Its error wraps
 	// apis.ErrInvalidSchema if the schema cannot be served.
-	Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apisv1alpha1.APIResourceSchema, error)) (storageVersion string, err error)
+	Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apis.APIResourceSchema, error)) (storageVersion string, err error)
 	reserver
 	// Rewrite writes what change makes of the status of a binding, past admission and
 	// validation. It returns nil, and nothing is written, where change returns nil, and
@@ -165,7 +164,7 @@ func newReconciler(config Config) *reconciler {
 		binding: func(ctx context.Context, key client.Key) (*apisv1alpha2.APIBinding, error) {
 			return client.APIBindings.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		},
-		readSchema: func(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
+		readSchema: func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error) {
 			return ReadSchema(ctx, config.Local, config.Cache, key)
 		},
 		logicalCluster: func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
@@ -191,7 +190,7 @@ type reconciler struct {
 	siblings       func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding
 	export         func(key client.Key) (*apisv1alpha2.APIExport, error)
 	schema         func(key client.Key) (*metav1.PartialObjectMetadata, error)
-	readSchema     func(ctx context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error)
+	readSchema     func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error)
 	logicalCluster func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
 	commitCluster  func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error)
 	commit         func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
@@ -379,7 +378,7 @@ func (r *reconciler) offer(ctx context.Context, provider logicalcluster.Name, ex
 			return nil, err
 		}
 		key.Shard = schema.Annotations[request.ShardAnnotation]
-		version, err := r.apis.Pin(ctx, schema.UID, func(ctx context.Context) (*apisv1alpha1.APIResourceSchema, error) { return r.readSchema(ctx, key) })
+		version, err := r.apis.Pin(ctx, schema.UID, func(ctx context.Context) (*apis.APIResourceSchema, error) { return r.readSchema(ctx, key) })
 		switch {
 		case errors.Is(err, apis.ErrInvalidSchema):
 			o.problem = invalidSchema(resource.Schema, err)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
@@ -110,8 +109,8 @@ func (w *world) reconciler() *reconciler {
 			}
 			return nil, errNone
 		},
-		readSchema: func(_ context.Context, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
-			return &apisv1alpha1.APIResourceSchema{ObjectMeta: metav1.ObjectMeta{Name: key.Name, UID: w.schemas[key.Name]}}, nil
+		readSchema: func(_ context.Context, key client.Key) (*apis.APIResourceSchema, error) {
+			return &apis.APIResourceSchema{ObjectMeta: metav1.ObjectMeta{Name: key.Name, UID: w.schemas[key.Name]}}, nil
 		},
 		logicalCluster: func(logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
 			if w.lc == nil {
@@ -163,7 +162,7 @@ func (w *world) step(do func()) error {
 	return nil
 }
 
-func (w *world) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apisv1alpha1.APIResourceSchema, error)) (string, error) {
+func (w *world) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apis.APIResourceSchema, error)) (string, error) {
 	original, err := read(ctx)
 	if err != nil || original.UID != uid {
 		return "", errors.Join(err, fmt.Errorf("read %s", original.UID))

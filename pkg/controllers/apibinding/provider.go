@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,15 +55,28 @@ func providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, r
 
 // ReadSchema reads a schema of this shard, which local reaches, or that of the shard in
 // the key, as it is there, from its replica on a cache server.
-func ReadSchema(ctx context.Context, local, cache *client.Factory, key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
+func ReadSchema(ctx context.Context, local, cache *client.Factory, key client.Key) (*apis.APIResourceSchema, error) {
 	if key.Shard == "" {
-		return client.APIResourceSchemas.In(local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+		return readSchema(ctx, local.Cluster(key.Cluster.Path()), key.Name)
 	}
-	replica, err := client.APIResourceSchemas.In(cache.Shard(key.Shard).Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+	replica, err := readSchema(ctx, cache.Shard(key.Shard).Cluster(key.Cluster.Path()), key.Name)
 	if err == nil {
 		replica.UID = types.UID(replica.Annotations[request.OriginalUIDAnnotation])
 	}
 	return replica, err
+}
+
+// readSchema reads what the SDK's type would lose, too.
+func readSchema(ctx context.Context, scope client.Scope, name string) (*apis.APIResourceSchema, error) {
+	dynamic, err := scope.Dynamic()
+	if err != nil {
+		return nil, err
+	}
+	u, err := dynamic.Resource(client.APIResourceSchemas.GroupVersionResource).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return apis.SchemaFrom(u)
 }
 
 // current returns an object, and NotFound only if that is so now: what was saved before

@@ -1,0 +1,54 @@
+package apis
+
+import (
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// APIResourceSchema is kcp's, with the selectable fields of versions, for which the type of
+// the SDK has no place. Clients that go by that one lose them when they write.
+type APIResourceSchema struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec APIResourceSchemaSpec `json:"spec"`
+}
+
+// APIResourceSchemaSpec is what a schema says. Its Versions hide those of the type that is
+// embedded, also in JSON.
+type APIResourceSchemaSpec struct {
+	apisv1alpha1.APIResourceSchemaSpec `json:",inline"`
+
+	Versions []APIResourceVersion `json:"versions"`
+}
+
+// APIResourceVersion is a version of a schema.
+type APIResourceVersion struct {
+	apisv1alpha1.APIResourceVersion `json:",inline"`
+
+	// SelectableFields are as in CustomResourceDefinitions.
+	SelectableFields []apiextensionsv1.SelectableField `json:"selectableFields,omitempty"`
+}
+
+// DeepCopy returns a copy.
+func (s *APIResourceSchemaSpec) DeepCopy() *APIResourceSchemaSpec {
+	c := &APIResourceSchemaSpec{APIResourceSchemaSpec: *s.APIResourceSchemaSpec.DeepCopy()}
+	for i := range s.Versions {
+		c.Versions = append(c.Versions, APIResourceVersion{
+			APIResourceVersion: *s.Versions[i].APIResourceVersion.DeepCopy(),
+			SelectableFields:   append([]apiextensionsv1.SelectableField(nil), s.Versions[i].SelectableFields...),
+		})
+	}
+	return c
+}
+
+// SchemaFrom reads an APIResourceSchema.
+func SchemaFrom(u *unstructured.Unstructured) (*APIResourceSchema, error) {
+	s, err := as[APIResourceSchema](u)
+	if err == nil {
+		s.Spec.APIResourceSchemaSpec.Versions = nil
+	}
+	return s, err
+}
