@@ -89,6 +89,13 @@ func (o *viewsRun) measure(ctx context.Context, cluster *process.Cluster, report
 		return err
 	}
 	progress("events at watches of the shard, and through the view")
+	// Until then watches that start are told of the claim once more, and so of all objects.
+	const retold = 12 * time.Second
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(retold):
+	}
 	for _, watches := range []int{1, o.delivery.watches} {
 		results, err := bindings.Compared(ctx, fmt.Sprintf("event at %d wildcard watches", watches), watches, o.delivery.in(cluster))
 		if err != nil {

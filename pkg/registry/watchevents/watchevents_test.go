@@ -43,7 +43,7 @@ func event(tb testing.TB, s runtime.NegotiatedSerializer, mediaType string, kind
 }
 
 var object = &corev1.ConfigMap{
-	ObjectMeta: metav1.ObjectMeta{Name: "a", ManagedFields: []metav1.ManagedFieldsEntry{{FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:data":{}}`)}}}},
+	ObjectMeta: metav1.ObjectMeta{Name: "a", ManagedFields: []metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(`{"f:data":{}}`)}}},
 	Data:       map[string]string{"odd": "<&>\u2028\n\"}\n", "é": "\xff"},
 }
 
