@@ -155,7 +155,7 @@ func (r *run) work(faults func()) *history.History {
 		definers = r.define(writing, ctx, &writers, &watchers, r.defined)
 	}
 	if r.views != nil {
-		r.views.begin(r, writing, ctx, &writers, &watchers)
+		r.views.begin(ctx, writing, r, &writers, &watchers)
 	}
 	faults()
 	stopWriting()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -66,9 +67,7 @@ var answers = []wanted{
 
 func claim(more map[string]any) []map[string]any {
 	asked := map[string]any{"group": "", "resource": "configmaps", "verbs": []string{"*"}}
-	for k, v := range more {
-		asked[k] = v
-	}
+	maps.Copy(asked, more)
 	return []map[string]any{asked}
 }
 
@@ -134,8 +133,7 @@ func (*views) must(t *testing.T, c *conn, cluster, path string, body any) {
 // effect is how the selector of a claim reads that has effect; empty if none has.
 func (v *views) effect(cluster string) string {
 	if w := v.accepted[cluster]; w.held && v.exported {
-		text, _ := json.Marshal(w.selector())
-		return string(text)
+		return textOf(w.selector())
 	}
 	return ""
 }
@@ -152,8 +150,16 @@ func (v *views) binding(ctx context.Context, cluster string) (map[string]any, st
 		return b, ""
 	}
 	first, _ := applied[0].(map[string]any)
-	text, _ := json.Marshal(first["selector"])
-	return b, string(text)
+	return b, textOf(first["selector"])
+}
+
+// textOf is the JSON of a selector.
+func textOf(selector any) string {
+	text, err := json.Marshal(selector)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 func (*views) get(ctx context.Context, c *conn, path string) map[string]any {
@@ -175,14 +181,14 @@ func (*views) put(ctx context.Context, c *conn, path string, obj map[string]any)
 }
 
 // begin records what is accepted, and starts who changes it, and who looks.
-func (v *views) begin(r *run, writing, ctx context.Context, writers, watchers *sync.WaitGroup) {
+func (v *views) begin(ctx, writing context.Context, r *run, writers, watchers *sync.WaitGroup) {
 	v.rng, v.rec, v.pause, v.viewers = r.rng(), r.rec, r.pause, nil
 	for _, cluster := range v.claimed.clusters {
 		w := v.accepted[cluster]
 		v.rec.claim(&history.Claim{Domain: v.claimed.domain, Cluster: cluster, Held: w.held, Labels: w.labels, Start: 1, End: 1})
 	}
 	writers.Go(func() { v.run(writing) })
-	v.watch(r, ctx, watchers)
+	v.watch(ctx, r, watchers)
 	w := r.newWriter(v.claimed, false)
 	writers.Go(func() { w.run(writing) })
 	coloured := history.Scope{Label: colours[0]}
@@ -286,7 +292,7 @@ type viewer struct {
 	through uint64
 }
 
-func (v *views) watch(r *run, ctx context.Context, wg *sync.WaitGroup) {
+func (v *views) watch(ctx context.Context, r *run, wg *sync.WaitGroup) {
 	t := v.claimed
 	one := t.one(t.clusters[0])
 	add := func(name string, scope history.Scope, streaming bool) {

@@ -311,7 +311,7 @@ func (v *viewer) bookmark(s *segment) {
 		}
 		exact, why := v.exact(s, cluster, may)
 		// What a stream is told that begins is not what one sees that goes on.
-		if len(exact) == 0 && !((s.first || v.apart) && v.changed(cluster, s.at)) {
+		if told := (s.first || v.apart) && v.changed(cluster, s.at); len(exact) == 0 && !told {
 			v.report(cluster, "from %d to %d, %s", s.from, s.to, why)
 		}
 		if len(exact) == 0 {
