@@ -10,15 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// atRoot is the shard root, which has views; the front-proxy forwards none.
-const atRoot = 1
+// atProxy is the front-proxy, and atRoot the shard root: both have views.
+const atProxy, atRoot = 0, 1
 
 // view is what mallory asks the shard root.
 func (w *world) view(t *testing.T, method, path, body string, lines ...string) answer {
 	t.Helper()
+	return w.viewAt(t, atRoot, method, path, body, lines...)
+}
+
+func (w *world) viewAt(t *testing.T, target int, method, path, body string, lines ...string) answer {
+	t.Helper()
 	head := append([]string{method + " " + path + " HTTP/1.1", "Connection: close", "Content-Type: application/json"}, lines...)
 	raw := strings.Join(head, "\r\n") + "\r\n\r\n" + body
-	got, found := w.attack(t.Context(), input{wire: true, target: atRoot, raw: raw})
+	got, found := w.attack(t.Context(), input{wire: true, target: target, raw: raw})
 	if found != nil {
 		t.Fatal(w.describe(*found))
 	}
@@ -79,6 +84,16 @@ func (w *world) testViews(t *testing.T) {
 		} {
 			got := w.view(t, method, own+in+path, "{}")
 			require.Equal(t, http.StatusForbidden, got.code, "%s %s%s: %s", method, in, path, got)
+		}
+	}
+	// The front-proxy tells as much of those who have not bound it as of who does not exist.
+	for _, path := range []string{"/apis", "/api/v1/secrets", "/version", boundAPI + "apibindings"} {
+		unknown := w.viewAt(t, atProxy, http.MethodGet, own+"nowhere"+path, "")
+		require.Equal(t, http.StatusForbidden, unknown.code, "%s: %s", path, unknown)
+		for _, in := range []string{"$B$", "$BPATH$", "root", "root:nowhere", "system:admin"} {
+			got := w.viewAt(t, atProxy, http.MethodGet, own+in+path, "")
+			require.Equal(t, unknown.code, got.code, "%s%s: %s", in, path, got)
+			require.Equal(t, string(unknown.body), string(got.body), "%s%s", in, path)
 		}
 	}
 	require.Equal(t, http.StatusOK, w.mallory(t, http.MethodDelete, "/clusters/$A$"+boundAPI+"apiexports/spy", "").code)
