@@ -131,7 +131,7 @@ func earlier(a, b time.Time) time.Time {
 var (
 	configMaps     = target{group: "/api/v1", namespace: "default", apiVersion: "v1", kind: "ConfigMap", domain: history.Domain{Resource: "configmaps"}}
 	leases         = target{group: "/apis/coordination.k8s.io/v1", namespace: "default", apiVersion: "coordination.k8s.io/v1", kind: "Lease", domain: history.Domain{Resource: "leases"}, upserts: true, fleeting: true}
-	workspaceTypes = target{group: "/apis/tenancy.kcp.io/v1alpha1", apiVersion: "tenancy.kcp.io/v1alpha1", kind: "WorkspaceType", domain: history.Domain{Resource: "workspacetypes"}}
+	workspaceTypes = target{group: "/apis/tenancy.kcp.io/v1alpha1", apiVersion: "tenancy.kcp.io/v1alpha1", kind: "WorkspaceType", domain: history.Domain{Resource: "workspacetypes"}, minded: true}
 )
 
 // on returns the resource as a server has it.

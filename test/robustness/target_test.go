@@ -32,6 +32,8 @@ type target struct {
 	prefix  string
 	beside  *target
 	claimed bool
+	// minded says that a controller writes the objects, too.
+	minded bool
 	// fleeting says that nobody watches for long, so that the server forgets
 	// events soon.
 	fleeting bool

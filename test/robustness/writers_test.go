@@ -116,7 +116,7 @@ func (w *writer) get(ctx context.Context, key history.Key) {
 func (w *writer) begin(kind history.Kind, key history.Key, expected history.State) *history.Op {
 	w.n++
 	return &history.Op{
-		ID: w.rec.id(), Client: w.id, Domain: w.target.domain, Key: key, Kind: kind, Expected: expected, Upsert: w.target.upserts,
+		ID: w.rec.id(), Client: w.id, Domain: w.target.domain, Key: key, Kind: kind, Expected: expected, Upsert: w.target.upserts, Minded: w.target.minded,
 		Value: history.Value(key, w.id, w.n),
 	}
 }

@@ -256,6 +256,17 @@ func TestUpserts(t *testing.T) {
 	require.NotEmpty(t, Check(h), "a lost update")
 }
 
+// TestMinded holds that what a controller writes as well may conflict with its own value.
+func TestMinded(t *testing.T) {
+	h := good()
+	conflict := write(Update, a, a3, State{}, 90)
+	conflict.Outcome, conflict.Value = Conflict, "v7"
+	h.Ops = append(h.Ops, conflict)
+	require.NotEmpty(t, Check(h), "nobody else wrote")
+	conflict.Minded = true
+	require.Empty(t, Check(h))
+}
+
 func TestScopes(t *testing.T) {
 	for _, s := range []State{a1, b1, e1} {
 		inLower, inUpper := Scope{Ranges: lower}.Selects(a, s), Scope{Ranges: upper}.Selects(a, s)

@@ -158,6 +158,9 @@ type Op struct {
 	// Upsert says that an update makes the object where there is none, whatever it
 	// expects, as those of Leases do.
 	Upsert bool
+	// Minded says that a controller writes the object, too, without changing its value:
+	// a state that is expected may be gone at any time.
+	Minded bool `json:",omitempty"`
 	// Value is what a create or update writes.
 	Value      string
 	Start, End int64

@@ -59,7 +59,7 @@ func step(value string, op *Op) []any {
 	case Exists:
 		fits = value != absent
 	case Conflict:
-		fits = value != op.Expected.Value
+		fits = value != op.Expected.Value || op.Minded
 	case Refused:
 		fits = true
 	}
