@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -263,15 +264,20 @@ func (v *viewer) session(s *Session) {
 			fold(v.state, e)
 		}
 		rv := e.Object.State.RV
+		if e.Type != Bookmark || s.Streaming && from == 0 && !e.InitialEnd {
+			continue
+		}
 		if s.Through != 0 && rv >= s.Through && !ended {
 			ended = true
 			v.settled(rv)
 		}
-		if e.Type != Bookmark || s.Streaming && from == 0 && !e.InitialEnd {
-			continue
-		}
 		v.bookmark(&segment{from: from, to: rv, first: first, initial: e.InitialEnd, at: e.Time, events: events})
 		from, events, first = rv, nil, false
+	}
+	// What is told of claims has no order until the bookmark that follows it.
+	byVersion := func(a, b Event) int { return cmp.Compare(a.Object.State.RV, b.Object.State.RV) }
+	if n := len(events); s.Through != 0 && !ended && n > 0 && slices.IsSortedFunc(events, byVersion) && events[n-1].Object.State.RV >= s.Through {
+		v.settled(events[n-1].Object.State.RV)
 	}
 	if s.Streaming && from == 0 {
 		v.state = nil // cut off within initial events
