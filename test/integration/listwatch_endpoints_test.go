@@ -49,16 +49,15 @@ func endpoints(t *testing.T, e *env) []endpoint {
 		configMaps = "/api/v1/namespaces/default/configmaps"
 		events     = "/api/v1/namespaces/default/events"
 		newEvents  = "/apis/events.k8s.io/v1/namespaces/default/events"
-		types      = "/apis/tenancy.kcp.io/v1alpha1/workspacetypes"
+		partitions = "/apis/topology.kcp.io/v1alpha1/partitions" // which no controller writes
 		widgets    = "/apis/example.com/v1/namespaces/default/widgets"
 		roles      = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
-		typeBody   = `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":%q}}`
 	)
 	one, all := "/clusters/"+cluster, "/clusters/*"
 	ofTests := "/services/cache/shards/tests/clusters/"
 	inConfigMaps := collection{shard, one + configMaps, `{"metadata":{"name":%q}}`}
 	inEvents := collection{shard, one + events, `{"metadata":{"name":%q},"involvedObject":{"namespace":"default"}}`}
-	inTypes := collection{shard, one + types, typeBody}
+	inPartitions := collection{shard, one + partitions, `{"apiVersion":"topology.kcp.io/v1alpha1","kind":"Partition","metadata":{"name":%q},"spec":{}}`}
 	inWidgets := collection{shard, one + widgets, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`}
 	// Of a kind that the shards have nothing to replicate of: what they replicate
 	// comes at any time.
@@ -66,7 +65,7 @@ func endpoints(t *testing.T, e *env) []endpoint {
 
 	made(t, shard, one+"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgetDefinition)
 	for n := range lists {
-		for _, c := range []collection{inConfigMaps, inEvents, inTypes, inWidgets, inReplicas} {
+		for _, c := range []collection{inConfigMaps, inEvents, inPartitions, inWidgets, inReplicas} {
 			c.create(t, fmt.Sprintf("listed-%d", n))
 		}
 	}
@@ -85,8 +84,8 @@ func endpoints(t *testing.T, e *env) []endpoint {
 		of(inEvents, endpoint{name: "events", config: shard, path: one + events, one: true}),
 		of(inEvents, endpoint{name: "events of the other group", config: proxy, path: one + newEvents, same: true}),
 		of(inEvents, endpoint{name: "events everywhere", config: shard, path: all + "/api/v1/events"}),
-		of(inTypes, endpoint{name: "system kind through the proxy", config: proxy, path: one + types, one: true}),
-		of(inTypes, endpoint{name: "system kind everywhere", config: shard, path: all + types}),
+		of(inPartitions, endpoint{name: "system kind through the proxy", config: proxy, path: one + partitions, one: true}),
+		of(inPartitions, endpoint{name: "system kind everywhere", config: shard, path: all + partitions}),
 		of(inWidgets, endpoint{name: "custom resources through the proxy", config: proxy, path: one + widgets, one: true}),
 		of(inWidgets, endpoint{name: "custom resources on the shard", config: shard, path: one + widgets, one: true, same: true}),
 		of(inWidgets, endpoint{name: "custom resources everywhere", config: shard, path: all + "/apis/example.com/v1/widgets", metadata: true}),

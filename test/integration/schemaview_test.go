@@ -59,6 +59,7 @@ func testSchemaView(t *testing.T, e *env) {
 	k.until("e", "Ready", "True <nil>")
 
 	for _, view := range []apiKinds{all, one} {
+		view.eventually("the view has heard of it", func() bool { return len(tenants(view.get(apisV1+"apiresourceschemas"))) == 1 })
 		list := view.get(apisV1 + "apiresourceschemas")
 		require.Len(t, tenants(list), 1)
 		require.Contains(t, fmt.Sprint(field(list, "items")), ".workspaces.tenancy.kcp.io", "what universal binds")

@@ -74,6 +74,10 @@ func consumersOf(t *testing.T, e *env, name string, n int) (provider apiKinds, i
 		k := newAPIKinds(e, fmt.Sprintf("%s-%d", name, i)).in(t)
 		k.bind("e", provider, "e")
 		k.until("e", "Ready", "True <nil>")
+		provider.through("e", k.cluster).eventually("the view has heard of it", func() bool {
+			code, _ := provider.through("e", k.cluster).status(http.MethodGet, "/apis/example.org/v1/widgets", "")
+			return code == http.StatusOK
+		})
 		consumers = append(consumers, k)
 	}
 	return provider, identity, consumers
