@@ -104,8 +104,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		writeError(w, r, info, err)
 		return
 	}
-	if definition.Identity != request.IdentityFrom(ctx, l.Resource) {
-		// Of what the system has, identities are other names of the objects without one.
+	if definition.Identity != "" {
 		ctx = request.WithIdentity(ctx, l.Resource, definition.Identity)
 	}
 	if definition.Provider != "" {

@@ -40,8 +40,7 @@ func (s *Server) addParts() error {
 		Subtrees:     s.subtrees,
 		Definitions:  s.customResources.Definitions(),
 		Bindings:     s.bindings.Informer(),
-		APIs:         boundAPIs{s.bindings, s.customResources, s.keepsSystem},
-		BindsSystem:  s.knowsRoot(),
+		APIs:         boundAPIs{s.bindings, s.customResources},
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
 	}
 	everywhere, err := reconcile.NewManager(controllers.Catalogue(), deps, reconcile.OnEveryReplica)

@@ -104,7 +104,6 @@ func (w *world) restart() {
 			return w.write(updated)
 		},
 		binder:  w,
-		adopted: map[logicalcluster.Name]bool{},
 		watched: map[logicalcluster.Name]bool{},
 		made:    map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
 	}
