@@ -59,7 +59,7 @@ func testSchemaView(t *testing.T, e *env) {
 	k.until("e", "Ready", "True <nil>")
 
 	for _, view := range []apiKinds{all, one} {
-		view.eventually("the view has heard of it", func() bool { return len(tenants(view.get(apisV1+"apiresourceschemas"))) == 1 })
+		view.eventually("the view has heard of it", func() bool { return len(field(view.get(apisV1+"apiresourceschemas"), "items").([]any)) == 1 })
 		list := view.get(apisV1 + "apiresourceschemas")
 		require.Len(t, field(list, "items"), 1)
 		shown := view.get(apisV1 + "apiresourceschemas/v1.widgets.example.org")
