@@ -206,6 +206,12 @@ func alike(value any) any {
 		for i := range value {
 			value[i] = alike(value[i])
 		}
+		// Managers of fields come in the order of seconds, in which two objects may differ.
+		if len(value) > 0 {
+			if entry, ok := value[0].(map[string]any); ok && entry["fieldsType"] != nil {
+				slices.SortFunc(value, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+			}
+		}
 		return value
 	case string:
 		return unnamed(value)
