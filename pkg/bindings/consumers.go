@@ -23,7 +23,7 @@ func (r *record) exportKey() (client.Key, bool) {
 	if r == nil || r.list == nil || r.provider == "" || r.export == "" {
 		return client.Key{}, false
 	}
-	return client.Key{Cluster: r.provider, Name: r.export}, true
+	return r.list.exportKey(), true
 }
 
 // replaced notes that a record has taken the place of another; either may be nil. It

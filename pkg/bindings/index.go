@@ -268,7 +268,12 @@ func (x *Index) used(uid types.UID) bool {
 func (x *Index) find(cluster logicalcluster.Name, resource schema.GroupResource) (*record, bound, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	for _, r := range x.clusters[cluster] {
+	return findIn(x.clusters[cluster], resource)
+}
+
+// findIn returns the binding, among those of a logical cluster, that has bound a resource.
+func findIn(records []*record, resource schema.GroupResource) (*record, bound, bool) {
+	for _, r := range records {
 		if b, ok := r.byResource[resource]; ok {
 			return r, b, true
 		}

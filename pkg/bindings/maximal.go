@@ -3,7 +3,6 @@ package bindings
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
@@ -63,8 +62,11 @@ func (x *Index) CatchUp(ctx context.Context, a authorizer.Attributes) (bool, err
 		return false, nil
 	}
 	stored, err := x.stored.read(ctx, cluster.Name)
-	if err != nil || !slices.ContainsFunc(stored, func(r *record) bool { _, has := r.byResource[resource]; return has }) {
+	if err != nil {
 		return false, err
+	}
+	if _, _, bound := findIn(stored, resource); !bound {
+		return false, nil
 	}
 	return true, x.wait(ctx, known)
 }

@@ -105,17 +105,14 @@ func (x *Index) Read(ctx context.Context, l definitions.Lookup) (*definitions.De
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range stored {
-		b, ok := r.byResource[l.Resource]
-		if !ok {
-			continue
-		}
-		if has, err := x.hasPolicy(ctx, r); has || err != nil {
-			return nil, cmp.Or(err, error(apierrors.NewTooManyRequests(fmt.Sprintf("%s has just been bound, try again", l.Resource), 1)))
-		}
-		return x.definition(ctx, r, b)
+	r, b, ok := findIn(stored, l.Resource)
+	if !ok {
+		return nil, nil //nolint:nilnil // there is none
 	}
-	return nil, nil //nolint:nilnil // there is none
+	if has, err := x.hasPolicy(ctx, r); has || err != nil {
+		return nil, cmp.Or(err, error(apierrors.NewTooManyRequests(fmt.Sprintf("%s has just been bound, try again", l.Resource), 1)))
+	}
+	return x.definition(ctx, r, b)
 }
 
 // List implements definitions.Source: it tells of what is stored, so that clients find

@@ -163,20 +163,31 @@ func TestViews(t *testing.T) {
 		"/services/apiexport/p/E/clusters/c/apis":                                {},
 		"/services/apiexport/p/" + strings.Repeat("e", 254) + "/clusters/c/apis": {},
 	} {
-		got, found, err := request.Locate(url, request.Clusters, request.APIExports)
-		require.True(t, found, url)
-		if want.View == nil {
-			var invalid *request.InvalidURLError
-			require.ErrorAs(t, err, &invalid, url)
+		got, valid := requireView(t, request.APIExports, url, want)
+		if !valid {
 			continue
 		}
-		require.NoError(t, err, url)
-		want.Mount = request.APIExports
-		require.Equal(t, want, got, url)
 		scope, known := got.Scope()
 		require.Equal(t, !strings.Contains(want.Path.String(), ":"), known, url)
 		require.Equal(t, want.View.Wildcard, scope.View.In.Wildcard, url)
 	}
+}
+
+// requireView holds that a URL of a mount is at want, or, where that has no view, that it is
+// not valid. It returns where the URL is, and whether it is valid.
+func requireView(t *testing.T, mount *request.Mount, url string, want request.Location) (got request.Location, valid bool) {
+	t.Helper()
+	got, found, err := request.Locate(url, request.Clusters, mount)
+	require.True(t, found, url)
+	if want.View == nil {
+		var invalid *request.InvalidURLError
+		require.ErrorAs(t, err, &invalid, url)
+		return got, false
+	}
+	require.NoError(t, err, url)
+	want.Mount = mount
+	require.Equal(t, want, got, url)
+	return got, true
 }
 
 func TestOwnViews(t *testing.T) {
@@ -193,16 +204,7 @@ func TestOwnViews(t *testing.T) {
 		"/services/apiresourceschema/c/clusters/c%2fd/apis":      {},
 		"/services/apiresourceschema//clusters/c/apis/apis.kcp.": {},
 	} {
-		got, found, err := request.Locate(url, request.Clusters, request.APIResourceSchemas)
-		require.True(t, found, url)
-		if want.View == nil {
-			var invalid *request.InvalidURLError
-			require.ErrorAs(t, err, &invalid, url)
-			continue
-		}
-		require.NoError(t, err, url)
-		want.Mount = request.APIResourceSchemas
-		require.Equal(t, want, got, url)
+		requireView(t, request.APIResourceSchemas, url, want)
 	}
 }
 
