@@ -5,10 +5,14 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/core"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -66,6 +70,21 @@ func IsRootExport(name string) bool {
 		}
 	}
 	return false
+}
+
+// RootExportNames returns the names of the APIExports that exist in root from the start, sorted.
+func RootExportNames() []string {
+	return slices.Compact(slices.Sorted(maps.Values(offered())))
+}
+
+// SystemBindings returns the names of the exports of root whose resources logical clusters had
+// before these were bound: what those from then are given bindings to. Shards are in root only.
+func SystemBindings(cluster logicalcluster.Name) []string {
+	names := []string{"tenancy.kcp.io", "topology.kcp.io"}
+	if cluster == core.RootCluster {
+		names = append(names, "shards.core.kcp.io")
+	}
+	return names
 }
 
 // offered are the names of exports by what they offer.

@@ -76,6 +76,12 @@ func (c *changes) take() []transition {
 // tell tells of the changes that there are.
 func (x *Index) tell(ctx context.Context) {
 	for _, t := range x.changes.take() {
+		if d := x.system(t.before.resource); d != nil {
+			if gone := t.after.uid == ""; gone && !t.cluster.Wildcard && x.config.SystemBound(t.cluster.Name) {
+				x.listeners.Tell(definitions.Change{Schema: d.Schema, Cluster: t.cluster, Gone: gone})
+			}
+			continue
+		}
 		served := x.schemas.known(t.before.uid)
 		if served == nil && !t.cluster.Wildcard {
 			continue // it was never asked for: nothing is served with it

@@ -49,6 +49,12 @@ type Config struct {
 	// Defined reports whether something else than a binding is known to serve a resource in
 	// a logical cluster.
 	Defined func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool
+	// System returns how the system serves a resource of its own that logical clusters have
+	// only if they bind it, or nil if the resource is none such: its objects have no
+	// identity, and its schema is the server's. Nil is that there are none. SystemBound
+	// reports whether a logical cluster has those only if it binds them.
+	System      func(resource schema.GroupResource) *definitions.Definition
+	SystemBound func(cluster logicalcluster.Name) bool
 	// Schema reads an APIResourceSchema, of the shard in the key if there is one.
 	Schema func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error)
 	// Schemas is the definition of APIResourceSchemas, which the index keeps. Nil if

@@ -186,6 +186,40 @@ func TestServed(t *testing.T) {
 	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: widgets}))
 }
 
+// TestServedOfTheSystem: what a binding has bound of the system is served as the server has
+// it, without an identity, also if the shard has no copy of the schema.
+func TestServedOfTheSystem(t *testing.T) {
+	w := newShard(t)
+	w.schema("own", gadgets, "size", 1)
+	own := &definitions.Definition{Schema: w.schemas.known("own").Schema}
+	w.config.System = func(resource schema.GroupResource) *definitions.Definition {
+		if resource == gadgets {
+			return own
+		}
+		return nil
+	}
+	w.config.SystemBound = func(cluster logicalcluster.Name) bool { return cluster != "old" }
+	w.run()
+	w.put(bindingOf("a", "x", boundTo(gadgets, "unknown", "h")))
+	w.put(bindingOf("old", "x", boundTo(gadgets, "unknown", "h")))
+	for _, identity := range []string{"", "h"} {
+		require.Equal(t, &definitions.Definition{Schema: own.Schema, Owner: `APIBinding "x"`}, w.resolve(definitions.Lookup{Cluster: in("a"), Resource: gadgets, Identity: identity}))
+	}
+	require.Nil(t, w.resolve(definitions.Lookup{Cluster: in("b"), Resource: gadgets}))
+	bound := boundTo(gadgets, "unknown", "h")
+	d, err := w.Definition(t.Context(), &bound)
+	require.NoError(t, err)
+	require.Equal(t, own, d)
+	w.remove("old", "x")
+	w.remove("a", "x")
+	require.Eventually(t, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.changes) > 0
+	}, deadline, tick)
+	require.Equal(t, []definitions.Change{{Schema: own.Schema, Cluster: in("a"), Gone: true}}, w.changes, "where it is there without, nothing changes")
+}
+
 // TestReadsWhatItHasNotHeardOf: an index that does not follow finds a binding in storage.
 func TestReadsWhatItHasNotHeardOf(t *testing.T) {
 	w := newShard(t)

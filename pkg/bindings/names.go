@@ -9,6 +9,7 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -121,6 +122,9 @@ func shared(a, b *apiextensionsv1.CustomResourceDefinitionNames) string {
 
 // Definition returns how the objects of a bound resource are stored.
 func (x *Index) Definition(ctx context.Context, b *apisv1alpha2.BoundAPIResource) (*definitions.Definition, error) {
+	if d := x.system(schema.GroupResource{Group: b.Group, Resource: b.Resource}); d != nil {
+		return d, nil
+	}
 	s, err := x.schemas.get(ctx, types.UID(b.Schema.UID))
 	if err != nil {
 		return nil, fmt.Errorf("%s.%s: %w", b.Resource, b.Group, err)

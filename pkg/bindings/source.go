@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -38,11 +39,23 @@ func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions
 }
 
 func (x *Index) definition(ctx context.Context, r *record, b bound) (*definitions.Definition, error) {
+	if d := x.system(b.resource); d != nil {
+		return &definitions.Definition{Schema: d.Schema, Terminating: r.deleting, Owner: r.owner()}, nil
+	}
 	s, err := x.schemas.get(ctx, b.uid)
 	if err != nil {
 		return nil, err
 	}
 	return &definitions.Definition{Schema: s.Schema, Identity: b.identity, Terminating: r.deleting, Provider: r.provider, Owner: r.owner()}, nil
+}
+
+// system returns how the system serves a resource that is bound, if it is one of its own. The
+// binding says whether it is served, and the server how: nobody else can export it.
+func (x *Index) system(resource schema.GroupResource) *definitions.Definition {
+	if x.config.System == nil {
+		return nil
+	}
+	return x.config.System(resource)
 }
 
 // resolveWildcard serves one identity with the newest schema that is bound, and the

@@ -22,6 +22,7 @@
 //	apibinding          bindings bind what their exports offer, and are emptied when
 //	                    deleted; copies of schemas follow the rules between their
 //	                    versions, and go when nothing binds them any more
+//	identitycache       a ConfigMap has the identities of what root exports
 //	replication         what other shards must know is pushed to the cache server
 //	exportuse           other shards know whose exports this one has consumers of
 //	endpointslice       endpoint slices say on which shards their exports have consumers
@@ -52,6 +53,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
 	"github.com/shardplane/shardplane/pkg/controllers/endpointslice"
 	"github.com/shardplane/shardplane/pkg/controllers/exportuse"
+	"github.com/shardplane/shardplane/pkg/controllers/identitycache"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
 	"github.com/shardplane/shardplane/pkg/controllers/namespace"
@@ -91,6 +93,8 @@ type Deps struct {
 	// and APIs what they have bound.
 	Bindings *client.Informer[*apisv1alpha2.APIBinding]
 	APIs     APIs
+	// BindsSystem is set if logical clusters bind what root exports of the system.
+	BindsSystem bool
 	// Definitions are the CustomResourceDefinitions of the shard.
 	Definitions customresourcedefinition.Definitions
 	// Replicated is what other shards are to know.
@@ -146,6 +150,8 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{Name: endpointslice.Name, Placement: reconcile.Dividable, New: newEndpointSlice},
 		{Name: partitionset.Name, Placement: reconcile.Dividable, New: newPartitionSet},
 		{Name: workspacetype.Name, Placement: reconcile.Dividable, New: newWorkspaceType},
+		// The replicas of a shard have the same ConfigMap: one of them writes it.
+		{Name: identitycache.Name, Placement: reconcile.OnLeader, New: newIdentityCache},
 		// The replicas of a shard have the same bindings: one of them tells.
 		{Name: exportuse.Name, Placement: reconcile.OnLeader, Enabled: hasCache, New: newExportUse},
 		{Name: apibinding.UnpinningName, Placement: reconcile.OnLeader, New: newBoundSchemas},
@@ -221,8 +227,8 @@ func newLogicalCluster(d Deps) (reconcile.Made, error) {
 	c, i := d.logicalClusters(), d.Informers
 	c.Defaults = defaults.Config{
 		Local: d.Local, LogicalClusters: i.LogicalClusters, Bindings: d.Bindings, Exports: i.APIExports, Resolve: defaults.Resolve(d.Resolve),
-		Binder: apibinding.NewBinder(d.APIs, d.Bindings),
-		Types:  i.Types(), TypesComplete: i.TypesComplete, WorkspaceTypes: i.WorkspaceTypes,
+		Binder: apibinding.NewBinder(d.APIs, d.Bindings), BindsSystem: d.BindsSystem,
+		Types: i.Types(), TypesComplete: i.TypesComplete, WorkspaceTypes: i.WorkspaceTypes,
 	}
 	return after(logicalcluster.New(c), c.LogicalClusters, c.Namespaces, c.Workspaces, c.ClusterRoleBindings, d.Bindings, i.APIExports, i.WorkspaceTypes), nil
 }
@@ -360,6 +366,10 @@ func newWorkspaceType(d Deps) (reconcile.Made, error) {
 func newExportUse(d Deps) (reconcile.Made, error) {
 	uses := d.Informers.ExportUses
 	return after(exportuse.New(exportuse.Config{ShardName: d.ShardName, Cache: d.Cache, Uses: uses, Consumers: d.APIs}), uses, d.Bindings), nil
+}
+
+func newIdentityCache(d Deps) (reconcile.Made, error) {
+	return after(identitycache.New(identitycache.Config{Local: d.Local, Exports: d.Informers.APIExports}), d.Informers.APIExports), nil
 }
 
 func newBoundSchemas(d Deps) (reconcile.Made, error) {

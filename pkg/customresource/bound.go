@@ -31,6 +31,11 @@ func (s *Server) FollowNames(f func(cluster logicalcluster.Name, group string)) 
 	return s.crds.FollowNames(f)
 }
 
+// System returns how the system serves a resource, where it does, or nil if it never does.
+func (s *Server) System(resource schema.GroupResource) *definitions.Definition {
+	return s.system.Of(resource)
+}
+
 // Defined reports whether a resource is known to be built in, or defined in a logical
 // cluster, so that no source that was added serves it.
 func (s *Server) Defined(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool {

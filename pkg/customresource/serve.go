@@ -104,7 +104,8 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		writeError(w, r, info, err)
 		return
 	}
-	if definition.Identity != "" {
+	if definition.Identity != request.IdentityFrom(ctx, l.Resource) {
+		// Of what the system has, identities are other names of the objects without one.
 		ctx = request.WithIdentity(ctx, l.Resource, definition.Identity)
 	}
 	if definition.Provider != "" {

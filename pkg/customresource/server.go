@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
@@ -46,10 +47,13 @@ type Config struct {
 	// System are definitions that are served in every logical cluster, and to
 	// the wildcard with full content and without an identity.
 	System []*apiextensionsv1.CustomResourceDefinition
-	// SystemIdentity returns the identity by which the wildcard knows a resource of System
-	// as well, or "" if there is none: it is another name of the same objects. Nil: none
-	// has any.
+	// SystemIdentity returns the identity by which the wildcard, and views, know a resource
+	// of System as well, or "" if there is none: it is another name of the same objects.
+	// Nil: none has any.
 	SystemIdentity func(ctx context.Context, resource schema.GroupResource) (string, error)
+	// SystemBound reports whether a logical cluster has a resource of System only if a
+	// source that was added serves it there. It is asked for each request. Nil: none has.
+	SystemBound func(cluster logicalcluster.Name, resource schema.GroupResource) bool
 	// SystemOnly makes System the whole set: no CustomResourceDefinition
 	// objects are stored or served. It is what a server of replicas wants,
 	// with definitions that went through Opaque.
@@ -134,7 +138,7 @@ func New(cfg Config) (*Server, error) {
 	s.hooks = versions.NewHooks(cfg.Convert, s.table.Converts)
 	s.lister = newSyntheticLister(s.table)
 	var err error
-	if s.system, err = definitions.NewSystem(s.table, cfg.System, cfg.SystemIdentity); err != nil {
+	if s.system, err = definitions.NewSystem(s.table, cfg.System, cfg.SystemIdentity, cfg.SystemBound); err != nil {
 		return nil, err
 	}
 	s.stores = versions.New(versions.Config{

@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
 // newBindings returns the index of what is bound. Exports may be on other shards.
@@ -47,6 +48,13 @@ func (s *Server) newBindings() (*bindings.Index, error) {
 		Defined: func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool {
 			return s.customResources.Defined(ctx, cluster, resource)
 		},
+		System: func(resource schema.GroupResource) *definitions.Definition {
+			if config.RootExportOf(resource) == "" {
+				return nil
+			}
+			return s.customResources.System(resource)
+		},
+		SystemBound: s.bindsSystem,
 		Schema: func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error) {
 			return apibinding.ReadSchema(ctx, s.sources.Local, s.sources.Cache, key)
 		},
@@ -68,6 +76,8 @@ func (s *Server) conversionOf(ctx context.Context, key client.Key) (*apisv1alpha
 type boundAPIs struct {
 	*bindings.Index
 	served *customresource.Server
+	// kept reports whether a logical cluster has a resource whether it is bound or not.
+	kept func(cluster logicalcluster.Name, resource schema.GroupResource) bool
 }
 
 // Reserve implements apibinding.APIs.
@@ -81,6 +91,9 @@ func (b boundAPIs) Reserve(ctx context.Context, cluster logicalcluster.Name, bin
 
 // Empty implements apibinding.APIs.
 func (b boundAPIs) Empty(ctx context.Context, cluster logicalcluster.Name, bound *apisv1alpha2.BoundAPIResource) (left int, finalizers map[string]int, err error) {
+	if b.kept(cluster, schema.GroupResource{Group: bound.Group, Resource: bound.Resource}) {
+		return 0, nil, nil // it is there without the binding
+	}
 	d, err := b.Definition(ctx, bound)
 	if err != nil {
 		return 0, nil, err

@@ -40,7 +40,8 @@ func (s *Server) addParts() error {
 		Subtrees:     s.subtrees,
 		Definitions:  s.customResources.Definitions(),
 		Bindings:     s.bindings.Informer(),
-		APIs:         boundAPIs{s.bindings, s.customResources},
+		APIs:         boundAPIs{s.bindings, s.customResources, s.keepsSystem},
+		BindsSystem:  s.knowsRoot(),
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
 	}
 	everywhere, err := reconcile.NewManager(controllers.Catalogue(), deps, reconcile.OnEveryReplica)

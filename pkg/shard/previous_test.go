@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,17 @@ func TestDataOfThePreviousVersion(t *testing.T) {
 	holds(master, configMap, `"written":"before"`)
 	holds(master, widget, `"size":7`)
 	holds(master, "/clusters/*/apis/core.kcp.io/v1alpha1/logicalclusters", `"root:kept:below"`)
+
+	// They get bindings to what they have of the system, and go on.
+	for _, cluster := range []string{"/clusters/root", kept} {
+		require.Eventually(t, func() bool {
+			status, body := ask(t, master, http.MethodGet, config.Host+cluster+"/apis/core.kcp.io/v1alpha1/logicalclusters/cluster")
+			return status == http.StatusOK && strings.Contains(string(body), `"internal.shardplane.io/system-bindings":"true"`)
+		}, time.Minute, 20*time.Millisecond)
+		holds(master, cluster+"/apis/apis.kcp.io/v1alpha2/apibindings", `"resource":"workspaces"`)
+	}
+	holds(master, kept+"/apis/tenancy.kcp.io/v1alpha1/workspaces/below", `"phase":"Ready"`)
+	holds(master, "/clusters/root/apis/tenancy.kcp.io/v1alpha1/workspacetypes/universal", `"export":"tenancy.kcp.io"`)
 
 	// The account's token and what it may do are as they were.
 	holds(account, configMap, `"written":"before"`)

@@ -243,11 +243,14 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer, webhooks *webh
 		System:  system,
 
 		SystemIdentity: s.systemIdentity,
-		Reserved:       reserved.Groups,
-		Apart:          []string{apisgroup.GroupName},
-		Admission:      s.admission.Interface(),
-		Authorizer:     a,
-		Webhooks:       webhooks, WebhookCalls: s.options.Webhooks.CallsPerCluster,
+		SystemBound: func(cluster logicalcluster.Name, resource schema.GroupResource) bool {
+			return config.RootExportOf(resource) != "" && s.bindsSystem(cluster)
+		},
+		Reserved:   reserved.Groups,
+		Apart:      []string{apisgroup.GroupName},
+		Admission:  s.admission.Interface(),
+		Authorizer: a,
+		Webhooks:   webhooks, WebhookCalls: s.options.Webhooks.CallsPerCluster,
 		Convert: map[string]versions.Convert{config.ConversionHost: apis.Convert},
 	})
 	if err != nil {

@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // exportsTimeout is how long a request waits for the shard to know all exports.
@@ -41,6 +45,26 @@ func (s *Server) systemIdentity(ctx context.Context, resource schema.GroupResour
 		return "", fmt.Errorf("looking up the APIExport %s of root: %w", name, err)
 	}
 	return export.Status.IdentityHash, nil
+}
+
+// knowsRoot reports whether the shard knows what root exports: those that know nothing of
+// other shards do not, and cannot bind it.
+func (s *Server) knowsRoot() bool {
+	return s.options.Name == corev1alpha1.RootShard || s.sources.Cache != nil
+}
+
+// bindsSystem reports whether a logical cluster has those of the system's resources that root
+// exports only if it binds them. All others have them in any case: the system's own, those
+// from before there were such bindings, until they have got them, and those that are being
+// deleted, in which all is to be found that is to be deleted.
+func (s *Server) bindsSystem(cluster logicalcluster.Name) bool {
+	lc := s.local.get(cluster)
+	return lc != nil && lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound && lc.DeletionTimestamp == nil && s.knowsRoot() && !request.IsSystem(cluster)
+}
+
+// keepsSystem reports whether a logical cluster has one of the system's resources in any case.
+func (s *Server) keepsSystem(cluster logicalcluster.Name, resource schema.GroupResource) bool {
+	return config.RootExportOf(resource) != "" && !s.bindsSystem(cluster)
 }
 
 func notKnownYet(name string, err error) error {

@@ -39,6 +39,13 @@ const (
 	// default.
 	MaxSubtreeObjectsAnnotation = "core.shardplane.io/max-subtree-objects"
 	MaxSubtreeBytesAnnotation   = "core.shardplane.io/max-subtree-bytes"
+	// SystemBindingsAnnotation, with the value SystemBound, says that the logical cluster
+	// has those of the system's kinds that root exports only if it binds them. New ones
+	// whose type binds none have it from birth. Others have all these kinds until they have
+	// the bindings, which takes milliseconds: of new ones it holds, before, the names of the
+	// exports, with commas, and those from before there were such bindings do not have it.
+	SystemBindingsAnnotation = "internal.shardplane.io/system-bindings"
+	SystemBound              = "true"
 	// MigratingAnnotation, with any value, marks a LogicalCluster that is being
 	// moved to another shard, on both of them.
 	MigratingAnnotation = "internal.kcp.io/migrating"

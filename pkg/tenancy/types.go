@@ -1,17 +1,22 @@
 package tenancy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
 	"github.com/kcp-dev/sdk/apis/tenancy/termination"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+
+	"github.com/shardplane/shardplane/config"
 )
 
 // maxFamily is how many types a type is, with all that it extends, directly or
@@ -20,6 +25,25 @@ const maxFamily = 32
 
 // universal is the type of a Workspace where nothing says another one.
 var universal = tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}
+
+// ContentVersionAnnotation is, on a WorkspaceType or APIExport that Shardplane comes with, the
+// version of its content: a number that rises with each change.
+const ContentVersionAnnotation = "internal.shardplane.io/bootstrap-version"
+
+// bindingVersion is the version of the type universal since which it binds what all
+// workspaces had without.
+const bindingVersion = 2
+
+// bindsSystem reports whether root's type universal says which of the system's kinds
+// workspaces bind. As long as it does not, nobody else does, and workspaces have all of them.
+func (lookup TypeLookup) bindsSystem() bool {
+	wt, ok := lookup(logicalcluster.NewPath(universal.Path), universal.Name)
+	if !ok {
+		return false
+	}
+	version, err := strconv.Atoi(wt.Annotations[ContentVersionAnnotation])
+	return err == nil && version >= bindingVersion
+}
 
 // TypeLookup returns the WorkspaceType of that name in the logical cluster with
 // that canonical path.
@@ -222,6 +246,27 @@ func (f Family) DefaultBindings() []DefaultBinding {
 	return all
 }
 
+// IsSystem reports whether a binding is to what root exports of the system. Nobody waits for
+// those: until they are there, a logical cluster has all of it.
+func (b DefaultBinding) IsSystem() bool {
+	return b.Path == core.RootCluster.String() && config.IsRootExport(b.Export)
+}
+
+// SystemBindings returns the value of SystemBindingsAnnotation of a new logical cluster. It is
+// empty as long as the types, which are root's, do not say yet what logical clusters bind.
+func (f Family) SystemBindings(lookup TypeLookup) string {
+	if !lookup.bindsSystem() {
+		return ""
+	}
+	var names []string
+	for _, b := range f.DefaultBindings() {
+		if b.IsSystem() {
+			names = append(names, b.Export)
+		}
+	}
+	return cmp.Or(strings.Join(names, ","), SystemBound)
+}
+
 // Initializers returns those of the type and of what it extends; the servers' own, which
 // makes the default bindings, is the last.
 func (f Family) Initializers() []corev1alpha1.LogicalClusterInitializer {
@@ -231,7 +276,7 @@ func (f Family) Initializers() []corev1alpha1.LogicalClusterInitializer {
 			all = append(all, initialization.InitializerForType(t.WorkspaceType))
 		}
 	}
-	if slices.ContainsFunc(f, func(t WorkspaceType) bool { return len(t.Spec.DefaultAPIBindings) > 0 }) {
+	if slices.ContainsFunc(f.DefaultBindings(), func(b DefaultBinding) bool { return !b.IsSystem() }) {
 		all = append(all, tenancyv1alpha1.WorkspaceAPIBindingsInitializer)
 	}
 	return all

@@ -34,7 +34,7 @@ func catalogue(t *testing.T, more map[string]tenancyv1alpha1.WorkspaceTypeSpec) 
 	shipped, err := config.RootWorkspaceTypes()
 	require.NoError(t, err)
 	for _, wt := range shipped {
-		wt.Annotations = map[string]string{logicalcluster.AnnotationKey: "root"}
+		wt.Annotations[logicalcluster.AnnotationKey] = "root"
 		types["root:"+wt.Name] = wt
 	}
 	for id, spec := range more {
@@ -133,6 +133,39 @@ func TestFamily(t *testing.T) {
 	require.Equal(t, []corev1alpha1.LogicalClusterInitializer{"org:big", "org:base"}, all.Initializers())
 	require.Equal(t, []corev1alpha1.LogicalClusterTerminator{"org:big"}, all.Terminators())
 	require.Equal(t, map[string]string{"kind": "base", "tier": "2"}, all.Labels(), "a type wins over what it extends")
+}
+
+// TestSystemBindings: a new logical cluster knows what its type binds of the system, and no
+// initializer waits for that.
+func TestSystemBindings(t *testing.T) {
+	binds := func(exports ...string) (refs []tenancyv1alpha1.APIExportReference) {
+		for _, name := range exports {
+			refs = append(refs, tenancyv1alpha1.APIExportReference{Path: "root", Export: name})
+		}
+		return refs
+	}
+	types := catalogue(t, map[string]tenancyv1alpha1.WorkspaceTypeSpec{
+		"root:org:bare":  {},
+		"root:org:some":  {DefaultAPIBindings: binds("topology.kcp.io")},
+		"root:org:mixed": {DefaultAPIBindings: binds("widgets"), Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: refs("root:universal")}},
+	})
+	for name, want := range map[string]string{"bare": "true", "some": "topology.kcp.io", "mixed": "tenancy.kcp.io,topology.kcp.io"} {
+		first, ok := types.resolve(logicalcluster.NewPath("root:org"), ref(name))
+		require.True(t, ok)
+		all, err := types.closure(first)
+		require.NoError(t, err)
+		require.Equal(t, want, all.SystemBindings(types))
+		if name == "mixed" {
+			require.Equal(t, []corev1alpha1.LogicalClusterInitializer{tenancyv1alpha1.WorkspaceAPIBindingsInitializer}, all.Initializers())
+		} else {
+			require.Empty(t, all.Initializers())
+		}
+		universal, _ := types(core.RootCluster.Path(), "universal")
+		version := universal.Annotations[ContentVersionAnnotation]
+		universal.Annotations[ContentVersionAnnotation] = "1"
+		require.Empty(t, all.SystemBindings(types), "root is of the version before")
+		universal.Annotations[ContentVersionAnnotation] = version
+	}
 }
 
 // TestFamilyIsBounded extends one type by another, as often as may be and once more.

@@ -101,7 +101,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/tenancy"},
 		Reason: "the words by which the rest agrees on logical clusters and workspaces, so that it need not agree through each other's code",
-		Only:   []string{"pkg/client", "pkg/request"},
+		Only:   []string{"config", "pkg/client", "pkg/request"},
 	},
 	{
 		Units:  []string{"pkg/peers"},
@@ -121,7 +121,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/admission"},
 		Reason: "what you may write is asked last; admission of quotas counts what storage stores",
-		Only:   []string{"pkg/apis", "pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/storage", "pkg/webhooktransport"},
+		Only:   []string{"config", "pkg/apis", "pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/storage", "pkg/webhooktransport"},
 	},
 	{
 		Units:  []string{"pkg/serving/metriclabels"},

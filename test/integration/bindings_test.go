@@ -101,7 +101,7 @@ func testBinding(t *testing.T, e *env) {
 		"schema": map[string]any{"name": schema, "UID": string(provider.get(apisV1 + "apiresourceschemas/" + schema).GetUID()), "identityHash": identity},
 	}, field(bound, "status", "boundResources").([]any)[0])
 	lc := one.get("/apis/core.kcp.io/v1alpha1/logicalclusters/cluster")
-	require.JSONEq(t, `{"widgets.example.org":{"n":"widgets"}}`, lc.GetAnnotations()["internal.apis.kcp.io/resource-bindings"])
+	require.Contains(t, lc.GetAnnotations()["internal.apis.kcp.io/resource-bindings"], `"widgets.example.org":{"n":"widgets"}`)
 
 	// A full API, and only where it is bound.
 	one.create(widgets, "%s", widget("a", "size", 1))
@@ -153,7 +153,7 @@ func testBinding(t *testing.T, e *env) {
 		return code == http.StatusNotFound
 	})
 	lc = one.get("/apis/core.kcp.io/v1alpha1/logicalclusters/cluster")
-	require.NotContains(t, lc.GetAnnotations(), "internal.apis.kcp.io/resource-bindings")
+	require.NotContains(t, lc.GetAnnotations()["internal.apis.kcp.io/resource-bindings"], "widgets")
 	require.EqualValues(t, 2, field(two.get(widgets+"/a"), "spec", "size"), "others keep theirs")
 }
 

@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,7 +26,7 @@ func workspaceTypeWith(name, spec string) string {
 	return fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":%q},"spec":{"extend":{"with":[{"path":"root","name":"universal"}]},%s}}`, name, spec)
 }
 
-// child makes a workspace of a type of the logical cluster in it, on shard root, and
+// child makes a workspace of a type of the logical cluster, or of <path>:<type>, in it, on shard root, and
 // returns its logical cluster once there is one.
 func (k apiKinds) child(name, wt string) apiKinds {
 	k.t.Helper()
@@ -35,8 +36,12 @@ func (k apiKinds) child(name, wt string) apiKinds {
 // childOn is child on a shard.
 func (k apiKinds) childOn(shard int, name, wt string) apiKinds {
 	k.t.Helper()
+	path := field(k.get(clusterItself), "metadata", "annotations", "kcp.io/path")
+	if of, elsewhere, ok := strings.Cut(wt, ":"); ok {
+		path, wt = of, elsewhere
+	}
 	k.create(tenancyV1+"workspaces", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q},"spec":{"type":{"name":%q,"path":%q},"location":{"selector":{"matchLabels":{"name":%q}}}}}`,
-		name, wt, field(k.get(clusterItself), "metadata", "annotations", "kcp.io/path"), []string{"root", "shard-1"}[shard])
+		name, wt, path, []string{"root", "shard-1"}[shard])
 	c := k
 	c.config = k.Shard(shard)
 	k.eventually("workspace "+name+" has a logical cluster", func() bool {
@@ -89,7 +94,7 @@ func TestDefaultBindings(t *testing.T) {
 	c.untilReady()
 	require.Equal(t, "True <nil>", condition(c.get(clusterItself), initializations))
 	bound := c.bindings()
-	require.Len(t, bound, 2)
+	require.Len(t, bound, 4, "with those to tenancy and topology, which universal binds")
 	widgetsOf := bound["widgets"]
 	require.Regexp(t, "^widgets-[0-9a-z]{5}$", widgetsOf.GetName())
 	require.Equal(t, "Bound", field(widgetsOf, "status", "phase"))
@@ -113,11 +118,11 @@ func TestDefaultBindings(t *testing.T) {
 	k.ask(http.StatusOK, http.MethodPatch, tenancyV1+"workspacetypes/base", `{"spec":{"defaultAPIBindings":[{"path":"root:defaults","export":"widgets"},{"path":"root:defaults","export":"gears"}]}}`)
 	later := k.child("later", "apps")
 	later.untilReady()
-	require.Len(t, later.bindings(), 3)
-	require.Len(t, c.bindings(), 2)
+	require.Len(t, later.bindings(), 5)
+	require.Len(t, c.bindings(), 4)
 	k.ask(http.StatusOK, http.MethodPatch, tenancyV1+"workspacetypes/base", `{"spec":{"defaultAPIBindingLifecycle":"Maintain"}}`)
 	c.eventually("the type is maintained", func() bool {
-		return condition(c.get(clusterItself), "APIBindingsReconciled") == "True <nil>" && len(c.bindings()) == 3
+		return condition(c.get(clusterItself), "APIBindingsReconciled") == "True <nil>" && len(c.bindings()) == 5
 	})
 
 	// So are the claims, and what somebody deletes comes back.

@@ -40,7 +40,9 @@ func TestBoundAPIsInOutages(t *testing.T) {
 			read, _ := k.status(http.MethodGet, widgets, "")
 			write, says := k.status(http.MethodPost, widgets, widget("b", "size", 1))
 			require.NotEqual(t, http.StatusCreated, write, says)
-			return read == http.StatusOK && write == http.StatusForbidden
+			// By the binding to what root exports, and by root's policy.
+			workspaces, _ := k.status(http.MethodGet, tenancyV1+"workspaces", "")
+			return read == http.StatusOK && write == http.StatusForbidden && workspaces == http.StatusOK
 		})
 	}
 	works(tenant)

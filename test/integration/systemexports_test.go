@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// TestSystemExports: root exports the kinds of the system. What is bound of them is where it
-// was before, and who has bound nothing has them as before.
+// TestSystemExports: root exports the kinds of the system, whose identities are other names of
+// the same objects.
 func TestSystemExports(t *testing.T) {
 	e := newEnv(t, two.Get(t))
 	root := apiKinds{env: e, config: e.Shard(0), cluster: "root"}.in(t)
@@ -54,42 +54,148 @@ func TestSystemExports(t *testing.T) {
 	code, _ := root.status(http.MethodGet, tenancyV1+"workspaces:"+tenancy, "")
 	require.Equal(t, http.StatusNotFound, code, "logical clusters know no identities")
 
-	// Everybody may bind workspaces, wherever they are, and uses them as before. More than
-	// their status says nobody writes but the system.
-	var k, owner apiKinds
-	for shard, name := range []string{"system-exports", "system-exports-far"} {
-		k = newAPIKindsOn(e, name, 1-shard).in(t)
-		k.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":"owner"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-3"}]}`)
-		owner = k.as("user-3-token")
-		owner.bindPath(http.StatusCreated, "tenancy", "root", "tenancy.kcp.io")
-		bound := k.until("tenancy", "Ready", "True <nil>")
-		require.Contains(t, fmt.Sprint(field(bound, "status", "boundResources")), tenancy)
-		owner.eventually("the policy of root lets the owner list", func() bool {
-			code, _ := owner.status(http.MethodGet, tenancyV1+"workspaces", "")
-			return code == http.StatusOK
+	for _, shard := range []int{0, 1} {
+		known := apiKinds{env: e, config: e.Shard(shard), cluster: "system:shard"}.in(t)
+		known.eventually("the shard tells the identities", func() bool {
+			_, says := known.status(http.MethodGet, "/api/v1/namespaces/default/configmaps/apiexport-identity-cache", "")
+			return strings.Contains(says, tenancy) && strings.Contains(says, shards) && strings.Contains(says, topology)
 		})
 	}
-	owner.create(tenancyV1+"workspaces", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"child"}}`)
-	owner.eventually("the workspace is Ready", func() bool {
-		return field(owner.get(tenancyV1+"workspaces/child"), "status", "phase") == "Ready"
-	})
-	owner.ask(http.StatusForbidden, http.MethodPatch, tenancyV1+"workspaces/child/status", `{"status":{"phase":"Unavailable"}}`)
-	k.bind("again", root, "tenancy.kcp.io")
-	k.until("again", "InitialBindingCompleted", "False NamingConflicts")
-
-	// Without the binding they are there as before, until every logical cluster has one.
-	for _, name := range []string{"again", "tenancy"} {
-		k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/"+name, "")
-		k.eventually("the binding is gone", func() bool {
-			code, _ := k.status(http.MethodGet, apisV2+"apibindings/"+name, "")
-			return code == http.StatusNotFound
-		})
-	}
-	require.Nil(t, k.get(tenancyV1+"workspaces/child").GetDeletionTimestamp())
 
 	// What somebody deletes in root comes back, with the same identity.
 	root.ask(http.StatusOK, http.MethodDelete, apisV2+"apiexports/tenancy.kcp.io", "")
 	require.Equal(t, tenancy, identity("tenancy.kcp.io"))
+}
+
+// TestSystemBindings: a logical cluster has the kinds of the system that root exports only if
+// it binds them.
+func TestSystemBindings(t *testing.T) {
+	e := newEnv(t, two.Get(t))
+	parent := newAPIKinds(e, "system-bindings").in(t).child("team", "root:team")
+	parent.untilReady()
+	parent.create(tenancyV1+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"bare"},"spec":{}}`)
+	none := func(k apiKinds) {
+		t.Helper()
+		for _, path := range []string{tenancyV1 + "workspaces", tenancyV1 + "workspacetypes/a", tenancyV1, "/apis/tenancy.kcp.io", topologyV1 + "partitions", shardsV1} {
+			code, says := k.status(http.MethodGet, path, "")
+			require.Equal(t, http.StatusNotFound, code, "%s: %s", path, says)
+		}
+		code, _ := k.status(http.MethodPost, tenancyV1+"workspaces", workspaceBody("no"))
+		require.Equal(t, http.StatusNotFound, code)
+		for _, document := range []string{"/apis", "/openapi/v3", "/openapi/v2"} {
+			code, says := k.status(http.MethodGet, document, "")
+			require.Equal(t, http.StatusOK, code)
+			require.NotContains(t, says, "tenancy.kcp.io", document)
+		}
+	}
+	for shard, name := range []string{"near", "far"} {
+		all := parent.childOn(shard, "all-"+name, "root:universal")
+		all.untilReady()
+		all.eventually("it has only what it binds: shards are in root", func() bool {
+			code, _ := all.status(http.MethodGet, shardsV1, "")
+			return code == http.StatusNotFound
+		})
+		require.Empty(t, uids(all, tenancyV1+"workspaces"))
+		_, says := all.status(http.MethodGet, "/apis", "")
+		require.Contains(t, says, "tenancy.kcp.io")
+		require.Contains(t, says, "topology.kcp.io")
+		require.Len(t, all.bindings(), 2)
+		require.Contains(t, fmt.Sprint(field(all.get(clusterItself), "metadata", "annotations", "internal.apis.kcp.io/resource-bindings")), `"workspaces.tenancy.kcp.io"`)
+		all.ask(http.StatusForbidden, http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"metadata":{"name":"workspaces.tenancy.kcp.io"},"spec":{"group":"tenancy.kcp.io","scope":"Cluster","names":{"plural":"workspaces","singular":"workspace","kind":"Workspace","listKind":"WorkspaceList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`)
+
+		k := parent.childOn(shard, "bare-"+name, "bare")
+		k.untilReady()
+		require.Empty(t, k.bindings())
+		none(k)
+
+		// Whoever binds them has them, by the policy of root.
+		k.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":"owner"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-3"}]}`)
+		owner := k.as("user-3-token")
+		bind := func() {
+			owner.bindPath(http.StatusCreated, "tenancy", "root", "tenancy.kcp.io")
+			k.until("tenancy", "Ready", "True <nil>")
+			owner.eventually("the policy of root lets the owner list", func() bool {
+				code, _ := owner.status(http.MethodGet, tenancyV1+"workspaces", "")
+				return code == http.StatusOK
+			})
+		}
+		bind()
+		code, _ := k.status(http.MethodGet, topologyV1+"partitions", "")
+		require.Equal(t, http.StatusNotFound, code, "what is not bound")
+		owner.create(tenancyV1+"workspaces", "%s", workspaceBody("child"))
+		owner.eventually("the workspace is Ready", func() bool {
+			return field(owner.get(tenancyV1+"workspaces/child"), "status", "phase") == "Ready"
+		})
+		owner.ask(http.StatusForbidden, http.MethodPatch, tenancyV1+"workspaces/child/status", `{"status":{"phase":"Unavailable"}}`)
+		child := k
+		child.cluster, _ = field(owner.get(tenancyV1+"workspaces/child"), "spec", "cluster").(string)
+		child.config = e.Shard(map[string]int{"root": 0, "shard-1": 1}[e.placement(child.cluster)])
+		k.bindPath(http.StatusCreated, "again", "root", "tenancy.kcp.io")
+		k.until("again", "InitialBindingCompleted", "False NamingConflicts")
+		k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/again", "")
+
+		// The provider sees them where they are.
+		view := apiKinds{env: parent.env, config: e.Shard(shard), cluster: "root"}.through("tenancy.kcp.io", k.cluster)
+		require.Equal(t, uids(k, tenancyV1+"workspaces"), uids(view, tenancyV1+"workspaces"))
+
+		// With the binding goes what was bound.
+		k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/tenancy", "")
+		k.eventually("the binding is gone", func() bool {
+			code, _ := k.status(http.MethodGet, apisV2+"apibindings/tenancy", "")
+			served, _ := k.status(http.MethodGet, tenancyV1+"workspaces", "")
+			return code == http.StatusNotFound && served == http.StatusNotFound // the index hears of it last
+		})
+		none(k)
+		code, says = child.status(http.MethodGet, clusterItself, "")
+		require.NotEqual(t, http.StatusOK, code, says)
+		bind()
+		require.Empty(t, uids(k, tenancyV1+"workspaces"))
+	}
+	root := apiKinds{env: parent.env, config: e.Shard(0), cluster: "root"}
+	root.eventually("root has all by bindings", func() bool {
+		return field(root.get(clusterItself), "metadata", "annotations", "internal.shardplane.io/system-bindings") != nil
+	})
+	require.Len(t, uids(root, shardsV1), 2)
+}
+
+// TestSystemBindingsOfOld: logical clusters from before the kinds of the system were bound go
+// on, and get the bindings.
+func TestSystemBindingsOfOld(t *testing.T) {
+	e := newEnv(t, two.Get(t))
+	for shard := range 2 {
+		k := apiKinds{env: e, config: e.Shard(shard), cluster: fmt.Sprintf("old-cluster-%d", shard)}.in(t)
+		k.create("/apis/core.kcp.io/v1alpha1/logicalclusters", `{"apiVersion":"core.kcp.io/v1alpha1","kind":"LogicalCluster","metadata":{"name":"cluster","finalizers":["core.kcp.io/logicalcluster-deletion"]}}`)
+		k.create(tenancyV1+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"kept"},"spec":{}}`)
+		k.eventually("it has the bindings", func() bool {
+			require.Len(t, uids(k, tenancyV1+"workspacetypes"), 1)
+			return field(k.get(clusterItself), "metadata", "annotations", "internal.shardplane.io/system-bindings") != nil
+		})
+		require.Len(t, k.bindings(), 2)
+		for name, b := range k.bindings() {
+			require.Equal(t, "True <nil>", condition(b, "Ready"), name)
+		}
+		k.eventually("it has only what it binds", func() bool {
+			require.Len(t, uids(k, tenancyV1+"workspacetypes"), 1)
+			code, _ := k.status(http.MethodGet, shardsV1, "")
+			return code == http.StatusNotFound
+		})
+		k.ask(http.StatusOK, http.MethodDelete, clusterItself, "")
+		k.eventually("it is gone, with all that it held", func() bool {
+			all := k
+			all.cluster = "*"
+			_, says := all.status(http.MethodGet, tenancyV1+"workspacetypes", "")
+			return !strings.Contains(says, k.cluster)
+		})
+	}
+}
+
+const (
+	topologyV1 = "/apis/topology.kcp.io/v1alpha1/"
+	shardsV1   = "/apis/core.kcp.io/v1alpha1/shards"
+)
+
+func workspaceBody(name string) string {
+	return fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q}}`, name)
 }
 
 // uids returns those of the objects that a LIST has.

@@ -332,7 +332,7 @@ func testViewThroughProxy(t *testing.T, e *env) {
 	next(t, w, watch.Deleted, "b")
 	schemas := k
 	schemas.config = e.Proxy()
-	require.Len(t, field(schemas.schemas(k.cluster).get(apisV1+"apiresourceschemas"), "items"), 1)
+	require.Len(t, tenants(schemas.schemas(k.cluster).get(apisV1+"apiresourceschemas")), 1)
 
 	answers := map[string]bool{}
 	for _, cluster := range []string{other.cluster, "root:proxied-other", "nowhere", "root:nowhere"} {

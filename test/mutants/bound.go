@@ -89,4 +89,40 @@ var bound = []Mutant{
 		}},
 		CaughtBy: SuiteRobustness,
 	},
+	{
+		Name: "unbound-kinds", Rule: "a logical cluster has of the system's kinds what it binds",
+		Edits: []Edit{{
+			File:   "pkg/customresource/definitions/source.go",
+			Before: `	if d != nil && s.bound != nil && s.bound(cluster, resource) {`,
+			After:  `	if d != nil && s.bound != nil && s.bound(cluster, resource) && cluster == "" {`,
+		}},
+		CaughtBy: "./pkg/customresource/definitions", Test: "TestSystemOnlyIfBound",
+	},
+	{
+		Name: "free-names", Rule: "nobody gets the names of the system's kinds where these are not bound",
+		Edits: []Edit{{
+			File:   "pkg/customresource/definitions/names.go",
+			Before: `n.sources.beforeIndex(ctx, request.Cluster{Name: scope.cluster}, n.sources.system.definitions, except)`,
+			After:  `n.sources.beforeIndex(ctx, request.Cluster{Name: scope.cluster}, n.sources.system.list(request.Cluster{Name: scope.cluster}), except)`,
+		}},
+		CaughtBy: "./pkg/customresource/definitions", Test: "TestSystemOnlyIfBound",
+	},
+	{
+		Name: "early-switch", Rule: "nothing that a logical cluster uses disappears before it has the bindings",
+		Edits: []Edit{{
+			File:   "pkg/controllers/logicalcluster/defaults/adopt.go",
+			Before: `		adopting = adopting || !bound`,
+			After:  `		adopting = adopting && !bound`,
+		}},
+		CaughtBy: "./pkg/controllers/logicalcluster/defaults", Test: "TestAdopt",
+	},
+	{
+		Name: "rootless", Rule: "root keeps what servers need there",
+		Edits: []Edit{{
+			File:   "pkg/admission/reserved/fields.go",
+			Before: `a.GetOperation() != admission.Delete || cluster.Name != core.RootCluster {`,
+			After:  `a.GetOperation() != admission.Delete || cluster.Name == core.RootCluster {`,
+		}},
+		CaughtBy: "./pkg/admission/reserved", Test: "TestBindingsOfRoot",
+	},
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 
+	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/admission/initialization"
 	apirules "github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
@@ -63,6 +64,21 @@ func checkPlace(ctx context.Context, a admission.Attributes) error {
 	default:
 	}
 	return nil
+}
+
+// checkBinding denies to delete what root binds of the system: the servers have their own
+// objects there, which would go with the binding.
+func checkBinding(ctx context.Context, a admission.Attributes) error {
+	if cluster, _ := request.ClusterFrom(ctx); a.GetOperation() != admission.Delete || cluster.Name != core.RootCluster {
+		return nil
+	}
+	path, _ := field(a.GetOldObject(), "spec", "reference", "export", "path")
+	name, _ := field(a.GetOldObject(), "spec", "reference", "export", "name")
+	export, _ := name.(string)
+	if path != nil && path != "" && path != core.RootCluster.String() || !config.IsRootExport(export) {
+		return nil
+	}
+	return admission.NewForbidden(a, fmt.Errorf("servers need what root binds of %s, and all workspaces of root would go with it", export))
 }
 
 // checkWorkspaceType denies a type that has Workspaces labelled with what whoever

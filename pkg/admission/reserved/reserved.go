@@ -93,6 +93,9 @@ func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission
 		if a.GetSubresource() == "status" {
 			return unchangedStatus(a)
 		}
+		if a.GetResource().Resource == bindings.Resource {
+			return checkBinding(ctx, a)
+		}
 		return nil
 	default:
 		return nil

@@ -183,6 +183,28 @@ func TestFields(t *testing.T) {
 
 // TestPlaces holds that nobody, not even the system, has what would be taken for
 // something else where it is.
+// TestBindingsOfRoot: nobody deletes what root binds of the system.
+func TestBindingsOfRoot(t *testing.T) {
+	to := func(path, export string) runtime.Object {
+		return object(map[string]any{"spec": map[string]any{"reference": map[string]any{"export": map[string]any{"path": path, "name": export}}}})
+	}
+	for _, test := range []struct {
+		cluster logicalcluster.Name
+		binding runtime.Object
+		denied  string
+	}{
+		{"root", to("root", "tenancy.kcp.io"), "servers need what root binds of tenancy.kcp.io"},
+		{"root", to("", "shards.core.kcp.io"), "servers need what root binds of shards.core.kcp.io"},
+		{"root", to("root", "widgets"), ""},
+		{"root", to("root:org", "tenancy.kcp.io"), ""},
+		{"tenant", to("root", "tenancy.kcp.io"), ""},
+	} {
+		for as, denied := range map[user.Info]string{tenant: test.denied, admin: test.denied, machine: ""} {
+			verdict(t, New().Validate(request.WithClusterName(t.Context(), test.cluster), attributes(bindings, "", nil, test.binding, as), nil), denied)
+		}
+	}
+}
+
 func TestPlaces(t *testing.T) {
 	crd := func(group string) *apiextensions.CustomResourceDefinition {
 		return &apiextensions.CustomResourceDefinition{Spec: apiextensions.CustomResourceDefinitionSpec{Group: group}}

@@ -61,6 +61,7 @@ var annotations = []name{
 	{request.OriginalVersionAnnotation, system},
 	{request.OriginalUIDAnnotation, system},
 	{tenancy.MigratingAnnotation, system},
+	{tenancy.SystemBindingsAnnotation, system},
 
 	{corev1alpha1.LogicalClusterInactiveAnnotationKey, administrators},
 	{corev1alpha1.LogicalClusterInactiveAnnotationKeyLegacy, administrators}, //nolint:staticcheck // deprecated, and understood all the same

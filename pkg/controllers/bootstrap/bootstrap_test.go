@@ -14,6 +14,7 @@ import (
 
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 func TestClusters(t *testing.T) {
@@ -54,16 +55,16 @@ func TestUpdated(t *testing.T) {
 	require.Equal(t, "x", got.Annotations["mine"])
 
 	newer := want.DeepCopy()
-	newer.Annotations[versionAnnotation], newer.Annotations[contentAnnotation] = "2", "newer"
+	newer.Annotations[tenancy.ContentVersionAnnotation], newer.Annotations[contentAnnotation] = "2", "newer"
 	newer.Spec.LimitAllowedParents = nil
 	require.Equal(t, newer, workspaceTypes.updated(newer, want), "an older replica leaves a newer one's content alone")
 	require.Equal(t, newer.Spec, workspaceTypes.updated(want, newer).Spec, "which a newer one brings")
 
 	unversioned := want.DeepCopy()
-	delete(unversioned.Annotations, versionAnnotation)
+	delete(unversioned.Annotations, tenancy.ContentVersionAnnotation)
 	unversioned.Spec.LimitAllowedParents = nil
 	require.Equal(t, edited.Spec, workspaceTypes.updated(unversioned, want).Spec, "edits stay when versions come")
-	require.Equal(t, "1", workspaceTypes.updated(unversioned, want).Annotations[versionAnnotation])
+	require.Equal(t, "1", workspaceTypes.updated(unversioned, want).Annotations[tenancy.ContentVersionAnnotation])
 
 	foreign := &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "team"}}
 	require.Equal(t, want.Spec, workspaceTypes.updated(foreign, want).Spec, "one that somebody else created first is taken over")
@@ -79,7 +80,7 @@ func TestReplicasOfTwoVersions(t *testing.T) {
 		older, err := workspaceTypes.shipped(wt)
 		require.NoError(t, err)
 		changed := wt.DeepCopy()
-		changed.Annotations[versionAnnotation] = "2"
+		changed.Annotations[tenancy.ContentVersionAnnotation] = "3"
 		changed.Spec.DefaultChildWorkspaceType = &tenancyv1alpha1.WorkspaceTypeReference{Name: "other", Path: "root"}
 		newer, err := workspaceTypes.shipped(changed)
 		require.NoError(t, err)
@@ -104,14 +105,14 @@ func TestVersions(t *testing.T) {
 		want, err := workspaceTypes.shipped(wt)
 		require.NoError(t, err)
 		require.Positive(t, versionOf(want), wt.Name)
-		got[wt.Name] = want.Annotations[versionAnnotation] + " " + want.Annotations[contentAnnotation]
+		got[wt.Name] = want.Annotations[tenancy.ContentVersionAnnotation] + " " + want.Annotations[contentAnnotation]
 	}
 	require.Equal(t, map[string]string{
 		"home":         "1 ebf5da09b3380834",
 		"organization": "1 5eb9da9ecacabf35",
 		"root":         "1 416c021a68c13daf",
 		"team":         "1 8b5e9ec7d60ed7a4",
-		"universal":    "1 7661eae3dace89fa",
+		"universal":    "2 f927aa36681b523f",
 	}, got)
 }
 
@@ -124,7 +125,7 @@ func TestVersionsOfExports(t *testing.T) {
 	for _, export := range exports {
 		want, err := apiExports.shipped(export)
 		require.NoError(t, err)
-		got[export.Name] = want.Annotations[versionAnnotation] + " " + want.Annotations[contentAnnotation]
+		got[export.Name] = want.Annotations[tenancy.ContentVersionAnnotation] + " " + want.Annotations[contentAnnotation]
 		require.Empty(t, apis.Validate(t.Context(), toUnstructured(t, export, "APIExport", "v1alpha2"), nil))
 	}
 	require.Equal(t, map[string]string{

@@ -23,10 +23,6 @@ import (
 // hash of the content that it came with last.
 const contentAnnotation = "internal.shardplane.io/bootstrap-content"
 
-// versionAnnotation, on such an object, is the version of that content: a number that rises
-// with each change, as config/workspacetypes and config/exports have it.
-const versionAnnotation = "internal.shardplane.io/bootstrap-version"
-
 // clustersOf returns the logical clusters that exist on a shard from the start.
 func clustersOf(shard string) []logicalcluster.Name {
 	if shard == corev1alpha1.RootShard {
@@ -99,7 +95,7 @@ func annotate(obj client.Object, key, value string) {
 // versionOf returns the version of the content that an object came with; 0 where it came
 // with none, as before there were versions.
 func versionOf(obj client.Object) int {
-	version, err := strconv.Atoi(obj.GetAnnotations()[versionAnnotation])
+	version, err := strconv.Atoi(obj.GetAnnotations()[tenancy.ContentVersionAnnotation])
 	if err != nil {
 		return 0
 	}

@@ -124,6 +124,9 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, in facts, self string) (*c
 			Terminators:  types.Terminators(),
 		},
 	}
+	if bindings := types.SystemBindings(in.types); bindings != "" {
+		lc.Annotations[tenancy.SystemBindingsAnnotation] = bindings
+	}
 	if groups := in.parent.Annotations[tenancy.RequiredGroupsAnnotation]; groups != "" {
 		lc.Annotations[tenancy.RequiredGroupsAnnotation] = groups
 	}

@@ -124,6 +124,9 @@ func holdsNothing(ctx context.Context, scope client.Scope) (bool, error) {
 		return false, err
 	}
 	for _, resource := range resources {
+		if resource.GroupResource() == client.APIBindings.GroupResource() {
+			continue // types bring them; what was made of what they bind is looked for
+		}
 		page, err := metadata.Resource(resource.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: 2})
 		if err != nil {
 			return false, fmt.Errorf("listing %s: %w", resource.GroupResource(), err)

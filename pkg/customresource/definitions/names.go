@@ -178,7 +178,7 @@ func (n *names) lost(cluster logicalcluster.Name, crd *apiextensions.CustomResou
 // alike, whoever came first.
 func (n *names) lostToSource(ctx context.Context, cluster logicalcluster.Name, crd *apiextensions.CustomResourceDefinition) (bool, error) {
 	theirs, ours := newClaims(), newClaims()
-	all, err := n.sources.beforeIndex(ctx, request.Cluster{Name: cluster}, nil)
+	all, err := n.sources.beforeIndex(ctx, request.Cluster{Name: cluster}, n.sources.system.definitions, nil)
 	if err != nil {
 		return false, err
 	}
@@ -206,7 +206,7 @@ func (n *names) collect(ctx context.Context, taken claims, scope nameScope, exce
 	for i := range builtIn {
 		taken.add(&builtIn[i], "the server")
 	}
-	definitions, err := n.sources.beforeIndex(ctx, request.Cluster{Name: scope.cluster}, except)
+	definitions, err := n.sources.beforeIndex(ctx, request.Cluster{Name: scope.cluster}, n.sources.system.definitions, except)
 	for _, d := range definitions {
 		if d.Schema.Resource.Group == scope.group {
 			taken.add(internalNames(d.Schema.Names()), cmp.Or(d.Owner, "the server"))

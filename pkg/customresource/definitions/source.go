@@ -159,7 +159,7 @@ func (s *Sources) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
 // Defined reports whether a system definition, or a known CustomResourceDefinition object of
 // a logical cluster, has a resource.
 func (s *Sources) Defined(cluster logicalcluster.Name, resource schema.GroupResource) bool {
-	return s.system.Of(resource) != nil || s.index != nil && s.index.has(cluster, resource)
+	return s.system.in(cluster, resource) != nil || s.index != nil && s.index.has(cluster, resource)
 }
 
 // resolveAdded asks the sources that were added.
@@ -187,7 +187,7 @@ func (s *Sources) read(ctx context.Context, l Lookup) (*Definition, error) {
 
 // List returns all definitions of a logical cluster.
 func (s *Sources) List(ctx context.Context, cluster request.Cluster) ([]*Definition, error) {
-	all, err := s.beforeIndex(ctx, cluster, nil)
+	all, err := s.beforeIndex(ctx, cluster, s.system.list(cluster), nil)
 	if err != nil || s.index == nil {
 		return all, err
 	}
@@ -196,9 +196,10 @@ func (s *Sources) List(ctx context.Context, cluster request.Cluster) ([]*Definit
 }
 
 // beforeIndex returns the definitions of a logical cluster that go before
-// CustomResourceDefinition objects, but for those of one source.
-func (s *Sources) beforeIndex(ctx context.Context, cluster request.Cluster, except Source) ([]*Definition, error) {
-	all := slices.Clip(s.system.definitions)
+// CustomResourceDefinition objects, but for those of one source: some of the system, and
+// those of the other sources.
+func (s *Sources) beforeIndex(ctx context.Context, cluster request.Cluster, system []*Definition, except Source) ([]*Definition, error) {
+	all := slices.Clip(system)
 	for _, source := range *s.added.Load() {
 		if *source == except {
 			continue
@@ -229,18 +230,25 @@ func merge(all, next []*Definition) []*Definition {
 	return all
 }
 
-// System serves a fixed set of definitions in every logical cluster and,
-// with full content, to the wildcard.
+// System serves a fixed set of definitions in every logical cluster, but for those that it
+// has only because it binds them, which another source serves, and, with full content, to
+// the wildcard. All names of the set are in use everywhere.
 type System struct {
 	definitions []*Definition
 	byResource  map[schema.GroupResource]*Definition
 	identity    func(ctx context.Context, resource schema.GroupResource) (string, error)
+	bound       func(cluster logicalcluster.Name, resource schema.GroupResource) bool
 }
 
 // NewSystem makes the source of definitions, each of which is given once. identity returns
-// the identity by which the wildcard knows a resource, too, or ""; it may be nil.
-func NewSystem(table *Table, crds []*apiextensionsv1.CustomResourceDefinition, identity func(ctx context.Context, resource schema.GroupResource) (string, error)) (*System, error) {
-	s := &System{byResource: map[schema.GroupResource]*Definition{}, identity: identity}
+// the identity by which wildcards and views know a resource, too, or "". bound reports
+// whether a logical cluster has a resource only if it binds it. Both may be nil.
+func NewSystem(
+	table *Table, crds []*apiextensionsv1.CustomResourceDefinition,
+	identity func(ctx context.Context, resource schema.GroupResource) (string, error),
+	bound func(cluster logicalcluster.Name, resource schema.GroupResource) bool,
+) (*System, error) {
+	s := &System{byResource: map[schema.GroupResource]*Definition{}, identity: identity, bound: bound}
 	for _, crd := range crds {
 		crd = crd.DeepCopy()
 		apiextensionsserver.Scheme.Default(crd)
@@ -270,12 +278,39 @@ func (s *System) Serves(sch *Schema) bool {
 	return d != nil && d.Schema.Hash == sch.Hash
 }
 
+// in returns the definition of a resource in a logical cluster that has it in any case, or
+// nil.
+func (s *System) in(cluster logicalcluster.Name, resource schema.GroupResource) *Definition {
+	d := s.byResource[resource]
+	if d != nil && s.bound != nil && s.bound(cluster, resource) {
+		return nil
+	}
+	return d
+}
+
+// list returns the definitions of a logical cluster, or the wildcard.
+func (s *System) list(cluster request.Cluster) []*Definition {
+	if cluster.Wildcard || s.bound == nil {
+		return s.definitions
+	}
+	all := make([]*Definition, 0, len(s.definitions))
+	for _, d := range s.definitions {
+		if !s.bound(cluster.Name, d.Schema.Resource) {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
 func (s *System) resolve(ctx context.Context, l Lookup) (*Definition, error) {
 	d := s.byResource[l.Resource]
+	if !l.Cluster.Wildcard {
+		d = s.in(l.Cluster.Name, l.Resource)
+	}
 	if d == nil || l.Identity == "" {
 		return d, nil
 	}
-	if !l.Cluster.Wildcard || s.identity == nil {
+	if s.identity == nil {
 		return nil, nil
 	}
 	identity, err := s.identity(ctx, l.Resource)

@@ -51,6 +51,9 @@ type Config struct {
 	Resolve Resolve
 	// Binder makes the bindings of new logical clusters.
 	Binder Binder
+	// BindsSystem is set if logical clusters bind what root exports of the system. Where
+	// the shard does not know what that is, they have it without.
+	BindsSystem bool
 	// Types finds types, WorkspaceTypes tells of them, and TypesComplete returns why one
 	// that is not found may exist all the same.
 	Types          tenancy.TypeLookup
@@ -79,6 +82,8 @@ type Bindings struct {
 	resolve       Resolve
 	export        func(key client.Key) (*apisv1alpha2.APIExport, error)
 	known         func(key client.Key) (*apisv1alpha2.APIBinding, error)
+	siblings      func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding
+	bindsSystem   bool
 	binder        Binder
 	create        func(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) error
 	commit        func(ctx context.Context, cluster logicalcluster.Name, old, updated *apisv1alpha2.APIBinding) error
@@ -93,36 +98,43 @@ type Bindings struct {
 	watched map[logicalcluster.Name]bool
 	// made are bindings whose LogicalClusters are to say what they have bound.
 	made map[logicalcluster.Name][]*apisv1alpha2.APIBinding
+	// adopted are the logical clusters that are to say that they have the system's bindings.
+	adopted map[logicalcluster.Name]bool
+	turns   turns
 }
 
 // New returns what makes default bindings, and what tells that a logical cluster is to be
 // looked at again.
-func New(config Config) (*Bindings, []reconcile.Source[client.Key]) {
+func New(cfg Config) (*Bindings, []reconcile.Source[client.Key]) {
 	b := &Bindings{
-		types: config.Types, typesComplete: config.TypesComplete, resolve: config.Resolve,
-		binder: config.Binder,
-		known:  config.Bindings.Lister().Get,
+		types: cfg.Types, typesComplete: cfg.TypesComplete, resolve: cfg.Resolve,
+		binder: cfg.Binder, bindsSystem: cfg.BindsSystem,
+		siblings: func(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding {
+			return cfg.Bindings.Lister().Cluster(cluster).List(nil)
+		},
+		known: cfg.Bindings.Lister().Get,
 		export: func(key client.Key) (*apisv1alpha2.APIExport, error) {
-			return config.Exports.Get(key.Cluster, "", key.Name)
+			return cfg.Exports.Get(key.Cluster, "", key.Name)
 		},
 		create: func(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) error {
-			_, err := client.APIBindings.In(config.Local.Cluster(cluster.Path())).Create(ctx, binding, metav1.CreateOptions{})
+			_, err := client.APIBindings.In(cfg.Local.Cluster(cluster.Path())).Create(ctx, binding, metav1.CreateOptions{})
 			return err
 		},
 		commit: func(ctx context.Context, cluster logicalcluster.Name, old, updated *apisv1alpha2.APIBinding) error {
-			_, err := reconcile.Commit(ctx, client.APIBindings.In(config.Local.Cluster(cluster.Path())), old, updated)
+			_, err := reconcile.Commit(ctx, client.APIBindings.In(cfg.Local.Cluster(cluster.Path())), old, updated)
 			return err
 		},
 		watched: map[logicalcluster.Name]bool{},
 		made:    map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
+		adopted: map[logicalcluster.Name]bool{},
 	}
-	clusters := config.LogicalClusters.Lister()
+	clusters := cfg.LogicalClusters.Lister()
 	return b, []reconcile.Source[client.Key]{
-		reconcile.FromInformer(config.Bindings, func(binding *apisv1alpha2.APIBinding) []client.Key { return b.watching(logicalcluster.From(binding)) }),
-		reconcile.FromInformer(config.Exports, func(export *apisv1alpha2.APIExport) []client.Key {
+		reconcile.FromInformer(cfg.Bindings, func(binding *apisv1alpha2.APIBinding) []client.Key { return b.watching(logicalcluster.From(binding)) }),
+		reconcile.FromInformer(cfg.Exports, func(export *apisv1alpha2.APIExport) []client.Key {
 			return keysOf(b.ofExports.Of(apis.IndexByPath(export)...))
 		}),
-		inTurn(config.WorkspaceTypes, func(wt *tenancyv1alpha1.WorkspaceType) []client.Key {
+		inTurn(cfg.WorkspaceTypes, func(wt *tenancyv1alpha1.WorkspaceType) []client.Key {
 			var keys []client.Key
 			for _, id := range b.ofTypes.Of(tenancy.TypeIDs(clusters, wt)...) {
 				of := clusters.KeysByIndex(tenancy.TypeIndex, id)
@@ -190,22 +202,30 @@ func (b *Bindings) Forget(cluster logicalcluster.Name) {
 	b.ofExports.Forget(cluster)
 	b.watch(cluster, false)
 	b.take(cluster)
+	b.turns.forget(cluster)
 }
 
-// take returns what was made in a logical cluster since it was called last.
-func (b *Bindings) take(cluster logicalcluster.Name) []*apisv1alpha2.APIBinding {
+// take returns what was made in a logical cluster since it was called last, and whether it
+// has got the system's bindings.
+func (b *Bindings) take(cluster logicalcluster.Name) (made []*apisv1alpha2.APIBinding, adopted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	made := b.made[cluster]
+	made, adopted = b.made[cluster], b.adopted[cluster]
 	delete(b.made, cluster)
-	return made
+	delete(b.adopted, cluster)
+	return made, adopted
 }
 
 // Note returns a LogicalCluster that says what the bindings have bound that were made since
 // it was called last. Should that not be written, whoever leads bindings on writes it.
 func (b *Bindings) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
-	for _, binding := range b.take(logicalcluster.From(lc)) {
+	made, adopted := b.take(logicalcluster.From(lc))
+	for _, binding := range made {
 		lc = b.binder.Note(lc, binding)
+	}
+	if adopted {
+		lc = lc.DeepCopy()
+		metav1.SetMetaDataAnnotation(&lc.ObjectMeta, tenancy.SystemBindingsAnnotation, tenancy.SystemBound)
 	}
 	return lc
 }
@@ -215,6 +235,18 @@ func (b *Bindings) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCl
 // bound. again says when to look again although nothing may have changed. An error is
 // worth another try, and the LogicalCluster tells of it.
 func (b *Bindings) Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again reconcile.Result, err error) {
+	adopting, later, failed := b.adopt(ctx, lc)
+	updated, again, err = b.makeDefaults(ctx, lc, adopting)
+	again.Backoff = again.Backoff || later.Backoff
+	if again.RequeueAfter == 0 {
+		again.RequeueAfter = later.RequeueAfter
+	}
+	return updated, again, errors.Join(failed, err)
+}
+
+// makeDefaults is Make for what types say. The logical cluster goes by its bindings if watched
+// is set.
+func (b *Bindings) makeDefaults(ctx context.Context, lc *corev1alpha1.LogicalCluster, watched bool) (updated *corev1alpha1.LogicalCluster, again reconcile.Result, err error) {
 	cluster := logicalcluster.From(lc)
 	waiting := waits(lc)
 	if waiting {
@@ -234,7 +266,7 @@ func (b *Bindings) Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (u
 	for i := range all {
 		maintains = maintains || all[i].Maintain
 	}
-	b.watch(cluster, waiting || maintains)
+	b.watch(cluster, watched || waiting || maintains)
 	b.ofExports.Forget(cluster)
 	var failures []error
 	for i := range all {
@@ -289,6 +321,9 @@ func (b *Bindings) wanted(lc *corev1alpha1.LogicalCluster) ([]tenancy.DefaultBin
 	all := defaults[:0:0]
 	at := map[string]int{}
 	for _, want := range defaults {
+		if want.IsSystem() && (!want.Maintain || !b.bindsSystem) {
+			continue // adopt makes it, or it is there without
+		}
 		id := want.Path + ":" + want.Export
 		if provider := b.providerOf(want); provider != "" {
 			id = provider.Path().Join(want.Export).String()
@@ -362,7 +397,7 @@ func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 // makeNew makes a binding, and reports whether it is bound already. In logical clusters that
 // are there it is made as their users would, whose quotas and webhooks have a say.
 func (b *Bindings) makeNew(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (bool, error) {
-	if waits(lc) {
+	if waits(lc) || isSystems(binding) {
 		bound, err := b.binder.Bind(ctx, lc, binding, export)
 		if bound != nil {
 			b.mu.Lock()

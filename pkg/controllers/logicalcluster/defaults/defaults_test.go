@@ -104,6 +104,7 @@ func (w *world) restart() {
 			return w.write(updated)
 		},
 		binder:  w,
+		adopted: map[logicalcluster.Name]bool{},
 		watched: map[logicalcluster.Name]bool{},
 		made:    map[logicalcluster.Name][]*apisv1alpha2.APIBinding{},
 	}

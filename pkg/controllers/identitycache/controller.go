@@ -1,0 +1,115 @@
+// Package identitycache keeps a ConfigMap on each shard with the identities of what root
+// exports of the system: tools that read all logical clusters of a shard by the identity of
+// an API find it there, without asking root.
+package identitycache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+const (
+	// Name is the name of the controller.
+	Name = "identitycache"
+	// Cluster is the logical cluster with the ConfigMap, which is in the namespace
+	// default.
+	Cluster = logicalcluster.Name("system:shard")
+	// ConfigMap is its name. Its keys are names of exports, and its values identities.
+	ConfigMap = "apiexport-identity-cache"
+)
+
+// Config is what the controller needs.
+type Config struct {
+	// Local reaches the shard itself as system:masters.
+	Local *client.Factory
+	// Exports are those of the shard and of others.
+	Exports *client.Dual[*apisv1alpha2.APIExport]
+}
+
+// New returns the controller. Its only key is the logical cluster.
+func New(cfg Config) *reconcile.Controller[logicalcluster.Name] {
+	scope := cfg.Local.Cluster(Cluster.Path())
+	r := &reconciler{
+		export: func(name string) (*apisv1alpha2.APIExport, error) {
+			return cfg.Exports.Get(core.RootCluster, "", name)
+		},
+		namespaces: client.Namespaces.In(scope),
+		configMaps: client.ConfigMaps.InNamespace(scope, metav1.NamespaceDefault),
+	}
+	return reconcile.New(reconcile.Config[logicalcluster.Name]{
+		Name:      Name,
+		Reconcile: r.reconcile,
+		Sources: []reconcile.Source[logicalcluster.Name]{
+			reconcile.Once(Cluster),
+			reconcile.FromInformer(cfg.Exports, func(export *apisv1alpha2.APIExport) []logicalcluster.Name {
+				if logicalcluster.From(export) != core.RootCluster || !config.IsRootExport(export.Name) {
+					return nil
+				}
+				return []logicalcluster.Name{Cluster}
+			}),
+		},
+	})
+}
+
+type reconciler struct {
+	export     func(name string) (*apisv1alpha2.APIExport, error)
+	namespaces *client.Client[*corev1.Namespace, *corev1.NamespaceList]
+	configMaps *client.Client[*corev1.ConfigMap, *corev1.ConfigMapList]
+}
+
+func (r *reconciler) reconcile(ctx context.Context, _ logicalcluster.Name) (reconcile.Result, error) {
+	known := map[string]string{}
+	for _, name := range config.RootExportNames() {
+		export, err := r.export(name)
+		switch {
+		case apierrors.IsNotFound(err) || errors.Is(err, client.ErrIncomplete):
+			continue // it is told of when it comes
+		case err != nil:
+			return reconcile.Result{}, err
+		case export.Status.IdentityHash != "":
+			known[name] = export.Status.IdentityHash
+		}
+	}
+	if len(known) == 0 {
+		return reconcile.Result{}, nil
+	}
+	stored, err := r.configMaps.Get(ctx, ConfigMap, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return reconcile.Result{}, r.create(ctx, known)
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("reading the ConfigMap %s in %s: %w", ConfigMap, Cluster, err)
+	}
+	updated := stored.DeepCopy()
+	updated.Data = maps.Clone(stored.Data)
+	if updated.Data == nil {
+		updated.Data = map[string]string{}
+	}
+	maps.Copy(updated.Data, known) // an identity stays when its export is not known for a while
+	_, err = reconcile.Commit(ctx, r.configMaps, stored, updated)
+	return reconcile.Result{}, err
+}
+
+func (r *reconciler) create(ctx context.Context, data map[string]string) error {
+	_, err := r.namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}, metav1.CreateOptions{})
+	if err == nil || apierrors.IsAlreadyExists(err) {
+		_, err = r.configMaps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ConfigMap}, Data: data}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("creating the ConfigMap %s in %s: %w", ConfigMap, Cluster, err)
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package defaults
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+// turnInterval is the time between two logical clusters that are adopted: after an upgrade
+// that is so for all.
+const turnInterval = 10 * time.Millisecond
+
+// adopt gives a logical cluster the bindings to what root exports of the system: a new one
+// those that its type binds, and one from before there were such bindings to all that it has,
+// so that nothing is missing when it has only what it binds. It reports whether the logical
+// cluster goes by its bindings until it has them. Note says that it has.
+func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (adopting bool, again reconcile.Result, err error) {
+	cluster := logicalcluster.From(lc)
+	if !b.bindsSystem || lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound || request.IsSystem(cluster) {
+		b.turns.forget(cluster)
+		return false, again, nil
+	}
+	if isOld := lc.Annotations[tenancy.SystemBindingsAnnotation] == ""; isOld {
+		if wait := b.turns.wait(cluster, time.Now()); wait > 0 {
+			again.RequeueAfter = wait
+			return false, again, nil
+		}
+	}
+	b.watch(cluster, true) // before they are looked at
+	var errs []error
+	for _, name := range wantedOfSystem(lc) {
+		bound, known, err := b.adoptOne(ctx, lc, name)
+		adopting = adopting || !bound
+		again.Backoff = again.Backoff || !known
+		errs = append(errs, err)
+	}
+	if !adopting {
+		b.mu.Lock()
+		b.adopted[cluster] = true
+		b.mu.Unlock()
+	}
+	return adopting, again, errors.Join(errs...)
+}
+
+// wantedOfSystem returns the names of the exports that a logical cluster is to bind.
+func wantedOfSystem(lc *corev1alpha1.LogicalCluster) []string {
+	if names := lc.Annotations[tenancy.SystemBindingsAnnotation]; names != "" {
+		return slices.DeleteFunc(strings.Split(names, ","), func(name string) bool { return !config.IsRootExport(name) })
+	}
+	return config.SystemBindings(logicalcluster.From(lc))
+}
+
+// adoptOne binds an export of root, unless that is bound, and reports whether it is bound
+// then, and whether the export is known.
+func (b *Bindings) adoptOne(ctx context.Context, lc *corev1alpha1.LogicalCluster, name string) (bound, known bool, err error) {
+	cluster := logicalcluster.From(lc)
+	found := false
+	for _, binding := range b.siblings(cluster) {
+		if binding.Labels[apis.ExportLabel] != apis.ExportLabelValue(core.RootCluster, name) {
+			continue
+		}
+		found = true
+		if binding.DeletionTimestamp == nil && conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
+			return true, true, nil
+		}
+	}
+	if found {
+		return false, true, nil
+	}
+	export, err := b.export(client.Key{Cluster: core.RootCluster, Name: name})
+	if apierrors.IsNotFound(err) || errors.Is(err, client.ErrIncomplete) {
+		return false, false, nil
+	}
+	if err != nil {
+		return false, true, err
+	}
+	bound, err = b.makeNew(ctx, lc, bindingFor(cluster, tenancy.DefaultBinding{Path: core.RootCluster.String(), Export: name}, export), export)
+	if apierrors.IsAlreadyExists(err) {
+		return false, true, nil // the informer is behind
+	}
+	return bound, true, err
+}
+
+// isSystems reports whether a binding is to what root exports of the system.
+func isSystems(binding *apisv1alpha2.APIBinding) bool {
+	ref := binding.Spec.Reference.Export
+	return ref != nil && tenancy.DefaultBinding{Path: ref.Path, Export: ref.Name}.IsSystem()
+}
+
+// turns gives logical clusters their turns, one after the other.
+type turns struct {
+	mu   sync.Mutex
+	next time.Time
+	of   map[logicalcluster.Name]time.Time
+}
+
+// wait returns how long it is until the turn of a logical cluster, which is the last if it
+// has none.
+func (t *turns) wait(cluster logicalcluster.Name, now time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at, ok := t.of[cluster]
+	if !ok {
+		if t.next.Before(now) {
+			t.next = now
+		}
+		at = t.next
+		t.next = t.next.Add(turnInterval)
+		if t.of == nil {
+			t.of = map[logicalcluster.Name]time.Time{}
+		}
+		t.of[cluster] = at
+	}
+	return at.Sub(now)
+}
+
+// forget forgets the turn of a logical cluster.
+func (t *turns) forget(cluster logicalcluster.Name) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.of, cluster)
+}

@@ -1,0 +1,126 @@
+package defaults
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+// systemWorld is a world whose logical clusters bind what root exports, where that is known.
+func systemWorld(exports ...string) *world {
+	w := newWorld()
+	w.lc.Status.Initializers = nil
+	w.b.bindsSystem = true
+	for _, name := range exports {
+		w.offer(name)
+	}
+	w.b.export = func(key client.Key) (*apisv1alpha2.APIExport, error) {
+		if e := w.exports[key.Name]; e != nil && key.Cluster == "root" {
+			return e, nil
+		}
+		return nil, errNone
+	}
+	w.b.siblings = func(logicalcluster.Name) (all []*apisv1alpha2.APIBinding) {
+		for _, b := range w.bindings {
+			b.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("root", b.Spec.Reference.Export.Name)}
+			all = append(all, b)
+		}
+		return all
+	}
+	return w
+}
+
+func (w *world) noted() string {
+	return w.b.Note(w.lc).Annotations[tenancy.SystemBindingsAnnotation]
+}
+
+// TestAdopt: a logical cluster has only what it binds of the system when it has the bindings
+// to all that it had, or to what its type says.
+func TestAdopt(t *testing.T) {
+	t.Parallel()
+	w := systemWorld("topology.kcp.io")
+	_, again, err := w.b.Make(t.Context(), w.lc)
+	require.NoError(t, err)
+	require.True(t, again.Backoff, "root may export it yet")
+	w.offer("tenancy.kcp.io")
+	w.step(t)
+	require.Len(t, w.bindings, 2)
+	require.Empty(t, w.noted(), "they are not bound")
+	require.NotEmpty(t, w.b.watching(cluster))
+	w.bound()
+	w.step(t)
+	require.Equal(t, "true", w.noted())
+	require.Empty(t, w.noted(), "once")
+	w.lc.Annotations[tenancy.SystemBindingsAnnotation] = "true"
+	w.bindings = map[string]*apisv1alpha2.APIBinding{}
+	w.step(t)
+	require.Empty(t, w.bindings, "from then on it is the user's")
+
+	// What the shard has bound elsewhere is bound at once.
+	w = systemWorld("tenancy.kcp.io", "topology.kcp.io")
+	w.elsewhere = map[string]bool{"tenancy.kcp.io": true, "topology.kcp.io": true}
+	w.step(t)
+	require.Equal(t, 2, w.version)
+	require.Equal(t, "true", w.noted())
+
+	// A new one gets what its type says, and root has shards, too.
+	for names, count := range map[string]int{"tenancy.kcp.io": 1, "tenancy.kcp.io,topology.kcp.io": 2, "mine,tenancy.kcp.io": 1} {
+		w = systemWorld("tenancy.kcp.io", "topology.kcp.io", "mine")
+		w.lc.Annotations[tenancy.SystemBindingsAnnotation] = names
+		w.step(t)
+		require.Len(t, w.bindings, count, names)
+	}
+
+	// One's own binding is as good, and one that is being deleted is not.
+	w = systemWorld("tenancy.kcp.io")
+	w.lc.Annotations[tenancy.SystemBindingsAnnotation] = "tenancy.kcp.io"
+	now := metav1.Now()
+	own := &apisv1alpha2.APIBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "own", DeletionTimestamp: &now},
+		Spec:       apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{Export: &apisv1alpha2.ExportBindingReference{Path: "root", Name: "tenancy.kcp.io"}}},
+	}
+	conditions.MarkTrue(own, apisv1alpha2.InitialBindingCompleted)
+	w.bindings["own"] = own
+	w.step(t)
+	require.Len(t, w.bindings, 1)
+	require.Equal(t, "tenancy.kcp.io", w.noted())
+	own.DeletionTimestamp = nil
+	w.step(t)
+	require.Len(t, w.bindings, 1)
+	require.Equal(t, "true", w.noted())
+
+	// Where it is not known what root exports, all stays as it is; so do the system's own.
+	for _, change := range []func(*world){
+		func(w *world) { w.b.bindsSystem = false },
+		func(w *world) { w.lc.Annotations["kcp.io/cluster"] = "system:admin" },
+	} {
+		w = systemWorld("tenancy.kcp.io", "topology.kcp.io")
+		change(w)
+		w.step(t)
+		require.Empty(t, w.bindings)
+		require.Empty(t, w.noted())
+	}
+}
+
+// TestTurns: many logical clusters from before are adopted one after the other.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	var turns turns
+	now := time.Unix(1000, 0)
+	require.Zero(t, turns.wait("a", now))
+	require.Equal(t, turnInterval, turns.wait("b", now))
+	require.Equal(t, 2*turnInterval, turns.wait("c", now))
+	require.Equal(t, turnInterval, turns.wait("b", now), "its own")
+	require.LessOrEqual(t, turns.wait("b", now.Add(time.Second)), time.Duration(0))
+	turns.forget("b")
+	require.Zero(t, turns.wait("b", now.Add(time.Minute)))
+}
