@@ -23,6 +23,14 @@ const (
 	tickInterval    = 50 * time.Millisecond
 	electionTimeout = 5 * tickInterval
 
+	// The entries since the latest snapshot are what a start reads and applies again, and
+	// entries are kept in memory, with their bytes, for followers that come late, of which
+	// a single member has none. It keeps more than there are since a snapshot all the same: while
+	// it elects itself, raft reads those that it has not been told are applied yet, and
+	// panics if one of them is gone.
+	snapshotEntries = 1000
+	catchUpEntries  = 1500
+
 	// defragThreshold is how much of the file must be free, in MiB, for a start to
 	// give it back: a file that has grown does not shrink otherwise.
 	defragThreshold = 512
@@ -76,6 +84,8 @@ func (c Config) embedConfig(lg *zap.Logger) (*embed.Config, error) {
 	cfg.TickMs = uint(tickInterval.Milliseconds())
 	cfg.ElectionMs = uint(electionTimeout.Milliseconds())
 	cfg.UnsafeNoFsync = c.UnsafeNoFsync
+	cfg.SnapshotCount = snapshotEntries
+	cfg.SnapshotCatchUpEntries = catchUpEntries
 	cfg.BootstrapDefragThresholdMegabytes = defragThreshold
 	cfg.QuotaBackendBytes = c.QuotaBytes
 	if cfg.QuotaBackendBytes == 0 {

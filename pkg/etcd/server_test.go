@@ -297,3 +297,19 @@ func overwrite(t *testing.T, path, content string) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
+
+// TestSnapshotsOften: a start has a thousand entries to read and to apply again, not ten
+// thousand.
+func TestSnapshotsOften(t *testing.T) {
+	dir := t.TempDir()
+	s := start(t, dir)
+	for range snapshotEntries + snapshotEntries/10 {
+		put(t, s, "key", "value")
+	}
+	require.Eventually(t, func() bool {
+		taken, err := filepath.Glob(filepath.Join(dir, "member", "snap", "*.snap"))
+		return err == nil && len(taken) > 0
+	}, deadline, 10*time.Millisecond)
+	s.Stop()
+	require.Equal(t, "value", get(t, start(t, dir), "key"))
+}
