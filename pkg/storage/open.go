@@ -85,8 +85,9 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		CurrentVersion:  below.GetCurrentResourceVersion,
 		CompactRevision: raw.CompactRevision,
 	})
+	opened := make(chan struct{})
 	c, err := cacher.NewCacherFromConfig(cacher.Config{
-		Storage:             followed{below, follower},
+		Storage:             followed{below, follower, opened},
 		Versioner:           raw.Versioner(),
 		GroupResource:       named,
 		EventsHistoryWindow: r.config.EventsHistoryWindow,
@@ -104,6 +105,12 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		closeRaw()
 		return nil, nil, fmt.Errorf("watch cache: %w", err)
 	}
+	// It keeps no snapshots, of which it would make one for each event, with two or
+	// three kilobytes of its tree that differ from the one before: the hub has those
+	// that lists need. It asks for that before it is filled, since a snapshot that was
+	// left would be taken for the state of all later versions.
+	c.MarkConsistent(false)
+	close(opened)
 	below.cache.Store(c)
 	delegator := cacher.NewCacheDelegator(c, below)
 	s.inner, s.cache, s.readyWait, s.hub = delegator, c, b.cfg.ReadyWait, follower

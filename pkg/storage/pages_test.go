@@ -9,11 +9,14 @@ import (
 	"math"
 	"math/rand/v2"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/v3/kubernetes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -234,4 +237,39 @@ func FuzzContinue(f *testing.F) {
 			require.Equal(t, "aa", pods.Items[i].Annotations["kcp.io/cluster"])
 		}
 	})
+}
+
+// exactLists counts lists at exact versions.
+type exactLists struct {
+	kubernetes.Interface
+	count atomic.Int64
+}
+
+func (l *exactLists) List(ctx context.Context, key string, opts kubernetes.ListOptions) (kubernetes.ListResponse, error) {
+	if opts.Revision != 0 {
+		l.count.Add(1)
+	}
+	return l.Interface.List(ctx, key, opts)
+}
+
+// TestNoSnapshots: a watch cache keeps no former states, which take memory with each event, and
+// lists at an exact version show what was there all the same.
+func TestNoSnapshots(t *testing.T) {
+	t.Parallel()
+	client := *startEtcd(t).Client()
+	lists := &exactLists{Interface: client.Kubernetes}
+	client.Kubernetes = lists
+	s := open(t, backendOf(t, BackendConfig{Client: &client}), podsGR)
+	ctx := in(t.Context(), "aa")
+	create(ctx, t, s, newPod("ns", "before"))
+	at := &example.PodList{}
+	require.NoError(t, s.GetList(ctx, "/pods", storage.ListOptions{Predicate: storage.Everything, Recursive: true}, at))
+	create(ctx, t, s, newPod("ns", "later"))
+	list := &example.PodList{}
+	require.NoError(t, s.GetList(ctx, "/pods", storage.ListOptions{
+		ResourceVersion: at.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact, Predicate: storage.Everything, Recursive: true,
+	}, list))
+	require.Len(t, list.Items, 1)
+	require.Equal(t, at.ResourceVersion, list.ResourceVersion)
+	require.EqualValues(t, 1, lists.count.Load())
 }

@@ -139,10 +139,17 @@ type followed struct {
 	*belowCache
 
 	hub *hub.Hub
+	// opened is closed when the watch cache is as it should be, and may be filled.
+	opened <-chan struct{}
 }
 
 // GetList lists what fills the watch cache.
 func (f followed) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	select {
+	case <-f.opened:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if err := f.belowCache.GetList(ctx, key, opts, list); err != nil {
 		return err
 	}

@@ -251,7 +251,8 @@ func (t *swappableTransformer) TransformToStorage(ctx context.Context, data []by
 
 // hideCluster records lists under keys without the logical cluster, as suites
 // expect them: it takes the segment out before the recorder and puts it back
-// behind it.
+// behind it. Lists at exact versions are not recorded, since suites expect that they
+// come from snapshots of the watch cache.
 func hideCluster(client kubernetes.Interface) *hiddenCluster {
 	h := &hiddenCluster{Interface: client}
 	h.recorder = storagetesting.NewKubernetesRecorder(behindRecorder{client})
@@ -271,6 +272,9 @@ type hiddenCluster struct {
 type hiddenKey struct{}
 
 func (h *hiddenCluster) List(ctx context.Context, key string, opts kubernetes.ListOptions) (kubernetes.ListResponse, error) {
+	if opts.Revision != 0 {
+		return h.Interface.List(ctx, key, opts)
+	}
 	rest, ok := strings.CutPrefix(key, suiteClusterPrefix)
 	if !ok {
 		return h.recorder.List(ctx, key, opts)
