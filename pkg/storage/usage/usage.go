@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,9 +22,9 @@ import (
 )
 
 const (
-	// page is how many keys are read at a time: with their values, which may be of
-	// more than a megabyte each.
-	page = 100
+	// page is how many keys are read at a time with their values, which may be of
+	// more than a megabyte each, and keysPage how many without.
+	page, keysPage = 100, 10000
 	// retry is how long the counter waits after etcd has failed it.
 	retry = time.Second
 )
@@ -109,34 +110,49 @@ func (c *Counter) Run(ctx context.Context) error {
 	return nil
 }
 
-// scan counts what is there, and returns the revision that it saw.
+// scan counts what is there, and returns the revision that it saw. With a limit etcd looks at
+// all keys up to the end of the range for each page, to say how many there are: so the
+// ends of pages with values are among keys that it has told before.
 func (c *Counter) scan(ctx context.Context) (int64, error) {
 	clusters := map[logicalcluster.Name]Usage{}
 	var revision int64
 	end := clientv3.GetPrefixRangeEnd(c.root)
-	for from := c.root; ; {
-		response, err := c.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision))
+	for from, more := c.root, true; more; {
+		keys, err := c.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(keysPage), clientv3.WithRev(revision), clientv3.WithKeysOnly())
 		if err != nil {
 			return 0, fmt.Errorf("counting what is stored: %w", err)
 		}
 		if revision == 0 { // of the first page; the header always has the latest
-			revision = response.Header.Revision
+			revision = keys.Header.Revision
 		}
-		for _, kv := range response.Kvs {
-			if cluster, event, ok := c.parse(kv.Key); ok {
-				add(clusters, cluster, event, 1, len(kv.Key)+len(kv.Value))
+		for some := range slices.Chunk(keys.Kvs, page) {
+			last := string(some[len(some)-1].Key) + "\x00"
+			if err := c.scanRange(ctx, from, last, revision, clusters); err != nil {
+				return 0, err
 			}
+			from = last
 		}
-		if !response.More {
-			break
-		}
-		from = string(response.Kvs[len(response.Kvs)-1].Key) + "\x00"
+		more = keys.More
 	}
 	c.mu.Lock()
 	c.clusters = clusters
 	c.mu.Unlock()
 	c.changed()
 	return revision, nil
+}
+
+// scanRange counts what there is between two keys, at a revision.
+func (c *Counter) scanRange(ctx context.Context, from, end string, revision int64, clusters map[logicalcluster.Name]Usage) error {
+	response, err := c.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithRev(revision))
+	if err != nil {
+		return fmt.Errorf("counting what is stored: %w", err)
+	}
+	for _, kv := range response.Kvs {
+		if cluster, event, ok := c.parse(kv.Key); ok {
+			add(clusters, cluster, event, 1, len(kv.Key)+len(kv.Value))
+		}
+	}
+	return nil
 }
 
 // follow counts what is written after the revision, until ctx ends or the watch

@@ -136,6 +136,41 @@ func TestCounter(t *testing.T) {
 	require.Zero(t, got)
 }
 
+// ranges tells which ranges were read with their values, and how many keys these had.
+type ranges struct {
+	clientv3.KV
+	ends  []string
+	found []int
+}
+
+// Get implements clientv3.KV.
+func (r *ranges) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	response, err := r.KV.Get(ctx, key, opts...)
+	if op := clientv3.OpGet(key, opts...); err == nil && !op.IsKeysOnly() {
+		r.ends, r.found = append(r.ends, string(op.RangeBytes())), append(r.found, int(response.Count))
+	}
+	return response, err
+}
+
+// TestReadsInParts: values are read of some keys at a time, and in ranges that have no others,
+// which etcd would look at to count them.
+func TestReadsInParts(t *testing.T) {
+	client := startEtcd(t)
+	for n := range 250 {
+		_, err := client.Put(t.Context(), fmt.Sprintf("%s/core/configmaps/root/default/%03d", prefix, n), "value")
+		require.NoError(t, err)
+	}
+	kv := &ranges{KV: client.KV}
+	client.KV = kv
+	counter := startCounter(t, client)
+	require.Eventually(t, func() bool {
+		usage, known := counter.Of("root")
+		return known && usage.Objects == 250
+	}, testTimeout, tick)
+	client.KV = kv.KV
+	require.Equal(t, []int{100, 100, 50}, kv.found, kv.ends)
+}
+
 // restless writes whenever it is read: it deletes what was read first, and puts more
 // in its place.
 type restless struct {
