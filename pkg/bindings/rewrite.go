@@ -148,10 +148,13 @@ func touchManager(u *unstructured.Unstructured) bool {
 	if len(managers) == 0 {
 		return true // as Create leaves it, until somebody applies something
 	}
-	for _, m := range slices.Backward(managers) {
+	for i, m := range slices.Backward(managers) {
 		m, _ := m.(map[string]any)
 		if m["subresource"] == "status" && m["operation"] == string(metav1.ManagedFieldsOperationUpdate) {
+			m = maps.Clone(m) // other objects may have the same entry
 			m["time"] = time.Now().UTC().Format(time.RFC3339)
+			managers = slices.Clone(managers)
+			managers[i], metadata["managedFields"] = m, managers
 			return true
 		}
 	}

@@ -33,12 +33,22 @@ type storedBinding struct{ unstructured.Unstructured }
 // Modify implements Objects.
 func (s *storedBinding) Modify(_ context.Context, _ logicalcluster.Name, _ schema.GroupResource, _ string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error) {
 	u := s.DeepCopy()
+	if managers, ok := managersOf(&s.Unstructured); ok { // which others have, too
+		u.Object["metadata"].(map[string]any)["managedFields"] = managers
+	}
 	if err := change(u); err != nil {
 		return nil, err
 	}
 	u.SetResourceVersion("8")
 	s.Unstructured = *u
 	return u, nil
+}
+
+// managersOf returns the managed fields as they are in memory.
+func managersOf(u *unstructured.Unstructured) ([]any, bool) {
+	managers, ok, _ := unstructured.NestedFieldNoCopy(u.Object, "metadata", "managedFields")
+	list, _ := managers.([]any)
+	return list, ok
 }
 
 // Create implements Objects.
@@ -105,9 +115,12 @@ func TestRewrite(t *testing.T) {
 				test.stored(stored)
 			}
 			before := stored.DeepCopy()
+			managers, _ := managersOf(&stored.Unstructured)
 			written, err := (&Index{}).Rewrite(t.Context(), stored, client.Key{Cluster: "consumer", Name: "things"}, test.change)
 			require.NoError(t, err)
 			require.Equal(t, test.refused, written == nil)
+			unchanged, _ := managersOf(before)
+			require.Equal(t, unchanged, managers, "others have them, too")
 			if !test.written {
 				require.Equal(t, before.Object, stored.Object)
 				return

@@ -25,7 +25,7 @@ type rawCodec struct {
 	runtime.Codec
 
 	// shared, if set, is what objects share that are decoded from JSON: these are read
-	// only, but for their metadata.
+	// only, but for their metadata, of which the entries of managed fields are read only, too.
 	shared *sharer
 }
 

@@ -2,8 +2,13 @@ package versions
 
 import (
 	"hash/maphash"
+	"maps"
 	"reflect"
 	"sync"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // sharedBytes bounds what a sharer keeps alive by itself, in each of two generations.
@@ -30,7 +35,8 @@ func newSharer(bytes int64) *sharer {
 }
 
 // object has an object share what is below its fields. Metadata differ, and are
-// changed after an object was decoded: of them managed fields only.
+// changed after an object was decoded: of them the entries of managed fields only, which
+// are as a whole the same in objects that were written in the same second.
 func (s *sharer) object(object map[string]any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,11 +47,40 @@ func (s *sharer) object(object map[string]any) {
 	}
 	metadata, _ := object["metadata"].(map[string]any)
 	managed, _ := metadata["managedFields"].([]any)
-	for _, entry := range managed {
-		if entry, ok := entry.(map[string]any); ok && entry["fieldsV1"] != nil {
-			entry["fieldsV1"], _ = s.shareLocked(entry["fieldsV1"])
-		}
+	for i, entry := range managed {
+		managed[i], _ = s.shareLocked(entry)
 	}
+}
+
+// attributes is attributesOf for a watch cache, which keeps them of each state of each object.
+func (s *sharer) attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
+	l, f, err := attributesOf(obj)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.textsLocked(l), s.textsLocked(f), nil
+}
+
+// textsLocked returns a map equal to texts that others may have.
+func (s *sharer) textsLocked(texts map[string]string) map[string]string {
+	if len(texts) == 0 {
+		return texts
+	}
+	hash, bytes := uint64(3), int64(48+32*max(8, len(texts)))
+	for key, text := range texts {
+		hash += maphash.Comparable(s.seed, [2]string{key, text})
+		bytes += int64(len(key) + len(text))
+	}
+	if bytes > s.most/sampled {
+		return texts
+	}
+	known, ok := s.knownLocked(hash, texts, bytes)
+	if shared, same := known.(map[string]string); ok && same && maps.Equal(shared, texts) {
+		return shared
+	}
+	return texts
 }
 
 // shareLocked returns a value equal to value that others may have, and its hash.
@@ -78,13 +113,7 @@ func (s *sharer) shareLocked(value any) (shared any, hash uint64) {
 	if bytes > s.most/sampled {
 		return value, hash // it would drive out too much else
 	}
-	known, ok := s.young[hash]
-	if !ok {
-		if known, ok = s.old[hash]; !ok {
-			known = value
-		}
-		s.keepLocked(hash, known, bytes)
-	}
+	known, ok := s.knownLocked(hash, value, bytes)
 	// What is below is shared already, so that this does not look far.
 	if ok && reflect.DeepEqual(known, value) {
 		return known, hash
@@ -96,6 +125,19 @@ func (s *sharer) shareLocked(value any) (shared any, hash uint64) {
 func textOf(value any) int64 {
 	text, _ := value.(string)
 	return int64(len(text))
+}
+
+// knownLocked returns what has a hash, and whether anything had: otherwise it is value from
+// now on.
+func (s *sharer) knownLocked(hash uint64, value any, bytes int64) (known any, ok bool) {
+	if known, ok = s.young[hash]; ok {
+		return known, true
+	}
+	if known, ok = s.old[hash]; !ok {
+		known = value
+	}
+	s.keepLocked(hash, known, bytes)
+	return known, ok
 }
 
 func (s *sharer) keepLocked(hash uint64, value any, bytes int64) {

@@ -63,6 +63,36 @@ func TestSharing(t *testing.T) {
 	require.True(t, isShared(one, again, "spec"))
 }
 
+// TestSharedManagers: the entries of managed fields are shared as a whole where they are equal, and
+// what watch caches keep of labels, names and namespaces.
+func TestSharedManagers(t *testing.T) {
+	object := func(uid, time string) string {
+		return fmt.Sprintf(`{"apiVersion":"example.org/v1","kind":"Widget","metadata":{"name":"x","namespace":"y","uid":%q,"labels":{"a":"b"},"managedFields":[{"manager":"m","time":%q,"fieldsV1":{"f:spec":{}}}]}}`, uid, time)
+	}
+	s := newSharer(sharedBytes)
+	codec := newRawCodec(s)
+	one, same, later := decodeWith(t, codec, object("1", "now")), decodeWith(t, codec, object("2", "now")), decodeWith(t, codec, object("3", "later"))
+	require.True(t, isShared(one, same, "metadata", "managedFields", 0))
+	require.False(t, isShared(one, same, "metadata", "managedFields"), "an entry may be put in place of another")
+	require.False(t, isShared(one, later, "metadata", "managedFields", 0))
+
+	labels, names, err := s.attributes(&unstructured.Unstructured{Object: one})
+	require.NoError(t, err)
+	for _, other := range []map[string]any{same, later} {
+		u := &unstructured.Unstructured{Object: other}
+		l, n, err := s.attributes(u)
+		require.NoError(t, err)
+		require.True(t, isShared(labels, l))
+		require.True(t, isShared(names, n))
+		u.SetName("another")
+		_, n, err = s.attributes(u)
+		require.NoError(t, err)
+		require.False(t, isShared(names, n))
+		require.Equal(t, "another", n["metadata.name"])
+		require.Equal(t, "x", names["metadata.name"])
+	}
+}
+
 // TestSharerForgets: what a sharer keeps is bounded, and what is of use stays.
 func TestSharerForgets(t *testing.T) {
 	s := newSharer(100 << 10)

@@ -53,6 +53,8 @@ type viewKey struct {
 type Stores struct {
 	config Config
 	getter generic.RESTOptionsGetter
+	// shared is what objects in watch caches have in common.
+	shared *sharer
 
 	mu     sync.Mutex
 	closed bool
@@ -105,9 +107,11 @@ type Config struct {
 
 // New returns stores that hold nothing yet.
 func New(cfg Config) *Stores {
-	codec := newRawCodec(newSharer(sharedBytes))
+	shared := newSharer(sharedBytes)
+	codec := newRawCodec(shared)
 	s := &Stores{
 		config: cfg,
+		shared: shared,
 		getter: cfg.Storage(func(schema.GroupResource) (runtime.Codec, error) { return codec, nil }),
 		stores: map[schema.GroupResource]*rawStore{},
 		views:  map[*view]viewKey{},
@@ -221,7 +225,7 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 			shared.StorageConfig, prefix, keyFunc(prefix),
 			func() runtime.Object { return &unstructured.Unstructured{} },
 			func() runtime.Object { return &unstructured.UnstructuredList{} },
-			attributesOf, nil, nil)
+			s.shared.attributes, nil, nil)
 		if err != nil {
 			return nil, nil, fmt.Errorf("making the storage of %s: %w", sch.Resource, err)
 		}
