@@ -20,12 +20,68 @@ func (l local) key(cluster logicalcluster.Name) Key {
 	return Key{Shard: l.shard, Cluster: cluster, Namespace: l.namespace, Name: l.name}
 }
 
+// objects are those of one logical cluster, one at least. Of many resources it has no more, so
+// that there is no map for the first, which would take half a kilobyte.
+type objects[T Object] struct {
+	key  local
+	one  T
+	more map[local]T
+}
+
+func (o objects[T]) len() int { return 1 + len(o.more) }
+
+func (o objects[T]) get(key local) (T, bool) {
+	if key == o.key {
+		return o.one, true
+	}
+	obj, ok := o.more[key]
+	return obj, ok
+}
+
+// with returns the objects with one more, or with another state of one. The key goes with the
+// object: with the strings of the old one, it would keep the whole decoded list of that alive.
+func (o objects[T]) with(key local, obj T) objects[T] {
+	if key == o.key {
+		o.key, o.one = key, obj
+		return o
+	}
+	if o.more == nil {
+		o.more = map[local]T{}
+	}
+	delete(o.more, key) // assigning to an existing key would leave that
+	o.more[key] = obj
+	return o
+}
+
+// without returns the objects without one of them, which is not the only one.
+func (o objects[T]) without(key local) objects[T] {
+	if key == o.key {
+		for o.key, o.one = range o.more {
+			break
+		}
+		key = o.key
+	}
+	delete(o.more, key)
+	return o
+}
+
+func (o objects[T]) all(visit func(local, T) bool) {
+	if !visit(o.key, o.one) {
+		return
+	}
+	for l, obj := range o.more {
+		if !visit(l, obj) {
+			return
+		}
+	}
+}
+
 // store keeps the objects of an informer by logical cluster.
 type store[T Object] struct {
 	indexers map[string]IndexFunc[T]
 
 	mu       sync.RWMutex
-	clusters map[logicalcluster.Name]map[local]T
+	clusters map[logicalcluster.Name]objects[T]
 	indices  map[string]map[string]map[Key]T
 	count    int
 }
@@ -37,7 +93,7 @@ func newStore[T Object](indexers map[string]IndexFunc[T]) *store[T] {
 }
 
 func (s *store[T]) clear() {
-	s.clusters = map[logicalcluster.Name]map[local]T{}
+	s.clusters = map[logicalcluster.Name]objects[T]{}
 	s.indices = make(map[string]map[string]map[Key]T, len(s.indexers))
 	for name := range s.indexers {
 		s.indices[name] = map[string]map[Key]T{}
@@ -48,29 +104,31 @@ func (s *store[T]) clear() {
 func (s *store[T]) get(key Key) (T, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	obj, ok := s.clusters[key.Cluster][key.local()]
-	return obj, ok
+	in, ok := s.clusters[key.Cluster]
+	if !ok {
+		var none T
+		return none, false
+	}
+	return in.get(key.local())
 }
 
 // set stores obj and returns what it replaced.
 func (s *store[T]) set(key Key, obj T) (old T, replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	objects := s.clusters[key.Cluster]
-	if objects == nil {
-		objects = map[local]T{}
-		s.clusters[key.Cluster] = objects
+	in, ok := s.clusters[key.Cluster]
+	if ok {
+		old, replaced = in.get(key.local())
+		in = in.with(key.local(), obj)
+	} else {
+		in = objects[T]{key: key.local(), one: obj}
 	}
-	old, replaced = objects[key.local()]
 	if replaced {
 		s.unindex(key, old)
 	} else {
 		s.count++
 	}
-	// Delete first: assigning to an existing key would keep the strings of
-	// the old object, and with them its whole decoded list, alive.
-	delete(objects, key.local())
-	objects[key.local()] = obj
+	s.clusters[key.Cluster] = in
 	s.index(key, obj)
 	return old, replaced
 }
@@ -79,15 +137,18 @@ func (s *store[T]) set(key Key, obj T) (old T, replaced bool) {
 func (s *store[T]) remove(key Key) (old T, removed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	objects := s.clusters[key.Cluster]
-	old, removed = objects[key.local()]
+	in, ok := s.clusters[key.Cluster]
+	if ok {
+		old, removed = in.get(key.local())
+	}
 	if !removed {
 		return old, false
 	}
 	s.unindex(key, old)
-	delete(objects, key.local())
-	if len(objects) == 0 {
+	if in.len() == 1 {
 		delete(s.clusters, key.Cluster)
+	} else {
+		s.clusters[key.Cluster] = in.without(key.local())
 	}
 	s.count--
 	return old, true
@@ -139,8 +200,8 @@ func (s *store[T]) list() []T {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	objs := make([]T, 0, s.count)
-	for _, objects := range s.clusters {
-		for _, obj := range objects {
+	for _, in := range s.clusters {
+		for _, obj := range in.all {
 			objs = append(objs, obj)
 		}
 	}
@@ -151,14 +212,22 @@ func (s *store[T]) list() []T {
 func (s *store[T]) countIn(cluster logicalcluster.Name) int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return len(s.clusters[cluster])
+	in, ok := s.clusters[cluster]
+	if !ok {
+		return 0
+	}
+	return in.len()
 }
 
 // inCluster calls visit for the objects of one logical cluster, under the lock.
 func (s *store[T]) inCluster(cluster logicalcluster.Name, visit func(local, T)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for l, obj := range s.clusters[cluster] {
+	in, ok := s.clusters[cluster]
+	if !ok {
+		return
+	}
+	for l, obj := range in.all {
 		visit(l, obj)
 	}
 }
@@ -182,8 +251,8 @@ func (s *store[T]) keysExcept(keep map[Key]struct{}) []Key {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var keys []Key
-	for cluster, objects := range s.clusters {
-		for l := range objects {
+	for cluster, in := range s.clusters {
+		for l := range in.all {
 			key := l.key(cluster)
 			if _, ok := keep[key]; !ok {
 				keys = append(keys, key)
