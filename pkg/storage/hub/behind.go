@@ -15,6 +15,8 @@ type taken struct {
 	*event
 
 	claimed claims.Selection
+	// missed says that it is told as what the watcher has missed.
+	missed bool
 }
 
 // catchUp sends from the history until nothing is left.
@@ -43,6 +45,9 @@ func (w *Watcher) catchUp() {
 // sendTaken sends what a watcher gets to see of an event, and returns whether it goes on.
 func (w *Watcher) sendTaken(e *taken) bool {
 	var shared encodings
+	if e.missed {
+		return w.send(watch.Event{Type: watch.Added, Object: shared.object(w.hub, e.event)})
+	}
 	is, was := w.selects(e.event, &shared)
 	if w.claims != nil {
 		is, was = is && e.claimed.Matches(e.obj), was && e.claimed.Matches(e.previous)
@@ -69,7 +74,7 @@ func (w *Watcher) take(events []taken) (n int, t *told, more bool) {
 		close(w.result)
 		return 0, nil, false
 	case w.cursor == l.next && len(w.telling) == 0:
-		w.behind, w.slow = false, nil
+		w.behind, w.slow, w.missed = false, nil, nil
 		return 0, nil, false
 	}
 	end := l.next
@@ -102,6 +107,14 @@ func (w *Watcher) wantedLocked(e *event) taken {
 	}
 	if w.claims == nil {
 		return taken{event: e}
+	}
+	if m := w.missed; m != nil && w.cursor < m.until {
+		if _, changed := m.of[w.hub.claimKey(e.key)]; changed {
+			if !m.tells(e) {
+				return taken{}
+			}
+			return taken{event: e, missed: true}
+		}
 	}
 	claimed := w.claimedLocked(e)
 	if !claimed.Held() {

@@ -3,12 +3,14 @@ package hub
 import (
 	"context"
 	"fmt"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -183,10 +185,103 @@ func TestClaimsHideWhatCameLater(t *testing.T) {
 			Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), AllowWatchBookmarks: true},
 		})
 		require.NoError(t, err)
-		nextIs(t, w, 14, "DELETED a/lagged")
-		nextIs(t, w, 14, "DELETED a/seen")
+		nextIs(t, w, 11, "DELETED a/lagged")
+		nextIs(t, w, 11, "DELETED a/seen")
 		nextIs(t, w, 14, "BOOKMARK ")
 	})
+}
+
+// Who resumes after claims have changed may be cut off anywhere in what is told then, and
+// resumes from the version of what was told last: however often, and long after the claims
+// have changed, it comes to how things are.
+func TestClaimsAreToldWhereverCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.fill("z")
+		f.follow(1)
+		version := 1
+		modify := func(l labels.Set, names ...string) {
+			for _, name := range names {
+				version++
+				f.modify(name, version, l)
+			}
+		}
+		set := claims.NewSet(schema.GroupResource{}, "", 1)
+		set.Allow("a", nil, 1)
+		set.Allow("c", nil, 1)
+		f.watch(1) // so that the hub remembers
+		modify(nil, "a/changed", "a/changes", "a/deleted", "a/leaves", "a/stays", "b/changed", "b/changes", "b/stays", "c/changed", "c/deleted")
+		began := uint64(version)
+		has := map[string]string{}
+		require.Equal(t, began, f.tellOf(set, 1, 1000, has))
+		require.Len(t, has, 7)
+
+		red := labels.Set{"color": "red"}
+		pred, _ := selecting(t, "color=red")
+		modify(red, "a/changed", "c/changed")
+		set.Allow("a", pred.Label, 1)
+		set.Allow("b", nil, 1)
+		<-time.After(20 * time.Second)
+		modify(nil, "c/changed")
+		set.Settle(uint64(version)) // nobody who saw something later is told of the changes
+
+		modify(red, "a/changes", "b/changed", "c/changed", "a/deleted", "a/leaves", "b/changed", "a/new", "b/new", "c/new", "a/leaves", "a/changed")
+		for _, name := range []string{"a/deleted", "c/deleted"} {
+			version++
+			last := versioned(name, version)
+			last.Labels = red
+			f.apply(f.eventOf(watch.Event{Type: watch.Deleted, Object: last}))
+		}
+		modify(nil, "a/leaves", "c/changed")
+		modify(red, "b/changes", "a/changed")
+		want := map[string]string{}
+		f.objects.snapshot().from("/r/", func(it item) bool {
+			if obj := it.obj.(*metav1.PartialObjectMetadata); obj.Name != "z" && (obj.Name[0] != 'a' || obj.Labels["color"] == "red") {
+				want[obj.Name] = obj.ResourceVersion
+			}
+			return true
+		})
+		for first := range 30 {
+			for second := range 20 {
+				state := maps.Clone(has)
+				at := f.tellOf(set, began, first, state)
+				at = f.tellOf(set, at, second, state)
+				require.EqualValues(t, version, f.tellOf(set, at, 1000, state))
+				require.Equal(t, want, state, "cut after %d and then after %d", first, second)
+			}
+		}
+	})
+}
+
+// tellOf brings what a watch tells from a version to a state, so many events at most, and
+// returns the version to resume from.
+func (f *follower) tellOf(set *claims.Set, version uint64, most int, state map[string]string) uint64 {
+	f.tb.Helper()
+	w, err := f.Watch(f.tb.Context(), Request{
+		Key: "/r/", Version: version, Claims: Claims{Set: set, Root: "/r/"},
+		Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), AllowWatchBookmarks: true},
+	})
+	require.NoError(f.tb, err)
+	defer w.Stop()
+	for range most {
+		synctest.Wait()
+		select {
+		case e := <-w.ResultChan():
+			obj := e.Object.(metav1.Object)
+			version, err = f.cfg.Versioner.ParseResourceVersion(obj.GetResourceVersion())
+			require.NoError(f.tb, err)
+			switch e.Type {
+			case watch.Bookmark:
+			case watch.Deleted:
+				delete(state, obj.GetName())
+			default:
+				state[obj.GetName()] = obj.GetResourceVersion()
+			}
+		default:
+			return version
+		}
+	}
+	return version
 }
 
 // Nothing of a set that is empty and that nobody watches is left in the hub, and a set

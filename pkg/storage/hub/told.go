@@ -26,16 +26,35 @@ type told struct {
 	// number is that of the event before which it is told, version the one until then.
 	number, version uint64
 	prefixes        []compared
-	// resuming is the watcher that it is for, if it is what that one missed; missed
-	// are the events that it is told of in this way only.
-	resuming *Watcher
-	missed   []*event
+	// missed is nil for all watchers of the claim set.
+	missed *missed
 
 	once    sync.Once
 	objects *snapshot // until they are compared
 	items   []toldItem
 	sharing sync.Mutex
 }
+
+// missed is what a watcher that resumes has missed. Of the logical clusters whose claims
+// have changed it is told how things are now, instead of the events until now: of what has
+// not changed since the version that it resumes from at once, and of the rest when it
+// comes to the latest event of each object. So it has seen all up to the version of what
+// it is told last, and may resume from any.
+type missed struct {
+	watcher *Watcher
+	// of are the logical clusters, with their place among the prefixes, and until the
+	// number of the first event that is told as any other.
+	of    map[string]int
+	until uint64
+	// latest are the latest events of the objects that have changed and are there, and,
+	// once compared, of those that are to be seen.
+	latest map[string]*event
+	// events are all of them, until they are compared.
+	events []*event
+}
+
+// tells reports whether an event in one of the logical clusters is told.
+func (m *missed) tells(e *event) bool { return m.latest[e.key] == e }
 
 // compared is a logical cluster of which a claim set holds other objects than before.
 type compared struct {
@@ -75,26 +94,32 @@ func (t *told) compare() {
 		for i := range t.prefixes {
 			t.comparePrefix(&t.prefixes[i])
 		}
-		t.objects, t.missed = nil, nil
+		t.objects = nil
+		if t.missed != nil {
+			t.missed.events = nil
+		}
 	})
 }
 
 func (t *told) comparePrefix(c *compared) {
-	gone := t.missedIn(c)
+	gone := t.missed.showedIn(c)
 	t.objects.from(c.prefix, func(it item) bool {
 		if !strings.HasPrefix(it.key, c.prefix) {
 			return false
 		}
 		switch {
-		case t.resuming != nil && !inScope(t.resuming.request.Key, it.key):
-		case c.now.Matches(it.obj) && t.wanted(it.obj):
+		case !t.missed.inScope(it.key):
+		case c.now.Matches(it.obj) && t.missed.wants(it.obj):
 			delete(gone, it.key)
-			if t.resuming != nil || !c.showed(it.obj, 0, forever) {
+			if t.missed == nil && !c.showed(it.obj, 0, forever) || t.missed != nil && t.missed.latest[it.key] == nil {
 				t.items = append(t.items, toldItem{item: it})
 			}
-		case c.showed(it.obj, t.hub.versionOf(it.obj), forever) && t.wanted(it.obj):
+		case c.showed(it.obj, t.hub.versionOf(it.obj), forever) && t.missed.wants(it.obj):
+			t.missed.skip(it.key)
 			delete(gone, it.key)
 			t.items = append(t.items, toldItem{item: it, deleted: true})
+		default:
+			t.missed.skip(it.key)
 		}
 		return true
 	})
@@ -105,27 +130,39 @@ func (t *told) comparePrefix(c *compared) {
 
 const forever = ^uint64(0)
 
-// missedIn returns the objects that who resumes may have, in the last state that it may
+// showedIn returns the objects that who resumes may have, in the last state that it may
 // have seen, among those that have changed since.
-func (t *told) missedIn(c *compared) map[string]runtime.Object {
+func (m *missed) showedIn(c *compared) map[string]runtime.Object {
 	gone := map[string]runtime.Object{}
-	for _, e := range t.missed {
+	if m == nil {
+		return gone
+	}
+	for _, e := range m.events {
 		if e.previous == nil || !strings.HasPrefix(e.key, c.prefix) {
 			continue
 		}
 		since := e.since
 		if e.kind != watch.Deleted {
-			since = t.hub.versionOf(e.previous)
+			since = m.watcher.hub.versionOf(e.previous)
 		}
-		if c.showed(e.previous, since, e.version) && t.wanted(e.previous) {
+		if c.showed(e.previous, since, e.version) && m.wants(e.previous) {
 			gone[e.key] = e.previous
 		}
 	}
 	return gone
 }
 
-// wanted reports whether the watcher that resumes, if it is for one, selects an object.
-func (t *told) wanted(obj runtime.Object) bool { return t.resuming == nil || t.resuming.matches(obj) }
+func (m *missed) inScope(key string) bool { return m == nil || inScope(m.watcher.request.Key, key) }
+
+// wants reports whether the watcher that resumes, if there is one, selects an object.
+func (m *missed) wants(obj runtime.Object) bool { return m == nil || m.watcher.matches(obj) }
+
+// skip has the events of an object not told.
+func (m *missed) skip(key string) {
+	if m != nil {
+		delete(m.latest, key)
+	}
+}
 
 func (w *Watcher) matches(obj runtime.Object) bool {
 	matches, err := w.request.Predicate.Matches(obj)
@@ -172,7 +209,7 @@ func (w *Watcher) tell(t *told) bool {
 	t.compare()
 	for i := range t.items {
 		it := &t.items[i]
-		if !inScope(w.request.Key, it.key) || t.resuming == nil && !w.matches(it.obj) {
+		if !inScope(w.request.Key, it.key) || t.missed == nil && !w.matches(it.obj) {
 			continue
 		}
 		kind := watch.Added
@@ -183,7 +220,8 @@ func (w *Watcher) tell(t *told) bool {
 			return false
 		}
 	}
-	if !w.request.Predicate.AllowWatchBookmarks {
+	// Who resumes has yet to come to now.
+	if t.missed != nil || !w.request.Predicate.AllowWatchBookmarks {
 		return true
 	}
 	bookmark, err := w.hub.bookmark(t.version)
@@ -194,45 +232,45 @@ func (w *Watcher) tell(t *told) bool {
 	return w.send(bookmark)
 }
 
-// missedLocked has a watcher that joins told of the changes of its claim set since the
-// version that it begins after, instead of the events since then in the logical clusters that
-// have changed: what can be seen of these is not what could be.
-func (w *Watcher) missedLocked() error {
+// missedLocked has a watcher that joins after a version told of the changes of its claim
+// set since it began, instead of the events since then in the logical clusters that have
+// changed: what can be seen of these is not what could be. A bookmark says that it has
+// been told.
+func (w *Watcher) missedLocked(version uint64) error {
 	h, c := w.hub, w.claims
 	changes, err := c.Set.Missed(w.begins, w.started)
 	if err != nil || len(changes) == 0 {
 		return err
 	}
-	t := &told{hub: h, number: h.history.next, version: h.version, resuming: w}
-	of := map[string]int{}
+	m := &missed{watcher: w, of: map[string]int{}, until: h.history.next, latest: map[string]*event{}}
+	t := &told{hub: h, number: w.cursor, version: version, missed: m}
 	for i := range changes {
 		key := c.prefix(changes[i].Cluster)
 		if !strings.HasPrefix(key, w.request.Key) && !strings.HasPrefix(w.request.Key, key) {
 			continue
 		}
-		n, known := of[key]
+		n, known := m.of[key]
 		if !known {
 			n = len(t.prefixes)
-			of[key] = n
-			t.prefixes = append(t.prefixes, compared{prefix: key})
+			m.of[key] = n
+			t.prefixes = append(t.prefixes, compared{prefix: key, now: h.claimOfLocked(c, key)})
 		}
 		t.prefixes[n].change(h, &changes[i])
 	}
 	if len(t.prefixes) == 0 {
 		return nil
 	}
-	for i := range t.prefixes {
-		p := &t.prefixes[i]
-		p.now = h.claimOfLocked(c, p.prefix)
-	}
-	for n := w.cursor; n < h.history.next; n++ {
+	for n := w.cursor; n < m.until; n++ {
 		e := h.history.at(n)
-		if _, changed := of[h.claimKey(e.key)]; changed && inScope(w.request.Key, e.key) {
-			t.missed = append(t.missed, e)
+		if _, changed := m.of[h.claimKey(e.key)]; changed && inScope(w.request.Key, e.key) {
+			m.events = append(m.events, e)
+			if m.latest[e.key] = e; e.kind == watch.Deleted {
+				m.skip(e.key)
+			}
 		}
 	}
 	t.objects = h.objects.snapshot()
-	w.telling, w.instead, w.insteadUntil = []*told{t}, of, t.number
+	w.missed, w.telling = m, []*told{t, {hub: h, number: m.until, version: h.version}}
 	return nil
 }
 
@@ -254,11 +292,8 @@ func (c *compared) change(h *Hub, change *claims.Change) {
 // logical cluster of an event, as it was after the event.
 func (w *Watcher) claimedLocked(e *event) claims.Selection {
 	key := w.hub.claimKey(e.key)
-	if _, instead := w.instead[key]; instead && w.cursor < w.insteadUntil {
-		return claims.Selection{}
-	}
 	for _, t := range w.telling {
-		if t.resuming == nil && t.prefixes[0].prefix == key {
+		if t.missed == nil && len(t.prefixes) > 0 && t.prefixes[0].prefix == key {
 			return t.prefixes[0].spans[0].selection
 		}
 	}

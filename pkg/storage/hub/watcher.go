@@ -92,11 +92,10 @@ type Watcher struct {
 	at        int // where in the index, unless sharded
 	// claims is nil for a watcher that is not restricted.
 	claims *claimants
-	// telling are changes of the claim set that are to be told, in order. Of the logical
-	// clusters in instead, the first tells what has come to the event insteadUntil.
-	telling      []*told
-	instead      map[string]int
-	insteadUntil uint64
+	// telling are changes of the claim set that are to be told, in order.
+	telling []*told
+	// missed is what changed before the watcher joined, until it has been told.
+	missed *missed
 }
 
 // Watch starts a watch, sharded or not.
@@ -285,7 +284,7 @@ func (w *Watcher) joinLocked(version uint64, known bool) error {
 	}
 	w.cursor, w.from = h.history.after(version), h.history.next
 	if w.claims != nil && w.begins != 0 {
-		if err := w.missedLocked(); err != nil {
+		if err := w.missedLocked(version); err != nil {
 			return expiredClaims(err)
 		}
 	}
