@@ -90,7 +90,7 @@ func (x *Index) WithBoundSchemas(ctx context.Context, consumer logicalcluster.Na
 	defer s.mu.Unlock()
 	set := s.sets[consumer]
 	if set == nil {
-		set = &boundSet{Set: claims.NewSet(x.own.Schema.Resource, "", s.latest)}
+		set = &boundSet{Set: claims.NewSet(&x.source, x.own.Schema.Resource, "", s.latest)}
 		set.AllowNames(tenancy.AdminCluster, schemasOf(x.records(consumer)), s.latest)
 		s.sets[consumer] = set
 	}

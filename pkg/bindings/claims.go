@@ -245,7 +245,7 @@ func (x *Index) setOf(export client.Key, key setKey) *claims.Set {
 		set.used = time.Now()
 		return set.Set
 	}
-	set := claims.NewSet(key.resource, key.identity, c.latest)
+	set := claims.NewSet(&x.source, key.resource, key.identity, c.latest)
 	for _, cluster := range x.consumers(export) {
 		c.bring(set, cluster, letsIn(x.records(cluster), export, key.world, key.verb))
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
 const (
@@ -84,6 +85,7 @@ type Index struct {
 	complete map[client.Key]*list        // one that has bound all of an export
 	changed  chan struct{}               // closed and renewed with each change
 
+	source    claims.Source
 	claimed   claimed
 	bound     boundSets
 	consumed  consumed
@@ -149,6 +151,9 @@ func (x *Index) HasSynced() bool { return x.informer.HasSynced() }
 func (x *Index) Run(ctx context.Context) error {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
+	var beating sync.WaitGroup
+	defer beating.Wait()
+	beating.Go(func() { x.beat(ctx) })
 	for {
 		select {
 		case <-ctx.Done():

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -120,9 +119,7 @@ type record struct {
 }
 
 func newRecord(b *apisv1alpha2.APIBinding, l *list) *record {
-	// Those of etcd are numbers.
-	revision, _ := strconv.ParseUint(b.ResourceVersion, 10, 64)
-	return &record{name: b.Name, created: b.CreationTimestamp, deleting: b.DeletionTimestamp != nil, revision: revision, list: l}
+	return &record{name: b.Name, created: b.CreationTimestamp, deleting: b.DeletionTimestamp != nil, revision: revisionOf(b.ResourceVersion), list: l}
 }
 
 // before orders the bindings of a logical cluster: should two have bound the same

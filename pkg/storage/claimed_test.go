@@ -36,7 +36,7 @@ func newValuedPod(name, value string) *example.Pod {
 func claimed(t *testing.T, cfg BackendConfig) (*tenantStorage, *claims.Set) {
 	t.Helper()
 	s := open(t, backendOf(t, cfg), podsGR)
-	set := claims.NewSet(podsGR, "", 1)
+	set := claims.NewSet(nil, podsGR, "", 1)
 	set.Allow("all", nil, 1)
 	set.Allow("part", valued("yes"), 1)
 	for _, cluster := range []string{"all", "part", "none"} {
@@ -110,7 +110,7 @@ func TestClaimsFromEtcd(t *testing.T) {
 	require.Equal(t, []string{"part|ns/yes"}, names(list(ctx, t, s, "/pods", cached).Items...))
 
 	// A set that does not know what it was.
-	young := claims.NewSet(podsGR, "", version)
+	young := claims.NewSet(nil, podsGR, "", version)
 	err = s.GetList(claims.WithSet(ctx, young), "/pods", exact, &example.PodList{})
 	require.ErrorContains(t, err, "list again")
 	watchIsGone(t, s, claims.WithSet(ctx, young), was.ResourceVersion)
@@ -156,7 +156,7 @@ func TestClaimsBelowTheHistory(t *testing.T) {
 // A set of one identity holds nothing of another, nor of objects that have none.
 func TestClaimsOfAnIdentity(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
-	set := claims.NewSet(podsGR, "h1", 1)
+	set := claims.NewSet(nil, podsGR, "h1", 1)
 	set.Allow("aa", nil, 1)
 	opts := listOpts()
 	opts.Predicate.AllowWatchBookmarks = true

@@ -57,7 +57,7 @@ func newClaimsModel(t *testing.T, seed uint64) *claimsModel {
 		objects: map[string]state{}, held: map[string]labels.Selector{}, once: map[string][]labels.Selector{},
 		seen: map[string]bool{}, lagged: map[string]bool{},
 	}
-	m.set = claims.NewSet(podsGR, "", m.revision())
+	m.set = claims.NewSet(nil, podsGR, "", m.revision())
 	return m
 }
 

@@ -302,7 +302,10 @@ func (s *tenantStorage) getList(ctx context.Context, c collection, list runtime.
 	if err := s.restrictAt(&c); err != nil {
 		return err
 	}
-	return s.raw.GetList(ctx, c.key, c.opts, list)
+	if err := s.raw.GetList(ctx, c.key, c.opts, list); err != nil || c.claims.Set == nil {
+		return err
+	}
+	return c.claims.Set.Current()
 }
 
 // sealError seals the token with which a client may go on after its own has

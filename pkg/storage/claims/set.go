@@ -29,6 +29,7 @@ const (
 // Set is the logical clusters that let somebody see their objects of one resource, each
 // with a selector. All methods can be called concurrently, and none waits for a request.
 type Set struct {
+	source   *Source
 	resource schema.GroupResource
 	identity string
 
@@ -55,16 +56,20 @@ type waiting struct {
 	revision  uint64
 }
 
-// NewSet returns an empty set for the objects of the resource that have the identity,
-// which is empty for those that no export defines. since is the resource version up to
-// which the caller has read the bindings: changes up to it are how the set begins, and
-// watches that resume below it are told to list again.
-func NewSet(resource schema.GroupResource, identity string, since uint64) *Set {
-	return &Set{resource: resource, identity: identity, members: map[logicalcluster.Name]Selection{}, version: since, floor: since}
+// NewSet returns an empty set of a source, if not nil, for the objects of the resource that
+// have the identity, which is empty for those that no export defines. since is the resource
+// version up to which the caller has read the bindings: changes up to it are how the set
+// begins, and watches that resume below it are told to list again.
+func NewSet(source *Source, resource schema.GroupResource, identity string, since uint64) *Set {
+	return &Set{source: source, resource: resource, identity: identity, members: map[logicalcluster.Name]Selection{}, version: since, floor: since}
 }
 
 // Resource is what the set has objects of.
 func (s *Set) Resource() schema.GroupResource { return s.resource }
+
+// Current is that of the source. Whoever answers a request asks after it has chosen the
+// version that it answers at.
+func (s *Set) Current() error { return s.source.Current() }
 
 // Identity is that of the objects.
 func (s *Set) Identity() string { return s.identity }
@@ -162,6 +167,10 @@ func (s *Set) forgetLocked(version uint64, now time.Time) {
 // settleLocked lets changes that every replica has seen by now end at a version that was
 // reached.
 func (s *Set) settleLocked(version uint64, now time.Time) {
+	since, current := s.source.currentSince(now)
+	if !current || now.Sub(since) <= lag {
+		return
+	}
 	for ; s.settled < len(s.changes) && now.Sub(s.changes[s.settled].Time) > lag; s.settled++ {
 		until := max(version, s.changes[s.settled].Version)
 		if s.settled > 0 {

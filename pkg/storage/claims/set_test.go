@@ -26,7 +26,7 @@ func clusters(v *View) []logicalcluster.Name {
 
 // A set is known as it was at each version since it was made.
 func TestTimeline(t *testing.T) {
-	s := NewSet(secrets, "", 10)
+	s := NewSet(nil, secrets, "", 10)
 	s.Allow("a", nil, 8) // how it begins
 	s.Allow("b", labels.SelectorFromSet(labels.Set{"x": "1"}), 20)
 	s.Allow("b", labels.SelectorFromSet(labels.Set{"x": "1"}), 25) // no change
@@ -72,7 +72,7 @@ func TestTimeline(t *testing.T) {
 
 // A set may hold objects by their names.
 func TestNames(t *testing.T) {
-	s := NewSet(secrets, "", 10)
+	s := NewSet(nil, secrets, "", 10)
 	named := func(name string) *metav1.PartialObjectMetadata {
 		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	}
@@ -98,7 +98,7 @@ func TestNames(t *testing.T) {
 // Changes that every replica has seen are told to nobody who resumes later.
 func TestLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSet(secrets, "", 10)
+		s := NewSet(nil, secrets, "", 10)
 		s.Allow("a", nil, 20)
 		missed := func(version uint64) int {
 			changes, err := s.Missed(version, false)
@@ -123,7 +123,7 @@ func TestLag(t *testing.T) {
 // A set forgets what is too long ago, but nothing that a replica may have yet to see.
 func TestForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSet(secrets, "", 0)
+		s := NewSet(nil, secrets, "", 0)
 		toggle := func(version uint64) {
 			if version%2 == 1 {
 				s.Allow("a", nil, version)
@@ -150,7 +150,7 @@ func TestForgets(t *testing.T) {
 
 // The one who follows a set is told of changes, and says when they count.
 func TestFollow(t *testing.T) {
-	s := NewSet(secrets, "", 10)
+	s := NewSet(nil, secrets, "", 10)
 	told := 0
 	require.True(t, s.Follow(func() {
 		told++
@@ -179,7 +179,7 @@ func TestFollow(t *testing.T) {
 
 // Members are in the order of keys, in which a slash ends a name.
 func TestOrder(t *testing.T) {
-	s := NewSet(secrets, "", 0)
+	s := NewSet(nil, secrets, "", 0)
 	for _, name := range []logicalcluster.Name{"b", "a", "a-b", "ab", "a:b"} {
 		s.Allow(name, nil, 1)
 	}
@@ -193,7 +193,7 @@ func TestOrder(t *testing.T) {
 
 // A restriction is for one resource, and ends where the request goes elsewhere.
 func TestContext(t *testing.T) {
-	s := NewSet(secrets, "hash", 0)
+	s := NewSet(nil, secrets, "hash", 0)
 	ctx := WithSet(request.WithWildcard(t.Context()), s)
 	require.Same(t, s, From(ctx, secrets))
 	require.Equal(t, "hash", request.IdentityFrom(ctx, secrets))

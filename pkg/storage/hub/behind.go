@@ -126,6 +126,9 @@ func (w *Watcher) wantedLocked(e *event) taken {
 // send waits for the reader, but not for ever. It returns whether the watch
 // goes on. Only the watcher's goroutine calls it.
 func (w *Watcher) send(e watch.Event) bool {
+	if set := w.request.Claims.Set; set != nil && set.Current() != nil {
+		return false
+	}
 	select {
 	case <-w.done:
 		return false

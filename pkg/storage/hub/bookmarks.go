@@ -87,6 +87,9 @@ func (h *Hub) sendBookmarks(now time.Time) time.Time {
 	for set := range h.claimed.of {
 		set.Settle(h.version)
 	}
+	for _, c := range h.claimed.of {
+		h.endStaleLocked(c)
+	}
 	for w := range h.watchers {
 		if w.nextBookmark.IsZero() {
 			continue

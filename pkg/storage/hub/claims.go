@@ -168,6 +168,18 @@ func (h *Hub) claimOfLocked(c *claimants, key string) claims.Selection {
 	return claims.Selection{}
 }
 
+// endStaleLocked ends the watches of a claim set that may not be what it should be: their
+// clients resume, where and when it is. It reports whether it is so.
+func (h *Hub) endStaleLocked(c *claimants) bool {
+	if c.Set.Current() == nil {
+		return false
+	}
+	for w := range c.watchers {
+		w.endLocked()
+	}
+	return true
+}
+
 // dispatchClaimedLocked hands an event to those watchers of a claim set that are found by
 // it. The set's selector is asked once for all of them.
 func (h *Hub) dispatchClaimedLocked(c claimant, found []*Watcher, e *event, shared *encodings) {
@@ -291,6 +303,9 @@ func (h *Hub) tellClaimLocked(c *claimants, change claims.Change) *told {
 // lockFollowing locks the hub when it has seen the latest change of a claim set.
 func (h *Hub) lockFollowing(ctx context.Context, in Claims) error {
 	for in.Set != nil {
+		if err := in.Set.Current(); err != nil {
+			return err
+		}
 		version := in.Set.Version()
 		if err := h.WaitFresh(ctx, version); err != nil {
 			return err
@@ -335,6 +350,9 @@ func (h *Hub) viewAt(in Claims, version uint64) (*claimView, error) {
 	view, err := in.Set.At(version)
 	if err != nil {
 		return nil, expiredClaims(err)
+	}
+	if err := in.Set.Current(); err != nil {
+		return nil, err
 	}
 	return &claimView{view, in}, nil
 }

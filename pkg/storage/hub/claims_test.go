@@ -10,6 +10,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -21,7 +22,7 @@ import (
 )
 
 func newSet(members ...logicalcluster.Name) *claims.Set {
-	s := claims.NewSet(schema.GroupResource{}, "", 10)
+	s := claims.NewSet(nil, schema.GroupResource{}, "", 10)
 	for _, m := range members {
 		s.Allow(m, nil, 10)
 	}
@@ -206,7 +207,7 @@ func TestClaimsAreToldWhereverCut(t *testing.T) {
 				f.modify(name, version, l)
 			}
 		}
-		set := claims.NewSet(schema.GroupResource{}, "", 1)
+		set := claims.NewSet(nil, schema.GroupResource{}, "", 1)
 		set.Allow("a", nil, 1)
 		set.Allow("c", nil, 1)
 		f.watch(1) // so that the hub remembers
@@ -282,6 +283,59 @@ func (f *follower) tellOf(set *claims.Set, version uint64, most int, state map[s
 		}
 	}
 	return version
+}
+
+// A process that stood still shows nothing of what was claimed, be it in watches that are
+// open, behind or new, or in lists, until it has read the claims again.
+func TestClaimsOfAProcessThatStoodStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.fill("a/x", "b/x")
+		f.follow(10)
+		source := &claims.Source{}
+		source.Beat()
+		set := claims.NewSet(source, schema.GroupResource{}, "", 10)
+		set.Allow("a", nil, 10)
+		request := Request{
+			Key: "/r/", Version: 10, Claims: Claims{Set: set, Root: "/r/"},
+			Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), AllowWatchBookmarks: true},
+		}
+		open := func() watch.Interface {
+			w, err := f.Watch(t.Context(), request)
+			require.NoError(t, err)
+			synctest.Wait()
+			return w
+		}
+		live, quiet, behind := open(), open(), open()
+		for i := range buffered + 2 {
+			f.modify("a/x", 11+i, nil)
+			if i < buffered+1 {
+				require.NotEmpty(t, next(t, live))
+				require.NotEmpty(t, next(t, quiet))
+			}
+		}
+		synctest.Wait()
+		<-time.After(time.Minute)
+		f.modify("a/x", 500, nil)
+		for _, w := range []watch.Interface{live, quiet, behind} {
+			last := ""
+			for e := range w.ResultChan() {
+				last = e.Object.(metav1.Object).GetResourceVersion()
+			}
+			require.NotEqual(t, "500", last)
+		}
+		_, err := f.Watch(t.Context(), request)
+		require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
+		_, err = f.viewAt(request.Claims, 500)
+		require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
+		source.Restart(time.Now())
+		_, err = f.viewAt(request.Claims, 500)
+		require.NoError(t, err)
+		request.Version = 140
+		w := open()
+		require.Equal(t, "MODIFIED a/x", next(t, w))
+		w.Stop()
+	})
 }
 
 // Nothing of a set that is empty and that nobody watches is left in the hub, and a set

@@ -42,6 +42,9 @@ func (h *Hub) dispatchLocked(e *event) {
 		}
 	}
 	for _, c := range h.claimed.in[h.claimKey(e.key)] {
+		if h.endStaleLocked(c.claimants) {
+			continue
+		}
 		claimants := len(found)
 		var others int
 		found, others = c.scopes.find(h.cfg.Root, e.key, e.hashes, found)

@@ -1,0 +1,54 @@
+package claims
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// Who stood still is not current until the claims have been read again, however long that
+// takes, and its changes count as seen by all only later.
+func TestSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &Source{}
+		require.NoError(t, source.Current())
+		s := NewSet(source, secrets, "", 10)
+		missed := func() int {
+			s.Settle(25)
+			changes, err := s.Missed(26, false)
+			require.NoError(t, err)
+			return len(changes)
+		}
+		for range 20 {
+			require.False(t, source.Beat())
+			require.NoError(t, s.Current())
+			<-time.After(BeatInterval)
+		}
+		s.Allow("a", nil, 20)
+		<-time.After(stoodStill)
+		require.True(t, apierrors.IsTooManyRequests(s.Current()), "before anybody has noticed")
+		<-time.After(2 * lag)
+		require.Equal(t, 1, missed())
+		require.True(t, source.Beat())
+		require.Error(t, s.Current())
+		require.True(t, source.Beat())
+
+		began := time.Now()
+		<-time.After(stoodStill + 1)
+		source.Restart(began)
+		require.Error(t, s.Current(), "it stood still again while it read")
+		require.True(t, source.Beat())
+		source.Restart(time.Now())
+		require.NoError(t, s.Current())
+		for range int(lag / BeatInterval) {
+			require.Equal(t, 1, missed())
+			<-time.After(BeatInterval)
+			require.False(t, source.Beat())
+		}
+		<-time.After(1)
+		require.Zero(t, missed())
+	})
+}
