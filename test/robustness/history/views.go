@@ -142,11 +142,17 @@ func (v *viewer) possible(cluster string, n int, at int64) bool {
 }
 
 // changed reports whether the claims on a logical cluster have changed so shortly before a
-// time that streams which begin are told of it.
+// time that not all replicas need to go by them.
 func (v *viewer) changed(cluster string, at int64) bool {
 	return slices.ContainsFunc(v.claims[v.domain][cluster], func(c *Claim) bool {
 		return c.Start > 0 && at >= c.Start && (c.End == 0 || at <= c.End+lag+slack)
 	})
+}
+
+// toldAgain reports whether a segment may tell again what its client has seen of a logical
+// cluster: at the beginning of a stream, once the claims on it have changed.
+func (v *viewer) toldAgain(cluster string, s *segment) bool {
+	return s.first && slices.ContainsFunc(v.claims[v.domain][cluster], func(c *Claim) bool { return c.Start > 0 && s.at >= c.Start })
 }
 
 // list starts afresh with a list.
@@ -272,7 +278,7 @@ func (v *viewer) session(s *Session) {
 			v.settled(rv)
 		}
 		v.bookmark(&segment{from: from, to: rv, first: first, initial: e.InitialEnd, at: e.Time, events: events})
-		from, events, first = rv, nil, false
+		from, events, first = rv, nil, e.InitialEnd
 	}
 	// What is told of claims has no order until the bookmark that follows it.
 	byVersion := func(a, b Event) int { return cmp.Compare(a.Object.State.RV, b.Object.State.RV) }
@@ -300,8 +306,8 @@ func (v *viewer) settled(rv uint64) {
 // segment is what a stream shows up to a bookmark.
 type segment struct {
 	from, to uint64
-	// first says that the stream begins with it, and initial that it is the initial
-	// events.
+	// first says that the stream begins with it, but for initial events, and initial that
+	// it is these.
 	first, initial bool
 	at             int64
 	events         []Event
@@ -316,8 +322,9 @@ func (v *viewer) bookmark(s *segment) {
 			continue
 		}
 		exact, why := v.exact(s, cluster, may)
-		// What a stream is told that begins is not what one sees that goes on.
-		if told := (s.first || v.apart) && v.changed(cluster, s.at); len(exact) == 0 && !told {
+		// Between replicas that go by different claims, a client is told of both.
+		free := v.toldAgain(cluster, s) || v.apart && v.changed(cluster, s.at)
+		if len(exact) == 0 && !free {
 			v.report(cluster, "from %d to %d, %s", s.from, s.to, why)
 		}
 		if len(exact) == 0 {

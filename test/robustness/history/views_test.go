@@ -93,6 +93,24 @@ func TestBadViews(t *testing.T) {
 	}
 }
 
+// TestToldAgain: who resumes after a claim has changed, however long ago, may be told again
+// what it has seen, in any order until the next bookmark, and comes to the same.
+func TestToldAgain(t *testing.T) {
+	resumed := func(events ...Event) *History {
+		h := viewed()
+		events = append(events, came(bookmark(16), 90))
+		h.Sessions[len(h.Sessions)-1].Events = events
+		return h
+	}
+	require.Empty(t, Check(resumed(came(event(Deleted, b, at(b1, 14)), 90), came(event(Modified, a, a3), 90), came(event(Added, a, a3), 90))))
+	require.NotEmpty(t, Check(resumed(came(event(Deleted, b, at(b1, 14)), 90))), "it does not come to what is there")
+	require.NotEmpty(t, Check(resumed(came(event(Added, a, a3), 90), came(event(Added, b, b1), 90))), "nor to what is not")
+	h := resumed(came(event(Added, a, a3), 90))
+	s := h.Sessions[len(h.Sessions)-1]
+	s.Events = append(s.Events, came(event(Added, a, a3), 91), came(bookmark(17), 91))
+	require.NotEmpty(t, Check(h), "after the bookmark")
+}
+
 // TestViewsOfReplicas: another replica may come to a claim later, and then no more.
 func TestViewsOfReplicas(t *testing.T) {
 	h := viewed()
