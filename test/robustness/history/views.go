@@ -131,14 +131,22 @@ func (v *viewer) report(cluster, format string, args ...any) {
 	v.violations = append(v.violations, Violation{Claimed, v.where.String(), fmt.Sprintf(format, args...)})
 }
 
+// span is when something was seen: at a time, or between two, in so many pages.
+type span struct {
+	began, ended int64
+	pages        int
+}
+
+func moment(at int64) span { return span{began: at, ended: at, pages: 1} }
+
 // possible reports whether the nth claim on a logical cluster may count at a time.
-func (v *viewer) possible(cluster string, n int, at int64) bool {
+func (v *viewer) possible(cluster string, n int, at span) bool {
 	all := v.claims[v.domain][cluster]
 	grace := slack
 	if v.apart {
 		grace += lag
 	}
-	return at >= all[n].Start && (n == len(all)-1 || all[n+1].End == 0 || at <= all[n+1].End+grace)
+	return at.ended >= all[n].Start && (n == len(all)-1 || all[n+1].End == 0 || at.began <= all[n+1].End+grace)
 }
 
 // changed reports whether the claims on a logical cluster have changed so shortly before a
@@ -158,18 +166,51 @@ func (v *viewer) toldAgain(cluster string, s *segment) bool {
 // list starts afresh with a list.
 func (v *viewer) list(l *List) {
 	v.where, v.state = l, map[Key]State{}
+	at := span{l.Start, l.End, len(l.Pages)}
 	for _, o := range l.Items {
 		v.state[o.Key] = o.State
-		v.lets("the list", o, l.Start)
+		v.lets("the list", o, at)
 	}
 	for cluster := range v.claims[v.domain] {
-		v.may[cluster] = v.pin(cluster, l.RV(), l.Start)
+		v.may[cluster] = v.pin(cluster, l.RV(), at)
 		v.move(cluster)
 	}
 }
 
+// mixed returns two claims of which one may have replaced the other between the pages of a
+// list, which a watch from its resource version is told of; nil if there are none.
+func (v *viewer) mixed(cluster string, rv uint64, at span) []int {
+	all := v.claims[v.domain][cluster]
+	for n := v.least[cluster] + 1; n < len(all); n++ {
+		if !v.possible(cluster, n-1, at) || !v.possible(cluster, n, at) {
+			continue
+		}
+		was, is := v.truth.at(v.domain, v.sight(all[n-1]), rv), v.truth.at(v.domain, v.sight(all[n]), rv)
+		if v.between(cluster, was, is) {
+			return []int{n - 1, n}
+		}
+	}
+	return nil
+}
+
+// between reports whether all that is shown is in one of two states, and all that is in
+// both is shown.
+func (v *viewer) between(cluster string, was, is map[Key]State) bool {
+	for k, got := range v.state {
+		if k.Cluster == cluster && was[k] != got && is[k] != got && !v.truth.vanished[got.UID] {
+			return false
+		}
+	}
+	for k, state := range was {
+		if is[k] == state && v.state[k] != state && !v.truth.vanished[state.UID] {
+			return false
+		}
+	}
+	return true
+}
+
 // lets holds that a claim of the time lets an object be seen.
-func (v *viewer) lets(what string, o Object, at int64) {
+func (v *viewer) lets(what string, o Object, at span) {
 	cluster := o.Key.Cluster
 	all := v.claims[v.domain][cluster]
 	for n := range all {
@@ -193,7 +234,7 @@ func (v *viewer) move(cluster string) {
 
 // pin returns the claims on a logical cluster under which the state is what it must be at
 // a resource version, and reports if there are none.
-func (v *viewer) pin(cluster string, rv uint64, at int64) []int {
+func (v *viewer) pin(cluster string, rv uint64, at span) []int {
 	if v.lost[cluster] {
 		return nil
 	}
@@ -210,7 +251,10 @@ func (v *viewer) pin(cluster string, rv uint64, at int64) []int {
 			best, nearest = differences, fmt.Sprintf("for the claim %s, %s", claim, first)
 		}
 	}
-	if len(may) == 0 && v.apart && v.changed(cluster, at) {
+	if len(may) == 0 && at.pages > 1 {
+		may = v.mixed(cluster, rv, at)
+	}
+	if len(may) == 0 && v.apart && v.changed(cluster, at.ended) {
 		return v.all(cluster)
 	}
 	if len(may) == 0 {
@@ -263,7 +307,7 @@ func (v *viewer) session(s *Session) {
 	ended := false
 	for _, e := range s.Events {
 		if e.Type == Added || e.Type == Modified {
-			v.lets(e.Type, e.Object, e.Time)
+			v.lets(e.Type, e.Object, moment(e.Time))
 		}
 		if e.Type != Bookmark {
 			events = append(events, e)
@@ -315,7 +359,7 @@ type segment struct {
 
 func (v *viewer) bookmark(s *segment) {
 	for cluster := range v.claims[v.domain] {
-		may := v.pin(cluster, s.to, s.at)
+		may := v.pin(cluster, s.to, moment(s.at))
 		if len(may) == 0 || s.initial {
 			v.may[cluster] = may
 			v.move(cluster)

@@ -111,6 +111,22 @@ func TestToldAgain(t *testing.T) {
 	require.NotEmpty(t, Check(h), "after the bookmark")
 }
 
+// TestPagesOfTwoClaims: a claim may change between the pages of a list.
+func TestPagesOfTwoClaims(t *testing.T) {
+	h := viewed()
+	h.Sessions = h.Sessions[:len(h.Sessions)-2]
+	h.Claims = h.Claims[:3]
+	h.Claims[2].Held = false
+	l := h.Lists[len(h.Lists)-1]
+	l.Client = ""
+	l.Start, l.End, l.Items = seconds(9), seconds(11), []Object{{a, a1}, {elsewhere, e1}}
+	require.NotEmpty(t, Check(h))
+	l.Pages = []Page{{RV: 12, More: true, Items: 1}, {RV: 12, Items: 1}}
+	require.Empty(t, Check(h))
+	l.End = seconds(9)
+	require.NotEmpty(t, Check(h), "it had not changed yet")
+}
+
 // TestViewsOfReplicas: another replica may come to a claim later, and then no more.
 func TestViewsOfReplicas(t *testing.T) {
 	h := viewed()
