@@ -17,7 +17,6 @@ import (
 
 var (
 	seedFlag     = flag.Uint64("seed", 0, "seed of the random choices of clients and faults; 0 draws one")
-	viewsFlag    = flag.Bool("views", false, "look through the view of an export, too; on busy machines the checks of claims find fault with what clients that resume may be told again")
 	durationFlag = flag.Duration("duration", 0, "how long to break the cluster; 0 is each fault once")
 )
 
@@ -48,9 +47,7 @@ func TestRobustness(t *testing.T) {
 			hands = append(hands, r.deck(r.cluster.Component(name)))
 		}
 		r.defined, r.begun = r.targets[1], make(chan struct{})
-		if *viewsFlag {
-			r.addViews(newConn(r.t, r.cluster.Shard(0)), r.targets[0].clusters[0], r.targets[1])
-		}
+		r.addViews(newConn(r.t, r.cluster.Shard(0)), r.targets[0].clusters[0], r.targets[1])
 		hands = append(hands, []fault{r.killDefining("shard-1")})
 		return hands
 	})
@@ -78,9 +75,7 @@ func TestReplicas(t *testing.T) {
 			workspaceTypes.on("root", direct, proxy, clusters),
 		}
 		r.defined = r.targets[0]
-		if *viewsFlag {
-			r.addViews(direct, clusters[0], r.targets[0])
-		}
+		r.addViews(direct, clusters[0], r.targets[0])
 		return [][]fault{
 			r.ofLeader(), r.deck(r.cluster.Component("etcd-root")),
 			append(r.deck(r.cluster.Component("root")), r.deck(r.cluster.Component("root-replica-2"))...),
