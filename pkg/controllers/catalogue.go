@@ -17,6 +17,7 @@
 //	                    definitions that are deleted go with their instances, and
 //	                    names that became free are given to those who wait
 //	resourcequota       quotas say what is used
+//	garbagecollector    objects are deleted whose owners are gone
 //	policytypes         policies say which of their expressions do not fit their types
 //	apiexport           exports of APIs have an identity and a default endpoint slice
 //	apibinding          bindings bind what their exports offer, and are emptied when
@@ -53,6 +54,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
 	"github.com/shardplane/shardplane/pkg/controllers/endpointslice"
 	"github.com/shardplane/shardplane/pkg/controllers/exportuse"
+	"github.com/shardplane/shardplane/pkg/controllers/garbagecollector"
 	"github.com/shardplane/shardplane/pkg/controllers/identitycache"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
@@ -99,6 +101,8 @@ type Deps struct {
 	Definitions customresourcedefinition.Definitions
 	// Replicated is what other shards are to know.
 	Replicated *replication.Table
+	// Garbage is what the garbage collector needs; nil where there is none.
+	Garbage *garbagecollector.Config
 	// Subtrees are the sums of limited subtrees of workspaces.
 	Subtrees *subtrees.Sums
 	// Bootstrapped is called once, when everything exists that a shard starts
@@ -142,6 +146,13 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{Name: customresourcedefinition.Name, Placement: reconcile.OnLeader, New: newCustomResourceDefinition},
 		// It shares its watches among all namespaces.
 		{Name: resourcequota.Name, Placement: reconcile.OnLeader, New: newResourceQuota},
+		// It knows the dependents of the whole shard.
+		{
+			Name:      garbagecollector.Name,
+			Placement: reconcile.OnLeader,
+			Enabled:   func(d Deps) bool { return d.Garbage != nil },
+			New:       newGarbageCollector,
+		},
 		{Name: policytypes.Name, Placement: reconcile.Dividable, New: newPolicyTypes},
 		{Name: apiexport.Name, Placement: reconcile.Dividable, New: newAPIExport},
 		// Of two that want a name which became free, the first should get it.
@@ -298,6 +309,10 @@ func newWorkspace(d Deps) (reconcile.Made, error) {
 func newResourceQuota(d Deps) (reconcile.Made, error) {
 	quotas := d.Informers.ResourceQuotas
 	return after(resourcequota.New(resourcequota.Config{Local: d.Local, Quotas: quotas}), quotas), nil
+}
+
+func newGarbageCollector(d Deps) (reconcile.Made, error) {
+	return after(garbagecollector.New(*d.Garbage)), nil
 }
 
 func newPolicyTypes(d Deps) (reconcile.Made, error) {

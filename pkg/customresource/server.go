@@ -120,6 +120,7 @@ type Server struct {
 
 	builtIns  *documents.BuiltIns
 	documents *documents.Documents
+	plurals   plurals
 }
 
 // New makes a server. Nothing runs before Run, but requests may come before

@@ -61,9 +61,11 @@ type Config[K comparable] struct {
 	// Sources feed the queue while the controller runs.
 	Sources []Source[K]
 	// Workers is how many keys are worked on at a time; 4 by default. Keys that name
-	// their logical cluster, as a client.Key does, are worked on in turns, and one
-	// logical cluster keeps three quarters of the workers busy at most.
+	// their logical cluster, as a client.Key does, are worked on in turns.
 	Workers int
+	// PerCluster is how many workers one logical cluster keeps busy at most; three
+	// quarters of them by default.
+	PerCluster int
 	// MinBackoff and MaxBackoff bound the wait after an error, which doubles
 	// with each one in a row; 5 ms and 30 s by default.
 	MinBackoff, MaxBackoff time.Duration
@@ -81,6 +83,9 @@ type Controller[K comparable] struct {
 func New[K comparable](config Config[K]) *Controller[K] {
 	if config.Workers <= 0 {
 		config.Workers = defaultWorkers
+	}
+	if config.PerCluster <= 0 {
+		config.PerCluster = share(config.Workers)
 	}
 	if config.MinBackoff <= 0 {
 		config.MinBackoff = defaultMinBackoff

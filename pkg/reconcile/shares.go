@@ -17,6 +17,8 @@ func clusterOf(key any) (logicalcluster.Name, bool) {
 		return key.Cluster, true
 	case logicalcluster.Name:
 		return key, true
+	case interface{ LogicalCluster() logicalcluster.Name }:
+		return key.LogicalCluster(), true
 	default:
 		return "", false
 	}
@@ -52,8 +54,8 @@ type line[K comparable] struct {
 
 var _ workqueue.Queue[int] = &shares[int]{}
 
-func newShares[K comparable](workers int) *shares[K] {
-	return &shares[K]{most: share(workers), clusters: map[logicalcluster.Name]*line[K]{}}
+func newShares[K comparable](most int) *shares[K] {
+	return &shares[K]{most: most, clusters: map[logicalcluster.Name]*line[K]{}}
 }
 
 // Touch implements workqueue.Queue: a key that waits keeps its place.
@@ -122,7 +124,7 @@ func (s *shares[K]) Done(key K) {
 // newQueue returns a queue for so many workers, and what to tell about keys that are
 // done, before the queue is.
 func newQueue[K comparable](c Config[K]) (queue workqueue.TypedRateLimitingInterface[K], done func(K)) {
-	order := newShares[K](c.Workers)
+	order := newShares[K](c.PerCluster)
 	plain := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{Name: c.Name, Clock: slowTicker{}, Queue: order})
 	return workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[K](c.MinBackoff, c.MaxBackoff),

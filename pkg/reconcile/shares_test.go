@@ -75,7 +75,7 @@ func TestOneClusterLeavesWorkersToOthers(t *testing.T) {
 // TestClustersTakeTurns has one worker for many keys of one logical cluster, and one
 // of another.
 func TestClustersTakeTurns(t *testing.T) {
-	order := newShares[client.Key](1)
+	order := newShares[client.Key](share(1))
 	for _, key := range append(clusterKeys("many", 100), clusterKeys("one", 1)...) {
 		order.Push(key)
 	}
@@ -92,7 +92,7 @@ func TestClustersTakeTurns(t *testing.T) {
 // TestOtherKeysAreNotBounded has keys that name no logical cluster: all workers are
 // theirs, and they come as they were added.
 func TestOtherKeysAreNotBounded(t *testing.T) {
-	order := newShares[string](4)
+	order := newShares[string](share(4))
 	for n := range 10 {
 		order.Push(fmt.Sprint(n))
 	}

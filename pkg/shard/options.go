@@ -84,6 +84,8 @@ type Options struct {
 	Limits limits.Options
 	// Encryption says which resources are encrypted in etcd.
 	Encryption encryption.Options
+	// Garbage says whether objects are deleted whose owners are gone.
+	Garbage GarbageOptions
 }
 
 // NewOptions returns the defaults of the root shard.
@@ -104,6 +106,7 @@ func NewOptions() *Options {
 		Webhooks:       webhooktransport.NewOptions(),
 		Etcd:           etcd.NewOptions(".shardplane", storage.DefaultPrefix),
 		Limits:         limits.NewOptions(),
+		Garbage:        newGarbageOptions(),
 	}
 }
 
@@ -133,6 +136,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Authorization.AddFlags(fss.FlagSet("Authorization"))
 	o.Webhooks.AddFlags(fss.FlagSet("Webhooks of tenants"))
 	o.Serving.Audit.AddFlags(fss.FlagSet("Audit"))
+	o.Garbage.AddFlags(fss.FlagSet("Garbage collection"))
 	fs = fss.FlagSet("Storage")
 	o.Etcd.AddFlags(fs)
 	o.Limits.AddFlags(fs)
@@ -197,5 +201,5 @@ func (o CompletedOptions) Validate() error {
 		}
 	}
 	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.InFlight.Validate(), o.Watches.Validate(), o.WatchBytes.Validate(), o.Authentication.Validate(),
-		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Encryption.Validate())...)
+		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Encryption.Validate(), o.Garbage.Validate())...)
 }

@@ -26,6 +26,10 @@ func (s *Server) addParts() error {
 	if err != nil {
 		return err
 	}
+	garbage, err := s.garbage(s.generic.LoopbackClientConfig)
+	if err != nil {
+		return err
+	}
 	base, external := s.options.urls(s.listener.URL)
 	deps := controllers.Deps{
 		Resolve:      s.apiKinds().Resolve,
@@ -38,6 +42,7 @@ func (s *Server) addParts() error {
 		RootCA:       s.rootCA,
 		Replicated:   replicated,
 		Subtrees:     s.subtrees,
+		Garbage:      garbage,
 		Definitions:  s.customResources.Definitions(),
 		Bindings:     s.bindings.Informer(),
 		APIs:         boundAPIs{s.bindings, s.customResources, s.keepsSystem},

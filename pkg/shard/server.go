@@ -146,6 +146,8 @@ func (s *Server) openStorage(ctx context.Context) error {
 		CompactionInterval: s.options.Etcd.CompactionInterval,
 		Transformers:       s.encryption.Transformers(),
 		Named:              named,
+
+		EnableGarbageCollection: s.options.Garbage.Enabled,
 		ClaimLabels: func(cluster logicalcluster.Name, resource schema.GroupResource, identity string) []storage.ClaimLabel {
 			return s.bindings.ClaimLabels(cluster, resource, identity)
 		},

@@ -22,6 +22,8 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+
+	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
 const (
@@ -85,6 +87,7 @@ type Backend struct {
 	closed   bool
 	nextID   int
 	storages map[int]func()
+	hubs     map[string]*hub.Hub
 }
 
 // NewBackend returns a backend on the shared client of cfg.
@@ -109,6 +112,7 @@ func NewBackend(cfg BackendConfig) (*Backend, error) {
 		cfg:       cfg,
 		compactor: etcd3.NewCompactor(cfg.Client.Client, cfg.CompactionInterval, clock.RealClock{}, nil),
 		storages:  map[int]func(){},
+		hubs:      map[string]*hub.Hub{},
 	}, nil
 }
 

@@ -114,7 +114,9 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	below.cache.Store(c)
 	delegator := cacher.NewCacheDelegator(c, below)
 	s.inner, s.cache, s.readyWait, s.hub = delegator, c, b.cfg.ReadyWait, follower
+	forget := b.remember(keys.root, follower)
 	return s, func() {
+		forget()
 		below.progress.stop()
 		delegator.Stop()
 		c.Stop()

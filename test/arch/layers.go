@@ -160,6 +160,11 @@ var Layers = []Layer{
 		ForTests: true,
 	},
 	{
+		Units:  []string{"pkg/controllers/garbagecollector"},
+		Reason: "a controller as the others, but of all that is stored, whatever it is: it follows the storage, since a watch of each resource would cost what all objects do",
+		Only:   []string{"pkg/request", "pkg/client", "pkg/tenancy", "pkg/reconcile", "pkg/storage"},
+	},
+	{
 		Units:  []string{"pkg/controllers/*"},
 		Reason: "controllers talk through objects, never through each other's code, so that each can be read, tested and removed alone. Of pkg/authz they know the rules that everybody starts with",
 		Only:   []string{"config", "pkg/request", "pkg/apis", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authz", "pkg/reconcile"},

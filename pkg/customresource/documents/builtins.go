@@ -40,6 +40,7 @@ type builtInDiscovery struct {
 
 	versions  map[schema.GroupVersion]bool
 	resources map[schema.GroupResource]bool
+	kinds
 }
 
 // load reads the wrapped handler's discovery, once.
@@ -58,6 +59,7 @@ func (b *BuiltIns) load(ctx context.Context) (*builtInDiscovery, error) {
 	loaded := &builtInDiscovery{
 		versions:  map[schema.GroupVersion]bool{},
 		resources: map[schema.GroupResource]bool{},
+		kinds:     kinds{byKind: map[schema.GroupVersionKind]Kind{}, byPrefix: map[string]Kind{}},
 	}
 	var err error
 	if loaded.core, err = b.groupsBelow(ctx, "/"+apiPrefix); err != nil {
@@ -71,6 +73,7 @@ func (b *BuiltIns) load(ctx context.Context) (*builtInDiscovery, error) {
 			loaded.versions[schema.GroupVersion{Group: g.Name, Version: v.Version}] = true
 			for _, r := range v.Resources {
 				loaded.resources[schema.GroupResource{Group: g.Name, Resource: r.Resource}] = true
+				loaded.add(schema.GroupVersion{Group: g.Name, Version: v.Version}, &r)
 			}
 		}
 	}

@@ -216,25 +216,9 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil, nil, errClosed
-	}
-	raw, ok := s.stores[key]
-	if !ok {
-		store, destroy, err := shared.Decorator(
-			shared.StorageConfig, prefix, keyFunc(prefix),
-			func() runtime.Object { return &unstructured.Unstructured{} },
-			func() runtime.Object { return &unstructured.UnstructuredList{} },
-			s.shared.attributes, nil, nil)
-		if err != nil {
-			return nil, nil, fmt.Errorf("making the storage of %s: %w", sch.Resource, err)
-		}
-		raw = &rawStore{Interface: store, resource: storedResource(sch), key: key, destroy: destroy}
-		s.stores[key] = raw
-		select {
-		case s.opened <- key:
-		default:
-		}
+	raw, err := s.openLocked(key, storedResource(sch), shared, prefix)
+	if err != nil {
+		return nil, nil, err
 	}
 	raw.users++
 	v := newView(raw, sch, u.GroupVersionKind(), codec, s.config.Calls, s.decoded, s.encoded)
@@ -249,6 +233,32 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 	s.views[v] = known
 	s.byKey[known] = v
 	return v, sync.OnceFunc(func() { s.drop(v) }), nil
+}
+
+// openLocked returns the store with a key, which it opens unless it is open. The caller counts
+// itself among its users.
+func (s *Stores) openLocked(key, resource schema.GroupResource, shared generic.RESTOptions, prefix string) (*rawStore, error) {
+	if s.closed {
+		return nil, errClosed
+	}
+	if raw, ok := s.stores[key]; ok {
+		return raw, nil
+	}
+	store, destroy, err := shared.Decorator(
+		shared.StorageConfig, prefix, keyFunc(prefix),
+		func() runtime.Object { return &unstructured.Unstructured{} },
+		func() runtime.Object { return &unstructured.UnstructuredList{} },
+		s.shared.attributes, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("making the storage of %s: %w", resource, err)
+	}
+	raw := &rawStore{Interface: store, resource: resource, key: key, destroy: destroy}
+	s.stores[key] = raw
+	select {
+	case s.opened <- key:
+	default:
+	}
+	return raw, nil
 }
 
 // drop ends a view and, with the last one, the shared store.
@@ -272,16 +282,21 @@ func (s *Stores) endLocked(v *view) (destroy func()) {
 		return func() {}
 	}
 	delete(s.views, v)
-	v.raw.users--
-	if v.raw.users > 0 || s.closed {
+	return s.leaveLocked(v.raw)
+}
+
+// leaveLocked takes a user from a store; what it returns destroys that after the last one.
+func (s *Stores) leaveLocked(raw *rawStore) (destroy func()) {
+	raw.users--
+	if raw.users > 0 || s.closed {
 		return func() {}
 	}
-	delete(s.stores, v.raw.key)
-	s.tallies.set(s.config.MetricName(v.raw.resource), v.raw.key, tally{})
+	delete(s.stores, raw.key)
+	s.tallies.set(s.config.MetricName(raw.resource), raw.key, tally{})
 	s.destroying.Add(1)
 	return func() {
 		defer s.destroying.Done()
-		v.raw.destroy()
+		raw.destroy()
 	}
 }
 

@@ -75,10 +75,11 @@ type Hub struct {
 	// changed is closed when version grows, if anybody waits for it.
 	changed chan struct{}
 
-	watchers map[*Watcher]struct{}
-	scopes   scopes
-	claimed  claimed
-	found    []*Watcher // reused by each event
+	watchers  map[*Watcher]struct{}
+	followers map[*listener]struct{}
+	scopes    scopes
+	claimed   claimed
+	found     []*Watcher // reused by each event
 	// selections are those of the watchers.
 	selections map[selectionKey]*selection
 	nextTick   time.Time // when bookmarks are looked after, if anybody wants some
@@ -98,6 +99,7 @@ func New(cfg Config) *Hub {
 		cfg:        cfg,
 		objects:    newTree(nil),
 		watchers:   map[*Watcher]struct{}{},
+		followers:  map[*listener]struct{}{},
 		scopes:     scopes{},
 		claimed:    claimed{of: map[*claims.Set]*claimants{}, in: map[string][]claimant{}},
 		selections: map[selectionKey]*selection{},
@@ -216,6 +218,7 @@ func (h *Hub) resumeLocked(resourceVersion string) bool {
 		}
 		h.objects = newTree(f.items)
 		h.synced, h.version, h.lastEvent = true, version, version
+		h.resetFollowersLocked()
 		h.advancedLocked()
 		return true
 	default:
@@ -314,12 +317,15 @@ func (h *Hub) apply(e *event) {
 	switch e.kind {
 	case watch.Bookmark:
 	case watch.Deleted:
-		if last := h.objects.remove(e.key); last != nil {
+		last := h.objects.remove(e.key)
+		if last != nil {
 			e.since, _ = h.cfg.Versioner.ObjectResourceVersion(last)
 		}
 		e.previous = e.obj // its last state
+		h.tellFollowersLocked(e.key, last, nil)
 	default:
 		e.previous = h.objects.set(e.key, e.obj)
+		h.tellFollowersLocked(e.key, e.previous, e.obj)
 	}
 	if e.version > h.version {
 		h.version = e.version

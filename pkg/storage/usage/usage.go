@@ -15,7 +15,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/metadata"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -51,6 +50,7 @@ type Counter struct {
 
 	mu       sync.RWMutex
 	clusters map[logicalcluster.Name]Usage // nil until all is counted
+	resources
 
 	changed func()
 	quota   *quota
@@ -59,7 +59,10 @@ type Counter struct {
 // New returns a counter of what has keys below prefix. events is the prefix of
 // Events below that, as storage.ResourcePrefix returns it.
 func New(client *clientv3.Client, prefix, events string) *Counter {
-	return &Counter{client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", changed: func() {}, quota: newQuota()}
+	return &Counter{
+		client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", changed: func() {}, quota: newQuota(),
+		resources: resources{moved: make(chan struct{})},
+	}
 }
 
 // Of returns what the logical cluster stores, and false as long as the counter
@@ -89,7 +92,7 @@ func (c *Counter) Full() bool { return c.quota.full.Load() }
 // Run counts until ctx ends.
 func (c *Counter) Run(ctx context.Context) error {
 	// A stream of its own: etcd tells the progress of a stream to all watches on it.
-	ctx = clientv3.WithRequireLeader(metadata.AppendToOutgoingContext(ctx, "source", "usage"))
+	ctx = streamContext(ctx)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() { c.quota.watch(ctx, c.client) })
@@ -114,7 +117,7 @@ func (c *Counter) Run(ctx context.Context) error {
 // all keys up to the end of the range for each page, to say how many there are: so the
 // ends of pages with values are among keys that it has told before.
 func (c *Counter) scan(ctx context.Context) (int64, error) {
-	clusters := map[logicalcluster.Name]Usage{}
+	clusters, resources := map[logicalcluster.Name]Usage{}, map[string]int{}
 	var revision int64
 	end := clientv3.GetPrefixRangeEnd(c.root)
 	for from, more := c.root, true; more; {
@@ -127,7 +130,7 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 		}
 		for some := range slices.Chunk(keys.Kvs, page) {
 			last := string(some[len(some)-1].Key) + "\x00"
-			if err := c.scanRange(ctx, from, last, revision, clusters); err != nil {
+			if err := c.scanRange(ctx, from, last, revision, clusters, resources); err != nil {
 				return 0, err
 			}
 			from = last
@@ -135,14 +138,16 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 		more = keys.More
 	}
 	c.mu.Lock()
-	c.clusters = clusters
+	c.clusters, c.counts = clusters, resources
+	c.tellAppearedLocked()
+	c.moveLocked(revision)
 	c.mu.Unlock()
 	c.changed()
 	return revision, nil
 }
 
 // scanRange counts what there is between two keys, at a revision.
-func (c *Counter) scanRange(ctx context.Context, from, end string, revision int64, clusters map[logicalcluster.Name]Usage) error {
+func (c *Counter) scanRange(ctx context.Context, from, end string, revision int64, clusters map[logicalcluster.Name]Usage, resources map[string]int) error {
 	response, err := c.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithRev(revision))
 	if err != nil {
 		return fmt.Errorf("counting what is stored: %w", err)
@@ -150,6 +155,7 @@ func (c *Counter) scanRange(ctx context.Context, from, end string, revision int6
 	for _, kv := range response.Kvs {
 		if cluster, event, ok := c.parse(kv.Key); ok {
 			add(clusters, cluster, event, 1, len(kv.Key)+len(kv.Value))
+			resources[c.resourceOf(kv.Key)]++
 		}
 	}
 	return nil
@@ -164,7 +170,7 @@ func (c *Counter) follow(ctx context.Context, revision int64) error {
 		if err := response.Err(); err != nil {
 			return err
 		}
-		if err := c.apply(response.Events); err != nil {
+		if err := c.apply(&response); err != nil {
 			return err
 		}
 		c.changed()
@@ -172,10 +178,11 @@ func (c *Counter) follow(ctx context.Context, revision int64) error {
 	return errors.New("the watch has ended")
 }
 
-func (c *Counter) apply(events []*clientv3.Event) error {
+// apply counts the events of one answer.
+func (c *Counter) apply(response *clientv3.WatchResponse) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, e := range events {
+	for _, e := range response.Events {
 		cluster, event, ok := c.parse(e.Kv.Key)
 		if e.Type == clientv3.EventTypePut {
 			c.quota.wrote(len(e.Kv.Key) + len(e.Kv.Value))
@@ -183,15 +190,23 @@ func (c *Counter) apply(events []*clientv3.Event) error {
 		switch {
 		case !ok:
 		case e.IsCreate():
+			c.countLocked(c.resourceOf(e.Kv.Key), 1)
 			add(c.clusters, cluster, event, 1, len(e.Kv.Key)+len(e.Kv.Value))
 		case e.PrevKv == nil:
 			// etcd was compacted before it looked up what was there.
 			return errors.New("the value before a write is gone")
 		case e.Type == clientv3.EventTypeDelete:
+			c.countLocked(c.resourceOf(e.Kv.Key), -1)
 			add(c.clusters, cluster, event, -1, -len(e.PrevKv.Key)-len(e.PrevKv.Value))
 		default:
 			add(c.clusters, cluster, event, 0, len(e.Kv.Value)-len(e.PrevKv.Value))
 		}
+	}
+	switch n := len(response.Events); {
+	case n > 0: // the header may be ahead of what is still to come
+		c.moveLocked(response.Events[n-1].Kv.ModRevision)
+	case response.IsProgressNotify():
+		c.moveLocked(response.Header.Revision)
 	}
 	return nil
 }

@@ -1,0 +1,252 @@
+package garbagecollector
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// world is what the collector looks at and changes. A test has one of its own.
+type world interface {
+	// KindOf and Served are those of Kinds.
+	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (Kind, bool, error)
+	Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (Kind, bool, error)
+	// get returns what was seen last of an object.
+	get(item Item) object
+	// confirm returns when get tells of the items what a quorum has agreed to since it was called.
+	confirm(ctx context.Context, items []Item) error
+	// settle returns when get, and the graph, tell of everything that was written until an
+	// object had its version.
+	settle(ctx context.Context, o object) error
+	// elsewhere reports whether another namespace has an owner that the item's has not.
+	elsewhere(owner Item, uid types.UID) bool
+
+	remove(ctx context.Context, kind Kind, item Item, o object, policy metav1.DeletionPropagation) error
+	patch(ctx context.Context, kind Kind, item Item, o object, p patch) error
+	// report tells users of a reference that cannot be right.
+	report(ctx context.Context, kind Kind, item Item, o object, r metav1.OwnerReference)
+}
+
+// collector decides about one object at a time.
+type collector struct {
+	graph  *graph
+	world  world
+	parked parked
+	// held are objects that wait although they are to be deleted, see first.go.
+	held holding
+}
+
+// errUnserved says that an object cannot be written, since nothing serves it.
+var errUnserved = errors.New("nothing serves the object")
+
+// collect does with an object what follows from its references, or, if it is being deleted, with
+// its dependents.
+func (c *collector) collect(ctx context.Context, item Item) (reconcile.Result, error) {
+	o := c.world.get(item)
+	var result reconcile.Result
+	var err error
+	switch {
+	case o.uid == "":
+	case o.orphans():
+		err = c.orphan(ctx, item, o)
+	case o.waits():
+		err = c.finish(ctx, item, o)
+	case o.deleting:
+	case len(o.references) > 0 && !unowned(item):
+		result, err = c.own(ctx, item, o)
+	}
+	switch {
+	case errors.Is(err, errUnserved):
+		c.parked.add(item)
+		err = nil
+	case apierrors.IsNotFound(err):
+		err = nil // somebody else was quicker
+	case errors.Is(err, errBusy):
+		return reconcile.Result{Backoff: true}, nil
+	}
+	return result, err
+}
+
+// own judges an object and does what follows.
+func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Result, error) {
+	added := c.graph.isAdded(item)
+	v, err := c.judge(ctx, item, o)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if v.unserved {
+		c.parked.add(item)
+	}
+	if v.remove == "" && len(v.drop) == 0 && len(v.invalid) == 0 {
+		return reconcile.Result{}, nil
+	}
+	if wait := c.held.wait(o.uid); v.remove != "" && wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	kind, err := c.kind(ctx, item)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if added {
+		c.tell(ctx, kind, item, o, v)
+	}
+	switch {
+	case len(v.drop) > 0:
+		err = c.world.patch(ctx, kind, item, o, patch{references: without(o.references, v.drop)})
+		count(actionReference, err)
+	case v.remove != "":
+		if v.remove == metav1.DeletePropagationForeground && slices.Contains(v.states, waiting) {
+			if err := c.open(ctx, kind, item, o); err != nil {
+				return reconcile.Result{}, err
+			}
+		}
+		err = c.world.remove(ctx, kind, item, o, v.remove)
+		count(actionDelete, err)
+	}
+	return reconcile.Result{}, err
+}
+
+// open opens a circle: where a dependent of an object waits for its own dependents, the object
+// cannot wait for it and keep its owners at the same time.
+func (c *collector) open(ctx context.Context, kind Kind, item Item, o object) error {
+	circle := slices.ContainsFunc(c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid)), func(d dependent) bool {
+		of := c.world.get(d.item)
+		return of.waits()
+	})
+	references := slices.Clone(o.references)
+	blocking := false
+	for i := range references {
+		if isTrue(references[i].BlockOwnerDeletion) {
+			blocking = true
+			references[i].BlockOwnerDeletion = new(bool)
+		}
+	}
+	if !circle || !blocking {
+		return nil
+	}
+	err := c.world.patch(ctx, kind, item, o, patch{references: references})
+	count(actionReference, err)
+	if err == nil {
+		err = errAgain // with the version that it has now
+	}
+	return err
+}
+
+// finish lets an owner go that waits for its dependents, once none is left that blocks it.
+func (c *collector) finish(ctx context.Context, item Item, o object) error {
+	if c.blocked(item, o) {
+		return nil // it is looked at when one of them changes
+	}
+	if err := c.world.settle(ctx, o); err != nil {
+		return err
+	}
+	if c.blocked(item, o) {
+		return nil
+	}
+	return c.unfinalize(ctx, item, o, metav1.FinalizerDeleteDependents)
+}
+
+// blocked reports whether dependents are left that keep an owner.
+func (c *collector) blocked(item Item, o object) bool {
+	return slices.ContainsFunc(c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid)), func(d dependent) bool {
+		of := c.world.get(d.item)
+		_, blocks := of.refers(o.uid)
+		return blocks
+	})
+}
+
+// orphan removes the references to an owner, and lets it go.
+func (c *collector) orphan(ctx context.Context, item Item, o object) error {
+	if err := c.world.settle(ctx, o); err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid)) {
+		of := c.world.get(d.item)
+		if refers, _ := of.refers(o.uid); !refers {
+			continue
+		}
+		kind, err := c.kind(ctx, d.item)
+		if err == nil {
+			err = c.world.patch(ctx, kind, d.item, of, patch{references: slices.DeleteFunc(slices.Clone(of.references),
+				func(r metav1.OwnerReference) bool { return r.UID == o.uid })})
+			count(actionReference, err)
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return c.unfinalize(ctx, item, o, metav1.FinalizerOrphanDependents)
+}
+
+// unfinalize removes one of the collector's finalizers.
+func (c *collector) unfinalize(ctx context.Context, item Item, o object, finalizer string) error {
+	kind, err := c.kind(ctx, item)
+	if err != nil {
+		return err
+	}
+	left := slices.DeleteFunc(slices.Clone(o.finalizers), func(name string) bool { return name == finalizer })
+	err = c.world.patch(ctx, kind, item, o, patch{finalizers: left})
+	count(actionFinalizer, err)
+	return err
+}
+
+// kind returns what an item is written as.
+func (c *collector) kind(ctx context.Context, item Item) (Kind, error) {
+	place := item.place()
+	kind, served, err := c.world.Served(ctx, place.Cluster, item.prefix(), place.Identity)
+	if err == nil && !served {
+		err = errUnserved
+	}
+	return kind, err
+}
+
+// tell reports the references of an object that cannot be right: in it, they were written just
+// now.
+func (c *collector) tell(ctx context.Context, kind Kind, item Item, o object, v verdict) {
+	for _, r := range v.invalid {
+		c.world.report(ctx, kind, item, o, r)
+	}
+	var lookups []lookup
+	for i, s := range v.states {
+		if s != dangling {
+			continue
+		}
+		if lookups == nil {
+			var err error
+			if lookups, err = c.locate(ctx, item, o, &verdict{}); err != nil {
+				return
+			}
+		}
+		if r := o.references[i]; lookups[i].state != unknown && c.world.elsewhere(lookups[i].item, r.UID) {
+			c.world.report(ctx, kind, item, o, r)
+		}
+	}
+}
+
+// errAgain has an object looked at again in its new state.
+var errAgain = apierrors.NewConflict(schema.GroupResource{}, "", errors.New("it was changed by the collector"))
+
+// errBusy has an object looked at later, when others of slow logical clusters are done.
+var errBusy = errors.New("too many deletions wait for webhooks")
+
+// backoff bounds, as in Kubernetes.
+const (
+	minBackoff = 5 * time.Millisecond
+	maxBackoff = 1000 * time.Second
+)

@@ -1,0 +1,269 @@
+package garbagecollector
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/storage"
+)
+
+// Name is the name of the controller, and Username the one under which it deletes.
+const (
+	Name     = "garbagecollector"
+	Username = "system:serviceaccount:kube-system:generic-garbage-collector"
+)
+
+const (
+	workers = 16
+	// perCluster is how many workers one logical cluster keeps busy at most.
+	perCluster = workers / 4
+	// timeout bounds the work on one object, such as the orphaning of all its dependents. What
+	// was done until then stays done.
+	timeout = 5 * time.Minute
+	// confirmTimeout bounds how long the absence of an owner may take to confirm.
+	confirmTimeout = 10 * time.Second
+	// beginAgain is when the start is tried again.
+	beginAgain = 100 * time.Millisecond
+	// maxNamespaces are in how many other namespaces an owner is looked for, to tell of it.
+	maxNamespaces = 1000
+)
+
+// lookAgain is when what was parked is looked at after something else is served: what serves
+// it may hear of it a moment later.
+var lookAgain = []time.Duration{0, time.Second, 10 * time.Second}
+
+// Kind is what a logical cluster serves under the name of a kind or of a resource.
+type Kind struct {
+	// Resource is what requests name, in a version that is served.
+	Resource   schema.GroupVersionResource
+	Kind       string
+	Namespaced bool
+	// Prefix is that of the keys of all objects of the resource, and Identity is that of
+	// those in the logical cluster.
+	Prefix, Identity string
+}
+
+// Kinds say what logical clusters serve.
+type Kinds interface {
+	// KindOf returns what is served under a kind, false if there is nothing.
+	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (Kind, bool, error)
+	// Served returns what is served of the resource whose keys have a prefix, in any version.
+	Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (Kind, bool, error)
+}
+
+// Config is what the controller needs.
+type Config struct {
+	// Local reaches the shard itself as the system, and Deleting as Username with the rights
+	// of the system.
+	Local, Deleting *client.Factory
+	Store           Store
+	Kinds           Kinds
+	// InitialDelay is how long what was there before any collector waits for its deletion.
+	InitialDelay time.Duration
+}
+
+// Controller collects garbage.
+type Controller struct {
+	config    Config
+	collector *collector
+	feed      *feed
+	queue     *reconcile.Controller[Item]
+	// newData is set where the collector has seen the data begin.
+	newData bool
+}
+
+// New returns the controller.
+func New(config Config) *Controller {
+	c := &Controller{config: config, collector: &collector{graph: newGraph()}}
+	c.feed = newFeed(config.Store, c.collector.graph, &c.collector.parked)
+	c.collector.world = &shard{
+		Kinds:    config.Kinds,
+		writer:   &writer{deleting: config.Deleting, local: config.Local},
+		feed:     c.feed,
+		revision: newTogether(config.Store.Revision),
+		settled:  newTogether(c.feed.settle),
+	}
+	c.queue = reconcile.New(reconcile.Config[Item]{
+		Name:       Name,
+		Reconcile:  c.collector.collect,
+		Workers:    workers,
+		PerCluster: perCluster,
+		MinBackoff: minBackoff,
+		MaxBackoff: maxBackoff,
+		Timeout:    timeout,
+		Sources:    []reconcile.Source[Item]{c.source},
+	})
+	return c
+}
+
+// Name returns the controller's name.
+func (*Controller) Name() string { return Name }
+
+// Run collects until ctx ends, and returns when everything has ended that it started.
+func (c *Controller) Run(ctx context.Context) error {
+	logger := klog.FromContext(ctx).WithValues("controller", Name)
+	ctx = klog.NewContext(ctx, logger)
+	following, unfollow := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer unfollow()
+	running.Go(func() { c.feed.run(following) })
+	for {
+		_, err := c.feed.settle(ctx)
+		if err == nil {
+			err = c.begin(ctx)
+		}
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return nil // it was ended, which is no failure
+		}
+		logger.V(2).Info("Cannot begin to collect garbage, trying again", "err", err)
+		select {
+		case <-time.After(beginAgain):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return c.queue.Run(ctx)
+}
+
+// source puts into the queue what the graph says, and what was parked.
+func (c *Controller) source(ctx context.Context, queue reconcile.Queue[Item]) (stop func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			select {
+			case <-c.collector.graph.wake:
+				c.enqueue(queue)
+			case <-c.feed.served:
+				c.unpark(queue)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		running.Wait()
+	}, nil
+}
+
+func (c *Controller) enqueue(queue reconcile.Queue[Item]) {
+	graph := c.collector.graph
+	todo := graph.take()
+	for _, item := range todo.items {
+		queue.Add(item)
+	}
+	for _, o := range todo.owners {
+		for _, d := range graph.dependentsOf(o) {
+			queue.Add(d.item)
+		}
+	}
+	referencesGauge.Set(float64(graph.size()))
+	parkedGauge.Set(float64(c.collector.parked.len()))
+}
+
+func (c *Controller) unpark(queue reconcile.Queue[Item]) {
+	for cluster := range c.feed.takeRedefined() {
+		for _, item := range c.collector.parked.take(cluster) {
+			for _, after := range lookAgain {
+				queue.AddAfter(item, after)
+			}
+		}
+	}
+	parkedGauge.Set(float64(c.collector.parked.len()))
+}
+
+// shard is the world as it is.
+type shard struct {
+	Kinds
+	*writer
+
+	feed     *feed
+	revision *together[uint64]
+	settled  *together[uint64]
+}
+
+var _ world = &shard{}
+
+// get implements world.
+func (s *shard) get(item Item) object {
+	if of := s.feed.source(item); of != nil {
+		return read(of.objects.Get(string(item)))
+	}
+	return object{}
+}
+
+// confirm implements world. Resources without objects are followed by nobody: etcd is asked of
+// one key.
+func (s *shard) confirm(ctx context.Context, items []Item) error {
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	revision, err := s.revision.get(ctx)
+	if err != nil {
+		return err
+	}
+	waited := map[*source]bool{}
+	for _, item := range items {
+		of := s.feed.source(item)
+		switch {
+		case of == nil:
+			exists, err := s.feed.store.Exists(ctx, string(item))
+			if err == nil && exists {
+				err = fmt.Errorf("%s is not known yet", item)
+			}
+			if err != nil {
+				return err
+			}
+		case !waited[of]:
+			if err := of.objects.WaitFresh(ctx, revision); err != nil {
+				return fmt.Errorf("objects below %s: %w", of.prefix, err)
+			}
+			waited[of] = true
+		}
+	}
+	return nil
+}
+
+// settle implements world. Of all that wait for one owner, the first waits.
+func (s *shard) settle(ctx context.Context, o object) error {
+	version, err := strconv.ParseUint(o.version, 10, 64)
+	if err != nil {
+		return fmt.Errorf("resource version of %s: %w", o.uid, err)
+	}
+	if s.feed.settled.Load() >= version {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	_, err = s.settled.get(ctx)
+	return err
+}
+
+// elsewhere implements world.
+func (s *shard) elsewhere(owner Item, uid types.UID) bool {
+	place := owner.place()
+	if place.Namespace == metav1.NamespaceNone {
+		return false
+	}
+	for _, namespace := range s.feed.namespaces(place.Cluster, maxNamespaces) {
+		if s.get(Item(storage.Key(owner.prefix(), place.Identity, place.Cluster, namespace, place.Name))).uid == uid {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,139 @@
+package garbagecollector
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+// begunAnnotation is on the LogicalCluster of tenancy.AdminCluster, and says since when, or from
+// when on, what was there before a garbage collector is collected, too.
+const begunAnnotation = "internal.shardplane.io/garbage-collected-since"
+
+// holding are objects that are to be deleted, and wait until a time for somebody to object.
+type holding struct {
+	mu    sync.Mutex
+	until time.Time
+	uids  map[types.UID]struct{}
+}
+
+// wait returns for how long an object is to be left alone.
+func (h *holding) wait(uid types.UID) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, held := h.uids[uid]; !held {
+		return 0
+	}
+	left := time.Until(h.until)
+	if left <= 0 {
+		h.uids = nil
+		heldGauge.Set(0)
+	}
+	return max(left, 0)
+}
+
+// begin counts, where no collector has been before, what is to be deleted of what is there, and
+// holds that for the delay. It does so again where a start falls into the delay.
+func (c *Controller) begin(ctx context.Context) error {
+	logger := klog.FromContext(ctx)
+	in := client.LogicalClusters.In(c.config.Local.Cluster(tenancy.AdminCluster.Path()))
+	lc, err := in.Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+	if err != nil {
+		// A shard that has not made its own logical cluster yet has no data from before.
+		c.newData = c.newData || apierrors.IsNotFound(err)
+		return fmt.Errorf("reading since when garbage is collected: %w", err)
+	}
+	until, err := time.Parse(time.RFC3339, lc.Annotations[begunAnnotation])
+	if err == nil && !time.Now().Before(until) {
+		return nil
+	}
+	first := err != nil
+	var found map[Item]types.UID
+	if !first || !c.newData {
+		if found, err = c.garbage(ctx); err != nil {
+			return err
+		}
+	}
+	if first {
+		until = time.Now()
+		if len(found) > 0 {
+			until = until.Add(c.config.InitialDelay).Truncate(time.Second)
+		}
+		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{begunAnnotation: until.UTC().Format(time.RFC3339)}}})
+		if err != nil {
+			return fmt.Errorf("writing a patch: %w", err)
+		}
+		if _, err := in.Patch(ctx, lc.Name, types.MergePatchType, body, metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("noting since when garbage is collected: %w", err)
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	counts, uids := map[string]int{}, make(map[types.UID]struct{}, len(found))
+	for item, uid := range found {
+		counts[strings.Trim(item.prefix(), "/")]++
+		uids[uid] = struct{}{}
+	}
+	logger.Info("No garbage collector ran on this data before. It deletes objects whose owners are gone, unless it is switched off until then",
+		"objects", len(found), "from", until, "byResource", summary(counts))
+	for item := range found {
+		logger.V(2).Info("Is to be deleted", "object", item)
+	}
+	c.collector.held.set(until, uids)
+	heldGauge.Set(float64(len(uids)))
+	return nil
+}
+
+func (h *holding) set(until time.Time, uids map[types.UID]struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.until, h.uids = until, uids
+}
+
+// summary names the resources with the most objects first.
+func summary(counts map[string]int) []string {
+	const most = 20
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), strings.Compare(a, b))
+	})
+	out := make([]string, 0, min(len(names), most))
+	for _, name := range names[:min(len(names), most)] {
+		out = append(out, fmt.Sprintf("%s: %d", name, counts[name]))
+	}
+	return out
+}
+
+// garbage returns what is to be deleted now.
+func (c *Controller) garbage(ctx context.Context) (map[Item]types.UID, error) {
+	found := map[Item]types.UID{}
+	for _, item := range c.collector.graph.all() {
+		o := c.collector.world.get(item)
+		if o.uid == "" || o.deleting || len(o.references) == 0 {
+			continue
+		}
+		v, err := c.collector.judge(ctx, item, o)
+		if err != nil {
+			return nil, fmt.Errorf("counting what is to be deleted: %w", err)
+		}
+		if v.remove != "" {
+			found[item] = o.uid
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,177 @@
+package garbagecollector
+
+import (
+	"context"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/storage"
+)
+
+// state is how things are with what one reference names.
+type state int
+
+const (
+	// solid is an owner that exists with that UID.
+	solid state = iota
+	// dangling is one that does not, as a read has found that a quorum has agreed to.
+	dangling
+	// waiting is one that is being deleted and waits for its dependents.
+	waiting
+	// unknown is one of a kind that cannot be read, or that cannot own the object.
+	unknown
+)
+
+// verdict is what is to be done with an object.
+type verdict struct {
+	// states are those of the references, in their order.
+	states []state
+	// drop are the references to be removed; the object stays then.
+	drop []metav1.OwnerReference
+	// remove says that the object is to be deleted, by a policy.
+	remove metav1.DeletionPropagation
+	// unserved is set where nothing can be said before something else is served.
+	unserved bool
+	// invalid are references that can never be right.
+	invalid []metav1.OwnerReference
+}
+
+// lookup is where the owner of a reference has to be.
+type lookup struct {
+	state state
+	item  Item
+	owner object
+}
+
+// judge says what is to be done with an object that is not being deleted.
+func (c *collector) judge(ctx context.Context, item Item, o object) (verdict, error) {
+	v := verdict{}
+	lookups, err := c.locate(ctx, item, o, &v)
+	if err != nil {
+		return v, err
+	}
+	if err := c.find(ctx, o, lookups); err != nil {
+		return v, err
+	}
+	v.states = make([]state, len(lookups))
+	var some [unknown + 1]bool
+	for i, l := range lookups {
+		v.states[i] = l.state
+		some[l.state] = true
+	}
+	switch {
+	case some[unknown]: // it may be owned, or may never be deleted
+	case some[solid]:
+		for i, s := range v.states {
+			if s != solid {
+				v.drop = append(v.drop, o.references[i])
+			}
+		}
+	case o.orphaning:
+		v.remove = metav1.DeletePropagationOrphan
+	case o.foreground:
+		v.remove = metav1.DeletePropagationForeground
+	case some[waiting]:
+		v.remove, err = c.below(ctx, item, o, lookups)
+	default:
+		v.remove = metav1.DeletePropagationBackground
+	}
+	return v, err
+}
+
+// below returns how an object is deleted whose owner waits: so that it waits, too, if it had
+// dependents of its own when the deletion of the owner began.
+func (c *collector) below(ctx context.Context, item Item, o object, lookups []lookup) (metav1.DeletionPropagation, error) {
+	owns := func() bool { return len(c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid))) > 0 }
+	for i := range lookups {
+		if lookups[i].state != waiting || owns() {
+			continue
+		}
+		if err := c.world.settle(ctx, lookups[i].owner); err != nil {
+			return "", err
+		}
+	}
+	if owns() {
+		return metav1.DeletePropagationForeground, nil
+	}
+	return metav1.DeletePropagationBackground, nil
+}
+
+// locate says of each reference where its owner has to be.
+func (c *collector) locate(ctx context.Context, item Item, o object, v *verdict) ([]lookup, error) {
+	place := item.place()
+	lookups := make([]lookup, len(o.references))
+	for i := range o.references {
+		r := &o.references[i]
+		lookups[i].state = unknown
+		gv, err := schema.ParseGroupVersion(r.APIVersion)
+		if err != nil {
+			continue // of which there is no kind, nor will be
+		}
+		kind, served, err := c.world.KindOf(ctx, place.Cluster, gv.WithKind(r.Kind))
+		switch {
+		case err != nil:
+			return nil, err
+		case !served:
+			v.unserved = true
+			continue
+		case kind.Namespaced && place.Namespace == "":
+			v.invalid = append(v.invalid, *r)
+			continue
+		}
+		namespace := ""
+		if kind.Namespaced {
+			namespace = place.Namespace
+		}
+		lookups[i] = lookup{state: dangling, item: Item(storage.Key(kind.Prefix, kind.Identity, place.Cluster, namespace, r.Name))}
+	}
+	return lookups, nil
+}
+
+// find looks for the owners. What is not there is looked for again, once all that was
+// acknowledged until now has been seen: an owner is absent only then.
+func (c *collector) find(ctx context.Context, o object, lookups []lookup) error {
+	if absent := c.see(o, lookups); len(absent) == 0 {
+		return nil
+	} else if err := c.world.confirm(ctx, absent); err != nil {
+		return err
+	}
+	c.see(o, lookups)
+	return nil
+}
+
+// see compares UIDs with what is there, and returns where there is no such owner.
+func (c *collector) see(o object, lookups []lookup) (absent []Item) {
+	for i := range lookups {
+		l := &lookups[i]
+		if l.state == unknown {
+			continue
+		}
+		found := c.world.get(l.item)
+		l.owner = found
+		switch {
+		case found.uid != o.references[i].UID:
+			l.state = dangling
+			absent = append(absent, l.item)
+		case found.waits():
+			l.state = waiting
+		default:
+			l.state = solid
+		}
+	}
+	return absent
+}
+
+// without returns the references but for those to be removed, each of them once.
+func without(references, drop []metav1.OwnerReference) []metav1.OwnerReference {
+	return slices.DeleteFunc(slices.Clone(references), func(r metav1.OwnerReference) bool {
+		return slices.ContainsFunc(drop, func(other metav1.OwnerReference) bool { return sameReference(r, other) })
+	})
+}
+
+// sameReference reports whether two references name the same owner.
+func sameReference(a, b metav1.OwnerReference) bool {
+	return a.UID == b.UID && a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Name == b.Name
+}

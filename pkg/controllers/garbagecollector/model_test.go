@@ -1,0 +1,297 @@
+package garbagecollector
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	background = metav1.DeletePropagationBackground
+	foreground = metav1.DeletePropagationForeground
+	orphan     = metav1.DeletePropagationOrphan
+)
+
+// scenario is a case of what Kubernetes promises. do brings it about; rest may be called in
+// between. What is left is the same however events and work are ordered.
+type scenario struct {
+	name string
+	do   func(m *model)
+	left []string
+	also func(t *testing.T, m *model)
+}
+
+func references(t *testing.T, m *model, item Item) []string {
+	t.Helper()
+	var names []string
+	for _, r := range m.stored[item].references {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+func wrongUID(r metav1.OwnerReference) metav1.OwnerReference {
+	r.UID = "uid-of-another"
+	return r
+}
+
+var scenarios = []scenario{
+	{name: "no reference", do: func(m *model) { m.set(at("ConfigMap", "a"), thing("a")) }, left: []string{"a"}},
+	{name: "background, a chain of three kinds", do: func(m *model) {
+		m.set(at("Cluster", "a"), thing("a"))
+		m.set(at("ConfigMap", "b"), thing("b", ref("Cluster", "a")))
+		m.set(at("Bound", "d"), thing("d", ref("ConfigMap", "b")))
+		m.set(at("Secret", "e"), thing("e", ref("Bound", "d")))
+		m.set(at("Secret", "other"), thing("other"))
+		m.delete(at("Cluster", "a"), background)
+	}, left: []string{"other"}},
+	{name: "absent, from the start and added later", do: func(m *model) {
+		m.set(at("ConfigMap", "a"), thing("a", ref("Secret", "never")))
+		m.set(at("ConfigMap", "b"), thing("b"))
+		m.rest()
+		b := m.stored[at("ConfigMap", "b")]
+		b.references = []metav1.OwnerReference{ref("Secret", "never")}
+		m.set(at("ConfigMap", "b"), b)
+	}},
+	{name: "wrong UID", do: func(m *model) {
+		m.set(at("Secret", "a"), thing("a"))
+		m.set(at("ConfigMap", "b"), thing("b", wrongUID(ref("Secret", "a"))))
+		m.set(at("ConfigMap", "good"), thing("good", ref("Secret", "a")))
+	}, left: []string{"a", "good"}},
+	{name: "recreated with another UID", do: func(m *model) {
+		m.set(at("Secret", "a"), thing("a"))
+		m.set(at("ConfigMap", "b"), thing("b", ref("Secret", "a")))
+		m.delete(at("Secret", "a"), background)
+		m.set(at("Secret", "a"), object{uid: "uid-new"})
+	}, left: []string{"a"}},
+	{name: "wrong kind with an existing UID", do: func(m *model) {
+		m.set(at("Secret", "a"), thing("a"))
+		m.set(at("ConfigMap", "b"), thing("b", ref("ConfigMap", "a")))
+		m.set(at("ConfigMap", "good"), thing("good", ref("Secret", "a")))
+	}, left: []string{"a", "good"}},
+	{name: "solid beside dangling and repeated ones", do: func(m *model) {
+		m.set(at("Secret", "a"), thing("a"))
+		m.set(at("ConfigMap", "b"), thing("b", ref("Secret", "never"), ref("Secret", "a"), wrongUID(ref("Secret", "a")), ref("Secret", "never")))
+	}, left: []string{"a", "b"}, also: func(t *testing.T, m *model) {
+		require.Equal(t, []string{"a"}, references(t, m, at("ConfigMap", "b")))
+	}},
+	{name: "foreground, with what blocks and what does not", do: func(m *model) {
+		m.set(at("Secret", "a"), thing("a"))
+		b := thing("b", blocking(ref("Secret", "a")))
+		b.finalizers = []string{"example.com/mine"}
+		m.set(at("ConfigMap", "b"), b)
+		m.set(at("ConfigMap", "d"), thing("d", ref("Secret", "a")))
+		m.delete(at("Secret", "a"), foreground)
+	}, left: []string{"a", "b"}, also: func(t *testing.T, m *model) {
+		require.True(t, m.stored[at("ConfigMap", "b")].deleting)
+		b := m.stored[at("ConfigMap", "b")]
+		b.finalizers = nil
+		m.set(at("ConfigMap", "b"), b)
+		m.rest()
+		require.Empty(t, m.names())
+	}},
+	{name: "foreground does not wait for what has finalizers and does not block", do: func(m *model) {
+		m.set(at("Secret", "a"), thing("a"))
+		b := thing("b", ref("Secret", "a"))
+		b.finalizers = []string{"example.com/mine"}
+		m.set(at("ConfigMap", "b"), b)
+		m.delete(at("Secret", "a"), foreground)
+	}, left: []string{"b"}},
+	{name: "foreground, a deep chain that blocks", do: func(m *model) {
+		m.set(at("Cluster", "a"), thing("a"))
+		m.set(at("ConfigMap", "b"), thing("b", blocking(ref("Cluster", "a"))))
+		m.set(at("Bound", "d"), thing("d", blocking(ref("ConfigMap", "b"))))
+		e := thing("e", blocking(ref("Bound", "d")))
+		e.finalizers = []string{"example.com/mine"}
+		m.set(at("Secret", "e"), e)
+		m.delete(at("Cluster", "a"), foreground)
+	}, left: []string{"a", "b", "d", "e"}, also: func(t *testing.T, m *model) {
+		for _, item := range []Item{at("Cluster", "a"), at("ConfigMap", "b"), at("Bound", "d")} {
+			require.True(t, m.stored[item].foreground, item)
+		}
+		e := m.stored[at("Secret", "e")]
+		e.finalizers = nil
+		m.set(at("Secret", "e"), e)
+		m.rest()
+		require.Empty(t, m.names())
+	}},
+	{name: "foreground, a solid second owner", do: func(m *model) {
+		m.set(at("Secret", "a"), thing("a"))
+		m.set(at("Secret", "second"), thing("second"))
+		m.set(at("ConfigMap", "b"), thing("b", blocking(ref("Secret", "a")), ref("Secret", "second")))
+		m.delete(at("Secret", "a"), foreground)
+	}, left: []string{"b", "second"}, also: func(t *testing.T, m *model) {
+		require.Equal(t, []string{"second"}, references(t, m, at("ConfigMap", "b")))
+	}},
+	{name: "foreground, a circle", do: func(m *model) {
+		m.set(at("Secret", "a"), thing("a", blocking(ref("ConfigMap", "b"))))
+		m.set(at("ConfigMap", "b"), thing("b", blocking(ref("Secret", "a"))))
+		m.delete(at("Secret", "a"), foreground)
+	}},
+	{name: "a circle that nobody deletes", do: func(m *model) {
+		m.set(at("Secret", "a"), thing("a", ref("ConfigMap", "b")))
+		m.set(at("ConfigMap", "b"), thing("b", ref("Secret", "a")))
+	}, left: []string{"a", "b"}},
+	{name: "orphan", do: func(m *model) {
+		m.set(at("Secret", "a"), thing("a"))
+		m.set(at("ConfigMap", "b"), thing("b", blocking(ref("Secret", "a"))))
+		m.set(at("ConfigMap", "d"), thing("d", ref("ConfigMap", "b")))
+		m.delete(at("Secret", "a"), orphan)
+	}, left: []string{"b", "d"}, also: func(t *testing.T, m *model) {
+		require.Empty(t, references(t, m, at("ConfigMap", "b")))
+		require.Equal(t, []string{"b"}, references(t, m, at("ConfigMap", "d")))
+	}},
+	{name: "orphan in a chain below a background deletion", do: func(m *model) {
+		m.set(at("Secret", "a"), thing("a"))
+		b := thing("b", ref("Secret", "a"))
+		b.finalizers = []string{metav1.FinalizerOrphanDependents}
+		m.set(at("ConfigMap", "b"), b)
+		m.set(at("ConfigMap", "d"), thing("d", ref("ConfigMap", "b")))
+		m.rest()
+		m.delete(at("Secret", "a"), background)
+	}, left: []string{"d"}},
+	{name: "a kind that nobody serves", do: func(m *model) {
+		m.unserved["/example.com/bounds/"] = true
+		m.set(at("ConfigMap", "b"), thing("b", ref("Bound", "never"), ref("Secret", "never")))
+		m.set(at("ConfigMap", "d"), thing("d", metav1.OwnerReference{APIVersion: "a/b/c", Kind: "None", Name: "x", UID: "y"}))
+	}, left: []string{"b", "d"}, also: func(t *testing.T, m *model) {
+		m.redefine("/example.com/bounds/", true)
+		m.rest()
+		require.Equal(t, []string{"d"}, m.names())
+	}},
+	{name: "an object that nobody serves", do: func(m *model) {
+		m.unserved["/example.com/bounds/"] = true
+		m.set(at("Bound", "b"), thing("b", ref("Secret", "never")))
+	}, left: []string{"b"}, also: func(t *testing.T, m *model) {
+		m.redefine("/example.com/bounds/", true)
+		m.rest()
+		require.Empty(t, m.names())
+	}},
+	{name: "an owner in another namespace", do: func(m *model) {
+		m.set(in("c", "elsewhere", "Secret", "a"), thing("a"))
+		m.rest()
+		m.set(at("ConfigMap", "b"), thing("b", ref("Secret", "a")))
+		m.set(in("c", "elsewhere", "ConfigMap", "good"), thing("good", ref("Secret", "a")))
+	}, left: []string{"a", "good"}, also: func(t *testing.T, m *model) {
+		require.Equal(t, []string{"/core/configmaps/c/n/b: a"}, m.events)
+	}},
+	{name: "a namespaced owner of a cluster-scoped object", do: func(m *model) {
+		m.set(at("Cluster", "b"), thing("b", ref("Secret", "a")))
+	}, left: []string{"b"}, also: func(t *testing.T, m *model) {
+		require.Equal(t, []string{"/example.com/clusters/c/b: a"}, m.events)
+	}},
+	{name: "a cluster-scoped owner", do: func(m *model) {
+		m.set(at("Cluster", "a"), thing("a"))
+		m.set(in("c", "one", "ConfigMap", "b"), thing("b", ref("Cluster", "a")))
+		m.set(in("c", "two", "ConfigMap", "b"), thing("b", ref("Cluster", "a")))
+	}, left: []string{"a", "b", "b"}},
+	{name: "two logical clusters with the same names and UIDs", do: func(m *model) {
+		for _, cluster := range []string{"c", "other"} {
+			m.set(in(logicalcluster.Name(cluster), "n", "Secret", "a"), thing("a"))
+			m.set(in(logicalcluster.Name(cluster), "n", "ConfigMap", "b"), thing("b", blocking(ref("Secret", "a"))))
+		}
+		m.set(in("third", "n", "ConfigMap", "d"), thing("d", ref("Secret", "a")))
+		m.delete(at("Secret", "a"), foreground)
+	}, left: []string{"a", "b"}, also: func(t *testing.T, m *model) {
+		require.Equal(t, types.UID("uid-a"), m.stored[in("other", "n", "Secret", "a")].uid)
+	}},
+	{name: "what is being deleted is not judged", do: func(m *model) {
+		b := thing("b", ref("Secret", "never"), ref("Secret", "never2"))
+		b.finalizers, b.deleting = []string{"example.com/mine"}, true
+		m.set(at("ConfigMap", "b"), b)
+	}, left: []string{"b"}, also: func(t *testing.T, m *model) {
+		require.Len(t, references(t, m, at("ConfigMap", "b")), 2)
+	}},
+	{name: "a LogicalCluster is never owned, but owns", do: func(m *model) {
+		m.set(at("LogicalCluster", "cluster"), thing("cluster", ref("Secret", "never")))
+		m.c.graph.todo.items = append(m.c.graph.todo.items, at("LogicalCluster", "cluster"))
+		m.set(at("ConfigMap", "b"), thing("b", ref("LogicalCluster", "cluster")))
+	}, left: []string{"b", "cluster"}},
+	{name: "many dependents", do: func(m *model) {
+		m.set(at("Secret", "a"), thing("a"))
+		for i := range 3 * few {
+			name := fmt.Sprintf("d%d", i)
+			m.set(at("ConfigMap", name), thing(name, blocking(ref("Secret", "a"))))
+		}
+		m.delete(at("Secret", "a"), foreground)
+	}},
+}
+
+// TestScenarios plays each case in many orders of events and of work.
+func TestScenarios(t *testing.T) {
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			for seed := range uint64(200) {
+				m := newModel(t, seed)
+				s.do(m)
+				m.rest()
+				require.ElementsMatch(t, s.left, m.names(), "seed %d", seed)
+				if s.also != nil {
+					s.also(t, m)
+				}
+				require.Equal(t, countReferences(m), m.c.graph.size(), "the graph has what is stored, seed %d", seed)
+			}
+		})
+	}
+}
+
+// countReferences returns how many references are stored, of each UID one.
+func countReferences(m *model) int {
+	n := 0
+	for item, o := range m.stored {
+		if !unowned(item) {
+			n += len(uidsOf(o))
+		}
+	}
+	return n
+}
+
+// TestFirstStart: what was there before any collector is counted, and goes when the delay has
+// passed. What comes later does not wait.
+func TestFirstStart(t *testing.T) {
+	m := newModel(t, 1)
+	m.set(at("Secret", "a"), thing("a"))
+	m.set(at("ConfigMap", "old"), thing("old", ref("Secret", "never")))
+	m.set(at("ConfigMap", "owned"), thing("owned", ref("Secret", "a")))
+	require.NoError(t, m.settle(t.Context(), object{}))
+	found, err := (&Controller{collector: m.c}).garbage(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, map[Item]types.UID{at("ConfigMap", "old"): "uid-old"}, found)
+
+	m.c.held.set(time.Now().Add(time.Hour), map[types.UID]struct{}{"uid-old": {}})
+	m.delete(at("Secret", "a"), background)
+	m.rest()
+	require.Equal(t, []string{"old"}, m.names())
+	result, err := m.c.collect(t.Context(), at("ConfigMap", "old"))
+	require.NoError(t, err)
+	require.Positive(t, result.RequeueAfter)
+
+	m.c.held.set(time.Now(), map[types.UID]struct{}{"uid-old": {}})
+	m.queue[at("ConfigMap", "old")] = true
+	m.rest()
+	require.Empty(t, m.names())
+}
+
+// TestLanes: logical clusters in which deletions take long share a part of the workers.
+func TestLanes(t *testing.T) {
+	var l lanes
+	for _, cluster := range []logicalcluster.Name{"a", "b", "c", "d", "e"} {
+		done, err := l.enter(cluster)
+		require.NoError(t, err)
+		done(apierrors.NewTimeoutError("", 0))
+	}
+	for range slowWorkers {
+		_, err := l.enter("a")
+		require.NoError(t, err)
+	}
+	_, err := l.enter("b")
+	require.ErrorIs(t, err, errBusy)
+	_, err = l.enter("quick")
+	require.NoError(t, err)
+}

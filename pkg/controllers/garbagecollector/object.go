@@ -1,0 +1,130 @@
+package garbagecollector
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/storage"
+)
+
+// Item names an object by the key that it is stored under.
+type Item string
+
+// prefix returns the prefix of the keys of the item's resource.
+func (i Item) prefix() string {
+	group := strings.IndexByte(string(i[1:]), '/') + 1
+	return string(i[:group+2+strings.IndexByte(string(i[group+1:]), '/')])
+}
+
+// place returns where the object is; the zero value if it is in no logical cluster.
+func (i Item) place() storage.Place {
+	p, _ := storage.PlaceOf(i.prefix(), string(i))
+	return p
+}
+
+// LogicalCluster returns the logical cluster that the object is in.
+func (i Item) LogicalCluster() logicalcluster.Name { return i.place().Cluster }
+
+// unowned reports whether nothing owns the item, whatever it says: whoever may write the
+// LogicalCluster must not have it deleted by that, since deletion is reserved.
+func unowned(i Item) bool { return i.prefix() == "/core.kcp.io/logicalclusters/" }
+
+// object is what is read of an object.
+type object struct {
+	uid                   types.UID
+	version               string
+	deleting              bool
+	orphaning, foreground bool
+	finalizers            []string
+	references            []metav1.OwnerReference
+}
+
+// waits reports whether the object is being deleted and waits for its dependents.
+func (o *object) waits() bool { return o.deleting && o.foreground }
+
+// orphans reports whether the object is being deleted and has its dependents orphaned first.
+func (o *object) orphans() bool { return o.deleting && o.orphaning }
+
+// read returns what is read of an object; the zero value of nil.
+func read(obj runtime.Object) object {
+	if obj == nil {
+		return object{}
+	}
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return object{}
+	}
+	o := object{uid: m.GetUID(), version: m.GetResourceVersion()}
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		// Most custom resources have neither, and reading them copies.
+		metadata, _ := u.Object["metadata"].(map[string]any)
+		o.deleting = metadata["deletionTimestamp"] != nil
+		if metadata["ownerReferences"] != nil {
+			o.references = m.GetOwnerReferences()
+		}
+		if metadata["finalizers"] != nil {
+			o.finalizers = m.GetFinalizers()
+		}
+	} else {
+		o.deleting, o.references, o.finalizers = m.GetDeletionTimestamp() != nil, m.GetOwnerReferences(), m.GetFinalizers()
+	}
+	o.orphaning = slices.Contains(o.finalizers, metav1.FinalizerOrphanDependents)
+	o.foreground = slices.Contains(o.finalizers, metav1.FinalizerDeleteDependents)
+	return o
+}
+
+// blocks reports whether the object has a reference to a UID, and whether one of them keeps the
+// owner that waits.
+func (o *object) refers(uid types.UID) (refers, blocks bool) {
+	for i := range o.references {
+		if r := &o.references[i]; r.UID == uid {
+			refers = true
+			blocks = blocks || isTrue(r.BlockOwnerDeletion)
+		}
+	}
+	return refers, blocks
+}
+
+func isTrue(b *bool) bool { return b != nil && *b }
+
+// owner is a UID in a logical cluster: two with equal UIDs in two never meet.
+type owner struct {
+	cluster logicalcluster.Name
+	uid     [16]byte
+}
+
+// ownerOf returns the owner with a UID. Those that are no UUIDs are hashed. Should two be the
+// same, one object is looked at for nothing: judged is by what the references say.
+func ownerOf(cluster logicalcluster.Name, uid types.UID) owner {
+	o := owner{cluster: cluster}
+	if parseUUID(string(uid), &o.uid) {
+		return o
+	}
+	sum := sha256.Sum256([]byte(uid))
+	copy(o.uid[:], sum[:])
+	return o
+}
+
+// parseUUID takes a UUID in its usual form.
+func parseUUID(text string, out *[16]byte) bool {
+	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
+		return false
+	}
+	var digits [32]byte
+	n := copy(digits[:], text[:8])
+	n += copy(digits[n:], text[9:13])
+	n += copy(digits[n:], text[14:18])
+	n += copy(digits[n:], text[19:23])
+	copy(digits[n:], text[24:])
+	_, err := hex.Decode(out[:], digits[:])
+	return err == nil
+}

@@ -1,0 +1,64 @@
+package garbagecollector
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+)
+
+// parked are items about which nothing can be said, or done, before their logical cluster serves
+// something else than now.
+type parked struct {
+	mu    sync.Mutex
+	items map[logicalcluster.Name]map[Item]struct{}
+}
+
+func (p *parked) add(item Item) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	cluster := item.LogicalCluster()
+	in := p.items[cluster]
+	if in == nil {
+		in = map[Item]struct{}{}
+		if p.items == nil {
+			p.items = map[logicalcluster.Name]map[Item]struct{}{}
+		}
+		p.items[cluster] = in
+	}
+	in[item] = struct{}{}
+}
+
+// take returns the items of a logical cluster, which are parked no more.
+func (p *parked) take(cluster logicalcluster.Name) []Item {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	in := p.items[cluster]
+	delete(p.items, cluster)
+	return slices.Collect(maps.Keys(in))
+}
+
+// len returns how many there are.
+func (p *parked) len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, in := range p.items {
+		n += len(in)
+	}
+	return n
+}
+
+func (p *parked) remove(item Item) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.items) == 0 {
+		return
+	}
+	cluster := item.LogicalCluster()
+	delete(p.items[cluster], item)
+	if len(p.items[cluster]) == 0 {
+		delete(p.items, cluster)
+	}
+}

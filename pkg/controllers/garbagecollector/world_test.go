@@ -1,0 +1,268 @@
+package garbagecollector
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// model is a world in memory: what is stored, and what the collector has seen of it, which is
+// behind, of each resource by another number of changes.
+type model struct {
+	t       *testing.T
+	random  *rand.Rand
+	c       *collector
+	version int
+
+	stored, seen map[Item]object
+	unseen       map[string][]change
+	unserved     map[string]bool
+	events       []string
+	queue        map[Item]bool
+}
+
+var kinds = map[string]Kind{
+	"ConfigMap":      {Namespaced: true, Prefix: "/core/configmaps/"},
+	"Secret":         {Namespaced: true, Prefix: "/core/secrets/"},
+	"Cluster":        {Prefix: "/example.com/clusters/"},
+	"LogicalCluster": {Prefix: "/core.kcp.io/logicalclusters/"},
+	"Bound":          {Namespaced: true, Prefix: "/example.com/bounds/", Identity: "abc"},
+}
+
+func newModel(t *testing.T, seed uint64) *model {
+	m := &model{
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), stored: map[Item]object{}, seen: map[Item]object{},
+		unseen: map[string][]change{}, unserved: map[string]bool{}, queue: map[Item]bool{},
+	}
+	m.c = &collector{graph: newGraph(), world: m}
+	return m
+}
+
+func (m *model) KindOf(_ context.Context, _ logicalcluster.Name, kind schema.GroupVersionKind) (Kind, bool, error) {
+	k, ok := kinds[kind.Kind]
+	return k, ok && !m.unserved[k.Prefix], nil
+}
+
+func (m *model) Served(_ context.Context, _ logicalcluster.Name, prefix, _ string) (Kind, bool, error) {
+	return Kind{Prefix: prefix}, !m.unserved[prefix], nil
+}
+
+func (m *model) get(item Item) object { return m.seen[item] }
+
+func (m *model) confirm(_ context.Context, items []Item) error {
+	for _, item := range items {
+		for m.deliver(item.prefix()) {
+		}
+	}
+	return nil
+}
+
+func (m *model) settle(context.Context, object) error {
+	for prefix := range m.unseen {
+		for m.deliver(prefix) {
+		}
+	}
+	return nil
+}
+
+func (m *model) elsewhere(at Item, uid types.UID) bool {
+	for item, o := range m.seen {
+		if o.uid == uid && item.prefix() == at.prefix() && item.LogicalCluster() == at.LogicalCluster() && item.place().Name == at.place().Name {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *model) report(_ context.Context, _ Kind, item Item, _ object, r metav1.OwnerReference) {
+	m.events = append(m.events, fmt.Sprintf("%s: %s", item, r.Name))
+}
+
+// deliver shows the next change of a resource.
+func (m *model) deliver(prefix string) bool {
+	if len(m.unseen[prefix]) == 0 {
+		return false
+	}
+	next := m.unseen[prefix][0]
+	m.unseen[prefix] = m.unseen[prefix][1:]
+	if next.after.uid == "" {
+		delete(m.seen, next.item)
+	} else {
+		m.seen[next.item] = next.after
+	}
+	m.c.graph.changed(next.item, next.before, next.after)
+	return true
+}
+
+func (m *model) set(item Item, o object) {
+	before := m.stored[item]
+	if o.uid == "" || o.deleting && len(o.finalizers) == 0 {
+		o = object{}
+		delete(m.stored, item)
+	} else {
+		m.version++
+		o.version = strconv.Itoa(m.version)
+		o.orphaning = slices.Contains(o.finalizers, metav1.FinalizerOrphanDependents)
+		o.foreground = slices.Contains(o.finalizers, metav1.FinalizerDeleteDependents)
+		m.stored[item] = o
+	}
+	m.unseen[item.prefix()] = append(m.unseen[item.prefix()], change{item, before, o})
+}
+
+var (
+	errGone     = apierrors.NewNotFound(schema.GroupResource{}, "")
+	errConflict = apierrors.NewConflict(schema.GroupResource{}, "", nil)
+)
+
+func (m *model) remove(_ context.Context, _ Kind, item Item, o object, policy metav1.DeletionPropagation) error {
+	is := m.stored[item]
+	switch {
+	case is.uid == "":
+		return errGone
+	case o.uid != is.uid, o.version != is.version:
+		return errConflict
+	}
+	m.delete(item, policy)
+	return nil
+}
+
+// delete does as an API server does.
+func (m *model) delete(item Item, policy metav1.DeletionPropagation) {
+	is := m.stored[item]
+	require.NotEmpty(m.t, is.uid, item)
+	is.finalizers = slices.DeleteFunc(slices.Clone(is.finalizers), func(name string) bool {
+		return name == metav1.FinalizerOrphanDependents || name == metav1.FinalizerDeleteDependents
+	})
+	switch policy {
+	case metav1.DeletePropagationForeground:
+		is.finalizers = append(is.finalizers, metav1.FinalizerDeleteDependents)
+	case metav1.DeletePropagationOrphan:
+		is.finalizers = append(is.finalizers, metav1.FinalizerOrphanDependents)
+	case metav1.DeletePropagationBackground:
+	}
+	is.deleting = true
+	m.set(item, is)
+}
+
+func (m *model) patch(_ context.Context, _ Kind, item Item, o object, p patch) error {
+	is := m.stored[item]
+	switch {
+	case is.uid == "":
+		return errGone
+	case o.uid != is.uid, o.version != is.version:
+		return errConflict
+	}
+	if p.references != nil {
+		is.references = p.references
+	}
+	if p.finalizers != nil {
+		is.finalizers = p.finalizers
+	}
+	m.set(item, is)
+	return nil
+}
+
+// step does one thing of those that can be done now, and reports whether there was one.
+func (m *model) step() bool {
+	var can []func()
+	for _, prefix := range slices.Sorted(maps.Keys(m.unseen)) {
+		if len(m.unseen[prefix]) > 0 {
+			can = append(can, func() { m.deliver(prefix) })
+		}
+	}
+	todo := m.c.graph.take()
+	for _, item := range todo.items {
+		m.queue[item] = true
+	}
+	for _, o := range todo.owners {
+		for _, d := range m.c.graph.dependentsOf(o) {
+			m.queue[d.item] = true
+		}
+	}
+	for _, item := range slices.Sorted(maps.Keys(m.queue)) {
+		can = append(can, func() {
+			delete(m.queue, item)
+			_, err := m.c.collect(m.t.Context(), item)
+			if err != nil {
+				require.True(m.t, apierrors.IsConflict(err), "%v", err)
+				m.queue[item] = true
+			}
+		})
+	}
+	if len(can) == 0 {
+		return false
+	}
+	can[m.random.IntN(len(can))]()
+	return true
+}
+
+// rest lets the collector work until there is nothing to do.
+func (m *model) rest() {
+	for range 10000 {
+		if !m.step() {
+			return
+		}
+	}
+	m.t.Fatal("it does not come to rest")
+}
+
+func (m *model) names() []string {
+	var names []string
+	for item := range m.stored {
+		names = append(names, item.place().Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (m *model) redefine(prefix string, served bool) {
+	m.unserved[prefix] = !served
+	for _, item := range m.c.parked.take("c") {
+		m.queue[item] = true
+	}
+}
+
+func at(kind, name string) Item { return in("c", "n", kind, name) }
+
+func in(cluster logicalcluster.Name, namespace, kind, name string) Item {
+	k := kinds[kind]
+	key := k.Prefix
+	if k.Identity != "" {
+		key += ":" + k.Identity + "/"
+	}
+	key += string(cluster) + "/"
+	if k.Namespaced {
+		key += namespace + "/"
+	}
+	return Item(key + name)
+}
+
+// thing is an object whose UID is made of its name, with references.
+func thing(name string, references ...metav1.OwnerReference) object {
+	return object{uid: types.UID("uid-" + name), references: references}
+}
+
+func ref(kind, name string) metav1.OwnerReference {
+	version := "v1"
+	if kind != "ConfigMap" && kind != "Secret" {
+		version = "example.com/v1"
+	}
+	return metav1.OwnerReference{APIVersion: version, Kind: kind, Name: name, UID: types.UID("uid-" + name)}
+}
+
+func blocking(r metav1.OwnerReference) metav1.OwnerReference {
+	r.BlockOwnerDeletion = new(bool)
+	*r.BlockOwnerDeletion = true
+	return r
+}

@@ -1,0 +1,147 @@
+package customresource
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+	multitenant "github.com/shardplane/shardplane/pkg/storage"
+)
+
+// Kind is what a logical cluster serves under the name of a kind or of a resource, built in
+// or not.
+type Kind struct {
+	// Resource is what requests name, in a version that is served.
+	Resource   schema.GroupVersionResource
+	Kind       string
+	Namespaced bool
+	// Prefix is that of the keys of all objects of the resource, and Identity is that of
+	// those in this logical cluster.
+	Prefix, Identity string
+}
+
+// maxPlurals bounds what a server remembers of the resources of kinds.
+const maxPlurals = 4096
+
+// plurals are the resources that kinds were found to be of, in any logical cluster: nearly
+// all agree, and whoever asks looks whether it is so.
+type plurals struct {
+	mu sync.Mutex
+	of map[schema.GroupKind][]string
+}
+
+func (p *plurals) get(kind schema.GroupKind) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.of[kind]
+}
+
+func (p *plurals) add(kind schema.GroupKind, plural string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.of[kind]
+	if slices.Contains(known, plural) {
+		return
+	}
+	if p.of == nil || len(p.of) >= maxPlurals {
+		p.of = map[schema.GroupKind][]string{}
+	}
+	p.of[kind] = append(slices.Clip(known[max(0, len(known)-3):]), plural)
+}
+
+// KindOf returns what a logical cluster serves under a kind, in a version that it serves; false
+// if there is nothing.
+func (s *Server) KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (Kind, bool, error) {
+	if builtIn, ok, err := s.builtIns.Kind(ctx, kind); ok || err != nil {
+		return Kind{Resource: builtIn.Resource, Kind: kind.Kind, Namespaced: builtIn.Namespaced, Prefix: prefixOf(builtIn.Resource)}, ok, err
+	}
+	in := request.Cluster{Name: cluster}
+	for _, plural := range s.plurals.get(kind.GroupKind()) {
+		d, err := s.sources.Resolve(ctx, definitions.Lookup{Cluster: in, Resource: schema.GroupResource{Group: kind.Group, Resource: plural}, Version: kind.Version})
+		if err != nil {
+			return Kind{}, false, err
+		}
+		if d != nil && isOf(d, kind) {
+			return s.kind(d, kind.Version), true, nil
+		}
+	}
+	all, err := s.sources.List(ctx, in)
+	if err != nil {
+		return Kind{}, false, err
+	}
+	for _, d := range all {
+		if isOf(d, kind) {
+			s.plurals.add(kind.GroupKind(), d.Schema.Resource.Resource)
+			return s.kind(d, kind.Version), true, nil
+		}
+	}
+	return Kind{}, false, nil
+}
+
+// Served returns what a logical cluster serves of the resource whose keys have a prefix, in any
+// version: false if it serves nothing whose objects have such keys.
+func (s *Server) Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (Kind, bool, error) {
+	if builtIn, ok, err := s.builtIns.OfPrefix(ctx, prefix); ok || err != nil {
+		return Kind{Resource: builtIn.Resource, Kind: builtIn.Kind, Namespaced: builtIn.Namespaced, Prefix: prefix}, ok && identity == "", err
+	}
+	group, name, _ := strings.Cut(strings.Trim(prefix, "/"), "/")
+	name, suffix, _ := strings.Cut(name, ":")
+	resource := schema.GroupResource{Group: group, Resource: name}
+	if group == "core" && suffix != "" {
+		resource.Group = ""
+	}
+	d, err := s.sources.Resolve(ctx, definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource})
+	if err != nil || d == nil || d.Identity != identity || s.stores.PrefixOf(d.Schema) != prefix {
+		return Kind{}, false, err
+	}
+	for _, v := range d.Schema.Spec().Versions {
+		if v.Served {
+			return s.kind(d, v.Name), true, nil
+		}
+	}
+	return Kind{}, false, nil
+}
+
+// Hold keeps the objects of the resource whose keys have a prefix in the memory of this server,
+// until release is called. Built-in ones always are.
+func (s *Server) Hold(ctx context.Context, prefix string) (release func(), err error) {
+	if _, ok, err := s.builtIns.OfPrefix(ctx, prefix); ok || err != nil {
+		return func() {}, err
+	}
+	release, err = s.stores.Hold(prefix)
+	if err != nil {
+		return nil, fmt.Errorf("holding the objects below %s: %w", prefix, err)
+	}
+	return release, nil
+}
+
+func isOf(d *definitions.Definition, kind schema.GroupVersionKind) bool {
+	return d.Schema.Resource.Group == kind.Group && d.Schema.Names().Kind == kind.Kind && d.Schema.Serves(kind.Version) && d.Schema.Projection == nil
+}
+
+func (s *Server) kind(d *definitions.Definition, version string) Kind {
+	return Kind{
+		Resource:   d.Schema.Resource.WithVersion(version),
+		Kind:       d.Schema.Names().Kind,
+		Namespaced: d.Schema.Spec().Scope == "Namespaced",
+		Prefix:     s.stores.PrefixOf(d.Schema),
+		Identity:   d.Identity,
+	}
+}
+
+// prefixOf returns the prefix of the keys of a built-in resource. Events of events.k8s.io are
+// those of the group "".
+func prefixOf(resource schema.GroupVersionResource) string {
+	if resource.Group == eventsv1.GroupName {
+		resource.Group = ""
+	}
+	return multitenant.ResourcePrefix(resource.GroupResource()) + "/"
+}

@@ -1,0 +1,101 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/controllers/garbagecollector"
+	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/usage"
+)
+
+// defaultGarbageDelay leaves an operator the time to read what is to be deleted.
+const defaultGarbageDelay = time.Hour
+
+// GarbageOptions say whether objects are deleted whose owners are gone.
+type GarbageOptions struct {
+	Enabled bool
+	// InitialDelay is how long those wait that were there before it was ever enabled.
+	InitialDelay time.Duration
+}
+
+func newGarbageOptions() GarbageOptions {
+	return GarbageOptions{Enabled: true, InitialDelay: defaultGarbageDelay}
+}
+
+// AddFlags adds the flags.
+func (o *GarbageOptions) AddFlags(fs *pflag.FlagSet) {
+	fs.BoolVar(&o.Enabled, "enable-garbage-collector", o.Enabled, "delete objects whose owners are gone, by their owner references, and let deletions orphan dependents or wait for them; the same for all replicas of a shard")
+	fs.DurationVar(&o.InitialDelay, "garbage-collector-initial-delay", o.InitialDelay, "how long objects whose owners are gone are kept that the shard finds when it first runs with --enable-garbage-collector; it says in its log how many there are")
+}
+
+// Validate returns what is wrong with the options.
+func (o *GarbageOptions) Validate() []error {
+	if o.InitialDelay < 0 {
+		return []error{errors.New("--garbage-collector-initial-delay must not be negative")}
+	}
+	return nil
+}
+
+// garbage is what the garbage collector works with, or nil if there is none.
+func (s *Server) garbage(loopback *rest.Config) (*garbagecollector.Config, error) {
+	if !s.options.Garbage.Enabled {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	as := rest.CopyConfig(loopback)
+	as.Impersonate = rest.ImpersonationConfig{UserName: garbagecollector.Username, Groups: []string{user.SystemPrivilegedGroup}}
+	deleting, err := s.factory(as)
+	if err != nil {
+		return nil, fmt.Errorf("client of the garbage collector: %w", err)
+	}
+	return &garbagecollector.Config{
+		Local: s.sources.Local, Deleting: deleting, InitialDelay: s.options.Garbage.InitialDelay,
+		Store: storedObjects{s.usage, s.backend, s.customResources}, Kinds: servedKinds{s.customResources},
+	}, nil
+}
+
+// storedObjects implements garbagecollector.Store.
+type storedObjects struct {
+	*usage.Counter
+	*storage.Backend
+
+	customResources *customresource.Server
+}
+
+// Hold implements garbagecollector.Store.
+func (s storedObjects) Hold(ctx context.Context, prefix string) (garbagecollector.Objects, func(), error) {
+	release, err := s.customResources.Hold(ctx, prefix)
+	if err != nil {
+		return nil, nil, err
+	}
+	if h := s.Hub(prefix); h != nil {
+		return h, release, nil
+	}
+	release()
+	return nil, nil, fmt.Errorf("%s is not followed", strings.Trim(prefix, "/"))
+}
+
+// servedKinds implements garbagecollector.Kinds.
+type servedKinds struct{ of *customresource.Server }
+
+// KindOf implements garbagecollector.Kinds.
+func (k servedKinds) KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (garbagecollector.Kind, bool, error) {
+	found, ok, err := k.of.KindOf(ctx, cluster, kind)
+	return garbagecollector.Kind(found), ok, err
+}
+
+// Served implements garbagecollector.Kinds.
+func (k servedKinds) Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (garbagecollector.Kind, bool, error) {
+	found, ok, err := k.of.Served(ctx, cluster, prefix, identity)
+	return garbagecollector.Kind(found), ok, err
+}
