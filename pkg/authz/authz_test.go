@@ -51,7 +51,7 @@ func find(_ context.Context, name logicalcluster.Name) (*corev1alpha1.LogicalClu
 	case "new":
 		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
 	case "closed":
-		lc.Annotations = map[string]string{tenancy.RequiredGroupsAnnotation: "a;b,c"}
+		lc.Annotations = map[string]string{tenancy.RequiredGroupsAnnotation: "a,b;c"}
 	case "broken":
 		return nil, errors.New("no answer")
 	default:

@@ -52,8 +52,8 @@ func inRequiredGroups(name logicalcluster.Name, u user.Info, required string) bo
 	for _, i := range identity.In(name, u) {
 		groups = append(groups, i.GetGroups()...)
 	}
-	for alternative := range strings.SplitSeq(required, ",") {
-		all := strings.Split(alternative, ";")
+	for alternative := range strings.SplitSeq(required, ";") {
+		all := strings.Split(alternative, ",")
 		if !slices.ContainsFunc(all, func(group string) bool { return !slices.Contains(groups, strings.TrimSpace(group)) }) {
 			return true
 		}

@@ -1,13 +1,17 @@
 package shard
 
 import (
+	"strings"
+
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -31,7 +35,12 @@ func newLocal(shard string, clients *client.Factory, informers *controllers.Info
 		index:           workspaceindex.New(),
 	}
 	l.logicalClusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
-		OnAdd:    func(obj *corev1alpha1.LogicalCluster, _ bool) { l.upsertCluster(obj) },
+		OnAdd: func(obj *corev1alpha1.LogicalCluster, initial bool) {
+			if initial {
+				tellRequiredGroups(obj)
+			}
+			l.upsertCluster(obj)
+		},
 		OnUpdate: func(_, obj *corev1alpha1.LogicalCluster) { l.upsertCluster(obj) },
 		OnDelete: func(last *corev1alpha1.LogicalCluster, _ bool) {
 			l.index.DeleteLogicalCluster(l.shard, logicalcluster.From(last))
@@ -45,6 +54,15 @@ func newLocal(shard string, clients *client.Factory, informers *controllers.Info
 		},
 	})
 	return l
+}
+
+// tellRequiredGroups names a logical cluster, from before the server started, whose required
+// groups meant something else before commas and semicolons were as in kcp.
+func tellRequiredGroups(lc *corev1alpha1.LogicalCluster) {
+	if groups := lc.Annotations[tenancy.RequiredGroupsAnnotation]; strings.ContainsAny(groups, ",;") {
+		klog.InfoS("A logical cluster has combined required groups, of which semicolons separate alternatives and commas the groups of one. It was the other way round in earlier versions: see that it is what you mean",
+			"cluster", logicalcluster.From(lc), "annotation", tenancy.RequiredGroupsAnnotation, "groups", groups)
+	}
 }
 
 func (l *local) upsertCluster(obj *corev1alpha1.LogicalCluster) {

@@ -24,8 +24,9 @@ const (
 // Annotations, labels and finalizers of LogicalClusters.
 const (
 	// RequiredGroupsAnnotation lists the groups of which a user must be a member:
-	// alternatives separated by commas, each of them groups separated by
-	// semicolons, all of which it takes. A child starts with those of its parent.
+	// alternatives separated by semicolons, each of them groups separated by
+	// commas, all of which it takes. A child starts with those that its Workspace
+	// has, or, if that has none, with those of its parent.
 	RequiredGroupsAnnotation = "authorization.kcp.io/required-groups"
 	// MaxObjectsAnnotation is how many objects the logical cluster may hold, all kinds
 	// together but without Events; 0 or less means any number. It wins over the

@@ -331,11 +331,11 @@ func testRequiredGroups(t *testing.T, p people) {
 		return err
 	}
 	require.NoError(t, get())
-	_, err := lcs.Patch(t.Context(), "cluster", mergePatch, []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"team-1;others,third"}}}`), metav1.PatchOptions{})
+	_, err := lcs.Patch(t.Context(), "cluster", mergePatch, []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"team-1,others;third"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	p.eventually("user-1 is refused", func() bool { return apierrors.IsForbidden(get()) })
 	require.ErrorContains(t, get(), notPermitted)
-	_, err = lcs.Patch(t.Context(), "cluster", mergePatch, []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"others,team-1"}}}`), metav1.PatchOptions{})
+	_, err = lcs.Patch(t.Context(), "cluster", mergePatch, []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"others;team-1"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	p.eventually("user-1 is let in", func() bool { return get() == nil })
 	_, err = lcs.Patch(t.Context(), "cluster", mergePatch, []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":null}}}`), metav1.PatchOptions{})

@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -127,7 +128,7 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, in facts, self string) (*c
 	if bindings := types.SystemBindings(in.types); bindings != "" {
 		lc.Annotations[tenancy.SystemBindingsAnnotation] = bindings
 	}
-	if groups := in.parent.Annotations[tenancy.RequiredGroupsAnnotation]; groups != "" {
+	if groups := cmp.Or(ws.Annotations[tenancy.RequiredGroupsAnnotation], in.parent.Annotations[tenancy.RequiredGroupsAnnotation]); groups != "" {
 		lc.Annotations[tenancy.RequiredGroupsAnnotation] = groups
 	}
 	if owner := ws.Annotations[ownerAnnotation]; owner != "" {

@@ -203,13 +203,17 @@ func TestUnfinished(t *testing.T) {
 	require.Len(t, keys, 2)
 }
 
-func TestLogicalClusterRequiresTheGroupsOfItsParent(t *testing.T) {
+func TestLogicalClusterRequiresTheGroupsOfItsWorkspaceOrParent(t *testing.T) {
 	w := factsOf(t, shard("a"))
 	ws, p := claim(newWorkspace("w"), w)
 	require.Nil(t, p)
 	w.parent = w.parent.DeepCopy()
-	metav1.SetMetaDataAnnotation(&w.parent.ObjectMeta, "authorization.kcp.io/required-groups", "a;b,c")
+	metav1.SetMetaDataAnnotation(&w.parent.ObjectMeta, "authorization.kcp.io/required-groups", "a,b;c")
 	lc, p := logicalClusterFor(ws, w, "here")
 	require.Nil(t, p)
-	require.Equal(t, "a;b,c", lc.Annotations["authorization.kcp.io/required-groups"])
+	require.Equal(t, "a,b;c", lc.Annotations["authorization.kcp.io/required-groups"])
+	metav1.SetMetaDataAnnotation(&ws.ObjectMeta, "authorization.kcp.io/required-groups", "d")
+	lc, p = logicalClusterFor(ws, w, "here")
+	require.Nil(t, p)
+	require.Equal(t, "d", lc.Annotations["authorization.kcp.io/required-groups"], "its own")
 }
