@@ -189,11 +189,12 @@ func (b *Backend) Decorator(
 func (b *Backend) track(destroy func()) (func(), error) {
 	destroy = sync.OnceFunc(destroy)
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if b.closed {
-		destroy()
+		b.mu.Unlock()
+		destroy() // which asks for the lock
 		return nil, errors.New("the storage backend is closed")
 	}
+	defer b.mu.Unlock()
 	id := b.nextID
 	b.nextID++
 	b.storages[id] = destroy
