@@ -70,7 +70,7 @@ func NewBindings(ctx context.Context, shard Target, o BindingOptions) (*Bindings
 	p := &phase{limit: int64(o.Count + 1)}
 	elapsed := run(ctx, p, b.clients, func(ctx context.Context, c *rest.RESTClient, n int) error {
 		made.starting(b.cluster(n))
-		return create(ctx, c, b.cluster(n), logicalClusters, "LogicalCluster", corev1alpha1.LogicalClusterName, map[string]any{})
+		return createAnnotated(ctx, c, b.cluster(n), logicalClusters, "LogicalCluster", corev1alpha1.LogicalClusterName, map[string]any{}, ownBindingsOnly)
 	})
 	result, err := p.result("create LogicalCluster", shard.Name, elapsed)
 	if err == nil {
@@ -151,7 +151,7 @@ func schemaSpec(n int) map[string]any {
 // is at most BindingOptions.Count, and measures the creation and the time from its
 // beginning until a watch says that the binding is Ready.
 func (b *Bindings) Bind(ctx context.Context, first, last int) ([]measure.Result, error) {
-	ready, err := track(ctx, b.shard, apiBindings, isReady)
+	ready, err := track(ctx, b.shard, apiBindings, isBound)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,11 @@ func bindingSpec(provider string, claims bool) map[string]any {
 	return spec
 }
 
-func isReady(binding *unstructured.Unstructured) bool {
+// isBound reports whether a binding to an export of a benchmark is Ready.
+func isBound(binding *unstructured.Unstructured) bool {
+	if binding.GetName() != exportName { // one of the system
+		return false
+	}
 	all, _, _ := unstructured.NestedSlice(binding.Object, "status", "conditions")
 	for _, c := range all {
 		if c, ok := c.(map[string]any); ok && c["type"] == "Ready" {
@@ -257,8 +261,16 @@ func (d *NewSchema) Result() measure.Result {
 }
 
 func create(ctx context.Context, c *rest.RESTClient, cluster string, resource schema.GroupVersionResource, kind, name string, spec map[string]any) error {
+	return createAnnotated(ctx, c, cluster, resource, kind, name, spec, nil)
+}
+
+// ownBindingsOnly has a LogicalCluster get no bindings to the system's exports, so that those
+// that are measured are all that it has.
+var ownBindingsOnly = map[string]any{"internal.shardplane.io/system-bindings": "true"}
+
+func createAnnotated(ctx context.Context, c *rest.RESTClient, cluster string, resource schema.GroupVersionResource, kind, name string, spec, annotations map[string]any) error {
 	body, err := json.Marshal(map[string]any{
-		"apiVersion": resource.GroupVersion().String(), "kind": kind, "metadata": map[string]any{"name": name}, "spec": spec,
+		"apiVersion": resource.GroupVersion().String(), "kind": kind, "metadata": map[string]any{"name": name, "annotations": annotations}, "spec": spec,
 	})
 	if err != nil {
 		return fmt.Errorf("encoding %s %s: %w", kind, name, err)

@@ -47,7 +47,7 @@ func (s *Scale) Make(ctx context.Context, shard Target, progress func(format str
 		make  func(context.Context, *rest.RESTClient, int) error
 	}{
 		{"APIExport", s.Exports, apiExports, hasIdentity, s.export},
-		{"APIBinding", len(consumers), apiBindings, isReady, func(ctx context.Context, c *rest.RESTClient, n int) error {
+		{"APIBinding", len(consumers), apiBindings, isBound, func(ctx context.Context, c *rest.RESTClient, n int) error {
 			return create(ctx, c, consumers[n], apiBindings, "APIBinding", exportName, bindingSpec(s.Clusters[n%s.Exports], false))
 		}},
 		{"object", len(consumers) * s.Objects, schema.GroupVersionResource{}, nil, func(ctx context.Context, c *rest.RESTClient, n int) error {
