@@ -192,6 +192,36 @@ func TestClaimsHideWhatCameLater(t *testing.T) {
 	})
 }
 
+// Who comes long after claims have changed is told of that, but once somebody was, whoever comes
+// later is not, also where nobody wants bookmarks.
+func TestClaimsAreToldForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(t)
+		f.fill("b/x", "z")
+		f.follow(10)
+		set := newSet("a")
+		f.watchClaims(set, "/r/").Stop()
+		f.modify("z", 11, nil)
+		set.Allow("b", nil, 11)
+		<-time.After(20 * time.Second)
+		from := func(version uint64) watch.Interface {
+			w, err := f.Watch(t.Context(), Request{
+				Key: "/r/", Version: version, Claims: Claims{Set: set, Root: "/r/"},
+				Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()},
+			})
+			require.NoError(t, err)
+			return w
+		}
+		told := <-from(11).ResultChan()
+		require.Equal(t, watch.Added, told.Type)
+		require.Equal(t, "b/x", told.Object.(metav1.Object).GetName())
+		f.modify("z", 12, nil)
+		w := from(12)
+		f.modify("b/x", 13, nil)
+		nextIs(t, w, 13, "MODIFIED b/x")
+	})
+}
+
 // Who resumes after claims have changed may be cut off anywhere in what is told then, and
 // resumes from the version of what was told last: however often, and long after the claims
 // have changed, it comes to how things are.

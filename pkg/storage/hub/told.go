@@ -238,6 +238,7 @@ func (w *Watcher) tell(t *told) bool {
 // been told.
 func (w *Watcher) missedLocked(version uint64) error {
 	h, c := w.hub, w.claims
+	c.Set.Settle(h.version) // nobody may have wanted bookmarks, with which this is done, too
 	changes, err := c.Set.Missed(w.begins, w.started)
 	if err != nil || len(changes) == 0 {
 		return err
