@@ -212,9 +212,7 @@ func TestClaimsAreToldForAWhile(t *testing.T) {
 			require.NoError(t, err)
 			return w
 		}
-		told := <-from(11).ResultChan()
-		require.Equal(t, watch.Added, told.Type)
-		require.Equal(t, "b/x", told.Object.(metav1.Object).GetName())
+		require.Equal(t, "b/x", (<-from(11).ResultChan()).Object.(metav1.Object).GetName())
 		f.modify("z", 12, nil)
 		w := from(12)
 		f.modify("b/x", 13, nil)
