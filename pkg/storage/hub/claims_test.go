@@ -192,8 +192,7 @@ func TestClaimsHideWhatCameLater(t *testing.T) {
 	})
 }
 
-// Who comes long after claims have changed is told of that, but once somebody was, whoever comes
-// later is not, also where nobody wants bookmarks.
+// Once somebody was told of an old change, who comes later is not, also where nobody wants bookmarks.
 func TestClaimsAreToldForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFollower(t)
