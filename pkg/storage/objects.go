@@ -3,8 +3,6 @@ package storage
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -36,13 +34,6 @@ func (b *Backend) Hub(prefix string) *hub.Hub {
 	return b.hubs[prefix]
 }
 
-// Prefixes are those of the keys of all open storages, with a slash at their ends.
-func (b *Backend) Prefixes() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Collect(maps.Keys(b.hubs))
-}
-
 // Revision asks a quorum of etcd for its revision: whatever was acknowledged before is not newer.
 func (b *Backend) Revision(ctx context.Context) (uint64, error) {
 	response, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+"/health")
@@ -63,10 +54,7 @@ func (b *Backend) Exists(ctx context.Context, key string) (bool, error) {
 
 // Key returns the key of an object below the prefix of its resource, as hubs have it.
 func Key(prefix, identity string, cluster logicalcluster.Name, namespace, name string) string {
-	if identity != "" {
-		prefix += identityMark + identity + "/"
-	}
-	prefix += string(cluster) + "/"
+	prefix = keyspace{root: prefix}.prefix(tenant{identity: identity, cluster: cluster})
 	if namespace != "" {
 		prefix += namespace + "/"
 	}

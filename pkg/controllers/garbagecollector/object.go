@@ -82,7 +82,7 @@ func read(obj runtime.Object) object {
 	return o
 }
 
-// blocks reports whether the object has a reference to a UID, and whether one of them keeps the
+// refers reports whether the object has a reference to a UID, and whether one of them keeps the
 // owner that waits.
 func (o *object) refers(uid types.UID) (refers, blocks bool) {
 	for i := range o.references {

@@ -54,12 +54,5 @@ func (s *Stores) Hold(prefix string) (release func(), err error) {
 
 // PrefixOf returns the prefix of the keys of the objects of a schema, with slashes around it.
 func (s *Stores) PrefixOf(sch *definitions.Schema) string {
-	prefix := multitenant.ResourcePrefix(storedResource(sch))
-	switch {
-	case s.isApart(sch):
-		prefix += apartSuffix
-	case sch.Resource.Group == "":
-		prefix += customSuffix
-	}
-	return prefix + "/"
+	return multitenant.ResourcePrefix(storedResource(sch)) + s.suffix(sch) + "/"
 }

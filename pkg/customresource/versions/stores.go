@@ -190,13 +190,21 @@ func storedResource(sch *definitions.Schema) schema.GroupResource {
 // restOptions are the options of the store that holds the objects of a schema.
 func (s *Stores) restOptions(sch *definitions.Schema) (generic.RESTOptions, error) {
 	options, err := s.getter.GetRESTOptions(storedResource(sch), nil)
+	options.ResourcePrefix += s.suffix(sch)
+	return options, err
+}
+
+// suffix is what the prefix of the keys of a schema's objects has more than those of built-in
+// resources.
+func (s *Stores) suffix(sch *definitions.Schema) string {
 	switch {
 	case s.isApart(sch):
-		options.ResourcePrefix += apartSuffix
+		return apartSuffix
 	case sch.Resource.Group == "":
-		options.ResourcePrefix += customSuffix
+		return customSuffix
+	default:
+		return ""
 	}
-	return options, err
 }
 
 // newView makes the view of a schema's version on the shared store.
