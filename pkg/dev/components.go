@@ -56,7 +56,7 @@ func plan(o CompletedOptions, certs *certificates) []component {
 			"--service-account-key-file=" + certs.serviceAccountKey,
 		}, servingFlags(o, certs, o.FrontProxyPort)...),
 	}
-	proxy.args = append(proxy.args, tokenFlags(o)...)
+	proxy.args = append(append(proxy.args, tokenFlags(o)...), o.FrontProxyArgs...)
 	return append(components, cache, proxy)
 }
 

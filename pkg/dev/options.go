@@ -32,6 +32,8 @@ type Options struct {
 	EncryptionConfigFile string
 	// ShardArgs are arguments that every shard gets after its own.
 	ShardArgs []string
+	// FrontProxyArgs are arguments that the front-proxy gets after its own.
+	FrontProxyArgs []string
 	// Verbose shows the logs of all components on the terminal.
 	Verbose bool
 	// Verbosity is the log level of the components.
@@ -59,6 +61,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs.StringVar(&o.WorkDir, "work-dir", o.WorkDir, "`directory` for certificates, kubeconfigs, data and logs, in .kcp and .kcp-*; created if missing, kept for the next start")
 	fs.DurationVar(&o.StartTimeout, "start-timeout", o.StartTimeout, "give up when the components are not ready after this time")
 	fs.StringArrayVar(&o.ShardArgs, "shard-arg", o.ShardArgs, "one more `flag` for every shard, such as --shard-arg=--etcd-compaction-interval=1m; may be repeated")
+	fs.StringArrayVar(&o.FrontProxyArgs, "front-proxy-arg", o.FrontProxyArgs, "one more `flag` for the front-proxy, such as --front-proxy-arg=--mapping-file=mappings.yaml; may be repeated")
 	fs.StringVar(&o.EncryptionConfigFile, "encryption-provider-config", o.EncryptionConfigFile, "EncryptionConfiguration `file` for all shards and the cache server, which take its changes up while they run; without it they store all in clear text")
 	fs = fss.FlagSet("Ports")
 	fs.IntVar(&o.FrontProxyPort, "front-proxy-port", o.FrontProxyPort, "port of the front-proxy on 127.0.0.1")
@@ -106,9 +109,17 @@ func (o CompletedOptions) Validate() error {
 	if o.Verbosity < 0 || o.Verbosity > 10 {
 		errs = append(errs, fmt.Errorf("-v is %d: it must be 0 to 10", o.Verbosity))
 	}
-	for _, arg := range o.ShardArgs {
-		if !strings.HasPrefix(arg, "-") {
-			errs = append(errs, fmt.Errorf("--shard-arg is %q: it must be a flag with its value, such as --shard-arg=--etcd-compaction-interval=1m", arg))
+	for _, more := range []struct {
+		flag, example string
+		args          []string
+	}{
+		{"--shard-arg", "--etcd-compaction-interval=1m", o.ShardArgs},
+		{"--front-proxy-arg", "--mapping-file=mappings.yaml", o.FrontProxyArgs},
+	} {
+		for _, arg := range more.args {
+			if !strings.HasPrefix(arg, "-") {
+				errs = append(errs, fmt.Errorf("%s is %q: it must be a flag with its value, such as %s=%s", more.flag, arg, more.flag, more.example))
+			}
 		}
 	}
 	if o.StartTimeout <= 0 {

@@ -245,11 +245,13 @@ func TestRenewsCertificatesInKubeconfigs(t *testing.T) {
 	require.IsType(t, &pki.Pair{}, p.certs.serving)
 }
 
-func TestShardArgs(t *testing.T) {
+// TestArgs holds that further flags reach those that they are for, behind their own.
+func TestArgs(t *testing.T) {
 	o := NewOptions()
 	ports := freePorts(t, 4)
 	o.ShardPort, o.FrontProxyPort, o.CacheServerPort = ports, ports+2, ports+3
 	o.WorkDir, o.ShardArgs = t.TempDir(), []string{"--fairness-throttle-factor=0", "--etcd-compaction-interval=1m"}
+	o.FrontProxyArgs = []string{"--mapping-file=mappings.yaml"}
 	completed, err := o.Complete()
 	require.NoError(t, err)
 	require.NoError(t, completed.Validate())
@@ -257,10 +259,12 @@ func TestShardArgs(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, deployment.Release()) }()
 	for _, command := range deployment.Commands {
-		if command.Args[0] == "shard" {
-			require.Equal(t, o.ShardArgs, command.Args[len(command.Args)-2:], command.Name)
-		} else {
-			require.NotContains(t, command.Args, o.ShardArgs[0], command.Name)
+		for kind, args := range map[string][]string{"shard": o.ShardArgs, "front-proxy": o.FrontProxyArgs} {
+			if command.Args[0] == kind {
+				require.Equal(t, args, command.Args[len(command.Args)-len(args):], command.Name)
+			} else {
+				require.NotContains(t, command.Args, args[0], command.Name)
+			}
 		}
 	}
 }
@@ -299,6 +303,7 @@ func TestValidate(t *testing.T) {
 		"beyond ports":     {func(o *Options) { o.ShardPort = 65535 }, "port 65536 for the shard shard-1 is not a port: pass --shard-port so that it is 1 to 65535"},
 		"verbosity":        {func(o *Options) { o.Verbosity = 11 }, "-v is 11: it must be 0 to 10"},
 		"no flag":          {func(o *Options) { o.ShardArgs = []string{"5m"} }, `--shard-arg is "5m": it must be a flag with its value, such as --shard-arg=--etcd-compaction-interval=1m`},
+		"no proxy's flag":  {func(o *Options) { o.FrontProxyArgs = []string{"x"} }, `--front-proxy-arg is "x": it must be a flag with its value, such as --front-proxy-arg=--mapping-file=mappings.yaml`},
 		"no time":          {func(o *Options) { o.StartTimeout = 0 }, "--start-timeout is 0s: it must be more than nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {

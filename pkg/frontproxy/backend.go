@@ -105,11 +105,16 @@ func newTLSConfig(caFile string, client dynamiccertificates.CertKeyContentProvid
 		return nil, fmt.Errorf("reading --shard-ca-file: %s holds no PEM certificate", caFile)
 	}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		RootCAs:    roots,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.X509KeyPair(client.CurrentCertKeyContent())
-			return &pair, err
-		},
+		MinVersion:           tls.VersionTLS12,
+		RootCAs:              roots,
+		GetClientCertificate: clientCertificate(client),
 	}, nil
+}
+
+// clientCertificate returns what presents a certificate as it is when a connection is made.
+func clientCertificate(client dynamiccertificates.CertKeyContentProvider) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		pair, err := tls.X509KeyPair(client.CurrentCertKeyContent())
+		return &pair, err
+	}
 }

@@ -76,7 +76,7 @@ func (s *Server) chain() serving.Chain {
 		}),
 		serving.NewFilter("token's cluster", "a service account's logical cluster, where the URL has none", authn.WithTokenCluster),
 		serving.NewFilter("credentials", "headers about users go, from outside they count for nothing", func(next http.Handler) http.Handler {
-			return withCredentials(next, s.devTokens)
+			return withCredentials(next, s.identity, s.devTokens)
 		}),
 		serving.NewFilter("authentication", "who it is; 401", func(next http.Handler) http.Handler {
 			return apifilters.WithAuthentication(next, s.authentication.Authenticator, unauthorized, s.authentication.Audiences, nil)
@@ -94,32 +94,25 @@ func (s *Server) serveMappings(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	path := r.URL.EscapedPath()
+	own, serve := "", func(_ *Server, w http.ResponseWriter, r *http.Request) { notMapped.ServeHTTP(w, r) }
 	for _, m := range mappings {
 		if path == m.prefix || (!m.exact && strings.HasPrefix(path, m.prefix)) {
-			m.serve(s, w, r)
-			return
+			own, serve = m.prefix, m.serve
+			break
 		}
 	}
-	notMapped.ServeHTTP(w, r)
+	if to := s.mappedTo(path, own); to != nil {
+		s.serveMapped(w, r, to)
+		return
+	}
+	serve(s, w, r)
 }
 
 // serveCluster forwards a request for a logical cluster, or for what a view shows of one,
 // to its shard.
 func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
-	who, ok := genericapirequest.UserFrom(r.Context())
+	to, ok := s.newRoute(w, r)
 	if !ok {
-		unauthorized.ServeHTTP(w, r)
-		return
-	}
-	to := &route{user: who, arrived: arrivalOf(r), upgrade: r.Header.Get("Upgrade") != "", release: func() {}}
-	to.long = to.upgrade || isWatch(r)
-	to.token = s.passedOn(r.Context(), who)
-	if strings.ContainsFunc(r.Header.Get("Upgrade"), func(c rune) bool { return c < ' ' || c > '~' }) {
-		writeStatus(w, apierrors.NewBadRequest("the Upgrade header does not name a protocol"))
-		return
-	}
-	if refused := tooLarge(r, who); refused != nil {
-		writeStatus(w, refused)
 		return
 	}
 	at, err := addressOf(r.URL.EscapedPath())
@@ -136,12 +129,8 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, apierrors.NewBadRequest(wildcardOfViews))
 		return
 	}
-	if !s.visited(to, at) {
-		if to.release, ok = s.forwarder.resolver.enter(identity.PayerOf("", who)); !ok {
-			writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
-				"too many requests of this user wait for workspaces that it has not entered yet, try again later"))
-			return
-		}
+	if !s.place(w, to, at) {
+		return
 	}
 	defer func() { to.release() }()
 	if s.resolve(w, r, to, at) {
@@ -151,6 +140,43 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		}
 		s.forwarder.forward(w, r, to)
 	}
+}
+
+// newRoute returns a route that leads nowhere yet, or answers and reports false.
+func (s *Server) newRoute(w http.ResponseWriter, r *http.Request) (*route, bool) {
+	who, ok := genericapirequest.UserFrom(r.Context())
+	if !ok {
+		unauthorized.ServeHTTP(w, r)
+		return nil, false
+	}
+	if strings.ContainsFunc(r.Header.Get("Upgrade"), func(c rune) bool { return c < ' ' || c > '~' }) {
+		writeStatus(w, apierrors.NewBadRequest("the Upgrade header does not name a protocol"))
+		return nil, false
+	}
+	if refused := tooLarge(r, who); refused != nil {
+		writeStatus(w, refused)
+		return nil, false
+	}
+	to := &route{user: who, arrived: arrivalOf(r), upgrade: r.Header.Get("Upgrade") != "", release: func() {}}
+	to.long = to.upgrade || isWatch(r)
+	to.token = s.passedOn(r.Context(), who)
+	return to, true
+}
+
+// place takes a place for to among those who may have to wait, if its user has not been
+// there lately, or answers and reports false.
+func (s *Server) place(w http.ResponseWriter, to *route, at address) bool {
+	if s.visited(to, at) {
+		return true
+	}
+	release, ok := s.forwarder.resolver.enter(identity.PayerOf("", to.user))
+	if !ok {
+		writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
+			"too many requests of this user wait for workspaces that it has not entered yet, try again later"))
+		return false
+	}
+	to.release = release
+	return true
 }
 
 // wildcardOfViews is the answer to requests for all that a view shows, of several shards.
@@ -191,27 +217,38 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, at a
 		return s.forwarder.resolver.resolve(r.Context(), path, to.arrived)
 	})
 	to.cluster, to.view, to.backend, to.visitor = target.Cluster.String(), view, s.shards.backend(target.Shard), visitorOf(to.user, target.Cluster, view)
-	switch outcome {
-	case workspaceindex.Unknown, workspaceindex.Pending:
-		if !s.shards.complete() {
-			writeStatus(w, unavailable("the front-proxy does not know all workspaces yet, because a shard has not answered"))
-			return false
-		}
-		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+	to.holder = to.backend
+	switch {
+	case !known(outcome):
+		s.unknown(w, r, to)
 		return false
-	case workspaceindex.Found, workspaceindex.Unavailable:
-	}
-	unserved := outcome == workspaceindex.Unavailable
-	if to.backend != nil && (unserved && s.forwarder.denied(r.Context(), to) || bodies.In(r) && s.forwarder.stranger(r.Context(), to)) {
-		s.forwarder.resolver.hold(r.Context(), to.arrived)
-		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+	case outcome == workspaceindex.Unavailable || to.backend == nil:
+		s.unavailable(w, r, to)
 		return false
-	}
-	if unserved || to.backend == nil {
-		writeStatus(w, unavailable("the workspace is unavailable"))
+	case bodies.In(r) && s.forwarder.stranger(r.Context(), to):
+		s.forwarder.refuse(w, r, to)
 		return false
+	default:
+		return true
 	}
-	return true
+}
+
+// unknown answers where there is no such logical cluster, as far as is known.
+func (s *Server) unknown(w http.ResponseWriter, r *http.Request, to *route) {
+	if !s.shards.complete() {
+		writeStatus(w, unavailable("the front-proxy does not know all workspaces yet, because a shard has not answered"))
+		return
+	}
+	writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+}
+
+// unavailable answers where a logical cluster is there and cannot be reached.
+func (s *Server) unavailable(w http.ResponseWriter, r *http.Request, to *route) {
+	if s.forwarder.denied(r.Context(), to) {
+		s.forwarder.refuse(w, r, to)
+		return
+	}
+	writeStatus(w, unavailable("the workspace is unavailable"))
 }
 
 // arrivalOf returns when a request came: what was done for it since is part of
@@ -293,6 +330,10 @@ func isWatch(r *http.Request) bool {
 	at, err := addressOf(r.URL.EscapedPath())
 	if err != nil {
 		return false
+	}
+	// Servers of the mapping file may have logical clusters anywhere in their paths.
+	if _, below, found := strings.Cut(at.rest, request.Clusters.Prefix); found && !at.valid {
+		_, at.rest = splitEscaped(below)
 	}
 	info, err := requestInfo(&bare, unescapedRest(at.rest))
 	if err != nil || !info.IsResourceRequest {

@@ -2,7 +2,9 @@ package frontproxy
 
 import (
 	"context"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,19 +14,22 @@ import (
 	"github.com/shardplane/shardplane/pkg/authn"
 )
 
-// identityHeaders start the names of headers that servers of an installation
-// send each other, and that count for nothing from outside.
-var identityHeaders = []string{"x-remote-", "x-kcp-internal-"}
+// ownIdentity are the headers that servers of an installation send each other.
+var ownIdentity = identityHeaders{prefixes: []string{"x-remote-", "x-kcp-internal-"}}
 
-// dropIdentity removes what only the front-proxy may say.
-func dropIdentity(header http.Header) {
-	for name := range header {
-		for _, prefix := range identityHeaders {
-			if len(name) >= len(prefix) && strings.EqualFold(strings.ReplaceAll(name[:len(prefix)], "_", "-"), prefix) {
-				delete(header, name)
-			}
-		}
-	}
+// identityHeaders are headers by which only the front-proxy may say something: those that
+// have a name, and those that begin with a prefix. From outside they count for nothing.
+type identityHeaders struct{ names, prefixes []string }
+
+// drop removes them.
+func (i identityHeaders) drop(header http.Header) {
+	maps.DeleteFunc(header, func(name string, _ []string) bool {
+		name = strings.ReplaceAll(name, "_", "-")
+		return slices.ContainsFunc(i.names, func(own string) bool { return strings.EqualFold(name, own) }) ||
+			slices.ContainsFunc(i.prefixes, func(own string) bool {
+				return len(name) >= len(own) && strings.EqualFold(name[:len(own)], own)
+			})
+	})
 }
 
 const (
@@ -66,9 +71,9 @@ type tokenKey struct{}
 // withCredentials takes identity headers off requests from outside, and keeps
 // the tokens of the development cluster, which authentication takes off: they
 // are passed on to shards, which have to accept them themselves.
-func withCredentials(next http.Handler, devTokens map[string]*user.DefaultInfo) http.Handler {
+func withCredentials(next http.Handler, own identityHeaders, devTokens map[string]*user.DefaultInfo) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		dropIdentity(r.Header)
+		own.drop(r.Header)
 		if len(devTokens) > 0 {
 			_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 			if devTokens[token] != nil {

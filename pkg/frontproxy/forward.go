@@ -49,6 +49,11 @@ type forwarder struct {
 // route is where one request goes, and how.
 type route struct {
 	backend *backend
+	// mapped is set where backend is of the mapping file, and not a shard.
+	mapped *mappedServer
+	// holder is the shard of the logical cluster, which says who may enter; nil where
+	// there is none.
+	holder *backend
 	// cluster is the resolved name, rest the escaped path below it. Where it is seen
 	// through a view, that is before it in the path.
 	cluster string
@@ -122,6 +127,9 @@ func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
 		// The shard gets the name, so that it has nothing to resolve; the rest
 		// of the path stays as the client wrote it, and so does the query.
 		escaped := to.backend.prefix + to.view + request.ClusterPath(to.cluster) + to.rest
+		if to.mapped != nil {
+			escaped = to.backend.prefix + p.In.URL.EscapedPath()
+		}
 		p.Out.URL.Scheme, p.Out.URL.Host = to.backend.base.Scheme, to.backend.base.Host
 		p.Out.URL.RawPath = escaped
 		p.Out.URL.Path, _ = url.PathUnescape(escaped) // its parts have been unescaped before
@@ -129,7 +137,11 @@ func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
 		p.Out.Host = ""
 		p.SetXForwarded()
 
-		dropIdentity(p.Out.Header)
+		ownIdentity.drop(p.Out.Header)
+		if to.mapped != nil {
+			to.mapped.identify(p.Out.Header, to.user, f.groups.Filter(to.user.GetGroups()))
+			return
+		}
 		to.identify(p.Out, f)
 	}
 }
@@ -192,14 +204,13 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 		w.WriteHeader(statusClientGone)
 	case !undialled(err) && f.denied(r.Context(), to):
 		f.visitors.denied(to.visitor)
-		f.resolver.hold(r.Context(), to.arrived)
-		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+		f.refuse(w, r, to)
 	case !to.connected:
-		klog.FromContext(r.Context()).V(1).Info("Shard is unreachable", "shard", to.backend.Name, "err", err)
+		klog.FromContext(r.Context()).V(1).Info("A shard, or a server of the mapping file, is unreachable", "server", to.backend.Name, "err", err)
 		f.unreachable(w, to)
 	default:
 		upstreamErrors.WithLabelValues(to.backend.Name, "broken").Inc()
-		klog.FromContext(r.Context()).V(1).Info("Connection to shard broke", "shard", to.backend.Name, "err", err)
+		klog.FromContext(r.Context()).V(1).Info("A connection to a shard, or to a server of the mapping file, broke", "server", to.backend.Name, "err", err)
 		// Clients repeat a request, whatever its verb, when they are told when
 		// to: only what can be done twice may say so.
 		retryAfter := 0
@@ -207,7 +218,7 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 			retryAfter = retrySoon
 		}
 		writeStatus(w, statusError(http.StatusBadGateway, metav1.StatusReasonInternalError, retryAfter,
-			"the connection to the workspace's shard broke before it answered"))
+			"the connection to %s broke before it answered", to.server()))
 	}
 }
 
@@ -222,7 +233,21 @@ func hangs(err error) bool {
 // unreachable answers where there is no connection to the shard.
 func (f *forwarder) unreachable(w http.ResponseWriter, to *route) {
 	upstreamErrors.WithLabelValues(to.backend.Name, "unreachable").Inc()
-	writeStatus(w, unavailable("the workspace's shard is not reachable, try again"))
+	writeStatus(w, unavailable("%s is not reachable, try again", to.server()))
+}
+
+// server says in answers where a request was to go.
+func (to *route) server() string {
+	if to.mapped != nil {
+		return "the server of this path"
+	}
+	return "the workspace's shard"
+}
+
+// refuse answers a user who may not enter as if there were nothing, and after the same time.
+func (f *forwarder) refuse(w http.ResponseWriter, r *http.Request, to *route) {
+	f.resolver.hold(r.Context(), to.arrived)
+	writeStatus(w, forbidden(r, unescapedRest(to.rest)))
 }
 
 // watchBody is the body of a watch, whose errors go through mend.

@@ -20,6 +20,9 @@ const deniedTimeout = 5 * time.Second
 // timeouts and malformed impersonation, which are answered before it is known
 // whether the user may enter, that is asked.
 func (f *forwarder) conceals(r *http.Request, res *http.Response, to *route) (bool, error) {
+	if to.mapped != nil {
+		return f.concealsMapped(r.Context(), res, to), nil
+	}
 	entered := takeMark(res.Header)
 	switch {
 	case entered == "true":
@@ -65,17 +68,20 @@ func (f *forwarder) stranger(ctx context.Context, to *route) bool {
 // denied asks the shard whether the user may not enter the logical cluster. A
 // shard that does not answer has said nothing.
 func (f *forwarder) denied(ctx context.Context, to *route) bool {
+	if to.holder == nil {
+		return false
+	}
 	ctx, cancel := context.WithTimeout(ctx, deniedTimeout)
 	defer cancel()
-	question := url.URL{Scheme: to.backend.base.Scheme, Host: to.backend.base.Host}
-	question.RawPath = to.backend.prefix + to.view + request.ClusterPath(to.cluster) + "/version"
+	question := url.URL{Scheme: to.holder.base.Scheme, Host: to.holder.base.Host}
+	question.RawPath = to.holder.prefix + to.view + request.ClusterPath(to.cluster) + "/version"
 	question.Path, _ = url.PathUnescape(question.RawPath) // a URL's prefix and a name
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, question.String(), http.NoBody)
 	if err != nil {
 		return false
 	}
 	to.identify(r, f)
-	res, err := to.backend.transport(false).RoundTrip(r)
+	res, err := to.holder.transport(false).RoundTrip(r)
 	if err != nil {
 		return false
 	}

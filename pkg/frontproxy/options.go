@@ -32,6 +32,8 @@ type Options struct {
 	// ProxyClientCertFile and ProxyClientKeyFile are the certificate with which
 	// requests are forwarded: the shards' request header CA signed it.
 	ProxyClientCertFile, ProxyClientKeyFile string
+	// MappingFile names servers beside the shards, by the paths that they serve.
+	MappingFile string
 	// IndexTimeout is for how long a request for an unknown logical cluster
 	// waits for the index to learn of it.
 	IndexTimeout time.Duration
@@ -63,6 +65,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs.StringVar(&o.ShardClientKeyFile, "shard-client-key-file", o.ShardClientKeyFile, "PEM file of the private key of --shard-client-cert-file")
 	fs.StringVar(&o.ProxyClientCertFile, "proxy-client-cert-file", o.ProxyClientCertFile, "PEM file of the client certificate, signed by the shards' request header CA, with which requests are forwarded")
 	fs.StringVar(&o.ProxyClientKeyFile, "proxy-client-key-file", o.ProxyClientKeyFile, "PEM file of the private key of --proxy-client-cert-file")
+	fs.StringVar(&o.MappingFile, "mapping-file", o.MappingFile, "YAML file with a list of servers beside the shards, and of the paths that they serve; an entry for /clusters/ stands for --shard-ca-file, --proxy-client-cert-file and --proxy-client-key-file")
 	fs = fss.FlagSet("Serving")
 	o.Serving.AddFlags(fs)
 	fs.DurationVar(&o.IndexTimeout, "index-timeout", o.IndexTimeout, "for how long a request for an unknown logical cluster waits for it to appear, before it is refused")
@@ -91,7 +94,16 @@ func (o *Options) Complete() CompletedOptions {
 // Validate returns all that is wrong with the options, in the order of their
 // fields, naming the flags.
 func (o CompletedOptions) Validate() error {
-	var errs []error
+	errs := o.validateFiles()
+	if o.IndexTimeout < 0 || o.IndexTimeout > maxIndexTimeout {
+		errs = append(errs, fmt.Errorf("--index-timeout %s is not between 0 and %s", o.IndexTimeout, maxIndexTimeout))
+	}
+	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Authentication.Validate())...)
+}
+
+// validateFiles returns which files are missing. What the mapping file may give is missing
+// for certain once that has been read.
+func (o CompletedOptions) validateFiles() (errs []error) {
 	for _, required := range []struct{ flag, value, why string }{
 		{"root-kubeconfig", o.RootKubeconfig, "the shards are found through the root shard"},
 		{"shard-ca-file", o.ShardCAFile, "the shards could not be told from impostors without it"},
@@ -100,12 +112,10 @@ func (o CompletedOptions) Validate() error {
 		{"proxy-client-cert-file", o.ProxyClientCertFile, "the shards believe the front-proxy's word about users because of it"},
 		{"proxy-client-key-file", o.ProxyClientKeyFile, "the shards believe the front-proxy's word about users because of it"},
 	} {
-		if required.value == "" {
+		mayBeMapped := slices.Contains([]string{"shard-ca-file", "proxy-client-cert-file", "proxy-client-key-file"}, required.flag)
+		if required.value == "" && (o.MappingFile == "" || !mayBeMapped) {
 			errs = append(errs, fmt.Errorf("--%s is required: %s", required.flag, required.why))
 		}
 	}
-	if o.IndexTimeout < 0 || o.IndexTimeout > maxIndexTimeout {
-		errs = append(errs, fmt.Errorf("--index-timeout %s is not between 0 and %s", o.IndexTimeout, maxIndexTimeout))
-	}
-	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Authentication.Validate())...)
+	return errs
 }

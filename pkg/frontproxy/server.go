@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +40,10 @@ type Server struct {
 	devTokens map[string]*user.DefaultInfo
 	shards    *shards
 	forwarder *forwarder
+	// mapped are the servers of the mapping file, those of longer paths first, and identity
+	// the headers by which they and the shards are told who somebody is.
+	mapped   []*mappedServer
+	identity identityHeaders
 	// client is the certificate with which requests are forwarded.
 	client *dynamiccertificates.DynamicCertKeyPairContent
 	// bodies say how long bodies of requests take at most.
@@ -63,13 +68,19 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return nil, err
 	}
 	registerMetrics()
-	s = &Server{profiling: o.Serving.Profiling, bodies: o.Serving.Bodies, group: lifecycle.New("part")}
+	s = &Server{
+		profiling: o.Serving.Profiling, bodies: o.Serving.Bodies, group: lifecycle.New("part"),
+		identity: identityHeaders{prefixes: slices.Clone(ownIdentity.prefixes)},
+	}
 	defer func() {
 		if err != nil {
 			s.Close()
 			s = nil
 		}
 	}()
+	if o, err = s.openMappings(ctx, o); err != nil {
+		return s, err
+	}
 	if s.serving, err = o.Serving.Listen(); err != nil {
 		return s, err
 	}
@@ -151,6 +162,9 @@ func (s *Server) addParts() {
 			return nil
 		}},
 	)
+	for _, m := range s.mapped {
+		s.group.Add(m.part())
+	}
 	if s.answers != nil {
 		s.group.Add(lifecycle.Part{Name: "audit", Run: s.answers.Run})
 	}

@@ -1,0 +1,287 @@
+package frontproxy
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// clusterPlaceholder stands in the path of an entry for the logical cluster.
+const clusterPlaceholder = "{cluster}"
+
+// mappingEntry is an entry of the mapping file.
+type mappingEntry struct {
+	// path is as in the file, segments what is between its slashes.
+	path     string
+	segments []string
+	// backend is the URL of the server, and serverCA the file of the CAs that identify it.
+	backend, serverCA string
+	// clientCert and clientKey are the files of the certificate for the server.
+	clientCert, clientKey string
+	// userHeader, groupHeader and extraPrefix are how the server is told who somebody is.
+	userHeader, groupHeader, extraPrefix string
+}
+
+// fields returns where the fields of an entry are, by their names in the file.
+func (e *mappingEntry) fields() map[string]*string {
+	return map[string]*string{
+		"path": &e.path, "backend": &e.backend, "backend_server_ca": &e.serverCA,
+		"proxy_client_cert": &e.clientCert, "proxy_client_key": &e.clientKey,
+		"user_header": &e.userHeader, "group_header": &e.groupHeader, "extra_header_prefix": &e.extraPrefix,
+	}
+}
+
+// readMappings reads the mapping file. clusters is its entry for /clusters/, which gives
+// the certificates for shards; it may be nil. The error names all that is wrong.
+func readMappings(file string) (entries []*mappingEntry, clusters *mappingEntry, err error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	list, err := yamlList(data)
+	if err != nil {
+		return nil, nil, err
+	}
+	var errs []error
+	taken := map[string]int{}
+	for i, raw := range list {
+		e := &mappingEntry{}
+		if found := e.read(raw); len(found) > 0 {
+			errs = append(errs, fmt.Errorf("entry %d (path %q): %w", i+1, e.path, errors.Join(found...)))
+			continue
+		}
+		shape := strings.Join(e.shape(), "/")
+		if other, twice := taken[shape]; twice {
+			errs = append(errs, fmt.Errorf("entry %d (path %q): path: entry %d is for the same paths", i+1, e.path, other))
+			continue
+		}
+		taken[shape] = i + 1
+		if e.segments[0] == clustersSegment {
+			clusters = e
+			continue
+		}
+		entries = append(entries, e)
+	}
+	slices.SortStableFunc(entries, moreSpecific)
+	return entries, clusters, errors.Join(errs...)
+}
+
+// yamlList returns the items of the one YAML document that is a list.
+func yamlList(data []byte) (list []json.RawMessage, err error) {
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	found := false
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		content, err := yaml.YAMLToJSONStrict(document)
+		switch {
+		case err != nil:
+			return nil, err
+		case string(content) == "null":
+			continue
+		case found:
+			return nil, errors.New("it has more than one YAML document")
+		}
+		found = true
+		if err := json.Unmarshal(content, &list); err != nil {
+			return nil, errors.New("it is not a YAML list of entries, such as \"- path: /services/example\"")
+		}
+	}
+	if !found {
+		return nil, errors.New("it is empty: an empty list is []")
+	}
+	return list, nil
+}
+
+// read takes an item of the list for e, and returns what is wrong with it.
+func (e *mappingEntry) read(raw json.RawMessage) (errs []error) {
+	var values map[string]any
+	if err := json.Unmarshal(raw, &values); err != nil || values == nil {
+		return []error{errors.New("it is not a mapping with fields")}
+	}
+	fields := e.fields()
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		text, isText := values[name].(string)
+		switch to := fields[name]; {
+		case to == nil:
+			errs = append(errs, fmt.Errorf("unknown field %q, the fields are %s", name, strings.Join(slices.Sorted(maps.Keys(fields)), ", ")))
+		case !isText:
+			errs = append(errs, fmt.Errorf("%s: it must be a string", name))
+		default:
+			*to = text
+		}
+	}
+	e.userHeader = http.CanonicalHeaderKey(cmp.Or(e.userHeader, authn.HeaderUser))
+	e.groupHeader = http.CanonicalHeaderKey(cmp.Or(e.groupHeader, authn.HeaderGroup))
+	e.extraPrefix = http.CanonicalHeaderKey(cmp.Or(e.extraPrefix, authn.HeaderExtraPrefix))
+	return slices.Concat(errs, e.validatePath(), e.validateServer(), e.validateHeaders())
+}
+
+func (e *mappingEntry) validatePath() (errs []error) {
+	wrong := func(format string, args ...any) []error {
+		return append(errs, fmt.Errorf("path: "+format, args...))
+	}
+	e.segments = strings.Split(strings.Trim(e.path, "/"), "/")
+	if !strings.HasPrefix(e.path, "/") || strings.ContainsAny(e.path, "?#%") {
+		return wrong("it must start with a slash, and be neither escaped nor have a query")
+	}
+	if e.path == "/" {
+		return nil
+	}
+	for i, segment := range e.segments {
+		name, isPlaceholder := placeholder(segment)
+		switch {
+		case segment == "" || segment == "." || segment == "..":
+			return wrong("it has an empty segment, or one of dots")
+		case isPlaceholder && (i == 0 || name == ""):
+			return wrong("%s: a placeholder such as {name} needs a name, and cannot be the first segment: / stands for all that nothing else serves", segment)
+		case !isPlaceholder && strings.ContainsAny(segment, "{}"):
+			return wrong("%s: a placeholder is a whole segment, such as {name}", segment)
+		case segment == clusterPlaceholder && slices.Index(e.segments, clusterPlaceholder) < i:
+			return wrong("it has %s twice", clusterPlaceholder)
+		}
+	}
+	switch first := e.segments[0]; {
+	case first == clustersSegment && len(e.segments) > 1:
+		return wrong("what is below /clusters/ belongs to the shards; an entry for /clusters/ itself gives the certificates for them")
+	case slices.Contains(ownSegments, first):
+		return wrong("the front-proxy serves /%s itself", first)
+	}
+	return nil
+}
+
+func (e *mappingEntry) validateServer() (errs []error) {
+	if base, err := url.Parse(e.backend); err != nil || base.Scheme != "https" || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" {
+		errs = append(errs, fmt.Errorf("backend: %q is not a URL such as https://host:port, by https and without a user, query or fragment", e.backend))
+	}
+	for _, required := range []struct{ name, value, why string }{
+		{"backend_server_ca", e.serverCA, "the server could not be told from an impostor without it"},
+		{"proxy_client_cert", e.clientCert, "the server believes what it is told about users because of it"},
+		{"proxy_client_key", e.clientKey, "it is the key of proxy_client_cert"},
+	} {
+		if required.value == "" {
+			errs = append(errs, fmt.Errorf("%s: it is required: %s", required.name, required.why))
+		}
+	}
+	return errs
+}
+
+func (e *mappingEntry) validateHeaders() (errs []error) {
+	for _, field := range []struct{ name, value string }{
+		{"user_header", e.userHeader}, {"group_header", e.groupHeader}, {"extra_header_prefix", e.extraPrefix},
+	} {
+		prefix := field.name == "extra_header_prefix"
+		if !httpguts.ValidHeaderFieldName(field.value) {
+			errs = append(errs, fmt.Errorf("%s: %q is no name of a header", field.name, field.value))
+			continue
+		}
+		for _, used := range usedHeaders {
+			if overlap(used, field.value, prefix) {
+				errs = append(errs, fmt.Errorf("%s: %q covers %q, which clients use: it would be taken off all requests", field.name, field.value, used))
+			}
+		}
+	}
+	switch {
+	case e.userHeader == e.groupHeader:
+		errs = append(errs, fmt.Errorf("group_header: %q is the user's header", e.groupHeader))
+	case slices.ContainsFunc([]string{e.userHeader, e.groupHeader, authn.HeaderUID}, func(name string) bool { return strings.HasPrefix(name, e.extraPrefix) }):
+		errs = append(errs, fmt.Errorf("extra_header_prefix: an extra attribute of a user could be taken for the user, the groups or the UID, which begin with %q too", e.extraPrefix))
+	}
+	if e.segments[0] == clustersSegment && (e.userHeader != authn.HeaderUser || e.groupHeader != authn.HeaderGroup || e.extraPrefix != authn.HeaderExtraPrefix) {
+		errs = append(errs, errors.New("user_header, group_header, extra_header_prefix: shards know the default ones only"))
+	}
+	return errs
+}
+
+// clustersSegment starts the paths of logical clusters.
+var clustersSegment = strings.Trim(request.Clusters.Prefix, "/")
+
+// ownSegments start the paths that the front-proxy serves itself.
+var ownSegments = []string{"metrics", "debug", "livez", "readyz", "healthz"}
+
+// usedHeaders are headers of clients that have a meaning; one that ends with a hyphen stands
+// for all that begin so.
+var usedHeaders = []string{
+	"Accept", "Accept-", "Audit-Id", "Authorization", "Cache-Control", "Connection", "Content-", "Cookie", "Date", "Expect", "Host", "If-", "Impersonate-", "Keep-Alive",
+	"Origin", "Proxy-", "Range", "Referer", "Sec-", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "User-Agent", "Via", "X-Forwarded-", "X-Kcp-Internal-", "X-Stream-Protocol-Version",
+}
+
+// overlap reports whether a used header is, or begins with, what an entry names.
+func overlap(used, named string, prefix bool) bool {
+	return used == named || strings.HasSuffix(used, "-") && strings.HasPrefix(named, used) || prefix && strings.HasPrefix(used, named)
+}
+
+// placeholder returns the name of a segment that stands for any.
+func placeholder(segment string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(segment, "{")
+	if ok {
+		name, ok = strings.CutSuffix(name, "}")
+	}
+	return name, ok && !strings.ContainsAny(name, "{}")
+}
+
+// shape returns the segments, with nothing for those that stand for any.
+func (e *mappingEntry) shape() []string {
+	shape := slices.Clone(e.segments)
+	for i, segment := range shape {
+		if _, ok := placeholder(segment); ok {
+			shape[i] = ""
+		}
+	}
+	return shape
+}
+
+// length returns how many segments a path of the entry has at least.
+func (e *mappingEntry) length() int {
+	if e.path == "/" {
+		return 0
+	}
+	return len(e.segments)
+}
+
+// moreSpecific sorts longer paths first, and of those of one length what names a segment
+// before what takes any.
+func moreSpecific(a, b *mappingEntry) int {
+	if order := cmp.Compare(b.length(), a.length()); order != 0 {
+		return order
+	}
+	return slices.Compare(b.shape(), a.shape())
+}
+
+// fits reports whether the entry is for the path with these segments.
+func (e *mappingEntry) fits(segments []string) bool {
+	if len(segments) < e.length() {
+		return false
+	}
+	for i, segment := range e.segments[:e.length()] {
+		if _, ok := placeholder(segment); ok && segments[i] != "" {
+			continue
+		}
+		if segment != segments[i] {
+			return false
+		}
+	}
+	return true
+}
