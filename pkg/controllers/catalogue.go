@@ -6,6 +6,8 @@
 //	namespace           namespaces that are deleted are emptied
 //	serviceaccount      namespaces have a default service account, and secrets for
 //	                    tokens have a token
+//	rootca              namespaces have a ConfigMap with the CA that clients verify the
+//	                    servers with
 //	aggregation         cluster roles that aggregate others have their rules
 //	logicalcluster      logical clusters have the bindings that their type says and
 //	                    become Ready, and, with a queue of its own, are emptied when
@@ -64,6 +66,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
 	"github.com/shardplane/shardplane/pkg/controllers/resourcequota"
+	"github.com/shardplane/shardplane/pkg/controllers/rootca"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/controllers/shardregistration"
 	"github.com/shardplane/shardplane/pkg/controllers/subtreeusage"
@@ -86,9 +89,11 @@ type Deps struct {
 	// Peers are all shards.
 	Peers *peers.Book
 	// Tokens makes the tokens that are kept in secrets; nil where the shard makes
-	// none. RootCA is what clients verify servers with, for those secrets.
+	// none.
 	Tokens serviceaccount.Issuer
-	RootCA func() []byte
+	// RootCA is what clients verify servers with, for those secrets and for
+	// namespaces; nil where they have to know themselves.
+	RootCA *rootca.File
 	// Resolve returns the logical cluster of an export.
 	Resolve apibinding.Resolve
 	// Bindings are the APIBindings of the shard, with the index apis.ExportIndex,
@@ -133,6 +138,8 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Enabled:   func(d Deps) bool { return d.Tokens != nil },
 			New:       newTokens,
 		},
+		// It looks through all namespaces when the CA changes.
+		{Name: rootca.Name, Placement: reconcile.OnLeader, Enabled: func(d Deps) bool { return d.RootCA != nil }, New: newRootCA},
 		{Name: aggregation.Name, Placement: reconcile.Dividable, New: newAggregation},
 		{Name: logicalcluster.Name, Placement: reconcile.Dividable, New: newLogicalCluster},
 		{Name: logicalcluster.DeletionName, Placement: reconcile.Dividable, New: newDeletion},
@@ -208,11 +215,22 @@ func newServiceAccount(d Deps) (reconcile.Made, error) {
 	}), i.Namespaces, i.ServiceAccounts), nil
 }
 
+func newRootCA(d Deps) (reconcile.Made, error) {
+	configMaps := rootca.NewInformer(d.Local)
+	made := after(rootca.New(rootca.Config{Local: d.Local, Namespaces: d.Informers.Namespaces, ConfigMaps: configMaps, CA: d.RootCA}), d.Informers.Namespaces)
+	made.Owns = []client.Runner{configMaps}
+	return made, nil
+}
+
 func newTokens(d Deps) (reconcile.Made, error) {
 	i := d.Informers
+	ca := func() []byte { return nil }
+	if d.RootCA != nil {
+		ca = d.RootCA.Content
+	}
 	return after(serviceaccount.NewTokens(serviceaccount.TokensConfig{
 		Local: d.Local, Accounts: i.ServiceAccounts, Secrets: i.TokenSecrets,
-		Issuer: d.Tokens, RootCA: d.RootCA,
+		Issuer: d.Tokens, RootCA: ca,
 	}), i.ServiceAccounts, i.TokenSecrets), nil
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/identitycache"
+	"github.com/shardplane/shardplane/pkg/controllers/rootca"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -283,7 +284,9 @@ func requireNothingLeft(t *testing.T, e *env, shard int) {
 	all := e.shards[shard].Wildcard()
 	maps, err := client.ConfigMaps.In(all).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	content := slices.DeleteFunc(maps.Items, func(m corev1.ConfigMap) bool { return logicalcluster.From(&m) == identitycache.Cluster })
+	content := slices.DeleteFunc(slices.Clone(maps.Items), func(m corev1.ConfigMap) bool {
+		return logicalcluster.From(&m) == identitycache.Cluster || m.Name == rootca.ConfigMap
+	})
 	require.Empty(t, content, "shard %d still has content", shard)
 	// Namespaces go before what they belong to.
 	namespaces, err := client.Namespaces.In(all).List(t.Context(), metav1.ListOptions{})
@@ -306,5 +309,8 @@ func requireNothingLeft(t *testing.T, e *env, shard int) {
 	}
 	for i := range namespaces.Items {
 		require.Contains(t, names, logicalcluster.From(&namespaces.Items[i]), "shard %d has namespaces of nobody", shard)
+	}
+	for i := range maps.Items {
+		require.Contains(t, names, logicalcluster.From(&maps.Items[i]), "shard %d has the CA for nobody", shard)
 	}
 }

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"os"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -74,14 +73,4 @@ func (s *Server) identity() registry.Identity {
 		}
 	}
 	return identity
-}
-
-// rootCA is what clients verify this installation's servers with. The file is
-// read whenever a secret is looked at, so that it may change.
-func (s *Server) rootCA() []byte {
-	content, err := os.ReadFile(s.options.RootCAFile)
-	if err != nil {
-		return nil // without the flag, or for the moment; the secrets keep what they have
-	}
-	return content
 }

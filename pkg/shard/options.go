@@ -59,8 +59,9 @@ type Options struct {
 	// ShardClientCertFile, ShardClientKeyFile and ShardCAFile are how this shard
 	// reaches others as system:masters.
 	ShardClientCertFile, ShardClientKeyFile, ShardCAFile string
-	// RootCAFile is put into the secrets of service accounts as ca.crt: what
-	// their holders verify the front-proxy with.
+	// RootCAFile is what clients verify the front-proxy with. It is put into the
+	// ConfigMap kube-root-ca.crt of each namespace, and into the secrets of service
+	// accounts, as ca.crt.
 	RootCAFile string
 	// Serving are the listener, the API behind it and its audit log.
 	Serving serving.APIOptions
@@ -132,7 +133,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.WatchBytes.AddFlags(fs)
 	fs = fss.FlagSet("Authentication")
 	o.Authentication.AddFlags(fs)
-	fs.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "PEM file of the CAs of the front-proxy's serving certificate, which goes into the token secrets of service accounts as ca.crt")
+	fs.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "PEM file of the CAs of the front-proxy's serving certificate, which goes into the ConfigMap kube-root-ca.crt of each namespace and into the token secrets of service accounts, as ca.crt; without it there are no such ConfigMaps")
 	o.Authorization.AddFlags(fss.FlagSet("Authorization"))
 	o.Webhooks.AddFlags(fss.FlagSet("Webhooks of tenants"))
 	o.Serving.Audit.AddFlags(fss.FlagSet("Audit"))

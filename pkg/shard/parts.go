@@ -10,6 +10,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/controllers/rootca"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/reconcile"
@@ -30,6 +31,10 @@ func (s *Server) addParts() error {
 	if err != nil {
 		return err
 	}
+	rootCA, err := s.rootCA()
+	if err != nil {
+		return err
+	}
 	base, external := s.options.urls(s.listener.URL)
 	deps := controllers.Deps{
 		Resolve:      s.apiKinds().Resolve,
@@ -39,7 +44,7 @@ func (s *Server) addParts() error {
 		ExternalURL:  external,
 		Peers:        s.peers,
 		Tokens:       s.tokens(),
-		RootCA:       s.rootCA,
+		RootCA:       rootCA,
 		Replicated:   replicated,
 		Subtrees:     s.subtrees,
 		Garbage:      garbage,
@@ -150,6 +155,20 @@ func (s *Server) otherShards() (*rest.Config, error) {
 		return nil, fmt.Errorf("--shard-client-cert-file, --shard-client-key-file and --shard-ca-file: %w", err)
 	}
 	return config, nil
+}
+
+// rootCA is what clients verify the front-proxy with, followed as long as the server
+// runs; nil where nobody has said.
+func (s *Server) rootCA() (*rootca.File, error) {
+	if s.options.RootCAFile == "" {
+		return nil, nil
+	}
+	file, err := rootca.OpenFile(s.options.RootCAFile)
+	if err != nil {
+		return nil, fmt.Errorf("--root-ca-file: %w", err)
+	}
+	s.group.Add(lifecycle.Part{Name: "root CA", Run: file.Run})
+	return file, nil
 }
 
 // tokens makes the tokens that are kept in secrets, or is nil.

@@ -40,6 +40,7 @@ var startsWith = map[schema.GroupResource]string{
 	client.LogicalClusters.GroupResource():     corev1alpha1.LogicalClusterName,
 	client.Namespaces.GroupResource():          metav1.NamespaceDefault,
 	client.ServiceAccounts.GroupResource():     "default",
+	client.ConfigMaps.GroupResource():          "kube-root-ca.crt",
 	client.ClusterRoleBindings.GroupResource(): "workspace-admin",
 }
 

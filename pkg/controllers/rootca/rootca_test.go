@@ -1,0 +1,326 @@
+package rootca
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/dev/pki"
+)
+
+var errTest = errors.New("test")
+
+// authority returns the PEM file of a new CA.
+func authority(t *testing.T) string {
+	t.Helper()
+	ca, err := pki.NewStore(t.TempDir(), time.Now).Authority("ca")
+	require.NoError(t, err)
+	return ca.CertFile
+}
+
+func opened(t *testing.T) *File {
+	t.Helper()
+	file, err := OpenFile(authority(t))
+	require.NoError(t, err)
+	return file
+}
+
+// shard is a shard with some namespaces, each with a ConfigMap or none.
+type shard struct {
+	mu         sync.Mutex
+	namespaces []*corev1.Namespace
+	configMaps map[client.Key]*corev1.ConfigMap
+	// known is what the informer has, where that is something else.
+	known map[client.Key]*corev1.ConfigMap
+	fails error
+	log   []string
+}
+
+// in is the client of the ConfigMaps of a namespace.
+type in struct {
+	*shard
+	key client.Key
+}
+
+func (s *shard) reconciler(ca *File) *reconciler {
+	return &reconciler{
+		ca: ca,
+		namespace: func(key client.Key) (*corev1.Namespace, error) {
+			for _, ns := range s.namespaces {
+				if client.KeyOf(ns) == key {
+					return ns, nil
+				}
+			}
+			return nil, apierrors.NewNotFound(corev1.Resource("namespaces"), key.Name)
+		},
+		configMap: func(key client.Key) (*corev1.ConfigMap, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			of := s.configMaps
+			if s.known != nil {
+				of = s.known
+			}
+			m, ok := of[client.Key{Cluster: key.Cluster, Name: key.Namespace}]
+			if !ok {
+				return nil, notFound()
+			}
+			return slim(m)
+		},
+		at: func(key client.Key) configMapClient { return in{s, key} },
+	}
+}
+
+func notFound() error { return apierrors.NewNotFound(corev1.Resource("configmaps"), ConfigMap) }
+
+func (i in) do(what string, change func() error) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.log = append(i.log, what+" "+i.key.String())
+	if i.fails != nil {
+		return i.fails
+	}
+	return change()
+}
+
+func (i in) Get(context.Context, string, metav1.GetOptions) (*corev1.ConfigMap, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if m, ok := i.configMaps[i.key]; ok {
+		return m, nil
+	}
+	return nil, notFound()
+}
+
+func (i in) Create(_ context.Context, m *corev1.ConfigMap, _ metav1.CreateOptions) (*corev1.ConfigMap, error) {
+	return m, i.do("create", func() error {
+		if i.configMaps[i.key] != nil {
+			return apierrors.NewAlreadyExists(corev1.Resource("configmaps"), ConfigMap)
+		}
+		i.configMaps[i.key] = m
+		return nil
+	})
+}
+
+func (i in) Update(_ context.Context, m *corev1.ConfigMap, _ metav1.UpdateOptions) (*corev1.ConfigMap, error) {
+	return m, i.do("update", func() error {
+		i.configMaps[i.key] = m
+		return nil
+	})
+}
+
+func (i in) Delete(_ context.Context, _ string, opts metav1.DeleteOptions) error {
+	return i.do("delete", func() error {
+		if *opts.Preconditions.UID != i.configMaps[i.key].UID {
+			return apierrors.NewConflict(corev1.Resource("configmaps"), ConfigMap, errTest)
+		}
+		delete(i.configMaps, i.key)
+		return nil
+	})
+}
+
+func namespace(cluster, name string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: cluster}}}
+}
+
+func TestReconcile(t *testing.T) {
+	ca := opened(t)
+	key := client.Key{Cluster: "one", Name: "ns"}
+	with := func(change func(*corev1.ConfigMap)) *corev1.ConfigMap {
+		m := right(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid", Labels: map[string]string{"mine": "too"}}}, ca.Content())
+		change(m)
+		return m
+	}
+	now := metav1.Now()
+	terminating := namespace("one", "ns")
+	terminating.DeletionTimestamp = &now
+	for name, tc := range map[string]struct {
+		namespace    *corev1.Namespace
+		found, known *corev1.ConfigMap
+		does         string
+		gone         bool
+	}{
+		"missing":                  {does: "create one|ns"},
+		"right":                    {found: with(func(*corev1.ConfigMap) {})},
+		"described otherwise":      {found: with(func(m *corev1.ConfigMap) { m.Annotations[descriptionAnnotation] = "mine" })},
+		"another CA":               {found: with(func(m *corev1.ConfigMap) { m.Data[dataKey] = "wrong" }), does: "update one|ns"},
+		"more data":                {found: with(func(m *corev1.ConfigMap) { m.Data["more"] = "x" }), does: "update one|ns"},
+		"no data":                  {found: with(func(m *corev1.ConfigMap) { m.Data = nil }), does: "update one|ns"},
+		"no description":           {found: with(func(m *corev1.ConfigMap) { m.Annotations = nil }), does: "update one|ns"},
+		"immutable and right":      {found: with(func(m *corev1.ConfigMap) { m.Immutable = new(true) })},
+		"immutable":                {found: with(func(m *corev1.ConfigMap) { m.Immutable, m.Data = new(true), nil }), does: "delete one|ns", gone: true},
+		"right, not known yet":     {found: with(func(*corev1.ConfigMap) {}), known: with(func(m *corev1.ConfigMap) { m.Data = nil })},
+		"namespace gone":           {namespace: namespace("two", "ns"), gone: true},
+		"namespace is terminating": {namespace: terminating, gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &shard{namespaces: []*corev1.Namespace{namespace("one", "ns")}, configMaps: map[client.Key]*corev1.ConfigMap{}}
+			if tc.namespace != nil {
+				s.namespaces[0] = tc.namespace
+			}
+			if tc.found != nil {
+				s.configMaps[key] = tc.found
+			}
+			if tc.known != nil {
+				s.known = map[client.Key]*corev1.ConfigMap{key: tc.known}
+			}
+			before := tc.found.DeepCopy()
+			_, err := s.reconciler(ca).reconcile(t.Context(), key)
+			require.NoError(t, err)
+			require.Equal(t, before, tc.found, "what was read is not changed")
+			if tc.does == "" {
+				require.Empty(t, s.log)
+			} else {
+				require.Equal(t, []string{tc.does}, s.log)
+			}
+			if tc.gone {
+				require.Empty(t, s.configMaps)
+				return
+			}
+			require.Equal(t, map[string]string{"ca.crt": string(ca.Content())}, s.configMaps[key].Data)
+			require.NotEmpty(t, s.configMaps[key].Annotations["kubernetes.io/description"])
+			require.Equal(t, tc.found != nil, s.configMaps[key].Labels["mine"] == "too", "what else it has stays")
+		})
+	}
+}
+
+// TestErrors has writes that fail: what tells that there is nothing to do any more is
+// no error.
+func TestErrors(t *testing.T) {
+	key := client.Key{Cluster: "one", Name: "ns"}
+	ending := apierrors.NewForbidden(corev1.Resource("configmaps"), ConfigMap, errTest)
+	ending.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"namespace gone":   {err: notFound()},
+		"namespace ending": {err: ending},
+		"made by another":  {err: apierrors.NewAlreadyExists(corev1.Resource("configmaps"), ConfigMap)},
+		"no quota":         {err: apierrors.NewForbidden(corev1.Resource("configmaps"), ConfigMap, errTest), want: true},
+		"broken":           {err: errTest, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &shard{namespaces: []*corev1.Namespace{namespace("one", "ns")}, fails: tc.err}
+			_, err := s.reconciler(opened(t)).reconcile(t.Context(), key)
+			require.Equal(t, tc.want, err != nil, "%v", err)
+		})
+	}
+}
+
+// TestSweep has namespaces from before, whose ConfigMaps are missing or have another CA:
+// each write waits for its turn, and others are not written.
+func TestSweep(t *testing.T) {
+	ca := opened(t)
+	s := &shard{configMaps: map[client.Key]*corev1.ConfigMap{
+		{Cluster: "one", Name: "right"}: right(&corev1.ConfigMap{}, ca.Content()),
+		{Cluster: "one", Name: "wrong"}: right(&corev1.ConfigMap{}, []byte("former")),
+	}, namespaces: []*corev1.Namespace{namespace("one", "right"), namespace("one", "wrong"), namespace("two", "missing")}}
+	var turns []int
+	sweeper := &sweeper{reconciler: s.reconciler(ca), namespaces: func() []*corev1.Namespace { return s.namespaces }, wait: func(context.Context) error {
+		turns = append(turns, len(s.log))
+		return nil
+	}}
+	require.Zero(t, sweeper.sweep(t.Context()))
+	require.Equal(t, []string{"update one|wrong", "create two|missing"}, s.log)
+	require.Equal(t, []int{0, 1}, turns)
+	require.Zero(t, sweeper.sweep(t.Context()))
+	require.Len(t, s.log, 2, "nothing is left to do")
+
+	s.fails = errTest
+	clear(s.configMaps)
+	require.Equal(t, 3, sweeper.sweep(t.Context()), "one that fails does not keep it from the others")
+
+	sweeper.wait = func(context.Context) error { return context.Canceled }
+	written := len(s.log)
+	sweeper.sweep(t.Context())
+	require.Len(t, s.log, written, "it stops at the end")
+}
+
+// TestLimit holds the rate.
+func TestLimit(t *testing.T) {
+	limit := newLimit()
+	require.InDelta(t, 100, limit.QPS(), 0)
+	require.True(t, limit.TryAccept())
+	require.False(t, limit.TryAccept(), "there is no burst")
+}
+
+// TestFile follows a file: a CA that replaces it is swept out, and content of no use
+// changes nothing.
+func TestFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ca.crt")
+	place := func(content string) {
+		t.Helper()
+		require.NoError(t, os.WriteFile(path+".new", []byte(content), 0o600))
+		require.NoError(t, os.Rename(path+".new", path))
+	}
+	read := func(file string) string {
+		t.Helper()
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		return string(content)
+	}
+	first, second := authority(t), read(authority(t))
+	place(read(first))
+	file, err := OpenFile(path)
+	require.NoError(t, err)
+
+	s := &shard{configMaps: map[client.Key]*corev1.ConfigMap{}, namespaces: []*corev1.Namespace{namespace("one", "ns")}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = file.Run(ctx) })
+	stop, err := sweeping(&sweeper{reconciler: s.reconciler(file), namespaces: func() []*corev1.Namespace { return s.namespaces }, wait: newLimit().Wait})(ctx, nil)
+	require.NoError(t, err)
+	holds := func(content string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			m, err := in{s, client.Key{Cluster: "one", Name: "ns"}}.Get(ctx, "", metav1.GetOptions{})
+			return err == nil && m.Data[dataKey] == content
+		}, 30*time.Second, time.Millisecond)
+	}
+	holds(read(first))
+	place("no certificate")
+	_, err = file.load()
+	require.ErrorContains(t, err, "no certificate")
+	require.Equal(t, read(first), string(file.Content()))
+	place(second + read(first))
+	holds(second + read(first))
+	stop()
+	cancel()
+	running.Wait()
+}
+
+func TestFilesOfNoUse(t *testing.T) {
+	ca, err := pki.NewStore(t.TempDir(), time.Now).Authority("ca")
+	require.NoError(t, err)
+	certificate, err := os.ReadFile(ca.CertFile)
+	require.NoError(t, err)
+	key, err := os.ReadFile(ca.KeyFile)
+	require.NoError(t, err)
+	for name, tc := range map[string]struct{ content, want string }{
+		"empty":          {"", "it holds no certificate in PEM"},
+		"no PEM":         {"hello", "it holds no certificate in PEM"},
+		"with its key":   {string(certificate) + string(key), "PRIVATE KEY, and may hold certificates only"},
+		"no certificate": {"-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n", "a certificate that cannot be read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "file")
+			require.NoError(t, os.WriteFile(path, []byte(tc.content), 0o600))
+			_, err := OpenFile(path)
+			require.ErrorContains(t, err, tc.want)
+			require.ErrorContains(t, err, path)
+		})
+	}
+	_, err = OpenFile(filepath.Join(t.TempDir(), "absent"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
