@@ -2,7 +2,6 @@ package customresource
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -108,19 +107,6 @@ func (s *Server) Served(ctx context.Context, cluster logicalcluster.Name, prefix
 		}
 	}
 	return Kind{}, false, nil
-}
-
-// Hold keeps the objects of the resource whose keys have a prefix in the memory of this server,
-// until release is called. Built-in ones always are.
-func (s *Server) Hold(ctx context.Context, prefix string) (release func(), err error) {
-	if _, ok, err := s.builtIns.OfPrefix(ctx, prefix); ok || err != nil {
-		return func() {}, err
-	}
-	release, err = s.stores.Hold(prefix)
-	if err != nil {
-		return nil, fmt.Errorf("holding the objects below %s: %w", prefix, err)
-	}
-	return release, nil
 }
 
 func isOf(d *definitions.Definition, kind schema.GroupVersionKind) bool {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -60,7 +59,7 @@ func (s *Server) garbage(loopback *rest.Config) (*garbagecollector.Config, error
 	}
 	return &garbagecollector.Config{
 		Local: s.sources.Local, Deleting: deleting, InitialDelay: s.options.Garbage.InitialDelay,
-		Store: storedObjects{s.usage, s.backend, s.customResources}, Kinds: servedKinds{s.customResources},
+		Store: storedObjects{s.usage, s.backend}, Kinds: servedKinds{s.customResources},
 	}, nil
 }
 
@@ -68,21 +67,6 @@ func (s *Server) garbage(loopback *rest.Config) (*garbagecollector.Config, error
 type storedObjects struct {
 	*usage.Counter
 	*storage.Backend
-
-	customResources *customresource.Server
-}
-
-// Hold implements garbagecollector.Store.
-func (s storedObjects) Hold(ctx context.Context, prefix string) (garbagecollector.Objects, func(), error) {
-	release, err := s.customResources.Hold(ctx, prefix)
-	if err != nil {
-		return nil, nil, err
-	}
-	if h := s.Hub(prefix); h != nil {
-		return h, release, nil
-	}
-	release()
-	return nil, nil, fmt.Errorf("%s is not followed", strings.Trim(prefix, "/"))
 }
 
 // servedKinds implements garbagecollector.Kinds.

@@ -11,8 +11,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
-// remember keeps the hub of a resource for those who ask for it by the prefix of its keys,
-// until forget is called.
+// remember keeps the hub of a resource for hubOf, until forget is called.
 func (b *Backend) remember(root string, h *hub.Hub) (forget func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -26,9 +25,9 @@ func (b *Backend) remember(root string, h *hub.Hub) (forget func()) {
 	}
 }
 
-// Hub returns the hub of the open storage whose keys have a prefix, such as "/core/secrets/",
+// hubOf returns the hub of the open storage whose keys have a prefix, such as "/core/secrets/",
 // or nil if there is none.
-func (b *Backend) Hub(prefix string) *hub.Hub {
+func (b *Backend) hubOf(prefix string) *hub.Hub {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.hubs[prefix]
@@ -43,13 +42,18 @@ func (b *Backend) Revision(ctx context.Context) (uint64, error) {
 	return uint64(response.Header.Revision), nil //nolint:gosec // revisions are positive
 }
 
-// Exists asks a quorum of etcd whether a key, as hubs have it, is there.
-func (b *Backend) Exists(ctx context.Context, key string) (bool, error) {
-	response, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+key, clientv3.WithCountOnly())
+// Keys returns keys of objects that have a prefix, such as "/core/secrets/cluster/", but not more
+// than so many.
+func (b *Backend) Keys(ctx context.Context, prefix string, most int64) ([]string, error) {
+	response, err := b.cfg.Client.KV.Get(ctx, b.cfg.Prefix+prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(most))
 	if err != nil {
-		return false, fmt.Errorf("etcd does not tell of one key: %w", err)
+		return nil, fmt.Errorf("etcd does not tell the keys below %s: %w", prefix, err)
 	}
-	return response.Count > 0, nil
+	keys := make([]string, len(response.Kvs))
+	for i, kv := range response.Kvs {
+		keys[i] = strings.TrimPrefix(string(kv.Key), b.cfg.Prefix)
+	}
+	return keys, nil
 }
 
 // Key returns the key of an object below the prefix of its resource, as hubs have it.

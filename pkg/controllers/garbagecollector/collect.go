@@ -20,15 +20,15 @@ type world interface {
 	// KindOf and Served are those of Kinds.
 	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (Kind, bool, error)
 	Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (Kind, bool, error)
-	// get returns what was seen last of an object.
-	get(item Item) object
-	// confirm returns when get tells of the items what a quorum has agreed to since it was called.
-	confirm(ctx context.Context, items []Item) error
-	// settle returns when get, and the graph, tell of everything that was written until an
-	// object had its version.
-	settle(ctx context.Context, o object) error
+	// get returns an object as the graph knows it, or newer, and read as a quorum has it. That of
+	// none is the zero value.
+	get(ctx context.Context, item Item) (object, error)
+	read(ctx context.Context, item Item) (object, error)
+	// settle returns when the graph tells of everything in the item's logical cluster that was
+	// written until the item had its version.
+	settle(ctx context.Context, item Item, o object) error
 	// elsewhere reports whether another namespace has an owner that the item's has not.
-	elsewhere(owner Item, uid types.UID) bool
+	elsewhere(ctx context.Context, owner Item, uid types.UID) bool
 
 	remove(ctx context.Context, kind Kind, item Item, o object, policy metav1.DeletionPropagation) error
 	patch(ctx context.Context, kind Kind, item Item, o object, p patch) error
@@ -51,9 +51,11 @@ var errUnserved = errors.New("nothing serves the object")
 // collect does with an object what follows from its references, or, if it is being deleted, with
 // its dependents.
 func (c *collector) collect(ctx context.Context, item Item) (reconcile.Result, error) {
-	o := c.world.get(item)
+	o, err := c.world.get(ctx, item)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	var result reconcile.Result
-	var err error
 	switch {
 	case o.uid == "":
 	case o.orphans():
@@ -118,10 +120,8 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 // open opens a circle: where a dependent of an object waits for its own dependents, the object
 // cannot wait for it and keep its owners at the same time.
 func (c *collector) open(ctx context.Context, kind Kind, item Item, o object) error {
-	circle := slices.ContainsFunc(c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid)), func(d dependent) bool {
-		of := c.world.get(d.item)
-		return of.waits()
-	})
+	// What was just seen to wait must not be seen as it was before that.
+	circle, err := c.anyDependent(ctx, item, o, c.world.read, func(_ dependent, of *object) bool { return of.waits() })
 	references := slices.Clone(o.references)
 	blocking := false
 	for i := range references {
@@ -130,10 +130,10 @@ func (c *collector) open(ctx context.Context, kind Kind, item Item, o object) er
 			references[i].BlockOwnerDeletion = new(bool)
 		}
 	}
-	if !circle || !blocking {
-		return nil
+	if err != nil || !circle || !blocking {
+		return err
 	}
-	err := c.world.patch(ctx, kind, item, o, patch{references: references})
+	err = c.world.patch(ctx, kind, item, o, patch{references: references})
 	count(actionReference, err)
 	if err == nil {
 		err = errAgain // with the version that it has now
@@ -143,39 +143,52 @@ func (c *collector) open(ctx context.Context, kind Kind, item Item, o object) er
 
 // finish lets an owner go that waits for its dependents, once none is left that blocks it.
 func (c *collector) finish(ctx context.Context, item Item, o object) error {
-	if c.blocked(item, o) {
-		return nil // it is looked at when one of them changes
+	if blocked, err := c.blocked(ctx, item, o); blocked || err != nil {
+		return err // it is looked at when one of them changes
 	}
-	if err := c.world.settle(ctx, o); err != nil {
+	if err := c.world.settle(ctx, item, o); err != nil {
 		return err
 	}
-	if c.blocked(item, o) {
-		return nil
+	if blocked, err := c.blocked(ctx, item, o); blocked || err != nil {
+		return err
 	}
 	return c.unfinalize(ctx, item, o, metav1.FinalizerDeleteDependents)
 }
 
 // blocked reports whether dependents are left that keep an owner.
-func (c *collector) blocked(item Item, o object) bool {
-	return slices.ContainsFunc(c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid)), func(d dependent) bool {
-		of := c.world.get(d.item)
+func (c *collector) blocked(ctx context.Context, item Item, o object) (bool, error) {
+	return c.anyDependent(ctx, item, o, c.world.get, func(d dependent, of *object) bool {
 		_, blocks := of.refers(o.uid)
-		return blocks
+		return d.blocks && blocks
 	})
+}
+
+// anyDependent reports whether something holds for a dependent of an object, as get has it.
+func (c *collector) anyDependent(ctx context.Context, item Item, o object, get func(context.Context, Item) (object, error), holds func(d dependent, of *object) bool) (bool, error) {
+	for _, d := range c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid)) {
+		of, err := get(ctx, d.item)
+		if err != nil || holds(d, &of) {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }
 
 // orphan removes the references to an owner, and lets it go.
 func (c *collector) orphan(ctx context.Context, item Item, o object) error {
-	if err := c.world.settle(ctx, o); err != nil {
+	if err := c.world.settle(ctx, item, o); err != nil {
 		return err
 	}
 	var errs []error
 	for _, d := range c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid)) {
-		of := c.world.get(d.item)
-		if refers, _ := of.refers(o.uid); !refers {
+		of, err := c.world.get(ctx, d.item)
+		if refers, _ := of.refers(o.uid); err == nil && !refers {
 			continue
 		}
-		kind, err := c.kind(ctx, d.item)
+		var kind Kind
+		if err == nil {
+			kind, err = c.kind(ctx, d.item)
+		}
 		if err == nil {
 			err = c.world.patch(ctx, kind, d.item, of, patch{references: slices.DeleteFunc(slices.Clone(of.references),
 				func(r metav1.OwnerReference) bool { return r.UID == o.uid })})
@@ -233,7 +246,7 @@ func (c *collector) tell(ctx context.Context, kind Kind, item Item, o object, v 
 				return
 			}
 		}
-		if r := o.references[i]; lookups[i].state != unknown && c.world.elsewhere(lookups[i].item, r.UID) {
+		if r := o.references[i]; lookups[i].state != unknown && c.world.elsewhere(ctx, lookups[i].item, r.UID) {
 			c.world.report(ctx, kind, item, o, r)
 		}
 	}

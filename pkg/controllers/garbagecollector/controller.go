@@ -31,12 +31,12 @@ const (
 	// timeout bounds the work on one object, such as the orphaning of all its dependents. What
 	// was done until then stays done.
 	timeout = 5 * time.Minute
-	// confirmTimeout bounds how long the absence of an owner may take to confirm.
-	confirmTimeout = 10 * time.Second
+	// settleTimeout bounds how long it may take until everything that was written is seen.
+	settleTimeout = 10 * time.Second
 	// beginAgain is when the start is tried again.
 	beginAgain = 100 * time.Millisecond
-	// maxNamespaces are in how many other namespaces an owner is looked for, to tell of it.
-	maxNamespaces = 1000
+	// Among so many keys, and in so many other namespaces, an owner is looked for, to tell of it.
+	maxKeys, maxNamespaces = 1000, 20
 )
 
 // lookAgain is when what was parked is looked at after something else is served: what serves
@@ -88,11 +88,10 @@ func New(config Config) *Controller {
 	c := &Controller{config: config, collector: &collector{graph: newGraph()}}
 	c.feed = newFeed(config.Store, c.collector.graph, &c.collector.parked)
 	c.collector.world = &shard{
-		Kinds:    config.Kinds,
-		writer:   &writer{deleting: config.Deleting, local: config.Local},
-		feed:     c.feed,
-		revision: newTogether(config.Store.Revision),
-		settled:  newTogether(c.feed.settle),
+		Kinds:   config.Kinds,
+		writer:  &writer{deleting: config.Deleting, local: config.Local},
+		feed:    c.feed,
+		settled: newTogether(c.feed.settle),
 	}
 	c.queue = reconcile.New(reconcile.Config[Item]{
 		Name:       Name,
@@ -193,75 +192,54 @@ type shard struct {
 	Kinds
 	*writer
 
-	feed     *feed
-	revision *together[uint64]
-	settled  *together[uint64]
+	feed    *feed
+	settled *together[uint64]
 }
 
 var _ world = &shard{}
 
 // get implements world.
-func (s *shard) get(item Item) object {
-	if of := s.feed.source(item); of != nil {
-		return read(of.objects.Get(string(item)))
-	}
-	return object{}
-}
+func (s *shard) get(ctx context.Context, item Item) (object, error) { return s.feed.get(ctx, item) }
 
-// confirm implements world. Resources without objects are followed by nobody: etcd is asked of
-// one key.
-func (s *shard) confirm(ctx context.Context, items []Item) error {
-	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
-	defer cancel()
-	revision, err := s.revision.get(ctx)
-	if err != nil {
-		return err
-	}
-	waited := map[*source]bool{}
-	for _, item := range items {
-		of := s.feed.source(item)
-		switch {
-		case of == nil:
-			exists, err := s.feed.store.Exists(ctx, string(item))
-			if err == nil && exists {
-				err = fmt.Errorf("%s is not known yet", item)
-			}
-			if err != nil {
-				return err
-			}
-		case !waited[of]:
-			if err := of.objects.WaitFresh(ctx, revision); err != nil {
-				return fmt.Errorf("objects below %s: %w", of.prefix, err)
-			}
-			waited[of] = true
-		}
-	}
-	return nil
+// read implements world.
+func (s *shard) read(ctx context.Context, item Item) (object, error) {
+	h, err := s.feed.store.ReadHeader(ctx, string(item))
+	return objectOf(h), err
 }
 
 // settle implements world. Of all that wait for one owner, the first waits.
-func (s *shard) settle(ctx context.Context, o object) error {
+func (s *shard) settle(ctx context.Context, item Item, o object) error {
 	version, err := strconv.ParseUint(o.version, 10, 64)
 	if err != nil {
 		return fmt.Errorf("resource version of %s: %w", o.uid, err)
 	}
-	if s.feed.settled.Load() >= version {
-		return nil
+	if s.feed.settled.Load() < version {
+		ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+		defer cancel()
+		if _, err := s.settled.get(ctx); err != nil {
+			return err
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
-	defer cancel()
-	_, err = s.settled.get(ctx)
-	return err
+	return s.feed.allReadable(item.LogicalCluster())
 }
 
 // elsewhere implements world.
-func (s *shard) elsewhere(owner Item, uid types.UID) bool {
+func (s *shard) elsewhere(ctx context.Context, owner Item, uid types.UID) bool {
 	place := owner.place()
 	if place.Namespace == metav1.NamespaceNone {
 		return false
 	}
-	for _, namespace := range s.feed.namespaces(place.Cluster, maxNamespaces) {
-		if s.get(Item(storage.Key(owner.prefix(), place.Identity, place.Cluster, namespace, place.Name))).uid == uid {
+	keys, err := s.feed.store.Keys(ctx, storage.Key(owner.prefix(), place.Identity, place.Cluster, "", ""), maxKeys)
+	if err != nil {
+		return false
+	}
+	looked := 0
+	for _, key := range keys {
+		if Item(key).place().Name != place.Name || looked == maxNamespaces {
+			continue
+		}
+		looked++
+		if o, err := s.get(ctx, Item(key)); err == nil && o.uid == uid {
 			return true
 		}
 	}

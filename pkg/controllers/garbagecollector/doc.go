@@ -1,15 +1,15 @@
 // Package garbagecollector deletes objects whose owners are gone, as Kubernetes does by their
 // owner references, in each logical cluster for itself.
 //
-//	hubs of all resources that have objects (one callback each, no goroutine)
-//	     │  source: fills, then follows
+//	counter of usage: every write, from one watch of etcd (a callback, no goroutine)
+//	     │  feed: decodes who owns and who is being deleted
 //	     ▼
 //	graph: owner ─► dependents; nothing of objects that nobody owns
 //	     │  what is to be looked at
 //	     ▼
 //	queue, logical clusters in turns ─► collect: judge, orphan, finish
-//	                                        │  owners by key and UID from the hubs;
-//	                                        │  absent only as a quorum says
+//	                                        │  owners by key and UID, absent only
+//	                                        │  as a quorum says
 //	                                        ▼
 //	                                    writer: DELETE as the collector, PATCH as the system
 //

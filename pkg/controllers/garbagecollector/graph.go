@@ -128,12 +128,7 @@ func (g *graph) changed(item Item, before, after object) {
 		g.beginLocked(self, item, before, after)
 	}
 	g.referLocked(item, before, after)
-	if len(g.todo.items)+len(g.todo.owners) > 0 {
-		select {
-		case g.wake <- struct{}{}:
-		default:
-		}
-	}
+	g.wakeLocked()
 }
 
 // beginLocked has the item looked at where it begins to wait for its dependents, or to orphan
@@ -260,24 +255,25 @@ func (g *graph) isAdded(item Item) bool {
 	return added
 }
 
-// forget drops all that comes from objects whose keys have a prefix: they are told anew, or gone
+// replace takes what another graph knows, and has all of that looked at: owners may have gone
 // unseen.
-func (g *graph) forget(prefix string) {
+func (g *graph) replace(by *graph) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for o, d := range g.owners {
-		before := d.len()
-		d.few = slices.DeleteFunc(d.few, func(of dependent) bool { return of.item.prefix() == prefix })
-		maps.DeleteFunc(d.many, func(item Item, _ bool) bool { return item.prefix() == prefix })
-		g.references -= before - d.len()
-		if d.len() == 0 {
-			delete(g.owners, o)
-		} else {
-			g.owners[o] = d
-		}
+	g.owners, g.waiting, g.added, g.references = by.owners, by.waiting, by.added, by.references
+	g.todo.items = append(g.todo.items, by.todo.items...)
+	g.todo.owners = append(g.todo.owners, by.todo.owners...)
+	g.wakeLocked()
+}
+
+func (g *graph) wakeLocked() {
+	if len(g.todo.items)+len(g.todo.owners) == 0 {
+		return
 	}
-	maps.DeleteFunc(g.waiting, func(_ owner, item Item) bool { return item.prefix() == prefix })
-	maps.DeleteFunc(g.added, func(item Item, _ struct{}) bool { return item.prefix() == prefix })
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
 }
 
 // all returns all dependents.
@@ -301,16 +297,4 @@ func (g *graph) size() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.references
-}
-
-// lookAtAll has all dependents looked at.
-func (g *graph) lookAtAll() {
-	all := g.all()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.todo.items = append(g.todo.items, all...)
-	select {
-	case g.wake <- struct{}{}:
-	default:
-	}
 }

@@ -89,7 +89,7 @@ func (c *collector) below(ctx context.Context, item Item, o object, lookups []lo
 		if lookups[i].state != waiting || owns() {
 			continue
 		}
-		if err := c.world.settle(ctx, lookups[i].owner); err != nil {
+		if err := c.world.settle(ctx, item, lookups[i].owner); err != nil {
 			return "", err
 		}
 	}
@@ -130,38 +130,30 @@ func (c *collector) locate(ctx context.Context, item Item, o object, v *verdict)
 	return lookups, nil
 }
 
-// find looks for the owners. What is not there is looked for again, once all that was
-// acknowledged until now has been seen: an owner is absent only then.
+// find looks for the owners. One is absent only after a quorum was asked for it.
 func (c *collector) find(ctx context.Context, o object, lookups []lookup) error {
-	if absent := c.see(o, lookups); len(absent) == 0 {
-		return nil
-	} else if err := c.world.confirm(ctx, absent); err != nil {
-		return err
-	}
-	c.see(o, lookups)
-	return nil
-}
-
-// see compares UIDs with what is there, and returns where there is no such owner.
-func (c *collector) see(o object, lookups []lookup) (absent []Item) {
 	for i := range lookups {
 		l := &lookups[i]
 		if l.state == unknown {
 			continue
 		}
-		found := c.world.get(l.item)
-		l.owner = found
+		var err error
+		l.owner, err = c.world.get(ctx, l.item)
+		if err == nil && l.owner.uid != o.references[i].UID {
+			l.owner, err = c.world.read(ctx, l.item)
+		}
 		switch {
-		case found.uid != o.references[i].UID:
+		case err != nil:
+			return err
+		case l.owner.uid != o.references[i].UID:
 			l.state = dangling
-			absent = append(absent, l.item)
-		case found.waits():
+		case l.owner.waits():
 			l.state = waiting
 		default:
 			l.state = solid
 		}
 	}
-	return absent
+	return nil
 }
 
 // without returns the references but for those to be removed, each of them once.

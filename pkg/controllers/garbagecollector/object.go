@@ -4,13 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
-	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/storage"
@@ -20,10 +16,7 @@ import (
 type Item string
 
 // prefix returns the prefix of the keys of the item's resource.
-func (i Item) prefix() string {
-	group := strings.IndexByte(string(i[1:]), '/') + 1
-	return string(i[:group+2+strings.IndexByte(string(i[group+1:]), '/')])
-}
+func (i Item) prefix() string { return storage.ResourcePrefixOf(string(i)) }
 
 // place returns where the object is; the zero value if it is in no logical cluster.
 func (i Item) place() storage.Place {
@@ -54,32 +47,13 @@ func (o *object) waits() bool { return o.deleting && o.foreground }
 // orphans reports whether the object is being deleted and has its dependents orphaned first.
 func (o *object) orphans() bool { return o.deleting && o.orphaning }
 
-// read returns what is read of an object; the zero value of nil.
-func read(obj runtime.Object) object {
-	if obj == nil {
-		return object{}
+// objectOf returns what is read of an object.
+func objectOf(h storage.Header) object {
+	return object{
+		uid: h.UID, version: h.ResourceVersion, deleting: h.DeletionTimestamp != nil, finalizers: h.Finalizers, references: h.OwnerReferences,
+		orphaning:  slices.Contains(h.Finalizers, metav1.FinalizerOrphanDependents),
+		foreground: slices.Contains(h.Finalizers, metav1.FinalizerDeleteDependents),
 	}
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return object{}
-	}
-	o := object{uid: m.GetUID(), version: m.GetResourceVersion()}
-	if u, ok := obj.(*unstructured.Unstructured); ok {
-		// Most custom resources have neither, and reading them copies.
-		metadata, _ := u.Object["metadata"].(map[string]any)
-		o.deleting = metadata["deletionTimestamp"] != nil
-		if metadata["ownerReferences"] != nil {
-			o.references = m.GetOwnerReferences()
-		}
-		if metadata["finalizers"] != nil {
-			o.finalizers = m.GetFinalizers()
-		}
-	} else {
-		o.deleting, o.references, o.finalizers = m.GetDeletionTimestamp() != nil, m.GetOwnerReferences(), m.GetFinalizers()
-	}
-	o.orphaning = slices.Contains(o.finalizers, metav1.FinalizerOrphanDependents)
-	o.foreground = slices.Contains(o.finalizers, metav1.FinalizerDeleteDependents)
-	return o
 }
 
 // refers reports whether the object has a reference to a UID, and whether one of them keeps the

@@ -32,6 +32,11 @@ type model struct {
 	queue        map[Item]bool
 }
 
+type change struct {
+	item          Item
+	before, after object
+}
+
 var kinds = map[string]Kind{
 	"ConfigMap":      {Namespaced: true, Prefix: "/core/configmaps/"},
 	"Secret":         {Namespaced: true, Prefix: "/core/secrets/"},
@@ -58,17 +63,16 @@ func (m *model) Served(_ context.Context, _ logicalcluster.Name, prefix, _ strin
 	return Kind{Prefix: prefix}, !m.unserved[prefix], nil
 }
 
-func (m *model) get(item Item) object { return m.seen[item] }
-
-func (m *model) confirm(_ context.Context, items []Item) error {
-	for _, item := range items {
-		for m.deliver(item.prefix()) {
-		}
+func (m *model) get(_ context.Context, item Item) (object, error) {
+	if m.random.IntN(2) == 0 {
+		return m.stored[item], nil
 	}
-	return nil
+	return m.seen[item], nil
 }
 
-func (m *model) settle(context.Context, object) error {
+func (m *model) read(_ context.Context, item Item) (object, error) { return m.stored[item], nil }
+
+func (m *model) settle(context.Context, Item, object) error {
 	for prefix := range m.unseen {
 		for m.deliver(prefix) {
 		}
@@ -76,7 +80,7 @@ func (m *model) settle(context.Context, object) error {
 	return nil
 }
 
-func (m *model) elsewhere(at Item, uid types.UID) bool {
+func (m *model) elsewhere(_ context.Context, at Item, uid types.UID) bool {
 	for item, o := range m.seen {
 		if o.uid == uid && item.prefix() == at.prefix() && item.LogicalCluster() == at.LogicalCluster() && item.place().Name == at.place().Name {
 			return true

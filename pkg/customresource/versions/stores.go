@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	multitenant "github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
@@ -194,6 +195,11 @@ func (s *Stores) restOptions(sch *definitions.Schema) (generic.RESTOptions, erro
 	return options, err
 }
 
+// PrefixOf returns the prefix of the keys of the objects of a schema, with slashes around it.
+func (s *Stores) PrefixOf(sch *definitions.Schema) string {
+	return multitenant.ResourcePrefix(storedResource(sch)) + s.suffix(sch) + "/"
+}
+
 // suffix is what the prefix of the keys of a schema's objects has more than those of built-in
 // resources.
 func (s *Stores) suffix(sch *definitions.Schema) string {
@@ -290,21 +296,16 @@ func (s *Stores) endLocked(v *view) (destroy func()) {
 		return func() {}
 	}
 	delete(s.views, v)
-	return s.leaveLocked(v.raw)
-}
-
-// leaveLocked takes a user from a store; what it returns destroys that after the last one.
-func (s *Stores) leaveLocked(raw *rawStore) (destroy func()) {
-	raw.users--
-	if raw.users > 0 || s.closed {
+	v.raw.users--
+	if v.raw.users > 0 || s.closed {
 		return func() {}
 	}
-	delete(s.stores, raw.key)
-	s.tallies.set(s.config.MetricName(raw.resource), raw.key, tally{})
+	delete(s.stores, v.raw.key)
+	s.tallies.set(s.config.MetricName(v.raw.resource), v.raw.key, tally{})
 	s.destroying.Add(1)
 	return func() {
 		defer s.destroying.Done()
-		raw.destroy()
+		v.raw.destroy()
 	}
 }
 

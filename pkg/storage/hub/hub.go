@@ -75,11 +75,10 @@ type Hub struct {
 	// changed is closed when version grows, if anybody waits for it.
 	changed chan struct{}
 
-	watchers  map[*Watcher]struct{}
-	followers map[*listener]struct{}
-	scopes    scopes
-	claimed   claimed
-	found     []*Watcher // reused by each event
+	watchers map[*Watcher]struct{}
+	scopes   scopes
+	claimed  claimed
+	found    []*Watcher // reused by each event
 	// selections are those of the watchers.
 	selections map[selectionKey]*selection
 	nextTick   time.Time // when bookmarks are looked after, if anybody wants some
@@ -99,7 +98,6 @@ func New(cfg Config) *Hub {
 		cfg:        cfg,
 		objects:    newTree(nil),
 		watchers:   map[*Watcher]struct{}{},
-		followers:  map[*listener]struct{}{},
 		scopes:     scopes{},
 		claimed:    claimed{of: map[*claims.Set]*claimants{}, in: map[string][]claimant{}},
 		selections: map[selectionKey]*selection{},
@@ -218,7 +216,6 @@ func (h *Hub) resumeLocked(resourceVersion string) bool {
 		}
 		h.objects = newTree(f.items)
 		h.synced, h.version, h.lastEvent = true, version, version
-		h.resetFollowersLocked()
 		h.advancedLocked()
 		return true
 	default:
@@ -317,15 +314,12 @@ func (h *Hub) apply(e *event) {
 	switch e.kind {
 	case watch.Bookmark:
 	case watch.Deleted:
-		last := h.objects.remove(e.key)
-		if last != nil {
+		if last := h.objects.remove(e.key); last != nil {
 			e.since, _ = h.cfg.Versioner.ObjectResourceVersion(last)
 		}
 		e.previous = e.obj // its last state
-		h.tellFollowersLocked(e.key, last, nil)
 	default:
 		e.previous = h.objects.set(e.key, e.obj)
-		h.tellFollowersLocked(e.key, e.previous, e.obj)
 	}
 	if e.version > h.version {
 		h.version = e.version
@@ -383,6 +377,20 @@ func (h *Hub) WaitFresh(ctx context.Context, version uint64) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// GetAt returns the object of a key as of a version or later, nil if there is none, and false if
+// the hub is not that far and does not get there soon. The object is shared: do not change it.
+func (h *Hub) GetAt(ctx context.Context, key string, version uint64) (runtime.Object, bool) {
+	h.mu.Lock()
+	synced := h.synced
+	h.mu.Unlock()
+	if !synced || h.WaitFresh(ctx, version) != nil {
+		return nil, false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.objects.get(key), h.synced && version <= h.version
 }
 
 // Filling is what clients are told while the watch cache is being filled: to try

@@ -50,18 +50,17 @@ type Counter struct {
 
 	mu       sync.RWMutex
 	clusters map[logicalcluster.Name]Usage // nil until all is counted
-	resources
 
-	changed func()
-	quota   *quota
+	following following
+	changed   func()
+	quota     *quota
 }
 
 // New returns a counter of what has keys below prefix. events is the prefix of
 // Events below that, as storage.ResourcePrefix returns it.
 func New(client *clientv3.Client, prefix, events string) *Counter {
 	return &Counter{
-		client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", changed: func() {}, quota: newQuota(),
-		resources: resources{moved: make(chan struct{})},
+		client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", changed: func() {}, quota: newQuota(), following: newFollowing(),
 	}
 }
 
@@ -104,6 +103,9 @@ func (c *Counter) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
+		if err == nil {
+			continue // somebody wants to follow
+		}
 		klog.InfoS("Cannot follow what logical clusters store, counting it again", "err", err)
 		select {
 		case <-time.After(retry):
@@ -117,7 +119,8 @@ func (c *Counter) Run(ctx context.Context) error {
 // all keys up to the end of the range for each page, to say how many there are: so the
 // ends of pages with values are among keys that it has told before.
 func (c *Counter) scan(ctx context.Context) (int64, error) {
-	clusters, resources := map[logicalcluster.Name]Usage{}, map[string]int{}
+	c.following.begin()
+	clusters := map[logicalcluster.Name]Usage{}
 	var revision int64
 	end := clientv3.GetPrefixRangeEnd(c.root)
 	for from, more := c.root, true; more; {
@@ -130,7 +133,7 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 		}
 		for some := range slices.Chunk(keys.Kvs, page) {
 			last := string(some[len(some)-1].Key) + "\x00"
-			if err := c.scanRange(ctx, from, last, revision, clusters, resources); err != nil {
+			if err := c.scanRange(ctx, from, last, revision, clusters); err != nil {
 				return 0, err
 			}
 			from = last
@@ -138,16 +141,15 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 		more = keys.More
 	}
 	c.mu.Lock()
-	c.clusters, c.counts = clusters, resources
-	c.tellAppearedLocked()
-	c.moveLocked(revision)
+	c.clusters = clusters
 	c.mu.Unlock()
+	c.following.complete(revision)
 	c.changed()
 	return revision, nil
 }
 
 // scanRange counts what there is between two keys, at a revision.
-func (c *Counter) scanRange(ctx context.Context, from, end string, revision int64, clusters map[logicalcluster.Name]Usage, resources map[string]int) error {
+func (c *Counter) scanRange(ctx context.Context, from, end string, revision int64, clusters map[logicalcluster.Name]Usage) error {
 	response, err := c.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithRev(revision))
 	if err != nil {
 		return fmt.Errorf("counting what is stored: %w", err)
@@ -155,34 +157,68 @@ func (c *Counter) scanRange(ctx context.Context, from, end string, revision int6
 	for _, kv := range response.Kvs {
 		if cluster, event, ok := c.parse(kv.Key); ok {
 			add(clusters, cluster, event, 1, len(kv.Key)+len(kv.Value))
-			resources[c.resourceOf(kv.Key)]++
+			c.following.tell(c.relative(kv.Key), nil, kv.Value, kv.ModRevision)
 		}
 	}
 	return nil
 }
 
-// follow counts what is written after the revision, until ctx ends or the watch
-// does.
+// follow counts what is written after the revision, until ctx ends, the watch does, or
+// somebody wants to be told of everything, which is no error.
 func (c *Counter) follow(ctx context.Context, revision int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for response := range c.client.Watch(ctx, c.root, clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithRev(revision+1)) {
-		if err := response.Err(); err != nil {
-			return err
+	watch := c.client.Watch(ctx, c.root, clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithRev(revision+1))
+	for {
+		select {
+		case response, ok := <-watch:
+			if !ok {
+				return errors.New("the watch has ended")
+			}
+			if err := response.Err(); err != nil {
+				return err
+			}
+			if err := c.apply(&response); err != nil {
+				return err
+			}
+			c.changed()
+		case <-c.following.again:
+			return nil
 		}
-		if err := c.apply(&response); err != nil {
-			return err
-		}
-		c.changed()
 	}
-	return errors.New("the watch has ended")
 }
 
-// apply counts the events of one answer.
+// apply counts the events of one answer, and tells of them.
 func (c *Counter) apply(response *clientv3.WatchResponse) error {
+	if err := c.count(response.Events); err != nil {
+		return err
+	}
+	for _, e := range response.Events {
+		if _, _, ok := c.parse(e.Kv.Key); !ok {
+			continue
+		}
+		before, after := []byte(nil), e.Kv.Value
+		if e.PrevKv != nil {
+			before = e.PrevKv.Value
+		}
+		if e.Type == clientv3.EventTypeDelete {
+			after = nil
+		}
+		c.following.tell(c.relative(e.Kv.Key), before, after, e.Kv.ModRevision)
+	}
+	switch n := len(response.Events); {
+	case n > 0: // the header may be ahead of what is still to come
+		c.following.move(response.Events[n-1].Kv.ModRevision)
+	case response.IsProgressNotify():
+		c.following.move(response.Header.Revision)
+	}
+	return nil
+}
+
+func (c *Counter) count(events []*clientv3.Event) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, e := range response.Events {
+	for _, e := range events {
 		cluster, event, ok := c.parse(e.Kv.Key)
 		if e.Type == clientv3.EventTypePut {
 			c.quota.wrote(len(e.Kv.Key) + len(e.Kv.Value))
@@ -190,26 +226,21 @@ func (c *Counter) apply(response *clientv3.WatchResponse) error {
 		switch {
 		case !ok:
 		case e.IsCreate():
-			c.countLocked(c.resourceOf(e.Kv.Key), 1)
 			add(c.clusters, cluster, event, 1, len(e.Kv.Key)+len(e.Kv.Value))
 		case e.PrevKv == nil:
 			// etcd was compacted before it looked up what was there.
 			return errors.New("the value before a write is gone")
 		case e.Type == clientv3.EventTypeDelete:
-			c.countLocked(c.resourceOf(e.Kv.Key), -1)
 			add(c.clusters, cluster, event, -1, -len(e.PrevKv.Key)-len(e.PrevKv.Value))
 		default:
 			add(c.clusters, cluster, event, 0, len(e.Kv.Value)-len(e.PrevKv.Value))
 		}
 	}
-	switch n := len(response.Events); {
-	case n > 0: // the header may be ahead of what is still to come
-		c.moveLocked(response.Events[n-1].Kv.ModRevision)
-	case response.IsProgressNotify():
-		c.moveLocked(response.Header.Revision)
-	}
 	return nil
 }
+
+// relative returns a key without the prefix of all keys.
+func (c *Counter) relative(key []byte) string { return string(key[len(c.root)-1:]) }
 
 func add(clusters map[logicalcluster.Name]Usage, cluster logicalcluster.Name, event bool, objects int64, bytes int) {
 	u := clusters[cluster]

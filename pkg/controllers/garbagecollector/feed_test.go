@@ -1,0 +1,149 @@
+package garbagecollector
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/usage"
+)
+
+// told is a store that tells what a test says.
+type told struct {
+	follower usage.Follower
+	stopped  bool
+	// asked are the revisions as of which objects were asked for.
+	asked map[string]uint64
+}
+
+func (s *told) Follow(f usage.Follower) func() {
+	s.follower = f
+	return func() { s.stopped = true }
+}
+
+func (*told) WaitFor(context.Context, uint64) error                 { return nil }
+func (*told) Revision(context.Context) (uint64, error)              { return 7, nil }
+func (*told) Keys(context.Context, string, int64) ([]string, error) { return nil, nil }
+
+func (*told) Header(_ context.Context, key string, stored []byte) (h storage.Header, err error) {
+	if string(stored) == "unreadable" {
+		return h, errors.New("decrypting " + key)
+	}
+	err = json.Unmarshal(stored, &h)
+	return h, err
+}
+
+func (s *told) SeenHeader(_ context.Context, key string, revision uint64) (storage.Header, error) {
+	s.asked[key] = revision
+	return storage.Header{}, nil
+}
+
+func (*told) ReadHeader(context.Context, string) (storage.Header, error) {
+	return storage.Header{}, nil
+}
+
+func startFeed(t *testing.T) (*told, *feed) {
+	t.Helper()
+	s := &told{asked: map[string]uint64{}}
+	f := newFeed(s, newGraph(), &parked{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f.run(ctx)
+	require.True(t, s.stopped)
+	return s, f
+}
+
+func owns(uid string) []byte {
+	return fmt.Appendf(nil, `{"uid":"d-%s","ownerReferences":[{"apiVersion":"v1","kind":"Secret","name":"o","uid":%q}]}`, uid, uid)
+}
+
+func dependentsOf(f *feed, uid types.UID) (items []Item) {
+	for _, d := range f.graph.dependentsOf(ownerOf("c", uid)) {
+		items = append(items, d.item)
+	}
+	return items
+}
+
+// TestFeedBeginsAnew: while everything is told anew the graph has what it had, since nobody may
+// believe that an owner has no dependents. Then it has what there is, and all is looked at.
+func TestFeedBeginsAnew(t *testing.T) {
+	s, f := startFeed(t)
+	s.follower.Begin()
+	s.follower.Told("/core/secrets/c/n/a", nil, owns("o"), 1)
+	s.follower.Told("/core/secrets/c/n/b", nil, owns("gone"), 2)
+	s.follower.Told("/core/events/c/n/e", nil, owns("o"), 2)
+	require.Empty(t, dependentsOf(f, "o"), "not all is told")
+	s.follower.Complete(3)
+	require.Equal(t, []Item{"/core/secrets/c/n/a"}, dependentsOf(f, "o"))
+	require.Len(t, f.graph.take().items, 2)
+
+	s.follower.Begin()
+	require.Equal(t, []Item{"/core/secrets/c/n/a"}, dependentsOf(f, "o"))
+	s.follower.Told("/core/secrets/c/n/a", nil, owns("o"), 1)
+	s.follower.Complete(9)
+	require.Equal(t, []Item{"/core/secrets/c/n/a"}, dependentsOf(f, "o"))
+	require.Empty(t, dependentsOf(f, "gone"))
+	require.Equal(t, 1, f.graph.size())
+	require.Equal(t, []Item{"/core/secrets/c/n/a"}, f.graph.take().items)
+
+	s.follower.Told("/core/secrets/c/n/a", owns("o"), nil, 10)
+	require.Empty(t, dependentsOf(f, "o"))
+}
+
+// TestFeedAsksForWhatItWasTold: an object is looked at as of the latest write of its resource, or
+// of the reading of everything.
+func TestFeedAsksForWhatItWasTold(t *testing.T) {
+	s, f := startFeed(t)
+	s.follower.Begin()
+	s.follower.Complete(5)
+	s.follower.Told("/core/secrets/c/n/a", nil, []byte(`{"uid":"x"}`), 8)
+	for _, item := range []Item{"/core/secrets/d/n/b", "/core/pods/c/n/a"} {
+		_, err := f.get(t.Context(), item)
+		require.NoError(t, err)
+	}
+	require.Equal(t, map[string]uint64{"/core/secrets/d/n/b": 8, "/core/pods/c/n/a": 5}, s.asked)
+}
+
+// TestUnreadableDependents: as long as an object of a logical cluster cannot be read, nobody
+// knows that an owner there has no dependents.
+func TestUnreadableDependents(t *testing.T) {
+	s, f := startFeed(t)
+	s.follower.Begin()
+	s.follower.Told("/core/secrets/c/n/a", nil, []byte("unreadable"), 1)
+	s.follower.Complete(1)
+	w := &shard{feed: f, settled: newTogether(f.settle)}
+	settle := func(cluster string) error {
+		return w.settle(t.Context(), Item("/core/secrets/"+cluster+"/n/x"), object{version: "5"})
+	}
+	require.ErrorIs(t, settle("c"), errUnreadable)
+	require.ErrorContains(t, settle("c"), "/core/secrets/c/n/a")
+	require.NoError(t, settle("other"))
+	s.follower.Told("/core/secrets/c/n/a", []byte("unreadable"), owns("o"), 2)
+	require.NoError(t, settle("c"))
+	require.Equal(t, []Item{"/core/secrets/c/n/a"}, dependentsOf(f, "o"))
+
+	s.follower.Told("/core/secrets/c/n/a", owns("o"), []byte("unreadable"), 3)
+	require.ErrorIs(t, settle("c"), errUnreadable)
+	require.NotEmpty(t, dependentsOf(f, "o"), "it may still refer to it")
+	s.follower.Told("/core/secrets/c/n/a", []byte("unreadable"), nil, 4)
+	require.NoError(t, settle("c"), "what is gone refers to nobody")
+}
+
+// TestRedefined: the feed says in which logical clusters other kinds may be served.
+func TestRedefined(t *testing.T) {
+	s, f := startFeed(t)
+	s.follower.Begin()
+	s.follower.Complete(1)
+	for _, key := range []string{"/core/secrets/a/n/x", "/apis.kcp.io/apibindings:-system/:1f/b/x", "/apiextensions.k8s.io/customresourcedefinitions/c/x"} {
+		s.follower.Told(key, nil, []byte(`{"uid":"u"}`), 2)
+	}
+	<-f.served
+	require.Len(t, f.takeRedefined(), 2)
+	require.Empty(t, f.takeRedefined())
+}

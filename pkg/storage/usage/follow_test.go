@@ -1,0 +1,111 @@
+package usage_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/storage/usage"
+)
+
+// follower keeps what it was told.
+type follower struct {
+	mu       sync.Mutex
+	begun    int
+	all      map[string]string
+	filling  map[string]string
+	said     []string
+	revision uint64
+}
+
+func (f *follower) funcs() usage.Follower {
+	return usage.Follower{
+		Begin: func() {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.begun++
+			f.filling = map[string]string{}
+		},
+		Complete: func(revision uint64) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.all, f.filling, f.revision = f.filling, nil, revision
+		},
+		Told: func(key string, before, after []byte, revision uint64) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			switch {
+			case f.filling != nil:
+				f.filling[key] = string(after)
+				return
+			case after == nil:
+				delete(f.all, key)
+			default:
+				f.all[key] = string(after)
+			}
+			f.revision = revision
+			f.said = append(f.said, fmt.Sprintf("%s %s>%s", key, before, after))
+		},
+	}
+}
+
+func (f *follower) has() map[string]string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.all)
+}
+
+// TestFollow: who follows is told of all objects that are there, then of each write with what was
+// before, and of nothing after that. Who waits for a revision is told of all that was written
+// until then, wherever.
+func TestFollow(t *testing.T) {
+	client := startEtcd(t)
+	revisionOf := func(header interface{ GetRevision() int64 }) uint64 { return uint64(header.GetRevision()) } //nolint:gosec // positive
+	put := func(key, value string) uint64 {
+		response, err := client.Put(t.Context(), prefix+key, value)
+		require.NoError(t, err)
+		return revisionOf(response.Header)
+	}
+	put("/core/secrets/c/n/a", "1")
+	put("/core/secrets/c/n/b", "2")
+	put("-elsewhere/core/pods/c/n/a", "3")
+	put("/compact_rev", "no object")
+	counter := startCounter(t, client)
+	require.Eventually(t, func() bool { _, known := counter.Of("c"); return known }, testTimeout, tick)
+
+	f := &follower{}
+	stop := counter.Follow(f.funcs())
+	require.NoError(t, counter.WaitFor(t.Context(), 1))
+	require.Equal(t, map[string]string{"/core/secrets/c/n/a": "1", "/core/secrets/c/n/b": "2"}, f.has())
+	require.Empty(t, f.said)
+
+	put("/example.com/widgets:-system/:1f/c/a", "x")
+	put("/core/secrets/c/n/a", "5")
+	response, err := client.Delete(t.Context(), prefix+"/core/secrets/c/n/b")
+	require.NoError(t, err)
+	last := revisionOf(response.Header)
+	require.NoError(t, counter.WaitFor(t.Context(), last))
+	require.Equal(t, last, f.revision)
+	require.Equal(t, []string{"/example.com/widgets:-system/:1f/c/a >x", "/core/secrets/c/n/a 1>5", "/core/secrets/c/n/b 2>"}, f.said)
+	require.NoError(t, counter.WaitFor(t.Context(), put("-elsewhere/core/pods/c/n/b", "no object of this")))
+
+	stop()
+	require.Error(t, counter.WaitFor(expired(t), 1), "nobody follows")
+	put("/core/secrets/c/n/c", "late")
+	second := &follower{}
+	defer counter.Follow(second.funcs())()
+	require.NoError(t, counter.WaitFor(t.Context(), put("/core/secrets/c/n/d", "later")))
+	require.Len(t, second.has(), 4)
+	require.Len(t, f.said, 3, "who has stopped is told nothing")
+}
+
+func expired(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
