@@ -259,3 +259,37 @@ func TestProtectedStatus(t *testing.T) {
 	}
 	require.Equal(t, authorizer.DecisionAllow, ask("owner", nil, "update", "example.com", "workspaces", "status"))
 }
+
+// TestAwaits holds who waits for a logical cluster that is not ready: its owner, and whom
+// rules let in already, in the groups that it requires.
+func TestAwaits(t *testing.T) {
+	const account = "system:serviceaccount:default:ci"
+	home := map[string][]string{request.ExtraClusterName: {"parent"}}
+	for name, tc := range map[string]struct {
+		user     *user.DefaultInfo
+		owner    string
+		requires string
+		want     bool
+	}{
+		"owner":                      {user: &user.DefaultInfo{Name: "jane"}, owner: `{"username":"jane"}`, want: true},
+		"another":                    {user: &user.DefaultInfo{Name: "joe"}, owner: `{"username":"jane"}`},
+		"nobody owns it":             {user: &user.DefaultInfo{Name: ""}},
+		"bound already":              {user: &user.DefaultInfo{Name: "bound"}, owner: `{"username":"jane"}`, want: true},
+		"not in the groups":          {user: &user.DefaultInfo{Name: "jane"}, owner: `{"username":"jane"}`, requires: "staff"},
+		"in the groups":              {user: &user.DefaultInfo{Name: "jane", Groups: []string{"staff"}}, owner: `{"username":"jane"}`, requires: "staff", want: true},
+		"scoped elsewhere":           {user: &user.DefaultInfo{Name: "jane", Extra: map[string][]string{request.ExtraScopes: {"cluster:other"}}}, owner: `{"username":"jane"}`},
+		"an account":                 {user: &user.DefaultInfo{Name: account, Extra: home}, owner: `{"username":"` + account + `","extra":{"authentication.kcp.io/cluster-name":["parent"]}}`, want: true},
+		"its namesake of elsewhere":  {user: &user.DefaultInfo{Name: account, Extra: map[string][]string{request.ExtraClusterName: {"other"}}}, owner: `{"username":"` + account + `","extra":{"authentication.kcp.io/cluster-name":["parent"]}}`},
+		"an owner that is none":      {user: &user.DefaultInfo{Name: "jane"}, owner: `jane`},
+		"an owner without name":      {user: &user.DefaultInfo{Name: ""}, owner: `{}`},
+		"the anonymous out of scope": {user: &user.DefaultInfo{Name: "joe", Extra: map[string][]string{request.ExtraScopes: {"cluster:other"}}}, owner: `{"username":"jane"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+				logicalcluster.AnnotationKey: "new", "experimental.tenancy.kcp.io/owner": tc.owner, tenancy.RequiredGroupsAnnotation: tc.requires,
+			}}, Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{Cluster: "parent"}}}
+			rules := table{"bound": {"access"}}.authorizer()
+			require.Equal(t, tc.want, authz.Awaits(request.WithClusterName(t.Context(), "new"), rules, lc, tc.user))
+		})
+	}
+}

@@ -3,7 +3,9 @@ package authz
 import (
 	"context"
 	"fmt"
+	"slices"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -11,10 +13,11 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz/policy"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
-// verbAccess on the path / lets a user into a logical cluster.
-const verbAccess = "access"
+// VerbAccess on the path / lets a user into a logical cluster.
+const VerbAccess = "access"
 
 // WithWorkspaceContent asks next only about users who may enter the logical
 // cluster: those whom rules give the verb access on the path /, and its own
@@ -42,7 +45,7 @@ func WithWorkspaceContent(next, rules authorizer.Authorizer, find FindLogicalClu
 		if err != nil {
 			return authorizer.DecisionNoOpinion, "", fmt.Errorf("looking up logical cluster %q: %w", name, err)
 		}
-		if lc == nil || !hasContent(lc) && !identity.MemberOf(ctx, a.GetUser(), request.GroupAdmin) {
+		if lc == nil || !tenancy.HasContent(lc.Status.Phase) && !identity.MemberOf(ctx, a.GetUser(), request.GroupAdmin) {
 			return authorizer.DecisionNoOpinion, NotPermittedReason, nil
 		}
 		return next.Authorize(ctx, a)
@@ -54,21 +57,35 @@ func mayEnter(ctx context.Context, rules authorizer.Authorizer, u user.Info) (bo
 	if identity.IsLocalServiceAccount(clusterName(ctx), u) {
 		return true, nil
 	}
-	decision, _, err := rules.Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: verbAccess, Path: "/"})
+	decision, _, err := rules.Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: VerbAccess, Path: "/"})
 	if decision == authorizer.DecisionAllow {
 		return true, nil
 	}
 	return false, err
 }
 
-// hasContent reports whether a logical cluster is for users already.
-func hasContent(lc *corev1alpha1.LogicalCluster) bool {
-	switch lc.Status.Phase {
-	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing:
+// Awaits reports whether u may enter a logical cluster when it is for users, which it is
+// not yet: its owner may, and whom rules give the verb access already.
+func Awaits(ctx context.Context, rules authorizer.Authorizer, lc *corev1alpha1.LogicalCluster, u user.Info) bool {
+	name := clusterName(ctx)
+	if !identity.IsLocalServiceAccount(name, u) && !inRequiredGroups(name, u, lc.Annotations[tenancy.RequiredGroupsAnnotation]) {
 		return false
-	default:
-		return true
 	}
+	if IsOwner(lc, u) {
+		return true // the binding that says so may be on its way
+	}
+	permitted, _ := mayEnter(ctx, rules, u)
+	return permitted
+}
+
+// IsOwner reports whether u is the owner of a logical cluster.
+func IsOwner(lc *corev1alpha1.LogicalCluster, u user.Info) bool {
+	var parent logicalcluster.Name
+	if lc.Spec.Owner != nil {
+		parent = logicalcluster.Name(lc.Spec.Owner.Cluster)
+	}
+	owner, err := tenancy.OwnerName(lc.Annotations, parent)
+	return err == nil && owner != "" && slices.ContainsFunc(identity.In(logicalcluster.From(lc), u), func(i user.Info) bool { return i.GetName() == owner })
 }
 
 // isLifecycle reports whether u is one of the servers that lead the lives of

@@ -214,13 +214,13 @@ func (s *Server) find(at address, look func(path string) (workspaceindex.Target,
 // further with a body, if it may not enter.
 func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, at address) bool {
 	target, view, outcome := s.find(at, func(path string) (workspaceindex.Target, workspaceindex.Outcome) { //nolint:contextcheck // it has that of the request
-		return s.forwarder.resolver.resolve(r.Context(), path, to.arrived)
+		return s.forwarder.resolver.resolve(r.Context(), path, to.arrived, to.user)
 	})
 	to.cluster, to.view, to.backend, to.visitor = target.Cluster.String(), view, s.shards.backend(target.Shard), visitorOf(to.user, target.Cluster, view)
-	to.holder = to.backend
+	to.holder, to.isNew = to.backend, outcome == workspaceindex.Found && at.view == nil && isNew(target)
 	switch {
 	case !known(outcome):
-		s.unknown(w, r, to)
+		s.unknown(w, r, to, target, outcome)
 		return false
 	case outcome == workspaceindex.Unavailable || to.backend == nil:
 		s.unavailable(w, r, to)
@@ -234,9 +234,13 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, at a
 }
 
 // unknown answers where there is no such logical cluster, as far as is known.
-func (s *Server) unknown(w http.ResponseWriter, r *http.Request, to *route) {
+func (s *Server) unknown(w http.ResponseWriter, r *http.Request, to *route, target workspaceindex.Target, outcome workspaceindex.Outcome) {
 	if !s.shards.complete() {
 		writeStatus(w, unavailable("the front-proxy does not know all workspaces yet, because a shard has not answered"))
+		return
+	}
+	if expects(r.Context(), to.user, target, outcome) {
+		writeStatus(w, unavailable("the workspace is not ready yet, try again"))
 		return
 	}
 	writeStatus(w, forbidden(r, unescapedRest(to.rest)))

@@ -2,11 +2,13 @@ package frontproxy
 
 import (
 	"context"
+	"encoding/json"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
@@ -115,6 +117,13 @@ func holds[T client.Object](informer *client.Informer[T], cluster logicalcluster
 func slimWorkspace(obj *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
 	slim := &tenancyv1alpha1.Workspace{ObjectMeta: slimMeta(obj.ObjectMeta)}
 	slim.Spec.Cluster, slim.Status.Phase = obj.Spec.Cluster, obj.Status.Phase
+	if owner, err := tenancy.OwnerName(obj.Annotations, logicalcluster.From(obj)); err == nil && owner != "" && !tenancy.HasContent(obj.Status.Phase) {
+		annotation, err := json.Marshal(authenticationv1.UserInfo{Username: owner})
+		if err != nil {
+			return nil, err
+		}
+		slim.Annotations[tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey] = string(annotation)
+	}
 	return slim, nil
 }
 

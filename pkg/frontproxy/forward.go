@@ -66,6 +66,9 @@ type route struct {
 	upgrade bool
 	// arrived is when the request came, from which on it waits for the index.
 	arrived time.Time
+	// isNew is set while the logical cluster is not for users yet, or servers may not
+	// know yet that it is.
+	isNew bool
 	// visitor is the user in the logical cluster.
 	visitor visitor
 	// release gives the place back that the request has among those who may have to
@@ -146,9 +149,17 @@ func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
 	}
 }
 
+// readyIn returns how long a request still waits for a logical cluster to become ready.
+func (f *forwarder) readyIn(to *route) time.Duration {
+	return max(0, time.Until(to.arrived.Add(f.resolver.ready)))
+}
+
 // identify says in a request to the shard who it is from. The request says nothing
 // about that yet.
 func (to *route) identify(r *http.Request, f *forwarder) {
+	if to.isNew {
+		r.Header.Set(request.ReadyTimeoutHeader, f.readyIn(to).String())
+	}
 	if to.token != "" {
 		r.Header.Set("Authorization", "Bearer "+to.token)
 		return

@@ -71,7 +71,11 @@ func (f *forwarder) denied(ctx context.Context, to *route) bool {
 	if to.holder == nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, deniedTimeout)
+	timeout := deniedTimeout
+	if to.isNew {
+		timeout += f.readyIn(to) // who may enter waits
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	question := url.URL{Scheme: to.holder.base.Scheme, Host: to.holder.base.Host}
 	question.RawPath = to.holder.prefix + to.view + request.ClusterPath(to.cluster) + "/version"

@@ -230,11 +230,12 @@ func (s *Server) exists(w http.ResponseWriter, r *http.Request, to *route, segme
 	if !s.place(w, to, at) {
 		return false
 	}
-	target, outcome := s.forwarder.resolver.resolve(r.Context(), path, to.arrived)
+	target, outcome := s.forwarder.resolver.resolve(r.Context(), path, to.arrived, to.user)
 	to.cluster, to.holder, to.visitor = target.Cluster.String(), s.shards.backend(target.Shard), visitorOf(to.user, target.Cluster, "")
+	to.isNew = isNew(target)
 	switch {
 	case !known(outcome):
-		s.unknown(w, r, to)
+		s.unknown(w, r, to, target, outcome)
 		return false
 	case outcome == workspaceindex.Unavailable || to.holder == nil:
 		s.unavailable(w, r, to)

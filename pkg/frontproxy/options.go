@@ -17,6 +17,8 @@ const (
 	defaultPort         = 6443
 	defaultIndexTimeout = 500 * time.Millisecond
 	maxIndexTimeout     = 10 * time.Second
+	defaultReadyTimeout = 10 * time.Second
+	maxReadyTimeout     = 30 * time.Second
 )
 
 // Options are the front-proxy's settings as a person gives them on the command
@@ -37,6 +39,9 @@ type Options struct {
 	// IndexTimeout is for how long a request for an unknown logical cluster
 	// waits for the index to learn of it.
 	IndexTimeout time.Duration
+	// WorkspaceReadyTimeout is for how long a request for a new workspace, of who may
+	// enter it, waits for it to become ready.
+	WorkspaceReadyTimeout time.Duration
 	// Serving are the listener and the audit log of what the front-proxy
 	// answers itself.
 	Serving serving.Options
@@ -50,9 +55,10 @@ type Options struct {
 // NewOptions returns the defaults.
 func NewOptions() *Options {
 	return &Options{
-		IndexTimeout:   defaultIndexTimeout,
-		Serving:        serving.NewOptions(defaultPort),
-		Authentication: authn.NewUserOptions(),
+		IndexTimeout:          defaultIndexTimeout,
+		WorkspaceReadyTimeout: defaultReadyTimeout,
+		Serving:               serving.NewOptions(defaultPort),
+		Authentication:        authn.NewUserOptions(),
 	}
 }
 
@@ -69,6 +75,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs = fss.FlagSet("Serving")
 	o.Serving.AddFlags(fs)
 	fs.DurationVar(&o.IndexTimeout, "index-timeout", o.IndexTimeout, "for how long a request for an unknown logical cluster waits for it to appear, before it is refused")
+	fs.DurationVar(&o.WorkspaceReadyTimeout, "workspace-ready-timeout", o.WorkspaceReadyTimeout, "for how long a request for a new workspace, of its owner or of others who may enter it, waits for the workspace to become ready, before it is told to come again")
 	fs.DurationVar(&o.IndexTimeout, "index-patience", o.IndexTimeout, "the previous name of --index-timeout")
 	_ = fs.MarkDeprecated("index-patience", "use --index-timeout: the next version does not know this name")
 	fs = fss.FlagSet("Authentication")
@@ -97,6 +104,9 @@ func (o CompletedOptions) Validate() error {
 	errs := o.validateFiles()
 	if o.IndexTimeout < 0 || o.IndexTimeout > maxIndexTimeout {
 		errs = append(errs, fmt.Errorf("--index-timeout %s is not between 0 and %s", o.IndexTimeout, maxIndexTimeout))
+	}
+	if o.WorkspaceReadyTimeout < 0 || o.WorkspaceReadyTimeout > maxReadyTimeout {
+		errs = append(errs, fmt.Errorf("--workspace-ready-timeout %s is not between 0 and %s", o.WorkspaceReadyTimeout, maxReadyTimeout))
 	}
 	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Authentication.Validate())...)
 }

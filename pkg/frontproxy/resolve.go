@@ -2,11 +2,16 @@ package frontproxy
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving/budget"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
@@ -17,6 +22,9 @@ const (
 	maxWaiting        = 4096
 	maxWaitingPerUser = 256
 	ownWaiting        = 8
+
+	// newFor is how long after its birth a logical cluster is new.
+	newFor = 10 * time.Second
 
 	// maxStretch is how many times --index-timeout strangers wait at most, and
 	// stretchTime for how long all do after one had to wait longer.
@@ -35,8 +43,10 @@ const (
 // whether it is for something that exists, so that one that finds none is refused
 // at once in both cases.
 type resolver struct {
-	index  *workspaceindex.Index
-	delay  delay
+	index *workspaceindex.Index
+	delay delay
+	// ready is for how long those wait who may enter a new workspace.
+	ready  time.Duration
 	places *budget.Budget[identity.Payer]
 }
 
@@ -76,28 +86,39 @@ func (d *delay) cover(took time.Duration) {
 	d.until = time.Now().Add(stretchTime)
 }
 
-func newResolver(index *workspaceindex.Index, timeout time.Duration) *resolver {
-	return &resolver{index: index, delay: delay{least: timeout, now: timeout}, places: budget.New[identity.Payer](budget.Limits{Total: maxWaiting, Each: maxWaitingPerUser, Own: ownWaiting})}
+func newResolver(index *workspaceindex.Index, timeout, ready time.Duration) *resolver {
+	return &resolver{index: index, delay: delay{least: timeout, now: timeout}, ready: ready, places: budget.New[identity.Payer](budget.Limits{Total: maxWaiting, Each: maxWaitingPerUser, Own: ownWaiting})}
 }
 
-// resolve waits until the index knows the path of a request that arrived then, but
-// not longer than strangers do.
-func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time) (workspaceindex.Target, workspaceindex.Outcome) {
+// resolve waits until the index knows the path of a request that arrived then. Who expects
+// the workspace waits until it should be ready, all others no longer than strangers do.
+func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time, who user.Info) (workspaceindex.Target, workspaceindex.Outcome) {
 	target, outcome := r.index.Lookup(path)
 	if known(outcome) {
 		return target, outcome
 	}
 	timer := time.NewTimer(time.Until(arrived.Add(r.delay.get())))
 	defer timer.Stop()
+	over := false
 	for {
 		changed := r.index.Changed()
-		if target, outcome = r.index.Lookup(path); known(outcome) {
+		target, outcome = r.index.Lookup(path)
+		switch {
+		case known(outcome):
 			indexWaits.WithLabelValues("found").Inc()
+			return target, outcome
+		case over && outcome == workspaceindex.Unknown: // it has gone meanwhile
+			indexWaits.WithLabelValues("refused").Inc()
 			return target, outcome
 		}
 		select {
 		case <-changed:
 		case <-timer.C:
+			if left := time.Until(arrived.Add(r.ready)); !over && left > 0 && expects(ctx, who, target, outcome) {
+				over = true
+				timer.Reset(left)
+				continue
+			}
 			indexWaits.WithLabelValues("refused").Inc()
 			return target, outcome
 		case <-ctx.Done():
@@ -105,6 +126,24 @@ func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time) 
 			return target, outcome
 		}
 	}
+}
+
+// expects reports whether a user may know of a workspace that has no logical cluster yet, as
+// its owner and administrators may.
+func expects(ctx context.Context, who user.Info, target workspaceindex.Target, outcome workspaceindex.Outcome) bool {
+	if outcome != workspaceindex.Pending {
+		return false
+	}
+	return identity.MemberOf(ctx, who, user.SystemPrivilegedGroup, request.GroupAdmin) ||
+		slices.ContainsFunc(identity.In("", who), func(i user.Info) bool {
+			return target.Owner != 0 && workspaceindex.OwnerNamed(i.GetName()) == target.Owner
+		})
+}
+
+// isNew reports whether a logical cluster that was found is not for users yet, or servers
+// may not know yet that it is.
+func isNew(target workspaceindex.Target) bool {
+	return !tenancy.HasContent(target.Phase) || time.Since(time.Unix(target.Created, 0)) < newFor
 }
 
 // hold keeps a denied request that arrived then, as long as one for something

@@ -106,7 +106,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	s.drain = drain
 	s.group.Opened(drain)
 	s.forwarder = &forwarder{
-		resolver: newResolver(s.shards.index, o.IndexTimeout), visitors: newVisitors(), draining: draining,
+		resolver: newResolver(s.shards.index, o.IndexTimeout, o.WorkspaceReadyTimeout), visitors: newVisitors(), draining: draining,
 		groups: authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.Authentication.DropGroups},
 	}
 	s.addParts()

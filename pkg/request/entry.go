@@ -12,6 +12,10 @@ const (
 	// AuthorizedHeader is what front-proxies of the previous version know instead
 	// of EnteredHeader: it is there where that is "true".
 	AuthorizedHeader = "X-Kcp-Internal-Authorized"
+
+	// ReadyTimeoutHeader says, in a request that a front-proxy forwards, how long it
+	// is to wait for a new logical cluster to become ready, such as 9.5s.
+	ReadyTimeoutHeader = "X-Kcp-Internal-Ready-Timeout"
 )
 
 // WithEntry returns a context for which entered is called when it turns out that

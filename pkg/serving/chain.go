@@ -161,9 +161,10 @@ func Reception(c *genericapiserver.Config) Chain {
 }
 
 // Decision are kube-apiserver's filters that let a request pass or refuse it.
-// Limits come behind it: they are for those who may do what they ask for.
-func Decision(c *genericapiserver.Config) Chain {
-	return Chain{
+// Limits come behind it: they are for those who may do what they ask for. Between stands
+// what has to know who it is, and comes before the decision.
+func Decision(c *genericapiserver.Config, between ...Filter) Chain {
+	return slices.Concat(Chain{
 		{"impersonation", "who it is to be instead; 403", func(next http.Handler) http.Handler {
 			name, filter := "impersonation", impersonation.WithImpersonation
 			if c.FeatureGate.Enabled(features.ConstrainedImpersonation) {
@@ -171,10 +172,11 @@ func Decision(c *genericapiserver.Config) Chain {
 			}
 			return tracked(c, name, func(next http.Handler) http.Handler { return filter(next, c.Authorization.Authorizer, c.Serializer) })(next)
 		}},
+	}, between, Chain{
 		{"authorization", "whether it may do so; 403", tracked(c, "authorization", func(next http.Handler) http.Handler {
 			return apifilters.WithAuthorization(next, c.Authorization.Authorizer, c.Serializer)
 		})},
-	}
+	})
 }
 
 // InFlight returns the bound of requests that the server of c executes at a time.

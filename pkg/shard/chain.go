@@ -33,7 +33,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 			serving.Connections(s.authentication.Forwarded, serving.TooMany(c)),
 			serving.NewFilter("entry", "marks answers that are given after somebody was allowed to enter", serving.WithEntry),
 		},
-		serving.Decision(c),
+		serving.Decision(c, serving.NewFilter("new workspaces", "who may enter a new logical cluster waits until it is ready; 503", s.newNewborns(c.Authorization.Authorizer).wrap)),
 		serving.Chain{
 			serving.Bodies(c, s.options.Serving.BodyBytes),
 			serving.InFlightShares(c, s.options.InFlight),

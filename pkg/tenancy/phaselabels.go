@@ -39,3 +39,13 @@ func SetPhaseLabels(
 	maps.Copy(labels, want)
 	obj.SetLabels(labels)
 }
+
+// HasContent reports whether a logical cluster of that phase is for users already.
+func HasContent(phase corev1alpha1.LogicalClusterPhaseType) bool {
+	switch phase {
+	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing:
+		return false
+	default:
+		return true
+	}
+}

@@ -23,10 +23,17 @@ func LogicalClusterOf(obj *corev1alpha1.LogicalCluster) LogicalCluster {
 
 // WorkspaceOf returns what a Workspace object announces.
 func WorkspaceOf(obj *tenancyv1alpha1.Workspace) Workspace {
+	parent := logicalcluster.From(obj)
+	var owner Owner
+	if !tenancy.HasContent(obj.Status.Phase) {
+		name, _ := tenancy.OwnerName(obj.Annotations, parent) // who is none is nobody
+		owner = OwnerNamed(name)
+	}
 	return Workspace{
-		Parent:  logicalcluster.From(obj),
+		Parent:  parent,
 		Name:    obj.Name,
 		Cluster: logicalcluster.Name(obj.Spec.Cluster),
+		Owner:   owner,
 		Phase:   obj.Status.Phase,
 	}
 }

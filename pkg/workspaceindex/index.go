@@ -1,6 +1,7 @@
 package workspaceindex
 
 import (
+	"hash/maphash"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -48,6 +49,24 @@ type Target struct {
 	URL string
 	// Phase is that of the LogicalCluster.
 	Phase corev1alpha1.LogicalClusterPhaseType
+	// Created is the creation time of the LogicalCluster in seconds.
+	Created int64
+	// Owner is that of the Workspace that a path leads to, for Pending too.
+	Owner Owner
+}
+
+// Owner is who owns a workspace that is not ready yet, as OwnerNamed makes it of a name;
+// 0 is nobody. It means something in this process only.
+type Owner uint64
+
+var ownerSeed = maphash.MakeSeed()
+
+// OwnerNamed returns who has a name.
+func OwnerNamed(name string) Owner {
+	if name == "" {
+		return 0
+	}
+	return Owner(maphash.String(ownerSeed, name))
 }
 
 // LogicalCluster is what a shard announces about a logical cluster it holds.
@@ -76,6 +95,8 @@ type Workspace struct {
 	Cluster logicalcluster.Name
 	// Phase is status.phase.
 	Phase corev1alpha1.LogicalClusterPhaseType
+	// Owner is who may use it before others know of it.
+	Owner Owner
 }
 
 // Index is the index. Make one with New; all methods may be called from any
@@ -133,6 +154,7 @@ type link struct {
 	shard  string
 	target *node
 	phase  corev1alpha1.LogicalClusterPhaseType
+	owner  Owner
 	next   *link
 }
 
@@ -164,18 +186,21 @@ func (x *Index) Lookup(path string) (Target, Outcome) {
 			if more {
 				return Target{}, Unknown
 			}
-			return Target{}, Pending
+			return Target{Owner: last.owner}, Pending
 		}
 		n = last.target
 	}
 	p := n.place.Load()
 	switch {
 	case p == nil && last != nil:
-		return Target{}, Pending
+		return Target{Owner: last.owner}, Pending
 	case p == nil:
 		return Target{}, Unknown
 	}
-	target := Target{Cluster: n.name, Shard: p.shard.name, URL: p.shard.baseURL(), Phase: p.Phase}
+	target := Target{Cluster: n.name, Shard: p.shard.name, URL: p.shard.baseURL(), Phase: p.Phase, Created: p.Created}
+	if last != nil {
+		target.Owner = last.owner
+	}
 	if p.Phase == corev1alpha1.LogicalClusterPhaseUnavailable ||
 		(last != nil && last.phase == corev1alpha1.LogicalClusterPhaseUnavailable) {
 		return target, Unavailable

@@ -82,7 +82,7 @@ func (m *model) apply(x *Index, a, b, c byte) {
 		x.DeleteLogicalCluster(shard, name)
 	case 5, 6:
 		target := append([]logicalcluster.Name{""}, clusterNames...)[int(c)%5]
-		ws := Workspace{Parent: name, Name: segment, Cluster: target, Phase: phases[int(c/5)%3]}
+		ws := Workspace{Parent: name, Name: segment, Cluster: target, Phase: phases[int(c/5)%3], Owner: Owner(c >> 6)}
 		m.workspaces[[3]string{shard, name.String(), segment}] = ws
 		x.UpsertWorkspace(shard, ws)
 	case 7:
@@ -142,6 +142,7 @@ func (m *model) workspace(parent logicalcluster.Name, segment string) (Workspace
 func (m *model) lookup(name logicalcluster.Name, rest []string) (Target, Outcome) {
 	none := Unknown
 	var phase corev1alpha1.LogicalClusterPhaseType
+	var owner Owner
 	for i, segment := range rest {
 		ws, ok := m.workspace(name, segment)
 		switch {
@@ -150,15 +151,15 @@ func (m *model) lookup(name logicalcluster.Name, rest []string) (Target, Outcome
 		case ws.Cluster == "" && i < len(rest)-1:
 			return Target{}, Unknown
 		case ws.Cluster == "":
-			return Target{}, Pending
+			return Target{Owner: ws.Owner}, Pending
 		}
-		name, phase, none = ws.Cluster, ws.Phase, Pending
+		name, phase, owner, none = ws.Cluster, ws.Phase, ws.Owner, Pending
 	}
 	p := m.home(name)
 	if p == nil {
-		return Target{}, none
+		return Target{Owner: owner}, none
 	}
-	target := Target{Cluster: name, Shard: p.shard.name, URL: m.urls[p.shard.name], Phase: p.Phase}
+	target := Target{Cluster: name, Shard: p.shard.name, URL: m.urls[p.shard.name], Phase: p.Phase, Created: p.Created, Owner: owner}
 	if p.Phase == "Unavailable" || phase == "Unavailable" {
 		return target, Unavailable
 	}

@@ -87,7 +87,7 @@ func (x *Index) UpsertWorkspace(shard string, w Workspace) {
 	defer x.begin()()
 	n := x.use(w.Parent)
 	defer x.release(n)
-	l := &link{shard: shard, phase: w.Phase}
+	l := &link{shard: shard, phase: w.Phase, owner: w.Owner}
 	if w.Cluster != "" {
 		l.target = x.use(w.Cluster)
 	}

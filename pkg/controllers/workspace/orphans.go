@@ -41,7 +41,7 @@ var startsWith = map[schema.GroupResource]string{
 	client.Namespaces.GroupResource():          metav1.NamespaceDefault,
 	client.ServiceAccounts.GroupResource():     "default",
 	client.ConfigMaps.GroupResource():          "kube-root-ca.crt",
-	client.ClusterRoleBindings.GroupResource(): "workspace-admin",
+	client.ClusterRoleBindings.GroupResource(): tenancy.OwnerBinding,
 }
 
 // removeOrphans deletes the LogicalClusters that were created for a Workspace of

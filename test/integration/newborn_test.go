@@ -1,0 +1,135 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// makerOf lets user-1 make workspaces in a new one, which it returns as that user.
+func makerOf(t *testing.T, e *env, name string) apiKinds {
+	t.Helper()
+	parent := newAPIKinds(e, name).in(t)
+	parent.create(rbacPath+"clusterrolebindings", `{"metadata":{"name":"owner"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
+	maker := parent.as("user-1-token")
+	maker.config = withToken(e.Proxy(), "user-1-token")
+	maker.eventually("the user may make workspaces", func() bool {
+		code, _ := maker.status(http.MethodGet, tenancyPath+"workspaces", "")
+		return code == http.StatusOK
+	})
+	return maker
+}
+
+// strict returns a client that repeats nothing.
+func strict(t *testing.T, config *rest.Config) *client.Factory {
+	t.Helper()
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			res, err := next.RoundTrip(r)
+			if err == nil {
+				res.Header.Del("Retry-After")
+			}
+			return res, err
+		})
+	})
+	return factory(t, config)
+}
+
+// TestCreateThenUse: who creates a workspace uses it at once, whatever the system has still
+// to do, and others learn as little of it as ever.
+func TestCreateThenUse(t *testing.T) {
+	e := newEnv(t, two.Get(t))
+	maker := makerOf(t, e, "makers")
+	t.Run("owner", func(t *testing.T) { testUseAtOnce(t, maker.in(t)) })
+	t.Run("initializer", func(t *testing.T) { testUseInitializing(t, maker.in(t)) })
+	t.Run("never ready", func(t *testing.T) { testUseNever(t, maker.in(t)) })
+}
+
+func testUseAtOnce(t *testing.T, maker apiKinds) {
+	owner, stranger := strict(t, maker.config), withToken(maker.config, "user-2-token")
+	for n := range 20 {
+		name := fmt.Sprintf("at-once-%d", n)
+		shard := []string{"root", "shard-1"}[n%2]
+		_, err := client.Workspaces.In(owner.Cluster(path("root:makers"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       tenancyv1alpha1.WorkspaceSpec{Location: &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": shard}}}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		if n%5 == 0 {
+			got := refused(t, stranger, call{path: "/clusters/root:makers:" + name + "/api/v1/configmaps"}, http.StatusForbidden)
+			unknown := refused(t, stranger, call{path: "/clusters/root:makers:no-such/api/v1/configmaps"}, http.StatusForbidden)
+			require.Equal(t, unknown, got)
+		}
+		in := client.ConfigMaps.InNamespace(owner.Cluster(path("root:makers:"+name)), "default")
+		_, err = in.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "first"}}, metav1.CreateOptions{})
+		require.NoError(t, err, "number %d", n)
+		_, err = in.Get(t.Context(), "first", metav1.GetOptions{})
+		require.NoError(t, err)
+	}
+}
+
+// testUseInitializing: while somebody else initializes a workspace, its owner waits, at the
+// front-proxy and at the shard.
+func testUseInitializing(t *testing.T, maker apiKinds) {
+	admin := maker.as("admin-token")
+	admin.create(tenancyPath+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"apps"},"spec":{"extend":{"with":[{"name":"universal","path":"root"}]},"initializer":true}}`)
+	inCharge := maker
+	inCharge.config = withToken(maker.Shard(0), "user-1-token")
+	made := inCharge.workspaceOf("slow", "apps")
+	got := refused(t, withToken(made.config, "user-2-token"), call{path: "/clusters/" + made.cluster + "/api/v1/configmaps"}, http.StatusForbidden)
+	require.Contains(t, got.Message, "workspace access not permitted")
+	code, says := made.as("admin-token").status(http.MethodGet, configMaps, "")
+	require.Equal(t, http.StatusOK, code, "administrators enter before: %s", says)
+
+	short := http.Header{"X-Kcp-Internal-Ready-Timeout": {"10ms"}}
+	status := refused(t, withToken(made.config, "user-1-token"), call{path: "/clusters/" + made.cluster + configMaps, header: short}, http.StatusServiceUnavailable)
+	require.EqualValues(t, 1, status.Details.RetryAfterSeconds)
+
+	answers := make(chan int, 2)
+	for _, c := range []struct {
+		config *rest.Config
+		path   string
+	}{{maker.config, "root:makers:slow"}, {made.config, made.cluster}} {
+		go func() {
+			code, _, err := send(t.Context(), withToken(c.config, "user-1-token"), call{
+				method: http.MethodPost, path: "/clusters/" + c.path + configMaps, body: `{"metadata":{"generateName":"x-"}}`,
+				header: http.Header{"Content-Type": {"application/json"}, "X-Kcp-Internal-Ready-Timeout": {"30s"}},
+			})
+			if err != nil {
+				code = -1
+			}
+			answers <- code
+		}()
+	}
+	select {
+	case code := <-answers:
+		t.Fatalf("answered with %d while the workspace is initialized", code)
+	case <-time.After(time.Second):
+	}
+	at := made.as("admin-token")
+	at.ask(http.StatusOK, http.MethodPatch, ownLC+"/status", `{"status":{"initializers":[]}}`)
+	require.Equal(t, []int{http.StatusCreated, http.StatusCreated}, []int{<-answers, <-answers})
+}
+
+// testUseNever: a workspace that fits nowhere has its owner come again.
+func testUseNever(t *testing.T, maker apiKinds) {
+	maker.create(tenancyPath+"workspaces", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"nowhere"},"spec":{"location":{"selector":{"matchLabels":{"name":"no-such-shard"}}}}}`)
+	start := time.Now()
+	status := refused(t, maker.config, call{path: "/clusters/root:makers:nowhere" + configMaps}, http.StatusServiceUnavailable)
+	require.EqualValues(t, 1, status.Details.RetryAfterSeconds)
+	require.Contains(t, status.Message, "not ready")
+	require.GreaterOrEqual(t, time.Since(start), 9*time.Second)
+	refused(t, withToken(maker.config, "user-2-token"), call{path: "/clusters/root:makers:nowhere" + configMaps}, http.StatusForbidden)
+	maker.ask(http.StatusOK, http.MethodDelete, tenancyPath+"workspaces/nowhere", "")
+}
