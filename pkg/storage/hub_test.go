@@ -225,8 +225,8 @@ func TestHubSingleObject(t *testing.T) {
 	require.Equal(t, "ADDED aa|ns/one", describe(next(t, w)))
 }
 
-// What the hub has forgotten comes from the watch cache, and what that has
-// forgotten is gone.
+// What the hub has forgotten comes from etcd where there was too much to keep, otherwise
+// from the watch cache, and what that has forgotten is gone.
 func TestHubOlder(t *testing.T) {
 	enableSharding(t)
 	backend := backendOf(t, BackendConfig{})
@@ -245,6 +245,7 @@ func TestHubOlder(t *testing.T) {
 			require.Equal(t, fmt.Sprint(i), event.Object.(*example.Pod).Labels["value"])
 		}
 		w.Stop()
+		require.True(t, s.hub.CutShort())
 	}
 	late := open(t, backend, podsGR) // its watch cache begins after the writes
 	event := next(t, watchFrom(ctx, t, late, "/pods", first, sharded(t, listOpts(), ring)))
@@ -253,6 +254,29 @@ func TestHubOlder(t *testing.T) {
 	require.True(t, ok, "%v", event.Object)
 	require.EqualValues(t, http.StatusGone, status.Code)
 	require.Equal(t, metav1.StatusReasonExpired, status.Reason)
+}
+
+// While somebody watches, the hub keeps the events, and the watch cache keeps few.
+func TestHubKeepsEvents(t *testing.T) {
+	enableSharding(t)
+	metrics.Register()
+	s := open(t, backendOf(t, BackendConfig{}), podsGR)
+	ctx := in(t.Context(), "aa")
+	first := create(ctx, t, s, newUIDPod("ns", "one")).ResourceVersion
+	w := watchFrom(ctx, t, s, "/pods", first, listOpts())
+	const writes = 400
+	for i := range writes {
+		touch(ctx, t, s, "/pods/ns/one", i)
+		require.Equal(t, fmt.Sprint(i), next(t, w).Object.(*example.Pod).Labels["value"])
+	}
+	capacity, err := testutil.GetGaugeMetricValue(metrics.WatchCacheCapacity.WithLabelValues(s.resource.Group, s.resource.Resource))
+	require.NoError(t, err)
+	require.InDelta(t, 100, capacity, 0)
+	require.False(t, s.hub.CutShort())
+	again := watchFrom(ctx, t, s, "/pods", first, listOpts())
+	for i := range writes {
+		require.Equal(t, fmt.Sprint(i), next(t, again).Object.(*example.Pod).Labels["value"])
+	}
 }
 
 // A reader that does not read is ended, and nobody else notices.

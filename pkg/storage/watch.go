@@ -58,7 +58,7 @@ func (s *tenantStorage) Watch(ctx context.Context, key string, opts storage.List
 		if c.claims.Set != nil {
 			s.restrict(&opts.Predicate, c.claims, c.claims.Set.Latest())
 		}
-		if c.beyondCache() {
+		if c.beyondCache() || s.hub.CutShort() {
 			return s.watchOlder(ctx, collection{key: c.key, opts: opts})
 		}
 		if s.keys.single(c.tenant) {

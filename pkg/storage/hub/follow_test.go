@@ -89,7 +89,8 @@ func (f *follower) follow(version int) {
 		defer close(f.read)
 		for event := range f.tapped.ResultChan() {
 			if event.Type != watch.Bookmark {
-				f.Key(event.Object)
+				timed := event.Object.(storage.WatchEventWithRecordTime) //nolint:forcetypeassert // all are
+				f.Key(timed.Unwrap())
 			}
 		}
 	}()

@@ -12,10 +12,10 @@ import (
 const (
 	// historyIdle is how many events are kept while nobody watches.
 	historyIdle = 128
-	// historyMax is how many events are kept at most. Who is further behind
-	// is served by the watch cache until it has caught up.
+	// historyMax is how many events are kept at most.
 	historyMax = 16384
-	// historyTime is how long events are kept, as in the watch cache.
+	// historyTime is how long events are kept, and for how long after the last watch its
+	// client may come back for them, as in upstream's watch cache.
 	historyTime = 75 * time.Second
 )
 
@@ -45,12 +45,14 @@ type history struct {
 	// floor is the version after which no event is missing, floorTime when that was.
 	floor     uint64
 	floorTime time.Time
+	// cut is when one was forgotten last before its time, as there were too many.
+	cut time.Time
 }
 
 // reset forgets everything before a version.
 func (l *history) reset(version uint64) {
 	clear(l.ring)
-	l.first, l.floor, l.floorTime = l.next, version, time.Now()
+	l.first, l.floor, l.floorTime, l.cut = l.next, version, time.Now(), time.Time{}
 }
 
 func (l *history) at(n uint64) *event { return l.ring[n%uint64(len(l.ring))] }
@@ -63,11 +65,18 @@ func (l *history) add(e *event, watched bool) {
 	if watched {
 		limit = historyMax
 	}
-	for l.len() > 0 && (l.len() >= limit || l.len() >= historyIdle && e.time.Sub(l.at(l.first).time) > historyTime) {
+	for l.len() >= historyIdle {
+		old := e.time.Sub(l.at(l.first).time) > historyTime
+		if l.len() < limit && !old {
+			break
+		}
+		if !old {
+			l.cut = e.time
+		}
 		l.drop()
 	}
 	if l.len() == len(l.ring) {
-		l.grow()
+		l.resize(max(historyIdle, 2*len(l.ring)))
 	}
 	l.ring[l.next%uint64(len(l.ring))] = e
 	l.next++
@@ -80,8 +89,23 @@ func (l *history) drop() {
 	l.first++
 }
 
-func (l *history) grow() {
-	ring := make([]*event, max(historyIdle, 2*len(l.ring)))
+// expire forgets what is too old although nothing is added, and returns when to look again; the
+// zero time is never.
+func (l *history) expire(now time.Time) (again time.Time) {
+	for l.len() > historyIdle && now.Sub(l.at(l.first).time) > historyTime {
+		l.drop()
+	}
+	if l.len() <= historyIdle && len(l.ring) > historyIdle {
+		l.resize(historyIdle)
+	}
+	if l.len() <= historyIdle {
+		return time.Time{}
+	}
+	return l.at(l.first).time.Add(historyTime)
+}
+
+func (l *history) resize(size int) {
+	ring := make([]*event, size)
 	for n := l.first; n < l.next; n++ {
 		ring[n%uint64(len(ring))] = l.at(n)
 	}

@@ -76,9 +76,14 @@ type Hub struct {
 	changed chan struct{}
 
 	watchers map[*Watcher]struct{}
-	scopes   scopes
-	claimed  claimed
-	found    []*Watcher // reused by each event
+	// lastWatched is when the last watch ended, and expiring forgets what is too old.
+	lastWatched time.Time
+	expiring    *time.Timer
+	// older is by how much events of the watch cache seem older than those before, see aged.
+	older   time.Duration
+	scopes  scopes
+	claimed claimed
+	found   []*Watcher // reused by each event
 	// selections are those of the watchers.
 	selections map[selectionKey]*selection
 	nextTick   time.Time // when bookmarks are looked after, if anybody wants some
@@ -117,6 +122,9 @@ func (h *Hub) Close() {
 	}
 	h.endAllLocked()
 	h.unclaimAllLocked()
+	if h.expiring != nil {
+		h.expiring.Stop()
+	}
 	h.mu.Unlock()
 	h.running.Wait()
 }
@@ -268,6 +276,9 @@ func (t *tap) run() {
 			return
 		}
 		e := t.hub.eventOf(received)
+		if e != nil && e.kind != watch.Bookmark {
+			received.Object = t.hub.aged(e)
+		}
 		select {
 		case t.result <- received:
 		case <-t.stopped:
@@ -327,7 +338,8 @@ func (h *Hub) apply(e *event) {
 	h.kept.expire(e.time)
 	if e.kind != watch.Bookmark {
 		h.lastEvent = e.version
-		h.history.add(e, len(h.watchers) > 0)
+		h.history.add(e, h.keepsLocked(e.time))
+		h.expireLaterLocked()
 		h.dispatchLocked(e)
 	}
 	h.advancedLocked()

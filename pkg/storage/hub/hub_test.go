@@ -1,19 +1,25 @@
 package hub
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	parser "k8s.io/apiserver/pkg/sharding"
+	"k8s.io/apiserver/pkg/storage"
 )
 
 func named(name string) *metav1.PartialObjectMetadata {
@@ -189,4 +195,62 @@ func TestHistory(t *testing.T) {
 	l.reset(5000)
 	require.Zero(t, l.len())
 	require.EqualValues(t, 5000, l.floor)
+}
+
+// What is too old goes although nothing more happens, with the room that it took.
+func TestHistoryExpires(t *testing.T) {
+	var l history
+	began := time.Now()
+	l.reset(0)
+	for i := range 1000 {
+		l.add(&event{version: uint64(i) + 1, time: began.Add(time.Duration(i) * 100 * time.Millisecond)}, true)
+	}
+	require.True(t, l.cut.IsZero(), "what is forgotten was too old")
+	require.Equal(t, 751, l.len())
+	again := l.expire(began.Add(120 * time.Second))
+	require.Equal(t, 550, l.len())
+	require.True(t, again.Equal(began.Add(120*time.Second)), "%s", again)
+	require.Zero(t, l.expire(began.Add(time.Hour)))
+	require.Equal(t, historyIdle, l.len())
+	require.Len(t, l.ring, historyIdle)
+	require.EqualValues(t, 1000-historyIdle, l.floor)
+	require.EqualValues(t, 1000, l.at(l.next-1).version)
+
+	l.add(&event{version: 1001, time: began.Add(101 * time.Second)}, false)
+	require.False(t, l.cut.IsZero(), "one was forgotten that was not too old")
+}
+
+// Events of a hub that keeps them seem too old to the watch cache, those of others do not, and
+// none older than one before.
+func TestAged(t *testing.T) {
+	f := newFollower(t)
+	f.fill("a")
+	f.follow(10)
+	at := func(version int) time.Time {
+		e := f.eventOf(watch.Event{Type: watch.Modified, Object: versioned("a", version)})
+		obj := f.aged(e)
+		require.Same(t, e.obj, obj.(storage.WatchEventWithRecordTime).Unwrap())
+		require.Equal(t, e.obj, obj.(metav1.ObjectMetaAccessor).GetObjectMeta())
+		return obj.(storage.WatchEventWithRecordTime).RecordTime()
+	}
+	first, second := at(11), at(12)
+	require.Less(t, second.Sub(first), historyTime)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := f.Watch(ctx, Request{Key: "/r/", Version: 10, Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything()}})
+	require.NoError(t, err)
+	third, fourth := at(13), at(14)
+	require.GreaterOrEqual(t, third.Sub(second), historyTime)
+	require.GreaterOrEqual(t, fourth.Sub(third), historyTime)
+	cancel()
+	require.Eventually(t, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.watchers) == 0
+	}, deadline, time.Millisecond)
+	fifth := at(15)
+	require.GreaterOrEqual(t, fifth.Sub(fourth), historyTime, "the client may come back")
+	f.lastWatched = time.Now().Add(-historyTime)
+	sixth := at(16)
+	require.Less(t, sixth.Sub(fifth), historyTime)
+	require.False(t, sixth.Before(fifth))
 }

@@ -171,6 +171,7 @@ func (w *Watcher) endLocked() {
 	}
 	h := w.hub
 	delete(h.watchers, w)
+	h.lastWatched = time.Now()
 	w.unselectLocked()
 	if w.joined {
 		w.scopes().remove(w)
