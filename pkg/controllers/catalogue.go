@@ -110,6 +110,8 @@ type Deps struct {
 	Garbage *garbagecollector.Config
 	// Subtrees are the sums of limited subtrees of workspaces.
 	Subtrees *subtrees.Sums
+	// HomeCreators are the groups whose members may have home workspaces.
+	HomeCreators []string
 	// Bootstrapped is called once, when everything exists that a shard starts
 	// with; it may be nil.
 	Bootstrapped func()
@@ -274,6 +276,7 @@ func newBootstrap(d Deps) (reconcile.Made, error) {
 		LogicalClusters: d.Informers.LogicalClusters,
 		WorkspaceTypes:  d.Informers.WorkspaceTypes.Own(),
 		APIExports:      d.Informers.APIExports.Own(),
+		HomeCreators:    d.HomeCreators,
 		Done:            d.Bootstrapped,
 
 		ClusterRoles:        d.Informers.RBAC.ClusterRoles.Own(),

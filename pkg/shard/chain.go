@@ -18,6 +18,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 	scopes := serving.Scopes{
 		Mounts: append([]*request.Mount{request.Clusters}, s.views.mounts()...), Resolve: s.local.resolve, ResolveGrantor: s.grantor, Inactive: s.local.inactive, Codecs: registry.Codecs,
 	}
+	newborns := s.newNewborns(c.Authorization.Authorizer)
 	return slices.Concat(
 		serving.Arrival(c, s.options.Serving.Bodies),
 		serving.Chain{
@@ -33,7 +34,15 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 			serving.Connections(s.authentication.Forwarded, serving.TooMany(c)),
 			serving.NewFilter("entry", "marks answers that are given after somebody was allowed to enter", serving.WithEntry),
 		},
-		serving.Decision(c, serving.NewFilter("new workspaces", "who may enter a new logical cluster waits until it is ready; 503", s.newNewborns(c.Authorization.Authorizer).wrap)),
+		serving.Decision(c,
+			serving.NewFilter("new workspaces", "who may enter a new logical cluster waits until it is ready; 503", newborns.wrap),
+			serving.NewFilter("home workspaces", "workspaces/~ in root, on its shard: the workspace of who asks; 403, 429", func(next http.Handler) http.Handler {
+				if !s.options.Homes.Enabled || !s.options.Root() {
+					return next
+				}
+				return (&homes{newborns: newborns, workspaces: s.informers.Workspaces}).wrap(next)
+			}),
+		),
 		serving.Chain{
 			serving.Bodies(c, s.options.Serving.BodyBytes),
 			serving.InFlightShares(c, s.options.InFlight),

@@ -87,6 +87,8 @@ type Options struct {
 	Encryption encryption.Options
 	// Garbage says whether objects are deleted whose owners are gone.
 	Garbage GarbageOptions
+	// Homes say who has a home workspace.
+	Homes HomeOptions
 }
 
 // NewOptions returns the defaults of the root shard.
@@ -108,6 +110,7 @@ func NewOptions() *Options {
 		Etcd:           etcd.NewOptions(".shardplane", storage.DefaultPrefix),
 		Limits:         limits.NewOptions(),
 		Garbage:        newGarbageOptions(),
+		Homes:          newHomeOptions(),
 	}
 }
 
@@ -138,6 +141,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Webhooks.AddFlags(fss.FlagSet("Webhooks of tenants"))
 	o.Serving.Audit.AddFlags(fss.FlagSet("Audit"))
 	o.Garbage.AddFlags(fss.FlagSet("Garbage collection"))
+	o.Homes.AddFlags(fss.FlagSet("Home workspaces"))
 	fs = fss.FlagSet("Storage")
 	o.Etcd.AddFlags(fs)
 	o.Limits.AddFlags(fs)

@@ -52,6 +52,7 @@ func (s *Server) addParts() error {
 		Bindings:     s.bindings.Informer(),
 		APIs:         boundAPIs{s.bindings, s.customResources, s.keepsSystem},
 		BindsSystem:  s.knowsRoot(),
+		HomeCreators: s.options.Homes.creators(),
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
 	}
 	everywhere, err := reconcile.NewManager(controllers.Catalogue(), deps, reconcile.OnEveryReplica)

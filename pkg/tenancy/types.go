@@ -17,6 +17,7 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 
 	"github.com/shardplane/shardplane/config"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // maxFamily is how many types a type is, with all that it extends, directly or
@@ -76,6 +77,10 @@ func (lookup TypeLookup) resolve(from logicalcluster.Path, ref tenancyv1alpha1.W
 			break // system:… has no parent but itself
 		}
 		path = parent
+	}
+	if root := core.RootCluster.Path(); !from.HasPrefix(root) && !request.IsSystem(logicalcluster.Name(from.String())) {
+		wt, ok := lookup(root, ref.Name) // paths of homes do not lead there
+		return WorkspaceType{wt, root}, ok
 	}
 	return WorkspaceType{}, false
 }

@@ -6,6 +6,7 @@
 //
 //	root:a:b   node root ──a──► node 2x1k… ──b──► node 9f3m… ── placed on ──► shard-1
 //	<name>:b                    node 2x1k… ──b──► …
+//	user:<user>:b              node of the user's home ──b──► …
 //	<name>                                       node 9f3m… ── placed on ──► shard-1
 //
 // Announcements of different shards may come in any order and may contradict

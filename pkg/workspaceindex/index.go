@@ -8,6 +8,8 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 const (
@@ -162,12 +164,15 @@ type link struct {
 func New() *Index { return &Index{shards: map[string]*shard{}} }
 
 // Lookup resolves the name of a logical cluster, or a path that starts with
-// one. Target is complete for Found and Unavailable.
+// one or with user:<name>, the home of a user. Target is complete for Found and Unavailable.
 func (x *Index) Lookup(path string) (Target, Outcome) {
 	first, rest, more := strings.Cut(path, separator)
 	if first == systemName {
 		// The names of system clusters hold a separator; none has children.
 		first, more = path, false
+	}
+	if home, below, deeper, ok := tenancy.CutHome(path); ok {
+		first, rest, more = home.String(), below, deeper
 	}
 	n := x.node(first)
 	if n == nil {

@@ -32,6 +32,10 @@ const (
 	WorkspaceAccess = "system:kcp:workspace:access"
 )
 
+// HomeCreate is the name of the cluster role, in root, that lets create home workspaces, and of
+// its binding, which has no other groups than those that it comes with.
+const HomeCreate = request.GroupPrefix + "home-clusterworkspace-create"
+
 // maximalPolicy ends the names of the maximal permission policies of exports of root.
 const maximalPolicy = "maximal-permission-policy"
 
@@ -62,8 +66,9 @@ func System() Objects {
 
 // Root returns what applies in the logical cluster root: everybody may enter it, use the
 // workspace types that are for everybody, and bind the APIs that every workspace is to have;
-// and what those who have bound these may do with them at most.
-func Root() Objects {
+// and what those who have bound these may do with them at most. Members of the groups
+// homeCreators may have home workspaces.
+func Root(homeCreators ...string) Objects {
 	const use = "system:kcp:universal-workspacetype-use"
 	root := Objects{
 		ClusterRoles: []*rbacv1.ClusterRole{
@@ -71,10 +76,14 @@ func Root() Objects {
 				Verbs: []string{"use"}, APIGroups: []string{groupTenancy}, Resources: []string{"workspacetypes"},
 				ResourceNames: []string{"universal", "organization", "team"},
 			}),
+			role(HomeCreate, rbacv1.PolicyRule{
+				Verbs: []string{"get", "create"}, APIGroups: []string{groupTenancy}, Resources: []string{"workspaces"}, ResourceNames: []string{"~"},
+			}),
 		},
 		ClusterRoleBindings: []*rbacv1.ClusterRoleBinding{
 			bind("system:kcp:tenancy:authenticated:access", WorkspaceAccess, user.AllAuthenticated),
 			bind(use, use, user.AllAuthenticated),
+			bind(HomeCreate, HomeCreate, homeCreators...),
 		},
 	}
 	root.offer("tenancy", groupTenancy, "workspaces", "workspacetypes")

@@ -14,7 +14,7 @@ import (
 
 // TestPolicy holds what must be true of all that is shipped.
 func TestPolicy(t *testing.T) {
-	system, root := policy.System(), policy.Root()
+	system, root := policy.System(), policy.Root("system:authenticated")
 	known := map[string]bool{}
 	for _, role := range append(slices.Clone(system.ClusterRoles), root.ClusterRoles...) {
 		require.False(t, known[role.Name], "two roles are named %s", role.Name)

@@ -18,7 +18,7 @@ import (
 )
 
 func TestClusters(t *testing.T) {
-	require.Equal(t, []logicalcluster.Name{"system:admin", "root"}, clustersOf("root"))
+	require.Equal(t, []logicalcluster.Name{"system:admin", "root", "system:homes"}, clustersOf("root"))
 	require.Equal(t, []logicalcluster.Name{"system:admin"}, clustersOf("shard-1"))
 
 	root := logicalClusterOf("root", "root")

@@ -42,6 +42,8 @@ type Config struct {
 	// ClusterRoles and ClusterRoleBindings are what decides on access.
 	ClusterRoles        *client.Informer[*rbacv1.ClusterRole]
 	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
+	// HomeCreators are the groups whose members may have home workspaces.
+	HomeCreators []string
 	// Done is told when all logical clusters are Ready with what belongs to
 	// them for the first time; it may be nil.
 	Done func()
@@ -59,7 +61,9 @@ func New(cfg Config) (*reconcile.Controller[logicalcluster.Name], error) {
 		role:    cfg.ClusterRoles.Lister().Get,
 		binding: cfg.ClusterRoleBindings.Lister().Get,
 		waiting: map[logicalcluster.Name]bool{},
-		done:    cfg.Done,
+
+		homeCreators: cfg.HomeCreators,
+		done:         cfg.Done,
 	}
 	if err := r.load(); err != nil {
 		return nil, err
@@ -100,6 +104,9 @@ type reconciler struct {
 	shard   string
 	local   *client.Factory
 	shipped shipment
+	// homeCreators are those of Config.
+	homeCreators []string
+
 	get     func(key client.Key) (*corev1alpha1.LogicalCluster, error)
 	types   func(key client.Key) (*tenancyv1alpha1.WorkspaceType, error)
 	exports func(key client.Key) (*apisv1alpha2.APIExport, error)

@@ -26,7 +26,7 @@ const contentAnnotation = "internal.shardplane.io/bootstrap-content"
 // clustersOf returns the logical clusters that exist on a shard from the start.
 func clustersOf(shard string) []logicalcluster.Name {
 	if shard == corev1alpha1.RootShard {
-		return []logicalcluster.Name{tenancy.AdminCluster, core.RootCluster}
+		return []logicalcluster.Name{tenancy.AdminCluster, core.RootCluster, tenancy.HomesCluster}
 	}
 	return []logicalcluster.Name{tenancy.AdminCluster}
 }

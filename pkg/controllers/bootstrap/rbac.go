@@ -21,12 +21,12 @@ import (
 )
 
 // policyOf returns the roles and bindings that a logical cluster starts with.
-func policyOf(cluster logicalcluster.Name) policy.Objects {
+func policyOf(cluster logicalcluster.Name, homeCreators []string) policy.Objects {
 	switch cluster {
 	case tenancy.AdminCluster:
 		return policy.System()
 	case core.RootCluster:
-		return policy.Root()
+		return policy.Root(homeCreators...)
 	default:
 		return policy.Objects{}
 	}
@@ -73,7 +73,7 @@ func (k keeper[T, L]) ensureOne(ctx context.Context, cluster logicalcluster.Name
 
 // ensurePolicy brings the roles and bindings of a logical cluster about.
 func (r *reconciler) ensurePolicy(ctx context.Context, scope client.Scope, cluster logicalcluster.Name) error {
-	objects := policyOf(cluster)
+	objects := policyOf(cluster, r.homeCreators)
 	roles := keeper[*rbacv1.ClusterRole, *rbacv1.ClusterRoleList]{r.role, client.ClusterRoles.In(scope), mergeRole}
 	bindings := keeper[*rbacv1.ClusterRoleBinding, *rbacv1.ClusterRoleBindingList]{r.binding, client.ClusterRoleBindings.In(scope), mergeBinding}
 	return errors.Join(
@@ -107,6 +107,8 @@ func mergeBinding(existing, want *rbacv1.ClusterRoleBinding) (*rbacv1.ClusterRol
 	compared, err := (&reconciliation.ReconcileRoleBindingOptions{
 		RoleBinding: reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: want.DeepCopy()},
 		Client:      comparedBinding{existing},
+		// The flag says which groups, also when there are fewer.
+		RemoveExtraSubjects: want.Name == policy.HomeCreate,
 	}).Run()
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,9 +11,9 @@ import (
 )
 
 func TestPolicyOf(t *testing.T) {
-	require.NotEmpty(t, policyOf("system:admin").ClusterRoles)
-	require.NotEmpty(t, policyOf("root").ClusterRoleBindings)
-	require.Empty(t, policyOf("other"))
+	require.NotEmpty(t, policyOf("system:admin", nil).ClusterRoles)
+	require.NotEmpty(t, policyOf("root", nil).ClusterRoleBindings)
+	require.Empty(t, policyOf("other", nil))
 }
 
 func TestMergeRole(t *testing.T) {
@@ -62,6 +63,16 @@ func TestMergeBinding(t *testing.T) {
 	merged, err := mergeBinding(existing, want)
 	require.NoError(t, err)
 	require.Equal(t, append([]rbacv1.Subject{mine}, want.Subjects...), merged.Subjects)
+
+	for _, creators := range [][]string{{"one"}, {"two", "three"}, nil} {
+		want := policyOf("root", creators).ClusterRoleBindings
+		homes := want[slices.IndexFunc(want, func(b *rbacv1.ClusterRoleBinding) bool { return b.Name == policy.HomeCreate })]
+		existing := homes.DeepCopy()
+		existing.Subjects = []rbacv1.Subject{mine}
+		merged, err := mergeBinding(existing, homes)
+		require.NoError(t, err)
+		require.Equal(t, homes.Subjects, merged.Subjects, "only whom the flag says")
+	}
 
 	existing.RoleRef.Name = "other"
 	_, err = mergeBinding(existing, want)

@@ -81,9 +81,21 @@ func claim(ws *tenancyv1alpha1.Workspace, in facts) (*tenancyv1alpha1.Workspace,
 		ws.Spec.Cluster = cluster.String()
 	}
 	if ws.Spec.URL == "" {
-		ws.Spec.URL = externalURL(shard) + request.ClusterPath(tenancy.PathOf(in.parent).Join(ws.Name).String())
+		ws.Spec.URL = externalURL(shard) + request.ClusterPath(pathOf(ws, in.parent).String())
 	}
 	return ws, nil
+}
+
+// pathOf returns the path of a Workspace in the logical cluster of parent. Homes are in no
+// tree.
+func pathOf(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) logicalcluster.Path {
+	if cluster := logicalcluster.From(ws); cluster == tenancy.HomesCluster {
+		if owner, err := tenancy.OwnerName(ws.Annotations, cluster); err == nil && tenancy.HomeName(owner).String() == ws.Name {
+			return tenancy.HomePath(owner)
+		}
+		return logicalcluster.NewPath(ws.Name)
+	}
+	return tenancy.PathOf(parent).Join(ws.Name)
 }
 
 func shardNamed(shards []*corev1alpha1.Shard, name string) *corev1alpha1.Shard {
@@ -108,7 +120,7 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, in facts, self string) (*c
 			Finalizers: []string{tenancy.ContentFinalizer},
 			Labels:     map[string]string{tenancy.OwnerShardLabel: self},
 			Annotations: map[string]string{
-				core.LogicalClusterPathAnnotationKey:            tenancy.PathOf(in.parent).Join(ws.Name).String(),
+				core.LogicalClusterPathAnnotationKey:            pathOf(ws, in.parent).String(),
 				tenancyv1alpha1.LogicalClusterTypeAnnotationKey: types[0].ID(),
 				shardAnnotation: ws.Annotations[shardAnnotation],
 			},
@@ -121,6 +133,9 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, in facts, self string) (*c
 				Cluster:    logicalcluster.From(ws).String(),
 				UID:        ws.UID,
 			},
+			// Nobody but the system sees the Workspace of a home.
+			DirectlyDeletable: logicalcluster.From(ws) == tenancy.HomesCluster,
+
 			Initializers: types.Initializers(),
 			Terminators:  types.Terminators(),
 		},

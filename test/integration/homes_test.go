@@ -1,0 +1,164 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"testing"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+const homePath = "/clusters/root" + tenancyPath + "workspaces/~"
+
+// home returns the home workspace of a user, once it is ready.
+func (e *env) home(config *rest.Config) *tenancyv1alpha1.Workspace {
+	e.t.Helper()
+	ws := &tenancyv1alpha1.Workspace{}
+	e.eventually("the home is ready", func() bool {
+		code, body := do(e.t, config, call{path: homePath})
+		if code == http.StatusTooManyRequests {
+			return false
+		}
+		require.Equal(e.t, http.StatusOK, code, "%s", body)
+		require.NoError(e.t, json.Unmarshal(body, ws))
+		return true
+	})
+	return ws
+}
+
+// TestHomes: who asks for ~ gets a workspace of its own, and nobody another's.
+func TestHomes(t *testing.T) {
+	e := newEnv(t, two.Get(t))
+	t.Run("own", func(t *testing.T) { testOwnHomes(t, e) })
+	t.Run("of another", func(t *testing.T) { testHomesOfOthers(t, e) })
+	t.Run("deleted", func(t *testing.T) { testDeletedHome(t, e) })
+}
+
+// testOwnHomes: homes are on the shard that the name hashes to, and have children.
+func testOwnHomes(t *testing.T, e *env) {
+	for name, cluster := range map[string]string{"user-1": "285xjbwx8vocb", "user-2": "1xny8rd8rf4jl"} {
+		config := withToken(e.Proxy(), name+"-token")
+		ws := e.home(config)
+		require.Equal(t, "cluster", ws.Name)
+		require.False(t, ws.CreationTimestamp.IsZero())
+		require.Equal(t, cluster, ws.Spec.Cluster)
+		require.Equal(t, e.Proxy().Host+"/clusters/user:"+name, ws.Spec.URL)
+		require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, ws.Status.Phase)
+		require.NotEmpty(t, ws.Status.Conditions)
+		again := ws.DeepCopy()
+		require.Equal(t, again.CreationTimestamp, e.home(config).CreationTimestamp)
+		require.Equal(t, cluster, e.home(withToken(e.Shard(0), name+"-token")).Spec.Cluster, "at root's shard, too")
+
+		clients := factory(t, config)
+		for _, at := range []string{"user:" + name, cluster} {
+			in := client.ConfigMaps.InNamespace(clients.Cluster(path(at)), "default")
+			_, err := in.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+		}
+		lc, err := client.LogicalClusters.In(clients.Cluster(path("user:"+name))).Get(t.Context(), "cluster", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, "user:"+name, lc.Annotations["kcp.io/path"])
+		require.Equal(t, "root:home", lc.Annotations["internal.tenancy.kcp.io/type"])
+		require.Contains(t, lc.Annotations["experimental.tenancy.kcp.io/owner"], name)
+		require.Equal(t, name, lc.Spec.CreatedBy.Username)
+		binding, err := client.ClusterRoleBindings.In(clients.Cluster(path(cluster))).Get(t.Context(), "workspace-admin", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}, binding.Subjects)
+
+		child := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "child"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal"}}}
+		_, err = client.Workspaces.In(clients.Cluster(path("user:"+name))).Create(t.Context(), child, metav1.CreateOptions{})
+		require.NoError(t, err)
+		_, err = client.Namespaces.In(clients.Cluster(path("user:"+name+":child"))).Get(t.Context(), "default", metav1.GetOptions{})
+		require.NoError(t, err)
+	}
+	require.Empty(t, listHidden(t, e, "root"), "nobody sees their Workspaces")
+}
+
+func listHidden(t *testing.T, e *env, cluster string) []string {
+	t.Helper()
+	var names []string
+	for _, ws := range listWorkspaces(t, e, cluster) {
+		if ws.Spec.Type != nil && ws.Spec.Type.Name == "home" {
+			names = append(names, ws.Name)
+		}
+	}
+	return names
+}
+
+// testHomesOfOthers: the homes of others are as if there were none, also for who has a name
+// of the same hash, and there are none for users whose names are not theirs alone.
+func testHomesOfOthers(t *testing.T, e *env) {
+	other := withToken(e.Proxy(), "user-2-token")
+	got := refused(t, other, call{path: "/clusters/user:user-1" + configMaps}, http.StatusForbidden)
+	unknown := refused(t, other, call{path: "/clusters/user:nobody" + configMaps}, http.StatusForbidden)
+	require.Equal(t, unknown, got)
+
+	// One that has the hash of user-3's name.
+	const taken = "erwcjwxiortp"
+	_, err := client.Workspaces.In(e.shards["root"].Cluster(path("system:homes"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
+		ObjectMeta: metav1.ObjectMeta{Name: taken, Annotations: map[string]string{
+			"internal.tenancy.kcp.io/cluster": taken, "experimental.tenancy.kcp.io/owner": `{"username":"her-namesake"}`,
+		}},
+		Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: "home", Path: "root"}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	third := withToken(e.Proxy(), "user-3-token")
+	for range 2 {
+		refused(t, third, call{path: homePath}, http.StatusForbidden)
+		refused(t, third, call{path: "/clusters/user:user-3" + configMaps}, http.StatusForbidden)
+		refused(t, third, call{path: "/clusters/" + taken + configMaps}, http.StatusForbidden)
+	}
+
+	none := refused(t, e.Proxy(), call{path: homePath, header: http.Header{"Impersonate-User": {"user-4"}}}, http.StatusForbidden)
+	require.Equal(t, `workspaces.tenancy.kcp.io "~" is forbidden: User "user-4" cannot create resource "workspaces" in API group "tenancy.kcp.io" at the cluster scope: workspace access not permitted`, none.Message)
+	in := newAPIKinds(e, "accounts-without-home").in(t)
+	in.eventually("there is an account", func() bool {
+		code, _ := in.status(http.MethodGet, "/api/v1/namespaces/default/serviceaccounts/default", "")
+		return code == http.StatusOK
+	})
+	token := in.ask(http.StatusCreated, http.MethodPost, "/api/v1/namespaces/default/serviceaccounts/default/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`)
+	refused(t, withToken(e.Proxy(), fmt.Sprint(field(token, "status", "token"))), call{path: homePath}, http.StatusForbidden)
+}
+
+// testDeletedHome: who deletes the LogicalCluster gets a new home, with nothing in it.
+func testDeletedHome(t *testing.T, e *env) {
+	config := withToken(e.Proxy(), "user-5-token")
+	e.home(config)
+	clients := factory(t, config)
+	lcs := client.LogicalClusters.In(clients.Cluster(path("user:user-5")))
+	before, err := lcs.Get(t.Context(), "cluster", metav1.GetOptions{})
+	require.NoError(t, err)
+	_, err = client.ConfigMaps.InNamespace(clients.Cluster(path("user:user-5")), "default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "old"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, lcs.Delete(t.Context(), "cluster", metav1.DeleteOptions{}))
+	e.eventually("there is a new one", func() bool {
+		code, body := do(t, config, call{path: homePath})
+		require.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, code, "%s", body)
+		lc, err := lcs.Get(t.Context(), "cluster", metav1.GetOptions{})
+		return err == nil && lc.UID != before.UID && code == http.StatusOK
+	})
+	list, err := client.ConfigMaps.InNamespace(clients.Cluster(path("user:user-5")), "default").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, cm := range list.Items {
+		require.NotEqual(t, "old", cm.Name)
+	}
+}
+
+// TestHomeCreators: only members of the groups that the flag names get a new home.
+func TestHomeCreators(t *testing.T) {
+	e := start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"shard": {"--home-workspaces-home-creator-groups=system:kcp:admin"}}})
+	denied := refused(t, withToken(e.Proxy(), "user-1-token"), call{path: homePath}, http.StatusForbidden)
+	require.Equal(t, `workspaces.tenancy.kcp.io "~" is forbidden: User "user-1" cannot create resource "workspaces" in API group "tenancy.kcp.io" at the cluster scope: workspace access not permitted`, denied.Message)
+	admin := e.home(e.Proxy())
+	require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, admin.Status.Phase)
+}
