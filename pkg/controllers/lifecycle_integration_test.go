@@ -240,20 +240,28 @@ func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 	patch(t, client.Shards.In(root), "shard-1", `{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":null}}}`)
 	awaitReady(t, root, refused)
 
-	ws := named("typed")
-	ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: "special", Path: "root"}
-	create(t, root, ws)
-	awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceScheduled), "WorkspaceTypeInvalid", "workspace type root:special does not exist")
-	_, err := client.WorkspaceTypes.In(root).Create(t.Context(), &tenancyv1alpha1.WorkspaceType{
+	ws := typed("special", named("typed"))
+	ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"region": "later"}}}
+	requireRefused(t, root, ws, "workspace type root:special does not exist")
+	types := client.WorkspaceTypes.In(root)
+	special := &tenancyv1alpha1.WorkspaceType{
 		ObjectMeta: metav1.ObjectMeta{Name: "special"},
 		Spec: tenancyv1alpha1.WorkspaceTypeSpec{
 			Extend:      tenancyv1alpha1.WorkspaceTypeExtension{With: []tenancyv1alpha1.WorkspaceTypeReference{{Name: "universal", Path: "root"}}},
 			Initializer: true, AdditionalWorkspaceLabels: map[string]string{"kind": "special"},
 		},
-	}, metav1.CreateOptions{})
+	}
+	_, err := types.Create(t.Context(), special, metav1.CreateOptions{})
+	require.NoError(t, err)
+	create(t, root, ws)
+	awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceScheduled), "Unschedulable", "root does not match")
+	require.NoError(t, types.Delete(t.Context(), "special", metav1.DeleteOptions{}))
+	patch(t, client.Shards.In(root), "shard-1", `{"metadata":{"labels":{"region":"later"}}}`)
+	awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceScheduled), "WorkspaceTypeInvalid", "workspace type root:special does not exist")
+	_, err = types.Create(t.Context(), special, metav1.CreateOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.NoError(t, client.WorkspaceTypes.In(root).Delete(context.WithoutCancel(t.Context()), "special", metav1.DeleteOptions{}))
+		require.NoError(t, types.Delete(context.WithoutCancel(t.Context()), "special", metav1.DeleteOptions{}))
 	})
 	ws = awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceInitialized), "InitializerExists", "root:special")
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseInitializing, ws.Status.Phase)
@@ -265,10 +273,15 @@ func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 	require.NoError(t, client.LogicalClusters.In(inside).Delete(t.Context(), corev1alpha1.LogicalClusterName, metav1.DeleteOptions{}))
 	gone(t, root, "typed")
 
-	create(t, root, typed("team", named("misplaced")))
-	awaitCondition(t, root, "misplaced", string(tenancyv1alpha1.WorkspaceScheduled), "WorkspaceTypeInvalid", "root:team does not allow parents of type root:root")
-	require.NoError(t, client.Workspaces.In(root).Delete(t.Context(), "misplaced", metav1.DeleteOptions{}))
-	gone(t, root, "misplaced")
+	requireRefused(t, root, typed("team", named("misplaced")), "root:team does not allow parents of type root:root")
+}
+
+// requireRefused has a workspace refused.
+func requireRefused(t *testing.T, scope client.Scope, ws *tenancyv1alpha1.Workspace, text string) {
+	t.Helper()
+	_, err := client.Workspaces.In(scope).Create(t.Context(), ws, metav1.CreateOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.ErrorContains(t, err, text)
 }
 
 // firstRefused creates workspaces on a shard that has just become unschedulable

@@ -15,6 +15,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
+var workspaceTypes = tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacetypes")
+
 // typeTimeout is how long a Workspace waits for a type that is not known yet.
 const typeTimeout = 500 * time.Millisecond
 
@@ -22,8 +24,9 @@ const typeTimeout = 500 * time.Millisecond
 func (s *Server) workspaceTypes() workspacetype.Config {
 	types := s.informers.Types()
 	return workspacetype.Config{
-		MayUse:  s.mayUse,
-		Timeout: typeTimeout,
+		May:      s.mayDo,
+		WouldSee: s.wouldSee,
+		Timeout:  typeTimeout,
 		Types: func(ctx context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
 			lc, err := s.local.find(ctx, parent)
 			if err != nil {
@@ -32,8 +35,8 @@ func (s *Server) workspaceTypes() workspacetype.Config {
 			if lc == nil {
 				return nil, fmt.Errorf("logical cluster %q is not here", parent)
 			}
-			found, err := types.Find(ws, lc)
-			if incomplete := s.informers.TypesComplete(); err != nil && incomplete != nil {
+			found, err := types.Allowed(ws, lc)
+			if incomplete := s.informers.TypesComplete(); err != nil && len(found) == 0 && incomplete != nil {
 				return nil, incomplete // it may exist
 			}
 			return found, err
@@ -41,13 +44,39 @@ func (s *Server) workspaceTypes() workspacetype.Config {
 	}
 }
 
-// mayUse reports whether the rules of a type's logical cluster let u use it.
-func (s *Server) mayUse(ctx context.Context, u user.Info, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
+// mayDo reports whether the rules of a type's logical cluster let u do something with it.
+func (s *Server) mayDo(ctx context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
 	shard := t.Annotations[request.ShardAnnotation]
 	if shard == "" && s.sources.Root != nil {
 		shard = corev1alpha1.RootShard // without a cache server types are read there
 	}
-	return s.reviews.may(ctx, u, question{
-		cluster: logicalcluster.From(t), shard: shard, verb: "use", resource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacetypes"), name: t.Name,
-	})
+	return s.reviews.may(ctx, u, question{cluster: logicalcluster.From(t), shard: shard, verb: verb, resource: workspaceTypes, name: t.Name})
+}
+
+// wouldSee reports whether u may read types of that name wherever one would be looked for.
+// Other shards are not asked: time would tell where a logical cluster is.
+func (s *Server) wouldSee(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool {
+	path, up := logicalcluster.NewPath(ref.Path), false
+	if ref.Path == "" {
+		canonical, ok := s.local.pathOf(parent)
+		if !ok {
+			return false
+		}
+		path, up = logicalcluster.NewPath(canonical), true
+	}
+	for {
+		cluster, ok := s.local.resolve(path)
+		if !ok {
+			return false
+		}
+		may, err := s.reviews.may(ctx, u, question{cluster: cluster, verb: "get", resource: workspaceTypes, name: string(ref.Name)})
+		if err != nil || !may {
+			return false
+		}
+		above, has := path.Parent()
+		if !up || !has || above.Equal(path) {
+			return true
+		}
+		path = above
+	}
 }

@@ -122,22 +122,17 @@ func (lookup TypeLookup) closure(t WorkspaceType) (Family, error) {
 // Family is a type, and then all that it extends, directly or not, each once.
 type Family []WorkspaceType
 
-// Allowed is Find, and fails as well if the type and that of the parent do not
-// allow each other.
+// Allowed returns the type that a Workspace in the logical cluster of parent has or
+// will get: the one in its spec, else the default of its parent's type, else
+// universal. It fails if the type, or one that it extends, does not exist, and if the
+// type and that of the parent do not allow each other; a type that exists is
+// returned then, too.
 func (lookup TypeLookup) Allowed(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) (Family, error) {
 	types, above, err := lookup.find(ws, parent)
 	if err != nil || len(above) == 0 {
 		return types, err
 	}
 	return types, allowed(types, above)
-}
-
-// Find returns the type that a Workspace in the logical cluster of parent has or
-// will get: the one in its spec, else the default of its parent's type, else
-// universal. It fails if the type, or one that it extends, does not exist.
-func (lookup TypeLookup) Find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha1.LogicalCluster) (Family, error) {
-	types, _, err := lookup.find(ws, parent)
-	return types, err
 }
 
 // find returns the type of the parent, too.
@@ -158,7 +153,9 @@ func (lookup TypeLookup) find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha
 	if !ok {
 		return nil, above, fmt.Errorf("workspace type %s does not exist", ref)
 	}
-	types, err = lookup.closure(t)
+	if types, err = lookup.closure(t); err != nil {
+		types = Family{t}
+	}
 	return types, above, err
 }
 

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -116,11 +117,19 @@ func testUseOfTypes(t *testing.T, p people) {
 	ws, err = create("team", &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal"})
 	require.NoError(t, err)
 	require.Equal(t, "root", ws.Spec.Type.Path)
-	for _, ref := range []tenancyv1alpha1.WorkspaceTypeReference{*special, {Path: "root:rules-two", Name: "none"}, {Path: "root:nowhere", Name: "special"}, {Path: "root", Name: "home"}} {
+	const oneAnswer = "the workspace type cannot be used: it does not exist, or you do not have the verb use on it"
+	told := func(ref tenancyv1alpha1.WorkspaceTypeReference, want string) {
+		t.Helper()
 		_, err := create("x", &ref)
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
-		require.ErrorContains(t, err, "cannot be used: it does not exist, or you do not have the verb use on it", "the same, whether it exists or not")
+		require.ErrorContains(t, err, want)
 	}
+	for _, ref := range []tenancyv1alpha1.WorkspaceTypeReference{
+		*special, {Path: "root:rules-two", Name: "none"}, {Path: "root:nowhere", Name: "special"}, {Path: "root", Name: "home"}, {Name: "none"},
+	} {
+		told(ref, oneAnswer)
+	}
+	told(tenancyv1alpha1.WorkspaceTypeReference{Path: "root:rules-one", Name: "none"}, "workspace type root:rules-one:none does not exist")
 
 	in := p.admin("root:rules-two").RbacV1()
 	_, err = in.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
@@ -128,6 +137,17 @@ func testUseOfTypes(t *testing.T, p people) {
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"use"}, APIGroups: []string{"tenancy.kcp.io"}, Resources: []string{"workspacetypes"}, ResourceNames: []string{"special"}}},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
+	_, err = in.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "look"},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"tenancy.kcp.io"}, Resources: []string{"workspacetypes"}, ResourceNames: []string{"special"}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.bindUser("root:rules-two", "look", "look", 1)
+	p.eventually("who may read the type is told what is the matter", func() bool {
+		_, err := create("x", special)
+		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "you do not have the verb use on workspacetypes/special in root:rules-two")
+	})
+	told(tenancyv1alpha1.WorkspaceTypeReference{Path: "root:rules-two", Name: "none"}, oneAnswer)
 	p.bindUser("root:rules-two", "use", "use", 1)
 	p.eventually("the type may be used, though its rules are on another shard", func() bool {
 		ws, err = create("x", special)
@@ -152,7 +172,12 @@ func testUseOfTypes(t *testing.T, p people) {
 
 	// A type can be used soon after it was created: on the other shard when that
 	// has heard of it.
-	_, err = client.WorkspaceTypes.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:rules-two"))).Create(t.Context(), &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "fresh"}}, metav1.CreateOptions{})
+	_, err = client.WorkspaceTypes.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:rules-two"))).Create(t.Context(), &tenancyv1alpha1.WorkspaceType{
+		ObjectMeta: metav1.ObjectMeta{Name: "fresh"},
+		Spec: tenancyv1alpha1.WorkspaceTypeSpec{Extend: tenancyv1alpha1.WorkspaceTypeExtension{
+			With: []tenancyv1alpha1.WorkspaceTypeReference{{Path: "root", Name: "universal"}},
+		}},
+	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	for _, in := range []*client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList]{inTwo, workspaces} {
 		p.eventually("the type may be used", func() bool {
@@ -171,9 +196,15 @@ func testUseOfTypes(t *testing.T, p people) {
 		require.Error(t, err, patch)
 		require.ErrorContains(t, err, "immutable", patch)
 	}
-	// Administrators may come before the type.
-	_, err = client.Workspaces.In(p.proxy.Cluster(path("root:rules-one"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
-		ObjectMeta: metav1.ObjectMeta{Name: "early"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Path: "root:rules-two", Name: "later"}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	// Administrators need no rule, and no type that is not there.
+	for ref, says := range map[tenancyv1alpha1.WorkspaceTypeReference]string{
+		{Path: "root:rules-two", Name: "later"}: "workspace type root:rules-two:later does not exist",
+		{Name: "later"}:                         "workspace type later does not exist",
+	} {
+		_, err = client.Workspaces.In(p.proxy.Cluster(path("root:rules-one"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
+			ObjectMeta: metav1.ObjectMeta{Name: "early"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &ref},
+		}, metav1.CreateOptions{})
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		require.ErrorContains(t, err, says)
+	}
 }

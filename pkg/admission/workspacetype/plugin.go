@@ -1,6 +1,10 @@
-// Package workspacetype says what type each new Workspace has, and keeps users
-// from types that they may not use: for a type, and each that it extends, it
-// takes the verb use on it, in the logical cluster where the type is.
+// Package workspacetype says what type each new Workspace has, and refuses those whose
+// type does not exist, is not allowed where it would be, or may not be used by its
+// creator: for a type, and each that it extends, that takes the verb use on it, in
+// the logical cluster where the type is.
+//
+// Which of these it is, is told to those who may read the type. All others get one
+// answer, after the same time.
 package workspacetype
 
 import (
@@ -33,19 +37,23 @@ var workspaces = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.
 // Config is what the plugin asks.
 type Config struct {
 	// Types returns the type that a new Workspace in a logical cluster gets, and
-	// then all that it extends.
+	// then all that it extends. Its error says why such a Workspace cannot be there;
+	// the first type is returned with it, if that exists.
 	Types func(ctx context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error)
 	// Timeout is how long a type that is not known is waited for: it may have
 	// been created a moment ago, on another shard perhaps. Whoever may not use a
 	// type waits as long, or time would tell that it exists.
 	Timeout time.Duration
-	// MayUse reports whether a user may use a type. Its error says that this could
-	// not be found out.
-	MayUse func(ctx context.Context, u user.Info, t *tenancyv1alpha1.WorkspaceType) (bool, error)
+	// May reports whether a user may do something with a type. Its error says that this
+	// could not be found out.
+	May func(ctx context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error)
+	// WouldSee reports whether a user could read a type of that name, if there was one, in
+	// the logical cluster at the path, and where it would be looked for without a path.
+	WouldSee func(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool
 }
 
 // Plugin sets the type of new Workspaces, and checks who uses it. Administrators
-// and the system may create Workspaces of types that do not exist yet.
+// and the system need no rule for it.
 type Plugin struct {
 	*admission.Handler
 	config Config
@@ -69,14 +77,14 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 		return nil
 	}
 	types, err := p.types(ctx, a, u)
-	if err != nil && p.config.Timeout > 0 {
+	if unknown(types, err) && p.config.Timeout > 0 {
 		_ = wait.PollUntilContextTimeout(ctx, poll, p.config.Timeout, false, func(ctx context.Context) (bool, error) {
 			types, err = p.types(ctx, a, u)
-			return err == nil, nil
+			return !unknown(types, err), nil
 		})
 	}
 	if err != nil || len(types) == 0 {
-		return nil //nolint:nilerr // Validate says it, to whom it concerns
+		return nil //nolint:nilerr // Validate says it
 	}
 	ref := map[string]any{"name": types[0].Name, "path": types[0].Path.String()}
 	if err := unstructured.SetNestedMap(u.Object, ref, "spec", "type"); err != nil {
@@ -87,37 +95,80 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	start := time.Now()
 	u, ok := workspaceOf(a)
 	who := a.GetUserInfo()
-	if !ok || who == nil || isExempt(ctx, who) {
+	if !ok || who == nil {
 		return nil
 	}
 	if a.GetOperation() == admission.Update {
+		if isExempt(ctx, who) {
+			return nil
+		}
 		return checkUnchanged(a, u)
 	}
-	types, err := p.types(ctx, a, u)
-	if errors.Is(err, client.ErrIncomplete) {
-		return apierrors.NewServiceUnavailable(fmt.Sprintf("this shard cannot tell the types of workspaces yet, try again: %v", err))
+	types, reason := p.types(ctx, a, u)
+	if errors.Is(reason, client.ErrIncomplete) {
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("this shard cannot tell the types of workspaces yet, try again: %v", reason))
 	}
-	if err != nil || len(types) == 0 {
-		return refused(a, u)
-	}
-	for _, t := range types {
-		may, err := p.config.MayUse(ctx, who, t.WorkspaceType)
-		if err != nil {
-			return apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether workspace type %s may be used, try again: %v", t.ID(), err))
-		}
-		if !may {
-			p.hold(ctx)
-			return refused(a, u)
+	waited := unknown(types, reason) // by Admit
+	if reason == nil && !isExempt(ctx, who) {
+		var err error
+		if reason, err = p.mayUse(ctx, who, types); err != nil {
+			return err
 		}
 	}
-	return nil
+	if reason == nil {
+		return nil
+	}
+	if p.mayKnow(ctx, who, types, u) {
+		return admission.NewForbidden(a, fmt.Errorf("the workspace type cannot be used: %w", reason))
+	}
+	if !waited {
+		p.hold(ctx, start)
+	}
+	return admission.NewForbidden(a, errRefused)
 }
 
+// errRefused is the one answer for all who may not know more. It does not name the type:
+// Admit has written where it is found, if it is.
+var errRefused = errors.New("the workspace type cannot be used: it does not exist, or you do not have the verb use on it and on all types that it extends, or it is not allowed in this workspace; ask the administrators of the workspace that it is in")
+
+// mayUse returns why the user may not use the types, if that is so.
+func (p *Plugin) mayUse(ctx context.Context, who user.Info, types tenancy.Family) (reason, err error) {
+	for _, t := range types {
+		may, err := p.config.May(ctx, who, "use", t.WorkspaceType)
+		if err != nil {
+			return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out whether workspace type %s may be used, try again: %v", t.ID(), err))
+		}
+		if !may {
+			return fmt.Errorf("you do not have the verb use on workspacetypes/%s in %s", t.Name, t.Path), nil
+		}
+	}
+	return nil, nil
+}
+
+// mayKnow reports whether the user is told why the type is refused.
+func (p *Plugin) mayKnow(ctx context.Context, who user.Info, types tenancy.Family, u *unstructured.Unstructured) bool {
+	if isExempt(ctx, who) {
+		return true
+	}
+	if len(types) > 0 {
+		may, err := p.config.May(ctx, who, "get", types[0].WorkspaceType)
+		return may && err == nil
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	name, _, _ := unstructured.NestedString(u.Object, "spec", "type", "name")
+	path, _, _ := unstructured.NestedString(u.Object, "spec", "type", "path")
+	return err == nil && name != "" && p.config.WouldSee(ctx, who, cluster, tenancyv1alpha1.WorkspaceTypeReference{Name: tenancyv1alpha1.WorkspaceTypeName(name), Path: path})
+}
+
+// unknown reports whether a type is none that is known.
+func unknown(types tenancy.Family, err error) bool { return err != nil && len(types) == 0 }
+
 // hold waits as long as Admit has waited for a type that does not exist.
-func (p *Plugin) hold(ctx context.Context) {
-	timer := time.NewTimer(p.config.Timeout)
+func (p *Plugin) hold(ctx context.Context, start time.Time) {
+	timer := time.NewTimer(time.Until(start.Add(p.config.Timeout)))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -136,21 +187,6 @@ func (p *Plugin) types(ctx context.Context, a admission.Attributes, u *unstructu
 		return nil, fmt.Errorf("reading the Workspace %s: %w", a.GetName(), err)
 	}
 	return p.config.Types(ctx, cluster, ws)
-}
-
-// refused is one answer for types that do not exist and for those that the user
-// may not use: who may not must not learn what there is.
-func refused(a admission.Attributes, u *unstructured.Unstructured) error {
-	name, _, _ := unstructured.NestedString(u.Object, "spec", "type", "name")
-	path, _, _ := unstructured.NestedString(u.Object, "spec", "type", "path")
-	what := "the default workspace type"
-	switch {
-	case path != "":
-		what = "workspace type " + path + ":" + name
-	case name != "":
-		what = "workspace type " + name
-	}
-	return admission.NewForbidden(a, fmt.Errorf("%s cannot be used: it does not exist, or you do not have the verb use on it and on all types that it extends; ask the administrators of the workspace that it is in", what))
 }
 
 // checkUnchanged denies to change the type after it was checked.

@@ -38,9 +38,9 @@ func typed(name, path string) *unstructured.Unstructured {
 	return ws
 }
 
-// plugin knows root:base, root:special, which extends it, and root:flaky; may
-// lists who may use what.
-func plugin(may map[string][]string) *workspacetype.Plugin {
+// plugin knows root:base, root:special, which extends it, root:lonely, which is not
+// allowed, and root:flaky; may lists who may use what, and reads who may read it.
+func plugin(may, reads map[string][]string) *workspacetype.Plugin {
 	known := func(name string) tenancy.WorkspaceType {
 		return tenancy.WorkspaceType{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: name}}, Path: logicalcluster.NewPath("root")}
 	}
@@ -57,23 +57,36 @@ func plugin(may map[string][]string) *workspacetype.Plugin {
 				return tenancy.Family{known(string(ws.Spec.Type.Name))}, nil
 			case "special":
 				return tenancy.Family{known("special"), known("base")}, nil
+			case "lonely":
+				return tenancy.Family{known("lonely")}, errors.New("it allows no parents")
 			}
 			if ws.Spec.Type.Name == "early" {
 				return nil, fmt.Errorf("types of other shards: %w", client.ErrIncomplete)
 			}
 			return nil, errors.New("it does not exist")
 		},
-		MayUse: func(_ context.Context, u user.Info, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
-			if t.Name == "flaky" {
+		May: func(_ context.Context, u user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
+			switch {
+			case t.Name == "flaky":
 				return false, errors.New("nobody answers")
+			case verb == "get":
+				return slices.Contains(reads[u.GetName()], t.Name), nil
+			default:
+				return slices.Contains(may[u.GetName()], t.Name), nil
 			}
-			return slices.Contains(may[u.GetName()], t.Name), nil
+		},
+		WouldSee: func(_ context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool {
+			return parent == "here" && slices.Contains(reads[u.GetName()], ref.Path+":"+string(ref.Name))
 		},
 	})
 }
 
+// oneAnswer is what those are told who may not know more.
+const oneAnswer = "the workspace type cannot be used: it does not exist, or you do not have the verb use on it and on all types that it extends, or it is not allowed"
+
 func TestPlugin(t *testing.T) {
-	p := plugin(map[string][]string{"alice": {"base", "special"}, "bob": {"base"}, "carol": {"special"}})
+	p := plugin(map[string][]string{"alice": {"base", "special", "lonely"}, "bob": {"base"}, "carol": {"special"}, "carla": {"special"}},
+		map[string][]string{"carla": {"special"}, "reader": {"special", "lonely", "root:none"}})
 	for _, tc := range []struct {
 		name     string
 		who      string
@@ -86,11 +99,19 @@ func TestPlugin(t *testing.T) {
 	}{
 		{name: "default", who: "bob", ws: typed("", ""), wantType: "base"},
 		{name: "named", who: "alice", ws: typed("special", ""), wantType: "special"},
-		{name: "no right", who: "bob", ws: typed("special", "root"), wantType: "special", refused: apierrors.IsForbidden, message: "workspace type root:special cannot be used"},
-		{name: "no right to what it extends", who: "carol", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: "workspace type root:special cannot be used"},
-		{name: "no right to the default", who: "carol", ws: typed("", ""), wantType: "base", refused: apierrors.IsForbidden, message: "root:base cannot be used"},
-		{name: "there is none", who: "alice", ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: "workspace type none cannot be used"},
-		{name: "there is none, and who asks is an administrator", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("none", ""), wantType: "none"},
+		{name: "no right", who: "bob", ws: typed("special", "root"), wantType: "special", refused: apierrors.IsForbidden, message: oneAnswer},
+		{name: "no right to what it extends", who: "carol", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: oneAnswer},
+		{name: "no right to the default", who: "carol", ws: typed("", ""), wantType: "base", refused: apierrors.IsForbidden, message: oneAnswer},
+		{name: "there is none", who: "alice", ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: oneAnswer},
+		{name: "not allowed", who: "alice", ws: typed("lonely", "root"), wantType: "lonely", refused: apierrors.IsForbidden, message: oneAnswer},
+		{name: "no right, and it may be read", who: "reader", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: "cannot be used: you do not have the verb use on workspacetypes/special in root"},
+		{name: "no right to what it extends, and it may be read", who: "carla", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: "you do not have the verb use on workspacetypes/base in root"},
+		{name: "not allowed, and it may be read", who: "reader", ws: typed("lonely", "root"), wantType: "lonely", refused: apierrors.IsForbidden, message: "cannot be used: it allows no parents"},
+		{name: "there is none, and it would be seen", who: "reader", ws: typed("none", "root"), wantType: "none", refused: apierrors.IsForbidden, message: "cannot be used: it does not exist"},
+		{name: "there is none on the way up", who: "reader", ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: oneAnswer},
+		{name: "there is none, and who asks is an administrator", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: "cannot be used: it does not exist"},
+		{name: "there is none, and who asks is the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: "cannot be used: it does not exist"},
+		{name: "not allowed, and who asks is an administrator", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("lonely", "root"), wantType: "lonely", refused: apierrors.IsForbidden, message: "it allows no parents"},
 		{name: "administrators need no rule", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("special", ""), wantType: "special"},
 		{name: "the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("flaky", ""), wantType: "flaky"},
 		{name: "nobody knows", who: "alice", ws: typed("flaky", ""), wantType: "flaky", refused: apierrors.IsServiceUnavailable, message: "nobody answers"},
@@ -131,7 +152,7 @@ func TestPlugin(t *testing.T) {
 
 // TestOthers holds that the plugin has no opinion on anything but Workspaces.
 func TestOthers(t *testing.T) {
-	p := plugin(nil)
+	p := plugin(nil, nil)
 	for _, tc := range []struct{ resource, subresource string }{{"workspacetypes", ""}, {"workspaces", "status"}} {
 		ws := typed("", "")
 		a := admission.NewAttributesRecord(ws, nil, schema.GroupVersionKind{}, "", "ws", tenancyv1alpha1.SchemeGroupVersion.WithResource(tc.resource), tc.subresource,
@@ -148,18 +169,25 @@ func TestNewTypes(t *testing.T) {
 	const timeout = 100 * time.Millisecond
 	asked := 0
 	p := workspacetype.New(workspacetype.Config{
+		WouldSee: func(context.Context, user.Info, logicalcluster.Name, tenancyv1alpha1.WorkspaceTypeReference) bool {
+			return false
+		},
 		Types: func(_ context.Context, _ logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
 			if asked++; ws.Spec.Type.Name == "none" || ws.Spec.Type.Name == "new" && asked < 3 {
 				return nil, errors.New("it does not exist")
 			}
-			return tenancy.Family{{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: string(ws.Spec.Type.Name)}}, Path: logicalcluster.NewPath("root")}}, nil
+			found := tenancy.Family{{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: string(ws.Spec.Type.Name)}}, Path: logicalcluster.NewPath("root")}}
+			if ws.Spec.Type.Name == "lonely" {
+				return found, errors.New("it allows no parents")
+			}
+			return found, nil
 		},
-		MayUse: func(_ context.Context, _ user.Info, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
-			return t.Name == "new", nil
+		May: func(_ context.Context, _ user.Info, verb string, t *tenancyv1alpha1.WorkspaceType) (bool, error) {
+			return verb == "use" && t.Name != "forbidden", nil
 		},
 		Timeout: timeout,
 	})
-	for name, allowed := range map[string]bool{"new": true, "none": false, "forbidden": false} {
+	for name, allowed := range map[string]bool{"new": true, "none": false, "forbidden": false, "lonely": false} {
 		asked = 0
 		start := time.Now()
 		ctx := request.WithClusterName(t.Context(), "here")
