@@ -10,7 +10,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
-	"github.com/shardplane/shardplane/pkg/authz/policy"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -91,5 +90,5 @@ func IsOwner(lc *corev1alpha1.LogicalCluster, u user.Info) bool {
 // isLifecycle reports whether u is one of the servers that lead the lives of
 // logical clusters, and so reach them before and after they are for users.
 func isLifecycle(ctx context.Context, u user.Info) bool {
-	return !identity.IsServiceAccount(u) && identity.MemberOf(ctx, u, request.GroupLogicalClusterAdmin, policy.GroupExternalLogicalClusterAdmin)
+	return !identity.IsServiceAccount(u) && identity.MemberOf(ctx, u, request.GroupLogicalClusterAdmin, request.GroupExternalLogicalClusterAdmin)
 }

@@ -33,6 +33,12 @@ const (
 	// GroupLogicalClusterAdmin creates and deletes logical clusters, and leads
 	// their life cycle: a group of the servers' own requests.
 	GroupLogicalClusterAdmin = "system:kcp:logical-cluster-admin"
+	// GroupExternalLogicalClusterAdmin is for what leads logical clusters from
+	// other servers.
+	GroupExternalLogicalClusterAdmin = "system:kcp:external-logical-cluster-admin"
+	// GroupWorkspaceBootstrapper fills new workspaces; like GroupAdmin, but what
+	// it creates belongs to it.
+	GroupWorkspaceBootstrapper = "system:kcp:tenancy:workspace-bootstrapper"
 
 	// ScopeClusterPrefix starts a scope that is one logical cluster.
 	ScopeClusterPrefix = "cluster:"

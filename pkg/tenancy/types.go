@@ -154,10 +154,14 @@ func (lookup TypeLookup) find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha
 		return nil, above, fmt.Errorf("workspace type %s does not exist", ref)
 	}
 	if types, err = lookup.closure(t); err != nil {
-		types = Family{t}
+		return Family{t}, above, fmt.Errorf("%w: %w", ErrExtends, err)
 	}
 	return types, above, err
 }
+
+// ErrExtends is wrapped by the error of TypeLookup.Allowed if the type exists, but what it
+// extends does not, or not all of it.
+var ErrExtends = errors.New("what the type extends cannot be found out")
 
 // ErrNoType is wrapped by the error of TypeLookup.Of if the type does not exist, or
 // cannot be read from here.

@@ -315,8 +315,15 @@ func testOwner(t *testing.T, p people) {
 	as4 := people{&env{Cluster: p.Cluster, t: t, proxy: factory(t, withToken(p.Proxy(), "user-4-token")), cache: p.cache, shards: p.shards}}
 	for _, shard := range []string{"root", "shard-1"} {
 		ws := as4.workspaceOn("root", "mine-"+shard, shard)
-		require.Contains(t, ws.Annotations["experimental.tenancy.kcp.io/owner"], `"username":"user-4"`)
-		_, err := p.as(4, "root:mine-"+shard).CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
+		p.eventually("of its creator the Workspace keeps the name", func() bool {
+			kept, err := client.Workspaces.In(p.proxy.Cluster(path("root"))).Get(t.Context(), ws.Name, metav1.GetOptions{})
+			return err == nil && kept.Annotations["experimental.tenancy.kcp.io/owner"] == `{"username":"user-4"}`
+		})
+		lc, err := client.LogicalClusters.In(p.proxy.Cluster(path("root:mine-"+shard))).Get(t.Context(), "cluster", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Contains(t, lc.Annotations["experimental.tenancy.kcp.io/owner"], `"groups":[`)
+		require.Equal(t, "user-4", lc.Spec.CreatedBy.Username)
+		_, err = p.as(4, "root:mine-"+shard).CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		_, err = p.as(5, "root:mine-"+shard).CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{})
 		require.ErrorContains(t, err, notPermitted)

@@ -20,18 +20,13 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 
 	"github.com/shardplane/shardplane/config"
-	"github.com/shardplane/shardplane/pkg/admission/initialization"
 	apirules "github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
 var (
-	errStatus  = errors.New("the status is what the system has observed: only the system may write it")
-	errNotMade = errors.New("logical clusters are made by the system: create a Workspace")
-	errPlace   = errors.New("shards are registered in the logical cluster root, and nowhere else")
-	// A finalizer of a child would keep whoever owns the Workspace from deleting it.
-	errFinalizer = errors.New("finalizers keep the Workspace that owns the logical cluster from being deleted: only administrators and the system may add any")
-	errOwned     = errors.New("a logical cluster goes with the Workspace that owns it: delete that (spec.directlyDeletable is not set)")
+	errStatus = errors.New("the status is what the system has observed: only the system may write it")
+	errPlace  = errors.New("shards are registered in the logical cluster root, and nowhere else")
 )
 
 // Groups are the API groups of the system: those of the wire contract, and that of what
@@ -40,10 +35,6 @@ var Groups = []string{apirules.InternalGroup, apis.GroupName, cache.GroupName, c
 
 // workspaceFields are the fields of a Workspace that only the system sets.
 var workspaceFields = [][]string{{"spec", "cluster"}, {"spec", "URL"}}
-
-// logicalClusterFields are the fields of a LogicalCluster that only the system
-// sets: all that say what it is.
-var logicalClusterFields = [][]string{{"spec"}}
 
 // checkPlace denies what nobody can have where it is: Shards outside of root, which
 // servers would take for others of the installation, and definitions of kinds in
@@ -109,35 +100,6 @@ func checkWorkspace(a admission.Attributes) error {
 	default:
 		return unchanged(a, workspaceFields)
 	}
-}
-
-func checkLogicalCluster(ctx context.Context, a admission.Attributes, as who) error {
-	switch {
-	case a.GetSubresource() == "status" && initialization.Field(ctx) != "":
-		return nil // that plugin says what may change
-	case a.GetOperation() == admission.Create:
-		return admission.NewForbidden(a, errNotMade)
-	case a.GetOperation() == admission.Delete:
-		if direct, found := field(a.GetOldObject(), "spec", "directlyDeletable"); !found || direct != true {
-			return admission.NewForbidden(a, errOwned)
-		}
-		return nil
-	case a.GetSubresource() == "status":
-		return unchangedStatus(a)
-	case as > administrators && addsFinalizer(a):
-		return admission.NewForbidden(a, errFinalizer)
-	default:
-		return unchanged(a, logicalClusterFields)
-	}
-}
-
-// addsFinalizer reports whether an update adds a finalizer.
-func addsFinalizer(a admission.Attributes) bool {
-	now, _ := metadataOf(a.GetObject())
-	before, known := metadataOf(a.GetOldObject())
-	return now != nil && slices.ContainsFunc(now.GetFinalizers(), func(f string) bool {
-		return !known || !slices.Contains(before.GetFinalizers(), f)
-	})
 }
 
 func unchangedStatus(a admission.Attributes) error {

@@ -72,7 +72,7 @@ func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission
 		return err
 	}
 	as := level(ctx, a.GetUserInfo())
-	if as == system {
+	if as == system || a.GetResource().GroupResource() == logicalClusters && a.GetOperation() != admission.Update && makes(ctx, a.GetUserInfo()) {
 		return nil
 	}
 	if a.GetOperation() != admission.Delete {

@@ -27,6 +27,9 @@ var (
 	scoped  = func(cluster string) user.Info {
 		return &user.DefaultInfo{Name: "scoped", Groups: []string{user.SystemPrivilegedGroup, request.GroupAdmin}, Extra: map[string][]string{request.ExtraScopes: {"cluster:" + cluster}}}
 	}
+	external     = &user.DefaultInfo{Name: "server", Groups: []string{request.GroupExternalLogicalClusterAdmin}}
+	bootstrapper = &user.DefaultInfo{Name: "boots", Groups: []string{request.GroupWorkspaceBootstrapper}}
+
 	virtual = &user.DefaultInfo{Name: "virtual", Groups: []string{request.GroupLogicalClusterAdmin}}
 )
 
@@ -139,6 +142,8 @@ func TestFields(t *testing.T) {
 		lc.SetFinalizers(keys)
 		return lc
 	}
+	pathed := spec(nil)
+	pathed.SetAnnotations(map[string]string{"kcp.io/path": "root:x"})
 	ready := object(map[string]any{"spec": map[string]any{"cluster": "c"}, "status": map[string]any{"phase": "Ready"}})
 	for name, test := range map[string]struct {
 		resource    schema.GroupResource
@@ -158,8 +163,19 @@ func TestFields(t *testing.T) {
 		"workspace status":                            {workspaces, "status", spec(nil), ready, tenant, "only the system may write it"},
 		"workspace status stays":                      {workspaces, "status", ready, ready, tenant, ""},
 		"logical cluster":                             {logicalClusters, "", spec(nil), nil, tenant, "create a Workspace"},
+		"logical cluster by an administrator":         {logicalClusters, "", spec(nil), nil, admin, "create a Workspace"},
+		"logical cluster by the virtual system":       {logicalClusters, "", spec(nil), nil, virtual, ""},
+		"logical cluster by another server":           {logicalClusters, "", pathed, nil, external, ""},
+		"logical cluster by the bootstrapper":         {logicalClusters, "", pathed, nil, bootstrapper, ""},
+		"path of it is changed by another server":     {logicalClusters, "", pathed, spec(nil), external, "kcp.io/path"},
+		"logical cluster is deleted by the same":      {logicalClusters, "", nil, spec(nil), external, ""},
 		"logical cluster by system":                   {logicalClusters, "", spec(nil), nil, machine, ""},
-		"logical cluster is changed":                  {logicalClusters, "", spec(map[string]any{"directlyDeletable": true}), spec(nil), admin, "spec is set by the system"},
+		"logical cluster is changed":                  {logicalClusters, "", spec(map[string]any{"directlyDeletable": true}), spec(nil), tenant, "spec is set by the system"},
+		"logical cluster is changed by an admin":      {logicalClusters, "", spec(map[string]any{"directlyDeletable": true}), spec(nil), admin, ""},
+		"creator is changed":                          {logicalClusters, "", spec(map[string]any{"createdBy": map[string]any{"username": "me"}}), spec(nil), admin, "spec.createdBy is set by the system"},
+		"owner is taken off":                          {logicalClusters, "", spec(nil), spec(map[string]any{"owner": map[string]any{"name": "x"}}), admin, "spec.owner is set by the system"},
+		"initializers are changed":                    {logicalClusters, "", spec(map[string]any{"initializers": []any{"a:b"}}), spec(nil), external, "spec.initializers is set by the system"},
+		"terminators are changed":                     {logicalClusters, "", spec(map[string]any{"terminators": []any{"a:b"}}), spec(nil), admin, "spec.terminators is set by the system"},
 		"logical cluster is deleted":                  {logicalClusters, "", nil, spec(nil), tenant, "directlyDeletable is not set"},
 		"logical cluster may go":                      {logicalClusters, "", nil, spec(map[string]any{"directlyDeletable": true}), tenant, ""},
 		"logical cluster status":                      {logicalClusters, "status", ready, spec(nil), tenant, "only the system may write it"},
@@ -181,8 +197,6 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestPlaces holds that nobody, not even the system, has what would be taken for
-// something else where it is.
 // TestBindingsOfRoot: nobody deletes what root binds of the system.
 func TestBindingsOfRoot(t *testing.T) {
 	to := func(path, export string) runtime.Object {
@@ -205,6 +219,8 @@ func TestBindingsOfRoot(t *testing.T) {
 	}
 }
 
+// TestPlaces holds that nobody, not even the system, has what would be taken for
+// something else where it is.
 func TestPlaces(t *testing.T) {
 	crd := func(group string) *apiextensions.CustomResourceDefinition {
 		return &apiextensions.CustomResourceDefinition{Spec: apiextensions.CustomResourceDefinitionSpec{Group: group}}

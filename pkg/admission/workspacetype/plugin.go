@@ -3,8 +3,8 @@
 // creator: for a type, and each that it extends, that takes the verb use on it, in
 // the logical cluster where the type is.
 //
-// Which of these it is, is told to those who may read the type. All others get one
-// answer, after the same time.
+// Which of these it is, is told to those who may read the type, and what it extends.
+// All others get one answer, after the same time.
 package workspacetype
 
 import (
@@ -121,7 +121,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if reason == nil {
 		return nil
 	}
-	if p.mayKnow(ctx, who, types, u) {
+	if p.mayKnow(ctx, who, types, u, reason) {
 		return admission.NewForbidden(a, fmt.Errorf("the workspace type cannot be used: %w", reason))
 	}
 	if !waited {
@@ -148,14 +148,27 @@ func (p *Plugin) mayUse(ctx context.Context, who user.Info, types tenancy.Family
 	return nil, nil
 }
 
-// mayKnow reports whether the user is told why the type is refused.
-func (p *Plugin) mayKnow(ctx context.Context, who user.Info, types tenancy.Family, u *unstructured.Unstructured) bool {
+// mayKnow reports whether the user is told why the type is refused. Whoever writes a type
+// chooses what it extends, so reading that type is not enough: all of it must be known to
+// the user, to read or to use.
+func (p *Plugin) mayKnow(ctx context.Context, who user.Info, types tenancy.Family, u *unstructured.Unstructured, reason error) bool {
 	if isExempt(ctx, who) {
 		return true
 	}
+	if errors.Is(reason, tenancy.ErrExtends) {
+		return false
+	}
+	for i, t := range types {
+		may, err := p.config.May(ctx, who, "get", t.WorkspaceType)
+		if err == nil && !may && i > 0 {
+			may, err = p.config.May(ctx, who, "use", t.WorkspaceType)
+		}
+		if err != nil || !may {
+			return false
+		}
+	}
 	if len(types) > 0 {
-		may, err := p.config.May(ctx, who, "get", types[0].WorkspaceType)
-		return may && err == nil
+		return true
 	}
 	cluster, err := request.ClusterNameFrom(ctx)
 	name, _, _ := unstructured.NestedString(u.Object, "spec", "type", "name")

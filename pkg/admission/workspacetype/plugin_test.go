@@ -39,7 +39,7 @@ func typed(name, path string) *unstructured.Unstructured {
 }
 
 // plugin knows root:base, root:special, which extends it, root:lonely, which is not
-// allowed, and root:flaky; may lists who may use what, and reads who may read it.
+// allowed, root:broken, which extends what is not there, and root:flaky; may lists who may use what, and reads who may read it.
 func plugin(may, reads map[string][]string) *workspacetype.Plugin {
 	known := func(name string) tenancy.WorkspaceType {
 		return tenancy.WorkspaceType{WorkspaceType: &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: name}}, Path: logicalcluster.NewPath("root")}
@@ -59,6 +59,8 @@ func plugin(may, reads map[string][]string) *workspacetype.Plugin {
 				return tenancy.Family{known("special"), known("base")}, nil
 			case "lonely":
 				return tenancy.Family{known("lonely")}, errors.New("it allows no parents")
+			case "broken":
+				return tenancy.Family{known("broken")}, fmt.Errorf("%w: root:gone does not exist", tenancy.ErrExtends)
 			}
 			if ws.Spec.Type.Name == "early" {
 				return nil, fmt.Errorf("types of other shards: %w", client.ErrIncomplete)
@@ -85,8 +87,8 @@ func plugin(may, reads map[string][]string) *workspacetype.Plugin {
 const oneAnswer = "the workspace type cannot be used: it does not exist, or you do not have the verb use on it and on all types that it extends, or it is not allowed"
 
 func TestPlugin(t *testing.T) {
-	p := plugin(map[string][]string{"alice": {"base", "special", "lonely"}, "bob": {"base"}, "carol": {"special"}, "carla": {"special"}},
-		map[string][]string{"carla": {"special"}, "reader": {"special", "lonely", "root:none"}})
+	p := plugin(map[string][]string{"alice": {"base", "special", "lonely"}, "bob": {"base"}, "carol": {"special"}, "carla": {"special"}, "half": {"special", "broken"}, "user": {"base"}},
+		map[string][]string{"carla": {"special", "base"}, "half": {"special", "broken"}, "user": {"special"}, "reader": {"special", "base", "lonely", "root:none"}})
 	for _, tc := range []struct {
 		name     string
 		who      string
@@ -108,6 +110,10 @@ func TestPlugin(t *testing.T) {
 		{name: "no right to what it extends, and it may be read", who: "carla", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: "you do not have the verb use on workspacetypes/base in root"},
 		{name: "not allowed, and it may be read", who: "reader", ws: typed("lonely", "root"), wantType: "lonely", refused: apierrors.IsForbidden, message: "cannot be used: it allows no parents"},
 		{name: "there is none, and it would be seen", who: "reader", ws: typed("none", "root"), wantType: "none", refused: apierrors.IsForbidden, message: "cannot be used: it does not exist"},
+		{name: "no right to what it extends, which may not be read", who: "half", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: oneAnswer},
+		{name: "no right, and what it extends may be used", who: "user", ws: typed("special", ""), wantType: "special", refused: apierrors.IsForbidden, message: "you do not have the verb use on workspacetypes/special in root"},
+		{name: "what it extends is not there", who: "half", ws: typed("broken", "root"), wantType: "broken", refused: apierrors.IsForbidden, message: oneAnswer},
+		{name: "what it extends is not there, to an administrator", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("broken", "root"), wantType: "broken", refused: apierrors.IsForbidden, message: "root:gone does not exist"},
 		{name: "there is none on the way up", who: "reader", ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: oneAnswer},
 		{name: "there is none, and who asks is an administrator", who: "root", groups: []string{"system:kcp:admin"}, ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: "cannot be used: it does not exist"},
 		{name: "there is none, and who asks is the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("none", ""), wantType: "none", refused: apierrors.IsForbidden, message: "cannot be used: it does not exist"},

@@ -14,16 +14,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// Groups of the system, beside those of package request.
-const (
-	// GroupWorkspaceBootstrapper fills new workspaces; like request.GroupAdmin, but what
-	// it creates belongs to it.
-	GroupWorkspaceBootstrapper = "system:kcp:tenancy:workspace-bootstrapper"
-	// GroupExternalLogicalClusterAdmin is for what leads logical clusters from
-	// other servers.
-	GroupExternalLogicalClusterAdmin = "system:kcp:external-logical-cluster-admin"
-)
-
 // Names of cluster roles that others refer to.
 const (
 	// ClusterAdmin may do everything.
@@ -57,9 +47,9 @@ func System() Objects {
 			bind("system:public-info-viewer", "system:public-info-viewer", user.AllAuthenticated, user.AllUnauthenticated),
 			bind("system:service-account-issuer-discovery", "system:service-account-issuer-discovery", "system:serviceaccounts"),
 			bind("system:monitoring", "system:monitoring", "system:monitoring"),
-			bind(GroupWorkspaceBootstrapper, GroupWorkspaceBootstrapper, GroupWorkspaceBootstrapper, request.GroupBindingPrefix+GroupWorkspaceBootstrapper),
+			bind(request.GroupWorkspaceBootstrapper, request.GroupWorkspaceBootstrapper, request.GroupWorkspaceBootstrapper, request.GroupBindingPrefix+request.GroupWorkspaceBootstrapper),
 			bind(request.GroupLogicalClusterAdmin, request.GroupLogicalClusterAdmin, request.GroupLogicalClusterAdmin),
-			bind(GroupExternalLogicalClusterAdmin, GroupExternalLogicalClusterAdmin, GroupExternalLogicalClusterAdmin),
+			bind(request.GroupExternalLogicalClusterAdmin, request.GroupExternalLogicalClusterAdmin, request.GroupExternalLogicalClusterAdmin),
 		},
 	}
 }
@@ -110,7 +100,7 @@ func (o *Objects) offer(name, group string, resources ...string) {
 	o.ClusterRoleBindings = append(o.ClusterRoleBindings,
 		bind(binds, binds, user.AllAuthenticated),
 		bind(most, most, request.GroupBindingPrefix+user.AllAuthenticated),
-		bind(admin, admin, request.GroupBindingPrefix+request.GroupAdmin, request.GroupBindingPrefix+request.GroupLogicalClusterAdmin, request.GroupBindingPrefix+GroupExternalLogicalClusterAdmin),
+		bind(admin, admin, request.GroupBindingPrefix+request.GroupAdmin, request.GroupBindingPrefix+request.GroupLogicalClusterAdmin, request.GroupBindingPrefix+request.GroupExternalLogicalClusterAdmin),
 	)
 }
 

@@ -30,6 +30,9 @@ func advance(lc *corev1alpha1.LogicalCluster, externalURL string) *corev1alpha1.
 		if corev1alpha1.IsLogicalClusterInactive(lc.Annotations) {
 			lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInactive
 		}
+		if conditions.IsFalse(lc, tenancyv1alpha1.WorkspaceInitialized) { // an administrator has said that it is
+			conditions.MarkTrue(lc, tenancyv1alpha1.WorkspaceInitialized)
+		}
 	default:
 		// Unavailable is set and lifted by whoever found the fault.
 	}

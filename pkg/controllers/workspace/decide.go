@@ -262,9 +262,28 @@ func deleting(ws *tenancyv1alpha1.Workspace, reason, format string, args ...any)
 }
 
 // label returns the Workspace with the labels by which it is found: its phase,
-// initializers and terminators.
+// initializers and terminators. When it is Ready, of its creator the name is left:
+// who may read the Workspace need not know groups and extra attributes.
 func label(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
+	if ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady {
+		shortenOwner(ws)
+	}
 	tenancy.SetPhaseLabels(ws, ws.Status.Phase, ws.Status.Initializers, ws.Status.Terminators)
 	return ws
+}
+
+// shortenOwner leaves the name in the annotation that says who has created a Workspace.
+// The LogicalCluster has the whole.
+func shortenOwner(ws *tenancyv1alpha1.Workspace) {
+	owner := struct {
+		Username string `json:"username"`
+	}{}
+	if json.Unmarshal([]byte(ws.Annotations[ownerAnnotation]), &owner) != nil || owner.Username == "" {
+		return // there is none, or not as the system writes it
+	}
+	short, err := json.Marshal(owner)
+	if err == nil {
+		ws.Annotations[ownerAnnotation] = string(short)
+	}
 }

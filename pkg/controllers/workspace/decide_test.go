@@ -217,3 +217,28 @@ func TestLogicalClusterRequiresTheGroupsOfItsWorkspaceOrParent(t *testing.T) {
 	require.Nil(t, p)
 	require.Equal(t, "d", lc.Annotations["authorization.kcp.io/required-groups"], "its own")
 }
+
+// TestOwnerIsShortened holds that of the creator of a Workspace that is Ready only the
+// name is left.
+func TestOwnerIsShortened(t *testing.T) {
+	const full = `{"username":"alice","uid":"1","groups":["team"],"extra":{"key":["value"]}}`
+	for name, tc := range map[string]struct {
+		phase           corev1alpha1.LogicalClusterPhaseType
+		owner, expected string
+	}{
+		"Ready":        {corev1alpha1.LogicalClusterPhaseReady, full, `{"username":"alice"}`},
+		"shortened":    {corev1alpha1.LogicalClusterPhaseReady, `{"username":"alice"}`, `{"username":"alice"}`},
+		"Initializing": {corev1alpha1.LogicalClusterPhaseInitializing, full, full},
+		"nobody's":     {corev1alpha1.LogicalClusterPhaseReady, "", ""},
+		"no user":      {corev1alpha1.LogicalClusterPhaseReady, "alice", "alice"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ws := newWorkspace("x")
+			ws.Status.Phase = tc.phase
+			if tc.owner != "" {
+				ws.Annotations = map[string]string{ownerAnnotation: tc.owner}
+			}
+			require.Equal(t, tc.expected, label(ws).Annotations[ownerAnnotation])
+		})
+	}
+}

@@ -1,0 +1,69 @@
+package reserved
+
+import (
+	"testing"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// TestStatusByAdministrators holds what administrators may write into the status of a
+// LogicalCluster: what leads it on.
+func TestStatusByAdministrators(t *testing.T) {
+	in := func(phase corev1alpha1.LogicalClusterPhaseType, initializers, terminators []string) *unstructured.Unstructured {
+		list := func(of []string) []any {
+			all := []any{}
+			for _, id := range of {
+				all = append(all, id)
+			}
+			return all
+		}
+		return object(map[string]any{
+			"spec":   map[string]any{"initializers": list([]string{"a", "b"})},
+			"status": map[string]any{"phase": string(phase), "initializers": list(initializers), "terminators": list(terminators)},
+		})
+	}
+	moved := in(ready, nil, nil)
+	require.NoError(t, unstructured.SetNestedField(moved.Object, "https://elsewhere", "status", "URL"))
+	told := in(ready, nil, nil)
+	require.NoError(t, unstructured.SetNestedSlice(told.Object, []any{map[string]any{"type": "Mine"}}, "status", "conditions"))
+	const shrink = "status.initializers can only lose what is in it, while status.phase is Initializing"
+	for name, test := range map[string]struct {
+		before, after runtime.Object
+		denied        string
+	}{
+		"nothing":                        {in(initializing, []string{"a", "b"}, nil), in(initializing, []string{"a", "b"}, nil), ""},
+		"a condition":                    {in(ready, nil, nil), told, ""},
+		"one initializer less":           {in(initializing, []string{"a", "b"}, nil), in(initializing, []string{"b"}, nil), ""},
+		"none left":                      {in(initializing, []string{"b"}, nil), in(initializing, nil, nil), ""},
+		"none left, and Ready":           {in(initializing, []string{"a", "b"}, nil), in(ready, nil, nil), ""},
+		"Ready too early":                {in(initializing, []string{"a", "b"}, nil), in(ready, []string{"a"}, nil), "status.phase stays Initializing until status.initializers is empty"},
+		"one initializer more":           {in(initializing, []string{"a"}, nil), in(initializing, []string{"a", "c"}, nil), shrink},
+		"another initializer":            {in(initializing, []string{"a"}, nil), in(initializing, []string{"c"}, nil), shrink},
+		"twice the same":                 {in(initializing, []string{"a", "b"}, nil), in(initializing, []string{"a", "a"}, nil), shrink},
+		"an initializer of what is done": {in(ready, nil, nil), in(ready, []string{"a"}, nil), shrink},
+		"begins":                         {in(scheduling, nil, nil), in(initializing, []string{"a", "b"}, nil), ""},
+		"begins without":                 {in("", nil, nil), in(initializing, nil, nil), "status.initializers starts as spec.initializers"},
+		"begins at the end":              {in(scheduling, nil, nil), in(ready, nil, nil), "cannot become Ready"},
+		"back":                           {in(ready, nil, nil), in(initializing, []string{"a", "b"}, nil), "status.phase cannot become Initializing"},
+		"further back":                   {in(ready, nil, nil), in(scheduling, nil, nil), "cannot become Scheduling"},
+		"switched off":                   {in(ready, nil, nil), in(inactive, nil, nil), ""},
+		"switched on":                    {in(inactive, nil, nil), in(ready, nil, nil), ""},
+		"switched off too early":         {in(initializing, nil, nil), in(inactive, nil, nil), "cannot become Inactive"},
+		"ended":                          {in(ready, nil, nil), in(corev1alpha1.LogicalClusterPhaseDeleting, nil, nil), "cannot become Deleting"},
+		"one terminator less":            {in(terminating, nil, []string{"a", "b"}), in(terminating, nil, []string{"a"}), ""},
+		"a terminator too early":         {in(ready, nil, []string{"a"}), in(ready, nil, nil), "status.terminators can only lose what is in it, while status.phase is Terminating"},
+		"back from the end":              {in(terminating, nil, nil), in(ready, nil, nil), "cannot become Ready"},
+		"another URL":                    {in(ready, nil, nil), moved, "status.URL is set by the system"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, as := range []user.Info{admin, external} {
+				verdict(t, New().Validate(t.Context(), attributes(logicalClusters, "status", test.after, test.before, as), nil), test.denied)
+			}
+			require.NoError(t, New().Validate(t.Context(), attributes(logicalClusters, "status", test.after, test.before, machine), nil))
+		})
+	}
+}
