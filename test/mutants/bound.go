@@ -125,4 +125,15 @@ var bound = []Mutant{
 		}},
 		CaughtBy: "./pkg/admission/reserved", Test: "TestBindingsOfRoot",
 	},
+	{
+		Name: "telling-view", Rule: "a view tells nobody whether a logical cluster exists that it does not show",
+		Edits: []Edit{{
+			File: "pkg/authz/views.go",
+			Before: `		if views.Shows(ctx) {
+			request.Entered(ctx)
+		}`,
+			After: `		request.Entered(ctx)`,
+		}},
+		CaughtBy: "./pkg/authz", Test: "TestWithViews",
+	},
 }

@@ -41,7 +41,7 @@ var rights = []Mutant{
 	{
 		Name: "owner-of-nowhere", Rule: "a service account without a home becomes nobody's administrator",
 		Edits: []Edit{{
-			File:   "pkg/controllers/logicalcluster/owner.go",
+			File:   "pkg/tenancy/owner.go",
 			Before: `	if !ok || home == parent && !identity.InScope(parent, u) {`,
 			After:  `	if !ok && home == parent {`,
 		}},
@@ -166,13 +166,17 @@ var rights = []Mutant{
 			File: "pkg/shard/chain.go",
 			Before: `			serving.NewFilter("entry", "marks answers that are given after somebody was allowed to enter", serving.WithEntry),
 		},
-		serving.Decision(c),
-		serving.Chain{
 `,
 			After: `		},
-		serving.Decision(c),
-		serving.Chain{
+`,
+		}, {
+			File: "pkg/shard/chain.go",
+			Before: `		serving.Chain{
+			serving.Bodies(c, s.options.Serving.BodyBytes),
+`,
+			After: `		serving.Chain{
 			serving.NewFilter("entry", "marks answers that are given after somebody was allowed to enter", serving.WithEntry),
+			serving.Bodies(c, s.options.Serving.BodyBytes),
 `,
 		}},
 		CaughtBy: "./pkg/shard", Test: "TestChain",
@@ -180,7 +184,7 @@ var rights = []Mutant{
 	{
 		Name: "initializing", Rule: "nobody but administrators enters a logical cluster that is being initialized",
 		Edits: []Edit{{
-			File:   "pkg/authz/content.go",
+			File:   "pkg/tenancy/phaselabels.go",
 			Before: `	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing:`,
 			After:  `	case "", corev1alpha1.LogicalClusterPhaseScheduling:`,
 		}},

@@ -209,7 +209,7 @@ var scenarios = []scenario{
 		require.Len(t, references(t, m, at("ConfigMap", "b")), 2)
 	}},
 	{name: "a LogicalCluster is never owned, but owns", do: func(m *model) {
-		m.set(at("LogicalCluster", "cluster"), thing("cluster", ref("Secret", "never")))
+		m.set(at("LogicalCluster", "cluster"), thing("cluster", ref("Cluster", "never")))
 		m.c.graph.todo.items = append(m.c.graph.todo.items, at("LogicalCluster", "cluster"))
 		m.set(at("ConfigMap", "b"), thing("b", ref("LogicalCluster", "cluster")))
 	}, left: []string{"b", "cluster"}},

@@ -1,0 +1,66 @@
+package authz
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// someView opens, shows and permits what it says.
+type someView struct{ opens, shows, permits bool }
+
+func decision(allow bool) authorizer.Decision {
+	if allow {
+		return authorizer.DecisionAllow
+	}
+	return authorizer.DecisionDeny
+}
+
+func (v someView) Opens(ctx context.Context, _ authorizer.Attributes, _ authorizer.Authorizer) (authorizer.Decision, string, error) {
+	request.Entered(ctx) // as the authorizers of the logical cluster that grants the view do
+	return decision(v.opens), "opens", nil
+}
+
+func (v someView) Permits(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	return decision(v.permits), "permits", nil
+}
+
+func (v someView) Shows(context.Context) bool { return v.shows }
+
+// TestWithViews: what a view permits is asked of who may open it only, who has entered where it
+// shows something. What is no view is not its business.
+func TestWithViews(t *testing.T) {
+	next := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+		return authorizer.DecisionDeny, "next", errors.New("asked")
+	})
+	for _, c := range []struct {
+		view    Views
+		verb    string
+		allowed bool
+		reason  string
+		entered bool
+	}{
+		{view: someView{opens: true, shows: true, permits: true}, allowed: true, reason: "permits", entered: true},
+		{view: someView{opens: true, shows: true}, reason: "permits", entered: true},
+		{view: someView{opens: true, permits: true}, allowed: true, reason: "permits"},
+		{view: someView{shows: true, permits: true}, reason: "opens"},
+		{view: someView{opens: true, shows: true, permits: true}, verb: "impersonate", reason: "next"},
+		{view: nil, reason: "this server has no views"},
+	} {
+		entered := false
+		ctx := request.WithScope(t.Context(), request.Scope{View: &request.View{}})
+		ctx = request.WithEntry(ctx, func() { entered = true })
+		got, reason, err := WithViews(next, c.view).Authorize(ctx, authorizer.AttributesRecord{Verb: c.verb})
+		require.Equal(t, decision(c.allowed), got, "%+v", c)
+		require.Equal(t, c.reason, reason)
+		require.Equal(t, c.entered, entered, "%+v", c)
+		require.Equal(t, c.reason == "next", err != nil)
+	}
+	_, reason, _ := WithViews(next, someView{opens: true}).Authorize(request.WithScope(t.Context(), request.Scope{}), authorizer.AttributesRecord{})
+	require.Equal(t, "next", reason)
+}
