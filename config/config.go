@@ -41,6 +41,28 @@ const (
 // logical cluster, defaulted as the API server would do it. The caller owns
 // them.
 func SystemCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	crds, err := adjusted()
+	for _, crd := range crds {
+		for i := range crd.Spec.Versions {
+			version := &crd.Spec.Versions[i]
+			version.AdditionalPrinterColumns = append(version.AdditionalPrinterColumns, wideColumns[crd.Name]...)
+		}
+	}
+	return crds, err
+}
+
+// wideColumns are what people see of objects with -o wide, by the name of the CRD. They are
+// the servers' alone: APIResourceSchemas do not have them, since each logical cluster's
+// bindings would change with these.
+var wideColumns = map[string][]apiextensionsv1.CustomResourceColumnDefinition{
+	workspaces: {
+		{Name: "Shard", Type: "string", Priority: 1, JSONPath: `.metadata.annotations['core\.kcp\.io/shard']`, Description: "The shard that the logical cluster is on"},
+		{Name: "Cluster", Type: "string", Priority: 1, JSONPath: ".spec.cluster", Description: "The name of the logical cluster"},
+	},
+}
+
+// adjusted returns the definitions as APIResourceSchemas have them.
+func adjusted() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	crds, err := load[apiextensionsv1.CustomResourceDefinition]("crds")
 	if err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ func RootExports() ([]*apisv1alpha2.APIExport, []*apisv1alpha1.APIResourceSchema
 	if err != nil {
 		return nil, nil, err
 	}
-	crds, err := SystemCRDs()
+	crds, err := adjusted()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -4,19 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
 const (
@@ -110,33 +107,17 @@ func (w *writer) patch(ctx context.Context, kind Kind, item Item, o object, p pa
 
 // report tells users in an Event.
 func (w *writer) report(ctx context.Context, kind Kind, item Item, o object, r metav1.OwnerReference) {
-	place, now := item.place(), metav1.Now()
-	hash := fnv.New64a()
-	fmt.Fprint(hash, o.uid, r.UID, r.APIVersion, r.Kind, r.Name, now.Truncate(tellAgain).Unix())
-	event := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: place.Namespace,
-			Name:      fmt.Sprintf("%s.%016x", strings.ReplaceAll(place.Name[:min(len(place.Name), 200)], ":", "."), hash.Sum64()),
-		},
-		InvolvedObject: corev1.ObjectReference{
+	place := item.place()
+	err := reconcile.Tell(ctx, w.local.Cluster(place.Cluster.Path()), reconcile.Event{
+		About: corev1.ObjectReference{
 			APIVersion: kind.Resource.GroupVersion().String(), Kind: kind.Kind,
 			Namespace: place.Namespace, Name: place.Name, UID: o.uid,
 		},
-		Type: corev1.EventTypeWarning, Reason: reasonInvalidOwner,
+		Component: component, Type: corev1.EventTypeWarning, Reason: reasonInvalidOwner,
 		Message: fmt.Sprintf("ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
 			r.APIVersion, r.Kind, place.Namespace, r.Name, r.UID, place.Namespace),
-		Source:         corev1.EventSource{Component: component},
-		FirstTimestamp: now, LastTimestamp: now, Count: 1,
-	}
-	if event.Namespace == "" {
-		event.Namespace = metav1.NamespaceDefault
-	}
-	scope := w.local.Cluster(place.Cluster.Path())
-	events, err := corev1client.NewForConfigAndClient(scope.Config(), scope.HTTPClient())
-	if err == nil {
-		_, err = events.Events(event.Namespace).Create(ctx, event, metav1.CreateOptions{})
-	}
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	}, r.UID, r.APIVersion, r.Kind, r.Name, time.Now().Truncate(tellAgain).Unix())
+	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Cannot tell of a wrong owner reference in an Event", "object", item, "err", err)
 	}
 }

@@ -77,6 +77,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return client.Workspaces.In(config.Local.Cluster(logicalcluster.From(ws).Path())).Delete(ctx, ws.Name,
 				metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(ws.UID))})
 		},
+		event: eventIn(config.Local),
 		owned: s.owned,
 		exists: func(ctx context.Context, key client.Key, uid types.UID) (bool, error) {
 			return exists(ctx, config.Local, key, uid)

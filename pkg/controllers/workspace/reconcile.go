@@ -56,9 +56,13 @@ type reconciler struct {
 	// exists asks the shard itself for a Workspace.
 	exists func(ctx context.Context, key client.Key, uid types.UID) (bool, error)
 
+	// event tells users about a Workspace.
+	event func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w word) error
+
 	latest reconcile.Latest[*tenancyv1alpha1.Workspace]
 	starts starts
 	waits  tenancy.Waits[client.Key]
+	told   told
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -73,10 +77,14 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	}
 	r.waits.Forget(key)
 	if !exists {
+		r.told.fresh(key, "", nil)
 		return again(r.removeOrphans(ctx, key, ""))
 	}
 	orphans := r.removeOrphans(ctx, key, ws.UID)
 	result, err := r.step(ctx, ws, scheduling)
+	if now, ok := r.latest.Of(key, ws, true); ok {
+		result = r.tell(ctx, now, result)
+	}
 	if orphans != nil && err == nil && result == (reconcile.Result{}) {
 		return again(orphans)
 	}

@@ -30,6 +30,9 @@ var errCrash = errors.New("the process ends here")
 // fake is a shard with one Workspace, and the shard that its logical cluster
 // is on. Every write may be the last one of the process.
 type fake struct {
+	// events are what users were told.
+	events []word
+
 	t       *testing.T
 	ws      *tenancyv1alpha1.Workspace
 	version int
@@ -161,6 +164,10 @@ func (f *fake) process() *reconciler {
 				return old, err
 			}
 			return written, nil
+		},
+		event: func(_ context.Context, _ *tenancyv1alpha1.Workspace, w word) error {
+			f.events = append(f.events, w)
+			return nil
 		},
 		owned: f.owned,
 		exists: func(_ context.Context, _ client.Key, uid types.UID) (bool, error) {
