@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 // makerOf lets user-1 make workspaces in a new one, which it returns as that user.
@@ -54,6 +55,11 @@ func TestCreateThenUse(t *testing.T) {
 	t.Run("owner", func(t *testing.T) { testUseAtOnce(t, maker.in(t)) })
 	t.Run("initializer", func(t *testing.T) { testUseInitializing(t, maker.in(t)) })
 	t.Run("never ready", func(t *testing.T) { testUseNever(t, maker.in(t)) })
+}
+
+// TestCreateThenUseOfReplicas: nor does it matter which replica of a shard answers.
+func TestCreateThenUseOfReplicas(t *testing.T) {
+	testUseAtOnce(t, makerOf(t, start(t, harness.Options{Shards: 2, Replicas: 2, DevTokens: true}), "makers"))
 }
 
 func testUseAtOnce(t *testing.T, maker apiKinds) {
