@@ -15,6 +15,7 @@
 //	bootstrap           root and system:admin exist, with all that belongs to them
 //	shardregistration   this shard's Shard object in root is right
 //	workspace           workspaces get a logical cluster on some shard
+//	mount               workspaces that are mounts lead where the mounted object says
 //	customresourcedefinition
 //	                    definitions that are deleted go with their instances, and
 //	                    names that became free are given to those who wait
@@ -60,6 +61,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/identitycache"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
+	"github.com/shardplane/shardplane/pkg/controllers/mount"
 	"github.com/shardplane/shardplane/pkg/controllers/namespace"
 	"github.com/shardplane/shardplane/pkg/controllers/partitionset"
 	"github.com/shardplane/shardplane/pkg/controllers/policytypes"
@@ -108,6 +110,8 @@ type Deps struct {
 	Replicated *replication.Table
 	// Garbage is what the garbage collector needs; nil where there is none.
 	Garbage *garbagecollector.Config
+	// Mounts are the objects that Workspaces mount.
+	Mounts mount.Store
 	// Subtrees are the sums of limited subtrees of workspaces.
 	Subtrees *subtrees.Sums
 	// HomeCreators are the groups whose members may have home workspaces.
@@ -151,6 +155,8 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		// It also looks for logical clusters on other shards that nobody wants any
 		// more, all at once.
 		{Name: workspace.Name, Placement: reconcile.OnLeader, New: newWorkspace},
+		// It follows what is mounted of the whole shard.
+		{Name: mount.Name, Placement: reconcile.OnLeader, New: newMount},
 		// Of two that want a name which became free, the first should get it.
 		{Name: customresourcedefinition.Name, Placement: reconcile.OnLeader, New: newCustomResourceDefinition},
 		// It shares its watches among all namespaces.
@@ -325,6 +331,12 @@ func newWorkspace(d Deps) (reconcile.Made, error) {
 		made.Needs = append(made.Needs, i.WorkspaceTypes.Others())
 	}
 	return made, nil
+}
+
+func newMount(d Deps) (reconcile.Made, error) {
+	return after(mount.New(mount.Config{
+		Local: d.Local, Workspaces: d.Informers.Workspaces, Bindings: d.Bindings, Store: d.Mounts,
+	}), d.Informers.Workspaces, d.Bindings), nil
 }
 
 func newResourceQuota(d Deps) (reconcile.Made, error) {

@@ -134,6 +134,9 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { to.release() }()
 	if s.resolve(w, r, to, at) {
+		if to.mount != nil {
+			defer to.mount.leave()
+		}
 		auditID := identified(r)
 		if rec := recordFrom(r.Context()); rec != nil {
 			rec.shard, rec.cluster, rec.auditID = to.backend.Name, to.cluster, auditID
@@ -216,6 +219,9 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, at a
 	target, view, outcome := s.find(at, func(path string) (workspaceindex.Target, workspaceindex.Outcome) { //nolint:contextcheck // it has that of the request
 		return s.forwarder.resolver.resolve(r.Context(), path, to.arrived, to.user)
 	})
+	if outcome == workspaceindex.Mounted || outcome == workspaceindex.Unmounted {
+		return s.resolveMount(w, r, to, at, target, outcome)
+	}
 	to.cluster, to.view, to.backend, to.visitor = target.Cluster.String(), view, s.shards.backend(target.Shard), visitorOf(to.user, target.Cluster, view)
 	to.holder, to.isNew = to.backend, outcome == workspaceindex.Found && at.view == nil && isNew(target)
 	switch {
@@ -223,7 +229,7 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, at a
 		s.unknown(w, r, to, target, outcome)
 		return false
 	case outcome == workspaceindex.Unavailable || to.backend == nil:
-		s.unavailable(w, r, to)
+		s.unavailable(w, r, to, "the workspace is unavailable")
 		return false
 	case bodies.In(r) && s.forwarder.stranger(r.Context(), to):
 		s.forwarder.refuse(w, r, to)
@@ -247,12 +253,12 @@ func (s *Server) unknown(w http.ResponseWriter, r *http.Request, to *route, targ
 }
 
 // unavailable answers where a logical cluster is there and cannot be reached.
-func (s *Server) unavailable(w http.ResponseWriter, r *http.Request, to *route) {
+func (s *Server) unavailable(w http.ResponseWriter, r *http.Request, to *route, why string) {
 	if s.forwarder.denied(r.Context(), to) {
 		s.forwarder.refuse(w, r, to)
 		return
 	}
-	writeStatus(w, unavailable("the workspace is unavailable"))
+	writeStatus(w, unavailable("%s", why))
 }
 
 // arrivalOf returns when a request came: what was done for it since is part of

@@ -124,6 +124,9 @@ func slimWorkspace(obj *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, 
 		}
 		slim.Annotations[tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey] = string(annotation)
 	}
+	if obj.Spec.Mount != nil {
+		slim.Spec.Mount, slim.Spec.URL = &tenancyv1alpha1.Mount{}, obj.Spec.URL
+	}
 	return slim, nil
 }
 

@@ -51,6 +51,10 @@ type route struct {
 	backend *backend
 	// mapped is set where backend is of the mapping file, and not a shard.
 	mapped *mappedServer
+	// mount is set where backend is outside of the installation, by a mount, and hops counts
+	// those that have led to workspaces.
+	mount *mountedServer
+	hops  int
 	// holder is the shard of the logical cluster, which says who may enter; nil where
 	// there is none.
 	holder *backend
@@ -130,14 +134,21 @@ func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
 		// The shard gets the name, so that it has nothing to resolve; the rest
 		// of the path stays as the client wrote it, and so does the query.
 		escaped := to.backend.prefix + to.view + request.ClusterPath(to.cluster) + to.rest
-		if to.mapped != nil {
+		switch {
+		case to.mapped != nil:
 			escaped = to.backend.prefix + p.In.URL.EscapedPath()
+		case to.mount != nil:
+			escaped = to.backend.prefix + to.rest
 		}
 		p.Out.URL.Scheme, p.Out.URL.Host = to.backend.base.Scheme, to.backend.base.Host
 		p.Out.URL.RawPath = escaped
 		p.Out.URL.Path, _ = url.PathUnescape(escaped) // its parts have been unescaped before
 		p.Out.URL.RawQuery = p.In.URL.RawQuery
 		p.Out.Host = ""
+		if to.mount != nil {
+			to.mount.prepare(p, to, f)
+			return
+		}
 		p.SetXForwarded()
 
 		ownIdentity.drop(p.Out.Header)
@@ -173,7 +184,11 @@ func (to *route) identify(r *http.Request, f *forwarder) {
 
 // modify looks at a shard's answer before the client gets it.
 func (f *forwarder) modify(r *http.Request, res *http.Response, to *route) error {
-	if rec := recordFrom(r.Context()); rec != nil {
+	if to.mount != nil {
+		if err := to.mount.accept(res); err != nil {
+			return err
+		}
+	} else if rec := recordFrom(r.Context()); rec != nil {
 		rec.answeredByShard = true
 	}
 	conceal, err := f.conceals(r, res, to)
@@ -200,7 +215,7 @@ func (e *answerError) Error() string { return e.status.Error() }
 // fail answers when the shard did not.
 func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err error) {
 	var answer *answerError
-	if !to.connected && r.Context().Err() == nil && hangs(err) {
+	if !to.connected && to.mount == nil && r.Context().Err() == nil && hangs(err) {
 		to.backend.Heard(r.Context(), false, err)
 	}
 	switch {
@@ -213,7 +228,7 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 	case r.Context().Err() != nil:
 		// The client has gone; there is nobody to answer.
 		w.WriteHeader(statusClientGone)
-	case !undialled(err) && f.denied(r.Context(), to):
+	case to.mount == nil && !undialled(err) && f.denied(r.Context(), to):
 		f.visitors.denied(to.visitor)
 		f.refuse(w, r, to)
 	case !to.connected:
@@ -249,8 +264,11 @@ func (f *forwarder) unreachable(w http.ResponseWriter, to *route) {
 
 // server says in answers where a request was to go.
 func (to *route) server() string {
-	if to.mapped != nil {
+	switch {
+	case to.mapped != nil:
 		return "the server of this path"
+	case to.mount != nil:
+		return "the mounted server"
 	}
 	return "the workspace's shard"
 }

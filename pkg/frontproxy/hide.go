@@ -20,8 +20,11 @@ const deniedTimeout = 5 * time.Second
 // timeouts and malformed impersonation, which are answered before it is known
 // whether the user may enter, that is asked.
 func (f *forwarder) conceals(r *http.Request, res *http.Response, to *route) (bool, error) {
-	if to.mapped != nil {
+	switch {
+	case to.mapped != nil:
 		return f.concealsMapped(r.Context(), res, to), nil
+	case to.mount != nil:
+		return false, nil // the user has entered where the mount is
 	}
 	entered := takeMark(res.Header)
 	switch {
@@ -71,6 +74,13 @@ func (f *forwarder) denied(ctx context.Context, to *route) bool {
 	if to.holder == nil {
 		return false
 	}
+	denied, _ := f.ask(ctx, to)
+	return denied
+}
+
+// ask asks the shard whether the user may not enter the logical cluster, and whether it has
+// entered. It is neither where the shard does not answer.
+func (f *forwarder) ask(ctx context.Context, to *route) (denied, entered bool) {
 	timeout := deniedTimeout
 	if to.isNew {
 		timeout += f.readyIn(to) // who may enter waits
@@ -82,22 +92,22 @@ func (f *forwarder) denied(ctx context.Context, to *route) bool {
 	question.Path, _ = url.PathUnescape(question.RawPath) // a URL's prefix and a name
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, question.String(), http.NoBody)
 	if err != nil {
-		return false
+		return false, false
 	}
 	to.identify(r, f)
 	res, err := to.holder.transport(false).RoundTrip(r)
 	if err != nil {
-		return false
+		return false, false
 	}
 	defer func() { _ = res.Body.Close() }()
-	entered := takeMark(res.Header)
-	if to.view != "" && entered == "false" && (res.StatusCode < http.StatusBadRequest || res.StatusCode == http.StatusNotFound) {
-		return true // it shows nothing of the logical cluster
+	mark := takeMark(res.Header)
+	if to.view != "" && mark == "false" && (res.StatusCode < http.StatusBadRequest || res.StatusCode == http.StatusNotFound) {
+		return true, false // it shows nothing of the logical cluster
 	}
 	if res.StatusCode != http.StatusForbidden {
-		return false
+		return false, mark == "true"
 	}
-	return entered == "false" || entered == "" && deniedByPrevious(res)
+	return mark == "false" || mark == "" && deniedByPrevious(res), mark == "true"
 }
 
 // undialled reports whether there was no connection to the shard.

@@ -97,13 +97,14 @@ func newMappedServer(e *mappingEntry) (*mappedServer, error) {
 		return nil, fmt.Errorf("proxy_client_cert and proxy_client_key: %w", err)
 	}
 	to := newBackend(&peers.Peer{Name: e.path, URL: e.backend}, &tls.Config{MinVersion: tls.VersionTLS12, GetClientCertificate: clientCertificate(client)})
-	dialWith(to.streams, ca, "h2", "http/1.1")
-	dialWith(to.upgrades, ca, "http/1.1")
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
+	dialWith(to.streams, dialer, ca, "h2", "http/1.1")
+	dialWith(to.upgrades, dialer, ca, "http/1.1")
 	return &mappedServer{mappingEntry: e, backend: to, ca: ca, client: client}, nil
 }
 
 // dialWith has t verify servers by the CAs as they are when it connects.
-func dialWith(t *http.Transport, ca dynamiccertificates.CAContentProvider, protocols ...string) {
+func dialWith(t *http.Transport, dialer *net.Dialer, ca dynamiccertificates.CAContentProvider, protocols ...string) {
 	t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		config := t.TLSClientConfig.Clone()
 		config.NextProtos = protocols
@@ -114,8 +115,7 @@ func dialWith(t *http.Transport, ca dynamiccertificates.CAContentProvider, proto
 		config.RootCAs = verify.Roots
 		ctx, cancel := context.WithTimeout(ctx, dialTimeout+handshakeTimeout)
 		defer cancel()
-		dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}, Config: config}
-		return dialer.DialContext(ctx, network, addr)
+		return (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, addr)
 	}
 }
 
@@ -234,11 +234,14 @@ func (s *Server) exists(w http.ResponseWriter, r *http.Request, to *route, segme
 	to.cluster, to.holder, to.visitor = target.Cluster.String(), s.shards.backend(target.Shard), visitorOf(to.user, target.Cluster, "")
 	to.isNew = isNew(target)
 	switch {
+	case outcome == workspaceindex.Mounted || outcome == workspaceindex.Unmounted:
+		s.forwarder.refuse(w, r, to) // it is no logical cluster
+		return false
 	case !known(outcome):
 		s.unknown(w, r, to, target, outcome)
 		return false
 	case outcome == workspaceindex.Unavailable || to.holder == nil:
-		s.unavailable(w, r, to)
+		s.unavailable(w, r, to, "the workspace is unavailable")
 		return false
 	default:
 		return true

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spf13/pflag"
 	cliflag "k8s.io/component-base/cli/flag"
 
 	"github.com/shardplane/shardplane/pkg/authn"
@@ -36,6 +37,8 @@ type Options struct {
 	ProxyClientCertFile, ProxyClientKeyFile string
 	// MappingFile names servers beside the shards, by the paths that they serve.
 	MappingFile string
+	// Mounts say how servers are reached that tenants mount.
+	Mounts MountOptions
 	// IndexTimeout is for how long a request for an unknown logical cluster
 	// waits for the index to learn of it.
 	IndexTimeout time.Duration
@@ -72,6 +75,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs.StringVar(&o.ProxyClientCertFile, "proxy-client-cert-file", o.ProxyClientCertFile, "PEM file of the client certificate, signed by the shards' request header CA, with which requests are forwarded")
 	fs.StringVar(&o.ProxyClientKeyFile, "proxy-client-key-file", o.ProxyClientKeyFile, "PEM file of the private key of --proxy-client-cert-file")
 	fs.StringVar(&o.MappingFile, "mapping-file", o.MappingFile, "YAML file with a list of servers beside the shards, and of the paths that they serve; an entry for /clusters/ stands for --shard-ca-file, --proxy-client-cert-file and --proxy-client-key-file")
+	o.Mounts.addFlags(fss.FlagSet("Mounts"))
 	fs = fss.FlagSet("Serving")
 	o.Serving.AddFlags(fs)
 	fs.DurationVar(&o.IndexTimeout, "index-timeout", o.IndexTimeout, "for how long a request for an unknown logical cluster waits for it to appear, before it is refused")
@@ -108,7 +112,10 @@ func (o CompletedOptions) Validate() error {
 	if o.WorkspaceReadyTimeout < 0 || o.WorkspaceReadyTimeout > maxReadyTimeout {
 		errs = append(errs, fmt.Errorf("--workspace-ready-timeout %s is not between 0 and %s", o.WorkspaceReadyTimeout, maxReadyTimeout))
 	}
-	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Authentication.Validate())...)
+	if file := o.Mounts.ClientCertFile; file != "" && samePath(file, o.ProxyClientCertFile) {
+		errs = append(errs, errors.New("--mount-client-cert-file is that of --proxy-client-cert-file, which shards believe: mounted servers must not see it"))
+	}
+	return errors.Join(slices.Concat(errs, o.Mounts.validate(), o.Serving.Validate(), o.Authentication.Validate())...)
 }
 
 // validateFiles returns which files are missing. What the mapping file may give is missing
@@ -128,4 +135,26 @@ func (o CompletedOptions) validateFiles() (errs []error) {
 		}
 	}
 	return errs
+}
+
+// MountOptions say how servers are reached that tenants mount.
+type MountOptions struct {
+	// CAFile holds the CAs of their serving certificates; empty for those of the system.
+	CAFile string
+	// AllowedCIDRs are the ranges that they may have addresses in beside public ones.
+	AllowedCIDRs []string
+	// TrustedHosts are told who users are, and may be at any address.
+	TrustedHosts []string
+	// ClientCertFile and ClientKeyFile are the certificate for them.
+	ClientCertFile, ClientKeyFile string
+}
+
+func (o *MountOptions) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.CAFile, "mount-ca-file", o.CAFile, "PEM file of the CAs of the serving certificates of servers that workspaces mount; those of the system by default")
+	fs.StringSliceVar(&o.AllowedCIDRs, "mount-allowed-cidrs", o.AllowedCIDRs,
+		"ranges of addresses, such as 10.96.0.0/12, in which servers that workspaces mount may be beside public addresses; loopback, link-local, private and reserved ones are refused otherwise. Every tenant can send requests to what is in them")
+	fs.StringSliceVar(&o.TrustedHosts, "mount-trusted-hosts", o.TrustedHosts,
+		"hosts, such as example.com:6443, of servers that are told in X-Remote-* headers who users are when workspaces mount them; they may have any address, and must believe nobody without the certificate of --mount-client-cert-file. No other server is told")
+	fs.StringVar(&o.ClientCertFile, "mount-client-cert-file", o.ClientCertFile, "PEM file of the client certificate for --mount-trusted-hosts; not the one of --proxy-client-cert-file, which shards believe")
+	fs.StringVar(&o.ClientKeyFile, "mount-client-key-file", o.ClientKeyFile, "PEM file of the private key of --mount-client-cert-file")
 }

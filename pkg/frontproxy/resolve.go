@@ -94,7 +94,7 @@ func newResolver(index *workspaceindex.Index, timeout, ready time.Duration) *res
 // the workspace waits until it should be ready, all others no longer than strangers do.
 func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time, who user.Info) (workspaceindex.Target, workspaceindex.Outcome) {
 	target, outcome := r.index.Lookup(path)
-	if known(outcome) {
+	if settled(outcome) {
 		return target, outcome
 	}
 	timer := time.NewTimer(time.Until(arrived.Add(r.delay.get())))
@@ -104,7 +104,7 @@ func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time, 
 		changed := r.index.Changed()
 		target, outcome = r.index.Lookup(path)
 		switch {
-		case known(outcome):
+		case settled(outcome):
 			indexWaits.WithLabelValues("found").Inc()
 			return target, outcome
 		case over && outcome == workspaceindex.Unknown: // it has gone meanwhile
@@ -167,6 +167,12 @@ func (r *resolver) enter(who identity.Payer) (release func(), ok bool) {
 	return sync.OnceFunc(func() { r.places.Give(who, 1) }), true
 }
 
+// settled reports whether there is nothing to wait for.
+func settled(outcome workspaceindex.Outcome) bool {
+	return outcome != workspaceindex.Unknown && outcome != workspaceindex.Pending
+}
+
+// known reports whether an outcome is of a logical cluster.
 func known(outcome workspaceindex.Outcome) bool {
 	return outcome == workspaceindex.Found || outcome == workspaceindex.Unavailable
 }

@@ -44,6 +44,7 @@ type Server struct {
 	// the headers by which they and the shards are told who somebody is.
 	mapped   []*mappedServer
 	identity identityHeaders
+	mounts   *mounts
 	// client is the certificate with which requests are forwarded.
 	client *dynamiccertificates.DynamicCertKeyPairContent
 	// bodies say how long bodies of requests take at most.
@@ -79,6 +80,9 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		}
 	}()
 	if o, err = s.openMappings(ctx, o); err != nil {
+		return s, err
+	}
+	if s.mounts, err = newMounts(o.Mounts); err != nil {
 		return s, err
 	}
 	if s.serving, err = o.Serving.Listen(); err != nil {
@@ -162,6 +166,7 @@ func (s *Server) addParts() {
 			return nil
 		}},
 	)
+	s.group.Add(s.mounts.part())
 	for _, m := range s.mapped {
 		s.group.Add(m.part())
 	}

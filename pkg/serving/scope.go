@@ -20,6 +20,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
+var workspaces = schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.Group, Resource: "workspaces"}
+
 // Scopes says which scopes the URLs of a server name, and what may be asked in
 // them.
 type Scopes struct {
@@ -29,6 +31,9 @@ type Scopes struct {
 	// cluster. It answers false where the path leads nowhere on this server. Nil
 	// where logical clusters are known by name only.
 	Resolve func(path logicalcluster.Path) (logicalcluster.Name, bool)
+	// Mounted returns the URL of a path that is mounted from elsewhere, empty while it leads
+	// nowhere, and whether it is. Nil where nothing is mounted.
+	Mounted func(path logicalcluster.Path) (url string, mounted bool)
 	// ResolveGrantor is Resolve for the logical cluster of the object that grants a view,
 	// which may be on another server, by the name of the object. Nil where there are no
 	// views.
@@ -89,7 +94,7 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 		}
 		if !known {
 			scope.Cluster.Name, scope.Nowhere = "", l.Path
-			scope.Refusal = apierrors.NewNotFound(schema.GroupResource{Group: tenancyv1alpha1.SchemeGroupVersion.Group, Resource: "workspaces"}, l.Path.String())
+			scope.Refusal = s.nowhere(l.Path)
 		}
 	}
 	if v := scope.View; v != nil && v.In == (request.Cluster{}) && s.Resolve != nil {
@@ -103,6 +108,21 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 		scope.Refusal = notImplemented(l.Rest)
 	}
 	return scope, nil
+}
+
+// nowhere is the answer for a path that leads to no logical cluster of this server.
+func (s Scopes) nowhere(path logicalcluster.Path) error {
+	if s.Mounted == nil {
+		return apierrors.NewNotFound(workspaces, path.String())
+	}
+	switch url, mounted := s.Mounted(path); {
+	case !mounted:
+		return apierrors.NewNotFound(workspaces, path.String())
+	case url == "":
+		return apierrors.NewServiceUnavailable(path.String() + " is a mount that leads nowhere now: the conditions of the Workspace say why")
+	default:
+		return apierrors.NewServiceUnavailable(path.String() + " is a mount of " + url + ", to which the front-proxy leads and this shard does not")
+	}
 }
 
 // Rules answers requests that nothing in their scope serves, after

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -47,7 +48,10 @@ func ask(t *testing.T, method, url, userName string) answer {
 		got.path = r.URL.Path
 		w.WriteHeader(http.StatusOK)
 	}))
-	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Resolve: resolve, Inactive: inactive, Codecs: codecs}
+	mounted := func(path logicalcluster.Path) (string, bool) {
+		return map[string]string{"root:mount": "https://elsewhere"}[path.String()], strings.HasPrefix(path.String(), "root:mount")
+	}
+	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Resolve: resolve, Mounted: mounted, Inactive: inactive, Codecs: codecs}
 	handler = scopes.Rules(handler)
 	handler = withUser(handler, userName)
 	handler = genericapifilters.WithRequestInfo(handler, &apirequest.RequestInfoFactory{
@@ -85,6 +89,8 @@ func TestScopes(t *testing.T) {
 		{name: "resolved path", url: "/clusters/root:team/version", code: 200, cluster: "abc", path: "/version"},
 		{name: "bare logical cluster", url: "/clusters/abc", code: 200, cluster: "abc", path: "/"},
 		{name: "unresolved path", url: "/clusters/root:nobody/api", code: 404, message: `workspaces.tenancy.kcp.io "root:nobody" not found`},
+		{name: "mount", url: "/clusters/root:mount/api", code: 503, message: "root:mount is a mount of https://elsewhere, to which the front-proxy leads"},
+		{name: "mount to nowhere", url: "/clusters/root:mounted/api", code: 503, message: "root:mounted is a mount that leads nowhere now"},
 		{name: "malformed", url: "/clusters/UPPER/api", code: 400, message: "UPPER"},
 		{name: "nested", url: "/clusters/a1/clusters/b1/api", code: 404, message: "no logical clusters below"},
 		{name: "metrics", url: "/clusters/abc/metrics", code: 501, message: "serving process"},

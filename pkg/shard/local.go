@@ -80,6 +80,15 @@ func (l *local) resolve(path logicalcluster.Path) (logicalcluster.Name, bool) {
 	return target.Cluster, outcome == workspaceindex.Found || outcome == workspaceindex.Unavailable
 }
 
+// mounted returns where a path leads that is mounted, empty while it leads nowhere.
+func (l *local) mounted(path logicalcluster.Path) (url string, mounted bool) {
+	target, outcome := l.index.Lookup(path.String())
+	if outcome != workspaceindex.Mounted {
+		return "", outcome == workspaceindex.Unmounted
+	}
+	return target.Mount, true
+}
+
 // get returns the object of a logical cluster that the shard is known to hold, or
 // nil.
 func (l *local) get(name logicalcluster.Name) *corev1alpha1.LogicalCluster {

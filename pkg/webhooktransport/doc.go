@@ -14,5 +14,8 @@
 // name that means another address the next time is judged again. A proxy would
 // resolve names by itself, which is why tenants' webhooks are called without one.
 //
+// What front-proxies send to servers that tenants mount has their users' rules, and of these the
+// one about addresses (NewDialer).
+//
 // Every later URL that a tenant may choose belongs here.
 package webhooktransport

@@ -48,13 +48,18 @@ func (o *Options) Validate() []error {
 }
 
 func (o *Options) prefixes() (prefixes []netip.Prefix, errs []error) {
-	for _, text := range o.AllowedCIDRs {
+	return parsePrefixes(flagAllowedCIDRs, o.AllowedCIDRs)
+}
+
+// parsePrefixes reads ranges. The errors name the flag.
+func parsePrefixes(flag string, texts []string) (prefixes []netip.Prefix, errs []error) {
+	for _, text := range texts {
 		prefix, err := netip.ParsePrefix(text)
 		switch {
 		case err != nil:
-			errs = append(errs, fmt.Errorf("%s: %q is not a range of addresses such as 10.96.0.0/12 or fd00::/8", flagAllowedCIDRs, text))
+			errs = append(errs, fmt.Errorf("%s: %q is not a range of addresses such as 10.96.0.0/12 or fd00::/8", flag, text))
 		case prefix.Addr().Is4In6():
-			errs = append(errs, fmt.Errorf("%s: write %q as a range of IPv4 addresses", flagAllowedCIDRs, text))
+			errs = append(errs, fmt.Errorf("%s: write %q as a range of IPv4 addresses", flag, text))
 		default:
 			prefixes = append(prefixes, prefix.Masked())
 		}

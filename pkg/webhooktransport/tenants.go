@@ -56,7 +56,7 @@ func (t *Tenants) Resolver(webhook.AuthenticationInfoResolver) webhook.Authentic
 // of its own, since client-go shares none where there is a Proxy function:
 // tenants share none.
 func (t *Tenants) config() *rest.Config {
-	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, ControlContext: t.control}
+	dialer := t.dialer()
 	c := &rest.Config{
 		UserAgent: userAgent,
 		Timeout:   callTimeout,
@@ -65,6 +65,17 @@ func (t *Tenants) config() *rest.Config {
 	}
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return caller{next} })
 	return c
+}
+
+func (t *Tenants) dialer() *net.Dialer {
+	return &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, ControlContext: t.control}
+}
+
+// NewDialer returns what connects to URLs of tenants for who does all else itself: to public
+// addresses, and those in ranges that a flag allows, which errors name.
+func NewDialer(flag string, allowed []string) (*net.Dialer, error) {
+	prefixes, errs := parsePrefixes(flag, allowed)
+	return (&Tenants{allowed: prefixes}).dialer(), errors.Join(errs...)
 }
 
 // control refuses a connection to an address that is not allowed, before

@@ -29,11 +29,16 @@ func WorkspaceOf(obj *tenancyv1alpha1.Workspace) Workspace {
 		name, _ := tenancy.OwnerName(obj.Annotations, parent) // who is none is nobody
 		owner = OwnerNamed(name)
 	}
-	return Workspace{
+	w := Workspace{
 		Parent:  parent,
 		Name:    obj.Name,
 		Cluster: logicalcluster.Name(obj.Spec.Cluster),
 		Owner:   owner,
 		Phase:   obj.Status.Phase,
+		Mounted: obj.Spec.Mount != nil,
 	}
+	if w.Mounted {
+		w.Mount = obj.Spec.URL
+	}
+	return w
 }

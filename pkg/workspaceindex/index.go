@@ -33,11 +33,16 @@ const (
 	Unavailable
 	// Found means that the logical cluster is known.
 	Found
+	// Mounted means that the Workspace leads to a URL, and not to a logical cluster of
+	// its own.
+	Mounted
+	// Unmounted means that the Workspace is such a mount, and that it leads nowhere now.
+	Unmounted
 )
 
 // String returns a word for logs.
 func (o Outcome) String() string {
-	return [...]string{"Unknown", "Pending", "Unavailable", "Found"}[o]
+	return [...]string{"Unknown", "Pending", "Unavailable", "Found", "Mounted", "Unmounted"}[o]
 }
 
 // Target is where a logical cluster is.
@@ -55,6 +60,9 @@ type Target struct {
 	Created int64
 	// Owner is that of the Workspace that a path leads to, for Pending too.
 	Owner Owner
+	// Mount is the URL of a mount. All else is about the logical cluster then that has its
+	// Workspace, which is not where the path leads.
+	Mount string
 }
 
 // Owner is who owns a workspace that is not ready yet, as OwnerNamed makes it of a name;
@@ -99,6 +107,9 @@ type Workspace struct {
 	Phase corev1alpha1.LogicalClusterPhaseType
 	// Owner is who may use it before others know of it.
 	Owner Owner
+	// Mount is the URL that a mount leads to, Mounted whether it is one.
+	Mount   string
+	Mounted bool
 }
 
 // Index is the index. Make one with New; all methods may be called from any
@@ -157,7 +168,9 @@ type link struct {
 	target *node
 	phase  corev1alpha1.LogicalClusterPhaseType
 	owner  Owner
-	next   *link
+	// mount is set for mounts, to the URL.
+	mount *string
+	next  *link
 }
 
 // New returns an empty index.
@@ -187,10 +200,13 @@ func (x *Index) Lookup(path string) (Target, Outcome) {
 			return Target{}, Unknown
 		}
 		last = found.(*link)
-		if last.target == nil {
-			if more {
-				return Target{}, Unknown
-			}
+		switch {
+		case last.target != nil:
+		case more:
+			return Target{}, Unknown // nothing is below a mount
+		case last.mount != nil:
+			return n.mounted(last)
+		default:
 			return Target{Owner: last.owner}, Pending
 		}
 		n = last.target
@@ -211,6 +227,19 @@ func (x *Index) Lookup(path string) (Target, Outcome) {
 		return target, Unavailable
 	}
 	return target, Found
+}
+
+// mounted returns where a mount leads that has its Workspace in n.
+func (n *node) mounted(l *link) (Target, Outcome) {
+	p := n.place.Load()
+	if p == nil {
+		return Target{}, Pending
+	}
+	target := Target{Cluster: n.name, Shard: p.shard.name, URL: p.shard.baseURL(), Phase: p.Phase, Mount: *l.mount}
+	if target.Mount == "" || l.phase != corev1alpha1.LogicalClusterPhaseReady || p.Phase == corev1alpha1.LogicalClusterPhaseUnavailable {
+		return target, Unmounted
+	}
+	return target, Mounted
 }
 
 // Changed returns a channel that is closed at the next change of the index. To

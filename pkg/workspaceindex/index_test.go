@@ -330,3 +330,40 @@ func BenchmarkAnnounce(b *testing.B) {
 		x.UpsertWorkspace("one", Workspace{Parent: "root", Name: name.String(), Cluster: name, Phase: ready})
 	}
 }
+
+// TestMounts holds that a mount leads to its URL, and nothing is below it, and that what it tells
+// of is where its Workspace is.
+func TestMounts(t *testing.T) {
+	x := New()
+	x.UpsertShard("one", "https://one")
+	x.UpsertLogicalCluster("one", LogicalCluster{Name: "aaaa", Shard: "one", Phase: ready})
+	mount := Workspace{Parent: "aaaa", Name: "m", Mounted: true, Mount: "https://elsewhere", Phase: ready}
+	x.UpsertWorkspace("one", mount)
+	target, outcome := x.Lookup("aaaa:m")
+	require.Equal(t, Mounted, outcome)
+	require.Equal(t, Target{Cluster: "aaaa", Shard: "one", URL: "https://one", Phase: ready, Mount: "https://elsewhere"}, target)
+	_, outcome = x.Lookup("aaaa:m:below")
+	require.Equal(t, Unknown, outcome)
+	for _, change := range []func(*Workspace){
+		func(w *Workspace) { w.Phase = "Unavailable" }, func(w *Workspace) { w.Phase = "" }, func(w *Workspace) { w.Mount = "" },
+	} {
+		w := mount
+		change(&w)
+		x.UpsertWorkspace("one", w)
+		_, outcome = x.Lookup("aaaa:m")
+		require.Equal(t, Unmounted, outcome)
+	}
+	x.UpsertWorkspace("one", mount)
+	x.DeleteLogicalCluster("one", "aaaa")
+	_, outcome = x.Lookup("aaaa:m")
+	require.Equal(t, Pending, outcome, "the Workspace came first")
+	x.DeleteWorkspace("one", "aaaa", "m")
+	_, outcome = x.Lookup("aaaa:m")
+	require.Equal(t, Unknown, outcome)
+
+	require.Equal(t, Workspace{Parent: "aaaa", Name: "m", Phase: ready, Mounted: true, Mount: "https://x"}, WorkspaceOf(&tenancyv1alpha1.Workspace{
+		ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{logicalcluster.AnnotationKey: "aaaa"}},
+		Spec:       tenancyv1alpha1.WorkspaceSpec{URL: "https://x", Mount: &tenancyv1alpha1.Mount{}},
+		Status:     tenancyv1alpha1.WorkspaceStatus{Phase: ready},
+	}))
+}

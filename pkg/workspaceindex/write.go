@@ -91,6 +91,9 @@ func (x *Index) UpsertWorkspace(shard string, w Workspace) {
 	if w.Cluster != "" {
 		l.target = x.use(w.Cluster)
 	}
+	if w.Mounted {
+		l.mount = &w.Mount
+	}
 	x.setLink(n, w.Name, shard, l)
 }
 

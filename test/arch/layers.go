@@ -160,8 +160,8 @@ var Layers = []Layer{
 		ForTests: true,
 	},
 	{
-		Units:  []string{"pkg/controllers/garbagecollector"},
-		Reason: "a controller as the others, but of all that is stored, whatever it is: it follows the storage, since a watch of each resource would cost what all objects do",
+		Units:  []string{"pkg/controllers/garbagecollector", "pkg/controllers/mount"},
+		Reason: "controllers as the others, but of whatever is stored: they follow the storage, since a watch of each resource would cost what all objects do",
 		Only:   []string{"pkg/request", "pkg/client", "pkg/tenancy", "pkg/reconcile", "pkg/storage"},
 	},
 	{
@@ -186,7 +186,7 @@ var Layers = []Layer{
 		Units:  []string{"pkg/frontproxy"},
 		Reason: "forwards requests and stores nothing: it knows shards by their URLs and logical clusters by the index",
 		Only: []string{
-			"pkg/request", "pkg/lifecycle", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authn", "pkg/authz", "pkg/serving", "pkg/workspaceindex",
+			"pkg/request", "pkg/lifecycle", "pkg/webhooktransport", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authn", "pkg/authz", "pkg/serving", "pkg/workspaceindex",
 		},
 	},
 	{

@@ -23,6 +23,7 @@ func (w *world) objects(t *testing.T) {
 	t.Run("impersonation", w.testImpersonation)
 	t.Run("references", w.testReferences)
 	t.Run("views", w.testViews)
+	t.Run("mounts", w.testMounts)
 	t.Run("bound APIs", w.testBound)
 	t.Run("maximal policies", w.testMaximal)
 }

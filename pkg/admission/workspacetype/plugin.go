@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -73,7 +74,7 @@ func New(config Config) *Plugin {
 // once, and everybody can see it.
 func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	u, ok := workspaceOf(a)
-	if !ok || a.GetOperation() != admission.Create {
+	if !ok || a.GetOperation() != admission.Create || mountOf(u) != nil {
 		return nil
 	}
 	types, err := p.types(ctx, a, u)
@@ -98,7 +99,13 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	start := time.Now()
 	u, ok := workspaceOf(a)
 	who := a.GetUserInfo()
-	if !ok || who == nil {
+	if !ok {
+		return nil
+	}
+	if err := checkMount(ctx, a, u); err != nil {
+		return err
+	}
+	if who == nil || mountOf(u) != nil {
 		return nil
 	}
 	if a.GetOperation() == admission.Update {
@@ -216,6 +223,31 @@ func checkUnchanged(a admission.Attributes, u *unstructured.Unstructured) error 
 		}
 	}
 	return nil
+}
+
+// checkMount denies to give a Workspace that mounts something a type, and to make one a mount,
+// or none any more: it has a logical cluster, or it has none.
+func checkMount(ctx context.Context, a admission.Attributes, u *unstructured.Unstructured) error {
+	mount, who := mountOf(u), a.GetUserInfo()
+	if old, ok := a.GetOldObject().(*unstructured.Unstructured); ok && !reflect.DeepEqual(mount, mountOf(old)) {
+		return admission.NewForbidden(a, errors.New("spec.mount is immutable"))
+	}
+	if mount == nil || who == nil || identity.MemberOf(ctx, who, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin) {
+		return nil
+	}
+	if a.GetOperation() == admission.Update {
+		return checkUnchanged(a, u)
+	}
+	if _, typed, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "type"); !typed {
+		return nil
+	}
+	return admission.NewForbidden(a, errors.New("a Workspace with spec.mount has no logical cluster of its own, and no spec.type: leave one of the two out"))
+}
+
+// mountOf returns what a Workspace mounts, or nil.
+func mountOf(u *unstructured.Unstructured) any {
+	mount, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "mount")
+	return mount
 }
 
 func workspaceOf(a admission.Attributes) (*unstructured.Unstructured, bool) {

@@ -38,6 +38,12 @@ func typed(name, path string) *unstructured.Unstructured {
 	return ws
 }
 
+// mounting returns a Workspace that mounts an object.
+func mounting(ws *unstructured.Unstructured, object string) *unstructured.Unstructured {
+	_ = unstructured.SetNestedField(ws.Object, object, "spec", "mount", "ref", "name")
+	return ws
+}
+
 // plugin knows root:base, root:special, which extends it, root:lonely, which is not
 // allowed, root:broken, which extends what is not there, and root:flaky; may lists who may use what, and reads who may read it.
 func plugin(may, reads map[string][]string) *workspacetype.Plugin {
@@ -127,6 +133,15 @@ func TestPlugin(t *testing.T) {
 		{name: "changed", who: "alice", ws: typed("base", "root"), old: typed("special", "root"), wantType: "base", refused: apierrors.IsForbidden, message: "immutable"},
 		{name: "taken off", who: "alice", ws: typed("", ""), old: typed("special", "root"), refused: apierrors.IsForbidden, message: "immutable"},
 		{name: "set later", who: "alice", ws: typed("base", "root"), old: typed("", ""), wantType: "base", refused: apierrors.IsForbidden, message: "immutable"},
+		{name: "a mount", who: "nobody", ws: mounting(typed("", ""), "x")},
+		{name: "a mount with a type", who: "alice", ws: mounting(typed("base", ""), "x"), wantType: "base", refused: apierrors.IsForbidden, message: "no spec.type"},
+		{name: "a mount with a type, of an administrator", who: "root", groups: []string{"system:kcp:admin"}, ws: mounting(typed("base", ""), "x"), wantType: "base", refused: apierrors.IsForbidden},
+		{name: "a mount with a type, of the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: mounting(typed("base", ""), "x"), wantType: "base"},
+		{name: "a mount that has a type", who: "alice", ws: mounting(typed("base", ""), "x"), old: mounting(typed("base", ""), "x"), wantType: "base"},
+		{name: "a mount that gets a type", who: "alice", ws: mounting(typed("base", ""), "x"), old: mounting(typed("", ""), "x"), wantType: "base", refused: apierrors.IsForbidden},
+		{name: "another mount", who: "alice", ws: mounting(typed("", ""), "y"), old: mounting(typed("", ""), "x"), refused: apierrors.IsForbidden, message: "spec.mount is immutable"},
+		{name: "a mount no more", who: "alice", ws: typed("", ""), old: mounting(typed("", ""), "x"), refused: apierrors.IsForbidden, message: "spec.mount is immutable"},
+		{name: "made a mount by the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: mounting(typed("", ""), "x"), old: typed("", ""), refused: apierrors.IsForbidden, message: "spec.mount is immutable"},
 		{name: "set by the system", who: "root", groups: []string{user.SystemPrivilegedGroup}, ws: typed("base", "root"), old: typed("", ""), wantType: "base"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -38,6 +38,38 @@ type following struct {
 	moved    chan struct{}
 }
 
+// listening is who is told of keys.
+type listening struct {
+	mu        sync.RWMutex
+	listeners map[*func(key string)]struct{}
+}
+
+// Listen has changed called with the key of each object that is written, by one goroutine, so
+// that it must return at once, and with none when any may have been written unseen. When stop has
+// returned, it is called no more. It costs the counter nothing to read.
+func (c *Counter) Listen(changed func(key string)) (stop func()) {
+	l := &c.listening
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.listeners == nil {
+		l.listeners = map[*func(key string)]struct{}{}
+	}
+	l.listeners[&changed] = struct{}{}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.listeners, &changed)
+	}
+}
+
+func (l *listening) tell(key string) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for changed := range l.listeners {
+		(*changed)(key)
+	}
+}
+
 func newFollowing() following {
 	return following{again: make(chan struct{}, 1), moved: make(chan struct{})}
 }

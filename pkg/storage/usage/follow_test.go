@@ -103,6 +103,47 @@ func TestFollow(t *testing.T) {
 	require.Len(t, f.said, 3, "who has stopped is told nothing")
 }
 
+// TestListen: who listens is told the key of each write of an object, and of no other, and when it
+// may have missed some; and nothing any more when it has stopped.
+func TestListen(t *testing.T) {
+	client := startEtcd(t)
+	put := func(key string) {
+		_, err := client.Put(t.Context(), prefix+key, "x")
+		require.NoError(t, err)
+	}
+	put("/core/secrets/c/n/before")
+	counter := startCounter(t, client)
+	require.Eventually(t, func() bool { _, known := counter.Of("c"); return known }, testTimeout, tick)
+	heard, others := make(chan string, 10), make(chan string, 10)
+	stop := counter.Listen(func(key string) { heard <- key })
+	defer counter.Listen(func(key string) { others <- key })()
+	put("/compact_rev")
+	put("/core/secrets/c/n/a")
+	_, err := client.Delete(t.Context(), prefix+"/core/secrets/c/n/before")
+	require.NoError(t, err)
+	next := func() string {
+		key := <-heard
+		if key == "" { // the counter knew before it said so
+			key = <-heard
+		}
+		return key
+	}
+	require.Equal(t, "/core/secrets/c/n/a", next())
+	require.Equal(t, "/core/secrets/c/n/before", next())
+	stop()
+	f := &follower{}
+	defer counter.Follow(f.funcs())() // all is read again
+	require.Eventually(t, func() bool {
+		select {
+		case key := <-others:
+			return key == "" && len(f.has()) > 0
+		default:
+			return false
+		}
+	}, testTimeout, tick)
+	require.Empty(t, heard)
+}
+
 func expired(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

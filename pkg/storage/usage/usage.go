@@ -52,6 +52,7 @@ type Counter struct {
 	clusters map[logicalcluster.Name]Usage // nil until all is counted
 
 	following following
+	listening listening
 	changed   func()
 	quota     *quota
 }
@@ -144,6 +145,7 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 	c.clusters = clusters
 	c.mu.Unlock()
 	c.following.complete(revision)
+	c.listening.tell("")
 	c.changed()
 	return revision, nil
 }
@@ -204,7 +206,9 @@ func (c *Counter) apply(response *clientv3.WatchResponse) error {
 		if e.Type == clientv3.EventTypeDelete {
 			after = nil
 		}
-		c.following.tell(c.relative(e.Kv.Key), before, after, e.Kv.ModRevision)
+		key := c.relative(e.Kv.Key)
+		c.following.tell(key, before, after, e.Kv.ModRevision)
+		c.listening.tell(key)
 	}
 	switch n := len(response.Events); {
 	case n > 0: // the header may be ahead of what is still to come

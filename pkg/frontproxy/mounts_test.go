@@ -1,0 +1,260 @@
+package frontproxy
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// mount announces a workspace of root that mounts a URL.
+func (w *world) mount(t testing.TB, name, url string, edit ...func(*tenancyv1alpha1.Workspace)) {
+	t.Helper()
+	w.workspace(t, "root", "root", name, "", append([]func(*tenancyv1alpha1.Workspace){func(ws *tenancyv1alpha1.Workspace) {
+		ws.Spec.Mount, ws.Spec.URL = &tenancyv1alpha1.Mount{}, url
+	}}, edit...)...)
+	if w.proxy != nil {
+		require.Eventually(t, func() bool {
+			target, _ := w.proxy.shards.index.Lookup("root:" + name)
+			return target.Mount == url
+		}, timeout, 1)
+	}
+}
+
+// members makes root's shard let only some users in.
+func (w *world) members(names ...string) {
+	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
+		if !strings.Contains(strings.Join(names, " "), r.Header.Get("X-Remote-User")) {
+			rw.Header().Set(request.EnteredHeader, "false")
+			rw.WriteHeader(http.StatusForbidden)
+			return
+		}
+		rw.Header().Set(request.EnteredHeader, "true")
+		w.shards["root"].echo(rw, r)
+	})
+}
+
+// TestMountsOfWorkspaces holds that a mount of a URL of the installation means that workspace,
+// under the user's own identity, and that mounts lead in no circles.
+func TestMountsOfWorkspaces(t *testing.T) {
+	w := newWorld(t, "root")
+	w.cluster(t, "root", "aaaa")
+	w.workspace(t, "root", "root", "a", "aaaa")
+	w.members("jane")
+	w.ready(t)
+	w.knows(t, "root:a", "root")
+	shard := "https://" + w.shards["root"].addr + "/clusters/"
+	w.mount(t, "m", w.proxy.URL()+"/clusters/root:a")
+	w.mount(t, "by-shard", shard+"aaaa/")
+	w.mount(t, "hop1", shard+"root:m")
+	w.mount(t, "hop2", shard+"root:hop1")
+	w.mount(t, "hop3", shard+"root:hop2")
+	w.mount(t, "circle", shard+"root:circle")
+	w.mount(t, "system", shard+"system:admin")
+	w.mount(t, "all", shard+"*")
+	w.mount(t, "process", w.proxy.URL()+"/metrics")
+	w.mount(t, "nowhere", shard+"root:absent")
+	w.mount(t, "unready", shard+"root:a", func(ws *tenancyv1alpha1.Workspace) { ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable })
+	w.mount(t, "new", "")
+
+	jane, joe := w.person(t, "jane"), w.person(t, "joe")
+	for _, name := range []string{"m", "by-shard", "hop1", "hop2"} {
+		got := jane.echoed(t, "/clusters/root:"+name+"/api/x%2Fy?z=1")
+		require.Equal(t, "/clusters/aaaa/api/x%2Fy?z=1", got.URI)
+		require.Equal(t, []string{"jane"}, got.Header["X-Remote-User"])
+	}
+	for name, want := range map[string]int{
+		"hop3": http.StatusServiceUnavailable, "circle": http.StatusServiceUnavailable, "system": http.StatusServiceUnavailable, "all": http.StatusServiceUnavailable,
+		"process": http.StatusServiceUnavailable, "unready": http.StatusServiceUnavailable, "new": http.StatusServiceUnavailable,
+		"nowhere": http.StatusForbidden, "m:below": http.StatusForbidden,
+	} {
+		res, body := jane.get(t, "/clusters/root:"+name+"/api")
+		require.Equal(t, want, res.StatusCode, "%s: %s", name, body)
+		res, body = joe.get(t, "/clusters/root:"+name+"/api")
+		require.Equal(t, http.StatusForbidden, res.StatusCode, "%s: %s", name, body)
+	}
+	_, unknown := joe.get(t, "/clusters/root:unknown/api")
+	for _, name := range []string{"m", "circle", "new"} {
+		_, body := joe.get(t, "/clusters/root:"+name+"/api")
+		require.Equal(t, unknown, body)
+	}
+	res, body := jane.get(t, "/services/apiexport/root/e/clusters/root:m/api")
+	status(t, res, body, http.StatusForbidden)
+}
+
+// TestMountsOfServers holds that a mounted server outside of the installation gets what is for
+// it, learns nothing of who sends it, and leads nobody elsewhere.
+func TestMountsOfServers(t *testing.T) {
+	w := newWorld(t, "root")
+	mounted := w.addMapped(t, "mounted")
+	w.options.Mounts.AllowedCIDRs, w.options.Mounts.CAFile = []string{"127.0.0.0/8"}, w.servingCA.file
+	w.members("jane")
+	w.mount(t, "m", "https://"+mounted.addr+"/base/")
+	w.ready(t)
+	w.knows(t, "root", "root")
+	w.mount(t, "m", "https://"+mounted.addr+"/base/")
+	jane, joe := w.person(t, "jane", "devs"), w.person(t, "joe")
+
+	got := jane.echoed(t, "/clusters/root:m/api/x%2Fy?z=1", "X-Remote-User", "root", "X-Remote-Group", "system:masters", "Cookie", "a=b", "Authorization", "Bearer secret",
+		"Impersonate-User", "joe", "Impersonate_Group", "g", "X-Forwarded-For", "1.2.3.4", "Sec-WebSocket-Protocol", "base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io", "X-Other", "kept")
+	require.Equal(t, "mounted", got.Shard)
+	require.Equal(t, "/base/api/x%2Fy?z=1", got.URI)
+	require.Equal(t, mounted.addr, got.Host)
+	require.Empty(t, got.Cert)
+	require.Equal(t, []string{"v4.channel.k8s.io"}, got.Header["Sec-Websocket-Protocol"])
+	require.Equal(t, []string{"kept"}, got.Header["X-Other"])
+	for name, values := range got.Header {
+		require.NotContains(t, strings.Join(append(values, name), " "), "jane")
+		require.NotContains(t, strings.ToLower(name), "remote")
+		require.NotContains(t, []string{"Cookie", "Authorization", "Impersonate-User", "Impersonate_group", "X-Forwarded-For", "X-Forwarded-Host"}, name)
+	}
+	res, body := jane.do(t, http.MethodPost, "/clusters/root:m", strings.NewReader("hello"))
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	require.Contains(t, body, `"URI":"/base","Proto":"HTTP/2.0"`)
+	require.Contains(t, body, `"Body":"hello"`)
+
+	res, body = joe.get(t, "/clusters/root:m/api")
+	require.Equal(t, http.StatusForbidden, res.StatusCode)
+	_, unknown := joe.get(t, "/clusters/root:n/api")
+	require.Equal(t, unknown, body)
+
+	mounted.handle(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Set-Cookie", "a=b")
+		rw.Header().Set(request.EnteredHeader, "true")
+		if r.URL.Path == "/base/elsewhere" {
+			http.Redirect(rw, r, "https://elsewhere.example/", http.StatusTemporaryRedirect)
+		}
+	})
+	res, body = jane.get(t, "/clusters/root:m/elsewhere")
+	require.Contains(t, status(t, res, body, http.StatusBadGateway).Message, "redirect")
+	require.Empty(t, res.Header.Get("Location"))
+	res, _ = jane.get(t, "/clusters/root:m/api")
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	require.Empty(t, res.Header.Get("Set-Cookie"))
+	require.Empty(t, res.Header.Get(request.EnteredHeader))
+
+	lines, gone := make(chan string), make(chan string, 1)
+	mounted.watches(lines, gone)
+	watch := bufio.NewReader(jane.stream(t.Context(), t, "/clusters/root:m/api/v1/namespaces?watch=true").Body)
+	lines <- "first"
+	line, err := watch.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "first\n", line)
+	close(lines)
+
+	mounted.handle(func(rw http.ResponseWriter, r *http.Request) {
+		r.Header.Set("X-Remote-User", "nobody") // echoUpgrade is for shards
+		echoUpgrade(rw, r)
+	})
+	conn, err := dialTLS(t.Context(), "tcp", strings.TrimPrefix(w.proxy.URL(), "https://"), &tls.Config{RootCAs: w.servingCA.pool(), Certificates: []tls.Certificate{w.clientCA.pair(t, "jane")}})
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = fmt.Fprintf(conn, "GET /clusters/root:m/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	require.NoError(t, err)
+	reader := bufio.NewReader(conn)
+	res, err = http.ReadResponse(reader, nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusSwitchingProtocols, res.StatusCode)
+	require.NoError(t, res.Body.Close())
+	_, err = fmt.Fprintln(conn, "hello")
+	require.NoError(t, err)
+	line, err = reader.ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, line, "hello")
+
+	w.shards["root"].kill()
+	res, body = jane.get(t, "/clusters/root:m/api")
+	status(t, res, body, http.StatusServiceUnavailable)
+}
+
+// TestMountsOfForbiddenServers holds that mounts reach no addresses that are not public, nor
+// servers that nobody verifies.
+func TestMountsOfForbiddenServers(t *testing.T) {
+	w := newWorld(t, "root")
+	mounted := w.addMapped(t, "mounted")
+	reached := make(chan string, 1)
+	mounted.handle(func(_ http.ResponseWriter, r *http.Request) { reached <- r.RequestURI })
+	w.members("jane")
+	w.options.Mounts.CAFile = w.servingCA.file
+	w.ready(t)
+	w.knows(t, "root", "root")
+	jane := w.person(t, "jane")
+	port := mounted.addr[strings.LastIndex(mounted.addr, ":"):]
+	for i, host := range []string{"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0"} {
+		w.mount(t, fmt.Sprintf("m%d", i), "https://"+host+port)
+		res, body := jane.get(t, fmt.Sprintf("/clusters/root:m%d/api", i))
+		require.Contains(t, status(t, res, body, http.StatusServiceUnavailable).Message, "the mounted server is not reachable", host)
+		require.NotContains(t, body, "127.0.0.1")
+	}
+	require.Empty(t, mounted.connections())
+	w.stop()
+
+	w.options.Mounts.AllowedCIDRs, w.options.Mounts.CAFile = []string{"127.0.0.0/8"}, w.foreigner.file
+	w.ready(t)
+	w.knows(t, "root", "root")
+	res, body := jane.get(t, "/clusters/root:m0/api")
+	status(t, res, body, http.StatusServiceUnavailable)
+	require.Empty(t, reached)
+}
+
+// TestMountsOfTrustedServers holds that hosts which the operator trusts are told who somebody
+// is, where the name means the same there.
+func TestMountsOfTrustedServers(t *testing.T) {
+	w := newWorld(t, "root")
+	w.options.Authentication.DropGroups = []string{"secret-group"}
+	mounted := w.addMapped(t, "mounted")
+	o := &w.options.Mounts
+	o.CAFile, o.TrustedHosts = w.servingCA.file, []string{mounted.addr}
+	o.ClientCertFile, o.ClientKeyFile = w.foreigner.issue(t, w.dir, "for-mounts")
+	w.members("jane")
+	w.ready(t)
+	w.knows(t, "root", "root")
+	w.mount(t, "m", "https://"+mounted.addr)
+	got := w.person(t, "jane", "devs", "secret-group").echoed(t, "/clusters/root:m/api", "X-Remote-User", "root", "Authorization", "Basic eDp5", "Cookie", "a=b")
+	require.Equal(t, "for-mounts", got.Cert)
+	require.Equal(t, []string{"jane"}, got.Header["X-Remote-User"])
+	require.ElementsMatch(t, []string{"devs", "system:authenticated"}, got.Header["X-Remote-Group"])
+	require.NotContains(t, got.Header, "Authorization")
+	require.NotContains(t, got.Header, "Cookie")
+
+	require.True(t, tellable(&user.DefaultInfo{Name: "jane"}))
+	for _, who := range []user.DefaultInfo{
+		{Name: "system:serviceaccount:default:default"},
+		{Name: "jane", Extra: map[string][]string{request.ExtraScopes: {"cluster:a"}}},
+		{Name: "jane", Extra: map[string][]string{request.ExtraWarrant: {"{}"}}},
+	} {
+		require.False(t, tellable(&who), who.Name)
+	}
+}
+
+func TestMountOptions(t *testing.T) {
+	for want, o := range map[string]MountOptions{
+		"--mount-allowed-cidrs: \"x\" is not a range of addresses": {AllowedCIDRs: []string{"x"}},
+		"--mount-trusted-hosts: \"https://x\" is not a host":       {TrustedHosts: []string{"https://x"}, ClientCertFile: "c", ClientKeyFile: "k"},
+		"belong together":                       {ClientCertFile: "c"},
+		"needs --mount-client-cert-file":        {TrustedHosts: []string{"x"}},
+		"and there are none":                    {ClientCertFile: "c", ClientKeyFile: "k"},
+		"--mount-trusted-hosts: \"x/y\" is not": {TrustedHosts: []string{"x/y"}, ClientCertFile: "c", ClientKeyFile: "k"},
+	} {
+		found := false
+		for _, err := range o.validate() {
+			found = found || strings.Contains(err.Error(), want)
+		}
+		require.True(t, found, want)
+	}
+	same := NewOptions()
+	same.ProxyClientCertFile, same.Mounts.ClientCertFile = "x.crt", "./x.crt"
+	require.ErrorContains(t, same.Complete().Validate(), "--mount-client-cert-file is that of --proxy-client-cert-file")
+	_, err := newMounts(MountOptions{CAFile: filepath.Join(t.TempDir(), "none")})
+	require.ErrorContains(t, err, "reading --mount-ca-file")
+}
