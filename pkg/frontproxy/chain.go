@@ -74,6 +74,7 @@ func (s *Server) chain() serving.Chain {
 		serving.NewFilter("probes", "/livez, /readyz and /healthz, for everybody", func(next http.Handler) http.Handler {
 			return withProbes(next, s.liveness(), s.readiness())
 		}),
+		serving.NewFilter("stop", "connections close after the answer, of a server that is to stop", s.withStop),
 		serving.NewFilter("token's cluster", "a service account's logical cluster, where the URL has none", authn.WithTokenCluster),
 		serving.NewFilter("credentials", "headers about users go, from outside they count for nothing", func(next http.Handler) http.Handler {
 			return withCredentials(next, s.identity, s.devTokens)
@@ -371,6 +372,17 @@ func withProbes(next http.Handler, live, ready []healthz.HealthChecker) http.Han
 		if slices.Contains(open, r.URL.Path) {
 			mux.ServeHTTP(w, r)
 			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// withStop has clients use another connection, and so another server, for their next request
+// once this one is to stop: by HTTP/2, this is a GOAWAY.
+func (s *Server) withStop(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.stopping.Load() && r.Header.Get("Upgrade") == "" {
+			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(w, r)
 	})

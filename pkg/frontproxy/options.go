@@ -45,6 +45,9 @@ type Options struct {
 	// WorkspaceReadyTimeout is for how long a request for a new workspace, of who may
 	// enter it, waits for it to become ready.
 	WorkspaceReadyTimeout time.Duration
+	// ShutdownDelay is for how long the front-proxy still serves when it is to stop, and is
+	// not ready any more.
+	ShutdownDelay time.Duration
 	// Serving are the listener and the audit log of what the front-proxy
 	// answers itself.
 	Serving serving.Options
@@ -80,6 +83,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Serving.AddFlags(fs)
 	fs.DurationVar(&o.IndexTimeout, "index-timeout", o.IndexTimeout, "for how long a request for an unknown logical cluster waits for it to appear, before it is refused")
 	fs.DurationVar(&o.WorkspaceReadyTimeout, "workspace-ready-timeout", o.WorkspaceReadyTimeout, "for how long a request for a new workspace, of its owner or of others who may enter it, waits for the workspace to become ready, before it is told to come again")
+	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", o.ShutdownDelay, "for how long requests are still served when the front-proxy is to stop, while /readyz fails and clients are asked to connect elsewhere; as long as what stands before it takes to notice")
 	fs.DurationVar(&o.IndexTimeout, "index-patience", o.IndexTimeout, "the previous name of --index-timeout")
 	_ = fs.MarkDeprecated("index-patience", "use --index-timeout: the next version does not know this name")
 	fs = fss.FlagSet("Authentication")
@@ -108,6 +112,9 @@ func (o CompletedOptions) Validate() error {
 	errs := o.validateFiles()
 	if o.IndexTimeout < 0 || o.IndexTimeout > maxIndexTimeout {
 		errs = append(errs, fmt.Errorf("--index-timeout %s is not between 0 and %s", o.IndexTimeout, maxIndexTimeout))
+	}
+	if o.ShutdownDelay < 0 {
+		errs = append(errs, fmt.Errorf("--shutdown-delay-duration %s is negative", o.ShutdownDelay))
 	}
 	if o.WorkspaceReadyTimeout < 0 || o.WorkspaceReadyTimeout > maxReadyTimeout {
 		errs = append(errs, fmt.Errorf("--workspace-ready-timeout %s is not between 0 and %s", o.WorkspaceReadyTimeout, maxReadyTimeout))

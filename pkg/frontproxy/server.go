@@ -49,6 +49,8 @@ type Server struct {
 	client *dynamiccertificates.DynamicCertKeyPairContent
 	// bodies say how long bodies of requests take at most.
 	bodies bodies.Rate
+	// shutdownDelay is for how long requests are served after the end of readiness.
+	shutdownDelay time.Duration
 	// profiling is whether profiles of this process are served.
 	profiling bool
 	// answers records what the front-proxy answers itself; it may be nil.
@@ -70,7 +72,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	}
 	registerMetrics()
 	s = &Server{
-		profiling: o.Serving.Profiling, bodies: o.Serving.Bodies, group: lifecycle.New("part"),
+		profiling: o.Serving.Profiling, bodies: o.Serving.Bodies, shutdownDelay: o.ShutdownDelay, group: lifecycle.New("part"),
 		identity: identityHeaders{prefixes: slices.Clone(ownIdentity.prefixes)},
 	}
 	defer func() {
@@ -152,7 +154,7 @@ func (s *Server) Close() { s.group.Close() }
 
 // Run serves until ctx is done and then stops in reverse order of the start:
 //
-//	ctx done ─► not ready, watches end ─► the port closes, requests in flight are answered
+//	ctx done ─► not ready ─► after a delay watches end ─► the port closes, requests in flight are answered
 //	         ─► upgraded connections end ─► followers stop ─► connections to shards close
 func (s *Server) Run(ctx context.Context) error { return s.group.Run(ctx) }
 
@@ -188,6 +190,7 @@ func (s *Server) serve(ctx context.Context) error {
 	<-ctx.Done()
 	logger.Info("Front-proxy stops")
 	s.stopping.Store(true)
+	<-time.After(s.shutdownDelay) // while all that requests need goes on
 	s.drain()
 	close(stopServing)
 	<-closed
