@@ -95,7 +95,7 @@ func TestNamespacesAndMetadata(t *testing.T) {
 		clusters := client.LogicalClusters.In(a.factory.Cluster(a.name.Path()))
 		err = clusters.Delete(ctx, "cluster", metav1.DeleteOptions{})
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
-		_, err = clusters.Patch(ctx, "cluster", types.MergePatchType, []byte(`{"spec":{"directlyDeletable":true}}`), metav1.PatchOptions{})
+		_, err = clusters.Patch(ctx, "cluster", types.MergePatchType, []byte(`{"spec":{"createdBy":{"username":"me"}}}`), metav1.PatchOptions{})
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
 
 		// Nor can whoever writes in a workspace keep its owner from deleting it.
