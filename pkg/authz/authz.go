@@ -45,6 +45,9 @@ type Config struct {
 	CatchUp func(ctx context.Context, a authorizer.Attributes) (bool, error)
 	// Views decide on requests through views; nil denies them.
 	Views Views
+	// Metrics decides who may read the metrics of the process, beside administrators;
+	// nil is nobody.
+	Metrics authorizer.Authorizer
 	// Webhook is the external authorizer; nil leaves it out.
 	Webhook authorizer.Authorizer
 }
@@ -70,6 +73,9 @@ func New(c Config) (authorizer.Authorizer, error) {
 		case StepGroups:
 			chain = append(chain, Privileged(c.Options.AlwaysAllowGroups...), WithoutCluster(Privileged(request.GroupAdmin)))
 		case StepRBAC:
+			if c.Metrics != nil {
+				chain = append(chain, OnProcess(onMetrics(c.Metrics)))
+			}
 			chain = append(chain, rules)
 		case StepWebhook:
 			if c.Webhook != nil {

@@ -5,9 +5,12 @@ import (
 	"net/http"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/rest"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
@@ -40,4 +43,32 @@ func mayReviewDeeply(ctx context.Context) bool {
 func isDeepReview(ctx context.Context) bool {
 	deep, _ := ctx.Value(deepReviewKey{}).(bool)
 	return deep
+}
+
+// ReviewOf returns the question of what a user may do, which the caller completes.
+func ReviewOf(u user.Info) *authorizationv1.SubjectAccessReview {
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
+	}}
+	for key, values := range u.GetExtra() {
+		review.Spec.Extra[key] = values
+	}
+	return review
+}
+
+// AskDeeply asks a server for a deep review, in a logical cluster that may have gone.
+func AskDeeply(ctx context.Context, scope client.Scope, review *authorizationv1.SubjectAccessReview) (allowed bool, err error) {
+	config := scope.Config()
+	config.GroupVersion = &authorizationv1.SchemeGroupVersion
+	config.APIPath, config.NegotiatedSerializer = "/apis", client.Codecs.WithoutConversion()
+	c, err := rest.RESTClientForConfigAndClient(config, scope.HTTPClient())
+	if err != nil {
+		return false, err
+	}
+	answer := &authorizationv1.SubjectAccessReview{}
+	err = c.Post().Resource("subjectaccessreviews").SetHeader(DeepReviewHeader, "true").Body(review).Do(ctx).Into(answer)
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return answer.Status.Allowed, err
 }

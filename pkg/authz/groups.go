@@ -41,6 +41,16 @@ func OnProcess(next authorizer.Authorizer) authorizer.Authorizer {
 	})
 }
 
+// onMetrics asks next about requests for metrics.
+func onMetrics(next authorizer.Authorizer) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if path := a.GetPath(); a.IsResourceRequest() || path != "/metrics" && !strings.HasPrefix(path, "/metrics/") {
+			return authorizer.DecisionNoOpinion, "", nil
+		}
+		return next.Authorize(ctx, a)
+	})
+}
+
 // WithoutCluster asks next about requests that are for no logical cluster:
 // about the process itself, or on a path that leads to none.
 func WithoutCluster(next authorizer.Authorizer) authorizer.Authorizer {

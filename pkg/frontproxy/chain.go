@@ -122,6 +122,10 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	to.rest = at.rest
+	if refused := serving.BelowCluster(unescapedRest(to.rest)); refused != nil {
+		writeStatus(w, refused) // whether it exists or not
+		return
+	}
 	switch {
 	case !at.valid:
 		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
@@ -287,7 +291,16 @@ func identified(r *http.Request) string {
 // root.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	who, ok := genericapirequest.UserFrom(r.Context())
-	if !ok || !mayReadProcess(r.Context(), who) {
+	may := ok && mayReadProcess(r.Context(), who)
+	if ok && !may {
+		var err error
+		if may, err = s.readers.may(r.Context(), who); err != nil {
+			klog.FromContext(r.Context()).Error(err, "Cannot find out whether a user may read metrics", "user", who.GetName())
+			writeStatus(w, unavailable("the shard of root does not say whether this user may read metrics"))
+			return
+		}
+	}
+	if !may {
 		writeStatus(w, forbidden(r, r.URL.Path))
 		return
 	}
@@ -320,8 +333,8 @@ func (s *Server) serveProfiles(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mayReadProcess stands in for a question to root's RBAC: these groups may do
-// everything there.
+// mayReadProcess reports whether a user need not be asked about in root: these groups
+// may do everything there.
 func mayReadProcess(ctx context.Context, who user.Info) bool {
 	return identity.MemberOf(ctx, who, user.SystemPrivilegedGroup, request.GroupAdmin)
 }

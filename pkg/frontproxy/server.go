@@ -40,6 +40,7 @@ type Server struct {
 	devTokens map[string]*user.DefaultInfo
 	shards    *shards
 	forwarder *forwarder
+	readers   *metricsReaders
 	// mapped are the servers of the mapping file, those of longer paths first, and identity
 	// the headers by which they and the shards are told who somebody is.
 	mapped   []*mappedServer
@@ -115,6 +116,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		resolver: newResolver(s.shards.index, o.IndexTimeout, o.WorkspaceReadyTimeout), visitors: newVisitors(), draining: draining,
 		groups: authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.Authentication.DropGroups},
 	}
+	s.readers = newMetricsReaders(s.shards.root, s.forwarder.groups)
 	s.addParts()
 	return s, nil
 }

@@ -5,13 +5,16 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/authz"
@@ -165,7 +168,7 @@ func TestStatusCodes(t *testing.T) {
 		}
 	}
 
-	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/profile", "/debug/pprof/cmdline"} {
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/profile", "/debug/pprof/cmdline"} {
 		res, body = jane.get(t, path)
 		status(t, res, body, http.StatusForbidden)
 	}
@@ -177,6 +180,59 @@ func TestStatusCodes(t *testing.T) {
 		res, body = w.person(t, "admin", group).get(t, "/debug/pprof/goroutine?debug=1")
 		require.Equal(t, http.StatusOK, res.StatusCode)
 		require.Contains(t, body, "goroutine profile")
+	}
+}
+
+// TestMetricsReaders has root's shard asked about who is no administrator, once in a while.
+func TestMetricsReaders(t *testing.T) {
+	w := newWorld(t, "root")
+	w.run(t)
+	var asked atomic.Int32
+	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
+		review := &authorizationv1.SubjectAccessReview{}
+		if r.URL.Path != "/clusters/root/apis/authorization.k8s.io/v1/subjectaccessreviews" || r.Header.Get("X-Kcp-Internal-Deep-SubjectAccessReview") != "true" ||
+			json.NewDecoder(r.Body).Decode(review) != nil || review.Spec.NonResourceAttributes == nil {
+			http.Error(rw, "another question", http.StatusBadRequest)
+			return
+		}
+		asked.Add(1)
+		about := review.Spec.NonResourceAttributes
+		if review.Spec.User == "broken" {
+			http.Error(rw, "cannot tell", http.StatusInternalServerError)
+			return
+		}
+		review.Status.Allowed = about.Path == "/metrics" && about.Verb == "get" && slices.Contains(review.Spec.Groups, "readers")
+		rw.Header().Set("Content-Type", "application/json")
+		rw.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(rw).Encode(review)
+	})
+	prometheus, jane := w.person(t, "prometheus", "readers"), w.person(t, "jane", "others")
+	for range 3 {
+		res, body := prometheus.get(t, "/metrics")
+		require.Equal(t, http.StatusOK, res.StatusCode, body)
+		require.Contains(t, body, "# TYPE")
+	}
+	require.EqualValues(t, 1, asked.Load(), "the answer is remembered")
+	for range 3 {
+		res, body := jane.get(t, "/metrics")
+		status(t, res, body, http.StatusForbidden)
+	}
+	require.EqualValues(t, 2, asked.Load())
+	res, body := w.person(t, "admin", "system:kcp:admin").get(t, "/metrics")
+	require.Equal(t, http.StatusOK, res.StatusCode, body)
+	require.EqualValues(t, 2, asked.Load(), "administrators are not asked about")
+	res, body = w.person(t, "broken", "readers").get(t, "/metrics")
+	status(t, res, body, http.StatusServiceUnavailable)
+	res, body = prometheus.get(t, "/debug/pprof/goroutine")
+	status(t, res, body, http.StatusForbidden)
+
+	for _, cluster := range []string{"root", "unknown"} {
+		for _, path := range []string{"/metrics", "/metrics/slis", "/%6detrics", "/debug/pprof/heap"} {
+			for _, group := range []string{"system:masters", "others"} {
+				res, body := w.person(t, "x", group).get(t, "/clusters/"+cluster+path)
+				status(t, res, body, http.StatusNotImplemented)
+			}
+		}
 	}
 }
 

@@ -125,6 +125,19 @@ func (s Scopes) nowhere(path logicalcluster.Path) error {
 	}
 }
 
+// AboutProcess answers requests for paths about the process below a logical cluster (501),
+// whoever asks, and whether there is one.
+func (s Scopes) AboutProcess(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var status apierrors.APIStatus
+		if refusal := request.ScopeFrom(r.Context()).Refusal; errors.As(refusal, &status) && status.Status().Code == http.StatusNotImplemented {
+			respond(w, r, s.Codecs, refusal)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // Rules answers requests that nothing in their scope serves, after
 // authorization: paths that lead nowhere (404), process-level paths below a
 // logical cluster (501), resource requests without a logical cluster (400), what
@@ -187,6 +200,15 @@ func exemptFromInactive(r *http.Request, info *apirequest.RequestInfo) bool {
 	return ok && u.GetName() == user.APIServerUser
 }
 
+// BelowCluster returns the answer to a request for a path below a logical cluster that is
+// about the process, and nil for all other paths.
+func BelowCluster(path string) *apierrors.StatusError {
+	if !isProcessPath(path) {
+		return nil
+	}
+	return notImplemented(path)
+}
+
 // isProcessPath reports whether path is about the serving process and not about
 // one logical cluster. Probes are, too, but kubectl asks for them below the
 // server URL of its context, and their answer gives nothing away.
@@ -218,12 +240,12 @@ func respond(w http.ResponseWriter, r *http.Request, s runtime.NegotiatedSeriali
 	responsewriters.ErrorNegotiated(err, s, schema.GroupVersion{Version: "v1"}, w, r)
 }
 
-func notImplemented(path string) error {
+func notImplemented(path string) *apierrors.StatusError {
 	return statusError(http.StatusNotImplemented, metav1.StatusReasonInvalid,
 		path+" is about the serving process, not about a logical cluster: ask for it at the root of the server")
 }
 
-func statusError(code int32, reason metav1.StatusReason, message string) error {
+func statusError(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status:  metav1.StatusFailure,
 		Code:    code,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,10 +52,20 @@ func (s *Server) authorizer() (authorizer.Authorizer, error) {
 		Rules:   s.rules,
 		Webhook: webhook,
 		Views:   s.views,
+		Metrics: authorizer.AuthorizerFunc(s.mayReadMetrics),
 
 		MaximalPermission: s.bindings.MaximalPermission(s.providersRules()),
 		CatchUp:           s.bindings.CatchUp,
 	})
+}
+
+// mayReadMetrics decides about the metrics of this process by the rules of root.
+func (s *Server) mayReadMetrics(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	may, err := s.reviews.may(ctx, a.GetUser(), question{cluster: core.RootCluster, shard: corev1alpha1.RootShard, verb: a.GetVerb(), path: a.GetPath()})
+	if may && err == nil {
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, "", err
 }
 
 // providersRules are the rules of logical clusters that may be on other shards. As long

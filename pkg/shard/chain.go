@@ -32,6 +32,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		serving.Reception(c),
 		serving.Chain{
 			serving.Connections(s.authentication.Forwarded, serving.TooMany(c)),
+			serving.NewFilter("process paths", "501 for what is about the process and asked for below a logical cluster", scopes.AboutProcess),
 			serving.NewFilter("entry", "marks answers that are given after somebody was allowed to enter", serving.WithEntry),
 		},
 		serving.Decision(c,

@@ -10,15 +10,12 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"golang.org/x/sync/singleflight"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/authz"
-	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -55,15 +52,14 @@ type question struct {
 	verb     string
 	resource schema.GroupVersionResource
 	name     string
+	// path is what it is about that is no resource, in place of these.
+	path string
 }
 
 // may answers a question about a user. Shards of which nobody knows cannot be asked; what
 // they could allow is not allowed.
 func (r *reviews) may(ctx context.Context, u user.Info, q question) (bool, error) {
-	decision, _, err := r.rules.Authorize(request.WithClusterName(ctx, q.cluster), authorizer.AttributesRecord{
-		User: u, Verb: q.verb, ResourceRequest: true, Name: q.name,
-		APIGroup: q.resource.Group, APIVersion: q.resource.Version, Resource: q.resource.Resource,
-	})
+	decision, _, err := r.rules.Authorize(request.WithClusterName(ctx, q.cluster), q.attributes(u))
 	if decision == authorizer.DecisionAllow {
 		return true, nil
 	}
@@ -83,7 +79,7 @@ func (r *reviews) ask(ctx context.Context, peer *peers.Peer, u user.Info, q ques
 	review := q.review(u)
 	text, err := json.Marshal(review.Spec)
 	if err != nil {
-		return false, fmt.Errorf("encoding the question whether user %q may %s %s: %w", u.GetName(), q.verb, q.name, err)
+		return false, fmt.Errorf("encoding the question whether user %q may %s %s: %w", u.GetName(), q.verb, q.name+q.path, err)
 	}
 	key := peer.Name + "|" + q.cluster.String() + "|" + string(text)
 	if _, denied := r.denied.Get(key); denied {
@@ -94,7 +90,7 @@ func (r *reviews) ask(ctx context.Context, peer *peers.Peer, u user.Info, q ques
 		// Others may wait for it whose requests go on.
 		err := peer.Do(context.WithoutCancel(ctx), reviewTimeout, func(ctx context.Context) error {
 			var err error
-			allowed, err = send(ctx, peer.Clients.Cluster(q.cluster.Path()), review)
+			allowed, err = authz.AskDeeply(ctx, peer.Clients.Cluster(q.cluster.Path()), review)
 			return err
 		})
 		if err == nil && !allowed {
@@ -111,35 +107,28 @@ func (r *reviews) ask(ctx context.Context, peer *peers.Peer, u user.Info, q ques
 	}
 }
 
-// review returns a question as the API has it.
-func (q *question) review(u user.Info) *authorizationv1.SubjectAccessReview {
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: q.verb, Group: q.resource.Group, Version: q.resource.Version, Resource: q.resource.Resource, Name: q.name,
-		},
-	}}
-	for key, values := range u.GetExtra() {
-		review.Spec.Extra[key] = values
+// attributes returns a question as authorizers have it.
+func (q *question) attributes(u user.Info) authorizer.AttributesRecord {
+	if q.path != "" {
+		return authorizer.AttributesRecord{User: u, Verb: q.verb, Path: q.path}
 	}
-	return review
+	return authorizer.AttributesRecord{
+		User: u, Verb: q.verb, ResourceRequest: true, Name: q.name,
+		APIGroup: q.resource.Group, APIVersion: q.resource.Version, Resource: q.resource.Resource,
+	}
 }
 
-// send asks a server for a deep review: entering the logical cluster is not asked about.
-func send(ctx context.Context, scope client.Scope, review *authorizationv1.SubjectAccessReview) (allowed bool, err error) {
-	config := scope.Config()
-	config.GroupVersion = &authorizationv1.SchemeGroupVersion
-	config.APIPath, config.NegotiatedSerializer = "/apis", client.Codecs.WithoutConversion()
-	c, err := rest.RESTClientForConfigAndClient(config, scope.HTTPClient())
-	if err != nil {
-		return false, err
+// review returns a question as the API has it.
+func (q *question) review(u user.Info) *authorizationv1.SubjectAccessReview {
+	review := authz.ReviewOf(u)
+	if q.path != "" {
+		review.Spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Verb: q.verb, Path: q.path}
+		return review
 	}
-	answer := &authorizationv1.SubjectAccessReview{}
-	err = c.Post().Resource("subjectaccessreviews").SetHeader(authz.DeepReviewHeader, "true").Body(review).Do(ctx).Into(answer)
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-		return false, nil // the logical cluster has gone
+	review.Spec.ResourceAttributes = &authorizationv1.ResourceAttributes{
+		Verb: q.verb, Group: q.resource.Group, Version: q.resource.Version, Resource: q.resource.Resource, Name: q.name,
 	}
-	return answer.Status.Allowed, err
+	return review
 }
 
 // unreachable reports whether a question has no answer because a shard is away.

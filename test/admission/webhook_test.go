@@ -213,6 +213,35 @@ func TestWebhooks(t *testing.T) {
 		a.labelled(t, "")
 	})
 
+	t.Run("objects say where they are", func(t *testing.T) {
+		listens := serve(t, allow)
+		every := validates("listens.example.com", listens.clientConfig())
+		every.Rules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll}
+		a.validating(t, "l", every)
+		eventually(t, "the webhook is called", func() bool { return a.tries(t.Context(), "x") == nil && len(listens.requests()) > 0 })
+		maps := a.CoreV1().ConfigMaps("default")
+		elsewhere := map[string]string{"kcp.io/cluster": "elsewhere"}
+		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "says", Annotations: elsewhere}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		_, err = maps.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "says", Annotations: elsewhere}, Data: map[string]string{"a": "b"}}, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.NoError(t, maps.Delete(t.Context(), "says", metav1.DeleteOptions{}))
+		seen := map[admissionv1.Operation]bool{}
+		for _, r := range listens.requests() {
+			if r.Name != "says" {
+				continue
+			}
+			seen[r.Operation] = true
+			for _, raw := range [][]byte{r.Object.Raw, r.OldObject.Raw} {
+				if len(raw) > 0 {
+					require.Contains(t, string(raw), `"kcp.io/cluster":"`+a.name.String()+`"`, "%s", r.Operation)
+				}
+			}
+		}
+		require.Len(t, seen, 3)
+		require.NoError(t, a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "l", metav1.DeleteOptions{}))
+	})
+
 	t.Run("hanging", func(t *testing.T) { hanging(t, a, b) })
 
 	t.Run("garbage", func(t *testing.T) {
@@ -233,6 +262,9 @@ func TestWebhooks(t *testing.T) {
 		for _, r := range h.requests() {
 			if r.Kind.Kind == "Widget" {
 				require.Contains(t, string(r.Object.Raw), `"of":"`+in.name.String()+`"`)
+			}
+			if r.Operation == admissionv1.Create {
+				require.Contains(t, string(r.Object.Raw), `"kcp.io/cluster":"`+in.name.String()+`"`, "objects say where they are, before they are stored")
 			}
 		}
 	}

@@ -2,9 +2,11 @@ package integration
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -42,6 +44,42 @@ func TestStatusCodes(t *testing.T) {
 		code, body := do(t, admin, call{path: "/metrics"})
 		require.Equal(t, http.StatusOK, code)
 		require.Contains(t, string(body), "# TYPE")
+	})
+
+	t.Run("metrics for those whom root lets read them", func(t *testing.T) {
+		e := newEnv(t, c)
+		reader, atShard, atSecond := withToken(admin, "user-1-token"), withToken(masters, "user-1-token"), withToken(c.Shard(1), "user-1-token")
+		bindings := client.ClusterRoleBindings.In(e.proxy.Cluster(path("root")))
+		_, err := bindings.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "metrics"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:kcp:metrics-reader"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "user-1"}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		for _, server := range []*rest.Config{reader, atShard, atSecond} {
+			e.eventually("the reader may read", func() bool {
+				code, body := do(t, server, call{path: "/metrics"})
+				return code == http.StatusOK && strings.Contains(string(body), "# TYPE")
+			})
+			refused(t, server, call{path: "/debug/pprof/heap"}, http.StatusForbidden)
+			refused(t, server, call{path: "/clusters/root/metrics"}, http.StatusNotImplemented)
+			refused(t, withToken(server, "user-2-token"), call{path: "/metrics"}, http.StatusForbidden)
+		}
+		require.NoError(t, bindings.Delete(t.Context(), "metrics", metav1.DeleteOptions{}))
+		for _, server := range []*rest.Config{reader, atShard, atSecond} {
+			e.eventually("and then no more", func() bool {
+				code, _ := do(t, server, call{path: "/metrics"})
+				return code == http.StatusForbidden
+			})
+		}
+	})
+
+	t.Run("nobody has metrics of a logical cluster", func(t *testing.T) {
+		for _, server := range []*rest.Config{admin, adminAtShard, masters, withToken(admin, "user-5-token"), withToken(masters, "user-5-token")} {
+			for _, cluster := range []string{"root", "root:nowhere", "0123456789abcdef"} {
+				refused(t, server, call{path: "/clusters/" + cluster + "/metrics"}, http.StatusNotImplemented)
+			}
+		}
 	})
 
 	t.Run("profiles", func(t *testing.T) {

@@ -8,6 +8,8 @@
 // configurations change, and dropped with the last of them. It has no
 // goroutines, so that dropping it is all.
 //
+// Objects say in the annotation kcp.io/cluster where they are, new ones, too.
+//
 // What the server itself writes is not shown to webhooks: its controllers serve
 // all logical clusters, and must not wait for the webhook of one.
 package webhook
@@ -238,8 +240,8 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 		if hooks, err = hooks.of(in, func() (*webhooks, error) { return c.prepare(judge, in) }); err != nil {
 			return apierrors.NewInternalError(err)
 		}
-		defer percluster.Tell(a, in)()
 	}
+	defer percluster.Tell(a, in)()
 	defer request.Pause(ctx)() // webhooks may take long, and may send requests
 	release, err := take(ctx, c.calls, caller, a, hooks.rules.calls(a))
 	if err != nil {

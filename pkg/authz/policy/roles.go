@@ -85,6 +85,8 @@ func systemRoles() []*rbacv1.ClusterRole {
 	use := []string{"delete", "update", "get"}
 	return []*rbacv1.ClusterRole{
 		role(WorkspaceAccess, urls("access", "/")),
+		// Bound in root, it lets read the metrics of shards and front-proxies.
+		role("system:kcp:metrics-reader", urls("get", "/metrics", "/metrics/slis")),
 		role("system:kcp:tenancy:reader",
 			on(groupTenancy, read, "workspaces", "workspacetypes"),
 			on(groupLogicalCluster, read, "logicalclusters")),

@@ -1,9 +1,11 @@
 package rbac
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -94,7 +96,8 @@ func (z *Authorizer) EvaluateConditions(context.Context, authorizer.ConditionsAw
 	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
 }
 
-// RulesFor implements authorizer.RuleResolver. Its answer is complete.
+// RulesFor implements authorizer.RuleResolver. Its answer is complete. Paths are sorted:
+// clients compare them.
 func (z *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	rules, err := z.RulesOf(ctx, u, namespace)
 	var resources []authorizer.ResourceRuleInfo
@@ -106,9 +109,13 @@ func (z *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string
 			})
 		}
 		if len(rule.NonResourceURLs) > 0 {
-			paths = append(paths, &authorizer.DefaultNonResourceRuleInfo{Verbs: rule.Verbs, NonResourceURLs: rule.NonResourceURLs})
+			urls := slices.Sorted(slices.Values(rule.NonResourceURLs))
+			paths = append(paths, &authorizer.DefaultNonResourceRuleInfo{Verbs: rule.Verbs, NonResourceURLs: urls})
 		}
 	}
+	slices.SortFunc(paths, func(a, b authorizer.NonResourceRuleInfo) int {
+		return cmp.Or(slices.Compare(a.GetNonResourceURLs(), b.GetNonResourceURLs()), slices.Compare(a.GetVerbs(), b.GetVerbs()))
+	})
 	return resources, paths, false, err
 }
 

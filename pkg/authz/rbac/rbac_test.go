@@ -273,6 +273,26 @@ func TestRules(t *testing.T) {
 	require.ErrorContains(t, err, "unsupported role reference kind")
 }
 
+// TestPathsAreSorted holds that reviews of rules list paths in one order, whatever order
+// roles have them in.
+func TestPathsAreSorted(t *testing.T) {
+	f := rbac.NewFeed()
+	urls := func(name string, paths ...string) {
+		f.SetClusterRole(&rbacv1.ClusterRole{ObjectMeta: meta("a", "", name), Rules: []rbacv1.PolicyRule{{Verbs: list("get"), NonResourceURLs: paths}}})
+		f.SetClusterRoleBinding(&rbacv1.ClusterRoleBinding{ObjectMeta: meta("a", "", name), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: name}, Subjects: []rbacv1.Subject{subject("User", "", "u")}})
+	}
+	urls("one", "/z", "/b", "/a")
+	urls("two", "/y")
+	urls("three", "/c", "/b")
+	_, paths, _, err := f.Authorizer(system).RulesFor(request.WithClusterName(t.Context(), "a"), &user.DefaultInfo{Name: "u"}, "")
+	require.NoError(t, err)
+	var got [][]string
+	for _, rule := range paths {
+		got = append(got, rule.GetNonResourceURLs())
+	}
+	require.Equal(t, [][]string{{"/a", "/b", "/z"}, {"/b", "/c"}, {"/y"}}, got)
+}
+
 // TestGlobal holds that replicas of other servers count for logical clusters
 // that are there, not for those that are here, and that nothing of the system is
 // taken from them.
