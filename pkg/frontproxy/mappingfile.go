@@ -64,7 +64,9 @@ func readMappings(file string) (entries []*mappingEntry, clusters *mappingEntry,
 	for i, raw := range list {
 		e := &mappingEntry{}
 		if found := e.read(raw); len(found) > 0 {
-			errs = append(errs, fmt.Errorf("entry %d (path %q): %w", i+1, e.path, errors.Join(found...)))
+			for _, err := range found {
+				errs = append(errs, fmt.Errorf("entry %d (path %q): %w", i+1, e.path, err))
+			}
 			continue
 		}
 		shape := strings.Join(e.shape(), "/")

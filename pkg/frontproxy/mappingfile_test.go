@@ -86,7 +86,7 @@ func TestMappingFileErrors(t *testing.T) {
 		"own":           {"- {path: /metrics, " + certificatesOf + "}", "path: the front-proxy serves /metrics itself"},
 		"same":          {"- {path: '/x/{y}', " + certificatesOf + "}\n- {path: '/x/{z}/', " + certificatesOf + "}", `entry 2 (path "/x/{z}/"): path: entry 1 is for the same paths`},
 		"http":          {"- {path: /x, backend: 'http://x', backend_server_ca: ca, proxy_client_cert: crt, proxy_client_key: key}", `backend: "http://x" is not a URL such as https://host:port`},
-		"certificates":  {"- {path: /x, backend: 'https://x'}", "backend_server_ca: it is required"},
+		"certificates":  {"- {path: /x, backend: 'https://x'}", "entry 1 (path \"/x\"): proxy_client_cert: it is required"},
 		"no header":     {"- {path: /x, " + certificatesOf + ", user_header: 'a b'}", `user_header: "a b" is no name of a header`},
 		"used":          {"- {path: /x, " + certificatesOf + ", group_header: content-type}", `group_header: "Content-Type" covers "Content-", which clients use`},
 		"all":           {"- {path: /x, " + certificatesOf + ", extra_header_prefix: X-}", `extra_header_prefix: "X-" covers "X-Forwarded-"`},
