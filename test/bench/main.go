@@ -58,7 +58,7 @@ func newCommand() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&jsonFile, "json", "", "also write the results to this file as JSON")
 	for _, workload := range []*workload{
-		newAll(), newStartup(), newWorkspaces(), newRequests(), newLists(), newWatches(), newFairness(), newBindings(), newViews(), newClaims(), newScale(), newMemory(), newIdle(),
+		newAll(), newStartup(), newWorkspaces(), newRequests(), newLists(), newWatches(), newFairness(), newBindings(), newViews(), newClaims(), newScale(), newGarbage(), newMemory(), newIdle(),
 	} {
 		root.AddCommand(workload.command(&jsonFile))
 	}

@@ -1,0 +1,69 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// GarbageOptions say how Garbage loads a logical cluster.
+type GarbageOptions struct {
+	// Dependents are how many ConfigMaps one other owns.
+	Dependents int
+	// Processor returns the processor time of the server so far.
+	Processor func() (time.Duration, error)
+	Run       string
+}
+
+// Garbage makes an owner with dependents in the target's logical cluster, deletes the owner, and
+// returns how long it takes until the last dependent is gone, and the processor time of the
+// server meanwhile.
+func Garbage(ctx context.Context, target Target, o GarbageOptions) (elapsed, processor time.Duration, err error) {
+	client, err := target.client()
+	if err != nil {
+		return 0, 0, err
+	}
+	maps := client.CoreV1().ConfigMaps(namespace)
+	owner, err := maps.Create(ctx, configMap("owner-"+o.Run, "owner-"+o.Run, nil), metav1.CreateOptions{})
+	if err != nil {
+		return 0, 0, fmt.Errorf("creating an owner: %w", err)
+	}
+	create := &phase{limit: int64(o.Dependents)}
+	data := map[string]string{"data": strings.Repeat("x", 512)}
+	run(ctx, create, make([]struct{}, populatingClients), func(ctx context.Context, _ struct{}, n int) error {
+		dependent := configMap(objectName(o.Run, n), o.Run, data)
+		dependent.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}}
+		_, err := maps.Create(ctx, dependent, metav1.CreateOptions{})
+		return err
+	})
+	if err := create.recorder.FirstError(); err != nil {
+		return 0, 0, fmt.Errorf("creating dependents: %w", err)
+	}
+	before, err := o.Processor()
+	if err != nil {
+		return 0, 0, err
+	}
+	begin := time.Now()
+	if err := maps.Delete(ctx, owner.Name, metav1.DeleteOptions{}); err != nil {
+		return 0, 0, fmt.Errorf("deleting the owner: %w", err)
+	}
+	for left := 1; left > 0; {
+		select {
+		case <-ctx.Done():
+			return 0, 0, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+		// A page of one object costs next to nothing.
+		list, err := maps.List(ctx, metav1.ListOptions{LabelSelector: benchLabel + "=" + o.Run, ResourceVersion: "0", Limit: 1})
+		if err != nil {
+			return 0, 0, fmt.Errorf("listing dependents: %w", err)
+		}
+		left = len(list.Items)
+	}
+	elapsed = time.Since(begin)
+	after, err := o.Processor()
+	return elapsed, after - before, err
+}
