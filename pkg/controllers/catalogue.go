@@ -76,6 +76,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/workspacetype"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
@@ -110,6 +111,8 @@ type Deps struct {
 	Replicated *replication.Table
 	// Garbage is what the garbage collector needs; nil where there is none.
 	Garbage *garbagecollector.Config
+	// Stored says what there is to be deleted.
+	Stored purge.Stored
 	// Mounts are the objects that Workspaces mount.
 	Mounts mount.Store
 	// Subtrees are the sums of limited subtrees of workspaces.
@@ -213,7 +216,7 @@ func newCustomResourceDefinition(d Deps) (reconcile.Made, error) {
 }
 
 func newNamespace(d Deps) (reconcile.Made, error) {
-	return after(namespace.New(namespace.Config{Local: d.Local, Namespaces: d.Informers.Namespaces}), d.Informers.Namespaces), nil
+	return after(namespace.New(namespace.Config{Local: d.Local, Namespaces: d.Informers.Namespaces, Stored: d.Stored}), d.Informers.Namespaces), nil
 }
 
 func newServiceAccount(d Deps) (reconcile.Made, error) {
@@ -255,6 +258,7 @@ func (d Deps) logicalClusters() logicalcluster.Config {
 		LogicalClusters: d.Informers.LogicalClusters,
 		Namespaces:      d.Informers.Namespaces,
 		Workspaces:      d.Informers.Workspaces,
+		Stored:          d.Stored,
 
 		ClusterRoleBindings: d.Informers.RBAC.ClusterRoleBindings.Own(),
 	}

@@ -109,6 +109,19 @@ func (s *Server) Served(ctx context.Context, cluster logicalcluster.Name, prefix
 	return Kind{}, false, nil
 }
 
+// KeysOf returns the prefix of the keys of a resource's objects in a logical cluster, or in one
+// namespace of it; false where it is not known where they are.
+func (s *Server) KeysOf(ctx context.Context, cluster logicalcluster.Name, namespace string, resource schema.GroupResource) (prefix string, known bool, err error) {
+	if s.builtIns.Serves(ctx, resource) {
+		return multitenant.Key(prefixOf(resource.WithVersion("")), "", cluster, namespace, ""), true, nil
+	}
+	d, err := s.sources.Resolve(ctx, definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource})
+	if err != nil || d == nil || d.Schema.Projection != nil {
+		return "", false, err
+	}
+	return multitenant.Key(s.stores.PrefixOf(d.Schema), d.Identity, cluster, namespace, ""), true, nil
+}
+
 func isOf(d *definitions.Definition, kind schema.GroupVersionKind) bool {
 	return d.Schema.Resource.Group == kind.Group && d.Schema.Names().Kind == kind.Kind && d.Schema.Serves(kind.Version) && d.Schema.Projection == nil
 }

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -40,6 +41,29 @@ func (b *Backend) Revision(ctx context.Context) (uint64, error) {
 		return 0, fmt.Errorf("etcd does not tell its revision: %w", err)
 	}
 	return uint64(response.Header.Revision), nil //nolint:gosec // revisions are positive
+}
+
+// maxOps is how many operations etcd takes in a transaction, by default.
+const maxOps = 128
+
+// Any asks a quorum of etcd whether there are keys of objects with each of some prefixes, such as
+// "/core/secrets/cluster/".
+func (b *Backend) Any(ctx context.Context, prefixes []string) ([]bool, error) {
+	found := make([]bool, 0, len(prefixes))
+	for some := range slices.Chunk(prefixes, maxOps) {
+		ops := make([]clientv3.Op, len(some))
+		for i, prefix := range some {
+			ops[i] = clientv3.OpGet(b.cfg.Prefix+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		}
+		response, err := b.cfg.Client.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, fmt.Errorf("etcd does not tell what there is: %w", err)
+		}
+		for _, r := range response.Responses {
+			found = append(found, r.GetResponseRange().Count > 0)
+		}
+	}
+	return found, nil
 }
 
 // Keys returns keys of objects that have a prefix, such as "/core/secrets/cluster/", but not more

@@ -114,14 +114,17 @@ func report(lc *corev1alpha1.LogicalCluster, r result) *corev1alpha1.LogicalClus
 }
 
 // contentOf deletes what the logical cluster holds, one round.
-func contentOf(ctx context.Context, local *client.Factory, cluster logicalcluster.Name) result {
-	scope := local.Cluster(cluster.Path())
+func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) result {
+	scope := config.Local.Cluster(cluster.Path())
 	discovery, err := scope.Discovery()
 	metadata, metadataErr := scope.Metadata()
 	if err := errors.Join(err, metadataErr); err != nil {
 		return result{reason: reasonDiscoveryFailed, detail: err.Error(), err: err}
 	}
 	resources, err := purge.Discover(ctx, discovery)
+	if err == nil {
+		resources, err = purge.Present(ctx, config.Stored, cluster, "", resources)
+	}
 	return deleteContent(resources, err, func(stage []purge.Resource) purge.Outcome {
 		if len(stage) > 0 && stageOf(stage[0].GroupResource()) == content {
 			// From now on nobody creates anything in namespaces: others would

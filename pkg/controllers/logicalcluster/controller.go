@@ -18,6 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 )
 
 // Name is the name of the controller that brings logical clusters up.
@@ -41,6 +42,8 @@ type Config struct {
 	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
 	// ClusterRoleBindings are looked at for those of owners.
 	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
+	// Stored says what is to be deleted.
+	Stored purge.Stored
 	// Defaults are the default bindings of types.
 	Defaults defaults.Config
 }

@@ -42,7 +42,7 @@ func NewDeletion(config Config) *reconcile.Controller[client.Key] {
 			return client.LogicalClusters.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		},
 		deleteContent: func(ctx context.Context, cluster logicalcluster.Name) result {
-			return contentOf(ctx, config.Local, cluster)
+			return contentOf(ctx, config, cluster)
 		},
 		writer: writer{commit: commitTo(config.Local)},
 	}

@@ -26,6 +26,8 @@ type Config struct {
 	Local *client.Factory
 	// Namespaces are those of all logical clusters of the shard.
 	Namespaces *client.Informer[*corev1.Namespace]
+	// Stored says what is to be deleted.
+	Stored purge.Stored
 }
 
 // New returns the controller.
@@ -36,7 +38,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		live: func(ctx context.Context, key client.Key) (*corev1.Namespace, error) {
 			return client.Namespaces.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		},
-		empty: func(ctx context.Context, key client.Key) round { return empty(ctx, config.Local, key) },
+		empty: func(ctx context.Context, key client.Key) round { return empty(ctx, config, key) },
 		status: func(ctx context.Context, old, updated *corev1.Namespace) error {
 			return commit(ctx, config.Local, old, updated)
 		},
@@ -96,8 +98,8 @@ func ignoreNotFound(err error) error {
 }
 
 // empty runs one round over the namespaced resources of the logical cluster.
-func empty(ctx context.Context, local *client.Factory, key client.Key) round {
-	scope := local.Cluster(key.Cluster.Path())
+func empty(ctx context.Context, config Config, key client.Key) round {
+	scope := config.Local.Cluster(key.Cluster.Path())
 	discovery, err := scope.Discovery()
 	if err != nil {
 		return round{discovery: err}
@@ -108,6 +110,10 @@ func empty(ctx context.Context, local *client.Factory, key client.Key) round {
 	}
 	resources, err := purge.Discover(ctx, discovery)
 	resources = slices.DeleteFunc(resources, func(r purge.Resource) bool { return !r.Namespaced })
+	resources, presentErr := purge.Present(ctx, config.Stored, key.Cluster, key.Name, resources)
+	if err = errors.Join(err, presentErr); presentErr != nil {
+		return round{discovery: err}
+	}
 	return round{discovery: err, Outcome: purge.Delete(ctx, metadata, resources, key.Name)}
 }
 

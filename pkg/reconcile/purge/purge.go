@@ -1,7 +1,7 @@
 // Package purge deletes everything of a namespace or of a logical cluster: all
 // objects of all resources that discovery names there, whatever serves them.
 //
-// One round lists each resource, deletes what it finds and lists again. What is
+// One round lists each resource that may have objects, deletes what it finds and lists again. What is
 // left then waits for a finalizer, and the Outcome says how much of what; the
 // caller comes back for another round. A resource that cannot be listed or
 // deleted is an error of the round, never skipped.
@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -63,6 +64,30 @@ func Discover(ctx context.Context, client discovery.DiscoveryInterface) ([]Resou
 		}
 	}
 	return resources, err
+}
+
+// Stored says of some resources which may have objects in a logical cluster, or in one namespace
+// of it unless that is empty.
+type Stored func(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error)
+
+// Present returns the resources that may have objects. Most have none, and a request for each
+// costs more than to ask for all at once.
+func Present(ctx context.Context, stored Stored, cluster logicalcluster.Name, namespace string, resources []Resource) ([]Resource, error) {
+	asked := make([]schema.GroupResource, len(resources))
+	for i := range resources {
+		asked[i] = resources[i].GroupResource()
+	}
+	may, err := stored(ctx, cluster, namespace, asked)
+	if err != nil {
+		return nil, err
+	}
+	var present []Resource
+	for i := range resources {
+		if may[i] {
+			present = append(present, resources[i])
+		}
+	}
+	return present, nil
 }
 
 // Outcome is what a round has left behind.

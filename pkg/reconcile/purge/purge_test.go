@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -210,4 +211,24 @@ func TestDiscover(t *testing.T) {
 		"olds.example.com/v1 false false",
 		"things.example.com/v2 false false",
 	}, names, "each resource once, in its preferred version, and none without objects")
+}
+
+// TestPresent: what may have objects is kept, in its order, and a failure keeps nothing.
+func TestPresent(t *testing.T) {
+	resources := []Resource{{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}}, {GroupVersionResource: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}}}
+	stored := func(_ context.Context, cluster logicalcluster.Name, namespace string, asked []schema.GroupResource) ([]bool, error) {
+		require.Equal(t, logicalcluster.Name("c"), cluster)
+		require.Equal(t, []schema.GroupResource{{Resource: "secrets"}, {Group: "example.com", Resource: "widgets"}}, asked)
+		return []bool{false, namespace == "n"}, nil
+	}
+	present, err := Present(t.Context(), stored, "c", "n", resources)
+	require.NoError(t, err)
+	require.Equal(t, resources[1:], present)
+	present, err = Present(t.Context(), stored, "c", "", resources)
+	require.NoError(t, err)
+	require.Empty(t, present)
+	_, err = Present(t.Context(), func(context.Context, logicalcluster.Name, string, []schema.GroupResource) ([]bool, error) {
+		return nil, errors.New("etcd is away")
+	}, "c", "", resources)
+	require.ErrorContains(t, err, "etcd is away")
 }
