@@ -110,11 +110,11 @@ func empty(ctx context.Context, config Config, key client.Key) round {
 	}
 	resources, err := purge.Discover(ctx, discovery)
 	resources = slices.DeleteFunc(resources, func(r purge.Resource) bool { return !r.Namespaced })
-	resources, presentErr := purge.Present(ctx, config.Stored, key.Cluster, key.Name, resources)
-	if err = errors.Join(err, presentErr); presentErr != nil {
-		return round{discovery: err}
+	present, storedErr := purge.Present(ctx, config.Stored, key.Cluster, key.Name, resources)
+	if storedErr != nil {
+		return round{discovery: errors.Join(err, storedErr)}
 	}
-	return round{discovery: err, Outcome: purge.Delete(ctx, metadata, resources, key.Name)}
+	return round{discovery: err, Outcome: purge.Delete(ctx, metadata, present, key.Name)}
 }
 
 func commit(ctx context.Context, local *client.Factory, old, updated *corev1.Namespace) error {
