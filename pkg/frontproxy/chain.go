@@ -1,13 +1,10 @@
 package frontproxy
 
 import (
-	"context"
 	"errors"
 	"net/http"
-	"net/http/pprof"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,18 +12,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
-	"k8s.io/apiserver/pkg/authentication/user"
 	apifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/server/healthz"
-	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
-	"github.com/shardplane/shardplane/pkg/serving/answers"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
@@ -287,58 +281,6 @@ func identified(r *http.Request) string {
 	return id
 }
 
-// serveMetrics serves the metrics of this process to whoever may read them in
-// root.
-func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
-	who, ok := genericapirequest.UserFrom(r.Context())
-	may := ok && mayReadProcess(r.Context(), who)
-	if ok && !may {
-		var err error
-		if may, err = s.readers.may(r.Context(), who); err != nil {
-			klog.FromContext(r.Context()).Error(err, "Cannot find out whether a user may read metrics", "user", who.GetName())
-			writeStatus(w, unavailable("the shard of root does not say whether this user may read metrics"))
-			return
-		}
-	}
-	if !may {
-		writeStatus(w, forbidden(r, r.URL.Path))
-		return
-	}
-	s.shards.measure()
-	legacyregistry.Handler().ServeHTTP(w, r)
-}
-
-// serveProfiles serves profiles of this process, at the paths that other servers
-// of Kubernetes have them.
-func (s *Server) serveProfiles(w http.ResponseWriter, r *http.Request) {
-	who, ok := genericapirequest.UserFrom(r.Context())
-	if !ok || !mayReadProcess(r.Context(), who) {
-		writeStatus(w, forbidden(r, r.URL.Path))
-		return
-	}
-	if !s.profiling {
-		notMapped.ServeHTTP(w, r)
-		return
-	}
-	w = answers.Stream(w, r)
-	switch strings.TrimPrefix(r.URL.Path, profilesPrefix) {
-	case "profile":
-		pprof.Profile(w, r)
-	case "symbol":
-		pprof.Symbol(w, r)
-	case "trace":
-		pprof.Trace(w, r)
-	default:
-		pprof.Index(w, r)
-	}
-}
-
-// mayReadProcess reports whether a user need not be asked about in root: these groups
-// may do everything there.
-func mayReadProcess(ctx context.Context, who user.Info) bool {
-	return identity.MemberOf(ctx, who, user.SystemPrivilegedGroup, request.GroupAdmin)
-}
-
 // isWatch reports whether the answer to r is a stream that lasts: whether the
 // shard takes r for a watch. Names may be words of the API, too.
 func isWatch(r *http.Request) bool {
@@ -417,94 +359,5 @@ func withPanicRecovery(next http.Handler) http.Handler {
 			writeStatus(w, statusError(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0, "internal error, see the log of the front-proxy"))
 		}()
 		next.ServeHTTP(w, r)
-	})
-}
-
-type recordKey struct{}
-
-// record is what is known about a request when it ends.
-type record struct {
-	http.ResponseWriter
-	// received is when the request came.
-	received time.Time
-	who      user.Info
-	shard    string
-	cluster  string
-	auditID  string
-	code     int
-	bytes    int64
-	// status is the answer that the front-proxy gave itself, if it did.
-	status metav1.Status
-	// answeredByShard is set once a shard has answered, which then has audited
-	// the request.
-	answeredByShard bool
-}
-
-// user returns the name of who has sent the request, where that is known.
-func (rec *record) user() string {
-	if rec.who == nil {
-		return ""
-	}
-	return rec.who.GetName()
-}
-
-func recordFrom(ctx context.Context) *record {
-	rec, _ := ctx.Value(recordKey{}).(*record)
-	return rec
-}
-
-// Unwrap lets the response be flushed and hijacked.
-func (rec *record) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
-
-// WriteHeader implements http.ResponseWriter.
-func (rec *record) WriteHeader(code int) {
-	if rec.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
-		rec.code = code
-	}
-	rec.ResponseWriter.WriteHeader(code)
-}
-
-// Write implements http.ResponseWriter.
-func (rec *record) Write(p []byte) (int, error) {
-	if rec.code == 0 {
-		rec.code = http.StatusOK
-	}
-	n, err := rec.ResponseWriter.Write(p)
-	rec.bytes += int64(n)
-	return n, err
-}
-
-// withAccounting counts requests, keeps track of those that run, logs them at
-// verbosity 3, and has audit see them when they end.
-func withAccounting(next http.Handler, running *tracker, audit func(r *http.Request, rec *record, received time.Time)) http.Handler {
-	short, long := requestsInFlight.WithLabelValues("short"), requestsInFlight.WithLabelValues("long")
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer running.enter()()
-		start := time.Now()
-		lasting := isWatch(r) || r.Header.Get("Upgrade") != ""
-		inFlight := short
-		if lasting {
-			inFlight = long
-			w = answers.Stream(w, r)
-		}
-		inFlight.Inc()
-		rec := &record{ResponseWriter: w, received: start}
-		defer func() { //nolint:contextcheck // it has the context of the request
-			inFlight.Dec()
-			if rec.code == 0 {
-				rec.code = statusClientGone
-			}
-			requestsTotal.WithLabelValues(rec.shard, strconv.Itoa(rec.code)).Inc()
-			audit(r, rec, start)
-			took := time.Since(start)
-			if !lasting {
-				requestSeconds.WithLabelValues(rec.shard).Observe(took.Seconds())
-			}
-			if logger := klog.FromContext(r.Context()).V(accessLogLevel); logger.Enabled() {
-				logger.Info("Request", "method", r.Method, "path", r.URL.Path, "query", r.URL.RawQuery, "code", rec.code,
-					"user", rec.user(), "shard", rec.shard, "auditID", rec.auditID, "took", took, "bytes", rec.bytes, "agent", r.UserAgent(), "client", r.RemoteAddr)
-			}
-		}()
-		next.ServeHTTP(rec, r.WithContext(context.WithValue(r.Context(), recordKey{}, rec)))
 	})
 }

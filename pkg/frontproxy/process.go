@@ -1,0 +1,69 @@
+package frontproxy
+
+import (
+	"context"
+	"net/http"
+	"net/http/pprof"
+	"strings"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/serving/answers"
+)
+
+// serveMetrics serves the metrics of this process to whoever may read them in
+// root.
+func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
+	who, ok := genericapirequest.UserFrom(r.Context())
+	may := ok && mayReadProcess(r.Context(), who)
+	if ok && !may {
+		var err error
+		if may, err = s.readers.may(r.Context(), who); err != nil {
+			klog.FromContext(r.Context()).Error(err, "Cannot find out whether a user may read metrics", "user", who.GetName())
+			writeStatus(w, unavailable("the shard of root does not say whether this user may read metrics"))
+			return
+		}
+	}
+	if !may {
+		writeStatus(w, forbidden(r, r.URL.Path))
+		return
+	}
+	s.shards.measure()
+	legacyregistry.Handler().ServeHTTP(w, r)
+}
+
+// serveProfiles serves profiles of this process, at the paths that other servers
+// of Kubernetes have them.
+func (s *Server) serveProfiles(w http.ResponseWriter, r *http.Request) {
+	who, ok := genericapirequest.UserFrom(r.Context())
+	if !ok || !mayReadProcess(r.Context(), who) {
+		writeStatus(w, forbidden(r, r.URL.Path))
+		return
+	}
+	if !s.profiling {
+		notMapped.ServeHTTP(w, r)
+		return
+	}
+	w = answers.Stream(w, r)
+	switch strings.TrimPrefix(r.URL.Path, profilesPrefix) {
+	case "profile":
+		pprof.Profile(w, r)
+	case "symbol":
+		pprof.Symbol(w, r)
+	case "trace":
+		pprof.Trace(w, r)
+	default:
+		pprof.Index(w, r)
+	}
+}
+
+// mayReadProcess reports whether a user need not be asked about in root: these groups
+// may do everything there.
+func mayReadProcess(ctx context.Context, who user.Info) bool {
+	return identity.MemberOf(ctx, who, user.SystemPrivilegedGroup, request.GroupAdmin)
+}
