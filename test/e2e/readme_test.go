@@ -25,7 +25,7 @@ func TestTour(t *testing.T) {
 			`(?m)^demo .* Ready .*/clusters/root:demo `,
 			`(?m)^default +Active`,
 			`(?m)^    kcp.io/cluster: `,
-			`(?m)^No resources found in default namespace.$`,
+			`(?m)^NAME +DATA +AGE\nkube-root-ca.crt +1 +\w+\ncustomresourcedefinition`,
 			`(?m)^first `,
 			`(?m)^no\nnot yet$`,
 			`(?m)^yes$`,

@@ -60,7 +60,7 @@ func (w *world) testMounts(t *testing.T) {
 		cache + "/services/cache/shards/*/clusters/*", "https://" + proxy + "/metrics", "https://" + proxy, "https://" + shard + "/clusters/*", "https://" + shard + "/clusters/system:admin",
 		"https://" + shard + "/services/apiexport/root/tenancy.kcp.io/clusters/*", "https://" + shard + "/clusters/" + w.bravo.name + "/api", "https://" + proxy + "/clusters/root%3Abravo%2Fapi",
 	} {
-		got := settled(door(url) + "/metrics")
+		got := settled(door(url) + "/api")
 		require.Equal(t, http.StatusServiceUnavailable, got.code, "%s: %s", url, got)
 	}
 	// Workspaces of others: what is there, and what is not, is the same.
