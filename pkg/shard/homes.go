@@ -23,7 +23,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -156,34 +155,21 @@ func (h *homes) create(ctx context.Context, key client.Key, who user.Info) (*ten
 
 // ready waits until the informer has a home that is for its user.
 func (h *homes) ready(ctx context.Context, key client.Key) (*tenancyv1alpha1.Workspace, error) {
-	comeAgain := apierrors.NewTooManyRequests("the home workspace is not ready yet, try again", 1)
-	payer := identity.PayerFrom(ctx)
-	if !h.places.Take(payer, 1) {
-		return nil, comeAgain
-	}
-	defer h.places.Give(payer, 1)
-	timer := time.NewTimer(homeTimeout)
-	defer timer.Stop()
-	for seen := false; ; {
-		changed := h.local.index.Changed()
+	var ready *tenancyv1alpha1.Workspace
+	seen := false
+	h.await(ctx, homeTimeout, func() bool {
 		ws, err := h.workspaces.Lister().Get(key)
-		switch {
-		case err == nil && ws.DeletionTimestamp == nil && tenancy.HasContent(ws.Status.Phase):
-			return ws, nil
-		case err != nil && seen:
-			return nil, comeAgain // the former one has gone
+		if err == nil && ws.DeletionTimestamp == nil && tenancy.HasContent(ws.Status.Phase) {
+			ready = ws
 		}
+		gone := err != nil && seen // the former one
 		seen = err == nil
-		select {
-		case <-changed:
-		case <-timer.C:
-			return nil, comeAgain
-		case <-ctx.Done():
-			return nil, comeAgain
-		case <-h.serving.Done():
-			return nil, comeAgain
-		}
+		return ready != nil || gone
+	})
+	if ready == nil {
+		return nil, apierrors.NewTooManyRequests("the home workspace is not ready yet, try again", 1)
 	}
+	return ready, nil
 }
 
 // shownHome is what users see of their home, whose Workspace is the system's.

@@ -110,6 +110,18 @@ func (n *newborns) mayEnter(ctx context.Context, u user.Info) bool {
 
 // wait waits until the logical cluster is for users, or is gone, but no longer than timeout.
 func (n *newborns) wait(ctx context.Context, name logicalcluster.Name, timeout time.Duration) bool {
+	seen := false
+	return n.await(ctx, timeout, func() bool {
+		lc := n.local.get(name)
+		gone := lc == nil && seen
+		seen = lc != nil
+		return gone || seen && tenancy.HasContent(lc.Status.Phase)
+	})
+}
+
+// await waits until look, which is called again when logical clusters or Workspaces change, says
+// that it is over, and reports whether it did in time and there was a place to wait.
+func (n *newborns) await(ctx context.Context, timeout time.Duration, look func() bool) bool {
 	payer := identity.PayerFrom(ctx)
 	if !n.places.Take(payer, 1) {
 		return false
@@ -117,13 +129,11 @@ func (n *newborns) wait(ctx context.Context, name logicalcluster.Name, timeout t
 	defer n.places.Give(payer, 1)
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	for seen := false; ; {
+	for {
 		changed := n.local.index.Changed()
-		lc := n.local.get(name)
-		if lc != nil && tenancy.HasContent(lc.Status.Phase) || lc == nil && seen {
+		if look() {
 			return true
 		}
-		seen = lc != nil
 		select {
 		case <-changed:
 		case <-timer.C:

@@ -119,7 +119,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer unfollow()
 	running.Go(func() { c.feed.run(following) })
 	for {
-		_, err := c.feed.settle(ctx)
+		err := c.feed.settle(ctx)
 		if err == nil {
 			err = c.begin(ctx)
 		}
@@ -193,7 +193,7 @@ type shard struct {
 	*writer
 
 	feed    *feed
-	settled *together[uint64]
+	settled *together
 }
 
 var _ world = &shard{}
@@ -216,7 +216,7 @@ func (s *shard) settle(ctx context.Context, item Item, o object) error {
 	if s.feed.settled.Load() < version {
 		ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 		defer cancel()
-		if _, err := s.settled.get(ctx); err != nil {
+		if err := s.settled.do(ctx); err != nil {
 			return err
 		}
 	}

@@ -187,17 +187,17 @@ func (f *feed) get(ctx context.Context, item Item) (object, error) {
 	return objectOf(h), err
 }
 
-// settle waits until the graph has all that a quorum has agreed to, which is returned.
-func (f *feed) settle(ctx context.Context) (uint64, error) {
+// settle waits until the graph has all that a quorum has agreed to.
+func (f *feed) settle(ctx context.Context) error {
 	revision, err := f.store.Revision(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if err := f.store.WaitFor(ctx, revision); err != nil {
-		return 0, err
+		return err
 	}
 	f.settled.Store(revision)
-	return revision, nil
+	return nil
 }
 
 // allReadable returns an error if somebody in a logical cluster may refer to others unseen.

@@ -5,38 +5,36 @@ import (
 	"sync/atomic"
 )
 
-// together lets those who ask at the same time have one answer: each gets one that was begun
-// after it had asked.
-type together[T any] struct {
-	ask func(ctx context.Context) (T, error)
+// together lets those who wait for the same at the same time wait once: each for what was begun
+// after it had come.
+type together struct {
+	wait func(ctx context.Context) error
 
 	begun atomic.Uint64
 	turn  chan struct{}
-	// answer is that of the question with the number, and belongs to who has the turn.
-	answer T
-	number uint64
+	// done is the number of the last that succeeded, and belongs to who has the turn.
+	done uint64
 }
 
-func newTogether[T any](ask func(ctx context.Context) (T, error)) *together[T] {
-	return &together[T]{ask: ask, turn: make(chan struct{}, 1)}
+func newTogether(wait func(ctx context.Context) error) *together {
+	return &together{wait: wait, turn: make(chan struct{}, 1)}
 }
 
-func (t *together[T]) get(ctx context.Context) (T, error) {
+func (t *together) do(ctx context.Context) error {
 	before := t.begun.Load()
 	select {
 	case t.turn <- struct{}{}:
 	case <-ctx.Done():
-		var none T
-		return none, ctx.Err()
+		return ctx.Err()
 	}
 	defer func() { <-t.turn }()
-	if t.number > before {
-		return t.answer, nil
+	if t.done > before {
+		return nil
 	}
 	number := t.begun.Add(1)
-	answer, err := t.ask(ctx)
+	err := t.wait(ctx)
 	if err == nil {
-		t.answer, t.number = answer, number
+		t.done = number
 	}
-	return answer, err
+	return err
 }

@@ -192,12 +192,16 @@ func (c *Counter) follow(ctx context.Context, revision int64) error {
 
 // apply counts the events of one answer, and tells of them.
 func (c *Counter) apply(response *clientv3.WatchResponse) error {
-	if err := c.count(response.Events); err != nil {
-		return err
-	}
 	for _, e := range response.Events {
-		if _, _, ok := c.parse(e.Kv.Key); !ok {
+		if e.Type == clientv3.EventTypePut {
+			c.quota.wrote(len(e.Kv.Key) + len(e.Kv.Value))
+		}
+		cluster, event, ok := c.parse(e.Kv.Key)
+		if !ok {
 			continue
+		}
+		if err := c.count(e, cluster, event); err != nil {
+			return err
 		}
 		before, after := []byte(nil), e.Kv.Value
 		if e.PrevKv != nil {
@@ -219,26 +223,19 @@ func (c *Counter) apply(response *clientv3.WatchResponse) error {
 	return nil
 }
 
-func (c *Counter) count(events []*clientv3.Event) error {
+func (c *Counter) count(e *clientv3.Event, cluster logicalcluster.Name, event bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, e := range events {
-		cluster, event, ok := c.parse(e.Kv.Key)
-		if e.Type == clientv3.EventTypePut {
-			c.quota.wrote(len(e.Kv.Key) + len(e.Kv.Value))
-		}
-		switch {
-		case !ok:
-		case e.IsCreate():
-			add(c.clusters, cluster, event, 1, len(e.Kv.Key)+len(e.Kv.Value))
-		case e.PrevKv == nil:
-			// etcd was compacted before it looked up what was there.
-			return errors.New("the value before a write is gone")
-		case e.Type == clientv3.EventTypeDelete:
-			add(c.clusters, cluster, event, -1, -len(e.PrevKv.Key)-len(e.PrevKv.Value))
-		default:
-			add(c.clusters, cluster, event, 0, len(e.Kv.Value)-len(e.PrevKv.Value))
-		}
+	switch {
+	case e.IsCreate():
+		add(c.clusters, cluster, event, 1, len(e.Kv.Key)+len(e.Kv.Value))
+	case e.PrevKv == nil:
+		// etcd was compacted before it looked up what was there.
+		return errors.New("the value before a write is gone")
+	case e.Type == clientv3.EventTypeDelete:
+		add(c.clusters, cluster, event, -1, -len(e.PrevKv.Key)-len(e.PrevKv.Value))
+	default:
+		add(c.clusters, cluster, event, 0, len(e.Kv.Value)-len(e.PrevKv.Value))
 	}
 	return nil
 }
