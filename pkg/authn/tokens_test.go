@@ -188,9 +188,10 @@ func TestOIDC(t *testing.T) {
 	t.Run("an issuer changes its key", func(t *testing.T) {
 		former := provider.token(t, map[string]any{"sub": "former"})
 		provider.rotate(t)
-		name, _ := whose(t, a, provider.token(t, map[string]any{"sub": "joe"}))
-		require.Equal(t, "oidc:joe", name, "it has not said for how long its keys are good, so it is asked again")
-		name, _ = whose(t, a, former)
+		joe := provider.token(t, map[string]any{"sub": "joe"})
+		// The first question may still get the answer to one that has just ended.
+		eventually(t, "it has not said for how long its keys are good, so it is asked again", func() bool { name, _ := whose(t, a, joe); return name == "oidc:joe" })
+		name, _ := whose(t, a, former)
 		require.Empty(t, name, "signed with a key that it no longer has")
 		jane = provider.token(t, map[string]any{"groups": []string{"devs"}})
 	})

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 )
 
 // as returns a client of the logical cluster for a user who may do everything with
@@ -80,11 +81,13 @@ func TestPolicyParameters(t *testing.T) {
 
 	update := func(name string, change func(*admissionregistrationv1.ValidatingAdmissionPolicy)) error {
 		policies := author.AdmissionregistrationV1().ValidatingAdmissionPolicies()
-		policy, err := policies.Get(t.Context(), name, metav1.GetOptions{})
-		require.NoError(t, err)
-		change(policy)
-		_, err = policies.Update(t.Context(), policy, metav1.UpdateOptions{})
-		return err
+		return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			policy, err := policies.Get(t.Context(), name, metav1.GetOptions{})
+			require.NoError(t, err)
+			change(policy)
+			_, err = policies.Update(t.Context(), policy, metav1.UpdateOptions{})
+			return err
+		})
 	}
 	require.NoError(t, update("secrets", func(p *admissionregistrationv1.ValidatingAdmissionPolicy) { p.Labels = map[string]string{"a": "b"} }))
 	forbidden(update("maps", func(p *admissionregistrationv1.ValidatingAdmissionPolicy) { p.Spec.ParamKind.Kind = "Secret" }), "get all of secrets")

@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/shardplane/shardplane/pkg/controllers/rootca"
 	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
@@ -208,21 +210,19 @@ func equal(a, b map[history.Key]string) bool {
 func (r *run) clear() {
 	ctx := r.t.Context()
 	for _, t := range r.targets {
-		left := -1
-		require.Eventually(r.t, func() bool {
+		require.EventuallyWithT(r.t, func(c *assert.CollectT) {
 			reader := reader{target: t, rec: newRecorder()}
 			l, err := reader.list(ctx, ask{conn: t.direct, scope: t.everything(), match: history.Consistent})
-			if err != nil {
-				return false
-			}
-			left = 0
+			require.NoError(c, err)
+			var left []history.Key
 			for _, o := range l.Items {
-				if slices.Contains(t.clusters, o.Key.Cluster) {
-					left++
+				// The ConfigMap of the root CA would come back.
+				if slices.Contains(t.clusters, o.Key.Cluster) && o.Key.Name != rootca.ConfigMap {
+					left = append(left, o.Key)
 					_, _, _ = t.direct.do(ctx, http.MethodDelete, t.object(o.Key), nil)
 				}
 			}
-			return left == 0
-		}, testTimeout, 10*time.Millisecond, "what the clients made in %s is deleted; left is %d", t.domain, left)
+			require.Empty(c, left)
+		}, testTimeout, 10*time.Millisecond, "what the clients made in %s is deleted", t.domain)
 	}
 }
