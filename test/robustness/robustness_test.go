@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/shardplane/shardplane/pkg/controllers/rootca"
 	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
@@ -217,7 +216,7 @@ func (r *run) clear() {
 			var left []history.Key
 			for _, o := range l.Items {
 				// The ConfigMap of the root CA would come back.
-				if slices.Contains(t.clusters, o.Key.Cluster) && o.Key.Name != rootca.ConfigMap {
+				if slices.Contains(t.clusters, o.Key.Cluster) && o.Key.Name != "kube-root-ca.crt" {
 					left = append(left, o.Key)
 					_, _, _ = t.direct.do(ctx, http.MethodDelete, t.object(o.Key), nil)
 				}
