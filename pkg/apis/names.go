@@ -192,9 +192,5 @@ func (n SchemaName) String() string {
 
 // schemaSuffix is what the names of schemas of a resource end in.
 func schemaSuffix(resource schema.GroupResource) string {
-	group := resource.Group
-	if group == "" {
-		group = coreGroup
-	}
-	return "." + resource.Resource + "." + group
+	return "." + DefinitionName(resource)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
@@ -13,6 +12,7 @@ import (
 	apiextensionsvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -22,12 +22,6 @@ var ErrInvalidSchema = errors.New("the APIResourceSchema cannot be served")
 // ErrNoRoom is wrapped by the errors about schemas that cannot be served now, since a
 // shard keeps too many of their provider already.
 var ErrNoRoom = fmt.Errorf("%w now", ErrInvalidSchema)
-
-// standInGroup takes the place of groups that schemas may have and definitions not.
-const standInGroup = "group.invalid"
-
-// undottedGroups are those of Kubernetes, which has given out no others since.
-var undottedGroups = []string{"", "apps", "batch", "extensions", "policy", "autoscaling"}
 
 // places are where a schema says what a definition says elsewhere. The internal type
 // of definitions has some fields of a single version at the top.
@@ -43,8 +37,7 @@ var places = strings.NewReplacer(
 )
 
 // ValidateSchema returns what is wrong with an APIResourceSchema: all that would be
-// wrong with a CustomResourceDefinition, within the same limits, but that it may be of
-// groups which those cannot have.
+// wrong with a CustomResourceDefinition, within the same limits.
 func ValidateSchema(ctx context.Context, s *APIResourceSchema) field.ErrorList {
 	var errs field.ErrorList
 	name, err := ParseSchemaName(s.Name)
@@ -62,15 +55,13 @@ func ValidateSchema(ctx context.Context, s *APIResourceSchema) field.ErrorList {
 	if len(errs) > 0 {
 		return errs
 	}
-	if slices.Contains(undottedGroups, crd.Spec.Group) {
-		crd.Spec.Group = standInGroup
-		crd.Name = crd.Spec.Names.Plural + "." + standInGroup
-	}
 	internal := &apiextensions.CustomResourceDefinition{}
 	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd, internal, nil); err != nil {
 		return field.ErrorList{field.Invalid(spec, s.Name, err.Error())}
 	}
-	for _, e := range apiextensionsvalidation.ValidateCustomResourceDefinition(ctx, internal) {
+	for _, e := range ValidateDefinition(internal, nil, func(crd, _ *apiextensions.CustomResourceDefinition) field.ErrorList {
+		return apiextensionsvalidation.ValidateCustomResourceDefinition(ctx, crd)
+	}) {
 		if strings.HasPrefix(e.Field, "status.") {
 			continue // only there if the versions are wrong, which another error says
 		}
@@ -90,12 +81,11 @@ func ValidateSchemaUpdate(s, old *APIResourceSchema) field.ErrorList {
 }
 
 // Definition returns the CustomResourceDefinition that says the same as a schema,
-// defaulted as the API server would do it. Its group may be one that definitions
-// cannot have.
+// defaulted as the API server would do it.
 func Definition(s *APIResourceSchema) (*apiextensionsv1.CustomResourceDefinition, field.ErrorList) {
 	var errs field.ErrorList
 	crd := &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: s.Spec.Names.Plural + "." + s.Spec.Group, Annotations: s.Annotations},
+		ObjectMeta: metav1.ObjectMeta{Name: DefinitionName(schema.GroupResource{Group: s.Spec.Group, Resource: s.Spec.Names.Plural}), Annotations: s.Annotations},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: s.Spec.Group, Names: *s.Spec.Names.DeepCopy(), Scope: s.Spec.Scope, Conversion: conversionOf(s.Spec.Conversion),
 		},

@@ -1,14 +1,10 @@
 package customresource
 
 import (
-	"mime"
 	"net/http"
 	"strings"
 
 	"github.com/munnerz/goautoneg"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
-	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
 const partialMetadata = "PartialObjectMetadata"
@@ -38,17 +34,4 @@ func onlyMetadata(h http.Header) http.Header {
 	}
 	h.Set("Accept", strings.Join(kept, ","))
 	return h
-}
-
-// refuseProtobuf returns an error for an object that is written as protobuf, which no
-// custom resource can be. The upstream handler knows protobuf, for what is not a custom
-// resource, and panics over one.
-func refuseProtobuf(r *http.Request, info *genericapirequest.RequestInfo) error {
-	if (info.Verb != "create" && info.Verb != "update") || info.Subresource == "scale" {
-		return nil
-	}
-	if mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); mediaType != runtime.ContentTypeProtobuf {
-		return nil // what is malformed, upstream judges
-	}
-	return negotiation.NewUnsupportedMediaTypeError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML})
 }

@@ -119,28 +119,13 @@ func (s *Server) askScope(ctx context.Context, like *genericapirequest.RequestIn
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	answer := refusal{header: http.Header{}}
-	s.serveUpstream(&answer, r, &asked, sch.CRD())
+	answer := newResponse()
+	s.serveUpstream(answer, r, &asked, sch.CRD())
 	if shown.scope == nil {
 		return nil, fmt.Errorf("the scope of %s in version %s is not known: %s", sch.Resource, like.APIVersion, &answer.body)
 	}
 	return shown.scope, nil
 }
-
-// refusal is the answer that askScope gets.
-type refusal struct {
-	header http.Header
-	body   bytes.Buffer
-}
-
-// Header implements http.ResponseWriter.
-func (r *refusal) Header() http.Header { return r.header }
-
-// WriteHeader implements http.ResponseWriter.
-func (*refusal) WriteHeader(int) {}
-
-// Write implements http.ResponseWriter.
-func (r *refusal) Write(data []byte) (int, error) { return r.body.Write(data) }
 
 // valueless is a context without the values of the one that it ends with.
 type valueless struct{ context.Context } //nolint:containedctx // it is a context

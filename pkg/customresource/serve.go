@@ -100,10 +100,6 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		s.serveNext(w, r)
 		return
 	}
-	if err := refuseProtobuf(r, info); err != nil {
-		writeError(w, r, info, err)
-		return
-	}
 	if definition.Identity != request.IdentityFrom(ctx, l.Resource) {
 		// Of what the system has, identities are other names of the objects without one.
 		ctx = request.WithIdentity(ctx, l.Resource, definition.Identity)
@@ -117,7 +113,15 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	private := *info
 	private.Resource = resource
 	r = r.WithContext(genericapirequest.WithRequestInfo(ctx, &private))
-	if s.serveList(w, r, &private, used) || s.serveCoreWrite(w, r, &private, used, definition.Terminating) {
+	s.serveTyped(w, r, &private, used, func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) {
+		s.serveObjects(w, r, info, used, definition)
+	})
+}
+
+// serveObjects serves a request for custom resources with the schema of a definition, in the
+// encodings that custom resources have.
+func (s *Server) serveObjects(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, used *definitions.Schema, definition *definitions.Definition) {
+	if s.serveList(w, r, info, used) || s.serveCoreWrite(w, r, info, used, definition.Terminating) {
 		return
 	}
 	crd := used.CRD()
@@ -127,7 +131,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	if definition.MetadataOnly {
 		r.Header = onlyMetadata(r.Header)
 	}
-	s.serveUpstream(w, r, &private, crd)
+	s.serveUpstream(w, r, info, crd)
 }
 
 // serveUpstream has the upstream handler serve a request for what info says, which it

@@ -115,8 +115,9 @@ type Server struct {
 	streams *streams
 	hooks   *versions.Hooks
 
-	upstream  upstream
-	admission admission.Interface
+	upstream     upstream
+	admission    admission.Interface
+	maxBodyBytes int64
 
 	builtIns  *documents.BuiltIns
 	documents *documents.Documents
@@ -224,7 +225,7 @@ func (s *Server) newUpstream(cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("making the custom resource handler: %w", err)
 	}
-	s.upstream, s.admission = upstream, cfg.Admission
+	s.upstream, s.admission, s.maxBodyBytes = upstream, cfg.Admission, cfg.MaxRequestBodyBytes
 	return nil
 }
 

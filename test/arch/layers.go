@@ -85,7 +85,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/customresource"},
 		Reason: "custom resources are served by upstream's handler over shared caches; built-in ones do not know of them",
-		Only:   []string{"pkg/request", "pkg/storage", "pkg/webhooktransport", "pkg/customresource/documents/openapigate"},
+		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage", "pkg/webhooktransport", "pkg/customresource/documents/openapigate"},
 	},
 	{
 		Units:    []string{"pkg/customresource/customresourcetest"},

@@ -37,7 +37,7 @@ func TestBindingOfCoreGroup(t *testing.T) {
 
 	config := rest.CopyConfig(k.config)
 	config.Host += "/clusters/" + k.cluster
-	config.ContentType = runtime.ContentTypeJSON // a custom resource is not written as protobuf
+	config.ContentType = runtime.ContentTypeProtobuf
 	client, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}

@@ -3,6 +3,8 @@ package definitions
 import (
 	"context"
 	"slices"
+
+	"github.com/shardplane/shardplane/pkg/apis"
 )
 
 // InGroups waits until all definitions are known, and returns those in the groups,
@@ -17,7 +19,7 @@ func (o *Index) InGroups(ctx context.Context, groups []string) []string {
 	defer o.mu.RUnlock()
 	var found []string
 	for name, clusters := range o.byName {
-		if !slices.Contains(groups, groupOf(name)) {
+		if !slices.Contains(groups, apis.DefinitionGroup(name)) {
 			continue
 		}
 		for cluster := range clusters {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -79,23 +79,18 @@ func newIndex(store *genericregistry.Store, table *Table, i *interner) *Index {
 	}
 }
 
-// definitionName is the name of the definition of a resource.
-func definitionName(resource schema.GroupResource) string {
-	return resource.Resource + "." + resource.Group
-}
-
-// groupOf returns the group in the name of a definition, <plural>.<group>.
-func groupOf(name string) string {
-	_, group, _ := strings.Cut(name, ".")
-	return group
+// nameOf returns the name of the definition of a resource; false if there can be none.
+func nameOf(resource schema.GroupResource) (name string, ok bool) {
+	name = apis.DefinitionName(resource)
+	return name, apis.DefinitionGroup(name) == resource.Group
 }
 
 // Resolve implements Source.
 func (o *Index) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
-	if l.Identity != "" || l.Resource.Group == "" {
-		return nil, nil // of which no definition can be
+	name, ok := nameOf(l.Resource)
+	if l.Identity != "" || !ok {
+		return nil, nil
 	}
-	name := definitionName(l.Resource)
 	if l.Cluster.Wildcard {
 		return o.resolveWildcard(ctx, name, l)
 	}
@@ -112,15 +107,17 @@ func (o *Index) Resolve(ctx context.Context, l Lookup) (*Definition, error) {
 func (o *Index) has(cluster logicalcluster.Name, resource schema.GroupResource) bool {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
-	return o.clusters[cluster][definitionName(resource)] != nil
+	name, ok := nameOf(resource)
+	return ok && o.clusters[cluster][name] != nil
 }
 
 // Read implements Source.
 func (o *Index) Read(ctx context.Context, l Lookup) (*Definition, error) {
-	if l.Identity != "" || l.Cluster.Wildcard {
+	name, ok := nameOf(l.Resource)
+	if l.Identity != "" || l.Cluster.Wildcard || !ok {
 		return nil, nil
 	}
-	return o.read(ctx, l.Cluster.Name, definitionName(l.Resource))
+	return o.read(ctx, l.Cluster.Name, name)
 }
 
 func (e *entry) definition() *Definition {
@@ -220,7 +217,7 @@ func (o *Index) claims(taken claims, scope nameScope, except string, before uint
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	for name, e := range o.clusters[scope.cluster] {
-		if groupOf(name) == scope.group && name != except && e.revision < before {
+		if apis.DefinitionGroup(name) == scope.group && name != except && e.revision < before {
 			taken.add(&e.names, "CustomResourceDefinition "+name)
 		}
 	}
@@ -233,7 +230,7 @@ func (o *Index) rejected(scope nameScope, f func(cluster logicalcluster.Name, na
 	defer o.mu.RUnlock()
 	in := func(cluster logicalcluster.Name) {
 		for name, e := range o.clusters[cluster] {
-			if (scope.group == "" || groupOf(name) == scope.group) && !e.accepted && !e.deleting {
+			if (scope.group == "" || apis.DefinitionGroup(name) == scope.group) && !e.accepted && !e.deleting {
 				f(cluster, name)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -60,7 +61,7 @@ func (m *Managed) Follow(f func(cluster logicalcluster.Name, name string)) (stop
 			f(c.after.cluster, c.after.name)
 		}
 		if c.before != nil && (c.after == nil || !equalNames(&c.before.names, &c.after.names)) {
-			offer(nameScope{cluster: c.before.cluster, group: groupOf(c.before.name)})
+			offer(nameScope{cluster: c.before.cluster, group: apis.DefinitionGroup(c.before.name)})
 		}
 	})
 	following.Store(true)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -98,7 +99,8 @@ func New(cfg Config) (*Storage, error) {
 	return c, nil
 }
 
-// definitionStrategy is upstream's, and refuses what upstream's panics over.
+// definitionStrategy is upstream's, refuses what upstream's panics over, and allows the
+// groups of Kubernetes that have no dot.
 type definitionStrategy struct {
 	rest.RESTCreateUpdateStrategy
 }
@@ -106,13 +108,26 @@ type definitionStrategy struct {
 // Validate implements rest.RESTCreateStrategy.
 func (s definitionStrategy) Validate(ctx context.Context, obj runtime.Object) (errs field.ErrorList) {
 	defer refuseMalformed(ctx, obj, &errs)
-	return s.RESTCreateUpdateStrategy.Validate(ctx, obj)
+	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+	if !ok {
+		return s.RESTCreateUpdateStrategy.Validate(ctx, obj)
+	}
+	return apis.ValidateDefinition(crd, nil, func(crd, _ *apiextensions.CustomResourceDefinition) field.ErrorList {
+		return s.RESTCreateUpdateStrategy.Validate(ctx, crd)
+	})
 }
 
 // ValidateUpdate implements rest.RESTUpdateStrategy.
 func (s definitionStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) (errs field.ErrorList) {
 	defer refuseMalformed(ctx, obj, &errs)
-	return s.RESTCreateUpdateStrategy.ValidateUpdate(ctx, obj, old)
+	after, ok := obj.(*apiextensions.CustomResourceDefinition)
+	before, had := old.(*apiextensions.CustomResourceDefinition)
+	if !ok || !had {
+		return s.RESTCreateUpdateStrategy.ValidateUpdate(ctx, obj, old)
+	}
+	return apis.ValidateDefinition(after, before, func(after, before *apiextensions.CustomResourceDefinition) field.ErrorList {
+		return s.RESTCreateUpdateStrategy.ValidateUpdate(ctx, after, before)
+	})
 }
 
 // refuseMalformed refuses a definition over which upstream's validation panics,

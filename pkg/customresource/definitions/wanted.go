@@ -6,6 +6,8 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/shardplane/shardplane/pkg/apis"
 )
 
 // Wanted are names that a source other than CustomResourceDefinitions is about to
@@ -82,7 +84,7 @@ func (c *Storage) FollowNames(f func(cluster logicalcluster.Name, group string))
 	stopFreed := c.names.freed.Add(func(scope nameScope) { f(scope.cluster, scope.group) })
 	stopEntries := c.objects.entries.Add(func(change entryChange) {
 		if before := change.before; before != nil && (change.after == nil || !equalNames(&before.names, &change.after.names)) {
-			f(before.cluster, groupOf(before.name))
+			f(before.cluster, apis.DefinitionGroup(before.name))
 		}
 	})
 	return func() {
