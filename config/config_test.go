@@ -40,6 +40,7 @@ func TestSystemCRDsAreValid(t *testing.T) {
 		"apiresourceschemas.apis.kcp.io",
 		"logicalclusters.core.kcp.io",
 		"shards.core.kcp.io",
+		"workspaceauthenticationconfigurations.tenancy.kcp.io",
 		"workspaces.tenancy.kcp.io",
 		"workspacetypes.tenancy.kcp.io",
 		"partitions.topology.kcp.io",

@@ -16,6 +16,7 @@ served=(
   apis.kcp.io_apiresourceschemas
   core.kcp.io_logicalclusters
   core.kcp.io_shards
+  tenancy.kcp.io_workspaceauthenticationconfigurations
   tenancy.kcp.io_workspaces
   tenancy.kcp.io_workspacetypes
   topology.kcp.io_partitions

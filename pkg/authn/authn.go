@@ -20,6 +20,7 @@ import (
 	apiserverserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
+	"github.com/shardplane/shardplane/pkg/authn/issuers"
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -50,20 +51,32 @@ type Authentication struct {
 	Issuer *serviceaccount.Issuer
 
 	options Options
+	from    Sources
 	// proxy verifies certificates of front-proxies; it may be nil.
 	proxy     *remembering
-	accounts  serviceaccount.Accounts
 	providers *providers
-	watched   []*watchedFiles
+	// issuers are those of tenants; it may be nil.
+	issuers *issuers.Issuers
+	watched []*watchedFiles
+}
+
+// Sources is what a server knows of its logical clusters; what is left out, it knows nothing of.
+type Sources struct {
+	// Accounts looks up service accounts.
+	Accounts serviceaccount.Accounts
+	// Workspace finds the logical cluster that a request with that context is for, and whom it
+	// knows beside the users of the installation.
+	Workspace func(ctx context.Context) Workspace
+	// Tell has the tenant know what is wrong with a configuration.
+	Tell func(ctx context.Context, of *issuers.Configuration, fault string) error
 }
 
 // New builds the authenticator of o. It reads all files, and fails where one
 // cannot be used. Tokens of OIDC issuers are accepted, and files read again,
-// once Run runs. accounts looks up service accounts; where it is nil, no token
-// of theirs is accepted.
-func New(o Options, accounts serviceaccount.Accounts) (*Authentication, error) {
+// once Run runs.
+func New(o Options, from Sources) (*Authentication, error) {
 	registerMetrics()
-	a := &Authentication{options: o, accounts: accounts, Audiences: o.audiences()}
+	a := &Authentication{options: o, from: from, Audiences: o.audiences()}
 	certificates, err := a.certificates()
 	if err != nil {
 		return nil, err
@@ -88,6 +101,9 @@ func (a *Authentication) Run(ctx context.Context) error {
 	defer wg.Wait()
 	if a.providers != nil {
 		wg.Go(func() { a.providers.run(ctx) })
+	}
+	if a.issuers != nil {
+		wg.Go(func() { a.issuers.Run(ctx) })
 	}
 	for _, files := range a.watched {
 		wg.Go(func() { files.run(ctx) })

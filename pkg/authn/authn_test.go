@@ -69,7 +69,7 @@ func TestAuthenticate(t *testing.T) {
 	clients, proxies, strangers := newAuthority(t, "clients"), newAuthority(t, "proxies"), newAuthority(t, "strangers")
 	var o authn.Options
 	o.ClientCAFile, o.RequestHeaderCAFile, o.DevTokens = clients.file, proxies.file, true
-	authentication, err := authn.New(o, nil)
+	authentication, err := authn.New(o, authn.Sources{})
 	require.NoError(t, err)
 	require.Len(t, authentication.CAs, 2)
 
@@ -152,7 +152,7 @@ func TestDropGroups(t *testing.T) {
 	} {
 		o := certificates(clients.file)
 		o.DropGroups = test.drop
-		authentication, err := authn.New(o, nil)
+		authentication, err := authn.New(o, authn.Sources{})
 		require.NoError(t, err)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", http.NoBody)
 		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{clients.issue(t, "ann", user.SystemPrivilegedGroup, "system:kcp:admin", "system:kcp:other")}}
@@ -164,7 +164,7 @@ func TestDropGroups(t *testing.T) {
 }
 
 func TestDevTokensAreOffByDefault(t *testing.T) {
-	authentication, err := authn.New(certificates(newAuthority(t, "clients").file), nil)
+	authentication, err := authn.New(certificates(newAuthority(t, "clients").file), authn.Sources{})
 	require.NoError(t, err)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api", http.NoBody)
 	r.Header = bearer("admin-token")
@@ -177,7 +177,7 @@ func TestUnreadableCA(t *testing.T) {
 	garbage := filepath.Join(t.TempDir(), "ca.crt")
 	require.NoError(t, os.WriteFile(garbage, []byte("no certificate"), 0o600))
 	for _, file := range []string{garbage, garbage + ".missing"} {
-		_, err := authn.New(certificates(file), nil)
+		_, err := authn.New(certificates(file), authn.Sources{})
 		require.ErrorContains(t, err, "--client-ca-file")
 	}
 }

@@ -4,6 +4,7 @@
 //	New(Options) ─► Authentication.Authenticator
 //	                  certificates   of users, and of a front-proxy that names them
 //	                  tokens         development, serviceaccount, providers (OIDC), webhook
+//	                                 issuers, of tenants, in their workspaces
 //	                  nobody         health probes only
 //	Run(ctx)     ─► files that change are read again
 //

@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 const (
@@ -34,6 +37,36 @@ type Options struct {
 type UserOptions struct {
 	ClientCertificateOptions
 	TokenOptions
+	// Workspaces is about users whom issuers of tenants name, in their workspaces.
+	Workspaces WorkspaceOptions
+}
+
+// WorkspaceOptions are about issuers that tenants name in WorkspaceAuthenticationConfigurations.
+type WorkspaceOptions struct {
+	// Enabled is whether tokens of theirs are accepted.
+	Enabled bool
+	// AllowedCIDRs are the ranges that they may have addresses in beside public ones.
+	AllowedCIDRs []string
+}
+
+// flagIssuerCIDRs is the flag that errors name.
+const flagIssuerCIDRs = "--workspace-issuer-allowed-cidrs"
+
+// AddFlags adds the flags of o to fs.
+func (o *WorkspaceOptions) AddFlags(fs *pflag.FlagSet) {
+	fs.BoolVar(&o.Enabled, "enable-workspace-authentication", o.Enabled,
+		"accept, in workspaces of types that name WorkspaceAuthenticationConfigurations, tokens of the issuers in these")
+	fs.StringSliceVar(&o.AllowedCIDRs, strings.TrimPrefix(flagIssuerCIDRs, "--"), o.AllowedCIDRs,
+		"ranges of addresses, such as 10.96.0.0/12, in which issuers of WorkspaceAuthenticationConfigurations may be beside public addresses; "+
+			"loopback, link-local, private and reserved ones are refused otherwise. Every tenant can have the server send requests to what is in them")
+}
+
+// Validate returns what is wrong with o.
+func (o *WorkspaceOptions) Validate() []error {
+	if _, err := webhooktransport.NewDocuments(flagIssuerCIDRs, o.AllowedCIDRs); err != nil {
+		return []error{err}
+	}
+	return nil
 }
 
 // ClientCertificateOptions are about users with client certificates.
@@ -101,7 +134,7 @@ func NewOptions() Options { return Options{UserOptions: NewUserOptions()} }
 
 // NewUserOptions returns the defaults.
 func NewUserOptions() UserOptions {
-	return UserOptions{ClientCertificateOptions: ClientCertificateOptions{DropGroups: DefaultDropGroups()}, TokenOptions: TokenOptions{
+	return UserOptions{Workspaces: WorkspaceOptions{Enabled: true}, ClientCertificateOptions: ClientCertificateOptions{DropGroups: DefaultDropGroups()}, TokenOptions: TokenOptions{
 		WebhookVersion:  defaultWebhookVersion,
 		WebhookCacheTTL: defaultWebhookCacheTTL,
 		ServiceAccounts: ServiceAccountOptions{Issuers: []string{DefaultServiceAccountIssuer}},
@@ -125,6 +158,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 func (o *UserOptions) AddFlags(fs *pflag.FlagSet) {
 	o.ClientCertificateOptions.AddFlags(fs)
 	o.TokenOptions.AddFlags(fs)
+	o.Workspaces.AddFlags(fs)
 }
 
 // AddFlags adds the flag of o to fs.
@@ -173,7 +207,7 @@ func (o *Options) Validate() []error {
 
 // Validate returns what is wrong with o, in the order of its fields.
 func (o *UserOptions) Validate() []error {
-	return append(o.ClientCertificateOptions.Validate(), o.TokenOptions.Validate()...)
+	return slices.Concat(o.ClientCertificateOptions.Validate(), o.TokenOptions.Validate(), o.Workspaces.Validate())
 }
 
 // Validate returns what is wrong with o.

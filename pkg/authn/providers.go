@@ -168,10 +168,13 @@ func checkReserved(config *apiserver.AuthenticationConfiguration) error {
 	return nil
 }
 
+// ownDomain is that of the extra attributes by which servers decide.
+const ownDomain = "kcp.io"
+
 // isReservedExtra reports whether servers decide by an extra attribute.
 func isReservedExtra(key string) bool {
 	domain, _, _ := strings.Cut(key, "/")
-	return domain == "kcp.io" || strings.HasSuffix(domain, ".kcp.io")
+	return domain == ownDomain || strings.HasSuffix(domain, "."+ownDomain)
 }
 
 // build makes what knows the tokens of the configured issuers. It starts to ask

@@ -51,6 +51,13 @@ func (a *Authentication) tokens() (authenticator.Token, error) {
 		}
 		known = append(known, fromOutside(reviewer, a.options.outsideGroups()))
 	}
+	ofWorkspaces, err := a.ofWorkspaces()
+	if err != nil {
+		return nil, err
+	}
+	if ofWorkspaces != nil {
+		known = append(known, ofWorkspaces)
+	}
 	if len(known) == 0 {
 		return nil, nil
 	}
@@ -70,11 +77,11 @@ func (a *Authentication) serviceAccounts() (authenticator.Token, error) {
 		a.watched = append(a.watched, newWatchedFiles("service-account-signing-key", []string{o.SigningKeyFile}, func(context.Context) error { return issuer.Reload() }))
 	}
 	files := o.verificationKeyFiles()
-	if len(files) == 0 || a.accounts == nil {
+	if len(files) == 0 || a.from.Accounts == nil {
 		return nil, nil
 	}
 	accounts, err := serviceaccount.NewAuthenticator(serviceaccount.Config{
-		Issuers: o.ServiceAccounts.Issuers, KeyFiles: files, Audiences: a.Audiences, Accounts: a.accounts,
+		Issuers: o.ServiceAccounts.Issuers, KeyFiles: files, Audiences: a.Audiences, Accounts: a.from.Accounts,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--service-account-key-file: %w", err)

@@ -132,7 +132,7 @@ jwt:
 // running returns the authentication of options while it runs.
 func running(t *testing.T, o authn.Options) *authn.Authentication {
 	t.Helper()
-	a, err := authn.New(o, nil)
+	a, err := authn.New(o, authn.Sources{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -221,7 +221,7 @@ func TestOIDC(t *testing.T) {
 			name, _ := whose(t, a, jane)
 			require.Equal(t, "changed:jane", name)
 			other := o
-			_, err := authn.New(other, nil)
+			_, err := authn.New(other, authn.Sources{})
 			require.ErrorContains(t, err, "--authentication-config", "at the start it is an error")
 		}
 	})
@@ -362,7 +362,7 @@ users: [{name: u, user: {}}]
 	require.False(t, ok, "the service did not say that the token is for others")
 
 	o.WebhookConfigFile += ".missing"
-	_, err = authn.New(o, nil)
+	_, err = authn.New(o, authn.Sources{})
 	require.ErrorContains(t, err, "--authentication-token-webhook-config-file")
 }
 

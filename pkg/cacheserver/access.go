@@ -20,7 +20,7 @@ import (
 // else is anonymous, so that the authorizer answers them with 403 as it does those
 // who may not come in.
 func restrict(c *genericapiserver.Config, o authn.ClientCertificateOptions) error {
-	known, err := authn.New(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: o}}, nil)
+	known, err := authn.New(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: o}}, authn.Sources{})
 	if err != nil {
 		return err
 	}

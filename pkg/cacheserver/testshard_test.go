@@ -69,7 +69,7 @@ func (s *testShard) start(t *testing.T) {
 		Definitions: openapi.GetOpenAPIDefinitions,
 	})
 	require.NoError(t, err)
-	known, err := authn.New(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: authn.ClientCertificateOptions{ClientCAFile: s.pki.caFile}}}, nil)
+	known, err := authn.New(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: authn.ClientCertificateOptions{ClientCAFile: s.pki.caFile}}}, authn.Sources{})
 	require.NoError(t, err)
 	serving.Authenticate(c, known)
 	c.Authorization.Authorizer = authz.Privileged(user.SystemPrivilegedGroup)

@@ -43,6 +43,8 @@ var (
 	Workspaces     = DefineResource[tenancyv1alpha1.Workspace, tenancyv1alpha1.WorkspaceList](tenancyv1alpha1.SchemeGroupVersion, "workspaces")
 	WorkspaceTypes = DefineResource[tenancyv1alpha1.WorkspaceType, tenancyv1alpha1.WorkspaceTypeList](tenancyv1alpha1.SchemeGroupVersion, "workspacetypes")
 
+	WorkspaceAuthenticationConfigurations = DefineResource[tenancyv1alpha1.WorkspaceAuthenticationConfiguration, tenancyv1alpha1.WorkspaceAuthenticationConfigurationList](tenancyv1alpha1.SchemeGroupVersion, "workspaceauthenticationconfigurations")
+
 	Partitions    = DefineResource[topologyv1alpha1.Partition, topologyv1alpha1.PartitionList](topologyv1alpha1.SchemeGroupVersion, "partitions")
 	PartitionSets = DefineResource[topologyv1alpha1.PartitionSet, topologyv1alpha1.PartitionSetList](topologyv1alpha1.SchemeGroupVersion, "partitionsets")
 

@@ -187,6 +187,7 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		{Name: replicationreasons.LogicalClustersName, Placement: reconcile.Dividable, Enabled: hasCache, New: newReasons(replicationreasons.NewLogicalClusters)},
 		{Name: replicationreasons.ClusterRolesName, Placement: reconcile.Dividable, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoles)},
 		{Name: replicationreasons.ClusterRoleBindingsName, Placement: reconcile.Dividable, Enabled: hasCache, New: newReasons(replicationreasons.NewClusterRoleBindings)},
+		{Name: replicationreasons.AuthenticationConfigurationsName, Placement: reconcile.Dividable, Enabled: hasCache, New: newReasons(replicationreasons.NewAuthenticationConfigurations)},
 		// It follows both sides as a whole.
 		{
 			Name:      replication.Name,
@@ -436,7 +437,7 @@ func newAPIConversion(d Deps) (reconcile.Made, error) {
 func newReasons(controller func(replicationreasons.Config) *reconcile.Controller[client.Key]) func(Deps) (reconcile.Made, error) {
 	return func(d Deps) (reconcile.Made, error) {
 		c := d.reasons()
-		return after(controller(c), c.LogicalClusters, c.ClusterRoles, c.ClusterRoleBindings, c.APIExports, c.WorkspaceTypes), nil
+		return after(controller(c), c.LogicalClusters, c.ClusterRoles, c.ClusterRoleBindings, c.APIExports, c.WorkspaceTypes, c.AuthenticationConfigurations), nil
 	}
 }
 
@@ -446,7 +447,7 @@ func (d Deps) reasons() replicationreasons.Config {
 	return replicationreasons.Config{
 		Local: d.Local, LogicalClusters: i.LogicalClusters,
 		ClusterRoles: i.RBAC.ClusterRoles.Own(), ClusterRoleBindings: i.RBAC.ClusterRoleBindings.Own(),
-		APIExports: i.APIExports.Own(), WorkspaceTypes: i.WorkspaceTypes.Own(),
+		APIExports: i.APIExports.Own(), WorkspaceTypes: i.WorkspaceTypes.Own(), AuthenticationConfigurations: i.AuthenticationConfigurations.Own(),
 	}
 }
 

@@ -90,6 +90,9 @@ type Informers struct {
 
 	// WorkspaceTypes are those of the shard, and what it can see of others'.
 	WorkspaceTypes *client.Dual[*tenancyv1alpha1.WorkspaceType]
+	// AuthenticationConfigurations are those of the shard, and of others those that
+	// workspace types name.
+	AuthenticationConfigurations *client.Dual[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]
 
 	// ServiceAccounts are those of all logical clusters of the shard, and
 	// TokenSecrets the secrets that are made for their tokens. Of both only what
@@ -163,6 +166,7 @@ func NewInformers(s Sources) *Informers {
 	i.WorkspaceTypes = add(i, dual(i, s, client.WorkspaceTypes, true, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
 		Indexers: map[string]client.IndexFunc[*tenancyv1alpha1.WorkspaceType]{tenancy.PathIndex: tenancy.IndexTypeByPath},
 	}))
+	i.AuthenticationConfigurations = add(i, dual(i, s, client.WorkspaceAuthenticationConfigurations, true, client.InformerOptions[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]{}))
 	i.APIExports = add(i, dual(i, s, client.APIExports, false, client.InformerOptions[*apisv1alpha2.APIExport]{
 		Indexers: map[string]client.IndexFunc[*apisv1alpha2.APIExport]{
 			apiexport.SecretIndex: apiexport.IndexBySecret, apibinding.SchemaIndex: apibinding.IndexBySchema, apis.PathIndex: apis.IndexByPath,
@@ -264,7 +268,7 @@ func (i *Informers) Replicas() []replicasnapshot.Source {
 	if !i.root {
 		all = append(all, i.Shards) // those that count
 	}
-	return append(all, i.AllClusters.Others(), i.WorkspaceTypes.Others(), i.APIExports.Others(), i.RBAC.ClusterRoles.Others(), i.RBAC.ClusterRoleBindings.Others(),
+	return append(all, i.AllClusters.Others(), i.WorkspaceTypes.Others(), i.AuthenticationConfigurations.Others(), i.APIExports.Others(), i.RBAC.ClusterRoles.Others(), i.RBAC.ClusterRoleBindings.Others(),
 		i.Hooks.MutatingWebhooks.Others(), i.Hooks.ValidatingWebhooks.Others(), i.Hooks.MutatingPolicies.Others(), i.Hooks.MutatingBindings.Others(),
 		i.Hooks.ValidatingPolicies.Others(), i.Hooks.ValidatingBindings.Others())
 }

@@ -53,6 +53,7 @@ func plan(o CompletedOptions, certs *certificates) []component {
 			"--shard-ca-file=" + certs.servingCA.CertFile,
 			"--proxy-client-cert-file=" + certs.proxyForward.CertFile,
 			"--proxy-client-key-file=" + certs.proxyForward.KeyFile,
+			"--workspace-issuer-allowed-cidrs=" + loopbackCIDRs,
 			"--service-account-key-file=" + certs.serviceAccountKey,
 		}, servingFlags(o, certs, o.FrontProxyPort)...),
 	}
@@ -77,6 +78,7 @@ func shardComponent(o CompletedOptions, certs *certificates, n int) component {
 		"--root-ca-file=" + certs.servingCA.CertFile,
 		"--cache-kubeconfig=" + files.cache("cache.kubeconfig"),
 		"--webhook-allowed-cidrs=" + loopbackCIDRs,
+		"--workspace-issuer-allowed-cidrs=" + loopbackCIDRs,
 	}, servingFlags(o, certs, port)...)
 	c.args = append(append(c.args, tokenFlags(o)...), encryptionFlags(o)...)
 	if n == 0 {

@@ -1,6 +1,7 @@
 package frontproxy
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -42,6 +43,10 @@ type mapping struct {
 	serve  func(s *Server, w http.ResponseWriter, r *http.Request)
 }
 
+func (m *mapping) fits(path string) bool {
+	return path == m.prefix || (!m.exact && strings.HasPrefix(path, m.prefix))
+}
+
 // mappings is the table of everything behind authentication; what it does not
 // hold is answered with 404. Paths are compared as the client escaped them.
 var mappings = []mapping{
@@ -73,6 +78,7 @@ func (s *Server) chain() serving.Chain {
 		serving.NewFilter("credentials", "headers about users go, from outside they count for nothing", func(next http.Handler) http.Handler {
 			return withCredentials(next, s.identity, s.devTokens)
 		}),
+		serving.NewFilter("target", "the path is kept, for the issuers of the logical cluster in it", withTarget),
 		serving.NewFilter("authentication", "who it is; 401", func(next http.Handler) http.Handler {
 			return apifilters.WithAuthentication(next, s.authentication.Authenticator, unauthorized, s.authentication.Audiences, nil)
 		}),
@@ -91,7 +97,7 @@ func (s *Server) serveMappings(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
 	own, serve := "", func(_ *Server, w http.ResponseWriter, r *http.Request) { notMapped.ServeHTTP(w, r) }
 	for _, m := range mappings {
-		if path == m.prefix || (!m.exact && strings.HasPrefix(path, m.prefix)) {
+		if m.fits(path) {
 			own, serve = m.prefix, m.serve
 			break
 		}
@@ -159,7 +165,7 @@ func (s *Server) newRoute(w http.ResponseWriter, r *http.Request) (*route, bool)
 		writeStatus(w, refused)
 		return nil, false
 	}
-	to := &route{user: who, arrived: arrivalOf(r), upgrade: r.Header.Get("Upgrade") != "", release: func() {}}
+	to := &route{user: who, arrived: arrivalOf(r.Context()), upgrade: r.Header.Get("Upgrade") != "", release: func() {}}
 	to.long = to.upgrade || isWatch(r)
 	to.token = s.passedOn(r.Context(), who)
 	return to, true
@@ -260,10 +266,10 @@ func (s *Server) unavailable(w http.ResponseWriter, r *http.Request, to *route, 
 	writeStatus(w, unavailable("%s", why))
 }
 
-// arrivalOf returns when a request came: what was done for it since is part of
+// arrivalOf returns when the request of ctx came: what was done for it since is part of
 // every wait.
-func arrivalOf(r *http.Request) time.Time {
-	if rec := recordFrom(r.Context()); rec != nil {
+func arrivalOf(ctx context.Context) time.Time {
+	if rec := recordFrom(ctx); rec != nil {
 		return rec.received
 	}
 	return time.Now()

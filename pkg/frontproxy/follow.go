@@ -26,6 +26,10 @@ type follower struct {
 
 	workspaces *client.Informer[*tenancyv1alpha1.Workspace]
 	clusters   *client.Informer[*corev1alpha1.LogicalCluster]
+	// types name configurations. A shard of an earlier version has none of these, and is
+	// followed for the others all the same.
+	types          *client.Informer[*tenancyv1alpha1.WorkspaceType]
+	configurations *client.Informer[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]
 }
 
 // newFollower connects to nothing yet, but announces the shard to the index.
@@ -37,6 +41,12 @@ func newFollower(peer *peers.Peer, index *workspaceindex.Index) *follower {
 	})
 	f.clusters = client.LogicalClusters.Informer(factory.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Name: "logicalclusters of shard " + shard, Transform: slimLogicalCluster,
+	})
+	f.types = client.WorkspaceTypes.Informer(factory.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
+		Name: "workspacetypes of shard " + shard, Transform: slimType,
+	})
+	f.configurations = client.WorkspaceAuthenticationConfigurations.Informer(factory.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]{
+		Name: "workspaceauthenticationconfigurations of shard " + shard,
 	})
 	f.workspaces.AddEventHandler(client.Handler[*tenancyv1alpha1.Workspace]{
 		OnAdd: func(obj *tenancyv1alpha1.Workspace, _ bool) {
@@ -68,7 +78,7 @@ func newFollower(peer *peers.Peer, index *workspaceindex.Index) *follower {
 // address must have ended. What the index knows stays.
 func (f *follower) run(ctx context.Context) {
 	group := &client.Group{}
-	group.Add(f.workspaces, f.clusters)
+	group.Add(f.workspaces, f.clusters, f.types, f.configurations)
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { f.prune(ctx) })
@@ -137,9 +147,16 @@ func slimLogicalCluster(obj *corev1alpha1.LogicalCluster) (*corev1alpha1.Logical
 	return slim, nil
 }
 
+// slimType keeps what says whom workspaces of the type know.
+func slimType(obj *tenancyv1alpha1.WorkspaceType) (*tenancyv1alpha1.WorkspaceType, error) {
+	slim := &tenancyv1alpha1.WorkspaceType{ObjectMeta: slimMeta(obj.ObjectMeta)}
+	slim.Spec.AuthenticationConfigurations = obj.Spec.AuthenticationConfigurations
+	return slim, nil
+}
+
 func slimMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 	annotations := map[string]string{}
-	for _, key := range []string{logicalcluster.AnnotationKey, corev1alpha1.LogicalClusterShardAnnotationKey, tenancy.MigratingAnnotation} {
+	for _, key := range []string{logicalcluster.AnnotationKey, corev1alpha1.LogicalClusterShardAnnotationKey, tenancy.MigratingAnnotation, tenancyv1alpha1.LogicalClusterTypeAnnotationKey} {
 		if value, ok := meta.Annotations[key]; ok {
 			annotations[key] = value
 		}

@@ -104,7 +104,9 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if o.Authentication.DevTokens {
 		s.devTokens = authn.DevTokens()
 	}
-	s.authentication, err = authn.New(authn.Options{UserOptions: o.Authentication}, serviceaccount.NewRemote(s.shards.holding))
+	s.authentication, err = authn.New(authn.Options{UserOptions: o.Authentication}, authn.Sources{
+		Accounts: serviceaccount.NewRemote(s.shards.holding), Workspace: s.knownIn, Tell: s.tellOfIssuer,
+	})
 	if err != nil {
 		return s, err
 	}

@@ -141,6 +141,13 @@ func (s *shards) backend(name string) *backend {
 	return s.ways[name].backend
 }
 
+// follower returns who follows a shard, or nil for one that is not known.
+func (s *shards) follower(name string) *follower {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.ways[name].follower
+}
+
 // only returns the way to the shard if there is one and no other, or nil.
 func (s *shards) only() *backend {
 	all := s.objects.Lister().List(nil)

@@ -8,7 +8,8 @@ const (
 	// of cluster:<name>, separated by commas, one of which must fit; all values
 	// must.
 	ExtraScopes = "authentication.kcp.io/scopes"
-	// ExtraClusterName is the logical cluster whose service account a user is.
+	// ExtraClusterName is the logical cluster whose service account a user is, or of whose
+	// issuers.
 	ExtraClusterName = "authentication.kcp.io/cluster-name"
 	// ExtraWarrant holds further identities as JSON, whose permissions the user
 	// has in addition to its own.

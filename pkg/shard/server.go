@@ -179,7 +179,9 @@ func (s *Server) assembleAPI() error {
 		return err
 	}
 	s.peers = peers.New(peers.Config{Self: s.options.Name, Local: s.sources.Local, Shards: s.informers.Shards, Access: access})
-	if s.authentication, err = authn.New(s.options.Authentication, newAccounts(s.sources.Local, s.informers, s.peers)); err != nil {
+	if s.authentication, err = authn.New(s.options.Authentication, authn.Sources{
+		Accounts: newAccounts(s.sources.Local, s.informers, s.peers), Workspace: s.knownIn, Tell: s.tellOfIssuer,
+	}); err != nil {
 		return err
 	}
 	serving.Authenticate(c, s.authentication)

@@ -170,17 +170,26 @@ var ErrNoType = errors.New("it does not exist")
 // Of returns the type of a logical cluster, with what it extends. It is empty where there
 // is none. It fails if one of these types does not exist.
 func (lookup TypeLookup) Of(lc *corev1alpha1.LogicalCluster) (Family, error) {
+	t, err := lookup.Itself(lc)
+	if err != nil || t.WorkspaceType == nil {
+		return nil, err
+	}
+	return lookup.closure(t)
+}
+
+// Itself is Of without what the type extends.
+func (lookup TypeLookup) Itself(lc *corev1alpha1.LogicalCluster) (WorkspaceType, error) {
 	path, name := logicalcluster.NewPath(lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey]).Split()
 	if name == "" {
-		return nil, nil
+		return WorkspaceType{}, nil
 	}
 	t, ok := lookup.resolve(PathOf(lc), tenancyv1alpha1.WorkspaceTypeReference{
 		Path: path.String(), Name: tenancyv1alpha1.WorkspaceTypeName(name),
 	})
 	if !ok {
-		return nil, fmt.Errorf("workspace type %s: %w", path.Join(name), ErrNoType)
+		return WorkspaceType{}, fmt.Errorf("workspace type %s: %w", path.Join(name), ErrNoType)
 	}
-	return lookup.closure(t)
+	return t, nil
 }
 
 // allowed checks a child against its parent and a parent against its child.

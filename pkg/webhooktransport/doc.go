@@ -14,6 +14,9 @@
 // name that means another address the next time is judged again. A proxy would
 // resolve names by itself, which is why tenants' webhooks are called without one.
 //
+// Documents reads the keys of tenants' issuers by the rules of the first column, and nothing of
+// them is ever shown.
+//
 // What front-proxies send to servers that tenants mount has their users' rules, and of these the
 // one about addresses (NewDialer).
 //

@@ -17,6 +17,7 @@ func LogicalClusterOf(obj *corev1alpha1.LogicalCluster) LogicalCluster {
 		Phase:     obj.Status.Phase,
 		Migrating: migrating,
 		Deleting:  obj.DeletionTimestamp != nil,
+		Type:      obj.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey],
 		Created:   obj.CreationTimestamp.Unix(),
 	}
 }

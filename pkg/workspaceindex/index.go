@@ -56,6 +56,8 @@ type Target struct {
 	URL string
 	// Phase is that of the LogicalCluster.
 	Phase corev1alpha1.LogicalClusterPhaseType
+	// Type is path and name of the type of the workspace.
+	Type string
 	// Created is the creation time of the LogicalCluster in seconds.
 	Created int64
 	// Owner is that of the Workspace that a path leads to, for Pending too.
@@ -91,6 +93,8 @@ type LogicalCluster struct {
 	Migrating bool
 	// Deleting is set once the object is being deleted.
 	Deleting bool
+	// Type is path and name of its type.
+	Type string
 	// Created is the creation time in seconds.
 	Created int64
 }
@@ -218,7 +222,7 @@ func (x *Index) Lookup(path string) (Target, Outcome) {
 	case p == nil:
 		return Target{}, Unknown
 	}
-	target := Target{Cluster: n.name, Shard: p.shard.name, URL: p.shard.baseURL(), Phase: p.Phase, Created: p.Created}
+	target := Target{Cluster: n.name, Shard: p.shard.name, URL: p.shard.baseURL(), Phase: p.Phase, Type: p.Type, Created: p.Created}
 	if last != nil {
 		target.Owner = last.owner
 	}

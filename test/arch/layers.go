@@ -184,9 +184,9 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"pkg/frontproxy"},
-		Reason: "forwards requests and stores nothing: it knows shards by their URLs and logical clusters by the index",
+		Reason: "forwards requests and stores nothing but Events: it knows shards by their URLs and logical clusters by the index",
 		Only: []string{
-			"pkg/request", "pkg/lifecycle", "pkg/webhooktransport", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authn", "pkg/authz", "pkg/serving", "pkg/workspaceindex",
+			"pkg/request", "pkg/lifecycle", "pkg/webhooktransport", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authn", "pkg/authz", "pkg/serving", "pkg/reconcile", "pkg/workspaceindex",
 		},
 	},
 	{

@@ -62,8 +62,10 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 	if subcommand := args[0]; subcommand != "front-proxy" && !o.Fsync {
 		args = append(args, "--unsafe-no-fsync")
 	}
-	if o.Binary != "" { // the previous release does not know it
-		args = slices.DeleteFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--webhook-allowed-cidrs=") })
+	if o.Binary != "" { // the previous release does not know them
+		args = slices.DeleteFunc(args, func(arg string) bool {
+			return strings.HasPrefix(arg, "--webhook-allowed-cidrs=") || strings.HasPrefix(arg, "--workspace-issuer-allowed-cidrs=")
+		})
 	}
 	args = append(args, o.ExtraArgs[args[0]]...)
 	c := &Component{Name: command.Name, URL: command.URL, t: t, life: &life{log: filepath.Join(dir, command.Name+".log")}}

@@ -15,14 +15,22 @@ import (
 // kind bounds objects of one kind that every shard and the cache server keep in
 // memory, so that the limit of a logical cluster is no bound of what they cost.
 type kind struct {
-	// bytes are how large an object may be, and entries how many a list of it
-	// may have, at the path list.
-	bytes, entries int
-	list           []string
+	// bytes are how large an object may be.
+	bytes int
+	lists []list
+}
+
+// list is a list of an object, and how many entries it may have.
+type list struct {
+	path    []string
+	entries int
 }
 
 var kinds = map[schema.GroupResource]kind{
-	tenancyv1alpha1.Resource("workspacetypes"): {bytes: 64 << 10, entries: 32, list: []string{"spec", "extend", "with"}},
+	tenancyv1alpha1.Resource("workspacetypes"): {bytes: 64 << 10, lists: []list{
+		{[]string{"spec", "extend", "with"}, 32}, {[]string{"spec", "authenticationConfigurations"}, 10},
+	}},
+	tenancyv1alpha1.Resource("workspaceauthenticationconfigurations"): {bytes: 64 << 10, lists: []list{{[]string{"spec", "jwt"}, 10}}},
 }
 
 // validKind refuses what is too large for its kind, and was not before.
@@ -34,8 +42,10 @@ func validKind(a admission.Attributes) error {
 	if n := size(a.GetObject()); n > k.bytes && (a.GetOldObject() == nil || n > size(a.GetOldObject())) {
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d bytes and may have %d", a.GetResource().GroupResource(), a.GetName(), n, k.bytes))
 	}
-	if n := entries(a.GetObject(), k.list); n > k.entries && n > entries(a.GetOldObject(), k.list) {
-		return admission.NewForbidden(a, fmt.Errorf("%s has %d entries and may have %d", strings.Join(k.list, "."), n, k.entries))
+	for _, l := range k.lists {
+		if n := entries(a.GetObject(), l.path); n > l.entries && n > entries(a.GetOldObject(), l.path) {
+			return admission.NewForbidden(a, fmt.Errorf("%s has %d entries and may have %d", strings.Join(l.path, "."), n, l.entries))
+		}
 	}
 	return nil
 }

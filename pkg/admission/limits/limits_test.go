@@ -49,6 +49,7 @@ var (
 	configMaps = corev1.Resource("configmaps")
 	events     = corev1.Resource("events")
 	types      = tenancyv1alpha1.Resource("workspacetypes")
+	configs    = tenancyv1alpha1.Resource("workspaceauthenticationconfigurations")
 	clusters   = corev1alpha1.Resource("logicalclusters")
 )
 
@@ -66,6 +67,11 @@ func holding(bytes int) *corev1.ConfigMap {
 // extending is a WorkspaceType that extends n others.
 func extending(n int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"extend": map[string]any{"with": make([]any, n)}}}}
+}
+
+// naming is an object with n entries in a list of its spec.
+func naming(list string, n int) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{list: make([]any, n)}}}
 }
 
 func custom(bytes int) *unstructured.Unstructured {
@@ -138,6 +144,10 @@ func TestLimits(t *testing.T) {
 		"one that was larger":                      {resource: types, obj: custom(65 << 10), old: custom(66 << 10)},
 		"one that extends too many":                {resource: types, obj: extending(33), want: "spec.extend.with has 33 entries and may have 32"},
 		"one that extends as many as ever":         {resource: types, obj: extending(33), old: extending(33)},
+		"one that names too many issuers":          {resource: types, obj: naming("authenticationConfigurations", 11), want: "spec.authenticationConfigurations has 11 entries and may have 10"},
+		"issuers that are too large":               {resource: configs, as: theAPI, obj: custom(65 << 10), want: "may have 65536", code: http.StatusRequestEntityTooLarge},
+		"too many issuers":                         {resource: configs, obj: naming("jwt", 11), want: "spec.jwt has 11 entries and may have 10"},
+		"enough issuers":                           {resource: configs, obj: naming("jwt", 10)},
 		"one that extends enough":                  {resource: types, obj: extending(32)},
 		"one of subtrees that is no number":        {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeObjectsAnnotation: "1.5"}), want: `max-subtree-objects is "1.5", which is no whole number`},
 		"one of subtrees that is no quantity":      {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeBytesAnnotation: ""}), want: `max-subtree-bytes is "", which is no quantity`},

@@ -76,7 +76,7 @@ func Root(homeCreators ...string) Objects {
 			bind(HomeCreate, HomeCreate, homeCreators...),
 		},
 	}
-	root.offer("tenancy", groupTenancy, "workspaces", "workspacetypes")
+	root.offer("tenancy", groupTenancy, "workspaces", "workspacetypes", "workspaceauthenticationconfigurations")
 	root.offer("topology", groupTopology, "partitions", "partitionsets")
 	return root
 }

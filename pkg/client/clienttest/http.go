@@ -21,7 +21,7 @@ import (
 // kinds are the kinds of the resources that may be asked for.
 var kinds = map[string]string{
 	"workspaces": "Workspace", "logicalclusters": "LogicalCluster", "shards": "Shard",
-	"configmaps": "ConfigMap", "secrets": "Secret", "workspacetypes": "WorkspaceType",
+	"configmaps": "ConfigMap", "secrets": "Secret", "workspacetypes": "WorkspaceType", "workspaceauthenticationconfigurations": "WorkspaceAuthenticationConfiguration",
 	"namespaces":                        "Namespace",
 	"resourcequotas":                    "ResourceQuota",
 	"mutatingwebhookconfigurations":     "MutatingWebhookConfiguration",

@@ -130,7 +130,7 @@ func TestVersionsOfExports(t *testing.T) {
 	}
 	require.Equal(t, map[string]string{
 		"shards.core.kcp.io": "1 46777e8f5f138d46",
-		"tenancy.kcp.io":     "1 b669668e4d787293",
+		"tenancy.kcp.io":     "2 84ebfa0823b95691",
 		"topology.kcp.io":    "1 8794472cd40bf203",
 	}, got)
 	for _, schema := range schemas {

@@ -47,6 +47,7 @@ func Defaults() []Resource {
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards")},
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("logicalclusters"), Filter: Marked},
 		{GroupVersionResource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacetypes")},
+		{GroupVersionResource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaceauthenticationconfigurations"), Filter: Marked},
 		{GroupVersionResource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports")},
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiresourceschemas")},
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiconversions")},

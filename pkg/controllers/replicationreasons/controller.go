@@ -4,6 +4,7 @@
 //
 //	export, workspace type ─► its LogicalCluster
 //	                      ├─► webhooks and policies, of exports only
+//	                      ├─► authentication configurations that types name
 //	                      └─► roles that say who may use it, their bindings; bindings with
 //	                          subjects of a maximal permission policy, their roles
 //
@@ -13,6 +14,7 @@ package replicationreasons
 
 import (
 	"context"
+	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/apis"
@@ -35,6 +37,8 @@ const (
 	LogicalClustersName     = "replicationreasons-logicalclusters"
 	ClusterRolesName        = "replicationreasons-clusterroles"
 	ClusterRoleBindingsName = "replicationreasons-clusterrolebindings"
+
+	AuthenticationConfigurationsName = "replicationreasons-workspaceauthenticationconfigurations"
 )
 
 // Config is what the controllers need. The informers are those of all logical clusters of
@@ -49,6 +53,8 @@ type Config struct {
 	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
 	APIExports          *client.Informer[*apisv1alpha2.APIExport]
 	WorkspaceTypes      *client.Informer[*tenancyv1alpha1.WorkspaceType]
+	// AuthenticationConfigurations are named by types of their own logical cluster.
+	AuthenticationConfigurations *client.Informer[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]
 }
 
 // NewLogicalClusters returns the controller that marks LogicalClusters.
@@ -90,6 +96,25 @@ func NewHooks[T client.Object, L runtime.Object](c Config, resource client.Resou
 	return newController(c, resource, informer, func(why string, obj T) bool {
 		return why == apis.GroupName && c.applies(why, logicalcluster.From(obj))
 	}, c.provided(keysIn(informer))...)
+}
+
+// NewAuthenticationConfigurations returns the controller that marks the authentication
+// configurations that workspace types name: users of theirs are known wherever a workspace of
+// such a type is.
+func NewAuthenticationConfigurations(c Config) *reconcile.Controller[client.Key] {
+	named := func(wt *tenancyv1alpha1.WorkspaceType) []client.Key {
+		keys := make([]client.Key, 0, len(wt.Spec.AuthenticationConfigurations))
+		for _, ref := range wt.Spec.AuthenticationConfigurations {
+			keys = append(keys, client.Key{Cluster: logicalcluster.From(wt), Name: ref.Name})
+		}
+		return keys
+	}
+	holds := func(why string, obj *tenancyv1alpha1.WorkspaceAuthenticationConfiguration) bool {
+		return why == tenancy.GroupName && slices.ContainsFunc(c.WorkspaceTypes.Lister().Cluster(logicalcluster.From(obj)).List(nil), func(wt *tenancyv1alpha1.WorkspaceType) bool {
+			return slices.Contains(named(wt), client.KeyOf(obj))
+		})
+	}
+	return newController(c, client.WorkspaceAuthenticationConfigurations, c.AuthenticationConfigurations, holds, reconcile.FromInformer(c.WorkspaceTypes, named))
 }
 
 // NameOf returns the name of the controller that marks objects of a resource.

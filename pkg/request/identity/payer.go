@@ -13,19 +13,23 @@ import (
 // Payer is who pays for what a user takes of something that all share, such as
 // places to wait. It is comparable. The zero Payer is nobody.
 type Payer struct {
-	// User is the name of a user; of a service account it is empty if its logical
-	// cluster pays.
+	// User is the name of a user; of a service account, and of a user whom a workspace's
+	// issuer has named, it is empty if the logical cluster pays.
 	User string
-	// Cluster is where a service account is at home.
+	// Cluster is where these are at home.
 	Cluster logicalcluster.Name
 }
 
 // PayerOf returns who pays for u, as seen from a logical cluster or from none.
 // Service accounts of a logical cluster pay together: its administrators make as
-// many as they like, and accounts of others have the same names.
+// many as they like, and accounts of others have the same names. So do users of
+// issuers that only the logical cluster knows.
 func PayerOf(from logicalcluster.Name, u user.Info) Payer {
 	if home, ok := HomeOf(from, u); ok {
 		return Payer{Cluster: home}
+	}
+	if claims := u.GetExtra()[request.ExtraClusterName]; !IsServiceAccount(u) && len(claims) == 1 {
+		return Payer{Cluster: logicalcluster.Name(claims[0])}
 	}
 	return Payer{User: u.GetName()}
 }

@@ -19,6 +19,8 @@ func TestPayerOf(t *testing.T) {
 	require.Equal(t, identity.PayerOf("", account("one", "a")), identity.PayerOf("b", account("two", "a")), "accounts of one logical cluster pay together")
 	require.NotEqual(t, identity.PayerOf("", account("one", "a")), identity.PayerOf("", account("one", "b")), "those of the same name elsewhere do not")
 	require.NotEqual(t, identity.PayerOf("", account("one", "a")), identity.PayerOf("", &user.DefaultInfo{Name: "a"}))
+	local := &user.DefaultInfo{Name: "jane", Extra: map[string][]string{request.ExtraClusterName: {"a"}}}
+	require.Equal(t, identity.Payer{Cluster: "a"}, identity.PayerOf("", local), "users of a logical cluster's issuers pay together, and are nobody of the same name")
 	// Without a home, the name is all that there is.
 	require.Equal(t, identity.Payer{User: "system:serviceaccount:default:one"}, identity.PayerOf("", account("one")))
 

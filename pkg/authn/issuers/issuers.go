@@ -1,0 +1,285 @@
+package issuers
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
+)
+
+const (
+	// waitTimeout is how long a token waits for the keys of its issuer, and for its turn.
+	waitTimeout = 3 * time.Second
+	// maxWaiting and maxWaitingEach bound the tokens that are looked at, in all and with
+	// issuers of one logical cluster; maxAsked and maxAskedEach the issuers that are asked.
+	maxWaiting, maxWaitingEach = 512, 64
+	maxAsked, maxAskedEach     = 32, 4
+	// maxTokenBytes is how long a token of a tenant's issuer may be.
+	maxTokenBytes = 64 << 10
+	// rememberFor is how long a token that was good is not looked at again, and maxRemembered
+	// of how many that is remembered.
+	rememberFor   = 10 * time.Second
+	maxRemembered = 4096
+	// maxFaults is how many faults wait to be told, and toldFor how long none is told again.
+	maxFaults = 64
+	maxTold   = 4096
+	toldFor   = 10 * time.Minute
+)
+
+var (
+	errCrowded = errors.New("too many tokens of issuers of the logical cluster that configures them are looked at, try again")
+	errStopped = errors.New("the server stops")
+)
+
+// Configuration is what a WorkspaceAuthenticationConfiguration object says.
+type Configuration = tenancyv1alpha1.WorkspaceAuthenticationConfiguration
+
+// Events about configurations have this component and reason.
+const (
+	Component = "workspace-authentication"
+	Reason    = "IssuerFailed"
+)
+
+// Reference returns what Events about a configuration refer to, of a replica of it too.
+func Reference(of *Configuration) corev1.ObjectReference {
+	return corev1.ObjectReference{
+		APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Kind: "WorkspaceAuthenticationConfiguration", Name: of.Name,
+		UID: cmp.Or(types.UID(of.Annotations[request.OriginalUIDAnnotation]), of.UID),
+	}
+}
+
+// Config is what Issuers are made of.
+type Config struct {
+	// Documents reads what issuers publish.
+	Documents *webhooktransport.Documents
+	// Disallowed are issuers that no tenant may name: those of service accounts.
+	Disallowed []string
+	// Tell has those know of a fault who can mend it; nil tells nobody. It is called for one
+	// fault at a time, and not again soon for the same one.
+	Tell func(ctx context.Context, of *Configuration, fault string) error
+}
+
+// Issuers knows the tokens of the issuers that configurations name. It is safe for concurrent
+// use.
+type Issuers struct {
+	config   Config
+	compiler func() authenticationcel.Compiler
+	waiting  *places
+	asked    *places
+	// remembered has responses that nobody may change.
+	remembered *cache.LRUExpireCache
+	told       *cache.LRUExpireCache
+	faults     chan fault
+
+	// life is done when the issuers are not asked any more.
+	life    context.Context //nolint:containedctx // what is fetched is for all who wait, and outlasts each of them
+	end     context.CancelFunc
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	providers map[digest]*provider
+	keys      map[digest]*keySet
+	swept     time.Time
+}
+
+type digest [sha256.Size]byte
+
+type fault struct {
+	of   *Configuration
+	text string
+}
+
+// remembering is a token, of an entry.
+type remembering struct{ entry, token digest }
+
+// New returns Issuers that work until Run ends.
+func New(config Config) *Issuers {
+	i := &Issuers{
+		config: config, compiler: sync.OnceValue(authenticationcel.NewDefaultCompiler),
+		waiting: newPlaces(maxWaiting, maxWaitingEach), asked: newPlaces(maxAsked, maxAskedEach),
+		remembered: cache.NewLRUExpireCache(maxRemembered), told: cache.NewLRUExpireCache(maxTold), faults: make(chan fault, maxFaults),
+		providers: map[digest]*provider{}, keys: map[digest]*keySet{},
+	}
+	i.life, i.end = context.WithCancel(context.Background()) //nolint:forbidigo // Run ends it
+	return i
+}
+
+// Run tells of faults until ctx is done, and returns when no issuer is being asked any more.
+func (i *Issuers) Run(ctx context.Context) {
+	for {
+		select {
+		case f := <-i.faults:
+			if err := i.config.Tell(ctx, f.of, f.text); err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).V(2).Info("Nobody could be told of a fault of an issuer", "configuration", klog.KObj(f.of), "cluster", logicalcluster.From(f.of), "fault", f.text, "err", err)
+			}
+		case <-ctx.Done():
+			i.mu.Lock()
+			i.end()
+			i.mu.Unlock()
+			i.running.Wait()
+			return
+		}
+	}
+}
+
+// goes runs f in the background, unless nothing is to begin any more.
+func (i *Issuers) goes(f func(ctx context.Context)) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.life.Err() != nil {
+		return false
+	}
+	i.running.Go(func() { f(i.life) })
+	return true
+}
+
+// AuthenticateToken returns whose a token is, by the configurations of one logical cluster.
+// Where its issuer is in none of them, it is nobody's, and nobody is asked. What the response
+// says, tenants have said: see that it means nobody else.
+func (i *Issuers) AuthenticateToken(ctx context.Context, configurations []*Configuration, token string) (*authenticator.Response, bool, error) {
+	claims, err := unverified(token)
+	if err != nil {
+		return nil, false, nil // it is no token of an issuer
+	}
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
+	defer cancel()
+	var errs []error
+	sum := sha256.Sum256([]byte(token))
+	for _, c := range configurations {
+		for n := range c.Spec.JWT {
+			entry := &c.Spec.JWT[n]
+			if entry.Issuer.URL != claims.issuer {
+				continue
+			}
+			if claims.distributed {
+				return nil, false, errors.New("the token has distributed claims, which are not asked for: let the issuer put the claims into the token")
+			}
+			response, ok, err := i.ask(ctx, c, entry, token, sum)
+			if ok && err == nil {
+				return response, true, nil
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("WorkspaceAuthenticationConfiguration %s, spec.jwt[%d]: %w", c.Name, n, err))
+			}
+		}
+	}
+	return nil, false, errors.Join(errs...)
+}
+
+// ask asks the provider of an entry.
+func (i *Issuers) ask(ctx context.Context, c *Configuration, entry *tenancyv1alpha1.JWTAuthenticator, token string, sum digest) (*authenticator.Response, bool, error) {
+	key := remembering{digestOf(entry), sum}
+	if known, ok := i.remembered.Get(key); ok {
+		response, _ := known.(*authenticator.Response)
+		return response, true, nil
+	}
+	cluster := logicalcluster.From(c)
+	home := i.waiting.take(cluster)
+	if home == nil {
+		return nil, false, errCrowded
+	}
+	defer i.waiting.give(cluster)
+	response, ok, err := i.provider(key.entry, cluster, entry).authenticate(ctx, home, token)
+	if err != nil {
+		if f, ok := errors.AsType[*faultError](err); ok {
+			i.tell(c, f)
+		}
+		return nil, false, err
+	}
+	if ok {
+		i.remembered.Add(key, response, rememberFor)
+	}
+	return response, ok, nil
+}
+
+// faultError is an error that is no matter of the token.
+type faultError struct{ error }
+
+// Unwrap returns what the fault is.
+func (f *faultError) Unwrap() error { return f.error }
+
+// tell has a fault told, unless it has been lately, or too many are to be told.
+func (i *Issuers) tell(c *Configuration, err error) {
+	if i.config.Tell == nil {
+		return
+	}
+	key := string(c.UID) + " " + err.Error()
+	if _, told := i.told.Get(key); told {
+		return
+	}
+	select {
+	case i.faults <- fault{c, err.Error()}:
+		i.told.Add(key, struct{}{}, toldFor)
+	default:
+	}
+}
+
+// digestOf identifies what is encoded alike.
+func digestOf(of any) digest {
+	text, err := json.Marshal(of)
+	if err != nil {
+		panic(err) // it has come as JSON
+	}
+	return sha256.Sum256(text)
+}
+
+// IsToken reports whether a token may be of an issuer.
+func IsToken(token string) bool {
+	_, err := unverified(token)
+	return err == nil
+}
+
+// claims is what a token says of itself.
+type claims struct {
+	issuer string
+	// distributed is set if other servers are to be asked for a part of it.
+	distributed bool
+}
+
+// unverified reads a token without believing it.
+func unverified(token string) (claims, error) {
+	if len(token) > maxTokenBytes {
+		return claims{}, errors.New("the token is too long")
+	}
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return claims{}, errors.New("the token is no JWT")
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return claims{}, err
+	}
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(payload, &all); err != nil {
+		return claims{}, err
+	}
+	var c claims
+	if err := json.Unmarshal(all["iss"], &c.issuer); err != nil {
+		return claims{}, err
+	}
+	if c.issuer == "accounts.google.com" {
+		c.issuer = "https://accounts.google.com" // as the library takes it
+	}
+	_, names := all["_claim_names"]
+	_, sources := all["_claim_sources"]
+	c.distributed = names || sources
+	return c, nil
+}

@@ -1,0 +1,230 @@
+package issuers
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+)
+
+const (
+	// maxProviders is how many there are at most, and restFor how long one is kept that nobody
+	// asks; sweepEach is how often those are looked for.
+	maxProviders = 1000
+	restFor      = 30 * time.Minute
+	sweepEach    = time.Minute
+	// maxExpressions bounds those of an entry, each of which is bounded by the library.
+	maxExpressions = 32
+)
+
+// provider knows the tokens of one entry, whoever has it.
+type provider struct {
+	entry *tenancyv1alpha1.JWTAuthenticator
+	keys  *keySet
+	from  *Issuers
+	// home is the logical cluster that had the entry first, and used when it was asked for
+	// last.
+	home logicalcluster.Name
+	used time.Time
+
+	compile sync.Once
+	tokens  authenticator.Token
+	err     error
+}
+
+// provider returns the provider of an entry, made if there is none.
+func (i *Issuers) provider(of digest, home logicalcluster.Name, entry *tenancyv1alpha1.JWTAuthenticator) *provider {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	now := time.Now()
+	p := i.providers[of]
+	if p == nil {
+		i.sweep(now)
+		p = &provider{entry: entry, keys: i.keysOf(home, entry), from: i, home: home}
+		i.providers[of] = p
+	}
+	p.used = now
+	return p
+}
+
+// keysOf returns the keys of an entry's issuer. Entries that differ in their rules only share
+// them. The caller holds the lock.
+func (i *Issuers) keysOf(home logicalcluster.Name, entry *tenancyv1alpha1.JWTAuthenticator) *keySet {
+	issuer := tenancyv1alpha1.Issuer{URL: entry.Issuer.URL, DiscoveryURL: entry.Issuer.DiscoveryURL, CertificateAuthority: entry.Issuer.CertificateAuthority}
+	of := digestOf(issuer)
+	k := i.keys[of]
+	if k == nil {
+		k = &keySet{issuer: issuer, home: home, from: i}
+		if issuer.CertificateAuthority != "" {
+			k.roots = x509.NewCertPool()
+			k.roots.AppendCertsFromPEM([]byte(issuer.CertificateAuthority)) // the provider says what is wrong with it
+		}
+		i.keys[of] = k
+	}
+	return k
+}
+
+// sweep ends providers that rest, and, where there are too many, the one that has rested most
+// of those of the logical cluster that has most. The caller holds the lock.
+func (i *Issuers) sweep(now time.Time) {
+	full := len(i.providers) >= maxProviders
+	if !full && now.Sub(i.swept) < sweepEach {
+		return
+	}
+	i.swept = now
+	homes := map[logicalcluster.Name]int{}
+	most := logicalcluster.Name("")
+	for of, p := range i.providers {
+		if now.Sub(p.used) > restFor {
+			delete(i.providers, of)
+			continue
+		}
+		homes[p.home]++
+		if homes[p.home] > homes[most] {
+			most = p.home
+		}
+	}
+	if len(i.providers) >= maxProviders {
+		var eldest digest
+		for of, p := range i.providers {
+			if p.home == most && (i.providers[eldest] == nil || p.used.Before(i.providers[eldest].used)) {
+				eldest = of
+			}
+		}
+		delete(i.providers, eldest)
+	}
+	used := map[*keySet]bool{}
+	for _, p := range i.providers {
+		used[p.keys] = true
+	}
+	for of, k := range i.keys {
+		if !used[k] {
+			delete(i.keys, of)
+		}
+	}
+}
+
+// authenticate returns whose a token is. It waits for keys without having its turn, so that an
+// issuer that does not answer delays no token of another one.
+func (p *provider) authenticate(ctx context.Context, home *home, token string) (response *authenticator.Response, ok bool, err error) {
+	inTurn := func(f func()) error {
+		select {
+		case home.turn <- struct{}{}:
+			defer func() { <-home.turn }()
+			f()
+			return nil
+		case <-ctx.Done():
+			return errCrowded
+		}
+	}
+	if err := inTurn(func() { p.compile.Do(p.build) }); err != nil {
+		return nil, false, err
+	}
+	if p.err != nil {
+		return nil, false, &faultError{p.err}
+	}
+	version, asked := 0, 0
+	for {
+		if version, err = p.keys.newer(ctx, version); errors.Is(err, errUnknownKey) {
+			return nil, false, err
+		} else if err != nil {
+			return nil, false, &faultError{err}
+		}
+		unknown := false
+		if turnErr := inTurn(func() {
+			if _, err := p.keys.VerifySignature(ctx, token); errors.Is(err, errUnknownKey) {
+				unknown = true
+				return
+			}
+			response, ok, err = p.tokens.AuthenticateToken(ctx, token)
+		}); turnErr != nil {
+			return nil, false, turnErr
+		}
+		if !unknown {
+			return response, ok, err
+		}
+		if asked++; asked > 2 {
+			return nil, false, errUnknownKey // the issuer has it no more
+		}
+	}
+}
+
+// build compiles the entry, by Kubernetes' rules.
+func (p *provider) build() {
+	jwt := toKubernetes(p.entry)
+	if n := expressions(&jwt); n > maxExpressions {
+		p.err = fmt.Errorf("it has %d expressions and may have %d", n, maxExpressions)
+		return
+	}
+	// These say what is wrong with what the library is not given here.
+	if len(jwt.Issuer.Audiences) == 0 {
+		p.err = errors.New("issuer.audiences: at least one audience is required")
+		return
+	}
+	if at := jwt.Issuer.DiscoveryURL; at == jwt.Issuer.URL {
+		p.err = errors.New("issuer.discoveryURL: it must be another URL than issuer.url")
+		return
+	}
+	jwt.Issuer.DiscoveryURL = "" // the keys are fetched by it
+	tokens, err := oidc.New(p.from.life, oidc.Options{
+		JWTAuthenticator: jwt, KeySet: p.keys, Compiler: p.from.compiler(), SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(),
+		DisallowedIssuers: p.from.config.Disallowed,
+		// What the library asked itself for would be distributed claims, of which there are none.
+		Client: &http.Client{Transport: nowhere{}},
+	})
+	if err != nil {
+		p.err = err
+		return
+	}
+	p.tokens = tokens
+}
+
+// nowhere sends nothing.
+type nowhere struct{}
+
+// RoundTrip implements http.RoundTripper.
+func (nowhere) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.New("nobody but the issuer is asked")
+}
+
+// expressions returns how many expressions an entry has.
+func expressions(jwt *apiserver.JWTAuthenticator) int {
+	return len(jwt.ClaimValidationRules) + len(jwt.UserValidationRules) + len(jwt.ClaimMappings.Extra)
+}
+
+// toKubernetes returns an entry as Kubernetes' library has it.
+func toKubernetes(in *tenancyv1alpha1.JWTAuthenticator) apiserver.JWTAuthenticator {
+	prefixed := func(m tenancyv1alpha1.PrefixedClaimOrExpression) apiserver.PrefixedClaimOrExpression {
+		return apiserver.PrefixedClaimOrExpression{Claim: m.Claim, Prefix: m.Prefix, Expression: m.Expression}
+	}
+	out := apiserver.JWTAuthenticator{
+		Issuer: apiserver.Issuer{
+			URL: in.Issuer.URL, DiscoveryURL: in.Issuer.DiscoveryURL, CertificateAuthority: in.Issuer.CertificateAuthority,
+			Audiences: in.Issuer.Audiences, AudienceMatchPolicy: apiserver.AudienceMatchPolicyType(in.Issuer.AudienceMatchPolicy),
+		},
+		ClaimMappings: apiserver.ClaimMappings{
+			Username: prefixed(in.ClaimMappings.Username),
+			Groups:   prefixed(in.ClaimMappings.Groups),
+			UID:      apiserver.ClaimOrExpression{Claim: in.ClaimMappings.UID.Claim, Expression: in.ClaimMappings.UID.Expression},
+		},
+	}
+	for _, m := range in.ClaimMappings.Extra {
+		out.ClaimMappings.Extra = append(out.ClaimMappings.Extra, apiserver.ExtraMapping{Key: m.Key, ValueExpression: m.ValueExpression})
+	}
+	for _, r := range in.ClaimValidationRules {
+		out.ClaimValidationRules = append(out.ClaimValidationRules, apiserver.ClaimValidationRule{Claim: r.Claim, RequiredValue: r.RequiredValue, Expression: r.Expression, Message: r.Message})
+	}
+	for _, r := range in.UserValidationRules {
+		out.UserValidationRules = append(out.UserValidationRules, apiserver.UserValidationRule{Expression: r.Expression, Message: r.Message})
+	}
+	return out
+}

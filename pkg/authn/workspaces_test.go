@@ -1,0 +1,284 @@
+package authn_test
+
+import (
+	"context"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authn/issuers"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// entry returns what a tenant says of the issuer.
+func (i *issuer) entry(prefix string) tenancyv1alpha1.JWTAuthenticator {
+	return tenancyv1alpha1.JWTAuthenticator{
+		Issuer: tenancyv1alpha1.Issuer{
+			URL: i.URL, Audiences: []string{"shardplane"},
+			CertificateAuthority: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.Certificate().Raw})),
+		},
+		ClaimMappings: tenancyv1alpha1.ClaimMappings{
+			Username: tenancyv1alpha1.PrefixedClaimOrExpression{Claim: "sub", Prefix: &prefix},
+			Groups:   tenancyv1alpha1.PrefixedClaimOrExpression{Claim: "groups", Prefix: &prefix},
+		},
+	}
+}
+
+// tenants is an authentication with logical clusters of tenants.
+type tenants struct {
+	*authn.Authentication
+	t *testing.T
+
+	mu     sync.Mutex
+	known  map[logicalcluster.Name][]*issuers.Configuration
+	coming map[logicalcluster.Name]int
+	faults []string
+}
+
+func newTenants(t *testing.T, change ...func(*authn.Options)) *tenants {
+	t.Helper()
+	o := authn.NewOptions()
+	o.ClientCAFile, o.Workspaces.AllowedCIDRs = newAuthority(t, "clients").file, []string{"127.0.0.0/8"}
+	for _, c := range change {
+		c(&o)
+	}
+	w := &tenants{t: t, known: map[logicalcluster.Name][]*issuers.Configuration{}, coming: map[logicalcluster.Name]int{}}
+	a, err := authn.New(o, authn.Sources{
+		Workspace: func(ctx context.Context) authn.Workspace {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			name := request.ScopeFrom(ctx).Cluster.Name
+			if w.coming[name] > 0 {
+				w.coming[name]--
+				return authn.Workspace{Cluster: name, Incomplete: true}
+			}
+			return authn.Workspace{Cluster: name, Configurations: w.known[name]}
+		},
+		Tell: func(_ context.Context, of *issuers.Configuration, fault string) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.faults = append(w.faults, of.Name+": "+fault)
+			return nil
+		},
+	})
+	require.NoError(t, err)
+	w.Authentication = a
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	return w
+}
+
+// say sets the configuration of a logical cluster.
+func (w *tenants) say(cluster logicalcluster.Name, entries ...tenancyv1alpha1.JWTAuthenticator) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.known[cluster] = []*issuers.Configuration{{
+		ObjectMeta: metav1.ObjectMeta{Name: "of-" + cluster.String(), Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()}},
+		Spec:       tenancyv1alpha1.WorkspaceAuthenticationConfigurationSpec{JWT: entries},
+	}}
+}
+
+func (w *tenants) told(part string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Contains(strings.Join(w.faults, "\n"), part)
+}
+
+// whose returns the user of a token in a logical cluster.
+func (w *tenants) whose(cluster logicalcluster.Name, token string) (user.Info, error) {
+	w.t.Helper()
+	r := httptest.NewRequestWithContext(request.WithClusterName(w.t.Context(), cluster), http.MethodGet, "/api", http.NoBody)
+	r.Header = bearer(token)
+	response, ok, err := w.Authenticator.AuthenticateRequest(r)
+	if !ok || err != nil {
+		return nil, err
+	}
+	return response.User, nil
+}
+
+func (w *tenants) knows(cluster logicalcluster.Name, token string) string {
+	w.t.Helper()
+	who, _ := w.whose(cluster, token)
+	if who == nil {
+		return ""
+	}
+	return who.GetName()
+}
+
+// TestWorkspaceUsers: who is named by a workspace's issuer is somebody in that workspace, on the
+// first try, and nobody in others.
+func TestWorkspaceUsers(t *testing.T) {
+	provider, w := newIssuer(t), newTenants(t)
+	w.say("team", provider.entry("oidc:"))
+	jane := provider.token(t, map[string]any{"groups": []string{"devs"}})
+	who, err := w.whose("team", jane)
+	require.NoError(t, err)
+	require.Equal(t, &user.DefaultInfo{
+		Name: "oidc:jane", Groups: []string{"oidc:devs", "system:authenticated"},
+		Extra: map[string][]string{"authentication.kcp.io/scopes": {"cluster:team"}, "authentication.kcp.io/cluster-name": {"team"}},
+	}, who)
+	require.Empty(t, w.knows("other", jane))
+	require.Empty(t, w.knows("", jane))
+
+	w.say("twin", provider.entry("twin:"))
+	w.coming["twin"] = 3
+	require.Equal(t, "twin:jane", w.knows("twin", jane), "what comes soon is waited for")
+	require.Equal(t, "oidc:jane", w.knows("team", jane), "equal tokens of other logical clusters are others'")
+
+	ctx := request.WithClusterName(t.Context(), "team")
+	response, ok, err := w.Reviewer().AuthenticateToken(authenticator.WithAudiences(ctx, w.Audiences), jane)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, authenticator.Audiences{"https://kcp.default.svc"}, response.Audiences)
+	_, ok, _ = w.Reviewer().AuthenticateToken(authenticator.WithAudiences(ctx, authenticator.Audiences{"others"}), jane)
+	require.False(t, ok, "the review is about another audience")
+	for what, claims := range map[string]map[string]any{
+		"another audience": {"aud": "others"}, "another issuer": {"iss": "https://others.test"}, "expired": {"exp": time.Now().Add(-time.Minute).Unix()},
+		"distributed claims": {"_claim_names": map[string]string{"groups": "x"}, "_claim_sources": map[string]any{"x": map[string]string{"endpoint": provider.URL}}},
+	} {
+		require.Empty(t, w.knows("team", provider.token(t, claims)), what)
+	}
+	require.Empty(t, w.knows("team", newIssuer(t).token(t, map[string]any{"iss": provider.URL})), "signed by another key")
+
+	off := newTenants(t, func(o *authn.Options) { o.Workspaces.Enabled = false })
+	off.say("team", provider.entry("oidc:"))
+	require.Empty(t, off.knows("team", jane))
+}
+
+// TestWorkspaceUsersAreConfined: nothing that a tenant's issuer says makes a user one of the
+// installation's.
+func TestWorkspaceUsersAreConfined(t *testing.T) {
+	provider, w := newIssuer(t), newTenants(t)
+	entry := provider.entry("")
+	entry.ClaimMappings.Extra = []tenancyv1alpha1.ExtraMapping{
+		{Key: "authentication.kcp.io/scopes", ValueExpression: "['cluster:root']"},
+		{Key: "authorization.kcp.io/warrant", ValueExpression: `'{"groups":["system:masters"]}'`},
+		{Key: "example.com/team", ValueExpression: "'blue'"},
+	}
+	w.say("team", entry)
+	who, err := w.whose("team", provider.token(t, map[string]any{"groups": []string{
+		"system:masters", "system:kcp:admin", "system:serviceaccounts", "system:cluster:root", "system:anything", "apis.kcp.io:binding:system:authenticated", "devs",
+	}}))
+	require.NoError(t, err)
+	require.Equal(t, []string{"devs", "system:authenticated"}, who.GetGroups())
+	require.Equal(t, map[string][]string{
+		"authentication.kcp.io/scopes": {"cluster:team"}, "authentication.kcp.io/cluster-name": {"team"}, "example.com/team": {"blue"},
+	}, who.GetExtra())
+	for _, name := range []string{"system:serviceaccount:default:robot", "system:admin", "system:"} {
+		_, err := w.whose("team", provider.token(t, map[string]any{"sub": name}))
+		require.ErrorContains(t, err, "is reserved", name)
+	}
+	_, err = w.whose("team", provider.token(t, map[string]any{"sub": " jane"}))
+	require.Error(t, err, "headers carry it otherwise")
+}
+
+// TestWorkspaceIssuers: issuers change their keys and entries their rules, and what a tenant
+// says of them is wrong.
+func TestWorkspaceIssuers(t *testing.T) {
+	provider, w := newIssuer(t), newTenants(t)
+	w.say("team", provider.entry("oidc:"))
+	former := provider.token(t, map[string]any{"sub": "former"})
+	require.Equal(t, "oidc:jane", w.knows("team", provider.token(t, nil)))
+	provider.rotate(t)
+	joe := provider.token(t, map[string]any{"sub": "joe"})
+	eventually(t, "the new key is fetched", func() bool { return w.knows("team", joe) == "oidc:joe" })
+	require.Empty(t, w.knows("team", former), "the former key is not trusted any more")
+
+	w.say("team", provider.entry("changed:"))
+	require.Equal(t, "changed:joe", w.knows("team", joe), "a changed entry counts at once")
+	w.say("team")
+	require.Empty(t, w.knows("team", joe), "as does that it is gone")
+
+	for what, change := range map[string]func(*tenancyv1alpha1.JWTAuthenticator){
+		"at least one audience": func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.Audiences = nil },
+		"prefix":                func(e *tenancyv1alpha1.JWTAuthenticator) { e.ClaimMappings.Username.Prefix = nil },
+		"compilation failed":    func(e *tenancyv1alpha1.JWTAuthenticator) { e.ClaimMappings.UID.Expression = "claims." },
+		"certificate":           func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.CertificateAuthority = "none" },
+		"another URL":           func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.DiscoveryURL = e.Issuer.URL },
+		"33 expressions and may have 32": func(e *tenancyv1alpha1.JWTAuthenticator) {
+			e.UserValidationRules = make([]tenancyv1alpha1.UserValidationRule, 33)
+		},
+		"it is not the JSON of a document":    func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.DiscoveryURL = e.Issuer.URL + "/keys" },
+		"certificate signed by unknown autho": func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.CertificateAuthority = "" },
+	} {
+		entry := provider.entry("oidc:")
+		change(&entry)
+		w.say("team", entry)
+		_, err := w.whose("team", joe)
+		require.ErrorContains(t, err, what)
+		eventually(t, "it is told: "+what, func() bool { return w.told("of-team: ") && w.told(what) })
+		both := provider.entry("oidc:")
+		w.say("team", entry, both)
+		require.Equal(t, "oidc:joe", w.knows("team", joe), "the other entry of the issuer knows it")
+	}
+	entry := provider.entry("oidc:")
+	entry.Issuer.DiscoveryURL = provider.URL + "/.well-known/openid-configuration"
+	w.say("team", entry)
+	require.Equal(t, "oidc:joe", w.knows("team", joe), "by the discovery document named")
+
+	private := newTenants(t, func(o *authn.Options) { o.Workspaces.AllowedCIDRs = nil })
+	private.say("team", provider.entry("oidc:"))
+	_, err := private.whose("team", joe)
+	require.ErrorContains(t, err, "--workspace-issuer-allowed-cidrs does not allow")
+}
+
+// TestDeadWorkspaceIssuer: an issuer that does not answer, and whose tokens fill all places of
+// its tenant, delays nobody else.
+func TestDeadWorkspaceIssuer(t *testing.T) {
+	dead, living, w := silent(t), newIssuer(t), newTenants(t)
+	w.say("team", dead.entry("dead:"), living.entry("living:"))
+	w.say("other", living.entry("other:"))
+	token := dead.token(t, nil)
+	var waiting sync.WaitGroup
+	var refused atomic.Int64
+	for range 100 {
+		waiting.Go(func() {
+			if _, err := w.whose("team", token); err != nil && strings.Contains(err.Error(), "too many tokens") {
+				refused.Add(1)
+			}
+		})
+	}
+	<-dead.asked
+	require.Equal(t, "other:jane", w.knows("other", living.token(t, nil)), "of another tenant")
+	eventually(t, "some are refused at once", func() bool { return refused.Load() > 0 })
+	close(dead.answers)
+	waiting.Wait()
+	eventually(t, "it is known when it answers", func() bool { return w.knows("team", token) == "dead:jane" })
+	require.Equal(t, "living:jane", w.knows("team", living.token(t, nil)))
+}
+
+// TestDeadIssuerBesideLivingOne is about one configuration with both.
+func TestDeadIssuerBesideLivingOne(t *testing.T) {
+	dead, living, w := silent(t), newIssuer(t), newTenants(t)
+	w.say("team", dead.entry("dead:"), living.entry("living:"))
+	answered := make(chan string, 1)
+	token := dead.token(t, nil)
+	go func() { answered <- w.knows("team", token) }()
+	<-dead.asked
+	require.Equal(t, "living:jane", w.knows("team", living.token(t, nil)))
+	select {
+	case <-answered:
+		require.Fail(t, "the token of the dead issuer is still waiting")
+	default:
+	}
+	require.Empty(t, <-answered, "in time")
+	close(dead.answers)
+}

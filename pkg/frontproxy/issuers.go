@@ -1,0 +1,121 @@
+package frontproxy
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/authn/issuers"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/workspaceindex"
+)
+
+type targetKey struct{}
+
+// withTarget keeps the path of the request for authentication, which asks the logical cluster
+// that it names whom else it knows.
+func withTarget(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), targetKey{}, r.URL.EscapedPath())))
+	})
+}
+
+// targetOf returns the name or path of the logical cluster that an escaped path names.
+func (s *Server) targetOf(path string) (string, bool) {
+	at := slices.IndexFunc(mappings, func(m mapping) bool { return m.fits(path) })
+	own := ""
+	if at >= 0 {
+		own = mappings[at].prefix
+	}
+	if to := s.mappedTo(path, own); to != nil {
+		segment, _, malformed := to.clusterIn(path)
+		if malformed || segment == "" {
+			return "", false
+		}
+		return clusterPath(segment)
+	}
+	if own != request.Clusters.Prefix {
+		return "", false
+	}
+	segment, _ := splitEscaped(strings.TrimPrefix(path, own))
+	return clusterPath(segment)
+}
+
+// knownIn returns the logical cluster that a request is for and the issuers that its type names,
+// in the logical cluster of the type. A path that leads nowhere yet is waited for, no longer
+// than for everybody.
+func (s *Server) knownIn(ctx context.Context) authn.Workspace {
+	escaped, _ := ctx.Value(targetKey{}).(string)
+	path, ok := s.targetOf(escaped)
+	if !ok {
+		return authn.Workspace{}
+	}
+	resolver := s.forwarder.resolver
+	target, outcome := resolver.index.Lookup(path)
+	if !settled(outcome) {
+		release, ok := resolver.enter(identity.Payer{}) // nobody, yet
+		if !ok {
+			return authn.Workspace{}
+		}
+		defer release()
+		target, outcome = resolver.resolve(ctx, path, arrivalOf(ctx), &user.DefaultInfo{Name: user.Anonymous})
+	}
+	if !known(outcome) {
+		return authn.Workspace{}
+	}
+	w := authn.Workspace{Cluster: target.Cluster}
+	isNew := time.Since(time.Unix(target.Created, 0)) < authn.NewFor
+	t, f, missing := s.typeOf(target)
+	if t == nil {
+		w.Incomplete = missing && isNew
+		return w
+	}
+	for _, ref := range t.Spec.AuthenticationConfigurations {
+		c, err := f.configurations.Lister().Get(client.Key{Cluster: logicalcluster.From(t), Name: ref.Name})
+		if err != nil {
+			w.Incomplete = w.Incomplete || isNew
+			continue
+		}
+		w.Configurations = append(w.Configurations, c)
+	}
+	return w
+}
+
+// typeOf returns the type of a logical cluster, and who follows the shard that has it. It is
+// missing where there is one of which nobody knows here.
+func (s *Server) typeOf(of workspaceindex.Target) (t *tenancyv1alpha1.WorkspaceType, f *follower, missing bool) {
+	path, name := logicalcluster.NewPath(of.Type).Split()
+	if name == "" {
+		return nil, nil, false
+	}
+	at, outcome := s.shards.index.Lookup(path.String())
+	if f = s.shards.follower(at.Shard); f == nil || !known(outcome) {
+		return nil, nil, true
+	}
+	t, err := f.types.Lister().Get(client.Key{Cluster: at.Cluster, Name: tenancyv1alpha1.ObjectName(tenancyv1alpha1.WorkspaceTypeName(name))})
+	return t, f, err != nil
+}
+
+// tellOfIssuer has an Event say what is wrong with a configuration, on the shard that has it.
+func (s *Server) tellOfIssuer(ctx context.Context, of *issuers.Configuration, fault string) error {
+	cluster := logicalcluster.From(of)
+	target, _ := s.shards.index.Lookup(cluster.String())
+	shard := s.shards.book.Named(target.Shard)
+	if shard == nil {
+		return nil // it has gone
+	}
+	return reconcile.Tell(ctx, shard.Clients.Cluster(cluster.Path()), reconcile.Event{
+		About: issuers.Reference(of), Component: issuers.Component, Type: corev1.EventTypeWarning, Reason: issuers.Reason, Message: fault,
+	}, fault)
+}

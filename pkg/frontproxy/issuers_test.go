@@ -1,0 +1,104 @@
+package frontproxy
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	jose "gopkg.in/go-jose/go-jose.v2"
+	"gopkg.in/go-jose/go-jose.v2/jwt"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// newIssuer starts an OIDC provider, and returns what tenants say of it and a token of it.
+func newIssuer(t *testing.T) (entry tenancyv1alpha1.JWTAuthenticator, token string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	var url string
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var answer any = map[string]string{"issuer": url, "jwks_uri": url + "/keys"}
+		if r.URL.Path == "/keys" {
+			answer = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1", Algorithm: "ES256", Use: "sig"}}}
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	t.Cleanup(server.Close)
+	url = server.URL
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: "1"}}, nil)
+	require.NoError(t, err)
+	token, err = jwt.Signed(signer).Claims(map[string]any{"iss": url, "aud": "x", "sub": "jane", "groups": []string{"devs", "system:kcp:admin"}, "exp": time.Now().Add(time.Hour).Unix()}).CompactSerialize()
+	require.NoError(t, err)
+	prefix := ""
+	entry.Issuer = tenancyv1alpha1.Issuer{
+		URL: url, Audiences: []string{"x"}, CertificateAuthority: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})),
+	}
+	entry.ClaimMappings.Username = tenancyv1alpha1.PrefixedClaimOrExpression{Claim: "sub", Prefix: &prefix}
+	entry.ClaimMappings.Groups = tenancyv1alpha1.PrefixedClaimOrExpression{Claim: "groups", Prefix: &prefix}
+	return entry, token
+}
+
+// TestWorkspaceIssuers: users of a workspace's issuers are told to shards, and to servers of the
+// mapping file, as somebody in that workspace, and are nobody in others.
+func TestWorkspaceIssuers(t *testing.T) {
+	w := newWorld(t, "root", "other")
+	w.options.Authentication.Workspaces.AllowedCIDRs = []string{"127.0.0.0/8"}
+	mapped := w.addMapped(t, "mapped")
+	w.mapping(t, "/services/of/{cluster}", mapped, ", extra_header_prefix: X-More-")
+	entry, token := newIssuer(t)
+	in := map[string]string{logicalcluster.AnnotationKey: "home"}
+	// The type is on one shard, and a workspace of it on the other.
+	w.cluster(t, "other", "home")
+	w.workspace(t, "root", "root", "home", "home")
+	w.cluster(t, "root", "team", func(lc *corev1alpha1.LogicalCluster) {
+		lc.Annotations[tenancyv1alpha1.LogicalClusterTypeAnnotationKey] = "root:home:special"
+	})
+	w.workspace(t, "root", "root", "team", "team")
+	w.cluster(t, "root", "plain")
+	w.shards["other"].data.Put(t, client.WorkspaceTypes.GroupVersionResource, &tenancyv1alpha1.WorkspaceType{
+		ObjectMeta: metav1.ObjectMeta{Name: "special", Annotations: in},
+		Spec:       tenancyv1alpha1.WorkspaceTypeSpec{AuthenticationConfigurations: []tenancyv1alpha1.AuthenticationConfigurationReference{{Name: "issuers"}}},
+	})
+	w.shards["other"].data.Put(t, client.WorkspaceAuthenticationConfigurations.GroupVersionResource, &tenancyv1alpha1.WorkspaceAuthenticationConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "issuers", Annotations: in},
+		Spec:       tenancyv1alpha1.WorkspaceAuthenticationConfigurationSpec{JWT: []tenancyv1alpha1.JWTAuthenticator{entry}},
+	})
+	w.ready(t)
+	jane := w.withCerts(t)
+	jane.token = token
+	for path, prefix := range map[string]string{
+		"/clusters/root:team/api": "X-Remote-Extra-", "/clusters/team/api/v1/namespaces": "X-Remote-Extra-", "/services/of/root:team/api": "X-More-",
+	} {
+		require.Eventually(t, func() bool {
+			res, _ := jane.get(t, path)
+			return res.StatusCode == http.StatusOK
+		}, 20*time.Second, 10*time.Millisecond, path)
+		got := jane.echoed(t, path).Header
+		require.Equal(t, []string{"jane"}, got["X-Remote-User"], path)
+		require.Equal(t, []string{"devs", "system:authenticated"}, got["X-Remote-Group"])
+		require.Equal(t, []string{"cluster:team"}, got[http.CanonicalHeaderKey(prefix+"Authentication.kcp.io%2fscopes")], "%v", got)
+		require.Equal(t, []string{"team"}, got[http.CanonicalHeaderKey(prefix+"Authentication.kcp.io%2fcluster-name")])
+		require.Empty(t, got["Authorization"])
+	}
+	for _, path := range []string{"/clusters/root:home/api", "/clusters/plain/api", "/clusters/unknown/api", "/services/of/plain/api", "/services/apiexport/team/x/clusters/team/api", "/metrics", "/api"} {
+		res, _ := jane.get(t, path)
+		require.Equal(t, http.StatusUnauthorized, res.StatusCode, path)
+	}
+	w.shards["other"].data.Delete(t, client.WorkspaceAuthenticationConfigurations.GroupVersionResource, "", "home", "", "issuers")
+	require.Eventually(t, func() bool {
+		res, _ := jane.get(t, "/clusters/team/api")
+		return res.StatusCode == http.StatusUnauthorized
+	}, 20*time.Second, 10*time.Millisecond, "the configuration is gone")
+}
