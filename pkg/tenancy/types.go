@@ -122,6 +122,12 @@ func (lookup TypeLookup) closure(t WorkspaceType) (Family, error) {
 // Family is a type, and then all that it extends, directly or not, each once.
 type Family []WorkspaceType
 
+// IsUniversal reports whether the type is root:universal or extends it.
+func (f Family) IsUniversal() bool {
+	id := logicalcluster.NewPath(universal.Path).Join(string(universal.Name)).String()
+	return slices.ContainsFunc(f, func(t WorkspaceType) bool { return t.ID() == id })
+}
+
 // Allowed returns the type that a Workspace in the logical cluster of parent has or
 // will get: the one in its spec, else the default of its parent's type, else
 // universal. It fails if the type, or one that it extends, does not exist, and if the

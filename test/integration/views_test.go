@@ -198,9 +198,9 @@ func testClaims(t *testing.T, e *env) {
 	all, inOne := provider.through("e", "*"), provider.through("e", one.cluster)
 	for _, k := range consumers {
 		k.create(configMaps, `{"metadata":{"name":"a"}}`)
-		k.eventually("it has its CA", func() bool {
-			code, _ := k.status(http.MethodGet, configMaps+"/kube-root-ca.crt", "")
-			return code == http.StatusOK
+		k.eventually("default and kube-system have their CA", func() bool {
+			items, _ := field(k.get("/api/v1/configmaps"), "items").([]any)
+			return len(items) == 3
 		})
 	}
 	version := one.get(configMaps + "/a").GetResourceVersion()
@@ -216,8 +216,8 @@ func testClaims(t *testing.T, e *env) {
 	one.accept(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
 	added := next(t, w, watch.Added, "a")
 	require.Equal(t, version, added.GetResourceVersion(), "nothing is written")
-	require.Equal(t, []string{"one/a", "one/kube-root-ca.crt"}, namesOf(all.get("/api/v1/configmaps"), names))
-	require.Equal(t, []string{"one/a", "one/kube-root-ca.crt"}, namesOf(inOne.get("/api/v1/configmaps"), names))
+	require.Equal(t, []string{"one/a", "one/kube-root-ca.crt", "one/kube-root-ca.crt"}, namesOf(all.get("/api/v1/configmaps"), names))
+	require.Equal(t, []string{"one/a", "one/kube-root-ca.crt", "one/kube-root-ca.crt"}, namesOf(inOne.get("/api/v1/configmaps"), names))
 
 	// The label tells, also in the consumer's logical cluster, and nobody sets it.
 	claimed := func(u *unstructured.Unstructured) []string {
@@ -232,7 +232,7 @@ func testClaims(t *testing.T, e *env) {
 	require.Len(t, claimed(added), 1)
 	require.Equal(t, claimed(added), claimed(one.get(configMaps+"/a")))
 	require.Empty(t, claimed(two.get(configMaps+"/a")))
-	require.Len(t, field(one.get("/api/v1/configmaps?labelSelector="+strings.Replace(claimed(added)[0], "=", "%3D", 1)), "items"), 2)
+	require.Len(t, field(one.get("/api/v1/configmaps?labelSelector="+strings.Replace(claimed(added)[0], "=", "%3D", 1)), "items"), 3)
 	written := one.get(configMaps + "/a")
 	written.Object["data"] = map[string]any{"x": "y"}
 	text, err := written.MarshalJSON()

@@ -9,11 +9,9 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
@@ -51,18 +49,12 @@ type Config struct {
 // New returns the controller that brings logical clusters up.
 func New(config Config) *reconcile.Controller[client.Key] {
 	bindings, looks := defaults.New(config.Defaults)
-	clusters, namespaces := config.LogicalClusters.Lister(), config.Namespaces.Lister()
+	clusters := config.LogicalClusters.Lister()
 	r := &reconciler{
 		externalURL: config.ExternalURL,
 		now:         time.Now,
 		get:         clusters.Get,
-		hasNamespace: func(cluster logicalcluster.Name) bool {
-			_, err := namespaces.Get(client.Key{Cluster: cluster, Name: metav1.NamespaceDefault})
-			return err == nil
-		},
-		createNamespace: func(ctx context.Context, cluster logicalcluster.Name) error {
-			return createNamespace(ctx, config.Local, cluster)
-		},
+		namespaces:  newStartNamespaces(config),
 		hasBinding: func(cluster logicalcluster.Name, name string) bool {
 			_, err := config.ClusterRoleBindings.Lister().Get(client.Key{Cluster: cluster, Name: name})
 			return err == nil
@@ -78,7 +70,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		Sources: append(looks,
 			reconcile.Keys(config.LogicalClusters),
 			reconcile.OnDelete(config.Namespaces, func(ns *corev1.Namespace) []client.Key {
-				if ns.Name != metav1.NamespaceDefault {
+				if !isStart(ns.Name) {
 					return nil
 				}
 				return keyOf(logicalcluster.From(ns))
@@ -95,11 +87,10 @@ type reconciler struct {
 	externalURL string
 	now         func() time.Time
 
-	get             func(key client.Key) (*corev1alpha1.LogicalCluster, error)
-	hasNamespace    func(cluster logicalcluster.Name) bool
-	createNamespace func(ctx context.Context, cluster logicalcluster.Name) error
-	hasBinding      func(cluster logicalcluster.Name, name string) bool
-	createBinding   func(ctx context.Context, cluster logicalcluster.Name, binding *rbacv1.ClusterRoleBinding) error
+	get           func(key client.Key) (*corev1alpha1.LogicalCluster, error)
+	namespaces    *startNamespaces
+	hasBinding    func(cluster logicalcluster.Name, name string) bool
+	createBinding func(ctx context.Context, cluster logicalcluster.Name, binding *rbacv1.ClusterRoleBinding) error
 
 	defaults interface {
 		// Make makes the default bindings, and says in the LogicalCluster what has become
@@ -125,6 +116,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	}
 	if !exists || lc.DeletionTimestamp != nil {
 		r.defaults.Forget(key.Cluster)
+		r.namespaces.turns.Forget(key.Cluster)
 		return reconcile.Result{}, nil // what is being deleted is the other controller's
 	}
 	return r.bringUp(ctx, lc)
@@ -135,20 +127,19 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 func (r *reconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
 	// The bindings first: others work on them while the rest is made.
 	next, again, failed := r.defaults.Make(ctx, advance(lc, r.externalURL))
-	if cluster := logicalcluster.From(lc); !r.hasNamespace(cluster) {
-		if wait := r.untilCertain(lc); wait > 0 {
-			again.RequeueAfter = wait
-		} else if err := r.createNamespace(ctx, cluster); err != nil {
-			return reconcile.Result{}, err
-		}
+	wait, err := r.namespaces.make(ctx, lc, r.now())
+	if err != nil && !isUp(lc) {
+		return reconcile.Result{}, err
 	}
+	failed = errors.Join(failed, err)
+	again.RequeueAfter = sooner(again.RequeueAfter, wait)
 	if err := r.bindOwner(ctx, lc); err != nil {
 		return reconcile.Result{}, err
 	}
 	if wait := untilRemarkable(lc, next, r.now()); wait > 0 && failed == nil {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	lc, err := r.write(ctx, lc, advance(next, r.externalURL))
+	lc, err = r.write(ctx, lc, advance(next, r.externalURL))
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -174,21 +165,10 @@ func (r *reconciler) bindOwner(ctx context.Context, lc *corev1alpha1.LogicalClus
 	return nil
 }
 
-// untilCertain is how long to wait before a missing namespace is believed: the
-// one that was created for a logical cluster may not have arrived yet.
-func (r *reconciler) untilCertain(lc *corev1alpha1.LogicalCluster) time.Duration {
-	initialized := conditions.Get(lc, tenancyv1alpha1.WorkspaceInitialized)
-	if initialized == nil {
-		return 0
+// sooner returns the shorter of two waits, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
 	}
-	return initialized.LastTransitionTime.Add(grace).Sub(r.now())
-}
-
-func createNamespace(ctx context.Context, local *client.Factory, cluster logicalcluster.Name) error {
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}
-	_, err := client.Namespaces.In(local.Cluster(cluster.Path())).Create(ctx, namespace, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return err
+	return min(a, b)
 }

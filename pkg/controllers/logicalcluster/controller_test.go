@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +29,8 @@ import (
 type fake struct {
 	lc        *corev1alpha1.LogicalCluster
 	namespace bool
+	universal bool
+	mu        sync.Mutex // of log
 	version   int
 	log       []string
 }
@@ -62,13 +65,19 @@ func (f *fake) commit(_ context.Context, old, updated *corev1alpha1.LogicalClust
 
 func (f *fake) controller() *reconciler {
 	return &reconciler{
-		externalURL:  "https://proxy",
-		now:          time.Now,
-		get:          f.get,
-		hasNamespace: func(logicalcluster.Name) bool { return f.namespace },
-		createNamespace: func(context.Context, logicalcluster.Name) error {
-			f.log = append(f.log, "create namespace")
-			return nil
+		externalURL: "https://proxy",
+		now:         time.Now,
+		get:         f.get,
+		namespaces: &startNamespaces{
+			has: func(logicalcluster.Name, string) bool { return f.namespace },
+			create: func(_ context.Context, _ logicalcluster.Name, name string) error {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				f.log = append(f.log, "create "+name)
+				return nil
+			},
+			isUniversal: func(*corev1alpha1.LogicalCluster) (bool, error) { return f.universal, nil },
+			turns:       reconcile.Turns[logicalcluster.Name]{Interval: time.Minute},
 		},
 		defaults: noDefaults{},
 		writer:   writer{commit: f.commit},
@@ -140,7 +149,7 @@ func TestBringUp(t *testing.T) {
 	r := f.controller()
 	_, err := r.reconcile(t.Context(), key)
 	require.NoError(t, err)
-	require.Equal(t, []string{"create namespace", "write Ready", "write"}, f.log, "the namespace first, the label last")
+	require.Equal(t, []string{"create default", "write Ready", "write"}, f.log, "the namespace first, the label last")
 
 	result, err := r.reconcile(t.Context(), key)
 	require.NoError(t, err)
@@ -157,16 +166,55 @@ func TestBringUp(t *testing.T) {
 	r.now = func() time.Time { return time.Now().Add(time.Hour) }
 	_, err = r.reconcile(t.Context(), key)
 	require.NoError(t, err)
-	require.Equal(t, "create namespace", f.log[3], "a namespace that was deleted comes back")
+	require.Equal(t, "create default", f.log[3], "a namespace that was deleted comes back")
 }
 
 func TestBringUpStopsBeforeReadyWithoutNamespace(t *testing.T) {
 	f := &fake{lc: newCluster()}
 	r := f.controller()
-	r.createNamespace = func(context.Context, logicalcluster.Name) error { return errors.New("no") }
+	r.namespaces.create = func(context.Context, logicalcluster.Name, string) error { return errors.New("no") }
 	_, err := r.reconcile(t.Context(), key)
 	require.Error(t, err)
 	require.Empty(t, f.log)
+}
+
+// TestUniversalNamespaces: logical clusters of the type universal start with kube-system, and
+// those that are up get it one after the other, which keeps them from nothing.
+func TestUniversalNamespaces(t *testing.T) {
+	f := &fake{lc: newCluster(), universal: true}
+	_, err := f.controller().reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"create default", "create kube-system", "write Ready", "write"}, f.log)
+	require.Equal(t, "write", f.log[3])
+
+	f = &fake{lc: newCluster(phase("Ready")), universal: true}
+	r := f.controller()
+	require.Zero(t, r.namespaces.turns.Wait("another", time.Now()))
+	result, err := r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Greater(t, result.RequeueAfter, 50*time.Second, "after the other")
+	require.NotContains(t, f.log, "create kube-system")
+	r.now = func() time.Time { return time.Now().Add(time.Hour) }
+	_, err = r.reconcile(t.Context(), key)
+	require.NoError(t, err)
+	require.Contains(t, f.log, "create kube-system")
+
+	f = &fake{lc: newCluster(phase("Ready"), inactive), universal: true}
+	r = f.controller()
+	errNot := errors.New("not yet")
+	for _, spoil := range []func(){
+		func() {
+			r.namespaces.create = func(context.Context, logicalcluster.Name, string) error { return errNot }
+		},
+		func() {
+			r.namespaces.isUniversal = func(*corev1alpha1.LogicalCluster) (bool, error) { return false, errNot }
+		},
+	} {
+		spoil()
+		_, err = r.reconcile(t.Context(), key)
+		require.ErrorIs(t, err, errNot)
+		require.Equal(t, corev1alpha1.LogicalClusterPhaseInactive, f.lc.Status.Phase)
+	}
 }
 
 func TestOtherNamesAreIgnored(t *testing.T) {

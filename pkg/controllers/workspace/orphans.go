@@ -3,6 +3,7 @@ package workspace
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -35,14 +36,17 @@ func IndexByOwner(lc *corev1alpha1.LogicalCluster) []string {
 // has no Workspace, rather tells that this shard has lost data.
 const orphanAge = 24 * time.Hour
 
-// startsWith is what every logical cluster holds from the start.
-var startsWith = map[schema.GroupResource]string{
-	client.LogicalClusters.GroupResource():     corev1alpha1.LogicalClusterName,
-	client.Namespaces.GroupResource():          metav1.NamespaceDefault,
-	client.ServiceAccounts.GroupResource():     "default",
-	client.ConfigMaps.GroupResource():          "kube-root-ca.crt",
-	client.ClusterRoleBindings.GroupResource(): tenancy.OwnerBinding,
+// startsWith are the names of what logical clusters hold from the start.
+var startsWith = map[schema.GroupResource][]string{
+	client.LogicalClusters.GroupResource():     {corev1alpha1.LogicalClusterName},
+	client.Namespaces.GroupResource():          {metav1.NamespaceDefault, metav1.NamespaceSystem},
+	client.ServiceAccounts.GroupResource():     {"default"},
+	client.ConfigMaps.GroupResource():          {"kube-root-ca.crt"},
+	client.ClusterRoleBindings.GroupResource(): {tenancy.OwnerBinding},
 }
+
+// startsWithAtMost is how many objects of a kind that may be.
+const startsWithAtMost = 2
 
 // removeOrphans deletes the LogicalClusters that were created for a Workspace of
 // this key which does not exist any more: the answer to the create was lost, and
@@ -128,18 +132,22 @@ func holdsNothing(ctx context.Context, scope client.Scope) (bool, error) {
 		if resource.GroupResource() == client.APIBindings.GroupResource() {
 			continue // types bring them; what was made of what they bind is looked for
 		}
-		page, err := metadata.Resource(resource.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: 2})
+		page, err := metadata.Resource(resource.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: startsWithAtMost + 1})
 		if err != nil {
 			return false, fmt.Errorf("listing %s: %w", resource.GroupResource(), err)
 		}
-		for i := range page.Items {
-			if page.Items[i].Name != startsWith[resource.GroupResource()] {
-				return false, nil
-			}
-		}
-		if page.Continue != "" {
+		if !isStart(resource.GroupResource(), page) {
 			return false, nil
 		}
 	}
 	return true, nil
+}
+
+// isStart reports whether a list of what there is of a kind has nothing but what logical
+// clusters start with.
+func isStart(resource schema.GroupResource, page *metav1.PartialObjectMetadataList) bool {
+	others := slices.ContainsFunc(page.Items, func(item metav1.PartialObjectMetadata) bool {
+		return !slices.Contains(startsWith[resource], item.Name)
+	})
+	return !others && page.Continue == ""
 }

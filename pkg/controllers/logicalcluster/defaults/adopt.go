@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -34,11 +33,11 @@ const turnInterval = 10 * time.Millisecond
 func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (adopting bool, again reconcile.Result, err error) {
 	cluster := logicalcluster.From(lc)
 	if !b.bindsSystem || lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound || request.IsSystem(cluster) {
-		b.turns.forget(cluster)
+		b.turns.Forget(cluster)
 		return false, again, nil
 	}
 	if isOld := lc.Annotations[tenancy.SystemBindingsAnnotation] == ""; isOld {
-		if wait := b.turns.wait(cluster, time.Now()); wait > 0 {
+		if wait := b.turns.Wait(cluster, time.Now()); wait > 0 {
 			again.RequeueAfter = wait
 			return false, again, nil
 		}
@@ -102,38 +101,4 @@ func (b *Bindings) adoptOne(ctx context.Context, lc *corev1alpha1.LogicalCluster
 func isSystems(binding *apisv1alpha2.APIBinding) bool {
 	ref := binding.Spec.Reference.Export
 	return ref != nil && tenancy.DefaultBinding{Path: ref.Path, Export: ref.Name}.IsSystem()
-}
-
-// turns gives logical clusters their turns, one after the other.
-type turns struct {
-	mu   sync.Mutex
-	next time.Time
-	of   map[logicalcluster.Name]time.Time
-}
-
-// wait returns how long it is until the turn of a logical cluster, which is the last if it
-// has none.
-func (t *turns) wait(cluster logicalcluster.Name, now time.Time) time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	at, ok := t.of[cluster]
-	if !ok {
-		if t.next.Before(now) {
-			t.next = now
-		}
-		at = t.next
-		t.next = t.next.Add(turnInterval)
-		if t.of == nil {
-			t.of = map[logicalcluster.Name]time.Time{}
-		}
-		t.of[cluster] = at
-	}
-	return at.Sub(now)
-}
-
-// forget forgets the turn of a logical cluster.
-func (t *turns) forget(cluster logicalcluster.Name) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.of, cluster)
 }

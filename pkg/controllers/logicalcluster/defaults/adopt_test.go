@@ -2,7 +2,6 @@ package defaults
 
 import (
 	"testing"
-	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
@@ -109,18 +108,4 @@ func TestAdopt(t *testing.T) {
 		require.Empty(t, w.bindings)
 		require.Empty(t, w.noted())
 	}
-}
-
-// TestTurns: many logical clusters from before are adopted one after the other.
-func TestTurns(t *testing.T) {
-	t.Parallel()
-	var turns turns
-	now := time.Unix(1000, 0)
-	require.Zero(t, turns.wait("a", now))
-	require.Equal(t, turnInterval, turns.wait("b", now))
-	require.Equal(t, 2*turnInterval, turns.wait("c", now))
-	require.Equal(t, turnInterval, turns.wait("b", now), "its own")
-	require.LessOrEqual(t, turns.wait("b", now.Add(time.Second)), time.Duration(0))
-	turns.forget("b")
-	require.Zero(t, turns.wait("b", now.Add(time.Minute)))
 }

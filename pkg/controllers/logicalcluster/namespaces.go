@@ -1,0 +1,142 @@
+package logicalcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// turnInterval is the time between two logical clusters that get a namespace although they
+// are up: after an upgrade that may be so for all. A namespace is three writes, with what
+// others put into it, so that these are 100 a second.
+const turnInterval = 30 * time.Millisecond
+
+// startNamespaces makes the namespaces that logical clusters start with: default, and, where the
+// type is root:universal or extends it, kube-system.
+type startNamespaces struct {
+	has    func(cluster logicalcluster.Name, name string) bool
+	create func(ctx context.Context, cluster logicalcluster.Name, name string) error
+	// isUniversal reports whether the type is root:universal or extends it. The error says
+	// that it is not known yet.
+	isUniversal func(lc *corev1alpha1.LogicalCluster) (bool, error)
+	turns       reconcile.Turns[logicalcluster.Name]
+}
+
+func newStartNamespaces(config Config) *startNamespaces {
+	lister := config.Namespaces.Lister()
+	return &startNamespaces{
+		has: func(cluster logicalcluster.Name, name string) bool {
+			_, err := lister.Get(client.Key{Cluster: cluster, Name: name})
+			return err == nil
+		},
+		create: func(ctx context.Context, cluster logicalcluster.Name, name string) error {
+			return createNamespace(ctx, config.Local, cluster, name)
+		},
+		isUniversal: isUniversal(config.Defaults),
+		turns:       reconcile.Turns[logicalcluster.Name]{Interval: turnInterval},
+	}
+}
+
+// isStart reports whether logical clusters start with namespaces of that name.
+func isStart(name string) bool {
+	return name == metav1.NamespaceDefault || name == metav1.NamespaceSystem
+}
+
+// make makes those that are missing, at the same time, and returns when to look again although
+// nothing may have changed.
+func (n *startNamespaces) make(ctx context.Context, lc *corev1alpha1.LogicalCluster, now time.Time) (again time.Duration, err error) {
+	cluster := logicalcluster.From(lc)
+	missing, err := n.missing(lc)
+	if len(missing) == 0 {
+		n.turns.Forget(cluster)
+		return 0, err
+	}
+	if wait := untilCertain(lc, now); wait > 0 {
+		return wait, err
+	}
+	if isUp(lc) {
+		if wait := n.turns.Wait(cluster, now); wait > 0 {
+			return wait, err
+		}
+	}
+	var all sync.WaitGroup
+	errs := make([]error, len(missing)+1)
+	errs[len(missing)] = err
+	for i, name := range missing {
+		all.Go(func() { errs[i] = n.create(ctx, cluster, name) })
+	}
+	all.Wait()
+	return 0, errors.Join(errs...)
+}
+
+// missing returns those that the informer does not have.
+func (n *startNamespaces) missing(lc *corev1alpha1.LogicalCluster) (missing []string, err error) {
+	cluster := logicalcluster.From(lc)
+	if !n.has(cluster, metav1.NamespaceDefault) {
+		missing = append(missing, metav1.NamespaceDefault)
+	}
+	if n.has(cluster, metav1.NamespaceSystem) {
+		return missing, nil
+	}
+	universal, err := n.isUniversal(lc)
+	if universal {
+		missing = append(missing, metav1.NamespaceSystem)
+	}
+	return missing, err
+}
+
+// isUp reports whether a LogicalCluster has started: namespaces that are missing then do not
+// keep it from anything.
+func isUp(lc *corev1alpha1.LogicalCluster) bool {
+	switch lc.Status.Phase {
+	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing:
+		return false
+	default:
+		return true
+	}
+}
+
+// untilCertain is how long to wait before a missing namespace is believed: the
+// one that was created for a logical cluster may not have arrived yet.
+func untilCertain(lc *corev1alpha1.LogicalCluster, now time.Time) time.Duration {
+	initialized := conditions.Get(lc, tenancyv1alpha1.WorkspaceInitialized)
+	if initialized == nil {
+		return 0
+	}
+	return initialized.LastTransitionTime.Add(grace).Sub(now)
+}
+
+// isUniversal looks at the types that default bindings are looked up in: when one of these
+// changes, its logical clusters are looked at again.
+func isUniversal(config defaults.Config) func(lc *corev1alpha1.LogicalCluster) (bool, error) {
+	return func(lc *corev1alpha1.LogicalCluster) (bool, error) {
+		types, err := config.Types.Of(lc)
+		if err != nil {
+			return false, config.TypesComplete() // it may exist all the same
+		}
+		return types.IsUniversal(), nil
+	}
+}
+
+func createNamespace(ctx context.Context, local *client.Factory, cluster logicalcluster.Name, name string) error {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	_, err := client.Namespaces.In(local.Cluster(cluster.Path())).Create(ctx, namespace, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating the namespace %s: %w", name, err)
+	}
+	return nil
+}
