@@ -6,7 +6,8 @@
 //	             │
 //	             ├─ resource ──► synthetic lister ─► upstream handler, keyed by Schema
 //	             │                                     └─► versions: views of one raw
-//	             │                                         store for each resource
+//	             │                                         store for each resource,
+//	             │                                         of packed objects
 //	             └─ /apis, /openapi ─► documents
 //
 // The package itself joins these; customresourcetest helps to test them.

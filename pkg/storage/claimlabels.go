@@ -7,8 +7,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -106,16 +104,7 @@ func addLabels(obj runtime.Object, add map[string]string) {
 	merged := make(map[string]string, len(all)+len(add))
 	maps.Copy(merged, all)
 	maps.Copy(merged, add)
-	setLabels(object, merged)
-}
-
-func setLabels(object metav1.Object, l map[string]string) {
-	if u, ok := object.(*unstructured.Unstructured); ok {
-		metadata, _ := u.Object["metadata"].(map[string]any)
-		u.Object = maps.Clone(u.Object)
-		u.Object["metadata"] = maps.Clone(metadata)
-	}
-	object.SetLabels(l)
+	object.SetLabels(merged)
 }
 
 // drop takes the labels out of an object that is written.
@@ -136,7 +125,7 @@ func (c *claimLabels) drop(obj runtime.Object) {
 		delete(kept, key)
 	}
 	if kept != nil {
-		setLabels(object, kept)
+		object.SetLabels(kept)
 	}
 }
 

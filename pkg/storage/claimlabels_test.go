@@ -9,7 +9,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -141,23 +140,22 @@ func TestClaimLabelsAreSelected(t *testing.T) {
 	require.Equal(t, "claimed|ns/one", nameOf(event.Object.(*example.Pod)))
 }
 
-// A custom resource shows labels without a change of what it shares memory with.
-func TestClaimLabelsOfCustomResources(t *testing.T) {
+// An object shows labels without a change of what it shares memory with.
+func TestClaimLabelsOfCopies(t *testing.T) {
 	c := &claimLabels{func(logicalcluster.Name, schema.GroupResource, string) []ClaimLabel {
 		return []ClaimLabel{
 			{Key: claimLabel, Value: "hash", On: claims.Select(labels.SelectorFromSet(labels.Set{"a": "b"}))},
 			{Key: ClaimLabelPrefix + "other", Value: "hash", On: claims.Select(labels.SelectorFromSet(labels.Set{"a": "c"}))},
 		}
 	}, podsGR}
-	stored := &unstructured.Unstructured{Object: map[string]any{
-		"metadata": map[string]any{"name": "x", "annotations": map[string]any{"kcp.io/cluster": "aa"}, "labels": map[string]any{"a": "b"}},
-		"spec":     map[string]any{"field": "value"},
-	}}
+	stored := newPod("ns", "x")
+	stored.Annotations, stored.Labels = map[string]string{"kcp.io/cluster": "aa"}, map[string]string{"a": "b"}
 	before := stored.DeepCopy()
-	shown := c.shown(stored).(*unstructured.Unstructured)
+	shown := c.shown(stored).(*example.Pod)
 	require.Equal(t, map[string]string{"a": "b", claimLabel: "hash"}, shown.GetLabels())
 	require.Equal(t, before, stored)
-	read := &unstructured.Unstructured{Object: stored.Object}
+	copied := *stored
+	read := &copied
 	require.NoError(t, c.show(read))
 	require.Equal(t, shown, read)
 	require.Equal(t, before, stored)

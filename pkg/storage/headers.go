@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -74,15 +73,10 @@ func headerOf(obj runtime.Object) (Header, error) {
 	if err != nil {
 		return Header{}, err
 	}
-	h := Header{UID: m.GetUID(), ResourceVersion: m.GetResourceVersion()}
-	if u, ok := obj.(*unstructured.Unstructured); ok {
-		// Most custom resources have none of these, and reading them copies.
-		if metadata, _ := u.Object["metadata"].(map[string]any); metadata["ownerReferences"] == nil && metadata["finalizers"] == nil && metadata["deletionTimestamp"] == nil {
-			return h, nil
-		}
-	}
-	h.DeletionTimestamp, h.Finalizers, h.OwnerReferences = m.GetDeletionTimestamp(), m.GetFinalizers(), m.GetOwnerReferences()
-	return h, nil
+	return Header{
+		UID: m.GetUID(), ResourceVersion: m.GetResourceVersion(),
+		DeletionTimestamp: m.GetDeletionTimestamp(), Finalizers: m.GetFinalizers(), OwnerReferences: m.GetOwnerReferences(),
+	}, nil
 }
 
 // ReadHeader asks a quorum of etcd for an object. The header of none is the zero value.

@@ -237,6 +237,9 @@ func TestHubOlder(t *testing.T) {
 	for i := range writes {
 		touch(ctx, t, s, "/pods/ns/one", i)
 	}
+	now, err := s.GetCurrentResourceVersion(ctx)
+	require.NoError(t, err)
+	require.NoError(t, s.hub.WaitFresh(ctx, now), "it has forgotten what nobody watched")
 	for _, ctx := range []context.Context{ctx, request.WithWildcard(t.Context())} {
 		w := watchFrom(ctx, t, s, "/pods", first, sharded(t, listOpts(), ring))
 		for i := range writes {

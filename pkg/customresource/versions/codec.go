@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/customresource/packed"
 )
 
 // rawCodec stores custom resources as the JSON that they are, in whatever
@@ -23,15 +25,9 @@ import (
 // object.
 type rawCodec struct {
 	runtime.Codec
-
-	// shared, if set, is what objects share that are decoded from JSON: these are read
-	// only, but for their metadata, of which the entries of managed fields are read only, too.
-	shared *sharer
 }
 
-func newRawCodec(shared *sharer) rawCodec {
-	return rawCodec{Codec: unstructured.UnstructuredJSONScheme, shared: shared}
-}
+func newRawCodec() rawCodec { return rawCodec{unstructured.UnstructuredJSONScheme} }
 
 const transitLen = 1 + 8
 
@@ -43,11 +39,7 @@ var transit struct {
 // Decode implements runtime.Decoder.
 func (c rawCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	if len(data) != transitLen || data[0] != 0 {
-		obj, gvk, err := c.Codec.Decode(data, defaults, into)
-		if u, ok := obj.(*unstructured.Unstructured); ok && err == nil && c.shared != nil {
-			c.shared.object(u.Object)
-		}
-		return obj, gvk, err
+		return c.Codec.Decode(data, defaults, into)
 	}
 	v, ok := transit.objects.LoadAndDelete(binary.BigEndian.Uint64(data[1:]))
 	if !ok {
@@ -122,4 +114,35 @@ func encodeObject(codec runtime.Encoder, u *unstructured.Unstructured) (*unstruc
 		return nil, errors.New("the codec of a custom resource encoded nothing")
 	}
 	return taker.object.DeepCopy(), nil
+}
+
+// packedCodec is the codec of the shared stores: it stores as rawCodec does, and reads packed
+// objects.
+type packedCodec struct {
+	rawCodec
+
+	packer *packed.Packer
+}
+
+// Decode implements runtime.Decoder.
+func (c packedCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	var u unstructured.Unstructured
+	_, gvk, err := c.rawCodec.Decode(data, defaults, &u)
+	if err != nil {
+		return nil, gvk, err
+	}
+	object := c.packer.Pack(&u)
+	if target, ok := into.(*packed.Object); ok {
+		*target = *object
+		object = target
+	}
+	return object, gvk, nil
+}
+
+// Encode implements runtime.Encoder.
+func (c packedCodec) Encode(obj runtime.Object, w io.Writer) error {
+	if stored, ok := obj.(*packed.Object); ok {
+		obj = stored.Unstructured()
+	}
+	return c.rawCodec.Encode(obj, w)
 }

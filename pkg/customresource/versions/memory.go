@@ -6,10 +6,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
 
@@ -22,24 +21,19 @@ type stateKey struct {
 	claims string
 }
 
-func keyOf(m metav1.Object) stateKey {
-	return stateKey{uid: m.GetUID(), resourceVersion: m.GetResourceVersion(), claims: claimsOn(m)}
+func keyOf(o *packed.Object) stateKey {
+	return stateKey{uid: o.GetUID(), resourceVersion: o.GetResourceVersion(), claims: claimsOn(o)}
 }
 
-// claimsOn returns the labels of claims that an object shows, as one text. What watchers
-// share shows none.
-func claimsOn(m metav1.Object) string {
-	u, ok := m.(*unstructured.Unstructured)
-	if !ok {
+// claimsOn returns the labels of claims that an object shows, as one text.
+func claimsOn(o *packed.Object) string {
+	if !o.Value().Field("metadata").Field("labels").HasPrefix(multitenant.ClaimLabelPrefix) {
 		return ""
 	}
-	metadata, _ := u.Object["metadata"].(map[string]any)
-	labels, _ := metadata["labels"].(map[string]any)
 	var shown []string
-	for key, value := range labels {
+	for key, value := range o.GetLabels() {
 		if strings.HasPrefix(key, multitenant.ClaimLabelPrefix) {
-			text, _ := value.(string)
-			shown = append(shown, key+"="+text)
+			shown = append(shown, key+"="+value)
 		}
 	}
 	slices.Sort(shown)
@@ -180,14 +174,15 @@ func (m *memory[T]) recall(key stateKey) (T, bool) {
 	return known.value, true
 }
 
-// remember keeps a value of so many bytes, which nobody may change any more.
-func (m *memory[T]) remember(key stateKey, value T, bytes int64) {
+// remember keeps a value of so many bytes, which nobody may change any more, and reports
+// whether it does.
+func (m *memory[T]) remember(key stateKey, value T, bytes int64) bool {
 	if key.uid == "" || key.resourceVersion == "" || !m.budget.take(bytes) {
-		return
+		return false
 	}
 	m.mu.Lock()
-	freed := bytes
-	if !m.closed {
+	freed, kept := bytes, !m.closed
+	if kept {
 		m.idle.Store(0)
 		freed = m.byUID[key.uid].bytes
 		m.byUID[key.uid] = remembered[T]{resourceVersion: key.resourceVersion, value: value, bytes: bytes}
@@ -195,6 +190,7 @@ func (m *memory[T]) remember(key stateKey, value T, bytes int64) {
 	}
 	m.mu.Unlock()
 	m.budget.giveBack(freed)
+	return kept
 }
 
 // held implements holder.

@@ -4,13 +4,13 @@ import (
 	"context"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	tenantstorage "github.com/shardplane/shardplane/pkg/storage"
 )
 
@@ -21,8 +21,8 @@ func shownBy(p *definitions.Projection) *tenantstorage.Attributes {
 		if err != nil {
 			return nil, nil, err
 		}
-		u, _ := obj.(*unstructured.Unstructured) // or it were an error
-		set["metadata.name"] = p.ShownName(u)
+		stored, _ := obj.(*packed.Object) // or it were an error
+		set["metadata.name"] = p.ShownName(stored.Unstructured())
 		return l, set, nil
 	}}
 }

@@ -5,13 +5,13 @@ import (
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apiserver/pkg/storage"
 
+	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	tenantstorage "github.com/shardplane/shardplane/pkg/storage"
 )
 
@@ -71,18 +71,35 @@ func newSelectableField(path string, schema *apiextensionsv1.CustomResourceValid
 }
 
 // of returns the value of the field in an object; empty if there is none.
-func (f *selectableField) of(object map[string]any) string {
-	var value any = object
+func (f *selectableField) of(object *packed.Object) string {
+	at := object.Value()
 	for i := range f.levels {
 		level := &f.levels[i]
+		if !at.IsObject() {
+			return ""
+		}
+		if at = at.Field(level.name); at.IsZero() || at.IsNull() && !level.nullable {
+			return textAt(level.fallback, f.levels[i+1:])
+		}
+	}
+	return textOf(at.Any())
+}
+
+// textAt is of for what a default says, from which levels lead on.
+func textAt(value any, levels []selectableLevel) string {
+	for i := range levels {
 		m, ok := value.(map[string]any)
 		if !ok {
 			return ""
 		}
-		if value, ok = m[level.name]; !ok || (value == nil && !level.nullable) {
-			value = level.fallback
+		if value, ok = m[levels[i].name]; !ok || (value == nil && !levels[i].nullable) {
+			value = levels[i].fallback
 		}
 	}
+	return textOf(value)
+}
+
+func textOf(value any) string {
 	if value == nil {
 		return ""
 	}
@@ -100,9 +117,9 @@ func selectedBy(all []selectableField) *tenantstorage.Attributes {
 		if err != nil {
 			return nil, nil, err
 		}
-		u, _ := obj.(*unstructured.Unstructured) // or it were an error
+		stored, _ := obj.(*packed.Object) // or it were an error
 		for i := range all {
-			set[all[i].path] = all[i].of(u.Object)
+			set[all[i].path] = all[i].of(stored)
 		}
 		return l, set, nil
 	}}
@@ -111,11 +128,26 @@ func selectedBy(all []selectableField) *tenantstorage.Attributes {
 // attributesOf returns what the watch cache keeps of each object: labels, name
 // and namespace, which need no definition. It is the same for all of them.
 func attributesOf(obj runtime.Object) (labels.Set, fields.Set, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return nil, nil, fmt.Errorf("%T is not a custom resource", obj)
+	stored, err := storedObject(obj)
+	if err != nil {
+		return nil, nil, err
 	}
-	return u.GetLabels(), fields.Set{"metadata.name": u.GetName(), "metadata.namespace": u.GetNamespace()}, nil
+	return stored.GetLabels(), fields.Set{"metadata.name": stored.GetName(), "metadata.namespace": stored.GetNamespace()}, nil
+}
+
+// attributes is attributesOf for a watch cache, which keeps them of each object.
+func (s *Stores) attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
+	l, f, err := attributesOf(obj)
+	return s.packer.Texts(l), s.packer.Texts(f), err
+}
+
+// storedObject returns an object of the shared store.
+func storedObject(obj runtime.Object) (*packed.Object, error) {
+	stored, ok := obj.(*packed.Object)
+	if !ok {
+		return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
+	}
+	return stored, nil
 }
 
 // selected returns the options of a list or watch as the shared store is to be

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
@@ -54,8 +55,8 @@ type viewKey struct {
 type Stores struct {
 	config Config
 	getter generic.RESTOptionsGetter
-	// shared is what objects in watch caches have in common.
-	shared *sharer
+	// packer packs what is in watch caches.
+	packer *packed.Packer
 
 	mu     sync.Mutex
 	closed bool
@@ -108,11 +109,11 @@ type Config struct {
 
 // New returns stores that hold nothing yet.
 func New(cfg Config) *Stores {
-	shared := newSharer(sharedBytes)
-	codec := newRawCodec(shared)
+	packer := packed.NewPacker()
+	codec := packedCodec{newRawCodec(), packer}
 	s := &Stores{
 		config: cfg,
-		shared: shared,
+		packer: packer,
 		getter: cfg.Storage(func(schema.GroupResource) (runtime.Codec, error) { return codec, nil }),
 		stores: map[schema.GroupResource]*rawStore{},
 		views:  map[*view]viewKey{},
@@ -168,7 +169,8 @@ func (s *Stores) GetRESTOptions(resource schema.GroupResource, _ runtime.Object)
 		return generic.RESTOptions{}, err
 	}
 	shared := options
-	config := *options.StorageConfig // the caller puts the schema's codec in
+	config := *options.StorageConfig
+	config.Codec = newRawCodec() // the caller puts the schema's on top
 	options.StorageConfig = &config
 	options.CountMetricPollPeriod = 0 // counted by Count, not per schema
 	options.Decorator = func(
@@ -260,9 +262,9 @@ func (s *Stores) openLocked(key, resource schema.GroupResource, shared generic.R
 	}
 	store, destroy, err := shared.Decorator(
 		shared.StorageConfig, prefix, keyFunc(prefix),
-		func() runtime.Object { return &unstructured.Unstructured{} },
-		func() runtime.Object { return &unstructured.UnstructuredList{} },
-		s.shared.attributes, nil, nil)
+		func() runtime.Object { return &packed.Object{} },
+		func() runtime.Object { return &packed.List{} },
+		s.attributes, nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("making the storage of %s: %w", resource, err)
 	}

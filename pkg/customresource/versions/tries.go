@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/packed"
 )
 
 // tries convert an object before it is written, where the schema has a function for it:
@@ -56,8 +57,8 @@ func (t *tries) reads(stored *unstructured.Unstructured) error {
 
 // still is reads for a change. One that could not be read before may stay so: its
 // finalizers have to come off.
-func (t *tries) still(before, after *unstructured.Unstructured) error {
-	if err := t.reads(after); err != nil && t.reads(before) == nil {
+func (t *tries) still(before *packed.Object, after *unstructured.Unstructured) error {
+	if err := t.reads(after); err != nil && t.reads(before.Unstructured()) == nil {
 		return err
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -21,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	tenantstorage "github.com/shardplane/shardplane/pkg/storage"
@@ -97,46 +97,51 @@ func (v *view) close() {
 	v.encoded.close()
 }
 
-// decode returns the view's form of a stored object, which it leaves as it is.
-// The caller owns the result.
-func (v *view) decode(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	shared, err := v.decodeShared(ctx, u)
-	if err != nil || v.asIs {
-		return shared, err
+// decode returns the view's form of a stored object. The caller owns the result.
+func (v *view) decode(ctx context.Context, stored *packed.Object) (*unstructured.Unstructured, error) {
+	out, remembered, err := v.decodeOnce(ctx, stored)
+	if remembered {
+		out = out.DeepCopy()
 	}
-	return shared.DeepCopy(), nil
+	return out, err
 }
 
 // decodeShared is decode for callers that do not change the result.
-func (v *view) decodeShared(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	if shown, ok := v.shown(u); ok {
-		return shown, nil
-	}
-	if v.asIs || !v.remembers(u) {
-		return v.decodeAnew(ctx, u.DeepCopy())
-	}
-	key := keyOf(u)
-	if known, ok := v.decoded.recall(key); ok {
-		return known, nil
-	}
-	out, err := v.decodeAnew(ctx, u.DeepCopy())
-	if err == nil {
-		v.decoded.remember(key, out, bytesOf(out.Object))
-	}
+func (v *view) decodeShared(ctx context.Context, stored *packed.Object) (*unstructured.Unstructured, error) {
+	out, _, err := v.decodeOnce(ctx, stored)
 	return out, err
+}
+
+// decodeOnce is decode, and says whether the view remembers the result, so that nobody
+// may change it.
+func (v *view) decodeOnce(ctx context.Context, stored *packed.Object) (out *unstructured.Unstructured, remembered bool, err error) {
+	key, remembers := keyOf(stored), !v.asIs && v.remembers(stored)
+	if remembers {
+		if known, ok := v.decoded.recall(key); ok {
+			return known, true, nil
+		}
+	}
+	out, left, err := v.unpack(stored)
+	if err != nil || left {
+		return out, false, err // to unpack it again takes less than to copy what is remembered
+	}
+	if out, err = v.convert(ctx, out); err != nil || !remembers {
+		return out, false, err
+	}
+	return out, v.decoded.remember(key, out, bytesOf(out.Object)), nil
 }
 
 // remembers reports whether the view may remember its form of a stored object.
 // What a conversion webhook answers is asked for each time: the webhook may be
 // broken today and mended tomorrow, without a new version of the object, and what
 // is remembered would even be written back with the next change.
-func (v *view) remembers(u *unstructured.Unstructured) bool {
-	return !v.hooked || u.GroupVersionKind().GroupVersion() == v.gvk.GroupVersion()
+func (v *view) remembers(stored *packed.Object) bool {
+	return !v.hooked || stored.GroupVersionKind().GroupVersion() == v.gvk.GroupVersion()
 }
 
 // encodeShown returns the JSON of the view's form of a stored object.
-func (v *view) encodeShown(ctx context.Context, u *unstructured.Unstructured) (json.RawMessage, error) {
-	key, remembers := keyOf(u), v.remembers(u)
+func (v *view) encodeShown(ctx context.Context, stored *packed.Object) (json.RawMessage, error) {
+	key, remembers := keyOf(stored), v.remembers(stored)
 	var out *unstructured.Unstructured
 	if remembers {
 		if known, ok := v.encoded.recall(key); ok {
@@ -147,13 +152,13 @@ func (v *view) encodeShown(ctx context.Context, u *unstructured.Unstructured) (j
 	}
 	if out == nil {
 		var err error
-		if out, err = v.decodeToRead(ctx, u); err != nil {
+		if out, err = v.decodeAnew(ctx, stored); err != nil {
 			return nil, err
 		}
 	}
 	data, err := json.Marshal(out.Object)
 	if err != nil {
-		return nil, fmt.Errorf("encoding %s %s: %w", v.gvk.Kind, u.GetName(), err)
+		return nil, fmt.Errorf("encoding %s %s: %w", v.gvk.Kind, stored.GetName(), err)
 	}
 	if remembers {
 		v.encoded.remember(key, data, int64(len(data)))
@@ -161,56 +166,35 @@ func (v *view) encodeShown(ctx context.Context, u *unstructured.Unstructured) (j
 	return data, nil
 }
 
-// decodeToRead is decodeAnew for callers that do not change the result. It leaves the
-// stored object as it is.
-func (v *view) decodeToRead(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	if shown, ok := v.shown(u); ok {
-		return shown, nil
+// decodeAnew is decode without the view's memory, which it neither uses nor fills: the object
+// of a DELETED event is the state before under the resource version of the event.
+func (v *view) decodeAnew(ctx context.Context, stored *packed.Object) (*unstructured.Unstructured, error) {
+	shown, left, err := v.unpack(stored)
+	if err != nil || left {
+		return shown, err
 	}
-	return v.decodeAnew(ctx, u.DeepCopy())
+	return v.convert(ctx, shown)
 }
 
-// shown returns the view's form of a stored object that the codec would leave as it is,
-// to be read only: it shares with the stored object all but what hideIdentity changes.
-func (v *view) shown(u *unstructured.Unstructured) (*unstructured.Unstructured, bool) {
-	if !v.leaves(u) {
-		return nil, false
-	}
-	object := maps.Clone(u.Object)
-	metadata, _ := object["metadata"].(map[string]any)
-	metadata = maps.Clone(metadata)
-	object["metadata"] = metadata
-	if annotations, ok := metadata["annotations"].(map[string]any); ok {
-		metadata["annotations"] = maps.Clone(annotations)
-	}
-	shown := &unstructured.Unstructured{Object: object}
-	hideIdentity(shown)
-	return shown, true
-}
-
-// leaves reports whether the codec would leave a stored object as it is.
-func (v *view) leaves(u *unstructured.Unstructured) bool {
-	return !v.asIs && u.GroupVersionKind() == v.gvk && v.shape.leavesObject(u.Object)
-}
-
-// decodeAnew decodes an object, which it may change and keep. It neither uses
-// nor fills the view's memory: the object of a DELETED event is the state
-// before under the resource version of the event.
-func (v *view) decodeAnew(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+// unpack returns a stored object as the view's codec is to get it, and whether the codec would
+// leave it as it is.
+func (v *view) unpack(stored *packed.Object) (u *unstructured.Unstructured, left bool, err error) {
+	u = stored.Unstructured()
 	hideIdentity(u)
 	if v.projection != nil {
-		var err error
 		if u, err = v.projection.Show(u); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	if v.asIs {
 		u.SetGroupVersionKind(v.gvk)
-		return u, nil
+		return u, true, nil
 	}
-	if v.leaves(u) {
-		return u, nil
-	}
+	return u, u.GroupVersionKind() == v.gvk && v.shape.leavesObject(u.Object), nil
+}
+
+// convert runs the view's codec on an object, which it may change and keep.
+func (v *view) convert(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	name := types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}
 	done, err := v.converts(ctx, u.GroupVersionKind().GroupVersion(), v.gvk.GroupVersion())
 	if err != nil {
@@ -238,17 +222,17 @@ func hideIdentity(u *unstructured.Unstructured) {
 }
 
 // decodeInto puts the view's form of a stored object into what the caller gave.
-func (v *view) decodeInto(ctx context.Context, u *unstructured.Unstructured, into runtime.Object) error {
+func (v *view) decodeInto(ctx context.Context, stored *packed.Object, into runtime.Object) error {
 	target, ok := into.(*unstructured.Unstructured)
 	if !ok {
 		return fmt.Errorf("%T cannot take a custom resource", into)
 	}
-	if len(u.Object) == 0 { // not found, which the caller ignores
+	if stored.IsZero() { // not found, which the caller ignores
 		target.Object = map[string]any{}
 		target.SetGroupVersionKind(v.gvk)
 		return nil
 	}
-	out, err := v.decode(ctx, u)
+	out, err := v.decode(ctx, stored)
 	if err != nil {
 		return unreadable(err)
 	}
@@ -316,7 +300,7 @@ func (v *view) Create(ctx context.Context, key string, obj, out runtime.Object, 
 	if err := v.tries.reads(stored); err != nil {
 		return err
 	}
-	var created unstructured.Unstructured
+	var created packed.Object
 	if err := v.raw.Create(ctx, key, stored, &created, ttl); err != nil {
 		return err
 	}
@@ -328,7 +312,7 @@ func (v *view) Create(ctx context.Context, key string, obj, out runtime.Object, 
 
 // Delete implements storage.Interface.
 func (v *view) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, _ runtime.Object, opts storage.DeleteOptions) error {
-	var deleted unstructured.Unstructured
+	var deleted packed.Object
 	// The object that the caller knows has the wrong form for the shared store,
 	// which has its own cache to find it in.
 	if err := v.raw.Delete(ctx, key, &deleted, preconditions, v.validator(validate), nil, opts); err != nil {
@@ -343,7 +327,11 @@ func (v *view) validator(validate storage.ValidateObjectFunc) storage.ValidateOb
 		return nil
 	}
 	return func(ctx context.Context, obj runtime.Object) error {
-		u, err := v.decodeAny(ctx, obj)
+		stored, err := storedObject(obj)
+		if err != nil {
+			return err
+		}
+		u, err := v.decode(ctx, stored)
 		if err != nil {
 			return err
 		}
@@ -351,25 +339,17 @@ func (v *view) validator(validate storage.ValidateObjectFunc) storage.ValidateOb
 	}
 }
 
-func (v *view) decodeAny(ctx context.Context, obj runtime.Object) (*unstructured.Unstructured, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
-	}
-	return v.decode(ctx, u)
-}
-
 // Get implements storage.Interface.
 func (v *view) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
-	var u unstructured.Unstructured
-	stored, err := v.storedKey(ctx, key)
+	var stored packed.Object
+	key, err := v.storedKey(ctx, key)
 	if err != nil {
 		return err
 	}
-	if err := v.raw.Get(ctx, stored, opts, &u); err != nil {
+	if err := v.raw.Get(ctx, key, opts, &stored); err != nil {
 		return err
 	}
-	return v.decodeInto(ctx, &u, out)
+	return v.decodeInto(ctx, &stored, out)
 }
 
 // GetList implements storage.Interface.
@@ -379,7 +359,7 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 		return fmt.Errorf("%T cannot take a list of custom resources", out)
 	}
 	key, opts = v.collected(key, opts)
-	var stored unstructured.UnstructuredList
+	var stored packed.List
 	if err := v.raw.GetList(ctx, key, v.selected(opts), &stored); err != nil {
 		return err
 	}
@@ -389,13 +369,12 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 		}
 		return unreadable(err)
 	}
-	if stored.Object["metadata"] != nil {
-		if list.Object == nil {
-			list.Object = map[string]any{}
-		}
-		metadata, _ := stored.Object["metadata"].(map[string]any)
-		list.Object["metadata"] = maps.Clone(metadata)
+	if list.Object == nil {
+		list.Object = map[string]any{}
 	}
+	list.SetResourceVersion(stored.ResourceVersion)
+	list.SetContinue(stored.Continue)
+	list.SetRemainingItemCount(stored.RemainingItemCount)
 	selector := opts.Predicate.ShardSelector
 	if selector == nil {
 		selector = request.ShardSelectorFrom(ctx, v.raw.resource.Resource)
@@ -407,7 +386,7 @@ func (v *view) GetList(ctx context.Context, key string, opts storage.ListOptions
 // showItems puts the view's form of stored objects into list, or as JSON to where
 // ctx says. The registry above copies what it changes. It ends with ctx:
 // there may be a slow webhook to ask about each object.
-func (v *view) showItems(ctx context.Context, stored []unstructured.Unstructured, list *unstructured.UnstructuredList) error {
+func (v *view) showItems(ctx context.Context, stored []packed.Object, list *unstructured.UnstructuredList) error {
 	if asJSON := jsonItemsFrom(ctx); asJSON != nil {
 		asJSON.items = make([]json.RawMessage, len(stored))
 		for i := range stored {
@@ -436,12 +415,12 @@ func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Obj
 		return v.try(update)
 	}
 	updateStored := func(in runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
-		u, ok := in.(*unstructured.Unstructured)
-		if !ok {
-			return nil, nil, fmt.Errorf("storage of custom resources holds a %T", in)
+		before, err := storedObject(in)
+		if err != nil {
+			return nil, nil, err
 		}
 		var current unstructured.Unstructured
-		if err := v.decodeInto(ctx, u, &current); err != nil {
+		if err := v.decodeInto(ctx, before, &current); err != nil {
 			return nil, nil, err
 		}
 		updated, ttl, err := update(&current, res)
@@ -450,15 +429,15 @@ func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Obj
 		}
 		stored, err := v.encode(ctx, updated)
 		if err == nil {
-			err = v.tries.still(u, stored)
+			err = v.tries.still(before, stored)
 		}
 		return stored, ttl, err
 	}
-	var u unstructured.Unstructured
-	if err := v.raw.GuaranteedUpdate(ctx, key, &u, ignoreNotFound, preconditions, updateStored, nil); err != nil {
+	var written packed.Object
+	if err := v.raw.GuaranteedUpdate(ctx, key, &written, ignoreNotFound, preconditions, updateStored, nil); err != nil {
 		return err
 	}
-	return v.decodeInto(ctx, &u, out)
+	return v.decodeInto(ctx, &written, out)
 }
 
 // Watch implements storage.Interface.

@@ -2,7 +2,6 @@ package versions
 
 import (
 	"context"
-	"fmt"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -112,14 +111,14 @@ func (v *view) shownEvent(ctx context.Context, obj runtime.Object, deleted bool)
 		return v.decodeEvent(ctx, obj, deleted)
 	}
 	return shared.Derive(v, func(obj runtime.Object) (runtime.Object, error) {
-		u, ok := obj.(*unstructured.Unstructured)
+		stored, err := storedObject(obj)
 		switch {
-		case !ok:
-			return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
+		case err != nil:
+			return nil, err
 		case deleted:
-			return v.decodeToRead(ctx, u)
+			return v.decodeAnew(ctx, stored)
 		default:
-			return v.decodeShared(ctx, u)
+			return v.decodeShared(ctx, stored)
 		}
 	})
 }
@@ -128,19 +127,14 @@ func (v *view) shownEvent(ctx context.Context, obj runtime.Object, deleted bool)
 // the watch cache shares an object among many watchers.
 func (v *view) decodeEvent(ctx context.Context, obj runtime.Object, deleted bool) (*unstructured.Unstructured, error) {
 	if wrapped, ok := obj.(runtime.CacheableObject); ok {
-		if m, err := meta.Accessor(obj); err == nil && !deleted {
-			if known, ok := v.decoded.recall(keyOf(m)); ok {
-				return known.DeepCopy(), nil
-			}
-		}
 		obj = wrapped.GetObject()
 	}
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return nil, fmt.Errorf("storage of custom resources holds a %T", obj)
+	stored, err := storedObject(obj)
+	if err != nil {
+		return nil, err
 	}
 	if deleted {
-		return v.decodeAnew(ctx, u.DeepCopy())
+		return v.decodeAnew(ctx, stored)
 	}
-	return v.decode(ctx, u)
+	return v.decode(ctx, stored)
 }

@@ -1,4 +1,4 @@
-package versions
+package packed
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // storedBinding is an APIBinding as it is stored, of one of many logical clusters: what is
@@ -29,43 +29,82 @@ func storedBinding(i int) []byte {
 		condition("APIExportValid"), condition("BindingUpToDate"), condition("InitialBindingCompleted"), condition("PermissionClaimsApplied"), condition("PermissionClaimsValid"), condition("Ready"))
 }
 
-// TestSharedBytes: of many bindings that say nearly the same, each takes little in a watch
-// cache. With nothing shared it is more than twice the bound.
-func TestSharedBytes(t *testing.T) {
-	const bindings, most = 2000, 5 << 10
-	codec := newRawCodec(newSharer(sharedBytes))
-	kept := make([]any, bindings)
-	before := heapBytes()
-	for i := range kept {
-		obj, _, err := codec.Decode(storedBinding(i), &schema.GroupVersionKind{}, nil)
-		require.NoError(t, err)
-		kept[i] = obj
-	}
-	require.Less(t, (heapBytes()-before)/bindings, int64(most))
-	runtime.KeepAlive(kept)
+// TestBytes: of many bindings that say nearly the same, each takes little in a watch cache.
+func TestBytes(t *testing.T) {
+	const bindings, most = 2000, 1200
+	require.Less(t, bytesOfEach(t, bindings, packs(NewPacker())), int64(most))
 }
 
-// BenchmarkSharing reports what an object takes in a watch cache, and what it takes to
-// decode it, with what it shares with others and without.
-func BenchmarkSharing(b *testing.B) {
-	const objects = 10000
-	for name, codec := range map[string]rawCodec{"shared": newRawCodec(newSharer(sharedBytes)), "apart": newRawCodec(nil)} {
+// bytesOfEach is how many bytes each of so many objects takes.
+func bytesOfEach(t testing.TB, objects int, keep func(*unstructured.Unstructured) any) int64 {
+	t.Helper()
+	kept := make([]any, objects)
+	before := heapBytes()
+	for i := range kept {
+		kept[i] = keep(decoded(t, storedBinding(i)))
+	}
+	bytes := (heapBytes() - before) / int64(objects)
+	runtime.KeepAlive(kept)
+	return bytes
+}
+
+func packs(p *Packer) func(*unstructured.Unstructured) any {
+	return func(u *unstructured.Unstructured) any { return p.Pack(u) }
+}
+
+// BenchmarkBytes reports what an object takes packed, and decoded.
+func BenchmarkBytes(b *testing.B) {
+	for name, keep := range map[string]func(*unstructured.Unstructured) any{
+		"packed": packs(NewPacker()), "decoded": func(u *unstructured.Unstructured) any { return u },
+	} {
 		b.Run(name, func(b *testing.B) {
-			var kept []any
 			for b.Loop() {
-				kept = make([]any, objects)
-				before := heapBytes()
-				start := time.Now()
-				for i := range kept {
-					obj, _, err := codec.Decode(storedBinding(i), &schema.GroupVersionKind{}, nil)
-					require.NoError(b, err)
-					kept[i] = obj
-				}
-				b.ReportMetric(float64(time.Since(start).Microseconds())/objects, "µs/object")
-				b.ReportMetric(float64(heapBytes()-before)/objects/1024, "KiB/object")
+				b.ReportMetric(float64(bytesOfEach(b, 10000, keep)), "B/object")
 			}
-			runtime.KeepAlive(kept)
 		})
+	}
+}
+
+// BenchmarkPack and BenchmarkUnpack tell what it takes to pack an object and to unpack it, and
+// BenchmarkDecode what it takes to decode it first.
+func BenchmarkPack(b *testing.B) {
+	const objects = 1000
+	p := NewPacker()
+	all := make([]*unstructured.Unstructured, objects)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if i%objects == 0 {
+			b.StopTimer()
+			for n := range all {
+				all[n] = decoded(b, storedBinding(i+n))
+			}
+			b.StartTimer()
+		}
+		p.Pack(all[i%objects])
+	}
+}
+
+func BenchmarkUnpack(b *testing.B) {
+	o := NewPacker().Pack(decoded(b, storedBinding(0)))
+	b.ReportAllocs()
+	for b.Loop() {
+		o.Unstructured()
+	}
+}
+
+func BenchmarkDeepCopy(b *testing.B) {
+	u := decoded(b, storedBinding(0))
+	b.ReportAllocs()
+	for b.Loop() {
+		u.DeepCopy()
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	data := storedBinding(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		decoded(b, data)
 	}
 }
 

@@ -1,0 +1,140 @@
+package packed
+
+import "slices"
+
+// layout says how a value is built: nil is a value without fields or items, which is kept as
+// it is. It never changes.
+type layout struct {
+	// names are the fields of an object, in order; below how each is built, or each item
+	// of a list. Where the items are all built alike, below has the first only.
+	names  []string
+	below  []*layout
+	starts []int // of the values of each field, among those of the object
+	isList bool
+	length int // of a list
+	values int // how many there are in all
+}
+
+// size is how many values a value has.
+func (l *layout) size() int {
+	if l == nil {
+		return 1
+	}
+	return l.values
+}
+
+// item says how an item of a list is built.
+func (l *layout) item(i int) *layout {
+	if len(l.below) == 1 {
+		return l.below[0]
+	}
+	return l.below[i]
+}
+
+// bytes estimates what a layout takes, without what is below it.
+func (l *layout) bytes() int {
+	const own, name, field = 144, 16, 16
+	sum := own + len(l.below)*field
+	for _, n := range l.names {
+		sum += name + len(n)
+	}
+	return sum
+}
+
+// appendValues appends the values of a value, and reports whether it is built as l says.
+func (l *layout) appendValues(to []any, value any) ([]any, bool) {
+	switch v := value.(type) {
+	case map[string]any:
+		if l == nil || l.isList || len(v) != len(l.names) {
+			return to, false
+		}
+		for i, name := range l.names {
+			field, ok := v[name]
+			if !ok {
+				return to, false
+			}
+			if to, ok = l.below[i].appendValues(to, field); !ok {
+				return to, false
+			}
+		}
+		return to, true
+	case []any:
+		if l == nil || !l.isList || len(v) != l.length {
+			return to, false
+		}
+		for i, item := range v {
+			var ok bool
+			if to, ok = l.item(i).appendValues(to, item); !ok {
+				return to, false
+			}
+		}
+		return to, true
+	default:
+		return append(to, value), l == nil
+	}
+}
+
+// unpack returns the value with these values. Nobody else has what it is made of.
+func (l *layout) unpack(values []any) any {
+	switch {
+	case l == nil:
+		return values[0]
+	case l.isList:
+		list := make([]any, l.length)
+		for i := range list {
+			item := l.item(i)
+			list[i] = item.unpack(values)
+			values = values[item.size():]
+		}
+		return list
+	default:
+		return l.object(values)
+	}
+}
+
+// object is unpack for an object.
+func (l *layout) object(values []any) map[string]any {
+	object := make(map[string]any, len(l.names))
+	for i, name := range l.names {
+		object[name] = l.below[i].unpack(values[l.starts[i]:])
+	}
+	return object
+}
+
+// newObject and newList return layouts to add fields to, in order, or items. They are used
+// after end.
+func newObject(fields int) *layout {
+	return &layout{names: make([]string, 0, fields), below: make([]*layout, 0, fields), starts: make([]int, 0, fields)}
+}
+
+func newList(items int) *layout {
+	return &layout{isList: true, length: items, below: make([]*layout, 0, items)}
+}
+
+func (l *layout) addField(name string, below *layout) {
+	l.names, l.starts = append(l.names, name), append(l.starts, l.values)
+	l.addItem(below)
+}
+
+func (l *layout) addItem(below *layout) {
+	l.below = append(l.below, below)
+	l.values += below.size()
+}
+
+func (l *layout) end() {
+	if !l.isList || l.length < 2 {
+		return
+	}
+	for _, below := range l.below {
+		if below != l.below[0] {
+			return
+		}
+	}
+	l.below = []*layout{l.below[0]}
+}
+
+// equal reports whether layouts are the same, given that those below them are the same
+// only if they are one.
+func (l *layout) equal(o *layout) bool {
+	return l.isList == o.isList && l.length == o.length && slices.Equal(l.names, o.names) && slices.Equal(l.below, o.below)
+}

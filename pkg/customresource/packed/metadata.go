@@ -1,0 +1,154 @@
+package packed
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var _ metav1.Object = (*Object)(nil)
+
+const metadataField = "metadata"
+
+// field returns a field of the metadata.
+func (o *Object) field(name string) Value { return o.Value().Field(metadataField).Field(name) }
+
+// only returns an object that has nothing but a field of the metadata, if there is one.
+func (o *Object) only(name string) *unstructured.Unstructured {
+	field := o.field(name)
+	if field.IsZero() {
+		return &unstructured.Unstructured{}
+	}
+	return &unstructured.Unstructured{Object: map[string]any{metadataField: map[string]any{name: field.Any()}}}
+}
+
+// GetNamespace implements metav1.Object.
+func (o *Object) GetNamespace() string { return o.field("namespace").Text() }
+
+// GetName implements metav1.Object.
+func (o *Object) GetName() string { return o.field("name").Text() }
+
+// GetGenerateName implements metav1.Object.
+func (o *Object) GetGenerateName() string { return o.field("generateName").Text() }
+
+// GetUID implements metav1.Object.
+func (o *Object) GetUID() types.UID { return types.UID(o.field("uid").Text()) }
+
+// GetResourceVersion implements metav1.Object.
+func (o *Object) GetResourceVersion() string { return o.resourceVersion }
+
+// GetGeneration implements metav1.Object.
+func (o *Object) GetGeneration() int64 { return o.only("generation").GetGeneration() }
+
+// GetSelfLink implements metav1.Object.
+func (o *Object) GetSelfLink() string { return o.field("selfLink").Text() }
+
+// GetCreationTimestamp implements metav1.Object.
+func (o *Object) GetCreationTimestamp() metav1.Time {
+	return o.only("creationTimestamp").GetCreationTimestamp()
+}
+
+// GetDeletionTimestamp implements metav1.Object.
+func (o *Object) GetDeletionTimestamp() *metav1.Time {
+	return o.only("deletionTimestamp").GetDeletionTimestamp()
+}
+
+// GetDeletionGracePeriodSeconds implements metav1.Object.
+func (o *Object) GetDeletionGracePeriodSeconds() *int64 {
+	return o.only("deletionGracePeriodSeconds").GetDeletionGracePeriodSeconds()
+}
+
+// GetLabels implements metav1.Object.
+func (o *Object) GetLabels() map[string]string { return o.field("labels").Texts() }
+
+// GetAnnotations implements metav1.Object.
+func (o *Object) GetAnnotations() map[string]string { return o.field("annotations").Texts() }
+
+// GetFinalizers implements metav1.Object.
+func (o *Object) GetFinalizers() []string { return o.only("finalizers").GetFinalizers() }
+
+// GetOwnerReferences implements metav1.Object.
+func (o *Object) GetOwnerReferences() []metav1.OwnerReference {
+	return o.only("ownerReferences").GetOwnerReferences()
+}
+
+// GetManagedFields implements metav1.Object.
+func (o *Object) GetManagedFields() []metav1.ManagedFieldsEntry {
+	return o.only("managedFields").GetManagedFields()
+}
+
+// SetNamespace implements metav1.Object.
+func (o *Object) SetNamespace(namespace string) {
+	o.change(func(u *unstructured.Unstructured) { u.SetNamespace(namespace) })
+}
+
+// SetName implements metav1.Object.
+func (o *Object) SetName(name string) {
+	o.change(func(u *unstructured.Unstructured) { u.SetName(name) })
+}
+
+// SetGenerateName implements metav1.Object.
+func (o *Object) SetGenerateName(name string) {
+	o.change(func(u *unstructured.Unstructured) { u.SetGenerateName(name) })
+}
+
+// SetUID implements metav1.Object.
+func (o *Object) SetUID(uid types.UID) {
+	o.change(func(u *unstructured.Unstructured) { u.SetUID(uid) })
+}
+
+// SetResourceVersion implements metav1.Object.
+func (o *Object) SetResourceVersion(version string) { o.resourceVersion = version }
+
+// SetGeneration implements metav1.Object.
+func (o *Object) SetGeneration(generation int64) {
+	o.change(func(u *unstructured.Unstructured) { u.SetGeneration(generation) })
+}
+
+// SetSelfLink implements metav1.Object. Storage clears the link of what it read, which
+// seldom has one.
+func (o *Object) SetSelfLink(link string) {
+	if link != "" || !o.field("selfLink").IsZero() {
+		o.change(func(u *unstructured.Unstructured) { u.SetSelfLink(link) })
+	}
+}
+
+// SetCreationTimestamp implements metav1.Object.
+func (o *Object) SetCreationTimestamp(timestamp metav1.Time) {
+	o.change(func(u *unstructured.Unstructured) { u.SetCreationTimestamp(timestamp) })
+}
+
+// SetDeletionTimestamp implements metav1.Object.
+func (o *Object) SetDeletionTimestamp(timestamp *metav1.Time) {
+	o.change(func(u *unstructured.Unstructured) { u.SetDeletionTimestamp(timestamp) })
+}
+
+// SetDeletionGracePeriodSeconds implements metav1.Object.
+func (o *Object) SetDeletionGracePeriodSeconds(seconds *int64) {
+	o.change(func(u *unstructured.Unstructured) { u.SetDeletionGracePeriodSeconds(seconds) })
+}
+
+// SetLabels implements metav1.Object.
+func (o *Object) SetLabels(labels map[string]string) {
+	o.change(func(u *unstructured.Unstructured) { u.SetLabels(labels) })
+}
+
+// SetAnnotations implements metav1.Object.
+func (o *Object) SetAnnotations(annotations map[string]string) {
+	o.change(func(u *unstructured.Unstructured) { u.SetAnnotations(annotations) })
+}
+
+// SetFinalizers implements metav1.Object.
+func (o *Object) SetFinalizers(finalizers []string) {
+	o.change(func(u *unstructured.Unstructured) { u.SetFinalizers(finalizers) })
+}
+
+// SetOwnerReferences implements metav1.Object.
+func (o *Object) SetOwnerReferences(references []metav1.OwnerReference) {
+	o.change(func(u *unstructured.Unstructured) { u.SetOwnerReferences(references) })
+}
+
+// SetManagedFields implements metav1.Object.
+func (o *Object) SetManagedFields(fields []metav1.ManagedFieldsEntry) {
+	o.change(func(u *unstructured.Unstructured) { u.SetManagedFields(fields) })
+}

@@ -1,0 +1,161 @@
+package packed
+
+import (
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Object is a packed object; the zero value is none. Nobody changes what its copies share, so
+// that a copy of the struct is a copy of the object. It can be read concurrently.
+type Object struct {
+	layout          *layout
+	values          []any
+	resourceVersion string
+}
+
+var _ runtime.Object = (*Object)(nil)
+
+// List is a list of packed objects.
+type List struct {
+	metav1.TypeMeta
+	metav1.ListMeta
+
+	Items []Object
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *List) DeepCopyObject() runtime.Object {
+	c := &List{TypeMeta: l.TypeMeta, Items: slices.Clone(l.Items)}
+	l.ListMeta.DeepCopyInto(&c.ListMeta)
+	return c
+}
+
+// IsZero reports whether there is no object.
+func (o *Object) IsZero() bool { return o.layout == nil }
+
+// Unstructured returns the object unpacked, for the caller to change and keep.
+func (o *Object) Unstructured() *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	if o.layout != nil {
+		u.Object = o.layout.object(o.values)
+	}
+	if o.resourceVersion != "" {
+		u.SetResourceVersion(o.resourceVersion)
+	}
+	return u
+}
+
+// DeepCopyObject implements runtime.Object.
+func (o *Object) DeepCopyObject() runtime.Object {
+	c := *o
+	return &c
+}
+
+// GetObjectKind implements runtime.Object.
+func (o *Object) GetObjectKind() schema.ObjectKind { return o }
+
+// GroupVersionKind implements schema.ObjectKind.
+func (o *Object) GroupVersionKind() schema.GroupVersionKind {
+	return schema.FromAPIVersionAndKind(o.Value().Field("apiVersion").Text(), o.Value().Field("kind").Text())
+}
+
+// SetGroupVersionKind implements schema.ObjectKind.
+func (o *Object) SetGroupVersionKind(gvk schema.GroupVersionKind) {
+	o.change(func(u *unstructured.Unstructured) { u.SetGroupVersionKind(gvk) })
+}
+
+// change replaces the object by what change makes of it. It is for the few that change:
+// it does not know what it has in common with others.
+func (o *Object) change(change func(*unstructured.Unstructured)) {
+	u := o.Unstructured()
+	change(u)
+	*o = *NewPacker().Pack(u)
+}
+
+// Value returns the whole object to look into. It lacks the resource version.
+func (o *Object) Value() Value {
+	if o.layout == nil {
+		return Value{}
+	}
+	return Value{layout: o.layout, values: o.values}
+}
+
+// Value is what is somewhere in an object; the zero value is nothing.
+type Value struct {
+	layout *layout
+	values []any
+}
+
+// IsZero reports whether there is nothing. Null is something.
+func (v Value) IsZero() bool { return len(v.values) == 0 && v.layout == nil }
+
+// IsObject reports whether the value is an object, which has fields.
+func (v Value) IsObject() bool { return v.layout != nil && !v.layout.isList }
+
+// IsNull reports whether the value is null.
+func (v Value) IsNull() bool { return v.layout == nil && len(v.values) == 1 && v.values[0] == nil }
+
+// Field returns a field of an object, or nothing if v has no such field.
+func (v Value) Field(name string) Value {
+	if v.layout == nil {
+		return Value{}
+	}
+	i, ok := slices.BinarySearch(v.layout.names, name)
+	if !ok {
+		return Value{}
+	}
+	below, values := v.layout.below[i], v.values[v.layout.starts[i]:]
+	return Value{layout: below, values: values[:below.size()]}
+}
+
+// Any returns the value unpacked, for the caller to change and keep; nil for nothing.
+func (v Value) Any() any {
+	if v.IsZero() {
+		return nil
+	}
+	return v.layout.unpack(v.values)
+}
+
+// Text returns the value if it is a text.
+func (v Value) Text() string {
+	if v.layout != nil || len(v.values) == 0 {
+		return ""
+	}
+	text, _ := v.values[0].(string)
+	return text
+}
+
+// Texts returns a map of texts, in which null is empty; nil if the value is anything else, or
+// empty.
+func (v Value) Texts() map[string]string {
+	if v.layout == nil || len(v.layout.names) == 0 {
+		return nil
+	}
+	all := make(map[string]string, len(v.layout.names))
+	for i, name := range v.layout.names {
+		if v.layout.below[i] != nil {
+			return nil
+		}
+		value := v.values[v.layout.starts[i]]
+		text, ok := value.(string)
+		if !ok && value != nil {
+			return nil
+		}
+		all[name] = text
+	}
+	return all
+}
+
+// HasPrefix reports whether the name of a field begins with prefix.
+func (v Value) HasPrefix(prefix string) bool {
+	if v.layout == nil {
+		return false
+	}
+	i, _ := slices.BinarySearch(v.layout.names, prefix)
+	return i < len(v.layout.names) && strings.HasPrefix(v.layout.names[i], prefix)
+}

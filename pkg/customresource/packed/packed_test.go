@@ -1,0 +1,220 @@
+package packed
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// decoded returns an object as it is decoded from what is stored.
+func decoded(t testing.TB, data []byte) *unstructured.Unstructured {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	_, _, err := unstructured.UnstructuredJSONScheme.Decode(data, nil, u)
+	require.NoError(t, err)
+	return u
+}
+
+// pack packs an object, and holds that nothing is lost.
+func pack(t testing.TB, p *Packer, text string) *Object {
+	t.Helper()
+	o := p.Pack(decoded(t, []byte(text)))
+	require.Equal(t, decoded(t, []byte(text)), o.Unstructured(), text)
+	return o
+}
+
+func widget(more string) string {
+	return `{"apiVersion":"example.org/v1","kind":"Widget",` + more + `}`
+}
+
+// TestRoundTrip: what is unpacked is what was packed, whatever it is made of.
+func TestRoundTrip(t *testing.T) {
+	t.Parallel()
+	p := NewPacker()
+	for _, more := range []string{
+		`"metadata":{}`, `"metadata":null`, `"metadata":"text"`, `"metadata":[]`, `"spec":null`,
+		`"metadata":{"name":"x","resourceVersion":"7"}`, `"metadata":{"resourceVersion":7}`, `"metadata":{"resourceVersion":""}`,
+		`"spec":{}`, `"spec":[]`, `"spec":[[],{},null,"",0,false]`, `"spec":[{},{}]`, `"spec":[1]`, `"spec":[1,2,3]`, `"spec":["a",{"b":[true,1.5]}]`,
+		`"spec":{"a":1,"b":1.0,"c":-1,"d":9223372036854775807,"e":"\u0000","f":""}`,
+		`"spec":[{"a":1,"b":2},{"a":3,"b":4},{"b":5,"a":6}]`, `"spec":[{"a":1},{"b":2}]`, `"items":[{"kind":"x"}]`,
+		`"metadata":{"name":"x"},"spec":{"deep":` + strings.Repeat(`[{"a":`, 2000) + `1` + strings.Repeat(`}]`, 2000) + `}`,
+	} {
+		for range 2 {
+			pack(t, p, widget(more))
+		}
+	}
+	require.True(t, new(Object).IsZero())
+	require.Empty(t, new(Object).Unstructured().Object)
+}
+
+func layoutAt(o *Object, path ...string) *layout {
+	at := o.Value()
+	for _, name := range path {
+		at = at.Field(name)
+	}
+	return at.layout
+}
+
+// TestLayouts: objects that are built alike have one layout, and others share what of
+// theirs is.
+func TestLayouts(t *testing.T) {
+	t.Parallel()
+	p := NewPacker()
+	object := func(name, spec string) string {
+		return widget(fmt.Sprintf(`"metadata":{"name":%q,"labels":{"a":%q}},"spec":%s`, name, name, spec))
+	}
+	one := pack(t, p, object("one", `{"n":1,"list":["a","b"]}`))
+	two := pack(t, p, object("two", `{"list":[1.5,null],"n":true}`))
+	require.Same(t, one.layout, two.layout)
+	longer := pack(t, p, object("longer", `{"n":1,"list":["a","b","c"]}`))
+	require.NotSame(t, one.layout, longer.layout)
+	require.Same(t, layoutAt(one, "metadata"), layoutAt(longer, "metadata"))
+	require.NotSame(t, layoutAt(one, "spec"), layoutAt(longer, "spec"))
+}
+
+// TestCollisions: what only has the hash of something else is not taken for it.
+func TestCollisions(t *testing.T) {
+	t.Parallel()
+	p := NewPacker()
+	text := widget(`"metadata":{"name":"x"},"spec":{"a":{"b":"c"}}`)
+	pack(t, p, text)
+	for hash := range p.layouts.young {
+		p.layouts.young[hash] = newObject(0)
+	}
+	pack(t, p, text)
+	p.Texts(map[string]string{"a": "b"})
+	for hash := range p.maps.young {
+		p.maps.young[hash] = map[string]string{"another": "thing"}
+	}
+	require.Equal(t, map[string]string{"a": "b"}, p.Texts(map[string]string{"a": "b"}))
+}
+
+// TestForgets: what a Packer keeps is bounded, and what is of use stays.
+func TestForgets(t *testing.T) {
+	t.Parallel()
+	p := newPacker(100<<10, 100<<10)
+	first := pack(t, p, widget(`"metadata":{"name":"x"},"spec":{"of":{"use":"yes"}}`))
+	for i := range 5000 {
+		o := pack(t, p, widget(fmt.Sprintf(`"metadata":{"name":"x%d"},"spec":{"of":{"use":"yes"},"own%d":{"n":1}}`, i, i)))
+		require.Same(t, layoutAt(first, "spec", "of"), layoutAt(o, "spec", "of"))
+	}
+	require.Less(t, len(p.layouts.young)+len(p.layouts.old), 1500)
+	require.Less(t, len(p.texts.young)+len(p.texts.old), 3500)
+	require.LessOrEqual(t, p.layouts.bytes, p.layouts.most)
+
+	before := len(p.texts.young)
+	pack(t, p, widget(fmt.Sprintf(`"spec":%q`, strings.Repeat("x", 50000))))
+	require.Len(t, p.texts.young, before, "what is large is not kept")
+}
+
+// TestTexts: equal texts, and equal maps of them, are kept once.
+func TestTexts(t *testing.T) {
+	t.Parallel()
+	p := NewPacker()
+	keep := func(name string) *Object {
+		return p.Pack(decoded(t, []byte(widget(fmt.Sprintf(`"metadata":{"name":%q,"namespace":"space"}`, name)))))
+	}
+	data := func(o *Object, name string) *byte { return unsafe.StringData(o.field(name).Text()) }
+	one, two := keep("one"), keep("two")
+	require.Same(t, data(one, "namespace"), data(two, "namespace"))
+	require.NotSame(t, data(one, "name"), data(two, "name"))
+
+	labels := p.Texts(map[string]string{"a": "b"})
+	require.Equal(t, reflect.ValueOf(labels).Pointer(), reflect.ValueOf(p.Texts(map[string]string{"a": "b"})).Pointer())
+	require.NotEqual(t, reflect.ValueOf(labels).Pointer(), reflect.ValueOf(p.Texts(map[string]string{"a": "c"})).Pointer())
+	require.Nil(t, p.Texts(nil))
+}
+
+// TestMetadata: a packed object says of its metadata what an unpacked one says.
+func TestMetadata(t *testing.T) {
+	t.Parallel()
+	p := NewPacker()
+	for _, metadata := range []string{
+		`{}`, `null`, `{"labels":{},"annotations":{"a":1},"finalizers":[]}`, `{"labels":{"a":null},"finalizers":[1],"name":1,"generation":"x"}`,
+		`{"name":"n","namespace":"s","generateName":"g","uid":"u","resourceVersion":"7","generation":3,"selfLink":"l","creationTimestamp":"2026-01-02T03:04:05Z","deletionTimestamp":"2026-01-02T03:04:06Z",
+		  "deletionGracePeriodSeconds":5,"labels":{"a":"b"},"annotations":{"c":"d"},"finalizers":["f"],"ownerReferences":[{"apiVersion":"v1","kind":"K","name":"o","uid":"w","controller":true}],
+		  "managedFields":[{"manager":"m","operation":"Update","time":"2026-01-02T03:04:05Z","fieldsV1":{"f:spec":{}}}]}`,
+	} {
+		text := widget(`"metadata":` + metadata)
+		var u, o metav1.Object = decoded(t, []byte(text)), pack(t, p, text)
+		for method := range reflect.TypeFor[metav1.Object]().Methods() {
+			if method.Type.NumIn() > 0 {
+				continue
+			}
+			want := reflect.ValueOf(u).MethodByName(method.Name).Call(nil)[0]
+			got := reflect.ValueOf(o).MethodByName(method.Name).Call(nil)[0]
+			if want.Kind() == reflect.Map && want.Len() == 0 {
+				require.Zero(t, got.Len(), "%s of %s", method.Name, metadata)
+				continue
+			}
+			require.Equal(t, want.Interface(), got.Interface(), "%s of %s", method.Name, metadata)
+		}
+	}
+}
+
+// TestSetters: a packed object is changed as an unpacked one is, and copies of it are not.
+func TestSetters(t *testing.T) {
+	t.Parallel()
+	at := metav1.NewTime(time.Unix(1e9, 0))
+	values := map[reflect.Type]any{}
+	for _, value := range []any{
+		"changed", types.UID("changed"), int64(9), new(int64), at, &at, map[string]string{"x": "y"}, []string{"z"},
+		[]metav1.OwnerReference{{Name: "owner"}}, []metav1.ManagedFieldsEntry{{Manager: "manager"}},
+	} {
+		values[reflect.TypeOf(value)] = value
+	}
+	text := widget(`"metadata":{"name":"n","labels":{"a":"b"},"resourceVersion":"1"},"spec":{"a":1}`)
+	for method := range reflect.TypeFor[metav1.Object]().Methods() {
+		if method.Type.NumIn() == 0 {
+			continue
+		}
+		value := values[method.Type.In(0)]
+		require.NotNil(t, value, method.Name)
+		u, o := decoded(t, []byte(text)), pack(t, NewPacker(), text)
+		copied := o.DeepCopyObject().(*Object)
+		for _, obj := range []metav1.Object{u, o} {
+			reflect.ValueOf(obj).MethodByName(method.Name).Call([]reflect.Value{reflect.ValueOf(value)})
+		}
+		require.Equal(t, u, o.Unstructured(), method.Name)
+		require.Equal(t, decoded(t, []byte(text)), copied.Unstructured(), method.Name)
+	}
+	u, o := decoded(t, []byte(text)), pack(t, NewPacker(), text)
+	o.SetSelfLink("")
+	require.Equal(t, u, o.Unstructured())
+	gvk := schema.GroupVersionKind{Group: "another.example.org", Version: "v2", Kind: "Thing"}
+	o.GetObjectKind().SetGroupVersionKind(gvk)
+	require.Equal(t, gvk, o.GroupVersionKind())
+	var bookmark Object
+	bookmark.SetResourceVersion("5")
+	bookmark.SetAnnotations(map[string]string{"a": "b"})
+	require.Equal(t, "5", bookmark.GetResourceVersion())
+	require.Equal(t, map[string]string{"a": "b"}, bookmark.GetAnnotations())
+}
+
+// FuzzPack: any object that can be decoded is the same after it was packed.
+func FuzzPack(f *testing.F) {
+	f.Add([]byte(widget(`"metadata":{"name":"x","resourceVersion":"1"},"spec":[{"a":1},{"a":[]}]`)))
+	f.Add(storedBinding(1))
+	p := NewPacker()
+	f.Fuzz(func(t *testing.T, data []byte) {
+		u := &unstructured.Unstructured{}
+		if _, _, err := unstructured.UnstructuredJSONScheme.Decode(data, nil, u); err != nil {
+			return
+		}
+		want, err := json.Marshal(u.Object)
+		require.NoError(t, err)
+		got, err := json.Marshal(p.Pack(u).Unstructured().Object)
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(got))
+	})
+}
