@@ -99,7 +99,12 @@ func testUseInitializing(t *testing.T, maker apiKinds) {
 	require.Equal(t, http.StatusOK, code, "administrators enter before: %s", says)
 
 	short := http.Header{"X-Kcp-Internal-Ready-Timeout": {"10ms"}}
-	status := refused(t, withToken(made.config, "user-1-token"), call{path: "/clusters/" + made.cluster + configMaps, header: short}, http.StatusServiceUnavailable)
+	soon := call{path: "/clusters/" + made.cluster + configMaps, header: short}
+	made.eventually("the shard has seen the logical cluster", func() bool {
+		code, _ := do(t, withToken(made.config, "user-1-token"), soon)
+		return code == http.StatusServiceUnavailable
+	})
+	status := refused(t, withToken(made.config, "user-1-token"), soon, http.StatusServiceUnavailable)
 	require.EqualValues(t, 1, status.Details.RetryAfterSeconds)
 
 	answers := make(chan int, 2)
