@@ -24,6 +24,7 @@ func (w *world) objects(t *testing.T) {
 	t.Run("references", w.testReferences)
 	t.Run("views", w.testViews)
 	t.Run("mounts", w.testMounts)
+	t.Run("issuers", w.testIssuers)
 	t.Run("bound APIs", w.testBound)
 	t.Run("maximal policies", w.testMaximal)
 }

@@ -1,0 +1,219 @@
+package issuers
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	jose "gopkg.in/go-jose/go-jose.v2"
+	"gopkg.in/go-jose/go-jose.v2/jwt"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/webhooktransport"
+)
+
+func newIssuers(t *testing.T) *Issuers {
+	t.Helper()
+	documents, err := webhooktransport.NewDocuments("--cidrs", []string{"127.0.0.0/8"})
+	require.NoError(t, err)
+	return New(Config{Documents: documents})
+}
+
+func of(cluster string, entries ...tenancyv1alpha1.JWTAuthenticator) []*Configuration {
+	return []*Configuration{{
+		ObjectMeta: metav1.ObjectMeta{Name: "issuers", Annotations: map[string]string{logicalcluster.AnnotationKey: cluster}},
+		Spec:       tenancyv1alpha1.WorkspaceAuthenticationConfigurationSpec{JWT: entries},
+	}}
+}
+
+func TestPlaces(t *testing.T) {
+	p := newPlaces(3, 2)
+	require.NotNil(t, p.take("a"))
+	require.NotNil(t, p.take("a"))
+	require.Nil(t, p.take("a"), "its own are taken")
+	require.NotNil(t, p.take("b"))
+	require.Nil(t, p.take("c"), "all are taken")
+	p.give("a")
+	require.NotNil(t, p.take("c"))
+	p.give("a")
+	p.give("b")
+	p.give("c")
+	require.Empty(t, p.homes)
+	require.Zero(t, p.taken)
+}
+
+func TestUnverified(t *testing.T) {
+	token := func(payload string) string {
+		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: []byte("key")}, nil)
+		require.NoError(t, err)
+		signed, err := signer.Sign([]byte(payload))
+		require.NoError(t, err)
+		text, err := signed.CompactSerialize()
+		require.NoError(t, err)
+		return text
+	}
+	for payload, want := range map[string]claims{
+		`{"iss":"https://a"}`:                              {issuer: "https://a"},
+		`{"iss":"accounts.google.com"}`:                    {issuer: "https://accounts.google.com"},
+		`{"iss":"https://a","_claim_names":{}}`:            {issuer: "https://a", distributed: true},
+		`{"iss":"https://a","_claim_sources":{"x":"y"}}`:   {issuer: "https://a", distributed: true},
+		`{"iss":"https://a","ISS":"https://b","Iss":"c"}`:  {issuer: "https://a"},
+		`{"iss":"https://a","_CLAIM_NAMES":{},"other":{}}`: {issuer: "https://a"},
+	} {
+		got, err := unverified(token(payload))
+		require.NoError(t, err, payload)
+		require.Equal(t, want, got, payload)
+	}
+	for _, no := range []string{"", "x", "a.b.c", "a.b", token("[]"), token("{}"), token(`{"iss":7}`), token(`{"iss":"` + strings.Repeat("x", maxTokenBytes) + `"}`)} {
+		require.False(t, IsToken(no), "%.40s", no)
+	}
+}
+
+// TestKeys: keys that signatures cannot be verified with at a bounded cost are no keys.
+func TestKeys(t *testing.T) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	encoded := func(keys ...any) []byte {
+		data, err := json.Marshal(map[string]any{"keys": keys})
+		require.NoError(t, err)
+		return data
+	}
+	good := jose.JSONWebKey{Key: private.Public(), KeyID: "good"}
+	keys, err := parseKeys(encoded(map[string]string{"kty": "unknown"}, jose.JSONWebKey{Key: private.Public(), Use: "enc"}, jose.JSONWebKey{Key: []byte("secret")}, good))
+	require.NoError(t, err)
+	require.Len(t, keys, 1)
+	require.Equal(t, "good", keys[0].KeyID)
+	for want, data := range map[string][]byte{
+		"not the JSON":   []byte("{"),
+		"there is none":  encoded(),
+		"there are 101":  encoded(make([]any, 101)...),
+		"has 8193 bits ": encoded(jose.JSONWebKey{Key: &rsa.PublicKey{N: new(big.Int).Lsh(big.NewInt(1), 8192), E: 3}}),
+	} {
+		_, err := parseKeys(data)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// TestSweep: entries that rest go, and where there are too many, one of the logical cluster that
+// has most. Their keys go with the last of them.
+func TestSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newIssuers(t)
+		defer i.end()
+		get := func(home string, n int, url string) *provider {
+			prefix := fmt.Sprint(home, n)
+			entry := tenancyv1alpha1.JWTAuthenticator{Issuer: tenancyv1alpha1.Issuer{URL: url}, ClaimMappings: tenancyv1alpha1.ClaimMappings{Username: tenancyv1alpha1.PrefixedClaimOrExpression{Prefix: &prefix}}}
+			return i.provider(digestOf(entry), logicalcluster.Name(home), &entry)
+		}
+		quiet := get("quiet", 0, "https://quiet")
+		for n := range maxProviders - 1 {
+			keys := get("loud", n, "https://loud").keys
+			require.Same(t, i.keys[digestOf(keys.issuer)], keys, "shared")
+			time.Sleep(time.Millisecond) //nolint:forbidigo // in a bubble
+		}
+		first := get("loud", 1, "https://loud")
+		for n := range 10 {
+			get("loud", maxProviders+n, fmt.Sprintf("https://loud-%d", n))
+			require.Len(t, i.providers, maxProviders)
+		}
+		require.Same(t, quiet, get("quiet", 0, "https://quiet"), "others have more")
+		require.Same(t, first, get("loud", 1, "https://loud"), "it was asked for lately")
+		require.Len(t, i.keys, 12)
+		time.Sleep(restFor - time.Second) //nolint:forbidigo // in a bubble
+		require.Same(t, quiet, get("quiet", 0, "https://quiet"))
+		time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
+		get("new", 0, "https://quiet")
+		require.Len(t, i.providers, 2)
+		require.Len(t, i.keys, 1)
+		require.Same(t, quiet, get("quiet", 0, "https://quiet"))
+	})
+}
+
+// TestPauses: an issuer that fails is asked again after longer and longer, and tokens that come
+// in between cost it nothing; as little do tokens with keys that it does not have.
+func TestPauses(t *testing.T) {
+	var asked atomic.Int64
+	var fails atomic.Bool
+	fails.Store(true)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	var server *httptest.Server
+	server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/keys" {
+			_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1"}}})
+			return
+		}
+		asked.Add(1)
+		if fails.Load() {
+			http.Error(w, "", http.StatusServiceUnavailable)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": server.URL, "jwks_uri": server.URL + "/keys"})
+	}))
+	t.Cleanup(server.Close)
+	token := func(id string) string {
+		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: id}}, nil)
+		require.NoError(t, err)
+		text, err := jwt.Signed(signer).Claims(map[string]any{"iss": server.URL, "aud": "x", "sub": "jane", "exp": time.Now().Add(time.Hour).Unix()}).CompactSerialize()
+		require.NoError(t, err)
+		return text
+	}
+	prefix := ""
+	configuration := of("home", tenancyv1alpha1.JWTAuthenticator{
+		Issuer: tenancyv1alpha1.Issuer{URL: server.URL, Audiences: []string{"x"}, CertificateAuthority: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))},
+		ClaimMappings: tenancyv1alpha1.ClaimMappings{
+			Username: tenancyv1alpha1.PrefixedClaimOrExpression{Claim: "sub", Prefix: &prefix}, Groups: tenancyv1alpha1.PrefixedClaimOrExpression{Claim: "groups", Prefix: &prefix},
+		},
+	})
+	i := newIssuers(t)
+	t.Cleanup(i.end)
+	began := time.Now()
+	// atMost is how often the issuer may have been asked since.
+	atMost := func(before int64) int64 { return before + 1 + int64(time.Since(began)/leastPause) }
+	for range 100 {
+		_, ok, err := i.AuthenticateToken(t.Context(), configuration, token("1"))
+		require.False(t, ok)
+		require.ErrorContains(t, err, "status 503")
+	}
+	require.LessOrEqual(t, asked.Load(), atMost(0))
+	k := i.provider(digestOf(configuration[0].Spec.JWT[0]), "home", &configuration[0].Spec.JWT[0]).keys
+	require.LessOrEqual(t, k.next, time.Now().Add(8*leastPause))
+	for range 20 {
+		k.asking = make(chan struct{})
+		k.answer(nil, errStopped)
+	}
+	require.Greater(t, time.Until(k.next), mostPause-time.Second)
+	require.LessOrEqual(t, time.Until(k.next), mostPause)
+
+	k.next = time.Time{}
+	fails.Store(false)
+	response, ok, err := i.AuthenticateToken(t.Context(), configuration, token("1"))
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, "jane", response.User.GetName())
+	before := asked.Load()
+	began = time.Now()
+	for n := range 100 {
+		_, _, err := i.AuthenticateToken(t.Context(), configuration, token(fmt.Sprint("unknown-", n)))
+		require.ErrorIs(t, err, errUnknownKey)
+	}
+	require.LessOrEqual(t, asked.Load(), atMost(before))
+	server.Close()
+	_, ok, _ = i.AuthenticateToken(t.Context(), configuration, token("1"))
+	require.True(t, ok, "its keys are known")
+}
