@@ -27,11 +27,12 @@ func benchObject(i, rv int) *corev1.ConfigMap {
 	}}
 }
 
-func benchStream(b *testing.B) *stream[*corev1.ConfigMap] {
+func benchStream(b *testing.B) (*Informer[*corev1.ConfigMap], *stream) {
 	b.Helper()
 	factory, err := NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
 	require.NoError(b, err)
-	return &stream[*corev1.ConfigMap]{Informer: ConfigMaps.Informer(factory.Wildcard(), InformerOptions[*corev1.ConfigMap]{})}
+	i := ConfigMaps.Informer(factory.Wildcard(), InformerOptions[*corev1.ConfigMap]{})
+	return i, &stream{connection: &i.connection, sink: &informerSink[*corev1.ConfigMap]{Informer: i}}
 }
 
 func heap() uint64 {
@@ -52,9 +53,9 @@ func BenchmarkInformerMemory(b *testing.B) {
 			objs[i] = benchObject(i, i+1)
 		}
 		filled := heap()
-		s := benchStream(b)
+		s, stream := benchStream(b)
 		for _, obj := range objs {
-			require.NoError(b, s.put(b.Context(), obj, nil))
+			require.NoError(b, stream.sink.put(b.Context(), obj))
 		}
 		end := heap()
 		object, own = float64(filled-start)/benchObjects, float64(end-filled)/benchObjects
@@ -69,11 +70,11 @@ func BenchmarkInformerMemory(b *testing.B) {
 // holds 20,000 objects of 2,000 logical clusters, with one handler, after
 // decoding.
 func BenchmarkInformerEvent(b *testing.B) {
-	s := benchStream(b)
+	s, stream := benchStream(b)
 	seen := 0
 	s.AddEventHandler(s.KeyHandler(func(Key) { seen++ }))
 	for i := range benchObjects {
-		require.NoError(b, s.put(b.Context(), benchObject(i, i+1), nil))
+		require.NoError(b, stream.sink.put(b.Context(), benchObject(i, i+1)))
 	}
 	objs := make([]*corev1.ConfigMap, benchObjects)
 	for i := range objs {
@@ -83,16 +84,16 @@ func BenchmarkInformerEvent(b *testing.B) {
 	for n := 0; b.Loop(); n++ {
 		obj := *objs[n%benchObjects]
 		obj.ResourceVersion = strconv.Itoa(2*benchObjects + n)
-		if _, err := s.handle(b.Context(), watch.Event{Type: watch.Modified, Object: &obj}, nil); err != nil {
+		if _, err := stream.handle(b.Context(), watch.Event{Type: watch.Modified, Object: &obj}, false); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
 func BenchmarkListerGet(b *testing.B) {
-	s := benchStream(b)
+	s, stream := benchStream(b)
 	for i := range benchObjects {
-		require.NoError(b, s.put(b.Context(), benchObject(i, i+1), nil))
+		require.NoError(b, stream.sink.put(b.Context(), benchObject(i, i+1)))
 	}
 	lister := s.Lister().Cluster("cluster000000007")
 	b.ReportAllocs()

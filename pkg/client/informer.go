@@ -10,8 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/klog/v2"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -63,18 +62,13 @@ func (i *Informer[T]) KeyHandler(f func(Key)) Handler[T] {
 // all of a server, and tells handlers about changes. Make one with
 // Resource.Informer, NewMetadataInformer or NewDynamicInformer.
 type Informer[T Object] struct {
+	connection
+
 	gvr     schema.GroupVersionResource
-	name    string
 	sharded bool
 	options InformerOptions[T]
-	source  listerWatcher
 	store   *store[T]
-
-	synced     chan struct{}
-	syncedOnce sync.Once
-	// current is set when the server has sent its complete state, and changes counts the
-	// changes of the store.
-	current atomic.Bool
+	// changes counts the changes of the store.
 	changes atomic.Uint64
 
 	// mu orders events and the adding of handlers. The informers of a Dual share
@@ -83,16 +77,6 @@ type Informer[T Object] struct {
 	handlers handlers[T]
 	// followers are told of changes of the store after the handlers.
 	followers []func(change[T])
-
-	state state
-	// broken tells of connections that have ended.
-	broken chan struct{}
-}
-
-// listerWatcher is the client that an informer reads from.
-type listerWatcher struct {
-	list  func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error)
-	watch func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
 }
 
 func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source listerWatcher, options InformerOptions[T]) *Informer[T] {
@@ -100,20 +84,24 @@ func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source 
 	if name == "" {
 		name = gvr.GroupResource().String() + "@" + scope.String()
 	}
-	return &Informer[T]{
-		gvr:     gvr,
-		name:    name,
-		sharded: scope.factory.sharded,
-		options: options,
-		source:  source,
-		store:   newStore(options.Indexers),
-		mu:      &sync.Mutex{},
-		broken:  make(chan struct{}, 1), synced: make(chan struct{}),
+	i := &Informer[T]{
+		connection: newConnection(name, source),
+		gvr:        gvr,
+		sharded:    scope.factory.sharded,
+		options:    options,
+		store:      newStore(options.Indexers),
+		mu:         &sync.Mutex{},
 	}
+	i.pagesOnly = options.DisableWatchList
+	i.selected = metav1.ListOptions{LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector, ShardSelector: options.ShardSelector}
+	return i
 }
 
-// Name returns the informer's name.
-func (i *Informer[T]) Name() string { return i.name }
+// Run follows the resource until ctx is done and everything it started has
+// ended. It fails only if the informer runs already.
+func (i *Informer[T]) Run(ctx context.Context) error {
+	return i.run(ctx, &informerSink[T]{Informer: i})
+}
 
 // Resource returns the resource of its objects.
 func (i *Informer[T]) Resource() schema.GroupResource { return i.gvr.GroupResource() }
@@ -125,37 +113,6 @@ func (i *Informer[T]) KeyOf(obj T) Key {
 		key.Shard = obj.GetAnnotations()[request.ShardAnnotation]
 	}
 	return key
-}
-
-// HasSynced reports whether the informer has had the complete state once, and
-// all handlers have been told of it.
-func (i *Informer[T]) HasSynced() bool {
-	select {
-	case <-i.synced:
-		return true
-	default:
-		return false
-	}
-}
-
-// Synced returns a channel that is closed when HasSynced becomes true.
-func (i *Informer[T]) Synced() <-chan struct{} { return i.synced }
-
-// WaitForSync waits until the informer has synced. Its error says what has kept
-// the informer from it.
-func (i *Informer[T]) WaitForSync(ctx context.Context) error {
-	select {
-	case <-i.synced:
-		return nil
-	case <-ctx.Done():
-	}
-	if i.HasSynced() {
-		return nil
-	}
-	if err := i.LastError(); err != nil {
-		return fmt.Errorf("informer %s has not synced: %w", i.name, err)
-	}
-	return fmt.Errorf("informer %s has not synced: %w", i.name, context.Cause(ctx))
 }
 
 // AddEventHandler adds a handler, before or after the informer runs, and tells
@@ -240,9 +197,48 @@ func (i *Informer[T]) prune(keep map[Key]struct{}) {
 	}
 }
 
-func (i *Informer[T]) markSynced(ctx context.Context) {
-	i.syncedOnce.Do(func() {
-		close(i.synced)
-		klog.FromContext(ctx).V(2).Info("Informer synced", "informer", i.name, "objects", i.store.len())
-	})
+// informerSink keeps what a server has in the store of an informer.
+type informerSink[T Object] struct {
+	*Informer[T]
+	// seen is not nil while the complete state is put.
+	seen map[Key]struct{}
+}
+
+func (s *informerSink[T]) begin() { s.seen = map[Key]struct{}{} }
+
+func (s *informerSink[T]) end() {
+	s.prune(s.seen)
+	s.seen = nil
+}
+
+func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) error {
+	obj, ok := received.(T)
+	if !ok {
+		return fmt.Errorf("%w: %T", errWrongType, received)
+	}
+	key := s.KeyOf(obj)
+	if s.options.Keep != nil && !s.options.Keep(obj) {
+		s.remove(key, &obj)
+		return nil
+	}
+	if s.seen != nil {
+		s.seen[key] = struct{}{}
+	}
+	obj, err := s.prepare(obj)
+	if err != nil {
+		// One bad object must not stop the others.
+		utilruntime.HandleErrorWithContext(ctx, err, "Dropped an object", "informer", s.name)
+		return nil
+	}
+	s.upsert(key, obj)
+	return nil
+}
+
+func (s *informerSink[T]) gone(received runtime.Object) error {
+	obj, ok := received.(T)
+	if !ok {
+		return fmt.Errorf("%w: %T", errWrongType, received)
+	}
+	s.remove(s.KeyOf(obj), &obj)
+	return nil
 }

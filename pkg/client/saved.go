@@ -6,10 +6,6 @@ import (
 	"reflect"
 )
 
-// Current reports whether the informer has had the complete state of its server since it
-// runs, and not only what Restore gave it.
-func (i *Informer[T]) Current() bool { return i.current.Load() }
-
 // Changes counts the changes of what the informer holds.
 func (i *Informer[T]) Changes() uint64 { return i.changes.Load() }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 )
@@ -22,6 +20,9 @@ import (
 const (
 	// pageSize is the size of a page where the initial state is listed.
 	pageSize = 500
+	// firstWatch is half of the time after which the first watch is renewed that resumes in
+	// a new process. Servers send a bookmark two seconds before.
+	firstWatch = 1500 * time.Millisecond
 	// minWatch and maxWatch bound the time after which a watch is renewed.
 	minWatch = 5 * time.Minute
 	maxWatch = 10 * time.Minute
@@ -48,106 +49,30 @@ var (
 	errSetBack = errors.New("the server's data was set back")
 )
 
-// state is what the informer tells about its connection.
-type state struct {
-	mu              sync.Mutex
-	running         bool
-	err             error
-	resourceVersion string
-}
-
-// LastError returns why the informer is not connected, or nil.
-func (i *Informer[T]) LastError() error {
-	i.state.mu.Lock()
-	defer i.state.mu.Unlock()
-	return i.state.err
-}
-
-// ResourceVersion returns the resourceVersion up to which the informer has seen
-// events; empty before it has synced.
-func (i *Informer[T]) ResourceVersion() string {
-	i.state.mu.Lock()
-	defer i.state.mu.Unlock()
-	return i.state.resourceVersion
-}
-
-// Disconnected returns a channel that gets something when a connection has ended or
-// failed, for whatever reason: a server may have been another one before and after.
-// Breaks that nobody has received yet are one. It is for one receiver.
-func (i *Informer[T]) Disconnected() <-chan struct{} { return i.broken }
-
-func (i *Informer[T]) disconnected() {
-	select {
-	case i.broken <- struct{}{}:
-	default:
-	}
-}
-
-func (i *Informer[T]) setResourceVersion(rv string) {
-	i.state.mu.Lock()
-	defer i.state.mu.Unlock()
-	i.state.resourceVersion = rv
-}
-
-func (i *Informer[T]) setRunning(running bool) (was bool) {
-	i.state.mu.Lock()
-	defer i.state.mu.Unlock()
-	was, i.state.running = i.state.running, running
-	return was
-}
-
-func (i *Informer[T]) setError(err error) {
-	i.state.mu.Lock()
-	defer i.state.mu.Unlock()
-	i.state.err = err
-}
-
 // stream follows a resource: it gets the initial state, on the watch itself
 // where the server can, and then watches, resuming at the last resourceVersion
 // it has seen. A new initial state is asked for only when the server no longer
 // has the history.
-type stream[T Object] struct {
-	*Informer[T]
+type stream struct {
+	*connection
+	sink sink
 
 	// pages is set while the initial state has to be listed, because the server
 	// has refused to send it on a watch, or did not complete it. The next time it
 	// is asked again: it may just have been slow.
 	pages    bool
 	failures int
+	// resumed counts watches that have resumed before the first is current.
+	resumed int
 	// progress is set when a connection brought what the next one need not ask
 	// for: a complete initial state, or an event after it.
 	progress bool
 }
 
-// Run follows the resource until ctx is done and everything it started has
-// ended. It fails only if the informer runs already.
-func (i *Informer[T]) Run(ctx context.Context) error {
-	if i.setRunning(true) {
-		return fmt.Errorf("informer %s runs already: run it once", i.name)
-	}
-	defer i.setRunning(false)
-	s := &stream[T]{Informer: i}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		}
-		s.progress = false
-		err := s.connect(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		timer.Reset(s.ended(ctx, err))
-	}
-}
-
 // connect makes one connection and follows it to its end.
-func (s *stream[T]) connect(ctx context.Context) error {
+func (s *stream) connect(ctx context.Context) error {
 	rv := s.ResourceVersion()
-	if rv == "" && (s.pages || s.options.DisableWatchList) {
+	if rv == "" && (s.pages || s.pagesOnly) {
 		listed, err := s.list(ctx)
 		if err != nil {
 			return err
@@ -163,7 +88,7 @@ func (s *stream[T]) connect(ctx context.Context) error {
 
 // ended decides how to go on after a connection ended: it may forget the
 // resourceVersion or turn to pages, and returns how long to wait.
-func (s *stream[T]) ended(ctx context.Context, err error) time.Duration {
+func (s *stream) ended(ctx context.Context, err error) time.Duration {
 	logger := klog.FromContext(ctx).WithValues("informer", s.name)
 	s.disconnected()
 	if s.progress || err == nil {
@@ -201,32 +126,24 @@ func (s *stream[T]) ended(ctx context.Context, err error) time.Duration {
 	return delay
 }
 
-func (s *stream[T]) listOptions() metav1.ListOptions {
-	return metav1.ListOptions{
-		LabelSelector: s.options.LabelSelector,
-		FieldSelector: s.options.FieldSelector,
-		ShardSelector: s.options.ShardSelector,
-	}
-}
-
 // list gets the complete state in pages and returns its resourceVersion.
-func (s *stream[T]) list(ctx context.Context) (string, error) {
-	opts := s.listOptions()
+func (s *stream) list(ctx context.Context) (string, error) {
+	opts := s.selected
 	opts.Limit = pageSize
-	seen := map[Key]struct{}{}
+	s.sink.begin()
 	for {
 		page, err := s.source.list(ctx, opts)
 		if err != nil && opts.Continue != "" && apierrors.IsResourceExpired(err) {
 			// The pages took longer than the history reaches: in one go. What
 			// they held may be gone by now.
 			opts.Continue, opts.Limit = "", 0
-			clear(seen)
+			s.sink.begin()
 			continue
 		}
 		if err != nil {
 			return "", err
 		}
-		if err := meta.EachListItemWithAlloc(page, func(item runtime.Object) error { return s.put(ctx, item, seen) }); err != nil {
+		if err := meta.EachListItemWithAlloc(page, func(item runtime.Object) error { return s.sink.put(ctx, item) }); err != nil {
 			return "", err
 		}
 		info, err := meta.ListAccessor(page)
@@ -234,22 +151,20 @@ func (s *stream[T]) list(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("%w: %T is no list: %w", errWrongType, page, err)
 		}
 		if opts.Continue = info.GetContinue(); opts.Continue == "" {
-			s.complete(ctx, seen, info.GetResourceVersion())
+			s.complete(ctx, info.GetResourceVersion())
 			return info.GetResourceVersion(), nil
 		}
 	}
 }
 
 // watch follows a watch from rv, or from the initial state if rv is empty.
-func (s *stream[T]) watch(ctx context.Context, rv string) error {
-	opts := s.listOptions()
+func (s *stream) watch(ctx context.Context, rv string) error {
+	opts := s.selected
 	opts.ResourceVersion = rv
 	opts.AllowWatchBookmarks = true
-	timeout := int64((minWatch + rand.N(maxWatch-minWatch)).Seconds())
+	timeout := int64(s.watchFor(rv).Seconds())
 	opts.TimeoutSeconds = &timeout
-	var seen map[Key]struct{}
 	if rv == "" {
-		seen = map[Key]struct{}{}
 		sendInitialEvents := true
 		opts.SendInitialEvents = &sendInitialEvents
 		opts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
@@ -258,7 +173,9 @@ func (s *stream[T]) watch(ctx context.Context, rv string) error {
 	if err != nil {
 		return err
 	}
-	if rv != "" {
+	if rv == "" {
+		s.sink.begin()
+	} else {
 		// It goes on, even if there is nothing to tell for long.
 		s.setError(nil)
 	}
@@ -269,12 +186,22 @@ func (s *stream[T]) watch(ctx context.Context, rv string) error {
 			_, open = <-w.ResultChan()
 		}
 	}()
-	return s.consume(ctx, w, seen)
+	return s.consume(ctx, w, rv == "")
 }
 
-// consume takes events until the watch ends. seen is not nil while the initial
-// state is being sent.
-func (s *stream[T]) consume(ctx context.Context, w watch.Interface, seen map[Key]struct{}) error {
+// watchFor returns how long a watch from rv may last. Before its end the server sends a
+// bookmark, so that one which resumes in a new process is short: with that, it is current.
+func (s *stream) watchFor(rv string) time.Duration {
+	if rv == "" || s.Current() {
+		return minWatch + rand.N(maxWatch-minWatch)
+	}
+	s.resumed++
+	return min(firstWatch<<min(s.resumed, 10), minWatch)
+}
+
+// consume takes events until the watch ends. initial says that the initial state is
+// sent first.
+func (s *stream) consume(ctx context.Context, w watch.Interface, initial bool) error {
 	stalled := time.NewTimer(initialEventsTimeout)
 	defer stalled.Stop()
 	for {
@@ -282,24 +209,24 @@ func (s *stream[T]) consume(ctx context.Context, w watch.Interface, seen map[Key
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-stalled.C:
-			if seen != nil {
+			if initial {
 				return errInitialEvents
 			}
 		case event, open := <-w.ResultChan():
-			if !open && seen != nil {
+			if !open && initial {
 				return errEndedEarly
 			}
 			if !open {
 				return nil
 			}
-			done, err := s.handle(ctx, event, seen)
+			done, err := s.handle(ctx, event, initial)
 			if err != nil {
 				return err
 			}
 			switch {
 			case done:
-				seen = nil
-			case seen != nil:
+				initial = false
+			case initial:
 				stalled.Reset(initialEventsTimeout)
 			default:
 				s.progress = true
@@ -309,20 +236,18 @@ func (s *stream[T]) consume(ctx context.Context, w watch.Interface, seen map[Key
 }
 
 // handle processes one event. done says that it ended the initial state.
-func (s *stream[T]) handle(ctx context.Context, event watch.Event, seen map[Key]struct{}) (done bool, err error) {
+func (s *stream) handle(ctx context.Context, event watch.Event, initial bool) (done bool, err error) {
 	switch event.Type {
 	case watch.Error:
 		return false, apierrors.FromObject(event.Object)
 	case watch.Added, watch.Modified:
-		if err := s.put(ctx, event.Object, seen); err != nil {
+		if err := s.sink.put(ctx, event.Object); err != nil {
 			return false, err
 		}
 	case watch.Deleted:
-		obj, ok := event.Object.(T)
-		if !ok {
-			return false, fmt.Errorf("%w: %T", errWrongType, event.Object)
+		if err := s.sink.gone(event.Object); err != nil {
+			return false, err
 		}
-		s.remove(s.KeyOf(obj), &obj)
 	case watch.Bookmark:
 	default:
 		return false, fmt.Errorf("%w: event of type %q", errWrongType, event.Type)
@@ -331,57 +256,35 @@ func (s *stream[T]) handle(ctx context.Context, event watch.Event, seen map[Key]
 	if err != nil {
 		return false, fmt.Errorf("%w: %T: %w", errWrongType, event.Object, err)
 	}
-	if seen == nil {
+	if !initial {
 		s.setResourceVersion(info.GetResourceVersion())
+		if event.Type == watch.Bookmark {
+			s.isCurrent(ctx)
+		}
 		return false, nil
 	}
 	if event.Type == watch.Bookmark && info.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
-		s.complete(ctx, seen, info.GetResourceVersion())
+		s.complete(ctx, info.GetResourceVersion())
 		return true, nil
 	}
 	return false, nil
 }
 
-// put stores an object that the server sent.
-func (s *stream[T]) put(ctx context.Context, received runtime.Object, seen map[Key]struct{}) error {
-	obj, ok := received.(T)
-	if !ok {
-		return fmt.Errorf("%w: %T", errWrongType, received)
-	}
-	key := s.KeyOf(obj)
-	if s.options.Keep != nil && !s.options.Keep(obj) {
-		s.remove(key, &obj)
-		return nil
-	}
-	if seen != nil {
-		seen[key] = struct{}{}
-	}
-	obj, err := s.prepare(obj)
-	if err != nil {
-		// One bad object must not stop the others.
-		utilruntime.HandleErrorWithContext(ctx, err, "Dropped an object", "informer", s.name)
-		return nil
-	}
-	s.upsert(key, obj)
-	return nil
-}
-
 // complete ends the initial state: what the server did not send is gone.
-func (s *stream[T]) complete(ctx context.Context, seen map[Key]struct{}, rv string) {
-	s.prune(seen)
+func (s *stream) complete(ctx context.Context, rv string) {
+	s.sink.end()
 	s.pages, s.progress = false, true
 	s.setResourceVersion(rv)
 	s.setError(nil)
-	s.current.Store(true)
-	s.markSynced(ctx)
+	s.isCurrent(ctx)
 }
 
 // findSetBack returns errSetBack if the server's data is older than rv, which
 // the server has said to lie in the future: then the data was restored from a
 // backup. Otherwise the replica that answered is behind the others and the
 // informer has to wait for it, as it has to where the server cannot say.
-func (s *stream[T]) findSetBack(ctx context.Context, rv string) error {
-	opts := s.listOptions()
+func (s *stream) findSetBack(ctx context.Context, rv string) error {
+	opts := s.selected
 	opts.Limit = 1
 	// Without a resourceVersion a list is of the latest state that there is.
 	page, err := s.source.list(ctx, opts)

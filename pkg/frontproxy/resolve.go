@@ -99,32 +99,42 @@ func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time, 
 	}
 	timer := time.NewTimer(time.Until(arrived.Add(r.delay.get())))
 	defer timer.Stop()
-	over := false
-	for {
-		changed := r.index.Changed()
-		target, outcome = r.index.Lookup(path)
-		switch {
-		case settled(outcome):
-			indexWaits.WithLabelValues("found").Inc()
-			return target, outcome
-		case over && outcome == workspaceindex.Unknown: // it has gone meanwhile
-			indexWaits.WithLabelValues("refused").Inc()
+	for over := false; ; {
+		target, outcome, ended := r.next(ctx, path, timer.C, over)
+		if left := time.Until(arrived.Add(r.ready)); ended == waitRefused && !over && left > 0 && expects(ctx, who, target, outcome) {
+			over = true
+			timer.Reset(left)
+			continue
+		}
+		if ended != "" {
+			indexWaits.WithLabelValues(ended).Inc()
 			return target, outcome
 		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			if left := time.Until(arrived.Add(r.ready)); !over && left > 0 && expects(ctx, who, target, outcome) {
-				over = true
-				timer.Reset(left)
-				continue
-			}
-			indexWaits.WithLabelValues("refused").Inc()
-			return target, outcome
-		case <-ctx.Done():
-			indexWaits.WithLabelValues("gone").Inc()
-			return target, outcome
-		}
+	}
+}
+
+// How waits end, in metrics.
+const waitFound, waitRefused, waitGone = "found", "refused", "gone"
+
+// next looks a path up, and waits until that may have changed; it says if the wait has ended.
+// expected says that the path is one of a workspace that there was.
+func (r *resolver) next(ctx context.Context, path string, late <-chan time.Time, expected bool) (target workspaceindex.Target, outcome workspaceindex.Outcome, ended string) {
+	changed, done := r.index.Changed(path)
+	defer done()
+	target, outcome = r.index.Lookup(path)
+	switch {
+	case settled(outcome):
+		return target, outcome, waitFound
+	case expected && outcome == workspaceindex.Unknown: // it has gone meanwhile
+		return target, outcome, waitRefused
+	}
+	select {
+	case <-changed:
+		return target, outcome, ""
+	case <-late:
+		return target, outcome, waitRefused
+	case <-ctx.Done():
+		return target, outcome, waitGone
 	}
 }
 

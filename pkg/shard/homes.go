@@ -157,7 +157,9 @@ func (h *homes) create(ctx context.Context, key client.Key, who user.Info) (*ten
 func (h *homes) ready(ctx context.Context, key client.Key) (*tenancyv1alpha1.Workspace, error) {
 	var ready *tenancyv1alpha1.Workspace
 	seen := false
-	h.await(ctx, homeTimeout, func() bool {
+	changed, done := h.local.index.WorkspaceChanged(key.Cluster, key.Name)
+	defer done()
+	h.await(ctx, homeTimeout, changed, func() bool {
 		ws, err := h.workspaces.Lister().Get(key)
 		if err == nil && ws.DeletionTimestamp == nil && tenancy.HasContent(ws.Status.Phase) {
 			ready = ws

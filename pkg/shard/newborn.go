@@ -111,7 +111,9 @@ func (n *newborns) mayEnter(ctx context.Context, u user.Info) bool {
 // wait waits until the logical cluster is for users, or is gone, but no longer than timeout.
 func (n *newborns) wait(ctx context.Context, name logicalcluster.Name, timeout time.Duration) bool {
 	seen := false
-	return n.await(ctx, timeout, func() bool {
+	changed, done := n.local.index.Changed(name.String())
+	defer done()
+	return n.await(ctx, timeout, changed, func() bool {
 		lc := n.local.get(name)
 		gone := lc == nil && seen
 		seen = lc != nil
@@ -119,9 +121,9 @@ func (n *newborns) wait(ctx context.Context, name logicalcluster.Name, timeout t
 	})
 }
 
-// await waits until look, which is called again when logical clusters or Workspaces change, says
-// that it is over, and reports whether it did in time and there was a place to wait.
-func (n *newborns) await(ctx context.Context, timeout time.Duration, look func() bool) bool {
+// await waits until look, which is called again when something has changed, says that it is
+// over, and reports whether it did in time and there was a place to wait.
+func (n *newborns) await(ctx context.Context, timeout time.Duration, changed <-chan struct{}, look func() bool) bool {
 	payer := identity.PayerFrom(ctx)
 	if !n.places.Take(payer, 1) {
 		return false
@@ -129,11 +131,7 @@ func (n *newborns) await(ctx context.Context, timeout time.Duration, look func()
 	defer n.places.Give(payer, 1)
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	for {
-		changed := n.local.index.Changed()
-		if look() {
-			return true
-		}
+	for !look() {
 		select {
 		case <-changed:
 		case <-timer.C:
@@ -144,6 +142,7 @@ func (n *newborns) await(ctx context.Context, timeout time.Duration, look func()
 			return false
 		}
 	}
+	return true
 }
 
 // settle makes decisions in a new logical cluster wait for the binding of its owner, if that

@@ -1,7 +1,8 @@
 package workspaceindex
 
 import (
-	"hash/maphash"
+	"crypto/sha256"
+	"encoding/binary"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,17 +69,16 @@ type Target struct {
 }
 
 // Owner is who owns a workspace that is not ready yet, as OwnerNamed makes it of a name;
-// 0 is nobody. It means something in this process only.
+// 0 is nobody.
 type Owner uint64
-
-var ownerSeed = maphash.MakeSeed()
 
 // OwnerNamed returns who has a name.
 func OwnerNamed(name string) Owner {
 	if name == "" {
 		return 0
 	}
-	return Owner(maphash.String(ownerSeed, name))
+	sum := sha256.Sum256([]byte(name))
+	return Owner(binary.BigEndian.Uint64(sum[:]) | 1)
 }
 
 // LogicalCluster is what a shard announces about a logical cluster it holds.
@@ -119,16 +119,36 @@ type Workspace struct {
 // Index is the index. Make one with New; all methods may be called from any
 // goroutine.
 type Index struct {
-	// clusters holds a *node by name (string).
-	clusters sync.Map
+	clusters table[node, string, *node]
+	links    table[link, linkKey, *link]
+	// numbers are the shards and phases by their numbers, which stay theirs.
+	numbers atomic.Pointer[numbers]
+	waiters waiters
 
-	// mu orders writers.
+	// mu orders writers, whose alone the rest is.
 	mu     sync.Mutex
 	shards map[string]*shard
+	phases map[corev1alpha1.LogicalClusterPhaseType]uint8
+	types  map[string]*typeName
 	stats  Stats
+	// places and contested have all that is announced of what several shards announce,
+	// as of logical clusters that migrate: the valid one first, which is the only one that
+	// lookups see.
+	places    map[*node][]announcement
+	contested map[*node]map[string][]*link
+}
 
-	// changed is the channel to close at the next change, if anybody waits.
-	changed atomic.Pointer[chan struct{}]
+// numbers is immutable.
+type numbers struct {
+	shards []*shard
+	phases []corev1alpha1.LogicalClusterPhaseType
+}
+
+// announcement is a placement, the type that comes with it, and its mark.
+type announcement struct {
+	placement
+	kind *typeName
+	mark mark
 }
 
 // Stats are the sizes of the index.
@@ -138,59 +158,54 @@ type Stats struct {
 	Shards, LogicalClusters, Workspaces int
 }
 
+// Kind is a kind of announcements.
+type Kind int
+
+// The kinds of announcements.
+const (
+	LogicalClusters Kind = iota
+	Workspaces
+	kinds
+)
+
 // shard is a shard that announced anything, itself included.
 type shard struct {
-	name  string
+	name   string
+	number uint16
+	url    atomic.Pointer[string]
+	// The rest is the writers'.
 	known bool
-	url   atomic.Pointer[string]
+	held  [kinds]held
 }
 
-// node is a logical cluster that is announced, or that announced workspaces
-// lead from or to.
-type node struct {
-	name logicalcluster.Name
-	// place is the list of placements, the valid one first.
-	place atomic.Pointer[placement]
-	// children holds the list of links, the valid one first, as *link by
-	// workspace name (string).
-	children sync.Map
-	// uses counts placements, links from and links to the node. Writers only.
-	uses int
-}
-
-// placement says that a shard holds a logical cluster. It is immutable.
-type placement struct {
-	LogicalCluster
-	shard *shard
-	next  *placement
-}
-
-// link leads from a parent to the logical cluster of a workspace, as one shard
-// announced it. It is immutable.
-type link struct {
-	shard  string
-	target *node
-	phase  corev1alpha1.LogicalClusterPhaseType
-	owner  Owner
-	// mount is set for mounts, to the URL.
-	mount *string
-	next  *link
+// held is what a shard has announced of a kind.
+type held struct {
+	// now is the mark of what it announces now, since the latest Begin; of total
+	// announcements, seen have it.
+	now         mark
+	total, seen int
+	// changes counts changes.
+	changes uint64
 }
 
 // New returns an empty index.
-func New() *Index { return &Index{shards: map[string]*shard{}} }
+func New() *Index {
+	x := &Index{
+		shards: map[string]*shard{}, phases: map[corev1alpha1.LogicalClusterPhaseType]uint8{}, types: map[string]*typeName{},
+		places: map[*node][]announcement{}, contested: map[*node]map[string][]*link{},
+	}
+	n := &numbers{shards: []*shard{{}}, phases: firstPhases()}
+	for number, phase := range n.phases {
+		x.phases[phase] = uint8(number) //nolint:gosec // they are few
+	}
+	x.numbers.Store(n)
+	return x
+}
 
 // Lookup resolves the name of a logical cluster, or a path that starts with
 // one or with user:<name>, the home of a user. Target is complete for Found and Unavailable.
 func (x *Index) Lookup(path string) (Target, Outcome) {
-	first, rest, more := strings.Cut(path, separator)
-	if first == systemName {
-		// The names of system clusters hold a separator; none has children.
-		first, more = path, false
-	}
-	if home, below, deeper, ok := tenancy.CutHome(path); ok {
-		first, rest, more = home.String(), below, deeper
-	}
+	first, rest, more := cutFirst(path)
 	n := x.node(first)
 	if n == nil {
 		return Target{}, Unknown
@@ -199,65 +214,69 @@ func (x *Index) Lookup(path string) (Target, Outcome) {
 	for more {
 		var segment string
 		segment, rest, more = strings.Cut(rest, separator)
-		found, ok := n.children.Load(segment)
-		if !ok {
-			return Target{}, Unknown
-		}
-		last = found.(*link)
+		last = x.link(n, segment)
 		switch {
+		case last == nil:
+			return Target{}, Unknown
 		case last.target != nil:
 		case more:
 			return Target{}, Unknown // nothing is below a mount
-		case last.mount != nil:
-			return n.mounted(last)
+		case last.more().mounted:
+			return x.mounted(n, last)
 		default:
-			return Target{Owner: last.owner}, Pending
+			return Target{Owner: last.more().owner}, Pending
 		}
 		n = last.target
 	}
-	p := n.place.Load()
+	p := n.placement()
 	switch {
-	case p == nil && last != nil:
-		return Target{Owner: last.owner}, Pending
-	case p == nil:
+	case p == 0 && last != nil:
+		return Target{Owner: last.more().owner}, Pending
+	case p == 0:
 		return Target{}, Unknown
 	}
-	target := Target{Cluster: n.name, Shard: p.shard.name, URL: p.shard.baseURL(), Phase: p.Phase, Type: p.Type, Created: p.Created}
-	if last != nil {
-		target.Owner = last.owner
+	target := x.target(n, p)
+	target.Type = n.kind.Load().String()
+	if last != nil && last.rest != nil {
+		target.Owner = last.rest.owner
 	}
-	if p.Phase == corev1alpha1.LogicalClusterPhaseUnavailable ||
-		(last != nil && last.phase == corev1alpha1.LogicalClusterPhaseUnavailable) {
+	if p.phase() == phaseUnavailable || (last != nil && last.phase == phaseUnavailable) {
 		return target, Unavailable
 	}
 	return target, Found
 }
 
+// cutFirst returns the name of the logical cluster that a path starts with, and the rest.
+func cutFirst(path string) (first, rest string, more bool) {
+	first, rest, more = strings.Cut(path, separator)
+	if first == systemName {
+		// The names of system clusters hold a separator; none has children.
+		first, more = path, false
+	}
+	if home, below, deeper, ok := tenancy.CutHome(path); ok {
+		first, rest, more = home.String(), below, deeper
+	}
+	return first, rest, more
+}
+
+func (x *Index) target(n *node, p placement) Target {
+	numbers := x.numbers.Load()
+	on := numbers.shards[p.shard()]
+	return Target{Cluster: n.name, Shard: on.name, URL: on.baseURL(), Phase: numbers.phases[p.phase()], Created: p.created()}
+}
+
 // mounted returns where a mount leads that has its Workspace in n.
-func (n *node) mounted(l *link) (Target, Outcome) {
-	p := n.place.Load()
-	if p == nil {
+func (x *Index) mounted(n *node, l *link) (Target, Outcome) {
+	p := n.placement()
+	if p == 0 {
 		return Target{}, Pending
 	}
-	target := Target{Cluster: n.name, Shard: p.shard.name, URL: p.shard.baseURL(), Phase: p.Phase, Mount: *l.mount}
-	if target.Mount == "" || l.phase != corev1alpha1.LogicalClusterPhaseReady || p.Phase == corev1alpha1.LogicalClusterPhaseUnavailable {
+	target := x.target(n, p)
+	target.Created, target.Mount = 0, l.rest.mount
+	if target.Mount == "" || l.phase != phaseReady || p.phase() == phaseUnavailable {
 		return target, Unmounted
 	}
 	return target, Mounted
-}
-
-// Changed returns a channel that is closed at the next change of the index. To
-// wait for a lookup's result to change, get the channel before the lookup.
-func (x *Index) Changed() <-chan struct{} {
-	for {
-		if c := x.changed.Load(); c != nil {
-			return *c
-		}
-		c := make(chan struct{})
-		if x.changed.CompareAndSwap(nil, &c) {
-			return c
-		}
-	}
 }
 
 // Stats returns the sizes of the index.
@@ -267,43 +286,14 @@ func (x *Index) Stats() Stats {
 	return x.stats
 }
 
-// begin starts a change; the function it returns ends it.
-func (x *Index) begin() (end func()) {
-	x.mu.Lock()
-	return func() {
-		x.mu.Unlock()
-		if c := x.changed.Swap(nil); c != nil {
-			close(*c)
-		}
-	}
+func (x *Index) node(name string) *node { return x.clusters.find(nameHash(name), name) }
+
+func (x *Index) link(parent *node, segment string) *link {
+	key := linkKey{parent, segment}
+	return x.links.find(key.hash(), key)
 }
 
-func (x *Index) node(name string) *node {
-	found, ok := x.clusters.Load(name)
-	if !ok {
-		return nil
-	}
-	return found.(*node)
-}
-
-// use returns the node of a name, made where there is none, and counts a use.
-func (x *Index) use(name logicalcluster.Name) *node {
-	n := x.node(name.String())
-	if n == nil {
-		n = &node{name: name}
-		x.clusters.Store(name.String(), n)
-	}
-	n.uses++
-	return n
-}
-
-// release drops a use of a node, and with the last one the node.
-func (x *Index) release(n *node) {
-	n.uses--
-	if n.uses == 0 {
-		x.clusters.Delete(n.name.String())
-	}
-}
+func (x *Index) shardNumber(number uint16) *shard { return x.numbers.Load().shards[number] }
 
 func (s *shard) baseURL() string {
 	if url := s.url.Load(); url != nil {

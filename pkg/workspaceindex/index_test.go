@@ -2,7 +2,10 @@ package workspaceindex
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 
@@ -18,7 +21,7 @@ import (
 var (
 	shardNames    = []string{"one", "two", "three"}
 	clusterNames  = []logicalcluster.Name{"root", "aaaa", "bbbb", "cccc"}
-	segments      = []string{"a", "b"}
+	segments      = []string{"a", "a-name-that-does-not-fit-into-the-link"}
 	phases        = []corev1alpha1.LogicalClusterPhaseType{"Ready", "Unavailable", "Scheduling"}
 	paths         = allPaths()
 	ready         = corev1alpha1.LogicalClusterPhaseReady
@@ -44,10 +47,16 @@ type model struct {
 	urls       map[string]string
 	clusters   map[[2]string]LogicalCluster // shard, name
 	workspaces map[[3]string]Workspace      // shard, parent, name
+	// What was not announced again since the latest Begin.
+	staleClusters   map[[2]string]bool
+	staleWorkspaces map[[3]string]bool
 }
 
 func newModel() *model {
-	return &model{urls: map[string]string{}, clusters: map[[2]string]LogicalCluster{}, workspaces: map[[3]string]Workspace{}}
+	return &model{
+		urls: map[string]string{}, clusters: map[[2]string]LogicalCluster{}, workspaces: map[[3]string]Workspace{},
+		staleClusters: map[[2]string]bool{}, staleWorkspaces: map[[3]string]bool{},
+	}
 }
 
 // apply does the operation that three bytes say to both.
@@ -61,21 +70,12 @@ func (m *model) apply(x *Index, a, b, c byte) {
 		m.urls[shard] = url
 		x.UpsertShard(shard, url)
 	case 1:
-		if c%8 != 0 {
-			return
-		}
-		delete(m.urls, shard)
-		for _, n := range clusterNames {
-			delete(m.clusters, [2]string{shard, n.String()})
-			for _, s := range segments {
-				delete(m.workspaces, [3]string{shard, n.String(), s})
-			}
-		}
-		x.DeleteShard(shard)
+		m.sweep(x, shard, c%8)
 	case 2, 3:
 		on := append([]string{""}, shardNames...)[int(c)%4]
-		lc := LogicalCluster{Name: name, Shard: on, Phase: phases[int(c/4)%3], Migrating: c&16 != 0, Deleting: c&32 != 0, Created: int64(c >> 6)}
+		lc := LogicalCluster{Name: name, Shard: on, Phase: phases[int(c/4)%3], Migrating: c&16 != 0, Deleting: c&32 != 0, Created: int64(c >> 6), Type: []string{"", "root:universal"}[c>>7]}
 		m.clusters[[2]string{shard, name.String()}] = lc
+		delete(m.staleClusters, [2]string{shard, name.String()})
 		x.UpsertLogicalCluster(shard, lc)
 	case 4:
 		delete(m.clusters, [2]string{shard, name.String()})
@@ -83,12 +83,48 @@ func (m *model) apply(x *Index, a, b, c byte) {
 	case 5, 6:
 		target := append([]logicalcluster.Name{""}, clusterNames...)[int(c)%5]
 		ws := Workspace{Parent: name, Name: segment, Cluster: target, Phase: phases[int(c/5)%3], Owner: Owner(c >> 6)}
+		if ws.Mounted = target == "" && c&128 != 0; ws.Mounted {
+			ws.Mount = []string{"", "https://mount"}[c>>6&1]
+		}
 		m.workspaces[[3]string{shard, name.String(), segment}] = ws
+		delete(m.staleWorkspaces, [3]string{shard, name.String(), segment})
 		x.UpsertWorkspace(shard, ws)
 	case 7:
 		delete(m.workspaces, [3]string{shard, name.String(), segment})
 		x.DeleteWorkspace(shard, name, segment)
 	}
+}
+
+// sweep begins or ends a complete announcement, or removes a shard.
+func (m *model) sweep(x *Index, shard string, c byte) {
+	of := func(name string) bool { return name == shard }
+	switch c {
+	case 0, 1:
+		x.Begin(shard, LogicalClusters)
+		maps.DeleteFunc(m.staleClusters, func(key [2]string, _ bool) bool { return of(key[0]) })
+		for key := range m.clusters {
+			m.staleClusters[key] = m.staleClusters[key] || of(key[0])
+		}
+	case 2, 3:
+		x.Begin(shard, Workspaces)
+		maps.DeleteFunc(m.staleWorkspaces, func(key [3]string, _ bool) bool { return of(key[0]) })
+		for key := range m.workspaces {
+			m.staleWorkspaces[key] = m.staleWorkspaces[key] || of(key[0])
+		}
+	case 4:
+		x.Sweep(shard, LogicalClusters)
+		maps.DeleteFunc(m.clusters, func(key [2]string, _ LogicalCluster) bool { return of(key[0]) && m.staleClusters[key] })
+	case 5:
+		x.Sweep(shard, Workspaces)
+		maps.DeleteFunc(m.workspaces, func(key [3]string, _ Workspace) bool { return of(key[0]) && m.staleWorkspaces[key] })
+	case 6:
+		delete(m.urls, shard)
+		maps.DeleteFunc(m.clusters, func(key [2]string, _ LogicalCluster) bool { return of(key[0]) })
+		maps.DeleteFunc(m.workspaces, func(key [3]string, _ Workspace) bool { return of(key[0]) })
+		x.DeleteShard(shard)
+	}
+	maps.DeleteFunc(m.staleClusters, func(key [2]string, _ bool) bool { return m.clusters[key] == LogicalCluster{} })
+	maps.DeleteFunc(m.staleWorkspaces, func(key [3]string, _ bool) bool { return m.workspaces[key] == Workspace{} })
 }
 
 // replay announces the state of the model to a new index, in random order.
@@ -112,22 +148,37 @@ func (m *model) replay(r *rand.Rand) *Index {
 }
 
 // home returns the shard that holds a logical cluster, by trying all pairs.
-func (m *model) home(name logicalcluster.Name) (best *placement) {
+func (m *model) home(name logicalcluster.Name) (best *announced) {
 	for key, lc := range m.clusters {
 		if key[1] != name.String() {
 			continue
 		}
-		p := &placement{LogicalCluster: lc, shard: &shard{name: key[0]}}
-		if best == nil || comparePlacements(*p, *best) < 0 {
+		if p := (&announced{lc, key[0]}); best == nil || slices.Compare(p.order(), best.order()) < 0 {
 			best = p
 		}
 	}
 	return best
 }
 
+// announced is what a shard announces.
+type announced struct {
+	LogicalCluster
+	shard string
+}
+
+// order is by what the valid one of several announcements is the least.
+func (a *announced) order() []string {
+	yes := func(is bool) string { return map[bool]string{true: "0", false: "1"}[is] }
+	claims := "1"
+	if a.Shard != "" {
+		claims = map[bool]string{true: "0", false: "2"}[a.Shard == a.shard]
+	}
+	return []string{claims, yes(!a.Migrating), yes(!a.Deleting), yes(a.Phase == ready), fmt.Sprintf("%020d", math.MaxInt64-a.Created), a.shard}
+}
+
 func (m *model) workspace(parent logicalcluster.Name, segment string) (Workspace, bool) {
 	if p := m.home(parent); p != nil {
-		if ws, ok := m.workspaces[[3]string{p.shard.name, parent.String(), segment}]; ok {
+		if ws, ok := m.workspaces[[3]string{p.shard, parent.String(), segment}]; ok {
 			return ws, true
 		}
 	}
@@ -150,6 +201,8 @@ func (m *model) lookup(name logicalcluster.Name, rest []string) (Target, Outcome
 			return Target{}, Unknown
 		case ws.Cluster == "" && i < len(rest)-1:
 			return Target{}, Unknown
+		case ws.Mounted:
+			return m.mounted(name, ws)
 		case ws.Cluster == "":
 			return Target{Owner: ws.Owner}, Pending
 		}
@@ -159,11 +212,23 @@ func (m *model) lookup(name logicalcluster.Name, rest []string) (Target, Outcome
 	if p == nil {
 		return Target{Owner: owner}, none
 	}
-	target := Target{Cluster: name, Shard: p.shard.name, URL: m.urls[p.shard.name], Phase: p.Phase, Created: p.Created, Owner: owner}
+	target := Target{Cluster: name, Shard: p.shard, URL: m.urls[p.shard], Phase: p.Phase, Type: p.Type, Created: p.Created, Owner: owner}
 	if p.Phase == "Unavailable" || phase == "Unavailable" {
 		return target, Unavailable
 	}
 	return target, Found
+}
+
+func (m *model) mounted(parent logicalcluster.Name, ws Workspace) (Target, Outcome) {
+	p := m.home(parent)
+	if p == nil {
+		return Target{}, Pending
+	}
+	target := Target{Cluster: parent, Shard: p.shard, URL: m.urls[p.shard], Phase: p.Phase, Mount: ws.Mount}
+	if ws.Mount == "" || ws.Phase != ready || p.Phase == "Unavailable" {
+		return target, Unmounted
+	}
+	return target, Mounted
 }
 
 func (m *model) check(t *testing.T, x *Index) {
@@ -202,7 +267,9 @@ func FuzzIndex(f *testing.F) {
 	f.Fuzz(func(t *testing.T, ops []byte) {
 		x, m := New(), newModel()
 		for i := 0; i+2 < min(len(ops), 600); i += 3 {
+			told := waitForAll(x)
 			m.apply(x, ops[i], ops[i+1], ops[i+2])
+			told(t)
 			m.check(t, x)
 		}
 		m.check(t, m.replay(rand.New(rand.NewPCG(uint64(len(ops)), 1))))
@@ -216,11 +283,7 @@ func FuzzIndex(f *testing.F) {
 		for _, shard := range shardNames {
 			x.DeleteShard(shard)
 		}
-		require.Equal(t, Stats{}, x.Stats())
-		x.clusters.Range(func(key, _ any) bool {
-			t.Fatalf("node %v was not released", key)
-			return false
-		})
+		isEmpty(t, x)
 	})
 }
 
@@ -264,18 +327,52 @@ func TestConcurrentUse(t *testing.T) {
 	readers.Wait()
 }
 
+// TestChanged holds that who waits is told of what it waits for, and of nothing else.
 func TestChanged(t *testing.T) {
-	x := New()
-	changed := x.Changed()
-	require.Equal(t, changed, x.Changed())
-	select {
-	case <-changed:
-		t.Fatal("nothing has changed")
-	default:
+	x := threeLevels()
+	changed, done := x.Changed("root:a:new")
+	isTold := func(want bool) {
+		t.Helper()
+		select {
+		case <-changed:
+			require.True(t, want)
+		default:
+			require.False(t, want)
+		}
 	}
-	x.UpsertShard("one", "https://one")
-	<-changed
-	require.NotEqual(t, changed, x.Changed())
+	x.UpsertWorkspace("one", Workspace{Parent: "aaaa", Name: "other", Cluster: "cccc"})
+	x.UpsertLogicalCluster("one", LogicalCluster{Name: "cccc", Phase: ready})
+	x.UpsertShard("two", "https://two")
+	isTold(false)
+	x.UpsertWorkspace("one", Workspace{Parent: "aaaa", Name: "new"})
+	isTold(true)
+	x.UpsertWorkspace("one", Workspace{Parent: "root", Name: "a", Cluster: "cccc"})
+	isTold(true)
+	done()
+	x.DeleteWorkspace("one", "root", "a")
+	isTold(false)
+}
+
+// TestGenerations holds that what is announced again stays when the marks begin anew.
+func TestGenerations(t *testing.T) {
+	x := threeLevels()
+	x.UpsertLogicalCluster("two", LogicalCluster{Name: "bbbb", Shard: "two", Phase: ready})
+	x.UpsertWorkspace("two", Workspace{Parent: "root", Name: "a", Cluster: "cccc"})
+	for range math.MaxUint16 + 10 {
+		x.Begin("one", LogicalClusters)
+		x.Begin("one", Workspaces)
+		x.Begin("two", LogicalClusters)
+	}
+	x.UpsertLogicalCluster("one", LogicalCluster{Name: "bbbb", Phase: ready})
+	x.UpsertWorkspace("one", Workspace{Parent: "root", Name: "a", Cluster: "aaaa", Phase: ready})
+	for kind := range kinds {
+		x.Sweep("one", kind)
+		x.Sweep("two", kind)
+	}
+	require.Equal(t, Stats{Shards: 1, LogicalClusters: 1, Workspaces: 2}, x.Stats())
+	target, outcome := x.Lookup("bbbb")
+	require.Equal(t, Found, outcome)
+	require.Equal(t, "one", target.Shard)
 }
 
 func TestLookupDoesNotAllocate(t *testing.T) {
@@ -297,6 +394,60 @@ func TestConvert(t *testing.T) {
 	require.Equal(t, Workspace{Parent: "root", Name: "w", Cluster: "aaaa", Phase: ready}, WorkspaceOf(ws))
 }
 
+// waitForAll waits for changes of all paths. The function that it returns holds that all were
+// told of whose lookup ends otherwise.
+func waitForAll(x *Index) (told func(*testing.T)) {
+	type wait struct {
+		changed <-chan struct{}
+		done    func()
+		outcome Outcome
+		target  Target
+	}
+	var waits []wait
+	for _, path := range paths {
+		changed, done := x.Changed(path)
+		target, outcome := x.Lookup(path)
+		waits = append(waits, wait{changed, done, outcome, target})
+	}
+	return func(t *testing.T) {
+		t.Helper()
+		for i, path := range paths {
+			target, outcome := x.Lookup(path)
+			target.URL = waits[i].target.URL // nobody waits for that
+			select {
+			case <-waits[i].changed:
+			default:
+				require.Equal(t, waits[i].outcome.String(), outcome.String(), path)
+				require.Equal(t, waits[i].target, target, path)
+			}
+			waits[i].done()
+		}
+		require.Zero(t, x.waiters.some.Load())
+		require.Empty(t, x.waiters.by)
+	}
+}
+
+// isEmpty holds that nothing is left of what was taken back.
+func isEmpty(t *testing.T, x *Index) {
+	t.Helper()
+	require.Equal(t, Stats{}, x.Stats())
+	for n := range x.clusters.all {
+		t.Fatalf("node %v was not released", n.name)
+	}
+	for l := range x.links.all {
+		t.Fatalf("link %v was not removed", l.name())
+	}
+	require.Empty(t, x.places)
+	require.Empty(t, x.contested)
+	require.Empty(t, x.types)
+	for _, s := range x.shards {
+		for kind := range kinds {
+			require.Zero(t, s.held[kind].total, s.name)
+			require.Zero(t, s.held[kind].seen, s.name)
+		}
+	}
+}
+
 func threeLevels() *Index {
 	x := New()
 	x.UpsertShard("one", "https://one")
@@ -305,30 +456,6 @@ func threeLevels() *Index {
 	x.UpsertWorkspace("one", Workspace{Parent: "aaaa", Name: "b", Cluster: "bbbb", Phase: ready})
 	x.UpsertLogicalCluster("one", LogicalCluster{Name: "bbbb", Phase: ready})
 	return x
-}
-
-func BenchmarkLookup(b *testing.B) {
-	x := threeLevels()
-	for i := range 10000 {
-		x.UpsertLogicalCluster("one", LogicalCluster{Name: logicalcluster.Name(fmt.Sprintf("c%d", i)), Phase: ready})
-		x.UpsertWorkspace("one", Workspace{Parent: "root", Name: fmt.Sprintf("w%d", i), Cluster: logicalcluster.Name(fmt.Sprintf("c%d", i)), Phase: ready})
-	}
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			x.Lookup("root:a:b")
-		}
-	})
-}
-
-func BenchmarkAnnounce(b *testing.B) {
-	x := threeLevels()
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		name := logicalcluster.Name(fmt.Sprintf("c%d", i))
-		x.UpsertLogicalCluster("one", LogicalCluster{Name: name, Phase: ready})
-		x.UpsertWorkspace("one", Workspace{Parent: "root", Name: name.String(), Cluster: name, Phase: ready})
-	}
 }
 
 // TestMounts holds that a mount leads to its URL, and nothing is below it, and that what it tells

@@ -26,7 +26,7 @@ func TestScripts(t *testing.T) {
 		t.Run(filepath.Base(script), func(t *testing.T) {
 			text, err := os.ReadFile(script)
 			require.NoError(t, err)
-			x := New()
+			x, again := New(), map[string]func(){}
 			var out strings.Builder
 			for line := range strings.Lines(string(text)) {
 				line = strings.TrimSpace(line)
@@ -34,7 +34,7 @@ func TestScripts(t *testing.T) {
 				if line == "" || strings.HasPrefix(line, "#") {
 					continue
 				}
-				answer, err := runLine(x, strings.Fields(line))
+				answer, err := runLine(x, again, strings.Fields(line))
 				require.NoError(t, err, line)
 				out.WriteString(answer)
 			}
@@ -49,7 +49,8 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-func runLine(x *Index, words []string) (string, error) {
+// runLine does what a line says; again has what announces the same again.
+func runLine(x *Index, again map[string]func(), words []string) (string, error) {
 	var args []string
 	options := map[string]string{}
 	for _, word := range words[1:] {
@@ -71,26 +72,35 @@ func runLine(x *Index, words []string) (string, error) {
 		created, _ := strconv.ParseInt(options["created"], 10, 64)
 		_, migrating := options["migrating"]
 		_, deleting := options["deleting"]
-		x.UpsertLogicalCluster(args[0], LogicalCluster{
-			Name: logicalcluster.Name(args[1]), Shard: options["on"], Phase: phase,
-			Created: created, Migrating: migrating, Deleting: deleting,
-		})
+		announce := func() {
+			x.UpsertLogicalCluster(args[0], LogicalCluster{
+				Name: logicalcluster.Name(args[1]), Shard: options["on"], Phase: phase,
+				Created: created, Migrating: migrating, Deleting: deleting,
+			})
+		}
+		again[args[0]+" "+args[1]] = announce
+		announce()
 	case "lc-gone":
 		x.DeleteLogicalCluster(args[0], logicalcluster.Name(args[1]))
 	case "ws":
-		x.UpsertWorkspace(args[0], Workspace{
-			Parent: logicalcluster.Name(args[1]), Name: args[2],
-			Cluster: logicalcluster.Name(options["cluster"]), Phase: phase,
-		})
+		announce := func() {
+			x.UpsertWorkspace(args[0], Workspace{
+				Parent: logicalcluster.Name(args[1]), Name: args[2],
+				Cluster: logicalcluster.Name(options["cluster"]), Phase: phase,
+			})
+		}
+		again[args[0]+" "+args[1]+"/"+args[2]] = announce
+		announce()
 	case "ws-gone":
 		x.DeleteWorkspace(args[0], logicalcluster.Name(args[1]), args[2])
-	case "holds": // the shard and all logical clusters, and parent/workspace, that it holds
-		held := map[string]bool{}
+	case "holds": // the shard announces again all logical clusters, and parent/workspace, that it holds
+		x.Begin(args[0], Workspaces)
+		x.Begin(args[0], LogicalClusters)
 		for _, arg := range args[1:] {
-			held[arg] = true
+			again[args[0]+" "+arg]()
 		}
-		x.RetainWorkspaces(args[0], func(parent logicalcluster.Name, name string) bool { return held[parent.String()+"/"+name] })
-		x.RetainLogicalClusters(args[0], func(name logicalcluster.Name) bool { return held[name.String()] })
+		x.Sweep(args[0], Workspaces)
+		x.Sweep(args[0], LogicalClusters)
 	case "lookup":
 		var out strings.Builder
 		for _, path := range args {

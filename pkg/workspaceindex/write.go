@@ -2,7 +2,9 @@ package workspaceindex
 
 import (
 	"cmp"
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -10,7 +12,8 @@ import (
 
 // UpsertShard announces a shard and the URL to reach it at.
 func (x *Index) UpsertShard(name, baseURL string) {
-	defer x.begin()()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	s := x.shard(name)
 	if !s.known {
 		s.known = true
@@ -21,232 +24,286 @@ func (x *Index) UpsertShard(name, baseURL string) {
 
 // DeleteShard forgets a shard and everything it announced.
 func (x *Index) DeleteShard(name string) {
-	defer x.begin()()
-	if s, ok := x.shards[name]; ok && s.known {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s, ok := x.shards[name]
+	if !ok {
+		return
+	}
+	if s.known {
+		s.known = false
 		x.stats.Shards--
 	}
-	delete(x.shards, name)
-	x.retainWorkspaces(name, func(logicalcluster.Name, string) bool { return false })
-	x.retainLogicalClusters(name, func(logicalcluster.Name) bool { return false })
-}
-
-// RetainLogicalClusters takes back what a shard announced about the logical
-// clusters that it does not hold. It looks at the whole index.
-func (x *Index) RetainLogicalClusters(shard string, holds func(name logicalcluster.Name) bool) {
-	defer x.begin()()
-	x.retainLogicalClusters(shard, holds)
-}
-
-func (x *Index) retainLogicalClusters(shard string, holds func(name logicalcluster.Name) bool) {
-	x.clusters.Range(func(_, value any) bool {
-		if n := value.(*node); !holds(n.name) {
-			x.setPlacement(n, shard, nil)
-		}
-		return true
-	})
-}
-
-// RetainWorkspaces takes back what a shard announced about the workspaces that
-// it does not hold. It looks at the whole index.
-func (x *Index) RetainWorkspaces(shard string, holds func(parent logicalcluster.Name, name string) bool) {
-	defer x.begin()()
-	x.retainWorkspaces(shard, holds)
-}
-
-func (x *Index) retainWorkspaces(shard string, holds func(parent logicalcluster.Name, name string) bool) {
-	x.clusters.Range(func(_, value any) bool {
-		n := value.(*node)
-		n.children.Range(func(segment, _ any) bool {
-			if name := segment.(string); !holds(n.name, name) {
-				x.setLink(n, name, shard, nil)
-			}
-			return true
-		})
-		return true
-	})
+	s.url.Store(nil)
+	for kind := range kinds {
+		x.begin(s, kind)
+		x.sweep(s, kind)
+	}
 }
 
 // UpsertLogicalCluster announces a logical cluster that a shard holds.
 func (x *Index) UpsertLogicalCluster(shard string, c LogicalCluster) {
-	defer x.begin()()
-	n := x.use(c.Name)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.shard(shard)
+	x.place(c.Name, s, newPlacement(s, c, x.phase(c.Phase)), c.Type)
+}
+
+func (x *Index) place(name logicalcluster.Name, s *shard, p placement, kind string) {
+	n := x.use(name)
 	defer x.release(n)
-	x.setPlacement(n, shard, &placement{LogicalCluster: c, shard: x.shard(shard)})
+	x.setPlacement(n, s, announcement{placement: p, kind: x.useType(kind)})
 }
 
 // DeleteLogicalCluster takes an announcement back.
 func (x *Index) DeleteLogicalCluster(shard string, name logicalcluster.Name) {
-	defer x.begin()()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if n := x.node(name.String()); n != nil {
-		x.setPlacement(n, shard, nil)
+		x.setPlacement(n, x.shard(shard), announcement{})
 	}
 }
 
 // UpsertWorkspace announces a workspace that a shard holds.
 func (x *Index) UpsertWorkspace(shard string, w Workspace) {
-	defer x.begin()()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.lead(x.shard(shard), w, x.phase(w.Phase))
+}
+
+func (x *Index) lead(s *shard, w Workspace, phase uint8) {
 	n := x.use(w.Parent)
 	defer x.release(n)
-	l := &link{shard: shard, phase: w.Phase, owner: w.Owner}
+	var target *node
 	if w.Cluster != "" {
-		l.target = x.use(w.Cluster)
+		target = x.use(w.Cluster)
+		defer x.release(target)
 	}
-	if w.Mounted {
-		l.mount = &w.Mount
-	}
-	x.setLink(n, w.Name, shard, l)
+	x.setLink(n, w.Name, s, newLink(n, target, s, w, phase))
 }
 
 // DeleteWorkspace takes an announcement back.
 func (x *Index) DeleteWorkspace(shard string, parent logicalcluster.Name, name string) {
-	defer x.begin()()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if n := x.node(parent.String()); n != nil {
-		x.setLink(n, name, shard, nil)
+		x.setLink(n, name, x.shard(shard), nil)
 	}
 }
 
 func (x *Index) shard(name string) *shard {
 	s, ok := x.shards[name]
-	if !ok {
-		s = &shard{name: name}
-		x.shards[name] = s
+	if ok {
+		return s
+	}
+	before := x.numbers.Load()
+	s = &shard{name: strings.Clone(name)}
+	x.shards[s.name] = s
+	// Numbers are not given again, since lookups go by them without a lock. After 65,535
+	// names of shards there is none left: the rest is at a shard without a name.
+	if len(before.shards) <= math.MaxUint16 {
+		s.number = uint16(len(before.shards)) //nolint:gosec // just compared
+		x.numbers.Store(&numbers{shards: append(slices.Clone(before.shards), s), phases: before.phases})
 	}
 	return s
 }
 
-// setPlacement replaces what a shard announced about a node; nil takes it back.
-func (x *Index) setPlacement(n *node, shard string, announced *placement) {
-	var all []placement
-	for p := n.place.Load(); p != nil; p = p.next {
-		if p.shard.name != shard {
-			all = append(all, *p)
+// phase returns the number of a phase. There are few, as the API says; if not, the rest is as
+// none.
+func (x *Index) phase(phase corev1alpha1.LogicalClusterPhaseType) uint8 {
+	number, ok := x.phases[phase]
+	if ok {
+		return number
+	}
+	before := x.numbers.Load()
+	if len(before.phases) > math.MaxUint8 {
+		return phaseNone
+	}
+	number = uint8(len(before.phases)) //nolint:gosec // just compared
+	phase = corev1alpha1.LogicalClusterPhaseType(strings.Clone(string(phase)))
+	x.phases[phase] = number
+	x.numbers.Store(&numbers{shards: before.shards, phases: append(slices.Clone(before.phases), phase)})
+	return number
+}
+
+// use returns the node of a name, made where there is none, and counts a use.
+func (x *Index) use(name logicalcluster.Name) *node {
+	n := x.node(name.String())
+	if n == nil {
+		n = newNode(name)
+		x.clusters.add(n)
+	}
+	n.uses++
+	return n
+}
+
+// release drops a use of a node, and with the last one the node.
+func (x *Index) release(n *node) {
+	n.uses--
+	if n.uses == 0 {
+		x.clusters.remove(n)
+	}
+}
+
+// useType returns the type of a name, made where there is none, and counts a use.
+func (x *Index) useType(name string) *typeName {
+	if name == "" {
+		return nil
+	}
+	t := x.types[name]
+	if t == nil {
+		t = &typeName{name: strings.Clone(name)}
+		x.types[t.name] = t
+	}
+	t.uses++
+	return t
+}
+
+// releaseType drops a use of a type, and with the last one the type.
+func (x *Index) releaseType(t *typeName) {
+	if t == nil {
+		return
+	}
+	if t.uses--; t.uses == 0 {
+		delete(x.types, t.name)
+	}
+}
+
+// announced returns what is announced of a node, the valid one first, to be changed.
+func (x *Index) announced(n *node) []announcement {
+	if all, ok := x.places[n]; ok {
+		return slices.Clone(all)
+	}
+	if p := n.placement(); p != 0 {
+		return []announcement{{p, n.kind.Load(), n.mark}}
+	}
+	return nil
+}
+
+// setPlacement replaces what a shard announced about a node; none takes it back.
+func (x *Index) setPlacement(n *node, s *shard, a announcement) {
+	h := &s.held[LogicalClusters]
+	all := x.announced(n)
+	same := false
+	for i, other := range all {
+		if other.shard() != s.number {
 			continue
 		}
+		same = other.placement == a.placement && other.kind == a.kind
+		all = slices.Delete(all, i, i+1)
+		h.forget(other.mark)
 		x.stats.LogicalClusters--
+		defer x.releaseType(other.kind)
 		defer x.release(n)
+		break
 	}
-	if announced != nil {
-		all = append(all, *announced)
+	if a.placement != 0 {
+		a.mark = h.now
+		all = append(all, a)
+		h.remember()
 		x.stats.LogicalClusters++
 		n.uses++
 	}
-	slices.SortFunc(all, comparePlacements)
-	var list *placement
-	for i := range slices.Backward(all) {
-		all[i].next = list
-		list = &all[i]
+	slices.SortFunc(all, func(a, b announcement) int { return x.comparePlacements(a.placement, b.placement) })
+	delete(x.places, n)
+	if len(all) > 1 {
+		x.places[n] = all
 	}
 	before := validShard(n)
-	n.place.Store(list)
-	if validShard(n) == before {
+	var first announcement
+	if len(all) > 0 {
+		first = all[0]
+	}
+	n.mark = first.mark
+	if same {
 		return
 	}
-	// The links that count are those of the shard that holds the node.
-	n.children.Range(func(segment, value any) bool {
-		if head := value.(*link); head.next != nil {
-			n.children.Store(segment, sortLinks(n, links(head)))
+	n.kind.Store(first.kind)
+	n.place.Store(uint64(first.placement))
+	h.changes++
+	if validShard(n) != before {
+		// The links that count are those of the shard that holds the node.
+		for segment, links := range x.contested[n] {
+			x.sortLinks(n, segment, x.link(n, segment), slices.Clone(links))
 		}
-		return true
-	})
+	}
+	x.waiters.wake(n.name, "")
 }
 
 // setLink replaces what a shard announced about a workspace; nil takes it back.
-func (x *Index) setLink(n *node, segment, shard string, announced *link) {
-	var all []link
-	if value, ok := n.children.Load(segment); ok {
-		all = links(value.(*link))
+func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
+	h := &s.held[Workspaces]
+	valid := x.link(n, segment)
+	all := slices.Clone(x.contested[n][segment])
+	if all == nil && valid != nil {
+		all = []*link{valid}
 	}
-	for i, l := range all {
-		if l.shard != shard {
+	for i, other := range all {
+		if other.shard != s.number {
 			continue
 		}
+		if l != nil && l.same(other) {
+			h.forget(other.mark)
+			h.remember()
+			other.mark = h.now
+			return
+		}
 		all = slices.Delete(all, i, i+1)
+		h.forget(other.mark)
 		x.stats.Workspaces--
-		if l.target != nil {
-			defer x.release(l.target)
+		if other.target != nil {
+			defer x.release(other.target)
 		}
 		defer x.release(n)
 		break
 	}
-	if announced != nil {
-		all = append(all, *announced)
+	switch {
+	case l != nil:
+		l.mark = h.now
+		all = append(all, l)
+		h.remember()
 		x.stats.Workspaces++
 		n.uses++
-	}
-	if len(all) == 0 {
-		n.children.Delete(segment)
+		if l.target != nil {
+			l.target.uses++
+		}
+	case valid == nil:
 		return
 	}
-	n.children.Store(segment, sortLinks(n, all))
+	h.changes++
+	x.sortLinks(n, segment, valid, all)
 }
 
-func links(head *link) []link {
-	var all []link
-	for l := head; l != nil; l = l.next {
-		all = append(all, *l)
-	}
-	return all
-}
-
-// sortLinks makes a list of links, the valid one first: that of the shard which
-// holds the parent, then by the name of the shard.
-func sortLinks(parent *node, all []link) *link {
+// sortLinks has the valid one of several links be found: that of the shard which
+// holds the parent, or else the first by the name of the shard. valid is the one that is
+// found until then, if there is one.
+func (x *Index) sortLinks(parent *node, segment string, valid *link, all []*link) {
 	home := validShard(parent)
-	slices.SortFunc(all, func(a, b link) int {
-		return cmp.Or(compareTrue(a.shard == home, b.shard == home), cmp.Compare(a.shard, b.shard))
+	slices.SortFunc(all, func(a, b *link) int {
+		return cmp.Or(compareTrue(a.shard == home, b.shard == home), cmp.Compare(x.shardNumber(a.shard).name, x.shardNumber(b.shard).name))
 	})
-	var list *link
-	for i := range slices.Backward(all) {
-		all[i].next = list
-		list = &all[i]
-	}
-	return list
-}
-
-func validShard(n *node) string {
-	if p := n.place.Load(); p != nil {
-		return p.shard.name
-	}
-	return ""
-}
-
-// comparePlacements orders announcements of one logical cluster by different
-// shards, the valid one first. The object's own word about its shard counts
-// most; then what is whole counts more than what is coming or going.
-func comparePlacements(a, b placement) int {
-	return cmp.Or(
-		-cmp.Compare(a.claim(), b.claim()),
-		compareTrue(!a.Migrating, !b.Migrating),
-		compareTrue(!a.Deleting, !b.Deleting),
-		compareTrue(a.ready(), b.ready()),
-		-cmp.Compare(a.Created, b.Created),
-		cmp.Compare(a.shard.name, b.shard.name),
-	)
-}
-
-// claim is 2 for an object that says it is on the shard which announces it, 1
-// for one that says nothing and 0 for one that says it is elsewhere.
-func (p placement) claim() int {
-	switch p.Shard {
-	case p.shard.name:
-		return 2
-	case "":
-		return 1
-	default:
-		return 0
-	}
-}
-
-func (p placement) ready() bool { return p.Phase == corev1alpha1.LogicalClusterPhaseReady }
-
-// compareTrue orders true before false.
-func compareTrue(a, b bool) int {
 	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	default:
-		return 1
+	case len(all) == 0 && valid != nil:
+		x.links.remove(valid)
+	case len(all) == 0:
+	case valid == nil:
+		x.links.add(all[0])
+	case valid != all[0]:
+		x.links.replace(valid, all[0])
 	}
+	if len(all) > 1 {
+		if x.contested[parent] == nil {
+			x.contested[parent] = map[string][]*link{}
+		}
+		x.contested[parent][strings.Clone(segment)] = all
+	} else if of := x.contested[parent]; of != nil {
+		delete(of, segment)
+		if len(of) == 0 {
+			delete(x.contested, parent)
+		}
+	}
+	x.waiters.wake(parent.name, segment)
 }
+
+// validShard returns the number of the shard that holds n, or 0.
+func validShard(n *node) uint16 { return n.placement().shard() }

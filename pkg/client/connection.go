@@ -1,0 +1,181 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/klog/v2"
+)
+
+// listerWatcher is the client that a connection reads from.
+type listerWatcher struct {
+	list  func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error)
+	watch func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
+}
+
+// sink is told what a server has, on one goroutine.
+type sink interface {
+	// begin says that all is put that there is, until end: what is not has gone. It may
+	// begin again before.
+	begin()
+	end()
+	// put and gone fail for objects of another type.
+	put(ctx context.Context, obj runtime.Object) error
+	gone(obj runtime.Object) error
+}
+
+// connection is how a resource of a server is followed, and what is known of that.
+type connection struct {
+	name   string
+	source listerWatcher
+	// selected has the selectors.
+	selected  metav1.ListOptions
+	pagesOnly bool
+
+	synced     chan struct{}
+	syncedOnce sync.Once
+	// current is set when all has been seen that the server had since this runs.
+	current atomic.Bool
+	state   state
+	// broken tells of connections that have ended.
+	broken chan struct{}
+}
+
+func newConnection(name string, source listerWatcher) connection {
+	return connection{name: name, source: source, broken: make(chan struct{}, 1), synced: make(chan struct{})}
+}
+
+// state is what a connection tells about itself.
+type state struct {
+	mu              sync.Mutex
+	running         bool
+	err             error
+	resourceVersion string
+}
+
+// Name returns the informer's name.
+func (c *connection) Name() string { return c.name }
+
+// HasSynced reports whether the informer has had the complete state once, and
+// all handlers have been told of it.
+func (c *connection) HasSynced() bool {
+	select {
+	case <-c.synced:
+		return true
+	default:
+		return false
+	}
+}
+
+// Synced returns a channel that is closed when HasSynced becomes true.
+func (c *connection) Synced() <-chan struct{} { return c.synced }
+
+// WaitForSync waits until the informer has synced. Its error says what has kept
+// the informer from it.
+func (c *connection) WaitForSync(ctx context.Context) error {
+	select {
+	case <-c.synced:
+		return nil
+	case <-ctx.Done():
+	}
+	if c.HasSynced() {
+		return nil
+	}
+	if err := c.LastError(); err != nil {
+		return fmt.Errorf("informer %s has not synced: %w", c.name, err)
+	}
+	return fmt.Errorf("informer %s has not synced: %w", c.name, context.Cause(ctx))
+}
+
+// Current reports whether the informer has had the complete state of its server since it
+// runs, and not only what was known before.
+func (c *connection) Current() bool { return c.current.Load() }
+
+// LastError returns why the informer is not connected, or nil.
+func (c *connection) LastError() error {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return c.state.err
+}
+
+// ResourceVersion returns the resourceVersion up to which the informer has seen
+// events; empty before it has synced.
+func (c *connection) ResourceVersion() string {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return c.state.resourceVersion
+}
+
+// Disconnected returns a channel that gets something when a connection has ended or
+// failed, for whatever reason: a server may have been another one before and after.
+// Breaks that nobody has received yet are one. It is for one receiver.
+func (c *connection) Disconnected() <-chan struct{} { return c.broken }
+
+func (c *connection) disconnected() {
+	select {
+	case c.broken <- struct{}{}:
+	default:
+	}
+}
+
+func (c *connection) setResourceVersion(rv string) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	c.state.resourceVersion = rv
+}
+
+func (c *connection) setRunning(running bool) (was bool) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	was, c.state.running = c.state.running, running
+	return was
+}
+
+func (c *connection) setError(err error) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	c.state.err = err
+}
+
+func (c *connection) isCurrent(ctx context.Context) {
+	c.current.Store(true)
+	c.markSynced(ctx)
+}
+
+func (c *connection) markSynced(ctx context.Context) {
+	c.syncedOnce.Do(func() {
+		close(c.synced)
+		klog.FromContext(ctx).V(2).Info("Informer synced", "informer", c.name)
+	})
+}
+
+// run follows the resource until ctx is done and everything it started has
+// ended. It fails only if it runs already.
+func (c *connection) run(ctx context.Context, to sink) error {
+	if c.setRunning(true) {
+		return fmt.Errorf("informer %s runs already: run it once", c.name)
+	}
+	defer c.setRunning(false)
+	s := &stream{connection: c, sink: to}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		s.progress = false
+		err := s.connect(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		timer.Reset(s.ended(ctx, err))
+	}
+}

@@ -1,0 +1,113 @@
+package client
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// mirror is a sink that has what the server has, by what it is told.
+type mirror struct {
+	has  map[Key]string
+	seen map[Key]bool
+}
+
+func (m *mirror) Begin() { m.seen = map[Key]bool{} }
+
+func (m *mirror) End() {
+	for key := range m.has {
+		if !m.seen[key] {
+			delete(m.has, key)
+		}
+	}
+	m.seen = nil
+}
+
+func (m *mirror) Put(obj *corev1.ConfigMap) {
+	m.has[KeyOf(obj)] = contentOf(obj)
+	if m.seen != nil {
+		m.seen[KeyOf(obj)] = true
+	}
+}
+
+func (m *mirror) Delete(last *corev1.ConfigMap) { delete(m.has, KeyOf(last)) }
+
+// follow runs a follower of server that tells m, from a resourceVersion on, if any.
+func (m *mirror) follow(t *testing.T, server *scripted, from string, f func(*Follower[*corev1.ConfigMap])) {
+	t.Helper()
+	follower := &Follower[*corev1.ConfigMap]{newConnection("test", listerWatcher{list: server.list, watch: server.watch}), m}
+	if from != "" {
+		follower.Resume(from)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- follower.Run(ctx) }()
+	f(follower)
+	cancel()
+	require.NoError(t, <-ended)
+}
+
+// TestFollower holds that a sink is told of all, in one process and in the next ones, whatever
+// happened in between, and that nothing is read again without need.
+func TestFollower(t *testing.T) {
+	for seed := range uint64(30) {
+		synctest.Test(t, func(t *testing.T) {
+			r := &dice{rand: rand.New(rand.NewPCG(seed, 2))}
+			server, m, from := newScripted(), &mirror{has: map[Key]string{}}, ""
+			write := func() {
+				for range r.IntN(10) {
+					if key := scriptedKey(r.IntN(30)); r.IntN(3) == 0 {
+						server.remove(key)
+					} else {
+						server.put(key, "content")
+					}
+				}
+			}
+			for range 5 {
+				write()
+				before, compacted := server.initial+server.lists, false
+				if r.IntN(3) == 0 {
+					compacted = from != strconv.FormatInt(server.revision, 10)
+					server.compact()
+				}
+				m.follow(t, server, from, func(f *Follower[*corev1.ConfigMap]) {
+					resumes := from != "" && !compacted
+					if resumes {
+						require.True(t, f.HasSynced())
+					}
+					pass(10 * time.Second)
+					require.Equal(t, !resumes, f.Current(), "before the server has said so")
+					server.bookmark()
+					synctest.Wait()
+					require.True(t, f.Current())
+					require.Equal(t, server.state(), m.has)
+					if resumes {
+						require.Equal(t, before, server.initial+server.lists, "nothing was to be read again")
+					}
+					write()
+					server.bookmark()
+					synctest.Wait()
+					require.Equal(t, server.state(), m.has)
+					from = f.ResourceVersion()
+				})
+			}
+		})
+	}
+}
+
+// bookmark sends a bookmark to all watches.
+func (s *scripted) bookmark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.watches {
+		w.send(watch.Event{Type: watch.Bookmark, Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.FormatInt(s.revision, 10)}}})
+	}
+}

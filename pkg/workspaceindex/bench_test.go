@@ -1,0 +1,87 @@
+package workspaceindex
+
+import (
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+)
+
+// many are as many workspaces as a large installation has, on 50 shards, a thousand in each
+// organization.
+const many = 1000000
+
+// large is made once: it takes a while.
+var large = sync.OnceValue(func() *Index {
+	x := New()
+	x.UpsertLogicalCluster("shard-0", LogicalCluster{Name: "root", Shard: "shard-0", Phase: ready})
+	for i := range many {
+		shard, name := "shard-"+strconv.Itoa(i%50), largeName(i)
+		parent := logicalcluster.Name("root")
+		if i >= many/1000 {
+			parent = largeName(i % (many / 1000))
+		}
+		x.UpsertLogicalCluster(shard, LogicalCluster{Name: name, Shard: shard, Phase: ready, Created: 1700000000})
+		x.UpsertWorkspace(shard, Workspace{Parent: parent, Name: "ws-" + strconv.Itoa(i), Cluster: name, Phase: ready})
+	}
+	return x
+})
+
+func largeName(i int) logicalcluster.Name { return logicalcluster.Name(fmt.Sprintf("%016x", i)) }
+
+// BenchmarkMemory tells how much of the heap a workspace takes, with its logical cluster.
+func BenchmarkMemory(b *testing.B) {
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	x := large()
+	took := heap() - before
+	for b.Loop() {
+		runtime.KeepAlive(x)
+	}
+	b.ReportMetric(float64(took)/many, "B/workspace")
+}
+
+// BenchmarkLookup looks up one of a million workspaces after the other, so that each is far
+// from the processor, by path and by name.
+func BenchmarkLookup(b *testing.B) {
+	paths, names := make([]string, 1<<16), make([]string, 1<<16)
+	for i := range paths {
+		at := many/1000 + i*7919%(many-many/1000)
+		paths[i] = fmt.Sprintf("root:ws-%d:ws-%d", at%(many/1000), at)
+		names[i] = largeName(at).String()
+	}
+	for _, run := range []struct {
+		name  string
+		paths []string
+	}{{"Path", paths}, {"Name", names}, {"Hot", paths[:1]}} {
+		b.Run(run.name, func(b *testing.B) {
+			x := large()
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				if _, outcome := x.Lookup(run.paths[i&(len(run.paths)-1)]); outcome != Found {
+					b.Fatal(outcome)
+				}
+				i++
+			}
+		})
+	}
+}
+
+func BenchmarkAnnounce(b *testing.B) {
+	x := threeLevels()
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		name := logicalcluster.Name(fmt.Sprintf("c%d", i))
+		x.UpsertLogicalCluster("one", LogicalCluster{Name: name, Phase: ready})
+		x.UpsertWorkspace("one", Workspace{Parent: "root", Name: name.String(), Cluster: name, Phase: ready})
+	}
+}
