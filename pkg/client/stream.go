@@ -20,9 +20,9 @@ import (
 const (
 	// pageSize is the size of a page where the initial state is listed.
 	pageSize = 500
-	// firstWatch is half of the time after which the first watch is renewed that resumes in
-	// a new process. Servers send a bookmark two seconds before.
-	firstWatch = 1500 * time.Millisecond
+	// firstWatch is the time after which the first watch is renewed that resumes in a new
+	// process. Servers send a bookmark two seconds before.
+	firstWatch = 3 * time.Second
 	// minWatch and maxWatch bound the time after which a watch is renewed.
 	minWatch = 5 * time.Minute
 	maxWatch = 10 * time.Minute
@@ -176,6 +176,7 @@ func (s *stream) watch(ctx context.Context, rv string) error {
 	if rv == "" {
 		s.sink.begin()
 	} else {
+		s.resumed++
 		// It goes on, even if there is nothing to tell for long.
 		s.setError(nil)
 	}
@@ -195,7 +196,6 @@ func (s *stream) watchFor(rv string) time.Duration {
 	if rv == "" || s.Current() {
 		return minWatch + rand.N(maxWatch-minWatch)
 	}
-	s.resumed++
 	return min(firstWatch<<min(s.resumed, 10), minWatch)
 }
 

@@ -246,15 +246,11 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, at a
 
 // unknown answers where there is no such logical cluster, as far as is known.
 func (s *Server) unknown(w http.ResponseWriter, r *http.Request, to *route, target workspaceindex.Target, outcome workspaceindex.Outcome) {
-	if !s.shards.complete() {
-		writeStatus(w, unavailable("the front-proxy does not know all workspaces yet, because a shard has not answered"))
-		return
-	}
-	if expects(r.Context(), to.user, target, outcome) {
+	if s.shards.complete() && expects(r.Context(), to.user, target, outcome) {
 		writeStatus(w, unavailable("the workspace is not ready yet, try again"))
 		return
 	}
-	writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+	writeStatus(w, s.forwarder.unknown(r, to))
 }
 
 // unavailable answers where a logical cluster is there and cannot be reached.

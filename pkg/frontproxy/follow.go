@@ -59,6 +59,26 @@ func (f *follower) run(ctx context.Context) {
 // synced reports whether everything the shard holds has been seen once.
 func (f *follower) synced() bool { return f.workspaces.HasSynced() && f.clusters.HasSynced() }
 
+// current reports whether everything that the shard held since this process follows it
+// has been seen.
+func (f *follower) current() bool { return f.workspaces.Current() && f.clusters.Current() }
+
+// revisions returns up to where the index has what the shard holds; empty while that is read
+// anew.
+func (f *follower) revisions() workspaceindex.Revisions {
+	return workspaceindex.Revisions{
+		workspaceindex.LogicalClusters: f.clusters.ResourceVersion(), workspaceindex.Workspaces: f.workspaces.ResourceVersion(),
+	}
+}
+
+// resume has the follower begin where the index is already.
+func (f *follower) resume(at workspaceindex.Revisions) {
+	if at.Complete() {
+		f.clusters.Resume(at[workspaceindex.LogicalClusters])
+		f.workspaces.Resume(at[workspaceindex.Workspaces])
+	}
+}
+
 // failure returns why the shard cannot be read at the moment, or nil.
 func (f *follower) failure() error {
 	if err := f.workspaces.LastError(); err != nil {

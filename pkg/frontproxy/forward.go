@@ -42,6 +42,8 @@ type forwarder struct {
 	visitors *visitors
 	// groups decides which groups users keep.
 	groups authn.GroupFilter
+	// complete reports whether nothing exists that is not known.
+	complete func() bool
 	// draining is done once long-running requests have to end.
 	draining context.Context //nolint:containedctx // the life of the server, which outlasts every request
 }
@@ -198,7 +200,7 @@ func (f *forwarder) modify(r *http.Request, res *http.Response, to *route) error
 	case conceal:
 		f.visitors.denied(to.visitor)
 		f.resolver.hold(r.Context(), to.arrived)
-		return &answerError{status: forbidden(r, unescapedRest(to.rest))}
+		return &answerError{status: f.unknown(r, to)}
 	case to.long && res.StatusCode != http.StatusForbidden && res.StatusCode != http.StatusSwitchingProtocols:
 		res.Body = &watchBody{ReadCloser: res.Body, mend: func(err error) error { return f.mend(r, to, err) }}
 	}
@@ -276,7 +278,16 @@ func (to *route) server() string {
 // refuse answers a user who may not enter as if there were nothing, and after the same time.
 func (f *forwarder) refuse(w http.ResponseWriter, r *http.Request, to *route) {
 	f.resolver.hold(r.Context(), to.arrived)
-	writeStatus(w, forbidden(r, unescapedRest(to.rest)))
+	writeStatus(w, f.unknown(r, to))
+}
+
+// unknown is the answer for what there is not, as far as is known, and to who may not enter: that
+// to come again as long as it may be elsewhere.
+func (f *forwarder) unknown(r *http.Request, to *route) *apierrors.StatusError {
+	if !f.complete() {
+		return unavailable("the front-proxy does not know all workspaces yet, because a shard has not answered")
+	}
+	return forbidden(r, unescapedRest(to.rest))
 }
 
 // watchBody is the body of a watch, whose errors go through mend.

@@ -39,6 +39,8 @@ type Options struct {
 	MappingFile string
 	// Mounts say how servers are reached that tenants mount.
 	Mounts MountOptions
+	// IndexDirectory is where the index is kept for the next start; empty for nowhere.
+	IndexDirectory string
 	// IndexTimeout is for how long a request for an unknown logical cluster
 	// waits for the index to learn of it.
 	IndexTimeout time.Duration
@@ -81,6 +83,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Mounts.addFlags(fss.FlagSet("Mounts"))
 	fs = fss.FlagSet("Serving")
 	o.Serving.AddFlags(fs)
+	fs.StringVar(&o.IndexDirectory, "index-directory", o.IndexDirectory, "directory for files of what is known of each shard, with which the next start serves at once, before shards have answered; of this process alone. Nothing is kept without it")
 	fs.DurationVar(&o.IndexTimeout, "index-timeout", o.IndexTimeout, "for how long a request for an unknown logical cluster waits for it to appear, before it is refused")
 	fs.DurationVar(&o.WorkspaceReadyTimeout, "workspace-ready-timeout", o.WorkspaceReadyTimeout, "for how long a request for a new workspace, of its owner or of others who may enter it, waits for the workspace to become ready, before it is told to come again")
 	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", o.ShutdownDelay, "for how long requests are still served when the front-proxy is to stop, while /readyz fails and clients are asked to connect elsewhere; as long as what stands before it takes to notice")

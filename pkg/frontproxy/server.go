@@ -116,7 +116,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	s.group.Opened(drain)
 	s.forwarder = &forwarder{
 		resolver: newResolver(s.shards.index, o.IndexTimeout, o.WorkspaceReadyTimeout), visitors: newVisitors(), draining: draining,
-		groups: authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.Authentication.DropGroups},
+		groups: authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.Authentication.DropGroups}, complete: s.shards.complete,
 	}
 	s.readers = newMetricsReaders(s.shards.root, s.forwarder.groups)
 	s.addParts()
@@ -142,7 +142,7 @@ func (s *Server) openShards(o CompletedOptions) error {
 	if _, err := tls.X509KeyPair(config.CertData, config.KeyData); err != nil {
 		return fmt.Errorf("reading --shard-client-cert-file and --shard-client-key-file: %w", err)
 	}
-	s.shards, err = newShards(root, config, func(shard *peers.Peer) *backend { return newBackend(shard, tlsConfig) })
+	s.shards, err = newShards(root, config, o.IndexDirectory, func(shard *peers.Peer) *backend { return newBackend(shard, tlsConfig) })
 	return err
 }
 

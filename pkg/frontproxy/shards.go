@@ -13,6 +13,7 @@ import (
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/peers"
@@ -36,6 +37,7 @@ type shards struct {
 	objects    *client.Informer[*corev1alpha1.Shard]
 	book       *peers.Book
 	newBackend func(shard *peers.Peer) *backend
+	saver      *saver
 
 	mu      sync.RWMutex
 	ways    map[string]way
@@ -49,13 +51,16 @@ type way struct {
 }
 
 // newShards connects to nothing yet. root leads to the root shard, config has
-// the credentials for all shards.
-func newShards(root, config *rest.Config, newBackend func(*peers.Peer) *backend) (*shards, error) {
+// the credentials for all shards, and directory is where the index is kept, if it is.
+func newShards(root, config *rest.Config, directory string, newBackend func(*peers.Peer) *backend) (*shards, error) {
 	factory, err := client.NewFactory(root)
 	if err != nil {
 		return nil, fmt.Errorf("root shard, see --root-kubeconfig: %w", err)
 	}
 	s := &shards{index: workspaceindex.New(), root: factory, newBackend: newBackend, ways: map[string]way{}}
+	if s.saver, err = newSaver(directory, s.index); err != nil {
+		return nil, err
+	}
 	s.objects = client.Shards.Informer(factory.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
 	s.book = peers.New(peers.Config{Shards: s.objects, Access: config})
 	return s, nil
@@ -66,6 +71,8 @@ func (s *shards) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.started = time.Now()
 	s.mu.Unlock()
+	s.restore(ctx)
+	defer s.saver.close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer s.root.CloseIdleConnections()
 	var running sync.WaitGroup
@@ -77,22 +84,49 @@ func (s *shards) Run(ctx context.Context) error {
 	running.Go(func() { _ = s.book.Run(ctx) }) // it ends with ctx
 	stats := time.NewTicker(statsInterval)
 	defer stats.Stop()
+	saves := time.NewTicker(saveInterval)
+	defer saves.Stop()
 	for {
 		select {
 		case err := <-ended:
 			return err
 		case <-ctx.Done():
+			s.saver.save(ctx, s.object)
 			return nil
 		case <-stats.C:
 			s.measure()
+		case <-saves.C:
+			s.saver.save(ctx, s.object)
 		}
 	}
+}
+
+// restore begins with the shards, and what they hold, as they were known in the end to an
+// earlier process.
+func (s *shards) restore(ctx context.Context) {
+	objects := s.saver.restore(ctx)
+	if len(objects) == 0 {
+		return
+	}
+	if err := s.objects.Restore(objects); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot use the Shard objects that were known before the start")
+	}
+}
+
+// object returns the Shard object of a name, or nil if there is none.
+func (s *shards) object(name string) *corev1alpha1.Shard {
+	obj, err := s.objects.Lister().Cluster(core.RootCluster).Get("", name)
+	if err != nil {
+		return nil
+	}
+	return obj
 }
 
 // follow keeps the way to a shard, and the index true to it, for as long as the
 // shard is there. The way to a former address stays until there is another one.
 func (s *shards) follow(ctx context.Context, shard *peers.Peer) {
 	f := newFollower(shard, s.index)
+	s.saver.follows(f, shard.URL)
 	s.set(shard.Name, way{s.newBackend(shard), f})
 	f.run(ctx)
 	if errors.Is(context.Cause(ctx), peers.ErrMoved) {
@@ -100,6 +134,7 @@ func (s *shards) follow(ctx context.Context, shard *peers.Peer) {
 	}
 	s.set(shard.Name, way{})
 	if errors.Is(context.Cause(ctx), peers.ErrGone) {
+		s.saver.forget(ctx, shard.Name)
 		s.index.DeleteShard(shard.Name)
 	}
 }
@@ -157,10 +192,10 @@ func (s *shards) only() *backend {
 	return s.backend(all[0].Name)
 }
 
-// complete reports whether everything that all shards hold has been seen, so that
-// what the index does not know does not exist.
+// complete reports whether everything that all shards hold has been seen since the start, so
+// that what the index does not know does not exist.
 func (s *shards) complete() bool {
-	if !s.objects.HasSynced() {
+	if !s.objects.Current() {
 		return false
 	}
 	s.mu.RLock()
@@ -170,7 +205,7 @@ func (s *shards) complete() bool {
 		if f == nil && s.book.Unusable(obj) {
 			continue // nobody has ever reached what it may hold
 		}
-		if f == nil || !f.synced() {
+		if f == nil || !f.current() {
 			return false
 		}
 	}

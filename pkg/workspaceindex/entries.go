@@ -3,7 +3,6 @@ package workspaceindex
 import (
 	"cmp"
 	"hash/maphash"
-
 	"strings"
 	"sync/atomic"
 	"unsafe"

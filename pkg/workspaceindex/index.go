@@ -136,6 +136,8 @@ type Index struct {
 	// lookups see.
 	places    map[*node][]announcement
 	contested map[*node]map[string][]*link
+	// contests is set while snapshots are written.
+	contests *contests
 }
 
 // numbers is immutable.

@@ -205,6 +205,9 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 		n.uses++
 	}
 	slices.SortFunc(all, func(a, b announcement) int { return x.comparePlacements(a.placement, b.placement) })
+	if _, before := x.places[n]; before || len(all) > 1 {
+		x.contests.placed(n, all)
+	}
 	delete(x.places, n)
 	if len(all) > 1 {
 		x.places[n] = all
@@ -271,6 +274,9 @@ func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
 		return
 	}
 	h.changes++
+	if x.contested[n][segment] != nil || len(all) > 1 {
+		x.contests.linked(all)
+	}
 	x.sortLinks(n, segment, valid, all)
 }
 

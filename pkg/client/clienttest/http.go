@@ -168,9 +168,12 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, q query) {
 		for _, obj := range s.snapshot(q) {
 			out.send("ADDED", q.view(obj))
 		}
-		out.send("BOOKMARK", bookmark(q, from))
+		out.send("BOOKMARK", bookmark(q, from, map[string]any{metav1.InitialEventsAnnotationKey: "true"}))
 	}
 	out.err = errors.Join(out.err, out.flush.Flush())
+	// As kube-apiserver does before the end of a watch, which is soon.
+	timeout, _ := strconv.Atoi(r.URL.Query().Get("timeoutSeconds"))
+	short := !initial && timeout > 0 && timeout < 10 && r.URL.Query().Get("allowWatchBookmarks") == "true"
 
 	stop := make(chan struct{})
 	defer close(stop)
@@ -183,13 +186,17 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, q query) {
 		case <-stop:
 		}
 	}()
-	epoch := s.epoch
+	epoch, bookmarks := s.epoch, s.bookmarks
 	for at := 0; epoch == s.epoch && out.err == nil && r.Context().Err() == nil; {
 		for ; at < len(s.history); at++ {
 			c := s.history[at]
 			if c.revision > from && c.resource == q.resource && q.matches(c.object) {
 				out.send(c.kind, q.view(c.object))
 			}
+		}
+		if short || bookmarks != s.bookmarks {
+			out.send("BOOKMARK", bookmark(q, s.revision, map[string]any{}))
+			short, bookmarks = false, s.bookmarks
 		}
 		out.err = errors.Join(out.err, out.flush.Flush())
 		s.cond.Wait()
@@ -227,12 +234,12 @@ func (e *events) send(kind string, obj map[string]any) {
 	e.err = errors.Join(e.err, e.encoder.Encode(map[string]any{"type": kind, "object": obj}))
 }
 
-func bookmark(q query, rv int64) map[string]any {
+func bookmark(q query, rv int64, annotations map[string]any) map[string]any {
 	obj := map[string]any{
 		"apiVersion": q.resource.GroupVersion().String(), "kind": kinds[q.resource.Resource],
 		"metadata": map[string]any{
 			"resourceVersion": strconv.FormatInt(rv, 10),
-			"annotations":     map[string]any{metav1.InitialEventsAnnotationKey: "true"},
+			"annotations":     annotations,
 		},
 	}
 	if q.metadata {

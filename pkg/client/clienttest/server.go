@@ -37,7 +37,9 @@ type Server struct {
 	objects   map[string]*unstructured.Unstructured
 	history   []change
 	// epoch changes when all streams are to end.
-	epoch       int
+	epoch int
+	// bookmarks counts those that all streams were sent.
+	bookmarks   int
 	noWatchList bool
 	lists       int
 	watches     int
@@ -141,6 +143,14 @@ func (s *Server) Rollback(to int64) {
 	defer s.mu.Unlock()
 	s.revision, s.history, s.compacted = to, nil, to
 	s.epoch++
+	s.cond.Broadcast()
+}
+
+// Bookmark sends a bookmark to all watches.
+func (s *Server) Bookmark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bookmarks++
 	s.cond.Broadcast()
 }
 

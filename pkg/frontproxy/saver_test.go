@@ -1,0 +1,232 @@
+package frontproxy
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/workspaceindex"
+)
+
+// savedWorld is a world that keeps its index, with a workspace on shard one.
+func savedWorld(t testing.TB) *world {
+	t.Helper()
+	w := newWorld(t, "root", "one")
+	w.options.IndexDirectory = filepath.Join(w.dir, "index")
+	w.workspace(t, "root", "root", "a", "aaaa")
+	w.cluster(t, "one", "aaaa")
+	w.ready(t)
+	w.knows(t, "root:a", "one")
+	return w
+}
+
+func (w *world) becomesComplete(t testing.TB) {
+	t.Helper()
+	require.Eventually(t, w.proxy.shards.complete, timeout, 5*time.Millisecond)
+}
+
+// TestStartsWithoutShards holds that a front-proxy that has known shards begins with what it
+// has known, answers nobody for certain that there is nothing, and catches up.
+func TestStartsWithoutShards(t *testing.T) {
+	w := savedWorld(t)
+	w.stop()
+	w.shards["one"].kill()
+	w.shards["root"].kill()
+	w.ready(t)
+	target, outcome := w.proxy.shards.index.Lookup("root:a")
+	require.Equal(t, workspaceindex.Found, outcome)
+	require.Equal(t, "one", target.Shard)
+	jane := w.person(t, "jane")
+	res, body := jane.get(t, "/clusters/root:new/api")
+	require.Contains(t, status(t, res, body, http.StatusServiceUnavailable).Message, "does not know all")
+
+	// What has changed meanwhile is known when the shards answer.
+	w.workspace(t, "root", "root", "new", "nnnn")
+	w.cluster(t, "one", "nnnn")
+	w.shards["one"].data.Delete(t, client.LogicalClusters.GroupVersionResource, "", "aaaa", "", "cluster")
+	lists, _ := w.shards["one"].data.Requests()
+	w.shards["root"].start(t)
+	require.Equal(t, "root", jane.echoed(t, "/clusters/root/api").Shard, "root's shard needs no other")
+	w.shards["one"].start(t)
+	w.becomesComplete(t)
+	require.Equal(t, "one", jane.echoed(t, "/clusters/root:new/api").Shard)
+	res, _ = jane.get(t, "/clusters/root:a/api")
+	require.Equal(t, http.StatusForbidden, res.StatusCode)
+	listed, _ := w.shards["one"].data.Requests()
+	require.Equal(t, lists, listed, "it goes on where it was")
+}
+
+// TestStaleIndex holds that what a shard denies that has not caught up is not denied for certain.
+func TestStaleIndex(t *testing.T) {
+	w := savedWorld(t)
+	w.stop()
+	w.shards["one"].data.Fail(http.StatusServiceUnavailable)
+	w.shards["one"].handle(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set(request.EnteredHeader, "false")
+		rw.WriteHeader(http.StatusForbidden)
+	})
+	w.ready(t)
+	start := time.Now()
+	res, body := w.person(t, "jane").get(t, "/clusters/root:a/api")
+	status(t, res, body, http.StatusServiceUnavailable)
+	require.Equal(t, "1", res.Header.Get("Retry-After"))
+	require.GreaterOrEqual(t, time.Since(start), w.options.IndexTimeout)
+	w.shards["one"].data.Fail(0)
+	w.becomesComplete(t)
+	res, _ = w.person(t, "jane").get(t, "/clusters/root:a/api")
+	require.Equal(t, http.StatusForbidden, res.StatusCode)
+}
+
+// TestOtherDataAfterTheStart holds that what a shard does not hold goes whose data cannot be followed
+// from where they were: compacted, or restored.
+func TestOtherDataAfterTheStart(t *testing.T) {
+	for name, change := range map[string]func(w *world){
+		"compacted": func(w *world) { w.shards["one"].data.Compact() },
+		"set back":  func(w *world) { w.shards["one"].data.Rollback(50) },
+		"restored":  func(w *world) { w.shards["one"].data.Rollback(1 << 50) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := savedWorld(t)
+			w.stop()
+			w.shards["one"].data.Delete(t, client.LogicalClusters.GroupVersionResource, "", "aaaa", "", "cluster")
+			w.cluster(t, "one", "bbbb")
+			change(w)
+			w.ready(t)
+			w.becomesComplete(t)
+			_, outcome := w.proxy.shards.index.Lookup("aaaa")
+			require.Equal(t, workspaceindex.Unknown, outcome)
+			w.knows(t, "bbbb", "one")
+			require.Equal(t, workspaceindex.Stats{Shards: 2, LogicalClusters: 2, Workspaces: 1}, w.proxy.shards.index.Stats())
+		})
+	}
+}
+
+// TestDamagedFiles holds that what is not good of the files is read anew, and gone shards' are removed.
+func TestDamagedFiles(t *testing.T) {
+	w := savedWorld(t)
+	w.stop()
+	path := filepath.Join(w.options.IndexDirectory, "one"+savedSuffix)
+	good := mustRead(t, path)
+	for name, content := range map[string][]byte{
+		"empty": {}, "garbage": []byte("garbage"), "cut": good[:len(good)/2], "of another": mustRead(t, filepath.Join(w.options.IndexDirectory, "root"+savedSuffix)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(path, content, 0o600))
+			left := filepath.Join(w.options.IndexDirectory, "one"+writingInfix+"1")
+			require.NoError(t, os.WriteFile(left, content, 0o600))
+			w.ready(t)
+			defer w.stop()
+			w.becomesComplete(t)
+			w.knows(t, "root:a", "one")
+			require.Equal(t, workspaceindex.Stats{Shards: 2, LogicalClusters: 2, Workspaces: 1}, w.proxy.shards.index.Stats())
+			require.NoFileExists(t, left)
+		})
+	}
+	require.FileExists(t, path)
+	w.withdraw(t, "one")
+	w.ready(t)
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(path)
+		return os.IsNotExist(err)
+	}, timeout, 5*time.Millisecond)
+	require.Equal(t, 1, w.proxy.shards.index.Stats().LogicalClusters)
+	w.stop()
+
+	w.options.IndexDirectory = path + "/below"
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	_, err := New(t.Context(), w.options.Complete())
+	require.ErrorContains(t, err, "--index-directory")
+}
+
+// killedDirectory is set in the process that TestKilledWhileSaving kills.
+const killedDirectory = "TEST_INDEX_DIRECTORY"
+
+// TestKilledWhileSaving kills a front-proxy that saves all the time: what it has left is of one moment.
+func TestKilledWhileSaving(t *testing.T) {
+	if directory := os.Getenv(killedDirectory); directory != "" {
+		savesAllTheTime(t, directory)
+		return
+	}
+	directory := t.TempDir()
+	for round := range 4 {
+		process := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledWhileSaving$")
+		process.Env = append(os.Environ(), killedDirectory+"="+directory)
+		require.NoError(t, process.Start())
+		begun := filepath.Join(directory, "root"+savedSuffix)
+		require.Eventually(t, func() bool {
+			found, err := os.Stat(begun)
+			return err == nil && found.Size() > int64(2000)
+		}, timeout, time.Millisecond)
+		<-time.After(time.Duration(50*round) * time.Millisecond) // any moment will do
+		require.NoError(t, process.Process.Kill())
+		require.Error(t, process.Wait())
+
+		s, err := newSaver(directory, workspaceindex.New())
+		require.NoError(t, err)
+		require.Len(t, s.restore(t.Context()), 1)
+		n := s.index.Stats().Workspaces
+		require.Positive(t, n)
+		for i := range n {
+			_, outcome := s.index.Lookup(fmt.Sprintf("root:w%d", i))
+			require.Equal(t, workspaceindex.Pending, outcome, "%d of %d", i, n)
+		}
+		require.NoError(t, os.Remove(begun))
+	}
+}
+
+// savesAllTheTime saves while there are ever more workspaces, until it is killed.
+func savesAllTheTime(t *testing.T, directory string) {
+	t.Helper()
+	w := newWorld(t, "root")
+	w.options.IndexDirectory = directory
+	w.ready(t)
+	for i := 0; ; i++ {
+		w.workspace(t, "root", "root", fmt.Sprintf("w%d", i), "")
+		w.proxy.shards.saver.save(context.Background(), w.proxy.shards.object)
+	}
+}
+
+// TestSaves holds that a file is written again when something has changed, and else only told how far
+// it goes, and that another process can begin with either.
+func TestSaves(t *testing.T) {
+	w := savedWorld(t)
+	s := w.proxy.shards
+	path := filepath.Join(w.options.IndexDirectory, "one"+savedSuffix)
+	saved := func() os.FileInfo {
+		s.saver.save(t.Context(), s.object)
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		return info
+	}
+	w.becomesComplete(t)
+	first := saved()
+	require.Equal(t, first.Size(), saved().Size(), "nothing has changed")
+
+	w.shards["one"].data.Put(t, client.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: "other", Namespace: "default", Annotations: map[string]string{logicalcluster.AnnotationKey: "aaaa"},
+	}})
+	w.shards["one"].data.Bookmark()
+	require.Eventually(t, func() bool { return saved().Size() > first.Size() }, timeout, 5*time.Millisecond)
+	require.True(t, os.SameFile(first, saved()))
+
+	w.cluster(t, "one", "bbbb")
+	w.knows(t, "bbbb", "one")
+	require.False(t, os.SameFile(first, saved()))
+	other, err := newSaver(w.options.IndexDirectory, workspaceindex.New())
+	require.NoError(t, err)
+	require.Len(t, other.restore(t.Context()), 2)
+	_, outcome := other.index.Lookup("bbbb")
+	require.Equal(t, workspaceindex.Found, outcome)
+}

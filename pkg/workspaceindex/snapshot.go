@@ -1,0 +1,354 @@
+package workspaceindex
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+)
+
+// A snapshot is what one shard has announced, as a line that names the format and blocks:
+//
+//	length (4 bytes) ─ CRC-32C of the rest (4) ─ kind of block (1) ─ content
+//
+// The first block is Origin's text, then there are logical clusters and workspaces, in any
+// order, and at the end revisions. Blocks of revisions may follow, of which the last counts.
+const (
+	formatLine = "shardplane workspace index 1\n"
+
+	blockOrigin     = 'o'
+	blockClusters   = 'c'
+	blockWorkspaces = 'w'
+	blockRevisions  = 'r'
+
+	// blockSize is the size from which on a block ends, and maxBlock what none has.
+	blockSize, maxBlock = 64 << 10, 4 << 20
+	blockHeader         = 8
+)
+
+// errSnapshot says that a file is no snapshot, or a damaged one.
+var errSnapshot = errors.New("the snapshot is damaged")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Revisions are up to where all is announced, by kind.
+type Revisions [kinds]string
+
+// Complete reports whether there are revisions of all kinds.
+func (r Revisions) Complete() bool { return r[LogicalClusters] != "" && r[Workspaces] != "" }
+
+// Snapshot is what is known of a snapshot beside what was announced.
+type Snapshot struct {
+	// Origin is whatever the writer says about the shard.
+	Origin    []byte
+	Revisions Revisions
+}
+
+// SnapshotWriter writes the snapshot of a shard.
+type SnapshotWriter struct {
+	to     *bufio.Writer
+	blocks [kinds][]byte
+	err    error
+}
+
+// NewSnapshotWriter begins a snapshot.
+func NewSnapshotWriter(to io.Writer, origin []byte) *SnapshotWriter {
+	w := &SnapshotWriter{to: bufio.NewWriterSize(to, blockSize)}
+	_, w.err = w.to.WriteString(formatLine)
+	w.write(blockOrigin, origin)
+	return w
+}
+
+// WriteSnapshots writes what shards have announced to their writers, by the names of shards. Others
+// may announce meanwhile: who reads it and goes on at a revision of before has all. It must
+// not be called twice at a time.
+func (x *Index) WriteSnapshots(writers map[string]*SnapshotWriter) {
+	x.mu.Lock()
+	x.contests = &contests{}
+	x.mu.Unlock()
+	to := func(shard uint16) *SnapshotWriter { return writers[x.shardNumber(shard).name] }
+	for n := range x.clusters.all {
+		if p := n.placement(); p != 0 {
+			to(p.shard()).cluster(n.name, p, n.kind.Load().String(), x.numbers.Load().phases)
+		}
+	}
+	for l := range x.links.all {
+		to(l.shard).workspace(l, x.numbers.Load().phases)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	// What did not count when it was looked at may count by now.
+	phases := x.numbers.Load().phases
+	for n, all := range x.places {
+		x.contests.placed(n, all)
+	}
+	for _, of := range x.contested {
+		for _, all := range of {
+			x.contests.linked(all)
+		}
+	}
+	for _, c := range x.contests.places {
+		to(c.shard()).cluster(c.node.name, c.placement, c.kind.String(), phases)
+	}
+	for _, l := range x.contests.links {
+		to(l.shard).workspace(l, phases)
+	}
+	x.contests = nil
+}
+
+// contests are announcements of several shards that were there at a time while snapshots are
+// written. It may be nil.
+type contests struct {
+	places []contest
+	links  []*link
+}
+
+type contest struct {
+	node *node
+	announcement
+}
+
+func (c *contests) placed(n *node, all []announcement) {
+	if c == nil {
+		return
+	}
+	for _, a := range all {
+		c.places = append(c.places, contest{n, a})
+	}
+}
+
+func (c *contests) linked(all []*link) {
+	if c != nil {
+		c.links = append(c.links, all...)
+	}
+}
+
+func (w *SnapshotWriter) cluster(name logicalcluster.Name, p placement, kind string, phases []corev1alpha1.LogicalClusterPhaseType) {
+	if w == nil {
+		return
+	}
+	b := appendText(w.blocks[LogicalClusters], name.String())
+	b = binary.BigEndian.AppendUint64(b, uint64(p))
+	b = appendText(b, string(phases[p.phase()]))
+	w.blocks[LogicalClusters] = appendText(b, kind)
+	w.flush(LogicalClusters, blockSize)
+}
+
+const linkTarget, linkMounted = 1, 2
+
+func (w *SnapshotWriter) workspace(l *link, phases []corev1alpha1.LogicalClusterPhaseType) {
+	if w == nil {
+		return
+	}
+	more, flags, target := l.more(), byte(0), ""
+	if l.target != nil {
+		flags, target = linkTarget, l.target.name.String()
+	}
+	if more.mounted {
+		flags |= linkMounted
+	}
+	b := w.blocks[Workspaces]
+	b = append(b, flags)
+	for _, text := range []string{l.parent.name.String(), l.name(), target, string(phases[l.phase]), more.mount} {
+		b = appendText(b, text)
+	}
+	w.blocks[Workspaces] = binary.BigEndian.AppendUint64(b, uint64(more.owner))
+	w.flush(Workspaces, blockSize)
+}
+
+func appendText(b []byte, text string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
+// flush writes the block of a kind if it has that size.
+func (w *SnapshotWriter) flush(kind Kind, from int) {
+	if len(w.blocks[kind]) < from {
+		return
+	}
+	w.write([kinds]byte{LogicalClusters: blockClusters, Workspaces: blockWorkspaces}[kind], w.blocks[kind])
+	w.blocks[kind] = w.blocks[kind][:0]
+}
+
+func (w *SnapshotWriter) write(kind byte, content []byte) {
+	if w.err == nil && len(content) >= maxBlock {
+		w.err = fmt.Errorf("a block of %d bytes is too long for a snapshot", len(content))
+	}
+	if w.err != nil {
+		return
+	}
+	header := binary.BigEndian.AppendUint32(nil, uint32(len(content))) //nolint:gosec // just compared
+	sum := crc32.Update(crc32.Checksum([]byte{kind}, castagnoli), castagnoli, content)
+	header = append(binary.BigEndian.AppendUint32(header, sum), kind)
+	_, err := w.to.Write(header)
+	_, err2 := w.to.Write(content)
+	w.err = errors.Join(err, err2)
+}
+
+// End completes the snapshot, or tells of later revisions up to which nothing has changed.
+func (w *SnapshotWriter) End(revisions Revisions) error {
+	for kind := range kinds {
+		w.flush(kind, 1)
+	}
+	var b []byte
+	for _, revision := range revisions {
+		b = appendText(b, revision)
+	}
+	w.write(blockRevisions, b)
+	if w.err == nil {
+		w.err = w.to.Flush()
+	}
+	return w.err
+}
+
+// ReadSnapshot announces what is in a snapshot, in the name of a shard that origin chooses;
+// none is an error, and nothing is announced. It fails for a damaged snapshot, of which all
+// blocks before may have been announced. Damage behind revisions, as when a process was killed
+// that wrote later ones, does not count.
+func (x *Index) ReadSnapshot(from io.Reader, choose func(origin []byte) (shard string, err error)) (Snapshot, error) {
+	r := snapshotReader{from: bufio.NewReaderSize(from, blockSize)}
+	line := make([]byte, len(formatLine))
+	if _, err := io.ReadFull(r.from, line); err != nil || string(line) != formatLine {
+		return Snapshot{}, fmt.Errorf("%w: it does not begin with %q", errSnapshot, formatLine[:len(formatLine)-1])
+	}
+	kind, content, err := r.next()
+	if err != nil || kind != blockOrigin {
+		return Snapshot{}, errors.Join(errSnapshot, err)
+	}
+	snapshot, ended := Snapshot{Origin: bytes.Clone(content)}, false
+	shard, err := choose(content)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	for {
+		kind, content, err := r.next()
+		switch {
+		case err != nil && ended:
+			return snapshot, nil // all that counts has been read
+		case err != nil:
+			return Snapshot{}, errors.Join(errSnapshot, err)
+		}
+		text := reader{rest: content}
+		switch {
+		case kind == blockRevisions:
+			for kind := range kinds {
+				snapshot.Revisions[kind] = text.text()
+			}
+			ended = true
+		case kind == blockClusters && !ended:
+			x.readClusters(shard, &text)
+		case kind == blockWorkspaces && !ended:
+			x.readWorkspaces(shard, &text)
+		default:
+			text.failed = true
+		}
+		if text.failed {
+			return Snapshot{}, fmt.Errorf("%w: a block %q says what none says there", errSnapshot, kind)
+		}
+	}
+}
+
+func (x *Index) readClusters(shard string, from *reader) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.shard(shard)
+	for len(from.rest) > 0 {
+		name, p := logicalcluster.Name(from.text()), placement(from.uint64())
+		phase, kind := x.phase(corev1alpha1.LogicalClusterPhaseType(from.text())), from.text()
+		if from.failed || p&placed == 0 || p.claim() > int(claimsOwn) || name == "" {
+			from.failed = true
+			return
+		}
+		x.place(name, s, p.on(s.number, phase), kind)
+	}
+}
+
+func (x *Index) readWorkspaces(shard string, from *reader) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.shard(shard)
+	for len(from.rest) > 0 {
+		flags := from.bytes(1)
+		w := Workspace{Parent: logicalcluster.Name(from.text()), Name: from.text(), Cluster: logicalcluster.Name(from.text())}
+		w.Phase, w.Mount = corev1alpha1.LogicalClusterPhaseType(from.text()), from.text()
+		w.Owner = Owner(from.uint64())
+		if from.failed || flags[0]&linkTarget != 0 != (w.Cluster != "") || w.Parent == "" || w.Name == "" {
+			from.failed = true
+			return
+		}
+		w.Mounted = flags[0]&linkMounted != 0
+		x.lead(s, w, x.phase(w.Phase))
+	}
+}
+
+// on returns the same on another shard, and with the number that the phase has there.
+func (p placement) on(shard uint16, phase uint8) placement {
+	const replaced = math.MaxUint16<<shardShift | math.MaxUint8<<phaseShift
+	return p&^replaced | placement(shard)<<shardShift | placement(phase)<<phaseShift
+}
+
+// snapshotReader reads blocks.
+type snapshotReader struct {
+	from    *bufio.Reader
+	content []byte
+}
+
+// next returns a block, whose content is good until the next one.
+func (r *snapshotReader) next() (kind byte, content []byte, err error) {
+	header := make([]byte, blockHeader+1)
+	if _, err := io.ReadFull(r.from, header); err != nil {
+		return 0, nil, err
+	}
+	size, sum, kind := binary.BigEndian.Uint32(header), binary.BigEndian.Uint32(header[4:]), header[blockHeader]
+	if size >= maxBlock {
+		return 0, nil, fmt.Errorf("%w: a block of %d bytes", errSnapshot, size)
+	}
+	if int(size) > cap(r.content) {
+		r.content = make([]byte, size)
+	}
+	content = r.content[:size]
+	if _, err := io.ReadFull(r.from, content); err != nil {
+		return 0, nil, err
+	}
+	if crc32.Update(crc32.Checksum([]byte{kind}, castagnoli), castagnoli, content) != sum {
+		return 0, nil, fmt.Errorf("%w: a block has another checksum", errSnapshot)
+	}
+	return kind, content, nil
+}
+
+// reader takes content apart.
+type reader struct {
+	rest   []byte
+	failed bool
+}
+
+func (r *reader) bytes(n uint64) []byte {
+	if n > uint64(len(r.rest)) {
+		r.failed, r.rest = true, nil
+		return make([]byte, min(n, 8)) // nobody looks at it
+	}
+	b := r.rest[:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+func (r *reader) text() string {
+	size, n := binary.Uvarint(r.rest)
+	if n <= 0 {
+		r.failed, r.rest = true, nil
+		return ""
+	}
+	r.rest = r.rest[n:]
+	if b := r.bytes(size); !r.failed {
+		return string(b)
+	}
+	return ""
+}
+
+func (r *reader) uint64() uint64 { return binary.BigEndian.Uint64(r.bytes(8)) }

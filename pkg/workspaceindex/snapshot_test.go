@@ -1,0 +1,156 @@
+package workspaceindex
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+)
+
+// snapshots writes those of all shards, as if each was at revision.
+func snapshots(t testing.TB, x *Index, revision string) map[string][]byte {
+	t.Helper()
+	files, writers := map[string]*bytes.Buffer{}, map[string]*SnapshotWriter{}
+	for _, shard := range shardNames {
+		files[shard] = &bytes.Buffer{}
+		writers[shard] = NewSnapshotWriter(files[shard], []byte(shard))
+	}
+	x.WriteSnapshots(writers)
+	written := map[string][]byte{}
+	for shard, w := range writers {
+		require.NoError(t, w.End(Revisions{revision, revision}))
+		written[shard] = files[shard].Bytes()
+	}
+	return written
+}
+
+func isOrigin(origin []byte) (string, error) { return string(origin), nil }
+
+// restored returns an index that begins with snapshots.
+func restored(t testing.TB, files map[string][]byte, urls map[string]string) *Index {
+	t.Helper()
+	x := New()
+	for shard, url := range urls {
+		x.UpsertShard(shard, url)
+	}
+	for _, shard := range slices.Sorted(maps.Keys(files)) {
+		read, err := x.ReadSnapshot(bytes.NewReader(files[shard]), isOrigin)
+		require.NoError(t, err)
+		require.Equal(t, shard, string(read.Origin))
+	}
+	return x
+}
+
+// TestSnapshotModel holds that an index which begins with snapshots is as the one that wrote
+// them, whatever was announced.
+func TestSnapshotModel(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		x, m := New(), newModel()
+		for range r.IntN(100) {
+			m.apply(x, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32()))
+		}
+		m.check(t, restored(t, snapshots(t, x, "7"), m.urls))
+	}
+}
+
+// TestSnapshotOfChanges writes snapshots while logical clusters migrate back and forth: who begins
+// with them, and is told of what has changed since the writing began, has all.
+func TestSnapshotOfChanges(t *testing.T) {
+	const clusters = 2000
+	x := New()
+	name := func(i int) logicalcluster.Name { return logicalcluster.Name(fmt.Sprintf("c%d", i)) }
+	for i := range clusters {
+		x.UpsertLogicalCluster("one", LogicalCluster{Name: name(i), Phase: ready})
+		x.UpsertWorkspace("one", Workspace{Parent: "root", Name: name(i).String(), Cluster: name(i)})
+	}
+	stop := make(chan struct{})
+	var writing sync.WaitGroup
+	for seed := range uint64(2) {
+		writing.Go(func() {
+			for r := rand.New(rand.NewPCG(seed, 5)); ; {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				i := r.IntN(clusters)
+				x.UpsertLogicalCluster("two", LogicalCluster{Name: name(i), Shard: "two", Phase: ready})
+				x.UpsertWorkspace("two", Workspace{Parent: "root", Name: name(i).String(), Cluster: name(i)})
+				x.DeleteLogicalCluster("two", name(i))
+				x.DeleteWorkspace("two", "root", name(i).String())
+			}
+		})
+	}
+	for range 20 {
+		files := snapshots(t, x, "1")
+		begun := restored(t, map[string][]byte{"one": files["one"]}, nil)
+		require.Equal(t, Stats{LogicalClusters: clusters, Workspaces: clusters}, begun.Stats(), "the shard has changed nothing")
+	}
+	close(stop)
+	writing.Wait()
+}
+
+func TestSnapshotRevisions(t *testing.T) {
+	var file bytes.Buffer
+	w := NewSnapshotWriter(&file, []byte("one"))
+	threeLevels().WriteSnapshots(map[string]*SnapshotWriter{"one": w})
+	require.NoError(t, w.End(Revisions{"1", "2"}))
+	complete := file.Len()
+	require.NoError(t, w.End(Revisions{"3", "4"}))
+	for size := range file.Len() + 1 {
+		x := New()
+		read, err := x.ReadSnapshot(bytes.NewReader(file.Bytes()[:size]), isOrigin)
+		switch {
+		case size < complete:
+			require.ErrorIs(t, err, errSnapshot, size)
+		case size < file.Len():
+			require.Equal(t, Revisions{"1", "2"}, read.Revisions)
+		default:
+			require.Equal(t, Revisions{"3", "4"}, read.Revisions)
+		}
+		if err == nil {
+			require.Equal(t, 2, x.Stats().LogicalClusters)
+		}
+	}
+	refused := errors.New("another installation")
+	_, err := New().ReadSnapshot(bytes.NewReader(file.Bytes()), func([]byte) (string, error) { return "", refused })
+	require.ErrorIs(t, err, refused)
+}
+
+// FuzzSnapshot holds that reading whatever file ends, and that what could be read is an index that can be written.
+func FuzzSnapshot(f *testing.F) {
+	files := snapshots(f, threeLevels(), "7")
+	for _, file := range files {
+		f.Add(file)
+		f.Add(file[:len(file)/2])
+	}
+	f.Fuzz(func(t *testing.T, file []byte) {
+		x := New()
+		read, err := x.ReadSnapshot(bytes.NewReader(file), func([]byte) (string, error) { return "one", nil })
+		if err == nil {
+			again := restored(t, snapshots(t, x, read.Revisions[0]), nil)
+			require.Equal(t, x.Stats(), again.Stats())
+		}
+		x.DeleteShard("one")
+		isEmpty(t, x)
+	})
+}
+
+// TestDamagedSnapshot holds that a file with any byte changed is refused, or says what it said.
+func TestDamagedSnapshot(t *testing.T) {
+	file := snapshots(t, threeLevels(), "7")["one"]
+	for i := range file {
+		damaged := bytes.Clone(file)
+		damaged[i] ^= 0x10
+		_, err := New().ReadSnapshot(bytes.NewReader(damaged), isOrigin)
+		require.ErrorIs(t, err, errSnapshot, i)
+	}
+}
