@@ -1,6 +1,6 @@
 // Command shardplane is all of Shardplane in one program: the servers (shard,
-// front-proxy, cache-server) and dev, which runs a whole cluster of them on one
-// machine.
+// front-proxy, cache-server), dev, which runs a whole cluster of them on one
+// machine, and, also under the name kubectl-shardplane, a plugin for kubectl.
 //
 // It exits with 0 after an ordered stop, 64 when flags or arguments are wrong, 65
 // when a server's data directory cannot be used, and 1 when anything else fails;
@@ -22,13 +22,13 @@ import (
 )
 
 func main() {
-	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(context.Background(), os.Args, os.Stdout, os.Stderr))
 }
 
-// run runs the program and returns its exit code.
+// run runs the program that the first of args names, and returns its exit code.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
-	root := newRootCommand() //nolint:contextcheck // ExecuteContextC hands ctx to the commands
-	root.SetArgs(args)
+	root := newCommand(args[0]) //nolint:contextcheck // ExecuteContextC hands ctx to the commands
+	root.SetArgs(args[1:])
 	root.SetOut(out)
 	root.SetErr(errOut)
 	cmd, err := root.ExecuteContextC(ctx)

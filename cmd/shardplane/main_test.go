@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 func call(t *testing.T, args ...string) (code int, out, errOut string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	code = run(t.Context(), args, &stdout, &stderr)
+	code = run(t.Context(), append([]string{"shardplane"}, args...), &stdout, &stderr)
 	return code, stdout.String(), stderr.String()
 }
 

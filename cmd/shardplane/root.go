@@ -7,6 +7,7 @@ import (
 const (
 	groupDev     = "dev"
 	groupServers = "servers"
+	groupClients = "clients"
 )
 
 // newRootCommand returns the program's command with all others below it.
@@ -28,6 +29,7 @@ them, and a cache server shows every shard what all need to know.`,
 	root.AddGroup(
 		&cobra.Group{ID: groupDev, Title: "Start here:"},
 		&cobra.Group{ID: groupServers, Title: "Servers:"},
+		&cobra.Group{ID: groupClients, Title: "Clients:"},
 		&cobra.Group{ID: groupData, Title: "Data:"},
 	)
 	root.AddCommand(
@@ -35,6 +37,7 @@ them, and a cache server shows every shard what all need to know.`,
 		newShardCommand(),
 		newFrontProxyCommand(),
 		newCacheServerCommand(),
+		newKubectlCommand("kubectl"),
 		newSnapshotCommand(),
 		newVersionCommand(),
 	)

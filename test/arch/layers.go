@@ -104,6 +104,11 @@ var Layers = []Layer{
 		Only:   []string{"config", "pkg/client", "pkg/request"},
 	},
 	{
+		Units:  []string{"pkg/plugin"},
+		Reason: "kubectl's plugin is a client: it knows the words of workspaces and nothing of servers",
+		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy"},
+	},
+	{
 		Units:  []string{"pkg/peers"},
 		Reason: "who the other shards are and whether they answer is known once in a process, whoever asks them",
 		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy"},
@@ -204,8 +209,8 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"cmd/shardplane"},
-		Reason: "the command line only joins flags to servers: what it could decide is decided, and tested, in them. Of pkg/etcd it knows the errors, which become exit codes",
-		Only:   []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "pkg/etcd"},
+		Reason: "the command line only joins flags to servers, and to the plugin: what it could decide is decided, and tested, in them. Of pkg/etcd it knows the errors, which become exit codes",
+		Only:   []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "pkg/etcd", "pkg/plugin"},
 		Leaf:   true,
 	},
 	{

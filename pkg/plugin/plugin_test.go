@@ -1,0 +1,192 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+func workspace(name, shard, phase string, conditions ...conditionsv1alpha1.Condition) *node {
+	return &node{name: name, workspace: &tenancyv1alpha1.Workspace{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{shardAnnotation: shard}},
+		Spec:       tenancyv1alpha1.WorkspaceSpec{Cluster: "c-" + name, Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal"}},
+		Status:     tenancyv1alpha1.WorkspaceStatus{Phase: corev1alpha1.LogicalClusterPhaseType(phase), Conditions: conditions},
+	}}
+}
+
+// sample is a tree in which something waits, something does not answer, and something is
+// not for us.
+func sample() *node {
+	waiting := workspace("waiting", "", "Scheduling", conditionsv1alpha1.Condition{Type: "WorkspaceScheduled", Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "no shard\nis available"})
+	waiting.event = &corev1.Event{Reason: "Unschedulable", Message: "the same"}
+	starting := workspace("starting", "two", "Initializing")
+	starting.event = &corev1.Event{Reason: "InitializerExists", Message: "waits for root:one"}
+	secret := workspace("secret", "root", "Ready")
+	secret.err = apierrors.NewForbidden(corev1.Resource("workspaces"), "", errors.New("no"))
+	away := workspace("away", "two", "Ready")
+	away.err = apierrors.NewServiceUnavailable("the shard is away")
+	team := workspace("team", "root", "Ready")
+	team.children = []*node{away, starting}
+	return &node{name: "root", children: []*node{secret, team, waiting}}
+}
+
+func TestTreeIsRendered(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, `NAME               TYPE        PHASE          SHARD   CLUSTER      WAITS FOR
+root                                          root
+├── secret         universal   Ready          root    c-secret     you may not list the workspaces in it
+├── team           universal   Ready          root    c-team
+│   ├── away       universal   Ready          two     c-away       the workspaces in it cannot be listed: the shard is away
+│   └── starting   universal   Initializing   two     c-starting   Event InitializerExists: waits for root:one
+└── waiting        universal   Scheduling             c-waiting    Unschedulable: no shard is available
+`, string(renderTree(sample())))
+}
+
+func TestShardsAreRendered(t *testing.T) {
+	t.Parallel()
+	shard := func(name string, annotations map[string]string, conditions ...conditionsv1alpha1.Condition) corev1alpha1.Shard {
+		return corev1alpha1.Shard{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations, Labels: map[string]string{"region": "north"}},
+			Spec:       corev1alpha1.ShardSpec{BaseURL: "https://" + name},
+			Status:     corev1alpha1.ShardStatus{Conditions: conditions},
+		}
+	}
+	root := sample()
+	root.children[1].children = root.children[1].children[:1] // nothing on shard two has answered
+	require.Equal(t, `NAME     HEALTH                                   TENANTS   WORKSPACES   NOT READY   REGION   URL
+root     Answers                                  2         2            0           north    https://root
+three    Unknown,Ready=False,SchedulingDisabled   0         0            0           north    https://three
+two      NotAnswering                             1         1            0           north    https://two
+<none>                                            1         1            1
+
+There may be more: the workspaces in 2 others could not be listed. kubectl shardplane tree root says why.
+`, string(renderShards([]corev1alpha1.Shard{
+		shard("two", nil), shard("root", nil),
+		shard("three", map[string]string{"experimental.core.kcp.io/unschedulable": ""}, conditionsv1alpha1.Condition{Type: "Ready", Status: corev1.ConditionFalse}),
+	}, root)))
+}
+
+func TestResolve(t *testing.T) {
+	t.Parallel()
+	s := &session{current: logicalcluster.NewPath("root:team")}
+	for arg, want := range map[string]string{
+		"": "root:team", ".": "root:team", "..": "root", "a": "root:team:a", "root": "root", "root:b": "root:b", ":abc": "abc", "a:b": "a:b",
+	} {
+		path, err := s.resolve(arg)
+		require.NoError(t, err, arg)
+		require.Equal(t, want, path.String(), arg)
+	}
+	for _, arg := range []string{"A", "a/b", "root:", "..:a", "*"} {
+		_, err := s.resolve(arg)
+		require.ErrorContains(t, err, "is no path of a workspace", arg)
+	}
+	s.current = logicalcluster.NewPath("root")
+	_, err := s.resolve("..")
+	require.ErrorContains(t, err, "root has no parent")
+}
+
+// options returns options with these flags, and a kubeconfig whose context is root.
+func options(t *testing.T, server string, args ...string) *Options {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: server + "/clusters/root", InsecureSkipTLSVerify: true}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: "t"}},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u", Namespace: "n"}},
+		CurrentContext: "x",
+	}, file))
+	o := NewOptions()
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.AddFlags(fs)
+	require.NoError(t, fs.Parse(append([]string{"--kubeconfig", file}, args...)))
+	return o
+}
+
+// TestNobodyAnswers: a server that takes connections and never answers ends in an error, and so
+// does Ctrl-C.
+func TestNobodyAnswers(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	o := options(t, "https://"+listener.Addr().String(), "--request-timeout", "200ms")
+	for _, watched := range []bool{false, true} {
+		err = Tree{Options: o, Watch: Watch{Watched: watched}}.Run(t.Context(), os.Stdout, os.Stderr)
+		require.ErrorContains(t, err, "no answer within --request-timeout")
+	}
+	o = options(t, "https://"+listener.Addr().String())
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	err = Tree{Options: o}.Run(ctx, os.Stdout, os.Stderr)
+	require.EqualError(t, err, "interrupted")
+	rest, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.loading, &o.overrides).ClientConfig()
+	require.NoError(t, err)
+	require.Equal(t, 30*time.Second, rest.Timeout, "by default")
+}
+
+// TestBack: the workspaces of a kubeconfig change places, and nothing else of it is touched.
+func TestBack(t *testing.T) {
+	t.Parallel()
+	o := options(t, "https://proxy")
+	var out strings.Builder
+	require.EqualError(t, Use{Options: o, Path: "-"}.Run(t.Context(), &out), "no workspace was the current one before, that this kubeconfig knows")
+	require.NoError(t, Use{Options: o}.Run(t.Context(), &out))
+	require.Equal(t, "Current workspace is \"root\".\n", out.String())
+
+	config, err := clientcmd.LoadFromFile(o.loading.ExplicitPath)
+	require.NoError(t, err)
+	config.Clusters[previousContext] = &clientcmdapi.Cluster{Server: "https://proxy/clusters/root:before"}
+	config.Contexts[previousContext] = &clientcmdapi.Context{Cluster: previousContext, AuthInfo: "u"}
+	require.NoError(t, clientcmd.WriteToFile(*config, o.loading.ExplicitPath))
+	for _, want := range []string{"root:before", "root", "root:before"} {
+		out.Reset()
+		require.NoError(t, Use{Options: o, Path: "-"}.Run(t.Context(), &out))
+		require.Equal(t, "Current workspace is \""+want+"\".\n", out.String())
+		config, err = clientcmd.LoadFromFile(o.loading.ExplicitPath)
+		require.NoError(t, err)
+		require.Equal(t, "workspace.kcp.io/current", config.CurrentContext)
+		require.Equal(t, "https://proxy/clusters/"+want, config.Clusters[config.Contexts[config.CurrentContext].Cluster].Server)
+		require.Equal(t, "https://proxy/clusters/root", config.Clusters[config.Contexts["x"].Cluster].Server)
+	}
+}
+
+// TestWatch: what has changed is shown again, failures pass, and the end is none.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	var out, errOut strings.Builder
+	ctx, cancel := context.WithCancel(t.Context())
+	looks := []string{"a\n", "a\n", "no", "no", "a\n", "b\n", "end"}
+	w := Watch{Watched: true, interval: time.Millisecond}
+	err := w.show(ctx, &out, &errOut, func(context.Context) ([]byte, error) {
+		look := looks[0]
+		looks = looks[1:]
+		switch look {
+		case "no":
+			return nil, errors.New("away")
+		case "end":
+			cancel()
+		}
+		return []byte(look), nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, "a\na\nb\n", out.String(), "again after a failure")
+	require.Equal(t, "away, trying again\n", errOut.String())
+	require.EqualError(t, w.show(t.Context(), &out, &errOut, func(context.Context) ([]byte, error) { return nil, errors.New("wrong") }), "wrong")
+}

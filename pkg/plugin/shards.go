@@ -1,0 +1,136 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+// Shards shows the shards.
+type Shards struct {
+	*Options
+	Watch
+}
+
+// Run shows the shards, again and again if they are watched.
+func (t Shards) Run(ctx context.Context, out, errOut io.Writer) error {
+	s, err := t.open()
+	if err != nil {
+		return err
+	}
+	return t.show(ctx, out, errOut, func(ctx context.Context) ([]byte, error) {
+		shards, err := listShards(ctx, s.clients.Cluster(core.RootCluster.Path()))
+		if err != nil {
+			return nil, err
+		}
+		return renderShards(shards, newWalker(s, false).walk(ctx, core.RootCluster.Path(), -1)), nil
+	})
+}
+
+func listShards(ctx context.Context, root client.Scope) ([]corev1alpha1.Shard, error) {
+	list, err := client.Shards.In(root).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("listing the shards, which are objects in root: %w", err)
+	}
+	return list.Items, nil
+}
+
+// load is what is known of a shard by the workspaces on it.
+type load struct {
+	workspaces, waiting int
+	tenants             map[string]bool
+	// answered and failed are how many requests into its logical clusters were.
+	answered, failed int
+}
+
+// loads adds up a tree, and returns how many workspaces nobody could look into.
+func loads(root *node) (of map[string]*load, unseen int) {
+	of = map[string]*load{}
+	root.visit("", func(n *node, tenant string) {
+		shard := shardOf(n)
+		l := of[shard]
+		if l == nil {
+			l = &load{tenants: map[string]bool{}}
+			of[shard] = l
+		}
+		if n.workspace != nil {
+			l.workspaces++
+			l.tenants[tenant] = true
+			if waits(n.workspace) {
+				l.waiting++
+			}
+		}
+		switch {
+		case n.err == nil || apierrors.IsForbidden(n.err):
+			if n.workspace == nil || hasContent(n.workspace) {
+				l.answered++
+			}
+		default:
+			l.failed++
+		}
+		if n.err != nil {
+			unseen++
+		}
+	})
+	return of, unseen
+}
+
+// healthOf says how a shard is, by what its object says and by what was asked.
+func healthOf(shard *corev1alpha1.Shard, l *load) string {
+	health := "Unknown"
+	switch {
+	case shard.DeletionTimestamp != nil:
+		health = "Deleting"
+	case l.answered > 0:
+		health = "Answers"
+	case l.failed > 0:
+		health = "NotAnswering"
+	}
+	for _, c := range shard.Status.Conditions {
+		if c.Status == corev1.ConditionFalse {
+			health += "," + string(c.Type) + "=False"
+		}
+	}
+	if _, cordoned := shard.Annotations[tenancy.UnschedulableAnnotation]; cordoned {
+		health += ",SchedulingDisabled"
+	}
+	return health
+}
+
+// renderShards returns the shards as people read them.
+func renderShards(shards []corev1alpha1.Shard, root *node) []byte {
+	of, unseen := loads(root)
+	slices.SortFunc(shards, func(a, b corev1alpha1.Shard) int { return strings.Compare(a.Name, b.Name) })
+	var out bytes.Buffer
+	table := newTable(&out)
+	_, _ = fmt.Fprintln(table, "NAME\tHEALTH\tTENANTS\tWORKSPACES\tNOT READY\tREGION\tURL")
+	for i := range shards {
+		shard := &shards[i]
+		l := of[shard.Name]
+		if l == nil {
+			l = &load{}
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", shard.Name, healthOf(shard, l), len(l.tenants), l.workspaces, l.waiting, shard.Labels["region"], shard.Spec.BaseURL)
+		delete(of, shard.Name)
+	}
+	if l := of[""]; l != nil && l.workspaces > 0 {
+		_, _ = fmt.Fprintf(table, "<none>\t\t%d\t%d\t%d\t\t\n", len(l.tenants), l.workspaces, l.waiting)
+	}
+	_ = table.Flush()
+	if unseen > 0 {
+		_, _ = fmt.Fprintf(&out, "\nThere may be more: the workspaces in %d others could not be listed. kubectl shardplane tree root says why.\n", unseen)
+	}
+	return trimLines(out.Bytes())
+}

@@ -1,0 +1,96 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+)
+
+// Tree shows the workspaces below one.
+type Tree struct {
+	*Options
+	Watch
+
+	// Path is the workspace, as resolve takes it.
+	Path string
+	// Depth is how many levels are shown; 0 is all.
+	Depth int
+}
+
+// Run shows the tree, again and again if it is watched.
+func (t Tree) Run(ctx context.Context, out, errOut io.Writer) error {
+	s, err := t.open()
+	if err != nil {
+		return err
+	}
+	path, err := s.resolve(t.Path)
+	if err != nil {
+		return err
+	}
+	depth := t.Depth
+	if depth <= 0 {
+		depth = -1
+	}
+	return t.show(ctx, out, errOut, func(ctx context.Context) ([]byte, error) {
+		root := newWalker(s, true).walk(ctx, path, depth)
+		if root.err != nil {
+			return nil, s.explain(ctx, path, root.err)
+		}
+		return renderTree(root), nil
+	})
+}
+
+// renderTree returns a tree as people read it.
+func renderTree(root *node) []byte {
+	var out bytes.Buffer
+	table := newTable(&out)
+	_, _ = fmt.Fprintln(table, "NAME\tTYPE\tPHASE\tSHARD\tCLUSTER\tWAITS FOR")
+	_, _ = fmt.Fprintf(table, "%s\t\t\t%s\t\t%s\n", root.name, shardOf(root), cannotList(root.err))
+	renderChildren(table, root, "")
+	_ = table.Flush()
+	return trimLines(out.Bytes())
+}
+
+func renderChildren(out io.Writer, n *node, indent string) {
+	for i, child := range n.children {
+		branch, below := "├── ", "│   "
+		if i == len(n.children)-1 {
+			branch, below = "└── ", "    "
+		}
+		ws := child.workspace
+		kind := ""
+		switch {
+		case ws.Spec.Mount != nil:
+			kind = "mount"
+		case ws.Spec.Type != nil:
+			kind = string(ws.Spec.Type.Name)
+		}
+		phase := string(ws.Status.Phase)
+		if ws.DeletionTimestamp != nil {
+			phase = string(corev1alpha1.LogicalClusterPhaseDeleting)
+		}
+		waits := why(child)
+		if waits == "" {
+			waits = cannotList(child.err)
+		}
+		_, _ = fmt.Fprintf(out, "%s%s%s\t%s\t%s\t%s\t%s\t%s\n", indent, branch, child.name, kind, phase, shardOf(child), ws.Spec.Cluster, waits)
+		renderChildren(out, child, indent+below)
+	}
+}
+
+// newTable aligns columns, as kubectl does.
+func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 3, ' ', 0) }
+
+// trimLines removes what only fills lines up.
+func trimLines(text []byte) []byte {
+	var out bytes.Buffer
+	for line := range bytes.Lines(text) {
+		out.Write(bytes.TrimRight(line, " \n"))
+		out.WriteByte('\n')
+	}
+	return out.Bytes()
+}

@@ -1,0 +1,172 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// The contexts, and clusters, of a kubeconfig that are written: the same as kcp's plugin has,
+// so that both can be used with one kubeconfig.
+const (
+	currentContext  = "workspace.kcp.io/current"
+	previousContext = "workspace.kcp.io/previous"
+)
+
+// Use makes a workspace the current one of the kubeconfig.
+type Use struct {
+	*Options
+
+	// Path is the workspace, as resolve takes it; ~ is the home, and - the one before. Nothing
+	// is written if it is empty.
+	Path string
+}
+
+// Run does it, and says which workspace is the current one then.
+func (u Use) Run(ctx context.Context, out io.Writer) error {
+	s, err := u.open()
+	if err != nil {
+		return err
+	}
+	path := s.current
+	switch u.Path {
+	case "":
+	case "-":
+		path, err = s.back()
+	default:
+		path, err = s.enter(ctx, u.Path)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "Current workspace is %q.\n", path)
+	return err
+}
+
+// enter makes a workspace the current one if it can be entered.
+func (s *session) enter(ctx context.Context, arg string) (logicalcluster.Path, error) {
+	path, err := s.destination(ctx, arg)
+	if err != nil {
+		return path, err
+	}
+	// Requests to one that is not ready would wait for it; its parent tells at once, if it may.
+	if _, ws, err := s.workspace(ctx, path); err == nil && waits(ws) && !hasContent(ws) {
+		return path, fmt.Errorf("workspace %s is not ready: %s", path, whyOf(ws))
+	}
+	if _, err := s.clients.Cluster(path).Resources(ctx, corev1.SchemeGroupVersion); err != nil {
+		return path, s.explain(ctx, path, err)
+	}
+	config, old, err := s.kubeconfig()
+	if err != nil {
+		return path, err
+	}
+	cluster := config.Clusters[old.Cluster].DeepCopy()
+	cluster.Server = s.clients.Host() + request.ClusterPath(path.String())
+	fresh := old.DeepCopy()
+	fresh.Cluster, fresh.Namespace = currentContext, ""
+	if user := s.options.overrides.Context.AuthInfo; user != "" {
+		fresh.AuthInfo = user
+	}
+	keep(config, old)
+	config.Clusters[currentContext], config.Contexts[currentContext] = cluster, fresh
+	config.CurrentContext = currentContext
+	return path, s.write(config)
+}
+
+// destination returns the path that an argument means.
+func (s *session) destination(ctx context.Context, arg string) (logicalcluster.Path, error) {
+	home, below, _ := strings.Cut(arg, ":")
+	if home != "~" {
+		return s.resolve(arg)
+	}
+	ws, err := client.Workspaces.In(s.clients.Cluster(core.RootCluster.Path())).Get(ctx, "~", metav1.GetOptions{})
+	if err != nil {
+		return logicalcluster.Path{}, fmt.Errorf("asking for your home workspace: %w", err)
+	}
+	path, ok := pathIn(ws.Spec.URL)
+	if !ok {
+		return path, fmt.Errorf("your home workspace has the URL %q, in which there is no workspace", ws.Spec.URL)
+	}
+	if below != "" {
+		path = path.Join(below)
+	}
+	if !request.ValidPath(path) {
+		return path, fmt.Errorf("%q is no path of a workspace", arg)
+	}
+	return path, nil
+}
+
+// back exchanges the current workspace with the one before.
+func (s *session) back() (logicalcluster.Path, error) {
+	config, old, err := s.kubeconfig()
+	if err != nil {
+		return logicalcluster.Path{}, err
+	}
+	before := config.Contexts[previousContext]
+	if before == nil || config.Clusters[before.Cluster] == nil {
+		return logicalcluster.Path{}, errors.New("no workspace was the current one before, that this kubeconfig knows")
+	}
+	fresh, cluster := before.DeepCopy(), config.Clusters[before.Cluster].DeepCopy()
+	path, ok := pathIn(cluster.Server)
+	if !ok {
+		return path, fmt.Errorf("the context %s has the server %q, in which there is no workspace", previousContext, cluster.Server)
+	}
+	fresh.Cluster = currentContext
+	keep(config, old)
+	config.Clusters[currentContext], config.Contexts[currentContext] = cluster, fresh
+	config.CurrentContext = currentContext
+	return path, s.write(config)
+}
+
+// kubeconfig returns the kubeconfig as it is in files, and the context that is the current one,
+// by the files or by flags.
+func (s *session) kubeconfig() (*clientcmdapi.Config, *clientcmdapi.Context, error) {
+	config, err := s.config.RawConfig()
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	name := config.CurrentContext
+	if given := s.options.overrides.CurrentContext; given != "" {
+		name = given
+	}
+	old := config.Contexts[name]
+	if old == nil {
+		return nil, nil, fmt.Errorf("the kubeconfig has no context %q: give --context", name)
+	}
+	old = old.DeepCopy()
+	if given := s.options.overrides.Context.Cluster; given != "" {
+		old.Cluster = given
+	}
+	if config.Clusters[old.Cluster] == nil {
+		return nil, nil, fmt.Errorf("the kubeconfig has no cluster %q, which the context %q names", old.Cluster, name)
+	}
+	return &config, old, nil
+}
+
+// keep keeps a context as the previous one.
+func keep(config *clientcmdapi.Config, old *clientcmdapi.Context) {
+	kept := old.DeepCopy()
+	cluster := config.Clusters[old.Cluster].DeepCopy()
+	kept.Cluster = previousContext
+	config.Clusters[previousContext], config.Contexts[previousContext] = cluster, kept
+}
+
+// write writes the files of the kubeconfig.
+func (s *session) write(config *clientcmdapi.Config) error {
+	if err := clientcmd.ModifyConfig(s.config.ConfigAccess(), *config, true); err != nil {
+		return fmt.Errorf("writing the kubeconfig: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// waits reports whether a workspace is on its way somewhere.
+func waits(ws *tenancyv1alpha1.Workspace) bool {
+	return ws.DeletionTimestamp != nil || ws.Status.Phase != corev1alpha1.LogicalClusterPhaseReady
+}
+
+// why says what a workspace waits for: what its conditions say, and the last Event if that says
+// something else.
+func why(n *node) string {
+	if n.workspace == nil || !waits(n.workspace) {
+		return ""
+	}
+	var said []string
+	reasons := map[string]bool{}
+	for _, c := range n.workspace.Status.Conditions {
+		if c.Status == corev1.ConditionTrue || c.Reason == "" && c.Message == "" {
+			continue
+		}
+		reasons[c.Reason] = true
+		said = append(said, says(c.Reason, c.Message))
+	}
+	if n.event != nil && !reasons[n.event.Reason] {
+		said = append(said, "Event "+says(n.event.Reason, n.event.Message))
+	}
+	return strings.Join(said, "; ")
+}
+
+func says(reason, message string) string {
+	message = oneLine(message)
+	if reason == "" || message == "" {
+		return reason + message
+	}
+	return reason + ": " + message
+}
+
+// eventsOf returns the Events about a workspace, or about all in a logical cluster if name is
+// empty, the last one last.
+func eventsOf(ctx context.Context, scope client.Scope, name string) ([]corev1.Event, error) {
+	clients, err := kubernetes.NewForConfigAndClient(scope.Config(), scope.HTTPClient())
+	if err != nil {
+		return nil, err
+	}
+	selected := fields.Set{"involvedObject.kind": "Workspace"}
+	if name != "" {
+		selected["involvedObject.name"] = name
+	}
+	list, err := clients.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: selected.AsSelector().String()})
+	if err != nil {
+		return nil, fmt.Errorf("listing the Events in %s: %w", scope, err)
+	}
+	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return lastSeen(&a).Time.Compare(lastSeen(&b).Time) })
+	return list.Items, nil
+}
+
+// lastSeen is when an Event was last told.
+func lastSeen(e *corev1.Event) metav1.Time {
+	switch {
+	case e.Series != nil:
+		return metav1.NewTime(e.Series.LastObservedTime.Time)
+	case !e.LastTimestamp.IsZero():
+		return e.LastTimestamp
+	case !e.EventTime.IsZero():
+		return metav1.NewTime(e.EventTime.Time)
+	default:
+		return e.CreationTimestamp
+	}
+}
