@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -188,6 +189,10 @@ func TestWorkspaceUsersAreConfined(t *testing.T) {
 	}
 	_, err = w.whose("team", provider.token(t, map[string]any{"sub": " jane"}))
 	require.Error(t, err, "headers carry it otherwise")
+	entry.ClaimMappings.Extra = []tenancyv1alpha1.ExtraMapping{{Key: "example.com/again", ValueExpression: "claims.groups"}}
+	w.say("team", entry)
+	_, err = w.whose("team", provider.token(t, map[string]any{"groups": slices.Repeat([]string{strings.Repeat("x", 1000)}, 40)}))
+	require.ErrorContains(t, err, "have 80021 bytes and may have 65536")
 }
 
 // TestWorkspaceIssuers: issuers change their keys and entries their rules, and what a tenant
@@ -213,7 +218,10 @@ func TestWorkspaceIssuers(t *testing.T) {
 		"compilation failed":    func(e *tenancyv1alpha1.JWTAuthenticator) { e.ClaimMappings.UID.Expression = "claims." },
 		"certificate":           func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.CertificateAuthority = "none" },
 		"another URL":           func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.DiscoveryURL = e.Issuer.URL },
-		"33 expressions and may have 32": func(e *tenancyv1alpha1.JWTAuthenticator) {
+		"4097 bytes of expressions": func(e *tenancyv1alpha1.JWTAuthenticator) {
+			e.ClaimMappings.UID.Expression = strings.Repeat(" ", 4097)
+		},
+		"33 rules and extra attributes": func(e *tenancyv1alpha1.JWTAuthenticator) {
 			e.UserValidationRules = make([]tenancyv1alpha1.UserValidationRule, 33)
 		},
 		"it is not the JSON of a document":    func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.DiscoveryURL = e.Issuer.URL + "/keys" },

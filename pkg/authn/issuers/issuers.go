@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -38,6 +39,9 @@ const (
 	// of how many that is remembered.
 	rememberFor   = 10 * time.Second
 	maxRemembered = 4096
+	// maxUserBytes is how much may be said of a user, and rememberedBytes of one to remember.
+	maxUserBytes    = 64 << 10
+	rememberedBytes = 16 << 10
 	// maxFaults is how many faults wait to be told, and toldFor how long none is told again.
 	maxFaults = 64
 	maxTold   = 4096
@@ -97,7 +101,6 @@ type Issuers struct {
 	mu        sync.Mutex
 	providers map[digest]*provider
 	keys      map[digest]*keySet
-	swept     time.Time
 }
 
 type digest [sha256.Size]byte
@@ -204,10 +207,31 @@ func (i *Issuers) ask(ctx context.Context, c *Configuration, entry *tenancyv1alp
 		}
 		return nil, false, err
 	}
-	if ok {
+	if !ok {
+		return nil, false, nil
+	}
+	switch bytes := size(response.User); {
+	case bytes > maxUserBytes:
+		return nil, false, fmt.Errorf("the name, groups and attributes of the user have %d bytes and may have %d", bytes, maxUserBytes)
+	case bytes <= rememberedBytes:
 		i.remembered.Add(key, response, rememberFor)
 	}
-	return response, ok, nil
+	return response, true, nil
+}
+
+// size returns how much is said of a user.
+func size(who user.Info) int {
+	bytes := len(who.GetName()) + len(who.GetUID())
+	for _, group := range who.GetGroups() {
+		bytes += len(group)
+	}
+	for key, values := range who.GetExtra() {
+		bytes += len(key)
+		for _, value := range values {
+			bytes += len(value)
+		}
+	}
+	return bytes
 }
 
 // faultError is an error that is no matter of the token.

@@ -26,9 +26,11 @@ const (
 	// an answer, and then twice as long after each failure.
 	leastPause = time.Second
 	mostPause  = time.Minute
-	// maxKeys and maxKeyBits bound what verifying a signature costs.
-	maxKeys    = 100
-	maxKeyBits = 8192
+	// maxKeys and maxKeyBits bound what verifying a signature costs, and with maxKeyIDBytes what
+	// is kept of an issuer.
+	maxKeys       = 50
+	maxKeyBits    = 8192
+	maxKeyIDBytes = 256
 )
 
 var (
@@ -169,13 +171,13 @@ func parseKeys(data []byte) ([]jose.JSONWebKey, error) {
 	var keys []jose.JSONWebKey
 	for _, raw := range set.Keys {
 		var key jose.JSONWebKey
-		if json.Unmarshal(raw, &key) != nil || !key.IsPublic() || key.Use == "enc" {
+		if json.Unmarshal(raw, &key) != nil || !key.IsPublic() || key.Use == "enc" || len(key.KeyID) > maxKeyIDBytes {
 			continue // of a kind that nobody signs with here
 		}
 		if public, ok := key.Key.(*rsa.PublicKey); ok && public.N.BitLen() > maxKeyBits {
 			return nil, fmt.Errorf("one has %d bits and may have %d", public.N.BitLen(), maxKeyBits)
 		}
-		keys = append(keys, key)
+		keys = append(keys, jose.JSONWebKey{Key: key.Key, KeyID: key.KeyID}) // without certificates
 	}
 	if len(keys) == 0 {
 		return nil, errors.New("there is none that signatures can be verified with")

@@ -17,13 +17,14 @@ import (
 )
 
 const (
-	// maxProviders is how many there are at most, and restFor how long one is kept that nobody
-	// asks; sweepEach is how often those are looked for.
-	maxProviders = 1000
-	restFor      = 30 * time.Minute
-	sweepEach    = time.Minute
-	// maxExpressions bounds those of an entry, each of which is bounded by the library.
-	maxExpressions = 32
+	// maxProviders is how many there are at most, maxProvidersEach of one logical cluster, and
+	// restFor how long one is kept that nobody asks.
+	maxProviders, maxProvidersEach = 1000, 64
+	restFor                        = 30 * time.Minute
+	// maxRules bounds the rules and extra attributes of an entry, what each costs is bounded by
+	// the library. maxExpressionBytes bounds its expressions, which take 100 times as much memory.
+	maxRules           = 32
+	maxExpressionBytes = 4 << 10
 )
 
 // provider knows the tokens of one entry, whoever has it.
@@ -48,7 +49,7 @@ func (i *Issuers) provider(of digest, home logicalcluster.Name, entry *tenancyv1
 	now := time.Now()
 	p := i.providers[of]
 	if p == nil {
-		i.sweep(now)
+		i.sweep(now, home)
 		p = &provider{entry: entry, keys: i.keysOf(home, entry), from: i, home: home}
 		i.providers[of] = p
 	}
@@ -73,27 +74,26 @@ func (i *Issuers) keysOf(home logicalcluster.Name, entry *tenancyv1alpha1.JWTAut
 	return k
 }
 
-// sweep ends providers that rest, and, where there are too many, the one that has rested most
-// of those of the logical cluster that has most. The caller holds the lock.
-func (i *Issuers) sweep(now time.Time) {
-	full := len(i.providers) >= maxProviders
-	if !full && now.Sub(i.swept) < sweepEach {
-		return
-	}
-	i.swept = now
+// sweep ends providers that rest, and makes room for one of a logical cluster: where that has as
+// many as it may, the one of them that has rested most goes, and where there are too many, that of
+// the logical cluster that has most. The caller holds the lock.
+func (i *Issuers) sweep(now time.Time, home logicalcluster.Name) {
 	homes := map[logicalcluster.Name]int{}
-	most := logicalcluster.Name("")
+	most := home
 	for of, p := range i.providers {
 		if now.Sub(p.used) > restFor {
 			delete(i.providers, of)
 			continue
 		}
-		homes[p.home]++
-		if homes[p.home] > homes[most] {
+		if homes[p.home]++; homes[p.home] > homes[most] {
 			most = p.home
 		}
 	}
-	if len(i.providers) >= maxProviders {
+	ends := homes[home] >= maxProvidersEach
+	if ends {
+		most = home
+	}
+	if ends || len(i.providers) >= maxProviders {
 		var eldest digest
 		for of, p := range i.providers {
 			if p.home == most && (i.providers[eldest] == nil || p.used.Before(i.providers[eldest].used)) {
@@ -161,8 +161,8 @@ func (p *provider) authenticate(ctx context.Context, home *home, token string) (
 // build compiles the entry, by Kubernetes' rules.
 func (p *provider) build() {
 	jwt := toKubernetes(p.entry)
-	if n := expressions(&jwt); n > maxExpressions {
-		p.err = fmt.Errorf("it has %d expressions and may have %d", n, maxExpressions)
+	if n, bytes := rules(&jwt); n > maxRules || bytes > maxExpressionBytes {
+		p.err = fmt.Errorf("it has %d rules and extra attributes and may have %d, and %d bytes of expressions and may have %d", n, maxRules, bytes, maxExpressionBytes)
 		return
 	}
 	// These say what is wrong with what the library is not given here.
@@ -196,9 +196,21 @@ func (nowhere) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("nobody but the issuer is asked")
 }
 
-// expressions returns how many expressions an entry has.
-func expressions(jwt *apiserver.JWTAuthenticator) int {
-	return len(jwt.ClaimValidationRules) + len(jwt.UserValidationRules) + len(jwt.ClaimMappings.Extra)
+// rules returns how many rules and extra attributes an entry has, and how long all its
+// expressions are.
+func rules(jwt *apiserver.JWTAuthenticator) (n, bytes int) {
+	m := &jwt.ClaimMappings
+	bytes = len(m.Username.Expression) + len(m.Groups.Expression) + len(m.UID.Expression)
+	for _, r := range jwt.ClaimValidationRules {
+		bytes += len(r.Expression)
+	}
+	for _, r := range jwt.UserValidationRules {
+		bytes += len(r.Expression)
+	}
+	for _, e := range m.Extra {
+		bytes += len(e.ValueExpression)
+	}
+	return len(jwt.ClaimValidationRules) + len(jwt.UserValidationRules) + len(m.Extra), bytes
 }
 
 // toKubernetes returns an entry as Kubernetes' library has it.
