@@ -111,8 +111,9 @@ type Deps struct {
 	Replicated *replication.Table
 	// Garbage is what the garbage collector needs; nil where there is none.
 	Garbage *garbagecollector.Config
-	// Stored says what there is to be deleted.
-	Stored purge.Stored
+	// Objects are what the shard stores, and Stored says what of it there is to be deleted.
+	Objects reconcile.Objects
+	Stored  purge.Stored
 	// Mounts are the objects that Workspaces mount.
 	Mounts mount.Store
 	// Subtrees are the sums of limited subtrees of workspaces.
@@ -217,7 +218,10 @@ func newCustomResourceDefinition(d Deps) (reconcile.Made, error) {
 }
 
 func newNamespace(d Deps) (reconcile.Made, error) {
-	return after(namespace.New(namespace.Config{Local: d.Local, Namespaces: d.Informers.Namespaces, Stored: d.Stored}), d.Informers.Namespaces), nil
+	i := d.Informers
+	return after(namespace.New(namespace.Config{
+		Local: d.Local, Namespaces: i.Namespaces, LogicalClusters: i.LogicalClusters, Stored: d.Stored,
+	}), i.Namespaces, i.LogicalClusters), nil
 }
 
 func newServiceAccount(d Deps) (reconcile.Made, error) {
@@ -255,7 +259,9 @@ func newAggregation(d Deps) (reconcile.Made, error) {
 func (d Deps) logicalClusters() logicalcluster.Config {
 	return logicalcluster.Config{
 		Local:           d.Local,
+		Objects:         d.Objects,
 		ExternalURL:     d.ExternalURL,
+		Bindings:        d.Bindings,
 		LogicalClusters: d.Informers.LogicalClusters,
 		Namespaces:      d.Informers.Namespaces,
 		Workspaces:      d.Informers.Workspaces,
@@ -277,7 +283,7 @@ func newLogicalCluster(d Deps) (reconcile.Made, error) {
 
 func newDeletion(d Deps) (reconcile.Made, error) {
 	c := d.logicalClusters()
-	return after(logicalcluster.NewDeletion(c), c.LogicalClusters, c.Namespaces, c.Workspaces), nil
+	return after(logicalcluster.NewDeletion(c), c.LogicalClusters, c.Namespaces, c.Workspaces, c.Bindings), nil
 }
 
 func newBootstrap(d Deps) (reconcile.Made, error) {
@@ -324,6 +330,7 @@ func newWorkspace(d Deps) (reconcile.Made, error) {
 	made := after(workspace.New(workspace.Config{
 		ShardName:       d.ShardName,
 		Local:           d.Local,
+		Objects:         d.Objects,
 		Peers:           d.Peers,
 		Workspaces:      i.Workspaces,
 		LogicalClusters: i.LogicalClusters,

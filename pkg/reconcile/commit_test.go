@@ -7,11 +7,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -178,4 +182,86 @@ func TestLatest(t *testing.T) {
 	other.UID = "another"
 	got, _ = l.Of(key, other, true)
 	require.Equal(t, "2", got.ResourceVersion, "another object of the same name is not compared")
+}
+
+// storedWorkspace answers Modify with the next resourceVersion.
+type storedWorkspace struct {
+	object *unstructured.Unstructured
+	writes int
+}
+
+func (s *storedWorkspace) Modify(_ context.Context, _ logicalcluster.Name, _ schema.GroupResource, name string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error) {
+	if s.object.GetName() != name {
+		return nil, apierrors.NewNotFound(client.Workspaces.GroupResource(), name)
+	}
+	changed := s.object.DeepCopy()
+	if err := change(changed); err != nil {
+		return nil, err
+	}
+	changed.SetResourceVersion("6")
+	s.object, s.writes = changed, s.writes+1
+	return changed.DeepCopy(), nil
+}
+
+func TestCommitStored(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change     func(*tenancyv1alpha1.Workspace)
+		stored     func(*unstructured.Unstructured)
+		generation int64
+		writes     int
+		requests   int
+		conflict   bool
+	}{
+		"nothing": {change: func(*tenancyv1alpha1.Workspace) {}, generation: 3},
+		"status and labels are one write": {change: func(ws *tenancyv1alpha1.Workspace) {
+			ws.Labels = map[string]string{"b": "2"}
+			ws.Annotations = map[string]string{"kcp.io/cluster": "root"}
+			ws.Status.Phase = "Ready"
+			conditions.MarkTrue(ws, "Ready")
+		}, generation: 3, writes: 1},
+		"another spec is another generation": {change: func(ws *tenancyv1alpha1.Workspace) { ws.Spec.Cluster = "c" }, generation: 4, writes: 1},
+		"finalizers take a request":          {change: func(ws *tenancyv1alpha1.Workspace) { ws.Finalizers = nil }, generation: 3, requests: 1},
+		"others have written": {
+			change: func(ws *tenancyv1alpha1.Workspace) { ws.Status.Phase = "Ready" }, generation: 3,
+			stored: func(u *unstructured.Unstructured) { u.SetResourceVersion("4") }, conflict: true,
+		},
+		"it is another of the name": {
+			change: func(ws *tenancyv1alpha1.Workspace) { ws.Status.Phase = "Ready" }, generation: 3,
+			stored: func(u *unstructured.Unstructured) { u.SetUID("another") }, conflict: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			old := workspace("w")
+			old.ManagedFields = nil
+			old.Generation, old.Finalizers = 3, []string{"f"}
+			object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
+			require.NoError(t, err)
+			s, r := &storedWorkspace{object: &unstructured.Unstructured{Object: object}}, &recorder{version: 5}
+			if tc.stored != nil {
+				tc.stored(s.object)
+			}
+			updated := old.DeepCopy()
+			tc.change(updated)
+			written, err := CommitStored(t.Context(), s, client.Workspaces.GroupResource(), r, old, updated)
+			require.Equal(t, tc.conflict, apierrors.IsConflict(err), "%v", err)
+			require.Equal(t, tc.writes, s.writes)
+			require.Len(t, r.patches, tc.requests)
+			if tc.conflict {
+				require.Same(t, old, written)
+				return
+			}
+			require.NoError(t, err)
+			if tc.writes > 0 {
+				require.Equal(t, "6", written.ResourceVersion)
+				updated.ResourceVersion, updated.Generation = "6", tc.generation
+				require.True(t, equality.Semantic.DeepEqual(updated, written), "%v", written)
+			}
+			require.Equal(t, tc.generation, s.object.GetGeneration())
+		})
+	}
+	gone := workspace("gone")
+	changed := gone.DeepCopy()
+	changed.Status.Phase = "Ready"
+	_, err := CommitStored(t.Context(), &storedWorkspace{object: &unstructured.Unstructured{}}, client.Workspaces.GroupResource(), &recorder{}, gone, changed)
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }

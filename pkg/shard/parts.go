@@ -48,6 +48,7 @@ func (s *Server) addParts() error {
 		Replicated:   replicated,
 		Subtrees:     s.subtrees,
 		Garbage:      garbage,
+		Objects:      s.customResources,
 		Stored:       s.stored,
 		Mounts:       mountStore{s.usage, s.customResources},
 		Definitions:  s.customResources.Definitions(),

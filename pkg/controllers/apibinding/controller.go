@@ -409,8 +409,11 @@ func (r *reconciler) release(ctx context.Context, key client.Key, binding *apisv
 		_ = written
 		return reconcile.Result{Backoff: err == nil}, errors.Join(err, commitErr)
 	}
-	if err := r.note(ctx, key.Cluster, key.Name, nil); err != nil && !apierrors.IsNotFound(err) {
-		return reconcile.Result{}, err
+	// A LogicalCluster that goes with it need not say so.
+	if lc, err := r.logicalCluster(key.Cluster); err != nil || lc.DeletionTimestamp == nil {
+		if err := ignoreNotFound(r.note(ctx, key.Cluster, key.Name, nil)); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	_, err = r.commit(ctx, binding, released(binding))
 	return reconcile.Result{}, err

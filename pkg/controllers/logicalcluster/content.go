@@ -3,6 +3,7 @@ package logicalcluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -10,8 +11,12 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 )
@@ -33,14 +38,16 @@ const (
 	children stage = iota
 	// content is all that is not in another stage.
 	content
-	// namespaces are closed before their content goes, and waited for after it,
-	// which they could only delete themselves more slowly.
+	// namespaces are closed before their content goes, and let go after it, which they could
+	// only delete themselves more slowly.
 	namespaces
 	// definitions come last, since custom resources are only served as long as
 	// their definition exists.
 	definitions
 	// kept is the LogicalCluster itself.
 	kept
+	// everything but it is looked at once more, for what others have made meanwhile.
+	everything
 )
 
 var (
@@ -70,8 +77,8 @@ type result struct {
 	reason string
 	detail string
 	err    error
-	// underWay is set if what is left waits for no finalizer, as namespaces do
-	// for the moments that the shard takes to empty them.
+	// underWay is set if what is left waits for the shard only, as bindings do for the
+	// moments that it takes to delete what was bound.
 	underWay bool
 }
 
@@ -79,23 +86,23 @@ func (r result) done() bool { return r.reason == "" }
 
 // deleteContent runs through the stages, and stops at the first of which
 // something is left.
-func deleteContent(resources []purge.Resource, discovery error, purgeAll func([]purge.Resource) purge.Outcome) result {
+func deleteContent(resources []purge.Resource, discovery error, purgeAll func(stage, []purge.Resource) purge.Outcome) result {
 	if discovery != nil {
 		// An unknown resource might belong to any stage.
 		return result{reason: reasonDiscoveryFailed, detail: discovery.Error(), err: discovery}
 	}
-	for _, s := range []stage{children, content, namespaces, definitions} {
-		outcome := purgeAll(only(resources, s))
+	for _, s := range []stage{children, content, namespaces, definitions, everything} {
+		outcome := purgeAll(s, only(resources, s))
 		switch {
 		case outcome.Err != nil:
 			return result{reason: reasonDeletionFailed, detail: outcome.Err.Error(), err: outcome.Err}
 		case !outcome.Done():
 			detail := outcome.Resources()
-			waiting := outcome.WaitingFor()
-			if waiting != "" {
+			if waiting := outcome.WaitingFor(); waiting != "" {
 				detail += "; waiting for finalizers: " + waiting
 			}
-			return result{reason: reasonRemaining, detail: detail, underWay: waiting == ""}
+			delete(outcome.Finalizers, apis.BindingFinalizer)
+			return result{reason: reasonRemaining, detail: detail, underWay: len(outcome.Finalizers) == 0}
 		}
 	}
 	return result{}
@@ -122,22 +129,49 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 		return result{reason: reasonDiscoveryFailed, detail: err.Error(), err: err}
 	}
 	resources, err := purge.Discover(ctx, discovery)
-	if err == nil {
-		resources, err = purge.Present(ctx, config.Stored, cluster, "", resources)
-	}
-	return deleteContent(resources, err, func(stage []purge.Resource) purge.Outcome {
-		if len(stage) > 0 && stageOf(stage[0].GroupResource()) == content {
+	present := config.Stored.In(cluster, "")
+	return deleteContent(resources, err, func(s stage, of []purge.Resource) purge.Outcome {
+		var err error
+		switch s {
+		case content:
 			// From now on nobody creates anything in namespaces: others would
 			// put back what they want in each as fast as it is deleted.
-			if outcome := purge.Delete(ctx, metadata, only(resources, namespaces), ""); outcome.Err != nil {
-				return outcome
-			}
+			_, err = purge.Remove(ctx, metadata, present, only(resources, namespaces), "")
+		case namespaces:
+			err = release(ctx, client.Namespaces.In(scope))
+		default:
 		}
-		return purge.Delete(ctx, metadata, stage, "")
+		if err != nil {
+			return purge.Outcome{Err: err}
+		}
+		return purge.Delete(ctx, metadata, present, of, "")
 	})
+}
+
+// release lets the namespaces go whose content is deleted.
+func release(ctx context.Context, namespaces *client.Client[*corev1.Namespace, *corev1.NamespaceList]) error {
+	all, err := namespaces.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("listing namespaces: %w", err)
+	}
+	for i := range all.Items {
+		ns := &all.Items[i]
+		if ns.DeletionTimestamp == nil {
+			continue // made anew since
+		}
+		ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+		err := namespaces.GetClient().Put().Resource(client.Namespaces.Resource).Name(ns.Name).SubResource("finalize").Body(ns).Do(ctx).Error()
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("finalizing namespace %s: %w", ns.Name, err)
+		}
+	}
+	return nil
 }
 
 // only returns the resources of a stage.
 func only(resources []purge.Resource, s stage) []purge.Resource {
-	return slices.DeleteFunc(slices.Clone(resources), func(r purge.Resource) bool { return stageOf(r.GroupResource()) != s })
+	return slices.DeleteFunc(slices.Clone(resources), func(r purge.Resource) bool {
+		of := stageOf(r.GroupResource())
+		return of != s && (s != everything || of == kept)
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -31,13 +32,15 @@ const (
 // Config is what the controllers need. The informers are those of all logical
 // clusters of the shard.
 type Config struct {
-	// Local reaches the shard itself as system:masters.
-	Local *client.Factory
+	// Local reaches the shard itself as system:masters, and Objects are what it stores.
+	Local   *client.Factory
+	Objects reconcile.Objects
 	// ExternalURL is what the URLs of logical clusters start with.
 	ExternalURL     string
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	Namespaces      *client.Informer[*corev1.Namespace]
 	Workspaces      *client.Informer[*tenancyv1alpha1.Workspace]
+	Bindings        *client.Informer[*apisv1alpha2.APIBinding]
 	// ClusterRoleBindings are looked at for those of owners.
 	ClusterRoleBindings *client.Informer[*rbacv1.ClusterRoleBinding]
 	// Stored says what is to be deleted.
@@ -61,7 +64,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		},
 		createBinding: createBinding(config.Local),
 		defaults:      bindings,
-		writer:        writer{commit: commitTo(config.Local)},
+		writer:        writer{commit: config.commit()},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name:      Name,
@@ -139,13 +142,10 @@ func (r *reconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluste
 	if wait := untilRemarkable(lc, next, r.now()); wait > 0 && failed == nil {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	lc, err = r.write(ctx, lc, advance(next, r.externalURL))
-	if err != nil {
+	if _, err = r.write(ctx, lc, r.defaults.Note(label(advance(next, r.externalURL)))); err != nil {
 		return reconcile.Result{}, err
 	}
-	// After the phase, not before it: who waits for the phase waits less.
-	_, err = r.write(ctx, lc, r.defaults.Note(label(lc)))
-	return again, errors.Join(failed, err)
+	return again, failed
 }
 
 // bindOwner makes the owner of a new LogicalCluster its administrator, before

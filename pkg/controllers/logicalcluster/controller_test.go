@@ -121,9 +121,9 @@ func TestDefaultBindingsCostNoWrite(t *testing.T) {
 		later        time.Duration
 		want         []string
 	}{
-		"quick":              {initializers: own, want: []string{"write Ready", "write"}},
-		"slow":               {initializers: own, later: 2 * time.Second, want: []string{"write Initializing", "write", "write Ready", "write"}},
-		"others are waiting": {initializers: append([]corev1alpha1.LogicalClusterInitializer{"root:one"}, own...), want: []string{"write Initializing", "write", "write Ready", "write"}},
+		"quick":              {initializers: own, want: []string{"write Ready"}},
+		"slow":               {initializers: own, later: 2 * time.Second, want: []string{"write Initializing", "write Ready"}},
+		"others are waiting": {initializers: append([]corev1alpha1.LogicalClusterInitializer{"root:one"}, own...), want: []string{"write Initializing", "write Ready"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bound := false
@@ -134,7 +134,7 @@ func TestDefaultBindingsCostNoWrite(t *testing.T) {
 			r.defaults = waitingDefaults{bound: &bound}
 			result, err := r.reconcile(t.Context(), key)
 			require.NoError(t, err)
-			require.Equal(t, len(tc.want) == 2, result.RequeueAfter > 0)
+			require.Equal(t, len(tc.want) == 1, result.RequeueAfter > 0)
 			bound = true
 			_, err = r.reconcile(t.Context(), key)
 			require.NoError(t, err)
@@ -149,24 +149,24 @@ func TestBringUp(t *testing.T) {
 	r := f.controller()
 	_, err := r.reconcile(t.Context(), key)
 	require.NoError(t, err)
-	require.Equal(t, []string{"create default", "write Ready", "write"}, f.log, "the namespace first, the label last")
+	require.Equal(t, []string{"create default", "write Ready"}, f.log, "the namespace first")
 
 	result, err := r.reconcile(t.Context(), key)
 	require.NoError(t, err)
-	require.Len(t, f.log, 3)
+	require.Len(t, f.log, 2)
 	require.Positive(t, result.RequeueAfter, "the namespace may not have arrived yet")
 
 	f.namespace = true
 	result, err = r.reconcile(t.Context(), key)
 	require.NoError(t, err)
 	require.Equal(t, reconcile.Result{}, result)
-	require.Len(t, f.log, 3)
+	require.Len(t, f.log, 2)
 
 	f.namespace = false
 	r.now = func() time.Time { return time.Now().Add(time.Hour) }
 	_, err = r.reconcile(t.Context(), key)
 	require.NoError(t, err)
-	require.Equal(t, "create default", f.log[3], "a namespace that was deleted comes back")
+	require.Equal(t, "create default", f.log[2], "a namespace that was deleted comes back")
 }
 
 func TestBringUpStopsBeforeReadyWithoutNamespace(t *testing.T) {
@@ -184,8 +184,8 @@ func TestUniversalNamespaces(t *testing.T) {
 	f := &fake{lc: newCluster(), universal: true}
 	_, err := f.controller().reconcile(t.Context(), key)
 	require.NoError(t, err)
-	require.ElementsMatch(t, []string{"create default", "create kube-system", "write Ready", "write"}, f.log)
-	require.Equal(t, "write", f.log[3])
+	require.ElementsMatch(t, []string{"create default", "create kube-system", "write Ready"}, f.log)
+	require.Equal(t, "write Ready", f.log[2])
 
 	f = &fake{lc: newCluster(phase("Ready")), universal: true}
 	r := f.controller()
@@ -361,16 +361,19 @@ func TestDeleteContentInStages(t *testing.T) {
 		resource("apiextensions.k8s.io", "customresourcedefinitions"), resource("", "namespaces"), resource("", "secrets"),
 		resource("core.kcp.io", "logicalclusters"), resource("tenancy.kcp.io", "workspaces"), resource("example.com", "workspaces"),
 	}
-	all := []string{"workspaces.tenancy.kcp.io", "secrets workspaces.example.com", "namespaces", "customresourcedefinitions.apiextensions.k8s.io"}
+	all := []string{"workspaces.tenancy.kcp.io", "secrets workspaces.example.com", "namespaces", "customresourcedefinitions.apiextensions.k8s.io", "customresourcedefinitions.apiextensions.k8s.io namespaces secrets workspaces.tenancy.kcp.io workspaces.example.com"}
 	remaining := purge.Outcome{Remaining: map[schema.GroupVersionResource]int{{Version: "v1", Resource: "x"}: 2}}
 	waiting := purge.Outcome{Remaining: remaining.Remaining, Finalizers: map[string]int{"f": 1}}
+	unbinding := purge.Outcome{Remaining: remaining.Remaining, Finalizers: map[string]int{"apis.kcp.io/apibinding-finalizer": 1}}
 	cases := map[string]struct {
 		outcomes  []purge.Outcome
 		discovery error
 		want      result
 		stages    int
 	}{
-		"nothing left":          {outcomes: make([]purge.Outcome, 4), stages: 4},
+		"nothing left":          {outcomes: make([]purge.Outcome, 5), stages: 5},
+		"bindings remain":       {outcomes: []purge.Outcome{{}, unbinding}, stages: 2, want: result{reason: reasonRemaining, detail: "x has 2 objects; waiting for finalizers: apis.kcp.io/apibinding-finalizer in 1 objects", underWay: true}},
+		"something is new":      {outcomes: []purge.Outcome{{}, {}, {}, {}, remaining}, stages: 5, want: result{reason: reasonRemaining, detail: "x has 2 objects", underWay: true}},
 		"children remain":       {outcomes: []purge.Outcome{waiting}, stages: 1, want: result{reason: reasonRemaining, detail: "x has 2 objects; waiting for finalizers: f in 1 objects"}},
 		"namespaces remain":     {outcomes: []purge.Outcome{{}, {}, remaining}, stages: 3, want: result{reason: reasonRemaining, detail: "x has 2 objects", underWay: true}},
 		"something fails":       {outcomes: []purge.Outcome{{}, {Err: errCannot}}, stages: 2, want: result{reason: reasonDeletionFailed, detail: errCannot.Error(), err: errCannot}},
@@ -379,7 +382,7 @@ func TestDeleteContentInStages(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			var stages []string
-			got := deleteContent(resources, tc.discovery, func(stage []purge.Resource) purge.Outcome {
+			got := deleteContent(resources, tc.discovery, func(_ stage, stage []purge.Resource) purge.Outcome {
 				names := make([]string, 0, len(stage))
 				for _, r := range stage {
 					names = append(names, r.GroupResource().String())

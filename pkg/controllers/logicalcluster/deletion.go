@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -44,7 +45,7 @@ func NewDeletion(config Config) *reconcile.Controller[client.Key] {
 		deleteContent: func(ctx context.Context, cluster logicalcluster.Name) result {
 			return contentOf(ctx, config, cluster)
 		},
-		writer: writer{commit: commitTo(config.Local)},
+		writer: writer{commit: config.commit()},
 	}
 	// What goes may be the last that a logical cluster waited for.
 	deleting := func(cluster logicalcluster.Name) []client.Key {
@@ -68,6 +69,7 @@ func NewDeletion(config Config) *reconcile.Controller[client.Key] {
 				return []client.Key{client.KeyOf(lc)}
 			}),
 			reconcile.OnDelete(config.Namespaces, func(ns *corev1.Namespace) []client.Key { return deleting(logicalcluster.From(ns)) }),
+			reconcile.OnDelete(config.Bindings, func(b *apisv1alpha2.APIBinding) []client.Key { return deleting(logicalcluster.From(b)) }),
 			reconcile.OnDelete(config.Workspaces, func(ws *tenancyv1alpha1.Workspace) []client.Key { return deleting(logicalcluster.From(ws)) }),
 		},
 	})
@@ -100,15 +102,13 @@ func (r *deleter) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (
 	if !slices.Contains(lc.Finalizers, tenancy.ContentFinalizer) {
 		return reconcile.Result{}, r.tellFinalizers(ctx, lc)
 	}
-	lc, err := r.write(ctx, lc, terminate(lc))
+	lc, err := r.write(ctx, lc, label(terminate(lc)))
 	if err != nil {
 		return reconcile.Result{}, ignoreNotFound(err)
 	}
 	if lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating {
 		waiting := result{reason: reasonTerminators, detail: fmt.Sprintf("waiting for terminators: %v", lc.Status.Terminators)}
-		if lc, err = r.write(ctx, lc, report(lc, waiting)); err == nil {
-			_, err = r.write(ctx, lc, label(lc))
-		}
+		_, err = r.write(ctx, lc, report(lc, waiting))
 		return reconcile.Result{}, ignoreNotFound(err)
 	}
 
@@ -122,10 +122,7 @@ func (r *deleter) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (
 		return reconcile.Result{RequeueAfter: recheckInterval}, nil // events will tell sooner
 	}
 	if !deleted.done() {
-		if lc, err = r.write(ctx, lc, report(lc, deleted)); err == nil {
-			_, err = r.write(ctx, lc, label(lc))
-		}
-		if err != nil {
+		if _, err = r.write(ctx, lc, report(lc, deleted)); err != nil {
 			return reconcile.Result{}, ignoreNotFound(err)
 		}
 		// Workspaces tell when they are gone; finalizers of other objects do not.

@@ -25,10 +25,10 @@ func (w *writer) write(ctx context.Context, old, updated *corev1alpha1.LogicalCl
 	return written, err
 }
 
-// commitTo returns the function that writes to a shard.
-func commitTo(local *client.Factory) func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
+// commit returns the function that writes to the shard.
+func (c Config) commit() func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
 	return func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
-		scope := local.Cluster(logicalcluster.From(old).Path())
-		return reconcile.Commit(ctx, client.LogicalClusters.In(scope), old, updated)
+		scope := c.Local.Cluster(logicalcluster.From(old).Path())
+		return reconcile.CommitStored(ctx, c.Objects, logicalClustersResource, client.LogicalClusters.In(scope), old, updated)
 	}
 }

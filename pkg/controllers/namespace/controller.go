@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,15 +29,27 @@ type Config struct {
 	Local *client.Factory
 	// Namespaces are those of all logical clusters of the shard.
 	Namespaces *client.Informer[*corev1.Namespace]
+	// LogicalClusters are theirs: one that is being deleted empties all of its namespaces at
+	// once, and lets them go.
+	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	// Stored says what is to be deleted.
 	Stored purge.Stored
 }
 
+// unremarkable is how long the deletion of a logical cluster may take before a namespace of it
+// is emptied, and says what it waits for, by itself.
+const unremarkable = 10 * time.Second
+
 // New returns the controller.
 func New(config Config) *reconcile.Controller[client.Key] {
-	namespaces := config.Namespaces.Lister()
+	namespaces, clusters := config.Namespaces.Lister(), config.LogicalClusters.Lister()
 	r := &reconciler{
+		now: time.Now,
 		get: namespaces.Get,
+		isEmptied: func(cluster logicalcluster.Name) bool {
+			lc, err := clusters.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+			return err == nil && lc.DeletionTimestamp != nil && lc.Status.Phase == corev1alpha1.LogicalClusterPhaseDeleting
+		},
 		live: func(ctx context.Context, key client.Key) (*corev1.Namespace, error) {
 			return client.Namespaces.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		},
@@ -60,7 +75,10 @@ func New(config Config) *reconcile.Controller[client.Key] {
 }
 
 type reconciler struct {
+	now func() time.Time
 	get func(key client.Key) (*corev1.Namespace, error)
+	// isEmptied reports whether a logical cluster is being emptied as a whole.
+	isEmptied func(cluster logicalcluster.Name) bool
 	// live is get past the informer.
 	live     func(ctx context.Context, key client.Key) (*corev1.Namespace, error)
 	empty    func(ctx context.Context, key client.Key) round
@@ -69,8 +87,12 @@ type reconciler struct {
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
-	if cached, err := r.get(key); err != nil || !needsEmptying(cached) {
+	cached, err := r.get(key)
+	if err != nil || !needsEmptying(cached) {
 		return reconcile.Result{}, ignoreNotFound(err)
+	}
+	if wait := unremarkable - r.now().Sub(cached.DeletionTimestamp.Time); wait > 0 && r.isEmptied(key.Cluster) {
+		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	// The informer may be behind: the namespace may be gone, and there may be
 	// another one of the name, whose content is not to be deleted.
@@ -110,11 +132,7 @@ func empty(ctx context.Context, config Config, key client.Key) round {
 	}
 	resources, err := purge.Discover(ctx, discovery)
 	resources = slices.DeleteFunc(resources, func(r purge.Resource) bool { return !r.Namespaced })
-	present, storedErr := purge.Present(ctx, config.Stored, key.Cluster, key.Name, resources)
-	if storedErr != nil {
-		return round{discovery: errors.Join(err, storedErr)}
-	}
-	return round{discovery: err, Outcome: purge.Delete(ctx, metadata, present, key.Name)}
+	return round{discovery: err, Outcome: purge.Delete(ctx, metadata, config.Stored.In(key.Cluster, key.Name), resources, key.Name)}
 }
 
 func commit(ctx context.Context, local *client.Factory, old, updated *corev1.Namespace) error {

@@ -46,6 +46,11 @@ func TestReconcile(t *testing.T) {
 		want    []string
 		wantErr error
 		backoff bool
+		// whole is set if the logical cluster is emptied as a whole, since is how long the
+		// namespace has been deleted.
+		whole bool
+		since time.Duration
+		wait  time.Duration
 	}{
 		"gone":                     {},
 		"alive":                    {ns: alive},
@@ -56,12 +61,16 @@ func TestReconcile(t *testing.T) {
 		"empty, another waits too": {ns: terminating(corev1.FinalizerKubernetes, "other"), want: []string{"empty", "finalize [other]"}},
 		"something is left":        {ns: terminating(corev1.FinalizerKubernetes), round: round{Outcome: remaining}, want: []string{"empty", "report"}, backoff: true},
 		"something fails":          {ns: terminating(corev1.FinalizerKubernetes), round: round{Outcome: purge.Outcome{Err: errCannot}}, want: []string{"empty", "report"}, wantErr: errCannot, backoff: true},
+		"emptied as a whole":       {ns: terminating(corev1.FinalizerKubernetes), whole: true, since: time.Second, wait: 9 * time.Second},
+		"emptied for long":         {ns: terminating(corev1.FinalizerKubernetes), whole: true, since: 10 * time.Second, want: []string{"empty", "finalize []"}},
 		"not all is known":         {ns: terminating(corev1.FinalizerKubernetes), round: round{discovery: errCannot}, want: []string{"empty", "report"}, wantErr: errCannot, backoff: true},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			var log []string
 			r := &reconciler{
+				now:       func() time.Time { return time.Unix(1, 0).Add(tc.since) },
+				isEmptied: func(logicalcluster.Name) bool { return tc.whole },
 				get: func(client.Key) (*corev1.Namespace, error) {
 					if tc.ns == nil {
 						return nil, apierrors.NewNotFound(corev1.Resource("namespaces"), "n")
@@ -95,6 +104,7 @@ func TestReconcile(t *testing.T) {
 			require.ErrorIs(t, err, tc.wantErr)
 			require.Equal(t, tc.want, log)
 			require.Equal(t, tc.backoff, result.Backoff)
+			require.Equal(t, tc.wait, result.RequeueAfter)
 		})
 	}
 }

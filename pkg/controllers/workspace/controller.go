@@ -28,8 +28,9 @@ const workers = 16
 type Config struct {
 	// ShardName is the name of the shard that the controller runs on.
 	ShardName string
-	// Local reaches that shard as system:masters.
-	Local *client.Factory
+	// Local reaches that shard as system:masters, and Objects are what it stores.
+	Local   *client.Factory
+	Objects reconcile.Objects
 	// Peers are all shards.
 	Peers *peers.Book
 
@@ -71,7 +72,8 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return site, nil
 		},
 		commit: func(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
-			return reconcile.Commit(ctx, client.Workspaces.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
+			workspaces := client.Workspaces.In(config.Local.Cluster(logicalcluster.From(old).Path()))
+			return reconcile.CommitStored(ctx, config.Objects, client.Workspaces.GroupResource(), workspaces, old, updated)
 		},
 		remove: func(ctx context.Context, ws *tenancyv1alpha1.Workspace) error {
 			return client.Workspaces.In(config.Local.Cluster(logicalcluster.From(ws).Path())).Delete(ctx, ws.Name,

@@ -206,12 +206,7 @@ func (r *reconciler) follow(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 
 // reflect writes what the LogicalCluster tells.
 func (r *reconciler) reflect(ctx context.Context, ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) error {
-	ws, err := r.write(ctx, ws, mirror(ws, lc))
-	if err != nil || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing && len(ws.Status.Initializers) == 0 {
-		return err // a label would only last for milliseconds
-	}
-	// After the phase, not before it: who waits for the phase waits less.
-	_, err = r.write(ctx, ws, label(ws))
+	_, err := r.write(ctx, ws, label(mirror(ws, lc)))
 	return err
 }
 
@@ -225,9 +220,7 @@ func (r *reconciler) missing(ctx context.Context, ws *tenancyv1alpha1.Workspace,
 	lc, err := clusters.get(ctx, logicalcluster.Name(ws.Spec.Cluster))
 	switch {
 	case apierrors.IsNotFound(err):
-		if ws, err = r.write(ctx, ws, disappeared(ws)); err == nil {
-			_, err = r.write(ctx, ws, label(ws))
-		}
+		_, err = r.write(ctx, ws, label(disappeared(ws)))
 		return reconcile.Result{}, err
 	case err != nil:
 		return again(err)
@@ -270,10 +263,7 @@ func (r *reconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 			return r.stuck(ctx, ws, err)
 		}
 	}
-	ws, err = r.write(ctx, ws, mirror(ws, ending(lc)))
-	if err == nil {
-		_, err = r.write(ctx, ws, label(ws))
-	}
+	_, err = r.write(ctx, ws, label(mirror(ws, ending(lc))))
 	if apierrors.IsNotFound(err) {
 		err = nil
 	}

@@ -17,7 +17,8 @@ import (
 // Modify lets change edit an object of a schema in the logical cluster of ctx, in the
 // version in which objects are stored, and returns it as it is stored then. Nothing else
 // looks at the change. If others write the object at the same time, change is called
-// again with what they have written; what its error is, Modify returns.
+// again with what they have written; what its error is, Modify returns. The error is NotFound
+// if there is no such object.
 func (s *Stores) Modify(ctx context.Context, sch *definitions.Schema, name string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error) {
 	v, key, done, err := s.place(ctx, sch, name)
 	defer done()
@@ -32,7 +33,7 @@ func (s *Stores) Modify(ctx context.Context, sch *definitions.Schema, name strin
 		}
 		return u, change(u)
 	}), nil)
-	return written, err
+	return written, storeerr.InterpretUpdateError(err, sch.Resource, name)
 }
 
 // Create stores a new object of a schema in the logical cluster of ctx as it is, status and

@@ -1,7 +1,7 @@
 // Package purge deletes everything of a namespace or of a logical cluster: all
 // objects of all resources that discovery names there, whatever serves them.
 //
-// One round lists each resource that may have objects, deletes what it finds and lists again. What is
+// One round lists each resource that may have objects, deletes what it finds and looks again. What is
 // left then waits for a finalizer, and the Outcome says how much of what; the
 // caller comes back for another round. A resource that cannot be listed or
 // deleted is an error of the round, never skipped.
@@ -70,25 +70,33 @@ func Discover(ctx context.Context, client discovery.DiscoveryInterface) ([]Resou
 // of it unless that is empty.
 type Stored func(ctx context.Context, cluster logicalcluster.Name, namespace string, resources []schema.GroupResource) ([]bool, error)
 
-// Present returns the resources that may have objects. Most have none, and a request for each
-// costs more than to ask for all at once.
-func Present(ctx context.Context, stored Stored, cluster logicalcluster.Name, namespace string, resources []Resource) ([]Resource, error) {
-	asked := make([]schema.GroupResource, len(resources))
-	for i := range resources {
-		asked[i] = resources[i].GroupResource()
-	}
-	may, err := stored(ctx, cluster, namespace, asked)
-	if err != nil {
-		return nil, err
-	}
-	var present []Resource
-	for i := range resources {
-		if may[i] {
-			present = append(present, resources[i])
+// In returns what asks of a logical cluster, or of one namespace of it unless that is empty.
+func (s Stored) In(cluster logicalcluster.Name, namespace string) Present {
+	return func(ctx context.Context, resources []Resource) ([]Resource, error) {
+		if len(resources) == 0 {
+			return nil, nil
 		}
+		asked := make([]schema.GroupResource, len(resources))
+		for i := range resources {
+			asked[i] = resources[i].GroupResource()
+		}
+		may, err := s(ctx, cluster, namespace, asked)
+		if err != nil {
+			return nil, fmt.Errorf("looking for objects: %w", err)
+		}
+		var present []Resource
+		for i := range resources {
+			if may[i] {
+				present = append(present, resources[i])
+			}
+		}
+		return present, nil
 	}
-	return present, nil
 }
+
+// Present returns those of some resources that may have objects now. Most have none, and a
+// request for each costs more than to ask for all at once.
+type Present func(ctx context.Context, resources []Resource) ([]Resource, error)
 
 // Outcome is what a round has left behind.
 type Outcome struct {
@@ -126,20 +134,23 @@ func (o Outcome) WaitingFor() string {
 
 // Delete runs one round over the objects of the given resources, in one
 // namespace, or everywhere if namespace is empty. The client is that of the
-// logical cluster.
-func Delete(ctx context.Context, client metadata.Interface, resources []Resource, namespace string) Outcome {
+// logical cluster, and present that of what is deleted.
+func Delete(ctx context.Context, client metadata.Interface, present Present, resources []Resource, namespace string) Outcome {
 	outcome := Outcome{Remaining: map[schema.GroupVersionResource]int{}, Finalizers: map[string]int{}}
-	var errs []error
-	for _, resource := range resources {
-		left, err := deleteAll(ctx, client.Resource(resource.GroupVersionResource), resource, namespace)
+	touched, err := Remove(ctx, client, present, resources, namespace)
+	errs := []error{err}
+	left, err := present(ctx, touched)
+	errs = append(errs, err)
+	for _, resource := range left {
+		found, err := list(ctx, client.Resource(resource.GroupVersionResource), namespace)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", resource.GroupResource(), err))
 		}
-		if len(left) > 0 {
-			outcome.Remaining[resource.GroupVersionResource] = len(left)
+		if len(found) > 0 {
+			outcome.Remaining[resource.GroupVersionResource] = len(found)
 		}
-		for i := range left {
-			for _, finalizer := range left[i].Finalizers {
+		for i := range found {
+			for _, finalizer := range found[i].Finalizers {
 				outcome.Finalizers[finalizer]++
 			}
 		}
@@ -148,16 +159,28 @@ func Delete(ctx context.Context, client metadata.Interface, resources []Resource
 	return outcome
 }
 
-// deleteAll deletes the objects of one resource and returns those left.
-func deleteAll(ctx context.Context, client metadata.Getter, resource Resource, namespace string) ([]metav1.PartialObjectMetadata, error) {
-	found, err := list(ctx, client, namespace)
-	if err != nil || len(found) == 0 {
+// Remove is Delete for those who do not ask what is left. It returns the resources that had
+// objects, or may have had.
+func Remove(ctx context.Context, client metadata.Interface, present Present, resources []Resource, namespace string) (touched []Resource, err error) {
+	resources, err = present(ctx, resources)
+	if err != nil {
 		return nil, err
 	}
-	if err := remove(ctx, client, resource, found); err != nil {
-		return found, err
+	var errs []error
+	for _, resource := range resources {
+		getter := client.Resource(resource.GroupVersionResource)
+		found, err := list(ctx, getter, namespace)
+		if err == nil {
+			err = remove(ctx, getter, resource, found)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", resource.GroupResource(), err))
+		}
+		if len(found) > 0 {
+			touched = append(touched, resource)
+		}
 	}
-	return list(ctx, client, namespace)
+	return touched, errors.Join(errs...)
 }
 
 func list(ctx context.Context, client metadata.Getter, namespace string) ([]metav1.PartialObjectMetadata, error) {

@@ -93,6 +93,17 @@ func (r *resource) Delete(_ context.Context, name string, options metav1.DeleteO
 	return err
 }
 
+// present says what there is, but that nobody knows of things.
+func (f *fake) present(namespace string) Present {
+	return func(_ context.Context, resources []Resource) ([]Resource, error) {
+		return slices.DeleteFunc(slices.Clone(resources), func(r Resource) bool {
+			return r.Resource != "things" && !slices.ContainsFunc(f.objects[r.GroupVersionResource], func(o metav1.PartialObjectMetadata) bool {
+				return namespace == "" || o.Namespace == namespace
+			})
+		}), f.fail["look"]
+	}
+}
+
 func object(namespace, name string, finalizers ...string) metav1.PartialObjectMetadata {
 	return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name), Finalizers: finalizers}}
 }
@@ -127,21 +138,21 @@ func TestDelete(t *testing.T) {
 		waiting   string
 		fails     bool
 	}{
-		"empty": {fake: &fake{}, log: []string{"list configmaps /", "list secrets /", "list things /"}},
+		"empty": {fake: &fake{}, log: []string{"list things /"}},
 		"everywhere": {
 			fake: &fake{objects: full()},
 			log: []string{
-				"list configmaps /", "list configmaps /more", "deletecollection configmaps a/", "deletecollection configmaps b/", "list configmaps /",
-				"list secrets /", "list secrets /more", "delete secrets a/1", "delete secrets b/1", "list secrets /",
-				"list things /",
+				"list configmaps /", "list configmaps /more", "deletecollection configmaps a/", "deletecollection configmaps b/",
+				"list secrets /", "list secrets /more", "delete secrets a/1", "delete secrets b/1",
+				"list things /", "list secrets /",
 			},
 			resources: "secrets has 1 objects", waiting: "keep.me/here in 1 objects",
 		},
 		"one namespace": {
 			fake: &fake{objects: full()}, namespace: "a",
 			log: []string{
-				"list configmaps a/", "list configmaps a/more", "deletecollection configmaps a/", "list configmaps a/",
-				"list secrets a/", "delete secrets a/1", "list secrets a/",
+				"list configmaps a/", "list configmaps a/more", "deletecollection configmaps a/",
+				"list secrets a/", "delete secrets a/1",
 				"list things a/",
 			},
 		},
@@ -154,11 +165,12 @@ func TestDelete(t *testing.T) {
 			fake: &fake{objects: full(), fail: map[string]error{"deletecollection": cannot}},
 			log: []string{
 				"list configmaps /", "list configmaps /more", "deletecollection configmaps a/", "deletecollection configmaps b/",
-				"list secrets /", "list secrets /more", "delete secrets a/1", "delete secrets b/1", "list secrets /",
-				"list things /",
+				"list secrets /", "list secrets /more", "delete secrets a/1", "delete secrets b/1",
+				"list things /", "list configmaps /", "list configmaps /more", "list secrets /",
 			},
 			resources: "configmaps has 3 objects, secrets has 1 objects", waiting: "keep.me/here in 1 objects", fails: true,
 		},
+		"what cannot be looked for fails": {fake: &fake{objects: full(), fail: map[string]error{"look": cannot}}, fails: true},
 		"a resource that has gone is empty": {
 			fake: &fake{objects: full(), fail: map[string]error{"list": apierrors.NewNotFound(schema.GroupResource{}, "")}},
 			log:  []string{"list configmaps /", "list secrets /", "list things /"},
@@ -166,7 +178,7 @@ func TestDelete(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			outcome := Delete(t.Context(), tc.fake, resources(), tc.namespace)
+			outcome := Delete(t.Context(), tc.fake, tc.fake.present(tc.namespace), resources(), tc.namespace)
 			require.Equal(t, tc.log, tc.fake.log)
 			require.Equal(t, tc.resources, outcome.Resources())
 			require.Equal(t, tc.waiting, outcome.WaitingFor())
@@ -216,19 +228,22 @@ func TestDiscover(t *testing.T) {
 // TestPresent: what may have objects is kept, in its order, and a failure keeps nothing.
 func TestPresent(t *testing.T) {
 	resources := []Resource{{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}}, {GroupVersionResource: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}}}
-	stored := func(_ context.Context, cluster logicalcluster.Name, namespace string, asked []schema.GroupResource) ([]bool, error) {
+	stored := Stored(func(_ context.Context, cluster logicalcluster.Name, namespace string, asked []schema.GroupResource) ([]bool, error) {
 		require.Equal(t, logicalcluster.Name("c"), cluster)
 		require.Equal(t, []schema.GroupResource{{Resource: "secrets"}, {Group: "example.com", Resource: "widgets"}}, asked)
 		return []bool{false, namespace == "n"}, nil
-	}
-	present, err := Present(t.Context(), stored, "c", "n", resources)
+	})
+	present, err := stored.In("c", "n")(t.Context(), resources)
 	require.NoError(t, err)
 	require.Equal(t, resources[1:], present)
-	present, err = Present(t.Context(), stored, "c", "", resources)
+	present, err = stored.In("c", "")(t.Context(), resources)
 	require.NoError(t, err)
 	require.Empty(t, present)
-	_, err = Present(t.Context(), func(context.Context, logicalcluster.Name, string, []schema.GroupResource) ([]bool, error) {
+	present, err = stored.In("c", "n")(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, present, "nobody is asked")
+	_, err = Stored(func(context.Context, logicalcluster.Name, string, []schema.GroupResource) ([]bool, error) {
 		return nil, errors.New("etcd is away")
-	}, "c", "", resources)
+	}).In("c", "")(t.Context(), resources)
 	require.ErrorContains(t, err, "etcd is away")
 }
