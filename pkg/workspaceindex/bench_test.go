@@ -1,6 +1,7 @@
 package workspaceindex
 
 import (
+	"bytes"
 	"fmt"
 	"runtime"
 	"strconv"
@@ -83,5 +84,30 @@ func BenchmarkAnnounce(b *testing.B) {
 		name := logicalcluster.Name(fmt.Sprintf("c%d", i))
 		x.UpsertLogicalCluster("one", LogicalCluster{Name: name, Phase: ready})
 		x.UpsertWorkspace("one", Workspace{Parent: "root", Name: name.String(), Cluster: name, Phase: ready})
+	}
+}
+
+// BenchmarkRestore reads the snapshots of a million workspaces.
+func BenchmarkRestore(b *testing.B) {
+	files, writers := map[string]*bytes.Buffer{}, map[string]*SnapshotWriter{}
+	for i := range 50 {
+		shard := "shard-" + strconv.Itoa(i)
+		files[shard] = &bytes.Buffer{}
+		writers[shard] = NewSnapshotWriter(files[shard], []byte(shard))
+	}
+	large().WriteSnapshots(writers)
+	for _, w := range writers {
+		if err := w.End(Revisions{"1", "1"}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		x := New()
+		for _, file := range files {
+			if _, err := x.ReadSnapshot(bytes.NewReader(file.Bytes()), func(origin []byte) (string, error) { return string(origin), nil }); err != nil {
+				b.Fatal(err)
+			}
+		}
 	}
 }

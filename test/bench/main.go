@@ -10,6 +10,7 @@
 //	load       the workloads
 //	measure    how long operations take, as tables and JSON
 //	process    the programs that are measured, as child processes
+//	shardsim   many shards in one process, for what follows them
 //	reference  the plain API server that Shardplane is compared with
 package main
 
@@ -58,7 +59,7 @@ func newCommand() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&jsonFile, "json", "", "also write the results to this file as JSON")
 	for _, workload := range []*workload{
-		newAll(), newStartup(), newWorkspaces(), newRequests(), newLists(), newWatches(), newFairness(), newBindings(), newViews(), newClaims(), newScale(), newGarbage(), newMemory(), newIdle(),
+		newAll(), newStartup(), newWorkspaces(), newRequests(), newLists(), newWatches(), newFairness(), newBindings(), newViews(), newClaims(), newScale(), newGarbage(), newIndex(), newMemory(), newIdle(),
 	} {
 		root.AddCommand(workload.command(&jsonFile))
 	}
