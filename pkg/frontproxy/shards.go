@@ -134,8 +134,8 @@ func (s *shards) follow(ctx context.Context, shard *peers.Peer) {
 	}
 	s.set(shard.Name, way{})
 	if errors.Is(context.Cause(ctx), peers.ErrGone) {
-		s.saver.forget(ctx, shard.Name)
 		s.index.DeleteShard(shard.Name)
+		s.saver.forget(ctx, shard.Name)
 	}
 }
 
