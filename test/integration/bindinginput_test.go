@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // TestBindingInput: exports and bindings that make no sense together are told so, and
@@ -68,11 +69,13 @@ func testTenExports(t *testing.T, e *env) {
 	}
 	bound := func() (ready []string, waiting int) {
 		for n := range many {
-			code, _ := k.status(http.MethodGet, apisV2+fmt.Sprint("apibindings/e", n), "")
+			code, says := k.status(http.MethodGet, apisV2+fmt.Sprint("apibindings/e", n), "")
 			if code != http.StatusOK {
 				continue
 			}
-			switch b := k.get(apisV2 + fmt.Sprint("apibindings/e", n)); {
+			b := &unstructured.Unstructured{}
+			require.NoError(k.t, b.UnmarshalJSON([]byte(says)))
+			switch {
 			case condition(b, "Ready") == "True <nil>":
 				ready = append(ready, b.GetName())
 			case condition(b, "InitialBindingCompleted") == "False NamingConflicts":
