@@ -236,7 +236,7 @@ func testShardedDeletion(t *testing.T, all []endpoint) {
 		}
 		others := []string{"fieldSelector", "metadata.name!=" + rootCA} // which would come back
 		upper := at.list(t, "", append(others, "shardSelector", upperHalf)...)
-		lower := append(others, "shardSelector", lowerHalf)
+		lower := slices.Concat(others, []string{"shardSelector", lowerHalf})
 		code, body := do(t, at.config, call{method: http.MethodDelete, path: at.with(lower...)})
 		require.Equal(t, http.StatusOK, code, "%s", body)
 		require.ElementsMatch(t, upper.names(), at.list(t, "", others...).names())
