@@ -26,7 +26,8 @@ import (
 const DeletionName = "logicalcluster-deletion"
 
 const (
-	deletionWorkers = 4
+	// deletionWorkers wait for etcd more than they compute.
+	deletionWorkers = 8
 	// recheckInterval is when to look again at what should have told by itself.
 	recheckInterval = time.Second
 	// unremarkable is how long a deletion may take without a word about it.
