@@ -76,15 +76,15 @@ func (s *Server) knownIn(ctx context.Context) authn.Workspace {
 	}
 	w := authn.Workspace{Cluster: target.Cluster}
 	isNew := time.Since(time.Unix(target.Created, 0)) < authn.NewFor
-	t, f, missing := s.typeOf(target)
+	t, f, coming := s.typeOf(target, isNew)
 	if t == nil {
-		w.Incomplete = missing && isNew
+		w.Incomplete = coming
 		return w
 	}
 	for _, ref := range t.Spec.AuthenticationConfigurations {
 		c, err := f.configurations.Lister().Get(client.Key{Cluster: logicalcluster.From(t), Name: ref.Name})
 		if err != nil {
-			w.Incomplete = w.Incomplete || isNew
+			w.Incomplete = w.Incomplete || isNew || !f.configurations.HasSynced()
 			continue
 		}
 		w.Configurations = append(w.Configurations, c)
@@ -93,18 +93,22 @@ func (s *Server) knownIn(ctx context.Context) authn.Workspace {
 }
 
 // typeOf returns the type of a logical cluster, and who follows the shard that has it. It is
-// missing where there is one of which nobody knows here.
-func (s *Server) typeOf(of workspaceindex.Target) (t *tenancyv1alpha1.WorkspaceType, f *follower, missing bool) {
+// coming where nobody knows of it here yet.
+func (s *Server) typeOf(of workspaceindex.Target, isNew bool) (t *tenancyv1alpha1.WorkspaceType, f *follower, coming bool) {
 	path, name := logicalcluster.NewPath(of.Type).Split()
 	if name == "" {
 		return nil, nil, false
 	}
 	at, outcome := s.shards.index.Lookup(path.String())
-	if f = s.shards.follower(at.Shard); f == nil || !known(outcome) {
+	if !known(outcome) {
+		return nil, nil, isNew
+	}
+	// The index may be that of before a restart.
+	if f = s.shards.follower(at.Shard); f == nil {
 		return nil, nil, true
 	}
 	t, err := f.types.Lister().Get(client.Key{Cluster: at.Cluster, Name: tenancyv1alpha1.ObjectName(tenancyv1alpha1.WorkspaceTypeName(name))})
-	return t, f, err != nil
+	return t, f, err != nil && (isNew || !f.types.HasSynced())
 }
 
 // tellOfIssuer has an Event say what is wrong with a configuration, on the shard that has it.

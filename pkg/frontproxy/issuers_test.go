@@ -1,6 +1,7 @@
 package frontproxy
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -18,8 +19,12 @@ import (
 	jose "gopkg.in/go-jose/go-jose.v2"
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
+	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
 // newIssuer starts an OIDC provider, and returns what tenants say of it and a token of it.
@@ -101,4 +106,41 @@ func TestWorkspaceIssuers(t *testing.T) {
 		res, _ := jane.get(t, "/clusters/team/api")
 		return res.StatusCode == http.StatusUnauthorized
 	}, 20*time.Second, 10*time.Millisecond, "the configuration is gone")
+}
+
+// TestWorkspaceIssuersAreWaitedFor: as long as a type, or what it names, has not been read since
+// the start, users of it may come.
+func TestWorkspaceIssuersAreWaitedFor(t *testing.T) {
+	w := newWorld(t, "root")
+	factory, err := client.NewFactory(&rest.Config{Host: "https://" + w.shards["root"].addr, TLSClientConfig: rest.TLSClientConfig{
+		CAFile: w.options.ShardCAFile, CertFile: w.options.ShardClientCertFile, KeyFile: w.options.ShardClientKeyFile,
+	}})
+	require.NoError(t, err)
+	index := workspaceindex.New()
+	s := &Server{shards: &shards{index: index, ways: map[string]way{}}}
+	s.forwarder = &forwarder{resolver: newResolver(index, 0, 0)}
+	index.UpsertLogicalCluster("root", workspaceindex.LogicalCluster{Name: "home", Shard: "root", Phase: corev1alpha1.LogicalClusterPhaseReady, Created: 1})
+	index.UpsertLogicalCluster("root", workspaceindex.LogicalCluster{Name: "team", Shard: "root", Phase: corev1alpha1.LogicalClusterPhaseReady, Created: 1, Type: "home:special"})
+	known := func() authn.Workspace {
+		return s.knownIn(context.WithValue(t.Context(), targetKey{}, "/clusters/team/api"))
+	}
+	require.True(t, known().Incomplete, "nobody follows the shard yet")
+	f := newFollower(peers.NewPeer("root", factory), index)
+	s.shards.ways["root"] = way{follower: f}
+	require.True(t, known().Incomplete, "its types have not been read")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	group := &client.Group{}
+	group.Add(f.types)
+	done := make(chan error, 1)
+	go func() { done <- group.Run(ctx) }()
+	require.NoError(t, f.types.WaitForSync(ctx))
+	require.False(t, known().Incomplete, "there is no such type")
+	w.shards["root"].data.Put(t, client.WorkspaceTypes.GroupVersionResource, &tenancyv1alpha1.WorkspaceType{
+		ObjectMeta: metav1.ObjectMeta{Name: "special", Annotations: map[string]string{logicalcluster.AnnotationKey: "home"}},
+		Spec:       tenancyv1alpha1.WorkspaceTypeSpec{AuthenticationConfigurations: []tenancyv1alpha1.AuthenticationConfigurationReference{{Name: "issuers"}}},
+	})
+	require.Eventually(t, func() bool { return known().Incomplete }, 20*time.Second, 10*time.Millisecond, "what it names has not been read")
+	cancel()
+	require.NoError(t, <-done)
 }
