@@ -51,7 +51,7 @@ func (c *calls) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	if err != nil {
 		return nil, err
 	}
-	return watch.Filter(w, func(event watch.Event) (watch.Event, bool) {
+	return drained{watch.Filter(w, func(event watch.Event) (watch.Event, bool) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		timed, ok := event.Object.(storage.WatchEventWithRecordTime)
@@ -65,7 +65,16 @@ func (c *calls) Watch(ctx context.Context, key string, opts storage.ListOptions)
 			return watch.Event{Type: watch.Error, Object: &status}, true
 		}
 		return event, true
-	}), nil
+	})}, nil
+}
+
+// drained is a filtered watch that need not be read to its end by who stops it.
+type drained struct{ watch.Interface }
+
+func (d drained) Stop() {
+	d.Interface.Stop()
+	for range d.ResultChan() {
+	}
 }
 
 func (c *calls) key(obj runtime.Object) (string, error) {

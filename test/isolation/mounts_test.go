@@ -64,8 +64,10 @@ func (w *world) testMounts(t *testing.T) {
 		require.Equal(t, http.StatusServiceUnavailable, got.code, "%s: %s", url, got)
 	}
 	// Workspaces of others: what is there, and what is not, is the same.
-	absent := w.mallory(t, http.MethodGet, door("https://"+proxy+"/clusters/"+w.absent.path)+secret, "")
-	require.Equal(t, http.StatusForbidden, absent.code)
+	nowhere := door("https://" + proxy + "/clusters/" + w.absent.path)
+	settled(door("https://"+proxy+"/clusters/"+w.alpha.path) + "/version") // made after it, so that it is known
+	absent := w.mallory(t, http.MethodGet, nowhere+secret, "")
+	require.Equal(t, http.StatusForbidden, absent.code, "%s", absent)
 	for _, at := range []string{proxy, shard} {
 		for _, of := range []string{w.bravo.path, w.bravo.name, w.blind.path} {
 			path := door("https://" + at + "/clusters/" + of)
