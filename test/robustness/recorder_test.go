@@ -45,6 +45,14 @@ func (r *recorder) version(server string, rng *rand.Rand) uint64 {
 	return seen[rng.IntN(len(seen))]
 }
 
+// start forgets the resource versions that somebody saw: of what was before the first list of a
+// resource, nobody knows.
+func (r *recorder) start() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.versions)
+}
+
 // goal returns the resource version of the latest acknowledged state in a scope,
 // which whoever watches the scope from an earlier one must come to see; 0 if
 // there is none.

@@ -106,6 +106,7 @@ func (r *run) fill() {
 			return err == nil
 		}, testTimeout, 50*time.Millisecond, "%v is listed", t.domain)
 	}
+	r.rec.start()
 	var wg sync.WaitGroup
 	for _, t := range r.targets {
 		w := r.newWriter(t, false)
