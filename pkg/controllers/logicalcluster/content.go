@@ -160,9 +160,8 @@ func release(ctx context.Context, namespaces *client.Client[*corev1.Namespace, *
 			continue // made anew since
 		}
 		ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
-		err := namespaces.GetClient().Put().Resource(client.Namespaces.Resource).Name(ns.Name).SubResource("finalize").Body(ns).Do(ctx).Error()
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return fmt.Errorf("finalizing namespace %s: %w", ns.Name, err)
+		if err := purge.Finalize(ctx, namespaces, ns); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return err
 		}
 	}
 	return nil

@@ -3,7 +3,6 @@ package namespace
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -57,7 +56,9 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		status: func(ctx context.Context, old, updated *corev1.Namespace) error {
 			return commit(ctx, config.Local, old, updated)
 		},
-		finalize: func(ctx context.Context, ns *corev1.Namespace) error { return finalize(ctx, config.Local, ns) },
+		finalize: func(ctx context.Context, ns *corev1.Namespace) error {
+			return purge.Finalize(ctx, client.Namespaces.In(config.Local.Cluster(client.KeyOf(ns).Cluster.Path())), ns)
+		},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name:      Name,
@@ -138,16 +139,4 @@ func empty(ctx context.Context, config Config, key client.Key) round {
 func commit(ctx context.Context, local *client.Factory, old, updated *corev1.Namespace) error {
 	_, err := reconcile.Commit(ctx, client.Namespaces.In(local.Cluster(client.KeyOf(old).Cluster.Path())), old, updated)
 	return err
-}
-
-// finalize writes spec.finalizers, which only this subresource can.
-func finalize(ctx context.Context, local *client.Factory, ns *corev1.Namespace) error {
-	key := client.KeyOf(ns)
-	err := client.Namespaces.In(local.Cluster(key.Cluster.Path())).GetClient().Put().
-		Resource(client.Namespaces.Resource).Name(ns.Name).SubResource("finalize").
-		Body(ns).Do(ctx).Error()
-	if err != nil {
-		return fmt.Errorf("finalizing namespace %s: %w", key, err)
-	}
-	return nil
 }
