@@ -11,7 +11,7 @@ import (
 // honoured, are answered with 400;
 // the storage gets the others as they were parsed; tables and lists of metadata
 // say which part they are. A DELETECOLLECTION keeps its selector in the query:
-// nothing on the way to the storage may lose it.
+// nothing on the way to the storage may lose it, unless it is by logical cluster.
 //
 // It comes after authorization: what is wrong with a request is told to who may
 // send it.
@@ -37,7 +37,7 @@ func WithListRules(next http.Handler, s runtime.NegotiatedSerializer) http.Handl
 			respond(w, r, s, err)
 			return
 		}
-		if selector == nil || info.Verb == "deletecollection" {
+		if selector == nil || keepsSelector(info.Verb, selector) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -140,6 +140,22 @@ func TestShardSelectors(t *testing.T) {
 	}
 }
 
+// TestDeletionByCluster holds that the selector of a DELETECOLLECTION comes to the storage
+// past upstream's registry, which knows none by logical cluster.
+func TestDeletionByCluster(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
+	byCluster := strings.ReplaceAll(canonical, "uid", "cluster")
+	asked := false
+	handler := listRules(func(_ http.ResponseWriter, r *http.Request) {
+		asked = true
+		assert.Empty(t, r.URL.RawQuery)
+		assert.Equal(t, byCluster, request.ShardSelectorFrom(r.Context(), "configmaps").String())
+	})
+	asks := httptest.NewRequestWithContext(t.Context(), http.MethodDelete, "/api/v1/namespaces/default/configmaps?shardSelector="+url.QueryEscape(byCluster), http.NoBody)
+	handler.ServeHTTP(httptest.NewRecorder(), asks)
+	require.True(t, asked)
+}
+
 func TestShardSelectorsWithTheGateOff(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, false)
 	for method, want := range map[string]int{http.MethodGet: 200, http.MethodDelete: 400} {
@@ -204,7 +220,7 @@ func TestShardInfoIsAdded(t *testing.T) {
 // mistake of the client.
 func FuzzShardSelectors(f *testing.F) {
 	featuregatetesting.SetFeatureGateDuringTest(f, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
-	for _, seed := range []string{half, half + "||" + half, "", " ", "||", "shardRange()", "shardRange(object.metadata.uid,'0x','')", "(((((", "a[0]", "\x00", strings.Repeat("(", 300), "A00000000(A00000\x80\xff", "shardRange(object.metadata.uid,'0x0000000000000000','0x80d8F00000000000000')", "shardRange(object.metad\x00\x01a.uid, '0x8000000000000000', '0x10000000000000000')"} {
+	for _, seed := range []string{half, strings.ReplaceAll(half, "uid", "cluster"), half + "||" + half, "", " ", "||", "shardRange()", "shardRange(object.metadata.uid,'0x','')", "(((((", "a[0]", "\x00", strings.Repeat("(", 300), "A00000000(A00000\x80\xff", "shardRange(object.metadata.uid,'0x0000000000000000','0x80d8F00000000000000')", "shardRange(object.metad\x00\x01a.uid, '0x8000000000000000', '0x10000000000000000')"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, selector string) {

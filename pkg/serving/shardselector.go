@@ -9,11 +9,12 @@ import (
 	apisharding "k8s.io/apimachinery/pkg/sharding"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/features"
-	"k8s.io/apiserver/pkg/sharding"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/utils/lru"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
+	"github.com/shardplane/shardplane/pkg/request/shardselector"
 )
 
 const (
@@ -34,13 +35,13 @@ type selectorCache struct{ parsed *lru.Cache }
 
 func newSelectorCache() selectorCache { return selectorCache{lru.New(rememberedSelectors)} }
 
-// parse is sharding.Parse, mostly from memory.
+// parse is shardselector.Parse, mostly from memory.
 func (c selectorCache) parse(expression string) (apisharding.Selector, error) {
 	if known, ok := c.parsed.Get(expression); ok {
 		selector, _ := known.(apisharding.Selector)
 		return selector, nil
 	}
-	selector, err := sharding.Parse(expression)
+	selector, err := shardselector.Parse(expression)
 	if err == nil && len(expression) <= longestRemembered {
 		c.parsed.Add(expression, selector)
 	}
@@ -97,4 +98,15 @@ func selects(r *http.Request) *genericapirequest.RequestInfo {
 	default:
 		return nil
 	}
+}
+
+// keepsSelector reports whether a request keeps its selector in the query: a
+// DELETECOLLECTION does, so that nothing on the way to the storage can lose it, unless it
+// is by logical cluster, which upstream's registry does not know.
+func keepsSelector(verb string, selector apisharding.Selector) bool {
+	if verb != "deletecollection" {
+		return false
+	}
+	requirements := selector.Requirements()
+	return len(requirements) == 0 || requirements[0].Key != hashrange.Cluster.Path()
 }

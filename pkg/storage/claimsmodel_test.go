@@ -20,6 +20,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
+	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
 
 // The history of a claim set: objects are written, claims change, and watches come, go,
@@ -292,10 +293,11 @@ func (m *claimsModel) watchers() []*claimWatcher {
 	add("selector", ctx, "/pods", func(_ string, o state) bool { return o.labels["value"] != "v1" }, func(pred *storage.SelectionPredicate) {
 		pred.Label = labels.NewSelector().Add(requirement(m.t, "value!=v1")...)
 	})
-	for i := range 2 {
-		selector := sharded(m.t, listOpts(), slice("namespace", i, 2)).Predicate.ShardSelector
-		add("shard", ctx, "/pods", func(name string, _ state) bool {
-			pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: name[3:6]}}
+	for i := range 4 {
+		selector, err := hub.NewSelector(selectorOf(m.t, slice([]string{"namespace", "cluster"}[i/2], i%2, 2)))
+		require.NoError(m.t, err)
+		add("shard", ctx, "/pods", func(name string, o state) bool {
+			pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: name[3:6], Annotations: map[string]string{"kcp.io/cluster": o.cluster}}}
 			matches, err := selector.Matches(pod)
 			return matches && err == nil
 		}, func(pred *storage.SelectionPredicate) { pred.ShardSelector = selector })

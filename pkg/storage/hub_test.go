@@ -23,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/features"
-	"k8s.io/apiserver/pkg/sharding"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -31,6 +30,7 @@ import (
 	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/shardselector"
 )
 
 // ring is the selector that selects everything.
@@ -74,7 +74,7 @@ func TestHubUnion(t *testing.T) {
 	s := open(t, backendOf(t, BackendConfig{}), podsGR)
 	const parts, writes = 5, 400
 	ctx := request.WithWildcard(t.Context())
-	for _, field := range []string{"uid", "namespace"} {
+	for _, field := range []string{"uid", "namespace", "cluster"} {
 		t.Run(field, func(t *testing.T) {
 			at := list(ctx, t, s, "/pods", listOpts()).ResourceVersion
 			var shards []watch.Interface
@@ -398,7 +398,7 @@ func outside(tb testing.TB, selector string) types.UID {
 
 func selectorOf(tb testing.TB, selector string) apisharding.Selector {
 	tb.Helper()
-	parsed, err := sharding.Parse(selector)
+	parsed, err := shardselector.Parse(selector)
 	require.NoError(tb, err)
 	return parsed
 }

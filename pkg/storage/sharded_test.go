@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/features"
-	"k8s.io/apiserver/pkg/sharding"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -32,9 +31,7 @@ var halves = []string{
 
 func sharded(t testing.TB, opts storage.ListOptions, selector string) storage.ListOptions {
 	t.Helper()
-	parsed, err := sharding.Parse(selector)
-	require.NoError(t, err)
-	opts.Predicate.ShardSelector = parsed
+	opts.Predicate.ShardSelector = selectorOf(t, selector)
 	return opts
 }
 

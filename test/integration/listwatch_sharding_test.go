@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -29,13 +30,16 @@ func testSharding(t *testing.T, e *env, all []endpoint) {
 			code, body := do(t, e.Proxy(), call{path: "/clusters/root:listwatch" + document, header: http.Header{"Accept": {"application/json"}}})
 			require.Equal(t, http.StatusOK, code)
 			require.Contains(t, string(body), shardSelector, document)
+			require.Contains(t, string(body), "object.metadata.cluster", document)
 		}
 	})
 	eachEndpoint(t, all, func(t *testing.T, at endpoint) {
 		t.Run("malformed selectors", func(t *testing.T) { testMalformedSelectors(t, at) })
 		t.Run("lists", func(t *testing.T) { testShardedLists(t, at) })
 		t.Run("combinations", func(t *testing.T) { testShardedCombinations(t, at) })
-		t.Run("watches", func(t *testing.T) { testShardedWatches(t, at) })
+		for _, by := range []string{"uid", "cluster"} {
+			t.Run("watches by "+by, func(t *testing.T) { testShardedWatches(t, at, by) })
+		}
 	})
 }
 
@@ -50,6 +54,7 @@ func testMalformedSelectors(t *testing.T, at endpoint) {
 		"shardRange(object.metadata.uid, '0x8000000000000000', '0x0000000000000000')":  "must be less than",
 		lowerHalf + " && " + upperHalf:                                                 "unsupported function",
 		lowerHalf + " || " + strings.ReplaceAll(upperHalf, "uid", "namespace"):         "must use the same field",
+		lowerHalf + " || " + strings.ReplaceAll(upperHalf, "uid", "cluster"):           "must use the same field",
 	} {
 		for _, watch := range []string{"false", "true"} {
 			status := refused(t, at.config, at.call("shardSelector", selector, "watch", watch), http.StatusBadRequest)
@@ -114,7 +119,7 @@ func testShardedLists(t *testing.T, at endpoint) {
 // either key combine with the other selectors and with pages.
 func testShardedCombinations(t *testing.T, at endpoint) {
 	whole := at.list(t, "")
-	for _, by := range []string{"uid", "namespace"} {
+	for _, by := range []string{"uid", "namespace", "cluster"} {
 		outer := shardRange(by, 0, 1) + " || " + shardRange(by, 3, 4)
 		var union []string
 		for _, selector := range []string{outer, shardRange(by, 1, 3)} {
@@ -168,10 +173,11 @@ func protobufMetadata(t *testing.T, at endpoint, query ...string) *metav1.Partia
 
 // testShardedWatches holds that the parts of streamed lists make up the whole,
 // and that the end of the initial events says which part it was.
-func testShardedWatches(t *testing.T, at endpoint) {
+func testShardedWatches(t *testing.T, at endpoint, by string) {
 	whole := at.list(t, "")
 	var union []string
-	for _, selector := range []string{lowerHalf, upperHalf} {
+	halves := []string{shardRange(by, 0, 2), shardRange(by, 2, 4)}
+	for _, selector := range halves {
 		canonical := at.list(t, "", "shardSelector", selector).Metadata.ShardInfo.Selector
 		events := at.watch(t, "shardSelector", selector, "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true").until(isInitialEnd)
 		bookmark := events[len(events)-1]
@@ -189,27 +195,27 @@ func testShardedWatches(t *testing.T, at endpoint) {
 	require.NotContains(t, unsharded[len(unsharded)-1].Object.Metadata.Annotations, "shardplane.io/shard-info")
 	require.Len(t, unsharded, len(whole.Items)+1)
 
-	testShardedEvents(t, at)
+	testShardedEvents(t, at, halves)
 
 	whole = at.list(t, "")
 	if at.one {
-		lower := at.list(t, "", "shardSelector", lowerHalf)
-		code, body := do(t, at.config, call{method: http.MethodDelete, path: at.with("shardSelector", lowerHalf, "dryRun", "All")})
+		lower := at.list(t, "", "shardSelector", halves[0])
+		code, body := do(t, at.config, call{method: http.MethodDelete, path: at.with("shardSelector", halves[0], "dryRun", "All")})
 		require.Equal(t, http.StatusOK, code, "%s", body)
-		upper := at.list(t, "", "shardSelector", upperHalf)
+		upper := at.list(t, "", "shardSelector", halves[1])
 		require.Len(t, slices.Concat(lower.names(), upper.names()), len(whole.Items), "a dry run deletes nothing")
 	}
 }
 
 // testShardedEvents holds that watches of the parts, from a resource version on,
 // see what a watch of the whole sees, each event once.
-func testShardedEvents(t *testing.T, at endpoint) {
+func testShardedEvents(t *testing.T, at endpoint, halves []string) {
 	t.Helper()
 	version := at.list(t, "").Metadata.ResourceVersion
 	whole := at.watch(t, "resourceVersion", version)
 	parts := []*stream{
-		at.watch(t, "resourceVersion", version, "shardSelector", lowerHalf),
-		at.watch(t, "resourceVersion", version, "shardSelector", upperHalf),
+		at.watch(t, "resourceVersion", version, "shardSelector", halves[0]),
+		at.watch(t, "resourceVersion", version, "shardSelector", halves[1]),
 	}
 	var want, got []string
 	seen := func(e event) string { return e.Object.Metadata.ResourceVersion + e.Type + e.Object.Metadata.Name }
@@ -235,6 +241,7 @@ func testShardedDeletion(t *testing.T, all []endpoint) {
 			return
 		}
 		others := []string{"fieldSelector", "metadata.name!=" + rootCA} // which would come back
+		testDeletionElsewhere(t, at)
 		upper := at.list(t, "", append(others, "shardSelector", upperHalf)...)
 		lower := slices.Concat(others, []string{"shardSelector", lowerHalf})
 		code, body := do(t, at.config, call{method: http.MethodDelete, path: at.with(lower...)})
@@ -242,4 +249,37 @@ func testShardedDeletion(t *testing.T, all []endpoint) {
 		require.ElementsMatch(t, upper.names(), at.list(t, "", others...).names())
 		require.Empty(t, at.list(t, "", lower...).Items)
 	})
+}
+
+// testDeletionElsewhere holds that nothing is deleted by a selector that does not select
+// the logical cluster.
+func testDeletionElsewhere(t *testing.T, at endpoint) {
+	t.Helper()
+	whole := at.list(t, "")
+	require.NotEmpty(t, whole.Items)
+	selector := shardRange("cluster", 0, 2)
+	if len(at.list(t, "", "shardSelector", selector).Items) > 0 {
+		selector = shardRange("cluster", 2, 4)
+	}
+	code, body := do(t, at.config, call{method: http.MethodDelete, path: at.with("shardSelector", selector)})
+	require.Equal(t, http.StatusOK, code, "%s", body)
+	require.Equal(t, whole.names(), at.list(t, "").names())
+}
+
+// testViewInParts holds that a view of two logical clusters, each with one widget, is
+// divided by logical cluster, and that a part deletes nothing elsewhere.
+func testViewInParts(t *testing.T, all, inOne apiKinds, names map[string]string) {
+	t.Helper()
+	var parts []string
+	for _, selector := range []string{shardRange("cluster", 0, 2), shardRange("cluster", 2, 4)} {
+		query := "?shardSelector=" + url.QueryEscape(selector)
+		part := all.get("/apis/example.org/v1/widgets" + query)
+		require.Equal(t, selector, field(part, "metadata", "shardInfo", "selector"))
+		parts = append(parts, namesOf(part, names)...)
+		if !slices.Contains(namesOf(part, names), "one/a") {
+			inOne.ask(http.StatusOK, http.MethodDelete, widgets+query, "")
+		}
+	}
+	require.ElementsMatch(t, namesOf(all.get("/apis/example.org/v1/widgets"), names), parts)
+	require.Len(t, parts, 2)
 }

@@ -94,6 +94,7 @@ func testView(t *testing.T, e *env) {
 	// Own objects, of all and of one.
 	require.Equal(t, []string{"one/a", "two/b"}, namesOf(all.get("/apis/example.org/v1/widgets"), names))
 	require.Equal(t, []string{"one/a"}, namesOf(inOne.get("/apis/example.org/v1/widgets"), names))
+	testViewInParts(t, all, inOne, names)
 	inOne.create(widgets, "%s", widget("c", "size", 3))
 	inOne.ask(http.StatusOK, http.MethodPatch, widgets+"/c/status", `{"status":{"ok":true}}`)
 	inOne.ask(http.StatusOK, http.MethodPatch, widgets+"/c", `{"spec":{"size":4}}`)

@@ -64,6 +64,9 @@ func (o *Object) GetLabels() map[string]string { return o.field("labels").Texts(
 // GetAnnotations implements metav1.Object.
 func (o *Object) GetAnnotations() map[string]string { return o.field("annotations").Texts() }
 
+// Annotation returns one annotation, without making a map of all.
+func (o *Object) Annotation(name string) string { return o.field("annotations").Field(name).Text() }
+
 // GetFinalizers implements metav1.Object.
 func (o *Object) GetFinalizers() []string { return o.only("finalizers").GetFinalizers() }
 

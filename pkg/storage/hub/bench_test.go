@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
 // BenchmarkShardedJoin measures what it costs the hub to open and close a watch of
@@ -21,7 +24,7 @@ func BenchmarkShardedJoin(b *testing.B) {
 		w := &Watcher{sharded: true}
 		for i := range uint64(most) {
 			first := i<<56 + offset<<16
-			w.ranges.intervals = append(w.ranges.intervals, interval{first, first + 1})
+			w.ranges.intervals = append(w.ranges.intervals, hashrange.Interval{First: first, Last: first + 1})
 		}
 		return w
 	}
@@ -37,34 +40,45 @@ func BenchmarkShardedJoin(b *testing.B) {
 }
 
 // BenchmarkDispatch measures what an event costs the hub alone, with watchers
-// that split the ring.
+// that split the ring by one of the keys.
 func BenchmarkDispatch(b *testing.B) {
-	for _, watchers := range []int{1, 256, 4096} {
-		b.Run(fmt.Sprintf("watchers=%d", watchers), func(b *testing.B) {
-			f := newFollower(b)
-			f.fill("a")
-			f.follow(10)
-			read := make(chan struct{}, watchers)
-			for i := range watchers {
-				w, err := f.Watch(b.Context(), Request{Key: "/r/", Version: 10, Predicate: storage.SelectionPredicate{
-					Label: labels.Everything(), Field: fields.Everything(),
-					ShardSelector: part(i, watchers),
-				}})
-				require.NoError(b, err)
-				b.Cleanup(w.Stop)
-				go func() {
-					for range w.ResultChan() {
-						read <- struct{}{}
-					}
-				}()
+	for _, key := range []hashrange.Key{hashrange.UID, hashrange.Namespace, hashrange.Cluster} {
+		for _, watchers := range []int{1, 256, 4096} {
+			b.Run(fmt.Sprintf("%s/watchers=%d", key.Path(), watchers), func(b *testing.B) { benchmarkDispatch(b, key, watchers) })
+		}
+	}
+}
+
+func benchmarkDispatch(b *testing.B, key hashrange.Key, watchers int) {
+	b.Helper()
+	f := newFollower(b)
+	f.fill("a")
+	f.follow(10)
+	read := make(chan struct{}, watchers)
+	for i := range watchers {
+		w, err := f.Watch(b.Context(), Request{Key: "/r/", Version: 10, Predicate: storage.SelectionPredicate{
+			Label: labels.Everything(), Field: fields.Everything(),
+			ShardSelector: part(key, i, watchers),
+		}})
+		require.NoError(b, err)
+		b.Cleanup(w.Stop)
+		go func() {
+			for range w.ResultChan() {
+				read <- struct{}{}
 			}
-			b.ResetTimer()
-			for i := range b.N {
-				obj := versioned(fmt.Sprint(i%512), 11+i)
-				e := f.eventOf(watch.Event{Type: watch.Modified, Object: obj})
-				f.apply(e)
-				<-read
-			}
-		})
+		}()
+	}
+	annotations := make([]map[string]string, 512)
+	for i := range annotations {
+		annotations[i] = map[string]string{logicalcluster.AnnotationKey: fmt.Sprint("cluster", i)}
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := range b.N {
+		obj := versioned(fmt.Sprint(i%512), 11+i)
+		obj.Annotations = annotations[i%512]
+		e := f.eventOf(watch.Event{Type: watch.Modified, Object: obj})
+		f.apply(e)
+		<-read
 	}
 }

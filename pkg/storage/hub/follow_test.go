@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
 const deadline = 30 * time.Second
@@ -281,7 +283,7 @@ func TestBursts(t *testing.T) {
 	watches := make([]watch.Interface, watchers)
 	for i := range watches {
 		w, err := f.Watch(t.Context(), Request{Key: "/r/", Version: 10, Predicate: storage.SelectionPredicate{
-			Label: labels.Everything(), Field: fields.Everything(), ShardSelector: part(i, watchers),
+			Label: labels.Everything(), Field: fields.Everything(), ShardSelector: part(hashrange.UID, i, watchers),
 		}})
 		require.NoError(t, err)
 		watches[i] = w
@@ -304,13 +306,13 @@ func TestBursts(t *testing.T) {
 	readers.Wait()
 }
 
-// part selects part i of n of the ring.
-func part(i, n int) sharding.Selector {
+// part selects part i of n of the ring by a key.
+func part(key hashrange.Key, i, n int) sharding.Selector {
 	bound := func(i int) string {
 		if i == n {
-			return ringEnd
+			return hashrange.End
 		}
 		return fmt.Sprintf("0x%016x", uint64(i)*(^uint64(0)/uint64(n)))
 	}
-	return sharding.NewSelector(sharding.ShardRangeRequirement{Key: uidKey, Start: bound(i), End: bound(i + 1)})
+	return sharding.NewSelector(sharding.ShardRangeRequirement{Key: key.Path(), Start: bound(i), End: bound(i + 1)})
 }

@@ -10,20 +10,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	parser "k8s.io/apiserver/pkg/sharding"
 	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
 func named(name string) *metav1.PartialObjectMetadata {
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Namespace: "in-" + name}}
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Namespace: "in-" + name, Annotations: map[string]string{logicalcluster.AnnotationKey: "of-" + name}}}
 }
 
 // The tree, and each snapshot of it, is what a map says.
@@ -105,21 +107,21 @@ func TestIndex(t *testing.T) {
 			x.remove(all[i])
 			all = slices.Delete(all, i, i+1)
 		} else {
-			w := &Watcher{ranges: ranges{byNamespace: random.IntN(2) == 0}, sharded: random.IntN(4) > 0}
+			w := &Watcher{ranges: ranges{key: hashrange.Key(random.IntN(3))}, sharded: random.IntN(4) > 0}
 			if !w.sharded {
-				w.ranges.intervals = []interval{{0, ^uint64(0)}}
+				w.ranges.intervals = []hashrange.Interval{hashrange.Whole}
 			}
 			for range random.IntN(4) {
 				a, b := random.Uint64N(1000), random.Uint64N(1000)
-				w.ranges.intervals = append(w.ranges.intervals, interval{min(a, b), max(a, b)})
+				w.ranges.intervals = append(w.ranges.intervals, hashrange.Interval{First: min(a, b), Last: max(a, b)})
 			}
-			w.ranges.intervals = disjoint(w.ranges.intervals)
+			w.ranges.intervals = hashrange.Disjoint(w.ranges.intervals)
 			x.add(w)
 			all = append(all, w)
 		}
 		require.Equal(t, len(all), x.watchers)
 		for range 20 {
-			h := hashes{uid: random.Uint64N(1000), namespace: random.Uint64N(1000)}
+			h := hashes{random.Uint64N(1000), random.Uint64N(1000), random.Uint64N(1000)}
 			want := map[*Watcher]int{}
 			for _, w := range all {
 				if w.ranges.match(h) {
@@ -135,9 +137,22 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-func TestHash(t *testing.T) {
-	for _, value := range []string{"", "a", "2b1f6a0e-7a54-4c26-9c8e-0e3a2a7d9f11", "default"} {
-		require.Equal(t, sharding.HashField(value), fmt.Sprintf("%016x", hashOf(value)))
+// By logical cluster each object is in one part, which is that of its logical cluster.
+func TestSelectorByCluster(t *testing.T) {
+	const parts = 3
+	for i := range 100 {
+		obj := named(fmt.Sprint(i))
+		var in []int
+		for p := range parts {
+			selector, err := NewSelector(part(hashrange.Cluster, p, parts))
+			require.NoError(t, err)
+			matches, err := selector.DeepCopySelector().Matches(obj)
+			require.NoError(t, err)
+			if matches {
+				in = append(in, p)
+			}
+		}
+		require.Equal(t, []int{int(hashrange.Hash(fmt.Sprint("of-", i)) / (^uint64(0) / parts))}, in)
 	}
 }
 
@@ -170,12 +185,12 @@ func FuzzSelector(f *testing.F) {
 
 // Matching does not allocate.
 func TestMatchAllocates(t *testing.T) {
-	theirs, err := parser.Parse("shardRange(object.metadata.uid, '0x0000000000000000', '0x4000000000000000') || shardRange(object.metadata.uid, '0x8000000000000000', '0xf000000000000000')")
-	require.NoError(t, err)
-	selector, err := NewSelector(theirs)
-	require.NoError(t, err)
-	obj := named("one")
-	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = selector.Matches(obj) }))
+	for _, key := range []hashrange.Key{hashrange.UID, hashrange.Namespace, hashrange.Cluster} {
+		selector, err := NewSelector(part(key, 1, 3))
+		require.NoError(t, err)
+		obj := named("one")
+		require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = selector.Matches(obj) }))
+	}
 }
 
 // The history has the events after its floor, and forgets.

@@ -1,6 +1,10 @@
 package hub
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
+)
 
 // scopes are indexes by what is watched.
 type scopes map[string]*index
@@ -44,10 +48,11 @@ func (s scopes) find(root, key string, h hashes, found []*Watcher) (_ []*Watcher
 // index finds the watchers of one key prefix whose ranges hold a hash: an
 // implicit interval tree over the watchers' intervals.
 type index struct {
-	// watchers is how many there are, with either key or none.
-	watchers       int
-	whole          []*Watcher // those that are not sharded
-	uid, namespace intervalTree
+	// watchers is how many there are, with any key or none.
+	watchers int
+	whole    []*Watcher // those that are not sharded
+	// sharded are the others, by key.
+	sharded [hashrange.Cluster + 1]intervalTree
 }
 
 func (x *index) add(w *Watcher) {
@@ -57,13 +62,13 @@ func (x *index) add(w *Watcher) {
 		x.whole = append(x.whole, w)
 		return
 	}
-	x.tree(w).add(w)
+	x.sharded[w.ranges.key].add(w)
 }
 
 func (x *index) remove(w *Watcher) {
 	x.watchers--
 	if w.sharded {
-		x.tree(w).remove(w)
+		x.sharded[w.ranges.key].remove(w)
 		return
 	}
 	last := len(x.whole) - 1
@@ -73,26 +78,21 @@ func (x *index) remove(w *Watcher) {
 	x.whole = x.whole[:last]
 }
 
-func (x *index) tree(w *Watcher) *intervalTree {
-	if w.ranges.byNamespace {
-		return &x.namespace
-	}
-	return &x.uid
-}
-
 // find appends the watchers that want an object with these hashes. A watcher's
 // intervals are disjoint, so that it is found once.
 func (x *index) find(h hashes, found []*Watcher) []*Watcher {
 	found = append(found, x.whole...)
-	found = x.uid.find(h.uid, found)
-	return x.namespace.find(h.namespace, found)
+	for key := range x.sharded {
+		found = x.sharded[key].find(h[key], found)
+	}
+	return found
 }
 
-// node is an interval of a watcher. The nodes are sorted by their first; those
+// node is an interval of a watcher. The nodes are sorted by their First; those
 // of a subtree, which is a range of the sorted slice with its root in the
 // middle, end at most at subtreeLast.
 type node struct {
-	interval
+	hashrange.Interval
 
 	subtreeLast uint64
 	watcher     *Watcher
@@ -110,8 +110,8 @@ func (t *intervalTree) add(w *Watcher) {
 	t.nodes = slices.Grow(t.nodes, len(added))[:at]
 	for len(added) > 0 {
 		at--
-		if last := added[len(added)-1]; old == 0 || t.nodes[old-1].first <= last.first {
-			t.nodes[at] = node{interval: last, watcher: w}
+		if last := added[len(added)-1]; old == 0 || t.nodes[old-1].First <= last.First {
+			t.nodes[at] = node{Interval: last, watcher: w}
 			added = added[:len(added)-1]
 		} else {
 			old--
@@ -140,7 +140,7 @@ func (t *intervalTree) update(low, high int) uint64 {
 		return 0
 	}
 	middle := (low + high) / 2
-	last := max(t.nodes[middle].last, t.update(low, middle), t.update(middle+1, high))
+	last := max(t.nodes[middle].Last, t.update(low, middle), t.update(middle+1, high))
 	t.nodes[middle].subtreeLast = last
 	return last
 }
@@ -153,10 +153,10 @@ func (t *intervalTree) findIn(low, high int, hash uint64, found []*Watcher) []*W
 			return found
 		}
 		found = t.findIn(low, middle, hash, found)
-		if hash < n.first {
+		if hash < n.First {
 			return found
 		}
-		if hash <= n.last {
+		if hash <= n.Last {
 			found = append(found, n.watcher)
 		}
 		low = middle + 1

@@ -2,60 +2,38 @@ package hub
 
 import (
 	"fmt"
-	"slices"
-	"strconv"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/sharding"
+
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
-
-const (
-	offset64 = 14695981039346656037
-	prime64  = 1099511628211
-
-	uidKey       = "object.metadata.uid"
-	namespaceKey = "object.metadata.namespace"
-
-	// ringEnd is how a selector writes 2^64.
-	ringEnd = "0x10000000000000000"
-)
-
-// hashOf is FNV-1a, as KEP-5866 wants it, without what hash/fnv allocates.
-func hashOf(value string) uint64 {
-	h := uint64(offset64)
-	for i := range len(value) {
-		h ^= uint64(value[i])
-		h *= prime64
-	}
-	return h
-}
 
 // hashes are where an object lies on the ring, by each of the keys that a
 // selector can have.
-type hashes struct {
-	uid, namespace uint64
-}
+type hashes [hashrange.Cluster + 1]uint64
 
 // hashesOf hashes an object once for all selectors.
-func hashesOf(obj runtime.Object) (hashes, error) {
+func hashesOf(obj runtime.Object) (h hashes, err error) {
 	object, err := meta.Accessor(obj)
 	if err != nil {
-		return hashes{}, fmt.Errorf("an object without metadata cannot be sharded: %w", err)
+		return hashes{}, notSharded(err)
 	}
-	return hashes{uid: hashOf(string(object.GetUID())), namespace: hashOf(object.GetNamespace())}, nil
+	for key := range h {
+		h[key] = hashrange.Key(key).Hash(object) //nolint:gosec // there are three
+	}
+	return h, nil
 }
 
-// interval is a part of the ring, both ends included.
-type interval struct {
-	first, last uint64
+func notSharded(err error) error {
+	return fmt.Errorf("an object without metadata cannot be sharded: %w", err)
 }
 
 // ranges is a shard selector made for matching: sorted, disjoint intervals.
 type ranges struct {
-	byNamespace bool
-	intervals   []interval
+	key       hashrange.Key
+	intervals []hashrange.Interval
 }
 
 // rangesOf returns the ranges of a selector. Whole is true where there is
@@ -68,15 +46,14 @@ func rangesOf(selector sharding.Selector) (r ranges, whole bool, err error) {
 		return s.ranges, false, nil
 	}
 	requirements := selector.Requirements()
-	r.byNamespace = requirements[0].Key == namespaceKey
+	if r.key, err = hashrange.KeyOf(requirements[0].Key); err != nil {
+		return ranges{}, false, err
+	}
 	for _, requirement := range requirements {
 		if requirement.Key != requirements[0].Key {
 			return ranges{}, false, fmt.Errorf("all shard ranges must use the same field, got %q and %q", requirements[0].Key, requirement.Key)
 		}
-		if requirement.Key != uidKey && requirement.Key != namespaceKey {
-			return ranges{}, false, fmt.Errorf("unsupported field path %q; supported: %s, %s", requirement.Key, uidKey, namespaceKey)
-		}
-		i, some, err := intervalOf(requirement)
+		i, some, err := hashrange.Parse(requirement.Start, requirement.End)
 		if err != nil {
 			return ranges{}, false, err
 		}
@@ -84,78 +61,12 @@ func rangesOf(selector sharding.Selector) (r ranges, whole bool, err error) {
 			r.intervals = append(r.intervals, i)
 		}
 	}
-	r.intervals = disjoint(r.intervals)
+	r.intervals = hashrange.Disjoint(r.intervals)
 	return r, false, nil
 }
 
-// intervalOf returns some as false for a range that holds nothing.
-func intervalOf(requirement sharding.ShardRangeRequirement) (i interval, some bool, err error) {
-	if i.first, err = parseBound(requirement.Start); err != nil {
-		return interval{}, false, err
-	}
-	if requirement.End == ringEnd {
-		i.last = ^uint64(0)
-		return i, true, nil
-	}
-	end, err := parseBound(requirement.End)
-	if err != nil || end <= i.first {
-		return interval{}, false, err
-	}
-	i.last = end - 1
-	return i, true, nil
-}
-
-func parseBound(s string) (uint64, error) {
-	digits, ok := strings.CutPrefix(s, "0x")
-	if !ok || len(digits) != 16 {
-		return 0, fmt.Errorf("bound of a shard range: want 0x and 16 hexadecimal digits, got %q", s)
-	}
-	bound, err := strconv.ParseUint(digits, 16, 64)
-	if err != nil {
-		return 0, fmt.Errorf("bound of a shard range: %w", err)
-	}
-	return bound, nil
-}
-
-// disjoint sorts intervals and joins those that touch.
-func disjoint(intervals []interval) []interval {
-	slices.SortFunc(intervals, func(a, b interval) int {
-		switch {
-		case a.first < b.first:
-			return -1
-		case a.first > b.first:
-			return 1
-		default:
-			return 0
-		}
-	})
-	joined := intervals[:0]
-	for _, i := range intervals {
-		if n := len(joined); n > 0 && (joined[n-1].last == ^uint64(0) || i.first <= joined[n-1].last+1) {
-			joined[n-1].last = max(joined[n-1].last, i.last)
-			continue
-		}
-		joined = append(joined, i)
-	}
-	return joined
-}
-
 // match reports whether an object with these hashes is in the ranges.
-func (r *ranges) match(h hashes) bool {
-	hash := h.uid
-	if r.byNamespace {
-		hash = h.namespace
-	}
-	for _, i := range r.intervals {
-		if hash < i.first {
-			return false
-		}
-		if hash <= i.last {
-			return true
-		}
-	}
-	return false
-}
+func (r *ranges) match(h hashes) bool { return hashrange.Contains(r.intervals, h[r.key]) }
 
 // Selector is a shard selector that matches without allocating.
 type Selector struct {
@@ -164,23 +75,27 @@ type Selector struct {
 	ranges ranges
 }
 
-// NewSelector returns a selector that is equal to another, and faster.
+// NewSelector returns a selector that is equal to another, and faster. It matches by
+// logical cluster, too, which those of upstream cannot.
 func NewSelector(selector sharding.Selector) (*Selector, error) {
 	r, whole, err := rangesOf(selector)
 	if err != nil {
 		return nil, err
 	}
 	if whole {
-		r.intervals = []interval{{0, ^uint64(0)}}
+		r.intervals = []hashrange.Interval{hashrange.Whole}
 	}
 	return &Selector{Selector: selector, ranges: r}, nil
 }
 
 // Matches implements sharding.Selector.
 func (s *Selector) Matches(obj runtime.Object) (bool, error) {
-	h, err := hashesOf(obj)
+	object, err := meta.Accessor(obj)
 	if err != nil {
-		return false, err
+		return false, notSharded(err)
 	}
-	return s.ranges.match(h), nil
+	return hashrange.Contains(s.ranges.intervals, s.ranges.key.Hash(object)), nil
 }
+
+// DeepCopySelector implements sharding.Selector. Nothing changes a selector.
+func (s *Selector) DeepCopySelector() sharding.Selector { return s }

@@ -16,6 +16,7 @@ import (
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
@@ -105,7 +106,7 @@ func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, erro
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid shardSelector: %v", err))
 	}
 	if whole {
-		r.intervals = []interval{{0, ^uint64(0)}}
+		r.intervals = []hashrange.Interval{hashrange.Whole}
 	}
 	size := buffered
 	if request.Key != h.cfg.Root {

@@ -1,7 +1,7 @@
-// Package openapigate takes out of OpenAPI documents the parameters of list and
-// watch requests whose feature gate is off. Upstream makes the documents from
-// Go types, which know no gates, so that clients would be offered what the
-// server ignores.
+// Package openapigate makes the parameters of list and watch requests in OpenAPI
+// documents what the server takes: it takes out those whose feature gate is off, and says
+// what ours take beyond upstream's. Upstream makes the documents from Go types, which know
+// neither.
 package openapigate
 
 import (
@@ -18,7 +18,21 @@ import (
 
 // gated are the parameters and their gates.
 var gated = map[string]featuregate.Feature{
-	"shardSelector": features.ShardedListAndWatch,
+	shardSelector: features.ShardedListAndWatch,
+}
+
+const (
+	shardSelector = "shardSelector"
+	upstreamPaths = "  - object.metadata.namespace\n"
+	ourPaths      = upstreamPaths + "  - object.metadata.cluster (the logical cluster, which no other server knows)\n"
+)
+
+// described returns the description of a parameter, of which it is true here.
+func described(name, description string) string {
+	if name != shardSelector || strings.Contains(description, ourPaths) {
+		return description
+	}
+	return strings.Replace(description, upstreamPaths, ourPaths, 1)
 }
 
 // off returns the parameters not to offer.
@@ -34,24 +48,28 @@ func off() []string {
 
 // V2 changes a document of OpenAPI v2 and returns it, as a PostProcessSpec does.
 func V2(document *spec.Swagger) (*spec.Swagger, error) {
-	names := off()
-	if len(names) == 0 || document == nil {
+	if document == nil || document.Paths == nil {
 		return document, nil
 	}
+	names := off()
 	maps.DeleteFunc(document.Parameters, func(key string, p spec.Parameter) bool { return slices.Contains(names, p.Name) })
-	drop := func(list []spec.Parameter) []spec.Parameter {
+	for key, p := range document.Parameters {
+		p.Description = described(p.Name, p.Description)
+		document.Parameters[key] = p
+	}
+	fit := func(list []spec.Parameter) []spec.Parameter {
+		for i := range list {
+			list[i].Description = described(list[i].Name, list[i].Description)
+		}
 		return slices.DeleteFunc(list, func(p spec.Parameter) bool {
 			return slices.Contains(names, p.Name) || refersTo(p.Ref.String(), names)
 		})
 	}
-	if document.Paths == nil {
-		return document, nil
-	}
 	for path, item := range document.Paths.Paths {
-		item.Parameters = drop(item.Parameters)
+		item.Parameters = fit(item.Parameters)
 		for _, operation := range []*spec.Operation{item.Get, item.Put, item.Post, item.Delete, item.Options, item.Head, item.Patch} {
 			if operation != nil {
-				operation.Parameters = drop(operation.Parameters)
+				operation.Parameters = fit(operation.Parameters)
 			}
 		}
 		document.Paths.Paths[path] = item
@@ -61,23 +79,29 @@ func V2(document *spec.Swagger) (*spec.Swagger, error) {
 
 // V3 changes a document of OpenAPI v3 and returns it, as a PostProcessSpec does.
 func V3(document *spec3.OpenAPI) (*spec3.OpenAPI, error) {
-	names := off()
-	if len(names) == 0 || document == nil || document.Paths == nil {
+	if document == nil || document.Paths == nil {
 		return document, nil
 	}
+	names := off()
 	if document.Components != nil {
 		maps.DeleteFunc(document.Components.Parameters, func(key string, p *spec3.Parameter) bool { return slices.Contains(names, p.Name) })
+		for _, p := range document.Components.Parameters {
+			p.Description = described(p.Name, p.Description)
+		}
 	}
-	drop := func(list []*spec3.Parameter) []*spec3.Parameter {
+	fit := func(list []*spec3.Parameter) []*spec3.Parameter {
+		for _, p := range list {
+			p.Description = described(p.Name, p.Description)
+		}
 		return slices.DeleteFunc(list, func(p *spec3.Parameter) bool {
 			return slices.Contains(names, p.Name) || refersTo(p.Ref.String(), names)
 		})
 	}
 	for _, item := range document.Paths.Paths {
-		item.Parameters = drop(item.Parameters)
+		item.Parameters = fit(item.Parameters)
 		for _, operation := range []*spec3.Operation{item.Get, item.Put, item.Post, item.Delete, item.Options, item.Head, item.Patch, item.Trace} {
 			if operation != nil {
-				operation.Parameters = drop(operation.Parameters)
+				operation.Parameters = fit(operation.Parameters)
 			}
 		}
 	}
