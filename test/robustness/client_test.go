@@ -80,7 +80,10 @@ func (c *conn) do(ctx context.Context, method, path string, body any) (int, []by
 	}
 	defer func() { _ = response.Body.Close() }()
 	answer, err := io.ReadAll(response.Body)
-	return response.StatusCode, answer, err
+	if err != nil { // a code whose answer was cut off says nothing
+		return 0, nil, err
+	}
+	return response.StatusCode, answer, nil
 }
 
 // object is what is written and read of any kind.

@@ -286,7 +286,7 @@ func (d *definer) use(ctx context.Context) {
 		d.endUse(u, code)
 	case code == http.StatusNotFound:
 		d.endUse(u, code)
-	case op.Outcome == history.Unknown: // also with a code, where the answer was cut off behind it
+	case op.Outcome == history.Unknown:
 		d.resolve(ctx, op.Key)
 	}
 }
