@@ -4,6 +4,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // AdminCluster is the logical cluster for what belongs to one shard alone. Each
@@ -63,6 +64,22 @@ const IsMountAnnotation = "experimental.tenancy.kcp.io/is-mount"
 // UnschedulableAnnotation on a Shard, with any value, keeps new logical clusters away from
 // it.
 const UnschedulableAnnotation = "experimental.core.kcp.io/unschedulable"
+
+// QuotaScopeAnnotation with the value "true" on a ResourceQuota in QuotaNamespace has it
+// limit the whole logical cluster, as in kcp: all namespaces, and what is in none.
+const (
+	QuotaScopeAnnotation = "experimental.quota.kcp.io/cluster-scoped"
+	QuotaNamespace       = "admin"
+)
+
+// LimitedBy returns the namespace whose objects a ResourceQuota limits, or "" if that is
+// the whole logical cluster.
+func LimitedBy(quota metav1.Object) string {
+	if quota.GetNamespace() == QuotaNamespace && quota.GetAnnotations()[QuotaScopeAnnotation] == "true" {
+		return ""
+	}
+	return quota.GetNamespace()
+}
 
 // PathOf returns the canonical path of a logical cluster: its name, where
 // workspaces do not lead to it.

@@ -41,7 +41,7 @@ func (c *cluster) used(t *testing.T, namespace, quota string, name corev1.Resour
 
 func TestQuota(t *testing.T) {
 	all := one.Get(t)
-	both := clusters(t, all, "quota-a", "quota-b")
+	both := clusters(t, all, "quota-a", "quota-b", "quota-whole")
 	a, b := both[0], both[1]
 	a.serveWidgets(t)
 	const countWidgets = corev1.ResourceName("count/widgets.example.com")
@@ -116,6 +116,8 @@ func TestQuota(t *testing.T) {
 		b.quota(t, "q", "full", corev1.ResourceList{"count/secrets": resource.MustParse("1")})
 		require.Equal(t, int64(2), b.used(t, "q", "full", "count/secrets"))
 	})
+
+	t.Run("a whole logical cluster", func(t *testing.T) { wholeQuota(t, both[2]) })
 
 	t.Run("garbage", func(t *testing.T) {
 		for name, spec := range map[string]corev1.ResourceQuotaSpec{

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 const (
@@ -42,6 +43,15 @@ func join(cluster logicalcluster.Name, namespace string) string {
 func split(namespace string) (cluster logicalcluster.Name, bare string) {
 	c, bare, _ := strings.Cut(namespace, "|")
 	return logicalcluster.Name(c), bare
+}
+
+// stored returns the namespace in which the quotas are that limit a namespace, or, with
+// "", the whole logical cluster.
+func stored(limited string) string {
+	if limited == "" {
+		return tenancy.QuotaNamespace
+	}
+	return limited
 }
 
 // accessor reads and writes quotas for the evaluator.
@@ -70,10 +80,13 @@ func (a *accessor) open(ctx context.Context) {
 // namespace by the evaluator's name.
 func (a *accessor) GetQuotas(namespace string) ([]corev1.ResourceQuota, error) {
 	cluster, bare := split(namespace)
-	found := a.quotas.Lister().Cluster(cluster).ListNamespace(bare, nil)
+	found := a.quotas.Lister().Cluster(cluster).ListNamespace(stored(bare), nil)
 	out := make([]corev1.ResourceQuota, 0, len(found))
 	for _, quota := range found {
-		quota = a.latest(quota).DeepCopy()
+		if quota = a.latest(quota); tenancy.LimitedBy(quota) != bare {
+			continue
+		}
+		quota = quota.DeepCopy()
 		quota.Namespace = namespace
 		out = append(out, *quota)
 	}
@@ -116,7 +129,8 @@ func (a *accessor) UpdateQuotaStatus(quota *corev1.ResourceQuota) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
 	defer cancel()
-	cluster, namespace := split(quota.Namespace)
+	cluster, bare := split(quota.Namespace)
+	namespace := stored(bare)
 	quotas := client.ResourceQuotas.InNamespace(a.clients.Cluster(cluster.Path()), namespace)
 	quota = quota.DeepCopy()
 	quota.Namespace = namespace

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // Name is the name of the controller.
@@ -29,12 +30,30 @@ const (
 	landing = time.Second
 	// recount is how often is counted although nothing seems to have changed.
 	recount = 5 * time.Minute
+	// unserved is the same where something is counted that is not served: it may come,
+	// and have objects.
+	unserved = time.Minute
 )
 
-// namespace is a namespace of a logical cluster.
+// namespace is a namespace of a logical cluster, or, without a name, the whole logical
+// cluster.
 type namespace struct {
 	Cluster logicalcluster.Name
 	Name    string
+}
+
+// limited returns what a quota limits.
+func limited(quota *corev1.ResourceQuota) namespace {
+	return namespace{Cluster: logicalcluster.From(quota), Name: tenancy.LimitedBy(quota)}
+}
+
+// limiting returns the quotas that limit a namespace, or the whole logical cluster.
+func limiting(all *client.Informer[*corev1.ResourceQuota], in namespace) []*corev1.ResourceQuota {
+	of := all.Lister().Cluster(in.Cluster)
+	if in.Name != tenancy.QuotaNamespace && in.Name != "" {
+		return of.ListNamespace(in.Name, nil)
+	}
+	return slices.DeleteFunc(of.ListNamespace(tenancy.QuotaNamespace, nil), func(quota *corev1.ResourceQuota) bool { return limited(quota) != in })
 }
 
 // Config is what the controller needs.
@@ -57,17 +76,15 @@ func New(config Config) *Controller {
 	var wake later
 	c.watches = newWatches(config.Local, wake.add)
 	r := &reconciler{
-		quotas: func(in namespace) []*corev1.ResourceQuota {
-			return config.Quotas.Lister().Cluster(in.Cluster).ListNamespace(in.Name, nil)
-		},
-		count: c.watches.count,
+		quotas: func(in namespace) []*corev1.ResourceQuota { return limiting(config.Quotas, in) },
+		count:  c.watches.count,
 		commit: func(ctx context.Context, updated *corev1.ResourceQuota) error {
 			in := client.ResourceQuotas.InNamespace(config.Local.Cluster(logicalcluster.From(updated).Path()), updated.Namespace)
 			_, err := in.UpdateStatus(ctx, updated, metav1.UpdateOptions{})
 			return err
 		},
 		now:  time.Now,
-		seen: map[client.Key]look{},
+		seen: map[limit]look{},
 	}
 	c.queue = reconcile.New(reconcile.Config[namespace]{
 		Name:      Name,
@@ -75,7 +92,11 @@ func New(config Config) *Controller {
 		Workers:   workers,
 		Sources: []reconcile.Source[namespace]{
 			reconcile.FromInformer(config.Quotas, func(quota *corev1.ResourceQuota) []namespace {
-				return []namespace{{Cluster: logicalcluster.From(quota), Name: quota.Namespace}}
+				in := []namespace{{Cluster: logicalcluster.From(quota), Name: quota.Namespace}}
+				if quota.Namespace == tenancy.QuotaNamespace { // it may have limited another before
+					in = append(in, namespace{Cluster: in[0].Cluster})
+				}
+				return in
 			}),
 			wake.source,
 		},
@@ -129,7 +150,13 @@ type reconciler struct {
 	now func() time.Time
 
 	mu   sync.Mutex
-	seen map[client.Key]look
+	seen map[limit]look
+}
+
+// limit is a quota, and what it limits.
+type limit struct {
+	in   namespace
+	name string
 }
 
 // look is what was used when it was more than there was, and when that was.
@@ -140,7 +167,8 @@ type look struct {
 
 func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Result, error) {
 	quotas := r.quotas(in)
-	counts, err := r.count(ctx, in, countedBy(quotas))
+	resources := countedBy(quotas)
+	counts, err := r.count(ctx, in, resources)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -149,6 +177,9 @@ func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Res
 		return reconcile.Result{}, nil
 	}
 	result := reconcile.Result{RequeueAfter: recount}
+	if len(counts) < len(resources) {
+		result.RequeueAfter = unserved
+	}
 	var errs []error
 	for _, quota := range quotas {
 		now := countFor(quota, func(resource schema.GroupResource) int64 { return counts[resource] })
@@ -165,7 +196,7 @@ func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Res
 
 // publish writes what follows from a count, and reports whether to count again soon.
 func (r *reconciler) publish(ctx context.Context, quota *corev1.ResourceQuota, now usage) (again bool, err error) {
-	key := client.KeyOf(quota)
+	key := limit{in: limited(quota), name: quota.Name}
 	r.mu.Lock()
 	last, looked := r.seen[key]
 	r.mu.Unlock()
@@ -196,8 +227,7 @@ func (r *reconciler) forget(in namespace, quotas []*corev1.ResourceQuota) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key := range r.seen {
-		if key.Cluster == in.Cluster && key.Namespace == in.Name &&
-			!slices.ContainsFunc(quotas, func(quota *corev1.ResourceQuota) bool { return quota.Name == key.Name }) {
+		if key.in == in && !slices.ContainsFunc(quotas, func(quota *corev1.ResourceQuota) bool { return quota.Name == key.name }) {
 			delete(r.seen, key)
 		}
 	}

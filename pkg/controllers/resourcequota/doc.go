@@ -11,4 +11,6 @@
 //	                   ├─ more than the status says: write it at once
 //	                   └─ fewer: some may be admitted and not stored yet. Look a second
 //	                      later, and take off what was used then and is not there
+//
+// A quota may limit its logical cluster as a whole. Then all namespaces are watched together.
 package resourcequota

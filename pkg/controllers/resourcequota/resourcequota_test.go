@@ -68,7 +68,7 @@ func TestPublish(t *testing.T) {
 			return nil
 		},
 		now:  func() time.Time { return now },
-		seen: map[client.Key]look{},
+		seen: map[limit]look{},
 	}
 	for i, step := range []struct {
 		after   time.Duration

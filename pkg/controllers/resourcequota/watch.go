@@ -60,8 +60,8 @@ func (w *watches) close() {
 }
 
 // count returns the number of objects of each resource in the namespace, and
-// watches these and no others from now on. Resources that are not served have
-// no objects.
+// watches these and no others from now on. Resources that are not served are
+// left out.
 func (w *watches) count(ctx context.Context, in namespace, resources []schema.GroupResource) (map[schema.GroupResource]int64, error) {
 	w.keep(in, resources)
 	counts := make(map[schema.GroupResource]int64, len(resources))
@@ -103,8 +103,13 @@ func (w *watches) keep(in namespace, resources []schema.GroupResource) {
 func (w *watches) counter(ctx context.Context, in namespace, resource schema.GroupResource) (*counter, error) {
 	w.mu.Lock()
 	found := w.namespaces[in][resource]
+	gone := found != nil && apierrors.IsNotFound(found.informer.LastError())
+	if gone { // it may be served again, in another version
+		found.cancel()
+		delete(w.namespaces[in], resource)
+	}
 	w.mu.Unlock()
-	if found != nil {
+	if found != nil && !gone {
 		return found, nil
 	}
 	gvr, served, err := w.version(ctx, in, resource)
@@ -146,11 +151,11 @@ func nothingBut(obj *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadat
 	}}, nil
 }
 
-// version finds the version in which a namespaced resource is served.
+// version finds the version in which a resource that can be in there is served.
 func (w *watches) version(ctx context.Context, in namespace, resource schema.GroupResource) (schema.GroupVersionResource, bool, error) {
 	scope := w.local.Cluster(in.Cluster.Path())
 	if resource.Group == "" { // nearly all of it is v1
-		if found, served, err := servedIn(ctx, scope, resource.WithVersion("v1")); served || err != nil {
+		if found, served, err := servedIn(ctx, scope, in, resource.WithVersion("v1")); served || err != nil {
 			return found, served, err
 		}
 	}
@@ -167,7 +172,7 @@ func (w *watches) version(ctx context.Context, in namespace, resource schema.Gro
 			continue
 		}
 		for _, v := range groups.Groups[i].Versions {
-			if found, served, err := servedIn(ctx, scope, resource.WithVersion(v.Version)); served || err != nil {
+			if found, served, err := servedIn(ctx, scope, in, resource.WithVersion(v.Version)); served || err != nil {
 				return found, served, err
 			}
 		}
@@ -175,8 +180,8 @@ func (w *watches) version(ctx context.Context, in namespace, resource schema.Gro
 	return schema.GroupVersionResource{}, false, nil
 }
 
-// servedIn reports whether a namespaced resource can be watched in a version.
-func servedIn(ctx context.Context, scope client.Scope, resource schema.GroupVersionResource) (schema.GroupVersionResource, bool, error) {
+// servedIn reports whether a resource that can be in there can be watched in a version.
+func servedIn(ctx context.Context, scope client.Scope, in namespace, resource schema.GroupVersionResource) (schema.GroupVersionResource, bool, error) {
 	list, err := scope.Resources(ctx, resource.GroupVersion())
 	if apierrors.IsNotFound(err) {
 		return resource, false, nil
@@ -185,6 +190,6 @@ func servedIn(ctx context.Context, scope client.Scope, resource schema.GroupVers
 		return resource, false, err
 	}
 	return resource, slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool {
-		return r.Name == resource.Resource && r.Namespaced && slices.Contains(r.Verbs, "watch")
+		return r.Name == resource.Resource && (r.Namespaced || in.Name == "") && slices.Contains(r.Verbs, "watch")
 	}), nil
 }
