@@ -114,7 +114,7 @@ upgrade: build ## Upgrade a running cluster from another release, process by pro
 	git archive $(PREVIOUS) | tar x -C $(BIN)/previous/source
 	$(GO) build -C $(BIN)/previous/source -buildvcs=false -ldflags='-s -w' -o ../shardplane ./cmd/shardplane
 	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane SHARDPLANE_PREVIOUS_BINARY=$(CURDIR)/$(BIN)/previous/shardplane \
-		$(GO) test ./test/e2e -run '^TestUpgrade$$' -count=1 -timeout 20m -v $(TEST_FLAGS)
+		$(GO) test ./test/e2e -run '^TestUpgrade' -count=1 -timeout 20m -v $(TEST_FLAGS)
 
 .PHONY: robustness
 robustness: build ## Break clusters for long while clients check it (ROBUSTNESS_FLAGS='-duration 1h')

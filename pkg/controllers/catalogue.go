@@ -14,7 +14,8 @@
 //	                    deleted
 //	bootstrap           root and system:admin exist, with all that belongs to them
 //	shardregistration   this shard's Shard object in root is right
-//	workspace           workspaces get a logical cluster on some shard
+//	workspace           workspaces get a logical cluster on some shard, those of
+//	                    other shards by its controller placement
 //	mount               workspaces that are mounts lead where the mounted object says
 //	customresourcedefinition
 //	                    definitions that are deleted go with their instances, and
@@ -159,6 +160,8 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		// It also looks for logical clusters on other shards that nobody wants any
 		// more, all at once.
 		{Name: workspace.Name, Placement: reconcile.OnLeader, New: newWorkspace},
+		// It watches each other shard for what that asks for, all at once.
+		{Name: workspace.PlacementName, Placement: reconcile.OnLeader, New: newPlacement},
 		// It follows what is mounted of the whole shard.
 		{Name: mount.Name, Placement: reconcile.OnLeader, New: newMount},
 		// Of two that want a name which became free, the first should get it.
@@ -343,6 +346,11 @@ func newWorkspace(d Deps) (reconcile.Made, error) {
 		made.Needs = append(made.Needs, i.WorkspaceTypes.Others())
 	}
 	return made, nil
+}
+
+func newPlacement(d Deps) (reconcile.Made, error) {
+	clusters := d.Informers.LogicalClusters
+	return after(workspace.NewPlacement(workspace.PlacementConfig{ShardName: d.ShardName, Peers: d.Peers, LogicalClusters: clusters}), clusters), nil
 }
 
 func newMount(d Deps) (reconcile.Made, error) {

@@ -29,6 +29,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/etcd"
@@ -229,6 +230,7 @@ func (s *Server) assembleAPI() error {
 		return fmt.Errorf("assembling the API server: %w", err)
 	}
 	serving.InstallSnapshots(s.generic, s.etcd, registry.Codecs)
+	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(workspace.PlacementPath, s.servePlacement)
 	may := s.access(c.Authorization.Authorizer)
 	may.Identity = s.identity()
 	if err := registry.Install(s.generic, c.RESTOptionsGetter, may); err != nil {

@@ -20,7 +20,15 @@ const (
 	ClusterAnnotation = InternalPrefix + "cluster"
 	// ShardHashAnnotation holds the hash of the name of the chosen shard.
 	ShardHashAnnotation = InternalPrefix + "shard"
+	// PlacementAnnotation holds the LogicalCluster that another shard is asked for, as JSON,
+	// without the user who has created the Workspace. It goes when the phase is no longer
+	// Scheduling.
+	PlacementAnnotation = InternalPrefix + "placement"
 )
+
+// TargetLabel on a Workspace names the shard of its logical cluster, if that is another one
+// than the Workspace's. That shard watches by it.
+const TargetLabel = "internal.shardplane.io/target"
 
 // Annotations, labels and finalizers of LogicalClusters.
 const (

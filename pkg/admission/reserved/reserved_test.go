@@ -94,6 +94,8 @@ func TestMetadata(t *testing.T) {
 		"label with a prefix":            {obj: labelled("initializer.internal.kcp.io/abc", "x"), as: admin, denied: "only the system"},
 		"label of a claim":               {obj: labelled("claimed.internal.apis.kcp.io/abc", "x"), as: tenant, denied: "claimed.internal.apis.kcp.io/abc"},
 		"label of the owner's shard":     {obj: labelled("internal.shardplane.io/owner-shard", "root"), as: admin, denied: "only the system"},
+		"label of the target":            {obj: labelled("internal.shardplane.io/target", "root"), as: admin, denied: "only the system"},
+		"what a target is asked for":     {obj: annotated("internal.tenancy.kcp.io/placement", "{}"), as: admin, denied: "only the system"},
 		"label removed":                  {obj: annotated(), old: labelled("tenancy.kcp.io/phase", "Ready"), as: tenant, denied: "tenancy.kcp.io/phase"},
 		"finalizer":                      {obj: finalized("core.kcp.io/logicalcluster"), as: tenant, denied: "metadata.finalizers[core.kcp.io/logicalcluster]"},
 		"finalizer removed":              {obj: finalized("mine.example.com/x"), old: finalized("core.kcp.io/logicalcluster"), as: admin, denied: "core.kcp.io/logicalcluster"},

@@ -82,6 +82,7 @@ var labels = []name{
 	{apisv1alpha1.APIExportPermissionClaimLabelPrefix, system},
 	{internalAPIs, system},
 	{tenancy.OwnerShardLabel, system},
+	{tenancy.TargetLabel, system},
 	{core.ReplicateAnnotationKey, administrators},
 }
 

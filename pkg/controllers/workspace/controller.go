@@ -51,7 +51,7 @@ type Config struct {
 func New(config Config) *reconcile.Controller[client.Key] {
 	s := &sites{
 		self:  config.ShardName,
-		local: newSite(config.Peers.Named(config.ShardName), config.LogicalClusters),
+		local: localSite(config.Peers, config.ShardName, config.LogicalClusters),
 		peers: config.Peers,
 	}
 	workspaces, clusters, shards := config.Workspaces.Lister(), config.LogicalClusters.Lister(), config.Shards.Lister()
@@ -82,7 +82,8 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		event: eventIn(config.Local),
 		owned: s.owned,
 		exists: func(ctx context.Context, key client.Key, uid types.UID) (bool, error) {
-			return exists(ctx, config.Local, key, uid)
+			ws, err := live(ctx, config.Local, key)
+			return ws != nil && ws.UID == uid, err
 		},
 	}
 
@@ -110,17 +111,17 @@ func New(config Config) *reconcile.Controller[client.Key] {
 	})
 }
 
-// exists asks a shard whether it has a Workspace with a UID.
-func exists(ctx context.Context, local *client.Factory, key client.Key, uid types.UID) (bool, error) {
-	ws, err := client.Workspaces.In(local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		var status apierrors.APIStatus
-		if errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name == key.Name {
-			return false, nil
-		}
-		return false, fmt.Errorf("the shard does not serve workspaces yet: %w", err)
+// live asks a shard for a Workspace; nil is that there is none.
+func live(ctx context.Context, shard *client.Factory, key client.Key) (*tenancyv1alpha1.Workspace, error) {
+	ws, err := client.Workspaces.In(shard.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return ws, err
 	}
-	return err == nil && ws.UID == uid, err
+	var status apierrors.APIStatus
+	if errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name == key.Name {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return nil, fmt.Errorf("the shard does not serve workspaces yet: %w", err)
 }
 
 // unfinished returns the keys of the Workspaces that wait for being scheduled
@@ -128,7 +129,7 @@ func exists(ctx context.Context, local *client.Factory, key client.Key, uid type
 func unfinished(all []*tenancyv1alpha1.Workspace) []client.Key {
 	var keys []client.Key
 	for _, ws := range all {
-		if ws.DeletionTimestamp != nil || ws.Status.Phase == "" || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling {
+		if ws.DeletionTimestamp != nil || isScheduling(ws) {
 			keys = append(keys, client.KeyOf(ws))
 		}
 	}

@@ -146,15 +146,25 @@ func logicalClusterFor(ws *tenancyv1alpha1.Workspace, in facts, self string) (*c
 	if groups := cmp.Or(ws.Annotations[tenancy.RequiredGroupsAnnotation], in.parent.Annotations[tenancy.RequiredGroupsAnnotation]); groups != "" {
 		lc.Annotations[tenancy.RequiredGroupsAnnotation] = groups
 	}
-	if owner := ws.Annotations[ownerAnnotation]; owner != "" {
-		var user authenticationv1.UserInfo
-		if err := json.Unmarshal([]byte(owner), &user); err != nil {
-			return nil, problemf(tenancyv1alpha1.WorkspaceReasonReasonUnknown, "annotation %s is not a user: %v", ownerAnnotation, err)
-		}
-		lc.Annotations[ownerAnnotation] = owner
-		lc.Spec.CreatedBy = &corev1alpha1.OwnerUserInfo{Username: user.Username, Groups: user.Groups, UID: user.UID, Extra: user.Extra}
+	if p := nameCreator(ws, lc); p != nil {
+		return nil, p
 	}
 	return lc, nil
+}
+
+// nameCreator has the LogicalCluster say who has created the Workspace.
+func nameCreator(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) *problem {
+	owner := ws.Annotations[ownerAnnotation]
+	if owner == "" {
+		return nil
+	}
+	var user authenticationv1.UserInfo
+	if err := json.Unmarshal([]byte(owner), &user); err != nil {
+		return problemf(tenancyv1alpha1.WorkspaceReasonReasonUnknown, "annotation %s is not a user: %v", ownerAnnotation, err)
+	}
+	lc.Annotations[ownerAnnotation] = owner
+	lc.Spec.CreatedBy = &corev1alpha1.OwnerUserInfo{Username: user.Username, Groups: user.Groups, UID: user.UID, Extra: user.Extra}
+	return nil
 }
 
 // owns reports whether the LogicalCluster was created for exactly this Workspace.
@@ -174,7 +184,7 @@ func unscheduled(ws *tenancyv1alpha1.Workspace, p *problem) *tenancyv1alpha1.Wor
 func scheduled(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
 	conditions.MarkTrue(ws, tenancyv1alpha1.WorkspaceScheduled)
-	if ws.Status.Phase == "" || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling {
+	if isScheduling(ws) {
 		ws.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
 	}
 	return ws

@@ -5,17 +5,21 @@
 //	────────────────────                       ────────────────────────────────────
 //	created by a user
 //	1 claim: name, shard, type, URL, finalizer
-//	2 ──────────────────────────────────────►  created, owner = Workspace
+//	2 ──────── watch, and a look at it ─────►  created, owner = Workspace
 //	3 phase Initializing                       default namespace, initializers
 //	                                           phase Ready
 //	4 phase Ready  ◄──────────────── watch ──
 //
 //	deleted by a user
-//	1 ──────────────────────────────────────►  deleted: content goes, then it does
+//	1 ─────────────────────────────── watch ►  deleted: content goes, then it does
 //	2 finalizer removed ◄─────────── watch ──
 //
 // The claim is written before anything else happens, so that whatever fails
 // later, and however often it is repeated, there is one logical cluster for a
-// Workspace. What happens on other shards is seen through one watch per shard,
-// restricted to the logical clusters whose owner is here.
+// Workspace. What happens on other shards is seen through watches, restricted to what is
+// for this one, and no shard writes on another: the claim has what is asked for, B fulfils it
+// (placement), and both look at the other live before they decide for good. On the own shard
+// A does all of it in the process.
+//
+// Shards of the previous version do not fulfil what is asked of them: there A writes itself.
 package workspace

@@ -55,14 +55,19 @@ const startsWithAtMost = 2
 //
 // Nothing is deleted because it could not be seen. This shard is the one that
 // has the Workspaces, and is asked past its informer; and nothing is deleted that
-// is old or that somebody has put anything into.
+// is old or that somebody has put anything into. Shards that place for others do so
+// themselves, by the same rules.
 func (r *reconciler) removeOrphans(ctx context.Context, key client.Key, uid types.UID) error {
 	for _, o := range r.owned(key) {
 		owner := o.lc.Spec.Owner.UID
 		if owner == uid || owner == "" || o.lc.DeletionTimestamp != nil || o.lc.Labels[tenancy.OwnerShardLabel] != r.self {
 			continue
 		}
-		if err := r.removeOrphan(ctx, key, o); err != nil {
+		placed, err := o.at.places(ctx)
+		if err == nil && !placed {
+			err = removeOrphan(ctx, key, o, r.now(), func(ctx context.Context) (bool, error) { return r.exists(ctx, key, owner) })
+		}
+		if err != nil {
 			return fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(o.lc), key, err)
 		}
 	}
@@ -75,7 +80,9 @@ type owned struct {
 	at logicalClusters
 }
 
-func (r *reconciler) removeOrphan(ctx context.Context, key client.Key, o owned) error {
+// removeOrphan deletes a LogicalCluster whose Workspace has gone. exists asks the shard of the
+// Workspace for it.
+func removeOrphan(ctx context.Context, key client.Key, o owned, now time.Time, exists func(context.Context) (bool, error)) error {
 	cluster := logicalcluster.From(o.lc)
 	lc, err := o.at.get(ctx, cluster)
 	if apierrors.IsNotFound(err) || err == nil && (lc.UID != o.lc.UID || lc.DeletionTimestamp != nil) {
@@ -84,12 +91,11 @@ func (r *reconciler) removeOrphan(ctx context.Context, key client.Key, o owned) 
 	if err != nil {
 		return err
 	}
-	exists, err := r.exists(ctx, key, lc.Spec.Owner.UID)
-	if err != nil || exists {
+	if found, err := exists(ctx); err != nil || found {
 		return err
 	}
 	logger := klog.FromContext(ctx).WithValues("cluster", cluster, "owner", key.String(), "ownerUID", lc.Spec.Owner.UID)
-	if age := r.now().Sub(lc.CreationTimestamp.Time); age > orphanAge {
+	if age := now.Sub(lc.CreationTimestamp.Time); age > orphanAge {
 		logger.Info("A logical cluster has no Workspace and is too old to be deleted for that: delete its LogicalCluster, or restore the Workspace", "age", age)
 		return nil
 	}

@@ -33,6 +33,8 @@ const (
 
 // logicalClusters is the access to the LogicalClusters of one shard.
 type logicalClusters interface {
+	// places reports whether the shard creates and deletes them by itself.
+	places(ctx context.Context) (bool, error)
 	cached(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool)
 	get(ctx context.Context, cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
 	create(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error
@@ -71,7 +73,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 		return reconcile.Result{}, err
 	}
 	ws, exists := r.latest.Of(key, cached, err == nil)
-	scheduling := exists && (ws.Status.Phase == "" || ws.Status.Phase == corev1alpha1.LogicalClusterPhaseScheduling)
+	scheduling := exists && isScheduling(ws)
 	if !scheduling || ws.DeletionTimestamp != nil {
 		r.starts.forget(key)
 	}
@@ -117,13 +119,14 @@ func (r *reconciler) leaveScheduling(ctx context.Context, ws *tenancyv1alpha1.Wo
 	}
 	lc, found := clusters.cached(logicalcluster.Name(ws.Spec.Cluster))
 	found = found && owns(ws, lc)
-	age, created := r.starts.age(client.KeyOf(ws), ws.UID, r.now())
+	start, started := r.starts.of(client.KeyOf(ws), ws.UID)
+	age := r.now().Sub(start.when)
 	switch {
 	case found && (initialized(lc) || lc.DeletionTimestamp != nil):
 		return r.follow(ctx, ws)
-	case created && age < unremarkable:
+	case started && age < unremarkable:
 		return reconcile.Result{RequeueAfter: unremarkable - age}, nil
-	case found || created:
+	case found || started && start.created:
 		_, err := r.write(ctx, ws, scheduled(ws))
 		return reconcile.Result{}, err
 	default:
@@ -131,7 +134,7 @@ func (r *reconciler) leaveScheduling(ctx context.Context, ws *tenancyv1alpha1.Wo
 	}
 }
 
-// schedule claims a logical cluster and creates it.
+// schedule claims a logical cluster and creates it, or has its shard create it.
 func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	parent, err := r.parent(logicalcluster.From(ws))
 	if err != nil {
@@ -142,8 +145,11 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 		return reconcile.Result{}, nil // the Workspace will be deleted with it
 	}
 	in := facts{parent: parent, shards: r.shards(), types: r.waits.Types(client.KeyOf(ws), r.types), newName: newClusterName}
-	if !claimed(ws) {
+	if !claimed(ws) || !asks(ws, r.self) {
 		updated, p := claim(ws, in)
+		if p == nil {
+			updated, p = ask(updated, in, r.self)
+		}
 		if p != nil {
 			return r.refuse(ctx, ws, p)
 		}
@@ -151,26 +157,56 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 			return reconcile.Result{}, err
 		}
 	}
+	clusters, err := r.at(ws.Annotations[shardAnnotation])
+	if err != nil {
+		return r.failed(ctx, ws, err)
+	}
+	switch placed, err := clusters.places(ctx); {
+	case err != nil:
+		return r.failed(ctx, ws, err)
+	case placed:
+		return r.await(ctx, ws, clusters)
+	}
 	lc, p := logicalClusterFor(ws, in, r.self)
 	if p != nil {
 		return r.refuse(ctx, ws, p)
 	}
-	if err := r.create(ctx, ws, lc); err != nil {
+	if err := r.create(ctx, ws, lc, clusters); err != nil {
 		return r.failed(ctx, ws, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Created a logical cluster", "cluster", ws.Spec.Cluster, "shard", ws.Annotations[shardAnnotation])
-	r.starts.note(client.KeyOf(ws), ws.UID, r.now())
+	r.starts.note(client.KeyOf(ws), started{uid: ws.UID, when: r.now(), created: true})
 	return r.leaveScheduling(ctx, ws)
 }
 
-// create creates the LogicalCluster of a Workspace, or finds that it exists.
-func (r *reconciler) create(ctx context.Context, ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) error {
-	clusters, err := r.at(ws.Annotations[shardAnnotation])
-	if err != nil {
-		return err
+// await waits for the logical cluster of a Workspace that its shard creates by itself. The
+// watch tells of it. What does not come is asked for: whether the shard answers, and whether
+// the name is another Workspace's there. It will then be that Workspace's whenever it is
+// asked for, since the shard creates only what is not there.
+func (r *reconciler) await(ctx context.Context, ws *tenancyv1alpha1.Workspace, clusters logicalClusters) (reconcile.Result, error) {
+	key := client.KeyOf(ws)
+	if _, asked := r.starts.of(key, ws.UID); !asked {
+		r.starts.note(key, started{uid: ws.UID, when: r.now()})
+		return reconcile.Result{RequeueAfter: unremarkable}, nil
 	}
+	lc, err := clusters.get(ctx, logicalcluster.Name(ws.Spec.Cluster))
+	switch {
+	case apierrors.IsNotFound(err):
+		return reconcile.Result{RequeueAfter: grace}, nil
+	case err != nil:
+		return r.failed(ctx, ws, err)
+	case !owns(ws, lc):
+		return r.failed(ctx, ws, belongsToAnother(ws))
+	default:
+		_, err := r.write(ctx, ws, scheduled(ws))
+		return reconcile.Result{}, err
+	}
+}
+
+// create creates the LogicalCluster of a Workspace, or finds that it exists.
+func (r *reconciler) create(ctx context.Context, ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster, clusters logicalClusters) error {
 	cluster := logicalcluster.Name(ws.Spec.Cluster)
-	err = clusters.create(ctx, cluster, lc)
+	err := clusters.create(ctx, cluster, lc)
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
@@ -179,9 +215,13 @@ func (r *reconciler) create(ctx context.Context, ws *tenancyv1alpha1.Workspace, 
 		return err
 	}
 	if !owns(ws, existing) {
-		return fmt.Errorf("logical cluster %s belongs to another workspace: delete this one and create it again", cluster)
+		return belongsToAnother(ws)
 	}
 	return nil
+}
+
+func belongsToAnother(ws *tenancyv1alpha1.Workspace) error {
+	return fmt.Errorf("logical cluster %s belongs to another workspace: delete this one and create it again", ws.Spec.Cluster)
 }
 
 // follow keeps the Workspace true to its LogicalCluster.
@@ -230,8 +270,8 @@ func (r *reconciler) missing(ctx context.Context, ws *tenancyv1alpha1.Workspace,
 	}
 }
 
-// delete deletes the LogicalCluster, waits for its end, and lets the Workspace
-// go.
+// delete deletes the LogicalCluster, or has its shard delete it, waits for its end, and
+// lets the Workspace go.
 func (r *reconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	if !slices.Contains(ws.Finalizers, workspaceFinalizer) {
 		return reconcile.Result{}, nil
@@ -258,8 +298,12 @@ func (r *reconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 	if !owns(ws, lc) {
 		return r.release(ctx, ws) // not ours to delete
 	}
+	placed := false
 	if lc.DeletionTimestamp == nil {
-		if err := clusters.remove(ctx, cluster, lc); err != nil {
+		if placed, err = clusters.places(ctx); err == nil && !placed {
+			err = clusters.remove(ctx, cluster, lc)
+		}
+		if err != nil {
 			return r.stuck(ctx, ws, err)
 		}
 	}
@@ -268,8 +312,8 @@ func (r *reconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 		err = nil
 	}
 	var next reconcile.Result
-	if !found {
-		next.RequeueAfter = grace
+	if !found || placed {
+		next.RequeueAfter = grace // it may be away
 	}
 	return next, err
 }
@@ -329,7 +373,7 @@ func again(cause error) (reconcile.Result, error) {
 
 // write commits a change and remembers the answer until the informer has it.
 func (r *reconciler) write(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
-	written, err := r.commit(ctx, old, updated)
+	written, err := r.commit(ctx, old, address(updated, r.self))
 	if written != nil && written.ResourceVersion != old.ResourceVersion {
 		r.latest.Wrote(written)
 	}

@@ -42,6 +42,9 @@ type fake struct {
 	blind bool
 	// down makes the shard of logical clusters unreachable.
 	down bool
+	// placing makes the other shard create and delete logical clusters by itself, and those
+	// of the Workspace's shard fail the test that do.
+	placing bool
 	// used makes logical clusters hold something of somebody's.
 	used bool
 	// writes counts those to come before the process ends; negative for never.
@@ -119,7 +122,7 @@ func (f *fake) owned(key client.Key) []owned {
 		if owner, ok := ownerOf(lc); ok && owner == key && !f.blind {
 			lc = lc.DeepCopy()
 			lc.Annotations[logicalcluster.AnnotationKey] = name.String()
-			found = append(found, owned{lc: lc, at: f})
+			found = append(found, owned{lc: lc, at: f.there()})
 		}
 	}
 	return found
@@ -141,7 +144,7 @@ func (f *fake) process() *reconciler {
 		},
 		shards: func() []*corev1alpha1.Shard { return []*corev1alpha1.Shard{shard("a"), shard("b")} },
 		types:  shippedTypes(f.t),
-		at:     func(string) (logicalClusters, error) { return f, nil },
+		at:     func(string) (logicalClusters, error) { return f.there(), nil },
 		commit: func(_ context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
 			probe := updated.DeepCopy()
 			probe.ResourceVersion = old.ResourceVersion

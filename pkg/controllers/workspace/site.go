@@ -20,10 +20,25 @@ const requestTimeout = 10 * time.Second
 type site struct {
 	*peers.Peer
 	lister client.Lister[*corev1alpha1.LogicalCluster]
+	// placer is nil for the own shard.
+	placer *placer
 }
 
 func newSite(peer *peers.Peer, informer *client.Informer[*corev1alpha1.LogicalCluster]) *site {
-	return &site{Peer: peer, lister: informer.Lister()}
+	return &site{Peer: peer, lister: informer.Lister(), placer: &placer{peer: peer}}
+}
+
+func localSite(book *peers.Book, self string, informer *client.Informer[*corev1alpha1.LogicalCluster]) *site {
+	return &site{Peer: book.Named(self), lister: informer.Lister()}
+}
+
+// places reports whether the shard creates and deletes LogicalClusters for Workspaces of
+// others by itself, so that nobody else does. For its own Workspaces each shard does so here.
+func (s *site) places(ctx context.Context) (bool, error) {
+	if s.placer == nil {
+		return false, nil
+	}
+	return s.placer.places(ctx)
 }
 
 // cached returns what the watch has told about the LogicalCluster in cluster.

@@ -9,8 +9,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// starts remembers for a moment which Workspaces have got their logical cluster
-// just now. It saves writes and is nothing to rely on: a process that has
+// starts remembers for a moment which Workspaces have got their logical cluster, or
+// have asked another shard for it, just now. It saves writes and is nothing to rely on: a process that has
 // forgotten asks the shard again.
 type starts struct {
 	mu sync.Mutex
@@ -20,24 +20,26 @@ type starts struct {
 type started struct {
 	uid  types.UID
 	when time.Time
+	// created is set if the logical cluster was created, and not only asked for.
+	created bool
 }
 
-// note remembers that the logical cluster of a Workspace was created.
-func (s *starts) note(key client.Key, uid types.UID, when time.Time) {
+// note remembers how a Workspace has started.
+func (s *starts) note(key client.Key, start started) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.at == nil {
 		s.at = map[client.Key]started{}
 	}
-	s.at[key] = started{uid: uid, when: when}
+	s.at[key] = start
 }
 
-// age returns how long ago the logical cluster was created, if that is known.
-func (s *starts) age(key client.Key, uid types.UID, now time.Time) (time.Duration, bool) {
+// of returns how a Workspace has started, if that is known.
+func (s *starts) of(key client.Key, uid types.UID) (started, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	start, ok := s.at[key]
-	return now.Sub(start.when), ok && start.uid == uid
+	return start, ok && start.uid == uid
 }
 
 // forget forgets a Workspace.

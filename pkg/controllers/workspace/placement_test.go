@@ -1,0 +1,416 @@
+package workspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+// readOnly is another shard, which places by itself.
+type readOnly struct{ *fake }
+
+func (s readOnly) places(context.Context) (bool, error) {
+	if s.down {
+		return false, peers.ErrUnreachable
+	}
+	return true, nil
+}
+
+func (s readOnly) create(context.Context, logicalcluster.Name, *corev1alpha1.LogicalCluster) error {
+	require.Fail(s.t, "the Workspace's shard creates on another one")
+	return nil
+}
+
+func (s readOnly) remove(context.Context, logicalcluster.Name, *corev1alpha1.LogicalCluster) error {
+	require.Fail(s.t, "the Workspace's shard deletes on another one")
+	return nil
+}
+
+func (s readOnly) unused(context.Context, logicalcluster.Name) (bool, error) {
+	require.Fail(s.t, "the Workspace's shard looks for orphans on another one")
+	return false, nil
+}
+
+func (f *fake) places(context.Context) (bool, error) {
+	if f.down {
+		return false, peers.ErrUnreachable
+	}
+	return false, nil
+}
+
+// there is what the Workspace's shard has of the other one.
+func (f *fake) there() logicalClusters {
+	if f.placing {
+		return readOnly{f}
+	}
+	return f
+}
+
+// owner is the Workspace's shard as the other one has it.
+type owner struct {
+	*fake
+	// seen is what the watch has told; the Workspace as it is, if that is nil.
+	seen *tenancyv1alpha1.Workspace
+	// before is called before each answer.
+	before func()
+	old    bool
+}
+
+func (o *owner) cached(client.Key) (*tenancyv1alpha1.Workspace, bool) {
+	ws := o.seen
+	if ws == nil {
+		ws = o.ws
+	}
+	if ws == nil || ws.Labels[tenancy.TargetLabel] == "" {
+		return nil, false
+	}
+	slim, err := slimWorkspace(ws)
+	require.NoError(o.t, err)
+	slim.Annotations[logicalcluster.AnnotationKey] = key.Cluster.String()
+	return slim, true
+}
+
+func (o *owner) live(context.Context, client.Key) (*tenancyv1alpha1.Workspace, error) {
+	if o.down {
+		return nil, peers.ErrUnreachable
+	}
+	ws := o.ws
+	if o.before != nil {
+		o.before()
+	}
+	return ws, nil
+}
+
+func (o *owner) places(context.Context) (bool, error) { return !o.old, nil }
+
+// target is a fresh process of the shard that the logical cluster is on.
+func (f *fake) target() (*placement, *owner) {
+	o := &owner{fake: f}
+	return &placement{
+		self:  f.ws.Annotations[shardAnnotation],
+		now:   time.Now,
+		shard: func(string) (asker, bool) { return o, true },
+		owned: func(key client.Key) (found []*corev1alpha1.LogicalCluster) {
+			key.Shard = ""
+			for _, o := range f.owned(key) {
+				found = append(found, o.lc)
+			}
+			return found
+		},
+		here: f,
+	}, o
+}
+
+var asked = client.Key{Shard: "here", Cluster: key.Cluster, Name: key.Name}
+
+func newPlaced(t *testing.T) *fake {
+	t.Helper()
+	f := newFake(t)
+	f.placing = true
+	return f
+}
+
+// claim has the Workspace's shard claim a logical cluster, and ask for it.
+func (f *fake) claim(r *reconciler) {
+	f.t.Helper()
+	_, err := f.reconcile(r)
+	require.NoError(f.t, err)
+	require.NotEmpty(f.t, f.ws.Annotations[tenancy.PlacementAnnotation])
+}
+
+func TestTheTargetCreatesWhatItIsAskedFor(t *testing.T) {
+	f := newPlaced(t)
+	f.ws.Annotations[ownerAnnotation] = `{"username":"alice","groups":["staff"]}`
+	r := f.process()
+	result, err := f.reconcile(r)
+	require.NoError(t, err)
+	require.Positive(t, result.RequeueAfter, "for the case that nothing is heard")
+	require.Equal(t, f.ws.Annotations[shardAnnotation], f.ws.Labels[tenancy.TargetLabel])
+	require.NotContains(t, f.ws.Annotations[tenancy.PlacementAnnotation], "alice", "the Workspace says that for as long as it is needed")
+	parent, err := r.parent(key.Cluster)
+	require.NoError(t, err)
+	want, p := logicalClusterFor(f.ws, facts{parent: parent, types: r.types}, "here")
+	require.Nil(t, p)
+
+	placing, _ := f.target()
+	_, err = placing.reconcile(t.Context(), asked)
+	require.NoError(t, err)
+	require.Equal(t, want, f.clusters[logicalcluster.Name(f.ws.Spec.Cluster)], "as if the Workspace's shard had created it")
+	for range 3 {
+		_, err = placing.reconcile(t.Context(), asked)
+		require.NoError(t, err)
+	}
+	f.othersWork()
+	_, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
+	require.NotContains(t, f.ws.Annotations, tenancy.PlacementAnnotation)
+	require.NotEmpty(t, f.ws.Labels[tenancy.TargetLabel], "its deletion has to be seen")
+	require.Equal(t, []string{"write workspace", "create logical cluster", "write workspace"}, f.log)
+	_, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.Len(t, f.log, 3, "nothing more to do")
+	require.Empty(t, r.starts.at)
+
+	f.delete()
+	_, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.Nil(t, f.clusters[logicalcluster.Name(f.ws.Spec.Cluster)].DeletionTimestamp)
+	_, err = placing.reconcile(t.Context(), asked)
+	require.NoError(t, err)
+	f.othersWork()
+	_, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.Nil(t, f.ws)
+	require.Empty(t, f.clusters)
+}
+
+// TestWhatIsOnTheOwnShardAsksNobody: there, nothing more is stored than before.
+func TestWhatIsOnTheOwnShardAsksNobody(t *testing.T) {
+	f := newFake(t)
+	f.ws.Annotations[shardAnnotation] = "a"
+	r := f.process()
+	r.self = "a"
+	_, err := f.reconcile(r)
+	require.NoError(t, err)
+	require.Len(t, f.clusters, 1)
+	require.NotContains(t, f.ws.Annotations, tenancy.PlacementAnnotation)
+	require.NotContains(t, f.ws.Labels, tenancy.TargetLabel)
+}
+
+// TestACrashOfEitherShardIsCompleted ends either process before or after each of its writes,
+// while a workspace comes and while it goes.
+func TestACrashOfEitherShardIsCompleted(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		for at := 1; at <= 6; at++ {
+			t.Run(fmt.Sprintf("write %d, done: %t", at, lost), func(t *testing.T) {
+				f := newPlaced(t)
+				f.writes, f.lost = at, lost
+				created := map[logicalcluster.Name]bool{}
+				r := f.process()
+				step := func() {
+					_, err := f.reconcile(r)
+					if errors.Is(err, errCrash) {
+						f.writes, r = -1, f.process()
+					} else {
+						require.NoError(t, err)
+					}
+					if f.ws == nil {
+						return
+					}
+					placing, _ := f.target()
+					if _, err := placing.reconcile(t.Context(), asked); errors.Is(err, errCrash) {
+						f.writes = -1
+					} else {
+						require.NoError(t, err)
+					}
+					for name := range f.clusters {
+						created[name] = true
+					}
+					f.othersWork()
+				}
+				for range 6 {
+					step()
+				}
+				require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
+				f.delete()
+				for range 6 {
+					if f.ws != nil {
+						step()
+					}
+				}
+				require.Nil(t, f.ws, "the workspace is gone")
+				require.Empty(t, f.clusters, "and so is its logical cluster")
+				require.Len(t, created, 1, "one workspace, one logical cluster")
+				require.Equal(t, -1, f.writes, "a process has ended once")
+			})
+		}
+	}
+}
+
+func TestTheTargetCreatesOnlyWhatWaitsForIt(t *testing.T) {
+	waiting := func(t *testing.T) (*fake, *placement, *owner) {
+		f := newPlaced(t)
+		f.claim(f.process())
+		placing, o := f.target()
+		o.seen = f.ws.DeepCopy()
+		return f, placing, o
+	}
+	cases := map[string]struct {
+		change func(f *fake, p *placement)
+		fails  bool
+		again  bool
+	}{
+		"it is deleted by now":            {change: func(f *fake, _ *placement) { f.delete() }},
+		"it has gone":                     {change: func(f *fake, _ *placement) { f.ws = nil }},
+		"it has one already":              {change: func(f *fake, _ *placement) { f.ws.Status.Phase = corev1alpha1.LogicalClusterPhaseReady }},
+		"it waits for another shard":      {change: func(_ *fake, p *placement) { p.self = "c" }},
+		"its shard is away":               {change: func(f *fake, _ *placement) { f.down = true }, again: true},
+		"it is another of that name":      {change: func(f *fake, _ *placement) { f.ws.UID = "another" }, fails: true},
+		"it names what is no workspace's": {change: func(f *fake, _ *placement) { f.ws.Annotations[tenancy.ClusterAnnotation] = "root" }, fails: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			f, placing, _ := waiting(t)
+			tc.change(f, placing)
+			result, err := placing.reconcile(t.Context(), asked)
+			require.Equal(t, tc.fails, err != nil, "%v", err)
+			require.Equal(t, tc.again, result.RequeueAfter > 0)
+			require.Empty(t, f.clusters)
+		})
+	}
+}
+
+// TestANameThatIsTakenElsewhere: the target leaves the other one alone, and the Workspace's
+// shard finds out by looking. It goes on when the other one has gone.
+func TestANameThatIsTakenElsewhere(t *testing.T) {
+	f := newPlaced(t)
+	r := f.process()
+	f.claim(r)
+	cluster := logicalcluster.Name(f.ws.Spec.Cluster)
+	foreign := &corev1alpha1.LogicalCluster{Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{UID: "foreign"}}}
+	f.clusters[cluster] = foreign
+	placing, _ := f.target()
+	result, err := placing.reconcile(t.Context(), asked)
+	require.NoError(t, err)
+	require.Positive(t, result.RequeueAfter)
+	r.now = func() time.Time { return time.Now().Add(2 * time.Hour) }
+	_, err = f.reconcile(r)
+	require.ErrorContains(t, err, "belongs to another workspace")
+	require.Contains(t, conditions.GetMessage(f.ws, tenancyv1alpha1.WorkspaceScheduled), "belongs to another workspace")
+	require.Same(t, foreign, f.clusters[cluster])
+
+	delete(f.clusters, cluster)
+	_, err = placing.reconcile(t.Context(), asked)
+	require.NoError(t, err)
+	f.othersWork()
+	_, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
+
+	// Deleted, it takes nothing of another's along.
+	f.clusters[cluster] = foreign
+	f.delete()
+	_, err = placing.reconcile(t.Context(), asked)
+	require.NoError(t, err)
+	require.Nil(t, foreign.DeletionTimestamp)
+	_, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.Nil(t, f.ws)
+	require.Same(t, foreign, f.clusters[cluster])
+}
+
+// TestADeletionWhileTheTargetCreates has the Workspace go between the target's last look at it
+// and its create.
+func TestADeletionWhileTheTargetCreates(t *testing.T) {
+	for _, kept := range []string{"", "used", "old", "owned by a shard of the previous version", "still there"} {
+		t.Run(kept, func(t *testing.T) {
+			f := newPlaced(t)
+			r := f.process()
+			f.claim(r)
+			cluster, claimed := logicalcluster.Name(f.ws.Spec.Cluster), f.ws
+			placing, o := f.target()
+			o.before = func() {
+				o.before = nil
+				f.delete()
+				_, err := f.reconcile(r)
+				require.NoError(t, err)
+				require.Nil(t, f.ws, "its shard has seen that there is no logical cluster")
+			}
+			_, err := placing.reconcile(t.Context(), asked)
+			require.NoError(t, err)
+			require.Contains(t, f.clusters, cluster)
+			f.clusters[cluster].CreationTimestamp = metav1.Now()
+			switch kept {
+			case "used":
+				f.used = true
+			case "old":
+				f.clusters[cluster].CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * orphanAge))
+			case "owned by a shard of the previous version":
+				o.old = true
+			case "still there":
+				f.ws = claimed.DeepCopy()
+				delete(f.ws.Labels, tenancy.TargetLabel) // so that the watch does not have it
+			}
+			_, err = placing.reconcile(t.Context(), asked)
+			require.NoError(t, err)
+			require.Equal(t, kept != "", f.clusters[cluster].DeletionTimestamp == nil)
+		})
+	}
+}
+
+func TestATargetThatIsAwayIsTold(t *testing.T) {
+	f := newPlaced(t)
+	f.down = true
+	r := f.process()
+	result, err := f.reconcile(r)
+	require.NoError(t, err)
+	require.Positive(t, result.RequeueAfter)
+	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceScheduled))
+	require.NotEmpty(t, f.ws.Annotations[tenancy.PlacementAnnotation], "it is asked all the same, and sees so when it comes")
+
+	f.down = false
+	placing, _ := f.target()
+	_, err = placing.reconcile(t.Context(), asked)
+	require.NoError(t, err)
+	f.othersWork()
+	_, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, f.ws.Status.Phase)
+	f.delete()
+	f.down = true
+	result, err = f.reconcile(r)
+	require.NoError(t, err)
+	require.Positive(t, result.RequeueAfter)
+	require.Equal(t, reasonShardUnreachable, conditions.GetReason(f.ws, tenancyv1alpha1.WorkspaceContentDeleted))
+}
+
+// TestWorkspacesOfThePreviousVersionGetTheirLabel: their deletion has to be seen as well.
+func TestWorkspacesOfThePreviousVersionGetTheirLabel(t *testing.T) {
+	f := newPlaced(t)
+	r := f.process()
+	f.claim(r)
+	placing, _ := f.target()
+	_, err := placing.reconcile(t.Context(), asked)
+	require.NoError(t, err)
+	f.othersWork()
+	_, err = f.reconcile(r)
+	require.NoError(t, err)
+	for _, deleted := range []bool{false, true} {
+		f.ws = f.ws.DeepCopy()
+		delete(f.ws.Labels, tenancy.TargetLabel)
+		if deleted {
+			f.delete()
+		}
+		_, err = f.reconcile(f.process())
+		require.NoError(t, err)
+		require.NotEmpty(t, f.ws.Labels[tenancy.TargetLabel])
+	}
+	_, err = placing.reconcile(t.Context(), asked)
+	require.NoError(t, err)
+	require.NotNil(t, f.clusters[logicalcluster.Name(f.ws.Spec.Cluster)].DeletionTimestamp)
+
+	// And those that have claimed one only ask for it.
+	f = newPlaced(t)
+	f.claim(f.process())
+	f.ws = f.ws.DeepCopy()
+	delete(f.ws.Labels, tenancy.TargetLabel)
+	delete(f.ws.Annotations, tenancy.PlacementAnnotation)
+	claimed := f.ws.Spec.Cluster
+	f.claim(f.process())
+	require.Equal(t, claimed, f.ws.Spec.Cluster)
+	require.NotEmpty(t, f.ws.Labels[tenancy.TargetLabel])
+}
