@@ -64,3 +64,33 @@ awk '
   }
   { print }
 ' "${scratch}/apis.kcp.io_apiresourceschemas.yaml" >"${target}/apis.kcp.io_apiresourceschemas.yaml"
+
+# What the system says of shards, and the SDK's types have no columns for.
+awk '
+  /^  - additionalPrinterColumns:$/ {
+    print
+    print "    - description: Whether the shard takes part; empty if it has never said so"
+    print "      jsonPath: .status.conditions[?(@.type==\"Ready\")].status"
+    print "      name: Ready"
+    print "      type: string"
+    print "    - description: How many workspaces have their logical cluster on this shard"
+    print "      jsonPath: .metadata.annotations['"'"'core\\.shardplane\\.io/workspaces'"'"']"
+    print "      name: Workspaces"
+    print "      type: string"
+    print "    - description: How many objects the shard stores, without Events"
+    print "      jsonPath: .metadata.annotations['"'"'core\\.shardplane\\.io/objects'"'"']"
+    print "      name: Objects"
+    print "      type: string"
+    print "    - description: How much of its etcd is in use"
+    print "      jsonPath: .metadata.annotations['"'"'core\\.shardplane\\.io/storage'"'"']"
+    print "      name: Storage"
+    print "      type: string"
+    print "    - description: Why the shard is not ready"
+    print "      jsonPath: .status.conditions[?(@.type==\"Ready\")].reason"
+    print "      name: Reason"
+    print "      priority: 1"
+    print "      type: string"
+    next
+  }
+  { print }
+' "${scratch}/core.kcp.io_shards.yaml" >"${target}/core.kcp.io_shards.yaml"

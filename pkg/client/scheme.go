@@ -8,6 +8,7 @@ import (
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -34,6 +35,7 @@ func newScheme() *runtime.Scheme {
 	utilruntime.Must(metav1.AddMetaToScheme(scheme))
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme,
+		coordinationv1.AddToScheme,
 		admissionregistrationv1.AddToScheme,
 		apiextensionsv1.AddToScheme,
 		authorizationv1.AddToScheme,

@@ -14,6 +14,8 @@
 //	                    deleted
 //	bootstrap           root and system:admin exist, with all that belongs to them
 //	shardregistration   this shard's Shard object in root is right
+//	heartbeat           root's shard hears that this shard lives, and how much it holds
+//	shardhealth         on root's shard, Shards say whether they are ready, and their load
 //	workspace           workspaces get a logical cluster on some shard, those of
 //	                    other shards by its controller placement
 //	mount               workspaces that are mounts lead where the mounted object says
@@ -59,6 +61,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/endpointslice"
 	"github.com/shardplane/shardplane/pkg/controllers/exportuse"
 	"github.com/shardplane/shardplane/pkg/controllers/garbagecollector"
+	"github.com/shardplane/shardplane/pkg/controllers/heartbeat"
 	"github.com/shardplane/shardplane/pkg/controllers/identitycache"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
@@ -71,6 +74,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/resourcequota"
 	"github.com/shardplane/shardplane/pkg/controllers/rootca"
 	"github.com/shardplane/shardplane/pkg/controllers/serviceaccount"
+	"github.com/shardplane/shardplane/pkg/controllers/shardhealth"
 	"github.com/shardplane/shardplane/pkg/controllers/shardregistration"
 	"github.com/shardplane/shardplane/pkg/controllers/subtreeusage"
 	"github.com/shardplane/shardplane/pkg/controllers/workspace"
@@ -78,6 +82,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
+	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
@@ -119,6 +124,8 @@ type Deps struct {
 	Mounts mount.Store
 	// Subtrees are the sums of limited subtrees of workspaces.
 	Subtrees *subtrees.Sums
+	// Load returns what the shard holds, or nil as long as that is not known.
+	Load func() *shardload.Load
 	// HomeCreators are the groups whose members may have home workspaces.
 	HomeCreators []string
 	// Bootstrapped is called once, when everything exists that a shard starts
@@ -157,6 +164,9 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		// A replica is ready when it has seen this done.
 		{Name: bootstrap.Name, Placement: reconcile.OnEveryReplica, New: newBootstrap},
 		{Name: shardregistration.Name, Placement: reconcile.OnLeader, New: newShardRegistration},
+		// The replicas of a shard are one: who leads tells of it, and of others.
+		{Name: heartbeat.Name, Placement: reconcile.OnLeader, New: newHeartbeat},
+		{Name: shardhealth.Name, Placement: reconcile.OnLeader, Enabled: func(d Deps) bool { return d.isRoot() }, New: newShardHealth},
 		// It also looks for logical clusters on other shards that nobody wants any
 		// more, all at once.
 		{Name: workspace.Name, Placement: reconcile.OnLeader, New: newWorkspace},
@@ -316,16 +326,6 @@ func newBootstrap(d Deps) (reconcile.Made, error) {
 	made := after(controller, c.LogicalClusters, c.WorkspaceTypes, c.APIExports, c.ClusterRoles, c.ClusterRoleBindings)
 	made.Owns = owns
 	return made, err
-}
-
-func newShardRegistration(d Deps) (reconcile.Made, error) {
-	return after(shardregistration.New(shardregistration.Config{
-		ShardName:   d.ShardName,
-		BaseURL:     d.BaseURL,
-		ExternalURL: d.ExternalURL,
-		Root:        d.rootShard().Cluster(core.RootCluster.Path()),
-		Own:         d.Informers.OwnShard,
-	}), d.Informers.OwnShard), nil
 }
 
 func newWorkspace(d Deps) (reconcile.Made, error) {

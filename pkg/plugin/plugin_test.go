@@ -21,6 +21,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
 
 func workspace(name, shard, phase string, conditions ...conditionsv1alpha1.Condition) *node {
@@ -59,6 +61,12 @@ root                                          root
 `, string(renderTree(sample())))
 }
 
+// telling is a shard that says what it holds.
+func telling(load shardload.Load, shard corev1alpha1.Shard) corev1alpha1.Shard {
+	load.SetOnShard(&shard)
+	return shard
+}
+
 func TestShardsAreRendered(t *testing.T) {
 	t.Parallel()
 	shard := func(name string, annotations map[string]string, conditions ...conditionsv1alpha1.Condition) corev1alpha1.Shard {
@@ -70,16 +78,18 @@ func TestShardsAreRendered(t *testing.T) {
 	}
 	root := sample()
 	root.children[1].children = root.children[1].children[:1] // nothing on shard two has answered
-	require.Equal(t, `NAME     HEALTH                                   TENANTS   WORKSPACES   NOT READY   REGION   URL
-root     Answers                                  2         2            0           north    https://root
-three    Unknown,Ready=False,SchedulingDisabled   0         0            0           north    https://three
-two      NotAnswering                             1         1            0           north    https://two
+	require.Equal(t, `NAME     HEALTH                                   TENANTS   WORKSPACES   NOT READY   LOAD                                          REGION   URL
+root     Answers,Full                             2         2            0           2/2 workspaces, 30 objects, 4Mi/8Gi storage   north    https://root
+three    Unknown,Other=False,SchedulingDisabled   0         0            0           <unknown>                                     north    https://three
+two      NotAnswering,HeartbeatMissing            1         1            0           1 workspaces, 7/9 objects, 0 storage          north    https://two
 <none>                                            1         1            1
 
 There may be more: the workspaces in 2 others could not be listed. kubectl shardplane tree root says why.
 `, string(renderShards([]corev1alpha1.Shard{
-		shard("two", nil), shard("root", nil),
-		shard("three", map[string]string{"experimental.core.kcp.io/unschedulable": ""}, conditionsv1alpha1.Condition{Type: "Ready", Status: corev1.ConditionFalse}),
+		telling(shardload.Load{Workspaces: shardload.Amount{Used: 1}, Objects: shardload.Amount{Used: 7, Limit: 9}},
+			shard("two", nil, conditionsv1alpha1.Condition{Type: "Ready", Status: corev1.ConditionFalse, Reason: "HeartbeatMissing"})),
+		telling(shardload.Load{Workspaces: shardload.Amount{Used: 2, Limit: 2}, Objects: shardload.Amount{Used: 30}, Storage: shardload.Amount{Used: 4 << 20, Limit: 8 << 30}}, shard("root", nil)),
+		shard("three", map[string]string{"experimental.core.kcp.io/unschedulable": ""}, conditionsv1alpha1.Condition{Type: "Other", Status: corev1.ConditionFalse}),
 	}, root)))
 }
 

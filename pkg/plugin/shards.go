@@ -10,12 +10,14 @@ import (
 
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
 
 // Shards shows the shards.
@@ -99,14 +101,31 @@ func healthOf(shard *corev1alpha1.Shard, l *load) string {
 		health = "NotAnswering"
 	}
 	for _, c := range shard.Status.Conditions {
-		if c.Status == corev1.ConditionFalse {
+		switch {
+		case c.Status != corev1.ConditionFalse:
+		case c.Type == conditionsv1alpha1.ReadyCondition && c.Reason != "":
+			health += "," + c.Reason
+		default:
 			health += "," + string(c.Type) + "=False"
 		}
+	}
+	if load, known := shardload.OfShard(shard); known && load.FullOf() != "" {
+		health += ",Full"
 	}
 	if _, cordoned := shard.Annotations[tenancy.UnschedulableAnnotation]; cordoned {
 		health += ",SchedulingDisabled"
 	}
 	return health
+}
+
+// toldBy is what a shard says that it holds, of how much it may: workspaces, objects and
+// storage.
+func toldBy(shard *corev1alpha1.Shard) string {
+	load, known := shardload.OfShard(shard)
+	if !known {
+		return "<unknown>"
+	}
+	return strings.Join(load.Words(), ", ")
 }
 
 // renderShards returns the shards as people read them.
@@ -115,18 +134,18 @@ func renderShards(shards []corev1alpha1.Shard, root *node) []byte {
 	slices.SortFunc(shards, func(a, b corev1alpha1.Shard) int { return strings.Compare(a.Name, b.Name) })
 	var out bytes.Buffer
 	table := newTable(&out)
-	_, _ = fmt.Fprintln(table, "NAME\tHEALTH\tTENANTS\tWORKSPACES\tNOT READY\tREGION\tURL")
+	_, _ = fmt.Fprintln(table, "NAME\tHEALTH\tTENANTS\tWORKSPACES\tNOT READY\tLOAD\tREGION\tURL")
 	for i := range shards {
 		shard := &shards[i]
 		l := of[shard.Name]
 		if l == nil {
 			l = &load{}
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", shard.Name, healthOf(shard, l), len(l.tenants), l.workspaces, l.waiting, shard.Labels["region"], shard.Spec.BaseURL)
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", shard.Name, healthOf(shard, l), len(l.tenants), l.workspaces, l.waiting, toldBy(shard), shard.Labels["region"], shard.Spec.BaseURL)
 		delete(of, shard.Name)
 	}
 	if l := of[""]; l != nil && l.workspaces > 0 {
-		_, _ = fmt.Fprintf(table, "<none>\t\t%d\t%d\t%d\t\t\n", len(l.tenants), l.workspaces, l.waiting)
+		_, _ = fmt.Fprintf(table, "<none>\t\t%d\t%d\t%d\t\t\t\n", len(l.tenants), l.workspaces, l.waiting)
 	}
 	_ = table.Flush()
 	if unseen > 0 {

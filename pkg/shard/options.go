@@ -83,6 +83,8 @@ type Options struct {
 	Etcd etcd.Options
 	// Limits say how much a logical cluster may store.
 	Limits limits.Options
+	// Capacity says how much the shard takes in all.
+	Capacity CapacityOptions
 	// Encryption says which resources are encrypted in etcd.
 	Encryption encryption.Options
 	// Garbage says whether objects are deleted whose owners are gone.
@@ -145,6 +147,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs = fss.FlagSet("Storage")
 	o.Etcd.AddFlags(fs)
 	o.Limits.AddFlags(fs)
+	o.Capacity.AddFlags(fs)
 	o.Encryption.AddFlags(fs)
 	fs.Bool("watch-cache-events", true, "without effect")
 	_ = fs.MarkDeprecated("watch-cache-events", "events are in the watch cache, as all other resources: leave it out, the next version does not know it")
@@ -206,5 +209,5 @@ func (o CompletedOptions) Validate() error {
 		}
 	}
 	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.InFlight.Validate(), o.Watches.Validate(), o.WatchBytes.Validate(), o.Authentication.Validate(),
-		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Encryption.Validate(), o.Garbage.Validate())...)
+		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Capacity.Validate(o.Etcd), o.Encryption.Validate(), o.Garbage.Validate())...)
 }

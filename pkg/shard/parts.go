@@ -50,6 +50,7 @@ func (s *Server) addParts() error {
 		Garbage:      garbage,
 		Objects:      s.customResources,
 		Stored:       s.stored,
+		Load:         s.load,
 		Mounts:       mountStore{s.usage, s.customResources},
 		Definitions:  s.customResources.Definitions(),
 		Bindings:     s.bindings.Informer(),

@@ -88,9 +88,13 @@ func TestKubectlPlugin(t *testing.T) {
 		require.Contains(t, p.fails("tree", "root:none"), "kubectl shardplane tree: workspace root:none")
 	})
 	t.Run("shards", func(t *testing.T) {
-		shards := p.shows("shards")
-		require.Regexp(t, `(?m)^root +Answers +\d+ +\d+ +\d+ +https://`, shards)
-		require.Regexp(t, `(?m)^shard-1 +Answers +[1-9]\d* +[1-9]\d* +\d+ +https://`, shards)
+		var shards string
+		e.eventually("all shards have told their load", func() bool {
+			shards = p.shows("shards")
+			return !strings.Contains(shards, "<unknown>")
+		})
+		require.Regexp(t, `(?m)^root +Answers +\d+ +\d+ +\d+ +\d+ workspaces, \d+ objects, \d+Mi/8Gi storage +https://`, shards)
+		require.Regexp(t, `(?m)^shard-1 +Answers +[1-9]\d* +[1-9]\d* +\d+ +\d+ workspaces, .* storage +https://`, shards)
 		require.Regexp(t, `(?m)^<none> +1 +1 +1$`, shards)
 		_, err := client.Shards.In(e.proxy.Cluster(path("root"))).Patch(t.Context(), "shard-1", mergePatch, []byte(`{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":"true"}}}`), metav1.PatchOptions{})
 		require.NoError(t, err)

@@ -71,6 +71,8 @@ func newWorld(t testing.TB, c *harness.Cluster) *world {
 		twins: map[string]string{},
 	}
 	w.canaries.add("the victims' secret", w.secret)
+	// It comes some seconds after root.
+	w.must(w.masters, http.MethodGet, "root", "/api/v1/namespaces/kube-system/configmaps/kube-root-ca.crt", "", nil)
 	w.alpha, w.bravo, w.blind = w.workspace("root", "alpha", "root"), w.workspace("root", "bravo", "root"), w.workspace("root", "blind", "shard-1")
 	w.absent = tenant{path: "root:" + letters(len("bravo")), name: letters(16)}
 	inner := w.workspace(w.bravo.path, w.secret+"-inner", "shard-1")

@@ -31,7 +31,7 @@ const (
 // AddFlags adds the flags of o to fs.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.Int64Var(&o.MaxObjects, objectsFlag, o.MaxObjects, "how many objects a logical cluster may hold, all kinds together but without Events; 0 means any number. The annotation core.kcp.io/max-total-objects of a LogicalCluster wins; root and system:* have no limit by default")
-	fs.Var(quantity{&o.MaxBytes}, bytesFlag, "how much a logical cluster may store in etcd; 0 means any amount. The annotation core.shardplane.io/max-total-bytes of a LogicalCluster wins; root and system:* have no limit by default")
+	fs.Var(Quantity{&o.MaxBytes}, bytesFlag, "how much a logical cluster may store in etcd; 0 means any amount. The annotation core.shardplane.io/max-total-bytes of a LogicalCluster wins; root and system:* have no limit by default")
 }
 
 // Validate returns what is wrong with o.
@@ -46,25 +46,26 @@ func (o *Options) Validate() []error {
 	return errs
 }
 
-// quantity is a flag for a number that is written as a Kubernetes quantity.
-type quantity struct{ to *int64 }
+// Quantity is a flag for a number that is written as a Kubernetes quantity.
+type Quantity struct{ To *int64 }
 
-func (q quantity) String() string {
-	if q.to == nil {
+// String implements pflag.Value.
+func (q Quantity) String() string {
+	if q.To == nil {
 		return ""
 	}
-	return resource.NewQuantity(*q.to, resource.BinarySI).String()
+	return resource.NewQuantity(*q.To, resource.BinarySI).String()
 }
 
 // Set implements pflag.Value.
-func (q quantity) Set(text string) error {
+func (q Quantity) Set(text string) error {
 	parsed, err := resource.ParseQuantity(text)
 	if err != nil {
 		return fmt.Errorf("write a quantity such as 512Mi: %w", err)
 	}
-	*q.to = parsed.Value()
+	*q.To = parsed.Value()
 	return nil
 }
 
 // Type implements pflag.Value.
-func (quantity) Type() string { return "quantity" }
+func (Quantity) Type() string { return "quantity" }

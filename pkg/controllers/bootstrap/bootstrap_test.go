@@ -129,7 +129,7 @@ func TestVersionsOfExports(t *testing.T) {
 		require.Empty(t, apis.Validate(t.Context(), toUnstructured(t, export, "APIExport", "v1alpha2"), nil))
 	}
 	require.Equal(t, map[string]string{
-		"shards.core.kcp.io": "1 46777e8f5f138d46",
+		"shards.core.kcp.io": "2 b929b6d992aad620",
 		"tenancy.kcp.io":     "2 84ebfa0823b95691",
 		"topology.kcp.io":    "1 8794472cd40bf203",
 	}, got)

@@ -32,6 +32,9 @@ const (
 // quota knows whether an etcd is near its quota.
 type quota struct {
 	full atomic.Bool
+	// inUse is what of the file is in use, of the member that uses most, and limit is the
+	// least quota of a member.
+	inUse, limit atomic.Int64
 	// written are the bytes since the last look, and enough is from how many on it
 	// is time for the next.
 	written, enough atomic.Int64
@@ -76,10 +79,10 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 		endpoints = []string{""} // one in this process
 	}
 	var (
-		full  bool
-		least int64
-		last  error
-		known bool
+		full         bool
+		inUse, least int64
+		last         error
+		known        bool
 	)
 	for _, endpoint := range endpoints {
 		status, err := client.Status(ctx, endpoint)
@@ -88,6 +91,7 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 			continue
 		}
 		known = true
+		inUse = max(inUse, status.DbSizeInUse)
 		if quota := status.DbSizeQuota; quota > 0 { // etcd before 3.6 does not say
 			if least == 0 || quota < least {
 				least = quota
@@ -103,6 +107,8 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 		return last
 	}
 	q.enough.Store(least / 100 * step)
+	q.inUse.Store(inUse)
+	q.limit.Store(least)
 	if was := q.full.Swap(full); was && !full {
 		klog.InfoS("etcd has room again")
 	}

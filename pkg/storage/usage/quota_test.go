@@ -44,6 +44,7 @@ func TestFull(t *testing.T) {
 		m.size, m.inUse = step.size, step.inUse
 		require.NoError(t, q.check(t.Context(), client))
 		require.Equal(t, step.full, q.full.Load(), "%+v", step)
+		require.Equal(t, []int64{step.inUse, 1000}, []int64{q.inUse.Load(), q.limit.Load()})
 	}
 	m.size, m.inUse = 999, 999
 	require.NoError(t, q.check(t.Context(), client))

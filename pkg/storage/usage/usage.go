@@ -81,6 +81,22 @@ func (c *Counter) All() (map[logicalcluster.Name]Usage, bool) {
 	return maps.Clone(c.clusters), c.clusters != nil
 }
 
+// Total returns what all logical clusters store, and false as long as the counter does not
+// know yet.
+func (c *Counter) Total() (total Usage, known bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, u := range c.clusters {
+		total.Objects += u.Objects
+		total.Bytes += u.Bytes
+	}
+	return total, c.clusters != nil
+}
+
+// Storage returns how many bytes of the etcd's file are in use, history included, and its
+// quota, each 0 as long as that is not known.
+func (c *Counter) Storage() (inUse, quota int64) { return c.quota.inUse.Load(), c.quota.limit.Load() }
+
 // OnChange has f called after each change, by one goroutine, so that it must return
 // at once. Call it before Run.
 func (c *Counter) OnChange(f func()) { c.changed = f }

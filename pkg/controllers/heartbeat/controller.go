@@ -1,0 +1,142 @@
+// Package heartbeat has root's shard know that this shard lives, and how much it holds: it
+// renews a Lease in root.
+package heartbeat
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
+)
+
+// Name is the name of the controller.
+const Name = "heartbeat"
+
+const (
+	// rootWait is when to look again whether root has what it starts with.
+	rootWait = time.Second
+	// firstRetry and maxBackoff bound how often root is asked that does not answer.
+	firstRetry, maxBackoff = 100 * time.Millisecond, 5 * time.Second
+	// timeout bounds a request: a heartbeat that is late is as good as the next one.
+	timeout = shardload.Interval
+)
+
+// Config is what the controller needs.
+type Config struct {
+	// ShardName is the name of the shard.
+	ShardName string
+	// Root is the access to the logical cluster root, on the root shard.
+	Root client.Scope
+	// Own has the Shard of this shard, as the root shard has it.
+	Own *client.Informer[*corev1alpha1.Shard]
+	// Load returns what the shard holds, or nil as long as that is not known.
+	Load func() *shardload.Load
+}
+
+// leases is the access to the heartbeats.
+type leases interface {
+	Get(ctx context.Context, name string, options metav1.GetOptions) (*coordinationv1.Lease, error)
+	Create(ctx context.Context, lease *coordinationv1.Lease, options metav1.CreateOptions) (*coordinationv1.Lease, error)
+	Update(ctx context.Context, lease *coordinationv1.Lease, options metav1.UpdateOptions) (*coordinationv1.Lease, error)
+}
+
+// New returns the controller.
+func New(config Config) *reconcile.Controller[string] {
+	own := config.Own.Lister()
+	h := &heart{
+		shard:  config.ShardName,
+		leases: client.Leases.InNamespace(config.Root, shardload.LeaseNamespace),
+		load:   config.Load,
+		now:    time.Now,
+		owner: func() []metav1.OwnerReference {
+			for _, shard := range own.List(nil) {
+				if shard.Name == config.ShardName {
+					return []metav1.OwnerReference{{APIVersion: corev1alpha1.SchemeGroupVersion.String(), Kind: "Shard", Name: shard.Name, UID: shard.UID}}
+				}
+			}
+			return nil
+		},
+	}
+	return reconcile.New(reconcile.Config[string]{
+		Name:       Name,
+		Reconcile:  h.beat,
+		Workers:    1,
+		MinBackoff: firstRetry,
+		MaxBackoff: maxBackoff,
+		Timeout:    timeout,
+		Sources:    []reconcile.Source[string]{reconcile.Once(config.ShardName)},
+	})
+}
+
+// heart renews one Lease. Its methods are called by one goroutine at a time.
+type heart struct {
+	shard  string
+	leases leases
+	load   func() *shardload.Load
+	now    func() time.Time
+	// owner is the Shard, with which the Lease goes.
+	owner func() []metav1.OwnerReference
+	// last is the Lease as it was written last; nil if it has to be read.
+	last *coordinationv1.Lease
+}
+
+// beat renews the Lease.
+func (h *heart) beat(ctx context.Context, _ string) (reconcile.Result, error) {
+	err := h.renew(ctx)
+	if err != nil {
+		h.last = nil // somebody else may have written it
+	}
+	if apierrors.IsNotFound(err) {
+		// Root gets its namespaces some seconds after it is made.
+		klog.FromContext(ctx).V(2).Info("There is no place for the heartbeat in root yet", "err", err)
+		return reconcile.Result{RequeueAfter: rootWait}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("renewing the heartbeat of shard %s in root: %w", h.shard, err)
+	}
+	return reconcile.Result{RequeueAfter: shardload.Interval}, nil
+}
+
+func (h *heart) renew(ctx context.Context) error {
+	name := shardload.LeaseName(h.shard)
+	if h.last == nil {
+		found, err := h.leases.Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			h.last = found
+		} else if !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if h.last != nil {
+		lease = h.last.DeepCopy()
+	}
+	err := h.fill(lease)
+	switch {
+	case err != nil:
+	case h.last == nil:
+		h.last, err = h.leases.Create(ctx, lease, metav1.CreateOptions{})
+	default:
+		h.last, err = h.leases.Update(ctx, lease, metav1.UpdateOptions{})
+	}
+	return err
+}
+
+// fill says in the Lease what there is to say now.
+func (h *heart) fill(lease *coordinationv1.Lease) error {
+	metav1.SetMetaDataLabel(&lease.ObjectMeta, shardload.LeaseLabel, h.shard)
+	lease.OwnerReferences = h.owner()
+	lease.Spec.HolderIdentity = new(h.shard)
+	lease.Spec.LeaseDurationSeconds = new(int32(shardload.Missed * shardload.Interval / time.Second))
+	lease.Spec.RenewTime = &metav1.MicroTime{Time: h.now()}
+	return shardload.SetOnLease(lease, h.load())
+}

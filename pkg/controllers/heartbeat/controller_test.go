@@ -1,0 +1,107 @@
+package heartbeat
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
+)
+
+// store has one Lease, and notes what it is asked for.
+type store struct {
+	lease   *coordinationv1.Lease
+	version int
+	asked   []string
+	fail    error
+}
+
+func (s *store) Get(_ context.Context, name string, _ metav1.GetOptions) (*coordinationv1.Lease, error) {
+	s.asked = append(s.asked, "get")
+	if s.lease == nil {
+		return &coordinationv1.Lease{}, apierrors.NewNotFound(coordinationv1.Resource("leases"), name)
+	}
+	return s.lease.DeepCopy(), s.fail
+}
+
+func (s *store) Create(_ context.Context, lease *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	return s.write("create", lease)
+}
+
+func (s *store) Update(_ context.Context, lease *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	if s.lease == nil || s.lease.ResourceVersion != lease.ResourceVersion {
+		s.asked = append(s.asked, "conflict")
+		return nil, apierrors.NewConflict(coordinationv1.Resource("leases"), lease.Name, errors.New("changed"))
+	}
+	return s.write("update", lease)
+}
+
+func (s *store) write(what string, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	s.asked = append(s.asked, what)
+	if s.fail != nil {
+		return nil, s.fail
+	}
+	s.version++
+	s.lease = lease.DeepCopy()
+	s.lease.ResourceVersion = strconv.Itoa(s.version)
+	return s.lease.DeepCopy(), nil
+}
+
+// TestBeat: a heartbeat is one request, which says the load; one that failed, or met another
+// Lease than the last, reads first, at once.
+func TestBeat(t *testing.T) {
+	s := &store{}
+	now := time.Unix(100, 0)
+	var load *shardload.Load
+	owner := []metav1.OwnerReference{{Kind: "Shard", Name: "a", UID: "u"}}
+	h := &heart{shard: "a", leases: s, load: func() *shardload.Load { return load }, now: func() time.Time { return now }, owner: func() []metav1.OwnerReference { return owner }}
+	beat := func(want ...string) error {
+		t.Helper()
+		s.asked = nil
+		now = now.Add(time.Second)
+		result, err := h.beat(t.Context(), "a")
+		require.Equal(t, want, s.asked)
+		if err == nil {
+			require.Equal(t, reconcile.Result{RequeueAfter: shardload.Interval}, result)
+			require.Equal(t, now, s.lease.Spec.RenewTime.Time)
+			require.Equal(t, owner, s.lease.OwnerReferences)
+			require.Equal(t, "a", s.lease.Labels[shardload.LeaseLabel])
+			require.Equal(t, "shard-a", s.lease.Name)
+		}
+		return err
+	}
+	s.fail = apierrors.NewNotFound(corev1.Resource("namespaces"), "kube-system")
+	result, err := h.beat(t.Context(), "a")
+	require.NoError(t, err, "root is being made")
+	require.Equal(t, reconcile.Result{RequeueAfter: rootWait}, result)
+	s.fail = nil
+	require.NoError(t, beat("get", "create"))
+	_, known := shardload.OfLease(s.lease)
+	require.False(t, known, "it is not known yet")
+	load = &shardload.Load{Workspaces: shardload.Amount{Used: 5}}
+	require.NoError(t, beat("update"))
+	told, _ := shardload.OfLease(s.lease)
+	require.Equal(t, *load, told)
+
+	s.fail = errors.New("connection refused")
+	require.ErrorIs(t, beat("update"), s.fail)
+	require.ErrorIs(t, beat("get"), s.fail)
+	s.fail = nil
+	require.NoError(t, beat("get", "update"))
+	s.lease.ResourceVersion = "of somebody else"
+	require.True(t, apierrors.IsConflict(beat("conflict")))
+	require.NoError(t, beat("get", "update"))
+	s.lease = nil
+	require.Error(t, beat("conflict"))
+	owner = nil
+	require.NoError(t, beat("get", "create"))
+}

@@ -1,0 +1,230 @@
+package shardhealth
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
+)
+
+// world is root with two shards and their heartbeats, and what was queued.
+type world struct {
+	t       *testing.T
+	now     time.Time
+	shards  map[string]*corev1alpha1.Shard
+	leases  map[string]*coordinationv1.Lease
+	writes  int
+	fail    error
+	queued  []string
+	judge   *judge
+	handler client.Handler[*coordinationv1.Lease]
+}
+
+var _ reconcile.Queue[string] = &world{}
+
+func (w *world) Add(key string)                       { w.queued = append(w.queued, key) }
+func (w *world) AddAfter(key string, _ time.Duration) { w.Add(key) }
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, now: time.Unix(1000, 0), leases: map[string]*coordinationv1.Lease{}, shards: map[string]*corev1alpha1.Shard{}}
+	for _, name := range []string{"root", "b"} {
+		w.shards[name] = &corev1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	w.start()
+	return w
+}
+
+// start is a process that knows nothing yet.
+func (w *world) start() {
+	w.judge = &judge{
+		now: func() time.Time { return w.now }, heard: newHearing("root"), told: map[string]time.Time{},
+		shard: func(name string) (*corev1alpha1.Shard, error) {
+			if shard := w.shards[name]; shard != nil {
+				return shard, nil
+			}
+			return nil, apierrors.NewNotFound(corev1alpha1.Resource("shards"), name)
+		},
+		lease: func(name string) (*coordinationv1.Lease, error) {
+			if lease := w.leases[name]; lease != nil {
+				return lease, nil
+			}
+			return nil, apierrors.NewNotFound(coordinationv1.Resource("leases"), name)
+		},
+		commit: func(_ context.Context, old, updated *corev1alpha1.Shard) error {
+			if w.fail != nil {
+				return w.fail
+			}
+			if !equality.Semantic.DeepEqual(old, updated) {
+				w.writes++
+				w.shards[old.Name] = updated
+			}
+			return nil
+		},
+	}
+	w.handler = w.judge.heard.handler(w, func(reconcile.Queue[string]) { w.queued = append(w.queued, "all") })
+	for _, lease := range w.leases {
+		w.handler.OnAdd(lease, true)
+	}
+	w.work()
+}
+
+// beat is a heartbeat of a shard, whose clock is wrong.
+func (w *world) beat(shard string, load shardload.Load) {
+	w.t.Helper()
+	old := w.leases[shard]
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{shardload.LeaseLabel: shard}}}
+	at := time.Unix(5, 0)
+	if old != nil {
+		at = old.Spec.RenewTime.Add(-time.Second)
+	}
+	lease.Spec.RenewTime = &metav1.MicroTime{Time: at}
+	require.NoError(w.t, shardload.SetOnLease(lease, &load))
+	w.leases[shard] = lease
+	if old == nil {
+		w.handler.OnAdd(lease, false)
+	} else {
+		w.handler.OnUpdate(old, lease)
+	}
+	w.work()
+}
+
+// work works off the queue.
+func (w *world) work() {
+	w.t.Helper()
+	queued := w.queued
+	w.queued = nil
+	if slices.Contains(queued, "all") {
+		queued = []string{"root", "b", "unregistered"}
+	}
+	for _, name := range queued {
+		_, err := w.judge.reconcile(w.t.Context(), name)
+		require.ErrorIs(w.t, err, w.fail)
+	}
+}
+
+// says is the condition Ready of a shard.
+func (w *world) says(shard string) string {
+	ready := conditions.Get(w.shards[shard], conditionsv1alpha1.ReadyCondition)
+	if ready == nil {
+		return "nothing"
+	}
+	return string(ready.Status) + ready.Reason
+}
+
+// TestHealth: who is not heard of for some heartbeats of root's shard is not ready, until it
+// is heard of again.
+func TestHealth(t *testing.T) {
+	w, none := newWorld(t), shardload.Load{}
+	pass := func(beats int) {
+		for range beats {
+			w.beat("root", none)
+		}
+	}
+	pass(10)
+	require.Equal(t, "True", w.says("root"))
+	require.Equal(t, "nothing", w.says("b"), "it is of an earlier version, which has no heartbeats")
+
+	w.beat("b", none)
+	require.Equal(t, "nothing", w.says("b"), "what is there may be old")
+	w.beat("b", none)
+	require.Equal(t, "True", w.says("b"))
+	pass(shardload.Missed - 1)
+	require.Equal(t, "True", w.says("b"))
+	writes := w.writes
+	pass(1)
+	require.Equal(t, "FalseHeartbeatMissing", w.says("b"))
+	require.Contains(t, conditions.GetMessage(w.shards["b"], conditionsv1alpha1.ReadyCondition), "for 40s: see whether it runs")
+	pass(10)
+	require.Equal(t, writes+1, w.writes)
+	require.Equal(t, "True", w.says("root"))
+
+	w.start()
+	require.Equal(t, "FalseHeartbeatMissing", w.says("b"), "who judges next knows no better")
+	pass(shardload.Missed - 1)
+	w.beat("b", none)
+	require.Equal(t, "True", w.says("b"))
+	w.start()
+	pass(shardload.Missed)
+	require.Equal(t, "FalseHeartbeatMissing", w.says("b"), "it has died while nobody looked")
+
+	// Its operator goes back to an earlier version, and deletes the Lease.
+	last := w.leases["b"]
+	delete(w.leases, "b")
+	w.handler.OnDelete(last, false)
+	w.work()
+	require.Equal(t, "nothing", w.says("b"))
+	pass(10)
+	require.Equal(t, "nothing", w.says("b"))
+}
+
+// TestNobodyIsJudgedByOneWhoSleeps: as long as the own heartbeat cannot be stored, nobody
+// else's is missing, however much time has passed.
+func TestNobodyIsJudgedByOneWhoSleeps(t *testing.T) {
+	w, none := newWorld(t), shardload.Load{}
+	for range 2 {
+		w.beat("root", none)
+		w.beat("b", none)
+	}
+	w.now = w.now.Add(time.Hour)
+	w.handler.OnUpdate(w.leases["root"], w.leases["root"]) // no renewal
+	w.work()
+	w.beat("root", none)
+	require.Equal(t, "True", w.says("b"))
+}
+
+// TestLoad: a shard's load is told at once where it decides who takes workspaces, and
+// otherwise if it has changed, and not too often.
+func TestLoad(t *testing.T) {
+	w := newWorld(t)
+	told := func() shardload.Load {
+		load, known := shardload.OfShard(w.shards["b"])
+		require.True(t, known)
+		return load
+	}
+	load := shardload.Load{Workspaces: shardload.Amount{Used: 3, Limit: 100}, Objects: shardload.Amount{Used: 1000}, Storage: shardload.Amount{Used: 1 << 30, Limit: 8 << 30}}
+	w.beat("b", load)
+	require.Equal(t, load, told())
+	tell := func(change func(), after time.Duration, want bool) {
+		t.Helper()
+		change()
+		w.now = w.now.Add(after)
+		w.beat("b", load)
+		require.Equal(t, want, told() == load, "%+v", load)
+	}
+	tell(func() { load.Workspaces.Used = 4 }, time.Second, false)
+	tell(func() {}, tellEvery, true)
+	tell(func() { load.Objects.Used += 99 }, tellEvery, false)
+	tell(func() { load.Objects.Used += 2 }, tellEvery, true)
+	tell(func() { load.Storage.Used += 1 << 20 }, tellEvery, false)
+	tell(func() { load.Workspaces.Used = 90 }, time.Second, true)
+	tell(func() { load.Workspaces.Used = 100 }, time.Second, true)
+	tell(func() { load.Workspaces.Used = 99 }, time.Second, true)
+	writes := w.writes
+	tell(func() {}, time.Hour, true)
+	require.Equal(t, writes, w.writes, "an idle shard costs no writes")
+
+	load.Full = true
+	w.beat("b", load)
+	require.Equal(t, "FalseStorageFull", w.says("b"))
+	load.Full = false
+	w.fail = errors.New("etcd is away")
+	w.beat("b", load)
+	w.fail = nil
+	w.beat("b", load)
+	require.Equal(t, "True", w.says("b"))
+}
