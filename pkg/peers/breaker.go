@@ -9,6 +9,10 @@ import (
 // OpenTimeout is for how long a shard that did not answer is not asked again.
 const OpenTimeout = time.Second
 
+// silence is for how long a shard that did not answer, and that nobody has asked since, is
+// left alone. By then root's shard has judged by its heartbeats.
+const silence = time.Minute
+
 // breaker keeps requests from a shard that does not answer. Closed, it costs an
 // atomic load. It opens when a request is not answered; after a while one request
 // at a time finds out whether the shard answers again.
@@ -49,6 +53,17 @@ func (b *breaker) heard(answered bool) (changed bool) {
 		b.until = time.Now().Add(OpenTimeout)
 	}
 	return b.open.Swap(!answered) == answered
+}
+
+// Silent reports whether the shard has not answered lately: who has others to turn to leaves
+// it alone. Whether it answers again, others find out who have none.
+func (b *breaker) Silent() bool {
+	if !b.open.Load() {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open.Load() && time.Since(b.until) < silence
 }
 
 // Left says that nobody knows whether the shard would have answered: who asked

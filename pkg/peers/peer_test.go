@@ -110,3 +110,24 @@ func BenchmarkAsk(b *testing.B) {
 		}
 	}
 }
+
+// TestSilent: a shard that did not answer is left alone for a while by who has others.
+func TestSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, answer := &Peer{Name: "there"}, errors.New("connection refused")
+		ask := func() error {
+			return p.Do(t.Context(), time.Minute, func(context.Context) error { return answer })
+		}
+		require.False(t, p.Silent())
+		require.Error(t, ask())
+		require.True(t, p.Silent())
+		<-time.After(silence + OpenTimeout)
+		require.False(t, p.Silent(), "nobody has asked since")
+		require.Error(t, ask())
+		require.True(t, p.Silent())
+		answer = nil
+		<-time.After(OpenTimeout)
+		require.NoError(t, ask())
+		require.False(t, p.Silent())
+	})
+}

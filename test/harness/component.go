@@ -67,7 +67,11 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 			return strings.HasPrefix(arg, "--webhook-allowed-cidrs=") || strings.HasPrefix(arg, "--workspace-issuer-allowed-cidrs=")
 		})
 	}
-	args = append(args, o.ExtraArgs[args[0]]...)
+	subcommand := args[0]
+	args = append(args, o.ExtraArgs[subcommand]...)
+	if command.Name != subcommand {
+		args = append(args, o.ExtraArgs[command.Name]...)
+	}
 	c := &Component{Name: command.Name, URL: command.URL, t: t, life: &life{log: filepath.Join(dir, command.Name+".log")}}
 	switch o.Mode {
 	case Processes:

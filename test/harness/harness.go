@@ -64,7 +64,8 @@ type Options struct {
 	// of time.
 	Fsync bool
 	// ExtraArgs are added to the arguments of the components that start with
-	// the given subcommand: shard, front-proxy or cache-server.
+	// the given subcommand, shard, front-proxy or cache-server, or that have the given name,
+	// as shard-1.
 	ExtraArgs map[string][]string
 	// SecondProxy are the further arguments of a second front-proxy, front-proxy-2; it
 	// has none of ExtraArgs. There is none without any.

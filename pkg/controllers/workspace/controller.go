@@ -63,7 +63,11 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return clusters.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 		},
 		shards: func() []*corev1alpha1.Shard { return shards.List(nil) },
-		types:  config.Types,
+		silent: func(shard string) bool {
+			peer := config.Peers.Named(shard)
+			return peer != nil && peer.Silent()
+		},
+		types: config.Types,
 		at: func(shard string) (logicalClusters, error) {
 			site, err := s.at(shard)
 			if err != nil {
@@ -98,7 +102,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return nil
 		}),
 		s.watch,
-		reconcile.FromInformer(config.Shards, func(*corev1alpha1.Shard) []client.Key { return waiting() }),
+		offers(config.Shards, waiting),
 		reconcile.FromInformer(config.WorkspaceTypes, func(wt *tenancyv1alpha1.WorkspaceType) []client.Key {
 			return r.waits.Of(tenancy.TypeIDs(clusters, wt)...)
 		}),

@@ -24,7 +24,9 @@ type facts struct {
 	// parent is the LogicalCluster that the Workspace is in.
 	parent *corev1alpha1.LogicalCluster
 	shards []*corev1alpha1.Shard
-	types  tenancy.TypeLookup
+	// known tells what is known of a shard beside that.
+	known func(*corev1alpha1.Shard) experience
+	types tenancy.TypeLookup
 	// newName makes names for logical clusters.
 	newName func() logicalcluster.Name
 }
@@ -57,7 +59,7 @@ func claim(ws *tenancyv1alpha1.Workspace, in facts) (*tenancyv1alpha1.Workspace,
 		}
 	} else {
 		var p *problem
-		if shard, p = chooseShard(ws, cluster, in.shards); p != nil {
+		if shard, p = chooseShard(ws, cluster, in.shards, in.known); p != nil {
 			return ws, p
 		}
 	}

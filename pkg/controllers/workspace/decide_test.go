@@ -55,7 +55,7 @@ func newWorkspace(name string) *tenancyv1alpha1.Workspace {
 func factsOf(t *testing.T, shards ...*corev1alpha1.Shard) facts {
 	t.Helper()
 	return facts{
-		parent: organization(), shards: shards, types: shippedTypes(t),
+		parent: organization(), shards: shards, known: nothing, types: shippedTypes(t),
 		newName: func() logicalcluster.Name { return "fresh" },
 	}
 }

@@ -49,6 +49,8 @@ type reconciler struct {
 	get    func(key client.Key) (*tenancyv1alpha1.Workspace, error)
 	parent func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error)
 	shards func() []*corev1alpha1.Shard
+	// silent reports whether a shard has not answered lately.
+	silent func(shard string) bool
 	types  tenancy.TypeLookup
 	at     func(shard string) (logicalClusters, error)
 	commit func(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error)
@@ -63,6 +65,7 @@ type reconciler struct {
 
 	latest reconcile.Latest[*tenancyv1alpha1.Workspace]
 	starts starts
+	claims claims
 	waits  tenancy.Waits[client.Key]
 	told   told
 }
@@ -144,7 +147,7 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 	if parent.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil // the Workspace will be deleted with it
 	}
-	in := facts{parent: parent, shards: r.shards(), types: r.waits.Types(client.KeyOf(ws), r.types), newName: newClusterName}
+	in := facts{parent: parent, shards: r.shards(), known: r.known, types: r.waits.Types(client.KeyOf(ws), r.types), newName: newClusterName}
 	if !claimed(ws) || !asks(ws, r.self) {
 		updated, p := claim(ws, in)
 		if p == nil {
@@ -152,6 +155,9 @@ func (r *reconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.Workspace
 		}
 		if p != nil {
 			return r.refuse(ctx, ws, p)
+		}
+		if shard := updated.Annotations[shardAnnotation]; ws.Annotations[shardAnnotation] == "" {
+			r.claims.add(shardNamed(in.shards, shard), r.now())
 		}
 		if ws, err = r.write(ctx, ws, updated); err != nil {
 			return reconcile.Result{}, err
@@ -333,7 +339,12 @@ func (r *reconciler) release(ctx context.Context, ws *tenancyv1alpha1.Workspace)
 // for, bring it back when they come or change.
 func (r *reconciler) refuse(ctx context.Context, ws *tenancyv1alpha1.Workspace, p *problem) (reconcile.Result, error) {
 	_, err := r.write(ctx, ws, unscheduled(ws, p))
-	return reconcile.Result{}, err
+	return reconcile.Result{RequeueAfter: p.again}, err
+}
+
+// known tells what this process knows of a shard beside its object.
+func (r *reconciler) known(shard *corev1alpha1.Shard) experience {
+	return experience{claims: r.claims.of(shard, r.now()), silent: r.silent(shard.Name)}
 }
 
 // failed tells that the logical cluster could not be created, and tries again.

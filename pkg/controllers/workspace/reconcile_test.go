@@ -143,6 +143,7 @@ func (f *fake) process() *reconciler {
 			return organization(), nil
 		},
 		shards: func() []*corev1alpha1.Shard { return []*corev1alpha1.Shard{shard("a"), shard("b")} },
+		silent: func(string) bool { return false },
 		types:  shippedTypes(f.t),
 		at:     func(string) (logicalClusters, error) { return f.there(), nil },
 		commit: func(_ context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {

@@ -1,11 +1,14 @@
 package workspace
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -13,7 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
 
 // Reasons of the condition WorkspaceScheduled beside those of the SDK.
@@ -26,16 +32,18 @@ const (
 // tells it.
 type problem struct {
 	reason, message string
+	// again is when to look again although nothing may have changed, if positive.
+	again time.Duration
 }
 
 func problemf(reason, format string, args ...any) *problem {
 	return &problem{reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-// chooseShard returns the shard for a new logical cluster: one of those that
-// match the Workspace's selector and take new ones, spread evenly by the random
-// name of the logical cluster.
-func chooseShard(ws *tenancyv1alpha1.Workspace, cluster logicalcluster.Name, shards []*corev1alpha1.Shard) (*corev1alpha1.Shard, *problem) {
+// chooseShard returns the shard for a new logical cluster: one of those that match the
+// Workspace's selector and take new ones. known tells what this process knows of a shard
+// beside its object.
+func chooseShard(ws *tenancyv1alpha1.Workspace, cluster logicalcluster.Name, shards []*corev1alpha1.Shard, known func(*corev1alpha1.Shard) experience) (*corev1alpha1.Shard, *problem) {
 	selector := labels.Everything()
 	if ws.Spec.Location != nil && ws.Spec.Location.Selector != nil {
 		var err error
@@ -43,31 +51,38 @@ func chooseShard(ws *tenancyv1alpha1.Workspace, cluster logicalcluster.Name, sha
 			return nil, problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "spec.location.selector is invalid: %v", err)
 		}
 	}
-	var chosen *corev1alpha1.Shard
-	var best uint64
+	var fit []candidate
 	var refused []string
+	counted := false
 	for _, shard := range shards {
-		if why := unfit(shard, selector); why != "" {
+		of := known(shard)
+		if why := unfit(shard, selector, of.claims); why != "" {
 			refused = append(refused, fmt.Sprintf("%s %s", shard.Name, why))
+			counted = counted || unfit(shard, selector, 0) == ""
 			continue
 		}
-		if rank := rankOf(cluster, shard.Name); chosen == nil || rank > best {
-			chosen, best = shard, rank
-		}
+		fit = append(fit, candidateFor(cluster, shard, of))
 	}
-	if chosen != nil {
-		return chosen, nil
+	if len(fit) > 0 {
+		return best(fit), nil
 	}
 	if len(refused) == 0 {
 		return nil, problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "no shard is registered")
 	}
 	slices.Sort(refused)
-	return nil, problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "no shard is available: %s", strings.Join(refused, ", "))
+	p := problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "no shard is available: %s", strings.Join(refused, ", "))
+	if counted {
+		p.again = claimsCount
+	}
+	return nil, p
 }
 
-// unfit tells why a shard takes no new logical cluster; it is empty if it does.
-func unfit(shard *corev1alpha1.Shard, selector labels.Selector) string {
+// unfit tells why a shard takes no new logical cluster, which has been claimed so many times
+// since it told its load; it is empty if it does.
+func unfit(shard *corev1alpha1.Shard, selector labels.Selector, claims int64) string {
 	_, unschedulable := shard.Annotations[tenancy.UnschedulableAnnotation]
+	load, _ := shardload.OfShard(shard)
+	unready, full := shardload.Unready(shard), load.With(claims).FullOf()
 	switch {
 	case !selector.Matches(labels.Set(shard.Labels)):
 		return "does not match spec.location.selector"
@@ -77,14 +92,39 @@ func unfit(shard *corev1alpha1.Shard, selector labels.Selector) string {
 		return "is being deleted"
 	case shard.Spec.BaseURL == "" || externalURL(shard) == "":
 		return "has no URL"
+	case unready != "":
+		return fmt.Sprintf("is not ready (%s)", unready)
+	case full != "":
+		return fmt.Sprintf("is full by --max-%s", full)
 	default:
 		return ""
 	}
 }
 
-// rankOf orders shards for a logical cluster. The highest one wins: with random
-// names every shard wins equally often, and another shard that comes or goes
-// does not change the order of the others.
+// offers is the source of Workspaces that wait, when a shard comes or goes, or may take some
+// which it did not take. That it tells another load is no reason.
+func offers(shards *client.Informer[*corev1alpha1.Shard], waiting func() []client.Key) reconcile.Source[client.Key] {
+	return func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+		all := func() {
+			for _, key := range waiting() {
+				queue.Add(key)
+			}
+		}
+		return shards.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
+			OnAdd: func(*corev1alpha1.Shard, bool) { all() },
+			OnUpdate: func(old, shard *corev1alpha1.Shard) {
+				if old.Spec != shard.Spec || !maps.Equal(old.Labels, shard.Labels) || unfit(old, labels.Everything(), 0) != unfit(shard, labels.Everything(), 0) {
+					all()
+				}
+			},
+			OnDelete: func(*corev1alpha1.Shard, bool) { all() },
+		}), nil
+	}
+}
+
+// rankOf orders shards for a logical cluster, the highest first: with random names every
+// shard is first equally often, and another shard that comes or goes does not change the
+// order of the others.
 func rankOf(cluster logicalcluster.Name, shard string) uint64 {
 	sum := sha256.Sum256([]byte(cluster.String() + "/" + shard))
 	return binary.BigEndian.Uint64(sum[:])

@@ -8,10 +8,13 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
 
 func shard(name string, changes ...func(*corev1alpha1.Shard)) *corev1alpha1.Shard {
@@ -33,6 +36,24 @@ func beingDeleted(s *corev1alpha1.Shard) { s.DeletionTimestamp = &metav1.Time{Ti
 
 func withoutURL(s *corev1alpha1.Shard) { s.Spec = corev1alpha1.ShardSpec{} }
 
+// unready is a shard of which nothing is heard.
+func unready(s *corev1alpha1.Shard) {
+	conditions.MarkFalse(s, conditionsv1alpha1.ReadyCondition, shardload.ReasonHeartbeatMissing, conditionsv1alpha1.ConditionSeverityError, "")
+}
+
+// heardOf is one that is heard of.
+func heardOf(s *corev1alpha1.Shard) { conditions.MarkTrue(s, conditionsv1alpha1.ReadyCondition) }
+
+// holding is a shard that tells a load.
+func holding(load shardload.Load) func(*corev1alpha1.Shard) { return load.SetOnShard }
+
+func workspaces(used, limit int64) func(*corev1alpha1.Shard) {
+	return holding(shardload.Load{Workspaces: shardload.Amount{Used: used, Limit: limit}})
+}
+
+// nothing is what a process knows that has just started.
+func nothing(*corev1alpha1.Shard) experience { return experience{} }
+
 func selecting(selector *metav1.LabelSelector) *tenancyv1alpha1.Workspace {
 	ws := &tenancyv1alpha1.Workspace{}
 	ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: selector}
@@ -41,21 +62,47 @@ func selecting(selector *metav1.LabelSelector) *tenancyv1alpha1.Workspace {
 
 func TestChooseShard(t *testing.T) {
 	anywhere := &tenancyv1alpha1.Workspace{}
+	known := func(shard *corev1alpha1.Shard) (of experience) {
+		of.silent = shard.Name == "silent"
+		if shard.Name == "claimed twice" {
+			of.claims = 2
+		}
+		return of
+	}
 	cases := map[string]struct {
 		ws      *tenancyv1alpha1.Workspace
 		shards  []*corev1alpha1.Shard
 		want    string
 		problem string
+		again   time.Duration
 	}{
-		"the only one":          {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a")}, want: "a"},
-		"the selected one":      {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "b"}}), shards: []*corev1alpha1.Shard{shard("a"), shard("b"), shard("c")}, want: "b"},
-		"an empty selector":     {ws: selecting(&metav1.LabelSelector{}), shards: []*corev1alpha1.Shard{shard("a")}, want: "a"},
-		"the schedulable one":   {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unschedulable), shard("b")}, want: "b"},
-		"the one that stays":    {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", beingDeleted), shard("b")}, want: "b"},
-		"the one with a URL":    {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", withoutURL), shard("b")}, want: "b"},
-		"none is registered":    {ws: anywhere, problem: "no shard is registered"},
-		"none fits, and why":    {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "x"}}), shards: []*corev1alpha1.Shard{shard("b"), shard("a")}, problem: "no shard is available: a does not match spec.location.selector, b does not match spec.location.selector"},
-		"all are unschedulable": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unschedulable)}, problem: "no shard is available: a is unschedulable"},
+		"the only one":           {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a")}, want: "a"},
+		"the selected one":       {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "b"}}), shards: []*corev1alpha1.Shard{shard("a"), shard("b"), shard("c")}, want: "b"},
+		"an empty selector":      {ws: selecting(&metav1.LabelSelector{}), shards: []*corev1alpha1.Shard{shard("a")}, want: "a"},
+		"the schedulable one":    {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unschedulable), shard("b")}, want: "b"},
+		"the one that stays":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", beingDeleted), shard("b")}, want: "b"},
+		"the one with a URL":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", withoutURL), shard("b")}, want: "b"},
+		"none is registered":     {ws: anywhere, problem: "no shard is registered"},
+		"none fits, and why":     {ws: selecting(&metav1.LabelSelector{MatchLabels: map[string]string{"name": "x"}}), shards: []*corev1alpha1.Shard{shard("b"), shard("a")}, problem: "no shard is available: a does not match spec.location.selector, b does not match spec.location.selector"},
+		"all are unschedulable":  {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unschedulable)}, problem: "no shard is available: a is unschedulable"},
+		"the one that is ready":  {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready), shard("b", heardOf)}, want: "b"},
+		"one that never said it": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready), shard("b")}, want: "b"},
+		"the one with room":      {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(3, 3)), shard("b", workspaces(9, 0))}, want: "b"},
+		"without those claimed":  {ws: anywhere, shards: []*corev1alpha1.Shard{shard("claimed twice", workspaces(1, 3)), shard("b", workspaces(9, 0))}, want: "b"},
+		"none is ready":          {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", unready)}, problem: "no shard is available: a is not ready (HeartbeatMissing)"},
+		"all are full": {
+			ws: anywhere,
+			shards: []*corev1alpha1.Shard{
+				shard("b", holding(shardload.Load{Objects: shardload.Amount{Used: 11, Limit: 10}})),
+				shard("c", holding(shardload.Load{Storage: shardload.Amount{Used: 3 << 20, Limit: 3 << 20}})), shard("a", workspaces(3, 3)),
+			},
+			problem: "no shard is available: a is full by --max-workspaces, b is full by --max-objects, c is full by --max-storage",
+		},
+		"those claimed count":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("claimed twice", workspaces(1, 3))}, problem: "claimed twice is full by --max-workspaces", again: claimsCount},
+		"not the nearly full one": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(90, 100)), shard("b", workspaces(89, 100))}, want: "b"},
+		"the nearly full, if all": {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(99, 100)), shard("b", workspaces(100, 100))}, want: "a"},
+		"not the silent one":      {ws: anywhere, shards: []*corev1alpha1.Shard{shard("silent"), shard("b")}, want: "b"},
+		"the silent, if alone":    {ws: anywhere, shards: []*corev1alpha1.Shard{shard("silent"), shard("b", unready)}, want: "silent"},
 		"a selector that is wrong": {
 			ws: selecting(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}), shards: []*corev1alpha1.Shard{shard("a")},
 			problem: "spec.location.selector is invalid",
@@ -63,11 +110,12 @@ func TestChooseShard(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			got, p := chooseShard(tc.ws, "cluster", tc.shards)
+			got, p := chooseShard(tc.ws, "cluster", tc.shards, known)
 			if tc.problem != "" {
 				require.NotNil(t, p)
 				require.Equal(t, tenancyv1alpha1.WorkspaceReasonUnschedulable, p.reason)
 				require.Contains(t, p.message, tc.problem)
+				require.Equal(t, tc.again, p.again)
 				return
 			}
 			require.Nil(t, p)
@@ -82,9 +130,9 @@ func TestChooseShardSpreadsAndRepeats(t *testing.T) {
 	const n = 3000
 	for i := range n {
 		cluster := logicalcluster.Name(fmt.Sprintf("cluster-%d", i))
-		got, p := chooseShard(&tenancyv1alpha1.Workspace{}, cluster, shards)
+		got, p := chooseShard(&tenancyv1alpha1.Workspace{}, cluster, shards, nothing)
 		require.Nil(t, p)
-		again, _ := chooseShard(&tenancyv1alpha1.Workspace{}, cluster, []*corev1alpha1.Shard{shards[2], shards[1], shards[0]})
+		again, _ := chooseShard(&tenancyv1alpha1.Workspace{}, cluster, []*corev1alpha1.Shard{shards[2], shards[1], shards[0]}, nothing)
 		require.Equal(t, got.Name, again.Name, "the order of the shards does not matter")
 		counts[got.Name]++
 	}

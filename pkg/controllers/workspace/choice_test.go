@@ -1,0 +1,83 @@
+package workspace
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+
+	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
+)
+
+// placing places logical clusters with random names on shards, and returns how many each got.
+// What shards tell stays as it is.
+func placing(t *testing.T, n int, counting *claims, shards ...*corev1alpha1.Shard) map[string]int {
+	t.Helper()
+	now := time.Now()
+	got := map[string]int{}
+	for i := range n {
+		chosen, p := chooseShard(&tenancyv1alpha1.Workspace{}, logicalcluster.Name(fmt.Sprintf("cluster-%d", i)), shards, func(shard *corev1alpha1.Shard) experience {
+			return experience{claims: counting.of(shard, now)}
+		})
+		require.Nil(t, p)
+		counting.add(chosen, now)
+		got[chosen.Name]++
+	}
+	return got
+}
+
+// TestTheLessUsedGetsMore: of two shards the less used one gets all until they are even; of
+// several each still gets some, by how much it is used.
+func TestTheLessUsedGetsMore(t *testing.T) {
+	require.Equal(t, map[string]int{"b": 100}, placing(t, 100, &claims{}, shard("a", workspaces(500, 0)), shard("b", workspaces(400, 0))))
+	even := placing(t, 300, &claims{}, shard("a", workspaces(500, 0)), shard("b", workspaces(400, 0)))
+	require.InDelta(t, 100, even["a"], 1, "its own claims count")
+	require.InDelta(t, 200, even["b"], 1)
+
+	several := []*corev1alpha1.Shard{shard("a", workspaces(9000, 0)), shard("b", workspaces(6000, 0)), shard("c", workspaces(3000, 0)), shard("d", workspaces(0, 0))}
+	got := placing(t, 3000, &claims{}, several...)
+	require.Zero(t, got["a"], "it is the more used one of any two")
+	require.Greater(t, got["c"], got["b"])
+	require.Greater(t, got["d"], got["c"])
+	require.Equal(t, got, placing(t, 3000, &claims{}, several[3], several[1], several[0], several[2]), "the same again, in whatever order")
+
+	limited := placing(t, 100, &claims{}, shard("a", workspaces(60, 100)), shard("b", workspaces(500, 10000)))
+	require.Equal(t, map[string]int{"b": 100}, limited, "what counts is the part of the limit")
+	fat := holding(shardload.Load{Storage: shardload.Amount{Used: 4 << 30, Limit: 8 << 30}})
+	require.Equal(t, map[string]int{"b": 100}, placing(t, 100, &claims{}, shard("a", fat), shard("b", workspaces(500, 10000))), "so does storage")
+	unknown := placing(t, 1000, &claims{}, shard("a", workspaces(500, 0)), shard("b"))
+	require.InDelta(t, 500, unknown["a"], 100, "nothing is known of the other")
+}
+
+// TestFullByClaims: a shard is claimed no more often than it has told that it has room.
+func TestFullByClaims(t *testing.T) {
+	got := placing(t, 30, &claims{}, shard("a", workspaces(0, 10)), shard("b", workspaces(0, 0)), shard("c", workspaces(5, 10)))
+	require.LessOrEqual(t, got["a"], 10)
+	require.LessOrEqual(t, got["c"], 5)
+	now := time.Now()
+	full := &claims{}
+	for range 10 {
+		full.add(shard("a", workspaces(0, 10)), now)
+	}
+	_, p := chooseShard(&tenancyv1alpha1.Workspace{}, "x", []*corev1alpha1.Shard{shard("a", workspaces(0, 10))}, func(s *corev1alpha1.Shard) experience { return experience{claims: full.of(s, now)} })
+	require.NotNil(t, p)
+}
+
+// TestClaims: claims count until the shard tells another load, and not for long.
+func TestClaims(t *testing.T) {
+	now := time.Now()
+	c := &claims{}
+	a := shard("a", workspaces(3, 0))
+	c.add(a, now)
+	c.add(a, now.Add(time.Second))
+	require.EqualValues(t, 2, c.of(a, now.Add(claimsCount-1)))
+	require.Zero(t, c.of(a, now.Add(claimsCount)))
+	require.Zero(t, c.of(shard("b"), now))
+	require.Zero(t, c.of(shard("a", workspaces(4, 0)), now))
+	c.add(shard("a", workspaces(4, 0)), now)
+	require.EqualValues(t, 1, c.of(shard("a", workspaces(4, 0)), now))
+}
