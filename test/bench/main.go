@@ -11,7 +11,7 @@
 //	measure    how long operations take, as tables and JSON
 //	process    the programs that are measured, as child processes
 //	shardsim   many shards in one process, for what follows them
-//	reference  the plain API server that Shardplane is compared with
+//	reference  the plain API server, and the plain reverse proxy, that Shardplane is compared with
 package main
 
 import (
@@ -59,11 +59,11 @@ func newCommand() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&jsonFile, "json", "", "also write the results to this file as JSON")
 	for _, workload := range []*workload{
-		newAll(), newStartup(), newWorkspaces(), newRequests(), newLists(), newWatches(), newFairness(), newBindings(), newViews(), newClaims(), newScale(), newGarbage(), newIndex(), newMemory(), newIdle(),
+		newAll(), newStartup(), newWorkspaces(), newRequests(), newLists(), newWatches(), newFairness(), newBindings(), newViews(), newClaims(), newScale(), newGarbage(), newIndex(), newHops(), newMemory(), newIdle(),
 	} {
 		root.AddCommand(workload.command(&jsonFile))
 	}
-	root.AddCommand(newReference(), newFlood())
+	root.AddCommand(newReference(), newReferenceProxy(), newFlood())
 	return root
 }
 

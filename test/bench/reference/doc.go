@@ -7,4 +7,6 @@
 // It authenticates client certificates, lets system:masters do everything, has
 // no admission and no custom resources. That makes it faster than a whole
 // kube-apiserver, and so a strict measure.
+//
+// Beside it is the standard library's reverse proxy, for the front-proxy.
 package reference
