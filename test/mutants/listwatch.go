@@ -29,8 +29,8 @@ var listwatch = []Mutant{
 		Name: "neighbouring-range", Rule: "a sharded watch gets the events of its ranges only",
 		Edits: []Edit{{
 			File:   "pkg/storage/hub/index.go",
-			Before: `		if hash <= n.last {`,
-			After:  `		if hash <= n.last || n.last < ^uint64(0) && hash>>60 == (n.last+1)>>60 {`,
+			Before: `		if hash <= n.Last {`,
+			After:  `		if hash <= n.Last || n.Last < ^uint64(0) && hash>>60 == (n.Last+1)>>60 {`,
 		}},
 		CaughtBy: "./pkg/storage/hub", Test: "TestIndex",
 	},
