@@ -89,6 +89,15 @@ func LimitedBy(quota metav1.Object) string {
 	return quota.GetNamespace()
 }
 
+// QuotasIn returns the namespace in which the ResourceQuotas are that limit a namespace, or,
+// with "", the whole logical cluster. Those there that limit something else are told by LimitedBy.
+func QuotasIn(limited string) string {
+	if limited == "" {
+		return QuotaNamespace
+	}
+	return limited
+}
+
 // PathOf returns the canonical path of a logical cluster: its name, where
 // workspaces do not lead to it.
 func PathOf(lc *corev1alpha1.LogicalCluster) logicalcluster.Path {

@@ -45,15 +45,6 @@ func split(namespace string) (cluster logicalcluster.Name, bare string) {
 	return logicalcluster.Name(c), bare
 }
 
-// stored returns the namespace in which the quotas are that limit a namespace, or, with
-// "", the whole logical cluster.
-func stored(limited string) string {
-	if limited == "" {
-		return tenancy.QuotaNamespace
-	}
-	return limited
-}
-
 // accessor reads and writes quotas for the evaluator.
 type accessor struct {
 	clients *client.Factory
@@ -80,7 +71,7 @@ func (a *accessor) open(ctx context.Context) {
 // namespace by the evaluator's name.
 func (a *accessor) GetQuotas(namespace string) ([]corev1.ResourceQuota, error) {
 	cluster, bare := split(namespace)
-	found := a.quotas.Lister().Cluster(cluster).ListNamespace(stored(bare), nil)
+	found := a.quotas.Lister().Cluster(cluster).ListNamespace(tenancy.QuotasIn(bare), nil)
 	out := make([]corev1.ResourceQuota, 0, len(found))
 	for _, quota := range found {
 		if quota = a.latest(quota); tenancy.LimitedBy(quota) != bare {
@@ -130,7 +121,7 @@ func (a *accessor) UpdateQuotaStatus(quota *corev1.ResourceQuota) error {
 	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
 	defer cancel()
 	cluster, bare := split(quota.Namespace)
-	namespace := stored(bare)
+	namespace := tenancy.QuotasIn(bare)
 	quotas := client.ResourceQuotas.InNamespace(a.clients.Cluster(cluster.Path()), namespace)
 	quota = quota.DeepCopy()
 	quota.Namespace = namespace

@@ -49,11 +49,8 @@ func limited(quota *corev1.ResourceQuota) namespace {
 
 // limiting returns the quotas that limit a namespace, or the whole logical cluster.
 func limiting(all *client.Informer[*corev1.ResourceQuota], in namespace) []*corev1.ResourceQuota {
-	of := all.Lister().Cluster(in.Cluster)
-	if in.Name != tenancy.QuotaNamespace && in.Name != "" {
-		return of.ListNamespace(in.Name, nil)
-	}
-	return slices.DeleteFunc(of.ListNamespace(tenancy.QuotaNamespace, nil), func(quota *corev1.ResourceQuota) bool { return limited(quota) != in })
+	stored := all.Lister().Cluster(in.Cluster).ListNamespace(tenancy.QuotasIn(in.Name), nil)
+	return slices.DeleteFunc(stored, func(quota *corev1.ResourceQuota) bool { return limited(quota) != in })
 }
 
 // Config is what the controller needs.
