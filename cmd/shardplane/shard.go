@@ -20,11 +20,12 @@ itself there. Without --etcd-servers an etcd runs inside the process.`,
   shardplane shard --data-dir root-data --secure-port 6444 \
     --tls-cert-file .kcp/apiserver.crt --tls-private-key-file .kcp/apiserver.key \
     --client-ca-file .kcp/client-ca.crt --requestheader-client-ca-file .kcp/requestheader-ca.crt \
-    --shard-client-cert-file .kcp/shard-client.crt --shard-client-key-file .kcp/shard-client.key \
+    --shard-client-cert-file .kcp/shard-client-root.crt --shard-client-key-file .kcp/shard-client-root.key \
     --shard-ca-file .kcp/serving-ca.crt --external-url https://127.0.0.1:6443
 
   # Another shard: the same with a name, a port, data and the way to root
   shardplane shard --name shard-1 --data-dir shard-1-data --secure-port 6445 \
-    --root-kubeconfig .kcp/root-shard.kubeconfig ...`,
+    --shard-client-cert-file .kcp/shard-client-shard-1.crt --shard-client-key-file .kcp/shard-client-shard-1.key \
+    --root-kubeconfig .kcp-1/root-shard.kubeconfig ...`,
 	}, options.Flags(), options.Complete, shard.New)
 }

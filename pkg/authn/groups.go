@@ -45,10 +45,10 @@ func (o *ClientCertificateOptions) outsideGroups() GroupFilter {
 	return GroupFilter{Drop: append(homeGroups(), drop...)}
 }
 
-// certificateGroups filters what client certificates say. They name members of
-// system:masters, as shards and front-proxies are to each other.
+// certificateGroups filters what client certificates say. They name shards, and members of
+// system:masters.
 func (o *ClientCertificateOptions) certificateGroups() GroupFilter {
-	return GroupFilter{Drop: append(slices.Clone(o.outsideGroups().Drop), "!"+user.SystemPrivilegedGroup)}
+	return GroupFilter{Drop: append(slices.Clone(o.outsideGroups().Drop), "!"+user.SystemPrivilegedGroup, "!"+request.GroupShards)}
 }
 
 // withGroups returns a response with the groups that a filter leaves.

@@ -71,7 +71,7 @@ func New(c Config) (authorizer.Authorizer, error) {
 			// Below a logical cluster they would tell everybody that it is there.
 			chain = append(chain, OnProcess(open))
 		case StepGroups:
-			chain = append(chain, Privileged(c.Options.AlwaysAllowGroups...), WithoutCluster(Privileged(request.GroupAdmin)))
+			chain = append(chain, Privileged(c.Options.AlwaysAllowGroups...), WithoutCluster(Privileged(request.GroupAdmin)), Shards())
 		case StepRBAC:
 			if c.Metrics != nil {
 				chain = append(chain, OnProcess(onMetrics(c.Metrics)))

@@ -11,11 +11,13 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // DeepReviewHeader asks a SubjectAccessReview to leave out whether the subject
-// may enter the logical cluster. It counts for members of system:masters only.
+// may enter the logical cluster. It counts for members of system:masters, and for
+// shards, only.
 const DeepReviewHeader = "X-Kcp-Internal-Deep-SubjectAccessReview"
 
 type deepReviewKey struct{}
@@ -37,7 +39,7 @@ func mayReviewDeeply(ctx context.Context) bool {
 		return false
 	}
 	u, ok := apirequest.UserFrom(ctx)
-	return ok && identity.MemberOf(ctx, u, user.SystemPrivilegedGroup)
+	return ok && identity.MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupShards)
 }
 
 func isDeepReview(ctx context.Context) bool {

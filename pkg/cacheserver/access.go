@@ -1,6 +1,7 @@
 package cacheserver
 
 import (
+	"context"
 	"fmt"
 
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving"
 )
 
@@ -30,7 +33,8 @@ func restrict(c *genericapiserver.Config, o authn.ClientCertificateOptions) erro
 	return err
 }
 
-// newAuthorizer lets system:masters do everything and everybody read the probes.
+// newAuthorizer lets system:masters do everything, shards read everything and write what is
+// theirs, and everybody read the probes.
 func newAuthorizer() (authorizer.Authorizer, error) {
 	open := make([]string, 0, 2*len(authn.ProbePaths()))
 	for _, probe := range authn.ProbePaths() {
@@ -43,5 +47,19 @@ func newAuthorizer() (authorizer.Authorizer, error) {
 	return union.New(
 		union.NamedAuthorizer{AuthorizerName: "probes", Authorizer: probes},
 		union.NamedAuthorizer{AuthorizerName: "masters", Authorizer: authz.Privileged(user.SystemPrivilegedGroup)},
+		union.NamedAuthorizer{AuthorizerName: "shards", Authorizer: authorizer.AuthorizerFunc(authorizeShard)},
 	)
+}
+
+// authorizeShard lets a shard read everything, and write its own replicas.
+func authorizeShard(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	name, ok := identity.ShardOf(ctx, a.GetUser())
+	if !ok || !a.IsResourceRequest() {
+		return authorizer.DecisionNoOpinion, "", nil
+	}
+	of, _ := request.ShardFrom(ctx)
+	if authz.Reads(a) || name != "" && of.Name == name {
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, "a shard writes its own replicas only", nil
 }

@@ -116,6 +116,34 @@ func TestAccess(t *testing.T) {
 	}
 }
 
+// TestShardsWriteTheirReplicas: shards read everything, and write below their own names.
+func TestShardsWriteTheirReplicas(t *testing.T) {
+	cache := newCacheServer(t)
+	amber := httpClient(t, cache.pki.user(t, cache.url, "system:shard:amber", "system:kcp:shards"))
+	nobody := httpClient(t, cache.pki.user(t, cache.url, "amber", "system:kcp:shards"))
+	at := func(shard string) string {
+		return cache.url + "/services/cache/shards/" + shard + "/clusters/root/apis/core.kcp.io/v1alpha1/shards"
+	}
+	const one = `{"apiVersion":"core.kcp.io/v1alpha1","kind":"Shard","metadata":{"name":"one"}}`
+	for _, tt := range []struct {
+		client            *http.Client
+		method, url, body string
+		want              int
+	}{
+		{amber, http.MethodPost, at("amber"), one, http.StatusCreated},
+		{amber, http.MethodPost, at("blue"), one, http.StatusForbidden},
+		{amber, http.MethodDelete, at("blue") + "/one", "", http.StatusForbidden},
+		{nobody, http.MethodPost, at("amber"), one, http.StatusForbidden},
+		{nobody, http.MethodGet, at("amber") + "/one", "", http.StatusOK},
+		{amber, http.MethodGet, cache.url + "/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards", "", http.StatusOK},
+		{amber, http.MethodGet, cache.url + "/metrics", "", http.StatusForbidden},
+		{amber, http.MethodDelete, at("amber") + "/one", "", http.StatusOK},
+	} {
+		status, body := do(t, tt.client, tt.method, tt.url, tt.body)
+		require.Equal(t, tt.want, status, "%s %s: %s", tt.method, tt.url, body)
+	}
+}
+
 func TestGarbage(t *testing.T) {
 	cache := newCacheServer(t)
 	master := httpClient(t, cache.pki.master(t, cache.url))

@@ -39,9 +39,9 @@ type Sources struct {
 	ShardName string
 	// Local reaches the shard itself as system:masters.
 	Local *client.Factory
-	// Root reaches the root shard as system:masters. The root shard leaves it out.
+	// Root reaches the root shard, to read. The root shard leaves it out.
 	Root *client.Factory
-	// Cache reaches the cache server as system:masters. It may be left out:
+	// Cache reaches the cache server. It may be left out:
 	// what other shards own is then read from the root shard.
 	Cache *client.Factory
 }

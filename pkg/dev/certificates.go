@@ -18,10 +18,12 @@ type certificates struct {
 
 	serving      *pki.Pair // apiserver: what every component serves with
 	kcpAdmin     *pki.Pair // the person, through the front-proxy
-	shardAdmin   *pki.Pair // the person, directly at a shard
-	shardClient  *pki.Pair // a shard at other shards and at the cache server
+	shardAdmin   *pki.Pair // the person, directly at a shard or the cache server
 	proxyIndex   *pki.Pair // the front-proxy at shards, for its own index
 	proxyForward *pki.Pair // the front-proxy at shards, for forwarded requests
+
+	// shardClients are those of the shards, at other shards and at the cache server.
+	shardClients []*pki.Pair
 
 	// serviceAccountKey is the file of the key that signs the tokens of service
 	// accounts: all shards have the same.
@@ -31,10 +33,10 @@ type certificates struct {
 	notes []string
 }
 
-// ensureCertificates makes or loads all certificates below .kcp.
-func ensureCertificates(files layout, now func() time.Time) (*certificates, error) {
+// ensureCertificates makes or loads all certificates below .kcp, for a number of shards.
+func ensureCertificates(files layout, shards int, now func() time.Time) (*certificates, error) {
 	store := pki.NewStore(files.shared(""), now)
-	c := &certificates{}
+	c := &certificates{shardClients: make([]*pki.Pair, shards)}
 	for _, ca := range []struct {
 		name   string
 		result **pki.Authority
@@ -49,19 +51,24 @@ func ensureCertificates(files layout, now func() time.Time) (*certificates, erro
 		}
 		*ca.result = authority
 	}
-	for _, cert := range []struct {
+	type certificate struct {
 		name   string
 		ca     *pki.Authority
 		spec   pki.Spec
 		result **pki.Pair
-	}{
+	}
+	all := []certificate{
 		{"apiserver", c.servingCA, servingSpec(), &c.serving},
 		{"kcp-admin", c.clientCA, pki.Client("kcp-admin", request.GroupAdmin), &c.kcpAdmin},
 		{"shard-admin", c.clientCA, pki.Client("shard-admin", user.SystemPrivilegedGroup), &c.shardAdmin},
-		{"shard-client", c.clientCA, pki.Client("shard-client", user.SystemPrivilegedGroup), &c.shardClient},
 		{"front-proxy-client", c.clientCA, pki.Client("front-proxy-client", user.SystemPrivilegedGroup), &c.proxyIndex},
 		{"front-proxy-requestheader", c.requestHeaderCA, pki.Client("front-proxy"), &c.proxyForward},
-	} {
+	}
+	for n := range shards {
+		spec := pki.Client(request.ShardUserPrefix+shardName(n), request.GroupShards)
+		all = append(all, certificate{shardClientName(n), c.clientCA, spec, &c.shardClients[n]})
+	}
+	for _, cert := range all {
 		pair, err := store.Certificate(cert.name, cert.ca, cert.spec)
 		if err != nil {
 			return nil, fmt.Errorf("certificate: %w", err)
@@ -76,6 +83,9 @@ func ensureCertificates(files layout, now func() time.Time) (*certificates, erro
 	c.made, c.notes = store.Made(), store.Notes()
 	return c, nil
 }
+
+// shardClientName is the name of the certificate of a shard, and of the user of kubeconfigs.
+func shardClientName(n int) string { return "shard-client-" + shardName(n) }
 
 func servingSpec() pki.Spec {
 	return pki.Spec{

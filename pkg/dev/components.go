@@ -71,12 +71,12 @@ func shardComponent(o CompletedOptions, certs *certificates, n int) component {
 		"--data-dir=" + files.shard(n, "data"),
 		"--external-url=" + baseURL(o.FrontProxyPort),
 		"--requestheader-client-ca-file=" + certs.requestHeaderCA.CertFile,
-		"--shard-client-cert-file=" + certs.shardClient.CertFile,
-		"--shard-client-key-file=" + certs.shardClient.KeyFile,
+		"--shard-client-cert-file=" + certs.shardClients[n].CertFile,
+		"--shard-client-key-file=" + certs.shardClients[n].KeyFile,
 		"--shard-ca-file=" + certs.servingCA.CertFile,
 		"--service-account-signing-key-file=" + certs.serviceAccountKey,
 		"--root-ca-file=" + certs.servingCA.CertFile,
-		"--cache-kubeconfig=" + files.cache("cache.kubeconfig"),
+		"--cache-kubeconfig=" + files.shard(n, "cache.kubeconfig"),
 		"--webhook-allowed-cidrs=" + loopbackCIDRs,
 		"--workspace-issuer-allowed-cidrs=" + loopbackCIDRs,
 	}, servingFlags(o, certs, port)...)
@@ -84,7 +84,7 @@ func shardComponent(o CompletedOptions, certs *certificates, n int) component {
 	if n == 0 {
 		c.stage = stageRoot
 	} else {
-		c.args = append(c.args, "--root-kubeconfig="+files.shared("root-shard.kubeconfig"))
+		c.args = append(c.args, "--root-kubeconfig="+files.shard(n, "root-shard.kubeconfig"))
 	}
 	c.args = append(c.args, o.ShardArgs...)
 	return c

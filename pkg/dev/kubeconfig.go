@@ -52,11 +52,6 @@ func kubeconfigs(o CompletedOptions, certs *certificates) []kubeconfig {
 			user:     "kcp-admin", pair: certs.kcpAdmin,
 		},
 		{
-			path:     files.shared("root-shard.kubeconfig"),
-			contexts: []kubeContext{{"shard-base", baseURL(o.ShardPort)}},
-			user:     "shard-client", pair: certs.shardClient,
-		},
-		{
 			path:     files.shared("front-proxy.kubeconfig"),
 			contexts: []kubeContext{{"shard-base", baseURL(o.ShardPort)}},
 			user:     "front-proxy-client", pair: certs.proxyIndex,
@@ -64,7 +59,7 @@ func kubeconfigs(o CompletedOptions, certs *certificates) []kubeconfig {
 		{
 			path:     files.cache("cache.kubeconfig"),
 			contexts: []kubeContext{{"cache", baseURL(o.CacheServerPort)}},
-			user:     "shard-client", pair: certs.shardClient,
+			user:     "shard-admin", pair: certs.shardAdmin,
 		},
 	}
 	for n := range o.Shards {
@@ -78,7 +73,18 @@ func kubeconfigs(o CompletedOptions, certs *certificates) []kubeconfig {
 				{"system:admin", shard + request.ClusterPath("system:admin")},
 			},
 			user: "shard-admin", pair: certs.shardAdmin,
+		}, kubeconfig{
+			path:     files.shard(n, "cache.kubeconfig"),
+			contexts: []kubeContext{{"cache", baseURL(o.CacheServerPort)}},
+			user:     shardClientName(n), pair: certs.shardClients[n],
 		})
+		if n > 0 {
+			configs = append(configs, kubeconfig{
+				path:     files.shard(n, "root-shard.kubeconfig"),
+				contexts: []kubeContext{{"shard-base", baseURL(o.ShardPort)}},
+				user:     shardClientName(n), pair: certs.shardClients[n],
+			})
+		}
 	}
 	return configs
 }

@@ -15,9 +15,10 @@ const (
 
 // layout knows where each file of a working directory is.
 //
-//	.kcp/          authorities, certificates, keys, admin.kubeconfig, root-shard.kubeconfig,
-//	               front-proxy.log, version, dev.lock, ready-to-test
-//	.kcp-<n>/      admin.kubeconfig, data/ and <shard name>.log of shard n
+//	.kcp/          authorities, certificates, keys, admin.kubeconfig, front-proxy.log,
+//	               version, dev.lock, ready-to-test
+//	.kcp-<n>/      admin.kubeconfig, root-shard.kubeconfig, cache.kubeconfig, data/ and
+//	               <shard name>.log of shard n
 //	.kcp-cache/    cache.kubeconfig, data/ and cache-server.log
 type layout string
 

@@ -69,7 +69,7 @@ func prepare(ctx context.Context, o CompletedOptions) (p *prepared, err error) {
 			return nil, unwritable(o.WorkDir, err)
 		}
 	}
-	certs, err := ensureCertificates(files, time.Now)
+	certs, err := ensureCertificates(files, o.Shards, time.Now)
 	if err != nil {
 		return nil, err
 	}

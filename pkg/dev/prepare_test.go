@@ -169,7 +169,7 @@ func TestKubeconfigs(t *testing.T) {
 	for _, dir := range files.dirs(o.Shards) {
 		require.NoError(t, os.MkdirAll(dir, 0o700))
 	}
-	certs, err := ensureCertificates(files, time.Now)
+	certs, err := ensureCertificates(files, o.Shards, time.Now)
 	require.NoError(t, err)
 	require.NoError(t, ensureKubeconfigs(o, certs))
 
@@ -185,9 +185,10 @@ func TestKubeconfigs(t *testing.T) {
 			"root": "https://127.0.0.1:6445/clusters/root", "base": "https://127.0.0.1:6445",
 			"shard-base": "https://127.0.0.1:6445", "system:admin": "https://127.0.0.1:6445/clusters/system:admin",
 		}},
-		".kcp-cache/cache.kubeconfig": {"shard-client", "cache", map[string]string{"cache": "https://127.0.0.1:8012"}},
-		".kcp/root-shard.kubeconfig":  {"shard-client", "shard-base", map[string]string{"shard-base": "https://127.0.0.1:6444"}},
-		".kcp/front-proxy.kubeconfig": {"front-proxy-client", "shard-base", map[string]string{"shard-base": "https://127.0.0.1:6444"}},
+		".kcp-cache/cache.kubeconfig":  {"shard-admin", "cache", map[string]string{"cache": "https://127.0.0.1:8012"}},
+		".kcp-1/cache.kubeconfig":      {"shard-client-shard-1", "cache", map[string]string{"cache": "https://127.0.0.1:8012"}},
+		".kcp-1/root-shard.kubeconfig": {"shard-client-shard-1", "shard-base", map[string]string{"shard-base": "https://127.0.0.1:6444"}},
+		".kcp/front-proxy.kubeconfig":  {"front-proxy-client", "shard-base", map[string]string{"shard-base": "https://127.0.0.1:6444"}},
 	} {
 		config, err := clientcmd.LoadFromFile(filepath.Join(o.WorkDir, path))
 		require.NoError(t, err, path)
@@ -231,11 +232,11 @@ func TestRenewsCertificatesInKubeconfigs(t *testing.T) {
 	require.NoError(t, os.Mkdir(files.shared(""), 0o700))
 	require.NoError(t, os.WriteFile(files.shared(versionFile), []byte(layoutVersion), 0o600))
 	longAgo := func() time.Time { return time.Now().Add(-360 * 24 * time.Hour) }
-	old, err := ensureCertificates(files, longAgo)
+	old, err := ensureCertificates(files, o.Shards, longAgo)
 	require.NoError(t, err)
 
 	p := mustPrepare(t, o)
-	require.Len(t, p.notes, 6)
+	require.Len(t, p.notes, 7)
 	require.True(t, strings.HasPrefix(p.notes[0], "certificate apiserver renewed: it would have expired on "), p.notes[0])
 	require.Equal(t, old.clientCA.CertPEM, p.certs.clientCA.CertPEM)
 	config, err := clientcmd.LoadFromFile(files.shared("admin.kubeconfig"))

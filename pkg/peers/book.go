@@ -31,8 +31,8 @@ type Config struct {
 	Local *client.Factory
 	// Shards are the Shard objects of root. Whoever makes the book runs them.
 	Shards *client.Informer[*corev1alpha1.Shard]
-	// Access is how to authenticate with shards, as system:masters: a client
-	// configuration without a host.
+	// Access is how to authenticate with shards: a client configuration without a
+	// host.
 	Access *rest.Config
 }
 

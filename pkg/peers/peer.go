@@ -23,7 +23,7 @@ var ErrUnreachable = errors.New("the shard does not answer")
 type Peer struct {
 	// Name is the shard's, URL its address without a trailing slash.
 	Name, URL string
-	// Clients reach it as system:masters.
+	// Clients reach it, a shard's to read only.
 	Clients *client.Factory
 
 	breaker

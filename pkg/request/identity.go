@@ -41,6 +41,12 @@ const (
 	// it creates belongs to it.
 	GroupWorkspaceBootstrapper = "system:kcp:tenancy:workspace-bootstrapper"
 
+	// GroupShards are the shards among themselves: they read everything of each other, and
+	// write what is their own in root and on the cache server. Who is a member is the user
+	// ShardUserPrefix with the name of the shard.
+	GroupShards     = "system:kcp:shards"
+	ShardUserPrefix = "system:shard:"
+
 	// ScopeClusterPrefix starts a scope that is one logical cluster.
 	ScopeClusterPrefix = "cluster:"
 )

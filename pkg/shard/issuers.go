@@ -1,12 +1,10 @@
 package shard
 
 import (
-	"cmp"
 	"context"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shardplane/shardplane/pkg/authn"
@@ -41,18 +39,14 @@ func (s *Server) knownIn(ctx context.Context) authn.Workspace {
 	return w
 }
 
-// tellOfIssuer has an Event say what is wrong with a configuration, on the shard that has it.
+// tellOfIssuer has an Event say what is wrong with a configuration of this shard. Shards write
+// nothing on others: of theirs, front-proxies tell, and these shards themselves.
 func (s *Server) tellOfIssuer(ctx context.Context, of *issuers.Configuration, fault string) error {
-	cluster, clients := logicalcluster.From(of), s.sources.Local
+	cluster := logicalcluster.From(of)
 	if !s.local.has(cluster) {
-		// Without a cache server it has been read in root.
-		peer := s.peers.Named(cmp.Or(of.Annotations[request.ShardAnnotation], corev1alpha1.RootShard))
-		if peer == nil {
-			return nil // the shard is none of the installation any more
-		}
-		clients = peer.Clients
+		return nil
 	}
-	return reconcile.Tell(ctx, clients.Cluster(cluster.Path()), reconcile.Event{
+	return reconcile.Tell(ctx, s.sources.Local.Cluster(cluster.Path()), reconcile.Event{
 		About: issuers.Reference(of), Component: issuers.Component, Type: corev1.EventTypeWarning, Reason: issuers.Reason, Message: fault,
 	}, fault)
 }

@@ -47,17 +47,15 @@ type Options struct {
 	ExternalURL string
 	// BaseURL is where other shards and the front-proxy reach this shard.
 	BaseURL string
-	// RootKubeconfig reaches the root shard as system:masters. The root shard
-	// itself needs none.
+	// RootKubeconfig reaches the root shard. The root shard itself needs none.
 	RootKubeconfig string
 	// ReplicaSnapshotMaxAge is how old what was known of other shards may be that the
 	// shard starts with; 0: any age.
 	ReplicaSnapshotMaxAge time.Duration
-	// CacheKubeconfig reaches the cache server as system:masters; without it
-	// nothing is replicated.
+	// CacheKubeconfig reaches the cache server; without it nothing is replicated.
 	CacheKubeconfig string
 	// ShardClientCertFile, ShardClientKeyFile and ShardCAFile are how this shard
-	// reaches others as system:masters.
+	// reaches others.
 	ShardClientCertFile, ShardClientKeyFile, ShardCAFile string
 	// RootCAFile is what clients verify the front-proxy with. It is put into the
 	// ConfigMap kube-root-ca.crt of each namespace, and into the secrets of service
@@ -124,10 +122,10 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs.StringVar(&o.ExternalURL, "external-url", o.ExternalURL, "URL of the front-proxy, with which the URLs of workspaces start; the shard's own by default")
 	fs.StringVar(&o.BaseURL, "base-url", o.BaseURL, "URL at which other shards and the front-proxy reach this shard; made of --bind-address and --secure-port by default")
 	fs = fss.FlagSet("Other components")
-	fs.StringVar(&o.RootKubeconfig, "root-kubeconfig", o.RootKubeconfig, "kubeconfig for the root shard as system:masters; required for every other shard")
-	fs.StringVar(&o.CacheKubeconfig, "cache-kubeconfig", o.CacheKubeconfig, "kubeconfig for the cache server as system:masters; without it nothing is replicated")
+	fs.StringVar(&o.RootKubeconfig, "root-kubeconfig", o.RootKubeconfig, "kubeconfig for the root shard, as the shard (see --shard-client-cert-file); required for every other shard")
+	fs.StringVar(&o.CacheKubeconfig, "cache-kubeconfig", o.CacheKubeconfig, "kubeconfig for the cache server, as the shard (see --shard-client-cert-file); without it nothing is replicated")
 	fs.DurationVar(&o.ReplicaSnapshotMaxAge, "replica-snapshot-max-age", o.ReplicaSnapshotMaxAge, "how old what was known of other shards may be, in <data-dir>/replicas, for the shard to start with it while the cache server is away; 0: any age")
-	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate, a member of system:masters, for other shards")
+	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate for other shards: user system:shard:<name>, group system:kcp:shards; or a member of system:masters, for the previous version")
 	fs.StringVar(&o.ShardClientKeyFile, "shard-client-key-file", o.ShardClientKeyFile, "PEM file of the private key of --shard-client-cert-file")
 	fs.StringVar(&o.ShardCAFile, "shard-ca-file", o.ShardCAFile, "PEM file of the CAs of other shards' serving certificates")
 	o.Serving.AddFlags(fss.FlagSet("Serving"))

@@ -29,7 +29,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/controllers"
-	"github.com/shardplane/shardplane/pkg/controllers/workspace"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/etcd"
@@ -37,6 +36,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 	"github.com/shardplane/shardplane/pkg/serving/ownership"
@@ -230,7 +230,7 @@ func (s *Server) assembleAPI() error {
 		return fmt.Errorf("assembling the API server: %w", err)
 	}
 	serving.InstallSnapshots(s.generic, s.etcd, registry.Codecs)
-	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(workspace.PlacementPath, s.servePlacement)
+	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(request.PlacementPath, s.servePlacement)
 	may := s.access(c.Authorization.Authorizer)
 	may.Identity = s.identity()
 	if err := registry.Install(s.generic, c.RESTOptionsGetter, may); err != nil {

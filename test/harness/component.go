@@ -68,6 +68,9 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 		})
 	}
 	subcommand := args[0]
+	if o.Binary != "" && subcommand == "shard" { // nor shards that are not system:masters
+		args = append(args, asMasters(args, dir)...)
+	}
 	args = append(args, o.ExtraArgs[subcommand]...)
 	if command.Name != subcommand {
 		args = append(args, o.ExtraArgs[command.Name]...)
@@ -86,6 +89,20 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 		c.open = func() (instance, error) { return openGoroutine(ctx, args) }
 	}
 	return c
+}
+
+// asMasters returns arguments of a shard that win over args: with them it is a member of
+// system:masters on the others.
+func asMasters(args []string, dir string) []string {
+	wins := []string{
+		"--shard-client-cert-file=" + filepath.Join(dir, ".kcp", "shard-admin.crt"),
+		"--shard-client-key-file=" + filepath.Join(dir, ".kcp", "shard-admin.key"),
+		"--cache-kubeconfig=" + filepath.Join(dir, ".kcp-cache", "cache.kubeconfig"),
+	}
+	if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--root-kubeconfig=") }) {
+		wins = append(wins, "--root-kubeconfig="+filepath.Join(dir, ".kcp-0", "admin.kubeconfig"))
+	}
+	return wins
 }
 
 // Start starts a component that was stopped or killed and waits until it is

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/test/harness"
@@ -211,4 +213,63 @@ func TestPlacementSurvivesCrashes(t *testing.T) {
 	for _, lc := range p.held() {
 		require.Contains(t, left, logicalcluster.From(lc).String())
 	}
+}
+
+// TestShardsReadEachOther: with the certificate of a shard, which all of the tests here use,
+// others can be read and asked, and not be written to.
+func TestShardsReadEachOther(t *testing.T) {
+	e := newEnv(t, two.Get(t))
+	shard := rest.AnonymousClientConfig(e.Shard(0))
+	shard.CertFile = filepath.Join(e.Dir, ".kcp", "shard-client-shard-1.crt")
+	shard.KeyFile = filepath.Join(e.Dir, ".kcp", "shard-client-shard-1.key")
+	require.Equal(t, "system:shard:shard-1", whoAmI(t, shard, "root").Username)
+	home := e.workspaceOn("root", "read-only", "root").Spec.Cluster
+	const (
+		configMaps = "/api/v1/namespaces/default/configmaps"
+		clusters   = "/apis/core.kcp.io/v1alpha1/logicalclusters"
+		shards     = "/apis/core.kcp.io/v1alpha1/shards"
+		leases     = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+		reviews    = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+	)
+	e.eventually("they say so that they live", func() bool {
+		own, _ := do(t, shard, call{path: "/clusters/root" + leases + "/shard-shard-1"})
+		other, _ := do(t, shard, call{path: "/clusters/root" + leases + "/shard-root"})
+		return own == http.StatusOK && other == http.StatusOK
+	})
+	lease := func(name string) string {
+		return `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"` + name + `"}}`
+	}
+	for _, tc := range []struct {
+		call
+		in   string
+		want int
+	}{
+		{call{path: configMaps}, home, http.StatusOK},
+		{call{path: "/api/v1/secrets"}, "*", http.StatusOK},
+		{call{path: clusters + "/cluster"}, home, http.StatusOK},
+		{call{method: http.MethodPost, path: configMaps, body: `{"metadata":{"name":"x"}}`}, home, http.StatusForbidden},
+		{call{method: http.MethodPost, path: clusters, body: `{"apiVersion":"core.kcp.io/v1alpha1","kind":"LogicalCluster","metadata":{"name":"cluster"}}`}, "new", http.StatusForbidden},
+		{call{method: http.MethodDelete, path: clusters + "/cluster"}, home, http.StatusForbidden},
+		{call{method: http.MethodDelete, path: "/apis/tenancy.kcp.io/v1alpha1/workspaces/read-only"}, "root", http.StatusForbidden},
+		{call{method: http.MethodPost, path: reviews, body: `{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview","spec":{"user":"a","nonResourceAttributes":{"verb":"access","path":"/"}}}`}, home, http.StatusCreated},
+		{call{method: http.MethodPatch, path: shards + "/root", body: `{"metadata":{"labels":{"a":"b"}}}`}, "root", http.StatusForbidden},
+		{call{method: http.MethodPatch, path: shards + "/shard-1", body: `{"metadata":{"annotations":{"a":"b"}}}`}, "root", http.StatusOK},
+		{call{method: http.MethodDelete, path: shards + "/shard-1"}, "root", http.StatusForbidden},
+		{call{method: http.MethodPost, path: leases, body: lease("shard-root-2")}, "root", http.StatusForbidden},
+		{call{method: http.MethodPatch, path: leases + "/shard-root", body: `{"spec":{"holderIdentity":"x"}}`}, "root", http.StatusForbidden},
+		{call{path: "/metrics"}, "", http.StatusForbidden},
+		{call{path: "/placement"}, "", http.StatusOK},
+	} {
+		if tc.in != "" {
+			tc.path = "/clusters/" + tc.in + tc.path
+		}
+		tc.header = http.Header{"Content-Type": {"application/json"}}
+		if tc.method == http.MethodPatch {
+			tc.header.Set("Content-Type", string(mergePatch))
+		}
+		code, body := do(t, shard, tc.call)
+		require.Equal(t, tc.want, code, "%s %s: %s", tc.method, tc.path, body)
+	}
+	// The front-proxy passes the group on to nobody.
+	require.NotContains(t, whoAmI(t, at(shard, e.Proxy().Host), "root").Groups, "system:kcp:shards")
 }

@@ -263,6 +263,8 @@ func TestWorkspaceAuthenticationChanges(t *testing.T) {
 		in := e.ofType("root:changing-issuers", "faulty", "shard-1", "root:changing-issuers", "faulty")
 		token := living.token(map[string]any{"iss": entry.Issuer.URL})
 		require.Contains(t, review(t, e.Shard(1), in, token).Error, "compilation failed")
+		// Shards write nothing on others: the front-proxy tells.
+		require.Equal(t, http.StatusUnauthorized, codeOf(t, withToken(e.Proxy(), token), "/clusters/"+in+configMapsPath))
 		e.eventually("an Event says so, on the shard of the configuration", func() bool {
 			events, err := kube(t, e.Proxy(), home).CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=faulty"})
 			require.NoError(t, err)

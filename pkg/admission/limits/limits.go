@@ -93,7 +93,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		return apierrors.NewInternalError(err)
 	}
 	// Members of system:masters can make room.
-	if p.c.Usage.Full() && !identity.MemberOf(ctx, a.GetUserInfo(), user.SystemPrivilegedGroup) && (create || grows(a)) {
+	if p.c.Usage.Full() && !identity.MemberOf(ctx, a.GetUserInfo(), user.SystemPrivilegedGroup, request.GroupShards) && (create || grows(a)) {
 		return full(a)
 	}
 	lc := p.c.LogicalCluster(cluster)

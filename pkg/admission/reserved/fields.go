@@ -13,6 +13,9 @@ import (
 	"github.com/kcp-dev/sdk/apis/migration"
 	"github.com/kcp-dev/sdk/apis/tenancy"
 	"github.com/kcp-dev/sdk/apis/topology"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,12 +25,18 @@ import (
 	"github.com/shardplane/shardplane/config"
 	apirules "github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
 
 var (
-	errStatus = errors.New("the status is what the system has observed: only the system may write it")
-	errPlace  = errors.New("shards are registered in the logical cluster root, and nowhere else")
+	errStatus  = errors.New("the status is what the system has observed: only the system may write it")
+	errForeign = errors.New("a shard writes its own Shard in root, and its own Lease there, and nothing else on another shard")
+	errPlace   = errors.New("shards are registered in the logical cluster root, and nowhere else")
 )
+
+// reviews are the API groups whose objects are questions, which nobody stores.
+var reviews = []string{authorizationv1.GroupName, authenticationv1.GroupName}
 
 // Groups are the API groups of the system: those of the wire contract, and that of what
 // shards keep for themselves. Nobody defines kinds in them.
@@ -55,6 +64,31 @@ func checkPlace(ctx context.Context, a admission.Attributes) error {
 	default:
 	}
 	return nil
+}
+
+// checkShard denies a shard to write on another one but what is its own: its Shard, and the
+// Lease by which it is known to live.
+func checkShard(ctx context.Context, a admission.Attributes) error {
+	shard, ok := identity.ShardOf(ctx, a.GetUserInfo())
+	if !ok || slices.Contains(reviews, a.GetResource().Group) {
+		return nil
+	}
+	name := a.GetName()
+	if obj, ok := metadataOf(a.GetObject()); ok && name == "" {
+		name = obj.GetName()
+	}
+	switch a.GetResource().GroupResource() {
+	case shards:
+		ok = name == shard
+	case coordinationv1.Resource("leases"):
+		ok = a.GetNamespace() == shardload.LeaseNamespace && name == shardload.LeaseName(shard)
+	default:
+		ok = false
+	}
+	if ok && shard != "" {
+		return nil
+	}
+	return admission.NewForbidden(a, errForeign)
 }
 
 // checkBinding denies to delete what root binds of the system: the servers have their own

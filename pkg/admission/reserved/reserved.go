@@ -57,7 +57,7 @@ func New() *Plugin {
 // may, or an administrator, or, if it is beyond both, neither.
 func level(ctx context.Context, u user.Info) who {
 	switch {
-	case identity.MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin):
+	case identity.MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin, request.GroupShards):
 		return system
 	case identity.MemberOf(ctx, u, request.GroupAdmin):
 		return administrators
@@ -69,6 +69,9 @@ func level(ctx context.Context, u user.Info) who {
 // Validate implements admission.ValidationInterface.
 func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if err := checkPlace(ctx, a); err != nil {
+		return err
+	}
+	if err := checkShard(ctx, a); err != nil {
 		return err
 	}
 	as := level(ctx, a.GetUserInfo())

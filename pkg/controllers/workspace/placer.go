@@ -11,12 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/pkg/request"
 )
-
-// PlacementPath is where a shard says whether its leader creates and deletes LogicalClusters
-// for the Workspaces of other shards: 200 if so. Those of the previous version have no such
-// path, and their peers write there.
-const PlacementPath = "/placement"
 
 // placesFor is how long an answer from there holds. A leader of the previous version may
 // take over while replicas are exchanged.
@@ -39,7 +35,7 @@ func (p *placer) places(ctx context.Context) (bool, error) {
 		return p.answer, nil
 	}
 	err := p.peer.Do(ctx, requestTimeout, func(ctx context.Context) error {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.peer.Clients.Host()+PlacementPath, http.NoBody)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.peer.Clients.Host()+request.PlacementPath, http.NoBody)
 		if err != nil {
 			return err
 		}
@@ -54,7 +50,7 @@ func (p *placer) places(ctx context.Context) (bool, error) {
 			p.answer, p.asked = res.StatusCode == http.StatusOK, time.Now()
 			return nil
 		default:
-			return apierrors.NewGenericServerResponse(res.StatusCode, http.MethodGet, schema.GroupResource{}, PlacementPath, "", 0, true)
+			return apierrors.NewGenericServerResponse(res.StatusCode, http.MethodGet, schema.GroupResource{}, request.PlacementPath, "", 0, true)
 		}
 	})
 	return p.answer && err == nil, err

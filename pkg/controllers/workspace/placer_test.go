@@ -12,13 +12,14 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/peers"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 func TestPlacer(t *testing.T) {
 	var status, asked atomic.Int32
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
-		if r.URL.Path != PlacementPath {
+		if r.URL.Path != request.PlacementPath {
 			t.Error("asked at " + r.URL.Path)
 		}
 		w.WriteHeader(int(status.Load()))

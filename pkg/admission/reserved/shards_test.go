@@ -1,0 +1,47 @@
+package reserved
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// TestShardsWriteTheirOwn: what the authorizer lets shards write is theirs, by name.
+func TestShardsWriteTheirOwn(t *testing.T) {
+	shards, leases := schema.GroupResource{Group: "core.kcp.io", Resource: "shards"}, coordinationv1.Resource("leases")
+	for _, tc := range []struct {
+		as, namespace, name string
+		resource            schema.GroupResource
+		allowed             bool
+	}{
+		{"system:shard:one", "", "one", shards, true},
+		{"system:shard:one", "", "two", shards, false},
+		{"shard", "", "", shards, false},
+		{"system:shard:one", "kube-system", "shard-one", leases, true},
+		{"system:shard:one", "kube-system", "shard-two", leases, false},
+		{"system:shard:one", "default", "shard-one", leases, false},
+		{"system:shard:one", "default", "one", corev1.Resource("configmaps"), false},
+		{"system:shard:one", "", "", authorizationv1.Resource("subjectaccessreviews"), true},
+	} {
+		for _, operation := range []admission.Operation{admission.Create, admission.Update} {
+			obj := configMap(metav1.ObjectMeta{Name: tc.name, Namespace: tc.namespace, Labels: map[string]string{"internal.shardplane.io/target": "x"}})
+			name := tc.name
+			if operation == admission.Create {
+				name = "" // as of a POST
+			}
+			who := &user.DefaultInfo{Name: tc.as, Groups: []string{request.GroupShards}}
+			a := admission.NewAttributesRecord(obj, obj, schema.GroupVersionKind{}, tc.namespace, name, tc.resource.WithVersion("v1"), "", operation, nil, false, who)
+			err := New().Validate(request.WithClusterName(t.Context(), "root"), a, nil)
+			require.Equal(t, tc.allowed, err == nil, "%+v: %v", tc, err)
+		}
+	}
+}
