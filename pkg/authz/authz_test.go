@@ -90,6 +90,8 @@ type chainCase struct {
 	wantErr    bool
 	// entered is set for who is denied something where it may enter.
 	entered bool
+	// merged is set for what a front-proxy merges with the answers of other shards.
+	merged bool
 }
 
 func (c chainCase) ask(t *testing.T, chain authorizer.Authorizer) {
@@ -103,6 +105,9 @@ func (c chainCase) ask(t *testing.T, chain authorizer.Authorizer) {
 		ctx = request.WithWildcard(ctx)
 	default:
 		ctx = request.WithClusterName(ctx, c.cluster)
+	}
+	if c.merged {
+		ctx = request.WithMerged(ctx)
 	}
 	attributes := authorizer.AttributesRecord{
 		User: &user.DefaultInfo{Name: c.user, Groups: c.groups, Extra: c.extra}, Verb: cmp.Or(c.verb, "get"), Path: c.path, Resource: "configmaps", ResourceRequest: c.path == "",
@@ -135,6 +140,14 @@ func TestChain(t *testing.T) {
 		{name: "admins in an unknown one", cluster: "nowhere", groups: admins, want: none, wantReason: notPermitted},
 		{name: "admins on a path that leads nowhere, which gets 404", groups: admins, want: allow},
 		{name: "admins on the wildcard", cluster: "*", groups: admins, want: deny, wantReason: "requests for all logical clusters need group system:masters"},
+		{name: "admins list on the wildcard, merged", cluster: "*", groups: admins, verb: "list", merged: true, want: allow},
+		{name: "admins watch on the wildcard, merged", cluster: "*", groups: admins, verb: "watch", merged: true, want: allow},
+		{name: "admins list on the wildcard, unmerged", cluster: "*", groups: admins, verb: "list", want: deny, wantReason: "requests for all logical clusters need group system:masters"},
+		{name: "admins impersonate on the wildcard, merged", cluster: "*", groups: admins, verb: "impersonate", merged: true, want: deny, wantReason: "requests for all logical clusters need group system:masters"},
+		{name: "admins delete on the wildcard, merged", cluster: "*", groups: admins, verb: "deletecollection", merged: true, want: deny, wantReason: "requests for all logical clusters need group system:masters"},
+		{name: "admins of one logical cluster on the wildcard, merged", cluster: "*", groups: admins, extra: elsewhere, verb: "list", merged: true, want: deny, wantReason: "requests for all logical clusters need group system:masters"},
+		{name: "strangers on the wildcard, merged", cluster: "*", user: "stranger", verb: "list", merged: true, want: deny, wantReason: "requests for all logical clusters need group system:masters"},
+		{name: "strangers elsewhere, merged", cluster: "root", user: "stranger", verb: "list", merged: true, want: none, wantReason: notPermitted},
 		{name: "a failed look-up never allows", cluster: "broken", groups: admins, want: none, wantErr: true},
 		{name: "admins in a logical cluster of the system", cluster: "system:admin", groups: admins, want: none, wantReason: notPermitted},
 		{name: "masters in a logical cluster of the system", cluster: "system:admin", groups: masters, want: allow},

@@ -15,6 +15,8 @@ type address struct {
 	// the wildcard of a view. Without an address that leads somewhere, valid is false.
 	path  string
 	valid bool
+	// all is set instead for /clusters/*, which is valid for administrators.
+	all bool
 	// view is set for requests through a view.
 	view *viewAddress
 	// rest is what follows, escaped.
@@ -42,6 +44,8 @@ func addressOf(path string) (address, error) {
 	var segment string
 	segment, at.rest = splitEscaped(strings.TrimPrefix(path, request.Clusters.Prefix))
 	at.path, at.valid = clusterPath(segment)
+	text, err := url.PathUnescape(segment)
+	at.all = err == nil && text == request.Wildcard
 	return at, nil
 }
 
@@ -83,9 +87,8 @@ func splitEscaped(path string) (segment, rest string) {
 	return path, ""
 }
 
-// clusterPath returns the name or path that an escaped segment holds. Wildcards
-// are for shards only, and so are system clusters, of which each shard has its
-// own.
+// clusterPath returns the name or path that an escaped segment holds. It is none for the
+// wildcard, and for system clusters, of which each shard has its own.
 func clusterPath(segment string) (string, bool) {
 	path, err := url.PathUnescape(segment)
 	if err != nil || strings.Contains(path, "/") || isOfSystem(path) {

@@ -33,6 +33,8 @@ const (
 	// ahead is how much of an answer in bytes comes from a shard before its client has
 	// read any of it.
 	ahead = 512 << 10
+	// aheadOfMerged is the same of one shard, in a watch of all.
+	aheadOfMerged = 64 << 10
 )
 
 // quietLog drops what the reverse proxy logs: all of it is about connections
@@ -47,17 +49,19 @@ type backend struct {
 	// streams carries all requests, upgrades those that ask for another
 	// protocol, which HTTP/2 has no way to.
 	streams, upgrades *http.Transport
+	// parts carries watches that are merged with those of other shards. Only shards have it.
+	parts *http.Transport
 }
 
 func newBackend(shard *peers.Peer, config *tls.Config) *backend {
 	base, _ := url.Parse(shard.URL) // the book has done so before
 	return &backend{
 		Peer: shard, base: base, prefix: strings.TrimSuffix(base.EscapedPath(), "/"),
-		streams: newTransport(config, true), upgrades: newTransport(config, false),
+		streams: newTransport(config, true, ahead), upgrades: newTransport(config, false, ahead), parts: newTransport(config, true, aheadOfMerged),
 	}
 }
 
-func newTransport(config *tls.Config, http2 bool) *http.Transport {
+func newTransport(config *tls.Config, http2 bool, ahead int) *http.Transport {
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -91,6 +95,9 @@ func (b *backend) transport(upgrade bool) http.RoundTripper {
 func (b *backend) retire() {
 	b.streams.CloseIdleConnections()
 	b.upgrades.CloseIdleConnections()
+	if b.parts != nil {
+		b.parts.CloseIdleConnections()
+	}
 }
 
 // newTLSConfig returns the configuration of connections to shards: the CAs that

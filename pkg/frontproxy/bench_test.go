@@ -168,7 +168,7 @@ func BenchmarkUpstreamProtocol(b *testing.B) {
 	config, err := newTLSConfig(w.options.ShardCAFile, client)
 	require.NoError(b, err)
 	for name, http2 := range map[string]bool{"HTTP1": false, "HTTP2": true} {
-		transport := newTransport(config, http2)
+		transport := newTransport(config, http2, ahead)
 		b.Cleanup(transport.CloseIdleConnections)
 		p := &person{Client: &http.Client{Transport: transport}, world: w}
 		b.Run(name, func(b *testing.B) {

@@ -127,6 +127,9 @@ func (s *Server) serveCluster(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
+	case at.all && s.mayReadAll(r.Context(), to.user):
+		s.serveAll(w, r, to)
+		return
 	case !at.valid:
 		writeStatus(w, forbidden(r, unescapedRest(to.rest)))
 		return

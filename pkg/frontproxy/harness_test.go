@@ -26,6 +26,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 const timeout = 30 * time.Second
@@ -167,7 +168,7 @@ func orAny(addr string) string {
 }
 
 func (s *fakeShard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if strings.HasPrefix(r.URL.Path, "/clusters/*/") || strings.HasPrefix(r.URL.Path, "/clusters/root/apis/core.kcp.io/v1alpha1/shards") {
+	if strings.HasPrefix(r.URL.Path, "/clusters/*/") && r.Header.Get(request.MergedHeader) == "" || strings.HasPrefix(r.URL.Path, "/clusters/root/apis/core.kcp.io/v1alpha1/shards") {
 		if r.TLS.PeerCertificates[0].Subject.CommonName != "index" {
 			http.Error(w, "only the index reads this", http.StatusForbidden)
 			return

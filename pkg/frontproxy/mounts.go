@@ -91,7 +91,7 @@ func newMounts(o MountOptions) (m *mounts, err error) {
 
 // way returns transports, of which each request makes a backend with its own address.
 func (m *mounts) way(dialer *net.Dialer, config *tls.Config) *backend {
-	way := &backend{streams: newTransport(config, true), upgrades: newTransport(config, false)}
+	way := &backend{streams: newTransport(config, true, ahead), upgrades: newTransport(config, false, ahead)}
 	for transport, protocols := range map[*http.Transport][]string{way.streams: {"h2", "http/1.1"}, way.upgrades: {"http/1.1"}} {
 		transport.DialContext = dialer.DialContext
 		transport.ResponseHeaderTimeout, transport.MaxResponseHeaderBytes = mountWait, mountHeaderBytes

@@ -16,6 +16,10 @@ const (
 	// ReadyTimeoutHeader says, in a request that a front-proxy forwards, how long it
 	// is to wait for a new logical cluster to become ready, such as 9.5s.
 	ReadyTimeoutHeader = "X-Kcp-Internal-Ready-Timeout"
+
+	// MergedHeader says, with the value "true", in a request for all logical clusters that a
+	// front-proxy merges the answers of all shards, for an administrator.
+	MergedHeader = "X-Kcp-Internal-Merged"
 )
 
 // WithEntry returns a context for which entered is called when it turns out that
@@ -35,3 +39,14 @@ func Entered(ctx context.Context) {
 		s.entered()
 	}
 }
+
+// WithMerged returns a context of a request for all logical clusters whose answer a front-proxy
+// merges with those of other shards.
+func WithMerged(ctx context.Context) context.Context {
+	s := ScopeFrom(ctx)
+	s.merged = true
+	return WithScope(ctx, s)
+}
+
+// IsMerged reports whether a front-proxy merges the answer with those of other shards.
+func IsMerged(ctx context.Context) bool { return scopeFrom(ctx).merged }

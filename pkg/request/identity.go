@@ -28,8 +28,8 @@ const (
 	// which binding of an API they came.
 	GroupBindingPrefix = "apis.kcp.io:binding:"
 	// GroupAdmin is the group of the administrators of a Shardplane
-	// installation: they may do everything in every logical cluster, but nothing
-	// across all of them.
+	// installation: they may do everything in every logical cluster, and list and watch
+	// across all of them through the front-proxy.
 	GroupAdmin = "system:kcp:admin"
 	// GroupLogicalClusterAdmin creates and deletes logical clusters, and leads
 	// their life cycle: a group of the servers' own requests.

@@ -94,6 +94,8 @@ type Scope struct {
 	}
 	// through is the view that it came through.
 	through Through
+	// merged is set where a front-proxy merges the answer with those of other shards.
+	merged bool
 	// entered is called when it turns out that the sender may enter.
 	entered func()
 }

@@ -164,7 +164,7 @@ func (s Scopes) check(r *http.Request, scope request.Scope, info *apirequest.Req
 		}
 		return nil
 	case scope.Cluster.Wildcard || scope.Shard.Wildcard:
-		return checkWildcard(scope, info)
+		return CheckWildcard(scope, info)
 	case s.Inactive != nil && s.Inactive(scope.Cluster.Name) && !exemptFromInactive(r, info):
 		return statusError(http.StatusForbidden, metav1.StatusReasonForbidden, "logical cluster is marked inactive")
 	default:
@@ -172,7 +172,9 @@ func (s Scopes) check(r *http.Request, scope request.Scope, info *apirequest.Req
 	}
 }
 
-func checkWildcard(scope request.Scope, info *apirequest.RequestInfo) error {
+// CheckWildcard returns the answer to what cannot be asked for all logical clusters, or all
+// shards: 405.
+func CheckWildcard(scope request.Scope, info *apirequest.RequestInfo) error {
 	if info == nil {
 		return apierrors.NewInternalError(errors.New("no request info in the context"))
 	}

@@ -24,6 +24,9 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		serving.Chain{
 			serving.NewFilter("token's cluster", "a service account's logical cluster, where the URL has none", authn.WithTokenCluster),
 			serving.NewFilter("scope", "/clusters/<name> off the URL and into the context; 400 for malformed ones", scopes.Find),
+			serving.NewFilter("merged", "what a front-proxy merges with the answers of other shards", func(next http.Handler) http.Handler {
+				return withMerged(next, s.authentication.Forwarded)
+			}),
 			serving.AuditScope(c, s.local.pathOf),
 			serving.NewFilter("impersonation scope", "whom a request impersonates is restricted to its logical cluster; 400", func(next http.Handler) http.Handler {
 				return authz.WithImpersonationScope(next, registry.Codecs)
@@ -67,4 +70,15 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 			serving.NewFilter("custom resources", "custom resources, merged discovery and OpenAPI; passes on the rest", s.customResources.Wrap),
 		},
 	)
+}
+
+// withMerged notes of requests for all logical clusters that a front-proxy has sent them, and
+// merges the answers.
+func withMerged(next http.Handler, forwarded func(*http.Request) bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(request.MergedHeader) == "true" && request.ScopeFrom(r.Context()).Cluster.Wildcard && forwarded(r) {
+			r = r.WithContext(request.WithMerged(r.Context()))
+		}
+		next.ServeHTTP(w, r)
+	})
 }

@@ -57,6 +57,11 @@ var Layers = []Layer{
 		Only:   []string{},
 	},
 	{
+		Units:  []string{"pkg/merge"},
+		Reason: "one list and watch of those of several shards: it knows what they answer, and neither who they are nor who asks",
+		Only:   []string{},
+	},
+	{
 		Units:  []string{"pkg/storage"},
 		Reason: "tenancy lives here and knows resources by their keys only, so that any registry can be put on top",
 		Only:   []string{"pkg/request"},
@@ -183,7 +188,7 @@ var Layers = []Layer{
 		Units:  []string{"pkg/shard"},
 		Reason: "joins everything into the server that keeps logical clusters. The three servers run as separate processes and know each other by URL only",
 		Only: []string{
-			"config", "pkg/request", "pkg/apis", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/bindings",
+			"config", "pkg/request", "pkg/apis", "pkg/lifecycle", "pkg/merge", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/bindings",
 			"pkg/authn", "pkg/authz", "pkg/admission", "pkg/serving", "pkg/serving/*", "pkg/virtual/*", "pkg/reconcile", "pkg/workspaceindex", "pkg/controllers", "pkg/controllers/*",
 		},
 	},
@@ -191,7 +196,7 @@ var Layers = []Layer{
 		Units:  []string{"pkg/frontproxy"},
 		Reason: "forwards requests and stores nothing but Events: it knows shards by their URLs and logical clusters by the index",
 		Only: []string{
-			"pkg/request", "pkg/lifecycle", "pkg/webhooktransport", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authn", "pkg/authz", "pkg/serving", "pkg/reconcile", "pkg/workspaceindex",
+			"pkg/request", "pkg/lifecycle", "pkg/merge", "pkg/webhooktransport", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/authn", "pkg/authz", "pkg/serving", "pkg/reconcile", "pkg/workspaceindex",
 		},
 	},
 	{

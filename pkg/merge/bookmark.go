@@ -1,0 +1,59 @@
+package merge
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// metadataOf returns the metadata of a bookmark, which in a Table is in its row.
+func metadataOf(object map[string]any) map[string]any {
+	if rows, ok := object["rows"].([]any); ok && object["kind"] == "Table" && len(rows) > 0 {
+		row, _ := rows[0].(map[string]any)
+		object, _ = row["object"].(map[string]any)
+	}
+	metadata, _ := object["metadata"].(map[string]any)
+	return metadata
+}
+
+// decodeBookmark reads an object whole, which is small.
+func decodeBookmark(raw []byte) (map[string]any, error) {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	var object map[string]any
+	if err := decoder.Decode(&object); err != nil {
+		return nil, fmt.Errorf("%w: %w", errJSON, err)
+	}
+	return object, nil
+}
+
+// endsInitial reports whether a bookmark is the one that ends the initial events.
+func endsInitial(raw []byte) bool {
+	object, err := decodeBookmark(raw)
+	if err != nil {
+		return false
+	}
+	annotations, _ := metadataOf(object)["annotations"].(map[string]any)
+	return annotations[metav1.InitialEventsAnnotationKey] == "true"
+}
+
+// annotated returns a bookmark with one more annotation.
+func annotated(raw []byte, key, value string) ([]byte, error) {
+	object, err := decodeBookmark(raw)
+	if err != nil {
+		return nil, err
+	}
+	metadata := metadataOf(object)
+	if metadata == nil {
+		return raw, nil // a Table that is to be without objects
+	}
+	annotations, ok := metadata["annotations"].(map[string]any)
+	if !ok {
+		annotations = map[string]any{}
+		metadata["annotations"] = annotations
+	}
+	annotations[key] = value
+	return json.Marshal(object)
+}

@@ -1,0 +1,374 @@
+package merge
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+)
+
+// copyBytes is the size of the buffers through which lists are read and written.
+const copyBytes = 32 << 10
+
+// List answers with the list of all shards, or returns an error, if it has not begun to
+// answer. An answer that breaks is broken for the client, too.
+func (r *Request) List(ctx context.Context, w http.ResponseWriter) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	shards, err := r.shards()
+	if err != nil {
+		return err
+	}
+	limit, _ := strconv.ParseInt(r.Query.Get(queryLimit), 10, 64) // shards refuse what is no number
+	match := r.Query.Get(queryMatch)
+	switch version := r.Query.Get(queryVersion); {
+	case r.Query.Get(queryContinue) != "":
+		return r.next(ctx, w, shards, limit)
+	case limit > 0 && version != "0":
+		exact := match == string(metav1.ResourceVersionMatchExact) || match == "" && version != ""
+		shards, v, away, err := r.heads(ctx, shards, exact)
+		if err != nil {
+			return err
+		}
+		return r.page(ctx, w, page{shards: shards, version: v, limit: limit, away: away})
+	default:
+		return r.whole(ctx, w, shards)
+	}
+}
+
+// heads fixes the positions at which the shards are read, one for each that answers.
+func (r *Request) heads(ctx context.Context, shards []Shard, exact bool) ([]Shard, Vector, missing, error) {
+	v, err := r.start(shards)
+	if err != nil {
+		return nil, v, nil, err
+	}
+	if exact && len(v.positions) > 0 {
+		// Shards that were not there at that version had nothing then.
+		return slices.DeleteFunc(shards, func(s Shard) bool { _, ok := v.Of(s.Number); return !ok }), v, nil, nil
+	}
+	answered, revisions, away, err := each(shards, func(s Shard) (uint64, error) {
+		return head(ctx, s, r.at(s, v, queryLimit, "1"))
+	})
+	if err == nil {
+		err = r.allowed(away, len(answered))
+	}
+	if err != nil {
+		return nil, v, nil, err
+	}
+	v = Vector{}
+	for i, s := range answered {
+		v = v.With(s.Number, revisions[i])
+	}
+	return answered, v, away, nil
+}
+
+// at returns the query for a shard, with its own part of the version from which the
+// request starts. Any cached state is not asked for: all are to be of one time, as far
+// as the versions say.
+func (r *Request) at(s Shard, v Vector, change ...string) url.Values {
+	q := r.with(change...)
+	if revision, ok := v.Of(s.Number); ok {
+		q.Set(queryVersion, strconv.FormatUint(revision, 10))
+		return q
+	}
+	notOlder := q.Get(queryMatch) == string(metav1.ResourceVersionMatchNotOlderThan)
+	if version := q.Get(queryVersion); version != "" && (version != "0" || notOlder || q.Get(queryMatch) == "") {
+		q.Del(queryVersion)
+		q.Del(queryMatch)
+	}
+	return q
+}
+
+// whole answers with all at once. The shards are read at the same time, and written in order.
+func (r *Request) whole(ctx context.Context, w http.ResponseWriter, shards []Shard) error {
+	exact := r.Query.Get(queryMatch) == string(metav1.ResourceVersionMatchExact)
+	shards, v, away, err := r.heads(ctx, shards, exact)
+	if err != nil {
+		return err
+	}
+	match := metav1.ResourceVersionMatchNotOlderThan
+	if exact {
+		match = metav1.ResourceVersionMatchExact
+	}
+	asked := len(shards)
+	answered, parts, lost, err := each(shards, func(s Shard) (*part, error) {
+		return openPart(ctx, s, r.at(s, v, queryMatch, string(match), queryLimit, ""))
+	})
+	defer func() {
+		for _, p := range parts {
+			p.close()
+		}
+	}()
+	for name, why := range lost {
+		if away == nil {
+			away = missing{}
+		}
+		away[name] = why
+	}
+	if err == nil {
+		err = r.allowed(away, len(answered))
+	}
+	if err != nil {
+		return err
+	}
+	if len(parts) < asked {
+		v = without(v, answered)
+	}
+	out := newWriter(w, parts[0], away)
+	for _, p := range parts {
+		if v, err = out.part(p, v); err != nil {
+			broken(ctx, p.shard, err)
+		}
+	}
+	out.end(ctx, v, "")
+	return nil
+}
+
+// without returns the vector with the positions of these shards only.
+func without(v Vector, shards []Shard) Vector {
+	kept := Vector{}
+	for _, s := range shards {
+		if revision, ok := v.Of(s.Number); ok {
+			kept = kept.With(s.Number, revision)
+		}
+	}
+	return kept
+}
+
+// page is one page of a list.
+type page struct {
+	// shards are those that are read yet, by name, each at its position in version.
+	shards  []Shard
+	version Vector
+	// token is that with which the first of them goes on.
+	token string
+	limit int64
+	away  missing
+}
+
+// next answers with the page that a continue token leads to.
+func (r *Request) next(ctx context.Context, w http.ResponseWriter, shards []Shard, limit int64) error {
+	if version := r.Query.Get(queryVersion); version != "" && version != "0" {
+		return apierrors.NewBadRequest("a resource version is not allowed beside a continue token")
+	}
+	if match := r.Query.Get(queryMatch); match != "" {
+		return invalidOption(queryMatch, "is not allowed beside a continue token")
+	}
+	c, v, err := r.cursor(r.Query.Get(queryContinue))
+	if err != nil {
+		return err
+	}
+	if err := known(v, shards); err != nil {
+		return err
+	}
+	from := slices.IndexFunc(shards, func(s Shard) bool { return s.Number == c.Shard })
+	if from < 0 {
+		return expired("a shard that the list goes on with has gone: begin anew")
+	}
+	name := shards[from].Name
+	shards = slices.DeleteFunc(shards, func(s Shard) bool {
+		_, listed := v.Of(s.Number)
+		return s.Name < name || s.Name != name && !listed
+	})
+	return r.page(ctx, w, page{shards: shards, version: v, token: c.Token, limit: limit})
+}
+
+// page answers with elements of shard after shard, until there are as many as the client wants.
+func (r *Request) page(ctx context.Context, w http.ResponseWriter, p page) error {
+	var out *writer
+	left := p.limit
+	for i, s := range p.shards {
+		q := r.pageQuery(s, p, left)
+		part, err := openPart(ctx, s, q)
+		if isCode(err, http.StatusNotFound) && i+1 < len(p.shards) {
+			p.token = ""
+			continue
+		}
+		if err != nil && out != nil {
+			// The next page says what has happened.
+			out.end(ctx, p.version, r.token(cursor{Version: p.version.String(), Shard: s.Number}))
+			return nil
+		}
+		if err != nil {
+			return r.unanswered(s, p.version, err)
+		}
+		defer part.close()
+		if out == nil {
+			out = newWriter(w, part, p.away)
+		}
+		before := out.count
+		if p.version, err = out.part(part, p.version); err != nil {
+			broken(ctx, s, err)
+		}
+		left -= out.count - before
+		var token string
+		switch next := i + 1; {
+		case part.metadata.Continue != "":
+			token = r.token(cursor{Version: p.version.String(), Shard: s.Number, Token: part.metadata.Continue})
+		case next < len(p.shards) && p.limit > 0 && left <= 0:
+			token = r.token(cursor{Version: p.version.String(), Shard: p.shards[next].Number})
+		}
+		if token != "" || i+1 == len(p.shards) {
+			out.end(ctx, p.version, token)
+			return nil
+		}
+		p.token = ""
+	}
+	return apierrors.NewInternalError(fmt.Errorf("%w: a page of no shard", errJSON))
+}
+
+// pageQuery returns the query for a page of one shard.
+func (r *Request) pageQuery(s Shard, p page, limit int64) url.Values {
+	q := r.with(queryContinue, p.token, queryVersion, "", queryMatch, "", queryLimit, "")
+	if p.limit > 0 {
+		q.Set(queryLimit, strconv.FormatInt(limit, 10))
+	}
+	if revision, ok := p.version.Of(s.Number); ok && p.token == "" {
+		q.Set(queryVersion, strconv.FormatUint(revision, 10))
+		q.Set(queryMatch, string(metav1.ResourceVersionMatchExact))
+	}
+	return q
+}
+
+// unanswered is the answer where a page cannot be had. What a shard has forgotten can be read
+// at its latest version.
+func (r *Request) unanswered(s Shard, v Vector, err error) error {
+	status := statusOf(err)
+	switch {
+	case status == nil:
+		return missing{s.Name: err}.status()
+	case status.ErrStatus.Code == http.StatusGone:
+		gone := *status
+		latest := without(v, nil)
+		for _, p := range v.positions {
+			if p.Shard != s.Number {
+				latest = latest.With(p.Shard, p.Revision)
+			}
+		}
+		gone.ErrStatus.Continue = r.token(cursor{Version: latest.String(), Shard: s.Number, Token: status.ErrStatus.Continue})
+		return &gone
+	}
+	return err
+}
+
+// broken ends an answer that has begun, so that the client takes it for no whole one.
+func broken(ctx context.Context, s Shard, err error) {
+	if ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "A list of all shards broke", "shard", s.Name)
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// writer writes a merged list. Its metadata comes last, when all is known.
+type writer struct {
+	*bufio.Writer
+	like  *part
+	count int64
+}
+
+// newWriter begins an answer that is like one part of it.
+func newWriter(w http.ResponseWriter, like *part, away missing) *writer {
+	header := w.Header()
+	header.Set("Content-Type", like.res.Header.Get("Content-Type"))
+	header.Set("Cache-Control", "no-cache, private")
+	for _, warning := range like.res.Header.Values("Warning") {
+		header.Add("Warning", warning)
+	}
+	warn(header, away)
+	w.WriteHeader(http.StatusOK)
+	out := &writer{Writer: bufio.NewWriterSize(w, copyBytes), like: like}
+	_ = out.WriteByte('{')
+	for _, f := range like.before {
+		out.member(f.name, f.value)
+		_ = out.WriteByte(',')
+	}
+	array := like.array
+	if array == "" {
+		array = "items"
+	}
+	_, _ = fmt.Fprintf(out, "%q:[", array)
+	return out
+}
+
+func (w *writer) member(name string, value []byte) {
+	_, _ = fmt.Fprintf(w, "%q:", name)
+	_, _ = w.Write(value)
+}
+
+// part writes the elements of one shard, and returns the vector with the version that they
+// were read at.
+func (w *writer) part(p *part, v Vector) (Vector, error) {
+	var prefix []string
+	columns := func(row json.RawMessage) (json.RawMessage, error) { return row, nil }
+	if p.array == "rows" {
+		prefix = []string{"object"}
+		if !equalColumns(w.like.before, p.before) {
+			var err error
+			if columns, err = mapColumns(columnsOf(p.before), columnsOf(w.like.before)); err != nil {
+				return v, err
+			}
+		}
+	}
+	err := p.each(func(element json.RawMessage) error {
+		element, err := columns(element)
+		if err != nil {
+			return err
+		}
+		out, err := versioned(element, prefix, p.shard.Number, v)
+		if err != nil {
+			return err
+		}
+		if w.count > 0 {
+			_ = w.WriteByte(',')
+		}
+		w.count++
+		_, err = w.Write(out)
+		return err
+	})
+	if err != nil {
+		return v, err
+	}
+	revision, err := p.revision()
+	if err != nil {
+		return v, err
+	}
+	return v.With(p.shard.Number, revision), nil
+}
+
+// end writes what is known when all elements are written.
+func (w *writer) end(ctx context.Context, v Vector, token string) {
+	_, _ = w.WriteString("]")
+	for _, f := range w.like.after {
+		_ = w.WriteByte(',')
+		w.member(f.name, f.value)
+	}
+	metadata := map[string]any{queryVersion: v.String()}
+	if token != "" {
+		metadata[queryContinue] = token
+	}
+	for name, value := range w.like.raw {
+		switch name {
+		case queryVersion, queryContinue, "remainingItemCount", "selfLink":
+		default:
+			metadata[name] = value
+		}
+	}
+	raw, err := json.Marshal(metadata)
+	if err != nil {
+		broken(ctx, w.like.shard, err)
+	}
+	_ = w.WriteByte(',')
+	w.member("metadata", raw)
+	_, _ = w.WriteString("}\n")
+	if err := w.Flush(); err != nil {
+		broken(ctx, w.like.shard, err)
+	}
+}

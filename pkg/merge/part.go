@@ -1,0 +1,188 @@
+package merge
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// part is the list that one shard answers, which is read element by element. What
+// comes before the elements is read when it is opened, the rest after them.
+type part struct {
+	shard   Shard
+	res     *http.Response
+	decoder *json.Decoder
+	// array is the name of the elements: items, or rows of a Table.
+	array string
+	// before and after are the other members, without the metadata.
+	before, after []jsonMember
+	metadata      metav1.ListMeta
+	// raw is the metadata with what a ListMeta does not have.
+	raw map[string]json.RawMessage
+}
+
+// jsonMember is a member of a list.
+type jsonMember struct {
+	name  string
+	value json.RawMessage
+}
+
+// openPart sends a list to a shard. The caller closes the part.
+func openPart(ctx context.Context, s Shard, query url.Values) (*part, error) {
+	res, err := s.Get(ctx, query) //nolint:bodyclose // close does
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errAway, err)
+	}
+	if err := check(res); err != nil {
+		return nil, err
+	}
+	p := &part{shard: s, res: res, decoder: json.NewDecoder(bufio.NewReaderSize(res.Body, copyBytes))}
+	if err := p.open(); err != nil {
+		p.close()
+		return nil, fmt.Errorf("%w: %w", errAway, err)
+	}
+	return p, nil
+}
+
+func (p *part) close() { _ = p.res.Body.Close() }
+
+func (p *part) open() error {
+	if token, err := p.decoder.Token(); err != nil || token != json.Delim('{') {
+		return errorOr(err)
+	}
+	var err error
+	p.before, err = p.members()
+	return err
+}
+
+// members reads up to the elements, or the end.
+func (p *part) members() (read []jsonMember, err error) {
+	for p.decoder.More() {
+		token, err := p.decoder.Token()
+		if err != nil {
+			return nil, err
+		}
+		name, _ := token.(string)
+		if p.array == "" && (name == "items" || name == "rows") {
+			token, err := p.decoder.Token()
+			if err != nil {
+				return nil, err
+			}
+			if token != nil { // null is a list without elements
+				p.array = name
+				return read, nil
+			}
+			continue
+		}
+		var value json.RawMessage
+		if err := p.decoder.Decode(&value); err != nil {
+			return nil, err
+		}
+		if name != "metadata" {
+			read = append(read, jsonMember{name, value})
+			continue
+		}
+		if err := json.Unmarshal(value, &p.metadata); err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(value, &p.raw); err != nil {
+			return nil, err
+		}
+	}
+	_, err = p.decoder.Token()
+	return read, err
+}
+
+// each calls visit with each element, and then reads the rest.
+func (p *part) each(visit func(json.RawMessage) error) error {
+	if p.array == "" {
+		return nil
+	}
+	var element json.RawMessage
+	for p.decoder.More() {
+		if err := p.decoder.Decode(&element); err != nil {
+			return err
+		}
+		if err := visit(element); err != nil {
+			return err
+		}
+	}
+	if _, err := p.decoder.Token(); err != nil {
+		return err
+	}
+	var err error
+	p.after, err = p.members()
+	return err
+}
+
+// revision returns the version of the list, once it was read.
+func (p *part) revision() (uint64, error) {
+	revision, err := strconv.ParseUint(p.metadata.ResourceVersion, 10, 64)
+	if err != nil || revision == 0 {
+		return 0, fmt.Errorf("%w: shard %s answers a list at version %q", errJSON, p.shard.Name, p.metadata.ResourceVersion)
+	}
+	return revision, nil
+}
+
+// head returns the version at which a shard answers a query now.
+func head(ctx context.Context, s Shard, query url.Values) (uint64, error) {
+	p, err := openPart(ctx, s, query)
+	if err != nil {
+		return 0, err
+	}
+	defer p.close()
+	if err := p.each(func(json.RawMessage) error { return nil }); err != nil {
+		return 0, fmt.Errorf("%w: %w", errAway, err)
+	}
+	return p.revision()
+}
+
+func errorOr(err error) error {
+	if err != nil {
+		return err
+	}
+	return errJSON
+}
+
+// versioned returns an object of a shard with a version of all. In a list it is an item, or
+// the row of a Table with the object in it.
+func versioned(raw []byte, prefix []string, shard uint32, v Vector) ([]byte, error) {
+	spans := versionsIn(raw, prefix...)
+	if len(spans) == 0 {
+		return raw, nil // a row without an object
+	}
+	version, err := spans[0].plain(raw)
+	if err != nil {
+		return nil, err
+	}
+	if version == "" || version == "0" {
+		return raw, nil
+	}
+	revision, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %q is no resource version", errJSON, version)
+	}
+	return splice(raw, spans, v.With(shard, revision).String()), nil
+}
+
+// equalColumns reports whether rows of two lists have the same columns.
+func equalColumns(a, b []jsonMember) bool {
+	return bytes.Equal(columnsOf(a), columnsOf(b))
+}
+
+// columnsOf returns the columns of a Table.
+func columnsOf(fields []jsonMember) json.RawMessage {
+	for _, f := range fields {
+		if f.name == columnDefinitions {
+			return f.value
+		}
+	}
+	return nil
+}

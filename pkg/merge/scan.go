@@ -1,0 +1,174 @@
+package merge
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+var errJSON = errors.New("what a shard answered is no JSON object of the API")
+
+// find returns where the value of a path of names is in a JSON object, and whether it is
+// there. Other values are skipped, not parsed: the object was read by a decoder before.
+func find(raw []byte, path ...string) (start, end int, ok bool) {
+	start, end = space(raw, 0), len(raw)
+	for _, name := range path {
+		if start, end, ok = member(raw, start, name); !ok {
+			return 0, 0, false
+		}
+	}
+	return start, end, true
+}
+
+// member returns where the value of a name is in the object that begins at a place.
+func member(raw []byte, at int, name string) (start, end int, ok bool) {
+	if at >= len(raw) || raw[at] != '{' {
+		return 0, 0, false
+	}
+	for {
+		key := space(raw, at+1)
+		if key >= len(raw) || raw[key] != '"' {
+			return 0, 0, false
+		}
+		keyEnd := value(raw, key)
+		colon := space(raw, keyEnd)
+		if colon >= len(raw) || raw[colon] != ':' {
+			return 0, 0, false
+		}
+		start = space(raw, colon+1)
+		end = value(raw, start)
+		if string(raw[key+1:keyEnd-1]) == name {
+			return start, end, true
+		}
+		if at = space(raw, end); at >= len(raw) || raw[at] != ',' {
+			return 0, 0, false
+		}
+	}
+}
+
+// elements calls visit with where each element is of the array that begins at a place.
+func elements(raw []byte, at int, visit func(start, end int)) {
+	if at >= len(raw) || raw[at] != '[' {
+		return
+	}
+	for {
+		start := space(raw, at+1)
+		if start >= len(raw) || raw[start] == ']' {
+			return
+		}
+		end := value(raw, start)
+		visit(start, end)
+		if at = space(raw, end); at >= len(raw) || raw[at] != ',' {
+			return
+		}
+	}
+}
+
+// space returns where the next token begins.
+func space(raw []byte, at int) int {
+	for at < len(raw) && (raw[at] == ' ' || raw[at] == '\n' || raw[at] == '\t' || raw[at] == '\r') {
+		at++
+	}
+	return at
+}
+
+// value returns the end of the value that begins at a place.
+func value(raw []byte, at int) int {
+	for depth := 0; at < len(raw); at++ {
+		switch raw[at] {
+		case '"':
+			at = text(raw, at) - 1
+		case '{', '[':
+			depth++
+			continue
+		case '}', ']':
+			depth--
+		case ' ', '\n', '\t', '\r', ',', ':':
+			continue
+		default:
+			at = word(raw, at) - 1
+		}
+		if depth == 0 {
+			return min(at+1, len(raw))
+		}
+	}
+	return len(raw)
+}
+
+// text returns the end of the string that begins at a place.
+func text(raw []byte, at int) int {
+	for at++; at < len(raw); at++ {
+		switch raw[at] {
+		case '\\':
+			at++
+		case '"':
+			return at + 1
+		}
+	}
+	return len(raw)
+}
+
+// word returns the end of a number, a boolean or null.
+func word(raw []byte, at int) int {
+	if length := bytes.IndexAny(raw[at:], " \n\t\r,:]}"); length > 0 {
+		return at + length
+	}
+	return len(raw)
+}
+
+// span is a part of an object in JSON.
+type span struct{ start, end int }
+
+// plain returns the string that a span holds, which must be without escapes, as resource
+// versions are.
+func (s span) plain(raw []byte) (string, error) {
+	quoted := raw[s.start:s.end]
+	if len(quoted) < 2 || quoted[0] != '"' || bytes.IndexByte(quoted, '\\') >= 0 {
+		return "", fmt.Errorf("%w: %.64q is no resource version", errJSON, quoted)
+	}
+	return string(quoted[1 : len(quoted)-1]), nil
+}
+
+// versionsIn returns where an object has its resource version: a Table also has those of
+// its rows. prefix leads to the object.
+func versionsIn(raw []byte, prefix ...string) []span {
+	var found []span
+	path := slices.Concat(prefix, []string{"metadata", "resourceVersion"})
+	if start, end, ok := find(raw, path...); ok {
+		found = append(found, span{start, end})
+	}
+	if len(prefix) > 0 {
+		return found
+	}
+	rows, _, ok := find(raw, "rows")
+	if !ok || !isTable(raw) {
+		return found
+	}
+	elements(raw, rows, func(start, end int) {
+		if s, e, ok := find(raw[start:end], "object", "metadata", "resourceVersion"); ok {
+			found = append(found, span{start + s, start + e})
+		}
+	})
+	return found
+}
+
+// isTable reports whether an object is a Table, which has columns.
+func isTable(raw []byte) bool {
+	start, end, ok := find(raw, "kind")
+	return ok && string(raw[start:end]) == `"Table"`
+}
+
+// splice returns raw with each span, which are in order, replaced by a string.
+func splice(raw []byte, spans []span, text string) []byte {
+	out := make([]byte, 0, len(raw)+len(spans)*len(text))
+	at := 0
+	for _, s := range spans {
+		out = append(out, raw[at:s.start]...)
+		out = append(out, '"')
+		out = append(out, text...)
+		out = append(out, '"')
+		at = s.end
+	}
+	return append(out, raw[at:]...)
+}

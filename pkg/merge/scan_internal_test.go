@@ -1,0 +1,106 @@
+package merge
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestFind(t *testing.T) {
+	const raw = ` {"a" : {"x":[1,{"b":2},"]}"], "\"m":"\\", "b" :"c\"d" },"metadata":{"name":"n","resourceVersion":"12","n":null},"t":true , "f":-1.5e3}`
+	for _, tc := range []struct {
+		want string
+		path []string
+	}{
+		{`"c\"d"`, []string{"a", "b"}},
+		{`[1,{"b":2},"]}"]`, []string{"a", "x"}},
+		{`"12"`, []string{"metadata", "resourceVersion"}},
+		{`null`, []string{"metadata", "n"}},
+		{`true`, []string{"t"}},
+		{`-1.5e3`, []string{"f"}},
+		{``, []string{"metadata", "none"}},
+		{``, []string{"t", "none"}},
+		{``, []string{"none"}},
+	} {
+		start, end, ok := find([]byte(raw), tc.path...)
+		require.Equal(t, tc.want != "", ok, tc.path)
+		require.Equal(t, tc.want, raw[start:end], tc.path)
+	}
+}
+
+func TestVersioned(t *testing.T) {
+	v := Vector{}.With(1, 10).With(2, 20)
+	own := v.With(1, 7).String()
+	for _, tc := range []struct {
+		name, raw, want string
+		prefix          []string
+	}{
+		{"object", `{"metadata":{"resourceVersion":"7","labels":{"resourceVersion":"7"}}}`, `{"metadata":{"resourceVersion":"` + own + `","labels":{"resourceVersion":"7"}}}`, nil},
+		{"row", `{"cells":["7"],"object":{"metadata":{"resourceVersion":"7"}}}`, `{"cells":["7"],"object":{"metadata":{"resourceVersion":"` + own + `"}}}`, []string{"object"}},
+		{"row without an object", `{"cells":["7"],"object":null}`, `{"cells":["7"],"object":null}`, []string{"object"}},
+		{"no version", `{"metadata":{"name":"a"}}`, `{"metadata":{"name":"a"}}`, nil},
+		{
+			"table", `{"kind":"Table","metadata":{"resourceVersion":"7"},"rows":[{"object":{"metadata":{"resourceVersion":"7"}}}, {"object":null}]}`,
+			`{"kind":"Table","metadata":{"resourceVersion":"` + own + `"},"rows":[{"object":{"metadata":{"resourceVersion":"` + own + `"}}}, {"object":null}]}`, nil,
+		},
+		{"no table", `{"kind":"X","metadata":{"resourceVersion":"7"},"rows":[{"object":{"metadata":{"resourceVersion":"7"}}}]}`, `{"kind":"X","metadata":{"resourceVersion":"` + own + `"},"rows":[{"object":{"metadata":{"resourceVersion":"7"}}}]}`, nil},
+	} {
+		got, err := versioned([]byte(tc.raw), tc.prefix, 1, v)
+		require.NoError(t, err, tc.name)
+		require.Equal(t, tc.want, string(got), tc.name)
+	}
+	_, err := versioned([]byte(`{"metadata":{"resourceVersion":"x"}}`), nil, 1, v)
+	require.ErrorIs(t, err, errJSON)
+	_, err = versioned([]byte(`{"metadata":{"resourceVersion":7}}`), nil, 1, v)
+	require.ErrorIs(t, err, errJSON)
+}
+
+// FuzzFind compares what is found with what a decoder finds, and nothing crashes of what is no JSON.
+func FuzzFind(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"resourceVersion":"7"}}`))
+	f.Add([]byte(`{"a":[{"}":1}],"metadata":{"x":"\"","resourceVersion":"7"}}`))
+	f.Add([]byte(`{"metadata`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		start, end, ok := find(raw, "metadata", "resourceVersion")
+		versionsIn(raw)
+		var want struct {
+			Metadata map[string]json.RawMessage `json:"metadata"`
+		}
+		var members map[string]json.RawMessage
+		if !json.Valid(raw) || json.Unmarshal(raw, &members) != nil || json.Unmarshal(members["metadata"], &want.Metadata) != nil {
+			return
+		}
+		if value, there := want.Metadata["resourceVersion"]; there && ok && len(members) == 1 && len(want.Metadata) == 1 {
+			require.JSONEq(t, string(value), string(raw[start:end]))
+		}
+	})
+}
+
+func TestAccept(t *testing.T) {
+	for header, want := range map[string]string{
+		"":                 "application/json",
+		"*/*":              "application/json",
+		"application/json": "application/json",
+		"application/vnd.kubernetes.protobuf,application/json":                                           "application/json",
+		"application/json;as=Table;v=v1;g=meta.k8s.io,application/json":                                  "application/json; as=Table; g=meta.k8s.io; v=v1,application/json",
+		"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, */*;as=x;q=.5": "application/json; as=x; q=.5",
+		"application/json;stream=watch":                                                                  "application/json",
+	} {
+		got, ok := Accept(header)
+		require.True(t, ok, header)
+		require.Equal(t, want, got, header)
+	}
+	for _, header := range []string{"application/yaml", "application/vnd.kubernetes.protobuf", "nonsense;;"} {
+		_, ok := Accept(header)
+		require.False(t, ok, header)
+	}
+}
+
+func TestMapColumns(t *testing.T) {
+	row, err := mapColumns(json.RawMessage(`[{"name":"Name"},{"name":"Old"},{"name":"Age"}]`), json.RawMessage(`[{"name":"Name"},{"name":"Age"},{"name":"New"}]`))
+	require.NoError(t, err)
+	got, err := row(json.RawMessage(`{"cells":["a",1,"5m"],"object":{"x":1}}`))
+	require.NoError(t, err)
+	require.JSONEq(t, `{"cells":["a","5m","<unknown>"],"object":{"x":1}}`, string(got))
+}

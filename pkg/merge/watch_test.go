@@ -1,0 +1,281 @@
+package merge_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/shardplane/shardplane/pkg/merge"
+)
+
+const timeout = 30 * time.Second
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type event struct {
+	Type   string
+	Object object
+}
+
+func (e event) String() string { return e.Type + " " + e.Object.Metadata.Name }
+
+// stream is a watch of all shards over HTTP.
+type stream struct {
+	t       *testing.T
+	header  http.Header
+	decoder *json.Decoder
+	stop    func()
+}
+
+func (w *world) watch(pairs ...string) *stream {
+	w.t.Helper()
+	return w.watched(w.request(pairs...))
+}
+
+func (w *world) watched(r *merge.Request) *stream {
+	w.t.Helper()
+	r.Query.Set("watch", "true")
+	server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, req *http.Request) {
+		if err := r.Watch(req.Context(), out); err != nil {
+			var answer *apierrors.StatusError
+			if !isStatus(err, &answer) {
+				answer = apierrors.NewInternalError(err)
+			}
+			status(out, answer)
+		}
+	}))
+	ctx, cancel := context.WithTimeout(w.t.Context(), timeout)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, http.NoBody)
+	require.NoError(w.t, err)
+	res, err := server.Client().Do(req)
+	require.NoError(w.t, err)
+	s := &stream{t: w.t, header: res.Header, decoder: json.NewDecoder(res.Body), stop: func() {
+		cancel()
+		_ = res.Body.Close()
+		server.Close()
+	}}
+	w.t.Cleanup(s.stop)
+	if res.StatusCode != http.StatusOK {
+		var answer object
+		require.NoError(w.t, s.decoder.Decode(&answer))
+		require.EqualValues(w.t, res.StatusCode, answer.Code)
+		s.header = http.Header{"Code": {http.StatusText(res.StatusCode)}}
+	}
+	return s
+}
+
+func isStatus(err error, status **apierrors.StatusError) bool {
+	s, ok := err.(*apierrors.StatusError) //nolint:errorlint // as it is returned
+	*status = s
+	return ok
+}
+
+func (s *stream) next() event {
+	s.t.Helper()
+	var e event
+	require.NoError(s.t, s.decoder.Decode(&e))
+	return e
+}
+
+func (s *stream) expect(want ...string) (last event) {
+	s.t.Helper()
+	var got []string
+	for range want {
+		last = s.next()
+		got = append(got, last.String())
+	}
+	require.ElementsMatch(s.t, want, got)
+	return last
+}
+
+func (s *stream) fails(code int32) {
+	s.t.Helper()
+	e := s.next()
+	require.Equal(s.t, "ERROR", e.Type)
+	require.Equal(s.t, code, e.Object.Code)
+	require.Equal(s.t, "Status", e.Object.Kind)
+	require.Error(s.t, s.decoder.Decode(&e), "it is the last")
+}
+
+func TestWatchesGoOnFromAnyEvent(t *testing.T) {
+	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
+	w := newWorld(t, a, b)
+	s := w.watch("resourceVersion", w.list().Metadata.ResourceVersion, "allowWatchBookmarks", "true")
+	var told []event
+	for _, f := range []*fake{a, b, b, a, b} {
+		name := string(rune('2' + len(told)))
+		f.add(name)
+		told = append(told, s.expect("ADDED "+f.name+"/"+name))
+	}
+	a.happens("DELETED", "1")
+	told = append(told, s.expect("DELETED a/1"))
+	b.happens("BOOKMARK", "")
+	told = append(told, s.expect("BOOKMARK "))
+	last := []uint64{3, 3}
+	for i, e := range told {
+		at := positions(t, e.Object.Metadata.ResourceVersion, "a", "b")
+		require.True(t, at[0] >= last[0] && at[1] >= last[1] && at[0]+at[1] == last[0]+last[1]+1, "one goes on, none goes back: %v after %v", at, last)
+		last = at
+		resumed := w.watch("resourceVersion", e.Object.Metadata.ResourceVersion)
+		var rest []string
+		for _, later := range told[i+1:] {
+			if later.Type != "BOOKMARK" {
+				rest = append(rest, later.String())
+			}
+		}
+		resumed.expect(rest...)
+		resumed.stop()
+	}
+	require.Equal(t, []uint64{6, 7}, last)
+}
+
+// TestWatchesSurviveTheEndOfAShardsWatch: they resume it where it was.
+func TestWatchesSurviveTheEndOfAShardsWatch(t *testing.T) {
+	t.Parallel()
+	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
+	w := newWorld(t, a, b)
+	s := w.watch("resourceVersion", w.list().Metadata.ResourceVersion)
+	b.add("2")
+	s.expect("ADDED b/2")
+	b.set(func() { b.down = true })
+	b.add("3")
+	a.add("2")
+	s.expect("ADDED a/2")
+	b.set(func() { b.down = false })
+	s.expect("ADDED b/3")
+	b.set(func() { b.answer = apierrors.NewTooManyRequests("", 1) })
+	b.add("4")
+	b.set(func() { b.answer = nil })
+	s.expect("ADDED b/4")
+	b.set(func() { b.compacted = len(b.history) + 1 })
+	s.fails(http.StatusGone)
+}
+
+func TestInitialEvents(t *testing.T) {
+	a, b := newFake(t, "a", "1", "2"), newFake(t, "b", "1")
+	w := newWorld(t, a, b)
+	initial := []string{"sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true"}
+	s := w.watch(initial...)
+	s.expect("ADDED a/1", "ADDED a/2", "ADDED b/1")
+	end := s.next()
+	require.Equal(t, "BOOKMARK", end.Type)
+	require.Equal(t, "true", end.Object.Metadata.Annotations["k8s.io/initial-events-end"])
+	require.Equal(t, []uint64{4, 3}, positions(t, end.Object.Metadata.ResourceVersion, "a", "b"))
+	b.add("2")
+	s.expect("ADDED b/2")
+
+	again := w.watch(append(initial, "resourceVersion", end.Object.Metadata.ResourceVersion)...)
+	again.expect("ADDED a/1", "ADDED a/2", "ADDED b/1", "ADDED b/2", "BOOKMARK ")
+	require.Equal(t, "3", b.asked[len(b.asked)-1].Get("resourceVersion"), "not older than that")
+
+	// Without bookmarks, and without asking for initial events.
+	plain := w.watch()
+	plain.expect("ADDED a/1", "ADDED a/2", "ADDED b/1", "ADDED b/2")
+	a.add("3")
+	plain.expect("ADDED a/3")
+
+	// An initial object says that nothing of the others was seen.
+	first := w.watch().next()
+	other := map[string]string{"a": "b", "b": "a"}[first.Object.Metadata.Name[:1]]
+	require.Zero(t, positions(t, first.Object.Metadata.ResourceVersion, other)[0])
+
+	require.Equal(t, "Unprocessable Entity", w.watch("sendInitialEvents", "true").header.Get("Code"))
+	require.Equal(t, "Unprocessable Entity", w.watch("resourceVersionMatch", "NotOlderThan").header.Get("Code"))
+
+	a.set(func() { a.cut = 1 })
+	broken := w.watch()
+	for e := broken.next(); ; e = broken.next() {
+		if e.Type == "ERROR" {
+			require.EqualValues(t, http.StatusServiceUnavailable, e.Object.Code, "it would tell objects twice")
+			break
+		}
+	}
+}
+
+func TestShardsThatComeAndGo(t *testing.T) {
+	t.Parallel()
+	a, b := newFake(t, "a", "1"), newFake(t, "b", "1", "2")
+	w := newWorld(t, a)
+	s := w.watch("resourceVersion", w.list().Metadata.ResourceVersion)
+	w.set(a, b)
+	s.expect("ADDED b/1", "ADDED b/2")
+	b.add("3")
+	e := s.expect("ADDED b/3")
+	require.Equal(t, []uint64{3, 5}, positions(t, e.Object.Metadata.ResourceVersion, "a", "b"))
+	w.set(b)
+	s.fails(http.StatusGone)
+	require.Equal(t, "Gone", w.watch("resourceVersion", e.Object.Metadata.ResourceVersion).header.Get("Code"))
+}
+
+func TestWatchesOfWhatIsNotServed(t *testing.T) {
+	t.Parallel()
+	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
+	w := newWorld(t, a, b)
+	b.set(func() { b.answer = notServed() })
+	s := w.watch("sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true")
+	s.expect("ADDED a/1", "BOOKMARK ")
+	b.set(func() { b.answer = nil })
+	s.expect("ADDED b/1")
+	b.set(func() { b.answer = apierrors.NewForbidden(notServedResource, "", nil) })
+	s.fails(http.StatusForbidden)
+	for _, f := range []*fake{a, b} {
+		f.set(func() { f.answer = notServed() })
+	}
+	require.Equal(t, "Not Found", w.watch().header.Get("Code"))
+	require.Equal(t, "Not Found", w.watch("sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan").header.Get("Code"))
+}
+
+// TestWatchesWithoutAShard: a shard that stays away ends a watch, or is named in its bookmarks.
+func TestWatchesWithoutAShard(t *testing.T) {
+	t.Parallel()
+	a, b := newFake(t, "a", "1"), newFake(t, "b", "1")
+	w := newWorld(t, a, b)
+	version := w.list().Metadata.ResourceVersion
+	whole := w.watch("resourceVersion", version)
+	request := w.request("resourceVersion", version, "allowWatchBookmarks", "true")
+	request.Partial = true
+	partial := w.watched(request)
+	b.set(func() { b.down = true })
+	whole.fails(http.StatusServiceUnavailable)
+	require.Equal(t, "Service Unavailable", w.watch("resourceVersion", version).header.Get("Code"))
+	a.happens("BOOKMARK", "")
+	e := partial.expect("BOOKMARK ")
+	require.Equal(t, "b", e.Object.Metadata.Annotations[merge.MissingAnnotation])
+	require.Equal(t, []uint64{4, 3}, positions(t, e.Object.Metadata.ResourceVersion, "a", "b"), "it keeps its place")
+
+	late := w.request("sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true")
+	late.Partial = true
+	begun := w.watched(late)
+	require.True(t, strings.HasSuffix(begun.header.Get("Warning"), `missing: b"`))
+	end := begun.expect("ADDED a/1", "BOOKMARK ")
+	require.Equal(t, []uint64{4, 0}, positions(t, end.Object.Metadata.ResourceVersion, "a", "b"))
+	b.add("2")
+	b.set(func() { b.down = false })
+	partial.expect("ADDED b/2")
+	begun.expect("ADDED b/1", "ADDED b/2")
+	a.happens("BOOKMARK", "")
+	require.NotContains(t, partial.expect("BOOKMARK ").Object.Metadata.Annotations, merge.MissingAnnotation)
+}
+
+// TestSlowReaders: a client that does not read has the shards wait, after a few events of each.
+func TestSlowReaders(t *testing.T) {
+	a := newFake(t, "a")
+	w := newWorld(t, a, newFake(t, "b"))
+	s := w.watch("resourceVersion", w.list().Metadata.ResourceVersion, "timeoutSeconds", "20")
+	const events = 20000
+	for range events {
+		a.happens("MODIFIED", "1")
+	}
+	for i := range events {
+		e := s.next()
+		require.Equal(t, []uint64{uint64(i + 3)}, positions(t, e.Object.Metadata.ResourceVersion, "a"))
+	}
+}

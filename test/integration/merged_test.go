@@ -1,0 +1,299 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// inAll is below what the front-proxy merges.
+const inAll = "/clusters/*"
+
+// merged is the wildcard of a front-proxy with objects on two shards.
+type merged struct {
+	*env
+
+	at endpoint
+	// of is a label of what the test has written.
+	of string
+	// clusters are a logical cluster of each shard.
+	clusters map[string]string
+}
+
+func newMerged(t *testing.T, e *env, name string) merged {
+	t.Helper()
+	m := merged{env: e, of: name, clusters: map[string]string{}, at: endpoint{
+		name: "configmaps of all shards", config: e.Proxy(), path: inAll + configMaps,
+	}}
+	for _, shard := range []string{"root", "shard-1"} {
+		m.clusters[shard] = e.workspaceOn("root", name+"-"+shard, shard).Spec.Cluster
+	}
+	return m
+}
+
+// create makes an object on a shard, and returns it.
+func (m merged) create(shard, name string) metav1.PartialObjectMetadata {
+	m.t.Helper()
+	return m.write(http.StatusCreated, shard, jsonBody(http.MethodPost, "", fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"of":%q}}}`, name, m.of)))
+}
+
+func (m merged) write(want int, shard string, c call) metav1.PartialObjectMetadata {
+	m.t.Helper()
+	c.path = "/clusters/" + m.clusters[shard] + configMaps + c.path
+	code, body := do(m.t, m.Proxy(), c)
+	require.Equal(m.t, want, code, "%s", body)
+	var obj metav1.PartialObjectMetadata
+	require.NoError(m.t, json.Unmarshal(body, &obj))
+	return obj
+}
+
+func (m merged) list(query ...string) anyList {
+	m.t.Helper()
+	return m.at.list(m.t, "", append([]string{"labelSelector", "of=" + m.of}, query...)...)
+}
+
+func (m merged) watch(query ...string) *stream {
+	m.t.Helper()
+	return m.at.watch(m.t, append([]string{"labelSelector", "of=" + m.of}, query...)...)
+}
+
+// as asks as somebody else.
+func as(config *rest.Config, token string) *rest.Config {
+	who := rest.AnonymousClientConfig(config)
+	who.BearerToken = token
+	return who
+}
+
+// TestMergedLists: administrators list all logical clusters of all shards through the
+// front-proxy, whole, in pages and in all forms; nobody else does.
+func TestMergedLists(t *testing.T) {
+	m := newMerged(t, newEnv(t, two.Get(t)), "mergedlists")
+	var names []string
+	for n := range 5 {
+		for _, shard := range []string{"root", "shard-1"} {
+			m.create(shard, fmt.Sprintf("cm-%d", n))
+			names = append(names, m.clusters[shard]+"|default/"+fmt.Sprintf("cm-%d", n))
+		}
+	}
+	slices.Sort(names)
+	sorted := func(l anyList) []string { return slices.Sorted(slices.Values(l.names())) }
+
+	whole := m.list()
+	require.Equal(t, "ConfigMapList", whole.Kind)
+	require.Equal(t, names, sorted(whole))
+	require.Equal(t, slices.Repeat([]string{"root"}, 5), m.onShards(whole)[:5], "shards by name")
+	for i := range whole.Items {
+		require.Regexp(t, `^m1\.`, whole.Items[i].ResourceVersion)
+	}
+	require.Equal(t, names, sorted(m.list("resourceVersion", "0")))
+	require.Equal(t, names, sorted(m.list("resourceVersion", whole.Metadata.ResourceVersion)))
+
+	m.create("shard-1", "later")
+	t.Run("pages are of one time", func(t *testing.T) {
+		var paged []string
+		token, pages := "", 0
+		for {
+			page := m.list("limit", "3", "continue", token)
+			if pages++; pages == 1 {
+				m.create("shard-1", "between")
+				m.create("root", "between")
+			}
+			paged, token = append(paged, page.names()...), page.Metadata.Continue
+			if token == "" {
+				break
+			}
+		}
+		require.Equal(t, 4, pages)
+		slices.Sort(paged)
+		require.Equal(t, slices.Sorted(slices.Values(append(slices.Clone(names), m.clusters["shard-1"]+"|default/later"))), paged)
+	})
+	t.Run("exact", func(t *testing.T) {
+		require.Equal(t, names, sorted(m.list("resourceVersion", whole.Metadata.ResourceVersion, "resourceVersionMatch", "Exact")))
+	})
+	t.Run("forms", func(t *testing.T) {
+		metadata := m.at.list(t, asMetadata, "labelSelector", "of="+m.of)
+		require.Equal(t, "PartialObjectMetadataList", metadata.Kind)
+		require.Len(t, metadata.Items, 13)
+		table := m.at.list(t, "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "labelSelector", "of="+m.of)
+		require.Equal(t, "Table", table.Kind)
+		require.Len(t, table.Rows, 13)
+		require.Regexp(t, `^m1\.`, table.Metadata.ResourceVersion)
+		require.Contains(t, string(table.Rows[0].Object.Raw), `"resourceVersion":"m1.`)
+		protobuf := m.at.list(t, "application/vnd.kubernetes.protobuf,application/json", "labelSelector", "of="+m.of)
+		require.Len(t, protobuf.Items, 13)
+		refused(t, m.Proxy(), call{path: m.at.path, header: http.Header{"Accept": {"application/vnd.kubernetes.protobuf"}}}, http.StatusNotAcceptable)
+	})
+	t.Run("sharded", func(t *testing.T) {
+		lower, upper := m.list("shardSelector", lowerHalf), m.list("shardSelector", upperHalf)
+		require.NotNil(t, lower.Metadata.ShardInfo)
+		require.Len(t, append(lower.names(), upper.names()...), 13)
+	})
+	t.Run("refusals", func(t *testing.T) {
+		with := func(query ...string) call { return m.at.call(query...) }
+		refused(t, m.Proxy(), with("resourceVersion", "12345"), http.StatusGone)
+		refused(t, m.Proxy(), with("resourceVersion", "m1.abc"), http.StatusBadRequest)
+		refused(t, m.Proxy(), with("resourceVersion", "x"), http.StatusBadRequest)
+		refused(t, m.Proxy(), with("watch", "true", "resourceVersion", "12345"), http.StatusGone)
+		refused(t, m.Proxy(), with("resourceVersionMatch", "Exact"), http.StatusUnprocessableEntity)
+		refused(t, m.Proxy(), with("resourceVersionMatch", "Exact", "resourceVersion", "0"), http.StatusUnprocessableEntity)
+		refused(t, m.Proxy(), with("sendInitialEvents", "true"), http.StatusUnprocessableEntity)
+		refused(t, m.Proxy(), with("watch", "true", "sendInitialEvents", "true"), http.StatusUnprocessableEntity)
+		refused(t, m.Proxy(), with("labelSelector", "!!"), http.StatusBadRequest)
+		page := m.list("limit", "1")
+		refused(t, m.Proxy(), with("continue", page.Metadata.Continue, "labelSelector", "of=other"), http.StatusBadRequest)
+		refused(t, m.Proxy(), with("continue", page.Metadata.Continue+"x"), http.StatusBadRequest)
+		refused(t, m.Proxy(), with("continue", page.Metadata.Continue, "labelSelector", "of="+m.of, "resourceVersion", "12"), http.StatusBadRequest)
+
+		refused(t, m.Proxy(), call{path: inAll + "/apis"}, http.StatusMethodNotAllowed)
+		refused(t, m.Proxy(), call{path: inAll + configMaps + "/cm-1"}, http.StatusMethodNotAllowed)
+		refused(t, m.Proxy(), call{method: http.MethodDelete, path: inAll + configMaps}, http.StatusMethodNotAllowed)
+		refused(t, m.Proxy(), jsonBody(http.MethodPost, inAll+configMaps, `{"metadata":{"name":"x"}}`), http.StatusMethodNotAllowed)
+		refused(t, m.Proxy(), call{path: inAll + "/apis/nothing.example.org/v1/things"}, http.StatusNotFound)
+		refused(t, m.Proxy(), call{path: inAll + "/apis/nothing.example.org/v1/things?watch=true"}, http.StatusNotFound)
+		refused(t, m.Proxy(), call{path: inAll + "/metrics"}, http.StatusNotImplemented)
+		refused(t, m.Proxy(), call{path: m.at.path, header: http.Header{"Impersonate-User": {"user-1"}}}, http.StatusForbidden)
+	})
+	t.Run("others", func(t *testing.T) {
+		for _, token := range []string{"user-1-token", "admin-token"} {
+			for _, path := range []string{inAll, "/clusters/%2A"} {
+				for _, query := range []string{"", "?watch=true", "?limit=1"} {
+					status := refused(t, as(m.Proxy(), token), call{path: path + configMaps + query}, http.StatusForbidden)
+					require.Contains(t, status.Message, "workspace access not permitted")
+				}
+			}
+		}
+		// On a shard, only on the word of a front-proxy.
+		admin := rest.CopyConfig(m.Proxy())
+		admin.Host = m.Shard(1).Host
+		refused(t, admin, call{path: m.at.path, header: http.Header{"X-Kcp-Internal-Merged": {"true"}}}, http.StatusForbidden)
+	})
+}
+
+// onShards returns on which shard each item is.
+func (m merged) onShards(l anyList) []string {
+	var on []string
+	for i := range l.Items {
+		for shard, cluster := range m.clusters {
+			if l.Items[i].Annotations["kcp.io/cluster"] == cluster {
+				on = append(on, shard)
+			}
+		}
+	}
+	return on
+}
+
+// TestMergedWatches: a watch of all shards tells each event once, and goes on from any of
+// them, also from objects.
+func TestMergedWatches(t *testing.T) {
+	m := newMerged(t, newEnv(t, two.Get(t)), "mergedwatches")
+	m.create("root", "a")
+	m.create("shard-1", "b")
+	from := m.list().Metadata.ResourceVersion
+	live := m.watch("resourceVersion", from)
+	m.create("root", "c")
+	m.create("shard-1", "d")
+	m.write(http.StatusOK, "shard-1", jsonBody(http.MethodDelete, "/b", ""))
+	told := []event{live.next(), live.next(), live.next()}
+	require.ElementsMatch(t, []string{"ADDED c", "ADDED d", "DELETED b"}, text(told))
+	for i, e := range told {
+		resumed := m.watch("resourceVersion", e.Object.Metadata.ResourceVersion)
+		for _, later := range told[i+1:] {
+			require.Equal(t, later.String(), resumed.next().String())
+		}
+	}
+	t.Run("initial events", func(t *testing.T) {
+		query := []string{"sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true"}
+		all := m.watch(query...).until(isInitialEnd)
+		require.ElementsMatch(t, []string{"ADDED a", "ADDED c", "ADDED d", "BOOKMARK "}, text(all))
+		version := all[3].Object.Metadata.ResourceVersion
+		resumed := m.watch("resourceVersion", version)
+		m.create("root", "e")
+		require.Equal(t, "ADDED e", resumed.next().String())
+		require.Equal(t, "ADDED e", m.watch(append(query, "resourceVersion", version, "timeoutSeconds", "60")...).until(func(e event) bool { return e.Object.Metadata.Name == "e" })[3].String()[:7])
+	})
+	t.Run("without a version", func(t *testing.T) {
+		s := m.watch()
+		var names []string
+		for range 4 {
+			names = append(names, s.next().String())
+		}
+		require.ElementsMatch(t, []string{"ADDED a", "ADDED c", "ADDED d", "ADDED e"}, names)
+	})
+	t.Run("table", func(t *testing.T) {
+		s := m.at.watchAs(t, "application/json;as=Table;v=v1;g=meta.k8s.io", "labelSelector", "of="+m.of)
+		for range 4 {
+			require.Equal(t, "Table", s.next().Object.Kind)
+		}
+	})
+	t.Run("sharded", func(t *testing.T) {
+		lower, upper := m.watch("shardSelector", lowerHalf), m.watch("shardSelector", upperHalf)
+		for range 4 {
+			require.Equal(t, "ADDED", nextOf(t, lower, upper).Type)
+		}
+	})
+}
+
+func text(events []event) []string {
+	said := make([]string, 0, len(events))
+	for _, e := range events {
+		said = append(said, e.String())
+	}
+	return said
+}
+
+// TestMergedOutage: a shard that is away is said to be, and is never taken for empty. Watches
+// wait for it for a while, and go on where it was.
+func TestMergedOutage(t *testing.T) {
+	m := newMerged(t, start(t, harness.Options{Mode: harness.Processes, Shards: 2}), "outage")
+	m.create("root", "a")
+	m.create("shard-1", "b")
+	m.list()
+	from := m.list().Metadata.ResourceVersion
+	watching := m.watch("resourceVersion", from)
+	partial := http.Header{"X-Shardplane-Partial": {"allow"}}
+	away := m.Component("shard-1")
+	away.Kill()
+	list := call{path: m.at.with("labelSelector", "of="+m.of)}
+	status := refused(t, m.Proxy(), list, http.StatusServiceUnavailable)
+	require.Equal(t, "shard-1", status.Details.Causes[0].Field)
+	require.EqualValues(t, "ShardUnavailable", status.Details.Causes[0].Type)
+	require.EqualValues(t, 1, status.Details.RetryAfterSeconds)
+	list.header = partial
+	code, body := do(t, m.Proxy(), list)
+	require.Equal(t, http.StatusOK, code)
+	var rest anyList
+	require.NoError(t, json.Unmarshal(body, &rest))
+	require.Equal(t, []string{m.clusters["root"] + "|default/a"}, rest.names())
+
+	// The watch goes on, and ends when the shard does not come back.
+	m.create("root", "c")
+	require.Equal(t, "ADDED c", watching.next().String())
+	failed := watching.next()
+	require.Equal(t, "ERROR", failed.Type)
+	require.EqualValues(t, http.StatusServiceUnavailable, failed.Object.Code)
+	require.Equal(t, "shard-1", failed.Object.Details.Causes[0].Field)
+
+	// What was left out appears by itself.
+	away.Start()
+	without := m.watch("resourceVersion", rest.Metadata.ResourceVersion)
+	require.ElementsMatch(t, []string{"ADDED b", "ADDED c"}, []string{without.next().String(), without.next().String()})
+	resumed := m.watch("resourceVersion", from)
+	require.Equal(t, "ADDED c", resumed.next().String())
+	m.create("shard-1", "d")
+	require.Equal(t, "ADDED d", resumed.next().String())
+
+	// A short absence is not to be noticed.
+	away.Kill()
+	away.Start()
+	m.create("shard-1", "e")
+	require.Equal(t, "ADDED e", resumed.next().String())
+	require.Len(t, m.list().Items, 5)
+}
