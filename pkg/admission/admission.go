@@ -1,13 +1,14 @@
 // Package admission decides what may be written: in each logical cluster by
 // what is configured there, for built-in and custom resources alike.
 //
-//	mutating    NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ PermissionClaims ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
+//	mutating    MergedVersion ─ NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ PermissionClaims ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
 //	validating  WorkspaceType ─ APIKinds ─ PermissionClaims ─ Initialization ─ ReservedMetadata ─ Limits ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
 //
 // The plugins stand in kube-apiserver's order; this package assembles them. Each
 // looks up in a map whether the logical cluster has anything configured. If it
 // has not, that is all.
 //
+//	merged          versions of objects that were read of all shards
 //	lifecycle       NamespaceLifecycle: no objects in namespaces that end
 //	workspaceowner  who created a Workspace is written on it
 //	workspacetype   the type of a new Workspace, and who may use it
@@ -45,6 +46,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/initialization"
 	"github.com/shardplane/shardplane/pkg/admission/lifecycle"
 	"github.com/shardplane/shardplane/pkg/admission/limits"
+	"github.com/shardplane/shardplane/pkg/admission/merged"
 	"github.com/shardplane/shardplane/pkg/admission/policy"
 	"github.com/shardplane/shardplane/pkg/admission/quota"
 	"github.com/shardplane/shardplane/pkg/admission/reserved"
@@ -84,6 +86,8 @@ type Config struct {
 	ClaimAllows claims.Allows
 	// Limits says how much a logical cluster may store.
 	Limits limits.Config
+	// OwnVersion returns what a resource version says to this shard.
+	OwnVersion func(version string) (string, error)
 }
 
 // Hooks are the webhooks and policies of all logical clusters: of the shard, and of
@@ -139,6 +143,7 @@ func New(c Config) (*Admission, error) {
 	c.Limits.Unstored = unstored
 	var err error
 	a.chain, err = chain(
+		named{"MergedVersion", merged.New(c.OwnVersion)},
 		named{"NamespaceLifecycle", lifecycle.New(c.Clients, c.Namespaces)},
 		named{"WorkspaceOwner", workspaceowner.New()},
 		named{"WorkspaceType", workspacetype.New(c.WorkspaceTypes)},

@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
@@ -47,6 +48,9 @@ func NumberOf(uid string) uint32 {
 
 // IsVersion reports whether a text claims to be a merged version.
 func IsVersion(text string) bool { return strings.HasPrefix(text, versionPrefix) }
+
+// MayHold reports whether a body may hold a merged version.
+func MayHold(body []byte) bool { return bytes.Contains(body, []byte(versionPrefix)) }
 
 // ParseVersion returns the vector that a version holds. It fails with ErrVersion.
 func ParseVersion(text string) (Vector, error) {

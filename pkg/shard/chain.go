@@ -65,20 +65,10 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		serving.Chain{
 			serving.NewFilter("deep reviews", "SubjectAccessReviews that leave out entering, for the servers", authz.WithDeepReviews),
 			serving.NewFilter("scope rules", "404 for paths to nowhere, 400 without a logical cluster, 405 on *, 403 for inactive ones", scopes.Rules),
+			serving.NewFilter("own versions", "of versions of all shards, the part of this one; 400, 410, 503", s.withOwnVersions),
 			serving.NewFilter("views", "requests enter the logical cluster that they see through a view; 403, 404, 405 on *", s.views.wrap),
 			serving.NewFilter("list rules", "selectors that are not too large, those of shards parsed once; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, registry.Codecs) }),
 			serving.NewFilter("custom resources", "custom resources, merged discovery and OpenAPI; passes on the rest", s.customResources.Wrap),
 		},
 	)
-}
-
-// withMerged notes of requests for all logical clusters that a front-proxy has sent them, and
-// merges the answers.
-func withMerged(next http.Handler, forwarded func(*http.Request) bool) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get(request.MergedHeader) == "true" && request.ScopeFrom(r.Context()).Cluster.Wildcard && forwarded(r) {
-			r = r.WithContext(request.WithMerged(r.Context()))
-		}
-		next.ServeHTTP(w, r)
-	})
 }

@@ -210,6 +210,7 @@ func (s *Server) assembleAPI() error {
 		WorkspaceTypes: s.workspaceTypes(),
 		APIKinds:       s.apiKinds(),
 		ClaimAllows:    s.exportViews.Allows,
+		OwnVersion:     s.ownVersion,
 		Limits:         limits.Config{Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get},
 	})
 	if err != nil {

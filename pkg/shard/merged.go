@@ -1,0 +1,163 @@
+package shard
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	"github.com/kcp-dev/sdk/apis/core"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+
+	"github.com/shardplane/shardplane/pkg/merge"
+	"github.com/shardplane/shardplane/pkg/registry"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// withMerged notes of requests for all logical clusters that a front-proxy has sent them, and
+// merges the answers.
+func withMerged(next http.Handler, forwarded func(*http.Request) bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(request.MergedHeader) == "true" && request.ScopeFrom(r.Context()).Cluster.Wildcard && forwarded(r) {
+			r = r.WithContext(request.WithMerged(r.Context()))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// ownVersion returns what a resource version says to this shard: its part of a merged one.
+// The error is the answer to one that says nothing.
+func (s *Server) ownVersion(version string) (string, error) {
+	if !merge.IsVersion(version) {
+		return version, nil
+	}
+	obj, err := s.informers.Shards.Lister().Cluster(core.RootCluster).Get("", s.options.Name)
+	if err != nil {
+		return "", apierrors.NewServiceUnavailable("the shard does not know its own part of the resource version yet, try again")
+	}
+	// Other shards than root's know a replica of their Shard object.
+	uid := cmp.Or(obj.Annotations[request.OriginalUIDAnnotation], string(obj.UID))
+	own, err := merge.OwnVersion(merge.NumberOf(uid), version)
+	switch {
+	case errors.Is(err, merge.ErrOtherShards):
+		return "", apierrors.NewResourceExpired("the resource version knows nothing of the shard that the object is on: read it again")
+	case err != nil:
+		return "", apierrors.NewBadRequest("invalid resource version: " + err.Error())
+	}
+	return own, nil
+}
+
+// withOwnVersions gives requests their own parts of merged versions, where admission does not see
+// them in time: in queries, in preconditions of deletions, and in JSON patches.
+func (s *Server) withOwnVersions(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		scoped, err := s.ownQuery(r)
+		if err == nil {
+			scoped, err = s.ownBody(scoped)
+		}
+		if err != nil {
+			responsewriters.ErrorNegotiated(err, registry.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
+			return
+		}
+		next.ServeHTTP(w, scoped)
+	})
+}
+
+// ownQuery reads the version of a query.
+func (s *Server) ownQuery(r *http.Request) (*http.Request, error) {
+	if !strings.Contains(r.URL.RawQuery, "resourceVersion=") {
+		return r, nil
+	}
+	query := r.URL.Query()
+	given := query.Get("resourceVersion")
+	own, err := s.ownVersion(given)
+	if err != nil || own == given {
+		return r, err
+	}
+	query.Set("resourceVersion", own)
+	changed := r.Clone(r.Context())
+	changed.URL.RawQuery = query.Encode()
+	return changed, nil
+}
+
+// ownBody reads the versions in the body of a deletion or of a JSON patch.
+func (s *Server) ownBody(r *http.Request) (*http.Request, error) {
+	contentType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	patch := r.Method == http.MethodPatch && contentType == string(types.JSONPatchType)
+	if r.Body == nil || r.Method != http.MethodDelete && !patch {
+		return r, nil
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	changed := r.Clone(r.Context())
+	changed.Body = io.NopCloser(bytes.NewReader(body))
+	if !merge.MayHold(body) {
+		return changed, nil
+	}
+	own := s.ownPreconditions
+	if patch {
+		own = s.ownPatch
+	}
+	replaced, err := own(body)
+	if err != nil || replaced == nil {
+		return changed, err
+	}
+	if !patch {
+		changed.Header.Set("Content-Type", "application/json")
+	}
+	changed.Body, changed.ContentLength = io.NopCloser(bytes.NewReader(replaced)), int64(len(replaced))
+	return changed, nil
+}
+
+// ownPreconditions returns options of a deletion, in JSON, or nil for what is none or has no
+// merged version.
+func (s *Server) ownPreconditions(body []byte) ([]byte, error) {
+	options := metav1.DeleteOptions{}
+	kind := metav1.SchemeGroupVersion.WithKind("DeleteOptions")
+	if _, _, err := registry.Codecs.UniversalDeserializer().Decode(body, &kind, &options); err != nil || options.Preconditions == nil || options.Preconditions.ResourceVersion == nil {
+		return nil, nil //nolint:nilerr // upstream's handler says what is wrong
+	}
+	own, err := s.ownVersion(*options.Preconditions.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	options.Preconditions.ResourceVersion = &own
+	return json.Marshal(options)
+}
+
+// ownPatch returns a JSON patch, or nil for what is none.
+func (s *Server) ownPatch(body []byte) ([]byte, error) {
+	var operations []map[string]json.RawMessage
+	if err := json.Unmarshal(body, &operations); err != nil {
+		return nil, nil //nolint:nilerr // upstream's handler says what is wrong
+	}
+	found := false
+	for _, operation := range operations {
+		var path, given string
+		if json.Unmarshal(operation["path"], &path) != nil || path != "/metadata/resourceVersion" || json.Unmarshal(operation["value"], &given) != nil {
+			continue
+		}
+		own, err := s.ownVersion(given)
+		if err != nil {
+			return nil, err
+		}
+		if operation["value"], err = json.Marshal(own); err != nil {
+			return nil, err
+		}
+		found = found || own != given
+	}
+	if !found {
+		return nil, nil
+	}
+	return json.Marshal(operations)
+}

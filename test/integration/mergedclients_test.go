@@ -1,0 +1,171 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// TestMergedReflectors: client-go's informers and watchers follow all shards as they are,
+// also when a shard is killed and comes back.
+func TestMergedReflectors(t *testing.T) {
+	m := newMerged(t, start(t, harness.Options{Mode: harness.Processes, Shards: 2}), "reflectors")
+	m.create("root", "a")
+	m.create("shard-1", "b")
+	all := rest.CopyConfig(m.Proxy())
+	all.Host += inAll
+	anything, err := dynamic.NewForConfig(all)
+	require.NoError(t, err)
+	of := func(o *metav1.ListOptions) { o.LabelSelector = "of=" + m.of }
+	informer := dynamicinformer.NewFilteredDynamicSharedInformerFactory(anything, 0, "", of).ForResource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Informer()
+	var mu sync.Mutex
+	told := map[string]int{}
+	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			mu.Lock()
+			defer mu.Unlock()
+			told[obj.(metav1.Object).GetName()]++
+		},
+		DeleteFunc: func(obj any) {
+			mu.Lock()
+			defer mu.Unlock()
+			if o, err := meta.Accessor(obj); err == nil {
+				told["deleted "+o.GetName()]++
+			}
+		},
+	})
+	require.NoError(t, err)
+	kube, err := kubernetes.NewForConfig(all)
+	require.NoError(t, err)
+	version := m.list().Metadata.ResourceVersion
+	retry, err := watchtools.NewRetryWatcherWithContext(t.Context(), version, &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		of(&o)
+		return kube.CoreV1().ConfigMaps("").Watch(ctx, o)
+	}})
+	require.NoError(t, err)
+	for _, name := range []string{"first", "second"} {
+		m.create("shard-1", name)
+		require.Equal(t, name, (<-retry.ResultChan()).Object.(*corev1.ConfigMap).Name)
+	}
+	retry.Stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer func() { cancel(); running.Wait() }()
+	running.Go(func() { informer.RunWithContext(ctx) })
+	m.eventually("it syncs", informer.HasSynced)
+
+	away := m.Component("shard-1")
+	names := []string{"a", "b", "first", "second"}
+	for n := range 3 {
+		away.Kill()
+		name := fmt.Sprintf("meanwhile-%d", n)
+		m.create("root", name)
+		away.Start()
+		after := fmt.Sprintf("after-%d", n)
+		m.create("shard-1", after)
+		names = append(names, name, after)
+		m.eventually("it has all", func() bool { return len(informer.GetStore().ListKeys()) == len(names) })
+	}
+	m.write(http.StatusOK, "root", jsonBody(http.MethodDelete, "/a", ""))
+	m.eventually("it is gone", func() bool { return len(informer.GetStore().ListKeys()) == len(names)-1 })
+	want := map[string]int{"deleted a": 1}
+	for _, name := range names {
+		want[name] = 1
+	}
+	m.eventually("each is told once", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(told) == len(want)
+	})
+	require.Equal(t, want, told)
+	require.Regexp(t, `^m1\.`, informer.LastSyncResourceVersion())
+}
+
+// TestMergedKubectl: kubectl lists and watches all shards, once it knows what there is.
+func TestMergedKubectl(t *testing.T) {
+	m := newMerged(t, newEnv(t, two.Get(t)), "mergedkubectl")
+	m.create("root", "a")
+	m.create("shard-1", "b")
+	dir := t.TempDir()
+	kubectl := func(cluster string, args ...string) *exec.Cmd {
+		return exec.CommandContext(t.Context(), harness.Kubectl(t), append([]string{"--kubeconfig", m.Kubeconfig(), "--cache-dir", dir, "--server", m.Proxy().Host + "/clusters/" + cluster}, args...)...) //nolint:gosec // our own
+	}
+	out, err := kubectl("root", "get", "configmaps", "-A").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	known, err := filepath.Glob(filepath.Join(dir, "discovery", "*", "clusters", "root"))
+	require.NoError(t, err)
+	require.Len(t, known, 1)
+	require.NoError(t, exec.CommandContext(t.Context(), "cp", "-r", known[0], filepath.Join(filepath.Dir(known[0]), "_")).Run())
+	for _, chunk := range []string{"0", "1", "500"} {
+		out, err = kubectl("*", "get", "configmaps", "-A", "-l", "of="+m.of, "--chunk-size", chunk, "--no-headers").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Equal(t, 2, strings.Count(string(out), "default"), "%s", out)
+	}
+	watching := kubectl("*", "get", "configmaps", "-A", "-l", "of="+m.of, "-w")
+	read, err := watching.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, watching.Start())
+	defer func() {
+		_ = watching.Process.Kill()
+		_ = watching.Wait()
+	}()
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		var line []byte
+		for one := make([]byte, 1); ; {
+			if _, err := read.Read(one); err != nil {
+				return
+			}
+			if line = append(line, one[0]); one[0] == '\n' {
+				lines <- string(line)
+				line = nil
+			}
+		}
+	}()
+	for _, want := range []string{"NAMESPACE", " a ", " b "} {
+		require.Contains(t, <-lines, want)
+	}
+	m.create("shard-1", "c")
+	require.Contains(t, <-lines, " c ")
+	m.create("root", "d")
+	require.Contains(t, <-lines, " d ")
+}
+
+// TestClientsThatCompareVersions are those that cannot be used, since they take versions for numbers.
+func TestClientsThatCompareVersions(t *testing.T) {
+	m := newMerged(t, newEnv(t, two.Get(t)), "mergednumbers")
+	m.create("root", "a")
+	version := m.list().Items[0].ResourceVersion
+	_, err := resourceversion.CompareResourceVersion(version, version)
+	require.Error(t, err)
+
+	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default", ResourceVersion: version}}
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	require.NoError(t, indexer.Add(obj))
+	mutations := cache.NewIntegerResourceVersionMutationCache(klog.Background(), indexer, indexer, testTimeout, true)
+	mutations.Mutation(obj)
+	require.Panics(t, func() { _, _, _ = mutations.GetByKey("default/a") })
+}
