@@ -27,12 +27,32 @@ func benchObject(i, rv int) *corev1.ConfigMap {
 	}}
 }
 
-func benchStream(b *testing.B) (*Informer[*corev1.ConfigMap], *stream) {
+// benchStream returns a stream of an informer, which with ranges holds what is in sixteen of
+// them: all.
+func benchStream(b *testing.B, ranges bool) (*Informer[*corev1.ConfigMap], *stream) {
 	b.Helper()
 	factory, err := NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
 	require.NoError(b, err)
-	i := ConfigMaps.Informer(factory.Wildcard(), InformerOptions[*corev1.ConfigMap]{})
-	return i, &stream{connection: &i.connection, sink: &informerSink[*corev1.ConfigMap]{Informer: i}}
+	if !ranges {
+		i := ConfigMaps.Informer(factory.Wildcard(), InformerOptions[*corev1.ConfigMap]{})
+		return i, &stream{connection: &i.connection, sink: &informerSink[*corev1.ConfigMap]{Informer: i}}
+	}
+	all := Ranges{key: ByCluster}
+	for n := range uint64(16) {
+		all.intervals = append(all.intervals, Range{First: n << 60, Last: n<<60 + 1<<60 - 1})
+	}
+	i := ConfigMaps.Informer(factory.Wildcard(), InformerOptions[*corev1.ConfigMap]{Ranges: all})
+	i.want(all)
+	i.asksHeld(true)
+	return i, &stream{connection: &i.connection, sink: &informerSink[*corev1.ConfigMap]{Informer: i, part: &i.holding.held}}
+}
+
+// withAndWithoutRanges runs a benchmark for both kinds of informers.
+func withAndWithoutRanges(b *testing.B, f func(b *testing.B, ranges bool)) {
+	b.Helper()
+	for _, ranges := range []bool{false, true} {
+		b.Run(fmt.Sprintf("ranges=%t", ranges), func(b *testing.B) { f(b, ranges) })
+	}
 }
 
 func heap() uint64 {
@@ -44,7 +64,10 @@ func heap() uint64 {
 
 // BenchmarkInformerMemory reports what an informer costs per object beside the
 // object itself, and what the object costs.
-func BenchmarkInformerMemory(b *testing.B) {
+func BenchmarkInformerMemory(b *testing.B) { withAndWithoutRanges(b, benchmarkInformerMemory) }
+
+func benchmarkInformerMemory(b *testing.B, ranges bool) {
+	b.Helper()
 	var own, object float64
 	for b.Loop() {
 		start := heap()
@@ -53,7 +76,7 @@ func BenchmarkInformerMemory(b *testing.B) {
 			objs[i] = benchObject(i, i+1)
 		}
 		filled := heap()
-		s, stream := benchStream(b)
+		s, stream := benchStream(b, ranges)
 		for _, obj := range objs {
 			require.NoError(b, stream.sink.put(b.Context(), obj))
 		}
@@ -69,8 +92,11 @@ func BenchmarkInformerMemory(b *testing.B) {
 // BenchmarkInformerEvent is the cost of one MODIFIED event of an informer that
 // holds 20,000 objects of 2,000 logical clusters, with one handler, after
 // decoding.
-func BenchmarkInformerEvent(b *testing.B) {
-	s, stream := benchStream(b)
+func BenchmarkInformerEvent(b *testing.B) { withAndWithoutRanges(b, benchmarkInformerEvent) }
+
+func benchmarkInformerEvent(b *testing.B, ranges bool) {
+	b.Helper()
+	s, stream := benchStream(b, ranges)
 	seen := 0
 	s.AddEventHandler(s.KeyHandler(func(Key) { seen++ }))
 	for i := range benchObjects {
@@ -91,7 +117,7 @@ func BenchmarkInformerEvent(b *testing.B) {
 }
 
 func BenchmarkListerGet(b *testing.B) {
-	s, stream := benchStream(b)
+	s, stream := benchStream(b, false)
 	for i := range benchObjects {
 		require.NoError(b, stream.sink.put(b.Context(), benchObject(i, i+1)))
 	}

@@ -125,9 +125,11 @@ func TestSelectorsReachTheServer(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
 	const half = "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')"
+	ranges, err := client.ParseRanges(half)
+	require.NoError(t, err)
 	for _, disable := range []bool{false, true} {
 		informer := client.Workspaces.Informer(factory.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{
-			LabelSelector: "a=b", FieldSelector: "metadata.name=x", ShardSelector: half, DisableWatchList: disable,
+			LabelSelector: "a=b", FieldSelector: "metadata.name=x", Ranges: ranges, DisableWatchList: disable,
 		})
 		stop := run(t, informer)
 		query := <-queries

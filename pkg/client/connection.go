@@ -27,19 +27,28 @@ type sink interface {
 	end()
 	// put and gone fail for objects of another type.
 	put(ctx context.Context, obj runtime.Object) error
-	gone(obj runtime.Object) error
+	gone(ctx context.Context, obj runtime.Object) error
 }
 
 // connection is how a resource of a server is followed, and what is known of that.
 type connection struct {
 	name   string
 	source listerWatcher
-	// selected has the selectors.
+	// selected has the selectors, but that of shards.
 	selected  metav1.ListOptions
 	pagesOnly bool
+	// asks returns the ranges that a connection which begins asks for, if there are any; anew
+	// says that it gets the complete state. completed is told of the end of that, and
+	// reached of versions up to which all has been seen.
+	asks      func(anew bool) Ranges
+	completed func()
+	reached   func(resourceVersion string)
+	report    *report
+	counts    *counts
 
 	synced     chan struct{}
 	syncedOnce sync.Once
+	onSynced   func()
 	// current is set when all has been seen that the server had since this runs.
 	current atomic.Bool
 	state   state
@@ -48,7 +57,10 @@ type connection struct {
 }
 
 func newConnection(name string, source listerWatcher) connection {
-	return connection{name: name, source: source, broken: make(chan struct{}, 1), synced: make(chan struct{})}
+	return connection{
+		name: name, source: source, broken: make(chan struct{}, 1), synced: make(chan struct{}),
+		report: newReport(name), counts: &counts{}, completed: func() {}, reached: func(string) {}, onSynced: func() {},
+	}
 }
 
 // state is what a connection tells about itself.
@@ -145,14 +157,19 @@ func (c *connection) setError(err error) {
 
 func (c *connection) isCurrent(ctx context.Context) {
 	c.current.Store(true)
-	c.markSynced(ctx)
+	if c.markSynced() {
+		klog.FromContext(ctx).V(2).Info("Informer synced", "informer", c.name)
+	}
 }
 
-func (c *connection) markSynced(ctx context.Context) {
+// markSynced reports whether it was not synced before.
+func (c *connection) markSynced() (first bool) {
 	c.syncedOnce.Do(func() {
 		close(c.synced)
-		klog.FromContext(ctx).V(2).Info("Informer synced", "informer", c.name)
+		c.onSynced()
+		first = true
 	})
+	return first
 }
 
 // run follows the resource until ctx is done and everything it started has
@@ -162,19 +179,27 @@ func (c *connection) run(ctx context.Context, to sink) error {
 		return fmt.Errorf("informer %s runs already: run it once", c.name)
 	}
 	defer c.setRunning(false)
+	c.follow(ctx, to)
+	return nil
+}
+
+// follow is run, of a connection that nobody else runs.
+func (c *connection) follow(ctx context.Context, to sink) {
+	c.counts.streams.Add(1)
+	defer c.counts.streams.Add(-1)
 	s := &stream{connection: c, sink: to}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-timer.C:
 		}
 		s.progress = false
 		err := s.connect(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
 		timer.Reset(s.ended(ctx, err))
 	}

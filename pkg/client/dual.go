@@ -89,6 +89,8 @@ func NewDual[T Object](own, others *Informer[T], options DualOptions) *Dual[T] {
 	}
 	d := &Dual[T]{own: own, others: others, options: options, counts: map[string]int{}}
 	d.shards.Store(&[]string{})
+	d.handlers = handlers[T]{name: own.name, counts: own.counts}
+	own.syncedFollowers = append(own.syncedFollowers, d.handlers.toldInitial)
 	own.followers = append(own.followers, d.ownChanged)
 	if others == nil {
 		return d
@@ -123,7 +125,9 @@ func (d *Dual[T]) Run(ctx context.Context) error {
 	if d.others != nil {
 		group.Add(d.others)
 	}
-	return group.Run(ctx)
+	err := group.Run(ctx)
+	d.handlers.wait(d.own.mu)
+	return err
 }
 
 // HasSynced reports whether everything of the own shard is known, and all
@@ -221,7 +225,7 @@ func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 		shard := key.Shard
 		key.Shard = ""
 		if mine, hides := d.own.store.get(key); hides {
-			if slices.Contains(d.own.options.Indexers[index](mine), value) {
+			if slices.Contains(d.own.store.indexer(index)(mine), value) {
 				found[key] = copyOf[T]{obj: mine, own: true}
 			}
 			continue

@@ -112,7 +112,7 @@ func (d *federation) agrees(t *testing.T) {
 	}
 	require.Equal(t, told, d.told)
 	late := map[Key]string{}
-	d.AddEventHandler(recordingTo(t, late))()
+	d.AddEventHandler(recordingTo(t, late)).Remove()
 	require.Equal(t, told, late)
 
 	want := d.expected(d.standingOf, d.holds)

@@ -7,10 +7,10 @@ package client
 //
 // What a shard has there counts for handlers whether or not the shard does:
 // look up what is wanted, instead of keeping what a handler was told.
-func (d *Dual[T]) AddEventHandler(h Handler[T]) (remove func()) {
+func (d *Dual[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *Registration {
 	d.own.mu.Lock()
 	defer d.own.mu.Unlock()
-	return d.handlers.add(d.own.mu, h, d.visible)
+	return d.handlers.add(d.own.mu, h, options, d.own.HasSynced(), d.visible)
 }
 
 // visible returns all that handlers have been told of, under the lock.

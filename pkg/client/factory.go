@@ -25,13 +25,14 @@ type Factory struct {
 	config  *rest.Config
 	http    *http.Client
 	sharded bool
+	metrics *metrics
 }
 
 // NewFactory returns a factory for the server of config. A logical cluster in
 // the host's URL (…/clusters/<x>, as kubeconfigs have it) is dropped, since
 // every client names its own. Clients are not rate limited unless config sets
 // QPS or a RateLimiter.
-func NewFactory(config *rest.Config) (*Factory, error) {
+func NewFactory(config *rest.Config, options ...FactoryOption) (*Factory, error) {
 	config = rest.CopyConfig(config)
 	host, err := bareHost(config)
 	if err != nil {
@@ -48,7 +49,13 @@ func NewFactory(config *rest.Config) (*Factory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make an HTTP client for %s, check the certificates of the kubeconfig: %w", host, err)
 	}
-	return &Factory{config: config, http: httpClient}, nil
+	f := &Factory{config: config, http: httpClient}
+	for _, option := range options {
+		if err := option(f); err != nil {
+			return nil, fmt.Errorf("cannot make a factory for %s: %w", host, err)
+		}
+	}
+	return f, nil
 }
 
 func bareHost(config *rest.Config) (string, error) {
@@ -68,7 +75,7 @@ func bareHost(config *rest.Config) (string, error) {
 func (f *Factory) Shard(name string) *Factory {
 	config := rest.CopyConfig(f.config)
 	config.Host = strings.TrimSuffix(config.Host, request.CachePrefix) + strings.TrimSuffix(request.ShardPath(name, ""), request.ClusterPath(""))
-	return &Factory{config: config, http: f.http, sharded: true}
+	return &Factory{config: config, http: f.http, sharded: true, metrics: f.metrics}
 }
 
 // Cluster returns the access to one logical cluster, by name or path. With a

@@ -54,7 +54,9 @@ func (s followerSink[T]) put(_ context.Context, received runtime.Object) error {
 	return s.typed(received, s.Put)
 }
 
-func (s followerSink[T]) gone(received runtime.Object) error { return s.typed(received, s.Delete) }
+func (s followerSink[T]) gone(_ context.Context, received runtime.Object) error {
+	return s.typed(received, s.Delete)
+}
 
 func (s followerSink[T]) typed(received runtime.Object, f func(T)) error {
 	obj, ok := received.(T)

@@ -1,13 +1,18 @@
 package client
 
 import (
+	"errors"
+	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
+
+	"k8s.io/klog/v2"
 )
 
-// Handler is told about changes. Its functions run one at a time on the
-// goroutine of the informer, in the order of the events: they must return soon
-// (put a key into a queue) and must not wait for the informer. Any may be nil.
+// Handler is told about changes. Its functions run one at a time, in the order of the events,
+// on the goroutine of the informer: they must return soon (put a key into a queue) and must
+// not wait for the informer. Any may be nil. One that panics is counted, and logged.
 type Handler[T Object] struct {
 	// OnAdd is called for a new object. initial is true for objects that
 	// existed before the informer had synced or the handler was added.
@@ -19,7 +24,60 @@ type Handler[T Object] struct {
 	// deletion itself was missed, because the informer was disconnected: last
 	// is then the last state known, not the final one.
 	OnDelete func(last T, tombstone bool)
+	// OnLeave is called instead for an object that is as it was, and that the informer does
+	// not hold any more. Who cleans up after deletions has nothing to do, and who keeps
+	// something for each object forgets it.
+	OnLeave func(last T, why Leave)
 }
+
+// Leave says why an informer does not hold an object any more.
+type Leave string
+
+// RangeMoved says that the object is not in the ranges of the informer any more.
+const RangeMoved Leave = "RangeMoved"
+
+// HandlerOption says how a handler is called.
+type HandlerOption func(*handlerOptions)
+
+type handlerOptions struct {
+	buffered bool
+}
+
+// Buffered has a handler called on a goroutine of its own, so that it does not keep the
+// informer and other handlers from going on. A thousand changes wait for it; with more, the
+// informer waits.
+func Buffered() HandlerOption { return func(o *handlerOptions) { o.buffered = true } }
+
+// Registration is a handler that was added.
+type Registration struct {
+	remove func()
+	synced chan struct{}
+	once   sync.Once
+}
+
+// Remove removes the handler: when it returns, the handler is not called any more. It may not
+// be called from a handler.
+func (r *Registration) Remove() {
+	if r.remove != nil {
+		r.remove()
+	}
+}
+
+// Synced returns a channel that is closed when the handler has been told of all that there was
+// when its informer had synced and it was added, whichever came last.
+func (r *Registration) Synced() <-chan struct{} { return r.synced }
+
+// HasSynced reports whether Synced is closed.
+func (r *Registration) HasSynced() bool {
+	select {
+	case <-r.synced:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *Registration) markSynced() { r.once.Do(func() { close(r.synced) }) }
 
 // change is how an object of a store, or of a view of several, has changed.
 type change[T Object] struct {
@@ -29,46 +87,152 @@ type change[T Object] struct {
 	// one of the same name.
 	old, obj       T
 	had, has, same bool
-	// last is what handlers are told of an object that is gone.
+	// last is what handlers are told of an object that is gone, or, if left says why, that is
+	// not held any more.
 	last      T
 	tombstone bool
+	left      Leave
 	initial   bool
 }
 
 // handlers are called under the lock that orders their events.
-type handlers[T Object] []*Handler[T]
+type handlers[T Object] struct {
+	name   string
+	counts *counts
+	all    []*added[T]
+}
 
-// add adds h, after telling it of what is there. The caller holds the lock mu.
-func (hs *handlers[T]) add(mu sync.Locker, h Handler[T], present func() []T) (remove func()) {
-	if h.OnAdd != nil {
-		for _, obj := range present() {
-			h.OnAdd(obj, true)
-		}
+// added is a handler that was added.
+type added[T Object] struct {
+	Handler[T]
+	*Registration
+
+	of *handlers[T]
+	// queue is nil unless the handler is buffered.
+	queue *queue[T]
+}
+
+// add adds h, after telling it of what is there. The caller holds the lock mu. synced says
+// that no more is to come that is initial.
+func (hs *handlers[T]) add(mu sync.Locker, h Handler[T], options []HandlerOption, synced bool, present func() []T) *Registration {
+	var o handlerOptions
+	for _, option := range options {
+		option(&o)
 	}
-	*hs = append(*hs, &h)
-	return func() {
+	a := &added[T]{Handler: h, Registration: &Registration{synced: make(chan struct{})}, of: hs}
+	if o.buffered {
+		a.queue = newQueue(a)
+	}
+	a.remove = func() {
+		a.queue.close() // who holds the lock may wait for room
 		mu.Lock()
 		defer mu.Unlock()
-		*hs = slices.DeleteFunc(slices.Clone(*hs), func(other *Handler[T]) bool { return other == &h })
+		hs.all = slices.DeleteFunc(slices.Clone(hs.all), func(other *added[T]) bool { return other == a })
 	}
+	if h.OnAdd != nil {
+		for _, obj := range present() {
+			a.tell(change[T]{obj: obj, has: true, initial: true})
+		}
+	}
+	hs.all = append(hs.all, a)
+	if synced {
+		a.toldInitial()
+	}
+	return a.Registration
 }
 
 // tell tells all handlers of a change.
-func (hs handlers[T]) tell(c change[T]) {
-	for _, h := range hs {
-		switch {
-		case c.same:
-			if h.OnUpdate != nil {
-				h.OnUpdate(c.old, c.obj)
-			}
-			continue
-		case c.had && h.OnDelete != nil && c.has:
-			h.OnDelete(c.old, true)
-		case c.had && h.OnDelete != nil:
-			h.OnDelete(c.last, c.tombstone)
-		}
-		if c.has && h.OnAdd != nil {
-			h.OnAdd(c.obj, c.initial)
-		}
+func (hs *handlers[T]) tell(c change[T]) {
+	for _, a := range hs.all {
+		a.tell(c)
+	}
+}
+
+// toldInitial says that all that is initial has been told.
+func (hs *handlers[T]) toldInitial() {
+	for _, a := range hs.all {
+		a.toldInitial()
+	}
+}
+
+// wait waits until buffered handlers have been told of all.
+func (hs *handlers[T]) wait(mu sync.Locker) {
+	mu.Lock()
+	all := hs.all
+	mu.Unlock()
+	for _, a := range all {
+		a.queue.wait()
+	}
+}
+
+func (a *added[T]) tell(c change[T]) {
+	if a.queue != nil {
+		a.queue.add(entry[T]{change: c})
+		return
+	}
+	a.call(c)
+}
+
+func (a *added[T]) toldInitial() {
+	if a.queue != nil {
+		a.queue.add(entry[T]{synced: true})
+		return
+	}
+	a.markSynced()
+}
+
+// call calls the handler's functions for a change.
+func (a *added[T]) call(c change[T]) {
+	switch {
+	case c.same:
+		a.update(c)
+		return
+	case c.had && c.left != "":
+		a.leave(c)
+	case c.had && c.has:
+		a.delete(c.old, true)
+	case c.had:
+		a.delete(c.last, c.tombstone)
+	}
+	if c.has {
+		a.add(c)
+	}
+}
+
+func (a *added[T]) add(c change[T]) {
+	if a.OnAdd != nil {
+		defer a.recovered()
+		a.OnAdd(c.obj, c.initial)
+	}
+}
+
+func (a *added[T]) update(c change[T]) {
+	if a.OnUpdate != nil {
+		defer a.recovered()
+		a.OnUpdate(c.old, c.obj)
+	}
+}
+
+func (a *added[T]) delete(last T, tombstone bool) {
+	if a.OnDelete != nil {
+		defer a.recovered()
+		a.OnDelete(last, tombstone)
+	}
+}
+
+func (a *added[T]) leave(c change[T]) {
+	if a.OnLeave != nil {
+		defer a.recovered()
+		a.OnLeave(c.last, c.left)
+	}
+}
+
+var errPanic = errors.New("a handler panicked")
+
+// recovered counts and logs a panic of the handler.
+func (a *added[T]) recovered() {
+	if r := recover(); r != nil {
+		a.of.counts.panics.Add(1)
+		klog.ErrorS(fmt.Errorf("%w: %v", errPanic, r), "The informer goes on after a panic of a handler", "informer", a.of.name, "stack", string(debug.Stack()))
 	}
 }

@@ -6,11 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -22,13 +19,15 @@ type InformerOptions[T Object] struct {
 	Namespace string
 	// LabelSelector and FieldSelector restrict the objects.
 	LabelSelector, FieldSelector string
-	// ShardSelector restricts the objects to those whose hash lies in its
-	// ranges: shardRange(object.metadata.uid, '0x…', '0x…') || …
-	ShardSelector string
+	// Ranges say which part of the objects to hold, and may change while the informer runs;
+	// nil selects all. A server that does not know selectors of shards sends all, and the
+	// informer discards the others.
+	Ranges RangeSource
 	// Indexers are additional indexes, by name, for Informer.ByIndex.
 	Indexers map[string]IndexFunc[T]
 	// Transform changes each object before it is stored; it may keep less of
-	// it. It must not change name, namespace and annotation kcp.io/cluster.
+	// it. It must not change name, namespace and annotation kcp.io/cluster, nor the UID where
+	// Ranges are by that.
 	Transform func(obj T) (T, error)
 	// Keep selects the objects to hold, before Transform; nil selects all. An
 	// object that is not selected any more counts as deleted. It is asked at each event
@@ -49,7 +48,7 @@ type InformerOptions[T Object] struct {
 }
 
 // KeyHandler returns a handler that calls f with the key of every object that
-// is added, changed or deleted.
+// is added, changed or deleted, and not of those that leave.
 func (i *Informer[T]) KeyHandler(f func(Key)) Handler[T] {
 	return Handler[T]{
 		OnAdd:    func(obj T, _ bool) { f(i.KeyOf(obj)) },
@@ -77,6 +76,12 @@ type Informer[T Object] struct {
 	handlers handlers[T]
 	// followers are told of changes of the store after the handlers.
 	followers []func(change[T])
+	// syncedFollowers are told when all that is initial has been told.
+	syncedFollowers []func()
+
+	metrics *metrics
+	// holding is nil without ranges.
+	holding *holding
 }
 
 func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source listerWatcher, options InformerOptions[T]) *Informer[T] {
@@ -92,15 +97,32 @@ func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source 
 		store:      newStore(options.Indexers),
 		mu:         &sync.Mutex{},
 	}
+	i.handlers = handlers[T]{name: name, counts: i.counts}
+	i.onSynced = i.tellSynced
 	i.pagesOnly = options.DisableWatchList
-	i.selected = metav1.ListOptions{LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector, ShardSelector: options.ShardSelector}
+	i.selected = metav1.ListOptions{LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector}
+	i.metrics = scope.factory.metrics
+	if options.Ranges != nil {
+		i.hold(options.Ranges)
+	}
 	return i
 }
 
 // Run follows the resource until ctx is done and everything it started has
 // ended. It fails only if the informer runs already.
 func (i *Informer[T]) Run(ctx context.Context) error {
-	return i.run(ctx, &informerSink[T]{Informer: i})
+	if i.setRunning(true) {
+		return fmt.Errorf("informer %s runs already: run it once", i.name)
+	}
+	defer i.setRunning(false)
+	defer i.metrics.watch(i)()
+	if i.holding != nil {
+		i.followRanges(ctx)
+	} else {
+		i.follow(ctx, &informerSink[T]{Informer: i})
+	}
+	i.handlers.wait(i.mu)
+	return nil
 }
 
 // Resource returns the resource of its objects.
@@ -116,12 +138,31 @@ func (i *Informer[T]) KeyOf(obj T) Key {
 }
 
 // AddEventHandler adds a handler, before or after the informer runs, and tells
-// it of all objects that are already there before it returns. The function it
-// returns removes the handler. Neither may be called from a handler.
-func (i *Informer[T]) AddEventHandler(h Handler[T]) (remove func()) {
+// it of all objects that are already there before it returns, or, if it is buffered, a little
+// later. It may not be called from a handler.
+func (i *Informer[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *Registration {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.handlers.add(i.mu, h, i.store.list)
+	return i.handlers.add(i.mu, h, options, i.HasSynced(), i.store.list)
+}
+
+// tellSynced tells the handlers that all that is initial has been told.
+func (i *Informer[T]) tellSynced() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.handlers.toldInitial()
+	for _, f := range i.syncedFollowers {
+		f()
+	}
+}
+
+// AddIndexers adds indexes, before or after the informer runs: when it returns, they have all
+// objects. It fails, and adds none, if there is one of a name already.
+func (i *Informer[T]) AddIndexers(indexers map[string]IndexFunc[T]) error {
+	if err := i.store.addIndexers(indexers); err != nil {
+		return fmt.Errorf("informer %s: %w", i.name, err)
+	}
+	return nil
 }
 
 // Pause calls f while no handler runs: what the Lister has then is what the
@@ -131,114 +172,4 @@ func (i *Informer[T]) Pause(f func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	f()
-}
-
-// prepare applies the options to an object that the server sent.
-func (i *Informer[T]) prepare(obj T) (T, error) {
-	if !i.options.KeepManagedFields && len(obj.GetManagedFields()) > 0 {
-		obj.SetManagedFields(nil)
-	}
-	if i.options.Transform == nil {
-		return obj, nil
-	}
-	transformed, err := i.options.Transform(obj)
-	if err != nil {
-		return obj, fmt.Errorf("cannot transform %s: %w", i.KeyOf(obj), err)
-	}
-	return transformed, nil
-}
-
-// upsert stores obj and tells the handlers, unless nothing changed.
-func (i *Informer[T]) upsert(key Key, obj T) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	old, replaced := i.store.set(key, obj)
-	same := replaced && old.GetUID() == obj.GetUID()
-	// Of one version there are two contents where the server's data was restored
-	// and has gone another way since.
-	if same && old.GetResourceVersion() == obj.GetResourceVersion() && obj.GetResourceVersion() != "" && equality.Semantic.DeepEqual(old, obj) {
-		return
-	}
-	i.notify(change[T]{key: key, old: old, had: replaced, obj: obj, has: true, same: same, initial: !i.HasSynced()})
-}
-
-// remove forgets the object under key. final is its last state where known;
-// otherwise the deletion was missed.
-func (i *Informer[T]) remove(key Key, final *T) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	old, removed := i.store.remove(key)
-	if !removed {
-		if final == nil || i.options.Keep == nil || !i.options.Keep(*final) {
-			return
-		}
-		old = *final // what selects it began to do so after the last event before
-	}
-	c := change[T]{key: key, old: old, had: true, last: old, tombstone: final == nil}
-	if final != nil {
-		c.last = *final
-	}
-	i.notify(c)
-}
-
-// notify tells of a change of the store, under the lock.
-func (i *Informer[T]) notify(c change[T]) {
-	i.changes.Add(1)
-	i.handlers.tell(c)
-	for _, f := range i.followers {
-		f(c)
-	}
-}
-
-// prune removes what is not in keep: the complete state of the server.
-func (i *Informer[T]) prune(keep map[Key]struct{}) {
-	for _, key := range i.store.keysExcept(keep) {
-		i.remove(key, nil)
-	}
-}
-
-// informerSink keeps what a server has in the store of an informer.
-type informerSink[T Object] struct {
-	*Informer[T]
-	// seen is not nil while the complete state is put.
-	seen map[Key]struct{}
-}
-
-func (s *informerSink[T]) begin() { s.seen = map[Key]struct{}{} }
-
-func (s *informerSink[T]) end() {
-	s.prune(s.seen)
-	s.seen = nil
-}
-
-func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) error {
-	obj, ok := received.(T)
-	if !ok {
-		return fmt.Errorf("%w: %T", errWrongType, received)
-	}
-	key := s.KeyOf(obj)
-	if s.options.Keep != nil && !s.options.Keep(obj) {
-		s.remove(key, &obj)
-		return nil
-	}
-	if s.seen != nil {
-		s.seen[key] = struct{}{}
-	}
-	obj, err := s.prepare(obj)
-	if err != nil {
-		// One bad object must not stop the others.
-		utilruntime.HandleErrorWithContext(ctx, err, "Dropped an object", "informer", s.name)
-		return nil
-	}
-	s.upsert(key, obj)
-	return nil
-}
-
-func (s *informerSink[T]) gone(received runtime.Object) error {
-	obj, ok := received.(T)
-	if !ok {
-		return fmt.Errorf("%w: %T", errWrongType, received)
-	}
-	s.remove(s.KeyOf(obj), &obj)
-	return nil
 }

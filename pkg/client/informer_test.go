@@ -99,7 +99,7 @@ func TestInformerKeepsClustersApart(t *testing.T) {
 			require.Empty(t, informer.Lister().Cluster("c4").List(nil))
 
 			late := &log{}
-			remove := informer.AddEventHandler(recordTo(late))
+			remove := informer.AddEventHandler(recordTo(late)).Remove
 			require.Len(t, late.all(), 20, "a late handler is told of everything")
 			remove()
 			server.Put(t, gvr, configMap("later", "ns", "x"))

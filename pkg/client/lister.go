@@ -2,6 +2,8 @@ package client
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -9,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
 // Lister reads what an informer holds. Its answers are shared with everybody:
@@ -20,13 +23,33 @@ type Lister[T Object] struct {
 // Lister returns the read access to the informer's objects.
 func (i *Informer[T]) Lister() Lister[T] { return Lister[T]{informer: i} }
 
-// Get returns the object with the given key, or a NotFound error.
+// ErrNotOwned is the error of a look-up of what an informer with ranges does not hold, because
+// another replica does, or does not hold yet: whether there is such an object is not known.
+var ErrNotOwned = errors.New("not in the ranges that this replica holds")
+
+// Get returns the object with the given key, or a NotFound error, or ErrNotOwned.
 func (l Lister[T]) Get(key Key) (T, error) {
 	if obj, ok := l.informer.store.get(key); ok {
 		return obj, nil
 	}
 	var none T
-	return none, apierrors.NewNotFound(l.informer.gvr.GroupResource(), key.Name)
+	return none, l.informer.missed(key.Cluster, key.Namespace, key.Name)
+}
+
+// missed returns the error of a look-up that found nothing. By UID nobody knows where the
+// object would be.
+func (i *Informer[T]) missed(cluster logicalcluster.Name, namespace, name string) error {
+	if i.holding != nil {
+		holds := i.Holds()
+		value := string(cluster)
+		if holds.key == ByNamespace {
+			value = namespace
+		}
+		if holds.Empty() || holds.key != ByUID && !holds.has(holds.key, hashrange.Hash(value)) {
+			return fmt.Errorf("%s %q of logical cluster %q: %w", i.gvr.Resource, name, cluster, ErrNotOwned)
+		}
+	}
+	return apierrors.NewNotFound(i.gvr.GroupResource(), name)
 }
 
 // List returns all objects that match, in no particular order. A nil selector
@@ -93,7 +116,7 @@ func (l ClusterLister[T]) Get(namespace, name string) (T, error) {
 		}
 	})
 	if !ok {
-		return found, apierrors.NewNotFound(l.informer.gvr.GroupResource(), name)
+		return found, l.informer.missed(l.cluster, namespace, name)
 	}
 	return found, nil
 }

@@ -47,10 +47,12 @@ func (i *Informer[T]) Restore(saved []json.RawMessage) error {
 	}
 	for _, obj := range objs {
 		if i.options.Keep == nil || i.options.Keep(obj) {
+			i.mu.Lock()
 			i.upsert(i.KeyOf(obj), obj)
+			i.mu.Unlock()
 		}
 	}
-	i.syncedOnce.Do(func() { close(i.synced) })
+	i.markSynced()
 	return nil
 }
 

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
 // fault is what a scripted server does instead of what it should.
@@ -43,6 +45,8 @@ var faults = []fault{unavailable, tooMany, expired, lagging, refused, slow, cut}
 // answer may be a fault. It is used within a synctest bubble.
 type scripted struct {
 	mu sync.Mutex
+	// factory makes its informers, if it is not nil.
+	factory *Factory
 	// sharded makes it a cache server.
 	sharded bool
 	// next returns the fault of the next answer; empty for a good one.
@@ -56,9 +60,44 @@ type scripted struct {
 	watches             []*scriptedWatch
 	pages               map[string]*corev1.ConfigMapList
 
+	// shards says what the server makes of shard selectors.
+	shards sharding
+
 	// lists, initial and resumed count what was asked for: lists (without
-	// pages that continue), watches with initial events and others.
+	// pages that continue, and without probes), watches with initial events and others.
 	lists, initial, resumed int
+	// added are the initial events and items that were sent.
+	added int
+}
+
+// sharding is what a server makes of shard selectors.
+type sharding string
+
+const (
+	honours sharding = "honours" // and says so
+	silent  sharding = "silent"  // honours them and does not say so
+	ignores sharding = "ignores"
+	fails   sharding = "fails"   // 500
+	invalid sharding = "invalid" // 400
+)
+
+// part returns what a request selects of the objects, and what the answer says of it.
+func (s *scripted) part(opts metav1.ListOptions) (selects func(*corev1.ConfigMap) bool, says string, err error) {
+	all := func(*corev1.ConfigMap) bool { return true }
+	if opts.ShardSelector == "" || s.shards == "" || s.shards == ignores {
+		return all, "", nil
+	}
+	if s.shards == fails {
+		return nil, "", apierrors.NewInternalError(errors.New("what is object.metadata.cluster"))
+	}
+	ranges, err := ParseRanges(opts.ShardSelector)
+	if err != nil || s.shards == invalid {
+		return nil, "", apierrors.NewBadRequest(fmt.Sprint("invalid shardSelector: ", err))
+	}
+	if s.shards == silent {
+		return func(obj *corev1.ConfigMap) bool { return ranges.Contains(obj) }, "", nil
+	}
+	return func(obj *corev1.ConfigMap) bool { return ranges.Contains(obj) }, ranges.String(), nil
 }
 
 type record struct {
@@ -67,9 +106,10 @@ type record struct {
 }
 
 type scriptedWatch struct {
-	server *scripted
-	events chan watch.Event
-	closed bool
+	server  *scripted
+	events  chan watch.Event
+	closed  bool
+	selects func(*corev1.ConfigMap) bool
 }
 
 func newScripted() *scripted {
@@ -81,9 +121,12 @@ func newScripted() *scripted {
 
 // informer returns an informer that reads from the server.
 func (s *scripted) informer(options InformerOptions[*corev1.ConfigMap]) *Informer[*corev1.ConfigMap] {
-	factory, err := NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
-	if err != nil {
-		panic(err)
+	factory := s.factory
+	if factory == nil {
+		var err error
+		if factory, err = NewFactory(&rest.Config{Host: "https://127.0.0.1:1"}); err != nil {
+			panic(err)
+		}
 	}
 	if s.sharded {
 		factory = factory.Shard("*")
@@ -227,13 +270,26 @@ func (s *scripted) list(_ context.Context, opts metav1.ListOptions) (runtime.Obj
 	if f == unavailable || f == tooMany || (f == expired && opts.Continue != "") {
 		return nil, s.fail(f, "")
 	}
+	selects, says, err := s.part(opts)
+	if err != nil {
+		return nil, err
+	}
 	rest := s.pages[opts.Continue]
 	switch {
 	case opts.Continue == "":
-		s.lists++
 		rest = &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(s.revision, 10)}}
+		if says != "" {
+			rest.ShardInfo = &metav1.ShardInfo{Selector: says}
+		}
+		if opts.Limit == 1 {
+			return rest, nil // for what it says of itself
+		}
+		s.lists++
 		for _, obj := range s.sorted() {
-			rest.Items = append(rest.Items, *obj.DeepCopy())
+			if selects(obj) {
+				rest.Items = append(rest.Items, *obj.DeepCopy())
+				s.added++
+			}
 		}
 	case rest == nil:
 		return nil, apierrors.NewResourceExpired("no such page")
@@ -266,10 +322,14 @@ func (s *scripted) watch(_ context.Context, opts metav1.ListOptions) (watch.Inte
 	if err := s.fail(f, opts.ResourceVersion); err != nil {
 		return nil, err
 	}
-	w := &scriptedWatch{server: s, events: make(chan watch.Event, 10_000)}
+	selects, says, err := s.part(opts)
+	if err != nil {
+		return nil, err
+	}
+	w := &scriptedWatch{server: s, events: make(chan watch.Event, 10_000), selects: selects}
 	if initial {
 		s.initial++
-		s.sendInitial(w, f)
+		s.sendInitial(w, f, says)
 		return w, nil
 	}
 	s.resumed++
@@ -291,8 +351,9 @@ func (s *scripted) watch(_ context.Context, opts metav1.ListOptions) (watch.Inte
 	return w, nil
 }
 
-func (s *scripted) sendInitial(w *scriptedWatch, f fault) {
-	objs := s.sorted()
+func (s *scripted) sendInitial(w *scriptedWatch, f fault, says string) {
+	objs := slices.DeleteFunc(s.sorted(), func(obj *corev1.ConfigMap) bool { return !w.selects(obj) })
+	s.added += len(objs)
 	if f == slow || f == cut {
 		objs = objs[:len(objs)/2]
 	}
@@ -304,14 +365,21 @@ func (s *scripted) sendInitial(w *scriptedWatch, f fault) {
 	case cut:
 		w.close()
 	default:
+		annotations := map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+		if says != "" {
+			annotations[hashrange.InfoAnnotation] = says
+		}
 		w.send(watch.Event{Type: watch.Bookmark, Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			ResourceVersion: strconv.FormatInt(s.revision, 10), Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+			ResourceVersion: strconv.FormatInt(s.revision, 10), Annotations: annotations,
 		}}})
 		s.watches = append(s.watches, w)
 	}
 }
 
 func (w *scriptedWatch) send(event watch.Event) {
+	if obj, ok := event.Object.(*corev1.ConfigMap); ok && event.Type != watch.Bookmark && !w.selects(obj) {
+		return
+	}
 	if !w.closed {
 		w.events <- watch.Event{Type: event.Type, Object: event.Object.DeepCopyObject()}
 	}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -78,16 +79,15 @@ func (o objects[T]) all(visit func(local, T) bool) {
 
 // store keeps the objects of an informer by logical cluster.
 type store[T Object] struct {
-	indexers map[string]IndexFunc[T]
-
 	mu       sync.RWMutex
+	indexers map[string]IndexFunc[T]
 	clusters map[logicalcluster.Name]objects[T]
 	indices  map[string]map[string]map[Key]T
 	count    int
 }
 
 func newStore[T Object](indexers map[string]IndexFunc[T]) *store[T] {
-	s := &store[T]{indexers: indexers}
+	s := &store[T]{indexers: maps.Clone(indexers)}
 	s.clear()
 	return s
 }
@@ -155,16 +155,20 @@ func (s *store[T]) remove(key Key) (old T, removed bool) {
 }
 
 func (s *store[T]) index(key Key, obj T) {
-	for name, f := range s.indexers {
-		index := s.indices[name]
-		for _, value := range f(obj) {
-			entries := index[value]
-			if entries == nil {
-				entries = map[Key]T{}
-				index[value] = entries
-			}
-			entries[key] = obj
+	for name := range s.indexers {
+		s.indexAs(name, key, obj)
+	}
+}
+
+func (s *store[T]) indexAs(name string, key Key, obj T) {
+	index := s.indices[name]
+	for _, value := range s.indexers[name](obj) {
+		entries := index[value]
+		if entries == nil {
+			entries = map[Key]T{}
+			index[value] = entries
 		}
+		entries[key] = obj
 	}
 }
 
@@ -237,7 +241,7 @@ func (s *store[T]) byIndex(name, value string) ([]T, error) {
 	defer s.mu.RUnlock()
 	index, ok := s.indices[name]
 	if !ok {
-		return nil, fmt.Errorf("the informer has no index %q: add it to InformerOptions.Indexers", name)
+		return nil, fmt.Errorf("the informer has no index %q: add it to InformerOptions.Indexers, or by AddIndexers", name)
 	}
 	objs := make([]T, 0, len(index[value]))
 	for _, obj := range index[value] {
@@ -246,18 +250,47 @@ func (s *store[T]) byIndex(name, value string) ([]T, error) {
 	return objs, nil
 }
 
-// keysExcept returns the keys of all objects that keep does not hold.
-func (s *store[T]) keysExcept(keep map[Key]struct{}) []Key {
+// keys returns the keys of the objects that are selected.
+func (s *store[T]) keys(selects func(Key, T) bool) []Key {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var keys []Key
 	for cluster, in := range s.clusters {
-		for l := range in.all {
-			key := l.key(cluster)
-			if _, ok := keep[key]; !ok {
+		for l, obj := range in.all {
+			if key := l.key(cluster); selects(key, obj) {
 				keys = append(keys, key)
 			}
 		}
 	}
 	return keys
+}
+
+// addIndexers adds indexes of all objects.
+func (s *store[T]) addIndexers(indexers map[string]IndexFunc[T]) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range indexers {
+		if _, ok := s.indexers[name]; ok {
+			return fmt.Errorf("there is an index %q already", name)
+		}
+	}
+	if s.indexers == nil {
+		s.indexers = map[string]IndexFunc[T]{}
+	}
+	for name, f := range indexers {
+		s.indexers[name], s.indices[name] = f, map[string]map[Key]T{}
+		for cluster, in := range s.clusters {
+			for l, obj := range in.all {
+				s.indexAs(name, l.key(cluster), obj)
+			}
+		}
+	}
+	return nil
+}
+
+// indexer returns the function of an index, or nil.
+func (s *store[T]) indexer(name string) IndexFunc[T] {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.indexers[name]
 }

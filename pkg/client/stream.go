@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
 const (
@@ -67,11 +69,24 @@ type stream struct {
 	// progress is set when a connection brought what the next one need not ask
 	// for: a complete initial state, or an event after it.
 	progress bool
+	// asked are the ranges of the present connection, and unsharded says that the server has
+	// refused their selector.
+	asked     Ranges
+	unsharded bool
 }
 
 // connect makes one connection and follows it to its end.
 func (s *stream) connect(ctx context.Context) error {
 	rv := s.ResourceVersion()
+	if s.asks != nil {
+		if s.asked, s.unsharded = s.asks(rv == ""), false; s.asked.Empty() {
+			<-ctx.Done() // no selector selects nothing; who runs this ends it
+			return ctx.Err()
+		}
+		if rv != "" {
+			s.probe(ctx)
+		}
+	}
 	if rv == "" && (s.pages || s.pagesOnly) {
 		listed, err := s.list(ctx)
 		if err != nil {
@@ -128,11 +143,11 @@ func (s *stream) ended(ctx context.Context, err error) time.Duration {
 
 // list gets the complete state in pages and returns its resourceVersion.
 func (s *stream) list(ctx context.Context) (string, error) {
-	opts := s.selected
+	opts := s.options()
 	opts.Limit = pageSize
 	s.sink.begin()
 	for {
-		page, err := s.source.list(ctx, opts)
+		page, err := ask(ctx, s, opts, s.source.list)
 		if err != nil && opts.Continue != "" && apierrors.IsResourceExpired(err) {
 			// The pages took longer than the history reaches: in one go. What
 			// they held may be gone by now.
@@ -145,6 +160,10 @@ func (s *stream) list(ctx context.Context) (string, error) {
 		}
 		if err := meta.EachListItemWithAlloc(page, func(item runtime.Object) error { return s.sink.put(ctx, item) }); err != nil {
 			return "", err
+		}
+		s.learnFromList(ctx, page)
+		if s.unsharded {
+			opts.ShardSelector = "" // its pages are without, too
 		}
 		info, err := meta.ListAccessor(page)
 		if err != nil {
@@ -159,7 +178,7 @@ func (s *stream) list(ctx context.Context) (string, error) {
 
 // watch follows a watch from rv, or from the initial state if rv is empty.
 func (s *stream) watch(ctx context.Context, rv string) error {
-	opts := s.selected
+	opts := s.options()
 	opts.ResourceVersion = rv
 	opts.AllowWatchBookmarks = true
 	timeout := int64(s.watchFor(rv).Seconds())
@@ -169,7 +188,7 @@ func (s *stream) watch(ctx context.Context, rv string) error {
 		opts.SendInitialEvents = &sendInitialEvents
 		opts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}
-	w, err := s.source.watch(ctx, opts)
+	w, err := ask(ctx, s, opts, s.source.watch)
 	if err != nil {
 		return err
 	}
@@ -245,7 +264,7 @@ func (s *stream) handle(ctx context.Context, event watch.Event, initial bool) (d
 			return false, err
 		}
 	case watch.Deleted:
-		if err := s.sink.gone(event.Object); err != nil {
+		if err := s.sink.gone(ctx, event.Object); err != nil {
 			return false, err
 		}
 	case watch.Bookmark:
@@ -259,11 +278,15 @@ func (s *stream) handle(ctx context.Context, event watch.Event, initial bool) (d
 	if !initial {
 		s.setResourceVersion(info.GetResourceVersion())
 		if event.Type == watch.Bookmark {
+			s.reached(info.GetResourceVersion())
 			s.isCurrent(ctx)
 		}
 		return false, nil
 	}
 	if event.Type == watch.Bookmark && info.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+		if s.asks != nil && !s.unsharded && info.GetAnnotations()[hashrange.InfoAnnotation] != "" {
+			s.report.learn(ctx, FilteredByServer, nil)
+		}
 		s.complete(ctx, info.GetResourceVersion())
 		return true, nil
 	}
@@ -273,9 +296,13 @@ func (s *stream) handle(ctx context.Context, event watch.Event, initial bool) (d
 // complete ends the initial state: what the server did not send is gone.
 func (s *stream) complete(ctx context.Context, rv string) {
 	s.sink.end()
+	if s.HasSynced() {
+		s.counts.relists.Add(1)
+	}
 	s.pages, s.progress = false, true
 	s.setResourceVersion(rv)
 	s.setError(nil)
+	s.completed()
 	s.isCurrent(ctx)
 }
 
@@ -284,7 +311,7 @@ func (s *stream) complete(ctx context.Context, rv string) {
 // backup. Otherwise the replica that answered is behind the others and the
 // informer has to wait for it, as it has to where the server cannot say.
 func (s *stream) findSetBack(ctx context.Context, rv string) error {
-	opts := s.selected
+	opts := s.selected // any part tells the version
 	opts.Limit = 1
 	// Without a resourceVersion a list is of the latest state that there is.
 	page, err := s.source.list(ctx, opts)

@@ -86,7 +86,7 @@ func (b *Book) Run(ctx context.Context) error {
 		case b.kick <- struct{}{}:
 		default:
 		}
-	}))()
+	})).Remove()
 	defer b.close()
 	synced := b.config.Shards.Synced()
 	for {

@@ -9,8 +9,8 @@ import (
 // Watched is an informer, or a view of several, such as client.Dual.
 type Watched[T client.Object] interface {
 	// AddEventHandler adds a handler that is told of what is there and of what
-	// changes, until remove is called.
-	AddEventHandler(h client.Handler[T]) (remove func())
+	// changes, until it is removed.
+	AddEventHandler(h client.Handler[T], options ...client.HandlerOption) *client.Registration
 }
 
 // FromInformer feeds a queue with the keys that keysOf names for each object
@@ -29,14 +29,14 @@ func FromInformer[K comparable, T client.Object](informer Watched[T], keysOf fun
 				enqueue(obj)
 			},
 			OnDelete: func(last T, _ bool) { enqueue(last) },
-		}), nil
+		}).Remove, nil
 	}
 }
 
 // Keys feeds a queue with the keys of an informer's own objects.
 func Keys[T client.Object](informer *client.Informer[T]) Source[client.Key] {
 	return func(_ context.Context, queue Queue[client.Key]) (func(), error) {
-		return informer.AddEventHandler(informer.KeyHandler(queue.Add)), nil
+		return informer.AddEventHandler(informer.KeyHandler(queue.Add)).Remove, nil
 	}
 }
 
@@ -50,7 +50,7 @@ func OnDelete[K comparable, T client.Object](informer *client.Informer[T], keysO
 					queue.Add(key)
 				}
 			},
-		}), nil
+		}).Remove, nil
 	}
 }
 

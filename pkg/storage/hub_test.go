@@ -30,6 +30,7 @@ import (
 	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
 	"github.com/shardplane/shardplane/pkg/request/shardselector"
 )
 
@@ -372,7 +373,7 @@ func TestHubBookmarks(t *testing.T) {
 	require.NoError(t, err)
 	end := next(t, w)
 	require.True(t, isEnd(t, end))
-	require.Equal(t, slice("uid", 0, 2), end.Object.(*example.Pod).Annotations[ShardInfoAnnotation])
+	require.Equal(t, slice("uid", 0, 2), end.Object.(*example.Pod).Annotations[hashrange.InfoAnnotation])
 	pod := newPod("ns", "one")
 	pod.UID = outside(t, slice("uid", 0, 2))
 	created := create(in(t.Context(), "aa"), t, s, pod)

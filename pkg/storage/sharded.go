@@ -13,11 +13,9 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-)
 
-// ShardInfoAnnotation is on the bookmark that ends the initial events of a
-// sharded watch, and carries the selector that was applied.
-const ShardInfoAnnotation = "shardplane.io/shard-info"
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
+)
 
 // retryAfterSeconds is when a client that waited in vain for a version in the
 // future may retry.
@@ -88,7 +86,7 @@ func annotateShardInfo(obj runtime.Object, selector string) error {
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[ShardInfoAnnotation] = selector
+	annotations[hashrange.InfoAnnotation] = selector
 	object.SetAnnotations(annotations)
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
 // suiteCluster is the logical cluster in which upstream's suites run.
@@ -67,7 +68,7 @@ func strip(obj runtime.Object) {
 	}
 	annotations := map[string]string{}
 	for key, value := range object.GetAnnotations() {
-		if key != logicalcluster.AnnotationKey && key != ShardInfoAnnotation {
+		if key != logicalcluster.AnnotationKey && key != hashrange.InfoAnnotation {
 			annotations[key] = value
 		}
 	}

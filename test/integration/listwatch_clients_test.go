@@ -24,6 +24,7 @@ import (
 // testClients follows collections with client-go's own informers, which check
 // their initial state against a list and panic where the two differ.
 func testClients(t *testing.T, e *env, all []endpoint) {
+	testParts(t, e)
 	t.Setenv("KUBE_WATCHLIST_INCONSISTENCY_DETECTOR", "true")
 	proxy := harness.In(e.Proxy(), "root:listwatch")
 	kube, err := kubernetes.NewForConfig(proxy)

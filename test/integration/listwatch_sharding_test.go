@@ -9,9 +9,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 const (
@@ -282,4 +285,51 @@ func testViewInParts(t *testing.T, all, inOne apiKinds, names map[string]string)
 	}
 	require.ElementsMatch(t, namesOf(all.get("/apis/example.org/v1/widgets"), names), parts)
 	require.Len(t, parts, 2)
+}
+
+// testParts has two informers divide what a shard holds by logical cluster, and then another way.
+func testParts(t *testing.T, e *env) {
+	t.Helper()
+	factory, err := client.NewFactory(e.Shard(0))
+	require.NoError(t, err)
+	defer factory.CloseIdleConnections()
+	of := func(options client.InformerOptions[*corev1.Namespace]) *client.Informer[*corev1.Namespace] {
+		informer := client.Namespaces.Informer(factory.Wildcard(), options)
+		go func() { _ = informer.Run(t.Context()) }()
+		e.eventually("it syncs", informer.HasSynced)
+		return informer
+	}
+	part := func(i, n int) client.Ranges {
+		ranges, err := client.PartOf(client.ByCluster, i, n)
+		require.NoError(t, err)
+		return ranges
+	}
+	whole := of(client.InformerOptions[*corev1.Namespace]{})
+	first, second := client.NewChangingRanges(part(0, 2)), client.NewChangingRanges(part(1, 2))
+	parts := []*client.Informer[*corev1.Namespace]{
+		of(client.InformerOptions[*corev1.Namespace]{Ranges: first}), of(client.InformerOptions[*corev1.Namespace]{Ranges: second, DisableWatchList: true}),
+	}
+	divided := func(change string) {
+		e.eventually("each namespace is with one of them "+change, func() bool {
+			var found []client.Key
+			for _, informer := range parts {
+				require.Equal(t, client.FilteredByServer, informer.Filtered())
+				for _, ns := range informer.Lister().List(nil) {
+					found = append(found, client.KeyOf(ns))
+				}
+			}
+			all := whole.Lister().List(nil)
+			return len(all) == len(found) && !slices.ContainsFunc(all, func(ns *corev1.Namespace) bool { return !slices.Contains(found, client.KeyOf(ns)) })
+		})
+	}
+	divided("at first")
+	for _, informer := range parts {
+		require.Zero(t, informer.Discarded())
+	}
+	quarter, err := client.NewRanges(client.ByCluster, client.Range{First: 1 << 62, Last: ^uint64(0)})
+	require.NoError(t, err)
+	first.Set(part(0, 4))
+	second.Set(quarter)
+	divided("after a range has moved")
+	require.True(t, parts[0].Holds().Equal(part(0, 4)))
 }

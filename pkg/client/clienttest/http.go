@@ -15,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
 // kinds are the kinds of the resources that may be asked for.
@@ -42,6 +44,8 @@ type query struct {
 	resource  schema.GroupVersionResource
 	selector  labels.Selector
 	metadata  bool
+	// ranges select a part of the objects, if there are any.
+	ranges client.Ranges
 }
 
 func (q query) hasResource(key string) bool { return strings.HasPrefix(key, q.resource.String()+"|") }
@@ -50,6 +54,7 @@ func (q query) matches(obj *unstructured.Unstructured) bool {
 	return (q.cluster == request.Wildcard || q.cluster == logicalcluster.From(obj).String()) &&
 		(q.shard == "" || q.shard == request.Wildcard || q.shard == obj.GetAnnotations()[request.ShardAnnotation]) &&
 		(q.namespace == "" || q.namespace == obj.GetNamespace()) &&
+		(q.ranges.Empty() || q.ranges.Contains(obj)) &&
 		q.selector.Matches(labels.Set(obj.GetLabels()))
 }
 
@@ -88,6 +93,11 @@ func parseQuery(r *http.Request) (query, error) {
 		q.namespace, parts = parts[1], parts[2:]
 	}
 	q.resource.Resource = parts[0]
+	if part := r.URL.Query().Get("shardSelector"); part != "" {
+		if q.ranges, err = client.ParseRanges(part); err != nil {
+			return query{}, err
+		}
+	}
 	q.selector, err = labels.Parse(r.URL.Query().Get("labelSelector"))
 	return q, err
 }
@@ -134,6 +144,9 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, q query) {
 		}
 	}
 	meta := map[string]any{"resourceVersion": strconv.FormatInt(rv, 10)}
+	if !q.ranges.Empty() {
+		meta["shardInfo"] = map[string]any{"selector": q.ranges.String()}
+	}
 	end := len(objs)
 	if limit, err := strconv.Atoi(r.URL.Query().Get("limit")); err == nil && limit > 0 && start+limit < end {
 		end = start + limit
@@ -168,7 +181,11 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, q query) {
 		for _, obj := range s.snapshot(q) {
 			out.send("ADDED", q.view(obj))
 		}
-		out.send("BOOKMARK", bookmark(q, from, map[string]any{metav1.InitialEventsAnnotationKey: "true"}))
+		annotations := map[string]any{metav1.InitialEventsAnnotationKey: "true"}
+		if !q.ranges.Empty() {
+			annotations[hashrange.InfoAnnotation] = q.ranges.String()
+		}
+		out.send("BOOKMARK", bookmark(q, from, annotations))
 	}
 	out.err = errors.Join(out.err, out.flush.Flush())
 	// As kube-apiserver does before the end of a watch, which is soon.

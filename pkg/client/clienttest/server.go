@@ -1,6 +1,6 @@
 // Package clienttest is an API server in memory for tests of what lists and
-// watches: real HTTP/2 over TLS, many logical clusters, resourceVersions,
-// pages, watch lists, bookmarks, compaction and broken connections, but no
+// watches: real HTTP/2 over TLS, many logical clusters, resourceVersions, shard
+// selectors, pages, watch lists, bookmarks, compaction and broken connections, but no
 // validation, and no writes over HTTP.
 package clienttest
 

@@ -132,7 +132,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 				return config.Bindings.AddEventHandler(client.Handler[*apisv1alpha2.APIBinding]{
 					OnDelete: func(last *apisv1alpha2.APIBinding, _ bool) { spread(queue, r.waiting.in(logicalcluster.From(last))) },
-				}), nil
+				}).Remove, nil
 			},
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 				return config.APIs.FollowNames(func(cluster logicalcluster.Name, _ string) {

@@ -25,7 +25,7 @@ func following[T client.Object](informer reconcile.Watched[T], bindings func(T) 
 			OnAdd:    func(obj T, _ bool) { enqueue(obj) },
 			OnUpdate: func(_, obj T) { enqueue(obj) },
 			OnDelete: func(last T, _ bool) { enqueue(last) },
-		}), nil
+		}).Remove, nil
 	}
 }
 

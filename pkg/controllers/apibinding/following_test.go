@@ -16,9 +16,9 @@ type informed struct {
 	handler client.Handler[*apisv1alpha2.APIExport]
 }
 
-func (i *informed) AddEventHandler(h client.Handler[*apisv1alpha2.APIExport]) (remove func()) {
+func (i *informed) AddEventHandler(h client.Handler[*apisv1alpha2.APIExport], _ ...client.HandlerOption) *client.Registration {
 	i.handler = h
-	return func() {}
+	return &client.Registration{}
 }
 
 // delays are when keys are looked at.

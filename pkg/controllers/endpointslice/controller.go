@@ -103,7 +103,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 	}
 	if config.Uses != nil {
 		sources = append(sources, func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
-			return config.Uses.AddEventHandler(config.Uses.KeyHandler(func(key client.Key) { c.enqueue(queue, key) })), nil
+			return config.Uses.AddEventHandler(config.Uses.KeyHandler(func(key client.Key) { c.enqueue(queue, key) })).Remove, nil
 		})
 	}
 	return reconcile.New(reconcile.Config[client.Key]{Name: Name, Reconcile: c.reconcile, Sources: sources})
@@ -157,7 +157,7 @@ func (c *Config) shardChanges(_ context.Context, queue reconcile.Queue[client.Ke
 			}
 		},
 		OnDelete: func(*corev1alpha1.Shard, bool) { all() },
-	}), nil
+	}).Remove, nil
 }
 
 func (c *Config) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {

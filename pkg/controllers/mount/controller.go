@@ -75,7 +75,7 @@ func (c *controller) workspaces(_ context.Context, queue reconcile.Queue[client.
 		OnAdd:    func(ws *tenancyv1alpha1.Workspace, _ bool) { add(ws) },
 		OnUpdate: func(_, ws *tenancyv1alpha1.Workspace) { add(ws) },
 		OnDelete: func(last *tenancyv1alpha1.Workspace, _ bool) { add(last) },
-	}), nil
+	}).Remove, nil
 }
 
 // bindings has the mounts of a logical cluster looked at that binds something else.
@@ -85,7 +85,7 @@ func (c *controller) bindings(context.Context, reconcile.Queue[client.Key]) (fun
 		OnAdd:    func(b *apisv1alpha2.APIBinding, _ bool) { changed(b) },
 		OnUpdate: func(_, b *apisv1alpha2.APIBinding) { changed(b) },
 		OnDelete: func(last *apisv1alpha2.APIBinding, _ bool) { changed(last) },
-	}), nil
+	}).Remove, nil
 }
 
 func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {

@@ -81,7 +81,7 @@ func shardChanges(config Config) reconcile.Source[client.Key] {
 				}
 			},
 			OnDelete: func(*corev1alpha1.Shard, bool) { all() },
-		}), nil
+		}).Remove, nil
 	}
 }
 

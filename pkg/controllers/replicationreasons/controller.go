@@ -152,7 +152,7 @@ func comingAndGoing[T client.Object](informer *client.Informer[T], of func(logic
 		return informer.AddEventHandler(client.Handler[T]{
 			OnAdd:    func(obj T, _ bool) { enqueue(obj, 1) },
 			OnDelete: func(last T, _ bool) { enqueue(last, 0) },
-		}), nil
+		}).Remove, nil
 	}
 }
 

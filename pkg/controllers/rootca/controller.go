@@ -118,7 +118,7 @@ func changes[T client.Object](informer *client.Informer[T], keyOf func(obj T) cl
 			},
 			OnUpdate: func(_, obj T) { queue.Add(keyOf(obj)) },
 			OnDelete: func(last T, _ bool) { queue.Add(keyOf(last)) },
-		}), nil
+		}).Remove, nil
 	}
 }
 

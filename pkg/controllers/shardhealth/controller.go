@@ -78,7 +78,7 @@ func New(config Config) *reconcile.Controller[string] {
 		Workers:   1,
 		Sources: []reconcile.Source[string]{
 			func(_ context.Context, queue reconcile.Queue[string]) (func(), error) {
-				stop := config.Leases.AddEventHandler(j.heard.handler(queue, all))
+				stop := config.Leases.AddEventHandler(j.heard.handler(queue, all)).Remove
 				return func() {
 					stop()
 					ready.Reset() // who leads next says it

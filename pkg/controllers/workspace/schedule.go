@@ -118,7 +118,7 @@ func offers(shards *client.Informer[*corev1alpha1.Shard], waiting func() []clien
 				}
 			},
 			OnDelete: func(*corev1alpha1.Shard, bool) { all() },
-		}), nil
+		}).Remove, nil
 	}
 }
 

@@ -52,7 +52,7 @@ func (c *Config) shardChanges(_ context.Context, queue reconcile.Queue[client.Ke
 			}
 		},
 		OnDelete: func(*corev1alpha1.Shard, bool) { all() },
-	}), nil
+	}).Remove, nil
 }
 
 func (c *Config) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {

@@ -31,6 +31,10 @@ const (
 // End is how a selector writes 2^64, the end of the ring.
 const End = "0x10000000000000000"
 
+// InfoAnnotation is on the bookmark that ends the initial events of a sharded watch, and
+// carries the selector that was applied.
+const InfoAnnotation = "shardplane.io/shard-info"
+
 // Most is how many ranges a selector may have.
 const Most = 128
 

@@ -189,9 +189,9 @@ func (s *Sums) Run(ctx context.Context) error {
 		OnAdd:    func(lc *corev1alpha1.LogicalCluster, _ bool) { s.limited(lc) },
 		OnUpdate: func(old, lc *corev1alpha1.LogicalCluster) { s.limited(old, lc) },
 		OnDelete: func(last *corev1alpha1.LogicalCluster, _ bool) { s.limited(last) },
-	})()
+	}).Remove()
 	if s.c.Others != nil {
-		defer s.c.Others.AddEventHandler(s.c.Others.KeyHandler(func(client.Key) { s.Changed() }))()
+		defer s.c.Others.AddEventHandler(s.c.Others.KeyHandler(func(client.Key) { s.Changed() })).Remove()
 	}
 	for {
 		select {

@@ -166,7 +166,7 @@ func inTurn(types reconcile.Watched[*tenancyv1alpha1.WorkspaceType], keysOf func
 			OnAdd:    func(wt *tenancyv1alpha1.WorkspaceType, _ bool) { enqueue(wt) },
 			OnUpdate: func(_, wt *tenancyv1alpha1.WorkspaceType) { enqueue(wt) },
 			OnDelete: func(last *tenancyv1alpha1.WorkspaceType, _ bool) { enqueue(last) },
-		}), nil
+		}).Remove, nil
 	}
 }
 

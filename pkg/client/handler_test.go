@@ -1,0 +1,180 @@
+package client
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+)
+
+func namesTo(names *[]string) Handler[*corev1.ConfigMap] {
+	return Handler[*corev1.ConfigMap]{
+		OnAdd:    func(obj *corev1.ConfigMap, _ bool) { *names = append(*names, "+"+obj.Name) },
+		OnUpdate: func(_, obj *corev1.ConfigMap) { *names = append(*names, "="+obj.Name) },
+		OnDelete: func(last *corev1.ConfigMap, _ bool) { *names = append(*names, "-"+last.Name) },
+	}
+}
+
+// TestRegistrations: a handler says when it has been told of all that there was, however it is
+// called and whenever it was added, and is not called any more when it has been removed.
+func TestRegistrations(t *testing.T) {
+	for _, options := range [][]HandlerOption{nil, {Buffered()}} {
+		server := filled(12)
+		server.script(unavailable)
+		inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
+			var early, late []string
+			first := i.AddEventHandler(namesTo(&early), options...)
+			require.False(t, first.HasSynced())
+			pass(time.Second)
+			<-first.Synced()
+			require.Len(t, early, 12)
+			second := i.AddEventHandler(namesTo(&late), options...)
+			<-second.Synced()
+			require.True(t, second.HasSynced())
+			require.Len(t, late, 12)
+
+			server.put(scriptedKey(1), "second")
+			server.remove(scriptedKey(2))
+			synctest.Wait()
+			require.Equal(t, []string{"=x01", "-x02"}, early[12:], "in order")
+			second.Remove()
+			second.Remove()
+			server.put(scriptedKey(20), "first")
+			synctest.Wait()
+			require.Len(t, early, 15)
+			require.Len(t, late, 14)
+		})
+	}
+}
+
+// TestBuffered: a buffered handler that takes long keeps nobody else from going on, until its
+// queue is full, and then what waits for it is still told in order; removing it, or the end of the
+// informer, ends its goroutine.
+func TestBuffered(t *testing.T) {
+	server := filled(3)
+	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
+		synctest.Wait()
+		gate := make(chan struct{})
+		var slow []string
+		r := i.AddEventHandler(Handler[*corev1.ConfigMap]{OnUpdate: func(_, obj *corev1.ConfigMap) {
+			<-gate
+			slow = append(slow, obj.Data["content"])
+		}}, Buffered())
+		var want []string
+		for n := range 2 * buffer {
+			want = append(want, fmt.Sprint(n))
+			server.put(scriptedKey(1), want[n])
+			if n == buffer/2 {
+				i.agrees(t, server)
+			}
+		}
+		synctest.Wait()
+		require.NotEqual(t, server.state(), i.told, "the queue has an end")
+		close(gate)
+		i.agrees(t, server)
+		require.Equal(t, want, slow)
+
+		gate = make(chan struct{})
+		for n := range 2 * buffer {
+			server.put(scriptedKey(1), fmt.Sprint(n))
+		}
+		synctest.Wait()
+		removed := make(chan struct{})
+		go func() {
+			r.Remove()
+			close(removed)
+		}()
+		synctest.Wait()
+		require.Len(t, slow, len(want))
+		close(gate)
+		<-removed
+		i.agrees(t, server)
+		require.Len(t, slow, len(want)+1, "what waited is dropped")
+	})
+}
+
+// TestPanickingHandler: a handler that panics is counted, and the informer and the other
+// handlers go on, and it with the next event.
+func TestPanickingHandler(t *testing.T) {
+	for _, options := range [][]HandlerOption{nil, {Buffered()}} {
+		server := filled(3)
+		inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
+			calls := 0
+			i.AddEventHandler(Handler[*corev1.ConfigMap]{
+				OnAdd:    func(*corev1.ConfigMap, bool) { calls++; panic("on purpose") },
+				OnDelete: func(*corev1.ConfigMap, bool) { calls++; panic("on purpose") },
+			}, options...)
+			pass(time.Second)
+			server.remove(scriptedKey(1))
+			pass(time.Second)
+			i.agrees(t, server)
+			require.Equal(t, 4, calls)
+			require.EqualValues(t, 4, i.counts.panics.Load())
+		})
+	}
+}
+
+// TestAddIndexers: an index that is added late has all objects, and follows them.
+func TestAddIndexers(t *testing.T) {
+	server := filled(12)
+	inBubble(t, server, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *follower) {
+		synctest.Wait()
+		byContent := map[string]IndexFunc[*corev1.ConfigMap]{"content": func(cm *corev1.ConfigMap) []string { return []string{cm.Data["content"]} }}
+		_, err := i.Lister().ByIndex("content", "first")
+		require.ErrorContains(t, err, "AddIndexers")
+		require.NoError(t, i.AddIndexers(byContent))
+		require.ErrorContains(t, i.AddIndexers(byContent), `there is an index "content" already`)
+		server.put(scriptedKey(3), "second")
+		synctest.Wait()
+		for content, want := range map[string]int{"first": 11, "second": 1} {
+			objs, err := i.Lister().ByIndex("content", content)
+			require.NoError(t, err)
+			require.Len(t, objs, want)
+		}
+	})
+}
+
+// TestMetrics: what informers measure is collected as long as they run.
+func TestMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	factory, err := NewFactory(&rest.Config{Host: "https://127.0.0.1:1"}, WithMetrics(registry))
+	require.NoError(t, err)
+	_, err = NewFactory(&rest.Config{Host: "https://127.0.0.1:1"}, WithMetrics(registry))
+	require.ErrorContains(t, err, "cannot make a factory")
+	gather := func() map[string]float64 {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		values := map[string]float64{}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				name := f.GetName()[len("shardplane_client_informer_"):]
+				for _, l := range m.GetLabel() {
+					if l.GetName() == "by" {
+						name += " " + l.GetValue()
+					} else {
+						require.Equal(t, "configmaps@*", l.GetValue())
+					}
+				}
+				values[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			}
+		}
+		return values
+	}
+	server := filledClusters(40)
+	server.shards = ignores
+	server.factory = factory
+	ranges := partsOf(t, ByCluster, 1)
+	inParts(t, server, ranges, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *sharded) {
+		i.holdsAll(t, server)
+		held := float64(len(server.in(ranges)))
+		require.Equal(t, map[string]float64{
+			"objects": held, "streams": 1, "synced": 1, "filtered client": 1, "events_total": 40, "discarded_total": 40 - held, "relists_total": 0, "handler_panics_total": 0,
+		}, gather())
+	})
+	require.Empty(t, gather())
+}

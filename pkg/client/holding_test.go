@@ -1,0 +1,441 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// manyKey is an object of one of many logical clusters.
+func manyKey(i int) Key {
+	return Key{Cluster: logicalcluster.Name(fmt.Sprintf("c%d", i)), Namespace: "default", Name: "x"}
+}
+
+func filledClusters(n int) *scripted {
+	server := newScripted()
+	server.shards = honours
+	for i := range n {
+		server.put(manyKey(i), "first")
+	}
+	return server
+}
+
+// partsOf returns the union of some of four parts.
+func partsOf(t testing.TB, key ShardKey, parts ...int) Ranges {
+	t.Helper()
+	all := Ranges{}
+	for _, i := range parts {
+		part, err := PartOf(key, i, 4)
+		require.NoError(t, err)
+		all = all.union(part)
+	}
+	return all
+}
+
+// in returns what the server has in the ranges.
+func (s *scripted) in(ranges Ranges) map[Key]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[Key]string{}
+	for key, obj := range s.objects {
+		if ranges.Contains(obj) {
+			all[key] = contentOf(obj)
+		}
+	}
+	return all
+}
+
+// sharded is an informer with ranges that runs, and what its handlers were told.
+type sharded struct {
+	*follower
+	ranges *ChangingRanges
+	// deleted and left count what was told of these, and stale what came that was not news.
+	deleted, left map[Key]int
+}
+
+// holdsAll holds that the informer has, and has told, what the server has in its ranges.
+func (s *sharded) holdsAll(t *testing.T, server *scripted) {
+	t.Helper()
+	synctest.Wait()
+	want := server.in(s.ranges.Ranges())
+	have := map[Key]string{}
+	for _, obj := range s.Lister().List(nil) {
+		have[KeyOf(obj)] = contentOf(obj)
+	}
+	require.Equal(t, want, have)
+	require.Equal(t, want, s.told)
+	require.NoError(t, s.LastError())
+	require.True(t, s.HasSynced())
+	require.True(t, s.Holds().Equal(s.ranges.Ranges()), "%v, want %v", s.Holds(), s.ranges.Ranges())
+}
+
+func inParts(t *testing.T, server *scripted, ranges Ranges, options InformerOptions[*corev1.ConfigMap], f func(t *testing.T, i *sharded)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &sharded{ranges: NewChangingRanges(ranges), deleted: map[Key]int{}, left: map[Key]int{}}
+		options.Ranges = s.ranges
+		s.follower = &follower{server.informer(options), map[Key]string{}}
+		handler := recordingTo(t, s.told)
+		onDelete := handler.OnDelete
+		handler.OnDelete = func(last *corev1.ConfigMap, tombstone bool) {
+			s.deleted[KeyOf(last)]++
+			onDelete(last, tombstone)
+		}
+		handler.OnLeave = func(last *corev1.ConfigMap, why Leave) {
+			if why != RangeMoved || s.told[KeyOf(last)] != contentOf(last) {
+				t.Errorf("%s leaves as %s, and was told as %s", KeyOf(last), contentOf(last), s.told[KeyOf(last)])
+			}
+			s.left[KeyOf(last)]++
+			delete(s.told, KeyOf(last))
+		}
+		s.AddEventHandler(handler)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		defer func() {
+			cancel()
+			require.NoError(t, <-ended)
+		}()
+		f(t, s)
+	})
+}
+
+// TestFiltered: whatever a server makes of selectors, the informer holds its part and nothing
+// else, and says who filters; what it discards is counted.
+func TestFiltered(t *testing.T) {
+	for _, listed := range []bool{false, true} {
+		for shards, want := range map[sharding]Filtered{
+			honours: FilteredByServer, silent: FilteredUnknown, ignores: FilteredByClient, fails: FilteredByClient, invalid: FilteredByClient,
+		} {
+			t.Run(fmt.Sprint(shards, " listed=", listed), func(t *testing.T) {
+				server := filledClusters(40)
+				server.shards = shards
+				inParts(t, server, partsOf(t, ByCluster, 1), InformerOptions[*corev1.ConfigMap]{DisableWatchList: listed}, func(t *testing.T, i *sharded) {
+					synctest.Wait()
+					i.holdsAll(t, server)
+					require.Equal(t, want, i.Filtered())
+					server.put(manyKey(3), "second")
+					server.put(manyKey(50), "first")
+					server.remove(manyKey(5))
+					i.holdsAll(t, server)
+					others := 42 - len(server.in(partsOf(t, ByCluster, 0, 1, 2, 3))) + len(server.in(partsOf(t, ByCluster, 0, 2, 3)))
+					if want == FilteredByClient {
+						require.NotZero(t, i.Discarded())
+						require.GreaterOrEqual(t, int(i.Discarded()), others-2)
+					} else {
+						require.Zero(t, i.Discarded())
+					}
+
+					// It learns it, and forgets it again.
+					server.mu.Lock()
+					server.shards = honours
+					server.mu.Unlock()
+					server.end(nil)
+					pass(10 * time.Second)
+					require.Equal(t, FilteredByServer, i.Filtered())
+					discarded := i.Discarded()
+					server.put(manyKey(60), "first")
+					for n := range 40 {
+						server.put(manyKey(n), "third")
+					}
+					i.holdsAll(t, server)
+					require.Equal(t, discarded, i.Discarded())
+					server.mu.Lock()
+					server.shards = ignores
+					server.mu.Unlock()
+					server.end(nil)
+					pass(10 * time.Second)
+					for n := range 40 {
+						server.put(manyKey(n), "fourth")
+					}
+					i.holdsAll(t, server)
+					require.Equal(t, FilteredByClient, i.Filtered())
+					require.Equal(t, 1, server.initial+min(server.lists, 1)-server.initial*min(server.lists, 1), "nothing was read again")
+				})
+			})
+		}
+	}
+}
+
+// TestChangingRanges: what stays is not sent again and nobody is told of it, what comes is
+// streamed, what goes leaves at once and is no deletion.
+func TestChangingRanges(t *testing.T) {
+	server := filledClusters(100)
+	inParts(t, server, partsOf(t, ByCluster, 0, 1), InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *sharded) {
+		pass(time.Second)
+		i.holdsAll(t, server)
+		sent := server.added
+		require.Equal(t, len(i.told), sent)
+
+		gone := server.in(partsOf(t, ByCluster, 0))
+		i.ranges.Set(partsOf(t, ByCluster, 1, 2))
+		pass(time.Second)
+		i.holdsAll(t, server)
+		require.Equal(t, sent+len(server.in(partsOf(t, ByCluster, 2))), server.added, "only what comes is sent")
+		require.Empty(t, i.deleted)
+		require.ElementsMatch(t, slices.Collect(maps.Keys(gone)), slices.Collect(maps.Keys(i.left)))
+		require.Len(t, server.watches, 1, "one stream for all")
+		for key := range gone {
+			_, err := i.Lister().Get(key)
+			require.ErrorIs(t, err, ErrNotOwned)
+			_, err = i.Lister().Cluster(key.Cluster).Get(key.Namespace, key.Name)
+			require.ErrorIs(t, err, ErrNotOwned)
+			break
+		}
+		for key := range server.in(partsOf(t, ByCluster, 1)) {
+			_, err := i.Lister().Cluster(key.Cluster).Get(key.Namespace, "nothing")
+			require.True(t, apierrors.IsNotFound(err))
+			break
+		}
+
+		// What goes leaves at once, also while the server is away.
+		server.script(unavailable, unavailable, unavailable)
+		i.ranges.Set(partsOf(t, ByCluster, 1, 3))
+		synctest.Wait()
+		for _, obj := range i.Lister().List(nil) {
+			require.True(t, partsOf(t, ByCluster, 1, 3).Contains(obj))
+		}
+		pass(time.Minute)
+		i.holdsAll(t, server)
+
+		// Nothing, and all.
+		i.ranges.Set(Ranges{})
+		pass(time.Second)
+		require.Zero(t, i.Lister().Len())
+		require.Empty(t, server.watches)
+		i.ranges.Set(partsOf(t, ByCluster, 0, 1, 2, 3))
+		pass(time.Second)
+		i.holdsAll(t, server)
+		require.Empty(t, i.deleted)
+		i.ranges.Set(partsOf(t, ByUID, 1))
+		pass(time.Second)
+		i.holdsAll(t, server)
+	})
+}
+
+// TestMerge: of the two streams either may be ahead where they become one.
+func TestMerge(t *testing.T) {
+	server := filledClusters(100)
+	inParts(t, server, partsOf(t, ByCluster, 0), InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *sharded) {
+		pass(time.Second)
+		// The first stream has seen none of this.
+		come := partsOf(t, ByCluster, 1)
+		for key := range server.in(come) {
+			server.put(key, "second")
+			server.remove(key)
+			server.put(key, "third")
+		}
+		for n := 100; n < 140; n++ {
+			server.put(manyKey(n), "first")
+			if n%2 == 0 {
+				server.remove(manyKey(n))
+			}
+		}
+		sent := server.added
+		i.ranges.Set(partsOf(t, ByCluster, 0, 1))
+		pass(time.Second)
+		i.holdsAll(t, server)
+		require.Equal(t, len(server.in(come)), server.added-sent)
+		require.Empty(t, i.deleted, "what happened before they came is not told")
+		require.Zero(t, i.counts.relists.Load())
+		for n := range 140 {
+			server.put(manyKey(n), "fourth")
+		}
+		i.holdsAll(t, server)
+		i.mu.Lock()
+		require.Empty(t, i.holding.floors)
+		i.mu.Unlock()
+
+		// Compacted below the first stream: one list.
+		server.mu.Lock()
+		server.compacted, server.history = server.revision, nil
+		server.mu.Unlock()
+		for key := range server.in(partsOf(t, ByCluster, 2)) {
+			server.put(key, "fifth")
+		}
+		server.compact()
+		i.ranges.Set(partsOf(t, ByCluster, 0, 1, 2))
+		pass(10 * time.Second)
+		i.holdsAll(t, server)
+		require.Empty(t, i.deleted)
+	})
+}
+
+// TestMergeOfTheYounger: where the first stream is ahead, both go on from the second one's
+// version, and what the first one has told is not told again.
+func TestMergeOfTheYounger(t *testing.T) {
+	held, came := partsOf(t, ByCluster, 0), partsOf(t, ByCluster, 1)
+	i := newScripted().informer(InformerOptions[*corev1.ConfigMap]{Ranges: held.union(came)})
+	i.want(held)
+	i.asksHeld(true)
+	i.heldIsWhole()
+	i.setResourceVersion("120")
+	i.want(held.union(came))
+	require.True(t, i.missing().Equal(came))
+	i.merge("110")
+	require.Equal(t, "110", i.ResourceVersion())
+	require.True(t, i.Holds().Equal(held.union(came)))
+	at := func(ranges Ranges, version string) event {
+		return event{place: place{ByCluster, ranges.intervals[0].First}, uid: "u", version: version, gone: true}
+	}
+	require.False(t, i.admits(&i.holding.held, at(held, "111")))
+	require.False(t, i.admits(&i.holding.held, at(held, "120")))
+	require.True(t, i.admits(&i.holding.held, at(came, "120")))
+	require.True(t, i.admits(&i.holding.held, at(held, "121")))
+	require.Empty(t, i.holding.floors)
+}
+
+// TestLeavingWhileItComes: an event of a range that leaves just then is not told after that.
+func TestLeavingWhileItComes(t *testing.T) {
+	server := filledClusters(40)
+	var leaving func()
+	inParts(t, server, partsOf(t, ByCluster, 0), InformerOptions[*corev1.ConfigMap]{
+		Transform: func(cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+			if cm.Data["content"] == "second" {
+				leaving()
+			}
+			return cm, nil
+		},
+	}, func(t *testing.T, i *sharded) {
+		leaving = func() { i.want(Ranges{}) }
+		i.holdsAll(t, server)
+		for key := range server.in(i.ranges.Ranges()) {
+			server.put(key, "second")
+			break
+		}
+		synctest.Wait()
+		require.Empty(t, i.told)
+		require.Zero(t, i.Lister().Len())
+	})
+}
+
+// TestLateOldVersion: an object that comes into a view by an old version is not taken for told
+// where streams were merged.
+func TestLateOldVersion(t *testing.T) {
+	server := filledClusters(100)
+	inParts(t, server, partsOf(t, ByCluster, 0), InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *sharded) {
+		pass(time.Second)
+		var hidden *corev1.ConfigMap
+		for n := 100; hidden == nil; n++ {
+			server.put(manyKey(n), "hidden")
+			server.mu.Lock()
+			if obj := server.objects[manyKey(n)]; partsOf(t, ByCluster, 1).Contains(obj) {
+				hidden = obj
+			}
+			delete(server.objects, manyKey(n))
+			server.history = server.history[:len(server.history)-1]
+			server.mu.Unlock()
+		}
+		for n := 200; n < 230; n++ {
+			if server.put(manyKey(n), "x"); partsOf(t, ByCluster, 0, 1).Contains(server.objects[manyKey(n)]) {
+				server.remove(manyKey(n))
+			}
+		}
+		i.ranges.Set(partsOf(t, ByCluster, 0, 1))
+		pass(time.Second)
+		i.holdsAll(t, server)
+		server.mu.Lock()
+		server.objects[KeyOf(hidden)] = hidden
+		for _, w := range server.watches {
+			w.send(watch.Event{Type: watch.Added, Object: hidden})
+		}
+		server.mu.Unlock()
+		server.put(manyKey(3), "after")
+		for n := range 20 {
+			server.put(manyKey(n), "after")
+		}
+		pass(10 * time.Second)
+		i.holdsAll(t, server)
+	})
+}
+
+// TestRangesModel has an informer whose ranges change follow a server that fails in all ways at
+// random; once that ends, the informer has, and has told, what an unsharded one has of its ranges.
+// In between nothing is added twice, updated from another state, or leaves that was not there,
+// and nothing is told of as deleted that the server has.
+func TestRangesModel(t *testing.T) {
+	for seed := range uint64(150) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := &dice{rand: rand.New(rand.NewPCG(seed, 2))}
+			server := filledClusters(0)
+			server.shards = []sharding{honours, honours, silent, ignores, fails, invalid}[seed%6]
+			key := []ShardKey{ByCluster, ByCluster, ByUID, ByNamespace}[seed/6%4]
+			write := func() {
+				object := manyKey(r.IntN(40))
+				object.Namespace = fmt.Sprint("n", r.IntN(8))
+				if r.IntN(3) == 0 {
+					server.remove(object)
+					return
+				}
+				server.put(object, fmt.Sprint("content", r.IntN(100)))
+			}
+			for range 100 {
+				write()
+			}
+			some := func() Ranges {
+				ranges := Ranges{}
+				for part := range 8 {
+					if r.IntN(2) == 0 {
+						of, err := PartOf(key, part, 8)
+						require.NoError(t, err)
+						ranges = ranges.union(of)
+					}
+				}
+				return ranges
+			}
+			faulty := randomly(r, 2+r.IntN(6))
+			server.next, server.between = faulty, write
+			inParts(t, server, some(), InformerOptions[*corev1.ConfigMap]{DisableWatchList: seed%5 == 0}, func(t *testing.T, i *sharded) {
+				for range 150 {
+					if r.IntN(2) == 0 {
+						synctest.Wait()
+					}
+					switch r.IntN(12) {
+					case 0:
+						server.end(nil)
+					case 1:
+						server.end(apierrors.NewResourceExpired("in the middle of a stream"))
+					case 2:
+						server.compact()
+					case 3, 4:
+						pass(time.Duration(r.IntN(3000)) * time.Millisecond)
+					case 5, 6:
+						i.ranges.Set(some())
+					case 7:
+						server.mu.Lock()
+						server.shards = []sharding{honours, silent, ignores, fails, invalid}[r.IntN(5)]
+						server.mu.Unlock()
+					default:
+						write()
+					}
+				}
+				server.mu.Lock()
+				server.next, server.between = func() fault { return "" }, func() {}
+				server.mu.Unlock()
+				pass(2 * time.Minute) // longer than any timeout
+				for range 20 {
+					write()
+				}
+				i.holdsAll(t, server)
+				sent := server.added
+				i.ranges.Set(i.ranges.Ranges().union(partsOf(t, key, 3)))
+				pass(time.Minute)
+				i.holdsAll(t, server)
+				if server.shards == honours {
+					require.LessOrEqual(t, server.added-sent, len(server.in(partsOf(t, key, 3))), "what stays is not sent again")
+				}
+			})
+		})
+	}
+}
