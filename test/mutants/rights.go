@@ -194,8 +194,8 @@ var rights = []Mutant{
 		Name: "wildcard-gate", Rule: "requests for all logical clusters need system:masters",
 		Edits: []Edit{{
 			File:   "pkg/authz/wildcard.go",
-			Before: `!identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup)`,
-			After:  `!identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup, user.AllAuthenticated)`,
+			Before: `cluster.Wildcard || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup)`,
+			After:  `cluster.Wildcard || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup, user.AllAuthenticated)`,
 		}},
 		CaughtBy: "./pkg/authz", Test: "TestChain",
 	},
