@@ -256,6 +256,14 @@ func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 	create(t, root, ws)
 	awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceScheduled), "Unschedulable", "root does not match")
 	require.NoError(t, types.Delete(t.Context(), "special", metav1.DeleteOptions{}))
+	// Separate watches tell of types and of shards: the shard is to fit once the type is known to be gone.
+	await(t, "the end of the type", func(ctx context.Context) error {
+		_, err := client.Workspaces.In(root).Create(ctx, typed("special", named("too-late")), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if !apierrors.IsForbidden(err) {
+			return notYetError(fmt.Sprintf("a workspace of it was answered: %v", err))
+		}
+		return nil
+	})
 	patch(t, client.Shards.In(root), "shard-1", `{"metadata":{"labels":{"region":"later"}}}`)
 	awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceScheduled), "WorkspaceTypeInvalid", "workspace type root:special does not exist")
 	_, err = types.Create(t.Context(), special, metav1.CreateOptions{})

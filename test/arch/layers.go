@@ -261,8 +261,8 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"test/*"},
-		Reason: "test suites see servers as users do, and nothing uses them. Integration compares what is served with the generated documents, conformance lists with the pages of storage",
-		Only:   []string{"pkg/client", "pkg/registry", "pkg/storage"},
+		Reason: "test suites see servers as users do, and nothing uses them. Integration compares what is served with the generated documents, conformance lists with the pages of storage; robustness takes versions of all shards apart",
+		Only:   []string{"pkg/client", "pkg/registry", "pkg/storage", "pkg/merge"},
 		Leaf:   true,
 	},
 }

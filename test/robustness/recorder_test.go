@@ -105,6 +105,18 @@ func (r *recorder) session(s *history.Session) {
 	r.history.Sessions = append(r.history.Sessions, s)
 }
 
+func (r *recorder) merged(s *history.MergedSession) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history.Merged = append(r.history.Merged, s)
+}
+
+func (r *recorder) mergedList(l *history.MergedList) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history.MergedLists = append(r.history.MergedLists, l)
+}
+
 func (r *recorder) said(cluster string, text []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

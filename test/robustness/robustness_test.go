@@ -43,6 +43,7 @@ func TestRobustness(t *testing.T) {
 		})
 		interrupted(r, 2)
 		r.targets = targets(r.t, r.cluster)
+		r.addMerging(newConn(r.t, r.cluster.Proxy()), slices.Clone(r.targets[:2])) // ConfigMaps
 		hands := make([][]fault, 0, len(components))
 		for _, name := range components {
 			hands = append(hands, r.deck(r.cluster.Component(name)))
@@ -107,10 +108,11 @@ func lives(t *testing.T, begin func(r *run) [][]fault) {
 			t.Logf("seed %d", r.seed)
 			hands := begin(r)
 			for n := 0; n == 0 || time.Now().Before(end) && !t.Failed(); n++ {
-				r.rec, r.watchers = newRecorder(), nil
+				r.rec, r.watchers, r.merged = newRecorder(), nil, nil
 				h := r.work(func() { r.breakAll(hands, earlier(end, time.Now().Add(episode))) })
 				r.verify(h)
 				require.Greater(t, len(h.Sessions), len(r.watchers), "streams were cut")
+				require.True(t, r.merging == nil || len(h.MergedLists) > 0 && len(h.Merged) > len(r.merged), "all shards were followed")
 				r.converge()
 				r.clear()
 			}

@@ -46,9 +46,12 @@ type run struct {
 	begun   chan struct{}
 	// views is what the view of an export shows of one of the targets, if any.
 	views *views
+	// merging is a resource of all shards, if several are followed at once.
+	merging *merging
 
 	clients  int
 	watchers []*watcher
+	merged   []*mergedWatcher
 }
 
 // rng returns the random source of the next client: each has its own, so that
@@ -158,6 +161,9 @@ func (r *run) work(faults func()) *history.History {
 	if r.views != nil {
 		r.views.begin(ctx, writing, r, &writers, &watchers)
 	}
+	if r.merging != nil {
+		r.merge(ctx, writing, &writers, &watchers)
+	}
 	faults()
 	stopWriting()
 	writers.Wait()
@@ -251,6 +257,9 @@ func (r *run) catchUp() {
 	for _, w := range r.watchers {
 		w.settle()
 	}
+	for _, w := range r.merged {
+		w.settle()
+	}
 	for _, t := range r.targets {
 		pens[t] = r.newWriter(t, false)
 	}
@@ -275,6 +284,11 @@ func (r *run) catchUp() {
 				behind++
 			}
 		}
+		for _, w := range r.merged {
+			if !w.has(fences) {
+				behind++
+			}
+		}
 		if r.views != nil {
 			behind += r.views.behind(latest)
 		}
@@ -287,6 +301,9 @@ func (r *run) catchUp() {
 		if !w.scope.ByNamespace {
 			w.through(fences[w.target])
 		}
+	}
+	for _, w := range r.merged {
+		w.through(fences)
 	}
 	if r.views != nil {
 		r.views.through(r)
@@ -363,12 +380,20 @@ func summary(h *history.History) string {
 			expired++
 		}
 	}
+	merged, initial := 0, 0
+	for _, s := range h.Merged {
+		merged += len(s.Events)
+		if s.Streaming {
+			initial++
+		}
+	}
 	changed := 0
 	for _, c := range h.Claims {
 		if c.Start > 1 {
 			changed++
 		}
 	}
-	return fmt.Sprintf("%d changes of claims, %d requests about definitions and %d uses, %d operations %v, %d lists of %d pages, %d streams (%d resumed, %d with initial events) of %d events and %d bookmarks, %d probes, %d refusals (%d expired)",
-		changed, len(h.Definitions), len(h.Uses), len(h.Ops), outcomes, len(h.Lists), pages, len(h.Sessions), resumed, streamed, events, bookmarks, len(h.Probes), len(h.Errors), expired)
+	return fmt.Sprintf("%d changes of claims, %d requests about definitions and %d uses, %d operations %v, %d lists of %d pages, %d streams (%d resumed, %d with initial events) of %d events and %d bookmarks, %d lists and %d streams (%d with initial events) of %d events of all shards, %d probes, %d refusals (%d expired)",
+		changed, len(h.Definitions), len(h.Uses), len(h.Ops), outcomes, len(h.Lists), pages, len(h.Sessions), resumed, streamed, events, bookmarks,
+		len(h.MergedLists), len(h.Merged), initial, merged, len(h.Probes), len(h.Errors), expired)
 }

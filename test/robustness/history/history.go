@@ -185,8 +185,11 @@ type History struct {
 	Ops      []*Op
 	Sessions []*Session
 	Lists    []*List
-	Errors   []Said
-	Probes   []Probe
+	// Merged and MergedLists are watches and lists of several servers at once.
+	Merged      []*MergedSession
+	MergedLists []*MergedList
+	Errors      []Said
+	Probes      []Probe
 	// Claims are what views showed, in order, and Replicas says that several processes
 	// did.
 	Claims   []*Claim
@@ -215,10 +218,11 @@ const (
 	DefinitionsServed
 	NamesFree
 	Claimed
+	Merged
 )
 
 var propertyNames = [...]string{"", "ordered", "unique", "reliable", "resumable", "bookmarkable", "transitions",
-	"lists agree", "consistent lists", "shards add up", "isolated", "linearizable", "definitions served", "names free", "as claimed"}
+	"lists agree", "consistent lists", "shards add up", "isolated", "linearizable", "definitions served", "names free", "as claimed", "merged"}
 
 func (p Property) String() string { return propertyNames[p] }
 
@@ -233,7 +237,10 @@ func (v Violation) String() string { return fmt.Sprintf("%s: %s: %s", v.Property
 
 // Check returns where the history breaks any property.
 func Check(h *History) []Violation {
-	t, violations := newTruth(h)
+	violations := checkMerged(h)
+	h = parted(h)
+	t, contradictions := newTruth(h)
+	violations = append(violations, contradictions...)
 	violations = append(violations, checkDeletes(h, t)...)
 	for _, s := range h.Sessions {
 		if !s.View {
