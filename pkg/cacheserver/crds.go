@@ -14,6 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
@@ -34,6 +35,7 @@ var builtIns = []*apiextensionsv1.CustomResourceDefinition{
 var direct = []*apiextensionsv1.CustomResourceDefinition{
 	builtIn(subtrees.SchemeGroupVersion, subtrees.Kind),
 	builtIn(subtrees.SchemeGroupVersion, exportuses.Kind),
+	builtIn(subtrees.SchemeGroupVersion, replicationmarks.Kind),
 }
 
 // builtIn returns the definition of a cluster-scoped kind that has its Go types in

@@ -31,6 +31,8 @@
 //	                    versions, and go when nothing binds them any more
 //	identitycache       a ConfigMap has the identities of what root exports
 //	replication         what other shards must know is pushed to the cache server
+//	                    with a mark that says up to where; an observer measures how
+//	                    old the marks of others are
 //	exportuse           other shards know whose exports this one has consumers of
 //	endpointslice       endpoint slices say on which shards their exports have consumers
 //	partitionset        sets of partitions have one for each combination of labels
@@ -209,6 +211,8 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Enabled:   hasCache,
 			New:       newReplication,
 		},
+		// Each replica of a shard follows the cache server by itself.
+		{Name: replication.ObserverName, Placement: reconcile.OnEveryReplica, Enabled: hasCache, New: newReplicationObserver},
 		// The replicas of a shard store the same: one of them tells.
 		{
 			Name:      subtreeusage.Name,
@@ -469,8 +473,13 @@ func (d Deps) reasons() replicationreasons.Config {
 func newReplication(d Deps) (reconcile.Made, error) {
 	controller, err := replication.New(replication.Config{
 		Shard: d.ShardName, Local: d.Local, Cache: d.Cache, Table: d.Replicated, LogicalClusters: d.Informers.LogicalClusters,
+		Marks: d.Informers.ReplicationMarks,
 	})
 	return after(controller, d.Informers.LogicalClusters), err
+}
+
+func newReplicationObserver(d Deps) (reconcile.Made, error) {
+	return after(replication.NewObserver(d.ShardName, d.Informers.ReplicationMarks, d.Informers.Registered)), nil
 }
 
 func newSubtreeUsage(d Deps) (reconcile.Made, error) {

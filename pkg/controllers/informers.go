@@ -30,6 +30,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
 
@@ -123,6 +124,10 @@ type Informers struct {
 	// of; nil where there is no cache server.
 	ExportUses *client.Informer[*exportuses.ExportUse]
 
+	// ReplicationMarks are what shards tell each other of how much of their objects is on the
+	// cache server; nil where there is none.
+	ReplicationMarks *client.Informer[*replicationmarks.ReplicationMark]
+
 	// root is set on the root shard.
 	root    bool
 	runners []client.Runner
@@ -192,6 +197,7 @@ func NewInformers(s Sources) *Informers {
 	i.Partitions = add(i, client.Partitions.Informer(all, client.InformerOptions[*topologyv1alpha1.Partition]{}))
 	if s.Cache != nil {
 		i.ExportUses = add(i, exportuses.Uses.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*exportuses.ExportUse]{}))
+		i.ReplicationMarks = add(i, replicationmarks.Marks.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*replicationmarks.ReplicationMark]{}))
 		i.SubtreeUsages = add(i, subtrees.Usages.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{}))
 	}
 	i.Hooks = newHooks(i, s)

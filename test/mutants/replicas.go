@@ -49,6 +49,15 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/controllers/replication", Test: "TestDecide",
 	},
 	{
+		Name: "hasty-mark", Rule: "a mark covers what is acknowledged, and nothing that is still being written",
+		Edits: []Edit{{
+			File:   "pkg/controllers/replication/ledger.go",
+			Before: `	if o.next == 0 {`,
+			After:  `	if o.next == 0 || o.next > o.first {`,
+		}},
+		CaughtBy: "./pkg/controllers/replication", Test: "TestLedgerModel",
+	},
+	{
 		Name: "replica-wins", Rule: "what the shard has itself wins over all replicas",
 		Edits: []Edit{{
 			File:   "pkg/client/dual.go",

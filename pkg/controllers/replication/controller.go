@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
 
 const (
@@ -19,6 +20,7 @@ const (
 	Name = "replication"
 
 	defaultWorkers       = 8
+	defaultMarkInterval  = time.Second
 	defaultProbeInterval = time.Minute
 	defaultAuditInterval = 10 * time.Minute
 )
@@ -37,6 +39,10 @@ type Config struct {
 	// LogicalClusters are those of the shard, with their canonical paths, which
 	// replicas say: other shards cannot find them out. Nil leaves paths out.
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
+	// Marks are those of all shards on the cache server; nil measures no lag of marks.
+	Marks *client.Informer[*replicationmarks.ReplicationMark]
+	// MarkInterval is the least time between two marks. Five times as much is the longest.
+	MarkInterval time.Duration
 	// Workers is how many objects of a resource are written at a time.
 	Workers int
 	// ProbeInterval is how often the controller asks whether the cache server
@@ -60,6 +66,9 @@ func (c Config) complete() (Config, error) {
 	}
 	if c.Workers <= 0 {
 		c.Workers = defaultWorkers
+	}
+	if c.MarkInterval <= 0 {
+		c.MarkInterval = defaultMarkInterval
 	}
 	if c.ProbeInterval <= 0 {
 		c.ProbeInterval = defaultProbeInterval
@@ -94,6 +103,8 @@ type Controller struct {
 	mu sync.Mutex
 	// mirrors are those of the table's lines, as far as they run.
 	mirrors map[schema.GroupResource]*mirror
+	// news says that something was acknowledged since the last mark.
+	news chan struct{}
 }
 
 // New returns the controller. It does nothing until it runs.
@@ -102,7 +113,7 @@ func New(config Config) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Controller{config: config, mirrors: map[schema.GroupResource]*mirror{}}, nil
+	return &Controller{config: config, mirrors: map[schema.GroupResource]*mirror{}, news: make(chan struct{}, 1)}, nil
 }
 
 // Name returns the controller's name.
@@ -114,6 +125,9 @@ func (c *Controller) Name() string { return Name }
 func (c *Controller) Run(parent context.Context) error {
 	ctx, fail := context.WithCancelCause(parent)
 	defer fail(nil)
+	var marks sync.WaitGroup
+	defer marks.Wait()
+	marks.Go(func() { c.mark(ctx) })
 	for ctx.Err() == nil {
 		lines, changed := c.config.Table.snapshot()
 		c.follow(ctx, lines, fail)
@@ -127,6 +141,44 @@ func (c *Controller) Run(parent context.Context) error {
 		return nil // stopped, which is no failure
 	}
 	return context.Cause(ctx)
+}
+
+// mark writes marks of what is replicated until ctx is done.
+func (c *Controller) mark(ctx context.Context) {
+	m := newMarker(c.config, c.sessions)
+	if c.config.Marks != nil {
+		returned := func(mark *replicationmarks.ReplicationMark) {
+			if c.config.Marks.KeyOf(mark).Shard == c.config.Shard {
+				m.returned(mark)
+			}
+		}
+		defer c.config.Marks.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
+			OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { returned(mark) },
+			OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { returned(mark) },
+		}).Remove()
+	}
+	m.run(ctx, c.news)
+}
+
+// sessions returns those that run, by their resources.
+func (c *Controller) sessions() map[string]*session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	running := make(map[string]*session, len(c.mirrors))
+	for resource, m := range c.mirrors {
+		if s := m.current.Load(); s != nil {
+			running[resource.String()] = s
+		}
+	}
+	return running
+}
+
+// acknowledged says that a mark would cover more than the last one.
+func (c *Controller) acknowledged() {
+	select {
+	case c.news <- struct{}{}:
+	default:
+	}
 }
 
 // follow starts the mirrors of new lines and ends those of lines that are no
@@ -143,6 +195,7 @@ func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]
 	for resource, l := range lines {
 		if c.mirrors[resource] == nil {
 			m := newMirror(c.config, l)
+			m.acknowledged = c.acknowledged
 			m.start(ctx, fail)
 			c.mirrors[resource] = m
 		}

@@ -9,6 +9,9 @@ import (
 const (
 	metricsNamespace = "shardplane"
 	metricsSubsystem = "replication"
+
+	untilAcknowledged = "acknowledged"
+	untilMarked       = "marked"
 )
 
 var (
@@ -40,6 +43,14 @@ var (
 		Help:           "How often objects and replicas were read anew because a server had other data than was known of it, as a cache server that lost its own, by resource.",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"resource"})
+	lag = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Namespace:      metricsNamespace,
+		Subsystem:      metricsSubsystem,
+		Name:           "lag_seconds",
+		Help:           "How long a change of an object takes from when the shard tells of it until the cache server has acknowledged it, and until a mark has come back from there that covers it, by resource and until (acknowledged, marked).",
+		Buckets:        []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60},
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"resource", "until"})
 	differences = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Namespace:      metricsNamespace,
 		Subsystem:      metricsSubsystem,
@@ -51,7 +62,8 @@ var (
 
 //nolint:gochecknoinits // metrics are registered once for the process, as component-base does it
 func init() {
-	legacyregistry.MustRegister(operations, objects, pending, restarts, differences)
+	legacyregistry.MustRegister(operations, objects, pending, restarts, lag, differences)
+	legacyregistry.CustomMustRegister(observers)
 }
 
 func result(err error) string {
@@ -69,6 +81,9 @@ func result(err error) string {
 func forget(resource string) {
 	for _, side := range []string{"shard", "cache"} {
 		objects.Delete(map[string]string{"resource": resource, "side": side})
+	}
+	for _, until := range []string{untilAcknowledged, untilMarked} {
+		lag.Delete(map[string]string{"resource": resource, "until": until})
 	}
 	pending.Delete(map[string]string{"resource": resource})
 	differences.Delete(map[string]string{"resource": resource})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -34,6 +35,10 @@ type mirror struct {
 	line     *line
 	resource Resource
 	progress progress
+	// acknowledged is called when changes of the shard are on the cache server.
+	acknowledged func()
+	// current is the session that runs.
+	current atomic.Pointer[session]
 
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
@@ -46,10 +51,15 @@ type session struct {
 	*mirror
 
 	local, replicas *informer
+	ledger          *ledger
+	unseen          unseen
+	// doubtful is set while the cache server may have other data than is known.
+	doubtful atomic.Bool
+	end      context.CancelCauseFunc
 }
 
 func newMirror(config Config, l *line) *mirror {
-	m := &mirror{config: config, line: l, resource: l.Resource}
+	m := &mirror{config: config, line: l, resource: l.Resource, acknowledged: func() {}}
 	m.resource.path = config.pathOf
 	return m
 }
@@ -58,6 +68,9 @@ func newMirror(config Config, l *line) *mirror {
 func (m *mirror) start(ctx context.Context, fail context.CancelCauseFunc) {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("controller", Name, "resource", m.resource.GroupResource().String()))
 	ctx, m.cancel = context.WithCancel(ctx)
+	for _, until := range []string{untilAcknowledged, untilMarked} {
+		lag.WithLabelValues(m.resource.GroupResource().String(), until)
+	}
 	work := m.run
 	if m.line.removed != nil {
 		work = m.remove
@@ -113,11 +126,13 @@ func (m *mirror) session(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
+	s := &session{mirror: m, local: local, replicas: replicas, ledger: newLedger(), end: cancel}
+	s.follow()
+	m.current.Store(s)
+	defer m.current.Store(nil)
 	for _, i := range []*informer{local, replicas} {
 		wg.Go(func() { cancel(i.Run(ctx)) })
 	}
-
-	s := &session{mirror: m, local: local, replicas: replicas}
 	if !s.waitForSync(ctx) {
 		return context.Cause(ctx)
 	}
@@ -128,7 +143,7 @@ func (m *mirror) session(ctx context.Context) error {
 		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
 			return reconcile.Result{}, s.reconcile(ctx, key)
 		},
-		Sources: s.sources(cancel),
+		Sources: s.sources(),
 		Workers: m.config.Workers,
 	})
 	if err := controller.Run(ctx); err != nil {
@@ -138,14 +153,14 @@ func (m *mirror) session(ctx context.Context) error {
 }
 
 // sources are all that can make a replica wrong, or notice that one is.
-func (s *session) sources(end context.CancelCauseFunc) []reconcile.Source[client.Key] {
+func (s *session) sources() []reconcile.Source[client.Key] {
 	sources := []reconcile.Source[client.Key]{
 		reconcile.FromInformer(s.local, keysOf),
 		reconcile.FromInformer(s.replicas, keysOf),
 		func(ctx context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 			ctx, cancel := context.WithCancel(ctx)
 			var watchdog sync.WaitGroup
-			watchdog.Go(func() { s.watchdog(ctx, queue, end) })
+			watchdog.Go(func() { s.watchdog(ctx, queue) })
 			return func() {
 				cancel()
 				watchdog.Wait()
@@ -218,57 +233,70 @@ func (s *session) reconcile(ctx context.Context, key client.Key) error {
 	objects.WithLabelValues(resource, "shard").Set(float64(s.local.Lister().Len()))
 	objects.WithLabelValues(resource, "cache").Set(float64(s.replicas.Lister().Len()))
 
+	s.ledger.begin(key)
 	todo, obj, err := s.compare(key)
 	if err != nil {
 		return err
 	}
-	if todo != actionNone {
-		if err := s.apply(ctx, key, todo, obj); err != nil {
+	if todo == actionNone {
+		if err := s.unseen.check(key, s.replicas.ResourceVersion()); err != nil {
+			return apierrors.NewConflict(s.resource.GroupResource(), key.String(), err)
+		}
+	} else {
+		written, err := s.apply(ctx, key, todo, obj)
+		if err != nil {
 			return err
 		}
+		s.unseen.wrote(key, version(written))
 		klog.FromContext(ctx).V(3).Info("Replicated", "action", todo, "key", key.String())
 	}
 	s.progress.done(key)
+	if todo == actionRelease {
+		return nil // to be deleted as soon as the informer has seen this
+	}
+	if since, waited := s.ledger.done(key); waited {
+		lag.WithLabelValues(resource, untilAcknowledged).Observe(time.Since(since).Seconds())
+	}
+	s.acknowledged()
 	return nil
 }
 
 // apply does what was decided, and counts it.
-func (m *mirror) apply(ctx context.Context, key client.Key, todo action, obj *unstructured.Unstructured) error {
-	err := m.write(ctx, key, todo, obj)
+func (m *mirror) apply(ctx context.Context, key client.Key, todo action, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	written, err := m.write(ctx, key, todo, obj)
 	operations.WithLabelValues(m.resource.GroupResource().String(), string(todo), result(err)).Inc()
-	return err
+	return written, err
 }
 
-// write writes to the cache server. Where the replica is not as the informer
+// write writes to the cache server, and returns the replica as it is then, unless it is gone. Where the replica is not as the informer
 // has it, the error is a conflict: the informer will catch up, and the key is
 // looked at again.
-func (m *mirror) write(ctx context.Context, key client.Key, todo action, obj *unstructured.Unstructured) error {
+func (m *mirror) write(ctx context.Context, key client.Key, todo action, obj *unstructured.Unstructured) (written *unstructured.Unstructured, err error) {
 	replicas, err := m.replicaClient(key)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	switch todo {
 	case actionCreate:
-		_, err = replicas.Create(ctx, obj, metav1.CreateOptions{FieldManager: Name})
+		written, err = replicas.Create(ctx, obj, metav1.CreateOptions{FieldManager: Name})
 	case actionUpdate, actionRelease:
-		_, err = replicas.Update(ctx, obj, metav1.UpdateOptions{FieldManager: Name})
+		written, err = replicas.Update(ctx, obj, metav1.UpdateOptions{FieldManager: Name})
 	case actionDelete:
 		// Only what was compared: by now the object may be back, and so its replica.
 		uid, version := obj.GetUID(), obj.GetResourceVersion()
 		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
 		if apierrors.IsNotFound(err) {
-			return nil
+			return nil, nil //nolint:nilnil // there is none, as it should be
 		}
 	case actionNone:
-		return nil
 	}
 	if apierrors.IsAlreadyExists(err) || isObjectNotFound(err, key.Name) {
-		return apierrors.NewConflict(m.resource.GroupResource(), key.String(), err)
+		return nil, apierrors.NewConflict(m.resource.GroupResource(), key.String(), err)
 	}
 	if err != nil && !apierrors.IsConflict(err) {
-		return fmt.Errorf("cannot %s the replica of %s %s: %w", todo, m.resource.GroupResource(), key, err)
+		return nil, fmt.Errorf("cannot %s the replica of %s %s: %w", todo, m.resource.GroupResource(), key, err)
 	}
-	return err
+	return written, err
 }
 
 func (m *mirror) replicaClient(key client.Key) (dynamic.ResourceInterface, error) {

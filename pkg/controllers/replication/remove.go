@@ -41,7 +41,7 @@ func (m *mirror) removeAll(ctx context.Context) (int, error) {
 	}
 	for _, replica := range replicas {
 		todo, obj := decide(m.resource, nil, replica)
-		if err := m.apply(ctx, client.KeyOf(replica), todo, obj); err != nil && !apierrors.IsConflict(err) {
+		if _, err := m.apply(ctx, client.KeyOf(replica), todo, obj); err != nil && !apierrors.IsConflict(err) {
 			return len(replicas), err
 		}
 	}

@@ -25,16 +25,16 @@ const alertInterval = time.Second
 //
 // Data is replaced while the server is down, so the watchdog asks soon after the
 // informer was disconnected, however shortly, and otherwise now and then.
-func (s *session) watchdog(ctx context.Context, queue reconcile.Queue[client.Key], end context.CancelCauseFunc) {
+func (s *session) watchdog(ctx context.Context, queue reconcile.Queue[client.Key]) {
 	routine := time.NewTicker(jitter(s.config.ProbeInterval))
 	defer routine.Stop()
 	audit := time.NewTicker(jitter(s.config.AuditInterval))
 	defer audit.Stop()
 
 	var alert <-chan time.Time
-	state := probeState{}
+	state := suspicion{}
 	for {
-		if alert == nil && state.alerted() {
+		if alert == nil && s.alerted(state) {
 			alert = time.After(min(alertInterval, s.config.ProbeInterval))
 		}
 		var err error
@@ -42,10 +42,10 @@ func (s *session) watchdog(ctx context.Context, queue reconcile.Queue[client.Key
 		case <-ctx.Done():
 			return
 		case <-s.replicas.Disconnected():
-			state.unanswered = true
+			s.doubtful.Store(true)
 		case <-alert:
 			alert = nil
-			if state.alerted() {
+			if s.alerted(state) {
 				err = s.probe(ctx, &state)
 			}
 		case <-routine.C:
@@ -54,21 +54,14 @@ func (s *session) watchdog(ctx context.Context, queue reconcile.Queue[client.Key
 			err = s.audit(ctx, queue)
 		}
 		if err != nil {
-			end(err)
+			s.end(err)
 			return
 		}
 	}
 }
 
-// probeState is what the watchdog remembers from one probe to the next.
-type probeState struct {
-	// unanswered is set from a disconnection to the next answer.
-	unanswered bool
-	suspicion  suspicion
-}
-
 // alerted reports whether the cache server is to be asked soon.
-func (p *probeState) alerted() bool { return p.unanswered || p.suspicion != (suspicion{}) }
+func (s *session) alerted(state suspicion) bool { return s.doubtful.Load() || state != (suspicion{}) }
 
 // suspicion is a number of replicas on which server and informer disagree. The
 // informer may just be behind, so only one that stays is evidence.
@@ -87,7 +80,7 @@ const suspicionTimeout = 2 * time.Second
 // probe asks the cache server for its present version and number of replicas
 // and compares them with the informer's. Errors of the request itself do not
 // matter here.
-func (s *session) probe(ctx context.Context, state *probeState) error {
+func (s *session) probe(ctx context.Context, state *suspicion) error {
 	known := s.replicas.ResourceVersion()
 	clients, err := s.config.replicas().Wildcard().Dynamic()
 	if err != nil {
@@ -100,7 +93,6 @@ func (s *session) probe(ctx context.Context, state *probeState) error {
 		klog.FromContext(ctx).V(4).Info("The cache server does not answer the probe", "err", err)
 		return nil
 	}
-	state.unanswered = false
 	order, err := resourceversion.CompareResourceVersion(page.GetResourceVersion(), known)
 	if err == nil && order < 0 {
 		return fmt.Errorf("%w: the cache server is at version %s, the informer was at %s", errOtherData, page.GetResourceVersion(), known)
@@ -109,14 +101,15 @@ func (s *session) probe(ctx context.Context, state *probeState) error {
 	if remaining := page.GetRemainingItemCount(); remaining != nil {
 		count += *remaining
 	}
-	last := state.suspicion
+	s.doubtful.Store(false)
+	last := *state
 	now := suspicion{server: count, informer: int64(s.replicas.Lister().Len()), version: s.replicas.ResourceVersion(), since: last.since}
 	switch {
 	case now.server == now.informer:
-		state.suspicion = suspicion{}
+		*state = suspicion{}
 	case now != last:
-		state.suspicion = now
-		state.suspicion.since = time.Now()
+		*state = now
+		state.since = time.Now()
 	case time.Since(last.since) >= suspicionTimeout:
 		return fmt.Errorf("%w: the cache server has %d replicas, the informer %d", errOtherData, now.server, now.informer)
 	}

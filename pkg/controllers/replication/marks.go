@@ -1,0 +1,233 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+)
+
+const (
+	// idleMarks is how many times longer than the least the time between two marks is that say
+	// the same.
+	idleMarks = 5
+	// markTimeout bounds the requests for one mark.
+	markTimeout = 10 * time.Second
+)
+
+// errMarkLost says that the cache server has not the mark that it has acknowledged.
+var errMarkLost = errors.New("the cache server has lost the mark that it had acknowledged")
+
+// marker writes the shard's mark on the cache server.
+type marker struct {
+	marks    *client.Client[*replicationmarks.ReplicationMark, *replicationmarks.ReplicationMarkList]
+	interval time.Duration
+	// sessions returns those of the resources that are replicated now, by name of the resource.
+	sessions func() map[string]*session
+
+	// acknowledged is the last mark that the cache server has acknowledged to this process, and
+	// known the one that it has, as far as is known; nil if it has none, or nobody has asked.
+	acknowledged, known *replicationmarks.ReplicationMark
+	// unserved is set while the cache server does not know the kind.
+	unserved bool
+	// table has what is replicated, and settled are the resources of which this process has known
+	// the extent once.
+	table   *Table
+	settled map[string]bool
+
+	mu sync.Mutex
+	// sent are the checkpoints in the mark of a number, which has not come back yet.
+	sent struct {
+		number      int64
+		checkpoints map[*session]checkpoint
+	}
+}
+
+func newMarker(config Config, sessions func() map[string]*session) *marker {
+	return &marker{
+		marks:    replicationmarks.Marks.In(config.replicas().Cluster(replicationmarks.Cluster.Path())),
+		interval: config.MarkInterval, sessions: sessions, table: config.Table, settled: map[string]bool{},
+	}
+}
+
+// run writes marks until ctx is done: soon after something was acknowledged, and otherwise now and
+// then, so that readers know that there was nothing.
+func (m *marker) run(ctx context.Context, news <-chan struct{}) {
+	routine := time.NewTimer(0)
+	defer routine.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-routine.C:
+		case <-news:
+		}
+		if err := m.write(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).V(2).Info("The mark of what is replicated could not be written", "err", err)
+		}
+		// What is acknowledged meanwhile waits.
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(m.interval):
+		}
+		routine.Reset((idleMarks - 1) * m.interval)
+	}
+}
+
+// write writes a mark of what there is now. A cache server of a previous release, or of kcp, has
+// none.
+func (m *marker) write(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, markTimeout)
+	defer cancel()
+	if m.known == nil {
+		if err := m.read(ctx); err != nil {
+			return err
+		}
+		if m.unserved {
+			return nil
+		}
+	}
+	next := m.next()
+	var err error
+	if m.known == nil {
+		m.known, err = m.marks.Create(ctx, next, metav1.CreateOptions{FieldManager: Name})
+	} else {
+		m.known, err = m.marks.Update(ctx, next, metav1.UpdateOptions{FieldManager: Name})
+	}
+	if err != nil {
+		m.known = nil // it may be there nevertheless
+		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+			return errors.Join(err, m.read(ctx))
+		}
+		return err
+	}
+	m.acknowledged = m.known
+	return nil
+}
+
+// read asks for the mark that the cache server has. If that is not the acknowledged one, or what
+// came after, the data is other data, and everything is compared anew.
+func (m *marker) read(ctx context.Context) error {
+	found, err := m.marks.Get(ctx, replicationmarks.Name, metav1.GetOptions{})
+	if err == nil {
+		m.known, m.unserved = found, false
+	} else {
+		m.known = nil
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+		m.unserved = !isObjectNotFound(err, replicationmarks.Name)
+	}
+	before := m.acknowledged
+	if before == nil || m.known != nil && m.known.Number >= before.Number {
+		return nil
+	}
+	m.acknowledged = nil
+	for _, s := range m.sessions() {
+		s.end(fmt.Errorf("%w: %w", errOtherData, errMarkLost))
+	}
+	return errMarkLost
+}
+
+// next returns the mark that comes after the one that is known, of what there is now.
+func (m *marker) next() *replicationmarks.ReplicationMark {
+	next := &replicationmarks.ReplicationMark{ObjectMeta: metav1.ObjectMeta{Name: replicationmarks.Name}, Resources: map[string]replicationmarks.Extent{}}
+	var before map[string]replicationmarks.Extent
+	if m.known != nil {
+		next.ObjectMeta, next.Epoch, next.Number = m.known.ObjectMeta, m.known.Epoch, m.known.Number
+		before = m.known.Resources
+	}
+	next.Number++
+	checkpoints := map[*session]checkpoint{}
+	for resource, s := range m.sessions() {
+		at, known := s.settled()
+		if !known {
+			continue
+		}
+		m.settled[resource], checkpoints[s] = true, at
+		next.Resources[resource] = replicationmarks.Extent{ResourceVersion: at.version, Count: int64(s.local.Lister().Len())}
+	}
+	if next.Epoch == "" || setBack(before, next.Resources) {
+		next.Epoch = uuid.NewString()
+	} else {
+		m.carry(before, next.Resources)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sent.number, m.sent.checkpoints = next.Number, checkpoints
+	return next
+}
+
+// carry takes over what a mark of an earlier process says of resources of which this one does not
+// know yet: that is there, and tells whether the shard was set back.
+func (m *marker) carry(before, now map[string]replicationmarks.Extent) {
+	lines, _ := m.table.snapshot()
+	for resource, l := range lines {
+		name := resource.String()
+		if extent, had := before[name]; had && !m.settled[name] && l.removed == nil {
+			now[name] = extent
+		}
+	}
+}
+
+// setBack reports whether a mark is from the future of a shard, which therefore has older data.
+func setBack(mark, now map[string]replicationmarks.Extent) bool {
+	for resource, extent := range now {
+		before, had := mark[resource]
+		if !had {
+			continue
+		}
+		if order, err := resourceversion.CompareResourceVersion(extent.ResourceVersion, before.ResourceVersion); err != nil || order < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// returned says that a mark has come back from the cache server: now others know it, too.
+func (m *marker) returned(mark *replicationmarks.ReplicationMark) {
+	m.mu.Lock()
+	number, checkpoints := m.sent.number, m.sent.checkpoints
+	if mark.Number >= number {
+		m.sent.checkpoints = nil
+	}
+	m.mu.Unlock()
+	if mark.Number != number {
+		return
+	}
+	for s, at := range checkpoints {
+		if since, waited := s.ledger.returned(at); waited {
+			lag.WithLabelValues(s.resource.GroupResource().String(), untilMarked).Observe(time.Since(since).Seconds())
+		}
+	}
+}
+
+// settled returns up to where the cache server has everything of the resource. While it may have
+// been replaced by another one, or by itself with older data, nothing is added to that.
+func (s *session) settled() (checkpoint, bool) {
+	if s.doubtful.Load() {
+		return s.ledger.last()
+	}
+	return s.ledger.settle(s.local.ResourceVersion)
+}
+
+// follow has the ledger told of the changes in the shard.
+func (s *session) follow() {
+	s.local.AddEventHandler(client.Handler[*unstructured.Unstructured]{
+		OnAdd:    func(obj *unstructured.Unstructured, initial bool) { s.ledger.tell(client.KeyOf(obj), initial) },
+		OnUpdate: func(_, obj *unstructured.Unstructured) { s.ledger.tell(client.KeyOf(obj), false) },
+		OnDelete: func(last *unstructured.Unstructured, _ bool) { s.ledger.tell(client.KeyOf(last), false) },
+	})
+}

@@ -1,0 +1,83 @@
+// Package replicationmarks has the kind by which shards tell each other, on the cache server, up
+// to which of their versions everything that they replicate is there.
+package replicationmarks
+
+import (
+	"maps"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
+)
+
+const (
+	// Kind is the kind of ReplicationMarks.
+	Kind = "ReplicationMark"
+	// Cluster is the logical cluster that the mark of each shard is in. It is on no shard.
+	Cluster logicalcluster.Name = "system:marks"
+	// Name is the name of the mark of each shard.
+	Name = "shard"
+)
+
+// Marks are the ReplicationMarks of a shard, or of all of them, on the cache server.
+var Marks = define()
+
+func define() client.Resource[*ReplicationMark, *ReplicationMarkList] {
+	client.Scheme.AddKnownTypes(subtrees.SchemeGroupVersion, &ReplicationMark{}, &ReplicationMarkList{})
+	return client.DefineResource[ReplicationMark, ReplicationMarkList](subtrees.SchemeGroupVersion, "replicationmarks")
+}
+
+// ReplicationMark says how much of a shard's objects the cache server has. The shard writes it when
+// its writes of replicas were acknowledged: who has seen it finds them there.
+type ReplicationMark struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	// Epoch is random. It changes when the shard finds that its data was set back: versions of
+	// two epochs cannot be compared.
+	Epoch string `json:"epoch"`
+	// Number grows by one with each mark, also if nothing else changes.
+	Number int64 `json:"number"`
+	// Resources says how much is there, by resource and group. Of a resource that is not named
+	// nothing is said.
+	Resources map[string]Extent `json:"resources,omitempty"`
+}
+
+// Extent is how much of a resource the cache server has.
+type Extent struct {
+	// ResourceVersion is the version of the shard up to which everything that is replicated is
+	// on the cache server.
+	ResourceVersion string `json:"resourceVersion"`
+	// Count is how many replicas there are as of the mark.
+	Count int64 `json:"count"`
+}
+
+// ReplicationMarkList is a list of ReplicationMarks.
+type ReplicationMarkList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []ReplicationMark `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (m *ReplicationMark) DeepCopyObject() runtime.Object {
+	c := *m
+	m.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
+	c.Resources = maps.Clone(m.Resources)
+	return &c
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *ReplicationMarkList) DeepCopyObject() runtime.Object {
+	c := *l
+	l.ListMeta.DeepCopyInto(&c.ListMeta)
+	c.Items = make([]ReplicationMark, len(l.Items))
+	for i := range l.Items {
+		c.Items[i] = *l.Items[i].DeepCopyObject().(*ReplicationMark) //nolint:forcetypeassert // as made above
+	}
+	return &c
+}
