@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -50,12 +52,22 @@ func withoutAudits(config *replication.Config) { config.AuditInterval = seldom }
 // process.
 func startsOver(t *testing.T) float64 {
 	t.Helper()
+	return counted(t, "shardplane_replication_restarts_total", "", "")
+}
+
+// counted returns the sum of a counter in this process, of all series that have the value
+// of a label.
+func counted(t *testing.T, name, label, value string) float64 {
+	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	require.NoError(t, err)
 	var count float64
 	for _, family := range families {
-		if family.GetName() == "shardplane_replication_restarts_total" {
-			for _, metric := range family.GetMetric() {
+		if family.GetName() != name {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			if label == "" || slices.ContainsFunc(metric.GetLabel(), func(pair *dto.LabelPair) bool { return pair.GetName() == label && pair.GetValue() == value }) {
 				count += metric.GetCounter().GetValue()
 			}
 		}
@@ -149,13 +161,13 @@ func TestReplication(t *testing.T) {
 	replicas := in(t, cache.f.Shard("amber"), "root", shardsGVR)
 	replica, err := replicas.Get(t.Context(), "same", metav1.GetOptions{})
 	require.NoError(t, err)
-	require.Equal(t, source.Object["spec"], replica.Object["spec"])
 	require.Equal(t, map[string]string{
 		"kcp.io/shard":                           "amber",
 		"kcp.io/cluster":                         "root",
 		"cache.kcp.io/original-resource-version": source.GetResourceVersion(),
 		"cache.kcp.io/original-resource-UID":     string(source.GetUID()),
 	}, replica.GetAnnotations())
+	requireSame(t, source, replica)
 
 	t.Run("changes in the shard arrive, status and annotations too", func(t *testing.T) {
 		_, err := amberShards.Patch(t.Context(), "same", types.MergePatchType,
@@ -165,14 +177,26 @@ func TestReplication(t *testing.T) {
 			replica, err := replicas.Get(t.Context(), "same", metav1.GetOptions{})
 			require.NoError(t, err)
 			url, _, _ := unstructured.NestedString(replica.Object, "spec", "externalURL")
-			return url == "https://new" && replica.GetAnnotations()["kcp.io/path"] == "root" && replica.GetLabels()["l"] == "v" && len(replica.GetFinalizers()) == 0
+			return url == "https://new" && replica.GetAnnotations()["kcp.io/path"] == "root" && replica.GetLabels()["l"] == "v" && slices.Equal(replica.GetFinalizers(), []string{"test/held"})
 		})
 	})
-	t.Run("an object that is being deleted has no replica", func(t *testing.T) {
+	t.Run("an object that is being deleted has a replica that says so, until it is gone", func(t *testing.T) {
 		require.NoError(t, amberShards.Delete(t.Context(), "same", metav1.DeleteOptions{}))
-		requireReplicas(t, cache, []string{"amber|root|early", "blue|root|same", "blue|other|same"}, amberConfig)
-		_, err := amberShards.Patch(t.Context(), "same", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		eventually(t, "the replica says it", func() bool {
+			replica, err := replicas.Get(t.Context(), "same", metav1.GetOptions{})
+			require.NoError(t, err)
+			return replica.GetAnnotations()["cache.shardplane.io/deleting"] != ""
+		})
+		source, err := amberShards.Get(t.Context(), "same", metav1.GetOptions{})
 		require.NoError(t, err)
+		replica, err := replicas.Get(t.Context(), "same", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, source.GetDeletionTimestamp().UTC().Format(time.RFC3339), replica.GetAnnotations()["cache.shardplane.io/deleting"])
+		require.Equal(t, source.GetFinalizers(), replica.GetFinalizers())
+		requireReplicas(t, cache, want, amberConfig)
+		_, err = amberShards.Patch(t.Context(), "same", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		requireReplicas(t, cache, []string{"amber|root|early", "blue|root|same", "blue|other|same"}, amberConfig)
 		create(t, amberShards, object(shardsGVR, "Shard", "same", nil))
 		requireReplicas(t, cache, want, amberConfig)
 	})
@@ -181,7 +205,7 @@ func TestReplication(t *testing.T) {
 		requireReplicas(t, cache, want, amberConfig)
 	})
 	t.Run("an edited replica is put right", func(t *testing.T) {
-		_, err := replicas.Patch(t.Context(), "same", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://evil"},"extra":1,"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{})
+		_, err := replicas.Patch(t.Context(), "same", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://evil"},"extra":1,"metadata":{"labels":{"x":"y"},"finalizers":["a/b"],"annotations":{"cache.shardplane.io/deleting":"x"}}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 		requireTrue(t, amberConfig)
 	})
@@ -199,6 +223,21 @@ func TestReplication(t *testing.T) {
 		create(t, in(t, cache.f.Shard("green"), "root", shardsGVR), object(shardsGVR, "Shard", "same", nil))
 		requireReplicas(t, cache, []string{"amber|root|same", "blue|root|same", "blue|other|same", "green|root|same"}, amberConfig, blueConfig)
 	})
+}
+
+// requireSame holds that a replica is the object, but for what says what it is a replica of.
+func requireSame(t *testing.T, source, replica *unstructured.Unstructured) {
+	t.Helper()
+	source, replica = source.DeepCopy(), replica.DeepCopy()
+	annotations := replica.GetAnnotations()
+	for key := range annotations {
+		if strings.HasPrefix(key, "cache.kcp.io/") || key == "kcp.io/shard" {
+			delete(annotations, key)
+		}
+	}
+	replica.SetAnnotations(annotations)
+	replica.SetResourceVersion(source.GetResourceVersion())
+	require.Equal(t, source.Object, replica.Object)
 }
 
 func TestReplicationOfMarkedObjects(t *testing.T) {

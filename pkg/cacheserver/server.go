@@ -128,6 +128,7 @@ func newResources(backend *storage.Backend, c *genericapiserver.Config) (*custom
 		Storage:             backend.RESTOptionsGetter,
 		System:              crds,
 		SystemOnly:          true,
+		Replicas:            true,
 		Authorizer:          c.Authorization.Authorizer,
 		RequestTimeout:      c.RequestTimeout,
 		MaxRequestBodyBytes: c.MaxRequestBodyBytes,

@@ -31,6 +31,9 @@ type testShard struct {
 	name    string
 	dataDir string
 	port    int
+	// former is set for a cache server as one of the previous release is: it takes any object,
+	// and gives metadata of its own to each.
+	former bool
 	// f is a client of the shard that may do everything.
 	f *client.Factory
 }
@@ -38,6 +41,15 @@ type testShard struct {
 func newTestShard(t *testing.T, name string) *testShard {
 	t.Helper()
 	s := &testShard{pki: newPKI(t), name: name, dataDir: t.TempDir()}
+	s.start(t)
+	s.f = factory(t, s.pki.master(t, s.url))
+	return s
+}
+
+// newFormerCacheServer returns a cache server of the previous release, on a data directory.
+func newFormerCacheServer(t *testing.T, like *cacheServer) *testShard {
+	t.Helper()
+	s := &testShard{pki: like.pki, dataDir: like.dataDir, port: like.port, former: true}
 	s.start(t)
 	s.f = factory(t, s.pki.master(t, s.url))
 	return s
@@ -52,10 +64,17 @@ func (s *testShard) start(t *testing.T) {
 	data.UnsafeNoFsync = true
 	db, err := data.Open(t.Context())
 	require.NoError(t, err)
-	backend, err := storage.NewBackend(storage.BackendConfig{Client: db.Client()})
+	backend, err := storage.NewBackend(storage.BackendConfig{Client: db.Client(), ShardSegment: s.former})
 	require.NoError(t, err)
 	crds, err := config.SystemCRDs()
 	require.NoError(t, err)
+	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Codecs: client.Codecs}
+	if s.former {
+		for i := range crds {
+			crds[i] = customresource.Opaque(crds[i])
+		}
+		scopes.Mounts, scopes.ScopedOnly = []*request.Mount{request.CacheShards, request.Shards}, true
+	}
 	resources, err := customresource.New(customresource.Config{Storage: backend.RESTOptionsGetter, System: crds, SystemOnly: true})
 	require.NoError(t, err)
 
@@ -74,7 +93,6 @@ func (s *testShard) start(t *testing.T) {
 	serving.Authenticate(c, known)
 	c.Authorization.Authorizer = authz.Privileged(user.SystemPrivilegedGroup)
 	streams, endStreams := context.WithCancel(context.WithoutCancel(t.Context()))
-	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Codecs: client.Codecs}
 	serving.SetChain(c, func(c *genericapiserver.Config) serving.Chain {
 		return slices.Concat(serving.Arrival(c, bodies.NewRate()), serving.Chain{{Wrap: scopes.Find}}, serving.Reception(c), serving.Decision(c), serving.Chain{
 			serving.LongRunningStop(streams, c), {Wrap: scopes.Rules}, {Wrap: resources.Wrap},

@@ -98,6 +98,7 @@ func NewDual[T Object](own, others *Informer[T], options DualOptions) *Dual[T] {
 	// One lock, so that each change is told of by what the other side has then.
 	others.mu = own.mu
 	others.followers = append(others.followers, d.othersChanged)
+	others.options.Transform = after(ShowDeletion[T], others.options.Transform)
 	keep := others.options.Keep
 	others.options.Keep = func(obj T) bool {
 		return (!others.sharded || others.KeyOf(obj).Shard != options.Self) && (keep == nil || keep(obj))

@@ -265,6 +265,38 @@ func TestDualEvents(t *testing.T) {
 	})
 }
 
+// TestDualShowsDeletion holds that a replica looks as its object does that is being deleted,
+// and that one of another shard which stays is preferred.
+func TestDualShowsDeletion(t *testing.T) {
+	own, cache := newScripted(), newScripted()
+	key := scriptedKey(0)
+	deleted := func(since string) func(*corev1.ConfigMap) {
+		return func(obj *corev1.ConfigMap) { obj.Annotations[request.DeletingAnnotation] = since }
+	}
+	federate(t, own, cache, func(t *testing.T, d *federation) {
+		shown := func(content string, at *metav1.Time) {
+			t.Helper()
+			pass(time.Second)
+			obj, err := d.Get(key.Cluster, key.Namespace, key.Name)
+			require.NoError(t, err)
+			require.Equal(t, content, obj.Data["content"])
+			require.True(t, at.Equal(obj.DeletionTimestamp), "%v", obj.DeletionTimestamp)
+		}
+		blue := Key{"blue", key.Cluster, key.Namespace, key.Name}
+		green := Key{"green", key.Cluster, key.Namespace, key.Name}
+		cache.put(green, "green")
+		cache.put(blue, "blue", deleted("2026-01-02T03:04:05Z"))
+		shown("green", nil)
+		cache.remove(green)
+		shown("blue", &metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)})
+		cache.put(blue, "blue", deleted("some time"))
+		pass(time.Second)
+		replica, ok := d.Others().store.get(blue)
+		require.True(t, ok)
+		shown("blue", &replica.CreationTimestamp)
+	})
+}
+
 // TestDualWithoutOthers holds what is known while the cache server is away when
 // a shard starts, and later.
 func TestDualWithoutOthers(t *testing.T) {

@@ -159,7 +159,9 @@ func NewInformers(s Sources) *Informers {
 		Indexers:      map[string]client.IndexFunc[*corev1.Secret]{serviceaccount.AccountIndex: serviceaccount.IndexByAccount},
 	})
 	add(i, unlogged{i.TokenSecrets})
-	i.Shards = add(i, client.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{Name: "shards@root"}))
+	i.Shards = add(i, client.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{
+		Name: "shards@root", Transform: client.ShowDeletion[*corev1alpha1.Shard],
+	}))
 	i.OwnShard = i.Shards
 	if !s.isRoot() {
 		i.OwnShard = add(i, client.Shards.Informer(s.Root.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{
@@ -313,7 +315,8 @@ func (i *Informers) TypesComplete() error {
 // slimLogicalCluster keeps what says who may enter a logical cluster of another shard.
 func slimLogicalCluster(lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
 	slim := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
-		Name: lc.Name, UID: lc.UID, ResourceVersion: lc.ResourceVersion, CreationTimestamp: lc.CreationTimestamp, Annotations: map[string]string{},
+		Name: lc.Name, UID: lc.UID, ResourceVersion: lc.ResourceVersion, CreationTimestamp: lc.CreationTimestamp,
+		DeletionTimestamp: lc.DeletionTimestamp, Annotations: map[string]string{},
 	}}
 	for _, key := range []string{logicalcluster.AnnotationKey, request.ShardAnnotation, request.OriginalUIDAnnotation, tenancy.RequiredGroupsAnnotation} {
 		if value, ok := lc.Annotations[key]; ok {
@@ -345,7 +348,7 @@ func slimReplica(schema *metav1.PartialObjectMetadata) (*metav1.PartialObjectMet
 // slimSchema keeps what tells schemas apart.
 func slimSchema(schema *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: schema.Name, UID: schema.UID, ResourceVersion: schema.ResourceVersion,
+		Name: schema.Name, UID: schema.UID, ResourceVersion: schema.ResourceVersion, DeletionTimestamp: schema.DeletionTimestamp,
 		Annotations: map[string]string{logicalcluster.AnnotationKey: schema.Annotations[logicalcluster.AnnotationKey]},
 	}}, nil
 }

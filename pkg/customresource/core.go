@@ -31,14 +31,13 @@ import (
 // creating and updating them: its validation refuses any object whose apiVersion has no
 // group. These requests are served here, by the same functions, with the scope that
 // the upstream handler has for them and a registry that differs in its validation. So are
-// roles and their bindings, where they are custom resources as at a server of replicas:
-// they have names that upstream's validation refuses.
+// all writes of a server of replicas, which keep more than upstream's would.
 
-// serveCoreWrite serves a request to create or update an object that upstream's validation
-// refuses, and reports whether it did. The others, those that are not possible included, are the
+// serveCoreWrite serves a request to write an object that the upstream handler would not
+// write as it should be, and reports whether it did. The others, those that are not possible included, are the
 // upstream handler's.
 func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema, terminating bool) bool {
-	if sch.Resource.Group != "" && !versions.HasPathNames(sch.Resource) || sch.MetadataOnly {
+	if !s.writesHere(info, sch) {
 		return false
 	}
 	version := sch.Version(info.APIVersion)
@@ -46,7 +45,7 @@ func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *ge
 	if version == nil || !version.Served || namespaced != (info.Namespace != "") {
 		return false
 	}
-	if !counted(info, sch.CRD()) || (info.Verb != "update" && info.Verb != "patch" && (info.Verb != "create" || info.Subresource != "")) {
+	if !counted(info, sch.CRD()) {
 		return false
 	}
 	writer, done, err := s.stores.CoreWriter(sch, version)
@@ -63,17 +62,45 @@ func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *ge
 	if version.Deprecated {
 		warning.AddWarning(r.Context(), "", *version.DeprecationWarning)
 	}
-	handler := coreHandler(info, writer, scope, coreAdmission{next: s.admission, terminating: terminating && info.Subresource == ""})
+	handler := s.coreHandler(info, writer, scope, coreAdmission{next: s.admission, terminating: terminating && info.Subresource == ""})
 	resource := s.metricName(sch.Resource)
 	metrics.InstrumentHandlerFunc(strings.ToUpper(info.Verb), resource.Group, info.APIVersion, resource.Resource, info.Subresource,
 		metrics.CleanScope(info), metrics.APIServerComponent, version.Deprecated, "", handler)(w, r)
 	return true
 }
 
+// writesHere reports whether a request is for objects, and in a way, that the upstream handler
+// would refuse or take for others.
+func (s *Server) writesHere(info *genericapirequest.RequestInfo, sch *definitions.Schema) bool {
+	if sch.Resource.Group != "" && !s.replicas || sch.MetadataOnly {
+		return false
+	}
+	switch info.Verb {
+	case "create":
+		return info.Subresource == ""
+	case "update", "patch":
+		return true
+	case "delete", "deletecollection":
+		return s.replicas
+	default:
+		return false
+	}
+}
+
 // coreHandler returns the handler of a request to write.
-func coreHandler(info *genericapirequest.RequestInfo, writer *versions.CoreWriter, scope *handlers.RequestScope, admit admission.Interface) http.HandlerFunc {
-	if info.Verb == "create" {
-		return handlers.CreateResource(writer.Objects, scope, admit)
+func (s *Server) coreHandler(info *genericapirequest.RequestInfo, writer *versions.CoreWriter, scope *handlers.RequestScope, admit admission.Interface) http.HandlerFunc {
+	switch info.Verb {
+	case "create":
+		create := handlers.CreateResource(writer.Objects, scope, admit)
+		if s.replicas {
+			return s.replicaHandler(info, writer.Replicas, scope, create)
+		}
+		return create
+	case "delete":
+		return handlers.DeleteResource(writer.Replicas, true, scope, admit)
+	case "deletecollection":
+		return handlers.DeleteCollection(writer.Replicas, true, scope, admit)
+	default:
 	}
 	var updated rest.Patcher = writer.Objects
 	switch info.Subresource {
@@ -84,7 +111,11 @@ func coreHandler(info *genericapirequest.RequestInfo, writer *versions.CoreWrite
 	default:
 	}
 	if info.Verb == "update" {
-		return handlers.UpdateResource(updated, scope, admit)
+		update := handlers.UpdateResource(updated, scope, admit)
+		if s.replicas {
+			return s.replicaHandler(info, writer.Replicas, scope, update)
+		}
+		return update
 	}
 	patches := []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)}
 	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {

@@ -58,6 +58,11 @@ type Config struct {
 	// objects are stored or served. It is what a server of replicas wants,
 	// with definitions that went through Opaque.
 	SystemOnly bool
+	// Replicas has objects that name the shard of another one in the annotation
+	// kcp.io/shard keep the metadata that they come with, UID, generation and managers of
+	// fields included. No generation is counted, and what is deleted is gone at once,
+	// whatever its finalizers.
+	Replicas bool
 	// Reserved are API groups in which there are no other definitions than System, but
 	// those from before that was refused, which are named in the log.
 	Reserved []string
@@ -104,6 +109,7 @@ type upstream interface {
 type Server struct {
 	releaseAfter time.Duration
 	reserved     []string
+	replicas     bool
 
 	table   *definitions.Table
 	lister  *syntheticLister
@@ -134,6 +140,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		releaseAfter: cfg.ReleaseAfter,
 		reserved:     cfg.Reserved,
+		replicas:     cfg.Replicas,
 		table:        definitions.NewTable(),
 		builtIns:     &documents.BuiltIns{},
 	}
@@ -153,6 +160,7 @@ func New(cfg Config) (*Server, error) {
 			return slices.Contains(cfg.Apart, sch.Resource.Group) && s.system.Serves(sch)
 		},
 		MetricName: s.metricName,
+		Replicas:   cfg.Replicas,
 	})
 	s.sources = definitions.NewSources(s.system)
 	if !cfg.SystemOnly {

@@ -26,10 +26,14 @@ const (
 
 	// OriginalVersionAnnotation and OriginalUIDAnnotation carry, on objects of a
 	// cache server, the resourceVersion and the UID that the object has on its
-	// shard: a replica has others of its own.
+	// shard: a replica has a version of its own, and on a cache server of the previous
+	// release a UID as well.
 	OriginalVersionAnnotation = "cache.kcp.io/original-resource-version"
 	// OriginalUIDAnnotation carries the UID.
 	OriginalUIDAnnotation = "cache.kcp.io/original-resource-UID"
+	// DeletingAnnotation carries, on a replica, since when the object is being deleted: its
+	// metadata.deletionTimestamp, which no client can write.
+	DeletingAnnotation = "cache.shardplane.io/deleting"
 
 	// MaxNameLength is the most bytes that a shard's name, or a segment of the
 	// name or path of a logical cluster, may have.

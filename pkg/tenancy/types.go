@@ -162,6 +162,11 @@ func (lookup TypeLookup) find(ws *tenancyv1alpha1.Workspace, parent *corev1alpha
 	if types, err = lookup.closure(t); err != nil {
 		return Family{t}, above, fmt.Errorf("%w: %w", ErrExtends, err)
 	}
+	for _, t := range types {
+		if t.DeletionTimestamp != nil {
+			return types, above, fmt.Errorf("workspace type %s is being deleted", t.ID())
+		}
+	}
 	return types, above, err
 }
 

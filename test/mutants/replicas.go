@@ -43,8 +43,8 @@ var replicas = []Mutant{
 		Name: "replica-stale", Rule: "a replica is compared by its whole content",
 		Edits: []Edit{{
 			File:   "pkg/controllers/replication/decide.go",
-			Before: `		!maps.Equal(want.GetAnnotations(), ownAnnotations(replica)) ||`,
-			After:  `		len(want.GetAnnotations()) != len(ownAnnotations(replica)) ||`,
+			Before: `	metadata["annotations"] = ownAnnotations(replica)`,
+			After:  `	metadata["annotations"] = len(ownAnnotations(replica))`,
 		}},
 		CaughtBy: "./pkg/controllers/replication", Test: "TestDecide",
 	},
@@ -56,6 +56,15 @@ var replicas = []Mutant{
 			After:  `	if o.next == 0 || o.next > o.first {`,
 		}},
 		CaughtBy: "./pkg/controllers/replication", Test: "TestLedgerModel",
+	},
+	{
+		Name: "replica-alive", Rule: "a replica says that its object is being deleted",
+		Edits: []Edit{{
+			File:   "pkg/controllers/replication/decide.go",
+			Before: `	if since := deletion(local); since != "" {`,
+			After:  `	if since := deletion(local); since == "never" {`,
+		}},
+		CaughtBy: "./pkg/controllers/replication", Test: "TestDesiredOfDeleted",
 	},
 	{
 		Name: "replica-wins", Rule: "what the shard has itself wins over all replicas",

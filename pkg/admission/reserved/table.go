@@ -60,6 +60,7 @@ var annotations = []name{
 	{apisv1alpha1.AnnotationSchemaStorageKey, system},
 	{request.OriginalVersionAnnotation, system},
 	{request.OriginalUIDAnnotation, system},
+	{request.DeletingAnnotation, system},
 	{tenancy.MigratingAnnotation, system},
 	{tenancy.SystemBindingsAnnotation, system},
 

@@ -54,15 +54,23 @@ func (s *Shards) Follow(informers Informers) {
 		func(shard string, obj *rbacv1.ClusterRoleBinding) { s.of(shard).removeBinding(obj) })
 }
 
-// followOthers tells of each copy, and not only of the preferred one.
+// followOthers tells of each copy, and not only of the preferred one. One that is being
+// deleted gives no rights to anybody elsewhere any more.
 func followOthers[T client.Object](dual *client.Dual[T], set, remove func(shard string, obj T)) {
 	others := dual.Others()
 	if others == nil {
 		return
 	}
+	put := func(obj T) {
+		if shard := others.KeyOf(obj).Shard; obj.GetDeletionTimestamp() == nil {
+			set(shard, obj)
+		} else {
+			remove(shard, obj)
+		}
+	}
 	others.AddEventHandler(client.Handler[T]{
-		OnAdd:    func(obj T, _ bool) { set(others.KeyOf(obj).Shard, obj) },
-		OnUpdate: func(_, obj T) { set(others.KeyOf(obj).Shard, obj) },
+		OnAdd:    func(obj T, _ bool) { put(obj) },
+		OnUpdate: func(_, obj T) { put(obj) },
 		OnDelete: func(last T, _ bool) { remove(others.KeyOf(last).Shard, last) },
 	})
 }

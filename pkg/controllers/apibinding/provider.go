@@ -5,6 +5,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +28,9 @@ func (r *reconciler) exportOf(provider logicalcluster.Name, binding *apisv1alpha
 	export, err := r.export(client.Key{Cluster: provider, Name: ref.Name})
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // there is none
+	}
+	if err == nil && export.DeletionTimestamp != nil && !conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
+		return nil, nil //nolint:nilnil // it goes, and is for those who have it
 	}
 	return export, err
 }

@@ -19,9 +19,8 @@ const (
 	actionCreate action = "create"
 	actionUpdate action = "update"
 	actionDelete action = "delete"
-	// actionRelease takes finalizers off a replica that has to go. Replicas get
-	// none from here, but somebody may have added one, and nobody on the cache
-	// server would ever remove it.
+	// actionRelease takes finalizers off a replica that is being deleted, where a cache
+	// server of the previous release keeps it for them.
 	actionRelease action = "release"
 )
 
@@ -35,7 +34,7 @@ func decide(resource Resource, local, replica *unstructured.Unstructured) (actio
 		return actionNone, nil
 	case replica == nil:
 		return actionCreate, resource.desired(local)
-	case (!wanted || replica.GetDeletionTimestamp() != nil) && len(replica.GetFinalizers()) > 0:
+	case replica.GetDeletionTimestamp() != nil && len(replica.GetFinalizers()) > 0:
 		released := replica.DeepCopy()
 		released.SetFinalizers(nil)
 		return actionRelease, released
@@ -44,28 +43,43 @@ func decide(resource Resource, local, replica *unstructured.Unstructured) (actio
 	}
 
 	want := resource.desired(local)
-	if sameContent(want, replica) {
+	if resource.sameContent(want, replica) {
 		return actionNone, nil
 	}
-	// The version makes the write fail if the replica is not the compared one.
-	want.SetResourceVersion(replica.GetResourceVersion())
-	return actionUpdate, want
+	return actionUpdate, following(want, replica)
 }
 
-// desired returns the replica that an object should have, as it is written to
-// the cache server. Content and most metadata are the object's own; left out is
-// what every server sets for itself, and finalizers, which bind only in the shard.
+// following returns what is to take the place of a replica, which it changes to say so. The
+// version makes the write fail if the replica is not the compared one. Another UID would
+// do so as well: without any, the server takes it from the annotation that has the
+// original's, or, if it is one of the previous release, leaves the replica its own.
+func following(want, replica *unstructured.Unstructured) *unstructured.Unstructured {
+	want.SetResourceVersion(replica.GetResourceVersion())
+	if want.GetUID() != replica.GetUID() {
+		want.SetUID("")
+	}
+	return want
+}
+
+// desired returns the replica that an object should have, as it is written to the cache
+// server: the object, with annotations that say what a replica of it is not itself.
 func (r Resource) desired(local *unstructured.Unstructured) *unstructured.Unstructured {
+	metadata, _ := local.Object["metadata"].(map[string]any)
+	metadata = maps.Clone(metadata)
+	for _, field := range []string{"resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"} {
+		delete(metadata, field)
+	}
 	replica := &unstructured.Unstructured{Object: maps.Clone(local.Object)}
-	replica.Object["metadata"] = map[string]any{}
-	replica.SetName(local.GetName())
-	replica.SetNamespace(local.GetNamespace())
-	replica.SetLabels(local.GetLabels())
-	replica.SetOwnerReferences(local.GetOwnerReferences())
+	replica.Object["metadata"] = metadata
 
 	annotations := ownAnnotations(local)
+	annotations[request.ShardAnnotation] = r.shard
 	annotations[request.OriginalVersionAnnotation] = local.GetResourceVersion()
 	annotations[request.OriginalUIDAnnotation] = string(local.GetUID())
+	delete(annotations, request.DeletingAnnotation)
+	if since := deletion(local); since != "" {
+		annotations[request.DeletingAnnotation] = since
+	}
 	if _, has := annotations[core.LogicalClusterPathAnnotationKey]; !has && r.path != nil {
 		if path := r.path(logicalcluster.From(local)); path != "" {
 			annotations[core.LogicalClusterPathAnnotationKey] = path
@@ -75,29 +89,37 @@ func (r Resource) desired(local *unstructured.Unstructured) *unstructured.Unstru
 	return replica
 }
 
-// sameContent reports whether a replica has the desired content. What the cache
-// server itself puts into an object does not count.
-func sameContent(want, replica *unstructured.Unstructured) bool {
-	if !maps.Equal(want.GetLabels(), replica.GetLabels()) ||
-		!maps.Equal(want.GetAnnotations(), ownAnnotations(replica)) ||
-		!equality.Semantic.DeepEqual(want.GetOwnerReferences(), replica.GetOwnerReferences()) ||
-		len(replica.GetFinalizers()) > 0 || len(want.Object) != len(replica.Object) {
-		return false
-	}
-	for key, value := range want.Object {
-		if key == "metadata" {
-			continue
-		}
-		other, ok := replica.Object[key]
-		if !ok || !equality.Semantic.DeepEqual(value, other) {
-			return false
-		}
-	}
-	return true
+// deletion returns since when an object is being deleted, as its shard says it; empty if it
+// is not.
+func deletion(obj *unstructured.Unstructured) string {
+	since, _, _ := unstructured.NestedString(obj.Object, "metadata", "deletionTimestamp")
+	return since
 }
 
-// ownAnnotations returns a copy of an object's annotations without those that
-// the server it lives on sets.
+// sameContent reports whether a replica is as it should be.
+func (r Resource) sameContent(want, replica *unstructured.Unstructured) bool {
+	return equality.Semantic.DeepEqual(r.canonical(want), r.canonical(replica))
+}
+
+// canonical returns what of a replica is compared, and it is the same of a replica that is
+// to be written and of one that is as it should be. It shares what it can with the replica.
+func (r Resource) canonical(replica *unstructured.Unstructured) map[string]any {
+	content := maps.Clone(replica.Object)
+	metadata, _ := content["metadata"].(map[string]any)
+	metadata = maps.Clone(metadata)
+	delete(metadata, "resourceVersion")
+	if r.server.assigns() {
+		for _, field := range assigned {
+			delete(metadata, field)
+		}
+	}
+	metadata["annotations"] = ownAnnotations(replica)
+	content["metadata"] = metadata
+	return content
+}
+
+// ownAnnotations returns a copy of an object's annotations without those that the cache server
+// gives to all it has, and the one that replicas alone have.
 func ownAnnotations(obj *unstructured.Unstructured) map[string]string {
 	// GetAnnotations of Unstructured returns a fresh map.
 	annotations := obj.GetAnnotations()

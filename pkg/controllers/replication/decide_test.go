@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
@@ -29,7 +30,8 @@ func localObject(change ...func(*unstructured.Unstructured)) *unstructured.Unstr
 				"kcp.io/path":    "root",
 				"custom":         "kept",
 			},
-			"finalizers": []any{"some/finalizer"},
+			"finalizers":    []any{"some/finalizer"},
+			"managedFields": []any{map[string]any{"manager": "kubectl", "operation": "Update", "fieldsV1": map[string]any{"f:spec": map[string]any{}}}},
 		},
 		"spec":   map[string]any{"baseURL": "https://amber", "n": int64(1)},
 		"status": map[string]any{"ready": true},
@@ -43,9 +45,7 @@ func localObject(change ...func(*unstructured.Unstructured)) *unstructured.Unstr
 // replicaOf returns what the cache server would serve for obj.
 func replicaOf(obj *unstructured.Unstructured, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	replica := Resource{}.desired(obj).DeepCopy()
-	replica.SetUID("replica-uid")
 	replica.SetResourceVersion("99")
-	replica.SetGeneration(1)
 	annotations := replica.GetAnnotations()
 	annotations["kcp.io/cluster"] = "root"
 	annotations[request.ShardAnnotation] = "amber"
@@ -56,20 +56,36 @@ func replicaOf(obj *unstructured.Unstructured, change ...func(*unstructured.Unst
 	return replica
 }
 
+// formerReplicaOf returns what a cache server of the previous release would.
+func formerReplicaOf(obj *unstructured.Unstructured, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+	return replicaOf(obj, append([]func(*unstructured.Unstructured){func(replica *unstructured.Unstructured) {
+		replica.SetUID("replica-uid")
+		replica.SetGeneration(1)
+		replica.SetCreationTimestamp(metav1.Now())
+		replica.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: Name}})
+	}}, change...)...)
+}
+
 func TestDesired(t *testing.T) {
 	local := localObject()
 	before := local.DeepCopy()
-	got := Resource{}.desired(local)
+	got := Resource{shard: "amber"}.desired(local)
 	require.Equal(t, before, local, "the source must not change")
 	require.Equal(t, map[string]any{
 		"apiVersion": "core.kcp.io/v1alpha1",
 		"kind":       "Shard",
 		"metadata": map[string]any{
-			"name":   "amber",
-			"labels": map[string]any{"name": "amber"},
+			"name":              "amber",
+			"uid":               "local-uid",
+			"generation":        int64(3),
+			"creationTimestamp": "2026-01-02T03:04:05Z",
+			"labels":            map[string]any{"name": "amber"},
+			"finalizers":        []any{"some/finalizer"},
+			"managedFields":     before.Object["metadata"].(map[string]any)["managedFields"],
 			"annotations": map[string]any{
 				"kcp.io/path":                     "root",
 				"custom":                          "kept",
+				request.ShardAnnotation:           "amber",
 				request.OriginalVersionAnnotation: "7",
 				request.OriginalUIDAnnotation:     "local-uid",
 			},
@@ -77,6 +93,22 @@ func TestDesired(t *testing.T) {
 		"spec":   map[string]any{"baseURL": "https://amber", "n": int64(1)},
 		"status": map[string]any{"ready": true},
 	}, got.Object)
+}
+
+// TestDesiredOfDeleted holds that a replica cannot say, and an annotation does, that its object
+// is being deleted.
+func TestDesiredOfDeleted(t *testing.T) {
+	local := localObject(func(o *unstructured.Unstructured) {
+		o.SetAnnotations(map[string]string{request.DeletingAnnotation: "a lie"})
+	})
+	require.NotContains(t, Resource{}.desired(local).GetAnnotations(), request.DeletingAnnotation)
+	local.SetDeletionTimestamp(&metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC)})
+	local.SetDeletionGracePeriodSeconds(new(int64))
+	got := Resource{}.desired(local)
+	require.Equal(t, "2026-01-02T03:04:06Z", got.GetAnnotations()[request.DeletingAnnotation])
+	require.Nil(t, got.GetDeletionTimestamp())
+	require.Nil(t, got.GetDeletionGracePeriodSeconds())
+	require.Equal(t, local.GetFinalizers(), got.GetFinalizers())
 }
 
 // TestPath holds that replicas say the path of their logical cluster, where the
@@ -95,7 +127,10 @@ func TestPath(t *testing.T) {
 func TestDecide(t *testing.T) {
 	everything := Resource{}
 	marked := Resource{Filter: Marked}
+	former := Resource{server: &server{}}
+	former.server.learn(formerReplicaOf(localObject()))
 	terminating := func(obj *unstructured.Unstructured) { now := metav1.Now(); obj.SetDeletionTimestamp(&now) }
+	gone := localObject(terminating)
 	tests := []struct {
 		name           string
 		resource       Resource
@@ -106,8 +141,12 @@ func TestDecide(t *testing.T) {
 		{"new object", everything, localObject(), nil, actionCreate},
 		{"same", everything, localObject(), replicaOf(localObject()), actionNone},
 		{"object gone", everything, nil, replicaOf(localObject()), actionDelete},
-		{"object terminating", everything, localObject(terminating), replicaOf(localObject()), actionDelete},
-		{"terminating object without a replica", everything, localObject(terminating), nil, actionNone},
+		{"object terminating", everything, localObject(terminating), replicaOf(localObject()), actionUpdate},
+		{"object terminating, as its replica says", everything, gone, replicaOf(gone), actionNone},
+		{"terminating object without a replica", everything, localObject(terminating), nil, actionCreate},
+		{"in a logical cluster of the system", everything, localObject(func(o *unstructured.Unstructured) {
+			o.SetAnnotations(map[string]string{"kcp.io/cluster": "system:admin"})
+		}), nil, actionNone},
 		{"spec changed in the shard", everything, localObject(func(o *unstructured.Unstructured) {
 			_ = unstructured.SetNestedField(o.Object, "https://other", "spec", "baseURL")
 		}), replicaOf(localObject()), actionUpdate},
@@ -126,7 +165,15 @@ func TestDecide(t *testing.T) {
 		{"annotation removed from the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetAnnotations(nil) }), actionUpdate},
 		{"finalizer added to the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"a/b"}) }), actionUpdate},
 		{"replica held by a finalizer", everything, localObject(), replicaOf(localObject(), terminating, func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"a/b"}) }), actionRelease},
-		{"left-over held by a finalizer", everything, nil, replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"a/b"}) }), actionRelease},
+		{"left-over held by a finalizer", everything, nil, replicaOf(localObject(), terminating), actionRelease},
+		{"left-over with a finalizer", everything, nil, replicaOf(localObject()), actionDelete},
+		{"UID edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetUID("x") }), actionUpdate},
+		{"generation edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetGeneration(4) }), actionUpdate},
+		{"managed fields edited in the replica", everything, localObject(), replicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetManagedFields(nil) }), actionUpdate},
+		{"replica of a former cache server", everything, localObject(), formerReplicaOf(localObject()), actionUpdate},
+		{"that it still is", former, localObject(), formerReplicaOf(localObject()), actionNone},
+		{"that it still is, edited", former, localObject(), formerReplicaOf(localObject(), func(o *unstructured.Unstructured) { o.SetLabels(nil) }), actionUpdate},
+		{"that it still is, held by a finalizer", former, nil, formerReplicaOf(localObject(), terminating), actionRelease},
 		{"not marked", marked, localObject(), nil, actionNone},
 		{"mark removed", marked, localObject(), replicaOf(localObject()), actionDelete},
 		{"marked by annotation", marked, localObject(func(o *unstructured.Unstructured) {
@@ -148,7 +195,11 @@ func TestDecide(t *testing.T) {
 			case actionUpdate:
 				require.Equal(t, "99", obj.GetResourceVersion(), "an update must name the version that was compared")
 				obj.SetResourceVersion("")
-				require.Equal(t, Resource{}.desired(tt.local), obj)
+				want := Resource{}.desired(tt.local)
+				if want.GetUID() != tt.replica.GetUID() {
+					want.SetUID("") // the server has it from the annotation
+				}
+				require.Equal(t, want, obj)
 			case actionRelease:
 				require.Empty(t, obj.GetFinalizers())
 			case actionDelete:

@@ -60,7 +60,7 @@ type session struct {
 
 func newMirror(config Config, l *line) *mirror {
 	m := &mirror{config: config, line: l, resource: l.Resource, acknowledged: func() {}}
-	m.resource.path = config.pathOf
+	m.resource.shard, m.resource.path, m.resource.server = config.Shard, config.pathOf, &server{}
 	return m
 }
 
@@ -112,13 +112,14 @@ func (m *mirror) session(ctx context.Context) error {
 		client.InformerOptions[*unstructured.Unstructured]{
 			Name: Name + "-shard-" + m.resource.GroupResource().String(),
 			// Of some kinds a shard has tens of thousands and replicates few.
-			Keep: m.resource.selects,
+			Keep:              m.resource.selects,
+			KeepManagedFields: true,
 		})
 	if err != nil {
 		return err
 	}
 	replicas, err := client.NewDynamicInformer(m.config.replicas().Wildcard(), m.resource.GroupVersionResource,
-		client.InformerOptions[*unstructured.Unstructured]{Name: Name + "-cache-" + m.resource.GroupResource().String()})
+		client.InformerOptions[*unstructured.Unstructured]{Name: Name + "-cache-" + m.resource.GroupResource().String(), KeepManagedFields: true})
 	if err != nil {
 		return err
 	}
@@ -289,6 +290,9 @@ func (m *mirror) write(ctx context.Context, key client.Key, todo action, obj *un
 			return nil, nil //nolint:nilnil // there is none, as it should be
 		}
 	case actionNone:
+	}
+	if err == nil && (todo == actionCreate || todo == actionUpdate) {
+		m.resource.server.learn(written)
 	}
 	if apierrors.IsAlreadyExists(err) || isObjectNotFound(err, key.Name) {
 		return nil, apierrors.NewConflict(m.resource.GroupResource(), key.String(), err)

@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Resource is one line of the table: a resource, and which of its objects are
@@ -28,15 +30,18 @@ type Resource struct {
 	// Filter selects the objects to replicate; nil selects all.
 	Filter func(metav1.Object) bool
 
+	// shard is the name of the shard whose objects they are.
+	shard string
 	// path is Config.pathOf; nil leaves paths out.
 	path func(cluster logicalcluster.Name) string
+	// server is the one that has the replicas; nil for one that keeps all of them.
+	server *server
 }
 
-// selects reports whether an object is to have a replica. An object that is
-// being deleted has none: a replica cannot carry a deletion timestamp, so it
-// would look alive to its readers.
+// selects reports whether an object is to have a replica, until it is gone. What each
+// shard has for itself, in logical clusters of the system, has none.
 func (r Resource) selects(obj *unstructured.Unstructured) bool {
-	return obj.GetDeletionTimestamp() == nil && (r.Filter == nil || r.Filter(obj))
+	return !request.IsSystem(logicalcluster.From(obj)) && (r.Filter == nil || r.Filter(obj))
 }
 
 // Defaults returns what every shard replicates. Adding a line here, and the CRD of

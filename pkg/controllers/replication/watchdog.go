@@ -123,6 +123,7 @@ func (s *session) probe(ctx context.Context, state *suspicion) error {
 // miss something.
 func (s *session) audit(ctx context.Context, queue reconcile.Queue[client.Key]) error {
 	logger := klog.FromContext(ctx)
+	s.askAgain(ctx)
 	found, err := compareResource(ctx, s.config, s.resource)
 	if err != nil {
 		logger.V(2).Info("The replicas could not be compared with the shard", "err", err)

@@ -29,8 +29,8 @@ import (
 )
 
 // CoreWriter writes objects of a version of a schema of the group "", which the
-// upstream handler can read but holds for invalid. It belongs to a view, and goes
-// with it.
+// upstream handler can read but holds for invalid, or those of a server of replicas. It
+// belongs to a view, and goes with it.
 type CoreWriter struct {
 	// Objects are the objects themselves. Status and Scale are their subresources;
 	// nil where there are none.
@@ -39,6 +39,8 @@ type CoreWriter struct {
 		rest.Patcher
 	}
 	Status, Scale rest.Patcher
+	// Replicas write the objects as copies of others.
+	Replicas *Replicas
 
 	mu     sync.Mutex
 	scopes map[string]*handlers.RequestScope // by subresource
@@ -59,7 +61,7 @@ func (w *CoreWriter) Scope(ctx context.Context, subresource string, ask func(con
 	return scope, err
 }
 
-// CoreWriter returns what writes the objects of a version of a schema of the group "".
+// CoreWriter returns what writes the objects of a version of a schema.
 // It is good until done is called.
 func (s *Stores) CoreWriter(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (writer *CoreWriter, done func(), err error) {
 	v, done := s.use(sch, version.Name)
@@ -120,9 +122,9 @@ func (s *Stores) newCoreWriter(sch *definitions.Schema, version *apiextensionsv1
 	if err != nil {
 		return nil, fmt.Errorf("making the storage of %s: %w", sch.Resource, err)
 	}
-	strategy := &coreStrategy{RESTCreateUpdateStrategy: upstream, gvk: v.gvk, schema: validates}
+	strategy := &coreStrategy{RESTCreateUpdateStrategy: upstream, gvk: v.gvk, schema: validates, replicas: s.config.Replicas}
 	made.CustomResource.CreateStrategy, made.CustomResource.UpdateStrategy = strategy, strategy
-	writer := &CoreWriter{Objects: made.CustomResource, scopes: map[string]*handlers.RequestScope{}}
+	writer := &CoreWriter{Objects: made.CustomResource, Replicas: &Replicas{made.CustomResource.Store}, scopes: map[string]*handlers.RequestScope{}}
 	if made.Scale != nil {
 		writer.Scale = made.Scale
 	}

@@ -30,9 +30,9 @@ import (
 // to be of, while it validates them. Nobody else ever sees it.
 const coreStandIn = "core.invalid"
 
-// HasPathNames reports whether objects of a resource may have names of any path segment, as
+// hasPathNames reports whether objects of a resource may have names of any path segment, as
 // roles and their bindings do, and not only those of custom resources.
-func HasPathNames(resource schema.GroupResource) bool { return resource.Group == rbacv1.GroupName }
+func hasPathNames(resource schema.GroupResource) bool { return resource.Group == rbacv1.GroupName }
 
 // coreSchema is what a version's schema says of objects.
 type coreSchema struct {
@@ -78,6 +78,18 @@ type coreStrategy struct {
 	schema *coreSchema
 	// status is set for the status subresource.
 	status bool
+	// replicas is set where nobody counts generations.
+	replicas bool
+}
+
+// PrepareForUpdate implements rest.RESTUpdateStrategy.
+func (s *coreStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	s.RESTCreateUpdateStrategy.PrepareForUpdate(ctx, obj, old)
+	if u, ok := obj.(*unstructured.Unstructured); ok && s.replicas {
+		if before, ok := old.(*unstructured.Unstructured); ok {
+			u.SetGeneration(before.GetGeneration())
+		}
+	}
 }
 
 // Validate implements rest.RESTCreateStrategy.
@@ -127,7 +139,7 @@ func (s *coreStrategy) shapeErrors(ctx context.Context, u, old *unstructured.Uns
 	} else {
 		theirs = s.RESTCreateUpdateStrategy.ValidateUpdate(ctx, s.standIn(u), s.standIn(old))
 	}
-	if HasPathNames(schema.GroupResource{Group: s.gvk.Group}) && len(content.IsPathSegmentName(u.GetName())) == 0 {
+	if hasPathNames(schema.GroupResource{Group: s.gvk.Group}) && len(content.IsPathSegmentName(u.GetName())) == 0 {
 		theirs = slices.DeleteFunc(theirs, func(err *field.Error) bool { return err.Field == "metadata.name" })
 	}
 	scale := slices.IndexFunc(theirs, func(err *field.Error) bool { return !strings.HasPrefix(err.Field, "metadata") })

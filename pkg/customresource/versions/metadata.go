@@ -6,7 +6,7 @@ import "time"
 // was written, so that they stay the same if they are read and written again, as
 // upstream's codec does with those of every object.
 func isPlainMetadata(metadata map[string]any) bool {
-	if metadata["creationTimestamp"] == nil || metadata["generation"] == nil {
+	if metadata["creationTimestamp"] == nil {
 		return false
 	}
 	return eachField(metadata, func(name string, value any) bool {

@@ -15,6 +15,7 @@ func FuzzPlainMetadata(f *testing.F) {
 	const head = `{"name":"a","uid":"u","resourceVersion":"1","generation":1,"creationTimestamp":"2026-01-02T03:04:05Z"`
 	plain := []string{
 		head + `}`,
+		`{"name":"a","uid":"u","creationTimestamp":"2026-01-02T03:04:05Z"}`, // such as a role's
 		head + `,"namespace":"n","generateName":"a-","selfLink":"/a","labels":{"a":"b","c":""},"annotations":{"a":""},"finalizers":["x",""]}`,
 		head + `,"deletionTimestamp":"2026-01-02T03:04:05Z","deletionGracePeriodSeconds":0}`,
 		head + `,"ownerReferences":[{"apiVersion":"v1","kind":"K","name":"","uid":"u","controller":false,"blockOwnerDeletion":true}]}`,

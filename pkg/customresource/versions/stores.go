@@ -99,6 +99,8 @@ type Config struct {
 	// Apart reports whether the objects of a schema lie apart from those of others of
 	// the same resource; nil means that none do.
 	Apart func(*definitions.Schema) bool
+	// Replicas is set where objects are replicas of those of other servers.
+	Replicas bool
 	// Calls bound how many conversion webhooks are called at a time.
 	Calls *webhooktransport.Calls
 	// Hooks say which webhooks are functions of this process; nil means that none are.

@@ -1,0 +1,136 @@
+package cacheserver_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/replication"
+)
+
+// versionsOf returns the versions of all Shards that a cache server has.
+func versionsOf(t *testing.T, f *client.Factory) string {
+	t.Helper()
+	list, err := in(t, f.Shard("*"), "*", shardsGVR).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	versions := ""
+	for i := range list.Items {
+		versions += list.Items[i].GetName() + "@" + list.Items[i].GetResourceVersion() + " "
+	}
+	return versions
+}
+
+// TestReplicationToFormerCacheServer: a cache server of the previous release keeps no UIDs and
+// deletes nothing that has finalizers. Replicas come to rest there; and once this release has
+// taken its place, they become what they should be.
+func TestReplicationToFormerCacheServer(t *testing.T) {
+	cache := newCacheServer(t)
+	cache.stop()
+	cache.f.CloseIdleConnections()
+	former := newFormerCacheServer(t, cache)
+	amber := newTestShard(t, "amber")
+	shards := in(t, amber.f, "root", shardsGVR)
+	held := object(shardsGVR, "Shard", "held", map[string]any{"baseURL": "https://x"})
+	held.SetFinalizers([]string{"test/held"})
+	create(t, shards, held)
+	create(t, shards, object(shardsGVR, "Shard", "edited", map[string]any{"baseURL": "https://x"}))
+	create(t, shards, object(shardsGVR, "Shard", "gone", nil))
+	config, _ := replicate(t, amber, cache)
+	replicas := in(t, former.f.Shard("amber"), "root", shardsGVR)
+	url := func(name string) string {
+		replica, err := replicas.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		url, _, _ := unstructured.NestedString(replica.Object, "spec", "baseURL")
+		return url + replica.GetAnnotations()["cache.shardplane.io/deleting"]
+	}
+	eventually(t, "all are replicated", func() bool { return url("held") == "https://x" && url("edited") == "https://x" && url("gone") == "" })
+
+	_, err := shards.Patch(t.Context(), "edited", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://y"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.NoError(t, shards.Delete(t.Context(), "held", metav1.DeleteOptions{}))
+	require.NoError(t, shards.Delete(t.Context(), "gone", metav1.DeleteOptions{}))
+	deleted, err := shards.Get(t.Context(), "held", metav1.GetOptions{})
+	require.NoError(t, err)
+	since := deleted.GetDeletionTimestamp().UTC().Format(time.RFC3339)
+	eventually(t, "the changes are there", func() bool { return url("edited") == "https://y" && url("held") == "https://x"+since })
+	requireList(t, former.f.Shard("*"), "*", "amber|root|edited", "amber|root|held")
+	_, err = replicas.Patch(t.Context(), "edited", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://evil"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	eventually(t, "the edited replica is put right", func() bool { return url("edited") == "https://y" })
+
+	t.Log("audits ask again whether the server keeps UIDs, and change nothing")
+	asked := func() float64 { return counted(t, "shardplane_replication_operations_total", "operation", "update") }
+	eventually(t, "the replicas are at rest", func() bool {
+		before, updates := versionsOf(t, former.f), asked()
+		eventually(t, "some audits", func() bool { return asked() > updates+3 })
+		return versionsOf(t, former.f) == before
+	})
+
+	_, err = shards.Patch(t.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	eventually(t, "what the server holds is released", func() bool {
+		_, err := replicas.Get(t.Context(), "held", metav1.GetOptions{})
+		return err != nil
+	})
+	replica, err := replicas.Get(t.Context(), "edited", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NotEqual(t, replica.GetAnnotations()["cache.kcp.io/original-resource-UID"], string(replica.GetUID()))
+
+	t.Log("the cache server becomes one of this release")
+	former.stop()
+	cache.start(t)
+	requireTrue(t, config)
+	source, err := shards.Get(t.Context(), "edited", metav1.GetOptions{})
+	require.NoError(t, err)
+	replica, err = in(t, cache.f.Shard("amber"), "root", shardsGVR).Get(t.Context(), "edited", metav1.GetOptions{})
+	require.NoError(t, err)
+	requireSame(t, source, replica)
+}
+
+// TestReplicasOfFormerShards: a shard of the previous release sends neither UIDs nor
+// finalizers; when it is upgraded, its replicas are put right, those that somebody holds too.
+func TestReplicasOfFormerShards(t *testing.T) {
+	cache := newCacheServer(t)
+	amber := newTestShard(t, "amber")
+	shards := in(t, amber.f, "root", shardsGVR)
+	replicas := in(t, cache.f.Shard("amber"), "root", shardsGVR)
+	former := func(name string) *unstructured.Unstructured {
+		obj := object(shardsGVR, "Shard", name, map[string]any{"baseURL": "https://x"})
+		obj.SetFinalizers([]string{"test/held"})
+		source := create(t, shards, obj)
+		obj.SetFinalizers(nil)
+		obj.SetAnnotations(map[string]string{
+			"cache.kcp.io/original-resource-version": source.GetResourceVersion(), "cache.kcp.io/original-resource-UID": string(source.GetUID()),
+		})
+		return create(t, replicas, obj)
+	}
+	former("one")
+	two := former("two")
+	two.Object["spec"] = map[string]any{"baseURL": "https://y"}
+	annotations := two.GetAnnotations()
+	delete(annotations, "kcp.io/shard")
+	two.SetAnnotations(annotations)
+	two, err := replicas.Update(t.Context(), two, metav1.UpdateOptions{})
+	require.NoError(t, err, "it writes them as it did")
+	require.Equal(t, "amber", two.GetAnnotations()["kcp.io/shard"])
+
+	config, _ := replicate(t, amber, cache, withoutAudits)
+	requireReplicas(t, cache, []string{"amber|root|one", "amber|root|two"}, config)
+	for _, name := range []string{"one", "two"} {
+		source, err := shards.Get(t.Context(), name, metav1.GetOptions{})
+		require.NoError(t, err)
+		replica, err := replicas.Get(t.Context(), name, metav1.GetOptions{})
+		require.NoError(t, err)
+		requireSame(t, source, replica)
+	}
+	found, err := replication.Compare(t.Context(), config)
+	require.NoError(t, err)
+	require.Empty(t, found)
+}

@@ -1,0 +1,170 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// TestReplicas: what the cache server has of shards is what the shards have.
+func TestReplicas(t *testing.T) {
+	e := newEnv(t, two.Get(t))
+	t.Run("field by field", func(t *testing.T) { testReplicasFieldByField(t, newAPIKindsOn(e, "copied", 1).in(t)) })
+	t.Run("being deleted", func(t *testing.T) { testReplicasBeingDeleted(t, e) })
+}
+
+// testReplicasFieldByField compares the replicas of each kind with their objects.
+func testReplicasFieldByField(t *testing.T, k apiKinds) {
+	k.export("e", k.schema("v1", "widgets", "size")) // the server makes a slice of its own
+	k.create(apisV1+"apiresourceschemas", peopleSchema, "v1.people.example.org")
+	k.create(apisV1+"apiconversions", "%s", conversion("v1.people.example.org", "self"))
+	k.create(rbacV1+"clusterroles", `{"metadata":{"name":"bind:it"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind"]}]}`)
+	k.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":"bind:it","finalizers":["example.com/held"]},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"bind:it"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
+	k.policyFor("p", "true", "")
+	k.create(registration+"mutatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicy","metadata":{"name":"m"},"spec":{"reinvocationPolicy":"Never","matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":["none.example.org"],"apiVersions":["*"],"resources":["widgets"]}]},"mutations":[{"patchType":"ApplyConfiguration","applyConfiguration":{"expression":"Object{metadata: Object.metadata{labels: {'a': 'b'}}}"}}]}}`)
+	k.create(registration+"mutatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":"m"},"spec":{"policyName":"m"}}`)
+	for _, kind := range []string{"Mutating", "Validating"} {
+		k.create(registration+strings.ToLower(kind)+"webhookconfigurations", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"%sWebhookConfiguration","metadata":{"name":"w"},"webhooks":[{"name":"w.example.org","sideEffects":"None","admissionReviewVersions":["v1"],"failurePolicy":"Ignore","clientConfig":{"url":"https://none.example.org"},"rules":[{"operations":["CREATE"],"apiGroups":["none.example.org"],"apiVersions":["*"],"resources":["*"]}]}]}`, kind)
+	}
+	k.create(tenancyV1+"workspaceauthenticationconfigurations", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceAuthenticationConfiguration","metadata":{"name":"a"},"spec":{"jwt":[{"issuer":{"url":"https://none.example.org","audiences":["a"]},"claimMappings":{"username":{"claim":"sub","prefix":""},"groups":{"claim":"g","prefix":""}}}]}}`)
+	k.workspaceType("t", `"authenticationConfigurations":[{"name":"a"}]`)
+
+	discovery, err := k.cache.Shard("*").Wildcard().Discovery()
+	require.NoError(t, err)
+	_, served, err := discovery.ServerGroupsAndResources()
+	require.NoError(t, err)
+	var kinds []schema.GroupVersionResource
+	for _, list := range served {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		require.NoError(t, err)
+		for _, kind := range list.APIResources {
+			// Shards write the former directly. Of the latter there is one version: no more than its
+			// name is converted.
+			if gv.Group != "cache.shardplane.io" && kind.Name+"."+gv.Version != "apiexports.v1alpha1" {
+				kinds = append(kinds, gv.WithResource(kind.Name))
+			}
+		}
+	}
+	require.Len(t, kinds, 16)
+	for _, resource := range kinds {
+		t.Run(resource.Version+" "+resource.Resource, func(t *testing.T) {
+			k := k.in(t)
+			shard, cluster := "shard-1", k.cluster
+			if resource.Resource == "shards" {
+				shard, cluster = "root", "root"
+			}
+			k.eventually("the replicas are those of the objects", func() bool {
+				differs := compareAll(t, resource, dynamicIn(t, k.shards[shard], cluster), dynamicIn(t, k.cache.Shard(shard), cluster))
+				t.Log(differs)
+				return differs == ""
+			})
+		})
+	}
+}
+
+func dynamicIn(t *testing.T, f *client.Factory, cluster string) dynamic.Interface {
+	t.Helper()
+	d, err := f.Cluster(logicalcluster.NewPath(cluster)).Dynamic()
+	require.NoError(t, err)
+	return d
+}
+
+// isMarked has the kinds of which a shard replicates those that are marked.
+var isMarked = map[string]bool{
+	"core.kcp.io/logicalclusters": true, "tenancy.kcp.io/workspaceauthenticationconfigurations": true,
+	"rbac.authorization.k8s.io/clusterroles": true, "rbac.authorization.k8s.io/clusterrolebindings": true,
+	"admissionregistration.k8s.io/mutatingwebhookconfigurations": true, "admissionregistration.k8s.io/validatingwebhookconfigurations": true,
+	"admissionregistration.k8s.io/mutatingadmissionpolicies": true, "admissionregistration.k8s.io/mutatingadmissionpolicybindings": true,
+	"admissionregistration.k8s.io/validatingadmissionpolicies": true, "admissionregistration.k8s.io/validatingadmissionpolicybindings": true,
+}
+
+// compareAll returns how the replicas of a logical cluster differ from its objects, of which
+// there is one at least.
+func compareAll(t *testing.T, resource schema.GroupVersionResource, from, to dynamic.Interface) string {
+	t.Helper()
+	sources, err := from.Resource(resource).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	replicas, err := to.Resource(resource).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	found := map[string]*unstructured.Unstructured{}
+	for i := range replicas.Items {
+		found[replicas.Items[i].GetName()] = &replicas.Items[i]
+	}
+	compared := 0
+	for i := range sources.Items {
+		source := &sources.Items[i]
+		if isMarked[resource.Group+"/"+resource.Resource] && source.GetAnnotations()["internal.kcp.io/replicate"] == "" {
+			continue
+		}
+		replica := found[source.GetName()]
+		if replica == nil {
+			return source.GetName() + " is missing"
+		}
+		annotations := replica.GetAnnotations()
+		if annotations["kcp.io/shard"] == "" || annotations["cache.kcp.io/original-resource-version"] != source.GetResourceVersion() || annotations["cache.kcp.io/original-resource-UID"] != string(source.GetUID()) {
+			return fmt.Sprintf("%s is a replica of something else: %v", source.GetName(), annotations)
+		}
+		for _, key := range []string{"kcp.io/shard", "cache.kcp.io/original-resource-version", "cache.kcp.io/original-resource-UID"} {
+			delete(annotations, key)
+		}
+		if _, has := source.GetAnnotations()["kcp.io/path"]; !has {
+			delete(annotations, "kcp.io/path")
+		}
+		replica.SetAnnotations(annotations)
+		replica.SetResourceVersion(source.GetResourceVersion())
+		require.Equal(t, source.Object, replica.Object)
+		compared++
+	}
+	if compared == 0 || compared != len(found) {
+		return fmt.Sprintf("there are %d objects to replicate, and %d replicas", compared, len(found))
+	}
+	return ""
+}
+
+// testReplicasBeingDeleted: who has something of an object that is being deleted on another
+// shard keeps it until the object is gone; nobody gets anything new of it.
+func testReplicasBeingDeleted(t *testing.T, e *env) {
+	provider, k := newAPIKindsOn(e, "parting", 1).in(t), newAPIKinds(e, "staying").in(t)
+	const hold, release = `{"metadata":{"finalizers":["example.com/held"]}}`, `{"metadata":{"finalizers":null}}`
+	provider.export("e", provider.schema("v1", "widgets", "size"))
+	provider.workspaceType("t", `"defaultAPIBindingLifecycle":"InitializeOnly"`)
+	workspace := func() (int, string) {
+		return k.status(http.MethodPost, tenancyV1+"workspaces?dryRun=All", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"w"},"spec":{"type":{"name":"t","path":"root:parting"}}}`)
+	}
+	k.bindPath(http.StatusCreated, "e", "root:parting", "e")
+	k.until("e", "Ready", "True <nil>")
+	k.eventually("the type is known", func() bool { code, _ := workspace(); return code == http.StatusCreated })
+
+	held := []string{apisV2 + "apiexports/e", tenancyV1 + "workspacetypes/t"}
+	for _, path := range held {
+		provider.ask(http.StatusOK, http.MethodPatch, path, hold)
+		provider.ask(http.StatusOK, http.MethodDelete, path, "")
+	}
+	k.eventually("no workspaces of the type are made", func() bool {
+		code, says := workspace()
+		return code == http.StatusForbidden && strings.Contains(says, "is being deleted")
+	})
+	k.bindPath(http.StatusCreated, "late", "root:parting", "e")
+	k.until("late", "APIExportValid", "False APIExportNotFound")
+	require.Equal(t, "True <nil>", condition(k.get(apisV2+"apibindings/e"), "APIExportValid"))
+	k.create(widgets, "%s", widget("a", "size", 1))
+
+	for _, path := range held {
+		provider.ask(http.StatusOK, http.MethodPatch, path, release)
+	}
+	k.until("e", "APIExportValid", "False APIExportNotFound")
+	k.eventually("the type is gone", func() bool {
+		code, says := workspace()
+		return code == http.StatusForbidden && !strings.Contains(says, "is being deleted")
+	})
+}
