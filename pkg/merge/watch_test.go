@@ -3,6 +3,7 @@ package merge_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -196,6 +197,28 @@ func TestInitialEvents(t *testing.T) {
 		if e.Type == "ERROR" {
 			require.EqualValues(t, http.StatusServiceUnavailable, e.Object.Code, "it would tell objects twice")
 			break
+		}
+	}
+}
+
+// TestInitialVersions: who resumes from any of the initial events gets those that it has not
+// had: a shard is in their versions only once all of its own have been told.
+func TestInitialVersions(t *testing.T) {
+	t.Parallel()
+	const each = 50
+	var names []string
+	for n := range each {
+		names = append(names, fmt.Sprint(n))
+	}
+	w := newWorld(t, newFake(t, "a", names...), newFake(t, "b", names...))
+	s, left := w.watch(), map[string]int{"a": each, "b": each}
+	for range 2 * each {
+		e := s.next()
+		own := e.Object.Metadata.Name[:1]
+		left[own]--
+		other := map[string]string{"a": "b", "b": "a"}[own]
+		if seen := positions(t, e.Object.Metadata.ResourceVersion, other)[0]; left[other] > 0 {
+			require.Zero(t, seen, "%d of %s follow %s", left[other], other, e)
 		}
 	}
 }

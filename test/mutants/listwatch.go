@@ -61,4 +61,22 @@ var listwatch = []Mutant{
 		}},
 		CaughtBy: "./pkg/storage/hub", Test: "TestListsWaitForTheHub",
 	},
+	{
+		Name: "eager-initial-version", Rule: "a version among merged initial events has no shard of which more of them follow",
+		Edits: []Edit{{
+			File:   "pkg/merge/watch.go",
+			Before: "	if _, ok := m.version.Of(n.feed.shard.Number); ok {\n		m.version = version\n	}",
+			After:  "	m.version = version",
+		}},
+		CaughtBy: "./pkg/merge", Test: "TestInitialVersions",
+	},
+	{
+		Name: "crossed-positions", Rule: "a merged version says of each shard how far that one has been seen",
+		Edits: []Edit{{
+			File:   "pkg/merge/version.go",
+			Before: "		positions[at].Revision = revision\n",
+			After:  "		positions[0].Revision = revision\n",
+		}},
+		CaughtBy: "./pkg/merge", Test: "TestWatchesGoOnFromAnyEvent",
+	},
 }
