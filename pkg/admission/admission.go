@@ -1,8 +1,8 @@
 // Package admission decides what may be written: in each logical cluster by
 // what is configured there, for built-in and custom resources alike.
 //
-//	mutating    MergedVersion ─ NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ PermissionClaims ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
-//	validating  WorkspaceType ─ APIKinds ─ PermissionClaims ─ Initialization ─ ReservedMetadata ─ Limits ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
+//	mutating    MergedVersion ─ NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ PathAnnotation ─ PermissionClaims ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
+//	validating  WorkspaceType ─ APIKinds ─ PathAnnotation ─ PermissionClaims ─ Initialization ─ ReservedMetadata ─ Limits ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
 //
 // The plugins stand in kube-apiserver's order; this package assembles them. Each
 // looks up in a map whether the logical cluster has anything configured. If it
@@ -13,6 +13,7 @@
 //	workspaceowner  who created a Workspace is written on it
 //	workspacetype   the type of a new Workspace, and who may use it
 //	apikinds        what is valid in exports and bindings of APIs, and who may bind
+//	pathannotation  the path of their logical cluster on exports, bindings and types
 //	claims          what providers may write through the views of their exports
 //	initialization  what initializers and terminators may write into LogicalClusters
 //	policy          admission policies, validating and mutating, and who may name their parameters
@@ -47,6 +48,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/lifecycle"
 	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/admission/merged"
+	"github.com/shardplane/shardplane/pkg/admission/pathannotation"
 	"github.com/shardplane/shardplane/pkg/admission/policy"
 	"github.com/shardplane/shardplane/pkg/admission/quota"
 	"github.com/shardplane/shardplane/pkg/admission/reserved"
@@ -80,6 +82,8 @@ type Config struct {
 	WebhookCalls int
 	// WorkspaceTypes says what type a new Workspace has, and who may use it.
 	WorkspaceTypes workspacetype.Config
+	// FindCluster finds the LogicalClusters of the shard, whose paths objects say.
+	FindCluster pathannotation.Find
 	// APIKinds says which exports of APIs there are, and who may bind them.
 	APIKinds apikinds.Config
 	// ClaimAllows says what permission claims let providers do.
@@ -148,6 +152,7 @@ func New(c Config) (*Admission, error) {
 		named{"WorkspaceOwner", workspaceowner.New()},
 		named{"WorkspaceType", workspacetype.New(c.WorkspaceTypes)},
 		named{"APIKinds", apikinds.New(c.APIKinds)},
+		named{"PathAnnotation", pathannotation.New(c.FindCluster)},
 		named{"PermissionClaims", claims.New(c.ClaimAllows)},
 		named{"MutatingAdmissionPolicy", reserved.Guard(policy.NewMutating(policies, hooks.MutatingPolicies, hooks.MutatingBindings))},
 		named{"MutatingAdmissionWebhook", reserved.Guard(webhook.NewMutating(webhooks, hooks.MutatingWebhooks))},

@@ -268,12 +268,13 @@ func TestReplicationOfMarkedObjects(t *testing.T) {
 	})
 }
 
-// TestReplicationOfPaths holds that replicas say the path of their logical
-// cluster, also when that is told or changed after the object itself.
+// TestReplicationOfPaths holds that replicas of what is looked for by its path say that,
+// also when that is told or changed after the object itself.
 func TestReplicationOfPaths(t *testing.T) {
 	cache := newCacheServer(t)
 	amber := newTestShard(t, "amber")
 	create(t, in(t, amber.f, "a", shardsGVR), object(shardsGVR, "Shard", "one", nil))
+	create(t, in(t, amber.f, "a", workspaceTypesGVR), object(workspaceTypesGVR, "WorkspaceType", "one", nil))
 	clusters := client.LogicalClusters.Informer(amber.f.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
 	start(t, "", clusters.Run)
 	config, _ := replicate(t, amber, cache, withoutAudits, func(config *replication.Config) { config.LogicalClusters = clusters })
@@ -288,12 +289,15 @@ func TestReplicationOfPaths(t *testing.T) {
 	require.NoError(t, err)
 	requirePath(t, cache, "root:b")
 	requireTrue(t, config)
+	replica, err := in(t, cache.f.Shard("amber"), "a", shardsGVR).Get(t.Context(), "one", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NotContains(t, replica.GetAnnotations(), "kcp.io/path", "nobody looks for it by its path")
 }
 
 func requirePath(t *testing.T, cache *cacheServer, path string) {
 	t.Helper()
 	eventually(t, "the replica says the path "+path, func() bool {
-		replica, err := in(t, cache.f.Shard("amber"), "a", shardsGVR).Get(t.Context(), "one", metav1.GetOptions{})
+		replica, err := in(t, cache.f.Shard("amber"), "a", workspaceTypesGVR).Get(t.Context(), "one", metav1.GetOptions{})
 		require.NoError(t, err)
 		return replica.GetAnnotations()["kcp.io/path"] == path
 	})

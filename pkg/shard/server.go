@@ -208,6 +208,7 @@ func (s *Server) assembleAPI() error {
 		Webhooks:       webhooks,
 		WebhookCalls:   s.options.Webhooks.CallsPerCluster,
 		WorkspaceTypes: s.workspaceTypes(),
+		FindCluster:    s.local.find,
 		APIKinds:       s.apiKinds(),
 		ClaimAllows:    s.exportViews.Allows,
 		OwnVersion:     s.ownVersion,

@@ -38,6 +38,11 @@ func testReplicasFieldByField(t *testing.T, k apiKinds) {
 	}
 	k.create(tenancyV1+"workspaceauthenticationconfigurations", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceAuthenticationConfiguration","metadata":{"name":"a"},"spec":{"jwt":[{"issuer":{"url":"https://none.example.org","audiences":["a"]},"claimMappings":{"username":{"claim":"sub","prefix":""},"groups":{"claim":"g","prefix":""}}}]}}`)
 	k.workspaceType("t", `"authenticationConfigurations":[{"name":"a"}]`)
+	for _, path := range []string{tenancyV1 + "workspacetypes/t", apisV2 + "apiexports/e", apisV1 + "apiexports/e"} {
+		require.Equal(t, "root:copied", k.get(path).GetAnnotations()["kcp.io/path"], path)
+	}
+	copied := k.create(configMaps, `{"metadata":{"name":"from-elsewhere","annotations":{"kcp.io/path":"root:elsewhere"}}}`)
+	require.Equal(t, "root:copied", copied.GetAnnotations()["kcp.io/path"])
 
 	discovery, err := k.cache.Shard("*").Wildcard().Discovery()
 	require.NoError(t, err)
@@ -116,9 +121,6 @@ func compareAll(t *testing.T, resource schema.GroupVersionResource, from, to dyn
 		}
 		for _, key := range []string{"kcp.io/shard", "cache.kcp.io/original-resource-version", "cache.kcp.io/original-resource-UID"} {
 			delete(annotations, key)
-		}
-		if _, has := source.GetAnnotations()["kcp.io/path"]; !has {
-			delete(annotations, "kcp.io/path")
 		}
 		replica.SetAnnotations(annotations)
 		replica.SetResourceVersion(source.GetResourceVersion())

@@ -13,7 +13,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/apis"
-	"github.com/kcp-dev/sdk/apis/core"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apiserver/pkg/admission"
@@ -37,7 +36,7 @@ type Config struct {
 	// it, and "" if no such logical cluster is known. Its error says that this cannot be
 	// told now.
 	Resolve func(path logicalcluster.Path, export string) (logicalcluster.Name, error)
-	// PathOf returns the path of a logical cluster, if it has one.
+	// PathOf returns the path of a logical cluster, if it has one, for what users are told.
 	PathOf func(cluster logicalcluster.Name) (string, bool)
 	// MayBind reports whether a user may bind an export of a logical cluster, which
 	// need not exist. Its error says that this could not be found out.
@@ -85,9 +84,6 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 // complete gives a new export or binding what the server knows of it.
 func (p *Plugin) complete(cluster logicalcluster.Name, resource string, object *unstructured.Unstructured) {
 	annotations := object.GetAnnotations()
-	if path, ok := p.config.PathOf(cluster); ok {
-		set(&annotations, core.LogicalClusterPathAnnotationKey, path)
-	}
 	for _, key := range statusAnnotations {
 		delete(annotations, key) // it has no status yet
 	}
@@ -114,9 +110,6 @@ var statusAnnotations = slices.Concat(apirules.StatusAnnotations, apirules.V1alp
 func keep(object, old *unstructured.Unstructured) {
 	annotations, labels := object.GetAnnotations(), object.GetLabels()
 	before := old.GetAnnotations()
-	if path := before[core.LogicalClusterPathAnnotationKey]; annotations[core.LogicalClusterPathAnnotationKey] == "" && path != "" {
-		set(&annotations, core.LogicalClusterPathAnnotationKey, path)
-	}
 	for _, key := range statusAnnotations {
 		if value, ok := before[key]; ok {
 			set(&annotations, key, value)
@@ -165,8 +158,6 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	switch resource {
 	case bindings:
 		return p.checkBinding(ctx, a, object)
-	case exports:
-		return p.checkComputed(ctx, a, object)
 	case endpointSlices:
 		_, err := p.mayBind(ctx, a, object, "spec", "export")
 		return err
@@ -187,18 +178,6 @@ func (p *Plugin) checkBinding(ctx context.Context, a admission.Attributes, objec
 	}
 	if !slices.Contains(object.GetFinalizers(), apirules.BindingFinalizer) {
 		return admission.NewForbidden(a, fmt.Errorf("metadata.finalizers[%s] is set by the system: let webhooks and policies leave it alone", apirules.BindingFinalizer))
-	}
-	return p.checkComputed(ctx, a, object)
-}
-
-// checkComputed wants the path that Admit gave a new object.
-func (p *Plugin) checkComputed(ctx context.Context, a admission.Attributes, object *unstructured.Unstructured) error {
-	cluster, err := request.ClusterNameFrom(ctx)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
-	if path, ok := p.config.PathOf(cluster); ok && object.GetAnnotations()[core.LogicalClusterPathAnnotationKey] != path {
-		return admission.NewForbidden(a, fmt.Errorf("metadata.annotations[%s] is set by the system: let webhooks and policies leave it alone", core.LogicalClusterPathAnnotationKey))
 	}
 	return nil
 }

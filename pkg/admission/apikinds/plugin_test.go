@@ -109,14 +109,8 @@ func TestNewBindings(t *testing.T) {
 		require.NoError(t, call{resource: "apibindings", object: object, user: "alice"}.write(t, nil))
 		require.Equal(t, []string{"apis.kcp.io/apibinding-finalizer"}, object.GetFinalizers())
 		require.Equal(t, map[string]string{"internal.apis.kcp.io/export": apirules.ExportLabelValue(provider, "e")}, object.GetLabels())
-		require.Equal(t, map[string]string{"kcp.io/path": "root:here"}, object.GetAnnotations(), "a new object has no status")
+		require.Empty(t, object.GetAnnotations(), "a new object has no status")
 	}
-	export := parse(t, "{apiVersion: apis.kcp.io/v1alpha2, kind: APIExport, metadata: {name: e}}")
-	require.NoError(t, call{resource: "apiexports", object: export, user: "bob"}.write(t, nil))
-	require.Equal(t, map[string]string{"kcp.io/path": "root:here"}, export.GetAnnotations())
-	export.SetAnnotations(nil)
-	require.NoError(t, call{resource: "apiexports", object: export, user: "bob", cluster: "pathless"}.write(t, nil))
-	require.Empty(t, export.GetAnnotations())
 }
 
 // Who may not bind is told the same, whatever there is.
@@ -156,9 +150,8 @@ func TestPermission(t *testing.T) {
 // Webhooks and policies, which come in between, cannot change what the server gives.
 func TestMeddling(t *testing.T) {
 	for says, meddle := range map[string]func(*unstructured.Unstructured){
-		"metadata.labels":      func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{apirules.ExportLabel: "other"}) },
-		"metadata.finalizers":  func(u *unstructured.Unstructured) { u.SetFinalizers(nil) },
-		"metadata.annotations": func(u *unstructured.Unstructured) { u.SetAnnotations(nil) },
+		"metadata.labels":     func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{apirules.ExportLabel: "other"}) },
+		"metadata.finalizers": func(u *unstructured.Unstructured) { u.SetFinalizers(nil) },
 	} {
 		err := call{resource: "apibindings", object: parse(t, binding), user: "alice"}.write(t, meddle)
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
@@ -172,13 +165,13 @@ func TestUpdates(t *testing.T) {
 	const applied = "apis.v1alpha2.kcp.io/status-applied-permission-claims"
 	stored := parse(t, local)
 	require.NoError(t, call{resource: "apibindings", object: stored, user: "alice"}.write(t, nil))
-	stored.SetAnnotations(map[string]string{"kcp.io/path": "root:here", applied: "[]"})
+	stored.SetAnnotations(map[string]string{applied: "[]"})
 
 	now := parse(t, local)
 	now.SetAnnotations(map[string]string{"own": "x", applied: `[{"resource":"secrets","verbs":["get"],"selector":{"matchAll":true}}]`})
 	require.NoError(t, call{resource: "apibindings", object: now, old: stored, user: "bob"}.write(t, nil), "changes need no permission to bind")
 	require.Equal(t, stored.GetLabels(), now.GetLabels())
-	require.Equal(t, map[string]string{"own": "x", "kcp.io/path": "root:here", applied: "[]"}, now.GetAnnotations())
+	require.Equal(t, map[string]string{"own": "x", applied: "[]"}, now.GetAnnotations())
 
 	fresh := parse(t, local)
 	fresh.SetAnnotations(map[string]string{applied: "[]"})
@@ -186,7 +179,7 @@ func TestUpdates(t *testing.T) {
 	require.Empty(t, fresh.GetAnnotations(), "there is no such status")
 
 	err := call{resource: "apibindings", object: parse(t, local), old: stored, user: "bob"}.write(t, func(u *unstructured.Unstructured) {
-		u.SetAnnotations(map[string]string{"kcp.io/path": "root:here", applied: "[{}]"})
+		u.SetAnnotations(map[string]string{applied: "[{}]"})
 	})
 	require.ErrorContains(t, err, "part of the status")
 

@@ -16,6 +16,7 @@ import (
 
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/shardplane/shardplane/pkg/admission/pathannotation"
 	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
@@ -117,7 +119,7 @@ func checkMetadata(a admission.Attributes, as who) error {
 	}
 	newAnnotations := obj.GetAnnotations()
 	if key, n, found := changed(annotations, oldAnnotations, newAnnotations, as, func(key string) bool {
-		return isOwnName(a, key, newAnnotations) || isGiven(a, key)
+		return isOwnName(a, key, newAnnotations) || key == core.LogicalClusterPathAnnotationKey && pathannotation.Applies(a.GetResource().GroupResource())
 	}); found {
 		return denied(a, "metadata.annotations", key, n)
 	}
@@ -155,7 +157,7 @@ func changed(names []name, before, after map[string]string, as who, excepted fun
 	}
 	for key := range before {
 		if _, has := after[key]; !has {
-			if n, reserved := lookUp(names, key); reserved && as > n.by {
+			if n, reserved := lookUp(names, key); reserved && as > n.by && !excepted(key) {
 				return key, n, true
 			}
 		}

@@ -65,7 +65,7 @@ func attributes(resource schema.GroupResource, subresource string, obj, old runt
 }
 
 func TestMetadata(t *testing.T) {
-	const path, inactive = "kcp.io/path", "core.kcp.io/inactive"
+	const shard, inactive = "core.kcp.io/shard", "core.kcp.io/inactive"
 	for name, test := range map[string]struct {
 		obj, old *corev1.ConfigMap
 		as       user.Info
@@ -73,18 +73,21 @@ func TestMetadata(t *testing.T) {
 	}{
 		"nothing":                        {obj: annotated("example.com/a", "b"), as: tenant},
 		"copied from elsewhere":          {obj: annotated("kcp.io/cluster", "other"), as: tenant},
-		"sounds like it":                 {obj: annotated("mine.kcp.io/path", "x"), as: tenant},
-		"set":                            {obj: annotated(path, "root:x"), as: tenant, denied: "metadata.annotations[kcp.io/path] is reserved: only the system may"},
-		"set by an administrator":        {obj: annotated(path, "root:x"), as: admin, denied: "only the system"},
-		"set by the system":              {obj: annotated(path, "root:x"), as: machine},
-		"set by the system of here":      {obj: annotated(path, "root:x"), as: scoped("here")},
-		"set by the system of elsewhere": {obj: annotated(path, "root:x"), as: scoped("elsewhere"), denied: "only the system"},
+		"sounds like it":                 {obj: annotated("mine.core.kcp.io/shard", "x"), as: tenant},
+		"what another plugin says":       {obj: annotated("kcp.io/path", "x"), as: tenant},
+		"what it said":                   {obj: annotated(), old: annotated("kcp.io/path", "x"), as: tenant},
+		"that it is being deleted":       {obj: annotated("cache.shardplane.io/deleting", "x"), as: admin, denied: "only the system"},
+		"set":                            {obj: annotated(shard, "root:x"), as: tenant, denied: "metadata.annotations[core.kcp.io/shard] is reserved: only the system may"},
+		"set by an administrator":        {obj: annotated(shard, "root:x"), as: admin, denied: "only the system"},
+		"set by the system":              {obj: annotated(shard, "root:x"), as: machine},
+		"set by the system of here":      {obj: annotated(shard, "root:x"), as: scoped("here")},
+		"set by the system of elsewhere": {obj: annotated(shard, "root:x"), as: scoped("elsewhere"), denied: "only the system"},
 		"inactive by elsewhere's admin":  {obj: annotated(inactive, "true"), as: scoped("elsewhere"), denied: "only administrators"},
-		"set in the name of a user":      {obj: annotated(path, "root:x"), as: virtual},
-		"set by nobody":                  {obj: annotated(path, "root:x"), as: nil, denied: "only the system"},
-		"kept":                           {obj: annotated(path, "root:x", "a", "c"), old: annotated(path, "root:x"), as: tenant},
-		"changed":                        {obj: annotated(path, "root:y"), old: annotated(path, "root:x"), as: tenant, denied: path},
-		"removed":                        {obj: annotated(), old: annotated(path, "root:x"), as: tenant, denied: path},
+		"set in the name of a user":      {obj: annotated(shard, "root:x"), as: virtual},
+		"set by nobody":                  {obj: annotated(shard, "root:x"), as: nil, denied: "only the system"},
+		"kept":                           {obj: annotated(shard, "root:x", "a", "c"), old: annotated(shard, "root:x"), as: tenant},
+		"changed":                        {obj: annotated(shard, "root:y"), old: annotated(shard, "root:x"), as: tenant, denied: shard},
+		"removed":                        {obj: annotated(), old: annotated(shard, "root:x"), as: tenant, denied: shard},
 		"prefix":                         {obj: annotated("internal.tenancy.kcp.io/shard", "x"), as: tenant, denied: "internal.tenancy.kcp.io/shard"},
 		"owner of what is no workspace":  {obj: annotated(ownerAnnotation, "{}"), as: tenant, denied: ownerAnnotation},
 		"for administrators":             {obj: annotated(inactive, "true"), as: tenant, denied: "only administrators (group system:kcp:admin) may"},
@@ -271,13 +274,12 @@ func TestOwnerHidesNothing(t *testing.T) {
 	}
 }
 
-// TestGiven: new exports and bindings have what the plugin apikinds gives them, and
+// TestGiven: new bindings have what the plugin apikinds gives them, and
 // nobody changes it; other objects have nothing of it.
 func TestGiven(t *testing.T) {
-	const path, label, finalizer = "kcp.io/path", "internal.apis.kcp.io/export", "apis.kcp.io/apibinding-finalizer"
+	const label, finalizer = "internal.apis.kcp.io/export", "apis.kcp.io/apibinding-finalizer"
 	with := func(finalizers ...string) *unstructured.Unstructured {
 		u := object(map[string]any{})
-		u.SetAnnotations(map[string]string{path: "root:x"})
 		u.SetLabels(map[string]string{label: "hash"})
 		u.SetFinalizers(finalizers)
 		return u
@@ -288,8 +290,8 @@ func TestGiven(t *testing.T) {
 		verdict(t, New().Validate(t.Context(), attributes(exports, "", with(), nil, tenant), nil), label)
 		verdict(t, New().Validate(t.Context(), attributes(workspaceTypes, "", with(finalizer), nil, tenant), nil), "reserved")
 		verdict(t, New().Validate(t.Context(), attributes(bindings, "", with(), with(finalizer), tenant), nil), finalizer)
-		verdict(t, New().Validate(t.Context(), attributes(bindings, "", none, with(), tenant), nil), path)
-		verdict(t, New().Validate(t.Context(), attributes(bindings, "", with(finalizer), none, tenant), nil), path)
+		verdict(t, New().Validate(t.Context(), attributes(bindings, "", none, with(), tenant), nil), label)
+		verdict(t, New().Validate(t.Context(), attributes(bindings, "", with(finalizer), none, tenant), nil), "reserved")
 	}
 }
 

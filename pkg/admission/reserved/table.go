@@ -97,8 +97,7 @@ var finalizers = []name{
 
 // given is what new objects are given by the plugin apikinds.
 var given = map[schema.GroupResource][]string{
-	exports:  {core.LogicalClusterPathAnnotationKey},
-	bindings: {core.LogicalClusterPathAnnotationKey, apis.ExportLabel, apis.BindingFinalizer},
+	bindings: {apis.ExportLabel, apis.BindingFinalizer},
 }
 
 // lookUp returns the reserved name that key is, if it is one.

@@ -60,7 +60,10 @@ type session struct {
 
 func newMirror(config Config, l *line) *mirror {
 	m := &mirror{config: config, line: l, resource: l.Resource, acknowledged: func() {}}
-	m.resource.shard, m.resource.path, m.resource.server = config.Shard, config.pathOf, &server{}
+	m.resource.shard, m.resource.server = config.Shard, &server{}
+	if l.Path {
+		m.resource.path = config.pathOf
+	}
 	return m
 }
 
@@ -168,7 +171,7 @@ func (s *session) sources() []reconcile.Source[client.Key] {
 			}, nil
 		},
 	}
-	if s.config.LogicalClusters != nil {
+	if s.config.LogicalClusters != nil && s.resource.Path {
 		sources = append(sources, reconcile.FromInformer(s.config.LogicalClusters, s.inCluster))
 	}
 	return sources

@@ -29,10 +29,13 @@ type Resource struct {
 	schema.GroupVersionResource
 	// Filter selects the objects to replicate; nil selects all.
 	Filter func(metav1.Object) bool
+	// Path has replicas say the path of their logical cluster where the object does not, as
+	// one from before admission gave it: other shards look for them by it.
+	Path bool
 
 	// shard is the name of the shard whose objects they are.
 	shard string
-	// path is Config.pathOf; nil leaves paths out.
+	// path is Config.pathOf, with Path; nil leaves paths out.
 	path func(cluster logicalcluster.Name) string
 	// server is the one that has the replicas; nil for one that keeps all of them.
 	server *server
@@ -51,9 +54,9 @@ func Defaults() []Resource {
 	return []Resource{
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards")},
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("logicalclusters"), Filter: Marked},
-		{GroupVersionResource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacetypes")},
+		{GroupVersionResource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacetypes"), Path: true},
 		{GroupVersionResource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaceauthenticationconfigurations"), Filter: Marked},
-		{GroupVersionResource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports")},
+		{GroupVersionResource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports"), Path: true},
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiresourceschemas")},
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiconversions")},
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiexportendpointslices")},
