@@ -69,8 +69,10 @@ type filling struct {
 	tenant  kubernetes.Interface
 }
 
+// configMap is small enough that a slow etcd, which learns its size late, does not get further
+// than it has room for.
 func (f *filling) configMap(n int) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c-", n)}, Data: map[string]string{"text": strings.Repeat("x", 256<<10)}}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c-", n)}, Data: map[string]string{"text": strings.Repeat("x", 96<<10)}}
 }
 
 func (f *filling) create(n int) error {
@@ -81,7 +83,7 @@ func (f *filling) create(n int) error {
 // fill creates objects until one is refused, and returns how many there are.
 func (f *filling) fill() int {
 	f.t.Helper()
-	for n := range 600 {
+	for n := range 1600 {
 		if err := f.create(n); err != nil {
 			requireFull(f.t, err)
 			return n
