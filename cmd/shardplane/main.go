@@ -3,8 +3,8 @@
 // machine, and, also under the name kubectl-shardplane, a plugin for kubectl.
 //
 // It exits with 0 after an ordered stop, 64 when flags or arguments are wrong, 65
-// when a server's data directory cannot be used, and 1 when anything else fails;
-// the last line on standard error says what.
+// when a server's data directory cannot be used, and 1 when anything else fails, but
+// for commands whose help says otherwise; the last line on standard error says what.
 package main
 
 import (

@@ -39,6 +39,7 @@ them, and a cache server shows every shard what all need to know.`,
 		newCacheServerCommand(),
 		newKubectlCommand("kubectl"),
 		newSnapshotCommand(),
+		newCacheCommand(),
 		newVersionCommand(),
 	)
 	root.InitDefaultHelpCmd()

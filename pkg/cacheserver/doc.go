@@ -13,5 +13,6 @@
 //
 // It decides nothing about the objects: schemas are not enforced, status is not
 // a subresource, and there is no admission. A shard owns what lies below its
-// own name and keeps it true (package replication).
+// own name and keeps it true (package replication). Package verify below compares
+// the two for operators.
 package cacheserver

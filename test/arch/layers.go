@@ -204,7 +204,7 @@ var Layers = []Layer{
 		Reason: "stores what shards replicate, as custom resources: it knows the kinds from replication, and those that shards write to it from tenancy",
 		Only: []string{
 			"config", "pkg/request", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource", "pkg/tenancy", "pkg/authn", "pkg/authz",
-			"pkg/serving", "pkg/serving/*", "pkg/controllers/replication",
+			"pkg/serving", "pkg/serving/*", "pkg/client", "pkg/controllers/replication",
 		},
 	},
 	{

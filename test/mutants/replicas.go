@@ -43,8 +43,8 @@ var replicas = []Mutant{
 		Name: "replica-stale", Rule: "a replica is compared by its whole content",
 		Edits: []Edit{{
 			File:   "pkg/controllers/replication/decide.go",
-			Before: `	metadata["annotations"] = ownAnnotations(replica)`,
-			After:  `	metadata["annotations"] = len(ownAnnotations(replica))`,
+			Before: `	metadata["annotations"] = r.compared(replica)`,
+			After:  `	metadata["annotations"] = len(r.compared(replica))`,
 		}},
 		CaughtBy: "./pkg/controllers/replication", Test: "TestDecide",
 	},

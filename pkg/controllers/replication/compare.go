@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -19,8 +22,12 @@ import (
 // comparePage is how many objects one request of a comparison asks for.
 const comparePage = 500
 
-// differenceTimeout is how long a difference has to last to be one.
-const differenceTimeout = time.Second
+// differenceTimeout is how long a difference has to last to be one, and differenceTries how
+// often one is looked at again that changes all the time.
+const (
+	differenceTimeout = time.Second
+	differenceTries   = 3
+)
 
 // Problem says in which way a replica is not as it should be.
 type Problem string
@@ -43,6 +50,9 @@ type Difference struct {
 	Key client.Key
 	// Problem says what is wrong.
 	Problem Problem
+	// Fields are the fields that a different replica has other than its object, or that one
+	// of the two has not.
+	Fields []string
 }
 
 // String describes the difference in a few words.
@@ -61,36 +71,66 @@ func Compare(ctx context.Context, config Config) ([]Difference, error) {
 	}
 	var found []Difference
 	var errs []error
-	lines, _ := config.Table.snapshot()
-	for _, l := range lines {
-		resource := newMirror(config, l).resource
-		suspects, err := compareResource(ctx, config, resource)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("cannot compare %s: %w", resource.GroupResource(), err))
-		}
-		for _, s := range suspects {
-			found = append(found, Difference{Resource: resource.GroupResource(), Key: s.key, Problem: s.problem})
-		}
+	for _, resource := range config.resources() {
+		differences, err := CompareResource(ctx, config, resource, nil)
+		errs = append(errs, err)
+		found = append(found, differences...)
 	}
-	slices.SortFunc(found, func(a, b Difference) int {
-		return cmp.Or(cmp.Compare(a.Resource.String(), b.Resource.String()), cmp.Compare(a.Key.String(), b.Key.String()))
-	})
 	return found, errors.Join(errs...)
+}
+
+// resources returns those of the table, in a fixed order.
+func (c Config) resources() []schema.GroupResource {
+	lines, _ := c.Table.snapshot()
+	return slices.SortedFunc(maps.Keys(lines), func(a, b schema.GroupResource) int { return cmp.Compare(a.String(), b.String()) })
+}
+
+// CompareResource is Compare for one resource of the table. told, unless it is nil, is called
+// with the number of objects and replicas that were read, again and again.
+func CompareResource(ctx context.Context, config Config, resource schema.GroupResource, told func(objects, replicas int)) ([]Difference, error) {
+	config, err := config.complete()
+	if err != nil {
+		return nil, err
+	}
+	lines, _ := config.Table.snapshot()
+	l, ok := lines[resource]
+	if !ok {
+		return nil, fmt.Errorf("%s is not replicated", resource)
+	}
+	if told == nil {
+		told = func(int, int) {}
+	}
+	suspects, err := compareResource(ctx, config, newMirror(config, l).resource, told)
+	if err != nil {
+		err = fmt.Errorf("cannot compare %s: %w", resource, err)
+	}
+	found := make([]Difference, 0, len(suspects))
+	for _, s := range suspects {
+		found = append(found, Difference{Resource: resource, Key: s.key, Problem: s.problem, Fields: s.fields})
+	}
+	slices.SortFunc(found, func(a, b Difference) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
+	return found, err
 }
 
 // compareResource returns what is different of one resource, and has been for
 // differenceTimeout.
-func compareResource(ctx context.Context, config Config, resource Resource) ([]suspect, error) {
+func compareResource(ctx context.Context, config Config, resource Resource, told func(objects, replicas int)) ([]suspect, error) {
 	replicas := map[client.Key]*unstructured.Unstructured{}
 	err := eachObject(ctx, config.replicas().Wildcard(), resource, func(obj *unstructured.Unstructured) {
 		replicas[client.KeyOf(obj)] = obj
+		told(0, len(replicas))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reading the replicas: %w", err)
 	}
 	var suspects []suspect
+	objects, all := 0, len(replicas)
 	err = eachObject(ctx, config.Local.Wildcard(), resource, func(obj *unstructured.Unstructured) {
 		key := client.KeyOf(obj)
+		if resource.selects(obj) {
+			objects++
+		}
+		told(objects, all)
 		if todo, _ := decide(resource, obj, replicas[key]); todo != actionNone {
 			suspects = append(suspects, suspect{key: key, local: version(obj), replica: version(replicas[key])})
 		}
@@ -112,51 +152,82 @@ type suspect struct {
 	// local and replica are the resource versions that the lists had; empty
 	// where there was no object.
 	local, replica string
-	// problem is set when the difference was confirmed.
+	// problem is set when the difference was confirmed, and fields where it is one.
 	problem Problem
+	fields  []string
 }
 
 // confirm looks at the suspects again after a while. A difference is one where
-// nothing has moved on either side: otherwise the replication is at work.
-func confirm(ctx context.Context, config Config, resource Resource, suspects []suspect) ([]suspect, error) {
-	if len(suspects) == 0 {
-		return nil, nil
-	}
-	timer := time.NewTimer(differenceTimeout)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-timer.C:
-	}
-	var found []suspect
-	for _, s := range suspects {
-		var err error
-		if s.problem, err = lookAgain(ctx, config, resource, s); err != nil {
-			return found, err
+// nothing has moved on either side: otherwise the replication is at work, and what
+// is still different then is looked at once more.
+func confirm(ctx context.Context, config Config, resource Resource, suspects []suspect) (found []suspect, err error) {
+	for range differenceTries {
+		if len(suspects) == 0 {
+			break
 		}
-		if s.problem != "" {
-			found = append(found, s)
+		timer := time.NewTimer(differenceTimeout)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return found, context.Cause(ctx)
+		case <-timer.C:
 		}
+		var moved []suspect
+		for _, s := range suspects {
+			now, err := lookAgain(ctx, config, resource, s.key)
+			switch {
+			case err != nil:
+				return found, err
+			case now.problem == "":
+			case now.local == s.local && now.replica == s.replica:
+				found = append(found, now)
+			default:
+				moved = append(moved, now)
+			}
+		}
+		suspects = moved
 	}
 	return found, nil
 }
 
-// lookAgain reads both sides of a suspect and returns what is still wrong;
-// nothing where either side has changed since.
-func lookAgain(ctx context.Context, config Config, resource Resource, s suspect) (Problem, error) {
-	local, err := getObject(ctx, config.Local, resource, s.key)
+// lookAgain reads both sides of an object, and says what is wrong.
+func lookAgain(ctx context.Context, config Config, resource Resource, key client.Key) (suspect, error) {
+	local, err := getObject(ctx, config.Local, resource, key)
 	if err != nil {
-		return "", err
+		return suspect{}, err
 	}
-	replica, err := getObject(ctx, config.replicas(), resource, s.key)
+	replica, err := getObject(ctx, config.replicas(), resource, key)
 	if err != nil {
-		return "", err
+		return suspect{}, err
 	}
-	if version(local) != s.local || version(replica) != s.replica {
-		return "", nil
+	now := suspect{key: key, local: version(local), replica: version(replica), problem: problemOf(resource, local, replica)}
+	if now.problem == ProblemDifferent {
+		now.fields = differing("", resource.canonical(resource.desired(local)), resource.canonical(replica))
 	}
-	return problemOf(resource, local, replica), nil
+	return now, nil
+}
+
+// differing returns the paths of the fields that differ, in order. Lists differ as a whole.
+func differing(path string, a, b map[string]any) []string {
+	names := slices.Collect(maps.Keys(a))
+	for name := range b {
+		if _, both := a[name]; !both {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	var fields []string
+	for _, name := range names {
+		one, inOne := a[name].(map[string]any)
+		other, inOther := b[name].(map[string]any)
+		switch at := path + "." + name; {
+		case inOne && inOther:
+			fields = append(fields, differing(at, one, other)...)
+		case !equality.Semantic.DeepEqual(a[name], b[name]):
+			fields = append(fields, strings.TrimPrefix(at, "."))
+		}
+	}
+	return fields
 }
 
 func problemOf(resource Resource, local, replica *unstructured.Unstructured) Problem {

@@ -113,9 +113,21 @@ func (r Resource) canonical(replica *unstructured.Unstructured) map[string]any {
 			delete(metadata, field)
 		}
 	}
-	metadata["annotations"] = ownAnnotations(replica)
+	metadata["annotations"] = r.compared(replica)
 	content["metadata"] = metadata
 	return content
+}
+
+// compared returns the annotations of a replica that are compared. Where nobody knows paths, who
+// says them does not matter.
+func (r Resource) compared(replica *unstructured.Unstructured) map[string]any {
+	annotations := map[string]any{}
+	for key, value := range ownAnnotations(replica) {
+		if key != core.LogicalClusterPathAnnotationKey || !r.Path || r.path != nil {
+			annotations[key] = value
+		}
+	}
+	return annotations
 }
 
 // ownAnnotations returns a copy of an object's annotations without those that the cache server

@@ -61,7 +61,7 @@ type session struct {
 func newMirror(config Config, l *line) *mirror {
 	m := &mirror{config: config, line: l, resource: l.Resource, acknowledged: func() {}}
 	m.resource.shard, m.resource.server = config.Shard, &server{}
-	if l.Path {
+	if l.Path && config.LogicalClusters != nil {
 		m.resource.path = config.pathOf
 	}
 	return m

@@ -124,7 +124,7 @@ func (s *session) probe(ctx context.Context, state *suspicion) error {
 func (s *session) audit(ctx context.Context, queue reconcile.Queue[client.Key]) error {
 	logger := klog.FromContext(ctx)
 	s.askAgain(ctx)
-	found, err := compareResource(ctx, s.config, s.resource)
+	found, err := compareResource(ctx, s.config, s.resource, func(int, int) {})
 	if err != nil {
 		logger.V(2).Info("The replicas could not be compared with the shard", "err", err)
 		return nil
@@ -138,9 +138,9 @@ func (s *session) audit(ctx context.Context, queue reconcile.Queue[client.Key]) 
 			continue
 		}
 		// The controller may have put it right since it was read.
-		problem, err := lookAgain(ctx, s.config, s.resource, difference)
-		if err == nil && problem != "" {
-			return fmt.Errorf("%w: the replica of %s %s is %s", errOtherData, s.resource.GroupResource(), difference.key, problem)
+		now, err := lookAgain(ctx, s.config, s.resource, difference.key)
+		if err == nil && now.problem != "" && now.local == difference.local && now.replica == difference.replica {
+			return fmt.Errorf("%w: the replica of %s %s is %s", errOtherData, s.resource.GroupResource(), difference.key, now.problem)
 		}
 	}
 	return nil

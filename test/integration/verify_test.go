@@ -1,0 +1,134 @@
+package integration
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// verification returns the command that compares replicas with objects, with a kubeconfig of the
+// cache server and some of shards.
+func (e *env) verification(shards ...string) (cmd *exec.Cmd, out, errOut *bytes.Buffer) {
+	e.t.Helper()
+	args := []string{"cache", "verify", "--cache-kubeconfig", filepath.Join(e.Dir, ".kcp-cache", "cache.kubeconfig")}
+	for _, shard := range shards {
+		args = append(args, "--shard-kubeconfig", shard)
+	}
+	cmd = exec.CommandContext(e.t.Context(), harness.Binary(e.t), args...)
+	out, errOut = &bytes.Buffer{}, &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = out, errOut
+	return cmd, out, errOut
+}
+
+// verify runs the command.
+func (e *env) verify(want int, shards ...string) (out, errOut string) {
+	e.t.Helper()
+	cmd, stdout, stderr := e.verification(shards...)
+	requireExit(e.t, want, cmd.Run(), stdout, stderr)
+	return stdout.String(), stderr.String()
+}
+
+func requireExit(t *testing.T, want int, err error, out, errOut *bytes.Buffer) {
+	t.Helper()
+	code := 0
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		code = exit.ExitCode()
+	} else {
+		require.NoError(t, err)
+	}
+	require.Equal(t, want, code, "%s%s", out, errOut)
+}
+
+// TestVerify: the command says which replicas are not as their objects. Here one shard has a
+// cache server, and of the other one the test writes what replicas there are.
+func TestVerify(t *testing.T) {
+	e := start(t, harness.Options{Mode: harness.Processes, Shards: 2, ExtraArgs: map[string][]string{"shard-1": {"--cache-kubeconfig="}}})
+	root, alone := e.ShardKubeconfig(0), e.ShardKubeconfig(1)
+	k := newAPIKinds(e, "verified")
+	k.export("e", k.schema("v1", "widgets", "size"))
+	out, errOut := e.verify(0, root)
+	require.Regexp(t, `(?m)^apiexports\.apis\.kcp\.io +[1-9]\d* +[1-9]\d* +0$`, out)
+	require.Contains(t, errOut, "Not compared, for want of a kubeconfig: shard-1")
+
+	other := newAPIKindsOn(e, "alone", 1)
+	_, _ = e.verify(0, root, alone)
+	for _, name := range []string{"as-it-is", "edited", "missing"} {
+		other.workspaceType(name, `"defaultAPIBindingLifecycle":"Maintain"`)
+		other.eventually("the type has its status", func() bool { return field(other.get(tenancyV1+"workspacetypes/"+name), "status") != nil })
+	}
+	types := client.WorkspaceTypes.GroupVersionResource
+	write := func(of, name string, edit func(*unstructured.Unstructured)) {
+		t.Helper()
+		source, err := dynamicIn(t, e.shards["shard-1"], other.cluster).Resource(types).Get(t.Context(), of, metav1.GetOptions{})
+		require.NoError(t, err)
+		annotations := source.GetAnnotations()
+		annotations["kcp.io/shard"] = "shard-1"
+		annotations["cache.kcp.io/original-resource-version"] = source.GetResourceVersion()
+		annotations["cache.kcp.io/original-resource-UID"] = string(source.GetUID())
+		source.SetAnnotations(annotations)
+		source.SetName(name)
+		source.SetResourceVersion("")
+		edit(source)
+		_, err = dynamicIn(t, e.cache.Shard("shard-1"), other.cluster).Resource(types).Create(t.Context(), source, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	write("as-it-is", "as-it-is", func(*unstructured.Unstructured) {})
+	write("as-it-is", "left-over", func(*unstructured.Unstructured) {})
+	write("edited", "edited", func(u *unstructured.Unstructured) {
+		require.NoError(t, unstructured.SetNestedField(u.Object, "InitializeOnly", "spec", "defaultAPIBindingLifecycle"))
+		u.SetFinalizers([]string{"example.com/held"})
+	})
+	out, errOut = e.verify(1, alone, root)
+	at := "shard-1 " + other.cluster + " workspacetypes.tenancy.kcp.io "
+	var lines []string
+	for line := range strings.Lines(out) {
+		if says, ok := strings.CutPrefix(line, at); ok {
+			lines = append(lines, strings.TrimSpace(says))
+		}
+	}
+	require.Equal(t, []string{"edited: different: metadata.finalizers, spec.defaultAPIBindingLifecycle", "left-over: left over", "missing: missing"}, lines, out)
+	require.Regexp(t, `(?m)^workspacetypes\.tenancy\.kcp\.io +\d+ +\d+ +3$`, out)
+	require.Contains(t, errOut, "3 replicas are not as their objects")
+
+	_, errOut = e.verify(2, root, root)
+	require.Contains(t, errOut, "as another one")
+	_, errOut = e.verify(2, e.Kubeconfig())
+	require.Contains(t, errOut, "shardplane cache verify:")
+	_, errOut = e.verify(2, filepath.Join(e.Dir, "none"))
+	require.Contains(t, errOut, "reading the kubeconfig")
+	_, errOut = e.verify(64)
+	require.Contains(t, errOut, "--shard-kubeconfig is required")
+
+	t.Log("a signal stops it while the cache server does not answer")
+	e.Component("cache-server").Pause()
+	cmd, stdout, stderr := e.verification(root)
+	cmd.Stderr = nil
+	says, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	rest := bufio.NewReader(says)
+	begun, err := rest.ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, begun, "Comparing")
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	_, err = stderr.ReadFrom(rest)
+	require.NoError(t, err)
+	requireExit(t, 2, cmd.Wait(), stdout, stderr)
+	require.Contains(t, stderr.String(), "stopped")
+	e.Component("cache-server").Resume()
+	e.Component("cache-server").Stop()
+	_, errOut = e.verify(2, root)
+	require.Contains(t, errOut, "refused")
+}
