@@ -89,10 +89,10 @@ func (r *run) merge(ctx, writing context.Context, writers, watchers *sync.WaitGr
 	})
 }
 
-// path is that of the collection, with a query.
-func (m *merging) path(query url.Values) string {
+// collection is the path of the resource in all logical clusters.
+func (m *merging) collection() string {
 	t := m.targets[0]
-	return "/clusters/*" + t.group + "/" + t.domain.Resource + "?" + query.Encode()
+	return "/clusters/*" + t.group + "/" + t.domain.Resource
 }
 
 // versions are what a merged version says of each shard.
@@ -175,7 +175,7 @@ func (m *merging) odd(err error) error {
 func (m *merging) get(ctx context.Context, query url.Values) (*list, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*opTimeout)
 	defer cancel()
-	code, answer, err := m.conn.do(ctx, http.MethodGet, m.path(query), nil)
+	code, answer, err := m.conn.do(ctx, http.MethodGet, m.collection()+"?"+query.Encode(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -280,57 +280,21 @@ func (w *mergedWatcher) through(goals map[*target]uint64) {
 
 // stream reads one watch into the session, until it ends or is cut.
 func (w *mergedWatcher) stream(ctx context.Context, s *history.MergedSession, from string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	cut := time.AfterFunc(300*time.Millisecond+upTo(w.rng, 4*time.Second), func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if !w.calm {
-			cancel()
-		}
-	})
-	defer cut.Stop()
 	query := selectors(w.scope, "watch", "true", "allowWatchBookmarks", "true", "resourceVersion", from)
 	if s.Streaming {
 		query.Set("sendInitialEvents", "true")
 		query.Set("resourceVersionMatch", "NotOlderThan")
 	}
-	if w.rng.IntN(3) == 0 {
-		query.Set("timeoutSeconds", "4")
-	}
-	response, err := w.conn.open(ctx, http.MethodGet, w.path(query), nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }()
-	decoder := json.NewDecoder(response.Body)
-	if response.StatusCode != http.StatusOK {
-		var text json.RawMessage
-		_ = decoder.Decode(&text)
-		w.rec.said("", text)
-		return &statusError{response.StatusCode, string(text)}
-	}
-	for {
-		var e watchEvent
-		if err := decoder.Decode(&e); err != nil {
-			return err
-		}
-		if err := w.take(s, e); err != nil {
-			return err
-		}
-	}
+	r := streaming{rec: w.rec, conn: w.conn, rng: w.rng, calm: func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.calm
+	}}
+	return r.read(ctx, w.collection(), query, func(e watchEvent) error { return w.take(s, e) })
 }
 
 // take records an event.
 func (w *mergedWatcher) take(s *history.MergedSession, e watchEvent) error {
-	if e.Type == "ERROR" {
-		var status metav1.Status
-		if err := json.Unmarshal(e.Object, &status); err != nil {
-			return err
-		}
-		w.rec.said("", e.Object)
-		return &statusError{int(status.Code), status.Message}
-	}
 	var o object
 	if err := json.Unmarshal(e.Object, &o); err != nil {
 		return err

@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"strconv"
 	"sync"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
@@ -102,17 +105,6 @@ func (w *watcher) through(rv uint64) {
 
 // stream reads one watch into the session, until it ends or is cut.
 func (w *watcher) stream(ctx context.Context, s *history.Session) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	cut := time.AfterFunc(300*time.Millisecond+time.Duration(w.rng.Int64N(int64(4*time.Second))), func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if !w.calm {
-			cancel()
-		}
-	})
-	defer cut.Stop()
-
 	query := selectors(w.scope, "watch", "true", "allowWatchBookmarks", "true")
 	if s.Streaming {
 		query.Set("sendInitialEvents", "true")
@@ -120,10 +112,39 @@ func (w *watcher) stream(ctx context.Context, s *history.Session) error {
 	} else {
 		query.Set("resourceVersion", strconv.FormatUint(s.From, 10))
 	}
-	if w.rng.IntN(3) == 0 {
+	r := streaming{rec: w.rec, conn: w.conn, rng: w.rng, cluster: w.scope.Cluster, calm: func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.calm
+	}}
+	return r.read(ctx, w.target.collection(w.scope), query, func(e watchEvent) error { return w.take(s, e) })
+}
+
+// streaming reads watches, which it cuts after a while.
+type streaming struct {
+	rec  *recorder
+	conn *conn
+	rng  *rand.Rand
+	// cluster is the logical cluster that is watched, or none for several.
+	cluster string
+	// calm says that no stream is to be cut any more.
+	calm func() bool
+}
+
+// read reads one watch, and hands each event to take, until it ends or is cut.
+func (r *streaming) read(ctx context.Context, collection string, query url.Values, take func(watchEvent) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cut := time.AfterFunc(300*time.Millisecond+upTo(r.rng, 4*time.Second), func() {
+		if !r.calm() {
+			cancel()
+		}
+	})
+	defer cut.Stop()
+	if r.rng.IntN(3) == 0 {
 		query.Set("timeoutSeconds", "4") // before its end, the server sends a bookmark
 	}
-	response, err := w.conn.open(ctx, http.MethodGet, w.target.collection(w.scope)+"?"+query.Encode(), nil)
+	response, err := r.conn.open(ctx, http.MethodGet, collection+"?"+query.Encode(), nil)
 	if err != nil {
 		return err
 	}
@@ -132,7 +153,7 @@ func (w *watcher) stream(ctx context.Context, s *history.Session) error {
 	if response.StatusCode != http.StatusOK {
 		var text json.RawMessage
 		_ = decoder.Decode(&text)
-		w.rec.said(w.scope.Cluster, text)
+		r.rec.said(r.cluster, text)
 		return &statusError{response.StatusCode, string(text)}
 	}
 	for {
@@ -140,7 +161,15 @@ func (w *watcher) stream(ctx context.Context, s *history.Session) error {
 		if err := decoder.Decode(&e); err != nil {
 			return err
 		}
-		if err := w.take(s, e); err != nil {
+		if e.Type == "ERROR" {
+			var status metav1.Status
+			if err := json.Unmarshal(e.Object, &status); err != nil {
+				return err
+			}
+			r.rec.said(r.cluster, e.Object)
+			return &statusError{int(status.Code), status.Message}
+		}
+		if err := take(e); err != nil {
 			return err
 		}
 	}
@@ -155,17 +184,6 @@ func (w *watcher) begin(s *history.Session) {
 
 // take records an event.
 func (w *watcher) take(s *history.Session, e watchEvent) error {
-	if e.Type == "ERROR" {
-		var status struct {
-			Code    int
-			Message string
-		}
-		if err := json.Unmarshal(e.Object, &status); err != nil {
-			return err
-		}
-		w.rec.said(w.scope.Cluster, e.Object)
-		return &statusError{status.Code, status.Message}
-	}
 	var o object
 	if err := json.Unmarshal(e.Object, &o); err != nil {
 		return err
