@@ -405,8 +405,7 @@ func (r *reconciler) release(ctx context.Context, key client.Key, binding *apisv
 	}
 	left, err := r.empty(ctx, key, binding)
 	if err != nil || len(left) > 0 {
-		written, commitErr := r.commit(ctx, binding, remaining(binding, left, err))
-		_ = written
+		_, commitErr := r.commit(ctx, binding, remaining(binding, left, err))
 		return reconcile.Result{Backoff: err == nil}, errors.Join(err, commitErr)
 	}
 	// A LogicalCluster that goes with it need not say so.
