@@ -85,7 +85,7 @@ func New(c Config) (authorizer.Authorizer, error) {
 			return nil, fmt.Errorf("--authorization-order: %q is not one of %s", step, strings.Join(Steps(), ", "))
 		}
 	}
-	return WithWildcardGate(WithImpersonationGuard(WithViews(entering(withCatchUp(FirstOf(chain...), c.CatchUp)), c.Views))), nil
+	return WithAdminGate(WithWildcardGate(WithImpersonationGuard(WithViews(entering(withCatchUp(FirstOf(chain...), c.CatchUp)), c.Views)))), nil
 }
 
 // withCatchUp asks next again about what it has allowed before something was known.

@@ -8,6 +8,7 @@
 //
 //	/clusters/<name|path|*>/…                       a logical cluster, or all of a shard
 //	/services/cache/shards/<name|*>/clusters/<…>/…  the same on the cache server, below a shard
+//	/services/admin/…                               what any shard tells of the whole installation
 //
 // Package identity says who a user is in the logical cluster of a request. Package hashrange
 // has what servers and clients agree on about parts of the objects, and shardselector parses

@@ -24,6 +24,9 @@ type Mount struct {
 	// shards, by its verb and whether it is for a resource.
 	Wildcard func(verb string, resource bool) bool
 
+	// Whole is set where requests are for no logical cluster, and no shard.
+	Whole bool
+
 	// separator is between the logical cluster that grants a view and the name of the
 	// object that does.
 	separator string

@@ -16,7 +16,7 @@ import (
 // chain is what requests pass before the built-in resources.
 func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 	scopes := serving.Scopes{
-		Mounts: append([]*request.Mount{request.Clusters}, s.views.mounts()...), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive, Codecs: registry.Codecs,
+		Mounts: append([]*request.Mount{request.Clusters, request.Admin}, s.views.mounts()...), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive, Codecs: registry.Codecs,
 	}
 	newborns := s.newNewborns(c.Authorization.Authorizer)
 	return slices.Concat(
@@ -64,6 +64,7 @@ func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 		serving.Answers(c),
 		serving.Chain{
 			serving.NewFilter("deep reviews", "SubjectAccessReviews that leave out entering, for the servers", authz.WithDeepReviews),
+			serving.NewFilter("admin", "the Shards, at /services/admin, to read; 404, 405, 503", s.withAdmin),
 			serving.NewFilter("scope rules", "404 for paths to nowhere, 400 without a logical cluster, 405 on *, 403 for inactive ones", scopes.Rules),
 			serving.NewFilter("own versions", "of versions of all shards, the part of this one; 400, 410, 503", s.withOwnVersions),
 			serving.NewFilter("views", "requests enter the logical cluster that they see through a view; 403, 404, 405 on *", s.views.wrap),

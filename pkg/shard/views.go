@@ -21,6 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/virtual/admin"
 	"github.com/shardplane/shardplane/pkg/virtual/apiexport"
 	"github.com/shardplane/shardplane/pkg/virtual/initialization"
 	"github.com/shardplane/shardplane/pkg/virtual/schemas"
@@ -133,6 +134,11 @@ func (v views) wrap(next http.Handler) http.Handler {
 		}
 		handler.ServeHTTP(w, r)
 	})
+}
+
+// withAdmin is the filter that tells of the whole installation.
+func (s *Server) withAdmin(next http.Handler) http.Handler {
+	return admin.New(admin.Config{Shards: s.informers.Shards, ServeDocuments: s.serveDocuments})(next)
 }
 
 // grantor returns the logical cluster of the object that grants a view.

@@ -150,7 +150,7 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"pkg/virtual/*"},
-		Reason: "ways into the same chain and storage: who may come in, and what of the rest is seen. They serve nothing themselves",
+		Reason: "ways into the same chain and storage: who may come in, and what of the rest is seen. They serve nothing themselves, but what a shard knows of others",
 		Only:   []string{"pkg/request", "pkg/storage", "pkg/customresource", "pkg/client", "pkg/bindings", "pkg/authz"},
 	},
 	{

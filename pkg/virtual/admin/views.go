@@ -1,0 +1,107 @@
+// Package admin is what any shard tells of the whole installation, so that nobody depends on the
+// shard that has the logical cluster root to find the others:
+//
+//	/services/admin/apis/core.kcp.io/v1alpha1/shards
+//
+// The Shards are those that this shard knows, from root or from a cache server, whether these
+// answer or not, and are to read only, for administrators and shards (authz.WithAdminGate).
+package admin
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// minWatch is how long a watch lasts at least, for which the client has not said how long.
+const minWatch = 30 * time.Minute
+
+// Config is what is needed.
+type Config struct {
+	// Shards are those that the shard knows. Whoever makes it runs it.
+	Shards *client.Informer[*corev1alpha1.Shard]
+	// ServeDocuments tells of some resources, as customresource.Server does.
+	ServeDocuments func(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
+}
+
+// New returns the filter that answers requests of request.Admin.
+func New(config Config) func(http.Handler) http.Handler {
+	served := newBoard(config.Shards)
+	gv := corev1alpha1.SchemeGroupVersion
+	scope := &handlers.RequestScope{
+		Namer:            handlers.ContextBasedNaming{Namer: meta.NewAccessor(), ClusterScoped: true},
+		Serializer:       withoutProtobuf{client.Codecs},
+		Convertor:        client.Scheme,
+		Kind:             gv.WithKind("Shard"),
+		Resource:         shards.WithVersion(gv.Version),
+		TableConvertor:   served,
+		MetaGroupVersion: metav1.SchemeGroupVersion,
+		HubGroupVersion:  gv,
+	}
+	list, get := handlers.ListResource(served, served, scope, false, minWatch), handlers.GetResource(served, scope)
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if request.ScopeFrom(r.Context()).Mount != request.Admin {
+				next.ServeHTTP(w, r)
+				return
+			}
+			info, ok := genericapirequest.RequestInfoFrom(r.Context())
+			resource := schema.GroupResource{}
+			if ok {
+				resource = schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+			}
+			switch {
+			case !ok:
+				respond(w, r, apierrors.NewInternalError(errors.New("no request info in the context")))
+			case !info.IsResourceRequest && config.ServeDocuments(w, r, map[schema.GroupResource]bool{shards: true}, nil):
+			case resource != shards, info.APIVersion != gv.Version, info.Subresource != "", info.Namespace != "":
+				respond(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, resource, info.Name, "there are shards of "+gv.String()+", discovery and OpenAPI, and nothing else", 0, false))
+			case info.Verb == "list", info.Verb == "watch":
+				instrument(info.Verb, list)(w, r)
+			case info.Verb == "get":
+				instrument(info.Verb, get)(w, r)
+			default:
+				respond(w, r, apierrors.NewMethodNotSupported(shards, info.Verb))
+			}
+		})
+	}
+}
+
+// instrument counts requests as upstream's handlers do.
+func instrument(verb string, handler http.HandlerFunc) http.HandlerFunc {
+	return metrics.InstrumentHandlerFunc(map[string]string{"list": "LIST", "watch": "WATCH", "get": "GET"}[verb],
+		shards.Group, corev1alpha1.SchemeGroupVersion.Version, shards.Resource, "", "cluster", metrics.APIServerComponent, false, "", handler)
+}
+
+func respond(w http.ResponseWriter, r *http.Request, err error) {
+	responsewriters.ErrorNegotiated(err, client.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
+}
+
+// withoutProtobuf encodes in JSON and YAML only, as Shards have no other form.
+type withoutProtobuf struct{ runtime.NegotiatedSerializer }
+
+// SupportedMediaTypes implements runtime.NegotiatedSerializer.
+func (s withoutProtobuf) SupportedMediaTypes() []runtime.SerializerInfo {
+	var all []runtime.SerializerInfo
+	for _, info := range s.NegotiatedSerializer.SupportedMediaTypes() {
+		if info.MediaType == runtime.ContentTypeJSON || info.MediaType == runtime.ContentTypeYAML {
+			all = append(all, info)
+		}
+	}
+	return all
+}
