@@ -68,6 +68,7 @@ type state struct {
 	mu              sync.Mutex
 	running         bool
 	err             error
+	since           time.Time
 	resourceVersion string
 }
 
@@ -116,6 +117,16 @@ func (c *connection) LastError() error {
 	return c.state.err
 }
 
+// Away returns why the informer is not connected, and since when, or nil.
+func (c *connection) Away() (since time.Time, why error) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	if c.state.err == nil {
+		return time.Time{}, nil
+	}
+	return c.state.since, c.state.err
+}
+
 // ResourceVersion returns the resourceVersion up to which the informer has seen
 // events; empty before it has synced.
 func (c *connection) ResourceVersion() string {
@@ -125,7 +136,7 @@ func (c *connection) ResourceVersion() string {
 }
 
 // Disconnected returns a channel that gets something when a connection has ended or
-// failed, for whatever reason: a server may have been another one before and after.
+// failed, for whatever reason, and LastError says why: a server may have been another one before and after.
 // Breaks that nobody has received yet are one. It is for one receiver.
 func (c *connection) Disconnected() <-chan struct{} { return c.broken }
 
@@ -152,6 +163,9 @@ func (c *connection) setRunning(running bool) (was bool) {
 func (c *connection) setError(err error) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
+	if c.state.err == nil {
+		c.state.since = time.Now()
+	}
 	c.state.err = err
 }
 

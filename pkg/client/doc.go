@@ -15,6 +15,7 @@
 //
 // Objects that listers and handlers hand out are shared: copy before changing.
 //
-// Package replicasnapshot keeps what informers hold in a file, for a start without their
+// Package shards has one view of what all shards have, by an informer of each. Package
+// replicasnapshot keeps what informers hold in a file, for a start without their
 // servers. Package clienttest has an API server in memory for tests of such clients.
 package client

@@ -13,11 +13,15 @@ func (d *Dual[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *Regis
 	return d.handlers.add(d.own.mu, h, options, d.own.HasSynced(), d.visible)
 }
 
-// visible returns all that handlers have been told of, under the lock.
-func (d *Dual[T]) visible() []T {
-	objs := d.own.store.list()
+// visible are all that handlers have been told of, under the lock.
+func (d *Dual[T]) visible(visit func(Key, T) bool) {
+	for _, obj := range d.own.store.list() {
+		if !visit(KeyOf(obj), obj) {
+			return
+		}
+	}
 	if d.others == nil {
-		return objs
+		return
 	}
 	for _, obj := range d.others.store.list() {
 		key := d.others.KeyOf(obj)
@@ -26,11 +30,10 @@ func (d *Dual[T]) visible() []T {
 		if _, hidden := d.own.store.get(key); hidden {
 			continue
 		}
-		if best, _ := d.best(key, allMembers); best.shard == shard {
-			objs = append(objs, obj)
+		if best, _ := d.best(key, allMembers); best.shard == shard && !visit(key, obj) {
+			return
 		}
 	}
-	return objs
 }
 
 func allMembers(string) Standing { return Member }

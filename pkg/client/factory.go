@@ -94,6 +94,14 @@ func (f *Factory) Cluster(path logicalcluster.Path) Scope {
 // and WATCH work there.
 func (f *Factory) Wildcard() Scope { return Scope{factory: f, segment: request.Wildcard} }
 
+// Admin returns the access to what any shard tells administrators, and other shards, of the whole
+// installation: the Shards, to read.
+func (f *Factory) Admin() Scope {
+	config := rest.CopyConfig(f.config)
+	config.Host += request.AdminPath
+	return Scope{factory: &Factory{config: config, http: f.http, metrics: f.metrics}, whole: true}
+}
+
 // Host returns the URL of the server without a logical cluster.
 func (f *Factory) Host() string { return f.config.Host }
 
@@ -109,16 +117,26 @@ func (f *Factory) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(f.htt
 type Scope struct {
 	factory *Factory
 	segment string
+	// whole is set where there are no logical clusters.
+	whole bool
 }
 
-// String returns the logical cluster as it stands in URLs, or "*".
-func (s Scope) String() string { return s.segment }
+// String returns the logical cluster as it stands in URLs, or "*", and "admin" for what there is
+// of the whole installation.
+func (s Scope) String() string {
+	if s.whole {
+		return "admin"
+	}
+	return s.segment
+}
 
 // Config returns a client configuration for other libraries. They make their
 // own transport unless they are given HTTPClient of the factory.
 func (s Scope) Config() *rest.Config {
 	config := rest.CopyConfig(s.factory.config)
-	config.Host += request.ClusterPath(s.segment)
+	if !s.whole {
+		config.Host += request.ClusterPath(s.segment)
+	}
 	return config
 }
 

@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -28,13 +29,20 @@ type Handler[T Object] struct {
 	// not hold any more. Who cleans up after deletions has nothing to do, and who keeps
 	// something for each object forgets it.
 	OnLeave func(last T, why Leave)
+
+	// keys is told the key, by the view that has it, of what is added, changed or deleted.
+	keys func(Key)
 }
 
 // Leave says why an informer does not hold an object any more.
 type Leave string
 
-// RangeMoved says that the object is not in the ranges of the informer any more.
-const RangeMoved Leave = "RangeMoved"
+const (
+	// RangeMoved says that the object is not in the ranges of the informer any more.
+	RangeMoved Leave = "RangeMoved"
+	// ShardGone says that the shard of the object is not among those that a view is of any more.
+	ShardGone Leave = "ShardGone"
+)
 
 // HandlerOption says how a handler is called.
 type HandlerOption func(*handlerOptions)
@@ -93,6 +101,8 @@ type change[T Object] struct {
 	tombstone bool
 	left      Leave
 	initial   bool
+	// unseen says that the object, which is gone, was not in the store.
+	unseen bool
 }
 
 // handlers are called under the lock that orders their events.
@@ -114,7 +124,7 @@ type added[T Object] struct {
 
 // add adds h, after telling it of what is there. The caller holds the lock mu. synced says
 // that no more is to come that is initial.
-func (hs *handlers[T]) add(mu sync.Locker, h Handler[T], options []HandlerOption, synced bool, present func() []T) *Registration {
+func (hs *handlers[T]) add(mu sync.Locker, h Handler[T], options []HandlerOption, synced bool, present iter.Seq2[Key, T]) *Registration {
 	var o handlerOptions
 	for _, option := range options {
 		option(&o)
@@ -129,9 +139,9 @@ func (hs *handlers[T]) add(mu sync.Locker, h Handler[T], options []HandlerOption
 		defer mu.Unlock()
 		hs.all = slices.DeleteFunc(slices.Clone(hs.all), func(other *added[T]) bool { return other == a })
 	}
-	if h.OnAdd != nil {
-		for _, obj := range present() {
-			a.tell(change[T]{obj: obj, has: true, initial: true})
+	if h.OnAdd != nil || h.keys != nil {
+		for key, obj := range present {
+			a.tell(change[T]{key: key, obj: obj, has: true, initial: true})
 		}
 	}
 	hs.all = append(hs.all, a)
@@ -183,6 +193,9 @@ func (a *added[T]) toldInitial() {
 
 // call calls the handler's functions for a change.
 func (a *added[T]) call(c change[T]) {
+	if a.keys != nil && c.left == "" {
+		a.key(c.key)
+	}
 	switch {
 	case c.same:
 		a.update(c)
@@ -197,6 +210,11 @@ func (a *added[T]) call(c change[T]) {
 	if c.has {
 		a.add(c)
 	}
+}
+
+func (a *added[T]) key(key Key) {
+	defer a.recovered()
+	a.keys(key)
 }
 
 func (a *added[T]) add(c change[T]) {

@@ -144,7 +144,12 @@ func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	factory, err := NewFactory(&rest.Config{Host: "https://127.0.0.1:1"}, WithMetrics(registry))
 	require.NoError(t, err)
-	_, err = NewFactory(&rest.Config{Host: "https://127.0.0.1:1"}, WithMetrics(registry))
+	other, err := NewFactory(&rest.Config{Host: "https://127.0.0.1:1"}, WithMetrics(registry))
+	require.NoError(t, err)
+	require.Same(t, factory.metrics, other.metrics, "factories have one collector")
+	taken := prometheus.NewRegistry()
+	taken.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "shardplane_client_informer_objects"}))
+	_, err = NewFactory(&rest.Config{Host: "https://127.0.0.1:1"}, WithMetrics(taken))
 	require.ErrorContains(t, err, "cannot make a factory")
 	gather := func() map[string]float64 {
 		families, err := registry.Gather()

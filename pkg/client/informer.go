@@ -79,7 +79,9 @@ type Informer[T Object] struct {
 	// syncedFollowers are told when all that is initial has been told.
 	syncedFollowers []func()
 
-	metrics *metrics
+	// sourceAt returns the client of the same resource at another scope.
+	sourceAt func(Scope) (listerWatcher, error)
+	metrics  *metrics
 	// holding is nil without ranges.
 	holding *holding
 }
@@ -125,6 +127,27 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	return nil
 }
 
+// MoveTo has an informer that does not run go on at another scope, as when the server has got
+// another address: when it runs again, it reads the complete state, and tells handlers of what
+// differs from what it has.
+func (i *Informer[T]) MoveTo(scope Scope) error {
+	if i.sharded != scope.factory.sharded {
+		return fmt.Errorf("informer %s cannot move between a shard and a cache server", i.name)
+	}
+	source, err := i.sourceAt(scope)
+	if err != nil {
+		return err
+	}
+	i.state.mu.Lock()
+	defer i.state.mu.Unlock()
+	if i.state.running {
+		return fmt.Errorf("informer %s runs: end that before it moves", i.name)
+	}
+	i.source, i.state.resourceVersion, i.metrics = source, "", scope.factory.metrics
+	i.current.Store(false)
+	return nil
+}
+
 // Resource returns the resource of its objects.
 func (i *Informer[T]) Resource() schema.GroupResource { return i.gvr.GroupResource() }
 
@@ -143,7 +166,16 @@ func (i *Informer[T]) KeyOf(obj T) Key {
 func (i *Informer[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *Registration {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.handlers.add(i.mu, h, options, i.HasSynced(), i.store.list)
+	return i.handlers.add(i.mu, h, options, i.HasSynced(), i.present)
+}
+
+// present are the objects that there are, by key.
+func (i *Informer[T]) present(visit func(Key, T) bool) {
+	for _, obj := range i.store.list() {
+		if !visit(i.KeyOf(obj), obj) {
+			return
+		}
+	}
 }
 
 // tellSynced tells the handlers that all that is initial has been told.

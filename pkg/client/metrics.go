@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -22,10 +23,17 @@ type counted interface {
 type FactoryOption func(*Factory) error
 
 // WithMetrics has the metrics of the factory's informers registered, as long as these run.
+// Factories may have one registerer.
 func WithMetrics(registerer prometheus.Registerer) FactoryOption {
 	return func(f *Factory) error {
 		f.metrics = newMetrics()
-		return registerer.Register(f.metrics)
+		err := registerer.Register(f.metrics)
+		if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+			if others, ok := already.ExistingCollector.(*metrics); ok {
+				f.metrics, err = others, nil
+			}
+		}
+		return err
 	}
 }
 

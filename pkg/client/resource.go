@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 )
@@ -76,33 +77,57 @@ func (r Resource[T, L]) InNamespace(scope Scope, namespace string) *Client[T, L]
 // Informer returns an informer of the resource; run it with Informer.Run or in
 // a Group. An empty namespace in options means all.
 func (r Resource[T, L]) Informer(scope Scope, options InformerOptions[T]) *Informer[T] {
-	c := r.InNamespace(scope, options.Namespace)
-	list := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, opts) }
-	return newInformer(r.GroupVersionResource, scope, listerWatcher{list: list, watch: c.Watch}, options)
+	i, err := newInformerAt(scope, r.GroupVersionResource, options, func(scope Scope) (listerWatcher, error) {
+		c := r.InNamespace(scope, options.Namespace)
+		return sourceOf(c.List, c.Watch), nil
+	})
+	utilruntime.Must(err)
+	return i
+}
+
+// sourceOf returns what an informer reads from with a client's methods.
+func sourceOf[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error), watching func(context.Context, metav1.ListOptions) (watch.Interface, error)) listerWatcher {
+	return listerWatcher{
+		list:  func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return list(ctx, opts) },
+		watch: watching,
+	}
+}
+
+// newInformerAt returns an informer of what is at a scope.
+func newInformerAt[T Object](scope Scope, gvr schema.GroupVersionResource, options InformerOptions[T], source func(Scope) (listerWatcher, error)) (*Informer[T], error) {
+	at, err := source(scope)
+	if err != nil {
+		return nil, err
+	}
+	i := newInformer(gvr, scope, at, options)
+	i.sourceAt = source
+	return i, nil
 }
 
 // NewMetadataInformer returns an informer of a resource's metadata. On a
 // wildcard it also works for resources whose schemas differ between logical
 // clusters.
 func NewMetadataInformer(scope Scope, gvr schema.GroupVersionResource, options InformerOptions[*metav1.PartialObjectMetadata]) (*Informer[*metav1.PartialObjectMetadata], error) {
-	clients, err := scope.Metadata()
-	if err != nil {
-		return nil, err
-	}
-	c := clients.Resource(gvr).Namespace(options.Namespace)
-	list := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, opts) }
-	return newInformer(gvr, scope, listerWatcher{list: list, watch: c.Watch}, options), nil
+	return newInformerAt(scope, gvr, options, func(scope Scope) (listerWatcher, error) {
+		clients, err := scope.Metadata()
+		if err != nil {
+			return listerWatcher{}, err
+		}
+		c := clients.Resource(gvr).Namespace(options.Namespace)
+		return sourceOf(c.List, c.Watch), nil
+	})
 }
 
 // NewDynamicInformer returns an informer of a resource without Go types.
 func NewDynamicInformer(scope Scope, gvr schema.GroupVersionResource, options InformerOptions[*unstructured.Unstructured]) (*Informer[*unstructured.Unstructured], error) {
-	clients, err := scope.Dynamic()
-	if err != nil {
-		return nil, err
-	}
-	c := clients.Resource(gvr).Namespace(options.Namespace)
-	list := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, opts) }
-	return newInformer(gvr, scope, listerWatcher{list: list, watch: c.Watch}, options), nil
+	return newInformerAt(scope, gvr, options, func(scope Scope) (listerWatcher, error) {
+		clients, err := scope.Dynamic()
+		if err != nil {
+			return listerWatcher{}, err
+		}
+		c := clients.Resource(gvr).Namespace(options.Namespace)
+		return sourceOf(c.List, c.Watch), nil
+	})
 }
 
 // restClient makes a REST client for the resource's group and version. It

@@ -149,7 +149,7 @@ func (i *Informer[T]) remove(key Key, final *T) {
 		}
 		old = *final // what selects it began to do so after the last event before
 	}
-	c := change[T]{key: key, old: old, had: true, last: old, tombstone: final == nil}
+	c := change[T]{key: key, old: old, had: true, last: old, tombstone: final == nil, unseen: !removed}
 	if final != nil {
 		c.last = *final
 	}

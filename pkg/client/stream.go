@@ -105,7 +105,7 @@ func (s *stream) connect(ctx context.Context) error {
 // resourceVersion or turn to pages, and returns how long to wait.
 func (s *stream) ended(ctx context.Context, err error) time.Duration {
 	logger := klog.FromContext(ctx).WithValues("informer", s.name)
-	s.disconnected()
+	defer s.disconnected()
 	if s.progress || err == nil {
 		s.setError(nil)
 	}

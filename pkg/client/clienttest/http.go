@@ -73,6 +73,9 @@ func parseQuery(r *http.Request) (query, error) {
 	if err != nil {
 		return query{}, err
 	}
+	if below, ok := strings.CutPrefix(r.URL.Path, request.AdminPath); ok {
+		l.Wildcard, l.Rest = true, below
+	}
 	if l.Path.Empty() && !l.Wildcard {
 		return query{}, fmt.Errorf("no logical cluster in %s", r.URL.Path)
 	}

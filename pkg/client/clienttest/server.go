@@ -76,7 +76,8 @@ func (s *Server) ClientConfig() *rest.Config {
 }
 
 // Put creates or replaces an object in its logical cluster (and on its shard),
-// which its annotations name, and sets uid and resourceVersion.
+// which its annotations name, and sets resourceVersion, and uid unless it is a new object that
+// comes with one.
 func (s *Server) Put(t testing.TB, gvr schema.GroupVersionResource, obj runtime.Object) string {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
@@ -96,7 +97,9 @@ func (s *Server) Put(t testing.TB, gvr schema.GroupVersionResource, obj runtime.
 		u.SetUID(old.GetUID())
 	} else {
 		kind = "ADDED"
-		u.SetUID(types.UID(fmt.Sprintf("uid-%d", s.revision)))
+		if u.GetUID() == "" {
+			u.SetUID(types.UID(fmt.Sprintf("uid-%d", s.revision)))
+		}
 	}
 	u.SetResourceVersion(strconv.FormatInt(s.revision, 10))
 	s.objects[key] = u

@@ -1,0 +1,161 @@
+package shards_test
+
+import (
+	"context"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/shards"
+)
+
+// testTimeout is how long tests wait for what happens at once on an idle machine.
+const testTimeout = 60 * time.Second
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	rootPath = core.RootCluster.Path()
+	insecure = &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+)
+
+type (
+	configMap = *corev1.ConfigMap
+	options   = shards.Options[configMap]
+)
+
+// world is an installation: root's Shard objects, and shards.
+type world struct {
+	root   *clienttest.Server
+	source shards.Source
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{root: clienttest.New(t, client.Scheme)}
+	factory := factoryOf(t, w.root.URL)
+	w.source = shards.FromRoot(factory.Cluster(rootPath))
+	return w
+}
+
+func factoryOf(t testing.TB, url string) *client.Factory {
+	t.Helper()
+	config := rest.CopyConfig(insecure)
+	config.Host = url
+	factory, err := client.NewFactory(config)
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	return factory
+}
+
+func (w *world) announce(t testing.TB, name, url string, edit ...func(*corev1alpha1.Shard)) {
+	t.Helper()
+	obj := &corev1alpha1.Shard{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "root"}},
+		Spec:       corev1alpha1.ShardSpec{BaseURL: url},
+	}
+	for _, f := range edit {
+		f(obj)
+	}
+	w.root.Put(t, client.Shards.GroupVersionResource, obj)
+}
+
+func (w *world) withdraw(t testing.TB, name string) {
+	t.Helper()
+	w.root.Delete(t, client.Shards.GroupVersionResource, "", core.RootCluster, "", name)
+}
+
+// alias returns another address of a server.
+func alias(t testing.TB, server *clienttest.Server) string {
+	t.Helper()
+	other := httptest.NewUnstartedServer(server)
+	other.EnableHTTP2 = true
+	other.StartTLS()
+	t.Cleanup(func() {
+		server.Break()
+		other.CloseClientConnections()
+		other.Close()
+	})
+	return other.URL
+}
+
+func object(cluster logicalcluster.Name, name, content string, uid ...types.UID) configMap {
+	cm := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()}},
+		Data:       map[string]string{"content": content},
+	}
+	if len(uid) > 0 {
+		cm.UID = uid[0]
+	}
+	return cm
+}
+
+func put(t testing.TB, server *clienttest.Server, obj configMap) {
+	t.Helper()
+	server.Put(t, client.ConfigMaps.GroupVersionResource, obj)
+}
+
+func remove(t testing.TB, server *clienttest.Server, cluster logicalcluster.Name, name string) {
+	t.Helper()
+	server.Delete(t, client.ConfigMaps.GroupVersionResource, "", cluster, "default", name)
+}
+
+func keyOf(cluster logicalcluster.Name, name string) client.Key {
+	return client.Key{Cluster: cluster, Namespace: "default", Name: name}
+}
+
+// view returns a view that runs until the test ends, or until stop.
+func view(t testing.TB, source shards.Source, o options, before ...func(*shards.Multi[configMap])) (m *shards.Multi[configMap], stop func()) {
+	t.Helper()
+	m, err := shards.New(source, client.ConfigMaps, o)
+	require.NoError(t, err)
+	for _, f := range before {
+		f(m)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			require.NoError(t, <-ended)
+		}
+	}
+	t.Cleanup(stop)
+	return m, stop
+}
+
+func waitSynced(t testing.TB, m *shards.Multi[configMap], which shards.Which) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	require.NoError(t, m.WaitForSync(ctx, which))
+}
+
+func eventually(t testing.TB, condition func() bool, what string) {
+	t.Helper()
+	require.Eventually(t, condition, testTimeout, 5*time.Millisecond, what)
+}
+
+// has waits until the view has an object with a content on a shard.
+func has(t testing.TB, m *shards.Multi[configMap], key client.Key, shard, content string) {
+	t.Helper()
+	eventually(t, func() bool {
+		obj, at, err := m.Lister().Find(key)
+		return err == nil && at == shard && obj.Data["content"] == content
+	}, key.String()+" on "+shard+": "+content)
+}

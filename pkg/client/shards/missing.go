@@ -1,0 +1,134 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// Which says of which shards something holds.
+type Which string
+
+const (
+	// All are all shards of the view.
+	All Which = "All"
+	// Reachable are the shards that answer.
+	Reachable Which = "Reachable"
+)
+
+// errNotRead says that nothing is known to be wrong.
+var errNotRead = errors.New("not read yet")
+
+// Missing is a shard of which the view has what it had, or nothing.
+type Missing struct {
+	// Shard is its name; empty for the Shard objects themselves, whose shards are followed as
+	// they were known.
+	Shard string
+	Since time.Time
+	Why   error
+}
+
+// Missing returns which shards are away or cannot be followed, in order, after the Shard objects
+// if these are not followed.
+func (m *Multi[T]) Missing() []Missing {
+	var missing []Missing
+	if since, why := m.known.away(); why != nil {
+		missing = append(missing, Missing{Since: since, Why: fmt.Errorf("the Shard objects: %w", why)})
+	}
+	for _, s := range m.all() {
+		if since, why := s.away(); why != nil {
+			missing = append(missing, Missing{Shard: s.name, Since: since, Why: why})
+		}
+	}
+	return missing
+}
+
+// WaitForSync waits until the Shard objects and all objects of the shards have been read, or, of
+// Reachable, those of each shard that answers: of a shard that does not, until that is known. Its
+// error says what is missing, and why.
+func (m *Multi[T]) WaitForSync(ctx context.Context, which Which) error {
+	for {
+		m.mu.Lock()
+		news := m.news
+		m.mu.Unlock()
+		err := m.waitsFor(which)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return fmt.Errorf("%s has not synced: %w", m.name, errors.Join(err, context.Cause(ctx)))
+		}
+	}
+}
+
+// waitsFor returns what has not been read.
+func (m *Multi[T]) waitsFor(which Which) error {
+	m.mu.Lock()
+	complete := m.complete
+	m.mu.Unlock()
+	if !complete {
+		_, why := m.known.away()
+		return fmt.Errorf("the Shard objects: %w", errors.Join(errNotRead, why))
+	}
+	var errs []error
+	for _, s := range m.all() {
+		if informer := m.Of(s.name); informer != nil && informer.HasSynced() {
+			continue
+		}
+		_, why := s.away()
+		if why == nil || which == Reachable && !errors.Is(why, errNotRead) {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("shard %s: %w", s.name, why))
+	}
+	return errors.Join(errs...)
+}
+
+// notServed reports whether a shard has said that it does not have a resource.
+func notServed(err error) bool { return apierrors.IsNotFound(err) }
+
+// count returns how many shards are followed, and how many are missing.
+func (m *Multi[T]) count() (connected, missing int) {
+	for _, s := range m.all() {
+		if _, why := s.away(); why != nil {
+			missing++
+		} else {
+			connected++
+		}
+	}
+	return connected, missing
+}
+
+// metrics collects how many shards are connected and missing.
+type metrics struct {
+	connected, missing *prometheus.Desc
+	count              func() (connected, missing int)
+}
+
+func newMetrics(view string, count func() (int, int)) *metrics {
+	labels := prometheus.Labels{"view": view}
+	return &metrics{
+		connected: prometheus.NewDesc("shardplane_shards_connected", "Shards that the view follows.", nil, labels),
+		missing:   prometheus.NewDesc("shardplane_shards_missing", "Shards that are away, or that the view cannot follow.", nil, labels),
+		count:     count,
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- m.connected
+	descriptions <- m.missing
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(collected chan<- prometheus.Metric) {
+	connected, missing := m.count()
+	collected <- prometheus.MustNewConstMetric(m.connected, prometheus.GaugeValue, float64(connected))
+	collected <- prometheus.MustNewConstMetric(m.missing, prometheus.GaugeValue, float64(missing))
+}

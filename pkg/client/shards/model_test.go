@@ -1,0 +1,317 @@
+package shards_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/shards"
+)
+
+// observer is a handler that holds what it is told against the rules.
+type observer struct {
+	t *testing.T
+
+	mu   sync.Mutex
+	told map[client.Key]configMap
+	// versions are the last ones of each object on each shard.
+	versions map[string]int
+	// deleted are the objects that were, and left the shards that were withdrawn.
+	deleted map[types.UID]bool
+	left    map[string]bool
+}
+
+func (o *observer) handler() client.Handler[configMap] {
+	return client.Handler[configMap]{
+		OnAdd: func(obj configMap, _ bool) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			_, known := o.told[client.KeyOf(obj)]
+			o.check(!known, "added twice: %s", client.KeyFor(obj))
+			o.is(obj)
+		},
+		OnUpdate: func(old, obj configMap) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.check(equality.Semantic.DeepEqual(o.told[client.KeyOf(obj)], old), "the old one was told: %s", client.KeyFor(obj))
+			o.check(old.UID == obj.UID, "an update is of one object: %s", client.KeyFor(obj))
+			o.check(old.ResourceVersion != obj.ResourceVersion || old.Labels["at"] != obj.Labels["at"], "nothing has changed: %s", client.KeyFor(obj))
+			o.is(obj)
+		},
+		OnDelete: func(last configMap, _ bool) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.check(o.deleted[last.UID], "%s was not deleted", client.KeyFor(last))
+			o.isNot(last)
+		},
+		OnLeave: func(last configMap, why client.Leave) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.check(why == client.ShardGone && o.left[last.Labels["at"]], "%s left: %s", client.KeyFor(last), why)
+			o.isNot(last)
+		},
+	}
+}
+
+func (o *observer) is(obj configMap) {
+	version, err := strconv.Atoi(obj.ResourceVersion)
+	o.check(err == nil, "version %q", obj.ResourceVersion)
+	at := string(obj.UID) + "@" + obj.Labels["at"]
+	o.check(version >= o.versions[at], "%s went back from %d to %d", at, o.versions[at], version)
+	o.versions[at], o.told[client.KeyOf(obj)] = version, obj
+}
+
+func (o *observer) isNot(obj configMap) {
+	known := o.told[client.KeyOf(obj)]
+	o.check(known != nil && known.UID == obj.UID, "it was told: %s", client.KeyFor(obj))
+	delete(o.told, client.KeyOf(obj))
+}
+
+func (o *observer) check(ok bool, format string, args ...any) {
+	if !ok {
+		o.t.Errorf(format, args...)
+	}
+}
+
+// kept is an object of a shard.
+type kept struct {
+	uid     types.UID
+	content string
+}
+
+// modelled is a shard of the model.
+type modelled struct {
+	*clienttest.Server
+	name      string
+	addresses []string
+	announced bool
+	failing   bool
+	clusters  map[logicalcluster.Name]map[string]kept
+}
+
+type model struct {
+	*world
+	*observer
+	r      *rand.Rand
+	view   *shards.Multi[configMap]
+	shards []*modelled
+	next   int
+}
+
+// TestModel has shards come, go, move and be away at random while objects change and logical
+// clusters move, and holds what handlers are told against the rules, and what there is in the
+// end against the shards.
+func TestModel(t *testing.T) {
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			m := &model{
+				world: newWorld(t), r: rand.New(rand.NewPCG(seed, 1)),
+				observer: &observer{t: t, told: map[client.Key]configMap{}, versions: map[string]int{}, deleted: map[types.UID]bool{}, left: map[string]bool{}},
+			}
+			for i := range 4 {
+				s := &modelled{Server: clienttest.New(t, client.Scheme), name: fmt.Sprintf("shard-%d", i), clusters: map[logicalcluster.Name]map[string]kept{}}
+				s.addresses = []string{s.URL, alias(t, s.Server)}
+				m.shards = append(m.shards, s)
+			}
+			m.view, _ = view(t, m.source, options{}, func(view *shards.Multi[configMap]) { view.AddEventHandler(m.handler()) })
+			for range 12 {
+				for range 25 {
+					m.step(t)
+				}
+				m.settle(t)
+			}
+		})
+	}
+}
+
+func (m *model) write(t *testing.T, s *modelled, cluster logicalcluster.Name, name string, uid types.UID) {
+	t.Helper()
+	m.next++
+	obj := object(cluster, name, fmt.Sprint(m.next), uid)
+	obj.Labels = map[string]string{"at": s.name}
+	put(t, s.Server, obj)
+	if s.clusters[cluster] == nil {
+		s.clusters[cluster] = map[string]kept{}
+	}
+	s.clusters[cluster][name] = kept{uid, obj.Data["content"]}
+}
+
+func (m *model) erase(t *testing.T, s *modelled, cluster logicalcluster.Name, name string) {
+	t.Helper()
+	remove(t, s.Server, cluster, name)
+	delete(s.clusters[cluster], name)
+	if len(s.clusters[cluster]) == 0 {
+		delete(s.clusters, cluster)
+	}
+}
+
+// step does one thing.
+func (m *model) step(t *testing.T) {
+	t.Helper()
+	s := m.shards[m.r.IntN(len(m.shards))]
+	switch n := m.r.IntN(100); {
+	case n < 50:
+		m.change(t, s)
+	case n < 60:
+		m.move(t, s)
+	case n < 70:
+		m.mu.Lock()
+		m.left[s.name] = s.announced // what it has leaves, a moment later
+		m.mu.Unlock()
+		if s.announced {
+			m.withdraw(t, s.name)
+			eventually(t, func() bool { return m.view.Of(s.name) == nil }, s.name+" is gone")
+		} else {
+			m.announce(t, s.name, s.addresses[0])
+			eventually(t, func() bool { return m.view.Of(s.name) != nil }, s.name+" has come")
+		}
+		s.announced = !s.announced
+	case n < 80:
+		if s.announced {
+			m.announce(t, s.name, s.addresses[m.r.IntN(2)])
+		}
+	case n < 85:
+		s.failing = !s.failing
+		s.Fail(map[bool]int{true: http.StatusServiceUnavailable}[s.failing])
+		s.Break()
+	case n < 90:
+		s.Break()
+	case n < 95:
+		s.Compact()
+	default:
+		m.root.Break()
+	}
+}
+
+// change writes or deletes an object of a logical cluster that the shard has, or of a new one.
+func (m *model) change(t *testing.T, s *modelled) {
+	t.Helper()
+	known := slices.Sorted(maps.Keys(s.clusters))
+	if len(known) == 0 || m.r.IntN(10) == 0 {
+		m.next++
+		m.write(t, s, logicalcluster.Name(fmt.Sprintf("c%d", m.next)), "x", types.UID(fmt.Sprintf("uid-%d", m.next)))
+		return
+	}
+	cluster := known[m.r.IntN(len(known))]
+	name := fmt.Sprintf("x%d", m.r.IntN(4))
+	object, exists := s.clusters[cluster][name]
+	switch {
+	case exists && m.r.IntN(3) == 0:
+		m.mu.Lock()
+		m.deleted[object.uid] = true
+		m.mu.Unlock()
+		m.erase(t, s, cluster, name)
+	case exists:
+		m.write(t, s, cluster, name, object.uid)
+	default:
+		m.next++
+		m.write(t, s, cluster, name, types.UID(fmt.Sprintf("uid-%d", m.next)))
+	}
+}
+
+// move moves a logical cluster from a shard to another: all is copied, and seen, before it ends.
+// Sometimes that is given up.
+func (m *model) move(t *testing.T, from *modelled) {
+	t.Helper()
+	to := m.shards[m.r.IntN(len(m.shards))]
+	known := slices.Sorted(maps.Keys(from.clusters))
+	if to == from || len(known) == 0 || !to.announced || !from.announced || to.failing || from.failing {
+		return
+	}
+	cluster := known[m.r.IntN(len(known))]
+	m.same(t, from)
+	objects := maps.Clone(from.clusters[cluster])
+	for name, object := range objects {
+		m.write(t, to, cluster, name, object.uid)
+	}
+	m.same(t, to)
+	ends := from
+	if m.r.IntN(4) == 0 {
+		ends = to
+	}
+	switch m.r.IntN(3) {
+	case 0:
+		ends.Break()
+	case 1:
+		ends.Compact()
+	}
+	for name := range objects {
+		m.erase(t, ends, cluster, name)
+	}
+	m.same(t, ends) // else the other one could be withdrawn before
+}
+
+// same waits until the informer of a shard has what that has.
+func (m *model) same(t *testing.T, s *modelled) {
+	t.Helper()
+	want := map[client.Key]kept{}
+	for cluster, objects := range s.clusters {
+		for name, object := range objects {
+			want[keyOf(cluster, name)] = object
+		}
+	}
+	eventually(t, func() bool {
+		informer := m.view.Of(s.name)
+		if informer == nil {
+			return false
+		}
+		got := map[client.Key]kept{}
+		for _, obj := range informer.Lister().List(nil) {
+			got[client.KeyOf(obj)] = kept{obj.UID, obj.Data["content"]}
+		}
+		return maps.Equal(got, want)
+	}, s.name)
+}
+
+// settle has all shards answer, and compares.
+func (m *model) settle(t *testing.T) {
+	t.Helper()
+	want := map[client.Key]string{}
+	for _, s := range m.shards {
+		if s.announced && s.failing {
+			require.NotNil(t, m.view.Of(s.name), "away is not gone")
+		}
+		s.failing = false
+		s.Fail(0)
+		if !s.announced {
+			continue
+		}
+		m.same(t, s)
+		for cluster, objects := range s.clusters {
+			for name, object := range objects {
+				want[keyOf(cluster, name)] = s.name + " " + string(object.uid)
+			}
+		}
+	}
+	waitSynced(t, m.view, shards.All)
+	got := map[client.Key]string{}
+	for _, obj := range m.view.Lister().List(nil) {
+		key := client.KeyOf(obj)
+		got[key] = obj.Labels["at"] + " " + string(obj.UID)
+		found, shard, err := m.view.Lister().Find(key)
+		require.NoError(t, err)
+		require.Equal(t, obj, found)
+		require.Equal(t, obj.Labels["at"], shard)
+		require.Equal(t, shard, m.view.Lister().ShardOf(key.Cluster))
+	}
+	require.Equal(t, want, got)
+	require.Equal(t, len(want), m.view.Lister().Len())
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	require.Len(t, m.told, len(want))
+	for key, obj := range m.told {
+		require.Equal(t, want[key], obj.Labels["at"]+" "+string(obj.UID))
+	}
+}

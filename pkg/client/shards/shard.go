@@ -1,0 +1,167 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// closeDelay is how long the end of a stream may take, after which its connection is idle.
+const closeDelay = time.Second
+
+// shard is one shard of a view, and its informer while it has a usable address. Its methods but
+// unusable and away are for the goroutine of the view.
+type shard[T client.Object] struct {
+	name string
+	of   *Multi[T]
+	// since is when its Shard object came.
+	since time.Time
+
+	// address is where the informer follows it, and clients are of that.
+	address string
+	clients *client.Factory
+	end     func()
+
+	mu sync.Mutex
+	// err says why what the Shard object says cannot be used, and errSince since when.
+	err      error
+	errSince time.Time
+}
+
+// follow has the informer follow a shard where its Shard object says. If that cannot be, it
+// stays where it is.
+func (s *shard[T]) follow(ctx context.Context, obj *corev1alpha1.Shard) {
+	err := s.reach(ctx, obj)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && (s.err == nil || s.err.Error() != err.Error()) {
+		s.errSince = time.Now()
+		klog.FromContext(ctx).Error(err, "A Shard object cannot be used", "view", s.of.name, "shard", s.name)
+	}
+	s.err = err
+}
+
+func (s *shard[T]) reach(ctx context.Context, obj *corev1alpha1.Shard) error {
+	config, err := s.of.options.Dial(obj)
+	if err != nil {
+		return err
+	}
+	if s.end != nil && s.address == config.Host {
+		return nil
+	}
+	clients, err := client.NewFactory(config, s.of.factory...)
+	if err != nil {
+		return err
+	}
+	informer := s.of.Of(s.name)
+	if informer == nil {
+		if informer, err = s.open(clients); err != nil {
+			return err
+		}
+	} else {
+		klog.FromContext(ctx).Info("Shard has another address", "view", s.of.name, "shard", s.name, "before", s.address, "now", config.Host)
+		s.stop()
+		if err := informer.MoveTo(clients.Wildcard()); err != nil {
+			return err
+		}
+	}
+	s.address, s.clients = config.Host, clients
+	s.start(ctx, informer)
+	return nil
+}
+
+// open makes the informer and adds it to the view.
+func (s *shard[T]) open(clients *client.Factory) (*client.Informer[T], error) {
+	options := s.of.options.Informer
+	options.Name = s.of.name + "@" + s.name
+	if s.of.options.Ranges != nil {
+		options.Ranges = s.of.options.Ranges(s.name)
+	}
+	informer, err := s.of.open(clients.Wildcard(), options)
+	if err != nil {
+		return nil, err
+	}
+	return informer, s.of.union.Add(s.name, informer)
+}
+
+// start runs the informer until stop, and tells who waits of what it waits for.
+func (s *shard[T]) start(ctx context.Context, informer *client.Informer[T]) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() {
+		defer cancel()
+		if err := informer.Run(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot follow a shard", "view", s.of.name, "shard", s.name)
+		}
+	})
+	running.Go(func() {
+		synced := informer.Synced()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-synced:
+				synced = nil
+			case <-informer.Disconnected():
+			}
+			s.of.tell()
+		}
+	})
+	s.end = func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// stop ends the informer, which keeps what it has, and the connection.
+func (s *shard[T]) stop() {
+	if s.end == nil {
+		return
+	}
+	s.end()
+	s.end = nil
+	// The last stream of an HTTP/2 connection outlasts its being given up by a moment.
+	s.clients.CloseIdleConnections()
+	time.AfterFunc(closeDelay, s.clients.CloseIdleConnections)
+}
+
+// unusable returns why what the Shard object says cannot be used.
+func (s *shard[T]) unusable() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// away returns why the shard is not followed, and since when, or nil.
+func (s *shard[T]) away() (since time.Time, why error) {
+	s.mu.Lock()
+	if s.err != nil {
+		defer s.mu.Unlock()
+		return s.errSince, s.err
+	}
+	s.mu.Unlock()
+	informer := s.of.Of(s.name)
+	if informer == nil {
+		return s.since, errNotRead
+	}
+	if since, why = informer.Away(); why != nil {
+		return since, s.explain(why)
+	}
+	if !informer.HasSynced() {
+		return s.since, errNotRead
+	}
+	return time.Time{}, nil
+}
+
+func (s *shard[T]) explain(why error) error {
+	if notServed(why) {
+		return fmt.Errorf("the shard does not serve %s: %w", s.of.name, why)
+	}
+	return why
+}

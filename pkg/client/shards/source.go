@@ -1,0 +1,205 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// minDelay and maxDelay bound the time before the next server is asked for the Shard objects,
+// when all have been.
+const (
+	minDelay = 50 * time.Millisecond
+	maxDelay = 2 * time.Second
+)
+
+// Dial returns how to connect to a shard. It is asked again when the Shard object changes.
+type Dial func(shard *corev1alpha1.Shard) (*rest.Config, error)
+
+// Source says which shards there are. It may be given to several views.
+type Source struct {
+	scopes []client.Scope
+	static map[string]*rest.Config
+}
+
+// FromRoot follows the Shard objects in the logical cluster root, which is what scope is of.
+func FromRoot(scope client.Scope) Source { return Source{scopes: []client.Scope{scope}} }
+
+// FromCache follows the replicas of the Shard objects on a cache server.
+func FromCache(factory *client.Factory) Source {
+	return FromRoot(factory.Shard(corev1alpha1.RootShard).Cluster(core.RootCluster.Path()))
+}
+
+// FromAny asks any of several shards for the Shard objects that it knows, and another one when
+// that does not answer: who starts while the root shard is away learns of the others all the
+// same. What a shard knows may be older than what the one before knew.
+func FromAny(factories ...*client.Factory) Source {
+	s := Source{}
+	for _, factory := range factories {
+		s.scopes = append(s.scopes, factory.Admin())
+	}
+	return s
+}
+
+// Static is a table of shards, by name, and how to connect to each.
+func Static(shards map[string]*rest.Config) Source { return Source{static: maps.Clone(shards)} }
+
+// Access returns a Dial that connects to the spec.baseURL of shards with the credentials, and
+// all else, of a configuration.
+func Access(config *rest.Config) Dial {
+	return func(shard *corev1alpha1.Shard) (*rest.Config, error) {
+		address := strings.TrimSuffix(shard.Spec.BaseURL, "/")
+		base, err := url.Parse(address)
+		if err != nil || base.Host == "" || base.Scheme != "https" {
+			return nil, errors.Join(fmt.Errorf("spec.baseURL %q of the Shard must be an https URL", address), err)
+		}
+		c := rest.CopyConfig(config)
+		c.Host = address
+		return c, nil
+	}
+}
+
+// dial is how shards are reached unless somebody says otherwise.
+func (s Source) dial() Dial {
+	switch {
+	case s.static != nil:
+		return func(shard *corev1alpha1.Shard) (*rest.Config, error) {
+			if config := s.static[shard.Name]; config != nil {
+				return config, nil
+			}
+			return nil, errNoConfig
+		}
+	case len(s.scopes) == 0:
+		return func(*corev1alpha1.Shard) (*rest.Config, error) { return nil, errNoSource }
+	default:
+		return Access(s.scopes[0].Config())
+	}
+}
+
+var (
+	errNoSource = errors.New("the source of the shards names no server to ask: give FromAny one at least")
+	errNoConfig = errors.New("the table of shards has no client configuration for it")
+)
+
+// known is what one view knows of the shards.
+type known struct {
+	source   Source
+	informer *client.Informer[*corev1alpha1.Shard]
+	// changed is told of each change.
+	changed func()
+}
+
+func (s Source) open(name string, changed func()) (*known, error) {
+	k := &known{source: s, changed: changed}
+	if s.static != nil {
+		return k, nil
+	}
+	if len(s.scopes) == 0 {
+		return nil, errNoSource
+	}
+	k.informer = client.Shards.Informer(s.scopes[0], client.InformerOptions[*corev1alpha1.Shard]{Name: "shards of " + name})
+	k.informer.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
+		OnAdd:    func(*corev1alpha1.Shard, bool) { changed() },
+		OnUpdate: func(_, _ *corev1alpha1.Shard) { changed() },
+		OnDelete: func(*corev1alpha1.Shard, bool) { changed() },
+	})
+	return k, nil
+}
+
+// complete reports whether the shards have been read.
+func (k *known) complete() bool { return k.informer == nil || k.informer.HasSynced() }
+
+// away returns why the Shard objects are not followed, and since when, or nil.
+func (k *known) away() (since time.Time, why error) {
+	if k.informer == nil {
+		return time.Time{}, nil
+	}
+	return k.informer.Away()
+}
+
+// list returns the shards.
+func (k *known) list() []*corev1alpha1.Shard {
+	if k.informer != nil {
+		return k.informer.Lister().List(nil)
+	}
+	var all []*corev1alpha1.Shard
+	for _, name := range slices.Sorted(maps.Keys(k.source.static)) {
+		all = append(all, &corev1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	return all
+}
+
+// run follows the Shard objects until ctx is done, at one server after the other.
+func (k *known) run(ctx context.Context) {
+	if k.informer == nil {
+		k.changed()
+		<-ctx.Done()
+		return
+	}
+	failures := 0
+	for at := 0; ; at = (at + 1) % len(k.source.scopes) {
+		if k.follow(ctx) {
+			failures = 0
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		failures++
+		if failures%len(k.source.scopes) == 0 {
+			wait(ctx, min(minDelay<<min(failures, 10), maxDelay))
+		}
+		// It cannot fail: the scopes are of one kind, and the informer has ended.
+		_ = k.informer.MoveTo(k.source.scopes[(at+1)%len(k.source.scopes)])
+	}
+}
+
+// follow follows the Shard objects at one server, until it fails if there are others. It reports
+// whether they have been read.
+func (k *known) follow(ctx context.Context) (read bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	select {
+	case <-k.informer.Disconnected(): // from where it was before
+	default:
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = k.informer.Run(ctx) // nobody else runs it
+	}()
+	synced := k.informer.Synced()
+	for {
+		select {
+		case <-ended:
+			return k.informer.Current()
+		case <-synced:
+			synced = nil
+		case <-k.informer.Disconnected():
+			if k.informer.LastError() != nil && len(k.source.scopes) > 1 {
+				cancel()
+			}
+		}
+		k.changed()
+	}
+}
+
+func wait(ctx context.Context, delay time.Duration) {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
