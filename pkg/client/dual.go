@@ -13,8 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // ErrIncomplete is the error of a look-up that found nothing as long as not
@@ -255,10 +253,10 @@ type copyOf[T Object] struct {
 
 // uid returns the UID of the object on its shard.
 func (c copyOf[T]) uid() types.UID {
-	if original := c.obj.GetAnnotations()[request.OriginalUIDAnnotation]; !c.own && original != "" {
-		return types.UID(original)
+	if c.own {
+		return c.obj.GetUID()
 	}
-	return c.obj.GetUID()
+	return originalUID(c.obj)
 }
 
 // compareCopies orders copies, of one object or of several, the preferred one

@@ -247,8 +247,10 @@ func TestDualEvents(t *testing.T) {
 			return func(obj *corev1.ConfigMap) { obj.Annotations[request.OriginalUIDAnnotation] = uid }
 		}
 		cache.put(at("self"), "the own replica")
-		cache.put(at("blue"), "blue", original("uid-101"))
-		told("add blue")
+		cache.put(at("blue"), "blue 0", original("uid-101"))
+		told("add blue 0")
+		cache.put(at("blue"), "blue", original("uid-101"), func(obj *corev1.ConfigMap) { obj.UID = "uid-101" })
+		told("blue 0 -> blue") // the cache server keeps UIDs from now on
 		own.put(key, "own")
 		told("blue -> own") // the first of the server, with uid-101: it has moved here
 		cache.put(at("blue"), "blue 2", original("uid-101"))

@@ -151,12 +151,12 @@ func (s *scripted) put(key Key, content string, edit ...func(*corev1.ConfigMap))
 	if key.Shard != "" {
 		obj.Annotations[request.ShardAnnotation] = key.Shard
 	}
-	for _, f := range edit {
-		f(obj)
-	}
 	kind := watch.Added
 	if old, ok := s.objects[key]; ok {
 		obj.UID, obj.CreationTimestamp, kind = old.UID, old.CreationTimestamp, watch.Modified
+	}
+	for _, f := range edit {
+		f(obj)
 	}
 	s.objects[key] = obj
 	s.tell(watch.Event{Type: kind, Object: obj})
