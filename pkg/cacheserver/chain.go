@@ -13,7 +13,7 @@ import (
 
 // scopes are named by URLs with a shard and the name of a logical cluster. There
 // is nobody to conceal anything from, but administrators only.
-var scopes = serving.Scopes{Mounts: []*request.Mount{request.CacheShards, request.Shards}, ScopedOnly: true, Codecs: codecs}
+var scopes = serving.Scopes{Mounts: []*request.Mount{request.CacheShards, request.Shards}, ScopedOnly: true, OfShard: ofDigests, Codecs: codecs}
 
 // chain is what requests pass before those handlers that are no resources.
 // Watches end with streams.
@@ -36,6 +36,7 @@ func (s *Server) chain(c *genericapiserver.Config, streams context.Context) serv
 		serving.Chain{
 			serving.NewFilter("scope rules", "405 on *, but for lists, watches, discovery and schemas", scopes.Rules),
 			serving.NewFilter("list rules", "selectors that are not too large, those of shards parsed once; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, codecs) }),
+			serving.NewFilter("digests", "what the replicas of a shard sum up to; passes on the rest", s.digests.Wrap),
 			serving.NewFilter("custom resources", "the replicated kinds, merged discovery and OpenAPI; passes on the rest", s.resources.Wrap),
 		},
 	)

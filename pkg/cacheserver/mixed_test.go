@@ -59,7 +59,9 @@ func TestReplicationToFormerCacheServer(t *testing.T) {
 	deleted, err := shards.Get(t.Context(), "held", metav1.GetOptions{})
 	require.NoError(t, err)
 	since := deleted.GetDeletionTimestamp().UTC().Format(time.RFC3339)
-	eventually(t, "the changes are there", func() bool { return url("edited") == "https://y" && url("held") == "https://x"+since })
+	eventually(t, "the changes are there", func() bool {
+		return url("edited") == "https://y" && url("held") == "https://x"+since && url("gone") != ""
+	})
 	requireList(t, former.f.Shard("*"), "*", "amber|root|edited", "amber|root|held")
 	_, err = replicas.Patch(t.Context(), "edited", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://evil"}}`), metav1.PatchOptions{})
 	require.NoError(t, err)

@@ -27,6 +27,7 @@ type Server struct {
 	encryption *encryption.Providers
 	backend    *storage.Backend
 	listener   *serving.Listener
+	digests    *digests
 	resources  *customresource.Server
 	generic    *genericapiserver.GenericAPIServer
 
@@ -82,6 +83,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	s.group.Add(
 		lifecycle.Part{Name: "etcd", Run: s.etcd.Run},
 		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},
+		lifecycle.Part{Name: "digests", Run: s.digests.counter.Run},
 		// The caches live as long as requests may use them.
 		lifecycle.Part{Name: "custom resources", Run: s.resources.Run},
 		lifecycle.Part{Name: "api", Run: func(ctx context.Context) error {
@@ -115,7 +117,8 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 		return fmt.Errorf("opening the storage: %w", err)
 	}
 	s.group.Opened(s.backend.Close)
-	return nil
+	s.digests, err = newDigests(ctx, s.etcd, s.backend)
+	return err
 }
 
 // newResources returns the handler of the kinds.

@@ -44,6 +44,9 @@ type Scopes struct {
 	// ScopedOnly refuses, before authorization, all URLs outside of the mounts
 	// but those about the process.
 	ScopedOnly bool
+	// OfShard reports whether a path below a shard is of all that it has, and of no logical
+	// cluster. Nil: none is.
+	OfShard func(rest string) bool
 	// Codecs encode errors.
 	Codecs runtime.NegotiatedSerializer
 }
@@ -82,6 +85,7 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 	scope, known := l.Scope()
 	switch {
 	case known || l.Path.Empty() && (l.Mount.Whole || isProcessPath(l.Rest)):
+	case l.Path.Empty() && l.Shard != (request.Shard{}) && s.OfShard != nil && s.OfShard(l.Rest):
 	case l.Path.Empty():
 		return scope, errors.New("no logical cluster in the URL: use one of the form " + s.Mounts[0].Form + "/…")
 	case s.Resolve == nil:

@@ -40,11 +40,8 @@ func Plain(stored []byte) bool {
 // Header decodes the header of an object from its value, as etcd has it. The key is without the
 // prefix of all keys.
 func (b *Backend) Header(ctx context.Context, key string, stored []byte) (h Header, err error) {
-	if b.cfg.Transformers != nil {
-		transformer := b.cfg.Transformers.TransformerForResource(resourceOf(key))
-		if stored, _, err = transformer.TransformFromStorage(ctx, stored, value.DefaultContext(b.cfg.Prefix+key)); err != nil {
-			return Header{}, fmt.Errorf("decrypting %s: %w", key, err)
-		}
+	if stored, err = b.Decrypt(ctx, key, stored); err != nil {
+		return Header{}, err
 	}
 	encoded, isProtobuf := bytes.CutPrefix(stored, protobufMark)
 	if !isProtobuf {
@@ -66,6 +63,20 @@ func (b *Backend) Header(ctx context.Context, key string, stored []byte) (h Head
 		return Header{}, fmt.Errorf("decoding %s: %w", key, err)
 	}
 	return headerOf(&object)
+}
+
+// Decrypt returns a value, as etcd has it, as it was before it was encrypted, if it was. The key is
+// without the prefix of all keys.
+func (b *Backend) Decrypt(ctx context.Context, key string, stored []byte) ([]byte, error) {
+	if b.cfg.Transformers == nil {
+		return stored, nil
+	}
+	transformer := b.cfg.Transformers.TransformerForResource(ResourceOf(key))
+	plain, _, err := transformer.TransformFromStorage(ctx, stored, value.DefaultContext(b.cfg.Prefix+key))
+	if err != nil {
+		return nil, fmt.Errorf("decrypting %s: %w", key, err)
+	}
+	return plain, nil
 }
 
 func headerOf(obj runtime.Object) (Header, error) {
@@ -114,9 +125,9 @@ func ResourcePrefixOf(key string) string {
 	return key[:group+2+strings.IndexByte(key[group+1:], '/')]
 }
 
-// resourceOf is the reverse of ResourcePrefix, for the key of an object: what follows the name of
+// ResourceOf is the reverse of ResourcePrefix, for the key of an object: what follows the name of
 // the resource to keep some of its objects apart is no part of it.
-func resourceOf(key string) schema.GroupResource {
+func ResourceOf(key string) schema.GroupResource {
 	group, name, _ := strings.Cut(strings.Trim(ResourcePrefixOf(key), "/"), "/")
 	name, _, _ = strings.Cut(name, ":")
 	if group == coreGroup {

@@ -67,6 +67,15 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/controllers/replication", Test: "TestDesiredOfDeleted",
 	},
 	{
+		Name: "hasty-digest", Rule: "digests are compared of what nobody is changing",
+		Edits: []Edit{{
+			File:   "pkg/controllers/replication/expected.go",
+			Before: ` && m.turns[bucket] == later.turns[bucket]`,
+			After:  ``,
+		}},
+		CaughtBy: "./pkg/controllers/replication", Test: "TestMoments",
+	},
+	{
 		Name: "replica-wins", Rule: "what the shard has itself wins over all replicas",
 		Edits: []Edit{{
 			File:   "pkg/client/dual.go",

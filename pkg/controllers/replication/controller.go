@@ -19,10 +19,11 @@ const (
 	// Name is the controller's name in catalogues, logs and metrics.
 	Name = "replication"
 
-	defaultWorkers       = 8
-	defaultMarkInterval  = time.Second
-	defaultProbeInterval = time.Minute
-	defaultAuditInterval = 10 * time.Minute
+	defaultWorkers        = 8
+	defaultMarkInterval   = time.Second
+	defaultDigestInterval = 15 * time.Second
+	defaultProbeInterval  = time.Minute
+	defaultAuditInterval  = 10 * time.Minute
 )
 
 // Config says what to replicate from where to where.
@@ -45,8 +46,12 @@ type Config struct {
 	MarkInterval time.Duration
 	// Workers is how many objects of a resource are written at a time.
 	Workers int
+	// DigestInterval is how often the digests of all replicas are compared with those that the
+	// cache server has.
+	DigestInterval time.Duration
 	// ProbeInterval is how often the controller asks whether the cache server
-	// still has the data that it followed, with one small request per resource.
+	// still has the data that it followed, with one small request per resource, where that has
+	// no digests.
 	ProbeInterval time.Duration
 	// AuditInterval is how often all replicas are compared with their objects,
 	// past the informers.
@@ -69,6 +74,9 @@ func (c Config) complete() (Config, error) {
 	}
 	if c.MarkInterval <= 0 {
 		c.MarkInterval = defaultMarkInterval
+	}
+	if c.DigestInterval <= 0 {
+		c.DigestInterval = defaultDigestInterval
 	}
 	if c.ProbeInterval <= 0 {
 		c.ProbeInterval = defaultProbeInterval
@@ -102,7 +110,8 @@ type Controller struct {
 
 	mu sync.Mutex
 	// mirrors are those of the table's lines, as far as they run.
-	mirrors map[schema.GroupResource]*mirror
+	mirrors  map[schema.GroupResource]*mirror
+	verifier *verifier
 	// news says that something was acknowledged since the last mark.
 	news chan struct{}
 }
@@ -113,7 +122,9 @@ func New(config Config) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Controller{config: config, mirrors: map[schema.GroupResource]*mirror{}, news: make(chan struct{}, 1)}, nil
+	c := &Controller{config: config, mirrors: map[schema.GroupResource]*mirror{}, news: make(chan struct{}, 1)}
+	c.verifier = &verifier{config: config, sessions: c.sessions}
+	return c, nil
 }
 
 // Name returns the controller's name.
@@ -125,9 +136,10 @@ func (c *Controller) Name() string { return Name }
 func (c *Controller) Run(parent context.Context) error {
 	ctx, fail := context.WithCancelCause(parent)
 	defer fail(nil)
-	var marks sync.WaitGroup
-	defer marks.Wait()
-	marks.Go(func() { c.mark(ctx) })
+	var others sync.WaitGroup
+	defer others.Wait()
+	others.Go(func() { c.mark(ctx) })
+	others.Go(func() { c.verifier.run(ctx) })
 	for ctx.Err() == nil {
 		lines, changed := c.config.Table.snapshot()
 		c.follow(ctx, lines, fail)
@@ -195,7 +207,7 @@ func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]
 	for resource, l := range lines {
 		if c.mirrors[resource] == nil {
 			m := newMirror(c.config, l)
-			m.acknowledged = c.acknowledged
+			m.acknowledged, m.verified = c.acknowledged, c.verifier.serves.Load
 			m.start(ctx, fail)
 			c.mirrors[resource] = m
 		}

@@ -13,6 +13,8 @@
 //	paths of logical clusters         ──┤
 //	audit of everything, now and then ──┘
 //
+// Package digest sums up both sides, so that what is wrong is found although nobody tells of it.
+//
 // Nothing depends on having seen a change happen: after a restart of either
 // server, or a write behind the controller's back, both informers tell the
 // present state and the comparison finds what is missing, different or left over.

@@ -105,7 +105,7 @@ func (s *session) outdated() []client.Key {
 	for _, local := range s.local.Lister().List(nil) {
 		key := client.KeyOf(local)
 		seen[key] = struct{}{}
-		if todo, _, err := s.compare(key); err != nil || todo != actionNone {
+		if todo, err := s.compare(key); err != nil || todo != actionNone {
 			keys = append(keys, key)
 		}
 	}

@@ -2,6 +2,8 @@ package replication
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -96,11 +98,11 @@ func (l *ledger) done(key client.Key) (since time.Time, waited bool) {
 	return since, !since.IsZero()
 }
 
-// quiet reports whether everything that was told is acknowledged.
-func (l *ledger) quiet() bool {
+// pending returns the objects of which a change is not acknowledged.
+func (l *ledger) pending() []client.Key {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.open) == 0
+	return slices.Collect(maps.Keys(l.open))
 }
 
 // settle returns the last version up to which everything is acknowledged, and false as long as

@@ -118,7 +118,7 @@ func TestLedgerModel(t *testing.T) {
 			}
 		}
 		require.Greater(t, settled, 10, "seed %d: it settles while there are changes", seed)
-		for m.ending = true; !m.quiet() || len(m.queue) > 0 || m.seen != m.revision; {
+		for m.ending = true; len(m.pending()) > 0 || len(m.queue) > 0 || m.seen != m.revision; {
 			m.step()
 		}
 		settle()

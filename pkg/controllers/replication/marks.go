@@ -157,7 +157,8 @@ func (m *marker) next() *replicationmarks.ReplicationMark {
 			continue
 		}
 		m.settled[resource], checkpoints[s] = true, at
-		next.Resources[resource] = replicationmarks.Extent{ResourceVersion: at.version, Count: int64(s.local.Lister().Len())}
+		root := s.expected.Root()
+		next.Resources[resource] = replicationmarks.Extent{ResourceVersion: at.version, Count: int64(root.Count), Digest: root.Digest.String()}
 	}
 	if next.Epoch == "" || setBack(before, next.Resources) {
 		next.Epoch = uuid.NewString()

@@ -51,6 +51,13 @@ var (
 		Buckets:        []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60},
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"resource", "until"})
+	repairs = metrics.NewCounterVec(&metrics.CounterOpts{
+		Namespace:      metricsNamespace,
+		Subsystem:      metricsSubsystem,
+		Name:           "repairs_total",
+		Help:           "Replicas that digests have shown to be wrong, and that were put right, by resource and problem (missing, different, left over).",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"resource", "problem"})
 	differences = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Namespace:      metricsNamespace,
 		Subsystem:      metricsSubsystem,
@@ -62,7 +69,7 @@ var (
 
 //nolint:gochecknoinits // metrics are registered once for the process, as component-base does it
 func init() {
-	legacyregistry.MustRegister(operations, objects, pending, restarts, lag, differences)
+	legacyregistry.MustRegister(operations, objects, pending, restarts, lag, repairs, differences)
 	legacyregistry.CustomMustRegister(observers)
 }
 

@@ -37,6 +37,8 @@ type mirror struct {
 	progress progress
 	// acknowledged is called when changes of the shard are on the cache server.
 	acknowledged func()
+	// verified reports whether digests are compared now.
+	verified func() bool
 	// current is the session that runs.
 	current atomic.Pointer[session]
 
@@ -53,13 +55,18 @@ type session struct {
 	local, replicas *informer
 	ledger          *ledger
 	unseen          unseen
+	expected        *expected
+	// started is set when all objects were compared once; fruitless counts comparisons of digests
+	// that have shown what is not there.
+	started   atomic.Bool
+	fruitless int
 	// doubtful is set while the cache server may have other data than is known.
 	doubtful atomic.Bool
 	end      context.CancelCauseFunc
 }
 
 func newMirror(config Config, l *line) *mirror {
-	m := &mirror{config: config, line: l, resource: l.Resource, acknowledged: func() {}}
+	m := &mirror{config: config, line: l, resource: l.Resource, acknowledged: func() {}, verified: func() bool { return false }}
 	m.resource.shard, m.resource.server = config.Shard, &server{}
 	if l.Path && config.LogicalClusters != nil {
 		m.resource.path = config.pathOf
@@ -130,7 +137,7 @@ func (m *mirror) session(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
-	s := &session{mirror: m, local: local, replicas: replicas, ledger: newLedger(), end: cancel}
+	s := &session{mirror: m, local: local, replicas: replicas, ledger: newLedger(), expected: newExpected(), end: cancel}
 	s.follow()
 	m.current.Store(s)
 	defer m.current.Store(nil)
@@ -141,6 +148,7 @@ func (m *mirror) session(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	s.initial(ctx)
+	s.started.Store(true)
 
 	controller := reconcile.New(reconcile.Config[client.Key]{
 		Name: Name + "-" + m.resource.GroupResource().String(),
@@ -217,18 +225,23 @@ func keysOf(obj *unstructured.Unstructured) []client.Key {
 }
 
 // compare decides about one object by what the informers know.
-func (s *session) compare(key client.Key) (action, *unstructured.Unstructured, error) {
-	local, err := lookup(s.local, key)
+func (s *session) compare(key client.Key) (action, error) {
+	local, replica, err := s.look(key)
 	if err != nil {
-		return actionNone, nil, err
+		return actionNone, err
+	}
+	todo, _ := decide(s.resource, local, replica)
+	return todo, nil
+}
+
+// look returns what the informers have of an object and of its replica.
+func (s *session) look(key client.Key) (local, replica *unstructured.Unstructured, err error) {
+	if local, err = lookup(s.local, key); err != nil {
+		return nil, nil, err
 	}
 	key.Shard = s.config.Shard
-	replica, err := lookup(s.replicas, key)
-	if err != nil {
-		return actionNone, nil, err
-	}
-	todo, obj := decide(s.resource, local, replica)
-	return todo, obj, nil
+	replica, err = lookup(s.replicas, key)
+	return local, replica, err
 }
 
 // reconcile compares one object with its replica and does what is missing.
@@ -238,22 +251,25 @@ func (s *session) reconcile(ctx context.Context, key client.Key) error {
 	objects.WithLabelValues(resource, "cache").Set(float64(s.replicas.Lister().Len()))
 
 	s.ledger.begin(key)
-	todo, obj, err := s.compare(key)
+	defer s.expected.begin(key)()
+	local, replica, err := s.look(key)
 	if err != nil {
 		return err
 	}
-	if todo == actionNone {
-		if err := s.unseen.check(key, s.replicas.ResourceVersion()); err != nil {
-			return apierrors.NewConflict(s.resource.GroupResource(), key.String(), err)
-		}
-	} else {
-		written, err := s.apply(ctx, key, todo, obj)
-		if err != nil {
+	todo, obj := decide(s.resource, local, replica)
+	behind := todo == actionNone && s.unseen.check(key, s.replicas.ResourceVersion()) != nil
+	if err = s.bring(ctx, key, todo, obj); behind || apierrors.IsConflict(err) {
+		// The informer does not have the replica as it is.
+		if replica, err = getObject(ctx, s.config.replicas(), s.resource, key); err != nil {
 			return err
 		}
-		s.unseen.wrote(key, version(written))
-		klog.FromContext(ctx).V(3).Info("Replicated", "action", todo, "key", key.String())
+		todo, obj = decide(s.resource, local, replica)
+		err = s.bring(ctx, key, todo, obj)
 	}
+	if err != nil {
+		return err
+	}
+	s.expect(ctx, key, local)
 	s.progress.done(key)
 	if todo == actionRelease {
 		return nil // to be deleted as soon as the informer has seen this
@@ -262,6 +278,20 @@ func (s *session) reconcile(ctx context.Context, key client.Key) error {
 		lag.WithLabelValues(resource, untilAcknowledged).Observe(time.Since(since).Seconds())
 	}
 	s.acknowledged()
+	return nil
+}
+
+// bring does what was decided, if anything.
+func (s *session) bring(ctx context.Context, key client.Key, todo action, obj *unstructured.Unstructured) error {
+	if todo == actionNone {
+		return nil
+	}
+	written, err := s.apply(ctx, key, todo, obj)
+	if err != nil {
+		return err
+	}
+	s.unseen.wrote(key, version(written))
+	klog.FromContext(ctx).V(3).Info("Replicated", "action", todo, "key", key.String())
 	return nil
 }
 

@@ -29,6 +29,9 @@ func (s *server) learn(written *unstructured.Unstructured) {
 	s.assigning.Store(string(written.GetUID()) != written.GetAnnotations()[request.OriginalUIDAnnotation])
 }
 
+// keeps says that the cache server has digests, and so is of a release that assigns nothing.
+func (s *server) keeps() { s.assigning.Store(false) }
+
 // askAgain finds out whether a cache server that assigned metadata still does: it writes one
 // replica that would be another one otherwise. Once it does not, all of them are to be written.
 func (s *session) askAgain(ctx context.Context) {

@@ -49,7 +49,9 @@ func (s *session) watchdog(ctx context.Context, queue reconcile.Queue[client.Key
 				err = s.probe(ctx, &state)
 			}
 		case <-routine.C:
-			err = s.probe(ctx, &state)
+			if !s.verified() {
+				err = s.probe(ctx, &state)
+			}
 		case <-audit.C:
 			err = s.audit(ctx, queue)
 		}
@@ -132,7 +134,7 @@ func (s *session) audit(ctx context.Context, queue reconcile.Queue[client.Key]) 
 	differences.WithLabelValues(s.resource.GroupResource().String()).Set(float64(len(found)))
 	for _, difference := range found {
 		logger.Info("A replica is wrong", "key", difference.key.String(), "problem", difference.problem)
-		todo, _, err := s.compare(difference.key)
+		todo, err := s.compare(difference.key)
 		if err != nil || todo != actionNone {
 			queue.Add(difference.key)
 			continue

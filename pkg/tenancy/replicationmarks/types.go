@@ -53,6 +53,8 @@ type Extent struct {
 	ResourceVersion string `json:"resourceVersion"`
 	// Count is how many replicas there are as of the mark.
 	Count int64 `json:"count"`
+	// Digest sums up the content of these.
+	Digest string `json:"digest,omitempty"`
 }
 
 // ReplicationMarkList is a list of ReplicationMarks.

@@ -1,0 +1,213 @@
+package cacheserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/controllers/replication/digest"
+	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/usage"
+)
+
+// errUnread says that not all replicas were read yet.
+var errUnread = errors.New("not all replicas were read yet, try again")
+
+// digests are those of the replicas of all shards, as etcd has them, and of which data that is.
+type digests struct {
+	backend *storage.Backend
+	counter *usage.Counter
+	dataID  string
+	decrypt func(key string, value []byte) ([]byte, error)
+
+	mu sync.Mutex
+	// tables are those of each shard, by resource; nil while everything is read.
+	tables, reading map[string]map[string]*digest.Table
+}
+
+// newDigests returns the digests of what is below the prefix of an etcd. The counter has to run.
+func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend) (*digests, error) {
+	id, err := h.DataID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	following := context.WithoutCancel(ctx) // it outlives the start
+	d := &digests{backend: backend, dataID: id, decrypt: func(key string, value []byte) ([]byte, error) {
+		return backend.Decrypt(following, key, value)
+	}}
+	d.counter = usage.New(h.Client().Client, h.Prefix(), storage.ResourcePrefix(corev1.Resource("events")))
+	d.counter.Follow(usage.Follower{Begin: d.begin, Complete: d.complete, Told: d.told})
+	return d, nil
+}
+
+func (d *digests) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tables, d.reading = nil, map[string]map[string]*digest.Table{}
+}
+
+func (d *digests) complete(uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tables = d.reading
+}
+
+// told is told of each value that etcd has, and of all changes.
+func (d *digests) told(key string, _, after []byte, _ uint64) {
+	at, ok := replicaAt(key)
+	if !ok {
+		return
+	}
+	d.mu.Lock()
+	of := d.reading[at.shard]
+	if of == nil {
+		of = map[string]*digest.Table{}
+		d.reading[at.shard] = of
+	}
+	table := of[at.resource]
+	if table == nil {
+		table = digest.NewTable()
+		of[at.resource] = table
+	}
+	d.mu.Unlock()
+	if after == nil {
+		table.Remove(at.key)
+		return
+	}
+	table.Set(at.key, d.hash(key, at.key, after))
+}
+
+// hash returns the hash of a value. One that cannot be read is like none that a shard has.
+func (d *digests) hash(stored, key string, value []byte) uint64 {
+	plain, err := d.decrypt(stored, value)
+	content := map[string]any{}
+	if err == nil {
+		err = utiljson.Unmarshal(plain, &content)
+	}
+	var hash uint64
+	if err == nil {
+		hash, err = replication.HashReplica(key, content)
+	}
+	if err != nil {
+		klog.InfoS("A replica cannot be read", "key", stored, "err", err)
+		return digest.HashOf(key, value)
+	}
+	return hash
+}
+
+// replica is where a replica is.
+type replica struct{ shard, resource, key string }
+
+// replicaAt takes a key apart, /<group>/<resource>/<shard>/<cluster>/[<namespace>/]<name>. It is false for
+// keys of nothing that shards replicate.
+func replicaAt(key string) (at replica, ok bool) {
+	segments := strings.Split(key, "/")
+	if len(segments) != 6 && len(segments) != 7 || !request.ValidName(segments[3]) || !request.ValidClusterName(logicalcluster.Name(segments[4])) {
+		return replica{}, false
+	}
+	return replica{
+		shard: segments[3], resource: storage.ResourceOf(key).String(),
+		key: segments[4] + "|" + strings.Join(segments[5:], "/"),
+	}, true
+}
+
+// current returns the tables of a shard, with all that was written before it was called.
+func (d *digests) current(ctx context.Context, shard string) (map[string]*digest.Table, error) {
+	revision, err := d.backend.Revision(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.counter.WaitFor(ctx, revision); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.tables == nil {
+		return nil, errUnread
+	}
+	return maps.Clone(d.tables[shard]), nil
+}
+
+// Wrap answers GET …/shards/<shard>/digests[/<resource>.<group>[/<bucket>]].
+func (d *digests) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		shard, scoped := request.ShardFrom(r.Context())
+		if !scoped || !ofDigests(r.URL.Path) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		answer, err := d.answer(r, shard)
+		if err != nil {
+			responsewriters.ErrorNegotiated(err, codecs, schema.GroupVersion{Version: "v1"}, w, r)
+			return
+		}
+		body, err := json.Marshal(answer)
+		if err != nil {
+			responsewriters.InternalError(w, r, err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(body) // nobody listens any more, if it fails
+	})
+}
+
+// ofDigests reports whether a path below a shard is about its digests.
+func ofDigests(path string) bool {
+	return path == digest.Path || strings.HasPrefix(path, digest.Path+"/")
+}
+
+func (d *digests) answer(r *http.Request, shard request.Shard) (*digest.Answer, error) {
+	switch {
+	case r.Method != http.MethodGet:
+		return nil, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "digests"}, r.Method)
+	case shard.Wildcard:
+		return nil, apierrors.NewBadRequest("digests are of one shard: name it")
+	}
+	rest := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, digest.Path), "/")
+	resource, bucketText, ofBucket := strings.Cut(rest, "/")
+	bucket, err := strconv.Atoi(bucketText)
+	if ofBucket && (err != nil || bucket < 0 || bucket >= digest.Buckets) {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("%q is no bucket: there are those from 0 to %d", bucketText, digest.Buckets-1))
+	}
+	tables, err := d.current(r.Context(), shard.Name)
+	if err != nil {
+		return nil, apierrors.NewServiceUnavailable(err.Error())
+	}
+	answer := &digest.Answer{DataID: d.dataID, Form: digest.Form}
+	table := tables[resource]
+	if table == nil {
+		table = digest.NewTable()
+	}
+	switch {
+	case resource == "":
+		answer.Resources = make(map[string]digest.Root, len(tables))
+		for resource, table := range tables {
+			answer.Resources[resource] = table.Root()
+		}
+	case ofBucket:
+		answer.Keys = table.Keys(bucket)
+	default:
+		answer.Buckets = make([]digest.Number, digest.Buckets)
+		for i, sum := range table.Sums() {
+			answer.Buckets[i] = digest.Number(sum)
+		}
+	}
+	return answer, nil
+}
