@@ -84,7 +84,7 @@ func (s Scopes) Find(next http.Handler) http.Handler {
 func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 	scope, known := l.Scope()
 	switch {
-	case known || l.Path.Empty() && (l.Mount.Whole || isProcessPath(l.Rest)):
+	case known || l.Path.Empty() && (l.Mount != nil && l.Mount.Whole || isProcessPath(l.Rest)):
 	case l.Path.Empty() && l.Shard != (request.Shard{}) && s.OfShard != nil && s.OfShard(l.Rest):
 	case l.Path.Empty():
 		return scope, errors.New("no logical cluster in the URL: use one of the form " + s.Mounts[0].Form + "/…")
