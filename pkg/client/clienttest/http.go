@@ -34,6 +34,7 @@ var kinds = map[string]string{
 	"validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding",
 	"subtreeusages":                     "SubtreeUsage",
 	"apibindings":                       "APIBinding",
+	"leases":                            "Lease",
 }
 
 // query is what a request selects.
@@ -41,9 +42,11 @@ type query struct {
 	cluster   string
 	shard     string
 	namespace string
-	resource  schema.GroupVersionResource
-	selector  labels.Selector
-	metadata  bool
+	// name is empty for a list.
+	name     string
+	resource schema.GroupVersionResource
+	selector labels.Selector
+	metadata bool
 	// ranges select a part of the objects, if there are any.
 	ranges client.Ranges
 }
@@ -92,10 +95,12 @@ func parseQuery(r *http.Request) (query, error) {
 	default:
 		return query{}, fmt.Errorf("no resource in %s", r.URL.Path)
 	}
-	if len(parts) == 3 && parts[0] == "namespaces" {
+	if len(parts) >= 3 && parts[0] == "namespaces" {
 		q.namespace, parts = parts[1], parts[2:]
 	}
-	q.resource.Resource = parts[0]
+	if q.resource.Resource = parts[0]; len(parts) == 2 {
+		q.name = parts[1]
+	}
 	if part := r.URL.Query().Get("shardSelector"); part != "" {
 		if q.ranges, err = client.ParseRanges(part); err != nil {
 			return query{}, err
@@ -105,7 +110,7 @@ func parseQuery(r *http.Request) (query, error) {
 	return q, err
 }
 
-// ServeHTTP serves LIST and WATCH.
+// ServeHTTP serves LIST and WATCH, and reads and writes of one object.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	failing := s.failing
@@ -118,8 +123,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		writeStatus(w, apierrors.NewBadRequest(err.Error()))
+	case r.Method == http.MethodPost, r.Method == http.MethodPut, r.Method == http.MethodDelete:
+		s.write(w, r, q)
 	case r.Method != http.MethodGet:
 		writeStatus(w, apierrors.NewMethodNotSupported(q.resource.GroupResource(), r.Method))
+	case q.name != "":
+		s.get(w, q)
 	case r.URL.Query().Get("watch") != "":
 		s.watch(w, r, q)
 	default:

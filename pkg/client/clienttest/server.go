@@ -1,7 +1,7 @@
-// Package clienttest is an API server in memory for tests of what lists and
-// watches: real HTTP/2 over TLS, many logical clusters, resourceVersions, shard
-// selectors, pages, watch lists, bookmarks, compaction and broken connections, but no
-// validation, and no writes over HTTP.
+// Package clienttest is an API server in memory for tests of clients: real HTTP/2 over
+// TLS, many logical clusters, resourceVersions, shard selectors, pages, watch lists,
+// bookmarks, compaction and broken connections, writes with preconditions, but no
+// validation, no patches, and nothing of what servers set in objects but UIDs and versions.
 package clienttest
 
 import (
