@@ -15,7 +15,8 @@
 //
 // Objects that listers and handlers hand out are shared: copy before changing.
 //
-// Package shards has one view of what all shards have, by an informer of each. Package
+// Package ring divides the objects among replicas of a controller. Package shards has one
+// view of what all shards have, by an informer of each. Package
 // replicasnapshot keeps what informers hold in a file, for a start without their
 // servers. Package clienttest has an API server in memory for tests of such clients.
 package client

@@ -26,6 +26,10 @@ const (
 	ByCluster = hashrange.Cluster
 )
 
+// HashOf returns the hash of what objects are divided by, such as the name of their logical
+// cluster.
+func HashOf(value string) uint64 { return hashrange.Hash(value) }
+
 // Range is a part of the ring of hashes, both ends included.
 type Range = hashrange.Interval
 

@@ -1,0 +1,124 @@
+package ring
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// gate lets work begin, and ends it.
+type gate struct {
+	now   func() time.Duration
+	grace time.Duration
+	// idle is told when the last work in a slot has ended.
+	idle chan struct{}
+
+	mu     sync.Mutex
+	grants grants
+	works  [slotCount]map[*work]struct{}
+	inWork slots
+	// stopped are the works whose contexts have ended, in that order.
+	stopped []*work
+}
+
+// work is work on one hash.
+type work struct {
+	cancel context.CancelCauseFunc
+	// overdue is when it has to have ended, if its context has; 0 otherwise.
+	overdue time.Duration
+	over    bool
+}
+
+func newGate(now func() time.Duration, grace time.Duration) *gate {
+	return &gate{now: now, grace: grace, idle: make(chan struct{}, 1)}
+}
+
+// begin begins work on a hash, if it may.
+func (g *gate) begin(ctx context.Context, hash uint64) (context.Context, func(), bool) {
+	slot := slotOf(hash)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.grants.owned.has(slot) || g.now() >= g.grants.until {
+		return ctx, func() {}, false
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	w := &work{cancel: cancel}
+	if g.works[slot] == nil {
+		g.works[slot] = map[*work]struct{}{}
+	}
+	g.works[slot][w] = struct{}{}
+	g.inWork.add(slot)
+	return ctx, func() { g.end(slot, w) }, true
+}
+
+func (g *gate) end(slot int, w *work) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w.cancel(nil)
+	w.over = true
+	if delete(g.works[slot], w); len(g.works[slot]) == 0 {
+		g.inWork[slot/64] &^= 1 << (slot % 64)
+		select {
+		case g.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// set sets what may be worked on, and ends the contexts of what may not.
+func (g *gate) set(to grants) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.grants = to
+	if to.stop.empty() {
+		return
+	}
+	for slot := range slotCount {
+		if !to.stop.has(slot) {
+			continue
+		}
+		for w := range g.works[slot] {
+			if w.overdue == 0 {
+				w.cancel(ErrNotOwned)
+				w.overdue = g.now() + g.grace
+				g.stopped = append(g.stopped, w)
+			}
+		}
+	}
+}
+
+// busy returns the slots that are worked on.
+func (g *gate) busy() slots {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.inWork
+}
+
+// overdue returns how many works should have ended by now, and when the next one has to have.
+func (g *gate) overdue(now time.Duration) (count int, next time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for len(g.stopped) > 0 && g.stopped[0].over {
+		g.stopped = g.stopped[1:]
+	}
+	next = never
+	for _, w := range g.stopped {
+		switch {
+		case w.over:
+		case now >= w.overdue:
+			count++
+		default:
+			return count, min(next, w.overdue)
+		}
+	}
+	return count, next
+}
+
+// step has a machine take its next step with a gate, and returns what to ask the server for.
+// Nothing begins any more in what is released before it is known that nothing runs there.
+func (m *machine) step(now time.Duration, g *gate) *request {
+	g.set(m.grants(now, g.busy()))
+	r := m.next(now, g.busy())
+	g.set(m.grants(now, g.busy()))
+	return r
+}

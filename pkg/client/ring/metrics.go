@@ -1,0 +1,125 @@
+package ring
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are those of one member. All but what is read when they are collected is under the
+// lock of the ring.
+type metrics struct {
+	ring *Ring
+
+	members, share, ranges, epoch, isolated *prometheus.Desc
+
+	moves   prometheus.Counter
+	seconds prometheus.Histogram
+	unowned prometheus.Counter
+	overrun prometheus.Counter
+	// comingSince is when a slot was first seen to come to this member.
+	comingSince [slotCount]time.Duration
+	// looked is when the coordinator looked last at what nobody works on.
+	looked time.Duration
+}
+
+func newMetrics(r *Ring) *metrics {
+	labels := prometheus.Labels{"ring": r.config.Name}
+	gauge := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("shardplane_ring_"+name, help, nil, labels)
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "shardplane_ring_" + name, Help: help, ConstLabels: labels})
+	}
+	return &metrics{
+		ring:     r,
+		members:  gauge("members", "Members in the newest table that this one has read."),
+		share:    gauge("share", "Part of all hashes that this member may work on, 0 to 1."),
+		ranges:   gauge("ranges", "Ranges of hashes that this member may work on."),
+		epoch:    gauge("epoch", "Epoch of the newest table that this member has read."),
+		isolated: gauge("isolated", "1 while this member cannot renew its Lease."),
+		moves:    counter("moves_total", "Slots, of 256, that came to this member from others that live."),
+		unowned:  counter("unowned_seconds_total", "Time for which hashes had nobody to work on them, as this member knows from when it is the coordinator: seconds times their part of all hashes."),
+		overrun:  counter("overrun_total", "Works that were not over when they had to be."),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "shardplane_ring_move_seconds", Help: "Time from when this member saw that a slot comes to it until it had the slot.",
+			ConstLabels: labels, Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}),
+	}
+}
+
+func (m *metrics) overran(works int) { m.overrun.Add(float64(works)) }
+
+// note notes what has changed since there was another table, under the lock.
+func (m *metrics) note(now time.Duration, before *table) {
+	machine := m.ring.machine
+	if t := machine.table.table; t != before {
+		for slot := range slotCount {
+			since := &m.comingSince[slot]
+			switch coming := machine.mine.coming.has(slot); {
+			case coming && *since == 0:
+				*since = now
+			case !coming && *since > 0:
+				if machine.mine.has.has(slot) {
+					m.moves.Inc()
+					m.seconds.Observe((now - *since).Seconds())
+				}
+				*since = 0
+			}
+		}
+	}
+	if machine.phase == taking && machine.table.table != nil && machine.coordinates(now) && now < machine.until() {
+		m.unowned.Add(machine.idleShare(now) * (now - m.looked).Seconds())
+	}
+	m.looked = now
+}
+
+// idleShare returns the part of all hashes that nobody works on, as far as the coordinator
+// knows.
+func (m *machine) idleShare(now time.Duration) float64 {
+	working := map[string]bool{m.id: true}
+	for id, o := range m.seen {
+		working[id] = working[id] || !o.state.ended() && !m.quiet(now, o)
+	}
+	idle := 0
+	for _, a := range m.table.slots {
+		if !working[a.owner] {
+			idle++
+		}
+	}
+	return float64(idle) / slotCount
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.members, m.share, m.ranges, m.epoch, m.isolated} {
+		descriptions <- d
+	}
+	for _, c := range m.counted() {
+		c.Describe(descriptions)
+	}
+}
+
+func (m *metrics) counted() []prometheus.Collector {
+	return []prometheus.Collector{m.moves, m.seconds, m.unowned, m.overrun}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(collected chan<- prometheus.Metric) {
+	s := m.ring.Status()
+	isolated := 0.0
+	if s.Isolated {
+		isolated = 1
+	}
+	m.ring.mu.Lock()
+	owned := m.ring.view.owned
+	m.ring.mu.Unlock()
+	for desc, value := range map[*prometheus.Desc]float64{
+		m.members: float64(len(s.Members)), m.share: float64(owned.len()) / slotCount, m.ranges: float64(owned.runs()), m.epoch: float64(s.Epoch), m.isolated: isolated,
+	} {
+		collected <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
+	}
+	for _, c := range m.counted() {
+		c.Collect(collected)
+	}
+}

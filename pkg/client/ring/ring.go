@@ -1,0 +1,311 @@
+package ring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// Ring is a member of a ring. Make one with New, and run it once.
+type Ring struct {
+	config Config
+	server *server
+	gate   *gate
+	start  time.Time
+	// holds is what is owned and what is coming.
+	holds   *client.ChangingRanges
+	metrics *metrics
+
+	mu      sync.Mutex
+	machine *machine
+	ran     bool
+	over    bool
+	// view is what was told last.
+	view    view
+	changed chan struct{}
+	gains   map[*gain]struct{}
+	// seen are the Leases that the watch has shown and the machine has not been told of, and
+	// look tells that there are some.
+	seen []sighting
+	look chan struct{}
+}
+
+// view is what a member has, as it is told.
+type view struct{ owned, coming slots }
+
+// sighting is a Lease as the watch shows it.
+type sighting struct {
+	lease   *coordinationv1.Lease
+	deleted bool
+}
+
+// New returns a member of the ring that config describes. It does nothing before it runs.
+func New(config Config) (*Ring, error) {
+	config, err := config.complete()
+	if err != nil {
+		return nil, err
+	}
+	r := &Ring{
+		config: config, server: newServer(config), start: time.Now(), holds: client.NewChangingRanges(client.Ranges{}),
+		changed: make(chan struct{}), gains: map[*gain]struct{}{}, look: make(chan struct{}, 1),
+	}
+	r.gate = newGate(r.now, config.Grace)
+	r.machine = newMachine(config.settings(), func() string { return config.ID + "-" + rand.String(randomLength) })
+	r.metrics = newMetrics(r)
+	return r, nil
+}
+
+// now is the reading of the member's monotonic clock.
+func (r *Ring) now() time.Duration { return time.Since(r.start) }
+
+// Run takes part in the ring. When ctx ends, it gives away what it has, which takes a few
+// seconds if others are there to take it, and returns. It fails if this member may not have
+// Leases, or has another configuration than the others; and with ErrOverrun, after which the
+// process has to end at once. When it has returned, no work begins, and the contexts of all
+// work have ended.
+func (r *Ring) Run(ctx context.Context) error {
+	r.mu.Lock()
+	if r.ran {
+		r.mu.Unlock()
+		return fmt.Errorf("ring %q was run already: make a new one", r.config.Name)
+	}
+	r.ran = true
+	r.mu.Unlock()
+	if r.config.Metrics != nil {
+		if err := r.config.Metrics.Register(r.metrics); err != nil {
+			return fmt.Errorf("ring %q: registering the metrics: %w", r.config.Name, err)
+		}
+		defer r.config.Metrics.Unregister(r.metrics)
+	}
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("ring", r.config.Name))
+	// What is left to do when ctx has ended takes the server, too.
+	working, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	defer r.end()
+
+	leases := client.Leases.Informer(r.config.Leases, client.InformerOptions[*coordinationv1.Lease]{
+		Namespace: r.config.Namespace, LabelSelector: r.server.selector(), Name: "leases of ring " + r.config.Name,
+	})
+	leases.AddEventHandler(client.Handler[*coordinationv1.Lease]{
+		OnAdd:    func(l *coordinationv1.Lease, _ bool) { r.saw(sighting{lease: l}) },
+		OnUpdate: func(_, l *coordinationv1.Lease) { r.saw(sighting{lease: l}) },
+		OnDelete: func(l *coordinationv1.Lease, _ bool) { r.saw(sighting{lease: l, deleted: true}) },
+	})
+	running.Go(func() { _ = leases.Run(working) })
+	synced := make(chan struct{})
+	running.Go(func() {
+		if leases.WaitForSync(working) == nil {
+			close(synced)
+		}
+	})
+	d := &driver{Ring: r, leases: leases, synced: synced, answers: make(chan func(), 1), running: &running}
+	return d.loop(ctx, working)
+}
+
+func (r *Ring) saw(s sighting) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen = append(r.seen, s)
+	select {
+	case r.look <- struct{}{}:
+	default:
+	}
+}
+
+// end ends all work.
+func (r *Ring) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	r.machine.phase = gone
+	r.gate.set(r.machine.grants(r.now(), r.gate.busy()))
+	r.tell()
+}
+
+// Begin begins work on a hash, such as that of an object's logical cluster (client.HashOf). ok
+// is false if this member does not have the hash, or cannot renew its Lease. Otherwise the
+// caller uses the context that it returns, which ends when the hash goes elsewhere, and calls
+// end when the work is over, which is Grace after the end of that context at the latest.
+func (r *Ring) Begin(ctx context.Context, hash uint64) (work context.Context, end func(), ok bool) {
+	return r.gate.begin(ctx, hash)
+}
+
+// Ranges returns the hashes that this member may work on now, and those that it is to load and
+// not to work on yet: because they are about to come, or because the server cannot be reached.
+func (r *Ring) Ranges() (owned, coming client.Ranges) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.view.owned.ranges(r.config.Key), r.view.coming.ranges(r.config.Key)
+}
+
+// Changed returns a channel that is closed when Ranges returns something else than at the time
+// of this call.
+func (r *Ring) Changed() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+// Holds returns what is owned and what is coming as one, for client.InformerOptions.
+func (r *Ring) Holds() client.RangeSource { return r.holds }
+
+// tell tells what this member has, under the lock, after the gate was set by it.
+func (r *Ring) tell() {
+	now, m := r.now(), r.machine
+	g := m.grants(now, slots{})
+	v := view{owned: g.owned, coming: m.coming()}
+	if now >= g.until {
+		v = view{coming: v.coming.or(v.owned)}
+	}
+	if v == r.view {
+		return
+	}
+	gained := v.owned.minus(r.view.owned)
+	r.view = v
+	all := v.owned.or(v.coming)
+	r.holds.Set(all.ranges(r.config.Key))
+	close(r.changed)
+	r.changed = make(chan struct{})
+	for g := range r.gains {
+		g.add(gained)
+	}
+}
+
+// driver does what the machine says, while the ring runs.
+type driver struct {
+	*Ring
+
+	leases  *client.Informer[*coordinationv1.Lease]
+	synced  <-chan struct{}
+	answers chan func()
+	asked   bool
+	running *sync.WaitGroup
+}
+
+func (d *driver) loop(ctx, working context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	ended := ctx.Done()
+	for {
+		wait, err := d.step(working)
+		if err != nil || wait < 0 {
+			return err
+		}
+		timer.Reset(wait)
+		select {
+		case <-ended:
+			ended = nil
+			d.locked(func() { d.machine.drain(d.now()) })
+		case <-d.look:
+		case <-d.gate.idle:
+		case <-timer.C:
+		case <-d.synced:
+			d.synced = nil
+			d.locked(func() {
+				d.showSeen()
+				d.machine.sawAll()
+			})
+		case answered := <-d.answers:
+			d.locked(answered)
+		}
+	}
+}
+
+func (d *driver) locked(do func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	do()
+}
+
+// step has the machine take a step. It returns how long nothing is to be done unless something
+// happens; less than 0 if all is over.
+func (d *driver) step(ctx context.Context) (time.Duration, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m, now := d.machine, d.now()
+	before := m.table.table
+	d.showSeen()
+	if d.asked {
+		d.gate.set(m.grants(now, d.gate.busy()))
+	} else if r := m.step(now, d.gate); r != nil {
+		d.ask(ctx, r)
+	}
+	d.metrics.note(now, before)
+	d.tell()
+	late, next := d.gate.overdue(now)
+	switch {
+	case late > 0:
+		d.metrics.overran(late)
+		return 0, fmt.Errorf("ring %q: %w: %d began on what is not this member's any more, and %s after their contexts they are not over: end the process", d.config.Name, ErrOverrun, late, d.config.Grace)
+	case m.phase == gone:
+		return -1, m.err
+	}
+	if err := d.hopeless(); err != nil {
+		return 0, err
+	}
+	at := min(m.wake(now, d.gate.busy()), next)
+	return max(at-d.now(), 0), nil
+}
+
+// hopeless returns why this member will never take part, if it is known.
+func (d *driver) hopeless() error {
+	if !d.machine.valid && errors.Is(d.machine.lastErr, errRights) {
+		return d.machine.lastErr
+	}
+	if err := d.leases.LastError(); d.synced != nil && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) {
+		return d.server.explain("list and watch", err)
+	}
+	return nil
+}
+
+// ask asks the server, beside all else.
+func (d *driver) ask(ctx context.Context, r *request) {
+	d.asked = true
+	logger := klog.FromContext(ctx)
+	switch r.verb {
+	case writeTable:
+		logger.V(2).Info("Writes a table", "epoch", r.table.epoch, "members", r.table.members)
+	case expel:
+		logger.Info("Expels a member that was not heard of", "member", r.lease.id)
+	default:
+	}
+	d.running.Go(func() {
+		asking, cancel := context.WithTimeout(ctx, d.machine.requestTimeout())
+		defer cancel()
+		a := d.server.do(asking, r)
+		if a.err != nil && ctx.Err() == nil {
+			logger.V(2).Info("Cannot reach the Leases of the ring as it should", "err", a.err)
+		}
+		d.answers <- func() {
+			d.asked = false
+			d.machine.answered(d.now(), r, a)
+		}
+	})
+}
+
+// showSeen tells the machine what the watch has shown, under the lock.
+func (d *driver) showSeen() {
+	now, m := d.now(), d.machine
+	for _, s := range d.seen {
+		switch t, err := tableOf(s.lease); {
+		case s.lease.Name != d.config.Name && s.deleted:
+			m.sawDeletion(leaseOf(d.config.Name, s.lease).id)
+		case s.lease.Name != d.config.Name:
+			m.saw(now, leaseOf(d.config.Name, s.lease))
+		case !s.deleted && err == nil:
+			m.sawTable(now, t)
+		}
+	}
+	d.seen = nil
+}

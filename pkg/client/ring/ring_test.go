@@ -1,0 +1,299 @@
+package ring_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/ring"
+)
+
+const testTimeout = time.Minute
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
+}
+
+func newServer(t testing.TB) (*clienttest.Server, *client.Factory) {
+	t.Helper()
+	server := clienttest.New(t, client.Scheme)
+	factory, err := client.NewFactory(server.ClientConfig())
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	return server, factory
+}
+
+// quick is a ring whose members need not be waited for for long. A busy machine may have them
+// miss renewals, which the tests of this package stand.
+func quick(factory *client.Factory) ring.Config {
+	return ring.Config{
+		Name: "exporters", ID: "replica", Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default", Key: client.ByCluster,
+		LeaseDuration: 3 * time.Second, RenewDeadline: 1800 * time.Millisecond, RenewInterval: 300 * time.Millisecond,
+		Grace: 500 * time.Millisecond, Settle: 50 * time.Millisecond,
+	}
+}
+
+// member is a ring that runs.
+type member struct {
+	*ring.Ring
+	stop  context.CancelFunc
+	ended chan error
+}
+
+func start(t *testing.T, config ring.Config) *member {
+	t.Helper()
+	r, err := ring.New(config)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	m := &member{r, cancel, make(chan error, 1)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		m.ended <- r.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return m
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	require.Eventually(t, condition, testTimeout, 5*time.Millisecond, what)
+}
+
+// owns reports whether all members together own all hashes, and each its part.
+func own(members ...*member) bool {
+	parts := 0.0
+	for _, m := range members {
+		s := m.Status()
+		if len(s.Members) != len(members) || len(s.Moves) > 0 || s.Waits != "" {
+			return false
+		}
+		i := slices.IndexFunc(s.Members, func(o ring.Member) bool { return o.ID == s.ID })
+		if i < 0 {
+			return false
+		}
+		parts += s.Members[i].Share
+		if part := 1 / float64(len(members)); s.Members[i].Share < part-1./256 || s.Members[i].Share > part+1./256 {
+			return false
+		}
+		if owned, coming := m.Ranges(); owned.Empty() || !coming.Empty() || !m.Holds().Ranges().Equal(owned) {
+			return false
+		}
+	}
+	return parts == 1
+}
+
+// TestRing has members come, go in order, and without a word.
+func TestRing(t *testing.T) {
+	t.Parallel()
+	_, factory := newServer(t)
+	registry := prometheus.NewPedanticRegistry()
+	config := quick(factory)
+	config.Metrics = registry
+	one := start(t, config)
+	eventually(t, "one has all", func() bool { return own(one) })
+	eventually(t, "it measures all", func() bool { return metric(t, registry, "shardplane_ring_share") == 1 })
+	require.InDelta(t, 1, metric(t, registry, "shardplane_ring_members"), 0)
+
+	two := start(t, quick(factory))
+	eventually(t, "they divide all", func() bool { return own(one, two) })
+	eventually(t, "it measures its half", func() bool { return metric(t, registry, "shardplane_ring_share") == 0.5 })
+
+	// The contexts of work end when its hash goes.
+	begun := make(chan context.Context, 1)
+	eventually(t, "work begins", func() bool {
+		owned, _ := two.Ranges()
+		if owned.Empty() {
+			return false
+		}
+		hash, err := strconv.ParseUint(strings.Split(owned.String(), "'")[1], 0, 64)
+		require.NoError(t, err)
+		work, _, ok := two.Begin(t.Context(), hash) // and does not end
+		if ok {
+			begun <- work
+		}
+		return ok
+	})
+	work := <-begun
+	three := start(t, quick(factory))
+	eventually(t, "three divide all", func() bool { return len(three.Status().Members) == 3 })
+
+	two.stop()
+	select {
+	case <-work.Done():
+	case <-time.After(testTimeout):
+		t.Fatal("work goes on")
+	}
+	require.ErrorIs(t, context.Cause(work), ring.ErrNotOwned)
+	err := <-two.ended
+	require.ErrorIs(t, err, ring.ErrOverrun, "the work did not call end")
+	eventually(t, "the others take over after so long", func() bool { return own(one, three) })
+
+	three.stop()
+	require.NoError(t, <-three.ended)
+	eventually(t, "one has all again", func() bool { return own(one) })
+	_, _, ok := three.Begin(t.Context(), 0)
+	require.False(t, ok)
+	list, err := client.Leases.InNamespace(config.Leases, "default").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	eventually(t, "the Leases of those that went are deleted", func() bool {
+		list, err = client.Leases.InNamespace(config.Leases, "default").List(t.Context(), metav1.ListOptions{})
+		return err == nil && len(list.Items) == 2
+	})
+	one.stop()
+	require.NoError(t, <-one.ended)
+	require.Error(t, one.Run(t.Context()), "once")
+}
+
+func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// TestIsolation: who cannot renew stops, and goes on with what it had; who continues does not.
+func TestIsolation(t *testing.T) {
+	t.Parallel()
+	for _, isolation := range []ring.Isolation{ring.Stop, ring.Continue} {
+		t.Run(fmt.Sprint(isolation), func(t *testing.T) {
+			t.Parallel()
+			server, factory := newServer(t)
+			config := quick(factory)
+			config.Isolation = isolation
+			one := start(t, config)
+			eventually(t, "one has all", func() bool { return own(one) })
+			gained := make(chan client.Ranges, 10)
+			defer one.OnGain(func(r client.Ranges) { gained <- r })()
+			all := <-gained
+			server.Fail(http.StatusInternalServerError)
+			eventually(t, "it is isolated", func() bool { return one.Status().Isolated })
+			_, end, ok := one.Begin(t.Context(), 1)
+			end()
+			require.Equal(t, isolation == ring.Continue, ok)
+			owned, coming := one.Ranges()
+			require.Equal(t, isolation == ring.Continue, coming.Empty())
+			require.Equal(t, isolation == ring.Stop, owned.Empty())
+			require.True(t, one.Holds().Ranges().Equal(all), "informers keep what they have")
+			require.ErrorContains(t, one.Status().LastError, "told to fail")
+			require.Contains(t, one.Status().Waits, "cannot renew")
+			server.Fail(0)
+			eventually(t, "it goes on", func() bool { return own(one) })
+			if isolation == ring.Stop {
+				require.True(t, all.Equal(<-gained))
+			}
+		})
+	}
+}
+
+// TestDeletedLeases: members whose Leases were deleted, or that of the ring, join anew.
+func TestDeletedLeases(t *testing.T) {
+	t.Parallel()
+	_, factory := newServer(t)
+	config := quick(factory)
+	leases := client.Leases.InNamespace(config.Leases, "default")
+	one, two := start(t, config), start(t, config)
+	eventually(t, "they divide all", func() bool { return own(one, two) })
+	was := one.Status().ID
+	require.NoError(t, leases.Delete(t.Context(), "exporters-"+was, metav1.DeleteOptions{}))
+	eventually(t, "it joins anew", func() bool { return one.Status().ID != was && own(one, two) })
+	was = one.Status().ID
+	require.NoError(t, leases.Delete(t.Context(), "exporters", metav1.DeleteOptions{}))
+	eventually(t, "all join anew", func() bool { return one.Status().ID != was && own(one, two) })
+}
+
+// TestOtherConfiguration: who is to agree about less than all is refused.
+func TestOtherConfiguration(t *testing.T) {
+	t.Parallel()
+	_, factory := newServer(t)
+	one := start(t, quick(factory))
+	eventually(t, "one has all", func() bool { return own(one) })
+	config := quick(factory)
+	config.Key = client.ByUID
+	err := <-start(t, config).ended
+	require.ErrorIs(t, err, ring.ErrConfig)
+	require.ErrorContains(t, err, `the table says "1 object.metadata.cluster lease=3s deadline=1.8s grace=500ms", this member has "1 object.metadata.uid lease`)
+	one.stop()
+	require.NoError(t, <-one.ended)
+	other := start(t, config)
+	eventually(t, "nobody is left that had the former one", func() bool { return own(other) })
+}
+
+// TestRights: without rights a member says which it needs.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	server, factory := newServer(t)
+	server.Fail(http.StatusForbidden)
+	err := <-start(t, quick(factory)).ended
+	require.ErrorContains(t, err, `has to get, list, watch, create, update and delete leases.coordination.k8s.io in namespace "default" of logical cluster "root", and may not`)
+	server.Fail(http.StatusNotFound)
+	err = <-start(t, quick(factory)).ended
+	require.ErrorContains(t, err, `namespace "default" of logical cluster "root", for the Leases of ring "exporters", does not exist: create it`)
+}
+
+// TestUnreadableTable: nothing is worked on by a table that cannot be read.
+func TestUnreadableTable(t *testing.T) {
+	t.Parallel()
+	server, factory := newServer(t)
+	server.Put(t, client.Leases.GroupVersionResource, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Name: "exporters", Namespace: "default", Annotations: map[string]string{logicalcluster.AnnotationKey: "root", "ring.shardplane.io/table": "{}"},
+	}})
+	one := start(t, quick(factory))
+	eventually(t, "it says so", func() bool { return one.Status().LastError != nil })
+	require.ErrorContains(t, one.Status().LastError, "delete the Lease")
+	require.NoError(t, client.Leases.InNamespace(quick(factory).Leases, "default").Delete(t.Context(), "exporters", metav1.DeleteOptions{}))
+	eventually(t, "it has all", func() bool { return own(one) })
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	_, factory := newServer(t)
+	for want, change := range map[string]func(*ring.Config){
+		"set Name":                             func(c *ring.Config) { c.Name = "" },
+		"Name is to be the name of a Lease":    func(c *ring.Config) { c.Name = "A b" },
+		`ID "A" is to be in the name`:          func(c *ring.Config) { c.ID = "A" },
+		"set Leases to the logical cluster":    func(c *ring.Config) { c.Leases = client.Scope{} },
+		"Leases is all logical clusters":       func(c *ring.Config) { c.Leases = factory.Wildcard() },
+		"set Namespace":                        func(c *ring.Config) { c.Namespace = "" },
+		"Weight is -1: set 1 to 1000":          func(c *ring.Config) { c.Weight = -1 },
+		"Weight is 1001":                       func(c *ring.Config) { c.Weight = 1001 },
+		"MaxRanges is -1":                      func(c *ring.Config) { c.MaxRanges = -1 },
+		"Grace is -1ns: set a time above 0":    func(c *ring.Config) { c.Grace = -1 },
+		"Settle is -1s":                        func(c *ring.Config) { c.Settle = -time.Second },
+		"set RenewDeadline lower":              func(c *ring.Config) { c.RenewDeadline = c.LeaseDuration },
+		"make it 3.5s at least":                func(c *ring.Config) { c.Grace = time.Second },
+		"set half of RenewDeadline, which is ": func(c *ring.Config) { c.RenewInterval = time.Second },
+		"Isolation is 7":                       func(c *ring.Config) { c.Isolation = 7 },
+	} {
+		config := quick(factory)
+		change(&config)
+		_, err := ring.New(config)
+		require.ErrorIs(t, err, ring.ErrConfig, want)
+		require.ErrorContains(t, err, want)
+	}
+	_, err := ring.New(ring.Config{Name: "defaults", Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default"})
+	require.NoError(t, err)
+}

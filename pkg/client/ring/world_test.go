@@ -1,0 +1,416 @@
+package ring
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// world is a server with the Leases of a ring, and members that reach it badly, in time that
+// passes at once. Everything in it is decided by its seed.
+type world struct {
+	rand   *rand.Rand
+	now    time.Duration
+	queue  events
+	events int
+
+	settings settings
+	revision int
+	leases   map[string]lease
+	table    stored
+	// log is what watches tell, in that order.
+	log []change
+
+	nodes []*node
+	// loss is how likely a request or its answer gets lost, and delay how long each takes at
+	// most.
+	loss  float64
+	delay time.Duration
+	// down says that nobody reaches the server.
+	down bool
+	// crash has the next member crash that asks for this, before or after it was done.
+	crash verb
+
+	covered slots // which have a worker, if that was noted
+	noted   bool
+	orphans map[int]time.Duration // since when nobody may work on a slot
+	// doubtful is until when members may not know that the server was set back, and two may
+	// work on one slot.
+	doubtful time.Duration
+	wrong    error
+}
+
+type change struct {
+	table   stored
+	lease   lease
+	deleted bool
+	// all is there instead when the server was set back.
+	all map[string]lease
+}
+
+// backup is what a server had.
+type backup struct {
+	at       time.Duration
+	revision int
+	leases   map[string]lease
+	table    stored
+}
+
+type event struct {
+	at  time.Duration
+	seq int
+	do  func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].seq < e[j].seq
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+func newWorld(seed uint64) *world {
+	w := &world{
+		rand: rand.New(rand.NewPCG(seed, 7)), leases: map[string]lease{}, orphans: map[int]time.Duration{}, delay: 20 * time.Millisecond,
+		settings: settings{
+			leaseDuration: defaultLeaseDuration, renewDeadline: defaultRenewDeadline, renewInterval: defaultRenewInterval,
+			grace: defaultGrace, settle: defaultSettle, weight: 1, maxRanges: defaultMaxRanges, config: "same",
+		},
+	}
+	return w
+}
+
+func (w *world) at(t time.Duration, do func()) {
+	w.events++
+	heap.Push(&w.queue, event{max(t, w.now), w.events, do})
+}
+
+func (w *world) after(d time.Duration, do func()) { w.at(w.now+d, do) }
+
+func (w *world) upTo(d time.Duration) time.Duration {
+	return time.Duration(w.rand.Int64N(int64(d) + 1))
+}
+
+// run lets time pass, and holds after all that happens that no slot has two workers.
+func (w *world) run(d time.Duration) {
+	end := w.now + d
+	for w.wrong == nil && len(w.queue) > 0 && w.queue[0].at <= end {
+		e, _ := heap.Pop(&w.queue).(event)
+		w.now = e.at
+		e.do()
+		w.check()
+	}
+	w.now = end
+}
+
+func (w *world) failf(format string, args ...any) {
+	if w.wrong == nil {
+		w.wrong = fmt.Errorf("at %s: %w", w.now, fmt.Errorf(format, args...))
+	}
+}
+
+// check holds that no slot has two workers, and notes which have none.
+func (w *world) check() {
+	var all slots
+	for _, n := range w.nodes {
+		mine := n.workable()
+		if twice := all.and(mine); !twice.empty() && w.now >= w.doubtful {
+			w.failf("two may work on the same: %s and another one", n.m.id)
+		}
+		all = all.or(mine)
+	}
+	if all == w.covered && w.noted {
+		return
+	}
+	w.covered, w.noted = all, true
+	for slot := range slotCount {
+		if all.has(slot) {
+			delete(w.orphans, slot)
+		} else if _, known := w.orphans[slot]; !known {
+			w.orphans[slot] = w.now
+		}
+	}
+}
+
+// node is a process with a member.
+type node struct {
+	*world
+
+	m *machine
+	g *gate
+	// rate and offset make the process's clock of the world's.
+	rate   float64
+	offset time.Duration
+	dead   bool
+	frozen bool
+	cut    bool
+	// stalled says that its watch shows nothing new.
+	stalled bool
+	thawed  time.Duration
+	// inbox is what came while it was frozen.
+	inbox  []func()
+	asked  *request
+	wakeAt time.Duration
+	// seen is how much of the log its watch has shown.
+	seen    int
+	works   map[*job]bool
+	written int
+}
+
+type job struct {
+	ctx    context.Context //nolint:containedctx // what it looks at now and then
+	end    func()
+	ending bool
+}
+
+func (w *world) join(weight int) *node {
+	n := &node{world: w, rate: 0.953 + 0.094*w.rand.Float64(), offset: w.upTo(time.Hour), works: map[*job]bool{}, wakeAt: -1}
+	s := w.settings
+	s.weight = weight
+	name := len(w.nodes)
+	starts := 0
+	n.m = newMachine(s, func() string {
+		starts++
+		return fmt.Sprintf("%c%d-%d", 'a'+w.rand.IntN(26), name, starts)
+	})
+	n.g = newGate(n.local, s.grace)
+	w.nodes = append(w.nodes, n)
+	w.after(w.upTo(w.delay), func() { n.when(n.list) })
+	w.after(0, n.work)
+	n.pump()
+	return n
+}
+
+func (n *node) local() time.Duration { return n.offset + time.Duration(float64(n.now)*n.rate) }
+
+// when does something in the process, now or when it goes on.
+func (n *node) when(do func()) {
+	switch {
+	case n.dead:
+	case n.frozen:
+		n.inbox = append(n.inbox, do)
+	default:
+		do()
+		n.pump()
+	}
+}
+
+// list shows what there is.
+func (n *node) list() {
+	if n.cut || n.down {
+		n.after(time.Second, func() { n.when(n.list) })
+		return
+	}
+	n.seen = len(n.log)
+	if n.world.table.table != nil {
+		n.m.sawTable(n.local(), n.world.table)
+	}
+	for _, id := range slices.Sorted(maps.Keys(n.leases)) {
+		n.m.saw(n.local(), n.leases[id])
+	}
+	n.m.sawAll()
+}
+
+// watch shows what has changed up to somewhere in the log.
+func (n *node) watch(upTo int) {
+	if n.cut || n.stalled || n.down || !n.m.synced {
+		return
+	}
+	for ; n.seen < upTo; n.seen++ {
+		switch c := n.log[n.seen]; {
+		case c.all != nil:
+			for id := range n.m.seen {
+				if _, there := c.all[id]; !there {
+					n.m.sawDeletion(id)
+				}
+			}
+			for _, l := range c.all {
+				n.m.saw(n.local(), l)
+			}
+		case c.table.table != nil:
+			n.m.sawTable(n.local(), c.table)
+		case c.deleted:
+			n.m.sawDeletion(c.lease.id)
+		default:
+			n.m.saw(n.local(), c.lease)
+		}
+	}
+}
+
+// pump has the process do what there is to do.
+func (n *node) pump() {
+	if n.dead || n.frozen {
+		return
+	}
+	now := n.local()
+	if n.asked == nil {
+		if n.asked = n.m.step(now, n.g); n.asked != nil {
+			n.send(n.asked)
+		}
+	} else {
+		n.g.set(n.m.grants(now, n.g.busy()))
+	}
+	for j := range n.works {
+		if j.ctx.Err() != nil && !j.ending {
+			j.ending = true
+			n.after(time.Duration(0.98*float64(n.upTo(n.settings.grace))/n.rate), func() { n.when(func() { n.finish(j) }) })
+		}
+	}
+	if over, _ := n.g.overdue(now); over > 0 {
+		if n.thawed == 0 {
+			n.failf("%s has work that is not over", n.m.id)
+		}
+		n.die() // it was frozen when it was to end, and the process ends
+		return
+	}
+	at := n.m.wake(now, n.g.busy())
+	if at == never || n.asked != nil && at <= now {
+		return
+	}
+	due := time.Duration(float64(at-n.offset)/n.rate) + time.Microsecond
+	if n.wakeAt <= n.now || due < n.wakeAt {
+		n.wakeAt = due
+		n.world.at(due, func() { n.when(func() {}) })
+	}
+}
+
+func (n *node) finish(j *job) {
+	if n.works[j] {
+		delete(n.works, j)
+		j.end()
+	}
+}
+
+// work begins work now and then.
+func (n *node) work() {
+	if n.dead {
+		return
+	}
+	n.after(200*time.Millisecond+n.upTo(2*time.Second), n.work)
+	if n.frozen {
+		return
+	}
+	if ctx, end, ok := n.g.begin(context.Background(), n.rand.Uint64()); ok {
+		j := &job{ctx: ctx, end: end}
+		n.works[j] = true
+		n.after(n.upTo(6*time.Second), func() { n.when(func() { n.finish(j) }) })
+		n.pump()
+	}
+}
+
+// workable returns what is worked on, or might be from now on.
+func (n *node) workable() slots {
+	if n.dead {
+		return slots{}
+	}
+	var may slots
+	if n.local() < n.g.grants.until {
+		may = n.g.grants.owned
+	}
+	if !n.frozen {
+		may = may.or(n.g.inWork)
+	}
+	return may
+}
+
+func (n *node) freeze(d time.Duration) {
+	if n.dead || n.frozen {
+		return
+	}
+	n.frozen = true
+	n.after(d, n.thaw)
+}
+
+// thaw has a frozen process go on: its timers and what came meanwhile are in no order.
+func (n *node) thaw() {
+	if n.dead || !n.frozen {
+		return
+	}
+	n.frozen, n.thawed = false, n.now
+	inbox := n.inbox
+	n.inbox = nil
+	if n.rand.IntN(2) == 0 {
+		n.pump()
+	}
+	for _, do := range inbox {
+		do()
+	}
+	n.pump()
+	for j := range n.works {
+		if j.ctx.Err() != nil {
+			n.finish(j) // it looks before it goes on
+		}
+	}
+	n.pump()
+}
+
+func (n *node) isolate(d time.Duration) {
+	n.cut = true
+	n.after(d, func() {
+		n.cut = false
+		n.catchUp()
+	})
+}
+
+func (n *node) stall(d time.Duration) {
+	n.stalled = true
+	n.after(d, func() {
+		n.stalled = false
+		n.catchUp()
+	})
+}
+
+func (n *node) catchUp() { n.when(func() { n.watch(len(n.log)) }) }
+
+func (n *node) die() { n.dead = true }
+
+// live returns the processes that are there and not about to go.
+func (w *world) live() []*node {
+	return slices.DeleteFunc(slices.Clone(w.nodes), func(n *node) bool { return n.dead || n.m.draining || n.m.phase == gone })
+}
+
+// send takes a request to the server, and the answer back, if they are not lost.
+func (n *node) send(r *request) {
+	n.after(time.Duration(float64(n.settings.requestTimeout())/n.rate), func() {
+		n.when(func() { n.receive(r, answer{outcome: failed, err: errors.New("timed out")}) })
+	})
+	lost := func() bool { return n.cut || n.down || n.rand.Float64() < n.loss }
+	if n.crash == r.verb && n.rand.IntN(2) == 0 {
+		n.crash = ""
+		n.die()
+		if n.rand.IntN(2) == 0 {
+			return
+		}
+	}
+	if lost() {
+		return
+	}
+	n.after(n.upTo(n.delay), func() {
+		a := n.serve(r)
+		if a.outcome == done && r.verb != readOwn && r.verb != readTable && r.verb != listAll {
+			n.written++
+		}
+		if !lost() {
+			n.after(n.upTo(n.delay), func() { n.when(func() { n.receive(r, a) }) })
+		}
+	})
+}
+
+func (n *node) receive(r *request, a answer) {
+	if n.asked == r {
+		n.asked = nil
+		n.m.answered(n.local(), r, a)
+	}
+}
