@@ -69,6 +69,12 @@ type Config[K comparable] struct {
 	// MinBackoff and MaxBackoff bound the wait after an error, which doubles
 	// with each one in a row; 5 ms and 30 s by default.
 	MinBackoff, MaxBackoff time.Duration
+	// Gate lets work on a key begin, and ends it; nil lets all begin. A key that it refuses is
+	// dropped: whoever opens the gate enqueues it, as Gained does.
+	Gate Gate
+	// Hash returns by what the Gate knows a key; by default that is the hash of the logical
+	// cluster that the key names.
+	Hash func(key K) uint64
 	// Timeout bounds the context of one Reconcile call; 30 s by default.
 	Timeout time.Duration
 }
@@ -115,6 +121,9 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithValues("controller", c.config.Name)
 	ctx = klog.NewContext(ctx, logger)
 
+	if c.config.Gate != nil && c.config.Hash == nil && !c.byCluster() {
+		return fmt.Errorf("controller %s has a Gate, and keys of a type that names no logical cluster: set Hash", c.config.Name)
+	}
 	queue, done := newQueue(c.config)
 	var workers sync.WaitGroup
 	defer workers.Wait()
@@ -150,11 +159,22 @@ func (c *Controller[K]) next(ctx context.Context, worker int, queue workqueue.Ty
 		return true // drain what is left without working on it
 	}
 
+	if c.config.Gate != nil {
+		work, end, ok := c.config.Gate.Begin(ctx, c.hash(key))
+		if !ok {
+			queue.Forget(key)
+			return true
+		}
+		defer end()
+		ctx = work
+	}
+
 	logger := klog.FromContext(ctx).WithValues("key", fmt.Sprint(key), "worker", worker)
 	result, err := c.reconcile(klog.NewContext(ctx, logger), key)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		// Cut short by the end of the process; nothing to report.
+		// Cut short by the end of the process, or the Gate; nothing to report.
+		queue.Forget(key)
 	case apierrors.IsConflict(err):
 		// Somebody else wrote first: not a failure, look again at the new state.
 		logger.V(4).Info("Changed meanwhile, looking again", "reason", err.Error())

@@ -1,0 +1,164 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/ring"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// Replicas of a controller divide the logical clusters of a shard: each receives its part of
+// the objects, and works on nothing else.
+func Example_ring() {
+	run := func(ctx context.Context, config *rest.Config) error {
+		factory, err := client.NewFactory(config)
+		if err != nil {
+			return err
+		}
+		replicas, err := ring.New(ring.Config{
+			Name: "greeter", Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default", Key: client.ByCluster,
+		})
+		if err != nil {
+			return err
+		}
+		informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: replicas.Holds()})
+		controller := reconcile.New(reconcile.Config[client.Key]{
+			Name: "greeter",
+			Gate: replicas,
+			Sources: []reconcile.Source[client.Key]{
+				reconcile.Keys(informer),
+				reconcile.Gained(informer, replicas, func(obj *corev1.ConfigMap) []client.Key { return []client.Key{informer.KeyOf(obj)} }),
+			},
+			Reconcile: func(_ context.Context, key client.Key) (reconcile.Result, error) {
+				_, err := informer.Lister().Get(key)
+				return reconcile.Result{}, err
+			},
+		})
+		ctx, stop := context.WithCancel(ctx)
+		var running sync.WaitGroup
+		running.Go(func() { _ = informer.Run(ctx) })
+		running.Go(func() { _ = controller.Run(ctx) })
+		err = replicas.Run(ctx) // gives away what it has when ctx ends
+		stop()
+		if !errors.Is(err, ring.ErrOverrun) {
+			running.Wait()
+		} // else end the process: Reconcile has not returned, and another replica is about to call it
+		return err
+	}
+	_ = run
+}
+
+// TestRing has replicas of a controller come and go: each object is worked on by one of them
+// at a time, and again whenever another one has it.
+func TestRing(t *testing.T) {
+	const clusters = 40
+	server := clienttest.New(t, client.Scheme)
+	put := func(n int, content string) {
+		server.Put(t, client.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", Annotations: map[string]string{logicalcluster.AnnotationKey: fmt.Sprint("cluster", n)}},
+			Data:       map[string]string{"content": content},
+		})
+	}
+	for n := range clusters {
+		put(n, "first")
+	}
+	var (
+		mu     sync.Mutex
+		owners = map[client.Key]int{}    // who works on it
+		done   = map[client.Key]string{} // by whom, and with which content
+	)
+	start := func(replica int) (stop func()) {
+		factory, err := client.NewFactory(server.ClientConfig())
+		require.NoError(t, err)
+		r, err := ring.New(ring.Config{
+			Name: "greeter", ID: fmt.Sprint("replica", replica), Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default", Key: client.ByCluster,
+			LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second, RenewInterval: 300 * time.Millisecond, Grace: time.Second, Settle: 50 * time.Millisecond,
+		})
+		require.NoError(t, err)
+		informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: r.Holds()})
+		controller := reconcile.New(reconcile.Config[client.Key]{
+			Name: fmt.Sprint("greeter", replica), Gate: r,
+			Sources: []reconcile.Source[client.Key]{
+				reconcile.Keys(informer),
+				reconcile.Gained(informer, r, func(obj *corev1.ConfigMap) []client.Key { return []client.Key{informer.KeyOf(obj)} }),
+			},
+			Reconcile: func(_ context.Context, key client.Key) (reconcile.Result, error) {
+				obj, err := informer.Lister().Get(key)
+				if err != nil {
+					return reconcile.Result{}, err
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if owners[key] != 0 {
+					t.Errorf("%s has two workers", key)
+				}
+				owners[key]++
+				mu.Unlock()
+				<-time.After(time.Millisecond)
+				mu.Lock()
+				owners[key]--
+				done[key] = fmt.Sprint(replica, " ", obj.Data["content"])
+				return reconcile.Result{}, nil
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		for _, run := range []func(context.Context) error{r.Run, informer.Run, controller.Run} {
+			running.Go(func() {
+				if err := run(ctx); err != nil {
+					t.Errorf("replica %d: %v", replica, err)
+				}
+			})
+		}
+		stop = sync.OnceFunc(func() {
+			cancel()
+			running.Wait()
+			factory.CloseIdleConnections()
+		})
+		t.Cleanup(stop)
+		return stop
+	}
+	worked := func(what, content string, replicas ...int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			by := map[string]int{}
+			for _, what := range done {
+				by[what]++
+			}
+			all := 0
+			for _, replica := range replicas {
+				n := by[fmt.Sprint(replica, " ", content)]
+				if n == 0 {
+					return false
+				}
+				all += n
+			}
+			return all == clusters
+		}, time.Minute, 5*time.Millisecond, what)
+	}
+	stop := start(1)
+	worked("one does all", "first", 1)
+	start(2)
+	worked("the second one does what comes to it, though nothing has changed", "first", 1, 2)
+	for n := range clusters {
+		put(n, "second")
+	}
+	worked("each does its part", "second", 1, 2)
+	stop()
+	worked("the second one does all", "second", 2)
+}
