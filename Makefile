@@ -116,6 +116,11 @@ upgrade: build ## Upgrade a running cluster from another release, process by pro
 	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane SHARDPLANE_PREVIOUS_BINARY=$(CURDIR)/$(BIN)/previous/shardplane \
 		$(GO) test ./test/e2e -run '^TestUpgrade' -count=1 -timeout 20m -v $(TEST_FLAGS)
 
+# RING_SCHEDULES is how many: make ring RING_SCHEDULES=100000; RING_SEED is the first one.
+.PHONY: ring
+ring: ## Have the members of rings fail in 10000 ways, in time that passes at once
+	RING_SCHEDULES=$(or $(RING_SCHEDULES),10000) $(GO) test ./pkg/client/ring -run '^TestModel$$' -count=1 -timeout 60m -v
+
 .PHONY: robustness
 robustness: build ## Break clusters for long while clients check it (ROBUSTNESS_FLAGS='-duration 1h')
 	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO) test ./test/robustness -run '^(TestRobustness|TestReplicas)$$' -count=1 -timeout 0 -v $(ROBUSTNESS_FLAGS)

@@ -1,0 +1,102 @@
+package mutants
+
+const (
+	ringPackage = "./pkg/client/ring"
+	ringModel   = "TestModel"
+	ringMachine = "pkg/client/ring/machine.go"
+	ringCoord   = "pkg/client/ring/coordinate.go"
+)
+
+// ring are mutants of what keeps two replicas of a controller from working on the same, and
+// the parts of all even.
+var ring = []Mutant{
+	{
+		Name: "timeless-member", Rule: "a member works for RenewDeadline after a renewal, and no longer",
+		Edits: []Edit{{
+			File:   ringMachine,
+			Before: `	g := grants{until: m.until()}`,
+			After:  `	g := grants{until: m.until() + m.renewDeadline}`,
+		}},
+		CaughtBy: ringPackage, Test: ringModel,
+	},
+	{
+		Name: "late-clock", Rule: "a renewal counts from when it was sent, not from when it was answered",
+		Edits: []Edit{{
+			File:   ringMachine,
+			Before: `m.reading, m.valid, m.validFrom, m.lastErr = false, true, m.cycleSent, nil`,
+			After:  `m.reading, m.valid, m.validFrom, m.lastErr = false, true, now, nil`,
+		}},
+		CaughtBy: ringPackage, Test: "TestRenewalCountsFromWhenItWasSent",
+	},
+	{
+		Name: "early-release", Rule: "a member releases a range when its work there has ended",
+		Edits: []Edit{{
+			File:   ringMachine,
+			Before: `m.mine.since > released && emptyAnd(m.mine.leaving, busy)`,
+			After:  `m.mine.since > released`,
+		}},
+		CaughtBy: ringPackage, Test: ringModel,
+	},
+	{
+		Name: "revived-move", Rule: "a move that was revoked is not revived by what was released for it",
+		Edits: []Edit{{
+			File:   "pkg/client/ring/plan.go",
+			Before: `a.moving() && owner.released >= a.since`,
+			After:  `a.moving() && owner.released > 0`,
+		}},
+		CaughtBy: ringPackage, Test: ringModel,
+	},
+	{
+		Name: "hasty-expulsion", Rule: "a member is expelled after LeaseDuration of the coordinator's clock",
+		Edits: []Edit{{
+			File:   ringCoord,
+			Before: `return now >= o.since+m.leaseDuration }`,
+			After:  `return now >= o.since+m.renewDeadline }`,
+		}},
+		CaughtBy: ringPackage, Test: ringModel,
+	},
+	{
+		Name: "blind-expulsion", Rule: "a member whose expulsion conflicts lives",
+		Edits: []Edit{{
+			File: ringCoord,
+			Before: `		m.relist = true // it lives, or is not what it was
+`,
+			After: `		m.saw(now, r.lease)
+		m.relist = r.verb == replace
+		if o := m.seen[r.lease.id]; o != nil {
+			o.state = expelled
+		}
+`,
+		}},
+		CaughtBy: ringPackage, Test: ringModel,
+	},
+	{
+		Name: "refused-table", Rule: "of two tables after one, the one that the server has counts",
+		Edits: []Edit{{
+			File: ringCoord,
+			Before: `		m.stale = true
+	case listAll:`,
+			After: `		m.adopt(now, stored{r.table, r.replaced.uid, r.replaced.version})
+	case listAll:`,
+		}},
+		CaughtBy: ringPackage, Test: ringModel,
+	},
+	{
+		Name: "restless-ring", Rule: "who has its part keeps it",
+		Edits: []Edit{{
+			File:   "pkg/client/ring/balance.go",
+			Before: `		s.target = min(max(s.count, s.floor), s.ceiling)`,
+			After:  `		s.target = s.floor`,
+		}},
+		CaughtBy: ringPackage, Test: ringModel,
+	},
+	{
+		Name: "forgotten-table", Rule: "a ring whose Leases were deleted waits until nobody works by the former table",
+		Edits: []Edit{{
+			File:   ringCoord,
+			Before: `if !m.noTable || now < m.noTableSince+m.leaseDuration {`,
+			After:  `if !m.noTable {`,
+		}},
+		CaughtBy: ringPackage, Test: ringModel,
+	},
+}
