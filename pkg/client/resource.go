@@ -2,11 +2,14 @@ package client
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/gentype"
@@ -24,10 +27,29 @@ type Object interface {
 type Resource[T Object, L runtime.Object] struct {
 	schema.GroupVersionResource
 
-	newObject func() T
-	newList   func() L
-	protobuf  bool
+	newObject  func() T
+	newList    func() L
+	protobuf   bool
+	codecs     serializer.CodecFactory
+	parameters runtime.ParameterCodec
 }
+
+// ResourceOption says more of a resource than its types.
+type ResourceOption func(*resourceOptions)
+
+type resourceOptions struct {
+	scheme   *runtime.Scheme
+	protobuf bool
+}
+
+// WithScheme takes the kinds of the resource's types from a scheme, which need not have anything
+// else and is not changed, instead of from Scheme.
+func WithScheme(scheme *runtime.Scheme) ResourceOption {
+	return func(o *resourceOptions) { o.scheme = scheme }
+}
+
+// WithProtobuf says that the kind has a protobuf encoding, which custom resources do not have.
+func WithProtobuf() ResourceOption { return func(o *resourceOptions) { o.protobuf = true } }
 
 // Client is a typed client of one resource in one logical cluster.
 type Client[T Object, L runtime.Object] = gentype.ClientWithList[T, L]
@@ -42,23 +64,56 @@ type listPointerTo[T any] interface {
 	runtime.Object
 }
 
-// DefineResource returns the resource named plural of a group and version
-// whose Go types Scheme holds. The kinds every logical cluster serves are
-// defined in this package already.
-func DefineResource[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.GroupVersion, plural string) Resource[PT, PL] {
-	return Resource[PT, PL]{
+// DefineResource returns the resource named plural of a group and version, whose Go types are in
+// Scheme, or in the scheme of WithScheme: otherwise it panics. The kinds every logical cluster
+// serves are defined in this package already.
+func DefineResource[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.GroupVersion, plural string, options ...ResourceOption) Resource[PT, PL] {
+	var o resourceOptions
+	for _, option := range options {
+		option(&o)
+	}
+	r := Resource[PT, PL]{
 		GroupVersionResource: gv.WithResource(plural),
 		newObject:            func() PT { return new(T) },
 		newList:              func() PL { return new(L) },
+		protobuf:             o.protobuf,
+		codecs:               Codecs,
+		parameters:           ParameterCodec,
 	}
+	if o.scheme != nil {
+		own, err := schemeOf(o.scheme, gv, r.newObject(), r.newList())
+		utilruntime.Must(err)
+		r.codecs, r.parameters = serializer.NewCodecFactory(own), runtime.NewParameterCodec(own)
+	}
+	return r
 }
 
-// builtin is DefineResource for a kind with a protobuf encoding, which custom
-// resources do not have.
+// schemeOf returns a scheme of its own for the kinds that two types have in another one, with all
+// that comes along with objects.
+func schemeOf(scheme *runtime.Scheme, gv schema.GroupVersion, types ...runtime.Object) (*runtime.Scheme, error) {
+	own := runtime.NewScheme()
+	metav1.AddToGroupVersion(own, schema.GroupVersion{Version: "v1"})
+	if err := metav1.AddMetaToScheme(own); err != nil {
+		return nil, err
+	}
+	metav1.AddToGroupVersion(own, gv)
+	for _, obj := range types {
+		kinds, _, err := scheme.ObjectKinds(obj)
+		if err != nil {
+			return nil, fmt.Errorf("the scheme of %s: %w", gv, err)
+		}
+		at := slices.IndexFunc(kinds, func(kind schema.GroupVersionKind) bool { return kind.GroupVersion() == gv })
+		if at < 0 {
+			return nil, fmt.Errorf("the scheme has %T as %v, and not in %s", obj, kinds, gv)
+		}
+		own.AddKnownTypeWithName(kinds[at], obj)
+	}
+	return own, nil
+}
+
+// builtin is DefineResource for a kind with a protobuf encoding.
 func builtin[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.GroupVersion, plural string) Resource[PT, PL] {
-	r := DefineResource[T, L, PT, PL](gv, plural)
-	r.protobuf = true
-	return r
+	return DefineResource[T, L, PT, PL](gv, plural, WithProtobuf())
 }
 
 // In returns the client of a cluster-scoped resource, or of a namespaced one
@@ -71,7 +126,7 @@ func (r Resource[T, L]) InNamespace(scope Scope, namespace string) *Client[T, L]
 	if r.protobuf {
 		options = append(options, gentype.PrefersProtobuf[T]())
 	}
-	return gentype.NewClientWithList[T, L](r.Resource, r.restClient(scope), ParameterCodec, namespace, r.newObject, r.newList, options...)
+	return gentype.NewClientWithList[T, L](r.Resource, r.restClient(scope), r.parameters, namespace, r.newObject, r.newList, options...)
 }
 
 // Informer returns an informer of the resource; run it with Informer.Run or in
@@ -141,7 +196,7 @@ func (r Resource[T, L]) restClient(scope Scope) rest.Interface {
 	if gv.Group == "" {
 		config.APIPath = "/api"
 	}
-	config.NegotiatedSerializer = Codecs.WithoutConversion()
+	config.NegotiatedSerializer = serializer.WithoutConversionCodecFactory{CodecFactory: r.codecs}
 	c, err := rest.RESTClientForConfigAndClient(config, scope.factory.http)
 	utilruntime.Must(err)
 	return c

@@ -21,7 +21,7 @@ import (
 
 var (
 	// Scheme holds the kinds of this package's resources, and those that are sent
-	// along with requests. Who defines more resources adds their kinds first.
+	// along with requests. Who defines more resources gives WithScheme.
 	Scheme = newScheme()
 	// Codecs encodes and decodes the kinds of Scheme.
 	Codecs = serializer.NewCodecFactory(Scheme)

@@ -1,0 +1,123 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// Widget is a kind of the example's own.
+type Widget struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	Colour string `json:"colour"`
+}
+
+// WidgetList is a list of Widgets.
+type WidgetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+
+	Items []Widget `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object, which a generator does elsewhere.
+func (w *Widget) DeepCopyObject() runtime.Object {
+	c := *w
+	w.DeepCopyInto(&c.ObjectMeta)
+	return &c
+}
+
+// DeepCopyObject implements runtime.Object.
+func (w *WidgetList) DeepCopyObject() runtime.Object {
+	c := *w
+	c.Items = append([]Widget(nil), w.Items...)
+	return &c
+}
+
+// answering is a server that answers lists of any path that it has, and whose watches have no
+// events.
+func answering(lists map[string]string) (*client.Factory, func()) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch list, ok := lists[r.URL.Path]; {
+		case !ok:
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"message":"there is no such thing"}`)
+		case r.URL.Query().Get("watch") != "":
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		default:
+			fmt.Fprint(w, list)
+		}
+	}))
+	factory, err := client.NewFactory(&rest.Config{Host: server.URL})
+	if err != nil {
+		panic(err)
+	}
+	return factory, func() {
+		factory.CloseIdleConnections()
+		server.CloseClientConnections()
+		server.Close()
+	}
+}
+
+// The kinds of a resource may be in a scheme of one's own: nothing is registered for all.
+func ExampleWithScheme() {
+	factory, stop := answering(map[string]string{
+		"/clusters/root:team/apis/example.io/v1/widgets": `{"apiVersion":"example.io/v1","kind":"WidgetList","items":[{"metadata":{"name":"one"},"colour":"red"}]}`,
+	})
+	defer stop()
+	gv := schema.GroupVersion{Group: "example.io", Version: "v1"}
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(gv, &Widget{}, &WidgetList{})
+	widgets := client.DefineResource[Widget, WidgetList](gv, "widgets", client.WithScheme(scheme))
+
+	list, err := widgets.In(factory.Cluster(logicalcluster.NewPath("root:team"))).List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(list.Items[0].Name, list.Items[0].Colour)
+	_, err = widgets.In(factory.Cluster(logicalcluster.NewPath("root:other"))).List(context.Background(), metav1.ListOptions{})
+	fmt.Println(err)
+	// Output:
+	// one red
+	// there is no such thing
+}
+
+// A library that takes client-go's informers sees one tenant of a wildcard.
+func ExampleAsShared() {
+	factory, stop := answering(map[string]string{
+		"/clusters/*/api/v1/configmaps": `{"apiVersion":"v1","kind":"ConfigMapList","metadata":{"resourceVersion":"7"},"items":[
+			{"metadata":{"name":"settings","namespace":"default","annotations":{"kcp.io/cluster":"one"}},"data":{"a":"1"}},
+			{"metadata":{"name":"settings","namespace":"default","annotations":{"kcp.io/cluster":"two"}},"data":{"a":"2"}}]}`,
+	})
+	defer stop()
+	informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{DisableWatchList: true})
+	shared := client.AsShared(informer, "two")
+
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- informer.Run(ctx) }()
+	<-shared.HasSyncedChecker().Done()
+	obj, _, _ := shared.GetStore().GetByKey("default/settings")
+	fmt.Println(shared.GetStore().ListKeys(), obj.(*corev1.ConfigMap).Data["a"])
+	cancel()
+	fmt.Println(<-ended)
+	// Output:
+	// [default/settings] 2
+	// <nil>
+}

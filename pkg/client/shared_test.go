@@ -1,0 +1,118 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// TestAsShared: a library that knows client-go's informers sees one of two tenants.
+func TestAsShared(t *testing.T) {
+	server, factory := newServer(t)
+	gvr := client.ConfigMaps.GroupVersionResource
+	server.Put(t, gvr, configMap("a", "default", "x"))
+	server.Put(t, gvr, configMap("b", "default", "x"))
+	server.Put(t, gvr, configMap("b", "default", "y"))
+	ranges, err := client.PartOf(client.ByCluster, 0, 1)
+	require.NoError(t, err)
+	changing := client.NewChangingRanges(ranges)
+	informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: changing})
+	shared := client.AsShared(informer, "a")
+	require.False(t, shared.HasSynced())
+	run(t, informer)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		shared.RunWithContext(ctx)
+	}()
+	require.True(t, cache.WaitForNamedCacheSyncWithContext(ctx, shared.HasSynced))
+	<-shared.HasSyncedChecker().Done()
+	require.Equal(t, "configmaps@* of a", shared.HasSyncedChecker().Name())
+	require.Equal(t, []string{"default/x"}, shared.GetStore().ListKeys())
+	require.NotEmpty(t, shared.LastSyncResourceVersion())
+	require.False(t, shared.GetController().(cache.SharedInformer).IsStopped()) //nolint:forcetypeassert // it is itself
+
+	var mu sync.Mutex
+	var told []string
+	tell := func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, fmt.Sprintf(format, args...))
+	}
+	name := func(obj any) string {
+		key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
+		require.NoError(t, err)
+		return key
+	}
+	registration, err := shared.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc:    func(obj any, initial bool) { tell("add %s %t", name(obj), initial) },
+		UpdateFunc: func(_, obj any) { tell("update %s", name(obj)) },
+		DeleteFunc: func(obj any) {
+			_, missed := obj.(cache.DeletedFinalStateUnknown)
+			tell("delete %s %t", name(obj), missed)
+		},
+	})
+	require.NoError(t, err)
+	<-registration.HasSyncedChecker().Done()
+	expect := func(want ...string) {
+		t.Helper()
+		eventually(t, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return fmt.Sprint(told) == fmt.Sprint(want)
+		}, fmt.Sprint(want))
+	}
+	expect("add default/x true")
+	require.NoError(t, shared.AddIndexers(cache.Indexers{"colour": func(obj any) ([]string, error) {
+		return []string{obj.(*corev1.ConfigMap).Labels["colour"]}, nil //nolint:forcetypeassert // they are
+	}}))
+	server.Put(t, gvr, configMap("b", "default", "x"))
+	server.Put(t, gvr, configMap("a", "default", "x", func(cm *corev1.ConfigMap) { cm.Labels = map[string]string{"colour": "red"} }))
+	expect("add default/x true", "update default/x")
+	found, err := shared.GetIndexer().ByIndex("colour", "red")
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	server.Delete(t, gvr, "", "a", "default", "x")
+	expect("add default/x true", "update default/x", "delete default/x false")
+	require.Empty(t, shared.GetStore().ListKeys())
+	server.Put(t, gvr, configMap("a", "default", "z"))
+	expect("add default/x true", "update default/x", "delete default/x false", "add default/z false")
+
+	// What is not held any more is no deletion.
+	changing.Set(client.Ranges{})
+	eventually(t, func() bool { return len(shared.GetStore().ListKeys()) == 0 }, "it has left")
+	require.NoError(t, shared.RemoveEventHandler(registration))
+	expect("add default/x true", "update default/x", "delete default/x false", "add default/z false")
+	require.Error(t, shared.RemoveEventHandler(nil))
+	require.Error(t, shared.SetTransform(nil))
+	require.Error(t, shared.SetWatchErrorHandler(nil))
+	require.Error(t, shared.SetWatchErrorHandlerWithContext(nil))
+	cancel()
+	<-ended
+	require.True(t, shared.IsStopped())
+	_, err = shared.AddEventHandler(cache.ResourceEventHandlerFuncs{})
+	require.Error(t, err)
+}
+
+// TestSchemes: a resource whose types a scheme does not have is a mistake in the program, and said
+// where it is made.
+func TestSchemes(t *testing.T) {
+	gv := schema.GroupVersion{Group: "example.io", Version: "v1"}
+	require.Panics(t, func() {
+		client.DefineResource[Widget, WidgetList](gv, "widgets", client.WithScheme(runtime.NewScheme()))
+	})
+	other := runtime.NewScheme()
+	other.AddKnownTypes(schema.GroupVersion{Group: "example.io", Version: "v2"}, &Widget{}, &WidgetList{})
+	require.Panics(t, func() { client.DefineResource[Widget, WidgetList](gv, "widgets", client.WithScheme(other)) })
+	client.DefineResource[corev1.ConfigMap, corev1.ConfigMapList](corev1.SchemeGroupVersion, "configmaps", client.WithScheme(client.Scheme), client.WithProtobuf())
+}
