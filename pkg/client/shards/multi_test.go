@@ -95,6 +95,10 @@ func TestShardsComeMoveAndGo(t *testing.T) {
 	// At another address there is something else: what differs is told.
 	other := clienttest.New(t, client.Scheme)
 	put(t, other, object("a", "z", "1"))
+	for range 5 { // so that it has the version up to which the former one was seen
+		put(t, other, object("c", "passing", "1"))
+		remove(t, other, "c", "passing")
+	}
 	w.announce(t, "one", other.URL)
 	has(t, m, keyOf("a", "z"), "one", "1")
 	eventually(t, func() bool { return m.Lister().Len() == 2 }, "x has gone")
