@@ -46,10 +46,9 @@ type backend struct {
 	*peers.Peer
 	base   *url.URL
 	prefix string
-	// streams carries requests by HTTP/2, single those that have a connection each: some
-	// reads, and who asks for another protocol, which HTTP/2 has no way to.
-	streams, single *http.Transport
-	reads           *reads
+	// streams carries all requests, upgrades those that ask for another
+	// protocol, which HTTP/2 has no way to.
+	streams, upgrades *http.Transport
 	// parts carries watches that are merged with those of other shards. Only shards have it.
 	parts *http.Transport
 }
@@ -58,7 +57,7 @@ func newBackend(shard *peers.Peer, config *tls.Config) *backend {
 	base, _ := url.Parse(shard.URL) // the book has done so before
 	return &backend{
 		Peer: shard, base: base, prefix: strings.TrimSuffix(base.EscapedPath(), "/"),
-		streams: newTransport(config, true, ahead), single: newTransport(config, false, ahead), parts: newTransport(config, true, aheadOfMerged), reads: newReads(),
+		streams: newTransport(config, true, ahead), upgrades: newTransport(config, false, ahead), parts: newTransport(config, true, aheadOfMerged),
 	}
 }
 
@@ -85,9 +84,9 @@ func newTransport(config *tls.Config, http2 bool, ahead int) *http.Transport {
 	}
 }
 
-func (b *backend) transport(single bool) http.RoundTripper {
-	if single {
-		return b.single
+func (b *backend) transport(upgrade bool) http.RoundTripper {
+	if upgrade {
+		return b.upgrades
 	}
 	return b.streams
 }
@@ -95,7 +94,7 @@ func (b *backend) transport(single bool) http.RoundTripper {
 // retire closes what is idle; requests in flight go on, and close the rest.
 func (b *backend) retire() {
 	b.streams.CloseIdleConnections()
-	b.single.CloseIdleConnections()
+	b.upgrades.CloseIdleConnections()
 	if b.parts != nil {
 		b.parts.CloseIdleConnections()
 	}

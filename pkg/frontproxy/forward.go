@@ -90,11 +90,6 @@ func (to *route) enter(f *forwarder) {
 	to.release()
 }
 
-// shortRead reports whether the request is for a shard, which answers a GET of it at once.
-func (to *route) shortRead() bool {
-	return to.mapped == nil && to.mount == nil && !to.long && !to.upgrade
-}
-
 // forward sends r to the shard of to and answers with what the shard answers.
 func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, to *route) {
 	if !to.backend.Ask() {
@@ -105,16 +100,9 @@ func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, to *route) {
 		to.backend.Left()
 		to.backend.Used(to.backend.retire)
 	}()
-	read := to.shortRead() && to.backend.reads.enter(r)
-	if read {
-		defer to.backend.reads.leave()
-	}
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		GotConn: func(conn httptrace.GotConnInfo) { //nolint:contextcheck // of the client: whether it has left is what counts
+		GotConn: func(httptrace.GotConnInfo) { //nolint:contextcheck // of the client: whether it has left is what counts
 			to.connected = true
-			if read {
-				to.backend.reads.connected(conn.Reused)
-			}
 			to.backend.Heard(r.Context(), true, nil)
 		},
 	})
@@ -127,7 +115,7 @@ func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, to *route) {
 	}
 	proxy := httputil.ReverseProxy{
 		Rewrite:   to.rewrite(f),
-		Transport: to.backend.transport(to.upgrade || read),
+		Transport: to.backend.transport(to.upgrade),
 		// Answers of unknown length, all watches among them, are flushed after
 		// every write, whatever is set here; the others need not be.
 		FlushInterval:  0,

@@ -99,7 +99,7 @@ func newMappedServer(e *mappingEntry) (*mappedServer, error) {
 	to := newBackend(&peers.Peer{Name: e.path, URL: e.backend}, &tls.Config{MinVersion: tls.VersionTLS12, GetClientCertificate: clientCertificate(client)})
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
 	dialWith(to.streams, dialer, ca, "h2", "http/1.1")
-	dialWith(to.single, dialer, ca, "http/1.1")
+	dialWith(to.upgrades, dialer, ca, "http/1.1")
 	return &mappedServer{mappingEntry: e, backend: to, ca: ca, client: client}, nil
 }
 
