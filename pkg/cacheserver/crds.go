@@ -13,6 +13,7 @@ import (
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/tenancy/cachekinds"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
@@ -33,9 +34,9 @@ var builtIns = []*apiextensionsv1.CustomResourceDefinition{
 
 // direct are the kinds that shards write here themselves, and replicate from nowhere.
 var direct = []*apiextensionsv1.CustomResourceDefinition{
-	builtIn(subtrees.SchemeGroupVersion, subtrees.Kind),
-	builtIn(subtrees.SchemeGroupVersion, exportuses.Kind),
-	builtIn(subtrees.SchemeGroupVersion, replicationmarks.Kind),
+	builtIn(cachekinds.SchemeGroupVersion, subtrees.Kind),
+	builtIn(cachekinds.SchemeGroupVersion, exportuses.Kind),
+	builtIn(cachekinds.SchemeGroupVersion, replicationmarks.Kind),
 }
 
 // builtIn returns the definition of a cluster-scoped kind that has its Go types in

@@ -4,7 +4,7 @@
 // WorkspaceType a Workspace has. Package subtrees adds up what workspaces store with
 // all below them, and exportuses has the kind by which shards tell each other whose
 // exports they have consumers of, and replicationmarks that by which they say how much of
-// their objects the cache server has; shardload is how they say that they live and how much
+// their objects the cache server has, all of which cachekinds makes; shardload is how they say that they live and how much
 // they hold.
 //
 // What storage, clients and the parsers of URLs need as well is in package

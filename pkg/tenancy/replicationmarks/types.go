@@ -9,8 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
+	"github.com/shardplane/shardplane/pkg/tenancy/cachekinds"
 )
 
 const (
@@ -23,12 +22,7 @@ const (
 )
 
 // Marks are the ReplicationMarks of a shard, or of all of them, on the cache server.
-var Marks = define()
-
-func define() client.Resource[*ReplicationMark, *ReplicationMarkList] {
-	client.Scheme.AddKnownTypes(subtrees.SchemeGroupVersion, &ReplicationMark{}, &ReplicationMarkList{})
-	return client.DefineResource[ReplicationMark, ReplicationMarkList](subtrees.SchemeGroupVersion, "replicationmarks")
-}
+var Marks = cachekinds.Define[ReplicationMark](Kind, "replicationmarks")
 
 // ReplicationMark says how much of a shard's objects the cache server has. The shard writes it when
 // its writes of replicas were acknowledged: who has seen it finds them there.
@@ -58,28 +52,12 @@ type Extent struct {
 }
 
 // ReplicationMarkList is a list of ReplicationMarks.
-type ReplicationMarkList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-
-	Items []ReplicationMark `json:"items"`
-}
+type ReplicationMarkList = cachekinds.List[ReplicationMark, *ReplicationMark]
 
 // DeepCopyObject implements runtime.Object.
 func (m *ReplicationMark) DeepCopyObject() runtime.Object {
 	c := *m
 	m.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
 	c.Resources = maps.Clone(m.Resources)
-	return &c
-}
-
-// DeepCopyObject implements runtime.Object.
-func (l *ReplicationMarkList) DeepCopyObject() runtime.Object {
-	c := *l
-	l.ListMeta.DeepCopyInto(&c.ListMeta)
-	c.Items = make([]ReplicationMark, len(l.Items))
-	for i := range l.Items {
-		c.Items[i] = *l.Items[i].DeepCopyObject().(*ReplicationMark) //nolint:forcetypeassert // as made above
-	}
 	return &c
 }

@@ -3,26 +3,15 @@ package subtrees
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/tenancy/cachekinds"
 )
-
-// SchemeGroupVersion is the group and version of what shards tell each other on
-// the cache server and nobody else sees.
-var SchemeGroupVersion = schema.GroupVersion{Group: "cache.shardplane.io", Version: "v1alpha1"}
 
 // Kind is the kind of SubtreeUsages.
 const Kind = "SubtreeUsage"
 
 // Usages are the SubtreeUsages of a shard, or of all of them, on the cache server.
-var Usages = define()
-
-func define() client.Resource[*SubtreeUsage, *SubtreeUsageList] {
-	client.Scheme.AddKnownTypes(SchemeGroupVersion, &SubtreeUsage{}, &SubtreeUsageList{})
-	metav1.AddToGroupVersion(client.Scheme, SchemeGroupVersion)
-	return client.DefineResource[SubtreeUsage, SubtreeUsageList](SchemeGroupVersion, "subtreeusages")
-}
+var Usages = cachekinds.Define[SubtreeUsage](Kind, "subtreeusages")
 
 // Amount is how much is stored, or may be.
 type Amount struct {
@@ -53,14 +42,6 @@ type Limit struct {
 	Most Amount `json:"most"`
 }
 
-// SubtreeUsageList is a list of SubtreeUsages.
-type SubtreeUsageList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-
-	Items []SubtreeUsage `json:"items"`
-}
-
 // DeepCopyObject implements runtime.Object.
 func (u *SubtreeUsage) DeepCopyObject() runtime.Object {
 	c := *u
@@ -68,17 +49,6 @@ func (u *SubtreeUsage) DeepCopyObject() runtime.Object {
 	if u.Limit != nil {
 		limit := *u.Limit
 		c.Limit = &limit
-	}
-	return &c
-}
-
-// DeepCopyObject implements runtime.Object.
-func (l *SubtreeUsageList) DeepCopyObject() runtime.Object {
-	c := *l
-	l.ListMeta.DeepCopyInto(&c.ListMeta)
-	c.Items = make([]SubtreeUsage, len(l.Items))
-	for i := range l.Items {
-		c.Items[i] = *l.Items[i].DeepCopyObject().(*SubtreeUsage) //nolint:forcetypeassert // as made above
 	}
 	return &c
 }

@@ -1,0 +1,47 @@
+// Package cachekinds makes the kinds by which shards tell each other something on the cache
+// server. They are copies of nothing, and nobody else sees them.
+package cachekinds
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// SchemeGroupVersion is the group and version of all of them.
+var SchemeGroupVersion = schema.GroupVersion{Group: "cache.shardplane.io", Version: "v1alpha1"}
+
+// pointerTo is the object of a kind whose Go type is T.
+type pointerTo[T any] interface {
+	*T
+	client.Object
+}
+
+// Define makes T a kind, and returns its resource.
+func Define[T any, P pointerTo[T]](kind, plural string) client.Resource[P, *List[T, P]] {
+	client.Scheme.AddKnownTypeWithName(SchemeGroupVersion.WithKind(kind), P(new(T)))
+	client.Scheme.AddKnownTypeWithName(SchemeGroupVersion.WithKind(kind+"List"), &List[T, P]{})
+	metav1.AddToGroupVersion(client.Scheme, SchemeGroupVersion)
+	return client.DefineResource[T, List[T, P], P, *List[T, P]](SchemeGroupVersion, plural)
+}
+
+// List is a list of objects of one kind.
+type List[T any, P pointerTo[T]] struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []T `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *List[T, P]) DeepCopyObject() runtime.Object {
+	c := *l
+	l.ListMeta.DeepCopyInto(&c.ListMeta)
+	c.Items = make([]T, len(l.Items))
+	for i := range l.Items {
+		c.Items[i] = *P(&l.Items[i]).DeepCopyObject().(P) //nolint:forcetypeassert // it is a copy of one
+	}
+	return &c
+}
