@@ -39,52 +39,64 @@ func (w *world) testMounts(t *testing.T) {
 		}, testTimeout, 10*time.Millisecond, "%s is looked at", url)
 		return "/clusters/" + w.alpha.path + ":" + name
 	}
-	// settled waits until the front-proxy knows a mount, which is unknown until then.
-	settled := func(path string) answer {
+	// known waits until the front-proxy knows each mount made so far. It learns of
+	// them in the order of their changes, so it knows them all when it leads to one
+	// that was made last and is mallory's own.
+	known := func() string {
+		path := door("https://" + proxy + "/clusters/" + w.alpha.path)
 		var got answer
 		require.Eventually(t, func() bool {
-			got = w.mallory(t, http.MethodGet, path, "")
-			return got.code != http.StatusForbidden
-		}, testTimeout, 10*time.Millisecond, path)
-		return got
+			got = w.mallory(t, http.MethodGet, path+"/api/v1/namespaces", "")
+			return got.code == http.StatusOK
+		}, testTimeout, 10*time.Millisecond, "a mount of mallory's own workspace is led to: %s", &got)
+		return path
 	}
 	secret := "/api/v1/namespaces/vault/secrets/treasure"
 
-	// Addresses that tenants may not reach, however they are written.
-	for _, host := range []string{"127.0.0.1" + ports, "localhost" + ports, "[::1]" + ports, "[::ffff:7f00:1]" + ports, "0.0.0.0" + ports, "0" + ports, "2130706433" + ports, "10.0.0.1", "169.254.169.254", "[fd00::1]", "[64:ff9b::7f00:1]" + ports} {
-		got := settled(door("https://"+host) + secret)
-		require.Equal(t, http.StatusServiceUnavailable, got.code, "%s: %s", host, got)
-	}
-	// Servers of the installation, at anything but a workspace.
-	for _, url := range []string{
+	// Addresses that tenants may not reach, however they are written, and servers
+	// of the installation, at anything but a workspace.
+	addresses := []string{
 		cache + "/services/cache/shards/*/clusters/*", "https://" + proxy + "/metrics", "https://" + proxy, "https://" + shard + "/clusters/*", "https://" + shard + "/clusters/system:admin",
 		"https://" + shard + "/services/apiexport/root/tenancy.kcp.io/clusters/*", "https://" + shard + "/clusters/" + w.bravo.name + "/api", "https://" + proxy + "/clusters/root%3Abravo%2Fapi",
-	} {
-		got := settled(door(url) + "/api")
-		require.Equal(t, http.StatusServiceUnavailable, got.code, "%s: %s", url, got)
+	}
+	for _, host := range []string{"127.0.0.1" + ports, "localhost" + ports, "[::1]" + ports, "[::ffff:7f00:1]" + ports, "0.0.0.0" + ports, "0" + ports, "2130706433" + ports, "10.0.0.1", "169.254.169.254", "[fd00::1]", "[64:ff9b::7f00:1]" + ports} {
+		addresses = append(addresses, "https://"+host)
+	}
+	refused := map[string]string{}
+	for _, url := range addresses {
+		refused[url] = door(url)
+	}
+	known()
+	for url, path := range refused {
+		for _, below := range []string{secret, "/api"} {
+			got := w.mallory(t, http.MethodGet, path+below, "")
+			require.Equal(t, http.StatusServiceUnavailable, got.code, "%s: %s", url, got)
+		}
 	}
 	// Workspaces of others: what is there, and what is not, is the same.
 	nowhere := door("https://" + proxy + "/clusters/" + w.absent.path)
-	settled(door("https://"+proxy+"/clusters/"+w.alpha.path) + "/version") // made after it, so that it is known
+	known()
 	absent := w.mallory(t, http.MethodGet, nowhere+secret, "")
 	require.Equal(t, http.StatusForbidden, absent.code, "%s", absent)
+	others := map[string]string{}
 	for _, at := range []string{proxy, shard} {
 		for _, of := range []string{w.bravo.path, w.bravo.name, w.blind.path} {
-			path := door("https://" + at + "/clusters/" + of)
-			// It is known when one of mallory's own is that was made after it.
-			settled(door("https://"+at+"/clusters/"+w.alpha.path) + "/version")
-			for _, lines := range [][]string{nil, {"X-Remote-User: kcp-admin", "X-Remote-Group: system:masters"}, {"Impersonate-User: kcp-admin", "Impersonate-Group: system:kcp:admin"}} {
-				got := w.mallory(t, http.MethodGet, path+secret, "", lines...)
-				require.Equal(t, http.StatusForbidden, got.code, "%s of %s: %s", of, at, got)
-				require.Equal(t, string(absent.body), string(got.body))
-			}
+			url := "https://" + at + "/clusters/" + of
+			others[url] = door(url)
+		}
+	}
+	known()
+	for url, path := range others {
+		for _, lines := range [][]string{nil, {"X-Remote-User: kcp-admin", "X-Remote-Group: system:masters"}, {"Impersonate-User: kcp-admin", "Impersonate-Group: system:kcp:admin"}} {
+			got := w.mallory(t, http.MethodGet, path+secret, "", lines...)
+			require.Equal(t, http.StatusForbidden, got.code, "%s: %s", url, got)
+			require.Equal(t, string(absent.body), string(got.body))
 		}
 	}
 	require.Equal(t, calls, w.hook.calls.Load(), "nobody has called an address that is not public")
 
 	// A mount of mallory's own is for mallory alone.
-	path := door("https://" + proxy + "/clusters/" + w.alpha.path)
-	require.Equal(t, http.StatusOK, settled(path+"/api/v1/namespaces").code)
+	path := known()
 	for who := range w.whos {
 		if w.whos[who].insider || !w.whos[who].attacks(frontProxy) {
 			continue
