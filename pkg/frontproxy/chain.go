@@ -55,6 +55,7 @@ var mappings = []mapping{
 	{prefix: request.APIResourceSchemas.Prefix, serve: (*Server).serveCluster},
 	{prefix: request.InitializingWorkspaces.Prefix, serve: (*Server).serveCluster},
 	{prefix: request.TerminatingWorkspaces.Prefix, serve: (*Server).serveCluster},
+	{prefix: request.Admin.Prefix, serve: (*Server).serveAdmin},
 	{prefix: "/metrics", exact: true, serve: (*Server).serveMetrics},
 	{prefix: profilesPrefix, serve: (*Server).serveProfiles},
 }

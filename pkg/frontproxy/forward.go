@@ -65,7 +65,9 @@ type route struct {
 	cluster string
 	view    string
 	rest    string
-	user    user.Info
+	// whole says that the path goes to the server as the client wrote it.
+	whole bool
+	user  user.Info
 	// token is passed on instead of the user, if it is set.
 	token   string
 	long    bool
@@ -137,7 +139,7 @@ func (to *route) rewrite(f *forwarder) func(*httputil.ProxyRequest) {
 		// of the path stays as the client wrote it, and so does the query.
 		escaped := to.backend.prefix + to.view + request.ClusterPath(to.cluster) + to.rest
 		switch {
-		case to.mapped != nil:
+		case to.whole:
 			escaped = to.backend.prefix + p.In.URL.EscapedPath()
 		case to.mount != nil:
 			escaped = to.backend.prefix + to.rest
@@ -271,6 +273,8 @@ func (to *route) server() string {
 		return "the server of this path"
 	case to.mount != nil:
 		return "the mounted server"
+	case to.whole:
+		return "the shard"
 	}
 	return "the workspace's shard"
 }

@@ -28,6 +28,8 @@ func (f *forwarder) conceals(r *http.Request, res *http.Response, to *route) (bo
 	}
 	entered := takeMark(res.Header)
 	switch {
+	case to.whole:
+		return false, nil // it is of no logical cluster
 	case entered == "true":
 		to.enter(f)
 		return false, nil

@@ -206,7 +206,7 @@ func (s *Server) serveMapped(w http.ResponseWriter, r *http.Request, m *mappedSe
 		writeStatus(w, apierrors.NewBadRequest("the path may lead elsewhere than it seems to: it has segments of dots, or escaped slashes around \"clusters\""))
 		return
 	}
-	to.mapped, to.backend, to.token, to.rest = m, m.backend, "", rest
+	to.mapped, to.backend, to.token, to.rest, to.whole = m, m.backend, "", rest, true
 	defer func() { to.release() }()
 	if segment != "" && segment != request.Wildcard && !s.exists(w, r, to, segment) {
 		return

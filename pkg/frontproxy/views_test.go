@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -110,4 +111,35 @@ func TestViewsTellNothing(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestInstallation has administrators ask for what is of the whole installation, of root and,
+// while root does not answer, of another shard; and nobody else.
+func TestInstallation(t *testing.T) {
+	w := newWorld(t, "root")
+	w.addShard(t, "one")
+	w.addShard(t, "two")
+	w.cluster(t, "two", "bbbb")
+	w.ready(t)
+	w.knows(t, "bbbb", "two")
+	const path = "/services/admin/apis/core.kcp.io/v1alpha1/shards?watch=0"
+	admin := w.person(t, "admin", request.GroupAdmin)
+	got := admin.echoed(t, path)
+	require.Equal(t, "root", got.Shard)
+	require.Equal(t, path, got.URI)
+	require.Equal(t, "admin", got.Header.Get("X-Remote-User"))
+	w.shards["root"].kill()
+	require.Eventually(t, func() bool {
+		res, body := admin.get(t, path)
+		return res.StatusCode == http.StatusOK && strings.Contains(body, `"one"`)
+	}, timeout, 5*time.Millisecond)
+
+	res, body := w.person(t, "jane").get(t, path)
+	status(t, res, body, http.StatusForbidden)
+	require.Contains(t, body, "core.kcp.io")
+	res, body = w.withCerts(t).get(t, path)
+	require.Contains(t, []int{http.StatusUnauthorized, http.StatusForbidden}, res.StatusCode, body)
+	w.shards["one"].handle(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusForbidden) })
+	res, _ = admin.get(t, path)
+	require.Equal(t, http.StatusForbidden, res.StatusCode, "the shard has the last word")
 }

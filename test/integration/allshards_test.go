@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"sync"
 	"testing"
@@ -114,7 +115,9 @@ func TestViewOfAllShards(t *testing.T) {
 func TestShardsOfAnyShard(t *testing.T) {
 	e := newEnv(t, two.Get(t))
 	ctx := t.Context()
-	for name, f := range e.shards {
+	asked := maps.Clone(e.shards)
+	asked["front-proxy"] = e.proxy
+	for name, f := range asked {
 		in := client.Shards.In(f.Admin())
 		var list *corev1alpha1.ShardList
 		e.eventually(name+" knows both", func() bool {
@@ -153,6 +156,7 @@ func TestShardsOfAnyShard(t *testing.T) {
 		}
 	}
 	e.watchesShards(e.shards["shard-1"])
+	e.watchesShards(e.proxy)
 
 	for _, tc := range []struct {
 		as   rest.ImpersonationConfig
@@ -170,8 +174,10 @@ func TestShardsOfAnyShard(t *testing.T) {
 		require.Equal(t, tc.want, e.status(as, as.Admin().Config(), "/apis"), tc.as)
 	}
 	for _, path := range []string{"", "/apis", "/healthz", "/version", "/openapi/v3"} {
-		nobody := factory(t, rest.AnonymousClientConfig(e.Shard(1)))
-		require.Contains(t, []int{http.StatusUnauthorized, http.StatusForbidden}, e.status(nobody, nobody.Admin().Config(), path), path)
+		for _, config := range []*rest.Config{e.Shard(1), e.Proxy()} {
+			nobody := factory(t, rest.AnonymousClientConfig(config))
+			require.Contains(t, []int{http.StatusUnauthorized, http.StatusForbidden}, e.status(nobody, nobody.Admin().Config(), path), path)
+		}
 	}
 }
 

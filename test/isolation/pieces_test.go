@@ -26,6 +26,7 @@ var prefixes = []string{
 	"https://localhost/clusters/CLUSTER", "http://$B$/clusters/$A$", "https://clusters/CLUSTER", "https://user:pass@localhost/clusters/CLUSTER", "https://localhost//clusters/CLUSTER", "https:/clusters/CLUSTER", "https:clusters/CLUSTER", "*", "*/clusters/CLUSTER", "localhost:443/clusters/CLUSTER",
 	"/services/cache/shards/*/clusters/CLUSTER", "/services/cache/shards/root/clusters/CLUSTER", "/services/cache/shards/shard-1/clusters/*", "/shards/*/clusters/CLUSTER", "/services/cache/shards/root%2f..%2f*/clusters/CLUSTER", "/services/cache/clusters/CLUSTER", "/services/cache/shards/clusters/CLUSTER", "/clusters/$A$/services/cache/shards/*/clusters/CLUSTER", "/services/cache/../../clusters/CLUSTER",
 	"/services/apiexport/$B$/tenancy.kcp.io/clusters/*", "/services/apiexport/root/tenancy.kcp.io/clusters/CLUSTER", "/services/apiresourceschema/$B$/clusters/*", "/services/initializingworkspaces/root:universal/clusters/CLUSTER", "/services/terminatingworkspaces/root:universal/clusters/*", "/services/replication/$B$/x/clusters/*", "/services/migratingworkspaces/clusters/CLUSTER", "/services/CLUSTER",
+	"/services/admin", "/services/admin/../clusters/CLUSTER", "/services/admin/clusters/CLUSTER", "/services/admin%2f..%2fclusters/CLUSTER", "/clusters/$A$/services/admin",
 	"/clusters/$A$/api/v1/../../../CLUSTER", "/clusters/$A$/api/v1/namespaces/../../../../CLUSTER", "/clusters/$A$/proxy/clusters/CLUSTER", "/clusters/$A$?/clusters/CLUSTER", "/clusters/$A$#/clusters/CLUSTER", "/clusters/$A$%3f/clusters/CLUSTER",
 }
 

@@ -25,6 +25,7 @@ func (w *world) table(t *testing.T) {
 	t.Run("insiders get in, and nobody else", w.testInsiders)
 	t.Run("below the answers", w.testWire)
 	t.Run("strangers are told what to do", w.testStrangers)
+	t.Run("nobody is told of the installation", w.testInstallation)
 }
 
 // send sends inputs, of which none may bring anything to light.
@@ -131,6 +132,25 @@ func (w *world) testStrangers(t *testing.T) {
 				require.Equal(t, metav1.StatusReasonForbidden, status.Reason)
 				require.Contains(t, status.Message, `secrets "treasure" is forbidden: User "`)
 				require.Contains(t, status.Message, `cannot get resource "secrets" in API group "" in the namespace "vault": workspace access not permitted`)
+			}
+		}
+	}
+}
+
+// testInstallation holds that attackers are told nothing of the whole installation, in
+// whatever way they ask for it.
+func (w *world) testInstallation(t *testing.T) {
+	for who, p := range w.whos {
+		for target := range w.targets {
+			if !p.attacks(w.targets[target].name) {
+				continue
+			}
+			for _, path := range []string{"", "/apis", "/apis/core.kcp.io/v1alpha1/shards", "/apis/core.kcp.io/v1alpha1/shards/root", "/apis/core.kcp.io/v1alpha1/shards?watch=1", "/openapi/v3"} {
+				raw := "GET /services/admin" + path + " HTTP/1.1\r\nConnection: close\r\n\r\n"
+				got := w.perform(t.Context(), input{who: who, target: target, wire: true, raw: raw}, false)
+				require.NoError(t, got.err)
+				require.Contains(t, []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound}, got.code, "%s at %s: %s", p.name, w.targets[target].name, got)
+				require.NotContains(t, string(got.body), "baseURL")
 			}
 		}
 	}
