@@ -22,6 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage"
@@ -48,14 +49,14 @@ type rig struct {
 
 func newRig(t testing.TB, clusters int) *rig {
 	t.Helper()
-	r := &rig{server: clienttest.New(t, client.Scheme)}
+	r := &rig{server: clienttest.New(t, kinds.Scheme)}
 	for i := range clusters {
 		r.namespace(t, name(i))
 	}
 	factory, err := client.NewFactory(r.server.ClientConfig())
 	require.NoError(t, err)
-	namespaces := client.Namespaces.Informer(factory.Wildcard(), client.InformerOptions[*corev1.Namespace]{})
-	r.quotas = client.ResourceQuotas.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ResourceQuota]{})
+	namespaces := kinds.Namespaces.Informer(factory.Wildcard(), client.InformerOptions[*corev1.Namespace]{})
+	r.quotas = kinds.ResourceQuotas.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ResourceQuota]{})
 	hooks, informers := hooksOf(factory.Wildcard())
 	r.Admission, err = New(Config{
 		Hooks: hooks, Local: func(logicalcluster.Name) bool { return true },
@@ -87,12 +88,12 @@ func newRig(t testing.TB, clusters int) *rig {
 }
 
 func hooksOf(all client.Scope) (h Hooks, informers []client.Runner) {
-	h.MutatingWebhooks = dual(client.MutatingWebhookConfigurations.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingWebhookConfiguration]{}), &informers)
-	h.ValidatingWebhooks = dual(client.ValidatingWebhookConfigurations.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingWebhookConfiguration]{}), &informers)
-	h.MutatingPolicies = dual(client.MutatingAdmissionPolicies.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicy]{}), &informers)
-	h.MutatingBindings = dual(client.MutatingAdmissionPolicyBindings.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicyBinding]{}), &informers)
-	h.ValidatingPolicies = dual(client.ValidatingAdmissionPolicies.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{}), &informers)
-	h.ValidatingBindings = dual(client.ValidatingAdmissionPolicyBindings.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]{}), &informers)
+	h.MutatingWebhooks = dual(kinds.MutatingWebhookConfigurations.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingWebhookConfiguration]{}), &informers)
+	h.ValidatingWebhooks = dual(kinds.ValidatingWebhookConfigurations.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingWebhookConfiguration]{}), &informers)
+	h.MutatingPolicies = dual(kinds.MutatingAdmissionPolicies.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicy]{}), &informers)
+	h.MutatingBindings = dual(kinds.MutatingAdmissionPolicyBindings.Informer(all, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicyBinding]{}), &informers)
+	h.ValidatingPolicies = dual(kinds.ValidatingAdmissionPolicies.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{}), &informers)
+	h.ValidatingBindings = dual(kinds.ValidatingAdmissionPolicyBindings.Informer(all, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]{}), &informers)
 	return h, informers
 }
 
@@ -110,7 +111,7 @@ func in(cluster logicalcluster.Name) map[string]string {
 
 func (r *rig) namespace(t testing.TB, cluster logicalcluster.Name) {
 	t.Helper()
-	r.server.Put(t, client.Namespaces.GroupVersionResource, &corev1.Namespace{
+	r.server.Put(t, kinds.Namespaces.GroupVersionResource, &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{Name: "default", Annotations: in(cluster)}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
 	})
 }
@@ -135,7 +136,7 @@ func (r *rig) policy(t testing.TB, cluster logicalcluster.Name, expression strin
 		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},
 		Rule:       admissionregistrationv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*"}},
 	}}
-	r.server.Put(t, client.ValidatingAdmissionPolicies.GroupVersionResource, &admissionregistrationv1.ValidatingAdmissionPolicy{
+	r.server.Put(t, kinds.ValidatingAdmissionPolicies.GroupVersionResource, &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: in(cluster)},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
 			MatchConstraints: &admissionregistrationv1.MatchResources{
@@ -145,7 +146,7 @@ func (r *rig) policy(t testing.TB, cluster logicalcluster.Name, expression strin
 			Validations: []admissionregistrationv1.Validation{{Expression: expression}},
 		},
 	})
-	r.server.Put(t, client.ValidatingAdmissionPolicyBindings.GroupVersionResource, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+	r.server.Put(t, kinds.ValidatingAdmissionPolicyBindings.GroupVersionResource, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: in(cluster)},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
 			PolicyName: "p", ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
@@ -155,8 +156,8 @@ func (r *rig) policy(t testing.TB, cluster logicalcluster.Name, expression strin
 
 func (r *rig) dropPolicy(t testing.TB, cluster logicalcluster.Name) {
 	t.Helper()
-	r.server.Delete(t, client.ValidatingAdmissionPolicies.GroupVersionResource, "", cluster, "", "p")
-	r.server.Delete(t, client.ValidatingAdmissionPolicyBindings.GroupVersionResource, "", cluster, "", "p")
+	r.server.Delete(t, kinds.ValidatingAdmissionPolicies.GroupVersionResource, "", cluster, "", "p")
+	r.server.Delete(t, kinds.ValidatingAdmissionPolicyBindings.GroupVersionResource, "", cluster, "", "p")
 }
 
 // TestIdle checks that logical clusters that configure nothing cost nothing:

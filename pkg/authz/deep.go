@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
@@ -62,7 +63,7 @@ func ReviewOf(u user.Info) *authorizationv1.SubjectAccessReview {
 func AskDeeply(ctx context.Context, scope client.Scope, review *authorizationv1.SubjectAccessReview) (allowed bool, err error) {
 	config := scope.Config()
 	config.GroupVersion = &authorizationv1.SchemeGroupVersion
-	config.APIPath, config.NegotiatedSerializer = "/apis", client.Codecs.WithoutConversion()
+	config.APIPath, config.NegotiatedSerializer = "/apis", kinds.Codecs.WithoutConversion()
 	c, err := rest.RESTClientForConfigAndClient(config, scope.HTTPClient())
 	if err != nil {
 		return false, err

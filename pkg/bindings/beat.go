@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
@@ -55,7 +56,7 @@ func (x *Index) readAll(ctx context.Context) (there map[client.Key]uint64, versi
 	there = map[client.Key]uint64{}
 	opts := metav1.ListOptions{Limit: readPage}
 	for {
-		page, err := client.APIBindings.In(x.config.Local.Wildcard()).List(ctx, opts)
+		page, err := kinds.APIBindings.In(x.config.Local.Wildcard()).List(ctx, opts)
 		if err != nil {
 			return nil, 0, err
 		}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // Create stores a binding with its status and finalizers, in one write and without a
@@ -26,7 +27,7 @@ func (x *Index) Create(ctx context.Context, objects Objects, cluster logicalclus
 	}
 	u := &unstructured.Unstructured{Object: object}
 	u.SetGroupVersionKind(apisv1alpha2.SchemeGroupVersion.WithKind("APIBinding"))
-	stored, err := objects.Create(ctx, cluster, client.APIBindings.GroupResource(), u)
+	stored, err := objects.Create(ctx, cluster, kinds.APIBindings.GroupResource(), u)
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
@@ -125,7 +126,7 @@ func New(config Config) (*Index, error) {
 	if err := x.followCopies(); err != nil {
 		return nil, err
 	}
-	x.informer = client.APIBindings.Informer(config.Local.Wildcard(), client.InformerOptions[*apisv1alpha2.APIBinding]{
+	x.informer = kinds.APIBindings.Informer(config.Local.Wildcard(), client.InformerOptions[*apisv1alpha2.APIBinding]{
 		// In pages the JSON of many objects is written and read at once.
 		DisableWatchList: true,
 		Transform:        x.slim,

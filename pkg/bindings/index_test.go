@@ -24,6 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -55,7 +56,7 @@ type shard struct {
 // newShard returns an index that does not run.
 func newShard(t *testing.T) *shard {
 	t.Helper()
-	w := &shard{t: t, server: clienttest.New(t, client.Scheme), exports: map[client.Key]*apisv1alpha2.APIExport{}}
+	w := &shard{t: t, server: clienttest.New(t, kinds.Scheme), exports: map[client.Key]*apisv1alpha2.APIExport{}}
 	factory, err := client.NewFactory(w.server.ClientConfig())
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
@@ -120,13 +121,13 @@ func boundTo(resource schema.GroupResource, uid, identity string) apisv1alpha2.B
 func (w *shard) put(b *apisv1alpha2.APIBinding) {
 	w.t.Helper()
 	b = b.DeepCopy()
-	b.ResourceVersion = w.server.Put(w.t, client.APIBindings.GroupVersionResource, b)
+	b.ResourceVersion = w.server.Put(w.t, kinds.APIBindings.GroupVersionResource, b)
 	require.NoError(w.t, w.WaitFor(w.t.Context(), b))
 }
 
 func (w *shard) remove(cluster, name string) {
 	w.t.Helper()
-	w.server.Delete(w.t, client.APIBindings.GroupVersionResource, "", logicalcluster.Name(cluster), "", name)
+	w.server.Delete(w.t, kinds.APIBindings.GroupVersionResource, "", logicalcluster.Name(cluster), "", name)
 	require.Eventually(w.t, func() bool {
 		_, err := w.Informer().Lister().Get(client.Key{Cluster: logicalcluster.Name(cluster), Name: name})
 		return err != nil
@@ -224,7 +225,7 @@ func TestServedOfTheSystem(t *testing.T) {
 func TestReadsWhatItHasNotHeardOf(t *testing.T) {
 	w := newShard(t)
 	w.schema("one", widgets, "size", 1)
-	w.server.Put(t, client.APIBindings.GroupVersionResource, bindingOf("a", "x", boundTo(widgets, "one", "h")))
+	w.server.Put(t, kinds.APIBindings.GroupVersionResource, bindingOf("a", "x", boundTo(widgets, "one", "h")))
 	for cluster, served := range map[string]bool{"a": true, "b": false} {
 		d, err := w.Read(t.Context(), definitions.Lookup{Cluster: in(cluster), Resource: widgets, Version: "v1"})
 		require.NoError(t, err)

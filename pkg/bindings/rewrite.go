@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // errNeedsRequest says that a change has to be made by an ordinary request.
@@ -37,7 +38,7 @@ type Objects interface {
 // values in the status change: then the fields that the server manages are others, too.
 func (x *Index) Rewrite(ctx context.Context, objects Objects, key client.Key, change func(*apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
 	var written *apisv1alpha2.APIBinding
-	stored, err := objects.Modify(ctx, key.Cluster, client.APIBindings.GroupResource(), key.Name, func(u *unstructured.Unstructured) error {
+	stored, err := objects.Modify(ctx, key.Cluster, kinds.APIBindings.GroupResource(), key.Name, func(u *unstructured.Unstructured) error {
 		before, err := bindingIn(u)
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
@@ -20,8 +21,8 @@ var groupVersion = schema.GroupVersion{Group: apis.InternalGroup, Version: "v1al
 var BoundSchemas = define()
 
 func define() client.Resource[*BoundSchema, *BoundSchemaList] {
-	client.Scheme.AddKnownTypes(groupVersion, &BoundSchema{}, &BoundSchemaList{})
-	metav1.AddToGroupVersion(client.Scheme, groupVersion)
+	kinds.Scheme.AddKnownTypes(groupVersion, &BoundSchema{}, &BoundSchemaList{})
+	metav1.AddToGroupVersion(kinds.Scheme, groupVersion)
 	return client.DefineResource[BoundSchema, BoundSchemaList](groupVersion, "boundschemas")
 }
 

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // stored reads the bindings of logical clusters as they are stored, for each one after
@@ -73,7 +74,7 @@ func (s *stored) run(ctx context.Context, cluster logicalcluster.Name) {
 func (s *stored) list(ctx context.Context, cluster logicalcluster.Name) ([]*record, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	list, err := client.APIBindings.In(s.local.Cluster(cluster.Path())).List(ctx, metav1.ListOptions{})
+	list, err := kinds.APIBindings.In(s.local.Cluster(cluster.Path())).List(ctx, metav1.ListOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil // there is no such logical cluster

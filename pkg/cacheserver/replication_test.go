@@ -24,6 +24,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 )
 
@@ -275,7 +276,7 @@ func TestReplicationOfPaths(t *testing.T) {
 	amber := newTestShard(t, "amber")
 	create(t, in(t, amber.f, "a", shardsGVR), object(shardsGVR, "Shard", "one", nil))
 	create(t, in(t, amber.f, "a", workspaceTypesGVR), object(workspaceTypesGVR, "WorkspaceType", "one", nil))
-	clusters := client.LogicalClusters.Informer(amber.f.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
+	clusters := kinds.LogicalClusters.Informer(amber.f.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
 	start(t, "", clusters.Run)
 	config, _ := replicate(t, amber, cache, withoutAudits, func(config *replication.Config) { config.LogicalClusters = clusters })
 	requireReplicas(t, cache, []string{"amber|a|one"}, config)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/documents"
 )
 
 func do(t *testing.T, c *http.Client, method, url, body string) (int, string) {
@@ -367,7 +368,7 @@ func TestShardedList(t *testing.T) {
 func TestDiscovery(t *testing.T) {
 	cache := newCacheServer(t)
 	for _, scope := range []client.Scope{cache.f.Shard("amber").Cluster(rootPath), cache.f.Shard("*").Wildcard()} {
-		discovery, err := scope.Discovery()
+		discovery, err := documents.Of(scope)
 		require.NoError(t, err)
 		_, lists, err := discovery.ServerGroupsAndResources()
 		require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
@@ -68,7 +69,7 @@ func (s *testShard) start(t *testing.T) {
 	require.NoError(t, err)
 	crds, err := config.SystemCRDs()
 	require.NoError(t, err)
-	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Codecs: client.Codecs}
+	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Codecs: kinds.Codecs}
 	if s.former {
 		for i := range crds {
 			crds[i] = customresource.Opaque(crds[i])
@@ -84,7 +85,7 @@ func (s *testShard) start(t *testing.T) {
 	require.NoError(t, err)
 	s.port = portOf(t, listener.URL)
 	c, err := serving.NewConfig(&o, listener, serving.API{
-		Title: "test shard", Scheme: client.Scheme, Codecs: client.Codecs,
+		Title: "test shard", Scheme: kinds.Scheme, Codecs: kinds.Codecs,
 		Definitions: openapi.GetOpenAPIDefinitions,
 	})
 	require.NoError(t, err)

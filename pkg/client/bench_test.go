@@ -34,14 +34,14 @@ func benchStream(b *testing.B, ranges bool) (*Informer[*corev1.ConfigMap], *stre
 	factory, err := NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
 	require.NoError(b, err)
 	if !ranges {
-		i := ConfigMaps.Informer(factory.Wildcard(), InformerOptions[*corev1.ConfigMap]{})
+		i := configMaps.Informer(factory.Wildcard(), InformerOptions[*corev1.ConfigMap]{})
 		return i, &stream{connection: &i.connection, sink: &informerSink[*corev1.ConfigMap]{Informer: i}}
 	}
 	all := Ranges{key: ByCluster}
 	for n := range uint64(16) {
 		all.intervals = append(all.intervals, Range{First: n << 60, Last: n<<60 + 1<<60 - 1})
 	}
-	i := ConfigMaps.Informer(factory.Wildcard(), InformerOptions[*corev1.ConfigMap]{Ranges: all})
+	i := configMaps.Informer(factory.Wildcard(), InformerOptions[*corev1.ConfigMap]{Ranges: all})
 	i.want(all)
 	i.asksHeld(true)
 	return i, &stream{connection: &i.connection, sink: &informerSink[*corev1.ConfigMap]{Informer: i, part: &i.holding.held}}

@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/documents"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 func TestKeys(t *testing.T) {
@@ -51,30 +53,30 @@ func TestURLs(t *testing.T) {
 
 	for want, call := range map[string]func(context.Context){
 		"/clusters/root:a/apis/tenancy.kcp.io/v1alpha1/workspaces/x": func(ctx context.Context) {
-			_, _ = client.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root:a"))).Get(ctx, "x", metav1.GetOptions{})
+			_, _ = kinds.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root:a"))).Get(ctx, "x", metav1.GetOptions{})
 		},
 		"/clusters/*/api/v1/configmaps": func(ctx context.Context) {
-			_, _ = client.ConfigMaps.In(factory.Wildcard()).List(ctx, metav1.ListOptions{})
+			_, _ = kinds.ConfigMaps.In(factory.Wildcard()).List(ctx, metav1.ListOptions{})
 		},
 		"/clusters/abc/api/v1/namespaces/ns/configmaps": func(ctx context.Context) {
-			_, _ = client.ConfigMaps.InNamespace(factory.Cluster(logicalcluster.NewPath("abc")), "ns").List(ctx, metav1.ListOptions{})
+			_, _ = kinds.ConfigMaps.InNamespace(factory.Cluster(logicalcluster.NewPath("abc")), "ns").List(ctx, metav1.ListOptions{})
 		},
 		"/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards": func(ctx context.Context) {
-			_, _ = client.Shards.In(factory.Shard("*").Wildcard()).List(ctx, metav1.ListOptions{})
+			_, _ = kinds.Shards.In(factory.Shard("*").Wildcard()).List(ctx, metav1.ListOptions{})
 		},
 		"/clusters/a%2F%2E%2E%2F%25%3Fb/apis/core.kcp.io/v1alpha1/shards/x": func(ctx context.Context) {
-			_, _ = client.Shards.In(factory.Cluster(logicalcluster.NewPath("a/../%?b"))).Get(ctx, "x", metav1.GetOptions{})
+			_, _ = kinds.Shards.In(factory.Cluster(logicalcluster.NewPath("a/../%?b"))).Get(ctx, "x", metav1.GetOptions{})
 		},
 		"/clusters/%2A/api/v1/secrets": func(ctx context.Context) {
-			_, _ = client.Secrets.In(factory.Cluster(logicalcluster.NewPath("*"))).List(ctx, metav1.ListOptions{})
+			_, _ = kinds.Secrets.In(factory.Cluster(logicalcluster.NewPath("*"))).List(ctx, metav1.ListOptions{})
 		},
 		"/clusters/%2E%2E/api/v1/secrets": func(ctx context.Context) {
-			_, _ = client.Secrets.In(factory.Cluster(logicalcluster.NewPath(".."))).List(ctx, metav1.ListOptions{})
+			_, _ = kinds.Secrets.In(factory.Cluster(logicalcluster.NewPath(".."))).List(ctx, metav1.ListOptions{})
 		},
 		"/clusters/abc/apis/x.io/v1/things": func(ctx context.Context) {
 			c, err := factory.Cluster(logicalcluster.NewPath("abc")).Dynamic()
 			require.NoError(t, err)
-			gvr := client.ConfigMaps.GroupVersionResource
+			gvr := kinds.ConfigMaps.GroupVersionResource
 			gvr.Group, gvr.Resource = "x.io", "things"
 			_, _ = c.Resource(gvr).List(ctx, metav1.ListOptions{})
 		},
@@ -85,7 +87,7 @@ func TestURLs(t *testing.T) {
 			_, _ = factory.Cluster(logicalcluster.NewPath("abc")).Resources(ctx, schema.GroupVersion{Version: "v2"})
 		},
 		"/clusters/abc/version": func(context.Context) {
-			c, err := factory.Cluster(logicalcluster.NewPath("abc")).Discovery()
+			c, err := documents.Of(factory.Cluster(logicalcluster.NewPath("abc")))
 			require.NoError(t, err)
 			_, _ = c.ServerVersion()
 		},
@@ -107,7 +109,7 @@ func BenchmarkTypedClient(b *testing.B) {
 	require.NoError(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
-		client.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root:a")))
+		kinds.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root:a")))
 	}
 }
 
@@ -128,7 +130,7 @@ func TestSelectorsReachTheServer(t *testing.T) {
 	ranges, err := client.ParseRanges(half)
 	require.NoError(t, err)
 	for _, disable := range []bool{false, true} {
-		informer := client.Workspaces.Informer(factory.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{
+		informer := kinds.Workspaces.Informer(factory.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{
 			LabelSelector: "a=b", FieldSelector: "metadata.name=x", Ranges: ranges, DisableWatchList: disable,
 		})
 		stop := run(t, informer)

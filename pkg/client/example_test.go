@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // Widget is a kind of the example's own.
@@ -106,7 +107,7 @@ func ExampleAsShared() {
 			{"metadata":{"name":"settings","namespace":"default","annotations":{"kcp.io/cluster":"two"}},"data":{"a":"2"}}]}`,
 	})
 	defer stop()
-	informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{DisableWatchList: true})
+	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{DisableWatchList: true})
 	shared := client.AsShared(informer, "two")
 
 	ctx, cancel := context.WithCancel(context.Background())

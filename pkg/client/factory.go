@@ -9,9 +9,10 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -161,30 +162,33 @@ func (s Scope) Metadata() (metadata.Interface, error) {
 	return c, nil
 }
 
-// Discovery returns a client for discovery, OpenAPI and the server's version.
-func (s Scope) Discovery() (discovery.DiscoveryInterface, error) {
-	c, err := discovery.NewDiscoveryClientForConfigAndClient(s.Config(), s.factory.http)
+// Resources returns what a group version has; NotFound where it is not served.
+func (s Scope) Resources(ctx context.Context, gv schema.GroupVersion) (*metav1.APIResourceList, error) {
+	config := s.Config()
+	config.NegotiatedSerializer = metaCodecs.WithoutConversion()
+	c, err := rest.UnversionedRESTClientForConfigAndClient(config, s.factory.http)
 	if err != nil {
 		return nil, s.clientError(err)
 	}
-	return c, nil
-}
-
-// Resources returns what a group version has; NotFound where it is not served.
-// Discovery clients find no version of the group "" but v1.
-func (s Scope) Resources(ctx context.Context, gv schema.GroupVersion) (*metav1.APIResourceList, error) {
-	c, err := s.Discovery()
-	if err != nil {
-		return nil, err
-	}
-	path := "/apis/" + gv.String()
-	if gv.Group == "" {
-		path = "/api/" + gv.Version
-	}
 	list := &metav1.APIResourceList{}
-	err = c.RESTClient().Get().AbsPath(path).Do(ctx).Into(list)
+	err = c.Get().AbsPath(apiPath(gv.Group), gv.Group, gv.Version).Do(ctx).Into(list)
 	return list, err
 }
+
+// apiPath returns below which path a group is served.
+func apiPath(group string) string {
+	if group == "" {
+		return "/api"
+	}
+	return "/apis"
+}
+
+// metaCodecs knows no kinds but those that come along with all.
+var metaCodecs = func() serializer.CodecFactory {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return serializer.NewCodecFactory(scheme)
+}()
 
 func (s Scope) clientError(err error) error {
 	return fmt.Errorf("cannot make a client for logical cluster %q: %w", s.segment, err)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -64,13 +65,13 @@ func TestInformerKeepsClustersApart(t *testing.T) {
 	for _, watchList := range []bool{true, false} {
 		t.Run(fmt.Sprintf("watchList=%t", watchList), func(t *testing.T) {
 			server, factory := newServer(t)
-			gvr := client.ConfigMaps.GroupVersionResource
+			gvr := kinds.ConfigMaps.GroupVersionResource
 			for i := range 20 {
 				cluster := logicalcluster.Name(fmt.Sprintf("c%d", i))
 				server.Put(t, gvr, configMap(cluster, "default", "same", value(cluster.String())))
 			}
 			events := &log{}
-			informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{DisableWatchList: !watchList})
+			informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{DisableWatchList: !watchList})
 			informer.AddEventHandler(recordTo(events))
 			run(t, informer)
 			waitSynced(t, informer)
@@ -111,18 +112,18 @@ func TestInformerKeepsClustersApart(t *testing.T) {
 
 func TestInformerOfOneCluster(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := client.ConfigMaps.GroupVersionResource
+	gvr := kinds.ConfigMaps.GroupVersionResource
 	server.Put(t, gvr, configMap("one", "a", "x", func(cm *corev1.ConfigMap) { cm.Labels = map[string]string{"app": "yes"} }))
 	server.Put(t, gvr, configMap("one", "b", "x"))
 	server.Put(t, gvr, configMap("two", "a", "x"))
 
-	all := client.ConfigMaps.Informer(factory.Cluster(logicalcluster.NewPath("one")), client.InformerOptions[*corev1.ConfigMap]{
+	all := kinds.ConfigMaps.Informer(factory.Cluster(logicalcluster.NewPath("one")), client.InformerOptions[*corev1.ConfigMap]{
 		Indexers: map[string]client.IndexFunc[*corev1.ConfigMap]{
 			"namespace": func(cm *corev1.ConfigMap) []string { return []string{cm.Namespace} },
 		},
 	})
-	namespaced := client.ConfigMaps.Informer(factory.Cluster(logicalcluster.NewPath("one")), client.InformerOptions[*corev1.ConfigMap]{Namespace: "b"})
-	labelled := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{LabelSelector: "app=yes"})
+	namespaced := kinds.ConfigMaps.Informer(factory.Cluster(logicalcluster.NewPath("one")), client.InformerOptions[*corev1.ConfigMap]{Namespace: "b"})
+	labelled := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{LabelSelector: "app=yes"})
 	group := &client.Group{}
 	group.Add(all, namespaced)
 	run(t, group)
@@ -153,10 +154,10 @@ func TestInformerOfOneCluster(t *testing.T) {
 
 func TestInformerResumes(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := client.ConfigMaps.GroupVersionResource
+	gvr := kinds.ConfigMaps.GroupVersionResource
 	server.Put(t, gvr, configMap("one", "a", "x", value("1")))
 	events := &log{}
-	informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
+	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 	informer.AddEventHandler(recordTo(events))
 	run(t, informer)
 	waitSynced(t, informer)
@@ -186,12 +187,12 @@ func TestInformerResumes(t *testing.T) {
 
 func TestInformerRelists(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := client.ConfigMaps.GroupVersionResource
+	gvr := kinds.ConfigMaps.GroupVersionResource
 	for i := range 10 {
 		server.Put(t, gvr, configMap("one", "a", fmt.Sprintf("x%d", i), value("1")))
 	}
 	events := &log{}
-	informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
+	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 	informer.AddEventHandler(recordTo(events))
 	run(t, informer)
 	waitSynced(t, informer)
@@ -218,11 +219,11 @@ func TestInformerRelists(t *testing.T) {
 func TestInformerWithoutWatchList(t *testing.T) {
 	server, factory := newServer(t)
 	server.DisableWatchList()
-	gvr := client.ConfigMaps.GroupVersionResource
+	gvr := kinds.ConfigMaps.GroupVersionResource
 	for i := range 1203 {
 		server.Put(t, gvr, configMap("one", "a", fmt.Sprintf("x%d", i)))
 	}
-	informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
+	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 	run(t, informer)
 	waitSynced(t, informer)
 	require.Equal(t, 1203, informer.Lister().Len())
@@ -234,7 +235,7 @@ func TestInformerWithoutWatchList(t *testing.T) {
 
 func TestInformerOfCacheServer(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := client.ConfigMaps.GroupVersionResource
+	gvr := kinds.ConfigMaps.GroupVersionResource
 	on := func(shard string) func(*corev1.ConfigMap) {
 		return func(cm *corev1.ConfigMap) {
 			cm.Annotations[request.ShardAnnotation] = shard
@@ -243,7 +244,7 @@ func TestInformerOfCacheServer(t *testing.T) {
 	}
 	server.Put(t, gvr, configMap("one", "a", "x", on("beta")))
 	server.Put(t, gvr, configMap("one", "a", "x", on("alpha")))
-	informer := client.ConfigMaps.Informer(factory.Shard("*").Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
+	informer := kinds.ConfigMaps.Informer(factory.Shard("*").Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 	run(t, informer)
 	waitSynced(t, informer)
 	require.Equal(t, 2, informer.Lister().Len())
@@ -256,7 +257,7 @@ func TestInformerOfCacheServer(t *testing.T) {
 	_, err = informer.Lister().Cluster("one").Get("a", "y")
 	require.True(t, apierrors.IsNotFound(err))
 
-	one := client.ConfigMaps.Informer(factory.Shard("beta").Cluster(logicalcluster.NewPath("one")), client.InformerOptions[*corev1.ConfigMap]{})
+	one := kinds.ConfigMaps.Informer(factory.Shard("beta").Cluster(logicalcluster.NewPath("one")), client.InformerOptions[*corev1.ConfigMap]{})
 	run(t, one)
 	waitSynced(t, one)
 	require.Equal(t, 1, one.Lister().Len())
@@ -264,8 +265,8 @@ func TestInformerOfCacheServer(t *testing.T) {
 
 func TestShardAnnotationIsNoKeyOnShards(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := client.ConfigMaps.GroupVersionResource
-	informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
+	gvr := kinds.ConfigMaps.GroupVersionResource
+	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 	run(t, informer)
 	waitSynced(t, informer)
 	server.Put(t, gvr, configMap("one", "a", "x"))
@@ -277,7 +278,7 @@ func TestShardAnnotationIsNoKeyOnShards(t *testing.T) {
 
 func TestMetadataAndDynamicInformers(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := client.ConfigMaps.GroupVersionResource
+	gvr := kinds.ConfigMaps.GroupVersionResource
 	server.Put(t, gvr, configMap("one", "a", "x", value("1"), func(cm *corev1.ConfigMap) {
 		cm.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1"}}
 	}))
@@ -307,10 +308,10 @@ func TestMetadataAndDynamicInformers(t *testing.T) {
 
 func TestTransform(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := client.ConfigMaps.GroupVersionResource
+	gvr := kinds.ConfigMaps.GroupVersionResource
 	server.Put(t, gvr, configMap("one", "a", "good", value("secret")))
 	server.Put(t, gvr, configMap("one", "a", "bad", value("secret")))
-	informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
+	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
 		Transform: func(cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
 			if cm.Name == "bad" {
 				return nil, errors.New("no")
@@ -332,11 +333,11 @@ func TestTransform(t *testing.T) {
 func TestKeep(t *testing.T) {
 	for _, listed := range []bool{false, true} {
 		server, factory := newServer(t)
-		gvr := client.ConfigMaps.GroupVersionResource
+		gvr := kinds.ConfigMaps.GroupVersionResource
 		server.Put(t, gvr, configMap("one", "a", "in", value("keep")))
 		server.Put(t, gvr, configMap("one", "a", "out", value("drop")))
 		events := &log{}
-		informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
+		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
 			Keep:             func(cm *corev1.ConfigMap) bool { return cm.Data["v"] == "keep" },
 			DisableWatchList: listed,
 		})
@@ -357,13 +358,13 @@ func TestKeep(t *testing.T) {
 // events; the next one is told of, its deletion too.
 func TestKeepByWhatChangesElsewhere(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := client.ConfigMaps.GroupVersionResource
+	gvr := kinds.ConfigMaps.GroupVersionResource
 	for _, name := range []string{"changed", "deleted", "other"} {
 		server.Put(t, gvr, configMap("one", "a", name, value("x")))
 	}
 	var wanted atomic.Bool
 	events := &log{}
-	informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
+	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
 		Keep: func(cm *corev1.ConfigMap) bool { return wanted.Load() && cm.Name != "other" },
 	})
 	informer.AddEventHandler(recordTo(events))
@@ -380,7 +381,7 @@ func TestKeepByWhatChangesElsewhere(t *testing.T) {
 
 func TestRunTwice(t *testing.T) {
 	_, factory := newServer(t)
-	informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
+	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
 	stop := run(t, informer)
 	waitSynced(t, informer)
 	require.ErrorContains(t, informer.Run(t.Context()), "runs already")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 const testTimeout = 30 * time.Second
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 
 func newServer(t testing.TB) (*clienttest.Server, *client.Factory) {
 	t.Helper()
-	server := clienttest.New(t, client.Scheme)
+	server := clienttest.New(t, kinds.Scheme)
 	factory, err := client.NewFactory(server.ClientConfig())
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)

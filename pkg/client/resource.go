@@ -42,8 +42,8 @@ type resourceOptions struct {
 	protobuf bool
 }
 
-// WithScheme takes the kinds of the resource's types from a scheme, which need not have anything
-// else and is not changed, instead of from Scheme.
+// WithScheme takes the names of the kinds of the resource's types from a scheme, which need not have
+// anything else and is not changed. Without it, kinds are named as their Go types.
 func WithScheme(scheme *runtime.Scheme) ResourceOption {
 	return func(o *resourceOptions) { o.scheme = scheme }
 }
@@ -64,9 +64,8 @@ type listPointerTo[T any] interface {
 	runtime.Object
 }
 
-// DefineResource returns the resource named plural of a group and version, whose Go types are in
-// Scheme, or in the scheme of WithScheme: otherwise it panics. The kinds every logical cluster
-// serves are defined in this package already.
+// DefineResource returns the resource named plural of a group and version. It panics if there is a
+// WithScheme without the types. Package kinds has those that every logical cluster serves.
 func DefineResource[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.GroupVersion, plural string, options ...ResourceOption) Resource[PT, PL] {
 	var o resourceOptions
 	for _, option := range options {
@@ -77,19 +76,15 @@ func DefineResource[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.Gr
 		newObject:            func() PT { return new(T) },
 		newList:              func() PL { return new(L) },
 		protobuf:             o.protobuf,
-		codecs:               Codecs,
-		parameters:           ParameterCodec,
 	}
-	if o.scheme != nil {
-		own, err := schemeOf(o.scheme, gv, r.newObject(), r.newList())
-		utilruntime.Must(err)
-		r.codecs, r.parameters = serializer.NewCodecFactory(own), runtime.NewParameterCodec(own)
-	}
+	own, err := schemeOf(o.scheme, gv, r.newObject(), r.newList())
+	utilruntime.Must(err)
+	r.codecs, r.parameters = serializer.NewCodecFactory(own), runtime.NewParameterCodec(own)
 	return r
 }
 
-// schemeOf returns a scheme of its own for the kinds that two types have in another one, with all
-// that comes along with objects.
+// schemeOf returns a scheme of its own for two types, with all that comes along with objects. The
+// kinds are those that they have in another one, or, without that, named as they are.
 func schemeOf(scheme *runtime.Scheme, gv schema.GroupVersion, types ...runtime.Object) (*runtime.Scheme, error) {
 	own := runtime.NewScheme()
 	metav1.AddToGroupVersion(own, schema.GroupVersion{Version: "v1"})
@@ -97,6 +92,10 @@ func schemeOf(scheme *runtime.Scheme, gv schema.GroupVersion, types ...runtime.O
 		return nil, err
 	}
 	metav1.AddToGroupVersion(own, gv)
+	if scheme == nil {
+		own.AddKnownTypes(gv, types...)
+		return own, nil
+	}
 	for _, obj := range types {
 		kinds, _, err := scheme.ObjectKinds(obj)
 		if err != nil {
@@ -109,11 +108,6 @@ func schemeOf(scheme *runtime.Scheme, gv schema.GroupVersion, types ...runtime.O
 		own.AddKnownTypeWithName(kinds[at], obj)
 	}
 	return own, nil
-}
-
-// builtin is DefineResource for a kind with a protobuf encoding.
-func builtin[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.GroupVersion, plural string) Resource[PT, PL] {
-	return DefineResource[T, L, PT, PL](gv, plural, WithProtobuf())
 }
 
 // In returns the client of a cluster-scoped resource, or of a namespaced one
@@ -192,10 +186,7 @@ func (r Resource[T, L]) restClient(scope Scope) rest.Interface {
 	config := scope.Config()
 	gv := r.GroupVersion()
 	config.GroupVersion = &gv
-	config.APIPath = "/apis"
-	if gv.Group == "" {
-		config.APIPath = "/api"
-	}
+	config.APIPath = apiPath(gv.Group)
 	config.NegotiatedSerializer = serializer.WithoutConversionCodecFactory{CodecFactory: r.codecs}
 	c, err := rest.RESTClientForConfigAndClient(config, scope.factory.http)
 	utilruntime.Must(err)

@@ -12,14 +12,15 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // TestSavedInformers: an informer begins with what another has saved, and corrects it when
 // its server answers.
 func TestSavedInformers(t *testing.T) {
-	server := clienttest.New(t, client.Scheme)
+	server := clienttest.New(t, kinds.Scheme)
 	put := func(name, value string) {
-		server.Put(t, client.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{
+		server.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, Annotations: map[string]string{"kcp.io/cluster": "c"}}, Data: map[string]string{"v": value},
 		})
 	}
@@ -27,7 +28,7 @@ func TestSavedInformers(t *testing.T) {
 		factory, err := client.NewFactory(config)
 		require.NoError(t, err)
 		t.Cleanup(factory.CloseIdleConnections)
-		return client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Keep: func(c *corev1.ConfigMap) bool { return c.Name != "dropped" }})
+		return kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Keep: func(c *corev1.ConfigMap) bool { return c.Name != "dropped" }})
 	}
 	run := func(i *client.Informer[*corev1.ConfigMap]) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -70,7 +71,7 @@ func TestSavedInformers(t *testing.T) {
 	// With one that has gone on.
 	put("changed", "2")
 	put("new", "1")
-	server.Delete(t, client.ConfigMaps.GroupVersionResource, "", "c", "n", "gone")
+	server.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "c", "n", "gone")
 	later := informer(server.ClientConfig())
 	told := map[string]int{}
 	later.AddEventHandler(later.KeyHandler(func(key client.Key) { told[key.Name]++ }))

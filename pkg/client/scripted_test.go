@@ -26,6 +26,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/hashrange"
 )
 
+// configMaps is as in package kinds, which tests of this one cannot import.
+var configMaps = DefineResource[corev1.ConfigMap, corev1.ConfigMapList](corev1.SchemeGroupVersion, "configmaps", WithProtobuf())
+
 // fault is what a scripted server does instead of what it should.
 type fault string
 
@@ -131,7 +134,7 @@ func (s *scripted) informer(options InformerOptions[*corev1.ConfigMap]) *Informe
 	if s.sharded {
 		factory = factory.Shard("*")
 	}
-	return newInformer(ConfigMaps.GroupVersionResource, factory.Wildcard(), listerWatcher{list: s.list, watch: s.watch}, options)
+	return newInformer(configMaps.GroupVersionResource, factory.Wildcard(), listerWatcher{list: s.list, watch: s.watch}, options)
 }
 
 func scriptedKey(i int) Key {

@@ -13,19 +13,20 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // TestAsShared: a library that knows client-go's informers sees one of two tenants.
 func TestAsShared(t *testing.T) {
 	server, factory := newServer(t)
-	gvr := client.ConfigMaps.GroupVersionResource
+	gvr := kinds.ConfigMaps.GroupVersionResource
 	server.Put(t, gvr, configMap("a", "default", "x"))
 	server.Put(t, gvr, configMap("b", "default", "x"))
 	server.Put(t, gvr, configMap("b", "default", "y"))
 	ranges, err := client.PartOf(client.ByCluster, 0, 1)
 	require.NoError(t, err)
 	changing := client.NewChangingRanges(ranges)
-	informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: changing})
+	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: changing})
 	shared := client.AsShared(informer, "a")
 	require.False(t, shared.HasSynced())
 	run(t, informer)
@@ -114,5 +115,5 @@ func TestSchemes(t *testing.T) {
 	other := runtime.NewScheme()
 	other.AddKnownTypes(schema.GroupVersion{Group: "example.io", Version: "v2"}, &Widget{}, &WidgetList{})
 	require.Panics(t, func() { client.DefineResource[Widget, WidgetList](gv, "widgets", client.WithScheme(other)) })
-	client.DefineResource[corev1.ConfigMap, corev1.ConfigMapList](corev1.SchemeGroupVersion, "configmaps", client.WithScheme(client.Scheme), client.WithProtobuf())
+	client.DefineResource[corev1.ConfigMap, corev1.ConfigMapList](corev1.SchemeGroupVersion, "configmaps", client.WithScheme(kinds.Scheme), client.WithProtobuf())
 }

@@ -55,6 +55,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/aggregation"
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
@@ -318,7 +319,7 @@ func newBootstrap(d Deps) (reconcile.Made, error) {
 	}
 	var owns []client.Runner
 	if d.isRoot() {
-		schemas, err := client.NewMetadataInformer(d.Local.Cluster(core.RootCluster.Path()), client.APIResourceSchemas.GroupVersionResource, client.InformerOptions[*metav1.PartialObjectMetadata]{
+		schemas, err := client.NewMetadataInformer(d.Local.Cluster(core.RootCluster.Path()), kinds.APIResourceSchemas.GroupVersionResource, client.InformerOptions[*metav1.PartialObjectMetadata]{
 			Name: "schemas of root", Transform: slimSchema,
 		})
 		if err != nil {
@@ -373,7 +374,7 @@ func newGarbageCollector(d Deps) (reconcile.Made, error) {
 }
 
 func newPolicyTypes(d Deps) (reconcile.Made, error) {
-	policies := client.ValidatingAdmissionPolicies.Informer(d.Local.Wildcard(), client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{
+	policies := kinds.ValidatingAdmissionPolicies.Informer(d.Local.Wildcard(), client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{
 		Name: "unchecked policies", Keep: policytypes.Unchecked,
 	})
 	made := after(policytypes.New(policytypes.Config{Local: d.Local, Policies: policies}))
@@ -383,7 +384,7 @@ func newPolicyTypes(d Deps) (reconcile.Made, error) {
 
 func newAPIExport(d Deps) (reconcile.Made, error) {
 	exports, all := d.Informers.APIExports.Own(), d.Local.Wildcard()
-	secrets, err := client.NewMetadataInformer(all, client.Secrets.GroupVersionResource, client.InformerOptions[*metav1.PartialObjectMetadata]{
+	secrets, err := client.NewMetadataInformer(all, kinds.Secrets.GroupVersionResource, client.InformerOptions[*metav1.PartialObjectMetadata]{
 		Name: "secrets of exports", Keep: apiexport.NamedSecrets(exports),
 	})
 	if err != nil {
@@ -423,7 +424,7 @@ func newEndpointSlice(d Deps) (reconcile.Made, error) {
 }
 
 func newPartitionSet(d Deps) (reconcile.Made, error) {
-	sets := client.PartitionSets.Informer(d.Local.Wildcard(), client.InformerOptions[*topologyv1alpha1.PartitionSet]{})
+	sets := kinds.PartitionSets.Informer(d.Local.Wildcard(), client.InformerOptions[*topologyv1alpha1.PartitionSet]{})
 	i := d.Informers
 	made := after(partitionset.New(partitionset.Config{Local: d.Local, Sets: sets, Partitions: i.Partitions, Shards: i.Shards}), i.Partitions, i.Shards)
 	made.Owns = []client.Runner{sets}

@@ -5,6 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/replicationreasons"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
@@ -21,12 +22,12 @@ type Hooks struct {
 
 func newHooks(i *Informers, s Sources) Hooks {
 	return Hooks{
-		MutatingWebhooks:   add(i, dual(i, s, client.MutatingWebhookConfigurations, false, client.InformerOptions[*admissionregistrationv1.MutatingWebhookConfiguration]{})),
-		ValidatingWebhooks: add(i, dual(i, s, client.ValidatingWebhookConfigurations, false, client.InformerOptions[*admissionregistrationv1.ValidatingWebhookConfiguration]{})),
-		MutatingPolicies:   add(i, dual(i, s, client.MutatingAdmissionPolicies, false, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicy]{})),
-		MutatingBindings:   add(i, dual(i, s, client.MutatingAdmissionPolicyBindings, false, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicyBinding]{})),
-		ValidatingPolicies: add(i, dual(i, s, client.ValidatingAdmissionPolicies, false, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{})),
-		ValidatingBindings: add(i, dual(i, s, client.ValidatingAdmissionPolicyBindings, false, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]{})),
+		MutatingWebhooks:   add(i, dual(i, s, kinds.MutatingWebhookConfigurations, false, client.InformerOptions[*admissionregistrationv1.MutatingWebhookConfiguration]{})),
+		ValidatingWebhooks: add(i, dual(i, s, kinds.ValidatingWebhookConfigurations, false, client.InformerOptions[*admissionregistrationv1.ValidatingWebhookConfiguration]{})),
+		MutatingPolicies:   add(i, dual(i, s, kinds.MutatingAdmissionPolicies, false, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicy]{})),
+		MutatingBindings:   add(i, dual(i, s, kinds.MutatingAdmissionPolicyBindings, false, client.InformerOptions[*admissionregistrationv1.MutatingAdmissionPolicyBinding]{})),
+		ValidatingPolicies: add(i, dual(i, s, kinds.ValidatingAdmissionPolicies, false, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicy]{})),
+		ValidatingBindings: add(i, dual(i, s, kinds.ValidatingAdmissionPolicyBindings, false, client.InformerOptions[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]{})),
 	}
 }
 
@@ -34,22 +35,22 @@ func newHooks(i *Informers, s Sources) Hooks {
 // to know.
 func markedHooks() []reconcile.Descriptor[Deps] {
 	return []reconcile.Descriptor[Deps]{
-		markedHook(client.MutatingWebhookConfigurations, func(h *Hooks) *client.Dual[*admissionregistrationv1.MutatingWebhookConfiguration] {
+		markedHook(kinds.MutatingWebhookConfigurations, func(h *Hooks) *client.Dual[*admissionregistrationv1.MutatingWebhookConfiguration] {
 			return h.MutatingWebhooks
 		}),
-		markedHook(client.ValidatingWebhookConfigurations, func(h *Hooks) *client.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration] {
+		markedHook(kinds.ValidatingWebhookConfigurations, func(h *Hooks) *client.Dual[*admissionregistrationv1.ValidatingWebhookConfiguration] {
 			return h.ValidatingWebhooks
 		}),
-		markedHook(client.MutatingAdmissionPolicies, func(h *Hooks) *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy] {
+		markedHook(kinds.MutatingAdmissionPolicies, func(h *Hooks) *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicy] {
 			return h.MutatingPolicies
 		}),
-		markedHook(client.MutatingAdmissionPolicyBindings, func(h *Hooks) *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding] {
+		markedHook(kinds.MutatingAdmissionPolicyBindings, func(h *Hooks) *client.Dual[*admissionregistrationv1.MutatingAdmissionPolicyBinding] {
 			return h.MutatingBindings
 		}),
-		markedHook(client.ValidatingAdmissionPolicies, func(h *Hooks) *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy] {
+		markedHook(kinds.ValidatingAdmissionPolicies, func(h *Hooks) *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicy] {
 			return h.ValidatingPolicies
 		}),
-		markedHook(client.ValidatingAdmissionPolicyBindings, func(h *Hooks) *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding] {
+		markedHook(kinds.ValidatingAdmissionPolicyBindings, func(h *Hooks) *client.Dual[*admissionregistrationv1.ValidatingAdmissionPolicyBinding] {
 			return h.ValidatingBindings
 		}),
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
@@ -137,7 +138,7 @@ type Informers struct {
 func NewInformers(s Sources) *Informers {
 	all := s.Local.Wildcard()
 	i := &Informers{root: s.isRoot()}
-	i.LogicalClusters = add(i, client.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
+	i.LogicalClusters = add(i, kinds.LogicalClusters.Informer(all, client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		// There are many. In pages the JSON of many is written and read at once.
 		DisableWatchList: true,
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{
@@ -147,56 +148,56 @@ func NewInformers(s Sources) *Informers {
 			subtrees.Index:       subtrees.IndexLimited,
 		},
 	}))
-	i.Workspaces = add(i, client.Workspaces.Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{}))
-	i.Namespaces = add(i, client.Namespaces.Informer(all, client.InformerOptions[*corev1.Namespace]{}))
-	i.ResourceQuotas = add(i, client.ResourceQuotas.Informer(all, client.InformerOptions[*corev1.ResourceQuota]{}))
-	i.ServiceAccounts = add(i, client.ServiceAccounts.Informer(all, client.InformerOptions[*corev1.ServiceAccount]{
+	i.Workspaces = add(i, kinds.Workspaces.Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{}))
+	i.Namespaces = add(i, kinds.Namespaces.Informer(all, client.InformerOptions[*corev1.Namespace]{}))
+	i.ResourceQuotas = add(i, kinds.ResourceQuotas.Informer(all, client.InformerOptions[*corev1.ResourceQuota]{}))
+	i.ServiceAccounts = add(i, kinds.ServiceAccounts.Informer(all, client.InformerOptions[*corev1.ServiceAccount]{
 		Transform: slimServiceAccount,
 	}))
-	i.TokenSecrets = client.Secrets.Informer(all, client.InformerOptions[*corev1.Secret]{
+	i.TokenSecrets = kinds.Secrets.Informer(all, client.InformerOptions[*corev1.Secret]{
 		Name:          "token secrets",
 		FieldSelector: fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String(),
 		Indexers:      map[string]client.IndexFunc[*corev1.Secret]{serviceaccount.AccountIndex: serviceaccount.IndexByAccount},
 	})
 	add(i, unlogged{i.TokenSecrets})
-	i.Shards = add(i, client.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{
+	i.Shards = add(i, kinds.Shards.Informer(s.rootCluster(), client.InformerOptions[*corev1alpha1.Shard]{
 		Name: "shards@root", Transform: client.ShowDeletion[*corev1alpha1.Shard],
 	}))
 	i.OwnShard = i.Shards
 	if !s.isRoot() {
-		i.OwnShard = add(i, client.Shards.Informer(s.Root.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{
+		i.OwnShard = add(i, kinds.Shards.Informer(s.Root.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{
 			Name:          "own shard@root",
 			FieldSelector: fields.OneTermEqualSelector("metadata.name", s.ShardName).String(),
 		}))
 	}
 	i.AllClusters = i.clusters(s)
-	i.WorkspaceTypes = add(i, dual(i, s, client.WorkspaceTypes, true, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
+	i.WorkspaceTypes = add(i, dual(i, s, kinds.WorkspaceTypes, true, client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
 		Indexers: map[string]client.IndexFunc[*tenancyv1alpha1.WorkspaceType]{tenancy.PathIndex: tenancy.IndexTypeByPath},
 	}))
-	i.AuthenticationConfigurations = add(i, dual(i, s, client.WorkspaceAuthenticationConfigurations, true, client.InformerOptions[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]{}))
-	i.APIExports = add(i, dual(i, s, client.APIExports, false, client.InformerOptions[*apisv1alpha2.APIExport]{
+	i.AuthenticationConfigurations = add(i, dual(i, s, kinds.WorkspaceAuthenticationConfigurations, true, client.InformerOptions[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]{}))
+	i.APIExports = add(i, dual(i, s, kinds.APIExports, false, client.InformerOptions[*apisv1alpha2.APIExport]{
 		Indexers: map[string]client.IndexFunc[*apisv1alpha2.APIExport]{
 			apiexport.SecretIndex: apiexport.IndexBySecret, apibinding.SchemaIndex: apibinding.IndexBySchema, apis.PathIndex: apis.IndexByPath,
 			apis.IdentityIndex: apis.IndexByIdentity,
 		},
 	}))
-	i.APIConversions = add(i, dual(i, s, client.APIConversions, false, client.InformerOptions[*apisv1alpha1.APIConversion]{}))
+	i.APIConversions = add(i, dual(i, s, kinds.APIConversions, false, client.InformerOptions[*apisv1alpha1.APIConversion]{}))
 	i.RBAC = rbac.Informers{
-		Roles:        add(i, client.Roles.Informer(all, client.InformerOptions[*rbacv1.Role]{})),
-		RoleBindings: add(i, client.RoleBindings.Informer(all, client.InformerOptions[*rbacv1.RoleBinding]{})),
-		ClusterRoles: add(i, dual(i, s, client.ClusterRoles, false, client.InformerOptions[*rbacv1.ClusterRole]{
+		Roles:        add(i, kinds.Roles.Informer(all, client.InformerOptions[*rbacv1.Role]{})),
+		RoleBindings: add(i, kinds.RoleBindings.Informer(all, client.InformerOptions[*rbacv1.RoleBinding]{})),
+		ClusterRoles: add(i, dual(i, s, kinds.ClusterRoles, false, client.InformerOptions[*rbacv1.ClusterRole]{
 			Indexers: map[string]client.IndexFunc[*rbacv1.ClusterRole]{replicationreasons.RuleIndex: replicationreasons.IndexByRule},
 		})),
-		ClusterRoleBindings: add(i, dual(i, s, client.ClusterRoleBindings, false, client.InformerOptions[*rbacv1.ClusterRoleBinding]{
+		ClusterRoleBindings: add(i, dual(i, s, kinds.ClusterRoleBindings, false, client.InformerOptions[*rbacv1.ClusterRoleBinding]{
 			Indexers: map[string]client.IndexFunc[*rbacv1.ClusterRoleBinding]{
 				replicationreasons.RoleIndex: replicationreasons.IndexByRole, replicationreasons.SubjectIndex: replicationreasons.IndexBySubject,
 			},
 		})),
 	}
-	i.EndpointSlices = add(i, client.APIExportEndpointSlices.Informer(all, client.InformerOptions[*apisv1alpha1.APIExportEndpointSlice]{
+	i.EndpointSlices = add(i, kinds.APIExportEndpointSlices.Informer(all, client.InformerOptions[*apisv1alpha1.APIExportEndpointSlice]{
 		Indexers: map[string]client.IndexFunc[*apisv1alpha1.APIExportEndpointSlice]{endpointslice.ExportIndex: endpointslice.IndexByExport},
 	}))
-	i.Partitions = add(i, client.Partitions.Informer(all, client.InformerOptions[*topologyv1alpha1.Partition]{}))
+	i.Partitions = add(i, kinds.Partitions.Informer(all, client.InformerOptions[*topologyv1alpha1.Partition]{}))
 	if s.Cache != nil {
 		i.ExportUses = add(i, exportuses.Uses.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*exportuses.ExportUse]{}))
 		i.ReplicationMarks = add(i, replicationmarks.Marks.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*replicationmarks.ReplicationMark]{}))
@@ -246,7 +247,7 @@ func (i *Informers) clusters(s Sources) *client.Dual[*corev1alpha1.LogicalCluste
 	if s.Cache == nil {
 		return view(i, s, i.LogicalClusters, nil)
 	}
-	others := client.LogicalClusters.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
+	others := kinds.LogicalClusters.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Name: "logicalclusters.core.kcp.io of other shards", Transform: slimLogicalCluster,
 	})
 	return view(i, s, i.LogicalClusters, add(i, others))
@@ -254,7 +255,7 @@ func (i *Informers) clusters(s Sources) *client.Dual[*corev1alpha1.LogicalCluste
 
 // schemas is the view of the metadata of APIResourceSchemas.
 func (i *Informers) schemas(s Sources) (*client.Dual[*metav1.PartialObjectMetadata], error) {
-	resource := client.APIResourceSchemas.GroupVersionResource
+	resource := kinds.APIResourceSchemas.GroupVersionResource
 	own, err := client.NewMetadataInformer(s.Local.Wildcard(), resource, client.InformerOptions[*metav1.PartialObjectMetadata]{Transform: slimSchema})
 	if err != nil || s.Cache == nil {
 		return view(i, s, own, nil), err

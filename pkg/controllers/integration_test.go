@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/identitycache"
 	"github.com/shardplane/shardplane/pkg/controllers/rootca"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -102,7 +103,7 @@ func awaitReady(t *testing.T, scope client.Scope, name string) *tenancyv1alpha1.
 	var ws *tenancyv1alpha1.Workspace
 	await(t, "workspace "+name+" to be Ready", func(ctx context.Context) error {
 		var err error
-		ws, err = client.Workspaces.In(scope).Get(ctx, name, metav1.GetOptions{})
+		ws, err = kinds.Workspaces.In(scope).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -127,7 +128,7 @@ func create(t *testing.T, scope client.Scope, ws *tenancyv1alpha1.Workspace) *te
 	var created *tenancyv1alpha1.Workspace
 	await(t, "creating workspace "+ws.Name, func(ctx context.Context) error {
 		var err error
-		created, err = client.Workspaces.In(scope).Create(ctx, ws, metav1.CreateOptions{})
+		created, err = kinds.Workspaces.In(scope).Create(ctx, ws, metav1.CreateOptions{})
 		return err
 	})
 	return created
@@ -150,7 +151,7 @@ func typed(name string, ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspac
 func gone(t *testing.T, scope client.Scope, name string) {
 	t.Helper()
 	await(t, "workspace "+name+" to be gone", func(ctx context.Context) error {
-		ws, err := client.Workspaces.In(scope).Get(ctx, name, metav1.GetOptions{})
+		ws, err := kinds.Workspaces.In(scope).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -166,28 +167,28 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 	root := e.at(0, "root")
 	for _, cluster := range []client.Scope{root, e.at(0, "system:admin"), e.at(1, "system:admin")} {
 		await(t, cluster.String()+" to be Ready", func(ctx context.Context) error {
-			lc, err := client.LogicalClusters.In(cluster).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+			lc, err := kinds.LogicalClusters.In(cluster).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
 			if lc.Labels[tenancyv1alpha1.WorkspacePhaseLabel] != "Ready" {
 				return notYetError(lc.Status.Phase)
 			}
-			_, err = client.Namespaces.In(cluster).Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
+			_, err = kinds.Namespaces.In(cluster).Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
 			return err
 		})
 	}
 	var versions map[string]string
 	snapshot := func(ctx context.Context) error {
 		versions = map[string]string{}
-		list, err := client.WorkspaceTypes.In(root).List(ctx, metav1.ListOptions{})
+		list, err := kinds.WorkspaceTypes.In(root).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
 		for i := range list.Items {
 			versions[list.Items[i].Name] = list.Items[i].ResourceVersion
 		}
-		shards, err := client.Shards.In(root).List(ctx, metav1.ListOptions{})
+		shards, err := kinds.Shards.In(root).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -196,7 +197,7 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 			// What heartbeats tell is no change of this.
 			versions["shard/"+shards.Items[i].Name] = strconv.FormatInt(shards.Items[i].Generation, 10)
 		}
-		lc, err := client.LogicalClusters.In(root).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+		lc, err := kinds.LogicalClusters.In(root).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -222,19 +223,19 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 	require.Equal(t, before, versions, "a restart changes nothing")
 
 	// Edits of what belongs to the shard are mended, others stay.
-	_, err := client.Shards.In(root).Patch(t.Context(), "shard-1", types.MergePatchType,
+	_, err := kinds.Shards.In(root).Patch(t.Context(), "shard-1", types.MergePatchType,
 		[]byte(`{"metadata":{"labels":{"name":"wrong","region":"eu"}},"spec":{"baseURL":"https://wrong:1"}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	await(t, "the shard to be mended", func(ctx context.Context) error {
-		shard, err := client.Shards.In(root).Get(ctx, "shard-1", metav1.GetOptions{})
+		shard, err := kinds.Shards.In(root).Get(ctx, "shard-1", metav1.GetOptions{})
 		if err == nil && (shard.Labels["name"] != "shard-1" || shard.Labels["region"] != "eu" || shard.Spec.BaseURL != e.shards[1].Host()) {
 			err = notYetError(shard.Spec.BaseURL)
 		}
 		return err
 	})
-	require.NoError(t, client.Shards.In(root).Delete(t.Context(), "shard-1", metav1.DeleteOptions{}))
+	require.NoError(t, kinds.Shards.In(root).Delete(t.Context(), "shard-1", metav1.DeleteOptions{}))
 	await(t, "the shard to register again", func(ctx context.Context) error {
-		_, err := client.Shards.In(root).Get(ctx, "shard-1", metav1.GetOptions{})
+		_, err := kinds.Shards.In(root).Get(ctx, "shard-1", metav1.GetOptions{})
 		return err
 	})
 }
@@ -259,20 +260,20 @@ func TestWorkspacesThreeLevelsDeepOnBothShards(t *testing.T) {
 		parentShard := shardOf(t, ws)
 		require.Equal(t, level.shard, ws.Annotations["core.kcp.io/shard"])
 		parent = e.at(parentShard, ws.Spec.Cluster)
-		lc, err := client.LogicalClusters.In(parent).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+		lc, err := kinds.LogicalClusters.In(parent).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Equal(t, path, lc.Annotations["kcp.io/path"])
 		require.Equal(t, "root:"+level.typ, lc.Annotations["internal.tenancy.kcp.io/type"])
 		require.Equal(t, ws.UID, lc.Spec.Owner.UID)
-		_, err = client.Namespaces.In(parent).Get(t.Context(), metav1.NamespaceDefault, metav1.GetOptions{})
+		_, err = kinds.Namespaces.In(parent).Get(t.Context(), metav1.NamespaceDefault, metav1.GetOptions{})
 		require.NoError(t, err)
-		_, err = client.ConfigMaps.InNamespace(parent, "default").Create(t.Context(),
+		_, err = kinds.ConfigMaps.InNamespace(parent, "default").Create(t.Context(),
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "same-name"}, Data: map[string]string{"level": level.name}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
 
 	root := e.at(0, "root")
-	require.NoError(t, client.Workspaces.In(root).Delete(t.Context(), "org", metav1.DeleteOptions{}))
+	require.NoError(t, kinds.Workspaces.In(root).Delete(t.Context(), "org", metav1.DeleteOptions{}))
 	gone(t, root, "org")
 	for shard := range e.shards {
 		requireNothingLeft(t, e, shard)
@@ -284,18 +285,18 @@ func TestWorkspacesThreeLevelsDeepOnBothShards(t *testing.T) {
 func requireNothingLeft(t *testing.T, e *env, shard int) {
 	t.Helper()
 	all := e.shards[shard].Wildcard()
-	maps, err := client.ConfigMaps.In(all).List(t.Context(), metav1.ListOptions{})
+	maps, err := kinds.ConfigMaps.In(all).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	content := slices.DeleteFunc(slices.Clone(maps.Items), func(m corev1.ConfigMap) bool {
 		return logicalcluster.From(&m) == identitycache.Cluster || m.Name == rootca.ConfigMap
 	})
 	require.Empty(t, content, "shard %d still has content", shard)
 	// Namespaces go before what they belong to.
-	namespaces, err := client.Namespaces.In(all).List(t.Context(), metav1.ListOptions{})
+	namespaces, err := kinds.Namespaces.In(all).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	clusters, err := client.LogicalClusters.In(all).List(t.Context(), metav1.ListOptions{})
+	clusters, err := kinds.LogicalClusters.In(all).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	workspaces, err := client.Workspaces.In(e.at(0, "root")).List(t.Context(), metav1.ListOptions{})
+	workspaces, err := kinds.Workspaces.In(e.at(0, "root")).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	var owners []types.UID
 	for i := range workspaces.Items {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // awaitCondition waits until a workspace's condition has a reason, and its
@@ -28,7 +29,7 @@ func awaitCondition(t *testing.T, scope client.Scope, name string, kind string, 
 	var ws *tenancyv1alpha1.Workspace
 	await(t, kind+" of workspace "+name+" to be "+reason, func(ctx context.Context) error {
 		var err error
-		if ws, err = client.Workspaces.In(scope).Get(ctx, name, metav1.GetOptions{}); err != nil {
+		if ws, err = kinds.Workspaces.In(scope).Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
 		}
 		for _, c := range ws.Status.Conditions {
@@ -75,9 +76,9 @@ func TestDeletingAWorkspaceTakesEverythingAndTellsWhatKeepsIt(t *testing.T) {
 	ws := awaitReady(t, root, "full")
 	inside := e.at(1, ws.Spec.Cluster)
 
-	_, err := client.CustomResourceDefinitions.In(inside).Create(t.Context(), widgets(), metav1.CreateOptions{})
+	_, err := kinds.CustomResourceDefinitions.In(inside).Create(t.Context(), widgets(), metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, err = client.Namespaces.In(inside).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "more"}}, metav1.CreateOptions{})
+	_, err = kinds.Namespaces.In(inside).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "more"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	dynamic, err := inside.Dynamic()
 	require.NoError(t, err)
@@ -88,16 +89,16 @@ func TestDeletingAWorkspaceTakesEverythingAndTellsWhatKeepsIt(t *testing.T) {
 		}}, metav1.CreateOptions{})
 		return err
 	})
-	_, err = client.Secrets.InNamespace(inside, "default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
+	_, err = kinds.Secrets.InNamespace(inside, "default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	create(t, inside, on("root", named("child")))
 	child := awaitReady(t, inside, "child")
 
-	require.NoError(t, client.Workspaces.In(root).Delete(t.Context(), "full", metav1.DeleteOptions{}))
+	require.NoError(t, kinds.Workspaces.In(root).Delete(t.Context(), "full", metav1.DeleteOptions{}))
 	awaitCondition(t, root, "full", string(tenancyv1alpha1.WorkspaceContentDeleted), "ContentRemaining", "example.com/keep in 1 objects")
-	_, err = client.CustomResourceDefinitions.In(inside).Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
+	_, err = kinds.CustomResourceDefinitions.In(inside).Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
 	require.NoError(t, err, "the definition stays as long as there are widgets")
-	_, err = client.LogicalClusters.In(e.at(0, child.Spec.Cluster)).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+	_, err = kinds.LogicalClusters.In(e.at(0, child.Spec.Cluster)).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "the child went first: %v", err)
 
 	// In the middle of it both shards start again.
@@ -110,15 +111,15 @@ func TestDeletingAWorkspaceTakesEverythingAndTellsWhatKeepsIt(t *testing.T) {
 	gone(t, root, "full")
 	for name, list := range map[string]func() (int, error){
 		"namespaces": func() (int, error) {
-			l, err := client.Namespaces.In(inside).List(t.Context(), metav1.ListOptions{})
+			l, err := kinds.Namespaces.In(inside).List(t.Context(), metav1.ListOptions{})
 			return len(l.Items), err
 		},
 		"secrets": func() (int, error) {
-			l, err := client.Secrets.In(inside).List(t.Context(), metav1.ListOptions{})
+			l, err := kinds.Secrets.In(inside).List(t.Context(), metav1.ListOptions{})
 			return len(l.Items), err
 		},
 		"definitions": func() (int, error) {
-			l, err := client.CustomResourceDefinitions.In(inside).List(t.Context(), metav1.ListOptions{})
+			l, err := kinds.CustomResourceDefinitions.In(inside).List(t.Context(), metav1.ListOptions{})
 			return len(l.Items), err
 		},
 	} {
@@ -145,7 +146,7 @@ func lateCreate(t *testing.T, e *env) {
 		}},
 	}
 	for shard := range e.shards {
-		clusters := client.LogicalClusters.In(e.at(shard, "late"))
+		clusters := kinds.LogicalClusters.In(e.at(shard, "late"))
 		_, err := clusters.Create(t.Context(), late, metav1.CreateOptions{})
 		require.NoError(t, err)
 		await(t, "the logical cluster without a workspace to be gone", func(ctx context.Context) error {
@@ -166,18 +167,18 @@ func TestNamespacesAreEmptiedAndSayWhatKeepsThem(t *testing.T) {
 	root := e.at(0, "root")
 	create(t, root, on("root", named("w")))
 	inside := e.at(0, awaitReady(t, root, "w").Spec.Cluster)
-	_, err := client.Namespaces.In(inside).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{})
+	_, err := kinds.Namespaces.In(inside).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	for _, cm := range []*corev1.ConfigMap{
 		{ObjectMeta: metav1.ObjectMeta{Name: "free"}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "kept", Finalizers: []string{"example.com/keep"}}},
 	} {
-		_, err := client.ConfigMaps.InNamespace(inside, "n").Create(t.Context(), cm, metav1.CreateOptions{})
+		_, err := kinds.ConfigMaps.InNamespace(inside, "n").Create(t.Context(), cm, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	require.NoError(t, client.Namespaces.In(inside).Delete(t.Context(), "n", metav1.DeleteOptions{}))
+	require.NoError(t, kinds.Namespaces.In(inside).Delete(t.Context(), "n", metav1.DeleteOptions{}))
 	await(t, "the namespace to tell", func(ctx context.Context) error {
-		ns, err := client.Namespaces.In(inside).Get(ctx, "n", metav1.GetOptions{})
+		ns, err := kinds.Namespaces.In(inside).Get(ctx, "n", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -188,18 +189,18 @@ func TestNamespacesAreEmptiedAndSayWhatKeepsThem(t *testing.T) {
 		}
 		return notYetError(ns.Status.String())
 	})
-	_, err = client.ConfigMaps.InNamespace(inside, "n").Get(t.Context(), "free", metav1.GetOptions{})
+	_, err = kinds.ConfigMaps.InNamespace(inside, "n").Get(t.Context(), "free", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err))
-	patch(t, client.ConfigMaps.InNamespace(inside, "n"), "kept", `{"metadata":{"finalizers":null}}`)
+	patch(t, kinds.ConfigMaps.InNamespace(inside, "n"), "kept", `{"metadata":{"finalizers":null}}`)
 	await(t, "the namespace to be gone", func(ctx context.Context) error {
-		_, err := client.Namespaces.In(inside).Get(ctx, "n", metav1.GetOptions{})
+		_, err := kinds.Namespaces.In(inside).Get(ctx, "n", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
 		return notYetError("still there")
 	})
 
-	err = client.Namespaces.In(inside).Delete(t.Context(), "default", metav1.DeleteOptions{})
+	err = kinds.Namespaces.In(inside).Delete(t.Context(), "default", metav1.DeleteOptions{})
 	require.True(t, apierrors.IsForbidden(err), "the default namespace stays: %v", err)
 }
 
@@ -212,7 +213,7 @@ func TestAShardThatIsDownHoldsUpOnlyItsOwnWorkspaces(t *testing.T) {
 	e.Component("shard-1").Stop()
 	create(t, root, on("shard-1", named("during")))
 	scheduled := awaitCondition(t, root, "during", string(tenancyv1alpha1.WorkspaceScheduled), "ShardUnreachable", "shard-1")
-	require.NoError(t, client.Workspaces.In(root).Delete(t.Context(), "before", metav1.DeleteOptions{}))
+	require.NoError(t, kinds.Workspaces.In(root).Delete(t.Context(), "before", metav1.DeleteOptions{}))
 	create(t, root, on("root", named("elsewhere")))
 	awaitReady(t, root, "elsewhere")
 	e.Component("root").Restart()
@@ -231,19 +232,19 @@ func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 	region.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"region": "far"}}}
 	create(t, root, region)
 	awaitCondition(t, root, "far", string(tenancyv1alpha1.WorkspaceScheduled), "Unschedulable", "root does not match")
-	patch(t, client.Shards.In(root), "shard-1", `{"metadata":{"labels":{"region":"far"}}}`)
+	patch(t, kinds.Shards.In(root), "shard-1", `{"metadata":{"labels":{"region":"far"}}}`)
 	require.Equal(t, 1, shardOf(t, awaitReady(t, root, "far")))
 
-	patch(t, client.Shards.In(root), "shard-1", `{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":"true"}}}`)
+	patch(t, kinds.Shards.In(root), "shard-1", `{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":"true"}}}`)
 	refused := firstRefused(t, root, "shard-1")
 	awaitCondition(t, root, refused, string(tenancyv1alpha1.WorkspaceScheduled), "Unschedulable", "shard-1 is unschedulable")
-	patch(t, client.Shards.In(root), "shard-1", `{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":null}}}`)
+	patch(t, kinds.Shards.In(root), "shard-1", `{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":null}}}`)
 	awaitReady(t, root, refused)
 
 	ws := typed("special", named("typed"))
 	ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"region": "later"}}}
 	requireRefused(t, root, ws, "workspace type root:special does not exist")
-	types := client.WorkspaceTypes.In(root)
+	types := kinds.WorkspaceTypes.In(root)
 	special := &tenancyv1alpha1.WorkspaceType{
 		ObjectMeta: metav1.ObjectMeta{Name: "special"},
 		Spec: tenancyv1alpha1.WorkspaceTypeSpec{
@@ -258,13 +259,13 @@ func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 	require.NoError(t, types.Delete(t.Context(), "special", metav1.DeleteOptions{}))
 	// Separate watches tell of types and of shards: the shard is to fit once the type is known to be gone.
 	await(t, "the end of the type", func(ctx context.Context) error {
-		_, err := client.Workspaces.In(root).Create(ctx, typed("special", named("too-late")), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := kinds.Workspaces.In(root).Create(ctx, typed("special", named("too-late")), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if !apierrors.IsForbidden(err) {
 			return notYetError(fmt.Sprintf("a workspace of it was answered: %v", err))
 		}
 		return nil
 	})
-	patch(t, client.Shards.In(root), "shard-1", `{"metadata":{"labels":{"region":"later"}}}`)
+	patch(t, kinds.Shards.In(root), "shard-1", `{"metadata":{"labels":{"region":"later"}}}`)
 	awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceScheduled), "WorkspaceTypeInvalid", "workspace type root:special does not exist")
 	_, err = types.Create(t.Context(), special, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -275,10 +276,10 @@ func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseInitializing, ws.Status.Phase)
 	require.Equal(t, "special", ws.Labels["kind"])
 	inside := e.at(shardOf(t, ws), ws.Spec.Cluster)
-	patch(t, client.LogicalClusters.In(inside), corev1alpha1.LogicalClusterName, `{"status":{"initializers":null}}`, "status")
+	patch(t, kinds.LogicalClusters.In(inside), corev1alpha1.LogicalClusterName, `{"status":{"initializers":null}}`, "status")
 	awaitReady(t, root, "typed")
 
-	require.NoError(t, client.LogicalClusters.In(inside).Delete(t.Context(), corev1alpha1.LogicalClusterName, metav1.DeleteOptions{}))
+	require.NoError(t, kinds.LogicalClusters.In(inside).Delete(t.Context(), corev1alpha1.LogicalClusterName, metav1.DeleteOptions{}))
 	gone(t, root, "typed")
 
 	requireRefused(t, root, typed("team", named("misplaced")), "root:team does not allow parents of type root:root")
@@ -287,7 +288,7 @@ func TestSchedulingWaitsForWhatItNeeds(t *testing.T) {
 // requireRefused has a workspace refused.
 func requireRefused(t *testing.T, scope client.Scope, ws *tenancyv1alpha1.Workspace, text string) {
 	t.Helper()
-	_, err := client.Workspaces.In(scope).Create(t.Context(), ws, metav1.CreateOptions{})
+	_, err := kinds.Workspaces.In(scope).Create(t.Context(), ws, metav1.CreateOptions{})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, text)
 }
@@ -302,7 +303,7 @@ func firstRefused(t *testing.T, scope client.Scope, shard string) string {
 		create(t, scope, on(shard, named(name)))
 		var placed bool
 		await(t, "a decision about workspace "+name, func(ctx context.Context) error {
-			ws, err := client.Workspaces.In(scope).Get(ctx, name, metav1.GetOptions{})
+			ws, err := kinds.Workspaces.In(scope).Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
@@ -324,17 +325,17 @@ func TestAnInactiveWorkspaceCanBeDeleted(t *testing.T) {
 	root := e.at(0, "root")
 	create(t, root, on("root", named("off")))
 	inside := e.at(0, awaitReady(t, root, "off").Spec.Cluster)
-	_, err := client.ConfigMaps.InNamespace(inside, "default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{})
+	_, err := kinds.ConfigMaps.InNamespace(inside, "default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	patch(t, client.LogicalClusters.In(inside), corev1alpha1.LogicalClusterName, `{"metadata":{"annotations":{"core.kcp.io/inactive":"true"}}}`)
+	patch(t, kinds.LogicalClusters.In(inside), corev1alpha1.LogicalClusterName, `{"metadata":{"annotations":{"core.kcp.io/inactive":"true"}}}`)
 	await(t, "the workspace to be inactive", func(ctx context.Context) error {
-		ws, err := client.Workspaces.In(root).Get(ctx, "off", metav1.GetOptions{})
+		ws, err := kinds.Workspaces.In(root).Get(ctx, "off", metav1.GetOptions{})
 		if err == nil && ws.Status.Phase != corev1alpha1.LogicalClusterPhaseInactive {
 			err = notYetError(ws.Status.Phase)
 		}
 		return err
 	})
-	require.NoError(t, client.Workspaces.In(root).Delete(t.Context(), "off", metav1.DeleteOptions{}))
+	require.NoError(t, kinds.Workspaces.In(root).Delete(t.Context(), "off", metav1.DeleteOptions{}))
 	gone(t, root, "off")
 	requireNothingLeft(t, e, 0)
 }

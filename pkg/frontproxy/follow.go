@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
@@ -34,12 +35,12 @@ func newFollower(peer *peers.Peer, index *workspaceindex.Index) *follower {
 	index.UpsertShard(peer.Name, peer.URL)
 	return &follower{
 		shard:      peer.Name,
-		workspaces: client.Workspaces.Follower(peer.Clients.Wildcard(), "workspaces of shard "+peer.Name, workspaceSink{to}),
-		clusters:   client.LogicalClusters.Follower(peer.Clients.Wildcard(), "logicalclusters of shard "+peer.Name, clusterSink{to}),
-		types: client.WorkspaceTypes.Informer(peer.Clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
+		workspaces: kinds.Workspaces.Follower(peer.Clients.Wildcard(), "workspaces of shard "+peer.Name, workspaceSink{to}),
+		clusters:   kinds.LogicalClusters.Follower(peer.Clients.Wildcard(), "logicalclusters of shard "+peer.Name, clusterSink{to}),
+		types: kinds.WorkspaceTypes.Informer(peer.Clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{
 			Name: "workspacetypes of shard " + peer.Name, Transform: slimType,
 		}),
-		configurations: client.WorkspaceAuthenticationConfigurations.Informer(peer.Clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]{
+		configurations: kinds.WorkspaceAuthenticationConfigurations.Informer(peer.Clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]{
 			Name: "workspaceauthenticationconfigurations of shard " + peer.Name,
 		}),
 	}

@@ -26,6 +26,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -114,7 +115,7 @@ contexts: [{name: base, context: {cluster: base, user: index}}]
 // addShard starts a shard and announces it in root.
 func (w *world) addShard(t testing.TB, name string) *fakeShard {
 	t.Helper()
-	s := &fakeShard{name: name, world: w, data: clienttest.New(t, client.Scheme)}
+	s := &fakeShard{name: name, world: w, data: clienttest.New(t, kinds.Scheme)}
 	w.shards[name] = s
 	echo := http.HandlerFunc(s.echo)
 	s.handler.Store(&echo)
@@ -126,7 +127,7 @@ func (w *world) addShard(t testing.TB, name string) *fakeShard {
 
 func (w *world) announce(t testing.TB, name, url string) {
 	t.Helper()
-	w.shards["root"].data.Put(t, client.Shards.GroupVersionResource, &corev1alpha1.Shard{
+	w.shards["root"].data.Put(t, kinds.Shards.GroupVersionResource, &corev1alpha1.Shard{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "root"}},
 		Spec:       corev1alpha1.ShardSpec{BaseURL: url},
 	})
@@ -134,7 +135,7 @@ func (w *world) announce(t testing.TB, name, url string) {
 
 func (w *world) withdraw(t testing.TB, name string) {
 	t.Helper()
-	w.shards["root"].data.Delete(t, client.Shards.GroupVersionResource, "", "root", "", name)
+	w.shards["root"].data.Delete(t, kinds.Shards.GroupVersionResource, "", "root", "", name)
 }
 
 // start serves at the shard's address, which is chosen the first time.
@@ -210,7 +211,7 @@ func (w *world) cluster(t testing.TB, shard, name string, edit ...func(*corev1al
 	for _, f := range edit {
 		f(obj)
 	}
-	w.shards[shard].data.Put(t, client.LogicalClusters.GroupVersionResource, obj)
+	w.shards[shard].data.Put(t, kinds.LogicalClusters.GroupVersionResource, obj)
 }
 
 // workspace announces a workspace on a shard.
@@ -221,7 +222,7 @@ func (w *world) workspace(t testing.TB, shard, parent, name, cluster string, edi
 	for _, f := range edit {
 		f(obj)
 	}
-	w.shards[shard].data.Put(t, client.Workspaces.GroupVersionResource, obj)
+	w.shards[shard].data.Put(t, kinds.Workspaces.GroupVersionResource, obj)
 }
 
 // run starts the front-proxy; it ends with the test or with stop.

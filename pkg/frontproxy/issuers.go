@@ -15,7 +15,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authn/issuers"
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/events"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
@@ -119,7 +119,7 @@ func (s *Server) tellOfIssuer(ctx context.Context, of *issuers.Configuration, fa
 	if shard == nil {
 		return nil // it has gone
 	}
-	return reconcile.Tell(ctx, shard.Clients.Cluster(cluster.Path()), reconcile.Event{
+	return events.Tell(ctx, shard.Clients.Cluster(cluster.Path()), events.Event{
 		About: issuers.Reference(of), Component: issuers.Component, Type: corev1.EventTypeWarning, Reason: issuers.Reason, Message: fault,
 	}, fault)
 }

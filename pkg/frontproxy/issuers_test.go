@@ -23,6 +23,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
@@ -72,11 +73,11 @@ func TestWorkspaceIssuers(t *testing.T) {
 	})
 	w.workspace(t, "root", "root", "team", "team")
 	w.cluster(t, "root", "plain")
-	w.shards["other"].data.Put(t, client.WorkspaceTypes.GroupVersionResource, &tenancyv1alpha1.WorkspaceType{
+	w.shards["other"].data.Put(t, kinds.WorkspaceTypes.GroupVersionResource, &tenancyv1alpha1.WorkspaceType{
 		ObjectMeta: metav1.ObjectMeta{Name: "special", Annotations: in},
 		Spec:       tenancyv1alpha1.WorkspaceTypeSpec{AuthenticationConfigurations: []tenancyv1alpha1.AuthenticationConfigurationReference{{Name: "issuers"}}},
 	})
-	w.shards["other"].data.Put(t, client.WorkspaceAuthenticationConfigurations.GroupVersionResource, &tenancyv1alpha1.WorkspaceAuthenticationConfiguration{
+	w.shards["other"].data.Put(t, kinds.WorkspaceAuthenticationConfigurations.GroupVersionResource, &tenancyv1alpha1.WorkspaceAuthenticationConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "issuers", Annotations: in},
 		Spec:       tenancyv1alpha1.WorkspaceAuthenticationConfigurationSpec{JWT: []tenancyv1alpha1.JWTAuthenticator{entry}},
 	})
@@ -101,7 +102,7 @@ func TestWorkspaceIssuers(t *testing.T) {
 		res, _ := jane.get(t, path)
 		require.Equal(t, http.StatusUnauthorized, res.StatusCode, path)
 	}
-	w.shards["other"].data.Delete(t, client.WorkspaceAuthenticationConfigurations.GroupVersionResource, "", "home", "", "issuers")
+	w.shards["other"].data.Delete(t, kinds.WorkspaceAuthenticationConfigurations.GroupVersionResource, "", "home", "", "issuers")
 	require.Eventually(t, func() bool {
 		res, _ := jane.get(t, "/clusters/team/api")
 		return res.StatusCode == http.StatusUnauthorized
@@ -136,7 +137,7 @@ func TestWorkspaceIssuersAreWaitedFor(t *testing.T) {
 	go func() { done <- group.Run(ctx) }()
 	require.NoError(t, f.types.WaitForSync(ctx))
 	require.False(t, known().Incomplete, "there is no such type")
-	w.shards["root"].data.Put(t, client.WorkspaceTypes.GroupVersionResource, &tenancyv1alpha1.WorkspaceType{
+	w.shards["root"].data.Put(t, kinds.WorkspaceTypes.GroupVersionResource, &tenancyv1alpha1.WorkspaceType{
 		ObjectMeta: metav1.ObjectMeta{Name: "special", Annotations: map[string]string{logicalcluster.AnnotationKey: "home"}},
 		Spec:       tenancyv1alpha1.WorkspaceTypeSpec{AuthenticationConfigurations: []tenancyv1alpha1.AuthenticationConfigurationReference{{Name: "issuers"}}},
 	})

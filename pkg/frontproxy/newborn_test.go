@@ -11,7 +11,7 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -79,7 +79,7 @@ func TestOwnersAwaitTheirWorkspace(t *testing.T) {
 	answer := owner.async(t, "/clusters/root:brief/api")
 	require.Eventually(t, func() bool { return w.waiting() == 1 }, timeout, time.Millisecond)
 	jane.get(t, "/clusters/root:brief/api") // the wait of strangers passes
-	w.shards["root"].data.Delete(t, client.Workspaces.GroupVersionResource, "", "root", "", "brief")
+	w.shards["root"].data.Delete(t, kinds.Workspaces.GroupVersionResource, "", "root", "", "brief")
 	require.Contains(t, <-answer, "Forbidden")
 }
 

@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
@@ -55,7 +55,7 @@ func TestStartsWithoutShards(t *testing.T) {
 	// What has changed meanwhile is known when the shards answer.
 	w.workspace(t, "root", "root", "new", "nnnn")
 	w.cluster(t, "one", "nnnn")
-	w.shards["one"].data.Delete(t, client.LogicalClusters.GroupVersionResource, "", "aaaa", "", "cluster")
+	w.shards["one"].data.Delete(t, kinds.LogicalClusters.GroupVersionResource, "", "aaaa", "", "cluster")
 	lists, _ := w.shards["one"].data.Requests()
 	w.shards["root"].start(t)
 	require.Equal(t, "root", jane.echoed(t, "/clusters/root/api").Shard, "root's shard needs no other")
@@ -100,7 +100,7 @@ func TestOtherDataAfterTheStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := savedWorld(t)
 			w.stop()
-			w.shards["one"].data.Delete(t, client.LogicalClusters.GroupVersionResource, "", "aaaa", "", "cluster")
+			w.shards["one"].data.Delete(t, kinds.LogicalClusters.GroupVersionResource, "", "aaaa", "", "cluster")
 			w.cluster(t, "one", "bbbb")
 			change(w)
 			w.ready(t)
@@ -214,7 +214,7 @@ func TestSaves(t *testing.T) {
 	first := saved()
 	require.Equal(t, first.Size(), saved().Size(), "nothing has changed")
 
-	w.shards["one"].data.Put(t, client.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+	w.shards["one"].data.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Name: "other", Namespace: "default", Annotations: map[string]string{logicalcluster.AnnotationKey: "aaaa"},
 	}})
 	w.shards["one"].data.Bookmark()

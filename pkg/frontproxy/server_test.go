@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/authz"
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // status checks that an answer is an error as Kubernetes clients expect it.
@@ -326,7 +326,7 @@ func TestShardsComeAndGo(t *testing.T) {
 	moved.handle(moved.echo)
 	moved.start(t)
 	t.Cleanup(moved.kill)
-	w.shards["spare"].data.Put(t, client.LogicalClusters.GroupVersionResource, &corev1alpha1.LogicalCluster{
+	w.shards["spare"].data.Put(t, kinds.LogicalClusters.GroupVersionResource, &corev1alpha1.LogicalCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "cluster", Annotations: map[string]string{"kcp.io/cluster": "stays", corev1alpha1.LogicalClusterShardAnnotationKey: "two"}},
 	})
 	// It is not read where it is said to be in between.
@@ -343,7 +343,7 @@ func TestShardsComeAndGo(t *testing.T) {
 	}, timeout, 5*time.Millisecond)
 	w.knows(t, "tttt:child", "")
 
-	w.shards["root"].data.Delete(t, client.Shards.GroupVersionResource, "", "root", "", "one")
+	w.shards["root"].data.Delete(t, kinds.Shards.GroupVersionResource, "", "root", "", "one")
 	w.knows(t, "aaaa", "")
 	res, body := admin.get(t, "/clusters/aaaa/api")
 	status(t, res, body, http.StatusForbidden)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
@@ -61,7 +62,7 @@ func newShards(root, config *rest.Config, directory string, newBackend func(*pee
 	if s.saver, err = newSaver(directory, s.index); err != nil {
 		return nil, err
 	}
-	s.objects = client.Shards.Informer(factory.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
+	s.objects = kinds.Shards.Informer(factory.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
 	s.book = peers.New(peers.Config{Shards: s.objects, Access: config})
 	return s, nil
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // stream opens a watch and returns its body.
@@ -223,7 +224,7 @@ func TestInformerThroughProxy(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
-	informer := client.Workspaces.Informer(factory.Cluster(logicalcluster.NewPath("root")), noOptions)
+	informer := kinds.Workspaces.Informer(factory.Cluster(logicalcluster.NewPath("root")), noOptions)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- informer.Run(ctx) }()

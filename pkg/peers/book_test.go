@@ -20,6 +20,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // testTimeout is how long tests wait for what happens at once on an idle machine.
@@ -38,10 +39,10 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{root: clienttest.New(t, client.Scheme)}
+	w := &world{root: clienttest.New(t, kinds.Scheme)}
 	local, err := client.NewFactory(w.root.ClientConfig())
 	require.NoError(t, err)
-	shards := client.Shards.Informer(local.Cluster(rootPath), client.InformerOptions[*corev1alpha1.Shard]{})
+	shards := kinds.Shards.Informer(local.Cluster(rootPath), client.InformerOptions[*corev1alpha1.Shard]{})
 	w.book = New(Config{Self: "self", Local: local, Shards: shards, Access: insecure})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
@@ -58,7 +59,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) announce(t *testing.T, name, url string) {
 	t.Helper()
-	w.root.Put(t, client.Shards.GroupVersionResource, &corev1alpha1.Shard{
+	w.root.Put(t, kinds.Shards.GroupVersionResource, &corev1alpha1.Shard{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: "root"}},
 		Spec:       corev1alpha1.ShardSpec{BaseURL: url},
 	})
@@ -66,7 +67,7 @@ func (w *world) announce(t *testing.T, name, url string) {
 
 func (w *world) withdraw(t *testing.T, name string) {
 	t.Helper()
-	w.root.Delete(t, client.Shards.GroupVersionResource, "", "root", "", name)
+	w.root.Delete(t, kinds.Shards.GroupVersionResource, "", "root", "", name)
 }
 
 // known waits until the book has a shard at an address, or none for "".
@@ -211,7 +212,7 @@ func TestABlackHole(t *testing.T) {
 	}
 	running := make(chan string, 3)
 	stop := w.book.Follow(t.Context(), func(ctx context.Context, p *Peer) {
-		informer := client.LogicalClusters.Informer(p.Clients.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
+		informer := kinds.LogicalClusters.Informer(p.Clients.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
 		running <- p.Name
 		_ = informer.Run(ctx)
 	})

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 func TestASilentShardIsNotAskedAllTheTime(t *testing.T) {
@@ -76,7 +77,7 @@ func TestTimeoutsCount(t *testing.T) {
 
 func TestAnswered(t *testing.T) {
 	require.True(t, answered(nil))
-	require.True(t, answered(apierrors.NewConflict(client.LogicalClusters.GroupResource(), "x", errors.New("y"))))
+	require.True(t, answered(apierrors.NewConflict(kinds.LogicalClusters.GroupResource(), "x", errors.New("y"))))
 	require.True(t, answered(apierrors.NewTooManyRequests("x", 1)))
 	require.False(t, answered(apierrors.NewServiceUnavailable("starting")))
 	require.False(t, answered(errors.New("connection refused")))
@@ -90,7 +91,7 @@ func TestWhatAShardSays(t *testing.T) {
 	defer factory.CloseIdleConnections()
 	p := NewPeer("there", factory)
 	get := func(ctx context.Context) error {
-		_, err := client.LogicalClusters.In(p.Clients.Cluster(rootPath)).Get(ctx, "cluster", metav1.GetOptions{})
+		_, err := kinds.LogicalClusters.In(p.Clients.Cluster(rootPath)).Get(ctx, "cluster", metav1.GetOptions{})
 		return err
 	}
 	require.True(t, apierrors.IsNotFound(p.Do(t.Context(), testTimeout, get)), "an answer is an answer")

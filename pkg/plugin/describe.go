@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // Describe says where a workspace is, and what it waits for.
@@ -59,7 +60,7 @@ func (s *session) workspace(ctx context.Context, path logicalcluster.Path) (in c
 		return in, nil, fmt.Errorf("%s is no workspace that another one has, of which conditions and Events could tell", path)
 	}
 	in = s.clients.Cluster(parent)
-	ws, err = client.Workspaces.In(in).Get(ctx, name, metav1.GetOptions{})
+	ws, err = kinds.Workspaces.In(in).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return in, nil, fmt.Errorf("there is no workspace %s in %s", name, parent)

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
@@ -42,7 +43,7 @@ func (t Shards) Run(ctx context.Context, out, errOut io.Writer) error {
 }
 
 func listShards(ctx context.Context, root client.Scope) ([]corev1alpha1.Shard, error) {
-	list, err := client.Shards.In(root).List(ctx, metav1.ListOptions{})
+	list, err := kinds.Shards.In(root).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("listing the shards, which are objects in root: %w", err)
 	}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -91,7 +91,7 @@ func (s *session) destination(ctx context.Context, arg string) (logicalcluster.P
 	if home != "~" {
 		return s.resolve(arg)
 	}
-	ws, err := client.Workspaces.In(s.clients.Cluster(core.RootCluster.Path())).Get(ctx, "~", metav1.GetOptions{})
+	ws, err := kinds.Workspaces.In(s.clients.Cluster(core.RootCluster.Path())).Get(ctx, "~", metav1.GetOptions{})
 	if err != nil {
 		return logicalcluster.Path{}, fmt.Errorf("asking for your home workspace: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 const (
@@ -102,7 +103,7 @@ func (w *walker) list(ctx context.Context, path logicalcluster.Path, shard strin
 	waiting := false
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
-		page, err := client.Workspaces.In(scope).List(ctx, options)
+		page, err := kinds.Workspaces.In(scope).List(ctx, options)
 		if apierrors.IsNotFound(err) {
 			return nil, nil // its type has no workspaces
 		}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // recorder answers patches with the next resourceVersion and records them.
@@ -192,7 +193,7 @@ type storedWorkspace struct {
 
 func (s *storedWorkspace) Modify(_ context.Context, _ logicalcluster.Name, _ schema.GroupResource, name string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error) {
 	if s.object.GetName() != name {
-		return nil, apierrors.NewNotFound(client.Workspaces.GroupResource(), name)
+		return nil, apierrors.NewNotFound(kinds.Workspaces.GroupResource(), name)
 	}
 	changed := s.object.DeepCopy()
 	if err := change(changed); err != nil {
@@ -242,7 +243,7 @@ func TestCommitStored(t *testing.T) {
 			}
 			updated := old.DeepCopy()
 			tc.change(updated)
-			written, err := CommitStored(t.Context(), s, client.Workspaces.GroupResource(), r, old, updated)
+			written, err := CommitStored(t.Context(), s, kinds.Workspaces.GroupResource(), r, old, updated)
 			require.Equal(t, tc.conflict, apierrors.IsConflict(err), "%v", err)
 			require.Equal(t, tc.writes, s.writes)
 			require.Len(t, r.patches, tc.requests)
@@ -262,6 +263,6 @@ func TestCommitStored(t *testing.T) {
 	gone := workspace("gone")
 	changed := gone.DeepCopy()
 	changed.Status.Phase = "Ready"
-	_, err := CommitStored(t.Context(), &storedWorkspace{object: &unstructured.Unstructured{}}, client.Workspaces.GroupResource(), &recorder{}, gone, changed)
+	_, err := CommitStored(t.Context(), &storedWorkspace{object: &unstructured.Unstructured{}}, kinds.Workspaces.GroupResource(), &recorder{}, gone, changed)
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }

@@ -13,5 +13,5 @@
 // In the queue logical clusters take turns, and none keeps all workers busy.
 // Latest bridges the moment between an own write and its arrival in an informer.
 // Package leader elects the replica that runs them. Package purge deletes all
-// objects of a namespace or logical cluster.
+// objects of a namespace or logical cluster. Package events tells users about objects.
 package reconcile

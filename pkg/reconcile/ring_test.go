@@ -16,6 +16,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/client/ring"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
@@ -34,7 +35,7 @@ func Example_ring() {
 		if err != nil {
 			return err
 		}
-		informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: replicas.Holds()})
+		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: replicas.Holds()})
 		controller := reconcile.New(reconcile.Config[client.Key]{
 			Name: "greeter",
 			Gate: replicas,
@@ -65,9 +66,9 @@ func Example_ring() {
 // at a time, and again whenever another one has it.
 func TestRing(t *testing.T) {
 	const clusters = 40
-	server := clienttest.New(t, client.Scheme)
+	server := clienttest.New(t, kinds.Scheme)
 	put := func(n int, content string) {
-		server.Put(t, client.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{
+		server.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", Annotations: map[string]string{logicalcluster.AnnotationKey: fmt.Sprint("cluster", n)}},
 			Data:       map[string]string{"content": content},
 		})
@@ -88,7 +89,7 @@ func TestRing(t *testing.T) {
 			LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second, RenewInterval: 300 * time.Millisecond, Grace: time.Second, Settle: 50 * time.Millisecond,
 		})
 		require.NoError(t, err)
-		informer := client.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: r.Holds()})
+		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: r.Holds()})
 		controller := reconcile.New(reconcile.Config[client.Key]{
 			Name: fmt.Sprint("greeter", replica), Gate: r,
 			Sources: []reconcile.Source[client.Key]{

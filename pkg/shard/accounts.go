@@ -10,6 +10,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn/serviceaccount"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/registry"
@@ -41,7 +42,7 @@ func (a *accounts) ServiceAccount(ctx context.Context, cluster logicalcluster.Na
 		return account, nil
 	}
 	// The informer may not have seen one that was just created.
-	return client.ServiceAccounts.InNamespace(a.clients.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
+	return kinds.ServiceAccounts.InNamespace(a.clients.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 // Secret implements serviceaccount.Accounts.
@@ -52,7 +53,7 @@ func (a *accounts) Secret(ctx context.Context, cluster logicalcluster.Name, name
 	if secret, err := a.informers.TokenSecrets.Lister().Get(client.Key{Cluster: cluster, Namespace: namespace, Name: name}); err == nil {
 		return secret, nil
 	}
-	return client.Secrets.InNamespace(a.clients.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
+	return kinds.Secrets.InNamespace(a.clients.Cluster(cluster.Path()), namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 // local reports whether the shard is known to hold the logical cluster. One that

@@ -17,6 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -106,7 +107,7 @@ func (l *local) find(ctx context.Context, name logicalcluster.Name) (*corev1alph
 	if lc, err := l.logicalClusters.Lister().Get(key); err == nil {
 		return lc, nil
 	}
-	lc, err := client.LogicalClusters.In(l.clients.Cluster(name.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+	lc, err := kinds.LogicalClusters.In(l.clients.Cluster(name.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 	switch {
 	case err == nil:
 		return lc, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/apibinding"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -66,7 +67,7 @@ func (s *Server) newBindings() (*bindings.Index, error) {
 // conversionOf returns an APIConversion, which may be on another shard.
 func (s *Server) conversionOf(ctx context.Context, key client.Key) (*apisv1alpha1.APIConversion, error) {
 	if s.local.has(key.Cluster) { // an informer may not have heard of it yet
-		return client.APIConversions.In(s.sources.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+		return kinds.APIConversions.In(s.sources.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 	}
 	return s.informers.APIConversions.Get(key.Cluster, "", key.Name)
 }

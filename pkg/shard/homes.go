@@ -21,6 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/workspaceowner"
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -77,7 +78,7 @@ func (h *homes) wrap(next http.Handler) http.Handler {
 		info, ok := apirequest.RequestInfoFrom(ctx)
 		who, known := apirequest.UserFrom(ctx)
 		if !ok || !known || scope.View != nil || scope.Cluster.Name != core.RootCluster || info.Verb != "get" || info.Name != homeName || info.Subresource != "" ||
-			info.APIGroup != client.Workspaces.Group || info.APIVersion != client.Workspaces.Version || info.Resource != client.Workspaces.Resource {
+			info.APIGroup != kinds.Workspaces.Group || info.APIVersion != kinds.Workspaces.Version || info.Resource != kinds.Workspaces.Resource {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -94,7 +95,7 @@ func (h *homes) wrap(next http.Handler) http.Handler {
 // of returns the home of a user when it is ready. It is made where there is none.
 func (h *homes) of(ctx context.Context, who user.Info) (*tenancyv1alpha1.Workspace, error) {
 	attributes := authorizer.AttributesRecord{
-		User: who, Verb: "create", APIGroup: client.Workspaces.Group, APIVersion: client.Workspaces.Version, Resource: client.Workspaces.Resource, Name: homeName, ResourceRequest: true,
+		User: who, Verb: "create", APIGroup: kinds.Workspaces.Group, APIVersion: kinds.Workspaces.Version, Resource: kinds.Workspaces.Resource, Name: homeName, ResourceRequest: true,
 	}
 	denied := responsewriters.ForbiddenStatusError(attributes, authz.NotPermitted)
 	if !hasHome(who) {
@@ -139,7 +140,7 @@ func (h *homes) create(ctx context.Context, key client.Key, who user.Info) (*ten
 	if err != nil {
 		return nil, err
 	}
-	workspaces := client.Workspaces.In(h.local.clients.Cluster(key.Cluster.Path()))
+	workspaces := kinds.Workspaces.In(h.local.clients.Cluster(key.Cluster.Path()))
 	ws, err := workspaces.Create(ctx, &tenancyv1alpha1.Workspace{
 		ObjectMeta: metav1.ObjectMeta{Name: key.Name, Annotations: map[string]string{
 			tenancy.ClusterAnnotation:                               key.Name,

@@ -9,7 +9,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authn/issuers"
-	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/events"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -49,7 +49,7 @@ func (s *Server) tellOfIssuer(ctx context.Context, of *issuers.Configuration, fa
 	if !s.local.has(cluster) {
 		return nil
 	}
-	return reconcile.Tell(ctx, s.sources.Local.Cluster(cluster.Path()), reconcile.Event{
+	return events.Tell(ctx, s.sources.Local.Cluster(cluster.Path()), events.Event{
 		About: issuers.Reference(of), Component: issuers.Component, Type: corev1.EventTypeWarning, Reason: issuers.Reason, Message: fault,
 	}, fault)
 }

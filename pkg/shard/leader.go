@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile/leader"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -53,7 +53,7 @@ func (s *Server) lead(ctx context.Context, run func(ctx context.Context) error) 
 	}
 	// The controller that makes this namespace everywhere else waits for the lease.
 	err = wait.PollUntilContextCancel(ctx, leasePoll, true, func(ctx context.Context) (bool, error) {
-		_, err := client.Namespaces.In(scope).Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}, metav1.CreateOptions{})
+		_, err := kinds.Namespaces.In(scope).Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			klog.FromContext(ctx).V(2).Info("Cannot make the namespace of the lease, trying again", "err", err)
 			return false, nil

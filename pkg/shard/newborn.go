@@ -17,7 +17,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/registry"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
@@ -152,9 +152,9 @@ func (n *newborns) settle(ctx context.Context, lc *corev1alpha1.LogicalCluster, 
 		return
 	}
 	name := logicalcluster.From(lc)
-	binding, err := client.ClusterRoleBindings.In(n.local.clients.Cluster(name.Path())).Get(ctx, tenancy.OwnerBinding, metav1.GetOptions{})
+	binding, err := kinds.ClusterRoleBindings.In(n.local.clients.Cluster(name.Path())).Get(ctx, tenancy.OwnerBinding, metav1.GetOptions{})
 	if err == nil {
-		n.rules.Wrote(name, client.ClusterRoleBindings.Resource, binding.ResourceVersion)
+		n.rules.Wrote(name, kinds.ClusterRoleBindings.Resource, binding.ResourceVersion)
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/shard"
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -81,7 +82,7 @@ func (r *replica) workspaces() *client.Client[*tenancyv1alpha1.Workspace, *tenan
 	factory, err := client.NewFactory(r.config)
 	require.NoError(r.t, err)
 	r.t.Cleanup(factory.CloseIdleConnections)
-	return client.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root")))
+	return kinds.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root")))
 }
 
 // serves has a replica create a workspace, for which some replica must lead.
@@ -169,7 +170,7 @@ func TestReplicasServeBindings(t *testing.T) {
 			factory, err := client.NewFactory(one.config)
 			require.NoError(t, err)
 			defer factory.CloseIdleConnections()
-			b, err := client.APIBindings.In(factory.Cluster(logicalcluster.NewPath("root"))).Get(ctx, plural, metav1.GetOptions{})
+			b, err := kinds.APIBindings.In(factory.Cluster(logicalcluster.NewPath("root"))).Get(ctx, plural, metav1.GetOptions{})
 			if err == nil && b.Status.Phase != "Bound" {
 				err = fmt.Errorf("phase %q: %v", b.Status.Phase, b.Status.Conditions)
 			}
@@ -213,7 +214,7 @@ func TestReplicasGiveANameOnce(t *testing.T) {
 			require.NoError(t, err)
 			defer factory.CloseIdleConnections()
 			root := factory.Cluster(logicalcluster.NewPath("root"))
-			b, err := client.APIBindings.In(root).Get(ctx, plural, metav1.GetOptions{})
+			b, err := kinds.APIBindings.In(root).Get(ctx, plural, metav1.GetOptions{})
 			if err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -31,16 +32,16 @@ func TestReplicasOfTypes(t *testing.T) {
 		}
 		return metav1.ObjectMeta{Name: name, Annotations: annotations, CreationTimestamp: metav1.NewTime(born.Add(-age))}
 	}
-	here, cache := clienttest.New(t, client.Scheme), clienttest.New(t, client.Scheme)
+	here, cache := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
 	wt := func(server *clienttest.Server, shard, cluster, path, name string, age time.Duration) {
-		server.Put(t, client.WorkspaceTypes.GroupVersionResource, &tenancyv1alpha1.WorkspaceType{ObjectMeta: meta(shard, cluster, path, name, age)})
+		server.Put(t, kinds.WorkspaceTypes.GroupVersionResource, &tenancyv1alpha1.WorkspaceType{ObjectMeta: meta(shard, cluster, path, name, age)})
 	}
 	lc := func(cluster, path string, age time.Duration, edit ...func(*corev1alpha1.LogicalCluster)) {
 		obj := &corev1alpha1.LogicalCluster{ObjectMeta: meta("", cluster, path, corev1alpha1.LogicalClusterName, age)}
 		for _, f := range edit {
 			f(obj)
 		}
-		here.Put(t, client.LogicalClusters.GroupVersionResource, obj)
+		here.Put(t, kinds.LogicalClusters.GroupVersionResource, obj)
 	}
 	deleting := func(obj *metav1.ObjectMeta) {
 		obj.DeletionTimestamp, obj.Finalizers = &metav1.Time{Time: born}, []string{"x/y"}
@@ -50,7 +51,7 @@ func TestReplicasOfTypes(t *testing.T) {
 		if name == "leaving" {
 			deleting(&shard.ObjectMeta)
 		}
-		cache.Put(t, client.Shards.GroupVersionResource, shard)
+		cache.Put(t, kinds.Shards.GroupVersionResource, shard)
 	}
 	// Many copies, so that an arbitrary choice is wrong in most runs.
 	for _, removed := range []string{"a", "b", "c", "removed", "z"} {
@@ -83,13 +84,13 @@ func TestReplicasOfTypes(t *testing.T) {
 	}
 	byPath := map[string]client.IndexFunc[*tenancyv1alpha1.WorkspaceType]{PathIndex: IndexTypeByPath}
 	own, others := factory(here), factory(cache)
-	clusters := client.LogicalClusters.Informer(own.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
+	clusters := kinds.LogicalClusters.Informer(own.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{PathIndex: IndexByPath},
 	})
-	shards := client.Shards.Informer(others.Shard("root").Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
+	shards := kinds.Shards.Informer(others.Shard("root").Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
 	types := client.NewDual(
-		client.WorkspaceTypes.Informer(own.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath}),
-		client.WorkspaceTypes.Informer(others.Shard("*").Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath}),
+		kinds.WorkspaceTypes.Informer(own.Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath}),
+		kinds.WorkspaceTypes.Informer(others.Shard("*").Wildcard(), client.InformerOptions[*tenancyv1alpha1.WorkspaceType]{Indexers: byPath}),
 		client.DualOptions{Self: "self", Standing: Standing(shards)},
 	)
 	group := &client.Group{}

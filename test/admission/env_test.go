@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -75,7 +76,7 @@ func clusters(t *testing.T, c *harness.Cluster, names ...string) []*cluster {
 	factory, err := client.NewFactory(c.Proxy())
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
-	workspaces := client.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root")))
+	workspaces := kinds.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root")))
 	out := make([]*cluster, 0, len(names))
 	for _, name := range names {
 		_, err := workspaces.Create(t.Context(), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -134,7 +135,7 @@ func (c *cluster) serveWidgets(t *testing.T) {
 func (c *cluster) serve(t *testing.T, singular, kind string, spec apiextensionsv1.JSONSchemaProps) {
 	t.Helper()
 	plural := singular + "s"
-	_, err := client.CustomResourceDefinitions.In(c.factory.Cluster(c.name.Path())).Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
+	_, err := kinds.CustomResourceDefinitions.In(c.factory.Cluster(c.name.Path())).Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: plural + ".example.com"},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: "example.com",

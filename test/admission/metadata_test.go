@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 func TestNamespacesAndMetadata(t *testing.T) {
@@ -82,7 +82,7 @@ func TestNamespacesAndMetadata(t *testing.T) {
 	})
 
 	t.Run("workspaces", func(t *testing.T) {
-		root := client.Workspaces.In(a.factory.Cluster(logicalcluster.NewPath("root")))
+		root := kinds.Workspaces.In(a.factory.Cluster(logicalcluster.NewPath("root")))
 		_, err := root.Create(ctx, &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "thief"}, Spec: tenancyv1alpha1.WorkspaceSpec{Cluster: a.name.String()}}, metav1.CreateOptions{})
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
 		require.ErrorContains(t, err, "spec.cluster is set by the system")
@@ -92,7 +92,7 @@ func TestNamespacesAndMetadata(t *testing.T) {
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
 		_, err = root.Patch(ctx, "metadata-a", types.MergePatchType, []byte(`{"metadata":{"labels":{"mine":"x"}}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
-		clusters := client.LogicalClusters.In(a.factory.Cluster(a.name.Path()))
+		clusters := kinds.LogicalClusters.In(a.factory.Cluster(a.name.Path()))
 		err = clusters.Delete(ctx, "cluster", metav1.DeleteOptions{})
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
 		_, err = clusters.Patch(ctx, "cluster", types.MergePatchType, []byte(`{"spec":{"createdBy":{"username":"me"}}}`), metav1.PatchOptions{})

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -306,7 +306,7 @@ func ownWrites(t *testing.T, all *harness.Cluster) {
 		_, err := c.CoreV1().Namespaces().Get(t.Context(), "early", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
-	workspaces := client.Workspaces.In(c.factory.Cluster(logicalcluster.NewPath("root")))
+	workspaces := kinds.Workspaces.In(c.factory.Cluster(logicalcluster.NewPath("root")))
 	require.NoError(t, workspaces.Delete(t.Context(), "locked", metav1.DeleteOptions{}))
 	eventually(t, "the workspace is emptied and goes", func() bool {
 		_, err := workspaces.Get(t.Context(), "locked", metav1.GetOptions{})

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // limit sets what the quota allows of each kind to what is used and some more.
@@ -127,7 +127,7 @@ func wholeQuota(t *testing.T, c *cluster) {
 		c.serveWidgets(t)
 		eventually(t, "a widget is made", func() bool { _, err := c.widget(ctx, "w", nil); return err == nil })
 		eventually(t, "it is counted", func() bool { return c.used(t, "admin", "all", ofWidgets) == 1 })
-		require.NoError(t, client.CustomResourceDefinitions.In(c.factory.Cluster(c.name.Path())).Delete(ctx, "widgets.example.com", metav1.DeleteOptions{}))
+		require.NoError(t, kinds.CustomResourceDefinitions.In(c.factory.Cluster(c.name.Path())).Delete(ctx, "widgets.example.com", metav1.DeleteOptions{}))
 		eventually(t, "it is gone", func() bool { return c.used(t, "admin", "all", ofWidgets) == 0 })
 		require.True(t, apierrors.IsForbidden(configMap(ctx, "y", "late")))
 	}

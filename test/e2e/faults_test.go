@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 func factory(t *testing.T, config *rest.Config) *client.Factory {
@@ -33,7 +34,7 @@ func path(p string) logicalcluster.Path { return logicalcluster.NewPath(p) }
 // the name of its logical cluster.
 func workspace(t *testing.T, proxy *client.Factory, parent, name, shard string) string {
 	t.Helper()
-	in := client.Workspaces.In(proxy.Cluster(path(parent)))
+	in := kinds.Workspaces.In(proxy.Cluster(path(parent)))
 	ws, err := in.Create(t.Context(), &tenancyv1alpha1.Workspace{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: tenancyv1alpha1.WorkspaceSpec{Location: &tenancyv1alpha1.WorkspaceLocation{
@@ -58,7 +59,7 @@ type seen struct {
 func watchConfigMaps(t *testing.T, scope client.Scope, label string) (*client.Informer[*corev1.ConfigMap], *seen) {
 	t.Helper()
 	s := &seen{added: map[string]int{}, deleted: map[string]int{}}
-	informer := client.ConfigMaps.Informer(scope, client.InformerOptions[*corev1.ConfigMap]{LabelSelector: label})
+	informer := kinds.ConfigMaps.Informer(scope, client.InformerOptions[*corev1.ConfigMap]{LabelSelector: label})
 	informer.AddEventHandler(client.Handler[*corev1.ConfigMap]{
 		OnAdd: func(obj *corev1.ConfigMap, _ bool) {
 			s.mu.Lock()
@@ -102,7 +103,7 @@ func TestWildcardInformersSeeEverythingOnce(t *testing.T) {
 	for n := range 6 {
 		cluster := workspace(t, proxy, "root", fmt.Sprintf("w%d", n), []string{"root", "shard-1"}[n%2])
 		for _, name := range []string{"same", "other"} {
-			_, err := client.ConfigMaps.InNamespace(proxy.Cluster(path(cluster)), "default").Create(t.Context(), configMap("once", name), metav1.CreateOptions{})
+			_, err := kinds.ConfigMaps.InNamespace(proxy.Cluster(path(cluster)), "default").Create(t.Context(), configMap("once", name), metav1.CreateOptions{})
 			require.NoError(t, err)
 			want[client.Key{Cluster: logicalcluster.Name(cluster), Namespace: "default", Name: name}.String()] = true
 		}
@@ -135,7 +136,7 @@ type writer struct {
 }
 
 func (w *writer) run(ctx context.Context, scope client.Scope, prefix string) {
-	in := client.ConfigMaps.InNamespace(scope, "default")
+	in := kinds.ConfigMaps.InNamespace(scope, "default")
 	for n := 0; ctx.Err() == nil; n++ {
 		name := fmt.Sprintf("%s-%d", prefix, n)
 		_, err := in.Create(ctx, configMap(w.test, name), metav1.CreateOptions{})
@@ -174,7 +175,7 @@ func TestKilledShardLosesNothing(t *testing.T) {
 		wg.Wait()
 		c.Component("shard-1").Start()
 
-		in := client.ConfigMaps.InNamespace(factory(t, c.Shard(1)).Cluster(path(cluster)), "default")
+		in := kinds.ConfigMaps.InNamespace(factory(t, c.Shard(1)).Cluster(path(cluster)), "default")
 		list, err := in.List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		have := map[string]bool{}
@@ -185,7 +186,7 @@ func TestKilledShardLosesNothing(t *testing.T) {
 			require.True(t, have[name], "round %d: %s was acknowledged and is lost", round, name)
 		}
 		require.Eventually(t, func() bool { // and the front-proxy finds the shard again
-			_, err := client.ConfigMaps.InNamespace(scope, "default").Get(t.Context(), w.acknowledged[0], metav1.GetOptions{})
+			_, err := kinds.ConfigMaps.InNamespace(scope, "default").Get(t.Context(), w.acknowledged[0], metav1.GetOptions{})
 			return err == nil
 		}, testTimeout, 10*time.Millisecond)
 	}
@@ -234,7 +235,7 @@ func TestRestartsUnderAWatch(t *testing.T) {
 		// A write that nobody waits for any more may still come.
 		require.Eventually(t, func() bool {
 			var err error
-			list, err = client.ConfigMaps.InNamespace(f.scope, "default").List(t.Context(), metav1.ListOptions{LabelSelector: "e2e=written"})
+			list, err = kinds.ConfigMaps.InNamespace(f.scope, "default").List(t.Context(), metav1.ListOptions{LabelSelector: "e2e=written"})
 			return err == nil && f.informer.Lister().Len() == len(list.Items)
 		}, testTimeout, 10*time.Millisecond, "the informer holds what the server holds")
 		require.GreaterOrEqual(t, len(list.Items), f.writer.count())
@@ -247,6 +248,6 @@ func TestRestartsUnderAWatch(t *testing.T) {
 		}
 	}
 
-	_, err := client.ConfigMaps.InNamespace(followers["root"].scope, "default").Get(t.Context(), "never", metav1.GetOptions{})
+	_, err := kinds.ConfigMaps.InNamespace(followers["root"].scope, "default").Get(t.Context(), "never", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }

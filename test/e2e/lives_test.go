@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // livesTimeout is how long one step of a life may take while servers are killed.
@@ -367,7 +368,7 @@ func noOrphans(ctx context.Context, shard *client.Factory, lives []*life) error 
 		}
 	}
 	return until(ctx, "each logical cluster has its workspace", func(ctx context.Context) error {
-		all, err := client.LogicalClusters.In(shard.Wildcard()).List(ctx, metav1.ListOptions{})
+		all, err := kinds.LogicalClusters.In(shard.Wildcard()).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -38,7 +38,7 @@ func TestExternalEtcdAway(t *testing.T) {
 		replicas, urls = append(replicas, replica), append(urls, config.Host)
 	}
 	proxy := factory(t, c.Proxy())
-	in := client.ConfigMaps.InNamespace(proxy.Cluster(path("root")), "default")
+	in := kinds.ConfigMaps.InNamespace(proxy.Cluster(path("root")), "default")
 	before, err := in.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "before"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	w, err := in.Watch(t.Context(), metav1.ListOptions{ResourceVersion: before.ResourceVersion})

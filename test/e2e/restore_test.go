@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -138,7 +138,7 @@ func TestRestore(t *testing.T) {
 	kept := workspace(t, proxy, "root", "kept", "shard-1")
 	workspace(t, proxy, "root", "doomed", "shard-1")
 	scope := proxy.Cluster(path(kept))
-	maps, roles := client.ConfigMaps.InNamespace(scope, "default"), client.ClusterRoles.In(factory(t, c.Shard(1)).Cluster(path(kept)))
+	maps, roles := kinds.ConfigMaps.InNamespace(scope, "default"), kinds.ClusterRoles.In(factory(t, c.Shard(1)).Cluster(path(kept)))
 	for _, name := range []string{"same", "changed", "removed"} {
 		_, err := maps.Create(t.Context(), configMap("restored", name), metav1.CreateOptions{})
 		require.NoError(t, err)
@@ -202,10 +202,10 @@ func TestRestore(t *testing.T) {
 	stop()
 	working.Wait()
 	late := workspace(t, proxy, "root", "late", "shard-1")
-	require.NoError(t, client.Workspaces.In(proxy.Cluster(path("root"))).Delete(t.Context(), "doomed", metav1.DeleteOptions{}))
+	require.NoError(t, kinds.Workspaces.In(proxy.Cluster(path("root"))).Delete(t.Context(), "doomed", metav1.DeleteOptions{}))
 	_, err := maps.Create(t.Context(), configMap("restored", "late"), metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, err = client.ConfigMaps.InNamespace(proxy.Cluster(path(late)), "default").Create(t.Context(), configMap("restored", "late"), metav1.CreateOptions{})
+	_, err = kinds.ConfigMaps.InNamespace(proxy.Cluster(path(late)), "default").Create(t.Context(), configMap("restored", "late"), metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, err = roles.Create(t.Context(), role("late"), metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -253,7 +253,7 @@ func equal(a, b objects) bool {
 // isRestored checks what clients find that know nothing of a restore.
 func isRestored(t *testing.T, c *harness.Cluster, kept, late string, acknowledged []string, before string) {
 	t.Helper()
-	maps := client.ConfigMaps.InNamespace(factory(t, c.Proxy()).Cluster(path(kept)), "default")
+	maps := kinds.ConfigMaps.InNamespace(factory(t, c.Proxy()).Cluster(path(kept)), "default")
 	list, err := maps.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	var names []string

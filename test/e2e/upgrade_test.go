@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -107,7 +108,7 @@ func (u *upgrade) works(step string) {
 		require.Contains(u.t, u.kubectl.run(u.t, "root:"+name, "", "get", "gadgets,configmaps", "-o", "name"), "gadget.example.com/kept", name)
 		for _, replica := range u.replicas {
 			for n := range u.replicas {
-				_, err := client.ConfigMaps.InNamespace(replica.Cluster(path("root:"+name)), "default").Get(u.t.Context(), fmt.Sprintf("by-%d", n), metav1.GetOptions{})
+				_, err := kinds.ConfigMaps.InNamespace(replica.Cluster(path("root:"+name)), "default").Get(u.t.Context(), fmt.Sprintf("by-%d", n), metav1.GetOptions{})
 				require.NoError(u.t, err, "%s: what replica %d wrote in %s", step, n, name)
 			}
 		}
@@ -124,9 +125,9 @@ func (u *upgrade) eachSeesTheOthers(in string) {
 	}
 	var watches []watch.Interface
 	for _, scope := range scopes {
-		list, err := client.ConfigMaps.In(scope).List(u.t.Context(), metav1.ListOptions{})
+		list, err := kinds.ConfigMaps.In(scope).List(u.t.Context(), metav1.ListOptions{})
 		require.NoError(u.t, err)
-		w, err := client.ConfigMaps.In(scope).Watch(u.t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion, LabelSelector: "e2e=upgrade"})
+		w, err := kinds.ConfigMaps.In(scope).Watch(u.t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion, LabelSelector: "e2e=upgrade"})
 		require.NoError(u.t, err)
 		defer w.Stop()
 		watches = append(watches, w)
@@ -135,7 +136,7 @@ func (u *upgrade) eachSeesTheOthers(in string) {
 	defer cancel()
 	for n, replica := range u.replicas {
 		name := fmt.Sprintf("by-%d", n)
-		_, err := client.ConfigMaps.InNamespace(replica.Cluster(path(in)), "default").Create(u.t.Context(), configMap("upgrade", name), metav1.CreateOptions{})
+		_, err := kinds.ConfigMaps.InNamespace(replica.Cluster(path(in)), "default").Create(u.t.Context(), configMap("upgrade", name), metav1.CreateOptions{})
 		require.NoError(u.t, err)
 		for at, w := range watches {
 			require.Equal(u.t, name, nextConfigMap(ctx, u.t, w).Name, "watch %d", at)
@@ -163,13 +164,13 @@ func (u *upgrade) strangersLearnNothing(in string) {
 	config.BearerToken = "user-1-token"
 	me := factory(u.t, config)
 	told := func(in string) string {
-		_, err := client.ConfigMaps.InNamespace(me.Cluster(path(in)), "default").Get(u.t.Context(), "by-0", metav1.GetOptions{})
+		_, err := kinds.ConfigMaps.InNamespace(me.Cluster(path(in)), "default").Get(u.t.Context(), "by-0", metav1.GetOptions{})
 		require.Error(u.t, err, in)
 		return strings.ReplaceAll(err.Error(), in, "THE-WORKSPACE")
 	}
 	require.Equal(u.t, told("root:absent"), told(in))
 
-	_, err := client.ClusterRoleBindings.In(u.proxy.Cluster(path(in))).Create(u.t.Context(), &rbacv1.ClusterRoleBinding{
+	_, err := kinds.ClusterRoleBindings.In(u.proxy.Cluster(path(in))).Create(u.t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "member"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:kcp:workspace:access"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "user-1"}},

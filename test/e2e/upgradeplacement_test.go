@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -72,12 +73,12 @@ func (u *across) begin() {
 		u.n++
 		ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("w%d", u.n)}}
 		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": shard}}}
-		_, err := client.Workspaces.In(u.proxy.Cluster(path(parent))).Create(u.t.Context(), ws, metav1.CreateOptions{})
+		_, err := kinds.Workspaces.In(u.proxy.Cluster(path(parent))).Create(u.t.Context(), ws, metav1.CreateOptions{})
 		require.NoError(u.t, err)
 		u.making = append(u.making, placed{parent, ws.Name})
 	}
 	for _, ws := range u.ready {
-		require.NoError(u.t, client.Workspaces.In(u.proxy.Cluster(path(ws.parent))).Delete(u.t.Context(), ws.name, metav1.DeleteOptions{}))
+		require.NoError(u.t, kinds.Workspaces.In(u.proxy.Cluster(path(ws.parent))).Delete(u.t.Context(), ws.name, metav1.DeleteOptions{}))
 	}
 }
 
@@ -86,13 +87,13 @@ func (u *across) end() {
 	u.t.Helper()
 	for _, ws := range u.making {
 		require.Eventually(u.t, func() bool {
-			now, err := client.Workspaces.In(u.proxy.Cluster(path(ws.parent))).Get(u.t.Context(), ws.name, metav1.GetOptions{})
+			now, err := kinds.Workspaces.In(u.proxy.Cluster(path(ws.parent))).Get(u.t.Context(), ws.name, metav1.GetOptions{})
 			return err == nil && now.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
 		}, testTimeout, 10*time.Millisecond, "workspace %s:%s becomes Ready", ws.parent, ws.name)
 	}
 	for _, ws := range u.ready {
 		require.Eventually(u.t, func() bool {
-			_, err := client.Workspaces.In(u.proxy.Cluster(path(ws.parent))).Get(u.t.Context(), ws.name, metav1.GetOptions{})
+			_, err := kinds.Workspaces.In(u.proxy.Cluster(path(ws.parent))).Get(u.t.Context(), ws.name, metav1.GetOptions{})
 			return apierrors.IsNotFound(err)
 		}, testTimeout, 10*time.Millisecond, "workspace %s:%s goes", ws.parent, ws.name)
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/client/shards"
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -25,7 +26,7 @@ import (
 // everywhere runs a view of all ConfigMaps of a name.
 func (e *env) everywhere(source shards.Source, handler client.Handler[*corev1.ConfigMap]) *shards.Multi[*corev1.ConfigMap] {
 	e.t.Helper()
-	view, err := shards.New(source, client.ConfigMaps, shards.Options[*corev1.ConfigMap]{
+	view, err := shards.New(source, kinds.ConfigMaps, shards.Options[*corev1.ConfigMap]{
 		Informer: client.InformerOptions[*corev1.ConfigMap]{LabelSelector: "test=everywhere"},
 	})
 	require.NoError(e.t, err)
@@ -55,7 +56,7 @@ func TestViewOfAllShards(t *testing.T) {
 	for _, shard := range []string{"root", "shard-1"} {
 		cluster := e.workspaceOn("root", "on-"+shard, shard).Spec.Cluster
 		on[shard] = cluster
-		_, err := client.ConfigMaps.InNamespace(e.shards[shard].Cluster(path(cluster)), "default").Create(t.Context(), everywhereMap("1"), metav1.CreateOptions{})
+		_, err := kinds.ConfigMaps.InNamespace(e.shards[shard].Cluster(path(cluster)), "default").Create(t.Context(), everywhereMap("1"), metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
 	var mu sync.Mutex
@@ -90,7 +91,7 @@ func TestViewOfAllShards(t *testing.T) {
 	e.Component("shard-1").Start()
 	e.eventually("shard-1 is back", func() bool { return len(view.Missing()) == 0 })
 	changed := everywhereMap("2")
-	_, err := client.ConfigMaps.InNamespace(e.shards["shard-1"].Cluster(path(on["shard-1"])), "default").Update(t.Context(), changed, metav1.UpdateOptions{})
+	_, err := kinds.ConfigMaps.InNamespace(e.shards["shard-1"].Cluster(path(on["shard-1"])), "default").Update(t.Context(), changed, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	e.eventually("the change is seen", func() bool { return content(view, "shard-1") == "2" })
 	mu.Lock()
@@ -118,7 +119,7 @@ func TestShardsOfAnyShard(t *testing.T) {
 	asked := maps.Clone(e.shards)
 	asked["front-proxy"] = e.proxy
 	for name, f := range asked {
-		in := client.Shards.In(f.Admin())
+		in := kinds.Shards.In(f.Admin())
 		var list *corev1alpha1.ShardList
 		e.eventually(name+" knows both", func() bool {
 			var err error
@@ -141,7 +142,7 @@ func TestShardsOfAnyShard(t *testing.T) {
 		_, err = in.Create(ctx, one, metav1.CreateOptions{})
 		require.True(t, apierrors.IsMethodNotSupported(err), err)
 		require.True(t, apierrors.IsMethodNotSupported(in.Delete(ctx, "shard-1", metav1.DeleteOptions{})), "read only")
-		_, err = client.Workspaces.In(f.Admin()).List(ctx, metav1.ListOptions{})
+		_, err = kinds.Workspaces.In(f.Admin()).List(ctx, metav1.ListOptions{})
 		require.True(t, apierrors.IsNotFound(err), err)
 		resources, err := f.Admin().Resources(ctx, corev1alpha1.SchemeGroupVersion)
 		require.NoError(t, err)
@@ -197,7 +198,7 @@ func (e *env) status(f *client.Factory, config *rest.Config, path string) int {
 func (e *env) watchesShards(f *client.Factory) {
 	e.t.Helper()
 	ctx := e.t.Context()
-	in := client.Shards.In(f.Admin())
+	in := kinds.Shards.In(f.Admin())
 	list, err := in.List(ctx, metav1.ListOptions{})
 	require.NoError(e.t, err)
 	_, err = in.Watch(ctx, metav1.ListOptions{ResourceVersion: "1"})
@@ -217,7 +218,7 @@ func (e *env) watchesShards(f *client.Factory) {
 	untyped, err := e.shards["root"].Cluster(path("root")).Dynamic()
 	require.NoError(e.t, err)
 	change := func(patch string) *unstructured.Unstructured {
-		obj, err := untyped.Resource(client.Shards.GroupVersionResource).Patch(ctx, "shard-1", mergePatch, []byte(patch), metav1.PatchOptions{})
+		obj, err := untyped.Resource(kinds.Shards.GroupVersionResource).Patch(ctx, "shard-1", mergePatch, []byte(patch), metav1.PatchOptions{})
 		require.NoError(e.t, err)
 		return obj
 	}

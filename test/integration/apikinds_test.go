@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -417,10 +417,10 @@ func testBindings(t *testing.T, provider, consumer apiKinds) {
 		return code == http.StatusNotFound
 	})
 	// A workspace with all of it can be deleted.
-	in := client.Workspaces.In(provider.proxy.Cluster(path("root")))
+	in := kinds.Workspaces.In(provider.proxy.Cluster(path("root")))
 	require.NoError(t, in.Delete(t.Context(), "provider", metav1.DeleteOptions{}))
 	provider.eventually("the provider is gone", func() bool {
-		_, err := client.Namespaces.In(provider.shards["root"].Cluster(path(provider.cluster))).Get(t.Context(), corev1.NamespaceDefault, metav1.GetOptions{})
+		_, err := kinds.Namespaces.In(provider.shards["root"].Cluster(path(provider.cluster))).Get(t.Context(), corev1.NamespaceDefault, metav1.GetOptions{})
 		_, gone := in.Get(t.Context(), "provider", metav1.GetOptions{})
 		return err != nil && gone != nil
 	})

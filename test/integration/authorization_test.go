@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -113,7 +113,7 @@ const notPermitted = "workspace access not permitted"
 
 func (e *env) workspaceNamed(name string) string {
 	e.t.Helper()
-	ws, err := client.Workspaces.In(e.proxy.Cluster(path("root"))).Get(e.t.Context(), name, metav1.GetOptions{})
+	ws, err := kinds.Workspaces.In(e.proxy.Cluster(path("root"))).Get(e.t.Context(), name, metav1.GetOptions{})
 	require.NoError(e.t, err)
 	return ws.Spec.Cluster
 }
@@ -320,10 +320,10 @@ func testOwner(t *testing.T, p people) {
 	for _, shard := range []string{"root", "shard-1"} {
 		ws := as4.workspaceOn("root", "mine-"+shard, shard)
 		p.eventually("of its creator the Workspace keeps the name", func() bool {
-			kept, err := client.Workspaces.In(p.proxy.Cluster(path("root"))).Get(t.Context(), ws.Name, metav1.GetOptions{})
+			kept, err := kinds.Workspaces.In(p.proxy.Cluster(path("root"))).Get(t.Context(), ws.Name, metav1.GetOptions{})
 			return err == nil && kept.Annotations["experimental.tenancy.kcp.io/owner"] == `{"username":"user-4"}`
 		})
-		lc, err := client.LogicalClusters.In(p.proxy.Cluster(path("root:mine-"+shard))).Get(t.Context(), "cluster", metav1.GetOptions{})
+		lc, err := kinds.LogicalClusters.In(p.proxy.Cluster(path("root:mine-"+shard))).Get(t.Context(), "cluster", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Contains(t, lc.Annotations["experimental.tenancy.kcp.io/owner"], `"groups":[`)
 		require.Equal(t, "user-4", lc.Spec.CreatedBy.Username)
@@ -336,7 +336,7 @@ func testOwner(t *testing.T, p people) {
 
 func testRequiredGroups(t *testing.T, p people) {
 	cluster := p.workspaceNamed("one")
-	lcs := client.LogicalClusters.In(p.shardOf(cluster).Cluster(path(cluster)))
+	lcs := kinds.LogicalClusters.In(p.shardOf(cluster).Cluster(path(cluster)))
 	get := func() error {
 		_, err := p.as(1, "root:one").CoreV1().ConfigMaps("default").Get(t.Context(), "same", metav1.GetOptions{})
 		return err

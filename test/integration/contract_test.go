@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // TestStatusCodes holds every row of the contract's table of status codes that
@@ -50,7 +50,7 @@ func TestStatusCodes(t *testing.T) {
 	t.Run("metrics for those whom root lets read them", func(t *testing.T) {
 		e := newEnv(t, c)
 		reader, atShard, atSecond := withToken(admin, "user-1-token"), withToken(masters, "user-1-token"), withToken(c.Shard(1), "user-1-token")
-		bindings := client.ClusterRoleBindings.In(e.proxy.Cluster(path("root")))
+		bindings := kinds.ClusterRoleBindings.In(e.proxy.Cluster(path("root")))
 		_, err := bindings.Create(t.Context(), &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: "metrics"},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:kcp:metrics-reader"},
@@ -156,7 +156,7 @@ func TestStatusCodes(t *testing.T) {
 		e := newEnv(t, c)
 		name := e.workspace("root", "asleep").Spec.Cluster
 		scope := e.shardOf(name).Cluster(path(name))
-		_, err := client.LogicalClusters.In(scope).Patch(t.Context(), "cluster", mergePatch,
+		_, err := kinds.LogicalClusters.In(scope).Patch(t.Context(), "cluster", mergePatch,
 			[]byte(`{"metadata":{"annotations":{"core.kcp.io/inactive":"true"}}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 		e.eventually("the logical cluster refuses requests", func() bool {
@@ -167,7 +167,7 @@ func TestStatusCodes(t *testing.T) {
 			code, body := do(t, admin, call{path: "/clusters/" + name + open})
 			require.Equal(t, http.StatusOK, code, "%s: %s", open, body)
 		}
-		_, err = client.LogicalClusters.In(e.proxy.Cluster(path(name))).Patch(t.Context(), "cluster", mergePatch,
+		_, err = kinds.LogicalClusters.In(e.proxy.Cluster(path(name))).Patch(t.Context(), "cluster", mergePatch,
 			[]byte(`{"metadata":{"annotations":{"core.kcp.io/inactive":null}}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 		e.eventually("the logical cluster serves again", func() bool {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -38,7 +39,7 @@ type env struct {
 func newEnv(t *testing.T, c *harness.Cluster) *env {
 	t.Helper()
 	e := &env{Cluster: c, t: t, proxy: factory(t, c.Proxy()), cache: factory(t, c.Cache()), shards: map[string]*client.Factory{}}
-	list, err := client.Shards.In(e.proxy.Cluster(path("root"))).List(t.Context(), metav1.ListOptions{})
+	list, err := kinds.Shards.In(e.proxy.Cluster(path("root"))).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	for _, s := range list.Items {
 		n := 0
@@ -90,7 +91,7 @@ func (e *env) workspaceOn(parent, name, shard string) *tenancyv1alpha1.Workspace
 	if shard != "" {
 		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": shard}}}
 	}
-	in := client.Workspaces.In(e.proxy.Cluster(path(parent)))
+	in := kinds.Workspaces.In(e.proxy.Cluster(path(parent)))
 	_, err := in.Create(e.t.Context(), ws, metav1.CreateOptions{})
 	require.NoError(e.t, err)
 	e.eventually("workspace "+parent+":"+name+" becomes Ready", func() bool {
@@ -105,7 +106,7 @@ func (e *env) workspaceOn(parent, name, shard string) *tenancyv1alpha1.Workspace
 func (e *env) placement(cluster string) string {
 	e.t.Helper()
 	for name, f := range e.shards {
-		_, err := client.LogicalClusters.In(f.Cluster(path(cluster))).Get(e.t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+		_, err := kinds.LogicalClusters.In(f.Cluster(path(cluster))).Get(e.t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 		if err == nil {
 			return name
 		}

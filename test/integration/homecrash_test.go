@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -37,7 +37,7 @@ func TestHomesSurviveCrashes(t *testing.T) {
 		home := e.home(config)
 		held := 0
 		for _, shard := range e.shards {
-			lc, err := client.LogicalClusters.In(shard.Cluster(path(home.Spec.Cluster))).Get(t.Context(), "cluster", metav1.GetOptions{})
+			lc, err := kinds.LogicalClusters.In(shard.Cluster(path(home.Spec.Cluster))).Get(t.Context(), "cluster", metav1.GetOptions{})
 			if err == nil {
 				held++
 				require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, lc.Status.Phase)

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -61,24 +61,24 @@ func testOwnHomes(t *testing.T, e *env) {
 
 		clients := factory(t, config)
 		for _, at := range []string{"user:" + name, cluster} {
-			in := client.ConfigMaps.InNamespace(clients.Cluster(path(at)), "default")
+			in := kinds.ConfigMaps.InNamespace(clients.Cluster(path(at)), "default")
 			_, err := in.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"}}, metav1.CreateOptions{})
 			require.NoError(t, err)
 		}
-		lc, err := client.LogicalClusters.In(clients.Cluster(path("user:"+name))).Get(t.Context(), "cluster", metav1.GetOptions{})
+		lc, err := kinds.LogicalClusters.In(clients.Cluster(path("user:"+name))).Get(t.Context(), "cluster", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Equal(t, "user:"+name, lc.Annotations["kcp.io/path"])
 		require.Equal(t, "root:home", lc.Annotations["internal.tenancy.kcp.io/type"])
 		require.Contains(t, lc.Annotations["experimental.tenancy.kcp.io/owner"], name)
 		require.Equal(t, name, lc.Spec.CreatedBy.Username)
-		binding, err := client.ClusterRoleBindings.In(clients.Cluster(path(cluster))).Get(t.Context(), "workspace-admin", metav1.GetOptions{})
+		binding, err := kinds.ClusterRoleBindings.In(clients.Cluster(path(cluster))).Get(t.Context(), "workspace-admin", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Equal(t, []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}, binding.Subjects)
 
 		child := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "child"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal"}}}
-		_, err = client.Workspaces.In(clients.Cluster(path("user:"+name))).Create(t.Context(), child, metav1.CreateOptions{})
+		_, err = kinds.Workspaces.In(clients.Cluster(path("user:"+name))).Create(t.Context(), child, metav1.CreateOptions{})
 		require.NoError(t, err)
-		_, err = client.Namespaces.In(clients.Cluster(path("user:"+name+":child"))).Get(t.Context(), "default", metav1.GetOptions{})
+		_, err = kinds.Namespaces.In(clients.Cluster(path("user:"+name+":child"))).Get(t.Context(), "default", metav1.GetOptions{})
 		require.NoError(t, err)
 	}
 	require.Empty(t, listHidden(t, e, "root"), "nobody sees their Workspaces")
@@ -105,7 +105,7 @@ func testHomesOfOthers(t *testing.T, e *env) {
 
 	// One that has the hash of user-3's name.
 	const taken = "erwcjwxiortp"
-	_, err := client.Workspaces.In(e.shards["root"].Cluster(path("system:homes"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
+	_, err := kinds.Workspaces.In(e.shards["root"].Cluster(path("system:homes"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
 		ObjectMeta: metav1.ObjectMeta{Name: taken, Annotations: map[string]string{
 			"internal.tenancy.kcp.io/cluster": taken, "experimental.tenancy.kcp.io/owner": `{"username":"her-namesake"}`,
 		}},
@@ -135,10 +135,10 @@ func testDeletedHome(t *testing.T, e *env) {
 	config := withToken(e.Proxy(), "user-5-token")
 	e.home(config)
 	clients := factory(t, config)
-	lcs := client.LogicalClusters.In(clients.Cluster(path("user:user-5")))
+	lcs := kinds.LogicalClusters.In(clients.Cluster(path("user:user-5")))
 	before, err := lcs.Get(t.Context(), "cluster", metav1.GetOptions{})
 	require.NoError(t, err)
-	_, err = client.ConfigMaps.InNamespace(clients.Cluster(path("user:user-5")), "default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "old"}}, metav1.CreateOptions{})
+	_, err = kinds.ConfigMaps.InNamespace(clients.Cluster(path("user:user-5")), "default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "old"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.NoError(t, lcs.Delete(t.Context(), "cluster", metav1.DeleteOptions{}))
 	e.eventually("there is a new one", func() bool {
@@ -147,7 +147,7 @@ func testDeletedHome(t *testing.T, e *env) {
 		lc, err := lcs.Get(t.Context(), "cluster", metav1.GetOptions{})
 		return err == nil && lc.UID != before.UID && code == http.StatusOK
 	})
-	list, err := client.ConfigMaps.InNamespace(clients.Cluster(path("user:user-5")), "default").List(t.Context(), metav1.ListOptions{})
+	list, err := kinds.ConfigMaps.InNamespace(clients.Cluster(path("user:user-5")), "default").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	for _, cm := range list.Items {
 		require.NotEqual(t, "old", cm.Name)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 const (
@@ -161,7 +161,7 @@ func testTypeURLs(t *testing.T, e *env, home apiKinds) {
 	version := of.GetResourceVersion()
 
 	// A shard that comes and goes.
-	shards := client.Shards.In(e.proxy.Cluster(path("root")))
+	shards := kinds.Shards.In(e.proxy.Cluster(path("root")))
 	_, err := shards.Create(t.Context(), &corev1alpha1.Shard{
 		ObjectMeta: metav1.ObjectMeta{Name: "elsewhere", Annotations: map[string]string{"experimental.core.kcp.io/unschedulable": "true"}},
 		Spec:       corev1alpha1.ShardSpec{BaseURL: "https://127.0.0.1:1", ExternalURL: "https://127.0.0.1:1", VirtualWorkspaceURL: "https://views.example.org"},

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -96,10 +96,10 @@ func TestKubectlPlugin(t *testing.T) {
 		require.Regexp(t, `(?m)^root +Answers +\d+ +\d+ +\d+ +\d+ workspaces, \d+ objects, \d+Mi/8Gi storage +https://`, shards)
 		require.Regexp(t, `(?m)^shard-1 +Answers +[1-9]\d* +[1-9]\d* +\d+ +\d+ workspaces, .* storage +https://`, shards)
 		require.Regexp(t, `(?m)^<none> +1 +1 +1$`, shards)
-		_, err := client.Shards.In(e.proxy.Cluster(path("root"))).Patch(t.Context(), "shard-1", mergePatch, []byte(`{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":"true"}}}`), metav1.PatchOptions{})
+		_, err := kinds.Shards.In(e.proxy.Cluster(path("root"))).Patch(t.Context(), "shard-1", mergePatch, []byte(`{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":"true"}}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 		require.Regexp(t, `(?m)^shard-1 +Answers,SchedulingDisabled `, p.shows("shards"))
-		_, err = client.Shards.In(e.proxy.Cluster(path("root"))).Patch(t.Context(), "shard-1", mergePatch, []byte(`{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":null}}}`), metav1.PatchOptions{})
+		_, err = kinds.Shards.In(e.proxy.Cluster(path("root"))).Patch(t.Context(), "shard-1", mergePatch, []byte(`{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":null}}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 	})
 	t.Run("describe", func(t *testing.T) {

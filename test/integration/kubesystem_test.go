@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // TestKubeSystem: workspaces whose type is universal, or extends it, start with the namespace
@@ -19,7 +19,7 @@ func TestKubeSystem(t *testing.T) {
 	e := newEnv(t, two.Get(t))
 	root := newAPIKinds(e, "kube-system-organization") // of the type organization, which extends universal
 	names := func(k apiKinds) []string {
-		list, err := client.Namespaces.In(factory(t, k.config).Cluster(path(k.cluster))).List(t.Context(), metav1.ListOptions{})
+		list, err := kinds.Namespaces.In(factory(t, k.config).Cluster(path(k.cluster))).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		return namespaceNames(list.Items)
 	}
@@ -27,7 +27,7 @@ func TestKubeSystem(t *testing.T) {
 	scope := factory(t, root.config).Cluster(path(root.cluster))
 	awaitRootCA(t, e, scope, "kube-system", string(e.Proxy().CAData))
 	e.eventually("it has its account", func() bool {
-		_, err := client.ServiceAccounts.InNamespace(scope, "kube-system").Get(t.Context(), "default", metav1.GetOptions{})
+		_, err := kinds.ServiceAccounts.InNamespace(scope, "kube-system").Get(t.Context(), "default", metav1.GetOptions{})
 		return err == nil
 	})
 	rootItself := apiKinds{env: e, config: e.Shard(0), cluster: "root"}
@@ -38,11 +38,11 @@ func TestKubeSystem(t *testing.T) {
 		return len(items) == 2
 	})
 
-	old, err := client.Namespaces.In(scope).Get(t.Context(), "kube-system", metav1.GetOptions{})
+	old, err := kinds.Namespaces.In(scope).Get(t.Context(), "kube-system", metav1.GetOptions{})
 	require.NoError(t, err)
-	require.NoError(t, client.Namespaces.In(scope).Delete(t.Context(), "kube-system", metav1.DeleteOptions{}))
+	require.NoError(t, kinds.Namespaces.In(scope).Delete(t.Context(), "kube-system", metav1.DeleteOptions{}))
 	e.eventually("it comes back when it is deleted", func() bool {
-		fresh, err := client.Namespaces.In(scope).Get(t.Context(), "kube-system", metav1.GetOptions{})
+		fresh, err := kinds.Namespaces.In(scope).Get(t.Context(), "kube-system", metav1.GetOptions{})
 		return err == nil && fresh.UID != old.UID
 	})
 
@@ -62,6 +62,6 @@ func TestKubeSystem(t *testing.T) {
 	require.Equal(t, []string{bare + "|default"}, names(k))
 	rootItself.ask(http.StatusOK, http.MethodPatch, types+"/bare", `{"spec":{"extend":{"with":[{"name":"universal","path":"root"}]}}}`)
 	e.eventually("a workspace that is up gets it", func() bool { return slices.Contains(names(k), bare+"|kube-system") })
-	_, err = client.Namespaces.In(factory(t, k.config).Cluster(path(bare))).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}}, metav1.CreateOptions{})
+	_, err = kinds.Namespaces.In(factory(t, k.config).Cluster(path(bare))).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}}, metav1.CreateOptions{})
 	require.True(t, apierrors.IsAlreadyExists(err), "%v", err)
 }

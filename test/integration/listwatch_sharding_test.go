@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 const (
@@ -294,7 +295,7 @@ func testParts(t *testing.T, e *env) {
 	require.NoError(t, err)
 	defer factory.CloseIdleConnections()
 	of := func(options client.InformerOptions[*corev1.Namespace]) *client.Informer[*corev1.Namespace] {
-		informer := client.Namespaces.Informer(factory.Wildcard(), options)
+		informer := kinds.Namespaces.Informer(factory.Wildcard(), options)
 		go func() { _ = informer.Run(t.Context()) }()
 		e.eventually("it syncs", informer.HasSynced)
 		return informer

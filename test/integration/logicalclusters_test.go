@@ -12,13 +12,14 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // TestLogicalClusterByAdministrators holds what administrators may do with a
 // LogicalCluster as such: lead it on, as an initializer does without its view.
 func TestLogicalClusterByAdministrators(t *testing.T) {
 	e := newEnv(t, two.Get(t))
-	types := client.WorkspaceTypes.In(e.proxy.Cluster(path("root")))
+	types := kinds.WorkspaceTypes.In(e.proxy.Cluster(path("root")))
 	_, err := types.Create(t.Context(), &tenancyv1alpha1.WorkspaceType{
 		ObjectMeta: metav1.ObjectMeta{Name: "led"},
 		Spec: tenancyv1alpha1.WorkspaceTypeSpec{
@@ -27,7 +28,7 @@ func TestLogicalClusterByAdministrators(t *testing.T) {
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	workspaces := client.Workspaces.In(e.proxy.Cluster(path("root")))
+	workspaces := kinds.Workspaces.In(e.proxy.Cluster(path("root")))
 	_, err = workspaces.Create(t.Context(), &tenancyv1alpha1.Workspace{
 		ObjectMeta: metav1.ObjectMeta{Name: "led"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: "led", Path: "root"}},
 	}, metav1.CreateOptions{})
@@ -40,7 +41,7 @@ func TestLogicalClusterByAdministrators(t *testing.T) {
 	cluster := ws.Spec.Cluster
 
 	as := func(config *rest.Config) *client.Client[*corev1alpha1.LogicalCluster, *corev1alpha1.LogicalClusterList] {
-		return client.LogicalClusters.In(factory(t, config).Cluster(path(cluster)))
+		return kinds.LogicalClusters.In(factory(t, config).Cluster(path(cluster)))
 	}
 	admins := as(e.Proxy())
 	refused := func(change, says string, subresources ...string) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -67,7 +68,7 @@ func testUseAtOnce(t *testing.T, maker apiKinds) {
 	for n := range 20 {
 		name := fmt.Sprintf("at-once-%d", n)
 		shard := []string{"root", "shard-1"}[n%2]
-		_, err := client.Workspaces.In(owner.Cluster(path("root:makers"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
+		_, err := kinds.Workspaces.In(owner.Cluster(path("root:makers"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec:       tenancyv1alpha1.WorkspaceSpec{Location: &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": shard}}}},
 		}, metav1.CreateOptions{})
@@ -77,7 +78,7 @@ func testUseAtOnce(t *testing.T, maker apiKinds) {
 			unknown := refused(t, stranger, call{path: "/clusters/root:makers:no-such/api/v1/configmaps"}, http.StatusForbidden)
 			require.Equal(t, unknown, got)
 		}
-		in := client.ConfigMaps.InNamespace(owner.Cluster(path("root:makers:"+name)), "default")
+		in := kinds.ConfigMaps.InNamespace(owner.Cluster(path("root:makers:"+name)), "default")
 		_, err = in.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "first"}}, metav1.CreateOptions{})
 		require.NoError(t, err, "number %d", n)
 		_, err = in.Get(t.Context(), "first", metav1.GetOptions{})

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -38,7 +39,7 @@ type placed struct {
 func startPlaced(t *testing.T) placed {
 	t.Helper()
 	e := start(t, harness.Options{Mode: harness.Processes, Shards: 2, DevTokens: true})
-	return placed{e, client.Workspaces.In(e.shards["root"].Cluster(path("root")))}
+	return placed{e, kinds.Workspaces.In(e.shards["root"].Cluster(path("root")))}
 }
 
 func (p placed) create(name string) {
@@ -86,13 +87,13 @@ func (p placed) gone(name, cluster string) {
 
 // at asks shard-1 for a LogicalCluster.
 func (p placed) at(cluster string) (*corev1alpha1.LogicalCluster, error) {
-	return client.LogicalClusters.In(p.shards["shard-1"].Cluster(path(cluster))).Get(p.t.Context(), "cluster", metav1.GetOptions{})
+	return kinds.LogicalClusters.In(p.shards["shard-1"].Cluster(path(cluster))).Get(p.t.Context(), "cluster", metav1.GetOptions{})
 }
 
 // held returns the LogicalClusters on shard-1 that Workspaces of root own.
 func (p placed) held() []*corev1alpha1.LogicalCluster {
 	p.t.Helper()
-	list, err := client.LogicalClusters.In(p.shards["shard-1"].Wildcard()).List(p.t.Context(), metav1.ListOptions{LabelSelector: ownerShardLabel + "=root"})
+	list, err := kinds.LogicalClusters.In(p.shards["shard-1"].Wildcard()).List(p.t.Context(), metav1.ListOptions{LabelSelector: ownerShardLabel + "=root"})
 	require.NoError(p.t, err)
 	found := make([]*corev1alpha1.LogicalCluster, 0, len(list.Items))
 	for i := range list.Items {
@@ -159,7 +160,7 @@ func TestPlacementInOutages(t *testing.T) {
 	late.Spec.Owner = &corev1alpha1.LogicalClusterOwner{
 		APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Resource: "workspaces", Cluster: "root", Name: "b", UID: b.UID,
 	}
-	_, err = client.LogicalClusters.In(p.shards["shard-1"].Cluster(path("late"))).Create(t.Context(), late, metav1.CreateOptions{})
+	_, err = kinds.LogicalClusters.In(p.shards["shard-1"].Cluster(path("late"))).Create(t.Context(), late, metav1.CreateOptions{})
 	require.NoError(t, err)
 	p.eventually("it goes", func() bool {
 		_, err := p.at("late")

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/documents"
 )
 
 // TestReplicas: what the cache server has of shards is what the shards have.
@@ -44,7 +45,7 @@ func testReplicasFieldByField(t *testing.T, k apiKinds) {
 	copied := k.create(configMaps, `{"metadata":{"name":"from-elsewhere","annotations":{"kcp.io/path":"root:elsewhere"}}}`)
 	require.Equal(t, "root:copied", copied.GetAnnotations()["kcp.io/path"])
 
-	discovery, err := k.cache.Shard("*").Wildcard().Discovery()
+	discovery, err := documents.Of(k.cache.Shard("*").Wildcard())
 	require.NoError(t, err)
 	_, served, err := discovery.ServerGroupsAndResources()
 	require.NoError(t, err)

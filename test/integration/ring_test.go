@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/client/ring"
 )
 
@@ -194,7 +195,7 @@ func TestRing(t *testing.T) {
 
 	// Somebody deletes the Lease of a member.
 	was = third.Status().ID
-	leases := client.Leases.InNamespace(e.shards["root"].Cluster(path("root")), "default")
+	leases := kinds.Leases.InNamespace(e.shards["root"].Cluster(path("root")), "default")
 	require.NoError(t, leases.Delete(t.Context(), "drill-"+was, metav1.DeleteOptions{}))
 	e.eventually("it joins anew", func() bool { return third.Status().ID != was })
 	divided(t, "it has a half again", one, third)

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -26,14 +27,14 @@ func TestRootCA(t *testing.T) {
 	e := newEnv(t, two.Get(t))
 	e.workspaceOn("root", "with-ca", "shard-1")
 	scope := e.proxy.Cluster(path("root:with-ca"))
-	namespaces := client.Namespaces.In(scope)
+	namespaces := kinds.Namespaces.In(scope)
 	_, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "more"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	awaitRootCA(t, e, scope, "default", string(e.Proxy().CAData))
 	found := awaitRootCA(t, e, scope, "more", string(e.Proxy().CAData))
 	require.NotEmpty(t, found.Annotations["kubernetes.io/description"])
 
-	in := client.ConfigMaps.InNamespace(scope, "more")
+	in := kinds.ConfigMaps.InNamespace(scope, "more")
 	for name, spoil := range map[string]func() error{
 		"changed": func() error {
 			_, err := in.Patch(t.Context(), rootCA, mergePatch, []byte(`{"data":{"ca.crt":"mine","more":"too"}}`), metav1.PatchOptions{})
@@ -52,7 +53,7 @@ func TestRootCA(t *testing.T) {
 	}
 
 	t.Run("a quota counts it", func(t *testing.T) {
-		quotas := client.ResourceQuotas.InNamespace(scope, "more")
+		quotas := kinds.ResourceQuotas.InNamespace(scope, "more")
 		_, err := quotas.Create(t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "maps"}, Spec: corev1.ResourceQuotaSpec{
 			Hard: corev1.ResourceList{"count/configmaps": resource.MustParse("1")},
 		}}, metav1.CreateOptions{})
@@ -94,7 +95,7 @@ func awaitRootCA(t *testing.T, e *env, scope client.Scope, namespace, ca string)
 	var found *corev1.ConfigMap
 	e.eventually("namespace "+namespace+" has the CA", func() bool {
 		var err error
-		found, err = client.ConfigMaps.InNamespace(scope, namespace).Get(t.Context(), rootCA, metav1.GetOptions{})
+		found, err = kinds.ConfigMaps.InNamespace(scope, namespace).Get(t.Context(), rootCA, metav1.GetOptions{})
 		return err == nil && len(found.Data) == 1 && found.Data["ca.crt"] == ca && found.Immutable == nil
 	})
 	return found
@@ -116,15 +117,15 @@ func TestRootCAChanges(t *testing.T) {
 	e := start(t, harness.Options{ExtraArgs: map[string][]string{"shard": {"--root-ca-file=" + file}}})
 	root := e.shards["root"].Cluster(path("root"))
 	for _, name := range []string{"one", "two"} {
-		_, err := client.Namespaces.In(root).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err := kinds.Namespaces.In(root).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
 	everywhere := func(ca string) {
 		t.Helper()
 		e.eventually("all namespaces of the shard have it", func() bool {
-			namespaces, err := client.Namespaces.In(e.shards["root"].Wildcard()).List(t.Context(), metav1.ListOptions{})
+			namespaces, err := kinds.Namespaces.In(e.shards["root"].Wildcard()).List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err)
-			have, err := client.ConfigMaps.In(e.shards["root"].Wildcard()).List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + rootCA})
+			have, err := kinds.ConfigMaps.In(e.shards["root"].Wildcard()).List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + rootCA})
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, len(namespaces.Items), 5, "root's three, and those of the system")
 			require.Contains(t, namespaceNames(namespaces.Items), "system:admin|default")
@@ -154,10 +155,10 @@ func TestRootCALeftOut(t *testing.T) {
 	e := start(t, harness.Options{ExtraArgs: map[string][]string{"shard": {"--root-ca-file="}}})
 	e.workspace("root", "without")
 	e.eventually("what is made beside it is there", func() bool {
-		_, err := client.ServiceAccounts.InNamespace(e.proxy.Cluster(path("root:without")), "default").Get(t.Context(), "default", metav1.GetOptions{})
+		_, err := kinds.ServiceAccounts.InNamespace(e.proxy.Cluster(path("root:without")), "default").Get(t.Context(), "default", metav1.GetOptions{})
 		return err == nil
 	})
-	have, err := client.ConfigMaps.In(e.shards["root"].Wildcard()).List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + rootCA})
+	have, err := kinds.ConfigMaps.In(e.shards["root"].Wildcard()).List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + rootCA})
 	require.NoError(t, err)
 	require.Empty(t, have.Items)
 }

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -266,7 +266,7 @@ func testSchemaViewRights(t *testing.T, e *env) {
 	code, says := user.status(http.MethodGet, apisV1+"apiresourceschemas", "")
 	require.Equal(t, http.StatusForbidden, code, says)
 	// A path of the shard leads there, and malformed ones nowhere.
-	list, err := client.APIBindings.In(k.shards["root"].Cluster(path("root:schemas-rights"))).List(t.Context(), metav1.ListOptions{})
+	list, err := kinds.APIBindings.In(k.shards["root"].Cluster(path("root:schemas-rights"))).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 2)
 	byPath := user

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -33,7 +33,7 @@ func (h health) eventually(what string, condition func() bool) {
 // shard returns a Shard object.
 func (h health) shard(name string) *corev1alpha1.Shard {
 	h.t.Helper()
-	shard, err := client.Shards.In(h.proxy.Cluster(path("root"))).Get(h.t.Context(), name, metav1.GetOptions{})
+	shard, err := kinds.Shards.In(h.proxy.Cluster(path("root"))).Get(h.t.Context(), name, metav1.GetOptions{})
 	if err != nil { // root's shard may be away
 		return &corev1alpha1.Shard{}
 	}
@@ -57,13 +57,13 @@ func (h health) create(in, name, shard string) {
 	if shard != "" {
 		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": shard}}}
 	}
-	_, err := client.Workspaces.In(h.proxy.Cluster(path(in))).Create(h.t.Context(), ws, metav1.CreateOptions{})
+	_, err := kinds.Workspaces.In(h.proxy.Cluster(path(in))).Create(h.t.Context(), ws, metav1.CreateOptions{})
 	require.NoError(h.t, err)
 }
 
 func (h health) get(in, name string) *tenancyv1alpha1.Workspace {
 	h.t.Helper()
-	ws, err := client.Workspaces.In(h.proxy.Cluster(path(in))).Get(h.t.Context(), name, metav1.GetOptions{})
+	ws, err := kinds.Workspaces.In(h.proxy.Cluster(path(in))).Get(h.t.Context(), name, metav1.GetOptions{})
 	require.NoError(h.t, err)
 	return ws
 }
@@ -137,7 +137,7 @@ func TestShardHealth(t *testing.T) {
 	h.create("root:parent", "child", "shard-1")
 	require.Equal(t, "shard-1", h.lands("root:parent", "child"))
 	h.Component("root").Kill()
-	local := client.Workspaces.In(h.shards["shard-1"].Cluster(path(parent)))
+	local := kinds.Workspaces.In(h.shards["shard-1"].Cluster(path(parent)))
 	_, err = local.Create(t.Context(), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "alone"}, Spec: tenancyv1alpha1.WorkspaceSpec{
 		Location: &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": "shard-1"}}},
 	}}, metav1.CreateOptions{})
@@ -180,6 +180,6 @@ func TestShardsThatAreFull(t *testing.T) {
 	h.eventually("they tell so", func() bool { return told("root", "workspaces") == "3" && told("shard-1", "workspaces") == "2" })
 
 	gone := h.get("root", "w0")
-	require.NoError(t, client.Workspaces.In(h.proxy.Cluster(path("root"))).Delete(t.Context(), "w0", metav1.DeleteOptions{}))
+	require.NoError(t, kinds.Workspaces.In(h.proxy.Cluster(path("root"))).Delete(t.Context(), "w0", metav1.DeleteOptions{}))
 	require.Equal(t, gone.Annotations["core.kcp.io/shard"], h.lands("root", "late"), "there is room again")
 }

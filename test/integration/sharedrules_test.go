@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // TestRulesAcrossShards holds what one shard knows of the rules of logical
@@ -94,7 +95,7 @@ func testMarkedRules(t *testing.T, p people, two string) {
 // testUseOfTypes holds that a user needs the verb use on the type of a new
 // Workspace, in the logical cluster of the type, which is on another shard.
 func testUseOfTypes(t *testing.T, p people) {
-	types := client.WorkspaceTypes.In(p.proxy.Cluster(path("root:rules-two")))
+	types := kinds.WorkspaceTypes.In(p.proxy.Cluster(path("root:rules-two")))
 	_, err := types.Create(t.Context(), &tenancyv1alpha1.WorkspaceType{
 		ObjectMeta: metav1.ObjectMeta{Name: "special"},
 		Spec: tenancyv1alpha1.WorkspaceTypeSpec{Extend: tenancyv1alpha1.WorkspaceTypeExtension{
@@ -103,7 +104,7 @@ func testUseOfTypes(t *testing.T, p people) {
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	p.bindUser("root:rules-one", "admin-1", "cluster-admin", 1)
-	workspaces := client.Workspaces.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:rules-one")))
+	workspaces := kinds.Workspaces.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:rules-one")))
 	create := func(name string, ref *tenancyv1alpha1.WorkspaceTypeReference) (*tenancyv1alpha1.Workspace, error) {
 		return workspaces.Create(t.Context(), &tenancyv1alpha1.Workspace{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: ref},
@@ -162,7 +163,7 @@ func testUseOfTypes(t *testing.T, p people) {
 
 	// The other way round: rules of root are asked for on the root shard.
 	p.bindUser("root:rules-two", "admin-1", "cluster-admin", 1)
-	inTwo := client.Workspaces.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:rules-two")))
+	inTwo := kinds.Workspaces.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:rules-two")))
 	_, err = inTwo.Create(t.Context(), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	require.NoError(t, err)
 	_, err = inTwo.Create(t.Context(), &tenancyv1alpha1.Workspace{
@@ -172,7 +173,7 @@ func testUseOfTypes(t *testing.T, p people) {
 
 	// A type can be used soon after it was created: on the other shard when that
 	// has heard of it.
-	_, err = client.WorkspaceTypes.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:rules-two"))).Create(t.Context(), &tenancyv1alpha1.WorkspaceType{
+	_, err = kinds.WorkspaceTypes.In(factory(t, withToken(p.Proxy(), "user-1-token")).Cluster(path("root:rules-two"))).Create(t.Context(), &tenancyv1alpha1.WorkspaceType{
 		ObjectMeta: metav1.ObjectMeta{Name: "fresh"},
 		Spec: tenancyv1alpha1.WorkspaceTypeSpec{Extend: tenancyv1alpha1.WorkspaceTypeExtension{
 			With: []tenancyv1alpha1.WorkspaceTypeReference{{Path: "root", Name: "universal"}},
@@ -201,7 +202,7 @@ func testUseOfTypes(t *testing.T, p people) {
 		{Path: "root:rules-two", Name: "later"}: "workspace type root:rules-two:later does not exist",
 		{Name: "later"}:                         "workspace type later does not exist",
 	} {
-		_, err = client.Workspaces.In(p.proxy.Cluster(path("root:rules-one"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
+		_, err = kinds.Workspaces.In(p.proxy.Cluster(path("root:rules-one"))).Create(t.Context(), &tenancyv1alpha1.Workspace{
 			ObjectMeta: metav1.ObjectMeta{Name: "early"}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: &ref},
 		}, metav1.CreateOptions{})
 		require.True(t, apierrors.IsForbidden(err), "%v", err)

@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // TestSubtreeLimits has workspaces on two shards with one limit together.
@@ -23,12 +23,12 @@ func TestSubtreeLimits(t *testing.T) {
 	e.workspaceOn("root", "limitless", "shard-1")
 	limit := func(text string) {
 		t.Helper()
-		_, err := client.LogicalClusters.In(e.proxy.Cluster(path("root:limited"))).Patch(t.Context(), corev1alpha1.LogicalClusterName, mergePatch,
+		_, err := kinds.LogicalClusters.In(e.proxy.Cluster(path("root:limited"))).Patch(t.Context(), corev1alpha1.LogicalClusterName, mergePatch,
 			[]byte(`{"metadata":{"annotations":{"core.shardplane.io/max-subtree-bytes":`+text+`}}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 	}
 	create := func(workspace, name string) error {
-		_, err := client.ConfigMaps.InNamespace(e.proxy.Cluster(path(workspace)), "default").Create(t.Context(),
+		_, err := kinds.ConfigMaps.InNamespace(e.proxy.Cluster(path(workspace)), "default").Create(t.Context(),
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"text": strings.Repeat("x", 256<<10)}}, metav1.CreateOptions{})
 		return err
 	}
@@ -54,7 +54,7 @@ func TestSubtreeLimits(t *testing.T) {
 	refused("root:limited")
 	require.NoError(t, create("root:limitless", "one"))
 	for _, workspace := range []string{"root:limited", "root:limited:far", "root:limited:far:near"} {
-		err := client.ConfigMaps.InNamespace(e.proxy.Cluster(path(workspace)), "default").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
+		err := kinds.ConfigMaps.InNamespace(e.proxy.Cluster(path(workspace)), "default").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
 		require.NoError(t, err)
 	}
 	e.eventually("there is room again, everywhere", func() bool { return create("root:limited", "late") == nil })

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -68,7 +68,7 @@ func TestVerify(t *testing.T) {
 		other.workspaceType(name, `"defaultAPIBindingLifecycle":"Maintain"`)
 		other.eventually("the type has its status", func() bool { return field(other.get(tenancyV1+"workspacetypes/"+name), "status") != nil })
 	}
-	types := client.WorkspaceTypes.GroupVersionResource
+	types := kinds.WorkspaceTypes.GroupVersionResource
 	write := func(of, name string, edit func(*unstructured.Unstructured)) {
 		t.Helper()
 		source, err := dynamicIn(t, e.shards["shard-1"], other.cluster).Resource(types).Get(t.Context(), of, metav1.GetOptions{})

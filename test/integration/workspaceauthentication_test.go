@@ -27,7 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 const configMapsPath = "/api/v1/namespaces/default/configmaps"
@@ -108,7 +108,7 @@ func (i *issuer) entry(prefix string) tenancyv1alpha1.JWTAuthenticator {
 // configure creates a WorkspaceAuthenticationConfiguration.
 func (e *env) configure(cluster, name string, entries ...tenancyv1alpha1.JWTAuthenticator) {
 	e.t.Helper()
-	_, err := client.WorkspaceAuthenticationConfigurations.In(e.proxy.Cluster(path(cluster))).Create(e.t.Context(), &tenancyv1alpha1.WorkspaceAuthenticationConfiguration{
+	_, err := kinds.WorkspaceAuthenticationConfigurations.In(e.proxy.Cluster(path(cluster))).Create(e.t.Context(), &tenancyv1alpha1.WorkspaceAuthenticationConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: tenancyv1alpha1.WorkspaceAuthenticationConfigurationSpec{JWT: entries},
 	}, metav1.CreateOptions{})
 	require.NoError(e.t, err)
@@ -121,14 +121,14 @@ func (e *env) typed(cluster, name string, configurations ...string) {
 	for _, c := range configurations {
 		wt.Spec.AuthenticationConfigurations = append(wt.Spec.AuthenticationConfigurations, tenancyv1alpha1.AuthenticationConfigurationReference{Name: c})
 	}
-	_, err := client.WorkspaceTypes.In(e.proxy.Cluster(path(cluster))).Create(e.t.Context(), wt, metav1.CreateOptions{})
+	_, err := kinds.WorkspaceTypes.In(e.proxy.Cluster(path(cluster))).Create(e.t.Context(), wt, metav1.CreateOptions{})
 	require.NoError(e.t, err)
 }
 
 // ofType creates a workspace of a type, on a shard, and returns its logical cluster.
 func (e *env) ofType(parent, name, shard, typePath, typeName string) string {
 	e.t.Helper()
-	in := client.Workspaces.In(e.proxy.Cluster(path(parent)))
+	in := kinds.Workspaces.In(e.proxy.Cluster(path(parent)))
 	ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: tenancyv1alpha1.WorkspaceSpec{
 		Type:     &tenancyv1alpha1.WorkspaceTypeReference{Path: typePath, Name: tenancyv1alpha1.WorkspaceTypeName(typeName)},
 		Location: &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": shard}}},
@@ -194,7 +194,7 @@ func TestWorkspaceAuthentication(t *testing.T) {
 	require.False(t, review(t, e.Shard(0), home, jane).Authenticated, "where the type is, nobody has said so")
 
 	t.Run("extended types do not count", func(t *testing.T) {
-		_, err := client.WorkspaceTypes.In(e.proxy.Cluster(path(home))).Create(t.Context(), &tenancyv1alpha1.WorkspaceType{
+		_, err := kinds.WorkspaceTypes.In(e.proxy.Cluster(path(home))).Create(t.Context(), &tenancyv1alpha1.WorkspaceType{
 			ObjectMeta: metav1.ObjectMeta{Name: "extends"},
 			Spec:       tenancyv1alpha1.WorkspaceTypeSpec{Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: []tenancyv1alpha1.WorkspaceTypeReference{{Name: "team", Path: "root:issuers"}}}},
 		}, metav1.CreateOptions{})
@@ -272,7 +272,7 @@ func TestWorkspaceAuthenticationChanges(t *testing.T) {
 		})
 	})
 	t.Run("removal", func(t *testing.T) {
-		in := client.WorkspaceAuthenticationConfigurations.In(e.proxy.Cluster(path(home)))
+		in := kinds.WorkspaceAuthenticationConfigurations.In(e.proxy.Cluster(path(home)))
 		require.NoError(t, in.Delete(t.Context(), "living", metav1.DeleteOptions{}))
 		everywhere("its tokens are nobody's", living.token(nil), false)
 		everywhere("those of the other are as before", dead.token(nil), true)

@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 func TestWorkspaces(t *testing.T) {
@@ -27,21 +27,21 @@ func TestWorkspaces(t *testing.T) {
 			require.NotEmpty(t, ws.Annotations["internal.tenancy.kcp.io/shard"])
 			require.Equal(t, "root", ws.Annotations["kcp.io/cluster"])
 			e.eventually("the label follows the phase", func() bool {
-				labelled, err := client.Workspaces.In(e.proxy.Cluster(path("root"))).List(t.Context(), metav1.ListOptions{LabelSelector: "tenancy.kcp.io/phase=Ready"})
+				labelled, err := kinds.Workspaces.In(e.proxy.Cluster(path("root"))).List(t.Context(), metav1.ListOptions{LabelSelector: "tenancy.kcp.io/phase=Ready"})
 				require.NoError(t, err)
 				return slices.ContainsFunc(labelled.Items, func(other tenancyv1alpha1.Workspace) bool { return other.UID == ws.UID })
 			})
 			require.Contains(t, ws.Finalizers, "core.kcp.io/logicalcluster")
 			require.Equal(t, shard, e.placement(ws.Spec.Cluster))
 
-			lc, err := client.LogicalClusters.In(e.proxy.Cluster(path("root:on-"+shard))).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+			lc, err := kinds.LogicalClusters.In(e.proxy.Cluster(path("root:on-"+shard))).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 			require.NoError(t, err)
 			require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, lc.Status.Phase)
 			require.Equal(t, ws.Spec.URL, lc.Status.URL)
 			require.Equal(t, "root:on-"+shard, lc.Annotations["kcp.io/path"])
 			require.Equal(t, ws.UID, lc.Spec.Owner.UID)
 
-			_, err = client.Namespaces.In(e.proxy.Cluster(path(ws.Spec.Cluster))).Get(t.Context(), "default", metav1.GetOptions{})
+			_, err = kinds.Namespaces.In(e.proxy.Cluster(path(ws.Spec.Cluster))).Get(t.Context(), "default", metav1.GetOptions{})
 			require.NoError(t, err, "the default namespace is there as soon as the workspace is Ready")
 		}
 	})
@@ -52,7 +52,7 @@ func TestWorkspaces(t *testing.T) {
 			ws := e.workspaceOn(parent, name, shard)
 			parent += ":" + name
 			require.True(t, strings.HasSuffix(ws.Spec.URL, "/clusters/"+parent), ws.Spec.URL)
-			byPath, err := client.LogicalClusters.In(e.proxy.Cluster(path(parent))).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+			byPath, err := kinds.LogicalClusters.In(e.proxy.Cluster(path(parent))).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 			require.NoError(t, err)
 			require.Equal(t, ws.Spec.Cluster, byPath.Annotations["kcp.io/cluster"])
 		}
@@ -63,7 +63,7 @@ func TestWorkspaces(t *testing.T) {
 }
 
 func testUnschedulable(t *testing.T, e *env) {
-	in := client.Workspaces.In(e.proxy.Cluster(path("root")))
+	in := kinds.Workspaces.In(e.proxy.Cluster(path("root")))
 	_, err := in.Create(t.Context(), &tenancyv1alpha1.Workspace{
 		ObjectMeta: metav1.ObjectMeta{Name: "nowhere"},
 		Spec: tenancyv1alpha1.WorkspaceSpec{Location: &tenancyv1alpha1.WorkspaceLocation{
@@ -90,7 +90,7 @@ func testUnschedulable(t *testing.T, e *env) {
 
 func testCordoned(t *testing.T, e *env) {
 	const cordon = `{"metadata":{"annotations":{"experimental.core.kcp.io/unschedulable":%s}}}`
-	shards := client.Shards.In(e.proxy.Cluster(path("root")))
+	shards := kinds.Shards.In(e.proxy.Cluster(path("root")))
 	_, err := shards.Patch(t.Context(), "root", mergePatch, fmt.Appendf(nil, cordon, `"true"`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	e.eventually("the scheduler has seen the cordon", func() bool {
@@ -107,7 +107,7 @@ func testCordoned(t *testing.T, e *env) {
 
 func listWorkspaces(t *testing.T, e *env, parent string) []tenancyv1alpha1.Workspace {
 	t.Helper()
-	list, err := client.Workspaces.In(e.proxy.Cluster(path(parent))).List(t.Context(), metav1.ListOptions{})
+	list, err := kinds.Workspaces.In(e.proxy.Cluster(path(parent))).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	return list.Items
 }
@@ -118,26 +118,26 @@ func testDeletion(t *testing.T, e *env) {
 	doomed := e.workspaceOn("root", "doomed", "shard-1")
 	child := e.workspaceOn("root:doomed", "child", "root")
 	inside := e.proxy.Cluster(path("root:doomed"))
-	_, err := client.Namespaces.In(inside).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "extra"}}, metav1.CreateOptions{})
+	_, err := kinds.Namespaces.In(inside).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "extra"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/hold"}}}
-	_, err = client.ConfigMaps.InNamespace(inside, "extra").Create(t.Context(), held, metav1.CreateOptions{})
+	_, err = kinds.ConfigMaps.InNamespace(inside, "extra").Create(t.Context(), held, metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, err = client.Secrets.InNamespace(inside, "default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
+	_, err = kinds.Secrets.InNamespace(inside, "default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 
-	workspaces := client.Workspaces.In(e.proxy.Cluster(path("root")))
+	workspaces := kinds.Workspaces.In(e.proxy.Cluster(path("root")))
 	require.NoError(t, workspaces.Delete(t.Context(), "doomed", metav1.DeleteOptions{}))
 	onShard := e.shards["shard-1"].Cluster(path(doomed.Spec.Cluster))
 	e.eventually("the secret is gone", func() bool {
-		_, err := client.Secrets.InNamespace(onShard, "default").Get(t.Context(), "s", metav1.GetOptions{})
+		_, err := kinds.Secrets.InNamespace(onShard, "default").Get(t.Context(), "s", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
 	ws, err := workspaces.Get(t.Context(), "doomed", metav1.GetOptions{})
 	require.NoError(t, err, "the workspace stays while something it holds is held by a finalizer")
 	require.NotNil(t, ws.DeletionTimestamp)
 
-	_, err = client.ConfigMaps.InNamespace(onShard, "extra").Patch(t.Context(), "held", mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	_, err = kinds.ConfigMaps.InNamespace(onShard, "extra").Patch(t.Context(), "held", mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	e.eventually("the workspace is gone", func() bool {
 		_, err := workspaces.Get(t.Context(), "doomed", metav1.GetOptions{})
@@ -155,19 +155,19 @@ func requireEmpty(t *testing.T, e *env, shard, cluster string) {
 	scope := e.shards[shard].Cluster(path(cluster))
 	for _, count := range []func() (int, error){
 		func() (int, error) {
-			l, err := client.Namespaces.In(scope).List(t.Context(), metav1.ListOptions{})
+			l, err := kinds.Namespaces.In(scope).List(t.Context(), metav1.ListOptions{})
 			return len(l.Items), err
 		},
 		func() (int, error) {
-			l, err := client.ConfigMaps.In(scope).List(t.Context(), metav1.ListOptions{})
+			l, err := kinds.ConfigMaps.In(scope).List(t.Context(), metav1.ListOptions{})
 			return len(l.Items), err
 		},
 		func() (int, error) {
-			l, err := client.Secrets.In(scope).List(t.Context(), metav1.ListOptions{})
+			l, err := kinds.Secrets.In(scope).List(t.Context(), metav1.ListOptions{})
 			return len(l.Items), err
 		},
 		func() (int, error) {
-			l, err := client.LogicalClusters.In(scope).List(t.Context(), metav1.ListOptions{})
+			l, err := kinds.LogicalClusters.In(scope).List(t.Context(), metav1.ListOptions{})
 			return len(l.Items), err
 		},
 	} {

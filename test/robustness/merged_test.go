@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/merge"
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
@@ -39,7 +40,7 @@ func (r *run) addMerging(proxy *conn, targets []*target) {
 	root, err := client.NewFactory(r.cluster.Shard(0))
 	require.NoError(r.t, err)
 	defer root.CloseIdleConnections()
-	shards, err := client.Shards.In(root.Cluster(logicalcluster.NewPath("root"))).List(r.t.Context(), metav1.ListOptions{})
+	shards, err := kinds.Shards.In(root.Cluster(logicalcluster.NewPath("root"))).List(r.t.Context(), metav1.ListOptions{})
 	require.NoError(r.t, err)
 	for _, s := range shards.Items {
 		m.shards[merge.NumberOf(string(s.UID))] = s.Name

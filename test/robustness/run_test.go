@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
@@ -67,7 +68,7 @@ func workspaces(t *testing.T, config *rest.Config, shard string, n int) []string
 	factory, err := client.NewFactory(config)
 	require.NoError(t, err)
 	defer factory.CloseIdleConnections()
-	in := client.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root")))
+	in := kinds.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root")))
 	var clusters []string
 	for i := range n {
 		ws, err := in.Create(t.Context(), &tenancyv1alpha1.Workspace{

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -75,7 +76,7 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	key := client.Key{Cluster: cluster, Name: a.GetNamespace()}
 	namespace, err := p.namespaces.Lister().Get(key)
 	if err != nil || p.doubtful(key, namespace) {
-		namespace, err = client.Namespaces.In(p.clients.Cluster(cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+		namespace, err = kinds.Namespaces.In(p.clients.Cluster(cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
 			return err

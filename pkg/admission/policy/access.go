@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
@@ -103,9 +104,9 @@ func (p *Access) kindOf(ctx context.Context, cluster logicalcluster.Name, bindin
 	var found runtime.Object
 	var err error
 	if bindings == "mutatingadmissionpolicybindings" {
-		found, err = client.MutatingAdmissionPolicies.In(in).Get(ctx, policy, metav1.GetOptions{})
+		found, err = kinds.MutatingAdmissionPolicies.In(in).Get(ctx, policy, metav1.GetOptions{})
 	} else {
-		found, err = client.ValidatingAdmissionPolicies.In(in).Get(ctx, policy, metav1.GetOptions{})
+		found, err = kinds.ValidatingAdmissionPolicies.In(in).Get(ctx, policy, metav1.GetOptions{})
 	}
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // none yet

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/documents"
 )
 
 const (
@@ -49,7 +50,7 @@ func (c *converters) of(cluster logicalcluster.Name) (patch.TypeConverterManager
 	if found, ok := c.clusters.Get(cluster); ok {
 		return found.(patch.TypeConverterManager), nil
 	}
-	discovery, err := c.clients.Cluster(cluster.Path()).Discovery()
+	discovery, err := documents.Of(c.clients.Cluster(cluster.Path()))
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -122,7 +123,7 @@ func (a *accessor) UpdateQuotaStatus(quota *corev1.ResourceQuota) error {
 	defer cancel()
 	cluster, bare := split(quota.Namespace)
 	namespace := tenancy.QuotasIn(bare)
-	quotas := client.ResourceQuotas.InNamespace(a.clients.Cluster(cluster.Path()), namespace)
+	quotas := kinds.ResourceQuotas.InNamespace(a.clients.Cluster(cluster.Path()), namespace)
 	quota = quota.DeepCopy()
 	quota.Namespace = namespace
 	updated, err := quotas.UpdateStatus(ctx, quota, metav1.UpdateOptions{})

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/peers"
 )
 
@@ -49,7 +50,7 @@ func NewRemote(where Where) *Remote {
 func (r *Remote) ServiceAccount(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.ServiceAccount, error) {
 	key := client.Key{Cluster: cluster, Namespace: namespace, Name: name}
 	return remember(ctx, r, "serviceaccount "+key.String(), cluster, func(ctx context.Context, scope client.Scope) (*corev1.ServiceAccount, error) {
-		return client.ServiceAccounts.InNamespace(scope, namespace).Get(ctx, name, metav1.GetOptions{})
+		return kinds.ServiceAccounts.InNamespace(scope, namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 }
 
@@ -57,7 +58,7 @@ func (r *Remote) ServiceAccount(ctx context.Context, cluster logicalcluster.Name
 func (r *Remote) Secret(ctx context.Context, cluster logicalcluster.Name, namespace, name string) (*corev1.Secret, error) {
 	key := client.Key{Cluster: cluster, Namespace: namespace, Name: name}
 	return remember(ctx, r, "secret "+key.String(), cluster, func(ctx context.Context, scope client.Scope) (*corev1.Secret, error) {
-		return client.Secrets.InNamespace(scope, namespace).Get(ctx, name, metav1.GetOptions{})
+		return kinds.Secrets.InNamespace(scope, namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 }
 

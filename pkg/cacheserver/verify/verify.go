@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -113,7 +114,7 @@ func connect(file string) (*client.Factory, error) {
 
 // nameOf returns the name of a shard, which it notes in its logical cluster for itself.
 func nameOf(ctx context.Context, shard *client.Factory) (string, error) {
-	own, err := client.LogicalClusters.In(shard.Cluster(tenancy.AdminCluster.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+	own, err := kinds.LogicalClusters.In(shard.Cluster(tenancy.AdminCluster.Path())).Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("asking the shard for its name, which a front-proxy has not: %w", err)
 	}
@@ -177,7 +178,7 @@ func (v *verifier) tell(shard string, resource schema.GroupResource, objects, re
 
 // others says of which shards there are replicas that were not looked at.
 func (v *verifier) others(ctx context.Context, cache *client.Factory) error {
-	known, err := client.Shards.In(cache.Shard(corev1alpha1.RootShard).Cluster(core.RootCluster.Path())).List(ctx, metav1.ListOptions{})
+	known, err := kinds.Shards.In(cache.Shard(corev1alpha1.RootShard).Cluster(core.RootCluster.Path())).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("listing the shards that the cache server knows: %w", err)
 	}

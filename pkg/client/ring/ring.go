@@ -94,7 +94,7 @@ func (r *Ring) Run(ctx context.Context) error {
 	defer stop()
 	defer r.end()
 
-	leases := client.Leases.Informer(r.config.Leases, client.InformerOptions[*coordinationv1.Lease]{
+	leases := leaseResource.Informer(r.config.Leases, client.InformerOptions[*coordinationv1.Lease]{
 		Namespace: r.config.Namespace, LabelSelector: r.server.selector(), Name: "leases of ring " + r.config.Name,
 	})
 	leases.AddEventHandler(client.Handler[*coordinationv1.Lease]{

@@ -19,6 +19,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/client/ring"
 )
 
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 
 func newServer(t testing.TB) (*clienttest.Server, *client.Factory) {
 	t.Helper()
-	server := clienttest.New(t, client.Scheme)
+	server := clienttest.New(t, kinds.Scheme)
 	factory, err := client.NewFactory(server.ClientConfig())
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
@@ -151,10 +152,10 @@ func TestRing(t *testing.T) {
 	eventually(t, "one has all again", func() bool { return own(one) })
 	_, _, ok := three.Begin(t.Context(), 0)
 	require.False(t, ok)
-	list, err := client.Leases.InNamespace(config.Leases, "default").List(t.Context(), metav1.ListOptions{})
+	list, err := kinds.Leases.InNamespace(config.Leases, "default").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	eventually(t, "the Leases of those that went are deleted", func() bool {
-		list, err = client.Leases.InNamespace(config.Leases, "default").List(t.Context(), metav1.ListOptions{})
+		list, err = kinds.Leases.InNamespace(config.Leases, "default").List(t.Context(), metav1.ListOptions{})
 		return err == nil && len(list.Items) == 2
 	})
 	one.stop()
@@ -214,7 +215,7 @@ func TestDeletedLeases(t *testing.T) {
 	t.Parallel()
 	_, factory := newServer(t)
 	config := quick(factory)
-	leases := client.Leases.InNamespace(config.Leases, "default")
+	leases := kinds.Leases.InNamespace(config.Leases, "default")
 	one, two := start(t, config), start(t, config)
 	eventually(t, "they divide all", func() bool { return own(one, two) })
 	was := one.Status().ID
@@ -258,13 +259,13 @@ func TestRights(t *testing.T) {
 func TestUnreadableTable(t *testing.T) {
 	t.Parallel()
 	server, factory := newServer(t)
-	server.Put(t, client.Leases.GroupVersionResource, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+	server.Put(t, kinds.Leases.GroupVersionResource, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Name: "exporters", Namespace: "default", Annotations: map[string]string{logicalcluster.AnnotationKey: "root", "ring.shardplane.io/table": "{}"},
 	}})
 	one := start(t, quick(factory))
 	eventually(t, "it says so", func() bool { return one.Status().LastError != nil })
 	require.ErrorContains(t, one.Status().LastError, "delete the Lease")
-	require.NoError(t, client.Leases.InNamespace(quick(factory).Leases, "default").Delete(t.Context(), "exporters", metav1.DeleteOptions{}))
+	require.NoError(t, kinds.Leases.InNamespace(quick(factory).Leases, "default").Delete(t.Context(), "exporters", metav1.DeleteOptions{}))
 	eventually(t, "it has all", func() bool { return own(one) })
 }
 

@@ -14,6 +14,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
+// leaseResource is defined here, so that who links the ring links no other kinds.
+var leaseResource = client.DefineResource[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion, "leases", client.WithProtobuf())
+
 // server is the access to the Leases of a ring.
 type server struct {
 	leases   *client.Client[*coordinationv1.Lease, *coordinationv1.LeaseList]
@@ -24,7 +27,7 @@ type server struct {
 }
 
 func newServer(c Config) *server {
-	return &server{client.Leases.InNamespace(c.Leases, c.Namespace), c.Name, c.Leases.String(), c.Namespace, c.LeaseDuration}
+	return &server{leaseResource.InNamespace(c.Leases, c.Namespace), c.Name, c.Leases.String(), c.Namespace, c.LeaseDuration}
 }
 
 func (s *server) selector() string { return labels.Set{ringLabel: s.ring}.String() }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
@@ -44,7 +45,7 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{root: clienttest.New(t, client.Scheme)}
+	w := &world{root: clienttest.New(t, kinds.Scheme)}
 	factory := factoryOf(t, w.root.URL)
 	w.source = shards.FromRoot(factory.Cluster(rootPath))
 	return w
@@ -69,12 +70,12 @@ func (w *world) announce(t testing.TB, name, url string, edit ...func(*corev1alp
 	for _, f := range edit {
 		f(obj)
 	}
-	w.root.Put(t, client.Shards.GroupVersionResource, obj)
+	w.root.Put(t, kinds.Shards.GroupVersionResource, obj)
 }
 
 func (w *world) withdraw(t testing.TB, name string) {
 	t.Helper()
-	w.root.Delete(t, client.Shards.GroupVersionResource, "", core.RootCluster, "", name)
+	w.root.Delete(t, kinds.Shards.GroupVersionResource, "", core.RootCluster, "", name)
 }
 
 // alias returns another address of a server.
@@ -104,12 +105,12 @@ func object(cluster logicalcluster.Name, name, content string, uid ...types.UID)
 
 func put(t testing.TB, server *clienttest.Server, obj configMap) {
 	t.Helper()
-	server.Put(t, client.ConfigMaps.GroupVersionResource, obj)
+	server.Put(t, kinds.ConfigMaps.GroupVersionResource, obj)
 }
 
 func remove(t testing.TB, server *clienttest.Server, cluster logicalcluster.Name, name string) {
 	t.Helper()
-	server.Delete(t, client.ConfigMaps.GroupVersionResource, "", cluster, "default", name)
+	server.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", cluster, "default", name)
 }
 
 func keyOf(cluster logicalcluster.Name, name string) client.Key {
@@ -119,7 +120,7 @@ func keyOf(cluster logicalcluster.Name, name string) client.Key {
 // view returns a view that runs until the test ends, or until stop.
 func view(t testing.TB, source shards.Source, o options, before ...func(*shards.Multi[configMap])) (m *shards.Multi[configMap], stop func()) {
 	t.Helper()
-	m, err := shards.New(source, client.ConfigMaps, o)
+	m, err := shards.New(source, kinds.ConfigMaps, o)
 	require.NoError(t, err)
 	for _, f := range before {
 		f(m)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
@@ -121,7 +122,7 @@ func TestModel(t *testing.T) {
 				observer: &observer{t: t, told: map[client.Key]configMap{}, versions: map[string]int{}, deleted: map[types.UID]bool{}, left: map[string]bool{}},
 			}
 			for i := range 4 {
-				s := &modelled{Server: clienttest.New(t, client.Scheme), name: fmt.Sprintf("shard-%d", i), clusters: map[logicalcluster.Name]map[string]kept{}}
+				s := &modelled{Server: clienttest.New(t, kinds.Scheme), name: fmt.Sprintf("shard-%d", i), clusters: map[logicalcluster.Name]map[string]kept{}}
 				s.addresses = []string{s.URL, alias(t, s.Server)}
 				m.shards = append(m.shards, s)
 			}

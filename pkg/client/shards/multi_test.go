@@ -19,6 +19,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
@@ -57,7 +58,7 @@ func (e *events) handler() client.Handler[configMap] {
 // TestShardsComeMoveAndGo follows shards through all that happens to their Shard objects.
 func TestShardsComeMoveAndGo(t *testing.T) {
 	w := newWorld(t)
-	one, two := clienttest.New(t, client.Scheme), clienttest.New(t, client.Scheme)
+	one, two := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
 	put(t, one, object("a", "x", "1"))
 	w.announce(t, "one", one.URL+"/")
 	told, keys := &events{}, &events{}
@@ -93,7 +94,7 @@ func TestShardsComeMoveAndGo(t *testing.T) {
 	require.Equal(t, []string{"update x 1>2"}, told.take())
 
 	// At another address there is something else: what differs is told.
-	other := clienttest.New(t, client.Scheme)
+	other := clienttest.New(t, kinds.Scheme)
 	put(t, other, object("a", "z", "1"))
 	for range 5 { // so that it has the version up to which the former one was seen
 		put(t, other, object("c", "passing", "1"))
@@ -131,7 +132,7 @@ func TestShardsComeMoveAndGo(t *testing.T) {
 
 // TestMigration moves a logical cluster: handlers see updates, and no end.
 func TestMigration(t *testing.T) {
-	one, two := clienttest.New(t, client.Scheme), clienttest.New(t, client.Scheme)
+	one, two := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
 	for _, name := range []string{"x", "y"} {
 		put(t, one, object("a", name, "one", "uid-"+"of-x"))
 	}
@@ -200,7 +201,7 @@ func clusters(m *shards.Multi[configMap]) (names []string) {
 // TestAway: what a shard had stays while it is away, and who waits learns why.
 func TestAway(t *testing.T) {
 	w := newWorld(t)
-	one, two, three := clienttest.New(t, client.Scheme), clienttest.New(t, client.Scheme), clienttest.New(t, client.Scheme)
+	one, two, three := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
 	put(t, one, object("a", "x", "1"))
 	put(t, two, object("b", "y", "1"))
 	put(t, three, object("c", "z", "1"))
@@ -269,7 +270,7 @@ func TestAway(t *testing.T) {
 // TestPartition: shards are selected by labels, and what is not any more leaves.
 func TestPartition(t *testing.T) {
 	w := newWorld(t)
-	one := clienttest.New(t, client.Scheme)
+	one := clienttest.New(t, kinds.Scheme)
 	put(t, one, object("a", "x", "1"))
 	in := func(region string) func(*corev1alpha1.Shard) {
 		return func(obj *corev1alpha1.Shard) { obj.Labels = map[string]string{"region": region} }
@@ -302,12 +303,12 @@ func TestPartition(t *testing.T) {
 
 // TestSources tries what else tells of shards.
 func TestSources(t *testing.T) {
-	one := clienttest.New(t, client.Scheme)
+	one := clienttest.New(t, kinds.Scheme)
 	put(t, one, object("a", "x", "1"))
-	_, err := shards.New(shards.FromAny(), client.ConfigMaps, options{})
+	_, err := shards.New(shards.FromAny(), kinds.ConfigMaps, options{})
 	require.ErrorContains(t, err, "give FromAny one at least")
 	dead := factoryOf(t, "https://127.0.0.1:1")
-	_, err = shards.New(shards.FromAny(dead), client.ConfigMaps, options{Metrics: failing{}})
+	_, err = shards.New(shards.FromAny(dead), kinds.ConfigMaps, options{Metrics: failing{}})
 	require.ErrorContains(t, err, "registering the metrics")
 
 	// The first server to ask is away, and the second one tells, until it goes, too.
@@ -324,12 +325,12 @@ func TestSources(t *testing.T) {
 	eventually(t, func() bool { return m.Of("two") != nil }, "the third one is asked")
 
 	// A cache server has the Shards of root as replicas.
-	cache := clienttest.New(t, client.Scheme)
+	cache := clienttest.New(t, kinds.Scheme)
 	replica := &corev1alpha1.Shard{
 		ObjectMeta: metav1.ObjectMeta{Name: "one", Annotations: map[string]string{"kcp.io/cluster": "root", "kcp.io/shard": "root"}},
 		Spec:       corev1alpha1.ShardSpec{BaseURL: one.URL},
 	}
-	cache.Put(t, client.Shards.GroupVersionResource, replica)
+	cache.Put(t, kinds.Shards.GroupVersionResource, replica)
 	m, _ = view(t, shards.FromCache(factoryOf(t, cache.URL)), options{})
 	waitSynced(t, m, shards.All)
 	has(t, m, keyOf("a", "x"), "one", "1")
@@ -337,7 +338,7 @@ func TestSources(t *testing.T) {
 	// Metadata only.
 	meta, err := shards.NewWith(shards.Static(map[string]*rest.Config{"one": one.ClientConfig(), "unknown": nil}),
 		func(scope client.Scope, o client.InformerOptions[*metav1.PartialObjectMetadata]) (*client.Informer[*metav1.PartialObjectMetadata], error) {
-			return client.NewMetadataInformer(scope, client.ConfigMaps.GroupVersionResource, o)
+			return client.NewMetadataInformer(scope, kinds.ConfigMaps.GroupVersionResource, o)
 		}, shards.Options[*metav1.PartialObjectMetadata]{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -18,6 +18,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
+// shardResource is defined here, so that who links the package links no other kinds.
+var shardResource = client.DefineResource[corev1alpha1.Shard, corev1alpha1.ShardList](corev1alpha1.SchemeGroupVersion, "shards")
+
 // minDelay and maxDelay bound the time before the next server is asked for the Shard objects,
 // when all have been.
 const (
@@ -109,7 +112,7 @@ func (s Source) open(name string, changed func()) (*known, error) {
 	if len(s.scopes) == 0 {
 		return nil, errNoSource
 	}
-	k.informer = client.Shards.Informer(s.scopes[0], client.InformerOptions[*corev1alpha1.Shard]{Name: "shards of " + name})
+	k.informer = shardResource.Informer(s.scopes[0], client.InformerOptions[*corev1alpha1.Shard]{Name: "shards of " + name})
 	k.informer.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
 		OnAdd:    func(*corev1alpha1.Shard, bool) { changed() },
 		OnUpdate: func(_, _ *corev1alpha1.Shard) { changed() },

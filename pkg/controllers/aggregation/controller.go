@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
@@ -37,7 +38,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		get: roles.Get,
 		all: func(cluster logicalcluster.Name) []*rbacv1.ClusterRole { return roles.Cluster(cluster).List(nil) },
 		commit: func(ctx context.Context, old, updated *rbacv1.ClusterRole) error {
-			_, err := reconcile.Commit(ctx, client.ClusterRoles.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
+			_, err := reconcile.Commit(ctx, kinds.ClusterRoles.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
 			return err
 		},
 	}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -162,7 +163,7 @@ func newReconciler(config Config) *reconciler {
 			return bindings.Cluster(cluster).List(nil)
 		},
 		binding: func(ctx context.Context, key client.Key) (*apisv1alpha2.APIBinding, error) {
-			return client.APIBindings.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+			return kinds.APIBindings.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		},
 		readSchema: func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error) {
 			return ReadSchema(ctx, config.Local, config.Cache, key)
@@ -171,10 +172,10 @@ func newReconciler(config Config) *reconciler {
 			return config.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 		},
 		commitCluster: func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
-			return reconcile.Commit(ctx, client.LogicalClusters.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
+			return reconcile.Commit(ctx, kinds.LogicalClusters.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
 		},
 		commit: func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error) {
-			return reconcile.Commit(ctx, client.APIBindings.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
+			return reconcile.Commit(ctx, kinds.APIBindings.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
 		},
 		now:      time.Now,
 		waiting:  waiting{all: map[logicalcluster.Name]map[client.Key]bool{}},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
@@ -76,7 +77,7 @@ func readSchema(ctx context.Context, scope client.Scope, name string) (*apis.API
 	if err != nil {
 		return nil, err
 	}
-	u, err := dynamic.Resource(client.APIResourceSchemas.GroupVersionResource).Get(ctx, name, metav1.GetOptions{})
+	u, err := dynamic.Resource(kinds.APIResourceSchemas.GroupVersionResource).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}

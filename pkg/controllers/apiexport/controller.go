@@ -20,6 +20,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
@@ -65,20 +66,20 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		export: config.Exports.Lister().Get,
 		slice:  config.Slices.Lister().Get,
 		secret: func(ctx context.Context, key client.Key) (*corev1.Secret, error) {
-			return client.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+			return kinds.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 		},
 		createSecret: func(ctx context.Context, cluster logicalcluster.Name, secret *corev1.Secret) (*corev1.Secret, error) {
 			return createSecret(ctx, config.Local.Cluster(cluster.Path()), secret)
 		},
 		commit: func(ctx context.Context, old, updated *apisv1alpha2.APIExport) (*apisv1alpha2.APIExport, error) {
-			return reconcile.Commit(ctx, client.APIExports.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
+			return reconcile.Commit(ctx, kinds.APIExports.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
 		},
 		createSlice: func(ctx context.Context, cluster logicalcluster.Name, slice *apisv1alpha1.APIExportEndpointSlice) error {
-			_, err := client.APIExportEndpointSlices.In(config.Local.Cluster(cluster.Path())).Create(ctx, slice, metav1.CreateOptions{})
+			_, err := kinds.APIExportEndpointSlices.In(config.Local.Cluster(cluster.Path())).Create(ctx, slice, metav1.CreateOptions{})
 			return err
 		},
 		deleteSlice: func(ctx context.Context, cluster logicalcluster.Name, slice *apisv1alpha1.APIExportEndpointSlice) error {
-			return client.APIExportEndpointSlices.In(config.Local.Cluster(cluster.Path())).Delete(ctx, slice.Name,
+			return kinds.APIExportEndpointSlices.In(config.Local.Cluster(cluster.Path())).Delete(ctx, slice.Name,
 				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &slice.UID}})
 		},
 	}
@@ -99,11 +100,11 @@ func New(config Config) *reconcile.Controller[client.Key] {
 // createSecret creates a secret, and its namespace where there is none. It returns the
 // secret that exists if somebody was quicker.
 func createSecret(ctx context.Context, scope client.Scope, secret *corev1.Secret) (*corev1.Secret, error) {
-	secrets := client.Secrets.InNamespace(scope, secret.Namespace)
+	secrets := kinds.Secrets.InNamespace(scope, secret.Namespace)
 	created, err := secrets.Create(ctx, secret, metav1.CreateOptions{})
 	if apierrors.IsNotFound(err) {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secret.Namespace}}
-		if _, err := client.Namespaces.In(scope).Create(ctx, namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		if _, err := kinds.Namespaces.In(scope).Create(ctx, namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 			return nil, fmt.Errorf("creating the namespace %s: %w", secret.Namespace, err)
 		}
 		created, err = secrets.Create(ctx, secret, metav1.CreateOptions{})

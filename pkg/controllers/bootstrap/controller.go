@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
@@ -124,7 +125,7 @@ func (r *reconciler) reconcile(ctx context.Context, cluster logicalcluster.Name)
 	scope := r.local.Cluster(cluster.Path())
 	lc, err := r.get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 	if apierrors.IsNotFound(err) {
-		lc, err = client.LogicalClusters.In(scope).Create(ctx, logicalClusterOf(cluster, r.shard), metav1.CreateOptions{})
+		lc, err = kinds.LogicalClusters.In(scope).Create(ctx, logicalClusterOf(cluster, r.shard), metav1.CreateOptions{})
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return reconcile.Result{}, fmt.Errorf("creating the LogicalCluster of %s: %w", cluster, err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authz/policy"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -74,8 +75,8 @@ func (k keeper[T, L]) ensureOne(ctx context.Context, cluster logicalcluster.Name
 // ensurePolicy brings the roles and bindings of a logical cluster about.
 func (r *reconciler) ensurePolicy(ctx context.Context, scope client.Scope, cluster logicalcluster.Name) error {
 	objects := policyOf(cluster, r.homeCreators)
-	roles := keeper[*rbacv1.ClusterRole, *rbacv1.ClusterRoleList]{r.role, client.ClusterRoles.In(scope), mergeRole}
-	bindings := keeper[*rbacv1.ClusterRoleBinding, *rbacv1.ClusterRoleBindingList]{r.binding, client.ClusterRoleBindings.In(scope), mergeBinding}
+	roles := keeper[*rbacv1.ClusterRole, *rbacv1.ClusterRoleList]{r.role, kinds.ClusterRoles.In(scope), mergeRole}
+	bindings := keeper[*rbacv1.ClusterRoleBinding, *rbacv1.ClusterRoleBindingList]{r.binding, kinds.ClusterRoleBindings.In(scope), mergeBinding}
 	return errors.Join(
 		roles.ensure(ctx, cluster, objects.ClusterRoles),
 		bindings.ensure(ctx, cluster, objects.ClusterRoleBindings),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // shipment is what root comes with.
@@ -54,8 +55,8 @@ func (r *reconciler) load() error {
 // ensureShipped creates what root lacks of what it comes with, and updates what came with
 // an older version. Schemas never change, and those of older versions stay.
 func (r *reconciler) ensureShipped(ctx context.Context, scope client.Scope) error {
-	types := keeper[*tenancyv1alpha1.WorkspaceType, *tenancyv1alpha1.WorkspaceTypeList]{r.types, client.WorkspaceTypes.In(scope), merging(workspaceTypes)}
-	exports := keeper[*apisv1alpha2.APIExport, *apisv1alpha2.APIExportList]{r.exports, client.APIExports.In(scope), merging(apiExports)}
+	types := keeper[*tenancyv1alpha1.WorkspaceType, *tenancyv1alpha1.WorkspaceTypeList]{r.types, kinds.WorkspaceTypes.In(scope), merging(workspaceTypes)}
+	exports := keeper[*apisv1alpha2.APIExport, *apisv1alpha2.APIExportList]{r.exports, kinds.APIExports.In(scope), merging(apiExports)}
 	return errors.Join(
 		types.ensure(ctx, core.RootCluster, r.shipped.types),
 		r.ensureSchemas(ctx, scope),
@@ -72,7 +73,7 @@ func (r *reconciler) ensureSchemas(ctx context.Context, scope client.Scope) erro
 	for _, want := range r.shipped.schemas {
 		_, err := r.schemas(client.Key{Cluster: core.RootCluster, Name: want.Name})
 		if apierrors.IsNotFound(err) {
-			_, err = client.APIResourceSchemas.In(scope).Create(ctx, want, metav1.CreateOptions{})
+			_, err = kinds.APIResourceSchemas.In(scope).Create(ctx, want, metav1.CreateOptions{})
 		}
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			errs = append(errs, fmt.Errorf("APIResourceSchema %s in root: %w", want.Name, err))

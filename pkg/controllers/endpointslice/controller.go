@@ -23,6 +23,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
 )
@@ -173,7 +174,7 @@ func (c *Config) reconcile(ctx context.Context, key client.Key) (reconcile.Resul
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	_, err = reconcile.Commit(ctx, client.APIExportEndpointSlices.In(c.Local.Cluster(key.Cluster.Path())), slice, advance(slice, s))
+	_, err = reconcile.Commit(ctx, kinds.APIExportEndpointSlices.In(c.Local.Cluster(key.Cluster.Path())), slice, advance(slice, s))
 	if apierrors.IsNotFound(err) {
 		err = nil
 	}

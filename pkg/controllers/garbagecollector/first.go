@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -51,7 +51,7 @@ func (h *holding) wait(uid types.UID) time.Duration {
 // holds that for the delay. It does so again where a start falls into the delay.
 func (c *Controller) begin(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
-	in := client.LogicalClusters.In(c.config.Local.Cluster(tenancy.AdminCluster.Path()))
+	in := kinds.LogicalClusters.In(c.config.Local.Cluster(tenancy.AdminCluster.Path()))
 	lc, err := in.Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 	if err != nil {
 		// A shard that has not made its own logical cluster yet has no data from before.

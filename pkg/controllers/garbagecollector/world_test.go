@@ -37,7 +37,7 @@ type change struct {
 	before, after object
 }
 
-var kinds = map[string]Kind{
+var worldKinds = map[string]Kind{
 	"ConfigMap":      {Namespaced: true, Prefix: "/core/configmaps/"},
 	"Secret":         {Namespaced: true, Prefix: "/core/secrets/"},
 	"Cluster":        {Prefix: "/example.com/clusters/"},
@@ -55,7 +55,7 @@ func newModel(t *testing.T, seed uint64) *model {
 }
 
 func (m *model) KindOf(_ context.Context, _ logicalcluster.Name, kind schema.GroupVersionKind) (Kind, bool, error) {
-	k, ok := kinds[kind.Kind]
+	k, ok := worldKinds[kind.Kind]
 	return k, ok && !m.unserved[k.Prefix], nil
 }
 
@@ -240,7 +240,7 @@ func (m *model) redefine(prefix string, served bool) {
 func at(kind, name string) Item { return in("c", "n", kind, name) }
 
 func in(cluster logicalcluster.Name, namespace, kind, name string) Item {
-	k := kinds[kind]
+	k := worldKinds[kind]
 	key := k.Prefix
 	if k.Identity != "" {
 		key += ":" + k.Identity + "/"

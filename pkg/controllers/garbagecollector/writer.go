@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/events"
 )
 
 const (
@@ -108,7 +108,7 @@ func (w *writer) patch(ctx context.Context, kind Kind, item Item, o object, p pa
 // report tells users in an Event.
 func (w *writer) report(ctx context.Context, kind Kind, item Item, o object, r metav1.OwnerReference) {
 	place := item.place()
-	err := reconcile.Tell(ctx, w.local.Cluster(place.Cluster.Path()), reconcile.Event{
+	err := events.Tell(ctx, w.local.Cluster(place.Cluster.Path()), events.Event{
 		About: corev1.ObjectReference{
 			APIVersion: kind.Resource.GroupVersion().String(), Kind: kind.Kind,
 			Namespace: place.Namespace, Name: place.Name, UID: o.uid,

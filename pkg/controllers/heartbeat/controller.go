@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
@@ -54,7 +55,7 @@ func New(config Config) *reconcile.Controller[string] {
 	own := config.Own.Lister()
 	h := &heart{
 		shard:  config.ShardName,
-		leases: client.Leases.InNamespace(config.Root, shardload.LeaseNamespace),
+		leases: kinds.Leases.InNamespace(config.Root, shardload.LeaseNamespace),
 		load:   config.Load,
 		now:    time.Now,
 		owner: func() []metav1.OwnerReference {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
@@ -46,8 +47,8 @@ func New(cfg Config) *reconcile.Controller[logicalcluster.Name] {
 		export: func(name string) (*apisv1alpha2.APIExport, error) {
 			return cfg.Exports.Get(core.RootCluster, "", name)
 		},
-		namespaces: client.Namespaces.In(scope),
-		configMaps: client.ConfigMaps.InNamespace(scope, metav1.NamespaceDefault),
+		namespaces: kinds.Namespaces.In(scope),
+		configMaps: kinds.ConfigMaps.InNamespace(scope, metav1.NamespaceDefault),
 	}
 	return reconcile.New(reconcile.Config[logicalcluster.Name]{
 		Name:      Name,

@@ -18,6 +18,8 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/documents"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 )
 
@@ -51,10 +53,10 @@ const (
 )
 
 var (
-	workspacesResource      = client.Workspaces.GroupResource()
-	namespacesResource      = client.Namespaces.GroupResource()
-	definitionsResource     = client.CustomResourceDefinitions.GroupResource()
-	logicalClustersResource = client.LogicalClusters.GroupResource()
+	workspacesResource      = kinds.Workspaces.GroupResource()
+	namespacesResource      = kinds.Namespaces.GroupResource()
+	definitionsResource     = kinds.CustomResourceDefinitions.GroupResource()
+	logicalClustersResource = kinds.LogicalClusters.GroupResource()
 )
 
 func stageOf(resource schema.GroupResource) stage {
@@ -123,7 +125,7 @@ func report(lc *corev1alpha1.LogicalCluster, r result) *corev1alpha1.LogicalClus
 // contentOf deletes what the logical cluster holds, one round.
 func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) result {
 	scope := config.Local.Cluster(cluster.Path())
-	discovery, err := scope.Discovery()
+	discovery, err := documents.Of(scope)
 	metadata, metadataErr := scope.Metadata()
 	if err := errors.Join(err, metadataErr); err != nil {
 		return result{reason: reasonDiscoveryFailed, detail: err.Error(), err: err}
@@ -138,7 +140,7 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 			// put back what they want in each as fast as it is deleted.
 			_, err = purge.Remove(ctx, metadata, present, only(resources, namespaces), "")
 		case namespaces:
-			err = release(ctx, client.Namespaces.In(scope))
+			err = release(ctx, kinds.Namespaces.In(scope))
 		default:
 		}
 		if err != nil {

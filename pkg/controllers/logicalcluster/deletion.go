@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -41,7 +42,7 @@ func NewDeletion(config Config) *reconcile.Controller[client.Key] {
 		now: time.Now,
 		get: clusters.Get,
 		live: func(ctx context.Context, key client.Key) (*corev1alpha1.LogicalCluster, error) {
-			return client.LogicalClusters.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+			return kinds.LogicalClusters.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		},
 		deleteContent: func(ctx context.Context, cluster logicalcluster.Name) result {
 			return contentOf(ctx, config, cluster)

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers/logicalcluster/defaults"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
@@ -134,7 +135,7 @@ func isUniversal(config defaults.Config) func(lc *corev1alpha1.LogicalCluster) (
 
 func createNamespace(ctx context.Context, local *client.Factory, cluster logicalcluster.Name, name string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	_, err := client.Namespaces.In(local.Cluster(cluster.Path())).Create(ctx, namespace, metav1.CreateOptions{})
+	_, err := kinds.Namespaces.In(local.Cluster(cluster.Path())).Create(ctx, namespace, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating the namespace %s: %w", name, err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authz/policy"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -40,7 +41,7 @@ func ownerBindingOf(lc *corev1alpha1.LogicalCluster) (*rbacv1.ClusterRoleBinding
 // createBinding returns the function that creates bindings on a shard.
 func createBinding(local *client.Factory) func(ctx context.Context, cluster logicalcluster.Name, binding *rbacv1.ClusterRoleBinding) error {
 	return func(ctx context.Context, cluster logicalcluster.Name, binding *rbacv1.ClusterRoleBinding) error {
-		_, err := client.ClusterRoleBindings.In(local.Cluster(cluster.Path())).Create(ctx, binding, metav1.CreateOptions{})
+		_, err := kinds.ClusterRoleBindings.In(local.Cluster(cluster.Path())).Create(ctx, binding, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
 			return nil
 		}

@@ -6,7 +6,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
@@ -43,6 +43,6 @@ func (w *writer) tell(ctx context.Context, old, updated *corev1alpha1.LogicalClu
 func (c Config) commit() func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
 	return func(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, error) {
 		scope := c.Local.Cluster(logicalcluster.From(old).Path())
-		return reconcile.CommitStored(ctx, c.Objects, logicalClustersResource, client.LogicalClusters.In(scope), old, updated)
+		return reconcile.CommitStored(ctx, c.Objects, logicalClustersResource, kinds.LogicalClusters.In(scope), old, updated)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/storage"
 )
@@ -99,7 +100,7 @@ func (c *controller) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	written, err := reconcile.Commit(ctx, client.Workspaces.In(c.Local.Cluster(key.Cluster.Path())), ws, mounted(ws, url, p))
+	written, err := reconcile.Commit(ctx, kinds.Workspaces.In(c.Local.Cluster(key.Cluster.Path())), ws, mounted(ws, url, p))
 	if written != nil && written.ResourceVersion != ws.ResourceVersion {
 		c.latest.Wrote(written)
 	}

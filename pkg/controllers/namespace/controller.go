@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/documents"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 )
@@ -50,14 +52,14 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return err == nil && lc.DeletionTimestamp != nil && lc.Status.Phase == corev1alpha1.LogicalClusterPhaseDeleting
 		},
 		live: func(ctx context.Context, key client.Key) (*corev1.Namespace, error) {
-			return client.Namespaces.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+			return kinds.Namespaces.In(config.Local.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		},
 		empty: func(ctx context.Context, key client.Key) round { return empty(ctx, config, key) },
 		status: func(ctx context.Context, old, updated *corev1.Namespace) error {
 			return commit(ctx, config.Local, old, updated)
 		},
 		finalize: func(ctx context.Context, ns *corev1.Namespace) error {
-			return purge.Finalize(ctx, client.Namespaces.In(config.Local.Cluster(client.KeyOf(ns).Cluster.Path())), ns)
+			return purge.Finalize(ctx, kinds.Namespaces.In(config.Local.Cluster(client.KeyOf(ns).Cluster.Path())), ns)
 		},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
@@ -123,7 +125,7 @@ func ignoreNotFound(err error) error {
 // empty runs one round over the namespaced resources of the logical cluster.
 func empty(ctx context.Context, config Config, key client.Key) round {
 	scope := config.Local.Cluster(key.Cluster.Path())
-	discovery, err := scope.Discovery()
+	discovery, err := documents.Of(scope)
 	if err != nil {
 		return round{discovery: err}
 	}
@@ -137,6 +139,6 @@ func empty(ctx context.Context, config Config, key client.Key) round {
 }
 
 func commit(ctx context.Context, local *client.Factory, old, updated *corev1.Namespace) error {
-	_, err := reconcile.Commit(ctx, client.Namespaces.In(local.Cluster(client.KeyOf(old).Cluster.Path())), old, updated)
+	_, err := reconcile.Commit(ctx, kinds.Namespaces.In(local.Cluster(client.KeyOf(old).Cluster.Path())), old, updated)
 	return err
 }

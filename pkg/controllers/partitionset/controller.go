@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
@@ -42,11 +43,11 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		},
 		shards: func() []*corev1alpha1.Shard { return config.Shards.Lister().Cluster(core.RootCluster).List(nil) },
 		commit: func(ctx context.Context, old, updated *topologyv1alpha1.PartitionSet) error {
-			_, err := reconcile.Commit(ctx, client.PartitionSets.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
+			_, err := reconcile.Commit(ctx, kinds.PartitionSets.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
 			return err
 		},
 		in: func(cluster logicalcluster.Name) partitions {
-			return client.Partitions.In(config.Local.Cluster(cluster.Path()))
+			return kinds.Partitions.In(config.Local.Cluster(cluster.Path()))
 		},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{

@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/restmapper"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/documents"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
@@ -46,10 +48,10 @@ func New(config Config) *reconcile.Controller[client.Key] {
 	r := &reconciler{
 		get: config.Policies.Lister().Get,
 		discover: func(key client.Key) (discovery.DiscoveryInterface, error) {
-			return config.Local.Cluster(key.Cluster.Path()).Discovery()
+			return documents.Of(config.Local.Cluster(key.Cluster.Path()))
 		},
 		updateStatus: func(ctx context.Context, key client.Key, policy *admissionregistrationv1.ValidatingAdmissionPolicy) error {
-			_, err := client.ValidatingAdmissionPolicies.In(config.Local.Cluster(key.Cluster.Path())).UpdateStatus(ctx, policy, metav1.UpdateOptions{})
+			_, err := kinds.ValidatingAdmissionPolicies.In(config.Local.Cluster(key.Cluster.Path())).UpdateStatus(ctx, policy, metav1.UpdateOptions{})
 			return err
 		},
 	}

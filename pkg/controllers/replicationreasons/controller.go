@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/request"
 	words "github.com/shardplane/shardplane/pkg/tenancy"
@@ -62,7 +63,7 @@ func NewLogicalClusters(c Config) *reconcile.Controller[client.Key] {
 	of := func(cluster logicalcluster.Name) []client.Key {
 		return []client.Key{{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}}
 	}
-	return newController(c, client.LogicalClusters, c.LogicalClusters, func(why string, lc *corev1alpha1.LogicalCluster) bool {
+	return newController(c, kinds.LogicalClusters, c.LogicalClusters, func(why string, lc *corev1alpha1.LogicalCluster) bool {
 		return c.applies(why, logicalcluster.From(lc))
 	}, c.provided(of)...)
 }
@@ -75,7 +76,7 @@ func NewClusterRoles(c Config) *reconcile.Controller[client.Key] {
 		}
 		return []client.Key{{Cluster: logicalcluster.From(binding), Name: binding.RoleRef.Name}}
 	}))
-	return newController(c, client.ClusterRoles, c.ClusterRoles, c.ofRole, more...)
+	return newController(c, kinds.ClusterRoles, c.ClusterRoles, c.ofRole, more...)
 }
 
 // NewClusterRoleBindings returns the controller that marks cluster role bindings.
@@ -87,7 +88,7 @@ func NewClusterRoleBindings(c Config) *reconcile.Controller[client.Key] {
 		}
 		return c.ClusterRoleBindings.Lister().KeysByIndex(RoleIndex, indexKey(cluster.String(), role.Name))
 	}))
-	return newController(c, client.ClusterRoleBindings, c.ClusterRoleBindings, c.ofBinding, more...)
+	return newController(c, kinds.ClusterRoleBindings, c.ClusterRoleBindings, c.ofBinding, more...)
 }
 
 // NewHooks returns the controller that marks webhooks, policies or bindings of policies of
@@ -114,7 +115,7 @@ func NewAuthenticationConfigurations(c Config) *reconcile.Controller[client.Key]
 			return slices.Contains(named(wt), client.KeyOf(obj))
 		})
 	}
-	return newController(c, client.WorkspaceAuthenticationConfigurations, c.AuthenticationConfigurations, holds, reconcile.FromInformer(c.WorkspaceTypes, named))
+	return newController(c, kinds.WorkspaceAuthenticationConfigurations, c.AuthenticationConfigurations, holds, reconcile.FromInformer(c.WorkspaceTypes, named))
 }
 
 // NameOf returns the name of the controller that marks objects of a resource.

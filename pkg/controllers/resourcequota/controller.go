@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -76,7 +77,7 @@ func New(config Config) *Controller {
 		quotas: func(in namespace) []*corev1.ResourceQuota { return limiting(config.Quotas, in) },
 		count:  c.watches.count,
 		commit: func(ctx context.Context, updated *corev1.ResourceQuota) error {
-			in := client.ResourceQuotas.InNamespace(config.Local.Cluster(logicalcluster.From(updated).Path()), updated.Namespace)
+			in := kinds.ResourceQuotas.InNamespace(config.Local.Cluster(logicalcluster.From(updated).Path()), updated.Namespace)
 			_, err := in.UpdateStatus(ctx, updated, metav1.UpdateOptions{})
 			return err
 		},

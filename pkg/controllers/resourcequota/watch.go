@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/documents"
 )
 
 // syncWait is how long counting waits for a watch to have seen everything.
@@ -159,11 +160,11 @@ func (w *watches) version(ctx context.Context, in namespace, resource schema.Gro
 			return found, served, err
 		}
 	}
-	documents, err := scope.Discovery()
+	asked, err := documents.Of(scope)
 	if err != nil {
 		return schema.GroupVersionResource{}, false, err
 	}
-	groups, err := discovery.ToDiscoveryInterfaceWithContext(documents).ServerGroupsWithContext(ctx)
+	groups, err := discovery.ToDiscoveryInterfaceWithContext(asked).ServerGroupsWithContext(ctx)
 	if err != nil {
 		return schema.GroupVersionResource{}, false, err
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
@@ -53,7 +54,7 @@ type Config struct {
 // NewInformer returns the informer of the ConfigMaps of this name. There is one in
 // every namespace, so only what tells whether it is right is kept of each.
 func NewInformer(local *client.Factory) *client.Informer[*corev1.ConfigMap] {
-	return client.ConfigMaps.Informer(local.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
+	return kinds.ConfigMaps.Informer(local.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
 		Name:          "configmaps " + ConfigMap,
 		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, ConfigMap).String(),
 		Transform:     slim,
@@ -87,7 +88,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		namespace: namespaces.Get,
 		configMap: configMaps.Get,
 		at: func(key client.Key) configMapClient {
-			return client.ConfigMaps.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Name)
+			return kinds.ConfigMaps.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Name)
 		},
 	}
 	return reconcile.New(reconcile.Config[client.Key]{

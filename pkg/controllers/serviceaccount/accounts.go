@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
@@ -80,7 +81,7 @@ func accountIn(namespace client.Key) client.Key {
 }
 
 func createDefault(ctx context.Context, local *client.Factory, namespace client.Key) error {
-	accounts := client.ServiceAccounts.InNamespace(local.Cluster(namespace.Cluster.Path()), namespace.Name)
+	accounts := kinds.ServiceAccounts.InNamespace(local.Cluster(namespace.Cluster.Path()), namespace.Name)
 	_, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: DefaultAccount, Namespace: namespace.Name}}, metav1.CreateOptions{})
 	switch {
 	case err == nil, apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):

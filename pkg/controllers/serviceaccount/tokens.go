@@ -12,6 +12,7 @@ import (
 	apiserverserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -56,14 +57,14 @@ func NewTokens(config TokensConfig) *reconcile.Controller[client.Key] {
 		secret: secrets.Get,
 		cached: config.Accounts.Lister().Get,
 		live: func(ctx context.Context, key client.Key) (*corev1.ServiceAccount, error) {
-			return client.ServiceAccounts.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+			return kinds.ServiceAccounts.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 		},
 		update: func(ctx context.Context, key client.Key, secret *corev1.Secret) error {
-			_, err := client.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Update(request.WithoutBodies(ctx), secret, metav1.UpdateOptions{})
+			_, err := kinds.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Update(request.WithoutBodies(ctx), secret, metav1.UpdateOptions{})
 			return err
 		},
 		remove: func(ctx context.Context, key client.Key, secret *corev1.Secret) error {
-			return client.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Delete(ctx, key.Name,
+			return kinds.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Delete(ctx, key.Name,
 				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &secret.UID}})
 		},
 		issue:  config.Issuer.IssueLegacy,

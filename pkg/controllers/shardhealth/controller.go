@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
@@ -44,7 +45,7 @@ type Config struct {
 
 // NewInformer returns an informer of heartbeats.
 func NewInformer(local *client.Factory) *client.Informer[*coordinationv1.Lease] {
-	return client.Leases.Informer(local.Cluster(core.RootCluster.Path()), client.InformerOptions[*coordinationv1.Lease]{
+	return kinds.Leases.Informer(local.Cluster(core.RootCluster.Path()), client.InformerOptions[*coordinationv1.Lease]{
 		Name: "heartbeats", Namespace: shardload.LeaseNamespace, LabelSelector: shardload.LeaseLabel,
 	})
 }
@@ -61,7 +62,7 @@ func New(config Config) *reconcile.Controller[string] {
 			return leases.Get(shardload.LeaseNamespace, shardload.LeaseName(name))
 		},
 		commit: func(ctx context.Context, old, updated *corev1alpha1.Shard) error {
-			client := client.Shards.In(config.Local.Cluster(core.RootCluster.Path()))
+			client := kinds.Shards.In(config.Local.Cluster(core.RootCluster.Path()))
 			_, err := reconcile.CommitStored(ctx, config.Objects, corev1alpha1.Resource("shards"), client, old, updated)
 			return err
 		},

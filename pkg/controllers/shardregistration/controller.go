@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
@@ -49,7 +50,7 @@ type Config struct {
 
 // New returns the controller.
 func New(config Config) *reconcile.Controller[string] {
-	shards := client.Shards.In(config.Root)
+	shards := kinds.Shards.In(config.Root)
 	own := config.Own.Lister()
 	r := &reconciler{
 		config: config,

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -79,7 +80,7 @@ func (a *askers) watch(ctx context.Context, queue reconcile.Queue[client.Key]) (
 
 // follow watches a shard for as long as it is there.
 func (a *askers) follow(ctx context.Context, shard *peers.Peer, queue reconcile.Queue[client.Key]) {
-	informer := client.Workspaces.Informer(shard.Clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{
+	informer := kinds.Workspaces.Informer(shard.Clients.Wildcard(), client.InformerOptions[*tenancyv1alpha1.Workspace]{
 		Name:          "workspaces@" + shard.Name,
 		LabelSelector: tenancy.TargetLabel + "=" + a.self,
 		Transform:     slimWorkspace,

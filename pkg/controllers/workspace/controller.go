@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -76,11 +77,11 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return site, nil
 		},
 		commit: func(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
-			workspaces := client.Workspaces.In(config.Local.Cluster(logicalcluster.From(old).Path()))
-			return reconcile.CommitStored(ctx, config.Objects, client.Workspaces.GroupResource(), workspaces, old, updated)
+			workspaces := kinds.Workspaces.In(config.Local.Cluster(logicalcluster.From(old).Path()))
+			return reconcile.CommitStored(ctx, config.Objects, kinds.Workspaces.GroupResource(), workspaces, old, updated)
 		},
 		remove: func(ctx context.Context, ws *tenancyv1alpha1.Workspace) error {
-			return client.Workspaces.In(config.Local.Cluster(logicalcluster.From(ws).Path())).Delete(ctx, ws.Name,
+			return kinds.Workspaces.In(config.Local.Cluster(logicalcluster.From(ws).Path())).Delete(ctx, ws.Name,
 				metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(ws.UID))})
 		},
 		event: eventIn(config.Local),
@@ -117,7 +118,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 
 // live asks a shard for a Workspace; nil is that there is none.
 func live(ctx context.Context, shard *client.Factory, key client.Key) (*tenancyv1alpha1.Workspace, error) {
-	ws, err := client.Workspaces.In(shard.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+	ws, err := kinds.Workspaces.In(shard.Cluster(key.Cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
 		return ws, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/events"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -109,7 +110,7 @@ func (r *reconciler) tell(ctx context.Context, ws *tenancyv1alpha1.Workspace, re
 // eventIn returns the function that creates Events beside Workspaces.
 func eventIn(local *client.Factory) func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w word) error {
 	return func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w word) error {
-		return reconcile.Tell(ctx, local.Cluster(logicalcluster.From(ws).Path()), reconcile.Event{
+		return events.Tell(ctx, local.Cluster(logicalcluster.From(ws).Path()), events.Event{
 			About: corev1.ObjectReference{
 				APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Kind: "Workspace", Name: ws.Name, UID: ws.UID,
 			},

@@ -15,6 +15,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/documents"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -38,11 +40,11 @@ const orphanAge = 24 * time.Hour
 
 // startsWith are the names of what logical clusters hold from the start.
 var startsWith = map[schema.GroupResource][]string{
-	client.LogicalClusters.GroupResource():     {corev1alpha1.LogicalClusterName},
-	client.Namespaces.GroupResource():          {metav1.NamespaceDefault, metav1.NamespaceSystem},
-	client.ServiceAccounts.GroupResource():     {"default"},
-	client.ConfigMaps.GroupResource():          {"kube-root-ca.crt"},
-	client.ClusterRoleBindings.GroupResource(): {tenancy.OwnerBinding},
+	kinds.LogicalClusters.GroupResource():     {corev1alpha1.LogicalClusterName},
+	kinds.Namespaces.GroupResource():          {metav1.NamespaceDefault, metav1.NamespaceSystem},
+	kinds.ServiceAccounts.GroupResource():     {"default"},
+	kinds.ConfigMaps.GroupResource():          {"kube-root-ca.crt"},
+	kinds.ClusterRoleBindings.GroupResource(): {tenancy.OwnerBinding},
 }
 
 // startsWithAtMost is how many objects of a kind that may be.
@@ -122,7 +124,7 @@ func (s *site) unused(ctx context.Context, cluster logicalcluster.Name) (unused 
 }
 
 func holdsNothing(ctx context.Context, scope client.Scope) (bool, error) {
-	discovery, err := scope.Discovery()
+	discovery, err := documents.Of(scope)
 	if err != nil {
 		return false, err
 	}
@@ -135,7 +137,7 @@ func holdsNothing(ctx context.Context, scope client.Scope) (bool, error) {
 		return false, err
 	}
 	for _, resource := range resources {
-		if resource.GroupResource() == client.APIBindings.GroupResource() {
+		if resource.GroupResource() == kinds.APIBindings.GroupResource() {
 			continue // types bring them; what was made of what they bind is looked for
 		}
 		page, err := metadata.Resource(resource.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: startsWithAtMost + 1})

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // TestIsStart: a logical cluster that holds what it started with holds nothing of anybody.
@@ -18,9 +18,9 @@ func TestIsStart(t *testing.T) {
 		}
 		return list
 	}
-	namespaces, secrets := client.Namespaces.GroupResource(), client.Secrets.GroupResource()
+	namespaces, secrets := kinds.Namespaces.GroupResource(), kinds.Secrets.GroupResource()
 	require.True(t, isStart(namespaces, page("default", "kube-system")))
-	require.True(t, isStart(client.ConfigMaps.GroupResource(), page("kube-root-ca.crt", "kube-root-ca.crt")))
+	require.True(t, isStart(kinds.ConfigMaps.GroupResource(), page("kube-root-ca.crt", "kube-root-ca.crt")))
 	require.True(t, isStart(secrets, page()))
 	require.False(t, isStart(namespaces, page("default", "own")))
 	require.False(t, isStart(secrets, page("default")))

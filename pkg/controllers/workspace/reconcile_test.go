@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -91,7 +92,7 @@ func (f *fake) get(_ context.Context, cluster logicalcluster.Name) (*corev1alpha
 	if lc, ok := f.clusters[cluster]; ok {
 		return lc, nil
 	}
-	return nil, apierrors.NewNotFound(client.LogicalClusters.GroupResource(), "cluster")
+	return nil, apierrors.NewNotFound(kinds.LogicalClusters.GroupResource(), "cluster")
 }
 
 func (f *fake) create(_ context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
@@ -99,7 +100,7 @@ func (f *fake) create(_ context.Context, cluster logicalcluster.Name, lc *corev1
 		return fmt.Errorf("%w: connection refused", peers.ErrUnreachable)
 	}
 	if _, ok := f.clusters[cluster]; ok {
-		return apierrors.NewAlreadyExists(client.LogicalClusters.GroupResource(), "cluster")
+		return apierrors.NewAlreadyExists(kinds.LogicalClusters.GroupResource(), "cluster")
 	}
 	return f.write("create logical cluster", func() { f.clusters[cluster] = lc })
 }
@@ -135,7 +136,7 @@ func (f *fake) process() *reconciler {
 		now:  func() time.Time { return time.Now().Add(time.Hour) },
 		get: func(key client.Key) (*tenancyv1alpha1.Workspace, error) {
 			if f.ws == nil {
-				return nil, apierrors.NewNotFound(client.Workspaces.GroupResource(), key.Name)
+				return nil, apierrors.NewNotFound(kinds.Workspaces.GroupResource(), key.Name)
 			}
 			return f.ws, nil
 		},
@@ -153,7 +154,7 @@ func (f *fake) process() *reconciler {
 				return updated, nil
 			}
 			if old.ResourceVersion != f.ws.ResourceVersion {
-				return old, apierrors.NewConflict(client.Workspaces.GroupResource(), old.Name, errors.New("changed"))
+				return old, apierrors.NewConflict(kinds.Workspaces.GroupResource(), old.Name, errors.New("changed"))
 			}
 			written := updated.DeepCopy()
 			err := f.write("write workspace", func() {

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/peers"
 )
 
@@ -76,5 +77,5 @@ func (s *site) remove(ctx context.Context, cluster logicalcluster.Name, lc *core
 }
 
 func (s *site) client(cluster logicalcluster.Name) *client.Client[*corev1alpha1.LogicalCluster, *corev1alpha1.LogicalClusterList] {
-	return client.LogicalClusters.In(s.Clients.Cluster(cluster.Path()))
+	return kinds.LogicalClusters.In(s.Clients.Cluster(cluster.Path()))
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
@@ -69,7 +70,7 @@ func (s *sites) watch(ctx context.Context, queue reconcile.Queue[client.Key]) (f
 
 // follow watches a shard for as long as it is there.
 func (s *sites) follow(ctx context.Context, shard *peers.Peer, queue reconcile.Queue[client.Key]) {
-	informer := client.LogicalClusters.Informer(shard.Clients.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
+	informer := kinds.LogicalClusters.Informer(shard.Clients.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Name:          "logicalclusters@" + shard.Name,
 		LabelSelector: tenancy.OwnerShardLabel + "=" + s.self,
 		Indexers:      map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{OwnerIndex: IndexByOwner},
@@ -122,7 +123,7 @@ func ownerHandler(queue reconcile.Queue[client.Key]) client.Handler[*corev1alpha
 // ownerOf returns the key of the Workspace that owns a LogicalCluster.
 func ownerOf(lc *corev1alpha1.LogicalCluster) (client.Key, bool) {
 	owner := lc.Spec.Owner
-	if owner == nil || owner.Resource != client.Workspaces.Resource || owner.APIVersion != tenancyv1alpha1.SchemeGroupVersion.String() {
+	if owner == nil || owner.Resource != kinds.Workspaces.Resource || owner.APIVersion != tenancyv1alpha1.SchemeGroupVersion.String() {
 		return client.Key{}, false
 	}
 	return client.Key{Cluster: logicalcluster.Name(owner.Cluster), Name: owner.Name}, true

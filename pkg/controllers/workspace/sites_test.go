@@ -14,6 +14,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -47,17 +48,17 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 		s.Spec.BaseURL = url
 		return s
 	}
-	here, there, moved := clienttest.New(t, client.Scheme), clienttest.New(t, client.Scheme), clienttest.New(t, client.Scheme)
+	here, there, moved := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
 	local, err := client.NewFactory(here.ClientConfig())
 	require.NoError(t, err)
 	defer local.CloseIdleConnections()
-	here.Put(t, client.Shards.GroupVersionResource, shardsOf("here", here.URL))
-	here.Put(t, client.Shards.GroupVersionResource, shardsOf("there", there.URL))
-	there.Put(t, client.LogicalClusters.GroupVersionResource, ownedCluster("one", "ours", "here"))
-	there.Put(t, client.LogicalClusters.GroupVersionResource, ownedCluster("two", "others", "elsewhere"))
+	here.Put(t, kinds.Shards.GroupVersionResource, shardsOf("here", here.URL))
+	here.Put(t, kinds.Shards.GroupVersionResource, shardsOf("there", there.URL))
+	there.Put(t, kinds.LogicalClusters.GroupVersionResource, ownedCluster("one", "ours", "here"))
+	there.Put(t, kinds.LogicalClusters.GroupVersionResource, ownedCluster("two", "others", "elsewhere"))
 
-	shards := client.Shards.Informer(local.Cluster(logicalcluster.NewPath("root")), client.InformerOptions[*corev1alpha1.Shard]{})
-	clusters := client.LogicalClusters.Informer(local.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
+	shards := kinds.Shards.Informer(local.Cluster(logicalcluster.NewPath("root")), client.InformerOptions[*corev1alpha1.Shard]{})
+	clusters := kinds.LogicalClusters.Informer(local.Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{})
 	book := peers.New(peers.Config{Self: "here", Local: local, Shards: shards, Access: &rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}}})
 	s := &sites{self: "here", local: newSite(book.Named("here"), clusters), peers: book}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -91,11 +92,11 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 	require.False(t, found, "only what is owned here is watched")
 
 	there.Break()
-	there.Put(t, client.LogicalClusters.GroupVersionResource, ownedCluster("three", "later", "here"))
+	there.Put(t, kinds.LogicalClusters.GroupVersionResource, ownedCluster("three", "later", "here"))
 	expect("later")
 
-	moved.Put(t, client.LogicalClusters.GroupVersionResource, ownedCluster("one", "moved", "here"))
-	here.Put(t, client.Shards.GroupVersionResource, shardsOf("there", moved.URL))
+	moved.Put(t, kinds.LogicalClusters.GroupVersionResource, ownedCluster("one", "moved", "here"))
+	here.Put(t, kinds.Shards.GroupVersionResource, shardsOf("there", moved.URL))
 	// The owners of what it held look whether it holds that still.
 	told := map[string]bool{}
 	for range 3 {
@@ -108,7 +109,7 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 	}
 	require.Equal(t, map[string]bool{"ours": true, "later": true, "moved": true}, told)
 
-	here.Delete(t, client.Shards.GroupVersionResource, "", "root", "", "there")
+	here.Delete(t, kinds.Shards.GroupVersionResource, "", "root", "", "there")
 	require.Eventually(t, func() bool { _, err := s.at("there"); return err != nil }, eventually, time.Millisecond)
 	_, err = s.at("there")
 	require.ErrorIs(t, err, peers.ErrUnreachable)

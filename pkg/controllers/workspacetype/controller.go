@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
@@ -61,7 +62,7 @@ func (c *Config) reconcile(ctx context.Context, key client.Key) (reconcile.Resul
 		return reconcile.Result{}, nil //nolint:nilerr // it is gone
 	}
 	updated := advance(t, c.Shards.Lister().Cluster(core.RootCluster).List(nil))
-	_, err = reconcile.Commit(ctx, client.WorkspaceTypes.In(c.Local.Cluster(logicalcluster.From(t).Path())), t, updated)
+	_, err = reconcile.Commit(ctx, kinds.WorkspaceTypes.In(c.Local.Cluster(logicalcluster.From(t).Path())), t, updated)
 	if apierrors.IsNotFound(err) {
 		err = nil
 	}

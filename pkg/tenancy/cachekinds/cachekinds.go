@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 // SchemeGroupVersion is the group and version of all of them.
@@ -21,10 +22,10 @@ type pointerTo[T any] interface {
 
 // Define makes T a kind, and returns its resource.
 func Define[T any, P pointerTo[T]](kind, plural string) client.Resource[P, *List[T, P]] {
-	client.Scheme.AddKnownTypeWithName(SchemeGroupVersion.WithKind(kind), P(new(T)))
-	client.Scheme.AddKnownTypeWithName(SchemeGroupVersion.WithKind(kind+"List"), &List[T, P]{})
-	metav1.AddToGroupVersion(client.Scheme, SchemeGroupVersion)
-	return client.DefineResource[T, List[T, P], P, *List[T, P]](SchemeGroupVersion, plural)
+	kinds.Scheme.AddKnownTypeWithName(SchemeGroupVersion.WithKind(kind), P(new(T)))
+	kinds.Scheme.AddKnownTypeWithName(SchemeGroupVersion.WithKind(kind+"List"), &List[T, P]{})
+	metav1.AddToGroupVersion(kinds.Scheme, SchemeGroupVersion)
+	return client.DefineResource[T, List[T, P], P, *List[T, P]](SchemeGroupVersion, plural, client.WithScheme(kinds.Scheme))
 }
 
 // List is a list of objects of one kind.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
@@ -45,7 +46,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	w := &world{
-		here: clienttest.New(t, client.Scheme), cache: clienttest.New(t, client.Scheme),
+		here: clienttest.New(t, kinds.Scheme), cache: clienttest.New(t, kinds.Scheme),
 		stored: map[logicalcluster.Name]subtrees.Amount{}, told: map[logicalcluster.Name]int{},
 	}
 	factory := func(server *clienttest.Server) *client.Factory {
@@ -54,7 +55,7 @@ func newWorld(t *testing.T) *world {
 		t.Cleanup(f.CloseIdleConnections)
 		return f
 	}
-	w.clusters = client.LogicalClusters.Informer(factory(w.here).Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
+	w.clusters = kinds.LogicalClusters.Informer(factory(w.here).Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
 		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{subtrees.Index: subtrees.IndexLimited},
 	})
 	w.usages = subtrees.Usages.Informer(factory(w.cache).Shard(request.Wildcard).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{})
@@ -108,7 +109,7 @@ func (w *world) cluster(t *testing.T, name, path string, limits ...string) {
 	for i := 0; i < len(limits); i += 2 {
 		annotations[limits[i]] = limits[i+1]
 	}
-	w.here.Put(t, client.LogicalClusters.GroupVersionResource, &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
+	w.here.Put(t, kinds.LogicalClusters.GroupVersionResource, &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
 		Name: corev1alpha1.LogicalClusterName, Annotations: annotations,
 	}})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
 
 func shard(name string, labels map[string]string) *corev1alpha1.Shard {
@@ -43,10 +44,10 @@ func next(t *testing.T, w watch.Interface) string {
 
 // TestBoard follows what a shard knows through changes, by watches from all kinds of versions.
 func TestBoard(t *testing.T) {
-	server := clienttest.New(t, client.Scheme)
+	server := clienttest.New(t, kinds.Scheme)
 	factory, err := client.NewFactory(server.ClientConfig())
 	require.NoError(t, err)
-	informer := client.Shards.Informer(factory.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
+	informer := kinds.Shards.Informer(factory.Cluster(core.RootCluster.Path()), client.InformerOptions[*corev1alpha1.Shard]{})
 	b := newBoard(informer)
 	ctx := t.Context()
 	none := &metainternalversion.ListOptions{}

@@ -24,6 +24,7 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -45,8 +46,8 @@ func New(config Config) func(http.Handler) http.Handler {
 	gv := corev1alpha1.SchemeGroupVersion
 	scope := &handlers.RequestScope{
 		Namer:            handlers.ContextBasedNaming{Namer: meta.NewAccessor(), ClusterScoped: true},
-		Serializer:       withoutProtobuf{client.Codecs},
-		Convertor:        client.Scheme,
+		Serializer:       withoutProtobuf{kinds.Codecs},
+		Convertor:        kinds.Scheme,
 		Kind:             gv.WithKind("Shard"),
 		Resource:         shards.WithVersion(gv.Version),
 		TableConvertor:   served,
@@ -89,7 +90,7 @@ func instrument(verb string, handler http.HandlerFunc) http.HandlerFunc {
 }
 
 func respond(w http.ResponseWriter, r *http.Request, err error) {
-	responsewriters.ErrorNegotiated(err, client.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
+	responsewriters.ErrorNegotiated(err, kinds.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
 }
 
 // withoutProtobuf encodes in JSON and YAML only, as Shards have no other form.

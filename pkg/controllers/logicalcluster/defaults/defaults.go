@@ -28,6 +28,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
@@ -117,11 +118,11 @@ func New(cfg Config) (*Bindings, []reconcile.Source[client.Key]) {
 			return cfg.Exports.Get(key.Cluster, "", key.Name)
 		},
 		create: func(ctx context.Context, cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding) error {
-			_, err := client.APIBindings.In(cfg.Local.Cluster(cluster.Path())).Create(ctx, binding, metav1.CreateOptions{})
+			_, err := kinds.APIBindings.In(cfg.Local.Cluster(cluster.Path())).Create(ctx, binding, metav1.CreateOptions{})
 			return err
 		},
 		commit: func(ctx context.Context, cluster logicalcluster.Name, old, updated *apisv1alpha2.APIBinding) error {
-			_, err := reconcile.Commit(ctx, client.APIBindings.In(cfg.Local.Cluster(cluster.Path())), old, updated)
+			_, err := reconcile.Commit(ctx, kinds.APIBindings.In(cfg.Local.Cluster(cluster.Path())), old, updated)
 			return err
 		},
 		watched: map[logicalcluster.Name]bool{},

@@ -1,4 +1,5 @@
-package reconcile
+// Package events tells users about objects, by Events beside these.
+package events
 
 import (
 	"context"
@@ -9,10 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
+
+var resource = client.DefineResource[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "events", client.WithProtobuf())
 
 // maxMessage is the longest message of an Event.
 const maxMessage = 1024
@@ -45,11 +47,8 @@ func Tell(ctx context.Context, scope client.Scope, e Event, once ...any) error {
 	if event.Namespace == "" {
 		event.Namespace = metav1.NamespaceDefault
 	}
-	events, err := corev1client.NewForConfigAndClient(scope.Config(), scope.HTTPClient())
-	if err != nil {
-		return err
-	}
-	if _, err = events.Events(event.Namespace).Create(ctx, event, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+	_, err := resource.InNamespace(scope, event.Namespace).Create(ctx, event, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
 	return err

@@ -1,4 +1,4 @@
-package client
+package kinds
 
 import (
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
@@ -20,13 +20,10 @@ import (
 )
 
 var (
-	// Scheme holds the kinds of this package's resources, and those that are sent
-	// along with requests. Who defines more resources gives WithScheme.
+	// Scheme has the kinds of this package's resources, and those that are sent along with requests.
 	Scheme = newScheme()
 	// Codecs encodes and decodes the kinds of Scheme.
 	Codecs = serializer.NewCodecFactory(Scheme)
-	// ParameterCodec encodes request options as URL parameters.
-	ParameterCodec = runtime.NewParameterCodec(Scheme)
 )
 
 func newScheme() *runtime.Scheme {

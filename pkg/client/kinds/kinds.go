@@ -1,4 +1,7 @@
-package client
+// Package kinds has the resources of Kubernetes and of the SDK that something of Shardplane uses,
+// with their Go types, and a scheme of their kinds. Who imports it links all of them: who uses a
+// few defines these by client.DefineResource.
+package kinds
 
 import (
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
@@ -11,6 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 // Resources of Kubernetes that every logical cluster serves.
@@ -40,20 +47,32 @@ var (
 
 // Resources of the SDK.
 var (
-	LogicalClusters = DefineResource[corev1alpha1.LogicalCluster, corev1alpha1.LogicalClusterList](corev1alpha1.SchemeGroupVersion, "logicalclusters")
-	Shards          = DefineResource[corev1alpha1.Shard, corev1alpha1.ShardList](corev1alpha1.SchemeGroupVersion, "shards")
+	LogicalClusters = client.DefineResource[corev1alpha1.LogicalCluster, corev1alpha1.LogicalClusterList](corev1alpha1.SchemeGroupVersion, "logicalclusters")
+	Shards          = client.DefineResource[corev1alpha1.Shard, corev1alpha1.ShardList](corev1alpha1.SchemeGroupVersion, "shards")
 
-	Workspaces     = DefineResource[tenancyv1alpha1.Workspace, tenancyv1alpha1.WorkspaceList](tenancyv1alpha1.SchemeGroupVersion, "workspaces")
-	WorkspaceTypes = DefineResource[tenancyv1alpha1.WorkspaceType, tenancyv1alpha1.WorkspaceTypeList](tenancyv1alpha1.SchemeGroupVersion, "workspacetypes")
+	Workspaces     = client.DefineResource[tenancyv1alpha1.Workspace, tenancyv1alpha1.WorkspaceList](tenancyv1alpha1.SchemeGroupVersion, "workspaces")
+	WorkspaceTypes = client.DefineResource[tenancyv1alpha1.WorkspaceType, tenancyv1alpha1.WorkspaceTypeList](tenancyv1alpha1.SchemeGroupVersion, "workspacetypes")
 
-	WorkspaceAuthenticationConfigurations = DefineResource[tenancyv1alpha1.WorkspaceAuthenticationConfiguration, tenancyv1alpha1.WorkspaceAuthenticationConfigurationList](tenancyv1alpha1.SchemeGroupVersion, "workspaceauthenticationconfigurations")
+	WorkspaceAuthenticationConfigurations = client.DefineResource[tenancyv1alpha1.WorkspaceAuthenticationConfiguration, tenancyv1alpha1.WorkspaceAuthenticationConfigurationList](tenancyv1alpha1.SchemeGroupVersion, "workspaceauthenticationconfigurations")
 
-	Partitions    = DefineResource[topologyv1alpha1.Partition, topologyv1alpha1.PartitionList](topologyv1alpha1.SchemeGroupVersion, "partitions")
-	PartitionSets = DefineResource[topologyv1alpha1.PartitionSet, topologyv1alpha1.PartitionSetList](topologyv1alpha1.SchemeGroupVersion, "partitionsets")
+	Partitions    = client.DefineResource[topologyv1alpha1.Partition, topologyv1alpha1.PartitionList](topologyv1alpha1.SchemeGroupVersion, "partitions")
+	PartitionSets = client.DefineResource[topologyv1alpha1.PartitionSet, topologyv1alpha1.PartitionSetList](topologyv1alpha1.SchemeGroupVersion, "partitionsets")
 
-	APIResourceSchemas      = DefineResource[apisv1alpha1.APIResourceSchema, apisv1alpha1.APIResourceSchemaList](apisv1alpha1.SchemeGroupVersion, "apiresourceschemas")
-	APIConversions          = DefineResource[apisv1alpha1.APIConversion, apisv1alpha1.APIConversionList](apisv1alpha1.SchemeGroupVersion, "apiconversions")
-	APIExports              = DefineResource[apisv1alpha2.APIExport, apisv1alpha2.APIExportList](apisv1alpha2.SchemeGroupVersion, "apiexports")
-	APIBindings             = DefineResource[apisv1alpha2.APIBinding, apisv1alpha2.APIBindingList](apisv1alpha2.SchemeGroupVersion, "apibindings")
-	APIExportEndpointSlices = DefineResource[apisv1alpha1.APIExportEndpointSlice, apisv1alpha1.APIExportEndpointSliceList](apisv1alpha1.SchemeGroupVersion, "apiexportendpointslices")
+	APIResourceSchemas      = client.DefineResource[apisv1alpha1.APIResourceSchema, apisv1alpha1.APIResourceSchemaList](apisv1alpha1.SchemeGroupVersion, "apiresourceschemas")
+	APIConversions          = client.DefineResource[apisv1alpha1.APIConversion, apisv1alpha1.APIConversionList](apisv1alpha1.SchemeGroupVersion, "apiconversions")
+	APIExports              = client.DefineResource[apisv1alpha2.APIExport, apisv1alpha2.APIExportList](apisv1alpha2.SchemeGroupVersion, "apiexports")
+	APIBindings             = client.DefineResource[apisv1alpha2.APIBinding, apisv1alpha2.APIBindingList](apisv1alpha2.SchemeGroupVersion, "apibindings")
+	APIExportEndpointSlices = client.DefineResource[apisv1alpha1.APIExportEndpointSlice, apisv1alpha1.APIExportEndpointSliceList](apisv1alpha1.SchemeGroupVersion, "apiexportendpointslices")
 )
+
+// builtin defines a resource of a kind that has a protobuf encoding.
+func builtin[T, L any, PT interface {
+	*T
+	client.Object
+}, PL interface {
+	*L
+	runtime.Object
+},
+](gv schema.GroupVersion, plural string) client.Resource[PT, PL] {
+	return client.DefineResource[T, L, PT, PL](gv, plural, client.WithProtobuf())
+}
