@@ -61,6 +61,8 @@ func TestMistakes(t *testing.T) {
 			" --secure-port --tls-cert-file --tls-private-key-file --tls-min-version: --audit-policy-file --max-requests-inflight --fairness-queue-length --client-ca-file" +
 			" --service-account-max-token-expiration --authorization-webhook-version --etcd-compaction-interval --max-workspaces --max-objects --max-storage" +
 			" --encryption-provider-config-automatic-reload",
+		"shard --cache-kubeconfig=/no --cache-config=/no": "--shard-client-cert-file, --cache-kubeconfig: --cache-kubeconfig --tls-cert-file --tls-private-key-file --client-ca-file",
+		"shard --cache-config=/no":                        "--shard-client-cert-file, --cache-config: --tls-cert-file --tls-private-key-file --client-ca-file",
 		"front-proxy --bind-address=no --audit-log-path=/no --service-account-key-file=no --service-account-issuer=http://no --authentication-token-webhook-cache-ttl=-1s": "--root-kubeconfig" +
 			" --shard-ca-file --shard-client-cert-file --shard-client-key-file --proxy-client-cert-file --proxy-client-key-file --bind-address --tls-cert-file --tls-private-key-file" +
 			" --audit-policy-file --client-ca-file --authentication-token-webhook-cache-ttl --service-account-issuer",

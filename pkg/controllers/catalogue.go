@@ -438,7 +438,7 @@ func newWorkspaceType(d Deps) (reconcile.Made, error) {
 
 func newExportUse(d Deps) (reconcile.Made, error) {
 	uses := d.Informers.ExportUses
-	return after(exportuse.New(exportuse.Config{ShardName: d.ShardName, Cache: d.Cache, Uses: uses, Consumers: d.APIs}), uses, d.Bindings), nil
+	return after(exportuse.New(exportuse.Config{ShardName: d.ShardName, Cache: d.Pushed[0].Cache, Uses: uses, Consumers: d.APIs}), uses, d.Bindings), nil
 }
 
 func newIdentityCache(d Deps) (reconcile.Made, error) {
@@ -473,7 +473,7 @@ func (d Deps) reasons() replicationreasons.Config {
 
 func newReplication(d Deps) (reconcile.Made, error) {
 	controller, err := replication.New(replication.Config{
-		Shard: d.ShardName, Local: d.Local, Cache: d.Cache, Table: d.Replicated, LogicalClusters: d.Informers.LogicalClusters,
+		Shard: d.ShardName, Local: d.Local, Cache: d.Pushed[0].Cache, Table: d.Replicated, LogicalClusters: d.Informers.LogicalClusters,
 		Marks: d.Informers.ReplicationMarks,
 	})
 	return after(controller, d.Informers.LogicalClusters), err
@@ -486,6 +486,6 @@ func newReplicationObserver(d Deps) (reconcile.Made, error) {
 func newSubtreeUsage(d Deps) (reconcile.Made, error) {
 	usages := d.Informers.SubtreeUsages
 	return after(subtreeusage.New(subtreeusage.Config{
-		ShardName: d.ShardName, Cache: d.Cache, Usages: usages, Sums: d.Subtrees,
+		ShardName: d.ShardName, Cache: d.Pushed[0].Cache, Usages: usages, Sums: d.Subtrees,
 	}), usages), nil
 }

@@ -43,8 +43,16 @@ type Sources struct {
 	Local *client.Factory
 	// Root reaches the root shard, to read. The root shard leaves it out.
 	Root *client.Factory
-	// Cache reaches the cache server. It may be left out:
+	// Cache reaches the cache that is read. It may be left out:
 	// what other shards own is then read from the root shard.
+	Cache *client.Factory
+	// Pushed are the caches to which the shard pushes; one at least where there is a Cache.
+	Pushed []Pushed
+}
+
+// Pushed is a cache to which a shard pushes its replicas.
+type Pushed struct {
+	Name  string
 	Cache *client.Factory
 }
 

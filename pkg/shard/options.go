@@ -14,6 +14,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/limits"
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/pkg/client/caches"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
@@ -52,8 +53,9 @@ type Options struct {
 	// ReplicaSnapshotMaxAge is how old what was known of other shards may be that the
 	// shard starts with; 0: any age.
 	ReplicaSnapshotMaxAge time.Duration
-	// CacheKubeconfig reaches the cache server; without it nothing is replicated.
-	CacheKubeconfig string
+	// CacheKubeconfig reaches the cache server, where there is one only, and CacheConfig is the
+	// file that lists several. Without either nothing is replicated.
+	CacheKubeconfig, CacheConfig string
 	// ShardClientCertFile, ShardClientKeyFile and ShardCAFile are how this shard
 	// reaches others.
 	ShardClientCertFile, ShardClientKeyFile, ShardCAFile string
@@ -123,7 +125,8 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs.StringVar(&o.BaseURL, "base-url", o.BaseURL, "URL at which other shards and the front-proxy reach this shard; made of --bind-address and --secure-port by default")
 	fs = fss.FlagSet("Other components")
 	fs.StringVar(&o.RootKubeconfig, "root-kubeconfig", o.RootKubeconfig, "kubeconfig for the root shard, as the shard (see --shard-client-cert-file); required for every other shard")
-	fs.StringVar(&o.CacheKubeconfig, "cache-kubeconfig", o.CacheKubeconfig, "kubeconfig for the cache server, as the shard (see --shard-client-cert-file); without it nothing is replicated")
+	fs.StringVar(&o.CacheKubeconfig, "cache-kubeconfig", o.CacheKubeconfig, "kubeconfig for the cache server, as the shard (see --shard-client-cert-file); short for a --cache-config of one cache named "+caches.DefaultName+"; without either nothing is replicated")
+	fs.StringVar(&o.CacheConfig, "cache-config", o.CacheConfig, "YAML file that lists the caches, by name and kubeconfig, to which the shard pushes, and which it reads and in which order")
 	fs.DurationVar(&o.ReplicaSnapshotMaxAge, "replica-snapshot-max-age", o.ReplicaSnapshotMaxAge, "how old what was known of other shards may be, in <data-dir>/replicas, for the shard to start with it while the cache server is away; 0: any age")
 	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate for other shards: user system:shard:<name>, group system:kcp:shards; or a member of system:masters, for the previous version")
 	fs.StringVar(&o.ShardClientKeyFile, "shard-client-key-file", o.ShardClientKeyFile, "PEM file of the private key of --shard-client-cert-file")
@@ -170,6 +173,18 @@ func (o CompletedOptions) urls(own string) (base, external string) {
 	return base, cmp.Or(o.ExternalURL, base)
 }
 
+// caches are those of the flags.
+func (o CompletedOptions) caches() (caches.Config, error) {
+	if o.CacheConfig == "" {
+		return caches.Single(o.CacheKubeconfig), nil
+	}
+	config, err := caches.Load(o.CacheConfig)
+	if err != nil {
+		return config, fmt.Errorf("--cache-config: %w", err)
+	}
+	return config, nil
+}
+
 // Root reports whether this is the root shard.
 func (o CompletedOptions) Root() bool { return o.Name == RootName }
 
@@ -205,6 +220,11 @@ func (o CompletedOptions) Validate() error {
 		if _, err := os.Stat(option.file); option.file != "" && err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", option.flag, err))
 		}
+	}
+	if o.CacheKubeconfig != "" && o.CacheConfig != "" {
+		errs = append(errs, errors.New("--cache-kubeconfig is short for a --cache-config of one cache: leave out one of them"))
+	} else if _, err := o.caches(); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(slices.Concat(errs, o.Serving.Validate(), o.Fairness.Validate(), o.InFlight.Validate(), o.Watches.Validate(), o.WatchBytes.Validate(), o.Authentication.Validate(),
 		o.Authorization.Validate(), o.Webhooks.Validate(), o.Etcd.Validate(), o.Limits.Validate(), o.Capacity.Validate(o.Etcd), o.Encryption.Validate(), o.Garbage.Validate())...)

@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/caches"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/controllers/rootca"
@@ -119,12 +120,35 @@ func (s *Server) openSources(loopback *rest.Config) (controllers.Sources, error)
 			return sources, err
 		}
 	}
-	if file := s.options.CacheKubeconfig; file != "" {
-		if sources.Cache, err = s.factoryOf("--cache-kubeconfig", file); err != nil {
+	config, err := s.options.caches()
+	if err != nil {
+		return sources, err
+	}
+	if readers := config.Readers(); len(readers) > 0 {
+		if sources.Cache, err = s.cacheFactory(readers[0]); err != nil {
 			return sources, err
 		}
 	}
+	for _, cache := range config.Pushed() {
+		pushed, err := s.cacheFactory(cache)
+		if err != nil {
+			return sources, err
+		}
+		sources.Pushed = append(sources.Pushed, controllers.Pushed{Name: cache.Name, Cache: pushed})
+	}
 	return sources, nil
+}
+
+func (s *Server) cacheFactory(cache caches.Cache) (*client.Factory, error) {
+	config, err := cache.Client()
+	if err != nil {
+		return nil, fmt.Errorf("cache %q: %w", cache.Name, err)
+	}
+	factory, err := s.factory(config)
+	if err != nil {
+		return nil, fmt.Errorf("cache %q: %w", cache.Name, err)
+	}
+	return factory, nil
 }
 
 func (s *Server) factoryOf(flag, file string) (*client.Factory, error) {
