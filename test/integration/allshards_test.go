@@ -51,6 +51,7 @@ func everywhereMap(content string) *corev1.ConfigMap {
 // TestViewOfAllShards has a view of two shards, of which one is killed, and comes back, and one
 // that begins while the root shard is away.
 func TestViewOfAllShards(t *testing.T) {
+	t.Parallel()
 	e := start(t, harness.Options{Shards: 2, Mode: harness.Processes})
 	on := map[string]string{}
 	for _, shard := range []string{"root", "shard-1"} {

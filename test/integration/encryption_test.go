@@ -46,6 +46,7 @@ func inFiles(t *testing.T, dir, text string) bool {
 // server has what is to be encrypted in the clear once they are told so, in any
 // logical cluster, and that what was stored before can be read.
 func TestSecretsAtRest(t *testing.T) {
+	t.Parallel()
 	file := writeFile(t, t.TempDir(), "encryption.yaml", encryptionConfig("[{identity: {}}]"))
 	e := start(t, harness.Options{EncryptionConfig: file})
 	shard, cache := filepath.Join(e.Dir, ".kcp-0"), filepath.Join(e.Dir, ".kcp-cache")

@@ -20,6 +20,7 @@ import (
 // everybody, and makes room again; then it fills it as a neighbour in etcd would,
 // of whom the shard knows nothing.
 func TestFullEtcd(t *testing.T) {
+	t.Parallel()
 	const quota = 128 << 20 // four hundredths of it are more than etcd writes at once
 	address := harness.SmallEtcd(t, quota)
 	p := people{start(t, harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"shard": {"--etcd-servers", address, "--logical-cluster-total-bytes-limit=0"}}})}

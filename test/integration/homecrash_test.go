@@ -17,6 +17,7 @@ import (
 // TestHomesSurviveCrashes: wherever root's shard is killed while it makes a home, there is
 // one in the end, and one only.
 func TestHomesSurviveCrashes(t *testing.T) {
+	t.Parallel()
 	e := start(t, harness.Options{Mode: harness.Processes, Shards: 2, DevTokens: true})
 	root := e.Component("root")
 	for n := range 4 {

@@ -102,6 +102,7 @@ func (k *keyService) Decrypt(_ context.Context, _ string, r *service.DecryptRequ
 // that is not there at the start, with a new key, while it is away, and after a
 // restart without it.
 func TestKMS(t *testing.T) {
+	t.Parallel()
 	k := newKeyService(t)
 	file := writeFile(t, t.TempDir(), "encryption.yaml", encryptionConfig(fmt.Sprintf("[{kms: {apiVersion: v2, name: plugin, endpoint: 'unix://%s'}}, {identity: {}}]", k.socket)))
 	store := harness.Etcd(t, transport.TLSInfo{})

@@ -13,6 +13,7 @@ import (
 // TestListWatchExpires holds on every endpoint that what etcd has compacted is
 // expired, and that a token says so and tells how to go on.
 func TestListWatchExpires(t *testing.T) {
+	t.Parallel()
 	compaction := []string{"--etcd-compaction-interval=500ms"}
 	e := start(t, harness.Options{ExtraArgs: map[string][]string{"shard": compaction, "cache-server": compaction}})
 	all := endpoints(t, e)

@@ -316,6 +316,7 @@ func text(events []event) []string {
 // TestMergedOutage: a shard that is away is said to be, and is never taken for empty. Watches
 // wait for it for a while, and go on where it was.
 func TestMergedOutage(t *testing.T) {
+	t.Parallel()
 	m := newMerged(t, start(t, harness.Options{Mode: harness.Processes, Shards: 2}), "outage")
 	m.create("root", "a")
 	m.create("shard-1", "b")

@@ -31,6 +31,7 @@ import (
 // TestMergedReflectors: client-go's informers and watchers follow all shards as they are,
 // also when a shard is killed and comes back.
 func TestMergedReflectors(t *testing.T) {
+	t.Parallel()
 	m := newMerged(t, start(t, harness.Options{Mode: harness.Processes, Shards: 2}), "reflectors")
 	m.create("root", "a")
 	m.create("shard-1", "b")

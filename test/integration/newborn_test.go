@@ -60,6 +60,7 @@ func TestCreateThenUse(t *testing.T) {
 
 // TestCreateThenUseOfReplicas: nor does it matter which replica of a shard answers.
 func TestCreateThenUseOfReplicas(t *testing.T) {
+	t.Parallel()
 	testUseAtOnce(t, makerOf(t, start(t, harness.Options{Shards: 2, Replicas: 2, DevTokens: true}), "makers"))
 }
 

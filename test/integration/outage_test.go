@@ -15,6 +15,7 @@ import (
 // TestBoundAPIsInOutages: what is bound is served, by the provider's rules, while the
 // provider's shard, root and the cache server are away, also by a shard that starts then.
 func TestBoundAPIsInOutages(t *testing.T) {
+	t.Parallel()
 	encryption := writeFile(t, t.TempDir(), "encryption.yaml", encryptionConfig("["+aKey+"]"))
 	e := start(t, harness.Options{Shards: 2, DevTokens: true, EncryptionConfig: encryption})
 	provider := newAPIKinds(e, "away")

@@ -111,6 +111,7 @@ func knowsOthers(e *env) bool {
 // TestPlacementInOutages: what a Workspace asks another shard for comes, and goes, by what the
 // two know of each other.
 func TestPlacementInOutages(t *testing.T) {
+	t.Parallel()
 	p := startPlaced(t)
 	p.create("a")
 	a := p.ready("a")
@@ -171,6 +172,7 @@ func TestPlacementInOutages(t *testing.T) {
 // TestPlacementSurvivesCrashes: wherever one of the two shards is killed, there is one logical
 // cluster for a Workspace in the end, and none without.
 func TestPlacementSurvivesCrashes(t *testing.T) {
+	t.Parallel()
 	p := startPlaced(t)
 	crash := func(n int) {
 		<-time.After(time.Duration(n/2) * 15 * time.Millisecond) // somewhere on the way

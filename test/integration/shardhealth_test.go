@@ -100,6 +100,7 @@ func (h health) waits(in, name, why string) {
 // TestShardHealth: a shard that dies is not ready after some heartbeats; workspaces go to
 // others meanwhile, and one that fits nowhere else says so, until the shard is back.
 func TestShardHealth(t *testing.T) {
+	t.Parallel()
 	h := health{start(t, harness.Options{Mode: harness.Processes, Shards: 2})}
 	for _, shard := range []string{"root", "shard-1"} {
 		h.eventually(shard+" is ready", func() bool { return h.ready(shard) == "True" })
@@ -152,6 +153,7 @@ func TestShardHealth(t *testing.T) {
 // TestShardsThatAreFull: a shard that has as much as it may takes no more workspaces, which
 // go elsewhere, or say what they wait for, until there is room.
 func TestShardsThatAreFull(t *testing.T) {
+	t.Parallel()
 	h := health{start(t, harness.Options{Shards: 4, ExtraArgs: map[string][]string{
 		"root": {"--max-workspaces=3"}, "shard-1": {"--max-workspaces=2"}, "shard-2": {"--max-objects=1"}, "shard-3": {"--max-storage=1Mi"},
 	}})}
