@@ -126,9 +126,15 @@ func role(name string) *rbacv1.ClusterRole {
 }
 
 // TestRestore restores older snapshots, saved under load, below a front-proxy,
-// informers and watches that go on. In the end all of them hold what etcd holds.
+// informers and watches that go on. In the end all of them hold what etcd holds, and so do two
+// front-proxies, one that was there all the time and one that starts with what it has on disk
+// from before, while the shards are away.
 func TestRestore(t *testing.T) {
-	c := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
+	c := harness.Start(t, harness.Options{
+		Mode: harness.Processes, Shards: 2,
+		ExtraArgs:   map[string][]string{"front-proxy": {"--index-directory=" + t.TempDir()}},
+		SecondProxy: []string{"--index-directory=" + t.TempDir()},
+	})
 	shards := []server{
 		{"root", ".kcp-0", "admin.kubeconfig", "shard-base", []string{"--name", "root"}},
 		{"shard-1", ".kcp-1", "admin.kubeconfig", "shard-base", []string{"--name", "shard-1"}},
@@ -221,12 +227,22 @@ func TestRestore(t *testing.T) {
 	}, testTimeout, 20*time.Millisecond)
 	agree("after the snapshot")
 
+	second := c.Proxy()
+	second.Host = c.Component("front-proxy-2").URL
+	require.Eventually(t, func() bool {
+		status, _ := fetch(t, second, "/clusters/root:late/api/v1/configmaps")
+		return status == http.StatusOK
+	}, testTimeout, 20*time.Millisecond)
+	c.Component("front-proxy-2").Stop()
 	for _, s := range shards {
 		c.Component(s.component).Stop()
 	}
 	for _, s := range shards {
 		s.restore(t, c)
 	}
+	c.Component("front-proxy-2").Start()
+	status, _ := fetch(t, second, "/clusters/root:late/api/v1/configmaps")
+	require.Equal(t, http.StatusServiceUnavailable, status, "it is known, and its shard is away")
 	for _, s := range shards {
 		c.Component(s.component).Start()
 	}
@@ -266,15 +282,19 @@ func isRestored(t *testing.T, c *harness.Cluster, kept, late string, acknowledge
 	require.NoError(t, err)
 	require.Empty(t, restored.Data)
 
+	second := c.Proxy()
+	second.Host = c.Component("front-proxy-2").URL
 	for path, want := range map[string][]int{
 		"/clusters/root:doomed/api/v1/configmaps":  {http.StatusOK},
 		"/clusters/root:late/api/v1/configmaps":    {http.StatusForbidden, http.StatusNotFound},
 		"/clusters/" + late + "/api/v1/configmaps": {http.StatusForbidden, http.StatusNotFound},
 	} {
-		require.Eventually(t, func() bool {
-			status, _ := fetch(t, c.Proxy(), path)
-			return slices.Contains(want, status)
-		}, testTimeout, 20*time.Millisecond, "%s answers one of %v", path, want)
+		for _, proxy := range []*rest.Config{c.Proxy(), second} {
+			require.Eventually(t, func() bool {
+				status, _ := fetch(t, proxy, path)
+				return slices.Contains(want, status)
+			}, testTimeout, 20*time.Millisecond, "%s of %s answers one of %v", path, proxy.Host, want)
+		}
 	}
 
 	// Who held a version of before is told that it is gone, and no version is
