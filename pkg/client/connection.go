@@ -67,6 +67,7 @@ func newConnection(name string, source listerWatcher) connection {
 type state struct {
 	mu              sync.Mutex
 	running         bool
+	started         time.Time
 	err             error
 	since           time.Time
 	resourceVersion string
@@ -127,6 +128,20 @@ func (c *connection) Away() (since time.Time, why error) {
 	return c.state.since, c.state.err
 }
 
+// stale returns for how long the connection has not had what its server has.
+func (c *connection) stale() time.Duration {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	switch {
+	case c.state.err != nil:
+		return time.Since(c.state.since)
+	case !c.current.Load():
+		return time.Since(c.state.started)
+	default:
+		return 0
+	}
+}
+
 // ResourceVersion returns the resourceVersion up to which the informer has seen
 // events; empty before it has synced.
 func (c *connection) ResourceVersion() string {
@@ -157,6 +172,9 @@ func (c *connection) setRunning(running bool) (was bool) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	was, c.state.running = c.state.running, running
+	if !was {
+		c.state.started = time.Now()
+	}
 	return was
 }
 
@@ -201,6 +219,7 @@ func (c *connection) run(ctx context.Context, to sink) error {
 func (c *connection) follow(ctx context.Context, to sink) {
 	c.counts.streams.Add(1)
 	defer c.counts.streams.Add(-1)
+	ctx = countReceived(ctx, &c.counts.received)
 	s := &stream{connection: c, sink: to}
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -50,7 +51,9 @@ func NewFactory(config *rest.Config, options ...FactoryOption) (*Factory, error)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make an HTTP client for %s, check the certificates of the kubeconfig: %w", host, err)
 	}
-	f := &Factory{config: config, http: httpClient}
+	counting := *httpClient // which may be everybody's
+	counting.Transport = &countingTransport{RoundTripper: cmp.Or(httpClient.Transport, http.DefaultTransport)}
+	f := &Factory{config: config, http: &counting}
 	for _, option := range options {
 		if err := option(f); err != nil {
 			return nil, fmt.Errorf("cannot make a factory for %s: %w", host, err)

@@ -29,6 +29,7 @@ type Follower[T Object] struct {
 
 // Follower returns a follower of a resource, whose name is for logs.
 func (r Resource[T, L]) Follower(scope Scope, name string, sink Sink[T]) *Follower[T] {
+	r.identity = r.identity.fresh()
 	c := r.In(scope)
 	list := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, opts) }
 	return &Follower[T]{newConnection(name, listerWatcher{list: list, watch: c.Watch}), sink}

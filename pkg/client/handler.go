@@ -32,6 +32,8 @@ type Handler[T Object] struct {
 
 	// keys is told the key, by the view that has it, of what is added, changed or deleted.
 	keys func(Key)
+	// left is told that of what leaves.
+	left func(Key)
 }
 
 // Leave says why an informer does not hold an object any more.
@@ -193,8 +195,11 @@ func (a *added[T]) toldInitial() {
 
 // call calls the handler's functions for a change.
 func (a *added[T]) call(c change[T]) {
-	if a.keys != nil && c.left == "" {
-		a.key(c.key)
+	switch {
+	case a.keys != nil && c.left == "":
+		a.key(a.keys, c.key)
+	case a.left != nil && c.left != "":
+		a.key(a.left, c.key)
 	}
 	switch {
 	case c.same:
@@ -212,9 +217,9 @@ func (a *added[T]) call(c change[T]) {
 	}
 }
 
-func (a *added[T]) key(key Key) {
+func (a *added[T]) key(tell func(Key), key Key) {
 	defer a.recovered()
-	a.keys(key)
+	tell(key)
 }
 
 func (a *added[T]) add(c change[T]) {

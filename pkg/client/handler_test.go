@@ -178,7 +178,7 @@ func TestMetrics(t *testing.T) {
 		i.holdsAll(t, server)
 		held := float64(len(server.in(ranges)))
 		require.Equal(t, map[string]float64{
-			"objects": held, "streams": 1, "synced": 1, "filtered client": 1, "events_total": 40, "discarded_total": 40 - held, "relists_total": 0, "handler_panics_total": 0,
+			"objects": held, "streams": 1, "synced": 1, "filtered client": 1, "events_total": 40, "discarded_total": 40 - held, "relists_total": 0, "stale_seconds": 0, "received_bytes_total": 0, "handler_panics_total": 0,
 		}, gather())
 	})
 	require.Empty(t, gather())

@@ -169,6 +169,12 @@ func (i *Informer[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *R
 	return i.handlers.add(i.mu, h, options, i.HasSynced(), i.present)
 }
 
+// AddKeyHandler adds a handler that is told the key of each object that is added, changed or
+// deleted, and, unless left is nil, of those that leave.
+func (i *Informer[T]) AddKeyHandler(changed, left func(Key), options ...HandlerOption) *Registration {
+	return i.AddEventHandler(Handler[T]{keys: changed, left: left}, options...)
+}
+
 // present are the objects that there are, by key.
 func (i *Informer[T]) present(visit func(Key, T) bool) {
 	for _, obj := range i.store.list() {

@@ -10,8 +10,8 @@ import (
 
 // counts are what an informer counts.
 type counts struct {
-	events, relists, panics atomic.Uint64
-	streams                 atomic.Int64
+	events, relists, panics, received atomic.Uint64
+	streams                           atomic.Int64
 }
 
 // counted is an informer that runs.
@@ -48,6 +48,8 @@ var informerMetrics = map[string]string{
 	"objects":              "Objects that the informer holds.",
 	"streams":              "Streams that the informer follows: two while ranges come to it.",
 	"synced":               "1 when the informer has had the complete state once.",
+	"stale_seconds":        "For how long the informer has not been connected, or has not had the complete state; 0 if it is up to date.",
+	"received_bytes_total": "Bytes of the answers that the informer was sent, uncompressed.",
 	"filtered":             "1 for who selects the objects in the informer's ranges: server, client (which receives all of them, and discards others) or unknown.",
 	"events_total":         "Objects and events that the informer was sent.",
 	"discarded_total":      "Objects and events of these that were not in its ranges.",
@@ -137,6 +139,8 @@ func (i *Informer[T]) measure(gauge, counter func(what string, value float64, la
 		counter("discarded_total", float64(i.Discarded()))
 	}
 	counter("events_total", float64(i.counts.events.Load()))
+	gauge("stale_seconds", i.stale().Seconds())
+	counter("received_bytes_total", float64(i.counts.received.Load()))
 	counter("relists_total", float64(i.counts.relists.Load()))
 	counter("handler_panics_total", float64(i.counts.panics.Load()))
 }

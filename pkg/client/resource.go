@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Object is what informers hold and clients return: a pointer to an API type.
@@ -30,6 +32,7 @@ type Resource[T Object, L runtime.Object] struct {
 	newObject  func() T
 	newList    func() L
 	protobuf   bool
+	identity   *identified
 	codecs     serializer.CodecFactory
 	parameters runtime.ParameterCodec
 }
@@ -40,6 +43,7 @@ type ResourceOption func(*resourceOptions)
 type resourceOptions struct {
 	scheme   *runtime.Scheme
 	protobuf bool
+	identity *identified
 }
 
 // WithScheme takes the names of the kinds of the resource's types from a scheme, which need not have
@@ -76,6 +80,7 @@ func DefineResource[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.Gr
 		newObject:            func() PT { return new(T) },
 		newList:              func() PL { return new(L) },
 		protobuf:             o.protobuf,
+		identity:             o.identity,
 	}
 	own, err := schemeOf(o.scheme, gv, r.newObject(), r.newList())
 	utilruntime.Must(err)
@@ -120,12 +125,17 @@ func (r Resource[T, L]) InNamespace(scope Scope, namespace string) *Client[T, L]
 	if r.protobuf {
 		options = append(options, gentype.PrefersProtobuf[T]())
 	}
-	return gentype.NewClientWithList[T, L](r.Resource, r.restClient(scope), r.parameters, namespace, r.newObject, r.newList, options...)
+	plural := r.Resource
+	if r.identified(scope) {
+		plural += identityMark
+	}
+	return gentype.NewClientWithList[T, L](plural, r.restClient(scope), r.parameters, namespace, r.newObject, r.newList, options...)
 }
 
 // Informer returns an informer of the resource; run it with Informer.Run or in
 // a Group. An empty namespace in options means all.
 func (r Resource[T, L]) Informer(scope Scope, options InformerOptions[T]) *Informer[T] {
+	r.identity = r.identity.fresh()
 	i, err := newInformerAt(scope, r.GroupVersionResource, options, func(scope Scope) (listerWatcher, error) {
 		c := r.InNamespace(scope, options.Namespace)
 		return sourceOf(c.List, c.Watch), nil
@@ -188,7 +198,18 @@ func (r Resource[T, L]) restClient(scope Scope) rest.Interface {
 	config.GroupVersion = &gv
 	config.APIPath = apiPath(gv.Group)
 	config.NegotiatedSerializer = serializer.WithoutConversionCodecFactory{CodecFactory: r.codecs}
-	c, err := rest.RESTClientForConfigAndClient(config, scope.factory.http)
+	sender := scope.factory.http
+	if r.identified(scope) {
+		identifying := *sender
+		identifying.Transport = &identityTransport{sender.Transport, r.identity}
+		sender = &identifying
+	}
+	c, err := rest.RESTClientForConfigAndClient(config, sender)
 	utilruntime.Must(err)
 	return c
+}
+
+// identified reports whether requests at a scope need the identity.
+func (r Resource[T, L]) identified(scope Scope) bool {
+	return r.identity != nil && scope.segment == request.Wildcard
 }

@@ -136,10 +136,9 @@ func (u *Union[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *Regi
 	return u.handlers.add(&u.mu, h, options, u.synced, u.visible)
 }
 
-// AddKeyHandler adds a handler that is told the key of each object that is added, changed or
-// deleted, with the shard that has or had it, and not of those that leave.
-func (u *Union[T]) AddKeyHandler(f func(Key), options ...HandlerOption) *Registration {
-	return u.AddEventHandler(Handler[T]{keys: f}, options...)
+// AddKeyHandler is Informer.AddKeyHandler, of keys with the shard that has or had the object.
+func (u *Union[T]) AddKeyHandler(changed, left func(Key), options ...HandlerOption) *Registration {
+	return u.AddEventHandler(Handler[T]{keys: changed, left: left}, options...)
 }
 
 // MarkSynced says that all has been told of that is initial, and has Synced of handlers close.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/util/workqueue"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // queues report their metrics
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -44,6 +43,9 @@ type Queue[K comparable] interface {
 	Add(key K)
 	// AddAfter puts key into the queue after a while.
 	AddAfter(key K, after time.Duration)
+	// Drop has key not be worked on, until it is added again: it stands for what has left this
+	// process, and looks like what is deleted. Work that runs is not ended by it.
+	Drop(key K)
 }
 
 // Source feeds a queue, typically from the events of an informer, until stop
@@ -124,14 +126,14 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	if c.config.Gate != nil && c.config.Hash == nil && !c.byCluster() {
 		return fmt.Errorf("controller %s has a Gate, and keys of a type that names no logical cluster: set Hash", c.config.Name)
 	}
-	queue, done := newQueue(c.config)
+	queue := newFeed(c.config)
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	defer queue.ShutDown()
 
 	for i := range c.config.Workers {
 		workers.Go(func() {
-			for c.next(ctx, i, queue, done) {
+			for c.next(ctx, i, queue) {
 			}
 		})
 	}
@@ -148,21 +150,24 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 }
 
 // next works on one key. It is false when the queue has been shut down.
-func (c *Controller[K]) next(ctx context.Context, worker int, queue workqueue.TypedRateLimitingInterface[K], done func(K)) bool {
+func (c *Controller[K]) next(ctx context.Context, worker int, queue *feed[K]) bool {
 	key, shutdown := queue.Get()
 	if shutdown {
 		return false
 	}
-	defer queue.Done(key)
-	defer done(key)
+	defer queue.done(key)
 	if ctx.Err() != nil {
 		return true // drain what is left without working on it
+	}
+	if !queue.wanted(key) {
+		queue.backoff.Forget(key)
+		return true
 	}
 
 	if c.config.Gate != nil {
 		work, end, ok := c.config.Gate.Begin(ctx, c.hash(key))
 		if !ok {
-			queue.Forget(key)
+			queue.backoff.Forget(key)
 			return true
 		}
 		defer end()
@@ -174,21 +179,21 @@ func (c *Controller[K]) next(ctx context.Context, worker int, queue workqueue.Ty
 	switch {
 	case err != nil && ctx.Err() != nil:
 		// Cut short by the end of the process, or the Gate; nothing to report.
-		queue.Forget(key)
+		queue.backoff.Forget(key)
 	case apierrors.IsConflict(err):
 		// Somebody else wrote first: not a failure, look again at the new state.
 		logger.V(4).Info("Changed meanwhile, looking again", "reason", err.Error())
-		queue.AddRateLimited(key)
+		queue.failed(key)
 	case err != nil:
 		failures.WithLabelValues(c.config.Name).Inc()
-		logger.Error(err, "Reconciling failed, trying again", "attempt", queue.NumRequeues(key)+1)
-		queue.AddRateLimited(key)
+		logger.Error(err, "Reconciling failed, trying again", "attempt", queue.backoff.NumRequeues(key)+1)
+		queue.failed(key)
 	case result.Backoff:
-		queue.AddRateLimited(key)
+		queue.failed(key)
 	default:
-		queue.Forget(key)
+		queue.backoff.Forget(key)
 		if result.RequeueAfter > 0 {
-			queue.AddAfter(key, result.RequeueAfter)
+			queue.again(key, result.RequeueAfter)
 		}
 	}
 	return true

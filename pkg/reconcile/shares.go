@@ -120,17 +120,3 @@ func (s *shares[K]) Done(key K) {
 		delete(s.clusters, cluster)
 	}
 }
-
-// newQueue returns a queue for so many workers, and what to tell about keys that are
-// done, before the queue is.
-func newQueue[K comparable](c Config[K]) (queue workqueue.TypedRateLimitingInterface[K], done func(K)) {
-	order := newShares[K](c.PerCluster)
-	plain := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{Name: c.Name, Clock: slowTicker{}, Queue: order})
-	return workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[K](c.MinBackoff, c.MaxBackoff),
-		workqueue.TypedRateLimitingQueueConfig[K]{
-			Name: c.Name, Clock: slowTicker{},
-			DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[K]{Name: c.Name, Clock: slowTicker{}, Queue: plain}),
-		},
-	), order.Done
-}

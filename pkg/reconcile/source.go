@@ -33,10 +33,16 @@ func FromInformer[K comparable, T client.Object](informer Watched[T], keysOf fun
 	}
 }
 
-// Keys feeds a queue with the keys of an informer's own objects.
-func Keys[T client.Object](informer *client.Informer[T]) Source[client.Key] {
+// Keyed is an informer, or a view of several, such as shards.Multi, that tells keys.
+type Keyed interface {
+	AddKeyHandler(changed, left func(client.Key), options ...client.HandlerOption) *client.Registration
+}
+
+// Keys feeds a queue with the keys of an informer's own objects, and drops those of objects that
+// leave it, and are not deleted.
+func Keys(informer Keyed) Source[client.Key] {
 	return func(_ context.Context, queue Queue[client.Key]) (func(), error) {
-		return informer.AddEventHandler(informer.KeyHandler(queue.Add)).Remove, nil
+		return informer.AddKeyHandler(queue.Add, queue.Drop).Remove, nil
 	}
 }
 

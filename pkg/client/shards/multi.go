@@ -214,10 +214,9 @@ func (m *Multi[T]) AddEventHandler(h client.Handler[T], options ...client.Handle
 	return m.union.AddEventHandler(h, options...)
 }
 
-// AddKeyHandler adds a handler that is told the key of each object that is added, changed or
-// deleted, with its shard, and not of those that leave.
-func (m *Multi[T]) AddKeyHandler(f func(client.Key), options ...client.HandlerOption) *client.Registration {
-	return m.union.AddKeyHandler(f, options...)
+// AddKeyHandler is client.Informer.AddKeyHandler, of keys with the shard of the object.
+func (m *Multi[T]) AddKeyHandler(changed, left func(client.Key), options ...client.HandlerOption) *client.Registration {
+	return m.union.AddKeyHandler(changed, left, options...)
 }
 
 // Lister returns the read access to the objects of all shards.

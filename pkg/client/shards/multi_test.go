@@ -64,7 +64,7 @@ func TestShardsComeMoveAndGo(t *testing.T) {
 	told, keys := &events{}, &events{}
 	m, _ := view(t, w.source, options{}, func(m *shards.Multi[configMap]) {
 		m.AddEventHandler(told.handler())
-		m.AddKeyHandler(func(key client.Key) { keys.add("%s", key) })
+		m.AddKeyHandler(func(key client.Key) { keys.add("%s", key) }, func(key client.Key) { keys.add("left %s", key) })
 	})
 	waitSynced(t, m, shards.All)
 	has(t, m, keyOf("a", "x"), "one", "1")
@@ -121,7 +121,7 @@ func TestShardsComeMoveAndGo(t *testing.T) {
 	w.withdraw(t, "one")
 	eventually(t, func() bool { return m.Of("one") == nil }, "gone")
 	require.Equal(t, []string{"leave z 2 ShardGone"}, told.take())
-	require.Empty(t, keys.take(), "leaving is no work")
+	require.Equal(t, []string{"left one|a|default/z"}, keys.take(), "leaving is no change")
 	_, err = m.Lister().Get(keyOf("a", "z"))
 	require.True(t, apierrors.IsNotFound(err), err)
 	require.Empty(t, m.Lister().ShardOf("a"))

@@ -27,6 +27,8 @@ type delays map[client.Key]time.Duration
 func (d delays) Add(key client.Key)                           { d[key] = 0 }
 func (d delays) AddAfter(key client.Key, after time.Duration) { d[key] = after }
 
+func (d delays) Drop(key client.Key) { delete(d, key) }
+
 // TestFollowing: few bindings follow their export at once, many one after the other.
 func TestFollowing(t *testing.T) {
 	var exports informed

@@ -39,6 +39,8 @@ var _ reconcile.Queue[string] = &world{}
 func (w *world) Add(key string)                       { w.queued = append(w.queued, key) }
 func (w *world) AddAfter(key string, _ time.Duration) { w.Add(key) }
 
+func (w *world) Drop(string) {}
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, now: time.Unix(1000, 0), leases: map[string]*coordinationv1.Lease{}, shards: map[string]*corev1alpha1.Shard{}}

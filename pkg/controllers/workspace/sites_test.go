@@ -28,6 +28,8 @@ type keyQueue chan client.Key
 func (q keyQueue) Add(key client.Key)                       { q <- key }
 func (q keyQueue) AddAfter(key client.Key, _ time.Duration) { q <- key }
 
+func (keyQueue) Drop(client.Key) {}
+
 func ownedCluster(name, workspace, ownerShard string) *corev1alpha1.LogicalCluster {
 	return &corev1alpha1.LogicalCluster{
 		ObjectMeta: metav1.ObjectMeta{

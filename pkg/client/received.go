@@ -1,0 +1,73 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync/atomic"
+)
+
+// WithByteCounter has add called with how many bytes came of the body of an answer, from many
+// goroutines. Bodies that were sent compressed count as they are after that.
+func WithByteCounter(add func(bytes int)) FactoryOption {
+	return func(f *Factory) error {
+		transport := *f.transport()
+		transport.add = add
+		f.http.Transport = &transport
+		return nil
+	}
+}
+
+// receivedKey is for who counts, in the context of a request, what comes of the answer.
+type receivedKey struct{}
+
+func countReceived(ctx context.Context, received *atomic.Uint64) context.Context {
+	return context.WithValue(ctx, receivedKey{}, received)
+}
+
+// countingTransport counts the bytes of answers.
+type countingTransport struct {
+	http.RoundTripper
+
+	add func(int)
+}
+
+// transport returns what counts for a factory.
+func (f *Factory) transport() *countingTransport {
+	transport, _ := f.http.Transport.(*countingTransport)
+	return transport
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *countingTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	answer, err := t.RoundTripper.RoundTrip(request)
+	if err != nil || answer.StatusCode == http.StatusSwitchingProtocols {
+		return answer, err
+	}
+	received, _ := request.Context().Value(receivedKey{}).(*atomic.Uint64)
+	if received != nil || t.add != nil {
+		answer.Body = &countedBody{answer.Body, received, t.add}
+	}
+	return answer, nil
+}
+
+// WrappedRoundTripper implements what finds the transport below, as to close its connections.
+func (t *countingTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
+
+type countedBody struct {
+	io.ReadCloser
+
+	received *atomic.Uint64
+	add      func(int)
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.received != nil {
+		b.received.Add(uint64(n)) //nolint:gosec // readers return no less than 0
+	}
+	if b.add != nil {
+		b.add(n)
+	}
+	return n, err
+}
