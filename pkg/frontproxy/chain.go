@@ -83,10 +83,36 @@ func (s *Server) chain() serving.Chain {
 		serving.NewFilter("authentication", "who it is; 401", func(next http.Handler) http.Handler {
 			return apifilters.WithAuthentication(next, s.authentication.Authenticator, unauthorized, s.authentication.Audiences, nil)
 		}),
-		serving.Connections(nil, func(w http.ResponseWriter, _ *http.Request, why string) {
-			writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon, "%s, try again later", why))
-		}),
+		serving.Connections(nil, tooMany),
+		serving.NewFilter("shares", "429 above --max-requests-inflight-per-user and --max-watches-per-user", s.withShares),
 	}
+}
+
+// tooMany answers requests that are one too many.
+func tooMany(w http.ResponseWriter, _ *http.Request, why string) {
+	writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon, "%s, try again later", why))
+}
+
+// withShares bounds the requests that one user has in flight, and the streams, which take
+// memory here as long as they last.
+func (s *Server) withShares(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if identity.IsExempt(r.Context()) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		shares := s.inFlight
+		if r.Header.Get("Upgrade") != "" || isWatch(r) {
+			shares = s.watches
+		}
+		leave, why := shares.Take(r.Context(), 1)
+		if why != "" {
+			tooMany(w, r, why)
+			return
+		}
+		defer leave()
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (s *Server) serveMappings(w http.ResponseWriter, r *http.Request) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/inflight"
 )
 
 const (
@@ -53,6 +54,8 @@ type Options struct {
 	// Serving are the listener and the audit log of what the front-proxy
 	// answers itself.
 	Serving serving.Options
+	// InFlight and Watches bound the requests in flight, and the streams, of each user.
+	InFlight, Watches inflight.Limits
 	// Authentication says who may connect.
 	Authentication authn.UserOptions
 	// PassOnGroups are the groups that users keep on their way to a shard, except
@@ -62,12 +65,14 @@ type Options struct {
 
 // NewOptions returns the defaults.
 func NewOptions() *Options {
-	return &Options{
+	o := &Options{
 		IndexTimeout:          defaultIndexTimeout,
 		WorkspaceReadyTimeout: defaultReadyTimeout,
 		Serving:               serving.NewOptions(defaultPort),
 		Authentication:        authn.NewUserOptions(),
 	}
+	o.InFlight, o.Watches = inflight.NewProxyLimits()
+	return o
 }
 
 // Flags returns the flags of all options, by the sections of the help.
@@ -83,6 +88,8 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	o.Mounts.addFlags(fss.FlagSet("Mounts"))
 	fs = fss.FlagSet("Serving")
 	o.Serving.AddFlags(fs)
+	o.InFlight.AddUserFlag(fs)
+	o.Watches.AddUserFlag(fs)
 	fs.StringVar(&o.IndexDirectory, "index-directory", o.IndexDirectory, "directory for files of what is known of each shard, with which the next start serves at once, before shards have answered; of this process alone. Nothing is kept without it")
 	fs.DurationVar(&o.IndexTimeout, "index-timeout", o.IndexTimeout, "for how long a request for an unknown logical cluster waits for it to appear, before it is refused")
 	fs.DurationVar(&o.WorkspaceReadyTimeout, "workspace-ready-timeout", o.WorkspaceReadyTimeout, "for how long a request for a new workspace, of its owner or of others who may enter it, waits for the workspace to become ready, before it is told to come again")
@@ -125,7 +132,7 @@ func (o CompletedOptions) Validate() error {
 	if file := o.Mounts.ClientCertFile; file != "" && samePath(file, o.ProxyClientCertFile) {
 		errs = append(errs, errors.New("--mount-client-cert-file is that of --proxy-client-cert-file, which shards believe: mounted servers must not see it"))
 	}
-	return errors.Join(slices.Concat(errs, o.Mounts.validate(), o.Serving.Validate(), o.Authentication.Validate())...)
+	return errors.Join(slices.Concat(errs, o.Mounts.validate(), o.InFlight.Validate(), o.Watches.Validate(), o.Serving.Validate(), o.Authentication.Validate())...)
 }
 
 // validateFiles returns which files are missing. What the mapping file may give is missing

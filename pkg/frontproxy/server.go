@@ -24,6 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/bodies"
+	"github.com/shardplane/shardplane/pkg/serving/inflight"
 )
 
 // drainTimeout is how long requests in flight may take when the server stops;
@@ -50,6 +51,8 @@ type Server struct {
 	client *dynamiccertificates.DynamicCertKeyPairContent
 	// bodies say how long bodies of requests take at most.
 	bodies bodies.Rate
+	// inFlight and watches are what each user has of requests and of streams.
+	inFlight, watches *inflight.Shares
 	// shutdownDelay is for how long requests are served after the end of readiness.
 	shutdownDelay time.Duration
 	// profiling is whether profiles of this process are served.
@@ -74,6 +77,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	registerMetrics()
 	s = &Server{
 		profiling: o.Serving.Profiling, bodies: o.Serving.Bodies, shutdownDelay: o.ShutdownDelay, group: lifecycle.New("part"),
+		inFlight: inflight.NewShares(o.InFlight), watches: inflight.NewShares(o.Watches),
 		identity: identityHeaders{prefixes: slices.Clone(ownIdentity.prefixes)},
 	}
 	defer func() {

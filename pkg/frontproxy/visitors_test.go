@@ -118,3 +118,40 @@ func TestVisitorsAreForgotten(t *testing.T) {
 }
 
 func namedUser(name string) user.Info { return &user.DefaultInfo{Name: name} }
+
+// TestShares holds that a user who has as many requests, or streams, in flight as are allowed is
+// refused more of that kind, and nobody else, until one has ended.
+func TestShares(t *testing.T) {
+	w := newWorld(t, "root")
+	w.options.InFlight.User, w.options.Watches.User = 2, 1
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/hang") {
+			inside <- struct{}{}
+			<-goOn
+		}
+		rw.Header().Set(request.EnteredHeader, "true")
+		w.shards["root"].echo(rw, r)
+	})
+	w.ready(t)
+	w.knows(t, "root", "root")
+	jane, joe := w.person(t, "jane"), w.person(t, "joe")
+	const path, stream = "/clusters/root/api/v1/configmaps", "/clusters/root/api/v1/watch/configmaps/hang"
+	var hanging sync.WaitGroup
+	for _, path := range []string{"/clusters/root/api/v1/hang", "/clusters/root/api/v1/hang", stream} {
+		hanging.Go(func() { jane.get(t, path) })
+		<-inside
+	}
+	for path, flag := range map[string]string{path: "--max-requests-inflight-per-user", stream: "--max-watches-per-user"} {
+		res, body := jane.get(t, path)
+		status(t, res, body, http.StatusTooManyRequests)
+		require.Equal(t, "1", res.Header.Get("Retry-After"))
+		require.Contains(t, body, flag)
+	}
+	res, _ := joe.get(t, path)
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	close(goOn)
+	hanging.Wait()
+	res, _ = jane.get(t, path)
+	require.Equal(t, http.StatusOK, res.StatusCode)
+}

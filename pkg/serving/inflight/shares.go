@@ -42,6 +42,10 @@ var (
 		flag: "max-watches", metric: "watches-", many: "too many watches %s are open, or their selectors are too large",
 		counted: "places of the watches of %s that are open at a time: a watch has one, and one more for each four requirements, values and ranges of its selectors",
 	}
+	streams = subject{
+		flag: "max-watches", metric: "watches-", many: "too many watches and upgraded connections %s are open",
+		counted: "watches and upgraded connections of %s that are open at a time",
+	}
 )
 
 // NewLimits returns the defaults of limits of requests.
@@ -56,9 +60,22 @@ func NewWatchLimits() Limits {
 	return Limits{Cluster: cluster, User: user, of: watches}
 }
 
+// NewProxyLimits returns the defaults of limits of requests and of streams at a server in front of
+// several shards, which counts by users alone: more than at one shard, which counts by logical
+// clusters, too.
+func NewProxyLimits() (inFlight, open Limits) {
+	const most, mostOpen = 3000, 15000
+	return Limits{User: most, of: requests}, Limits{User: mostOpen, of: streams}
+}
+
 // AddFlags adds the flags of l to fs.
 func (l *Limits) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&l.Cluster, l.of.flag+"-per-cluster", l.Cluster, fmt.Sprintf(l.of.counted, "one logical cluster")+", one user's at most as many as are left for others; more are answered with 429. 0 means any number")
+	l.AddUserFlag(fs)
+}
+
+// AddUserFlag adds the flag of what users have, for who does not count by logical cluster, to fs.
+func (l *Limits) AddUserFlag(fs *pflag.FlagSet) {
 	fs.IntVar(&l.User, l.of.flag+"-per-user", l.User, fmt.Sprintf(l.of.counted, "one user, in all logical clusters together,")+"; the service accounts of a logical cluster count as one user. More are answered with 429. 0 means any number")
 }
 
@@ -109,16 +126,25 @@ func (s *Shares) Wrap(next http.Handler, count Count, refuse Refuse) http.Handle
 			next.ServeHTTP(w, r)
 			return
 		}
-		m := memberOf(ctx)
-		if limit := s.enter(m, n); limit != "" {
-			rejected.WithLabelValues(s.limits.of.metric + limit).Inc()
-			whose := map[string]string{"cluster": "for this logical cluster", "user": "of this user"}[limit]
-			refuse(w, r, fmt.Sprintf(s.limits.of.many+", see --%s-per-%s", whose, s.limits.of.flag, limit))
+		leave, why := s.Take(ctx, n)
+		if why != "" {
+			refuse(w, r, why)
 			return
 		}
-		defer s.leave(m, n)
+		defer leave()
 		next.ServeHTTP(w, r)
 	})
+}
+
+// Take counts n for the request of ctx until leave is called, or says why that is too much.
+func (s *Shares) Take(ctx context.Context, n int) (leave func(), why string) {
+	m := memberOf(ctx)
+	if limit := s.enter(m, n); limit != "" {
+		rejected.WithLabelValues(s.limits.of.metric + limit).Inc()
+		whose := map[string]string{"cluster": "for this logical cluster", "user": "of this user"}[limit]
+		return nil, fmt.Sprintf(s.limits.of.many+", see --%s-per-%s", whose, s.limits.of.flag, limit)
+	}
+	return func() { s.leave(m, n) }, ""
 }
 
 // enter counts n for m, or returns the limit that it would exceed.
