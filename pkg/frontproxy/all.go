@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strings"
@@ -151,11 +150,7 @@ func (a *askAll) get(obj *corev1alpha1.Shard) func(context.Context, url.Values) 
 			return nil, errNoWay
 		}
 		defer b.Left()
-		connected := false
-		traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
-			connected = true
-			b.Heard(ctx, true, nil)
-		}})
+		traced, attempt := b.attempt(ctx)
 		r, err := a.request(traced, b, query)
 		if err != nil {
 			return nil, err
@@ -166,9 +161,7 @@ func (a *askAll) get(obj *corev1alpha1.Shard) func(context.Context, url.Values) 
 		}
 		res, err := transport.RoundTrip(r)
 		if err != nil {
-			if !connected && ctx.Err() == nil && hangs(err) {
-				b.Heard(ctx, false, err)
-			}
+			attempt.failed(ctx, err)
 			upstreamErrors.WithLabelValues(b.Name, "unreachable").Inc()
 			b.Used(b.retire)
 			// Addresses of shards are no clients' business.

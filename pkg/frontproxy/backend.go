@@ -1,15 +1,18 @@
 package frontproxy
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -89,6 +92,30 @@ func (b *backend) transport(upgrade bool) http.RoundTripper {
 		return b.upgrades
 	}
 	return b.streams
+}
+
+// attempt is a request to a shard, as far as its connection goes.
+type attempt struct {
+	backend   *backend
+	connected atomic.Bool
+}
+
+// attempt returns a context for a request that ctx is of, and what is known of the request. That
+// there is a connection is good news of the shard; if there is none, failed has to be told.
+func (b *backend) attempt(ctx context.Context) (context.Context, *attempt) {
+	a := &attempt{backend: b}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
+		a.connected.Store(true)
+		b.Heard(ctx, true, nil)
+	}}), a
+}
+
+// failed notes why a request has failed, which is bad news of the shard if there was no connection
+// in time; ctx is the client's, who may have left.
+func (a *attempt) failed(ctx context.Context, err error) {
+	if !a.connected.Load() && ctx.Err() == nil && hangs(err) {
+		a.backend.Heard(ctx, false, err)
+	}
 }
 
 // retire closes what is idle; requests in flight go on, and close the rest.

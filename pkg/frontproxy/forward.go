@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
 	"sync"
@@ -82,8 +81,8 @@ type route struct {
 	// release gives the place back that the request has among those who may have to
 	// wait.
 	release func()
-	// connected is set once the request may have reached the shard.
-	connected bool
+	// attempt knows whether the request may have reached the shard.
+	attempt *attempt
 }
 
 // enter notes that the user has entered the logical cluster.
@@ -102,12 +101,8 @@ func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, to *route) {
 		to.backend.Left()
 		to.backend.Used(to.backend.retire)
 	}()
-	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { //nolint:contextcheck // of the client: whether it has left is what counts
-			to.connected = true
-			to.backend.Heard(r.Context(), true, nil)
-		},
-	})
+	ctx, attempt := to.backend.attempt(r.Context())
+	to.attempt = attempt
 	if to.long {
 		// Watches would keep the server from stopping.
 		var cancel context.CancelFunc
@@ -219,8 +214,8 @@ func (e *answerError) Error() string { return e.status.Error() }
 // fail answers when the shard did not.
 func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err error) {
 	var answer *answerError
-	if !to.connected && to.mount == nil && r.Context().Err() == nil && hangs(err) {
-		to.backend.Heard(r.Context(), false, err)
+	if to.mount == nil {
+		to.attempt.failed(r.Context(), err)
 	}
 	switch {
 	case errors.As(err, &answer):
@@ -235,7 +230,7 @@ func (f *forwarder) fail(w http.ResponseWriter, r *http.Request, to *route, err 
 	case to.mount == nil && !undialled(err) && f.denied(r.Context(), to):
 		f.visitors.denied(to.visitor)
 		f.refuse(w, r, to)
-	case !to.connected:
+	case !to.attempt.connected.Load():
 		klog.FromContext(r.Context()).V(1).Info("A shard, or a server of the mapping file, is unreachable", "server", to.backend.Name, "err", err)
 		f.unreachable(w, to)
 	default:

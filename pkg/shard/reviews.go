@@ -2,16 +2,13 @@ package shard
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	"golang.org/x/sync/singleflight"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
@@ -23,10 +20,8 @@ import (
 const (
 	// reviewTimeout bounds how long another shard is asked.
 	reviewTimeout = 5 * time.Second
-	// deniedFor is how long it is not asked again what it has denied, and maxDenied how
-	// many denials are remembered.
+	// deniedFor is how long it is not asked again what it has denied.
 	deniedFor = 5 * time.Second
-	maxDenied = 10_000
 )
 
 // reviews answers what users may do in logical clusters that may be on other shards: by
@@ -36,12 +31,11 @@ type reviews struct {
 	local func(cluster logicalcluster.Name) bool
 	peers *peers.Book
 
-	denied *cache.LRUExpireCache
-	asking singleflight.Group
+	answers *authz.Answers
 }
 
 func newReviews(rules authorizer.Authorizer, local func(logicalcluster.Name) bool, shards *peers.Book) *reviews {
-	return &reviews{rules: rules, local: local, peers: shards, denied: cache.NewLRUExpireCache(maxDenied)}
+	return &reviews{rules: rules, local: local, peers: shards, answers: authz.NewAnswers(0, deniedFor)}
 }
 
 // question is whether a user may do something in a logical cluster.
@@ -73,38 +67,16 @@ func (r *reviews) may(ctx context.Context, u user.Info, q question) (bool, error
 	return r.ask(ctx, peer, u, q)
 }
 
-// ask asks another shard, for all who have the same question at the same time, and
-// remembers for a moment what is denied.
+// ask asks another shard.
 func (r *reviews) ask(ctx context.Context, peer *peers.Peer, u user.Info, q question) (bool, error) {
 	review := q.review(u)
-	text, err := json.Marshal(review.Spec)
-	if err != nil {
-		return false, fmt.Errorf("encoding the question whether user %q may %s %s: %w", u.GetName(), q.verb, q.name+q.path, err)
-	}
-	key := peer.Name + "|" + q.cluster.String() + "|" + string(text)
-	if _, denied := r.denied.Get(key); denied {
-		return false, nil
-	}
-	done := r.asking.DoChan(key, func() (any, error) {
-		allowed := false
-		// Others may wait for it whose requests go on.
-		err := peer.Do(context.WithoutCancel(ctx), reviewTimeout, func(ctx context.Context) error {
-			var err error
+	return r.answers.May(ctx, peer.Name+"|"+q.cluster.String(), review, func(ctx context.Context) (allowed bool, err error) {
+		err = peer.Do(ctx, reviewTimeout, func(ctx context.Context) error {
 			allowed, err = authz.AskDeeply(ctx, peer.Clients.Cluster(q.cluster.Path()), review)
 			return err
 		})
-		if err == nil && !allowed {
-			r.denied.Add(key, struct{}{}, deniedFor)
-		}
 		return allowed, err
 	})
-	select {
-	case <-ctx.Done():
-		return false, ctx.Err()
-	case result := <-done:
-		allowed, _ := result.Val.(bool)
-		return allowed, result.Err
-	}
 }
 
 // attributes returns a question as authorizers have it.
