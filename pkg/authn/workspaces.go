@@ -34,6 +34,14 @@ type Workspace struct {
 	Incomplete bool
 }
 
+// Name adds a configuration, unless it is being deleted: of its issuers nobody gets in any more,
+// however long it is until it has gone.
+func (w *Workspace) Name(c *issuers.Configuration) {
+	if c.DeletionTimestamp == nil {
+		w.Configurations = append(w.Configurations, c)
+	}
+}
+
 // NewFor is how long after its birth a logical cluster may have configurations of which some
 // server does not know yet.
 const NewFor = 10 * time.Second

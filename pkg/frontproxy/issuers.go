@@ -87,7 +87,7 @@ func (s *Server) knownIn(ctx context.Context) authn.Workspace {
 			w.Incomplete = w.Incomplete || isNew || !f.configurations.HasSynced()
 			continue
 		}
-		w.Configurations = append(w.Configurations, c)
+		w.Name(c)
 	}
 	return w
 }

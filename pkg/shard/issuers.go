@@ -34,10 +34,7 @@ func (s *Server) knownIn(ctx context.Context) authn.Workspace {
 			w.Incomplete = w.Incomplete || isNew
 			continue
 		}
-		if c.DeletionTimestamp != nil {
-			continue // no more users of its issuers get in
-		}
-		w.Configurations = append(w.Configurations, c)
+		w.Name(c)
 	}
 	return w
 }

@@ -88,8 +88,19 @@ func testMarkedRules(t *testing.T, p people, two string) {
 	_, err = there.RbacV1().ClusterRoleBindings().Patch(t.Context(), "marked", mergePatch, []byte(`{"metadata":{"annotations":{"`+mark+`":null}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	p.eventually("what is not marked any more does not count", func() bool { return !may(elsewhere, "marked") })
+
+	// What is being deleted counts at home until it is gone, and elsewhere no more.
+	wait := func(finalizers string) {
+		_, err := there.RbacV1().ClusterRoleBindings().Patch(t.Context(), "viewer", mergePatch, []byte(`{"metadata":{"finalizers":`+finalizers+`}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	wait(`["example.com/wait"]`)
 	require.NoError(t, there.RbacV1().ClusterRoleBindings().Delete(t.Context(), "viewer", metav1.DeleteOptions{}))
-	p.eventually("what is gone does not count", func() bool { return !may(elsewhere, "viewer") })
+	p.eventually("what is being deleted does not count", func() bool { return !may(elsewhere, "viewer") })
+	require.True(t, may(p.with(deeply(p.Shard(1)), two), "viewer"))
+	wait("null")
+	p.eventually("what is gone does not count at home", func() bool { return !may(p.with(deeply(p.Shard(1)), two), "viewer") })
+	require.False(t, may(elsewhere, "viewer"))
 }
 
 // testUseOfTypes holds that a user needs the verb use on the type of a new

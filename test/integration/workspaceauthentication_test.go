@@ -23,6 +23,7 @@ import (
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
@@ -229,23 +230,22 @@ func TestWorkspaceAuthenticationChanges(t *testing.T) {
 	cluster := e.ofType("root:changing-issuers", "team", "shard-1", "root:changing-issuers", "team")
 	servers := []*rest.Config{e.Proxy(), e.Shard(1)}
 	// A stranger is told 403 and nobody 401.
-	knows := func(server *rest.Config, token string) bool {
-		code := codeOf(t, withToken(server, token), "/clusters/"+cluster+configMapsPath)
-		require.Contains(t, []int{http.StatusForbidden, http.StatusUnauthorized}, code)
-		return code == http.StatusForbidden
+	codeFor := func(server *rest.Config, token string) int {
+		return codeOf(t, withToken(server, token), "/clusters/"+cluster+configMapsPath)
 	}
-	everywhere := func(what, token string, want bool) {
+	everywhere := func(what, token string, known bool) {
 		t.Helper()
+		want := map[bool]int{true: http.StatusForbidden, false: http.StatusUnauthorized}[known]
 		for _, server := range servers {
-			e.eventually(what, func() bool { return knows(server, token) == want })
+			e.eventually(what, func() bool { return codeFor(server, token) == want })
 		}
 	}
-	lost := make(chan bool, 1)
-	go func() { lost <- knows(e.Proxy(), dead.token(nil)) }()
+	lost := make(chan int, 1)
+	go func() { lost <- codeFor(e.Proxy(), dead.token(nil)) }()
 	for _, server := range servers {
-		require.True(t, knows(server, living.token(nil)), "beside one that does not answer")
+		require.Equal(t, http.StatusForbidden, codeFor(server, living.token(nil)), "beside one that does not answer")
 	}
-	require.False(t, <-lost, "in time")
+	require.Equal(t, http.StatusUnauthorized, <-lost, "in time")
 	close(dead.hangs)
 	everywhere("the issuer that was dead", dead.token(nil), true)
 
@@ -273,7 +273,18 @@ func TestWorkspaceAuthenticationChanges(t *testing.T) {
 	})
 	t.Run("removal", func(t *testing.T) {
 		in := kinds.WorkspaceAuthenticationConfigurations.In(e.proxy.Cluster(path(home)))
+		wait := func(finalizers string) {
+			_, err := in.Patch(t.Context(), "living", mergePatch, []byte(`{"metadata":{"finalizers":`+finalizers+`}}`), metav1.PatchOptions{})
+			require.NoError(t, err)
+		}
+		wait(`["example.com/wait"]`)
 		require.NoError(t, in.Delete(t.Context(), "living", metav1.DeleteOptions{}))
+		everywhere("its tokens are nobody's as soon as it is being deleted", living.token(nil), false)
+		wait("null")
+		e.eventually("it is gone", func() bool {
+			_, err := in.Get(t.Context(), "living", metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		})
 		everywhere("its tokens are nobody's", living.token(nil), false)
 		everywhere("those of the other are as before", dead.token(nil), true)
 	})
