@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -163,6 +164,9 @@ func TestShardsThatAreFull(t *testing.T) {
 	for _, shard := range []string{"root", "shard-1", "shard-2", "shard-3"} {
 		h.eventually(shard+" tells its load", func() bool { return told(shard, "workspaces") == "0" })
 	}
+	h.eventually("shard-2 and shard-3 tell that they are full", func() bool {
+		return !slices.Contains([]string{"", "0"}, told("shard-2", "objects")) && !slices.Contains([]string{"", "0"}, told("shard-3", "storage"))
+	})
 	capacity := h.shard("shard-1").Status.Capacity
 	require.Equal(t, "2", capacity.Name("workspaces", "").String())
 	require.Equal(t, "8Gi", capacity.Storage().String())

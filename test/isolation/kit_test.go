@@ -114,11 +114,7 @@ func (w *world) overHTTP2(ctx context.Context, in input, raw string) answer {
 	if cert := w.whos[in.who].cert; cert != nil {
 		transport.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
 	}
-	limit := answerWithin
-	if lasts(raw) {
-		limit = 20 * watchFor
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	r = r.WithContext(ctx)
 	r.RequestURI, r.URL.Scheme, r.URL.Host = "", "https", w.targets[in.target].host
@@ -127,6 +123,9 @@ func (w *world) overHTTP2(ctx context.Context, in input, raw string) answer {
 		return answer{err: err}
 	}
 	defer func() { _ = res.Body.Close() }()
+	if lasts(raw) {
+		defer time.AfterFunc(20*watchFor, cancel).Stop()
+	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
 	return answer{code: res.StatusCode, header: res.Header, body: body, err: err}
 }
@@ -279,11 +278,7 @@ func (w *world) overTheWire(ctx context.Context, in input, raw string) answer {
 		return answer{err: err}
 	}
 	defer func() { _ = conn.Close() }()
-	limit := answerWithin
-	if lasts(raw) {
-		limit = 20 * watchFor
-	}
-	_ = conn.SetDeadline(time.Now().Add(limit))
+	_ = conn.SetDeadline(time.Now().Add(answerWithin))
 	if _, err := io.WriteString(conn, raw); err != nil {
 		return answer{err: err}
 	}
@@ -293,6 +288,9 @@ func (w *world) overTheWire(ctx context.Context, in input, raw string) answer {
 		return answer{err: err}
 	}
 	defer func() { _ = res.Body.Close() }()
+	if lasts(raw) {
+		_ = conn.SetDeadline(time.Now().Add(20 * watchFor))
+	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
 	for name, values := range res.Trailer {
 		res.Header[name] = append(res.Header[name], values...)
