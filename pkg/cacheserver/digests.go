@@ -39,7 +39,7 @@ type digests struct {
 
 	mu sync.Mutex
 	// tables are those of each shard, by resource; nil while everything is read.
-	tables, reading map[string]map[string]*digest.Table
+	tables, reading map[string]map[string]*digest.Table[struct{}]
 }
 
 // newDigests returns the digests of what is below the prefix of an etcd. The counter has to run.
@@ -60,7 +60,7 @@ func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend) (
 func (d *digests) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.tables, d.reading = nil, map[string]map[string]*digest.Table{}
+	d.tables, d.reading = nil, map[string]map[string]*digest.Table[struct{}]{}
 }
 
 func (d *digests) complete(uint64) {
@@ -78,12 +78,12 @@ func (d *digests) told(key string, _, after []byte, _ uint64) {
 	d.mu.Lock()
 	of := d.reading[at.shard]
 	if of == nil {
-		of = map[string]*digest.Table{}
+		of = map[string]*digest.Table[struct{}]{}
 		d.reading[at.shard] = of
 	}
 	table := of[at.resource]
 	if table == nil {
-		table = digest.NewTable()
+		table = digest.NewTable[struct{}]()
 		of[at.resource] = table
 	}
 	d.mu.Unlock()
@@ -91,7 +91,7 @@ func (d *digests) told(key string, _, after []byte, _ uint64) {
 		table.Remove(at.key)
 		return
 	}
-	table.Set(at.key, d.hash(key, at.key, after))
+	table.Set(at.key, d.hash(key, at.key, after), struct{}{})
 }
 
 // hash returns the hash of a value. One that cannot be read is like none that a shard has.
@@ -129,7 +129,7 @@ func replicaAt(key string) (at replica, ok bool) {
 }
 
 // current returns the tables of a shard, with all that was written before it was called.
-func (d *digests) current(ctx context.Context, shard string) (map[string]*digest.Table, error) {
+func (d *digests) current(ctx context.Context, shard string) (map[string]*digest.Table[struct{}], error) {
 	revision, err := d.backend.Revision(ctx)
 	if err != nil {
 		return nil, err
@@ -193,7 +193,7 @@ func (d *digests) answer(r *http.Request, shard request.Shard) (*digest.Answer, 
 	answer := &digest.Answer{DataID: d.dataID, Form: digest.Form}
 	table := tables[resource]
 	if table == nil {
-		table = digest.NewTable()
+		table = digest.NewTable[struct{}]()
 	}
 	switch {
 	case resource == "":

@@ -213,7 +213,7 @@ func TestDigestAnswers(t *testing.T) {
 	require.Equal(t, id, answer.DataID)
 	require.NoError(t, replicas.Delete(t.Context(), "one", metav1.DeleteOptions{}))
 	require.Equal(t, http.StatusOK, ask(master, "amber", ""))
-	require.Equal(t, digest.NewTable().Root(), answer.Resources[shardsResource])
+	require.Equal(t, digest.NewTable[struct{}]().Root(), answer.Resources[shardsResource])
 
 	cache.stop()
 	cache.dataDir = t.TempDir()

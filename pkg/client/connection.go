@@ -43,8 +43,10 @@ type connection struct {
 	asks      func(anew bool) Ranges
 	completed func()
 	reached   func(resourceVersion string)
-	report    *report
-	counts    *counts
+	// begins returns where to begin instead of reading the complete state, if it is not nil.
+	begins func(ctx context.Context) (resourceVersion string, err error)
+	report *report
+	counts *counts
 
 	synced     chan struct{}
 	syncedOnce sync.Once

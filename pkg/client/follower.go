@@ -5,7 +5,9 @@ import (
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // Sink is told what a server has, on one goroutine. It must not keep the objects: what it
@@ -34,6 +36,31 @@ func (r Resource[T, L]) Follower(scope Scope, name string, sink Sink[T]) *Follow
 	list := func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, opts) }
 	return &Follower[T]{newConnection(name, listerWatcher{list: list, watch: c.Watch}), sink}
 }
+
+// NewDynamicFollower returns a follower of a resource without Go types.
+func NewDynamicFollower(scope Scope, gvr schema.GroupVersionResource, name string, sink Sink[*unstructured.Unstructured]) (*Follower[*unstructured.Unstructured], error) {
+	clients, err := scope.Dynamic()
+	if err != nil {
+		return nil, err
+	}
+	c := clients.Resource(gvr)
+	return &Follower[*unstructured.Unstructured]{newConnection(name, sourceOf(c.List, c.Watch)), sink}, nil
+}
+
+// NewMetadataFollower returns a follower of a resource's metadata.
+func NewMetadataFollower(scope Scope, gvr schema.GroupVersionResource, name string, sink Sink[*metav1.PartialObjectMetadata]) (*Follower[*metav1.PartialObjectMetadata], error) {
+	clients, err := scope.Metadata()
+	if err != nil {
+		return nil, err
+	}
+	c := clients.Resource(gvr)
+	return &Follower[*metav1.PartialObjectMetadata]{newConnection(name, sourceOf(c.List, c.Watch)), sink}, nil
+}
+
+// BeginAt has a follower that does not run yet never read the complete state. Where it would, it
+// asks for a resourceVersion at which to begin instead: what the sink has of the time before is
+// the caller's business. It has synced when it has begun once.
+func (f *Follower[T]) BeginAt(version func(ctx context.Context) (string, error)) { f.begins = version }
 
 // Resume has a follower that does not run yet begin at a resourceVersion up to which the sink
 // has been told all, in an earlier process: synced, but not Current.

@@ -472,11 +472,15 @@ func (d Deps) reasons() replicationreasons.Config {
 }
 
 func newReplication(d Deps) (reconcile.Made, error) {
-	controller, err := replication.New(replication.Config{
-		Shard: d.ShardName, Local: d.Local, Cache: d.Pushed[0].Cache, Table: d.Replicated, LogicalClusters: d.Informers.LogicalClusters,
-		Marks: d.Informers.ReplicationMarks,
-	})
-	return after(controller, d.Informers.LogicalClusters), err
+	configs := make([]replication.Config, 0, len(d.Pushed))
+	for _, to := range d.Pushed {
+		configs = append(configs, replication.Config{
+			Shard: d.ShardName, Local: d.Local, Cache: to.Cache, CacheName: to.Name, Table: d.Replicated, LogicalClusters: d.Informers.LogicalClusters,
+			Marks: d.Informers.ReplicationMarks,
+		})
+	}
+	controllers, err := replication.NewAll(configs...)
+	return after(controllers, d.Informers.LogicalClusters), err
 }
 
 func newReplicationObserver(d Deps) (reconcile.Made, error) {

@@ -116,11 +116,38 @@ var replicas = []Mutant{
 	{
 		Name: "replica-deleted-blindly", Rule: "a replica is deleted only if it is the one that was compared",
 		Edits: []Edit{{
-			File: "pkg/controllers/replication/mirror.go",
-			Before: `		uid, version := obj.GetUID(), obj.GetResourceVersion()
-		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})`,
+			File: "pkg/controllers/replication/push.go",
+			Before: `		version := obj.GetResourceVersion()
+		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})`,
 			After: `		err = replicas.Delete(ctx, key.Name, metav1.DeleteOptions{})`,
 		}},
 		CaughtBy: "./pkg/cacheserver", Test: "TestReplicaIsDeletedAsCompared",
+	},
+	{
+		Name: "replica-of-short-lived", Rule: "an object that is deleted while its replica is being written leaves none",
+		Edits: []Edit{{
+			File:   "pkg/controllers/replication/sinks.go",
+			Before: `	case has || l.ledger.has(key):`,
+			After:  `	case has:`,
+		}},
+		CaughtBy: "./pkg/controllers/replication", Test: "TestEngineModel",
+	},
+	{
+		Name: "replica-missed-deletion", Rule: "what was deleted while nobody was told has no replica",
+		Edits: []Edit{{
+			File:   "pkg/controllers/replication/sinks.go",
+			Before: `		if _, told := l.seen[key]; !told {`,
+			After:  `		if _, told := l.seen[key]; !told && !l.comparing {`,
+		}},
+		CaughtBy: "./pkg/controllers/replication", Test: "TestEngineModel",
+	},
+	{
+		Name: "replica-trusted", Rule: "what somebody else has written is not taken for what was written last",
+		Edits: []Edit{{
+			File:   "pkg/controllers/replication/doubts.go",
+			Before: `	return d.read || has && d.heard > acknowledged`,
+			After:  `	return d.read || has && d.heard == 0 && d.gone`,
+		}},
+		CaughtBy: "./pkg/controllers/replication", Test: "TestEngineModel",
 	},
 }

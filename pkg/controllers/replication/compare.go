@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/replication/digest"
 )
 
 // comparePage is how many objects one request of a comparison asks for.
@@ -60,8 +61,8 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s %s: the replica is %s", d.Resource, d.Key, d.Problem)
 }
 
-// Compare reads all selected objects of the shard and all of its replicas, past
-// every informer, and reports the differences, ordered by resource and key. What
+// Compare reads all selected objects of the shard and all of its replicas, and trusts nothing
+// that is known of them. It reports the differences, ordered by resource and key. What
 // looks different is looked at twice, a second apart, so that a healthy
 // replication under load has none to report.
 func Compare(ctx context.Context, config Config) ([]Difference, error) {
@@ -115,9 +116,20 @@ func CompareResource(ctx context.Context, config Config, resource schema.GroupRe
 // compareResource returns what is different of one resource, and has been for
 // differenceTimeout.
 func compareResource(ctx context.Context, config Config, resource Resource, told func(objects, replicas int)) ([]suspect, error) {
-	replicas := map[client.Key]*unstructured.Unstructured{}
+	type listed struct {
+		hash    uint64
+		version string
+	}
+	replicas := map[client.Key]listed{}
+	hash := func(obj *unstructured.Unstructured) uint64 {
+		hash, err := digest.Hash("", resource.canonical(obj))
+		if err != nil {
+			return 0 // looked at more closely
+		}
+		return hash
+	}
 	err := eachObject(ctx, config.replicas().Wildcard(), resource, func(obj *unstructured.Unstructured) {
-		replicas[client.KeyOf(obj)] = obj
+		replicas[client.KeyOf(obj)] = listed{hash(obj), obj.GetResourceVersion()}
 		told(0, len(replicas))
 	})
 	if err != nil {
@@ -126,13 +138,14 @@ func compareResource(ctx context.Context, config Config, resource Resource, told
 	var suspects []suspect
 	objects, all := 0, len(replicas)
 	err = eachObject(ctx, config.Local.Wildcard(), resource, func(obj *unstructured.Unstructured) {
-		key := client.KeyOf(obj)
-		if resource.selects(obj) {
+		key, selected := client.KeyOf(obj), resource.selects(obj)
+		if selected {
 			objects++
 		}
 		told(objects, all)
-		if todo, _ := decide(resource, obj, replicas[key]); todo != actionNone {
-			suspects = append(suspects, suspect{key: key, local: version(obj), replica: version(replicas[key])})
+		replica, has := replicas[key]
+		if want := hash(resource.desired(obj)); has != selected || has && (want == 0 || want != replica.hash) {
+			suspects = append(suspects, suspect{key: key, local: version(obj), replica: replica.version})
 		}
 		delete(replicas, key)
 	})
@@ -140,7 +153,7 @@ func compareResource(ctx context.Context, config Config, resource Resource, told
 		return nil, fmt.Errorf("reading the shard: %w", err)
 	}
 	for key, replica := range replicas {
-		suspects = append(suspects, suspect{key: key, replica: version(replica)})
+		suspects = append(suspects, suspect{key: key, replica: replica.version})
 	}
 	return confirm(ctx, config, resource, suspects)
 }

@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -19,7 +20,7 @@ const (
 	// Name is the controller's name in catalogues, logs and metrics.
 	Name = "replication"
 
-	defaultWorkers        = 8
+	defaultWrites         = 16
 	defaultMarkInterval   = time.Second
 	defaultDigestInterval = 15 * time.Second
 	defaultProbeInterval  = time.Minute
@@ -32,8 +33,10 @@ type Config struct {
 	Shard string
 	// Local is the shard itself, as a system:masters user.
 	Local *client.Factory
-	// Cache is the cache server, as a system:masters user.
-	Cache *client.Factory
+	// Cache is the cache server, as a system:masters user, and CacheName its name in logs and
+	// metrics, cache if that is empty.
+	Cache     *client.Factory
+	CacheName string
 	// Table is what is replicated, a table of the Defaults if nil. It may change
 	// while the controller runs.
 	Table *Table
@@ -44,23 +47,25 @@ type Config struct {
 	Marks *client.Informer[*replicationmarks.ReplicationMark]
 	// MarkInterval is the least time between two marks. Five times as much is the longest.
 	MarkInterval time.Duration
-	// Workers is how many objects of a resource are written at a time.
-	Workers int
+	// Writes is how many replicas are written at a time.
+	Writes int
 	// DigestInterval is how often the digests of all replicas are compared with those that the
-	// cache server has.
+	// cache server has, if nothing else gives reason to.
 	DigestInterval time.Duration
 	// ProbeInterval is how often the controller asks whether the cache server
 	// still has the data that it followed, with one small request per resource, where that has
 	// no digests.
 	ProbeInterval time.Duration
-	// AuditInterval is how often all replicas are compared with their objects,
-	// past the informers.
+	// AuditInterval is how often all replicas are compared with their objects, by reading both.
 	AuditInterval time.Duration
 }
 
 func (c Config) complete() (Config, error) {
 	if c.Shard == "" || c.Local == nil || c.Cache == nil {
 		return c, errors.New("replication needs the shard's name, a client of the shard and a client of the cache server")
+	}
+	if c.CacheName == "" {
+		c.CacheName = "cache"
 	}
 	if c.Table == nil {
 		table, err := NewTable(Defaults()...)
@@ -69,8 +74,8 @@ func (c Config) complete() (Config, error) {
 		}
 		c.Table = table
 	}
-	if c.Workers <= 0 {
-		c.Workers = defaultWorkers
+	if c.Writes <= 0 {
+		c.Writes = defaultWrites
 	}
 	if c.MarkInterval <= 0 {
 		c.MarkInterval = defaultMarkInterval
@@ -103,7 +108,7 @@ func (c Config) pathOf(cluster logicalcluster.Name) string {
 // replicas returns the access to the shard's own part of the cache server.
 func (c Config) replicas() *client.Factory { return c.Cache.Shard(c.Shard) }
 
-// Controller keeps the replicas of one shard's objects true. It implements
+// Controller keeps the replicas of one shard's objects on one cache server true. It implements
 // reconcile.Runnable.
 type Controller struct {
 	config Config
@@ -112,6 +117,8 @@ type Controller struct {
 	// mirrors are those of the table's lines, as far as they run.
 	mirrors  map[schema.GroupResource]*mirror
 	verifier *verifier
+	// slots bound how many replicas are written at a time.
+	slots chan struct{}
 	// news says that something was acknowledged since the last mark.
 	news chan struct{}
 }
@@ -122,8 +129,8 @@ func New(config Config) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Controller{config: config, mirrors: map[schema.GroupResource]*mirror{}, news: make(chan struct{}, 1)}
-	c.verifier = &verifier{config: config, sessions: c.sessions}
+	c := &Controller{config: config, mirrors: map[schema.GroupResource]*mirror{}, slots: make(chan struct{}, config.Writes), news: make(chan struct{}, 1)}
+	c.verifier = newVerifier(config, c.sessions)
 	return c, nil
 }
 
@@ -136,6 +143,7 @@ func (c *Controller) Name() string { return Name }
 func (c *Controller) Run(parent context.Context) error {
 	ctx, fail := context.WithCancelCause(parent)
 	defer fail(nil)
+	defer c.config.Table.follow(c)()
 	var others sync.WaitGroup
 	defer others.Wait()
 	others.Go(func() { c.mark(ctx) })
@@ -196,22 +204,32 @@ func (c *Controller) acknowledged() {
 // follow starts the mirrors of new lines and ends those of lines that are no
 // more.
 func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]*line, fail context.CancelCauseFunc) {
+	for resource, m := range c.ended(lines) {
+		m.stop()
+		c.mu.Lock()
+		delete(c.mirrors, resource)
+		c.mu.Unlock()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for resource, m := range c.mirrors {
-		if lines[resource] != m.line {
-			m.stop()
-			delete(c.mirrors, resource)
-		}
-	}
 	for resource, l := range lines {
 		if c.mirrors[resource] == nil {
 			m := newMirror(c.config, l)
-			m.acknowledged, m.verified = c.acknowledged, c.verifier.serves.Load
+			m.removed = func() { c.config.Table.gone(l, c) }
+			m.acknowledged, m.verifier, m.slots = c.acknowledged, c.verifier, c.slots
 			m.start(ctx, fail)
 			c.mirrors[resource] = m
 		}
 	}
+}
+
+// ended returns the mirrors of lines that are no more.
+func (c *Controller) ended(lines map[schema.GroupResource]*line) map[schema.GroupResource]*mirror {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	gone := maps.Clone(c.mirrors)
+	maps.DeleteFunc(gone, func(resource schema.GroupResource, m *mirror) bool { return lines[resource] == m.line })
+	return gone
 }
 
 // HasSynced reports whether every object had its replica, and none was left over,

@@ -11,10 +11,10 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/replication/digest"
 )
 
-// expected has the hashes of the replicas that the cache server has acknowledged, and knows which of
-// its buckets somebody is changing.
+// expected has the hashes of the replicas that the cache server has acknowledged, with the versions
+// at which it has, or 0 where that is not known. It knows which of its buckets somebody is changing.
 type expected struct {
-	*digest.Table
+	*digest.Table[uint64]
 
 	mu sync.Mutex
 	// working is how many keys of a bucket are being worked on, and turns how often that has begun.
@@ -22,7 +22,7 @@ type expected struct {
 	turns   [digest.Buckets]uint64
 }
 
-func newExpected() *expected { return &expected{Table: digest.NewTable()} }
+func newExpected() *expected { return &expected{Table: digest.NewTable[uint64]()} }
 
 // begin says that somebody works on the replica of an object until end is called.
 func (e *expected) begin(key client.Key) (end func()) {
@@ -67,10 +67,10 @@ func (m *moment) still(later *moment, bucket int) bool {
 	return !m.busy[bucket] && !later.busy[bucket] && m.turns[bucket] == later.turns[bucket]
 }
 
-// expect notes what the replica of an object is now; local may be nil.
-func (s *session) expect(ctx context.Context, key client.Key, local *unstructured.Unstructured) {
+// expect notes what the replica of an object is now; both are nil where there is none.
+func (s *session) expect(ctx context.Context, key client.Key, local, replica *unstructured.Unstructured) {
 	text := key.String()
-	if local == nil || !s.resource.selects(local) {
+	if local == nil || replica == nil {
 		s.expected.Remove(text)
 		return
 	}
@@ -79,5 +79,5 @@ func (s *session) expect(ctx context.Context, key client.Key, local *unstructure
 		klog.FromContext(ctx).Error(err, "A replica cannot be compared")
 		return
 	}
-	s.expected.Set(text, hash)
+	s.expected.Set(text, hash, versionNumber(replica.GetResourceVersion()))
 }

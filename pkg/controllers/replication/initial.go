@@ -2,55 +2,174 @@ package replication
 
 import (
 	"context"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/component-base/metrics"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/replication/digest"
 )
 
 const (
-	// initialBatch is how many objects are replicated before the first
-	// synchronization looks at how it goes.
-	initialBatch = 200
-	// progressInterval is how often the log tells how far it got.
+	// progressInterval is how often the log tells how far the first synchronization got.
 	progressInterval = 2 * time.Second
+	// hopeless is how many objects in a row may fail before it is left to the controller.
+	hopeless = 200
 )
 
-// initial brings the replicas up to date when a session starts, batch by batch
-// with progress in the log. It does not insist: what fails is left to the
-// controller that runs afterwards and looks at every object again.
-func (s *session) initial(ctx context.Context) {
-	logger := klog.FromContext(ctx)
-	outdated := s.outdated()
-	total := len(outdated)
-	s.progress.start(s.resource.GroupResource().String(), outdated)
-	logger.V(2).Info("The shard was compared with the cache server",
-		"objects", s.local.Lister().Len(), "replicas", s.replicas.Lister().Len(), "toReplicate", total)
+// compareFirst compares what the shard has with what the cache server has, by digests where there
+// are some. It returns the objects whose replicas are not as they should be; from then on
+// expected is what the cache server has. It fails only if ctx ends.
+func (s *session) compareFirst(ctx context.Context) ([]client.Key, error) {
+	s.mu.Lock()
+	s.comparing = true
+	s.mu.Unlock()
+	s.verifier.soon()
+	var answer *digest.Answer
+	select {
+	case answer = <-s.roots:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	objects := s.expected.Len()
+	for failures := 0; ; failures++ {
+		err := s.compareWith(ctx, answer)
+		if err == nil {
+			outdated := s.ledger.pending()
+			klog.FromContext(ctx).V(2).Info("The shard was compared with the cache server",
+				"objects", objects, "replicas", s.expected.Len(), "toReplicate", len(outdated))
+			return outdated, nil
+		}
+		klog.FromContext(ctx).V(2).Info("The shard could not be compared with the cache server yet", "err", err)
+		select {
+		case <-time.After(jitter(min(time.Second<<min(failures, 5), waitLogInterval))):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// compareWith compares with the cache server, which has said what it has in all, unless it does not
+// tell that: then answer is nil.
+func (s *session) compareWith(ctx context.Context, answer *digest.Answer) error {
+	if answer == nil {
+		return s.compareAll(ctx)
+	}
+	root := rootOf(answer, s.name())
+	if root == s.expected.Root() {
+		return nil
+	}
+	var theirs digest.Sums
+	if root.Count > 0 {
+		buckets, err := s.verifier.ask(ctx, s.name())
+		if err != nil {
+			return err
+		}
+		theirs = buckets.Sums()
+	}
+	return s.differences(theirs, func(bucket int) (map[string]digest.Number, error) {
+		if theirs[bucket] == 0 { // nothing is there, but for a chance of one in 2^64
+			return nil, nil
+		}
+		keys, err := s.verifier.ask(ctx, s.name(), bucket)
+		if err != nil {
+			return nil, err
+		}
+		return keys.Keys, nil
+	})
+}
+
+// compareAll compares with a cache server that has no digests: it reads all replicas, and keeps none.
+func (s *session) compareAll(ctx context.Context) error {
+	theirs := digest.NewTable[struct{}]()
+	err := eachObject(ctx, s.config.replicas().Wildcard(), s.resource, func(replica *unstructured.Unstructured) {
+		text := client.KeyOf(replica).String()
+		hash, _ := HashReplica(text, replica.Object)
+		theirs.Set(text, hash, struct{}{})
+	})
+	if err != nil {
+		return err
+	}
+	return s.differences(theirs.Sums(), func(bucket int) (map[string]digest.Number, error) { return theirs.Keys(bucket), nil })
+}
+
+// differences has expected become what the cache server has, and what differs looked at.
+func (s *session) differences(theirs digest.Sums, keysOf func(bucket int) (map[string]digest.Number, error)) error {
+	mine := s.expected.Sums()
+	for bucket := range digest.Buckets {
+		if mine[bucket] == theirs[bucket] {
+			continue
+		}
+		has, err := keysOf(bucket)
+		if err != nil {
+			return err
+		}
+		different, err := s.differing(bucket, has)
+		if err != nil {
+			return err
+		}
+		for _, key := range different {
+			text := key.String()
+			if hash, there := has[text]; there {
+				s.expected.Set(text, uint64(hash), 0)
+			} else {
+				s.expected.Remove(text)
+			}
+			s.ledger.tell(key, true)
+		}
+	}
+	return nil
+}
+
+// initial brings the replicas up to date when a session starts, with progress in the log. It does not
+// insist: what fails is left to the controller that runs afterwards.
+func (s *session) initial(ctx context.Context, outdated []client.Key) {
+	logger, total := klog.FromContext(ctx), len(outdated)
+	s.progress.start(pending.WithLabelValues(s.config.CacheName, s.name()), outdated)
 	if total == 0 {
 		return
 	}
 	logger.Info("Replicating", "objects", total)
-
+	var (
+		wg     sync.WaitGroup
+		failed atomic.Int64
+		row    atomic.Int64
+		work   = make(chan client.Key)
+	)
+	for range min(s.config.Writes, total) {
+		wg.Go(func() {
+			for key := range work {
+				err := s.reconcile(ctx, key)
+				if err == nil {
+					row.Store(0)
+					continue
+				}
+				failed.Add(1)
+				if row.Add(1) == hopeless {
+					logger.Error(err, "Nothing can be replicated, going on one by one")
+				}
+			}
+		})
+	}
 	lastLog := time.Now()
-	for batch := range slices.Chunk(outdated, initialBatch) {
-		if ctx.Err() != nil {
-			return
+	for _, key := range outdated {
+		if ctx.Err() != nil || row.Load() >= hopeless {
+			break
 		}
-		failed, err := s.reconcileAll(ctx, batch)
-		if failed == len(batch) {
-			logger.Error(err, "None of a batch could be replicated, going on one by one", "batch", len(batch))
-			return
-		}
+		work <- key
 		if time.Since(lastLog) >= progressInterval {
 			lastLog = time.Now()
-			logger.Info("Replicating", "done", total-s.progress.left(), "of", total)
+			logger.Info("Replicating", "done", total-s.progress.open(), "of", total)
 		}
 	}
-	if left := s.progress.left(); left > 0 {
-		logger.Info("Some objects could not be replicated yet, going on one by one", "replicated", total-left, "failed", left)
+	close(work)
+	wg.Wait()
+	if left := s.progress.open(); left > 0 {
+		logger.Info("Some objects could not be replicated yet, going on one by one", "replicated", total-left, "failed", failed.Load())
 		return
 	}
 	logger.Info("The replicas are up to date", "objects", total)
@@ -59,20 +178,20 @@ func (s *session) initial(ctx context.Context) {
 // progress knows what of the initial synchronization is still to be done, be it
 // by the batches or by the controller after them.
 type progress struct {
-	mu       sync.Mutex
-	resource string
-	started  bool
-	keys     map[client.Key]struct{}
+	mu      sync.Mutex
+	left    metrics.GaugeMetric
+	started bool
+	keys    map[client.Key]struct{}
 }
 
-func (p *progress) start(resource string, keys []client.Key) {
+func (p *progress) start(left metrics.GaugeMetric, keys []client.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.resource, p.started, p.keys = resource, true, make(map[client.Key]struct{}, len(keys))
+	p.left, p.started, p.keys = left, true, make(map[client.Key]struct{}, len(keys))
 	for _, key := range keys {
 		p.keys[key] = struct{}{}
 	}
-	pending.WithLabelValues(resource).Set(float64(len(p.keys)))
+	left.Set(float64(len(p.keys)))
 }
 
 // done says that key has its replica.
@@ -81,11 +200,14 @@ func (p *progress) done(key client.Key) {
 	defer p.mu.Unlock()
 	if _, ok := p.keys[key]; ok {
 		delete(p.keys, key)
-		pending.WithLabelValues(p.resource).Set(float64(len(p.keys)))
+		p.left.Set(float64(len(p.keys)))
+		if len(p.keys) == 0 {
+			p.keys = nil // maps do not shrink
+		}
 	}
 }
 
-func (p *progress) left() int {
+func (p *progress) open() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.keys)
@@ -95,55 +217,4 @@ func (p *progress) complete() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.started && len(p.keys) == 0
-}
-
-// outdated returns the keys of the objects whose replicas are not as they
-// should be, on either side.
-func (s *session) outdated() []client.Key {
-	var keys []client.Key
-	seen := map[client.Key]struct{}{}
-	for _, local := range s.local.Lister().List(nil) {
-		key := client.KeyOf(local)
-		seen[key] = struct{}{}
-		if todo, err := s.compare(key); err != nil || todo != actionNone {
-			keys = append(keys, key)
-		}
-	}
-	for _, replica := range s.replicas.Lister().List(nil) {
-		key := client.KeyOf(replica)
-		if _, ok := seen[key]; !ok {
-			keys = append(keys, key)
-		}
-	}
-	return keys
-}
-
-// reconcileAll works on keys, several at a time, and returns how many failed
-// and one of the errors.
-func (s *session) reconcileAll(ctx context.Context, keys []client.Key) (int, error) {
-	var (
-		mu     sync.Mutex
-		failed int
-		last   error
-		wg     sync.WaitGroup
-		work   = make(chan client.Key)
-	)
-	for range min(s.config.Workers, len(keys)) {
-		wg.Go(func() {
-			for key := range work {
-				if err := s.reconcile(ctx, key); err != nil {
-					mu.Lock()
-					failed++
-					last = err
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	for _, key := range keys {
-		work <- key
-	}
-	close(work)
-	wg.Wait()
-	return failed, last
 }

@@ -1,13 +1,10 @@
 package replication
 
 import (
-	"errors"
 	"maps"
 	"slices"
 	"sync"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -91,11 +88,20 @@ func (l *ledger) done(key client.Key) (since time.Time, waited bool) {
 	}
 	since = o.since
 	if o.next == 0 {
-		delete(l.open, key)
+		if delete(l.open, key); len(l.open) == 0 {
+			l.open = map[client.Key]*openChange{} // maps do not shrink
+		}
 	} else {
 		*o = openChange{first: o.next, since: o.nextSince}
 	}
 	return since, !since.IsZero()
+}
+
+// has reports whether a change of an object is not acknowledged.
+func (l *ledger) has(key client.Key) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open[key] != nil
 }
 
 // pending returns the objects of which a change is not acknowledged.
@@ -153,42 +159,4 @@ func (l *ledger) returned(at checkpoint) (since time.Time, waited bool) {
 		l.settled.since = time.Time{}
 	}
 	return at.since, !at.since.IsZero()
-}
-
-// errBehind says that an informer has not seen what was written.
-var errBehind = errors.New("the informer has not seen the last write yet")
-
-// unseen are the versions of replicas that were written, as long as nobody knows whether the informer
-// has seen them: what it does not have may have come since. The zero value has none.
-type unseen struct {
-	mu       sync.Mutex
-	versions map[client.Key]string
-}
-
-func (u *unseen) wrote(key client.Key, version string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if version == "" { // it was deleted
-		delete(u.versions, key)
-		return
-	}
-	if u.versions == nil {
-		u.versions = map[client.Key]string{}
-	}
-	u.versions[key] = version
-}
-
-// check fails if the replica was written at a later version than the informer has reached.
-func (u *unseen) check(key client.Key, reached string) error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	version, ok := u.versions[key]
-	if !ok {
-		return nil
-	}
-	if order, err := resourceversion.CompareResourceVersion(reached, version); err != nil || order < 0 {
-		return errBehind
-	}
-	delete(u.versions, key)
-	return nil
 }

@@ -142,19 +142,3 @@ func TestLedgerForgetsWhatItDoesNotKnow(t *testing.T) {
 	got, _ = l.settle(at("3"))
 	require.Equal(t, "3", got.version, "the data was set back")
 }
-
-// TestUnseenWrites holds that what an informer does not have is not taken for gone before it has
-// seen the last write.
-func TestUnseenWrites(t *testing.T) {
-	var u unseen
-	key := client.Key{Name: "a"}
-	require.NoError(t, u.check(key, ""))
-	u.wrote(key, "12")
-	require.ErrorIs(t, u.check(key, ""), errBehind)
-	require.ErrorIs(t, u.check(key, "9"), errBehind)
-	require.NoError(t, u.check(key, "12"))
-	require.NoError(t, u.check(key, "9"), "once it has")
-	u.wrote(key, "20")
-	u.wrote(key, "")
-	require.NoError(t, u.check(key, "12"))
-}

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
 
@@ -50,6 +50,7 @@ type marker struct {
 	// sent are the checkpoints in the mark of a number, which has not come back yet.
 	sent struct {
 		number      int64
+		uid         types.UID
 		checkpoints map[*session]checkpoint
 	}
 }
@@ -167,7 +168,7 @@ func (m *marker) next() *replicationmarks.ReplicationMark {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.sent.number, m.sent.checkpoints = next.Number, checkpoints
+	m.sent.number, m.sent.uid, m.sent.checkpoints = next.Number, next.UID, checkpoints
 	return next
 }
 
@@ -200,6 +201,10 @@ func setBack(mark, now map[string]replicationmarks.Extent) bool {
 // returned says that a mark has come back from the cache server: now others know it, too.
 func (m *marker) returned(mark *replicationmarks.ReplicationMark) {
 	m.mu.Lock()
+	if mark.UID != m.sent.uid { // of another cache server, or one that was just made
+		m.mu.Unlock()
+		return
+	}
 	number, checkpoints := m.sent.number, m.sent.checkpoints
 	if mark.Number >= number {
 		m.sent.checkpoints = nil
@@ -210,7 +215,7 @@ func (m *marker) returned(mark *replicationmarks.ReplicationMark) {
 	}
 	for s, at := range checkpoints {
 		if since, waited := s.ledger.returned(at); waited {
-			lag.WithLabelValues(s.resource.GroupResource().String(), untilMarked).Observe(time.Since(since).Seconds())
+			lag.WithLabelValues(s.config.CacheName, s.name(), untilMarked).Observe(time.Since(since).Seconds())
 		}
 	}
 }
@@ -218,17 +223,8 @@ func (m *marker) returned(mark *replicationmarks.ReplicationMark) {
 // settled returns up to where the cache server has everything of the resource. While it may have
 // been replaced by another one, or by itself with older data, nothing is added to that.
 func (s *session) settled() (checkpoint, bool) {
-	if s.doubtful.Load() {
+	if !s.started.Load() || s.doubtful() {
 		return s.ledger.last()
 	}
 	return s.ledger.settle(s.local.ResourceVersion)
-}
-
-// follow has the ledger told of the changes in the shard.
-func (s *session) follow() {
-	s.local.AddEventHandler(client.Handler[*unstructured.Unstructured]{
-		OnAdd:    func(obj *unstructured.Unstructured, initial bool) { s.ledger.tell(client.KeyOf(obj), initial) },
-		OnUpdate: func(_, obj *unstructured.Unstructured) { s.ledger.tell(client.KeyOf(obj), false) },
-		OnDelete: func(last *unstructured.Unstructured, _ bool) { s.ledger.tell(client.KeyOf(last), false) },
-	})
 }

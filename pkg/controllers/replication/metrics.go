@@ -19,52 +19,52 @@ var (
 		Namespace:      metricsNamespace,
 		Subsystem:      metricsSubsystem,
 		Name:           "operations_total",
-		Help:           "Writes to the cache server, by resource, operation (create, update, delete, release) and result (success, conflict, error).",
+		Help:           "Writes to the cache server, by cache, resource, operation (create, update, delete, release) and result (success, conflict, error).",
 		StabilityLevel: metrics.ALPHA,
-	}, []string{"resource", "operation", "result"})
+	}, []string{"cache", "resource", "operation", "result"})
 	objects = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Namespace:      metricsNamespace,
 		Subsystem:      metricsSubsystem,
 		Name:           "objects",
-		Help:           "Objects known of a replicated resource, by side: those in the shard that are selected, and the shard's replicas in the cache server.",
+		Help:           "Replicas that the cache server has acknowledged to the shard, by cache, resource.",
 		StabilityLevel: metrics.ALPHA,
-	}, []string{"resource", "side"})
+	}, []string{"cache", "resource"})
 	pending = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Namespace:      metricsNamespace,
 		Subsystem:      metricsSubsystem,
 		Name:           "initial_pending",
-		Help:           "Objects that the running initial synchronization has still to replicate, by resource; 0 afterwards.",
+		Help:           "Objects that the running initial synchronization has still to replicate, by cache, resource; 0 afterwards.",
 		StabilityLevel: metrics.ALPHA,
-	}, []string{"resource"})
+	}, []string{"cache", "resource"})
 	restarts = metrics.NewCounterVec(&metrics.CounterOpts{
 		Namespace:      metricsNamespace,
 		Subsystem:      metricsSubsystem,
 		Name:           "restarts_total",
-		Help:           "How often objects and replicas were read anew because a server had other data than was known of it, as a cache server that lost its own, by resource.",
+		Help:           "How often objects and replicas were read anew because a server had other data than was known of it, as a cache server that lost its own, by cache, resource.",
 		StabilityLevel: metrics.ALPHA,
-	}, []string{"resource"})
+	}, []string{"cache", "resource"})
 	lag = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Namespace:      metricsNamespace,
 		Subsystem:      metricsSubsystem,
 		Name:           "lag_seconds",
-		Help:           "How long a change of an object takes from when the shard tells of it until the cache server has acknowledged it, and until a mark has come back from there that covers it, by resource and until (acknowledged, marked).",
+		Help:           "How long a change of an object takes from when the shard tells of it until the cache server has acknowledged it, and until a mark has come back from there that covers it, by cache, resource and until (acknowledged, marked).",
 		Buckets:        []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60},
 		StabilityLevel: metrics.ALPHA,
-	}, []string{"resource", "until"})
+	}, []string{"cache", "resource", "until"})
 	repairs = metrics.NewCounterVec(&metrics.CounterOpts{
 		Namespace:      metricsNamespace,
 		Subsystem:      metricsSubsystem,
 		Name:           "repairs_total",
-		Help:           "Replicas that digests have shown to be wrong, and that were put right, by resource and problem (missing, different, left over).",
+		Help:           "Replicas that digests have shown to be wrong, and that were put right, by cache, resource and problem (missing, different, left over).",
 		StabilityLevel: metrics.ALPHA,
-	}, []string{"resource", "problem"})
+	}, []string{"cache", "resource", "problem"})
 	differences = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Namespace:      metricsNamespace,
 		Subsystem:      metricsSubsystem,
 		Name:           "differences",
-		Help:           "Replicas that the last complete comparison found missing, different or left over, by resource.",
+		Help:           "Replicas that the last complete comparison found missing, different or left over, by cache, resource.",
 		StabilityLevel: metrics.ALPHA,
-	}, []string{"resource"})
+	}, []string{"cache", "resource"})
 )
 
 //nolint:gochecknoinits // metrics are registered once for the process, as component-base does it
@@ -84,14 +84,13 @@ func result(err error) string {
 	}
 }
 
-// forget takes back the gauges of a resource that is not replicated any more.
-func forget(resource string) {
-	for _, side := range []string{"shard", "cache"} {
-		objects.Delete(map[string]string{"resource": resource, "side": side})
-	}
+// forget takes back the gauges of a resource that is not replicated to a cache server any more.
+func forget(cache, resource string) {
 	for _, until := range []string{untilAcknowledged, untilMarked} {
-		lag.Delete(map[string]string{"resource": resource, "until": until})
+		lag.Delete(map[string]string{"cache": cache, "resource": resource, "until": until})
 	}
-	pending.Delete(map[string]string{"resource": resource})
-	differences.Delete(map[string]string{"resource": resource})
+	labels := map[string]string{"cache": cache, "resource": resource}
+	objects.Delete(labels)
+	pending.Delete(labels)
+	differences.Delete(labels)
 }

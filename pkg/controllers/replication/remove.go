@@ -26,7 +26,7 @@ func (m *mirror) remove(ctx context.Context) error {
 		return left == 0 && err == nil, nil
 	})
 	if err == nil {
-		m.config.Table.gone(m.line)
+		m.removed()
 	}
 	return nil // stopped, which is no failure
 }

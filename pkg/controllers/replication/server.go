@@ -38,10 +38,16 @@ func (s *session) askAgain(ctx context.Context) {
 	if !s.resource.server.assigns() {
 		return
 	}
-	for _, local := range s.local.Lister().List(nil) {
-		key := client.KeyOf(local)
-		key.Shard = s.config.Shard
-		replica, err := lookup(s.replicas, key)
+	for _, text := range s.expected.WithPrefix("") {
+		key, err := client.SplitKey(text)
+		if err != nil {
+			continue
+		}
+		local, err := getObject(ctx, s.config.Local, s.resource, key)
+		if err != nil || local == nil {
+			continue
+		}
+		replica, err := getObject(ctx, s.config.replicas(), s.resource, key)
 		if err != nil || replica == nil || replica.GetUID() == local.GetUID() {
 			continue
 		}

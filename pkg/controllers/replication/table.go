@@ -76,6 +76,8 @@ func Defaults() []Resource {
 type Table struct {
 	mu    sync.Mutex
 	lines map[schema.GroupResource]*line
+	// followers are the controllers that replicate it now, one for each cache server.
+	followers map[*Controller]struct{}
 	// changed is closed at the next change.
 	changed chan struct{}
 }
@@ -85,13 +87,15 @@ type Table struct {
 type line struct {
 	Resource
 
-	// removed is set when the resource is to go; it is closed when it has gone.
-	removed chan struct{}
+	// removed is set when the resource is to go; it is closed when it has gone everywhere. goneFrom
+	// are those that have deleted its replicas.
+	removed  chan struct{}
+	goneFrom map[*Controller]struct{}
 }
 
 // NewTable returns a table of resources.
 func NewTable(resources ...Resource) (*Table, error) {
-	t := &Table{lines: map[schema.GroupResource]*line{}, changed: make(chan struct{})}
+	t := &Table{lines: map[schema.GroupResource]*line{}, followers: map[*Controller]struct{}{}, changed: make(chan struct{})}
 	for _, r := range resources {
 		if err := t.Add(r); err != nil {
 			return nil, err
@@ -126,7 +130,7 @@ func (t *Table) Remove(ctx context.Context, resource schema.GroupResource) error
 	t.mu.Lock()
 	l := t.lines[resource]
 	if l != nil && l.removed == nil {
-		l = &line{Resource: l.Resource, removed: make(chan struct{})}
+		l = &line{Resource: l.Resource, removed: make(chan struct{}), goneFrom: map[*Controller]struct{}{}}
 		t.lines[resource] = l
 		t.change()
 	}
@@ -142,14 +146,35 @@ func (t *Table) Remove(ctx context.Context, resource schema.GroupResource) error
 	}
 }
 
-// gone says that nothing is left of a line that was to be removed.
-func (t *Table) gone(l *line) {
+// gone says that nothing is left on one cache server of a line that was to be removed.
+func (t *Table) gone(l *line, from *Controller) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if l.removed == nil {
+		return
+	}
+	l.goneFrom[from] = struct{}{}
+	for follower := range t.followers {
+		if _, gone := l.goneFrom[follower]; !gone {
+			return
+		}
+	}
 	if t.lines[l.GroupResource()] == l {
 		delete(t.lines, l.GroupResource())
 		close(l.removed)
 		t.change()
+	}
+}
+
+// follow says that a controller replicates the table until it leaves.
+func (t *Table) follow(c *Controller) (leave func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.followers[c] = struct{}{}
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.followers, c)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +23,8 @@ const (
 	maxAnswer     = 64 << 20
 	// fruitless is how often differences may turn out to be none before nobody looks any more.
 	fruitless = 3
+	// verifyPause is the least time between two comparisons.
+	verifyPause = 50 * time.Millisecond
 )
 
 var (
@@ -36,61 +37,111 @@ var (
 type verifier struct {
 	config   Config
 	sessions func() map[string]*session
+	// kicked gets something when digests are to be compared soon.
+	kicked chan struct{}
 	// dataID names the data that the cache server had.
 	dataID string
 	// serves is set while the cache server has digests.
 	serves atomic.Bool
 }
 
+func newVerifier(config Config, sessions func() map[string]*session) *verifier {
+	return &verifier{config: config, sessions: sessions, kicked: make(chan struct{}, 1)}
+}
+
+// soon has digests compared soon.
+func (v *verifier) soon() {
+	select {
+	case v.kicked <- struct{}{}:
+	default:
+	}
+}
+
 // run compares until ctx is done.
 func (v *verifier) run(ctx context.Context) {
 	ticker := time.NewTicker(jitter(v.config.DigestInterval))
 	defer ticker.Stop()
+	kicked := v.kicked
+	var rest <-chan time.Time
+	failures := 0
 	for {
-		if err := v.verify(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).V(2).Info("The digests of replicas could not be compared", "err", err)
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		case <-kicked:
+		case <-rest:
+			rest, kicked = nil, v.kicked
+			continue
 		}
+		err := v.verify(ctx)
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).V(2).Info("The digests of replicas could not be compared", "err", err)
+			v.soon()
+		}
+		// Sessions that start together ask together; a server that does not answer is left alone.
+		pause := verifyPause
+		if failures++; err == nil {
+			failures = 0
+		} else {
+			pause = alertInterval << min(failures-1, 4)
+		}
+		kicked, rest = nil, time.After(min(pause, v.config.DigestInterval))
 	}
 }
 
-// verify compares once, and repairs what is different.
+// verify compares once, and has what is different repaired.
 func (v *verifier) verify(ctx context.Context) error {
 	sessions, before := v.sessions(), map[*session]*moment{}
+	breaks, waiting := map[*session]int64{}, map[*session]bool{}
 	for _, s := range sessions {
+		breaks[s], waiting[s] = s.breaks.Load(), s.waits()
 		if s.started.Load() {
 			before[s] = s.now()
 		}
 	}
 	answer, err := v.ask(ctx, "")
 	v.serves.Store(err == nil)
-	if err != nil {
+	if err != nil && !errors.Is(err, errNoDigests) {
 		return err
 	}
-	if v.dataID != "" && v.dataID != answer.DataID {
+	if err == nil && v.dataID != "" && v.dataID != answer.DataID {
 		for _, s := range sessions {
-			s.end(fmt.Errorf("%w: %w", errOtherData, errNewData))
+			if s.asked.Load() {
+				s.end(fmt.Errorf("%w: %w", errOtherData, errNewData))
+			}
 		}
 		before = nil
 	}
-	v.dataID = answer.DataID
+	if err == nil {
+		v.dataID = answer.DataID
+	}
 	var errs []error
 	for resource, s := range sessions {
-		s.resource.server.keeps()
-		expected := before[s]
-		root, ok := answer.Resources[resource]
-		if !ok {
-			root = digest.NewTable().Root()
+		if waiting[s] {
+			s.asked.Store(true)
+			s.roots <- answer
 		}
-		if expected != nil && expected.root != root && s.fruitless < fruitless {
-			errs = append(errs, s.verify(ctx, v, resource))
+		if answer == nil {
+			continue // probes look into what may be other data
+		}
+		s.resource.server.keeps()
+		s.checked.Store(breaks[s])
+		expected := before[s]
+		if expected != nil && expected.root != rootOf(answer, resource) && s.fruitless < fruitless {
+			errs = append(errs, s.verify(ctx))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// rootOf returns what an answer says of a resource.
+func rootOf(answer *digest.Answer, resource string) digest.Root {
+	root, ok := answer.Resources[resource]
+	if !ok {
+		root.Digest = new(digest.Sums).Digest()
+	}
+	return root
 }
 
 // ask asks for the digests of all resources, of one, or of a bucket of that.
@@ -145,10 +196,10 @@ func parseAnswer(status int, body []byte, ofResource bool) (*digest.Answer, erro
 }
 
 // verify looks for what is different in a resource, in the buckets of which nothing has changed
-// meanwhile, and repairs it.
-func (s *session) verify(ctx context.Context, v *verifier, resource string) error {
+// meanwhile, and has it repaired.
+func (s *session) verify(ctx context.Context) error {
 	before := s.now()
-	answer, err := v.ask(ctx, resource)
+	answer, err := s.verifier.ask(ctx, s.name())
 	if err != nil {
 		return err
 	}
@@ -158,26 +209,31 @@ func (s *session) verify(ctx context.Context, v *verifier, resource string) erro
 		if theirs[bucket] == before.sums[bucket] || !before.still(after, bucket) {
 			continue
 		}
-		some, err := s.suspectsIn(ctx, v, resource, bucket)
+		some, err := s.suspectsIn(ctx, bucket)
 		if err != nil {
 			return err
 		}
 		suspects = append(suspects, some...)
 	}
 	if len(suspects) > 0 {
-		return s.repairAll(ctx, suspects)
+		s.suspect(ctx, suspects)
 	}
 	return nil
 }
 
 // suspectsIn returns the keys of a bucket that are different; none if it has changed meanwhile.
-func (s *session) suspectsIn(ctx context.Context, v *verifier, resource string, bucket int) ([]client.Key, error) {
+func (s *session) suspectsIn(ctx context.Context, bucket int) ([]client.Key, error) {
 	before := s.now()
-	answer, err := v.ask(ctx, resource, bucket)
+	answer, err := s.verifier.ask(ctx, s.name(), bucket)
 	if err != nil || !before.still(s.now(), bucket) {
 		return nil, err
 	}
-	different, theirs := s.expected.Keys(bucket), answer.Keys
+	return s.differing(bucket, answer.Keys)
+}
+
+// differing returns the keys of a bucket of which the cache server has others than are expected.
+func (s *session) differing(bucket int, theirs map[string]digest.Number) ([]client.Key, error) {
+	different := s.expected.Keys(bucket)
 	for text, hash := range theirs {
 		if mine, ok := different[text]; ok && mine == hash {
 			delete(different, text)
@@ -196,68 +252,19 @@ func (s *session) suspectsIn(ctx context.Context, v *verifier, resource string, 
 	return keys, nil
 }
 
-// repairAll repairs some replicas, several at a time. If none of them needs it, the two sides do not
-// compare the same.
-func (s *session) repairAll(ctx context.Context, keys []client.Key) error {
-	var (
-		wg       sync.WaitGroup
-		repaired atomic.Int64
-		mu       sync.Mutex
-		errs     []error
-		work     = make(chan client.Key)
-	)
-	for range min(s.config.Workers, len(keys)) {
-		wg.Go(func() {
-			for key := range work {
-				problem, err := s.repair(ctx, key)
-				if problem != "" {
-					repaired.Add(1)
-				}
-				if err != nil {
-					mu.Lock()
-					errs = append(errs, err)
-					mu.Unlock()
-				}
-			}
-		})
+// suspect has replicas read and put right, if they are wrong. If that turns out again and again to be
+// true of none, the two sides do not compare the same.
+func (s *session) suspect(ctx context.Context, keys []client.Key) {
+	switch repaired, groundless := s.doubts.results(); {
+	case repaired > 0:
+		s.fruitless = 0
+	case groundless > 0:
+		if s.fruitless++; s.fruitless == fruitless {
+			klog.FromContext(ctx).Info("Digests show differences that are none, and are not compared any more: audits go on", "resource", s.name(), "keys", len(keys))
+			return
+		}
 	}
 	for _, key := range keys {
-		work <- key
+		s.doubt(key, true)
 	}
-	close(work)
-	wg.Wait()
-	switch {
-	case repaired.Load() > 0:
-		s.fruitless = 0
-	case len(errs) == 0:
-		if s.fruitless++; s.fruitless == fruitless {
-			klog.FromContext(ctx).Info("Digests show differences that are none, and are not compared any more: audits go on", "resource", s.resource.GroupResource().String(), "keys", len(keys))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// repair puts a replica right, if it is wrong, by what both servers have now, past the informers.
-func (s *session) repair(ctx context.Context, key client.Key) (Problem, error) {
-	defer s.expected.begin(key)()
-	local, err := getObject(ctx, s.config.Local, s.resource, key)
-	if err != nil {
-		return "", err
-	}
-	replica, err := getObject(ctx, s.config.replicas(), s.resource, key)
-	if err != nil {
-		return "", err
-	}
-	problem := problemOf(s.resource, local, replica)
-	if problem != "" {
-		todo, obj := decide(s.resource, local, replica)
-		if err := s.bring(ctx, key, todo, obj); err != nil {
-			return problem, err
-		}
-		resource := s.resource.GroupResource().String()
-		repairs.WithLabelValues(resource, string(problem)).Inc()
-		klog.FromContext(ctx).Info("A replica was wrong, as digests show, and was put right", "resource", resource, "key", key.String(), "problem", problem)
-	}
-	s.expect(ctx, key, local)
-	return problem, nil
 }

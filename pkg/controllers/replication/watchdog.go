@@ -9,23 +9,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
-
-	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/reconcile"
 )
 
-// alertInterval is how long after the informer has lost its connection the watchdog
-// asks the cache server, and how often until it is answered.
+// alertInterval is how long after a watch was disconnected the watchdog asks the cache server, and
+// how often until it is answered.
 const alertInterval = time.Second
 
-// watchdog ends the session when the cache server has other data than the
-// informer of the replicas follows: its data was lost or restored, and its
-// resource versions started anew. A watch does not always notice, since a
+// watchdog finds out whether the cache server has other data than is known of it: its data was lost
+// or restored, and its resource versions started anew. A watch does not always notice, since a
 // resource version of the old data may well be one of the new data too.
 //
-// Data is replaced while the server is down, so the watchdog asks soon after the
-// informer was disconnected, however shortly, and otherwise now and then.
-func (s *session) watchdog(ctx context.Context, queue reconcile.Queue[client.Key]) {
+// Data is replaced while the server is down, so it is asked soon after the watch was disconnected,
+// however shortly, and otherwise now and then: for digests, or by a probe where there are none.
+func (s *session) watchdog(ctx context.Context) {
 	routine := time.NewTicker(jitter(s.config.ProbeInterval))
 	defer routine.Stop()
 	audit := time.NewTicker(jitter(s.config.AuditInterval))
@@ -34,7 +30,8 @@ func (s *session) watchdog(ctx context.Context, queue reconcile.Queue[client.Key
 	var alert <-chan time.Time
 	state := suspicion{}
 	for {
-		if alert == nil && s.alerted(state) {
+		digests := s.verifier.serves.Load()
+		if alert == nil && !digests && (s.doubtful() || state != (suspicion{})) {
 			alert = time.After(min(alertInterval, s.config.ProbeInterval))
 		}
 		var err error
@@ -42,18 +39,19 @@ func (s *session) watchdog(ctx context.Context, queue reconcile.Queue[client.Key
 		case <-ctx.Done():
 			return
 		case <-s.replicas.Disconnected():
-			s.doubtful.Store(true)
+			s.broken()
+			// Where digests are not served any more, nobody else looks.
+			alert = time.After(min(alertInterval, s.config.ProbeInterval))
 		case <-alert:
-			alert = nil
-			if s.alerted(state) {
+			if alert = nil; !digests {
 				err = s.probe(ctx, &state)
 			}
 		case <-routine.C:
-			if !s.verified() {
+			if !digests {
 				err = s.probe(ctx, &state)
 			}
 		case <-audit.C:
-			err = s.audit(ctx, queue)
+			s.audit(ctx)
 		}
 		if err != nil {
 			s.end(err)
@@ -62,13 +60,10 @@ func (s *session) watchdog(ctx context.Context, queue reconcile.Queue[client.Key
 	}
 }
 
-// alerted reports whether the cache server is to be asked soon.
-func (s *session) alerted(state suspicion) bool { return s.doubtful.Load() || state != (suspicion{}) }
-
-// suspicion is a number of replicas on which server and informer disagree. The
-// informer may just be behind, so only one that stays is evidence.
+// suspicion is a number of replicas that the cache server should not have. Some may just be
+// written, so only one that stays is evidence.
 type suspicion struct {
-	server, informer int64
+	server, expected int64
 	version          string
 	since            time.Time
 }
@@ -80,11 +75,11 @@ const probeTimeout = 15 * time.Second
 const suspicionTimeout = 2 * time.Second
 
 // probe asks the cache server for its present version and number of replicas
-// and compares them with the informer's. Errors of the request itself do not
+// and compares them with what is known. Errors of the request itself do not
 // matter here.
 func (s *session) probe(ctx context.Context, state *suspicion) error {
-	known := s.replicas.ResourceVersion()
-	clients, err := s.config.replicas().Wildcard().Dynamic()
+	known, breaks := s.replicas.ResourceVersion(), s.breaks.Load()
+	clients, err := s.config.replicas().Wildcard().Metadata()
 	if err != nil {
 		return nil
 	}
@@ -97,55 +92,41 @@ func (s *session) probe(ctx context.Context, state *suspicion) error {
 	}
 	order, err := resourceversion.CompareResourceVersion(page.GetResourceVersion(), known)
 	if err == nil && order < 0 {
-		return fmt.Errorf("%w: the cache server is at version %s, the informer was at %s", errOtherData, page.GetResourceVersion(), known)
+		return fmt.Errorf("%w: the cache server is at version %s, and was at %s", errOtherData, page.GetResourceVersion(), known)
 	}
 	count := int64(len(page.Items))
 	if remaining := page.GetRemainingItemCount(); remaining != nil {
 		count += *remaining
 	}
-	s.doubtful.Store(false)
+	s.checked.Store(breaks)
 	last := *state
-	now := suspicion{server: count, informer: int64(s.replicas.Lister().Len()), version: s.replicas.ResourceVersion(), since: last.since}
+	now := suspicion{server: count, expected: int64(s.expected.Len()), version: s.replicas.ResourceVersion(), since: last.since}
 	switch {
-	case now.server == now.informer:
+	case now.server == now.expected:
 		*state = suspicion{}
 	case now != last:
 		*state = now
 		state.since = time.Now()
 	case time.Since(last.since) >= suspicionTimeout:
-		return fmt.Errorf("%w: the cache server has %d replicas, the informer %d", errOtherData, now.server, now.informer)
+		return fmt.Errorf("%w: the cache server has %d replicas, and not %d", errOtherData, now.server, now.expected)
 	}
 	return nil
 }
 
-// audit compares everything, past the informers. A difference of which the
-// informers know goes into the queue: either it is there already, because it
-// could not be put right yet for a reason that the controller logs, or nothing
-// has told that it came about. One of which they do not know means that they
-// miss something.
-func (s *session) audit(ctx context.Context, queue reconcile.Queue[client.Key]) error {
+// audit compares everything, by reading both sides, and has put right what is wrong.
+func (s *session) audit(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	s.askAgain(ctx)
 	found, err := compareResource(ctx, s.config, s.resource, func(int, int) {})
 	if err != nil {
 		logger.V(2).Info("The replicas could not be compared with the shard", "err", err)
-		return nil
+		return
 	}
-	differences.WithLabelValues(s.resource.GroupResource().String()).Set(float64(len(found)))
+	differences.WithLabelValues(s.config.CacheName, s.name()).Set(float64(len(found)))
 	for _, difference := range found {
 		logger.Info("A replica is wrong", "key", difference.key.String(), "problem", difference.problem)
-		todo, err := s.compare(difference.key)
-		if err != nil || todo != actionNone {
-			queue.Add(difference.key)
-			continue
-		}
-		// The controller may have put it right since it was read.
-		now, err := lookAgain(ctx, s.config, s.resource, difference.key)
-		if err == nil && now.problem != "" && now.local == difference.local && now.replica == difference.replica {
-			return fmt.Errorf("%w: the replica of %s %s is %s", errOtherData, s.resource.GroupResource(), difference.key, now.problem)
-		}
+		s.doubt(difference.key, false)
 	}
-	return nil
 }
 
 // jitter spreads the requests of many shards.

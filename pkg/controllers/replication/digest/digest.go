@@ -13,6 +13,8 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/cespare/xxhash/v2"
@@ -54,59 +56,133 @@ type Root struct {
 	Digest Number `json:"digest"`
 }
 
-// Table has the hashes of some replicas. It is safe for concurrent use.
-type Table struct {
-	mu     sync.Mutex
-	hashes map[string]uint64
-	sums   Sums
+// Table has the hashes of some replicas, and with each a note of its user. It takes little more than
+// what it has: the keys, and 16 bytes and the note for each. It is safe for concurrent use.
+type Table[N any] struct {
+	mu sync.Mutex
+	// buckets are in the order of their keys.
+	buckets [Buckets][]entry[N]
+	sums    Sums
+	count   int
+}
+
+type entry[N any] struct {
+	note N
+	key  string
+	hash uint64
 }
 
 // NewTable returns a table of nothing.
-func NewTable() *Table { return &Table{hashes: map[string]uint64{}} }
+func NewTable[N any]() *Table[N] { return &Table[N]{} }
 
-// Set sets the hash of a key.
-func (t *Table) Set(key string, hash uint64) {
+// find returns where a key is in its bucket, or would be, under the lock.
+func (t *Table[N]) find(key string) (bucket, at int, found bool) {
+	bucket = BucketOf(key)
+	at, found = search(t.buckets[bucket], key)
+	return bucket, at, found
+}
+
+func search[N any](entries []entry[N], key string) (at int, found bool) {
+	return slices.BinarySearchFunc(entries, key, func(e entry[N], key string) int { return strings.Compare(e.key, key) })
+}
+
+// Set sets the hash of a key, and what is noted of it.
+func (t *Table[N]) Set(key string, hash uint64, note N) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sums[BucketOf(key)] += hash - t.hashes[key]
-	t.hashes[key] = hash
+	b, at, found := t.find(key)
+	if found {
+		e := &t.buckets[b][at]
+		t.sums[b] += hash - e.hash
+		e.hash, e.note = hash, note
+		return
+	}
+	if have := t.buckets[b]; len(have) == cap(have) { // append would take twice as much
+		t.buckets[b] = append(make([]entry[N], 0, len(have)+len(have)/8+4), have...)
+	}
+	t.buckets[b] = slices.Insert(t.buckets[b], at, entry[N]{note, key, hash})
+	t.sums[b] += hash
+	t.count++
+}
+
+// Get returns the hash of a key and what is noted of it, and whether the table has it.
+func (t *Table[N]) Get(key string) (hash uint64, note N, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b, at, found := t.find(key)
+	if !found {
+		return 0, note, false
+	}
+	e := t.buckets[b][at]
+	return e.hash, e.note, true
 }
 
 // Remove removes a key.
-func (t *Table) Remove(key string) {
+func (t *Table[N]) Remove(key string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sums[BucketOf(key)] -= t.hashes[key]
-	delete(t.hashes, key)
+	b, at, found := t.find(key)
+	if !found {
+		return
+	}
+	t.sums[b] -= t.buckets[b][at].hash
+	t.buckets[b] = slices.Delete(t.buckets[b], at, at+1)
+	t.count--
+	if have := t.buckets[b]; len(have) < cap(have)/2 {
+		t.buckets[b] = append(make([]entry[N], 0, len(have)+len(have)/8), have...)
+	}
+}
+
+// Len returns the number of keys.
+func (t *Table[N]) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.count
 }
 
 // Root returns the root.
-func (t *Table) Root() Root {
+func (t *Table[N]) Root() Root {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return Root{Count: t.count, Digest: t.sums.Digest()}
+}
+
+// Digest returns that of all buckets.
+func (s *Sums) Digest() Number {
 	var all [8 * Buckets]byte
-	for i, sum := range t.sums {
+	for i, sum := range s {
 		binary.BigEndian.PutUint64(all[8*i:], sum)
 	}
-	return Root{Count: len(t.hashes), Digest: Number(xxhash.Sum64(all[:]))}
+	return Number(xxhash.Sum64(all[:]))
 }
 
 // Sums returns the sums of all buckets.
-func (t *Table) Sums() Sums {
+func (t *Table[N]) Sums() Sums {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.sums
 }
 
 // Keys returns the hashes in one bucket.
-func (t *Table) Keys(bucket int) map[string]Number {
+func (t *Table[N]) Keys(bucket int) map[string]Number {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	found := map[string]Number{}
-	for key, hash := range t.hashes {
-		if BucketOf(key) == bucket {
-			found[key] = Number(hash)
-		}
+	found := make(map[string]Number, len(t.buckets[bucket]))
+	for _, e := range t.buckets[bucket] {
+		found[e.key] = Number(e.hash)
 	}
 	return found
+}
+
+// WithPrefix returns the keys that begin with a prefix.
+func (t *Table[N]) WithPrefix(prefix string) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var keys []string
+	for _, entries := range t.buckets {
+		for at, _ := search(entries, prefix); at < len(entries) && strings.HasPrefix(entries[at].key, prefix); at++ {
+			keys = append(keys, entries[at].key)
+		}
+	}
+	return keys
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,7 +17,7 @@ import (
 func TestTables(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		a, want := digest.NewTable(), map[string]uint64{}
+		a, want := digest.NewTable[int](), map[string]uint64{}
 		for range 500 {
 			key := fmt.Sprintf("root|%d", r.IntN(100))
 			if r.IntN(3) == 0 {
@@ -25,22 +26,32 @@ func TestTables(t *testing.T) {
 				continue
 			}
 			want[key] = r.Uint64()
-			a.Set(key, want[key])
+			a.Set(key, want[key], int(want[key]))
 		}
-		b := digest.NewTable()
+		b := digest.NewTable[struct{}]()
 		for key, hash := range want {
-			b.Set(key, hash)
+			b.Set(key, hash, struct{}{})
 		}
 		require.Equal(t, b.Root(), a.Root())
 		require.Equal(t, b.Sums(), a.Sums())
 		require.Equal(t, len(want), a.Root().Count)
+		require.Len(t, a.WithPrefix(""), len(want))
+		require.Subset(t, a.WithPrefix("root|"), a.WithPrefix("root|1"))
+		for _, key := range a.WithPrefix("root|1") {
+			require.True(t, strings.HasPrefix(key, "root|1"), key)
+		}
 		for key, hash := range want {
+			got, note, ok := a.Get(key)
+			require.True(t, ok)
+			require.Equal(t, hash, got)
+			require.Equal(t, int(hash), note)
+			require.Contains(t, a.WithPrefix(key), key)
 			bucket := digest.BucketOf(key)
 			require.Equal(t, digest.Number(hash), a.Keys(bucket)[key])
-			b.Set(key, hash+1)
+			b.Set(key, hash+1, struct{}{})
 			require.NotEqual(t, b.Root(), a.Root())
 			require.NotEqual(t, b.Sums()[bucket], a.Sums()[bucket])
-			b.Set(key, hash)
+			b.Set(key, hash, struct{}{})
 		}
 		require.Equal(t, b.Root(), a.Root())
 	}

@@ -1,0 +1,241 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/replication/digest"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+const (
+	// waitLogInterval is how often the log says what the controller waits for.
+	waitLogInterval = 10 * time.Second
+	// coalescing is how long an object that was written waits for further changes.
+	coalescing = 50 * time.Millisecond
+)
+
+// session is one period in which shard and cache server are followed. When a server turns out to
+// have other data than is known of it, the session ends and a new one starts from nothing.
+//
+// It keeps no objects. At first, expected has the hashes of what the shard has. Then that is
+// compared with what the cache server has, once: from there on expected has what the cache server
+// has acknowledged, and what changes in the shard is written.
+type session struct {
+	*mirror
+
+	local    *client.Follower[*unstructured.Unstructured]
+	replicas *client.Follower[*metav1.PartialObjectMetadata]
+	ledger   *ledger
+	expected *expected
+	doubts   doubts
+	recent   recent
+
+	// mu orders what the shard tells, and the change to comparing.
+	mu sync.Mutex
+	// comparing is set from when expected is what the cache server has.
+	comparing bool
+	queue     reconcile.Queue[client.Key]
+
+	// roots gets what the cache server says of all its replicas, once, after comparing is set; nil
+	// if it says nothing. asked is set when it has.
+	roots chan *digest.Answer
+	asked atomic.Bool
+	// started is set when all objects were compared once; fruitless counts comparisons of digests
+	// that have shown what is not there.
+	started   atomic.Bool
+	fruitless int
+	// breaks counts what may have replaced the data of the cache server, and checked how many of
+	// those were looked into.
+	breaks, checked atomic.Int64
+	end             context.CancelCauseFunc
+}
+
+// session replicates until ctx is done or a server turns out to have other data than is known.
+func (m *mirror) session(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil)
+	s := &session{mirror: m, ledger: newLedger(), expected: newExpected(), roots: make(chan *digest.Answer, 1), end: cancel}
+	var err error
+	if s.local, err = client.NewDynamicFollower(m.config.Local.Wildcard(), m.resource.GroupVersionResource, Name+"-shard-"+m.name(), &localSink{session: s}); err != nil {
+		return err
+	}
+	if s.replicas, err = client.NewMetadataFollower(m.config.replicas().Wildcard(), m.resource.GroupVersionResource, Name+"-cache-"+m.name(), replicaSink{s}); err != nil {
+		return err
+	}
+	s.replicas.BeginAt(s.replicasVersion)
+	if m.resource.path != nil {
+		// Before there is anything whose path may change.
+		defer m.config.LogicalClusters.AddEventHandler(s.pathHandler()).Remove()
+	}
+	m.current.Store(s)
+	defer m.current.Store(nil)
+	wg.Go(func() { cancel(s.local.Run(ctx)) })
+	wg.Go(func() { cancel(s.replicas.Run(ctx)) })
+	if !s.waitForSync(ctx) {
+		return context.Cause(ctx)
+	}
+	outdated, err := s.compareFirst(ctx)
+	if err != nil {
+		return context.Cause(ctx)
+	}
+	s.initial(ctx, outdated)
+	s.started.Store(true)
+	return s.work(ctx)
+}
+
+// work replicates what changes, after the first comparison.
+func (s *session) work(ctx context.Context) error {
+	var watchdog sync.WaitGroup
+	defer watchdog.Wait()
+	watchdog.Go(func() { s.watchdog(ctx) })
+	controller := reconcile.New(reconcile.Config[client.Key]{
+		Name: Name + "-" + s.config.CacheName + "-" + s.name(),
+		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
+			if wait := s.recent.wait(key); wait > 0 {
+				return reconcile.Result{RequeueAfter: wait}, nil
+			}
+			return reconcile.Result{}, s.reconcile(ctx, key)
+		},
+		Sources: []reconcile.Source[client.Key]{s.feed},
+		Workers: s.config.Writes,
+	})
+	if err := controller.Run(ctx); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+// feed has a queue get what waits, and what is to be looked at from now on.
+func (s *session) feed(_ context.Context, queue reconcile.Queue[client.Key]) (stop func(), err error) {
+	set := func(queue reconcile.Queue[client.Key]) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.queue = queue
+	}
+	set(queue)
+	for _, key := range s.ledger.pending() {
+		queue.Add(key)
+	}
+	return func() { set(nil) }, nil
+}
+
+// tell has an object looked at, under the lock. initial is for what is no change of it.
+func (s *session) tell(key client.Key, initial bool) {
+	s.ledger.tell(key, initial)
+	if s.queue != nil {
+		s.queue.Add(key)
+	}
+}
+
+// doubt has a replica read and compared, as it may not be what it is expected to be. counted says
+// that it counts as repaired if it is not.
+func (s *session) doubt(key client.Key, counted bool) {
+	s.doubts.add(key, counted)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell(key, true)
+}
+
+// pathHandler has the replicas in a logical cluster looked at when its path changes, which they say.
+func (s *session) pathHandler() client.Handler[*corev1alpha1.LogicalCluster] {
+	changed := func(lc *corev1alpha1.LogicalCluster) {
+		cluster := logicalcluster.From(lc)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, text := range s.expected.WithPrefix(string(cluster) + "|") {
+			if key, err := client.SplitKey(text); err == nil {
+				s.tell(key, true)
+			}
+		}
+		for _, key := range s.ledger.pending() {
+			if key.Cluster == cluster {
+				s.tell(key, true)
+			}
+		}
+	}
+	return client.Handler[*corev1alpha1.LogicalCluster]{
+		OnAdd: func(lc *corev1alpha1.LogicalCluster, _ bool) { changed(lc) },
+		OnUpdate: func(old, lc *corev1alpha1.LogicalCluster) {
+			if old.Annotations[core.LogicalClusterPathAnnotationKey] != lc.Annotations[core.LogicalClusterPathAnnotationKey] {
+				changed(lc)
+			}
+		},
+		OnDelete: func(last *corev1alpha1.LogicalCluster, _ bool) { changed(last) },
+	}
+}
+
+// replicasVersion returns the version from which on changes of the replicas are followed: what was
+// before is compared.
+func (s *session) replicasVersion(ctx context.Context) (string, error) {
+	if s.replicas.HasSynced() {
+		if !s.verifier.serves.Load() {
+			s.end(fmt.Errorf("%w: it does not tell what has changed since", errOtherData))
+			return "", context.Cause(ctx)
+		}
+		s.broken()
+	}
+	clients, err := s.config.replicas().Wildcard().Metadata()
+	if err != nil {
+		return "", err
+	}
+	page, err := clients.Resource(s.resource.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return "", err
+	}
+	return page.GetResourceVersion(), nil
+}
+
+// broken says that the cache server may have been replaced by another one, or by itself with other
+// data. Until that was looked into, doubtful is true.
+func (s *session) broken() {
+	s.breaks.Add(1)
+	s.verifier.soon()
+}
+
+func (s *session) doubtful() bool { return s.breaks.Load() != s.checked.Load() }
+
+// waits reports whether the session waits for what the cache server says of all its replicas.
+func (s *session) waits() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.comparing && !s.asked.Load()
+}
+
+// waitForSync waits for both sides, and now and then says for which. It is false if ctx ended first.
+func (s *session) waitForSync(ctx context.Context) bool {
+	ticker := time.NewTicker(waitLogInterval)
+	defer ticker.Stop()
+	for _, side := range []struct {
+		name     string
+		follower interface {
+			Synced() <-chan struct{}
+			LastError() error
+		}
+	}{{"shard", s.local}, {"cache server", s.replicas}} {
+		for synced := false; !synced; {
+			select {
+			case <-ctx.Done():
+				return false
+			case <-side.follower.Synced():
+				synced = true
+			case <-ticker.C:
+				klog.FromContext(ctx).Info("Waiting for the objects on the "+side.name, "err", side.follower.LastError())
+			}
+		}
+	}
+	return true
+}

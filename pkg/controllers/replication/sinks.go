@@ -1,0 +1,115 @@
+package replication
+
+import (
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// localSink is told what the shard has.
+type localSink struct {
+	*session
+
+	// seen is not nil while the shard tells all that it has.
+	seen map[client.Key]struct{}
+}
+
+// Begin implements client.Sink.
+func (l *localSink) Begin() { l.seen = map[client.Key]struct{}{} }
+
+// Put implements client.Sink.
+func (l *localSink) Put(obj *unstructured.Unstructured) {
+	key := client.KeyOf(obj)
+	if !l.resource.selects(obj) {
+		l.gone(key)
+		return
+	}
+	if l.seen != nil {
+		l.seen[key] = struct{}{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := key.String()
+	hash, err := HashReplica(text, l.resource.desired(obj).Object)
+	known, _, has := l.expected.Get(text)
+	switch {
+	case !l.comparing:
+		l.expected.Set(text, hash, 0)
+	case err != nil || !has || known != hash:
+		l.tell(key, l.seen != nil)
+	}
+}
+
+// Delete implements client.Sink.
+func (l *localSink) Delete(last *unstructured.Unstructured) { l.gone(client.KeyOf(last)) }
+
+// gone is told of an object that has no replica, or none any more.
+func (l *localSink) gone(key client.Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := key.String()
+	_, _, has := l.expected.Get(text)
+	switch {
+	case !l.comparing:
+		l.expected.Remove(text)
+	case has || l.ledger.has(key):
+		l.tell(key, l.seen != nil)
+	}
+}
+
+// End implements client.Sink.
+func (l *localSink) End() {
+	missing := l.ledger.pending()
+	for _, text := range l.expected.WithPrefix("") {
+		if key, err := client.SplitKey(text); err == nil {
+			missing = append(missing, key)
+		}
+	}
+	for _, key := range missing {
+		if _, told := l.seen[key]; !told {
+			l.gone(key)
+		}
+	}
+	l.seen = nil
+}
+
+// replicaSink is told what the cache server has, after what it was asked for. What the session has
+// written comes back with the version of the answer; all else was written by somebody else.
+type replicaSink struct{ *session }
+
+// Begin implements client.Sink. Nothing begins anew: see client.Follower.BeginAt.
+func (replicaSink) Begin() {}
+
+// End implements client.Sink.
+func (replicaSink) End() {}
+
+// Put implements client.Sink.
+func (r replicaSink) Put(replica *metav1.PartialObjectMetadata) { r.heard(replica, false) }
+
+// Delete implements client.Sink.
+func (r replicaSink) Delete(last *metav1.PartialObjectMetadata) { r.heard(last, true) }
+
+func (r replicaSink) heard(replica *metav1.PartialObjectMetadata, gone bool) {
+	key := client.KeyOf(replica)
+	at := versionNumber(replica.ResourceVersion)
+	_, acknowledged, has := r.expected.Get(key.String())
+	if gone && !has && !r.ledger.has(key) || has && at != 0 && at <= acknowledged {
+		return
+	}
+	r.doubts.hear(key, at, gone)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tell(key, true)
+}
+
+// versionNumber returns a version as a number; 0 where it is none.
+func versionNumber(version string) uint64 {
+	n, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
