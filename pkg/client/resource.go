@@ -88,6 +88,36 @@ func DefineResource[T, L any, PT pointerTo[T], PL listPointerTo[L]](gv schema.Gr
 	return r
 }
 
+// ResourceOf is DefineResource for who learns only at run time which kind it is. The Go types of
+// the kind and of its list are in scheme. What clients return and informers hold are of the
+// kind's type.
+func ResourceOf(scheme *runtime.Scheme, kind schema.GroupVersionKind, plural string, options ...ResourceOption) (Resource[Object, runtime.Object], error) {
+	var o resourceOptions
+	for _, option := range options {
+		option(&o)
+	}
+	r := Resource[Object, runtime.Object]{GroupVersionResource: kind.GroupVersion().WithResource(plural), protobuf: o.protobuf, identity: o.identity}
+	obj, err := scheme.New(kind)
+	if err != nil {
+		return r, err
+	}
+	list, err := scheme.New(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if err != nil {
+		return r, err
+	}
+	if _, ok := obj.(Object); !ok {
+		return r, fmt.Errorf("the scheme has %s as %T, which has no metadata of an object", kind, obj)
+	}
+	own, err := schemeOf(scheme, kind.GroupVersion(), obj, list)
+	if err != nil {
+		return r, err
+	}
+	r.newObject = func() Object { return obj.DeepCopyObject().(Object) }
+	r.newList = func() runtime.Object { return list.DeepCopyObject() }
+	r.codecs, r.parameters = serializer.NewCodecFactory(own), runtime.NewParameterCodec(own)
+	return r, nil
+}
+
 // schemeOf returns a scheme of its own for two types, with all that comes along with objects. The
 // kinds are those that they have in another one, or, without that, named as they are.
 func schemeOf(scheme *runtime.Scheme, gv schema.GroupVersion, types ...runtime.Object) (*runtime.Scheme, error) {

@@ -6,8 +6,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
@@ -102,6 +104,33 @@ func TestAsShared(t *testing.T) {
 	<-ended
 	require.True(t, shared.IsStopped())
 	_, err = shared.AddEventHandler(cache.ResourceEventHandlerFuncs{})
+	require.Error(t, err)
+}
+
+// TestResourceOf follows a kind that is known at run time only: what is held has its Go type.
+func TestResourceOf(t *testing.T) {
+	server, factory := newServer(t)
+	server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap("one", "default", "a", func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"content": "x"} }))
+	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
+	resource, err := client.ResourceOf(kinds.Scheme, kind, "configmaps", client.WithProtobuf())
+	require.NoError(t, err)
+	informer := resource.Informer(factory.Wildcard(), client.InformerOptions[client.Object]{})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- informer.Run(ctx) }()
+	require.NoError(t, informer.WaitForSync(ctx))
+	held, err := informer.Lister().Cluster("one").Get("default", "a")
+	require.NoError(t, err)
+	require.Equal(t, "x", held.(*corev1.ConfigMap).Data["content"])
+	read, err := resource.InNamespace(factory.Cluster(logicalcluster.NewPath("one")), "default").Get(ctx, "a", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, held.GetUID(), read.(*corev1.ConfigMap).UID)
+	cancel()
+	require.NoError(t, <-ended)
+
+	_, err = client.ResourceOf(kinds.Scheme, corev1.SchemeGroupVersion.WithKind("None"), "nones")
+	require.Error(t, err)
+	_, err = client.ResourceOf(kinds.Scheme, corev1.SchemeGroupVersion.WithKind("ListOptions"), "options")
 	require.Error(t, err)
 }
 

@@ -141,6 +141,14 @@ func (u *Union[T]) AddKeyHandler(changed, left func(Key), options ...HandlerOpti
 	return u.AddEventHandler(Handler[T]{keys: changed, left: left}, options...)
 }
 
+// Pause calls f while no handler runs: what the Lister has then is what the handlers have been
+// told. It may not be called from a handler, and f must return soon.
+func (u *Union[T]) Pause(f func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	f()
+}
+
 // MarkSynced says that all has been told of that is initial, and has Synced of handlers close.
 func (u *Union[T]) MarkSynced() {
 	u.mu.Lock()

@@ -67,6 +67,9 @@ func (m *Multi[T]) WaitForSync(ctx context.Context, which Which) error {
 	}
 }
 
+// HasSynced reports whether WaitForSync would return at once.
+func (m *Multi[T]) HasSynced(which Which) bool { return m.waitsFor(which) == nil }
+
 // waitsFor returns what has not been read.
 func (m *Multi[T]) waitsFor(which Which) error {
 	m.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -54,6 +55,11 @@ type Multi[T client.Object] struct {
 	// kick wakes Run up when Shard objects changed; it holds one wake-up.
 	kick chan struct{}
 
+	// indexers are the indexes of all informers, and indexing is held while some are added, and
+	// while an informer is.
+	indexing sync.Mutex
+	indexers map[string]client.IndexFunc[T]
+
 	mu     sync.Mutex
 	shards map[string]*shard[T]
 	// complete is set when the Shard objects have been read once, and shards has them.
@@ -86,6 +92,10 @@ func NewWith[T client.Object](source Source, open Open[T], options Options[T]) (
 	}
 	m := &Multi[T]{
 		name: options.Name, open: open, options: options, kick: make(chan struct{}, 1), shards: map[string]*shard[T]{}, news: make(chan struct{}),
+		indexers: maps.Clone(options.Informer.Indexers),
+	}
+	if m.indexers == nil {
+		m.indexers = map[string]client.IndexFunc[T]{}
 	}
 	m.union = client.NewUnion[T](m.name, m.incomplete)
 	var err error
@@ -218,6 +228,28 @@ func (m *Multi[T]) AddEventHandler(h client.Handler[T], options ...client.Handle
 func (m *Multi[T]) AddKeyHandler(changed, left func(client.Key), options ...client.HandlerOption) *client.Registration {
 	return m.union.AddKeyHandler(changed, left, options...)
 }
+
+// AddIndexers adds indexes of what all shards have, those that come later, too. It fails if there
+// is one of a name already.
+func (m *Multi[T]) AddIndexers(indexers map[string]client.IndexFunc[T]) error {
+	m.indexing.Lock()
+	defer m.indexing.Unlock()
+	for name := range indexers {
+		if m.indexers[name] != nil {
+			return fmt.Errorf("%s has an index %q already", m.name, name)
+		}
+	}
+	for _, shard := range m.union.Shards() {
+		if err := m.union.Of(shard).AddIndexers(indexers); err != nil {
+			return err
+		}
+	}
+	maps.Copy(m.indexers, indexers)
+	return nil
+}
+
+// Pause calls f while no handler runs, as client.Union.Pause does.
+func (m *Multi[T]) Pause(f func()) { m.union.Pause(f) }
 
 // Lister returns the read access to the objects of all shards.
 func (m *Multi[T]) Lister() client.UnionLister[T] { return m.union.Lister() }

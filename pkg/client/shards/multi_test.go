@@ -355,3 +355,53 @@ func TestSources(t *testing.T) {
 type failing struct{ prometheus.Registerer }
 
 func (failing) Register(prometheus.Collector) error { return fmt.Errorf("no") }
+
+// TestIndexesLater adds an index while there are shards, and another one comes.
+func TestIndexesLater(t *testing.T) {
+	w := newWorld(t)
+	one, other := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
+	put(t, one, object("one", "a", "same"))
+	put(t, other, object("two", "a", "same"))
+	w.announce(t, "shard-1", one.URL)
+	m, _ := view(t, w.source, options{})
+	waitSynced(t, m, shards.All)
+	require.True(t, m.HasSynced(shards.All))
+	byContent := map[string]client.IndexFunc[configMap]{"content": func(obj configMap) []string { return []string{obj.Data["content"]} }}
+	require.NoError(t, m.AddIndexers(byContent))
+	require.ErrorContains(t, m.AddIndexers(byContent), "already")
+	found, err := m.Lister().ByIndex("content", "same")
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	w.announce(t, "shard-2", other.URL)
+	eventually(t, func() bool {
+		found, err := m.Lister().ByIndex("content", "same")
+		return err == nil && len(found) == 2
+	}, "the index is of the new shard, too")
+}
+
+// TestPause: what is read while no handler runs is what handlers have been told.
+func TestPause(t *testing.T) {
+	w := newWorld(t)
+	one := clienttest.New(t, kinds.Scheme)
+	w.announce(t, "shard-1", one.URL)
+	told := 0
+	m, _ := view(t, w.source, options{}, func(m *shards.Multi[configMap]) {
+		m.AddEventHandler(client.Handler[configMap]{OnAdd: func(configMap, bool) { told++ }})
+	})
+	waitSynced(t, m, shards.All)
+	const objects = 200
+	agrees := func() (all bool) {
+		m.Pause(func() {
+			if held := m.Lister().Len(); held != told {
+				t.Errorf("the handler was told of %d objects, and %d are held", told, held)
+			}
+			all = told == objects
+		})
+		return all
+	}
+	for n := range objects {
+		put(t, one, object("one", fmt.Sprint("a", n), ""))
+		agrees()
+	}
+	eventually(t, agrees, "all are told")
+}

@@ -83,6 +83,9 @@ func (s *shard[T]) open(clients *client.Factory) (*client.Informer[T], error) {
 	if s.of.options.Ranges != nil {
 		options.Ranges = s.of.options.Ranges(s.name)
 	}
+	s.of.indexing.Lock()
+	defer s.of.indexing.Unlock()
+	options.Indexers = s.of.indexers
 	informer, err := s.of.open(clients.Wildcard(), options)
 	if err != nil {
 		return nil, err
