@@ -50,7 +50,7 @@ dev: build ## Start a development cluster here; Ctrl-C stops it (DEV_FLAGS='--sh
 # time than the tests of most packages. Without DWARF in the objects either, to
 # compile and to link takes a sixth less; programs for users are built apart.
 GO_TEST := $(GO) test -vet=off -ldflags='-s -w'
-test unit conformance isolation neighbours mutants lint verify: export GOFLAGS := $(shell $(GO) env GOFLAGS) -gcflags=all=-dwarf=false
+test unit mcprovider conformance isolation neighbours mutants lint verify: export GOFLAGS := $(shell $(GO) env GOFLAGS) -gcflags=all=-dwarf=false
 # Tests wait for servers at times, so that one package more than there are processors
 # runs at a time, and those that take longest come first.
 TEST_PACKAGES = -p $(shell echo $$((1 + $$(getconf _NPROCESSORS_ONLN)))) $(if $(ALL),$(LONGEST)) $(PKG)
@@ -65,6 +65,7 @@ LONGEST := ./test/robustness ./test/isolation ./test/integration ./test/conforma
 test: $(if $(filter ./...,$(PKG)),test-programs) ## Run every test with the race detector (PKG=./pkg/..., TEST_FLAGS=-v)
 	$(if $(ALL),SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/test/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/test/kubectl SHARDPLANE_DEX=$(CURDIR)/$(BIN)/test/dex) \
 		$(GO_TEST) -race -timeout 25m $(TEST_FLAGS) $(TEST_PACKAGES)
+	$(if $(ALL),cd contrib/mcprovider && $(GO_TEST) -race -short -timeout 10m $(TEST_FLAGS) ./...)
 
 .PHONY: test-programs
 test-programs:
@@ -82,6 +83,12 @@ unit: ## Run the tests of all packages that start no servers, without the race d
 		grep -vE '/test/harness|/pkg/etcd[] ]|etcd/server/v3/embed|/customresourcetest|/test/bench/reference' | cut -d ' ' -f 1)
 LONGEST_UNIT := ./pkg/frontproxy ./pkg/dev ./pkg/tenancy/subtrees
 
+# A module of its own, with a go.work beside its go.mod that ties it to this tree: the
+# product has none of what it requires.
+.PHONY: mcprovider
+mcprovider: ## Test the provider for multicluster-runtime, and print what it costs
+	cd contrib/mcprovider && $(GO_TEST) -timeout 10m -bench . -benchtime 1000x $(TEST_FLAGS) ./...
+
 .PHONY: conformance
 conformance: ## Run the rules of custom resources, with those that take minutes
 	CONFORMANCE_LONG=1 $(GO) test -timeout 30m $(TEST_FLAGS) ./test/conformance
@@ -89,6 +96,7 @@ conformance: ## Run the rules of custom resources, with those that take minutes
 .PHONY: lint
 lint: $(TOOLBIN)/golangci-lint ## Run the linters of .golangci.yml
 	$(TOOLBIN)/golangci-lint run ./...
+	cd contrib/mcprovider && ../../$(TOOLBIN)/golangci-lint run ./...
 
 .PHONY: lint-fix
 lint-fix: $(TOOLBIN)/golangci-lint ## Let the linters and formatters mend what they can

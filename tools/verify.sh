@@ -23,6 +23,18 @@ done
 
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
+
+# A module that is tied to this one by a go.work asks for no version of it.
+for module in contrib/mcprovider; do
+  cp "$module/go.mod" "$scratch/nested.mod"
+  cp "$module/go.sum" "$scratch/nested.sum"
+  "$GO" mod edit -replace "github.com/shardplane/shardplane=$PWD" "$scratch/nested.mod"
+  GOWORK=off "$GO" -C "$module" mod tidy -modfile "$scratch/nested.mod"
+  "$GO" mod edit -dropreplace github.com/shardplane/shardplane -droprequire github.com/shardplane/shardplane "$scratch/nested.mod"
+  { diff "$module/go.mod" "$scratch/nested.mod" && diff "$module/go.sum" "$scratch/nested.sum"; } ||
+    fail "$module/go.mod or go.sum is not tidy; change it by what is shown"
+done
+
 mkdir -p "$scratch/before" "$scratch/after/bin"
 tar -cf - --exclude=./.git --exclude=./bin --exclude='./.kcp*' . | tar -xf - -C "$scratch/before"
 cp -a "$scratch/before/." "$scratch/after"

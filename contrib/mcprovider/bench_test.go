@@ -1,0 +1,161 @@
+package mcprovider_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mcbuilder "sigs.k8s.io/multicluster-runtime/pkg/builder"
+	"sigs.k8s.io/multicluster-runtime/pkg/multicluster"
+	mcreconcile "sigs.k8s.io/multicluster-runtime/pkg/reconcile"
+
+	"github.com/shardplane/shardplane/contrib/mcprovider"
+)
+
+// crowd makes logical clusters with one ConfigMap each.
+func crowd(t testing.TB, n int) (servers, []logicalcluster.Name) {
+	t.Helper()
+	s := newServers(t, 1)
+	names := make([]logicalcluster.Name, 0, n)
+	for i := range n {
+		name := logicalcluster.Name(fmt.Sprintf("cluster%08d", i))
+		names = append(names, name)
+		s.cluster(t, 0, name)
+		s.put(t, 0, name, "default", "a", "first")
+	}
+	return s, names
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// startSource runs a provider and a source of ConfigMaps, and waits until it has told of n.
+func startSource(t testing.TB, options mcprovider.Options, n int) (*mcprovider.Provider, mcprovider.Queue) {
+	t.Helper()
+	options.NoEngage = true
+	p := start(t, options, nil)
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[mcreconcile.Request]())
+	t.Cleanup(queue.ShutDown)
+	source := p.Source(&corev1.ConfigMap{})
+	require.NoError(t, source.Start(t.Context(), queue))
+	require.NoError(t, source.WaitForSync(t.Context()))
+	for range n {
+		request, _ := queue.Get()
+		queue.Done(request)
+	}
+	return p, queue
+}
+
+// TestGoroutines: how many there are does not depend on the number of logical clusters.
+func TestGoroutines(t *testing.T) {
+	count := func(n int) (count int) {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			s, _ := crowd(t, n)
+			startSource(t, s.options(), n)
+			least := 0
+			eventually(t, "those of the start have ended", func() bool {
+				now := runtime.NumGoroutine()
+				settled := now == least
+				least = now
+				return settled
+			})
+			count = least
+		})
+		return count
+	}
+	few, many := count(10), count(1000)
+	require.InDelta(t, few, many, 15, "goroutines with 10 and with 1000 logical clusters")
+}
+
+// BenchmarkEvent is what an event takes, from the write to the request in the queue, by Source and
+// by For, with the goroutines that there are.
+func BenchmarkEvent(b *testing.B) {
+	for _, n := range []int{10, 100, 1000, 10000} {
+		b.Run(fmt.Sprintf("source/clusters=%d", n), func(b *testing.B) {
+			s, names := crowd(b, n)
+			_, queue := startSource(b, s.options(), n)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				s.put(b, 0, names[i%n], "default", "a", fmt.Sprint(i))
+				request, _ := queue.Get()
+				queue.Done(request)
+			}
+			b.ReportMetric(float64(runtime.NumGoroutine()), "goroutines")
+		})
+	}
+	for _, n := range []int{10, 100, 1000} {
+		b.Run(fmt.Sprintf("engaged/clusters=%d", n), func(b *testing.B) {
+			s, names := crowd(b, n)
+			p, err := mcprovider.New(s.options())
+			require.NoError(b, err)
+			m := newManager(b, s[0].ClientConfig(), p)
+			done := make(chan struct{}, n)
+			require.NoError(b, mcbuilder.ControllerManagedBy(m).WithOptions(unnamed).For(&corev1.ConfigMap{}).
+				Complete(mcreconcile.Func(func(context.Context, mcreconcile.Request) (reconcile.Result, error) {
+					done <- struct{}{}
+					return reconcile.Result{}, nil
+				})))
+			run(b, m.Start)
+			for range n {
+				<-done
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				s.put(b, 0, names[i%n], "default", "a", fmt.Sprint(i))
+				<-done
+			}
+			b.ReportMetric(float64(runtime.NumGoroutine()), "goroutines")
+		})
+	}
+}
+
+// BenchmarkMemory is what the provider takes for a logical cluster, and what one more that is used
+// takes: its client has read and its resources were asked for.
+func BenchmarkMemory(b *testing.B) {
+	for _, kept := range []bool{false, true} {
+		b.Run(fmt.Sprintf("readYourWrites=%v", kept), func(b *testing.B) {
+			const n = 2000
+			s, names := crowd(b, n)
+			options := s.options()
+			options.ReadYourWrites = kept
+			for b.Loop() {
+				before := heap()
+				p, _ := startSource(b, options, n)
+				known := heap()
+				for _, name := range names {
+					c, err := p.Get(b.Context(), multicluster.ClusterName(name))
+					require.NoError(b, err)
+					require.NoError(b, c.GetClient().Get(b.Context(), ctrlclient.ObjectKey{Namespace: "default", Name: "a"}, &corev1.ConfigMap{}))
+				}
+				used := heap()
+				b.ReportMetric(float64(known-before)/n, "B/cluster")
+				b.ReportMetric((float64(used)-float64(known))/n, "B/used-cluster")
+				runtime.KeepAlive(p)
+			}
+		})
+	}
+}
+
+// BenchmarkGet is what a reconciler takes to read an object: its cluster, a client, and the read.
+func BenchmarkGet(b *testing.B) {
+	s, names := crowd(b, 100)
+	p, _ := startSource(b, s.options(), 100)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		c, err := p.Get(b.Context(), multicluster.ClusterName(names[i%100]))
+		require.NoError(b, err)
+		require.NoError(b, c.GetClient().Get(b.Context(), ctrlclient.ObjectKey{Namespace: "default", Name: "a"}, &corev1.ConfigMap{}))
+	}
+}

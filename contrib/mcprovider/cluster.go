@@ -1,0 +1,92 @@
+package mcprovider
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/recorder"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+// clusterOf is a logical cluster. It is a value, made where it is needed; two of one logical
+// cluster are equal.
+type clusterOf struct {
+	provider *Provider
+	name     logicalcluster.Name
+}
+
+var _ cluster.Cluster = clusterOf{}
+
+func (c clusterOf) scope() client.Scope { return c.provider.reach.Cluster(c.name.Path()) }
+
+// GetHTTPClient implements cluster.Cluster.
+func (c clusterOf) GetHTTPClient() *http.Client { return c.provider.reach.HTTPClient() }
+
+// GetConfig implements cluster.Cluster.
+func (c clusterOf) GetConfig() *rest.Config { return c.scope().Config() }
+
+// GetScheme implements cluster.Cluster.
+func (c clusterOf) GetScheme() *runtime.Scheme { return c.provider.options.Scheme }
+
+// GetCache implements cluster.Cluster.
+func (c clusterOf) GetCache() ctrlcache.Cache { return cacheOf(c) }
+
+// GetFieldIndexer implements cluster.Cluster.
+func (c clusterOf) GetFieldIndexer() ctrlclient.FieldIndexer { return c.provider }
+
+// GetRESTMapper implements cluster.Cluster.
+func (c clusterOf) GetRESTMapper() meta.RESTMapper { return mapperOf(c) }
+
+// GetEventRecorderFor implements cluster.Cluster.
+func (c clusterOf) GetEventRecorderFor(name string) record.EventRecorder {
+	return oldRecorder{recorderOf{c, name}}
+}
+
+// GetEventRecorder implements cluster.Cluster.
+func (c clusterOf) GetEventRecorder(name string) recorder.EventRecorder { return recorderOf{c, name} }
+
+// GetClient implements cluster.Cluster: reads are from the cache, but those of unstructured
+// objects, as everywhere in controller-runtime.
+func (c clusterOf) GetClient() ctrlclient.Client {
+	p := c.provider
+	if !p.options.ReadYourWrites {
+		return c.client(&ctrlclient.CacheOptions{Reader: c.GetCache()})
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kept := p.clients[c.name]
+	if kept == nil {
+		yes := true
+		kept = c.client(&ctrlclient.CacheOptions{Reader: c.GetCache(), EnableReadYourWritesConsistency: &yes})
+		p.clients[c.name] = kept
+	}
+	return kept
+}
+
+// GetAPIReader implements cluster.Cluster.
+func (c clusterOf) GetAPIReader() ctrlclient.Reader { return c.client(nil) }
+
+func (c clusterOf) client(cache *ctrlclient.CacheOptions) ctrlclient.Client {
+	made, err := ctrlclient.New(c.GetConfig(), ctrlclient.Options{
+		HTTPClient: c.GetHTTPClient(), Scheme: c.GetScheme(), Mapper: c.GetRESTMapper(), Cache: cache,
+	})
+	if err != nil {
+		panic(err) // it cannot be: the factory has parsed the host, and all else is given
+	}
+	return made
+}
+
+// Start implements cluster.Cluster. Nothing is to be started for one logical cluster.
+func (clusterOf) Start(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}

@@ -1,0 +1,96 @@
+package mcprovider_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mcbuilder "sigs.k8s.io/multicluster-runtime/pkg/builder"
+	mcmanager "sigs.k8s.io/multicluster-runtime/pkg/manager"
+	mcreconcile "sigs.k8s.io/multicluster-runtime/pkg/reconcile"
+
+	"github.com/shardplane/shardplane/contrib/mcprovider"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/ring"
+	"github.com/shardplane/shardplane/pkg/client/shards"
+)
+
+// Replicas of a controller divide the logical clusters of all shards, and label ConfigMaps there.
+// proxy is the configuration of a client of the front-proxy, and shard of a shard.
+func Example() {
+	greet := func(ctx context.Context, proxy, shard *rest.Config) error {
+		reach, err := client.NewFactory(proxy)
+		if err != nil {
+			return err
+		}
+		root, err := client.NewFactory(shard)
+		if err != nil {
+			return err
+		}
+		replicas, err := ring.New(ring.Config{
+			Name: "greeter", Key: client.ByCluster, Leases: reach.Cluster(logicalcluster.NewPath("root")), Namespace: "default",
+		})
+		if err != nil {
+			return err
+		}
+		provider, err := mcprovider.New(mcprovider.Options{
+			Config: proxy, Shards: shards.FromRoot(root.Cluster(core.RootCluster.Path())),
+			Ring: replicas, NoEngage: true,
+		})
+		if err != nil {
+			return err
+		}
+		m, err := mcmanager.New(proxy, provider, manager.Options{})
+		if err != nil {
+			return err
+		}
+		reconciler := mcreconcile.Func(func(ctx context.Context, request mcreconcile.Request) (reconcile.Result, error) {
+			cluster, err := m.GetCluster(ctx, request.ClusterName)
+			if err != nil {
+				return reconcile.Result{}, err
+			}
+			obj := &corev1.ConfigMap{}
+			if err := cluster.GetClient().Get(ctx, request.NamespacedName, obj); err != nil {
+				return reconcile.Result{}, ctrlclient.IgnoreNotFound(err)
+			}
+			patch := ctrlclient.MergeFrom(obj.DeepCopy())
+			obj.Labels = map[string]string{"greeted": "yes"}
+			return reconcile.Result{}, cluster.GetClient().Patch(ctx, obj, patch)
+		})
+		err = mcbuilder.ControllerManagedBy(m).Named("greeter").
+			WatchesRawSource(provider.Source(&corev1.ConfigMap{})).
+			Complete(provider.Gate(reconciler))
+		if err != nil {
+			return err
+		}
+		if err := m.GetLocalManager().Add(manager.RunnableFunc(replicas.Run)); err != nil {
+			return err
+		}
+		return m.Start(ctx) // when it returns, end the process: others are about to begin the work
+	}
+	_ = greet
+}
+
+// TestREADME: what the README shows is in the example.
+func TestREADME(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	example, err := os.ReadFile("example_test.go")
+	require.NoError(t, err)
+	_, shown, found := strings.Cut(string(readme), "```go\n")
+	require.True(t, found)
+	shown, _, found = strings.Cut(shown, "```")
+	require.True(t, found)
+	for line := range strings.Lines(shown) {
+		require.Contains(t, string(example), strings.TrimSpace(line))
+	}
+}

@@ -1,0 +1,181 @@
+package mcprovider
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/restmapper"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/shardplane/shardplane/pkg/client/documents"
+)
+
+// mappings are what is known of the kinds of logical clusters. Those that serve the same share it.
+type mappings struct {
+	mu sync.Mutex
+	// of are the mappers of each logical cluster's groups and versions that were asked for.
+	of map[logicalcluster.Name]map[schema.GroupVersion]meta.RESTMapper
+	// known are all different ones, by what they are made from.
+	known map[uint64]meta.RESTMapper
+}
+
+func newMappings() *mappings {
+	return &mappings{of: map[logicalcluster.Name]map[schema.GroupVersion]meta.RESTMapper{}, known: map[uint64]meta.RESTMapper{}}
+}
+
+func (m *mappings) get(name logicalcluster.Name, gv schema.GroupVersion) meta.RESTMapper {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.of[name][gv]
+}
+
+func (m *mappings) forget(name logicalcluster.Name) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.of, name)
+}
+
+// learn notes what a logical cluster serves of a group and version.
+func (m *mappings) learn(name logicalcluster.Name, gv schema.GroupVersion, resources []metav1.APIResource) meta.RESTMapper {
+	hash := fnv.New64a()
+	fmt.Fprint(hash, gv)
+	for _, r := range resources {
+		fmt.Fprint(hash, "\n", r.Name, " ", r.SingularName, " ", r.Kind, " ", r.Namespaced)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	mapper := m.known[hash.Sum64()]
+	if mapper == nil {
+		version := metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version}
+		mapper = restmapper.NewDiscoveryRESTMapper([]*restmapper.APIGroupResources{{
+			Group:              metav1.APIGroup{Name: gv.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version},
+			VersionedResources: map[string][]metav1.APIResource{gv.Version: resources},
+		}})
+		m.known[hash.Sum64()] = mapper
+	}
+	if m.of[name] == nil {
+		m.of[name] = map[schema.GroupVersion]meta.RESTMapper{}
+	}
+	m.of[name][gv] = mapper
+	return mapper
+}
+
+// mapperOf is the mapper of a logical cluster. It asks that for the resources of a group and
+// version once; other questions are asked anew each time.
+type mapperOf struct {
+	provider *Provider
+	name     logicalcluster.Name
+}
+
+var _ meta.RESTMapper = mapperOf{}
+
+// version returns the mapper of a group and version.
+func (m mapperOf) version(gv schema.GroupVersion, serves func(meta.RESTMapper) error) error {
+	all := m.provider.mappings
+	if known := all.get(m.name, gv); known != nil && serves(known) == nil {
+		return nil
+	}
+	discovery, err := documents.Of(clusterOf(m).scope())
+	if err != nil {
+		return err
+	}
+	list, err := discovery.ServerResourcesForGroupVersion(gv.String())
+	switch {
+	case apierrors.IsNotFound(err):
+		return serves(meta.MultiRESTMapper{})
+	case err != nil:
+		return fmt.Errorf("asking logical cluster %q for its resources of %s: %w", m.name, gv, err)
+	}
+	return serves(all.learn(m.name, gv, list.APIResources))
+}
+
+// whole returns a mapper of all that the logical cluster has now.
+func (m mapperOf) whole() (meta.RESTMapper, error) {
+	c := clusterOf(m)
+	return apiutil.NewDynamicRESTMapper(c.GetConfig(), c.GetHTTPClient())
+}
+
+// RESTMapping implements meta.RESTMapper.
+func (m mapperOf) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	versions = slices.DeleteFunc(slices.Clone(versions), func(version string) bool { return version == "" })
+	if len(versions) == 0 {
+		whole, err := m.whole()
+		if err != nil {
+			return nil, err
+		}
+		return whole.RESTMapping(kind)
+	}
+	var mapping *meta.RESTMapping
+	var err error
+	for _, version := range versions {
+		if err = m.version(kind.WithVersion(version).GroupVersion(), func(of meta.RESTMapper) error {
+			var err error
+			mapping, err = of.RESTMapping(kind, version)
+			return err
+		}); err == nil {
+			return mapping, nil
+		}
+	}
+	return nil, err
+}
+
+// RESTMappings implements meta.RESTMapper.
+func (m mapperOf) RESTMappings(kind schema.GroupKind, versions ...string) ([]*meta.RESTMapping, error) {
+	whole, err := m.whole()
+	if err != nil {
+		return nil, err
+	}
+	return whole.RESTMappings(kind, versions...)
+}
+
+// KindFor implements meta.RESTMapper.
+func (m mapperOf) KindFor(resource schema.GroupVersionResource) (schema.GroupVersionKind, error) {
+	whole, err := m.whole()
+	if err != nil {
+		return schema.GroupVersionKind{}, err
+	}
+	return whole.KindFor(resource)
+}
+
+// KindsFor implements meta.RESTMapper.
+func (m mapperOf) KindsFor(resource schema.GroupVersionResource) ([]schema.GroupVersionKind, error) {
+	whole, err := m.whole()
+	if err != nil {
+		return nil, err
+	}
+	return whole.KindsFor(resource)
+}
+
+// ResourceFor implements meta.RESTMapper.
+func (m mapperOf) ResourceFor(resource schema.GroupVersionResource) (schema.GroupVersionResource, error) {
+	whole, err := m.whole()
+	if err != nil {
+		return schema.GroupVersionResource{}, err
+	}
+	return whole.ResourceFor(resource)
+}
+
+// ResourcesFor implements meta.RESTMapper.
+func (m mapperOf) ResourcesFor(resource schema.GroupVersionResource) ([]schema.GroupVersionResource, error) {
+	whole, err := m.whole()
+	if err != nil {
+		return nil, err
+	}
+	return whole.ResourcesFor(resource)
+}
+
+// ResourceSingularizer implements meta.RESTMapper.
+func (m mapperOf) ResourceSingularizer(resource string) (string, error) {
+	whole, err := m.whole()
+	if err != nil {
+		return resource, err
+	}
+	return whole.ResourceSingularizer(resource)
+}
