@@ -89,6 +89,11 @@ LONGEST_UNIT := ./pkg/frontproxy ./pkg/dev ./pkg/tenancy/subtrees
 mcprovider: ## Test the provider for multicluster-runtime, and print what it costs
 	cd contrib/mcprovider && $(GO_TEST) -timeout 10m -bench . -benchtime 1000x $(TEST_FLAGS) ./...
 
+# Its clients are made for another Kubernetes release than the product, which it does not import.
+.PHONY: compat
+compat: build ## Test the servers with kcp's own clients and informers
+	cd test/compat && GOWORK=off SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO) test -count=1 -timeout 10m $(TEST_FLAGS) ./...
+
 .PHONY: conformance
 conformance: ## Run the rules of custom resources, with those that take minutes
 	CONFORMANCE_LONG=1 $(GO) test -timeout 30m $(TEST_FLAGS) ./test/conformance

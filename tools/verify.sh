@@ -16,7 +16,7 @@ if [[ -n "$unformatted" ]]; then
   fail "not formatted; run 'make lint-fix': $(tr '\n' ' ' <<<"$unformatted")"
 fi
 
-for module in . tools; do
+for module in . tools test/compat; do
   "$GO" -C "$module" mod tidy -diff || fail "$module/go.mod or go.sum is not tidy; run 'go -C $module mod tidy'"
 done
 "$GO" -C tools vet ./... || fail "go vet complains about tools"

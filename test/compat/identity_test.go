@@ -1,0 +1,108 @@
+package compat_test
+
+import (
+	"testing"
+
+	kcpdynamic "github.com/kcp-dev/client-go/dynamic"
+	"github.com/kcp-dev/client-go/dynamic/dynamicinformer"
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	kcpclientset "github.com/kcp-dev/sdk/client/clientset/versioned/cluster"
+	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// TestIdentity has the SDK's clients export an API and bind it, and kcp's dynamic informer follow
+// it in all logical clusters of a shard, by the identity of the export.
+func TestIdentity(t *testing.T) {
+	names := workspaces(t, "identity", 3, "shard-1")
+	clients, err := kcpclientset.NewForConfig(proxy(t))
+	require.NoError(t, err)
+	provider := clients.Cluster(names[0].Path())
+	_, err = provider.ApisV1alpha1().APIResourceSchemas().Create(t.Context(), &apisv1alpha1.APIResourceSchema{
+		ObjectMeta: metav1.ObjectMeta{Name: "v1.gadgets.example.com"},
+		Spec: apisv1alpha1.APIResourceSchemaSpec{
+			Group: "example.com", Scope: apiextensionsv1.NamespaceScoped,
+			Names:    apiextensionsv1.CustomResourceDefinitionNames{Plural: "gadgets", Singular: "gadget", Kind: "Gadget", ListKind: "GadgetList"},
+			Versions: []apisv1alpha1.APIResourceVersion{{Name: "v1", Served: true, Storage: true, Schema: runtime.RawExtension{Raw: []byte(`{"type":"object"}`)}}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = provider.ApisV1alpha2().APIExports().Create(t.Context(), &apisv1alpha2.APIExport{
+		ObjectMeta: metav1.ObjectMeta{Name: "gadgets"},
+		Spec: apisv1alpha2.APIExportSpec{Resources: []apisv1alpha2.ResourceSchema{{
+			Group: "example.com", Name: "gadgets", Schema: "v1.gadgets.example.com",
+			Storage: apisv1alpha2.ResourceSchemaStorage{CRD: &apisv1alpha2.ResourceSchemaStorageCRD{}},
+		}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	identity := ""
+	eventually(t, "the export has an identity", func() bool {
+		export, err := provider.ApisV1alpha2().APIExports().Get(t.Context(), "gadgets", metav1.GetOptions{})
+		if err == nil {
+			identity = export.Status.IdentityHash
+		}
+		return identity != ""
+	})
+	writer, err := kcpdynamic.NewForConfig(proxy(t))
+	require.NoError(t, err)
+	gvr := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gadgets"}
+	for _, name := range names[1:] {
+		// As `kubectl kcp bind apiexport` does.
+		_, err := clients.Cluster(name.Path()).ApisV1alpha2().APIBindings().Create(t.Context(), &apisv1alpha2.APIBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "gadgets"},
+			Spec: apisv1alpha2.APIBindingSpec{Reference: apisv1alpha2.BindingReference{
+				Export: &apisv1alpha2.ExportBindingReference{Path: names[0].String(), Name: "gadgets"},
+			}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		obj := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Gadget", "metadata": map[string]any{"name": "a"}}}
+		eventually(t, "the API is bound", func() bool {
+			_, err := writer.Cluster(name.Path()).Resource(gvr).Namespace("default").Create(t.Context(), obj, metav1.CreateOptions{})
+			return err == nil
+		})
+	}
+	ctx := following(t)
+	clientsOfShard, err := kcpdynamic.NewForConfig(shard(t, 1))
+	require.NoError(t, err)
+	informer := dynamicinformer.NewFilteredDynamicInformer(clientsOfShard, gvr.GroupVersion().WithResource("gadgets:"+identity), 0, nil, nil)
+	go informer.Informer().Run(ctx.Done())
+	for _, name := range names[1:] {
+		eventually(t, "the informer has it", func() bool {
+			_, err := informer.Lister().ByCluster(name).ByNamespace("default").Get("a")
+			return err == nil
+		})
+	}
+}
+
+// TestWorkspaces holds what the SDK's client gets for a new workspace against what kcp's plugin
+// reads unasked: the type, and the URL by which it goes there.
+func TestWorkspaces(t *testing.T) {
+	clients, err := kcpclientset.NewForConfig(proxy(t))
+	require.NoError(t, err)
+	made, err := clients.Cluster(root).TenancyV1alpha1().Workspaces().Create(t.Context(), &tenancyv1alpha1.Workspace{
+		ObjectMeta: metav1.ObjectMeta{Name: "typed"},
+		Spec:       tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.Equal(t, &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}, made.Spec.Type)
+	_, err = clients.Cluster(root).TenancyV1alpha1().Workspaces().Get(t.Context(), "typed", metav1.GetOptions{})
+	require.NoError(t, err)
+	url := ""
+	eventually(t, "it has a URL, at which there is its LogicalCluster", func() bool {
+		ws, err := clients.Cluster(root).TenancyV1alpha1().Workspaces().Get(t.Context(), "typed", metav1.GetOptions{})
+		if err != nil || ws.Status.Phase != "Ready" {
+			return false
+		}
+		url = ws.Spec.URL
+		_, err = clients.Cluster(logicalcluster.NewPath("root:typed")).CoreV1alpha1().LogicalClusters().Get(t.Context(), "cluster", metav1.GetOptions{})
+		return err == nil
+	})
+	require.Equal(t, proxy(t).Host+"/clusters/root:typed", url)
+}
