@@ -261,8 +261,8 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"test/library"},
-		Reason: "uses what is public as who imports it does: nothing else of the module",
-		Only:   []string{"pkg/client", "pkg/reconcile"},
+		Reason: "uses what is public as who imports it does, against servers, and nothing else of the module",
+		Only:   []string{"pkg/client", "pkg/reconcile", "test/harness"},
 		Leaf:   true,
 	},
 	{

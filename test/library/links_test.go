@@ -13,7 +13,6 @@ import (
 // TestLinksOnlyWhatIsUsed: who imports what is public links the kinds that it uses, and no others,
 // and nothing of servers.
 func TestLinksOnlyWhatIsUsed(t *testing.T) {
-	const module = "github.com/shardplane/shardplane/"
 	for _, test := range []struct {
 		name, pkg string
 		kinds     []string

@@ -1,5 +1,5 @@
-// Command greeter is a controller with one kind of its own, over all logical clusters of a server,
-// as docs/client.md has it: to each Greeting it adds what it says.
+// Command greeter is a controller with one kind of its own, over all logical clusters of a server:
+// it says in the status of each Greeting what it greets with.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"syscall"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -107,7 +108,7 @@ func run(ctx context.Context, kubeconfig string) error {
 func main() {
 	kubeconfig := flag.String("kubeconfig", os.Getenv("KUBECONFIG"), "the server, and who to be there")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *kubeconfig); err != nil {
 		fmt.Fprintln(os.Stderr, err)

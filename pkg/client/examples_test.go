@@ -1,0 +1,382 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+)
+
+// running runs informers until stop, which waits for their end. They have synced when it returns.
+func running(informers ...client.Runner) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	group := &client.Group{}
+	group.Add(informers...)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := group.Run(ctx); err != nil {
+			fmt.Println(err)
+		}
+	}()
+	if err := group.WaitForSync(ctx); err != nil {
+		fmt.Println(err)
+	}
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// withServer has a server that holds a ConfigMap "settings" in two logical clusters.
+func withServer(f func(t testing.TB, server *clienttest.Server)) {
+	clienttest.ForExample(func(t testing.TB) {
+		t.Helper()
+		server, _ := newServer(t)
+		for _, cluster := range []logicalcluster.Name{"one", "two"} {
+			server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap(cluster, "default", "settings"))
+		}
+		f(t, server)
+	})
+}
+
+// All clients of a server share one transport.
+func ExampleNewFactory() {
+	withServer(func(_ testing.TB, server *clienttest.Server) {
+		var received atomic.Int64
+		options := []client.FactoryOption{client.WithByteCounter(func(bytes int) { received.Add(int64(bytes)) })}
+		factory, err := client.NewFactory(server.ClientConfig(), options...)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer factory.CloseIdleConnections()
+		of := func(f *client.Factory) []client.Scope {
+			return []client.Scope{f.Cluster(logicalcluster.NewPath("root:team")), f.Wildcard()}
+		}
+		fmt.Println(of(factory))
+
+		configMaps := kinds.ConfigMaps.In(factory.Wildcard())
+		list, err := configMaps.List(context.Background(), metav1.ListOptions{})
+		fmt.Println(len(list.Items), err, received.Load() > 0)
+	})
+	// Output:
+	// [root:team *]
+	// 2 <nil> true
+}
+
+func ExampleWithMetrics() {
+	withServer(func(_ testing.TB, server *clienttest.Server) {
+		registry := prometheus.NewRegistry()
+		factory, err := client.NewFactory(server.ClientConfig(), client.WithMetrics(registry))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer factory.CloseIdleConnections()
+		defer running(kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{}))()
+		families, err := registry.Gather()
+		for _, family := range families {
+			if family.GetName() == "shardplane_client_informer_objects" {
+				fmt.Println(family.GetMetric()[0].GetGauge().GetValue(), err)
+			}
+		}
+	})
+	// Output: 2 <nil>
+}
+
+// A kind of one's own links no others.
+func ExampleDefineResource() {
+	gv := schema.GroupVersion{Group: "example.io", Version: "v1"}
+	widgets := client.DefineResource[Widget, WidgetList](gv, "widgets")
+	fmt.Println(widgets.GroupResource())
+
+	// A built-in kind has a protobuf encoding; one of an APIExport takes its identity where all
+	// logical clusters are asked.
+	options := []client.ResourceOption{client.WithProtobuf()}
+	fmt.Println(client.DefineResource[corev1.Secret, corev1.SecretList](corev1.SchemeGroupVersion, "secrets", options...).GroupResource())
+	client.DefineResource[Widget, WidgetList](gv, "widgets", client.WithIdentity(func(context.Context) (string, error) {
+		return "5b9…", nil // of the status of the APIExport
+	}))
+	// Output:
+	// widgets.example.io
+	// secrets
+}
+
+// An informer keeps objects of one name in different logical clusters apart.
+func ExampleInformer() {
+	withServer(func(t testing.TB, server *clienttest.Server) {
+		t.Helper()
+		factory, err := client.NewFactory(server.ClientConfig())
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer factory.CloseIdleConnections()
+		var byName client.IndexFunc[*corev1.ConfigMap] = func(cm *corev1.ConfigMap) []string { return []string{cm.Name} }
+		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
+			Indexers: map[string]client.IndexFunc[*corev1.ConfigMap]{"by-name": byName},
+		})
+		deleted := make(chan string)
+		buffered := []client.HandlerOption{client.Buffered()}
+		registration := informer.AddEventHandler(client.Handler[*corev1.ConfigMap]{
+			OnDelete: func(last *corev1.ConfigMap, _ bool) { deleted <- client.KeyFor(last) },
+		}, buffered...)
+
+		ctx, cancel := context.WithCancel(context.Background())
+		var group client.Group
+		group.Add([]client.Runner{informer}...)
+		var ended sync.WaitGroup
+		ended.Go(func() { _ = group.Run(ctx) })
+		fmt.Println(group.WaitForSync(ctx))
+		<-registration.Synced()
+
+		all := informer.Lister()
+		one := all.Cluster("one")
+		found, err := all.ByIndex("by-name", "settings")
+		fmt.Println(all.Len(), one.Len(), len(found), err)
+		server.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "one", "default", "settings")
+		fmt.Println("deleted", <-deleted)
+		cancel()
+		ended.Wait()
+	})
+	// Output:
+	// <nil>
+	// 2 1 2 <nil>
+	// deleted one|default/settings
+}
+
+// Without Go types, and of metadata alone.
+func ExampleNewDynamicInformer() {
+	withServer(func(_ testing.TB, server *clienttest.Server) {
+		factory, err := client.NewFactory(server.ClientConfig())
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer factory.CloseIdleConnections()
+		gvr := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+		whole, err := client.NewDynamicInformer(factory.Wildcard(), gvr, client.InformerOptions[*unstructured.Unstructured]{})
+		part, partErr := client.NewMetadataInformer(factory.Wildcard(), gvr, client.InformerOptions[*metav1.PartialObjectMetadata]{})
+		if err := errors.Join(err, partErr); err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer running(whole, part)()
+		for _, obj := range whole.Lister().Cluster("two").List(nil) {
+			fmt.Println(obj.GetKind(), obj.GetName())
+		}
+		fmt.Println(part.Lister().Len())
+	})
+	// Output:
+	// ConfigMap settings
+	// 2
+}
+
+func ExampleKey() {
+	obj := configMap("2x1k", "default", "settings")
+	key := client.KeyOf(obj)
+	fmt.Println(key == client.Key{Cluster: "2x1k", Namespace: "default", Name: "settings"}, client.KeyFor(obj))
+	again, err := client.SplitKey("2x1k|default/settings")
+	fmt.Println(again == key, err)
+	fmt.Printf("%#x\n", client.HashOf(key.Cluster.String()))
+	var object client.Object = obj
+	fmt.Println(object.GetName())
+	// Output:
+	// true 2x1k|default/settings
+	// true <nil>
+	// 0x870bf70c9610163b
+	// settings
+}
+
+// A replica holds one half of all logical clusters, and later the other one, too.
+func ExampleRanges() {
+	key := client.ByCluster
+	first, err := client.PartOf(key, 0, 2)
+	fmt.Println(first, err)
+	whole, err := client.NewRanges(key, client.Range{First: 0, Last: 1<<64 - 1})
+	fmt.Println(whole, err)
+	parsed, err := client.ParseRanges("shardRange(object.metadata.cluster, '0x0000000000000000', '0x8000000000000000')")
+	fmt.Println(parsed.Equal(first), err)
+
+	withServer(func(_ testing.TB, server *clienttest.Server) {
+		factory, err := client.NewFactory(server.ClientConfig())
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer factory.CloseIdleConnections()
+		changing := client.NewChangingRanges(whole)
+		var source client.RangeSource = changing
+		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: source})
+		left := make(chan client.Leave, 2)
+		informer.AddEventHandler(client.Handler[*corev1.ConfigMap]{OnLeave: func(_ *corev1.ConfigMap, why client.Leave) { left <- why }})
+		defer running(informer)()
+		fmt.Println(informer.Lister().Len(), informer.Filtered() == client.FilteredByServer, []client.Filtered{client.FilteredByClient, client.FilteredUnknown})
+		changing.Set(client.Ranges{})
+		fmt.Println(<-left, <-left)
+	})
+	// Output:
+	// shardRange(object.metadata.cluster, '0x0000000000000000', '0x8000000000000000') <nil>
+	// shardRange(object.metadata.cluster, '0x0000000000000000', '0x10000000000000000') <nil>
+	// true <nil>
+	// 2 true [client unknown]
+	// RangeMoved RangeMoved
+}
+
+// names is a Sink that keeps the keys of objects.
+type names struct {
+	mu   sync.Mutex
+	keys []string
+}
+
+func (n *names) Begin() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.keys = nil
+}
+
+func (*names) End() {}
+
+func (n *names) Put(obj *corev1.ConfigMap) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.keys = append(n.keys, client.KeyFor(obj))
+}
+
+func (*names) Delete(*corev1.ConfigMap) {}
+
+// Who keeps little of many objects keeps that by itself.
+func ExampleFollower() {
+	withServer(func(_ testing.TB, server *clienttest.Server) {
+		factory, err := client.NewFactory(server.ClientConfig())
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer factory.CloseIdleConnections()
+		keep := &names{}
+		var sink client.Sink[*corev1.ConfigMap] = keep
+		follower := kinds.ConfigMaps.Follower(factory.Wildcard(), "names", sink)
+		running(follower)()
+		slices.Sort(keep.keys)
+		fmt.Println(keep.keys)
+	})
+	// Output: [one|default/settings two|default/settings]
+}
+
+// What a shard has itself wins over what others have, as the cache server knows it.
+func ExampleDual() {
+	withServer(func(_ testing.TB, server *clienttest.Server) {
+		factory, err := client.NewFactory(server.ClientConfig())
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer factory.CloseIdleConnections()
+		own := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
+		others := kinds.ConfigMaps.Informer(factory.Shard("*").Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Transform: client.ShowDeletion[*corev1.ConfigMap]})
+		dual := client.NewDual(own, others, client.DualOptions{
+			Self:     "blue",
+			Standing: func(string) client.Standing { return client.Member },
+		})
+		defer running(own, others)()
+		found, err := dual.Get("one", "default", "settings")
+		fmt.Println(found.Name, err)
+		_, err = dual.Get("one", "default", "other")
+		fmt.Println(err)
+		fmt.Println(client.ComparePreferred(found, found))
+	})
+	// Output:
+	// settings <nil>
+	// configmaps "other" not found
+	// 0
+}
+
+// The informers of several shards are one view; package shards follows the shards, too.
+func ExampleUnion() {
+	withServer(func(_ testing.TB, server *clienttest.Server) {
+		factory, err := client.NewFactory(server.ClientConfig())
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer factory.CloseIdleConnections()
+		union := client.NewUnion[*corev1.ConfigMap]("settings", nil)
+		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
+		fmt.Println(union.Add("blue", informer))
+		defer running(informer)()
+		all := union.Lister()
+		_, shard, err := all.Find(client.Key{Cluster: "two", Namespace: "default", Name: "settings"})
+		fmt.Println(shard, err)
+	})
+	// Output:
+	// <nil>
+	// blue <nil>
+}
+
+// A kind that is known at run time only has the types of a scheme.
+func ExampleResourceOf() {
+	withServer(func(_ testing.TB, server *clienttest.Server) {
+		factory, err := client.NewFactory(server.ClientConfig())
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer factory.CloseIdleConnections()
+		configMaps, err := client.ResourceOf(kinds.Scheme, corev1.SchemeGroupVersion.WithKind("ConfigMap"), "configmaps")
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		informer := configMaps.Informer(factory.Wildcard(), client.InformerOptions[client.Object]{})
+		defer running(informer)()
+		fmt.Println(informer.Lister().Len())
+	})
+	// Output: 2
+}
+
+// last is a Sink that counts the objects of a complete state.
+type last[T client.Object] struct{ count int }
+
+func (l *last[T]) Begin() { l.count = 0 }
+func (*last[T]) End()     {}
+func (l *last[T]) Put(T)  { l.count++ }
+func (*last[T]) Delete(T) {}
+
+// Without Go types, and of metadata alone.
+func ExampleNewDynamicFollower() {
+	withServer(func(_ testing.TB, server *clienttest.Server) {
+		factory, err := client.NewFactory(server.ClientConfig())
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer factory.CloseIdleConnections()
+		gvr := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+		whole, part := &last[*unstructured.Unstructured]{}, &last[*metav1.PartialObjectMetadata]{}
+		first, err := client.NewDynamicFollower(factory.Wildcard(), gvr, "whole", whole)
+		second, secondErr := client.NewMetadataFollower(factory.Wildcard(), gvr, "part", part)
+		if err := errors.Join(err, secondErr); err != nil {
+			fmt.Println(err)
+			return
+		}
+		running(first, second)()
+		fmt.Println(whole.count, part.count)
+	})
+	// Output: 2 2
+}

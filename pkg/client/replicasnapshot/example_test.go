@@ -1,0 +1,45 @@
+package replicasnapshot_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client/replicasnapshot"
+)
+
+// settings is in the place of an informer.
+type settings struct{ held []json.RawMessage }
+
+func (*settings) Name() string                           { return "settings" }
+func (*settings) Resource() schema.GroupResource         { return schema.GroupResource{Resource: "configmaps"} }
+func (s *settings) Save() ([]json.RawMessage, error)     { return s.held, nil }
+func (s *settings) Restore(held []json.RawMessage) error { s.held = held; return nil }
+func (*settings) Changes() uint64                        { return 1 }
+
+// What one process has known, the next one begins with.
+func ExampleSnapshot() {
+	dir, err := os.MkdirTemp("", "snapshot")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	var store replicasnapshot.Store = replicasnapshot.File(filepath.Join(dir, "replicas"))
+	process := func(has *settings) *replicasnapshot.Snapshot {
+		return replicasnapshot.New(replicasnapshot.Config{Store: store, Server: "blue", Sources: []replicasnapshot.Source{has}})
+	}
+	first := process(&settings{held: []json.RawMessage{[]byte(`{"a":1}`)}})
+	fmt.Println(first.Save(context.Background()))
+
+	later := &settings{}
+	process(later).Restore(context.Background())
+	fmt.Printf("%s\n", later.held)
+	// Output:
+	// <nil>
+	// [{"a":1}]
+}

@@ -1,0 +1,70 @@
+package ring_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/client/ring"
+)
+
+// A replica joins, works on what it has, and leaves.
+func ExampleRing() {
+	clienttest.ForExample(func(t testing.TB) {
+		t.Helper()
+		server := clienttest.New(t, kinds.Scheme)
+		factory, err := client.NewFactory(server.ClientConfig())
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer factory.CloseIdleConnections()
+		replica, err := ring.New(ring.Config{
+			Name: "greeter", ID: "replica", Key: client.ByCluster,
+			Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default",
+			// Less than by default, since the first start of a ring takes LeaseDuration.
+			LeaseDuration: 2 * time.Second, RenewDeadline: time.Second, RenewInterval: 200 * time.Millisecond, Grace: 100 * time.Millisecond, Settle: 10 * time.Millisecond,
+			Isolation: []ring.Isolation{ring.Stop, ring.Continue}[0],
+		})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		ctx, leave := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- replica.Run(ctx) }()
+		for changed := replica.Changed(); ; changed = replica.Changed() {
+			if owned, _ := replica.Ranges(); !owned.Empty() {
+				break
+			}
+			<-changed
+		}
+		status := replica.Status()
+		members := status.Members
+		moves := status.Moves
+		fmt.Println(len(members), members[0].Share, len(moves))
+
+		_, end, ok := replica.Begin(ctx, client.HashOf("2x1k"))
+		fmt.Println("works", ok)
+		end()
+		leave()
+		fmt.Println(<-ended)
+	})
+	// Output:
+	// 1 1 0
+	// works true
+	// <nil>
+}
+
+// What cannot work is told at once.
+func ExampleNew() {
+	_, err := ring.New(ring.Config{Name: "greeter", ID: "replica"})
+	fmt.Println(err)
+	// Output: configuration of the ring "greeter": set Leases to the logical cluster in which the members meet, such as factory.Cluster(path)
+}

@@ -1,0 +1,271 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// withInformer has an informer that has synced, of a ConfigMap in each of some logical clusters.
+func withInformer(f func(t testing.TB, server *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]), clusters ...logicalcluster.Name) {
+	clienttest.ForExample(func(t testing.TB) {
+		t.Helper()
+		server := clienttest.New(t, kinds.Scheme)
+		for _, cluster := range clusters {
+			server.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "settings", Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()},
+			}})
+		}
+		factory, err := client.NewFactory(server.ClientConfig())
+		if err != nil {
+			panic(err)
+		}
+		defer factory.CloseIdleConnections()
+		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- informer.Run(ctx) }()
+		if err := informer.WaitForSync(ctx); err != nil {
+			panic(err)
+		}
+		f(t, server, informer)
+		cancel()
+		if err := <-ended; err != nil {
+			panic(err)
+		}
+	})
+}
+
+// running runs a controller until stop.
+func running(controller reconcile.Runnable) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- controller.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			fmt.Println(err)
+		}
+	}
+}
+
+// sorted waits for some texts, and returns them in order.
+func sorted(texts <-chan string, n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = <-texts
+	}
+	slices.Sort(all)
+	return all
+}
+
+// A controller works off the keys of what an informer has.
+func ExampleController() {
+	withInformer(func(_ testing.TB, _ *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
+		worked := make(chan string)
+		failed := false
+		var keyed reconcile.Keyed = informer
+		controller := reconcile.New(reconcile.Config[client.Key]{
+			Name: "example", Workers: 1, Sources: []reconcile.Source[client.Key]{reconcile.Keys(keyed)},
+			Reconcile: func(_ context.Context, key client.Key) (reconcile.Result, error) {
+				if !failed { // which is tried again
+					failed = true
+					return reconcile.Result{}, errors.New("not this time")
+				}
+				worked <- key.String()
+				return reconcile.Result{}, nil
+			},
+		})
+		var runnable reconcile.Runnable = controller
+		stop := running(runnable)
+		fmt.Println(sorted(worked, 2))
+		stop()
+	}, "one", "two")
+	// Output: [one|default/settings two|default/settings]
+}
+
+// Keys may be anything that is compared, and come from anywhere.
+func ExampleSource() {
+	withInformer(func(t testing.TB, server *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
+		t.Helper()
+		worked := make(chan string, 10)
+		var watched reconcile.Watched[*corev1.ConfigMap] = informer
+		own := func(_ context.Context, queue reconcile.Queue[string]) (stop func(), err error) {
+			queue.AddAfter("from a source of one's own", time.Millisecond)
+			return func() {}, nil
+		}
+		stop := running(reconcile.New(reconcile.Config[string]{
+			Name: "sources",
+			Sources: []reconcile.Source[string]{
+				own,
+				reconcile.Once("when it starts"),
+				reconcile.FromInformer(watched, func(obj *corev1.ConfigMap) []string { return []string{"name " + obj.Name} }),
+				reconcile.OnDelete(informer, func(last *corev1.ConfigMap) []string {
+					return []string{"deleted in " + logicalcluster.From(last).String()}
+				}),
+			},
+			Reconcile: func(_ context.Context, key string) (reconcile.Result, error) {
+				worked <- key
+				return reconcile.Result{}, nil
+			},
+		}))
+		for _, text := range sorted(worked, 3) {
+			fmt.Println(text)
+		}
+		server.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "one", "default", "settings")
+		for _, text := range sorted(worked, 2) {
+			fmt.Println(text)
+		}
+		stop()
+	}, "one")
+	// Output:
+	// from a source of one's own
+	// name settings
+	// when it starts
+	// deleted in one
+	// name settings
+}
+
+// half has one half of all hashes, as a member of a ring may.
+type half struct{ client.Ranges }
+
+func (h half) Begin(ctx context.Context, hash uint64) (context.Context, func(), bool) {
+	owned := hash < 1<<63
+	return ctx, func() {}, owned
+}
+
+func (h half) OnGain(f func(client.Ranges)) (remove func()) {
+	f(h.Ranges)
+	return func() {}
+}
+
+// A Gate, which is a ring.Ring as a rule, lets work begin, and says what comes to this process.
+func ExampleGained() {
+	ranges, err := client.PartOf(client.ByCluster, 0, 2)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	withInformer(func(_ testing.TB, _ *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
+		worked := make(chan string)
+		var gate reconcile.Gate = half{ranges}
+		var gains reconcile.Gains = half{ranges}
+		stop := running(reconcile.New(reconcile.Config[client.Key]{
+			Name: "gate", Gate: gate,
+			Sources: []reconcile.Source[client.Key]{reconcile.Gained(informer, gains, func(obj *corev1.ConfigMap) []client.Key { return []client.Key{informer.KeyOf(obj)} })},
+			Reconcile: func(_ context.Context, key client.Key) (reconcile.Result, error) {
+				worked <- key.Cluster.String()
+				return reconcile.Result{}, nil
+			},
+		}))
+		fmt.Println(sorted(worked, 2))
+		stop()
+	}, "blue", "green", "red", "seven")
+	// Output: [green seven]
+}
+
+// patches prints what is sent.
+type patches struct{}
+
+func (patches) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, subresources ...string) (*corev1.Namespace, error) {
+	fmt.Println(name, subresources, string(data))
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u", ResourceVersion: "8"}}, nil
+}
+
+// stored is where a server has its objects.
+type stored struct{ of *corev1.Namespace }
+
+func (s stored) Modify(_ context.Context, _ logicalcluster.Name, _ schema.GroupResource, name string, change func(*unstructured.Unstructured) error) (*unstructured.Unstructured, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s.of)
+	if err != nil {
+		return nil, err
+	}
+	obj := &unstructured.Unstructured{Object: content}
+	return obj, change(obj)
+}
+
+// Commit sends what is different, and only if nobody else wrote in between.
+func ExampleCommit() {
+	old := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", UID: "u", ResourceVersion: "7"}}
+	updated := old.DeepCopy()
+	updated.Labels = map[string]string{"colour": "red"}
+	updated.Status.Phase = corev1.NamespaceActive
+	var patcher reconcile.Patcher[*corev1.Namespace] = patches{}
+	written, err := reconcile.Commit(context.Background(), patcher, old, updated)
+	fmt.Println(written.ResourceVersion, err)
+
+	// A server does the same to what it stores itself, in one write.
+	var objects reconcile.Objects = stored{old}
+	written, err = reconcile.CommitStored(context.Background(), objects, corev1.Resource("namespaces"), patcher, old, updated)
+	fmt.Println(written.Labels, written.Status.Phase, err)
+
+	// Until an informer has seen it, Latest has it.
+	var latest reconcile.Latest[*corev1.Namespace]
+	latest.Wrote(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", UID: "u", ResourceVersion: "8"}})
+	newest, _ := latest.Of(client.KeyOf(old), old, true)
+	fmt.Println(newest.ResourceVersion)
+	// Output:
+	// team [] {"metadata":{"labels":{"colour":"red"},"resourceVersion":"7","uid":"u"}}
+	// team [status] {"metadata":{"resourceVersion":"8","uid":"u"},"status":{"phase":"Active"}}
+	// 8 <nil>
+	// map[colour:red] Active <nil>
+	// 8
+}
+
+// What is done for all keys is spread over time.
+func ExampleTurns() {
+	turns := reconcile.Turns[string]{Interval: time.Second}
+	now := time.Unix(1000, 0)
+	fmt.Println(turns.Wait("a", now), turns.Wait("b", now), turns.Wait("a", now))
+	// Output: 0s 1s 0s
+}
+
+// A manager runs the controllers of a catalogue that belong on this replica.
+func ExampleNewManager() {
+	worked := make(chan string)
+	type deps struct{ text string }
+	made := func(d deps) (reconcile.Made, error) {
+		var needs []reconcile.Synced // informers
+		return reconcile.Made{Needs: needs, Runnable: reconcile.New(reconcile.Config[string]{
+			Name: "greeter", Sources: []reconcile.Source[string]{reconcile.Once(d.text)},
+			Reconcile: func(_ context.Context, key string) (reconcile.Result, error) {
+				worked <- key
+				return reconcile.Result{}, nil
+			},
+		})}, nil
+	}
+	catalogue := []reconcile.Descriptor[deps]{{Name: "greeter", Placement: reconcile.OnEveryReplica, New: made}, {Name: "other", Placement: reconcile.OnLeader}}
+	placements := []reconcile.Placement{reconcile.OnEveryReplica}
+	group, err := reconcile.NewManager(catalogue, deps{"hello"}, placements...)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(group.Names())
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- group.Run(ctx) }()
+	fmt.Println(<-worked)
+	cancel()
+	fmt.Println(<-ended)
+	// Output:
+	// [greeter]
+	// hello
+	// <nil>
+}
