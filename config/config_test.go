@@ -38,6 +38,8 @@ func TestSystemCRDsAreValid(t *testing.T) {
 		"apiexportendpointslices.apis.kcp.io",
 		"apiexports.apis.kcp.io",
 		"apiresourceschemas.apis.kcp.io",
+		"cachedresources.cache.kcp.io",
+		"clustercachedresources.cache.kcp.io",
 		"logicalclusters.core.kcp.io",
 		"shards.core.kcp.io",
 		"workspaceauthenticationconfigurations.tenancy.kcp.io",

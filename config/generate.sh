@@ -14,6 +14,7 @@ served=(
   apis.kcp.io_apiexportendpointslices
   apis.kcp.io_apiexports
   apis.kcp.io_apiresourceschemas
+  cache.kcp.io_cachedresources
   core.kcp.io_logicalclusters
   core.kcp.io_shards
   tenancy.kcp.io_workspaceauthenticationconfigurations
@@ -30,6 +31,7 @@ trap 'rm -rf "${scratch}"' EXIT
 go tool -modfile=tools/go.mod controller-gen crd:crdVersions=v1 \
   paths=github.com/kcp-dev/sdk/apis/apis/v1alpha1 \
   paths=github.com/kcp-dev/sdk/apis/apis/v1alpha2 \
+  paths=github.com/kcp-dev/sdk/apis/cache/v1alpha1 \
   paths=github.com/kcp-dev/sdk/apis/core/v1alpha1 \
   paths=github.com/kcp-dev/sdk/apis/tenancy/v1alpha1 \
   paths=github.com/kcp-dev/sdk/apis/topology/v1alpha1 \
@@ -40,6 +42,10 @@ rm -f "${target}"/*.yaml
 for name in "${served[@]}"; do
   cp "${scratch}/${name}.yaml" "${target}/"
 done
+
+# kcp calls cached resources by another name as well, which the SDK does not have yet. Nothing else differs.
+sed -e 's/CachedResource/ClusterCachedResource/g' -e 's/cachedresource/clustercachedresource/g' \
+  "${target}/cache.kcp.io_cachedresources.yaml" >"${target}/cache.kcp.io_clustercachedresources.yaml"
 
 # What the SDK's types have no place for, and kcp serves.
 awk '

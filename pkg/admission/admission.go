@@ -1,8 +1,8 @@
 // Package admission decides what may be written: in each logical cluster by
 // what is configured there, for built-in and custom resources alike.
 //
-//	mutating    MergedVersion ─ NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ PathAnnotation ─ PermissionClaims ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
-//	validating  WorkspaceType ─ APIKinds ─ PathAnnotation ─ PermissionClaims ─ Initialization ─ ReservedMetadata ─ Limits ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
+//	mutating    MergedVersion ─ NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ CachedResource ─ PathAnnotation ─ PermissionClaims ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
+//	validating  WorkspaceType ─ APIKinds ─ CachedResource ─ PathAnnotation ─ PermissionClaims ─ Initialization ─ ReservedMetadata ─ Limits ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
 //
 // The plugins stand in kube-apiserver's order; this package assembles them. Each
 // looks up in a map whether the logical cluster has anything configured. If it
@@ -13,6 +13,7 @@
 //	workspaceowner  who created a Workspace is written on it
 //	workspacetype   the type of a new Workspace, and who may use it
 //	apikinds        what is valid in exports and bindings of APIs, and who may bind
+//	cachedresource  what can be replicated because a cached resource says so
 //	pathannotation  the path of their logical cluster on exports, bindings and types
 //	claims          what providers may write through the views of their exports
 //	initialization  what initializers and terminators may write into LogicalClusters
@@ -43,6 +44,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/shardplane/shardplane/pkg/admission/apikinds"
+	"github.com/shardplane/shardplane/pkg/admission/cachedresource"
 	"github.com/shardplane/shardplane/pkg/admission/claims"
 	"github.com/shardplane/shardplane/pkg/admission/initialization"
 	"github.com/shardplane/shardplane/pkg/admission/lifecycle"
@@ -86,6 +88,8 @@ type Config struct {
 	FindCluster pathannotation.Find
 	// APIKinds says which exports of APIs there are, and who may bind them.
 	APIKinds apikinds.Config
+	// BuiltIn reports whether a resource is one of the server itself.
+	BuiltIn func(ctx context.Context, resource schema.GroupResource) bool
 	// ClaimAllows says what permission claims let providers do.
 	ClaimAllows claims.Allows
 	// Limits says how much a logical cluster may store.
@@ -152,6 +156,7 @@ func New(c Config) (*Admission, error) {
 		named{"WorkspaceOwner", workspaceowner.New()},
 		named{"WorkspaceType", workspacetype.New(c.WorkspaceTypes)},
 		named{"APIKinds", apikinds.New(c.APIKinds)},
+		named{"CachedResource", cachedresource.New(cachedresource.Config{Clients: c.Clients, BuiltIn: c.BuiltIn})},
 		named{"PathAnnotation", pathannotation.New(c.FindCluster)},
 		named{"PermissionClaims", claims.New(c.ClaimAllows)},
 		named{"MutatingAdmissionPolicy", reserved.Guard(policy.NewMutating(policies, hooks.MutatingPolicies, hooks.MutatingBindings))},

@@ -150,16 +150,24 @@ func DefaultSecret(export string) corev1.SecretReference {
 
 // SecretOf returns the reference to the secret with an export's identity, complete.
 func SecretOf(export *apisv1alpha2.APIExport) corev1.SecretReference {
-	ref := DefaultSecret(export.Name)
-	if export.Spec.Identity == nil || export.Spec.Identity.SecretRef == nil {
+	var named *corev1.SecretReference
+	if export.Spec.Identity != nil {
+		named = export.Spec.Identity.SecretRef
+	}
+	return secretOf(export.Name, named)
+}
+
+// secretOf completes what somebody says of the secret with the identity of an object.
+func secretOf(object string, named *corev1.SecretReference) corev1.SecretReference {
+	ref := DefaultSecret(object)
+	if named == nil {
 		return ref
 	}
-	own := *export.Spec.Identity.SecretRef
-	if own.Namespace != "" {
-		ref.Namespace = own.Namespace
+	if named.Namespace != "" {
+		ref.Namespace = named.Namespace
 	}
-	if own.Name != "" {
-		ref.Name = own.Name
+	if named.Name != "" {
+		ref.Name = named.Name
 	}
 	return ref
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
@@ -36,6 +38,8 @@ type digests struct {
 	counter *usage.Counter
 	dataID  string
 	decrypt func(key string, value []byte) ([]byte, error)
+	// cached hears of the same.
+	cached *cachedKinds
 
 	mu sync.Mutex
 	// tables are those of each shard, by resource; nil while everything is read.
@@ -53,7 +57,21 @@ func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend) (
 		return backend.Decrypt(following, key, value)
 	}}
 	d.counter = usage.New(h.Client().Client, h.Prefix(), storage.ResourcePrefix(corev1.Resource("events")))
-	d.counter.Follow(usage.Follower{Begin: d.begin, Complete: d.complete, Told: d.told})
+	d.cached = newCachedKinds(d.decrypt)
+	d.counter.Follow(usage.Follower{
+		Begin: func() {
+			d.begin()
+			d.cached.begin()
+		},
+		Complete: func(revision uint64) {
+			d.complete(revision)
+			d.cached.complete()
+		},
+		Told: func(key string, before, after []byte, revision uint64) {
+			d.told(key, before, after, revision)
+			d.cached.told(key, after)
+		},
+	})
 	return d, nil
 }
 
@@ -103,6 +121,8 @@ func (d *digests) hash(stored, key string, value []byte) uint64 {
 	}
 	var hash uint64
 	if err == nil {
+		// The storage notes it, and no reader sees it.
+		unstructured.RemoveNestedField(content, "metadata", "annotations", request.IdentityAnnotation)
 		hash, err = replication.HashReplica(key, content)
 	}
 	if err != nil {
@@ -115,15 +135,24 @@ func (d *digests) hash(stored, key string, value []byte) uint64 {
 // replica is where a replica is.
 type replica struct{ shard, resource, key string }
 
-// replicaAt takes a key apart, /<group>/<resource>/<shard>/<cluster>/[<namespace>/]<name>. It is false for
-// keys of nothing that shards replicate.
+// replicaAt takes a key apart, /<group>/<resource>/[:<identity>/]<shard>/<cluster>/[<namespace>/]<name>.
+// With an identity, that is of the name of the resource. It is false for keys of nothing that
+// shards replicate.
 func replicaAt(key string) (at replica, ok bool) {
 	segments := strings.Split(key, "/")
+	if len(segments) < 6 {
+		return replica{}, false
+	}
+	resource := storage.ResourceOf(key)
+	if strings.HasPrefix(segments[3], ":") {
+		resource.Resource += segments[3]
+		segments = slices.Delete(segments, 3, 4)
+	}
 	if len(segments) != 6 && len(segments) != 7 || !request.ValidName(segments[3]) || !request.ValidClusterName(logicalcluster.Name(segments[4])) {
 		return replica{}, false
 	}
 	return replica{
-		shard: segments[3], resource: storage.ResourceOf(key).String(),
+		shard: segments[3], resource: resource.String(),
 		key: segments[4] + "|" + strings.Join(segments[5:], "/"),
 	}, true
 }

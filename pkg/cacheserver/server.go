@@ -74,6 +74,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if s.resources, err = newResources(s.backend, c); err != nil {
 		return s, err
 	}
+	s.resources.AddSource(s.digests.cached)
 	serving.SetChain(c, func(c *genericapiserver.Config) serving.Chain { return s.chain(c, streams) })
 	s.generic, err = c.Complete(nil).New("cache-server", genericapiserver.NewEmptyDelegate())
 	if err != nil {

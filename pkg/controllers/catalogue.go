@@ -33,6 +33,8 @@
 //	replication         what other shards must know is pushed to the cache server
 //	                    with a mark that says up to where; an observer measures how
 //	                    old the marks of others are
+//	cachedresource, clustercachedresource
+//	                    what cached resources select is replicated as well
 //	exportuse           other shards know whose exports this one has consumers of
 //	endpointslice       endpoint slices say on which shards their exports have consumers
 //	partitionset        sets of partitions have one for each combination of labels
@@ -123,6 +125,8 @@ type Deps struct {
 	// Objects are what the shard stores, and Stored says what of it there is to be deleted.
 	Objects reconcile.Objects
 	Stored  purge.Stored
+	// Cached is what cached resources need.
+	Cached Cached
 	// Mounts are the objects that Workspaces mount.
 	Mounts mount.Store
 	// Subtrees are the sums of limited subtrees of workspaces.
@@ -221,7 +225,7 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Enabled:   hasCache,
 			New:       newSubtreeUsage,
 		},
-	}, markedHooks())
+	}, cachedResources(), markedHooks())
 }
 
 func hasCache(d Deps) bool { return d.Cache != nil }

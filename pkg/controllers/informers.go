@@ -6,6 +6,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -93,6 +94,9 @@ type Informers struct {
 	APIExports *client.Dual[*apisv1alpha2.APIExport]
 	// APIConversions are those of the shard, and of others where there is a cache server.
 	APIConversions *client.Dual[*apisv1alpha1.APIConversion]
+
+	// CachedResources are those of all logical clusters of the shard, by each of their names.
+	CachedResources, ClusterCachedResources *client.Informer[*cachev1alpha1.CachedResource]
 
 	// EndpointSlices and Partitions are those of all logical clusters of the shard.
 	EndpointSlices *client.Informer[*apisv1alpha1.APIExportEndpointSlice]
@@ -205,6 +209,8 @@ func NewInformers(s Sources) *Informers {
 	i.EndpointSlices = add(i, kinds.APIExportEndpointSlices.Informer(all, client.InformerOptions[*apisv1alpha1.APIExportEndpointSlice]{
 		Indexers: map[string]client.IndexFunc[*apisv1alpha1.APIExportEndpointSlice]{endpointslice.ExportIndex: endpointslice.IndexByExport},
 	}))
+	i.CachedResources = add(i, kinds.CachedResources.Informer(all, client.InformerOptions[*cachev1alpha1.CachedResource]{}))
+	i.ClusterCachedResources = add(i, kinds.ClusterCachedResources.Informer(all, client.InformerOptions[*cachev1alpha1.CachedResource]{}))
 	i.Partitions = add(i, kinds.Partitions.Informer(all, client.InformerOptions[*topologyv1alpha1.Partition]{}))
 	if s.Cache != nil {
 		i.ExportUses = add(i, exportuses.Uses.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*exportuses.ExportUse]{}))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
+	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
 
 // What whoever adds a source needs besides: names, an end of what it served, and
@@ -34,6 +35,22 @@ func (s *Server) FollowNames(f func(cluster logicalcluster.Name, group string)) 
 // System returns how the system serves a resource, where it does, or nil if it never does.
 func (s *Server) System(resource schema.GroupResource) *definitions.Definition {
 	return s.system.Of(resource)
+}
+
+// BuiltIn reports whether a resource is one of the server itself, which no logical cluster
+// defines.
+func (s *Server) BuiltIn(ctx context.Context, resource schema.GroupResource) bool {
+	return s.system.Has(resource) || s.builtIns.Serves(ctx, resource)
+}
+
+// Definition returns how a logical cluster serves a resource that is not built in, or nil if it
+// does not serve that, and the prefix of the keys of its objects there.
+func (s *Server) Definition(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource) (d *definitions.Definition, prefix string, err error) {
+	d, err = s.sources.Resolve(ctx, definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource.GroupResource(), Version: resource.Version})
+	if err != nil || d == nil || !d.Schema.Serves(resource.Version) || d.Schema.Projection != nil {
+		return nil, "", err
+	}
+	return d, multitenant.Key(s.stores.PrefixOf(d.Schema), d.Identity, cluster, "", ""), nil
 }
 
 // Defined reports whether a resource is known to be built in, or defined in a logical

@@ -1,7 +1,12 @@
 package customresource
 
 import (
+	"strings"
+
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 )
 
 // Opaque returns a copy of crd that stores objects as they are: every field is
@@ -26,4 +31,18 @@ func Opaque(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.Cust
 		v.DeprecationWarning = nil
 	}
 	return out
+}
+
+// OpaqueSchema returns the schema of a cluster-scoped resource of which nothing is known but its kind:
+// objects are stored and shown as they are, as Opaque says.
+func OpaqueSchema(resource schema.GroupVersionResource, kind string) (*definitions.Schema, error) {
+	crd := Opaque(&apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+		Group: resource.Group,
+		Names: apiextensionsv1.CustomResourceDefinitionNames{
+			Plural: resource.Resource, Singular: strings.ToLower(kind), Kind: kind, ListKind: kind + "List",
+		},
+		Scope:    apiextensionsv1.ClusterScoped,
+		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: resource.Version, Served: true, Storage: true}},
+	}})
+	return definitions.NewSchema(&crd.Spec, &crd.Spec.Names)
 }

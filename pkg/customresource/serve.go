@@ -11,11 +11,14 @@ import (
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
 // patience is for how long a write has its seat that may wait for a conversion
@@ -59,10 +62,10 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serveResource serves a request for what may be a custom resource.
 func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, cluster request.Cluster) {
-	resource, identity, qualified := strings.Cut(info.Resource, ":")
+	resource, hash, qualified := strings.Cut(info.Resource, ":")
 	// Authorization has decided about the name as it is in the URL: nothing else than what
 	// it takes for such a resource may be served.
-	if qualified && (!cluster.Wildcard || !request.ValidIdentity(identity)) {
+	if qualified && (!request.ValidIdentity(hash) || !s.mayQualify(r.Context(), cluster, info.Verb)) {
 		s.serveNext(w, r)
 		return
 	}
@@ -71,7 +74,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		Cluster:  cluster,
 		Resource: schema.GroupResource{Group: info.APIGroup, Resource: resource},
 		Version:  info.APIVersion,
-		Identity: identity,
+		Identity: hash,
 	}
 	if viewed := request.IdentityFrom(ctx, l.Resource); viewed != "" && !qualified {
 		l.Identity, l.Exported = viewed, true
@@ -96,7 +99,8 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 		writeError(w, r, info, apierrors.NewInternalError(err))
 		return
 	}
-	if definition == nil || (definition.MetadataOnly && !asksForMetadata(r)) {
+	if definition == nil || definition.MetadataOnly && !asksForMetadata(r) ||
+		qualified && !cluster.Wildcard && !s.replicas && definition.Only == nil {
 		s.serveNext(w, r)
 		return
 	}
@@ -107,6 +111,9 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	if definition.Provider != "" {
 		ctx = request.WithProvider(ctx, l.Resource, definition.Provider)
 	}
+	if definition.Only != nil {
+		ctx = claims.WithSet(ctx, definition.Only)
+	}
 	used := s.table.Acquire(definition.Schema)
 	defer func() { s.table.Release(used, time.Now()) }()
 
@@ -116,6 +123,17 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	s.serveTyped(w, r, &private, used, func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) {
 		s.serveObjects(w, r, info, used, definition)
 	})
+}
+
+// mayQualify reports whether a request may say of which identity the objects are. For all logical
+// clusters it has to. In one of them that is for replicas, and for servers that compare these with
+// what they are of: others name the resource without.
+func (s *Server) mayQualify(ctx context.Context, cluster request.Cluster, verb string) bool {
+	if cluster.Wildcard || s.replicas {
+		return true
+	}
+	u, ok := genericapirequest.UserFrom(ctx)
+	return ok && verb == "get" && identity.MemberOf(ctx, u, user.SystemPrivilegedGroup)
 }
 
 // serveObjects serves a request for custom resources with the schema of a definition, in the

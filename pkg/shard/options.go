@@ -35,6 +35,9 @@ const defaultPort = 6444
 // another shard, where this one restarts without the cache server.
 const defaultSnapshotMaxAge = 24 * time.Hour
 
+// defaultMaxCachedObjects keeps one logical cluster from filling a cache server.
+const defaultMaxCachedObjects = 10_000
+
 // Options are the settings of a shard as a person gives them on the command
 // line. Complete makes them usable.
 type Options struct {
@@ -56,6 +59,9 @@ type Options struct {
 	// CacheKubeconfig reaches the cache server, where there is one only, and CacheConfig is the
 	// file that lists several. Without either nothing is replicated.
 	CacheKubeconfig, CacheConfig string
+	// MaxCachedObjects is how many objects of a logical cluster cached resources replicate; 0 is
+	// any number.
+	MaxCachedObjects int
 	// ShardClientCertFile, ShardClientKeyFile and ShardCAFile are how this shard
 	// reaches others.
 	ShardClientCertFile, ShardClientKeyFile, ShardCAFile string
@@ -100,6 +106,7 @@ func NewOptions() *Options {
 		LeaderElect: true,
 
 		ReplicaSnapshotMaxAge: defaultSnapshotMaxAge,
+		MaxCachedObjects:      defaultMaxCachedObjects,
 
 		Serving:        serving.NewAPIOptions(defaultPort),
 		Fairness:       fairness.NewOptions(),
@@ -128,6 +135,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs.StringVar(&o.CacheKubeconfig, "cache-kubeconfig", o.CacheKubeconfig, "kubeconfig for the cache server, as the shard (see --shard-client-cert-file); short for a --cache-config of one cache named "+caches.DefaultName+"; without either nothing is replicated")
 	fs.StringVar(&o.CacheConfig, "cache-config", o.CacheConfig, "YAML file that lists the caches, by name and kubeconfig, to which the shard pushes, and which it reads and in which order")
 	fs.DurationVar(&o.ReplicaSnapshotMaxAge, "replica-snapshot-max-age", o.ReplicaSnapshotMaxAge, "how old what was known of other shards may be, in <data-dir>/replicas, for the shard to start with it while the cache server is away; 0: any age")
+	fs.IntVar(&o.MaxCachedObjects, "max-cached-objects", o.MaxCachedObjects, "how many objects of a logical cluster its CachedResources have on the cache server, all together; 0 means any number")
 	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate for other shards: user system:shard:<name>, group system:kcp:shards; or a member of system:masters, for the previous version")
 	fs.StringVar(&o.ShardClientKeyFile, "shard-client-key-file", o.ShardClientKeyFile, "PEM file of the private key of --shard-client-cert-file")
 	fs.StringVar(&o.ShardCAFile, "shard-ca-file", o.ShardCAFile, "PEM file of the CAs of other shards' serving certificates")
@@ -208,6 +216,9 @@ func (o CompletedOptions) Validate() error {
 	}
 	if o.ShardClientCertFile == "" || o.ShardClientKeyFile == "" || o.ShardCAFile == "" {
 		errs = append(errs, errors.New("--shard-client-cert-file, --shard-client-key-file and --shard-ca-file are required: workspaces of one shard have logical clusters on others"))
+	}
+	if o.MaxCachedObjects < 0 {
+		errs = append(errs, fmt.Errorf("--max-cached-objects %d is negative: use 0 for any number", o.MaxCachedObjects))
 	}
 	for _, option := range []struct{ flag, file string }{
 		{"--root-kubeconfig", o.RootKubeconfig},

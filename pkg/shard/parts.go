@@ -21,8 +21,7 @@ import (
 // addParts lists what runs, in the order of starting.
 func (s *Server) addParts() error {
 	informers := &client.Group{}
-	informers.Add(s.informers.Runners()...)
-	informers.Add(s.bindings.Informer(), s.bindings.Copies())
+	informers.Add(append(s.informers.Runners(), s.bindings.Informer(), s.bindings.Copies())...)
 	snapshot := s.replicaSnapshot()
 	replicated, err := replication.NewTable(replication.Defaults()...)
 	if err != nil {
@@ -53,6 +52,7 @@ func (s *Server) addParts() error {
 		Stored:       s.stored,
 		Load:         s.load,
 		Mounts:       mountStore{s.usage, s.customResources},
+		Cached:       s.cachedObjects(),
 		Definitions:  s.customResources.Definitions(),
 		Bindings:     s.bindings.Informer(),
 		APIs:         boundAPIs{s.bindings, s.customResources, s.keepsSystem},

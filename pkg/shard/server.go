@@ -28,6 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/authz/rbac"
 	"github.com/shardplane/shardplane/pkg/bindings"
+	"github.com/shardplane/shardplane/pkg/cachedresources"
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
@@ -66,6 +67,7 @@ type Server struct {
 	generic         *genericapiserver.GenericAPIServer
 	customResources *customresource.Server
 	bindings        *bindings.Index
+	cached          *cachedresources.Index
 	views           views
 	exportViews     *apiexport.Views
 	admission       *admission.Admission
@@ -211,6 +213,7 @@ func (s *Server) assembleAPI() error {
 		FindCluster:    s.local.find,
 		APIKinds:       s.apiKinds(),
 		ClaimAllows:    s.exportViews.Allows,
+		BuiltIn:        s.builtIn,
 		OwnVersion:     s.ownVersion,
 		Limits:         limits.Config{Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get},
 	})
@@ -265,6 +268,8 @@ func (s *Server) assembleCustomResources(a authorizer.Authorizer, webhooks *webh
 		return fmt.Errorf("custom resources: %w", err)
 	}
 	s.customResources.AddSource(s.bindings)
+	s.cached = cachedresources.New(s.bindings.Resolve)
+	s.customResources.AddSource(s.cached)
 	return nil
 }
 

@@ -124,6 +124,11 @@ var Layers = []Layer{
 		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource", "pkg/client", "pkg/tenancy"},
 	},
 	{
+		Units:  []string{"pkg/cachedresources"},
+		Reason: "which objects are replicated because a cached resource says so: served as other custom resources are, to whom replicates them",
+		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource"},
+	},
+	{
 		Units:  []string{"pkg/authn", "pkg/authz"},
 		Reason: "who you are and what you may do are asked one after the other, never of each other",
 		Only:   []string{"pkg/client", "pkg/request", "pkg/tenancy", "pkg/peers", "pkg/webhooktransport"},
@@ -188,7 +193,7 @@ var Layers = []Layer{
 		Units:  []string{"pkg/shard"},
 		Reason: "joins everything into the server that keeps logical clusters. The three servers run as separate processes and know each other by URL only",
 		Only: []string{
-			"config", "pkg/request", "pkg/apis", "pkg/lifecycle", "pkg/merge", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/bindings",
+			"config", "pkg/request", "pkg/apis", "pkg/lifecycle", "pkg/merge", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/bindings", "pkg/cachedresources",
 			"pkg/authn", "pkg/authz", "pkg/admission", "pkg/serving", "pkg/serving/*", "pkg/virtual/*", "pkg/reconcile", "pkg/workspaceindex", "pkg/controllers", "pkg/controllers/*",
 		},
 	},
@@ -201,10 +206,10 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"pkg/cacheserver"},
-		Reason: "stores what shards replicate, as custom resources: it knows the kinds from replication, and those that shards write to it from tenancy",
+		Reason: "stores what shards replicate, as custom resources: it knows the kinds from replication, those that shards write to it from tenancy, and what cached resources say from pkg/apis",
 		Only: []string{
 			"config", "pkg/request", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource", "pkg/tenancy", "pkg/authn", "pkg/authz",
-			"pkg/serving", "pkg/serving/*", "pkg/client", "pkg/controllers/replication",
+			"pkg/serving", "pkg/serving/*", "pkg/client", "pkg/controllers/replication", "pkg/apis",
 		},
 	},
 	{

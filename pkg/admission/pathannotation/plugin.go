@@ -1,6 +1,6 @@
 // Package pathannotation is the admission plugin for the annotation kcp.io/path, the canonical
-// path of the logical cluster that an object is in. Exports, bindings and workspace types
-// have it, since others refer to them by it and other shards cannot find it out. Other objects
+// path of the logical cluster that an object is in. Exports, bindings, workspace types and
+// cached resources have it, since others refer to them by it and other shards cannot find it out. Other objects
 // need not have it, but never another one: as one has that comes from another logical cluster.
 package pathannotation
 
@@ -11,6 +11,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -31,6 +32,9 @@ var annotated = map[schema.GroupResource]bool{
 	apisv1alpha2.Resource("apiexports"):        true,
 	apisv1alpha2.Resource("apibindings"):       true,
 	tenancyv1alpha1.Resource("workspacetypes"): true,
+
+	cachev1alpha1.Resource("cachedresources"):        true,
+	cachev1alpha1.Resource("clustercachedresources"): true,
 }
 
 // Applies reports whether this plugin is who says what the annotation of an object has to be.

@@ -16,6 +16,7 @@ import (
 
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -43,6 +44,9 @@ var (
 	exports         = apisv1alpha2.Resource("apiexports")
 	bindings        = apisv1alpha2.Resource("apibindings")
 	endpointSlices  = apisv1alpha1.Resource("apiexportendpointslices")
+
+	cachedResources        = cachev1alpha1.Resource("cachedresources")
+	clusterCachedResources = cachev1alpha1.Resource("clustercachedresources")
 )
 
 // Plugin implements admission.ValidationInterface.
@@ -94,7 +98,7 @@ func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission
 		return checkLogicalCluster(ctx, a, as)
 	case signingRequests:
 		return checkSigningRequest(a)
-	case exports, bindings, endpointSlices:
+	case exports, bindings, endpointSlices, cachedResources, clusterCachedResources:
 		if a.GetSubresource() == "status" {
 			return unchangedStatus(a)
 		}

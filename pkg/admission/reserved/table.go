@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -93,6 +94,7 @@ var finalizers = []name{
 	{tenancy.ContentFinalizer, system},
 	{"kcp.io/has-terminators", system},
 	{apis.BindingFinalizer, system},
+	{cachev1alpha1.CachedResourceFinalizer, system},
 }
 
 // given is what new objects are given by the plugin apikinds.

@@ -3,6 +3,7 @@ package kinds
 import (
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
@@ -26,6 +27,16 @@ var (
 	Codecs = serializer.NewCodecFactory(Scheme)
 )
 
+// clusterCached has kcp's other names of cached resources, whose content is the same, with the
+// types of the SDK.
+var clusterCached = func() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	gv := cachev1alpha1.SchemeGroupVersion
+	scheme.AddKnownTypeWithName(gv.WithKind("ClusterCachedResource"), &cachev1alpha1.CachedResource{})
+	scheme.AddKnownTypeWithName(gv.WithKind("ClusterCachedResourceList"), &cachev1alpha1.CachedResourceList{})
+	return scheme
+}()
+
 func newScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -40,6 +51,7 @@ func newScheme() *runtime.Scheme {
 
 		apisv1alpha1.AddToScheme,
 		apisv1alpha2.AddToScheme,
+		cachev1alpha1.AddToScheme,
 		corev1alpha1.AddToScheme,
 		tenancyv1alpha1.AddToScheme,
 		topologyv1alpha1.AddToScheme,

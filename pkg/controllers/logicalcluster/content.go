@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
@@ -104,6 +105,7 @@ func deleteContent(resources []purge.Resource, discovery error, purgeAll func(st
 				detail += "; waiting for finalizers: " + waiting
 			}
 			delete(outcome.Finalizers, apis.BindingFinalizer)
+			delete(outcome.Finalizers, cachev1alpha1.CachedResourceFinalizer)
 			return result{reason: reasonRemaining, detail: detail, underWay: len(outcome.Finalizers) == 0}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -60,6 +61,8 @@ func Defaults() []Resource {
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiresourceschemas")},
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiconversions")},
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiexportendpointslices")},
+		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("cachedresources"), Path: true},
+		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("clustercachedresources"), Path: true},
 		{GroupVersionResource: rbacv1.SchemeGroupVersion.WithResource("clusterroles"), Filter: Marked},
 		{GroupVersionResource: rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"), Filter: Marked},
 		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations"), Filter: Marked},
@@ -120,6 +123,17 @@ func (t *Table) Add(r Resource) error {
 	default:
 		return fmt.Errorf("%s is in the replication table already", r.GroupResource())
 	}
+}
+
+// Have is Add for a resource that the table may have already, which then stays as it is.
+func (t *Table) Have(r Resource) error {
+	t.mu.Lock()
+	l := t.lines[r.GroupResource()]
+	t.mu.Unlock()
+	if l != nil && l.removed == nil {
+		return nil
+	}
+	return t.Add(r)
 }
 
 // Remove ends the replication of a resource, and returns when a controller has

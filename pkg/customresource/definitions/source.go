@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	storageclaims "github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
 // Definition is a custom resource as it is served in one logical cluster, or
@@ -35,6 +36,8 @@ type Definition struct {
 	// Owner says in messages what has the resource served, such as the kind and name
 	// of an object. It is empty for system definitions and CustomResourceDefinitions.
 	Owner string
+	// Only restricts reads to some of the objects, of the same identity; nil does not.
+	Only *storageclaims.Set
 }
 
 // Lookup names a custom resource of a request.

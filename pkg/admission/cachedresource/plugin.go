@@ -1,0 +1,158 @@
+// Package cachedresource is the admission plugin for cached resources, by both names that they
+// have. It refuses what can never be replicated, a second one for the same resource, and changes
+// of what is replicated and under which identity.
+package cachedresource
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/apis"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	apirules "github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
+)
+
+// maxInCluster is how many cached resources a logical cluster may have: each takes connections of
+// the shard and of the cache server.
+const maxInCluster = 64
+
+// Config is what the plugin asks.
+type Config struct {
+	// Clients reaches the server itself as system:masters.
+	Clients *client.Factory
+	// BuiltIn reports whether a resource is one of the server itself.
+	BuiltIn func(ctx context.Context, resource schema.GroupResource) bool
+}
+
+// Plugin implements admission.MutationInterface and admission.ValidationInterface.
+type Plugin struct {
+	*admission.Handler
+	config Config
+}
+
+var (
+	_ admission.MutationInterface   = &Plugin{}
+	_ admission.ValidationInterface = &Plugin{}
+)
+
+// New returns the plugin.
+func New(config Config) *Plugin {
+	return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), config: config}
+}
+
+// Admit implements admission.MutationInterface. Who replaces an object by what they have in a file
+// keeps the finalizer.
+func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	object, old, ok := objectsOf(a)
+	if !ok || old == nil || isSystem(ctx, a.GetUserInfo()) {
+		return nil
+	}
+	finalizers := object.GetFinalizers()
+	if slices.Contains(old.GetFinalizers(), cachev1alpha1.CachedResourceFinalizer) && !slices.Contains(finalizers, cachev1alpha1.CachedResourceFinalizer) {
+		object.SetFinalizers(append(finalizers, cachev1alpha1.CachedResourceFinalizer))
+	}
+	return nil
+}
+
+// Validate implements admission.ValidationInterface.
+func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	object, old, ok := objectsOf(a)
+	if !ok {
+		return nil
+	}
+	cached, err := typed(object)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	if old != nil {
+		before, err := typed(old)
+		if err != nil {
+			return nil //nolint:nilerr // what cannot be read may be mended
+		}
+		return invalid(a, apirules.ValidateCachedResourceUpdate(cached, before))
+	}
+	errs := apirules.ValidateCachedResource(cached)
+	if of := apirules.CachedResourceOf(cached); of.Group == apis.GroupName || p.config.BuiltIn(ctx, of.GroupResource()) {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "resource"), fmt.Sprintf("%s is built in: only resources of CustomResourceDefinitions and of APIs that are bound can be replicated", of.GroupResource())))
+	}
+	if err := invalid(a, errs); err != nil {
+		return err
+	}
+	return p.alone(ctx, a, cached)
+}
+
+// alone refuses what is cached already.
+func (p *Plugin) alone(ctx context.Context, a admission.Attributes, cached *cachev1alpha1.CachedResource) error {
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	count := 0
+	for _, resource := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {
+		all, err := p.list(ctx, resource, cluster)
+		if err != nil {
+			return apierrors.NewServiceUnavailable(fmt.Sprintf("cannot find out what is cached already, try again: %v", err))
+		}
+		for i := range all {
+			if count++; apirules.CachedResourceOf(&all[i]) == apirules.CachedResourceOf(cached) {
+				return admission.NewForbidden(a, fmt.Errorf("%s is cached already, by the %s %s: delete that first, or change it", apirules.CachedResourceOf(cached), resource.Resource, all[i].Name))
+			}
+		}
+	}
+	if count >= maxInCluster {
+		return admission.NewForbidden(a, fmt.Errorf("a workspace may have %d cached resources, and this one has them: delete one", maxInCluster))
+	}
+	return nil
+}
+
+func (p *Plugin) list(ctx context.Context, resource client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList], cluster logicalcluster.Name) ([]cachev1alpha1.CachedResource, error) {
+	all, err := resource.In(p.config.Clients.Cluster(cluster.Path())).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return all.Items, nil
+}
+
+func isSystem(ctx context.Context, u user.Info) bool {
+	return u != nil && identity.MemberOf(ctx, u, user.SystemPrivilegedGroup)
+}
+
+func invalid(a admission.Attributes, errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), errs)
+}
+
+func typed(object *unstructured.Unstructured) (*cachev1alpha1.CachedResource, error) {
+	cached := &cachev1alpha1.CachedResource{}
+	return cached, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, cached)
+}
+
+// objectsOf returns a cached resource that is written, but for its status, and what it was before.
+func objectsOf(a admission.Attributes) (object, old *unstructured.Unstructured, ok bool) {
+	resource := a.GetResource()
+	if resource.Group != cachev1alpha1.SchemeGroupVersion.Group || resource.Resource != apirules.CachedResources && resource.Resource != apirules.ClusterCachedResources || a.GetSubresource() != "" {
+		return nil, nil, false
+	}
+	object, ok = a.GetObject().(*unstructured.Unstructured)
+	if a.GetOperation() == admission.Update {
+		old, _ = a.GetOldObject().(*unstructured.Unstructured)
+	}
+	return object, old, ok && object != nil
+}

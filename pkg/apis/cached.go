@@ -1,0 +1,112 @@
+package apis
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apivalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// The annotations of a cached resource by which a cache server knows what its objects are.
+const (
+	CachedKindAnnotation  = "cache.kcp.io/resource-kind"
+	CachedScopeAnnotation = "cache.kcp.io/resource-scope"
+)
+
+// The resources that are called cached resources here. kcp has two names for the same.
+const (
+	CachedResources        = "cachedresources"
+	ClusterCachedResources = "clustercachedresources"
+)
+
+// Publisher is a cached resource of a shard.
+type Publisher struct {
+	// Resource is CachedResources or ClusterCachedResources.
+	Resource string
+	Cluster  logicalcluster.Name
+	Name     string
+}
+
+// Publication is what a cached resource has replicated.
+type Publication struct {
+	// Resource are the objects' group, version and resource, and Kind is their kind.
+	Resource schema.GroupVersionResource
+	Kind     string
+	// Identity tells them on caches from others of the resource.
+	Identity string
+	// API is the identity of the export that the resource is bound from, or "" if it is that of
+	// a CustomResourceDefinition.
+	API string
+	// Selector selects objects; nil selects none. Names, unless nil, are the only ones.
+	Selector labels.Selector
+	Names    []string
+	// Revision is a resource version from which on all this counts.
+	Revision uint64
+}
+
+// Replicated is the resource under which the objects are read from the shard and written to
+// caches.
+func (p *Publication) Replicated() schema.GroupVersionResource {
+	return p.Resource.GroupVersion().WithResource(p.Resource.Resource + ":" + p.Identity)
+}
+
+// CachedResourceOf returns the group, version and resource of a cached resource's objects.
+func CachedResourceOf(cached *cachev1alpha1.CachedResource) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: cached.Spec.Group, Version: cached.Spec.Version, Resource: cached.Spec.Resource}
+}
+
+// CachedSecretOf returns the reference to the secret with the identity of a cached resource,
+// complete.
+func CachedSecretOf(cached *cachev1alpha1.CachedResource) corev1.SecretReference {
+	var named *corev1.SecretReference
+	if cached.Spec.Identity != nil {
+		named = cached.Spec.Identity.SecretRef
+	}
+	return secretOf(cached.Name, named)
+}
+
+// ValidateCachedResource returns what is wrong with a new cached resource in itself.
+func ValidateCachedResource(cached *cachev1alpha1.CachedResource) field.ErrorList {
+	var errs field.ErrorList
+	if cached.Spec.Version == "" {
+		errs = append(errs, field.Required(spec.Child("version"), "name the version in which the objects are to be replicated, such as v1"))
+	} else if len(apivalidation.IsDNS1035Label(cached.Spec.Version)) > 0 {
+		errs = append(errs, field.Invalid(spec.Child("version"), cached.Spec.Version, "must be a version of an API, such as v1"))
+	}
+	if cached.Spec.Group == coreGroup || strings.Contains(cached.Spec.Resource, "/") {
+		errs = append(errs, field.Invalid(spec.Child("group"), cached.Spec.Group, `the core group is called ""`))
+	}
+	if selector := cached.Spec.LabelSelector; selector != nil {
+		errs = append(errs, validation.ValidateLabelSelector(selector, validation.LabelSelectorValidationOptions{}, spec.Child("labelSelector"))...)
+	}
+	if identity := cached.Spec.Identity; identity != nil && identity.SecretRef != nil && identity.SecretRef.Name == "" {
+		errs = append(errs, field.Required(spec.Child("identity", "secretRef", "name"), "name the secret that has the identity under "+IdentityKey+", or leave secretRef out to have one made"))
+	}
+	return errs
+}
+
+// ValidateCachedResourceUpdate returns what is wrong with a cached resource that was another one
+// before: of what and under which identity it has replicas does not change.
+func ValidateCachedResourceUpdate(cached, before *cachev1alpha1.CachedResource) field.ErrorList {
+	errs := ValidateCachedResource(cached)
+	for _, kept := range []struct{ name, is, was string }{
+		{"group", cached.Spec.Group, before.Spec.Group},
+		{"version", cached.Spec.Version, before.Spec.Version},
+		{"resource", cached.Spec.Resource, before.Spec.Resource},
+	} {
+		if kept.is != kept.was {
+			errs = append(errs, field.Forbidden(spec.Child(kept.name), fmt.Sprintf("it is %q and cannot change: make another object for another resource", kept.was)))
+		}
+	}
+	if before.Spec.Identity != nil && before.Spec.Identity.SecretRef != nil && CachedSecretOf(cached) != CachedSecretOf(before) {
+		errs = append(errs, field.Forbidden(spec.Child("identity"), "the identity cannot change: make another object for another identity"))
+	}
+	return errs
+}

@@ -1,0 +1,216 @@
+// Package cachedresources knows which objects of a shard its cached resources have replicated, and
+// serves them, and no others, where they are replicated from:
+//
+//	/clusters/*/apis/<group>/<version>/<resource>:<identity of the cached resource>
+//
+// That is what caches call them, too. All logical clusters whose cached resources have the same
+// identity are in one such list: a claims.Set says which, and what is selected there.
+package cachedresources
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/storage/claims"
+)
+
+// Index knows what is replicated. It is a definitions.Source. Its methods may be called at the
+// same time.
+type Index struct {
+	// bound returns how the objects of an export's identity are served to the wildcard.
+	bound func(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error)
+
+	mu     sync.RWMutex
+	worlds map[world]*published
+	of     map[apis.Publisher]world
+
+	listeners definitions.Listeners[definitions.Change]
+}
+
+// world is where replicas are told apart from others.
+type world struct {
+	resource schema.GroupResource
+	identity string
+}
+
+// published is what cached resources with one identity have replicated of a resource.
+type published struct {
+	version, api string
+	definition   *definitions.Definition
+	set          *claims.Set
+	publishers   map[apis.Publisher]struct{}
+}
+
+// New returns an index that knows nothing. bound returns how the objects of an export's identity
+// are served to the wildcard.
+func New(bound func(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error)) *Index {
+	return &Index{bound: bound, worlds: map[world]*published{}, of: map[apis.Publisher]world{}}
+}
+
+// Publish has the objects of a cached resource replicated, in place of what it had before. It
+// fails where others with the same identity have other objects replicated under it.
+func (x *Index) Publish(publisher apis.Publisher, p *apis.Publication) error {
+	w := world{p.Resource.GroupResource(), p.Identity}
+	changed, err := x.publish(publisher, w, p)
+	if changed {
+		x.listeners.Tell(definitions.Change{})
+	}
+	return err
+}
+
+// publish is Publish, and reports whether what was served before is another thing now.
+func (x *Index) publish(publisher apis.Publisher, w world, p *apis.Publication) (changed bool, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if before, ok := x.of[publisher]; ok && before != w {
+		x.forgetLocked(publisher)
+	}
+	of := x.worlds[w]
+	if of != nil && len(of.publishers) == 1 && (of.version != p.Resource.Version || of.api != p.API) {
+		if _, own := of.publishers[publisher]; own {
+			of.set.Deny(publisher.Cluster, p.Revision)
+			of, changed = nil, true // it is the only one
+		}
+	}
+	switch {
+	case of == nil:
+		// As they are stored, whatever the schemas are that logical clusters have for them.
+		as, err := customresource.OpaqueSchema(p.Resource, p.Kind)
+		if err != nil {
+			return changed, err
+		}
+		of = &published{
+			version: p.Resource.Version, api: p.API, definition: &definitions.Definition{Schema: as, Identity: p.API}, publishers: map[apis.Publisher]struct{}{},
+			set: claims.NewSet(nil, w.resource, p.API, p.Revision),
+		}
+		x.worlds[w] = of
+	case of.version != p.Resource.Version || of.api != p.API:
+		return changed, fmt.Errorf("another cached resource with this identity replicates %s %s of another API or in another version: let each have a secret of its own", w.resource, of.version)
+	}
+	of.publishers[publisher] = struct{}{}
+	x.of[publisher] = w
+	switch {
+	case p.Selector == nil:
+		of.set.Deny(publisher.Cluster, p.Revision)
+	case p.Names != nil:
+		of.set.AllowNames(publisher.Cluster, p.Names, p.Revision)
+	default:
+		of.set.Allow(publisher.Cluster, p.Selector, p.Revision)
+	}
+	return changed, nil
+}
+
+// Withdraw has nothing of a cached resource replicated any more. It still counts, until it is
+// forgotten.
+func (x *Index) Withdraw(publisher apis.Publisher, revision uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if of := x.worlds[x.of[publisher]]; of != nil {
+		of.set.Deny(publisher.Cluster, revision)
+	}
+}
+
+// Forget removes a cached resource that has no replicas any more.
+func (x *Index) Forget(publisher apis.Publisher) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.forgetLocked(publisher)
+}
+
+func (x *Index) forgetLocked(publisher apis.Publisher) {
+	w, ok := x.of[publisher]
+	if !ok {
+		return
+	}
+	delete(x.of, publisher)
+	of := x.worlds[w]
+	of.set.Deny(publisher.Cluster, of.set.Version())
+	if delete(of.publishers, publisher); len(of.publishers) == 0 {
+		delete(x.worlds, w)
+	}
+}
+
+// Publishers returns all cached resources that the index knows.
+func (x *Index) Publishers() []apis.Publisher {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.Collect(maps.Keys(x.of))
+}
+
+// Published returns what a cached resource has replicated as Publication.Replicated does, and
+// how many have that in all; false if there is nothing.
+func (x *Index) Published(publisher apis.Publisher) (replicated schema.GroupVersionResource, by int, ok bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	w, ok := x.of[publisher]
+	if !ok {
+		return schema.GroupVersionResource{}, 0, false
+	}
+	of := x.worlds[w]
+	return schema.GroupVersionResource{Group: w.resource.Group, Version: of.version, Resource: w.resource.Resource + ":" + w.identity}, len(of.publishers), true
+}
+
+// Selects reports whether an object is one that is replicated as a resource that Published
+// returned.
+func (x *Index) Selects(replicated schema.GroupResource, obj metav1.Object) bool {
+	resource, identity, _ := strings.Cut(replicated.Resource, ":")
+	x.mu.RLock()
+	of := x.worlds[world{schema.GroupResource{Group: replicated.Group, Resource: resource}, identity}]
+	x.mu.RUnlock()
+	return of != nil && of.set.Selection(logicalcluster.From(obj)).MatchesObject(obj.GetName(), labels.Set(obj.GetLabels()))
+}
+
+var _ definitions.Source = (*Index)(nil)
+
+// Resolve implements definitions.Source. The objects of an export's identity are served as they
+// are elsewhere, converted by its rules.
+func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
+	if l.Identity == "" {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	x.mu.RLock()
+	of := x.worlds[world{l.Resource, l.Identity}]
+	x.mu.RUnlock()
+	if of == nil {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	served := *of.definition
+	if of.api != "" {
+		bound, err := x.bound(ctx, definitions.Lookup{Cluster: request.Cluster{Wildcard: true}, Resource: l.Resource, Version: l.Version, Identity: of.api})
+		if err != nil {
+			return nil, err
+		}
+		if bound != nil {
+			served = *bound
+		}
+	}
+	served.Only = of.set
+	return &served, nil
+}
+
+// Read implements definitions.Source.
+func (*Index) Read(context.Context, definitions.Lookup) (*definitions.Definition, error) {
+	return nil, nil //nolint:nilnil // nobody else adds to it
+}
+
+// List implements definitions.Source: what is served here is told of by what serves it without
+// an identity.
+func (*Index) List(context.Context, request.Cluster) ([]*definitions.Definition, error) {
+	return nil, nil
+}
+
+// Subscribe implements definitions.Source. Those who watch are told of changes of the set.
+func (x *Index) Subscribe(f func(definitions.Change)) (stop func()) { return x.listeners.Add(f) }

@@ -1,0 +1,119 @@
+package cachedresources
+
+import (
+	"context"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+var (
+	flavors = schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "flavors"}
+	one     = apis.Publisher{Resource: apis.CachedResources, Cluster: "one", Name: "x"}
+	two     = apis.Publisher{Resource: apis.ClusterCachedResources, Cluster: "two", Name: "x"}
+)
+
+func publication(change ...func(*apis.Publication)) *apis.Publication {
+	p := &apis.Publication{Resource: flavors, Kind: "Flavor", Identity: "f00", Selector: labels.Everything(), Revision: 5}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func object(cluster logicalcluster.Name, name string, l map[string]string) *metav1.ObjectMeta {
+	return &metav1.ObjectMeta{Name: name, Labels: l, Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()}}
+}
+
+// TestPublications: what is served under an identity is what those who have it select, each in its
+// own logical cluster, until all of them are forgotten.
+func TestPublications(t *testing.T) {
+	x := New(nil)
+	lookup := definitions.Lookup{Cluster: request.Cluster{Wildcard: true}, Resource: flavors.GroupResource(), Version: "v1", Identity: "f00"}
+	d, err := x.Resolve(t.Context(), lookup)
+	require.NoError(t, err)
+	require.Nil(t, d)
+	require.NoError(t, x.Publish(one, publication(func(p *apis.Publication) { p.Selector = labels.SelectorFromSet(labels.Set{"a": "b"}) })))
+	require.NoError(t, x.Publish(two, publication(func(p *apis.Publication) { p.Names = []string{"n"} })))
+	d, err = x.Resolve(t.Context(), lookup)
+	require.NoError(t, err)
+	require.Equal(t, "Flavor", d.Schema.Names().Kind)
+	require.Empty(t, d.Identity, "the objects are those of a CustomResourceDefinition")
+	require.Equal(t, 2, d.Only.Len())
+
+	replicated := publication().Replicated().GroupResource()
+	require.Equal(t, "flavors:f00.example.org", replicated.String())
+	for _, c := range []struct {
+		object   *metav1.ObjectMeta
+		selected bool
+	}{
+		{object("one", "n", map[string]string{"a": "b"}), true},
+		{object("one", "n", nil), false},
+		{object("two", "n", nil), true},
+		{object("two", "m", nil), false},
+		{object("three", "n", map[string]string{"a": "b"}), false},
+	} {
+		require.Equal(t, c.selected, x.Selects(replicated, c.object), "%v", c.object)
+	}
+	require.False(t, x.Selects(schema.GroupResource{Group: "example.org", Resource: "flavors:f01"}, object("one", "n", nil)))
+
+	x.Withdraw(one, 6)
+	require.Equal(t, 1, d.Only.Len())
+	as, by, ok := x.Published(one)
+	require.True(t, ok)
+	require.Equal(t, 2, by)
+	require.Equal(t, publication().Replicated(), as)
+	x.Forget(one)
+	x.Forget(one)
+	_, by, _ = x.Published(two)
+	require.Equal(t, 1, by)
+	require.Equal(t, []apis.Publisher{two}, x.Publishers())
+	x.Forget(two)
+	require.Zero(t, d.Only.Len(), "who still reads sees that all is gone")
+	d, err = x.Resolve(t.Context(), lookup)
+	require.NoError(t, err)
+	require.Nil(t, d)
+}
+
+// TestAPIs: objects of an export's identity are served as they are elsewhere; those of two APIs
+// are never under one identity. Who is alone may go on with another API, and readers start over.
+func TestAPIs(t *testing.T) {
+	as, err := customresource.OpaqueSchema(flavors, "Bound")
+	require.NoError(t, err)
+	x := New(func(_ context.Context, l definitions.Lookup) (*definitions.Definition, error) {
+		require.Equal(t, "abc", l.Identity)
+		require.True(t, l.Cluster.Wildcard)
+		return &definitions.Definition{Schema: as, Identity: "abc"}, nil
+	})
+	bound := func(p *apis.Publication) { p.API = "abc" }
+	told := 0
+	defer x.Subscribe(func(definitions.Change) { told++ })()
+	require.NoError(t, x.Publish(one, publication()))
+	before, err := x.Resolve(t.Context(), definitions.Lookup{Resource: flavors.GroupResource(), Identity: "f00"})
+	require.NoError(t, err)
+	require.Zero(t, told)
+	require.NoError(t, x.Publish(one, publication(bound)))
+	require.Equal(t, 1, told)
+	require.Zero(t, before.Only.Len())
+	d, err := x.Resolve(t.Context(), definitions.Lookup{Resource: flavors.GroupResource(), Identity: "f00"})
+	require.NoError(t, err)
+	require.Equal(t, "Bound", d.Schema.Names().Kind)
+	require.Equal(t, "abc", d.Only.Identity())
+
+	require.ErrorContains(t, x.Publish(two, publication()), "let each have a secret of its own")
+	require.ErrorContains(t, x.Publish(two, publication(bound, func(p *apis.Publication) { p.Resource.Version = "v2" })), "in another version")
+	require.NoError(t, x.Publish(two, publication(bound)))
+	require.Error(t, x.Publish(two, publication()), "it is not alone")
+	require.NoError(t, x.Publish(two, publication(func(p *apis.Publication) { p.Identity = "f01" })))
+	_, by, _ := x.Published(one)
+	require.Equal(t, 1, by)
+}

@@ -1,0 +1,226 @@
+package cacheserver
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// cachedKinds are the kinds that cached resources replicate: who replicates a cached resource may
+// replicate its objects after it, as <resource>:<identity>. They come with the replica of the
+// cached resource and go with the last one that has them. It is a definitions.Source.
+type cachedKinds struct {
+	decrypt func(key string, value []byte) ([]byte, error)
+
+	mu sync.RWMutex
+	// at are the cached resources, and reading are those that were read so far while all are
+	// read again.
+	at, reading map[string]*cachedKind
+	// served are the definitions and how many have each. Of those who say different kinds, the
+	// first is heard.
+	served map[cachedAs]*servedKind
+
+	listeners definitions.Listeners[definitions.Change]
+}
+
+// cachedKind is what one cached resource replicates.
+type cachedKind struct {
+	cachedAs
+
+	kind, shard, cluster string
+}
+
+// cachedAs tells what cached resources replicate apart.
+type cachedAs struct {
+	schema.GroupVersionResource
+
+	identity string
+}
+
+type servedKind struct {
+	definition *definitions.Definition
+	users      int
+}
+
+func newCachedKinds(decrypt func(key string, value []byte) ([]byte, error)) *cachedKinds {
+	return &cachedKinds{decrypt: decrypt, served: map[cachedAs]*servedKind{}}
+}
+
+// begin says that all is read again. Until that is complete, what was known is served.
+func (c *cachedKinds) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reading = map[string]*cachedKind{}
+}
+
+func (c *cachedKinds) complete() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.at
+	c.at, c.reading = c.reading, nil
+	for _, kind := range c.at {
+		c.addLocked(kind)
+	}
+	for _, kind := range before {
+		c.removeLocked(kind)
+	}
+}
+
+// told is told of each value that etcd has, and of all changes.
+func (c *cachedKinds) told(key string, after []byte) {
+	segments := strings.Split(key, "/")
+	if len(segments) != 6 || segments[1] != cachev1alpha1.SchemeGroupVersion.Group || segments[2] != apis.CachedResources && segments[2] != apis.ClusterCachedResources {
+		return
+	}
+	kind := c.read(key, after)
+	if kind != nil {
+		kind.shard, kind.cluster = segments[3], segments[4]
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := c.at
+	if c.reading != nil {
+		at = c.reading
+	}
+	before := at[key]
+	if kind == nil {
+		delete(at, key)
+	} else {
+		at[key] = kind
+	}
+	if c.reading == nil {
+		c.addLocked(kind)
+		c.removeLocked(before)
+	}
+}
+
+// read returns what a cached resource replicates, or nil if it is gone or does not say it yet.
+func (c *cachedKinds) read(key string, value []byte) *cachedKind {
+	if value == nil {
+		return nil
+	}
+	var cached cachev1alpha1.CachedResource
+	plain, err := c.decrypt(key, value)
+	if err == nil {
+		err = utiljson.Unmarshal(plain, &cached)
+	}
+	if err != nil {
+		klog.InfoS("A cached resource cannot be read", "key", key, "err", err)
+		return nil
+	}
+	kind := cached.Annotations[apis.CachedKindAnnotation]
+	if kind == "" || cached.Annotations[apis.CachedScopeAnnotation] != string(apiextensionsv1.ClusterScoped) || !request.ValidIdentity(cached.Status.IdentityHash) {
+		return nil
+	}
+	return &cachedKind{kind: kind, cachedAs: cachedAs{
+		GroupVersionResource: apis.CachedResourceOf(&cached), identity: cached.Status.IdentityHash,
+	}}
+}
+
+func (c *cachedKinds) addLocked(kind *cachedKind) {
+	if kind == nil {
+		return
+	}
+	served := c.served[kind.cachedAs]
+	if served == nil {
+		as, err := customresource.OpaqueSchema(kind.GroupVersionResource, kind.kind)
+		if err != nil {
+			klog.InfoS("The objects of a cached resource cannot be served", "shard", kind.shard, "logicalCluster", kind.cluster, "resource", kind.GroupVersionResource.String(), "err", err)
+			return
+		}
+		served = &servedKind{definition: &definitions.Definition{Schema: as, Identity: kind.identity}}
+		c.served[kind.cachedAs] = served
+	}
+	served.users++
+}
+
+func (c *cachedKinds) removeLocked(kind *cachedKind) {
+	if kind == nil {
+		return
+	}
+	served := c.served[kind.cachedAs]
+	if served == nil {
+		return
+	}
+	if served.users--; served.users == 0 {
+		delete(c.served, kind.cachedAs)
+		c.listeners.Tell(definitions.Change{Schema: served.definition.Schema, Identity: kind.identity, Gone: true})
+	}
+}
+
+var _ definitions.Source = (*cachedKinds)(nil)
+
+// Resolve implements definitions.Source. All logical clusters together have one identity only
+// that the request names; one logical cluster has one of each resource and version.
+func (c *cachedKinds) Resolve(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.at == nil {
+		return nil, apierrors.NewTooManyRequests("not all cached resources are known yet, try again", 1)
+	}
+	if l.Identity != "" {
+		if served := c.served[cachedAs{l.Resource.WithVersion(l.Version), l.Identity}]; served != nil {
+			return served.definition, nil
+		}
+		return nil, nil //nolint:nilnil // there is none
+	}
+	for _, kind := range c.in(ctx, l.Cluster) {
+		if kind.Version == l.Version && kind.GroupResource() == l.Resource && c.served[kind.cachedAs] != nil {
+			return c.served[kind.cachedAs].definition, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // there is none
+}
+
+// in returns the kinds of a logical cluster, in an order of no meaning but always the same. The
+// caller holds the lock.
+func (c *cachedKinds) in(ctx context.Context, cluster request.Cluster) []*cachedKind {
+	shard, _ := request.ShardFrom(ctx)
+	if cluster.Wildcard {
+		return nil
+	}
+	var all []*cachedKind
+	for _, kind := range c.at {
+		if kind.cluster == cluster.Name.String() && (shard.Wildcard || kind.shard == shard.Name) {
+			all = append(all, kind)
+		}
+	}
+	slices.SortFunc(all, func(a, b *cachedKind) int {
+		return strings.Compare(a.String()+a.identity, b.String()+b.identity)
+	})
+	return all
+}
+
+// Read implements definitions.Source.
+func (*cachedKinds) Read(context.Context, definitions.Lookup) (*definitions.Definition, error) {
+	return nil, nil //nolint:nilnil // nobody else adds to it
+}
+
+// List implements definitions.Source.
+func (c *cachedKinds) List(ctx context.Context, cluster request.Cluster) ([]*definitions.Definition, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var all []*definitions.Definition
+	for _, kind := range c.in(ctx, cluster) {
+		if served := c.served[kind.cachedAs]; served != nil {
+			all = append(all, served.definition)
+		}
+	}
+	return all, nil
+}
+
+// Subscribe implements definitions.Source.
+func (c *cachedKinds) Subscribe(f func(definitions.Change)) (stop func()) { return c.listeners.Add(f) }

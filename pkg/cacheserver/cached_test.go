@@ -1,0 +1,99 @@
+package cacheserver
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// TestCachedKinds: kinds come with what says them and go with the last that does, also when
+// everything is read again, and are found by their identity or in one logical cluster.
+func TestCachedKinds(t *testing.T) {
+	t.Parallel()
+	c := newCachedKinds(func(_ string, value []byte) ([]byte, error) { return value, nil })
+	var gone []string
+	defer c.Subscribe(func(change definitions.Change) {
+		require.True(t, change.Gone)
+		gone = append(gone, change.Schema.Resource.Resource+":"+change.Identity)
+	})()
+	cached := func(plural, identity, kind, scope string) []byte {
+		return fmt.Appendf(nil, `{"metadata":{"annotations":{"cache.kcp.io/resource-kind":%q,"cache.kcp.io/resource-scope":%q}},"spec":{"group":"g.io","version":"v1","resource":%q},"status":{"identityHash":%q}}`, kind, scope, plural, identity)
+	}
+	of := func(shard, cluster, plural, identity string) string {
+		ctx := request.WithCluster(request.WithShard(t.Context(), request.Shard{Name: shard, Wildcard: shard == ""}), request.Cluster{Name: "x"})
+		in, _ := request.ClusterFrom(ctx)
+		if in.Name = "x"; cluster != "" {
+			in.Name = "c"
+		} else {
+			in = request.Cluster{Wildcard: true}
+		}
+		d, err := c.Resolve(ctx, definitions.Lookup{Cluster: in, Resource: schema.GroupResource{Group: "g.io", Resource: plural}, Version: "v1", Identity: identity})
+		if err != nil {
+			require.True(t, apierrors.IsTooManyRequests(err), err)
+			return "unknown"
+		}
+		if d == nil {
+			return ""
+		}
+		return d.Schema.Names().Kind + ":" + d.Identity
+	}
+	require.Equal(t, "unknown", of("", "", "as", "f0"))
+	c.begin()
+	c.told("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f0", "A", "Cluster"))
+	c.told("/cache.kcp.io/clustercachedresources/two/d/x", cached("as", "f0", "A", "Cluster"))
+	require.Equal(t, "unknown", of("", "", "as", "f0"))
+	c.complete()
+	require.Equal(t, "A:f0", of("", "", "as", "f0"))
+	require.Equal(t, "A:f0", of("one", "c", "as", ""))
+	require.Equal(t, "A:f0", of("", "c", "as", ""))
+	require.Empty(t, of("two", "c", "as", ""), "it is on another shard")
+	require.Empty(t, of("one", "", "as", ""), "all need an identity")
+	require.Empty(t, of("", "", "as", "f1"))
+
+	for name, not := range map[string][]byte{
+		"a": cached("bs", "f0", "B", "Namespaced"), "b": cached("bs", "f0", "", "Cluster"), "c": cached("bs", "", "B", "Cluster"),
+		"d": cached("bs", "no identity", "B", "Cluster"), "e": []byte("{"),
+	} {
+		c.told("/cache.kcp.io/cachedresources/one/c/"+name, not)
+	}
+	c.told("/cache.kcp.io/others/one/c/x", cached("bs", "f0", "B", "Cluster"))
+	require.Empty(t, of("", "", "bs", "f0"))
+
+	c.told("/cache.kcp.io/cachedresources/one/c/x", nil)
+	require.Equal(t, "A:f0", of("", "", "as", "f0"), "the other still says it")
+	require.Empty(t, gone)
+	c.told("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f2", "A", "Cluster"))
+
+	c.begin()
+	c.told("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f2", "A", "Cluster"))
+	require.Equal(t, "A:f0", of("", "", "as", "f0"), "what was known is served while all is read")
+	c.complete()
+	require.Equal(t, []string{"as:f0"}, gone)
+	require.Empty(t, of("", "", "as", "f0"))
+	require.Equal(t, "A:f2", of("one", "c", "as", ""))
+}
+
+// TestReplicaAt: the digests have replicas by the resource that requests name, with its identity.
+func TestReplicaAt(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]replica{
+		"/g.io/as/one/c/n":         {"one", "as.g.io", "c|n"},
+		"/g.io/as/one/c/ns/n":      {"one", "as.g.io", "c|ns/n"},
+		"/g.io/as/:f0/one/c/n":     {"one", "as:f0.g.io", "c|n"},
+		"/core/as/:f0/one/c/ns/n":  {"one", "as:f0", "c|ns/n"},
+		"/g.io/as/:f0/one/c":       {},
+		"/g.io/as/one/c":           {},
+		"/compact_rev":             {},
+		"/g.io/as/:f0/one/c/a/b/n": {},
+	} {
+		at, ok := replicaAt(key)
+		require.Equal(t, want != replica{}, ok, key)
+		require.Equal(t, want, at, key)
+	}
+}

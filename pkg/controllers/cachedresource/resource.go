@@ -1,0 +1,135 @@
+package cachedresource
+
+import (
+	"context"
+	"slices"
+	"strconv"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// The reasons that kcp has no word for.
+const (
+	// reasonConverted says that objects are not stored as they are to be replicated.
+	reasonConverted = "ResourceConverted"
+	// reasonWaiting says that something else is to be done first.
+	reasonWaiting = "Waiting"
+	// reasonNoCache says that there is no cache server.
+	reasonNoCache = "NoCacheServer"
+	// reasonIdentityInUse says that others have other objects under the identity.
+	reasonIdentityInUse = "IdentityInUse"
+	// reasonTooMany says that not all objects are replicated.
+	reasonTooMany = "TooManyObjects"
+)
+
+// serve finds what a cached resource names, and says in it whether that can be replicated.
+func (c *controller) serve(ctx context.Context, object *cachev1alpha1.CachedResource) (served Served, valid bool, err error) {
+	resource := apis.CachedResourceOf(object)
+	served, ok, err := c.Store.Served(ctx, logicalcluster.From(object), resource)
+	if err != nil {
+		return served, false, err
+	}
+	invalid := func(reason, format string, args ...any) (Served, bool, error) {
+		conditions.MarkFalse(object, cachev1alpha1.CachedResourceValid, reason, conditionsv1alpha1.ConditionSeverityError, format, args...)
+		return served, false, nil
+	}
+	switch {
+	case !ok:
+		return invalid(cachev1alpha1.CachedResourceValidNoResources, "There is no %s here: create its CustomResourceDefinition, or bind an API that has it", resource)
+	case served.Namespaced:
+		return invalid(cachev1alpha1.ResourceNotClusterScoped, "%s is namespaced: only cluster-scoped resources can be replicated", resource)
+	case served.Converted:
+		return invalid(reasonConverted, "A webhook converts %s into the version %s: name the version in which objects are stored", resource.GroupResource(), resource.Version)
+	}
+	conditions.MarkTrue(object, cachev1alpha1.CachedResourceValid)
+	if object.Annotations[apis.CachedKindAnnotation] != served.Kind || object.Annotations[apis.CachedScopeAnnotation] != scopeCluster {
+		if object.Annotations == nil {
+			object.Annotations = map[string]string{}
+		}
+		object.Annotations[apis.CachedKindAnnotation], object.Annotations[apis.CachedScopeAnnotation] = served.Kind, scopeCluster
+	}
+	return served, true, nil
+}
+
+const scopeCluster = "Cluster"
+
+// publication returns what a cached resource has replicated, all that it selects.
+func (c *controller) publication(object *cachev1alpha1.CachedResource, served Served) (*apis.Publication, error) {
+	selector := labels.Everything()
+	if object.Spec.LabelSelector != nil {
+		var err error
+		if selector, err = metav1.LabelSelectorAsSelector(object.Spec.LabelSelector); err != nil {
+			return nil, err
+		}
+	}
+	revision, err := strconv.ParseUint(object.ResourceVersion, 10, 64)
+	return &apis.Publication{
+		Resource: apis.CachedResourceOf(object), Kind: served.Kind, Identity: object.Status.IdentityHash, API: served.API,
+		Selector: selector, Revision: revision,
+	}, err
+}
+
+// replicate has the objects of a valid cached resource replicated, and says how many are.
+func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.CachedResource, served Served) (reconcile.Result, error) {
+	p, err := c.publication(object, served)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	local, names, err := c.choose(ctx, object, p)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	p.Names = names
+	if err := c.Publications.Publish(c.publisher(client.KeyOf(object)), p); err != nil {
+		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonIdentityInUse, conditionsv1alpha1.ConditionSeverityError, "%v", err)
+		return reconcile.Result{Backoff: true}, nil
+	}
+	if err := c.Table.Ensure(p.Replicated()); err != nil {
+		return reconcile.Result{}, err
+	}
+	replicated, err := c.cachedObjects(ctx, object)
+	if apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) {
+		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonWaiting, conditionsv1alpha1.ConditionSeverityInfo, "The cache server does not serve the resource yet")
+		return reconcile.Result{Backoff: true}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	object.Status.ResourceCounts = &cachev1alpha1.ResourceCount{Local: local, Cache: replicated}
+	if names != nil {
+		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonTooMany, conditionsv1alpha1.ConditionSeverityError,
+			"The oldest %d of %d objects are replicated: a workspace may have no more than %d on the cache server. Select fewer, or delete some", len(names), local, c.Limit)
+		return reconcile.Result{RequeueAfter: lookAgain / 2}, nil
+	}
+	conditions.MarkTrue(object, cachev1alpha1.ReplicationStarted)
+	if local != replicated {
+		return reconcile.Result{Backoff: true}, nil
+	}
+	object.Status.Phase = cachev1alpha1.CachedResourcePhaseReady
+	return reconcile.Result{RequeueAfter: lookAgain}, nil
+}
+
+func hasFinalizer(object *cachev1alpha1.CachedResource) bool {
+	return slices.Contains(object.Finalizers, cachev1alpha1.CachedResourceFinalizer)
+}
+
+func without(all []string, one string) []string {
+	return slices.DeleteFunc(all, func(other string) bool { return other == one })
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

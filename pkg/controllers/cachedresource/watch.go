@@ -1,0 +1,149 @@
+package cachedresource
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// recount is how long after a write of an object all are counted, whatever else is written
+// meanwhile.
+const recount = time.Second
+
+// watched are the keys by which the store tells of objects, and who has to look at what then.
+type watched struct {
+	mu sync.Mutex
+	// of are the cached resources by what they watch: prefixes of the keys of objects, and keys
+	// of secrets.
+	of map[string]map[client.Key]bool
+	by map[client.Key]watches
+}
+
+// watches is what one cached resource watches.
+type watches struct {
+	objects, secret string
+	// verified is set while nothing has been heard of the secret since it was found to be right.
+	verified bool
+	// heard counts what was heard of it.
+	heard int
+}
+
+func newWatched() *watched {
+	return &watched{of: map[string]map[client.Key]bool{}, by: map[client.Key]watches{}}
+}
+
+// secret notes where the secret of a cached resource is, before it is read.
+func (w *watched) secret(key, secret client.Key) {
+	on := strings.Join([]string{"", "core", corev1.ResourceSecrets.String(), secret.Cluster.String(), secret.Namespace, secret.Name}, "/")
+	w.change(key, func(its *watches) { its.secret = on })
+}
+
+// objects notes the prefix of the keys of the objects of a cached resource, before they are
+// counted; it may be empty.
+func (w *watched) objects(key client.Key, prefix string) {
+	w.change(key, func(its *watches) { its.objects = prefix })
+}
+
+func (w *watched) change(key client.Key, change func(its *watches)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before := w.by[key]
+	next := before
+	if change(&next); next == before {
+		return
+	}
+	w.removeLocked(key, before)
+	w.by[key] = next
+	for _, on := range []string{next.objects, next.secret} {
+		if on == "" {
+			continue
+		}
+		if w.of[on] == nil {
+			w.of[on] = map[client.Key]bool{}
+		}
+		w.of[on][key] = true
+	}
+}
+
+func (w *watched) removeLocked(key client.Key, before watches) {
+	for _, on := range []string{before.objects, before.secret} {
+		if delete(w.of[on], key); len(w.of[on]) == 0 {
+			delete(w.of, on)
+		}
+	}
+}
+
+func (w *watched) forget(key client.Key) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.removeLocked(key, w.by[key])
+	delete(w.by, key)
+}
+
+// verified reports whether the secret of a cached resource is as it was when it was right.
+func (w *watched) verified(key client.Key) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.by[key].verified
+}
+
+// verify returns a function that says that the secret of a cached resource, which is read after
+// this, is right.
+func (w *watched) verify(key client.Key) (right func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	heard := w.by[key].heard
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if now, ok := w.by[key]; ok && now.heard == heard {
+			now.verified = true
+			w.by[key] = now
+		}
+	}
+}
+
+// tell returns the cached resources that have to look at an object, and whether that is a secret.
+// An empty key may be any object.
+func (w *watched) tell(key string) (all []client.Key, secret bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if key == "" {
+		for key, its := range w.by {
+			its.verified, its.heard = false, its.heard+1
+			w.by[key] = its
+			all = append(all, key)
+		}
+		return all, true
+	}
+	for key := range w.of[key] {
+		its := w.by[key]
+		its.verified, its.heard = false, its.heard+1
+		w.by[key] = its
+		all, secret = append(all, key), true
+	}
+	for key := range w.of[key[:strings.LastIndexByte(key, '/')+1]] {
+		all = append(all, key)
+	}
+	return all, secret
+}
+
+// written has cached resources looked at when their objects or secrets are written.
+func (c *controller) written(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+	return c.Store.Listen(func(key string) {
+		all, secret := c.watched.tell(key)
+		for _, key := range all {
+			if secret {
+				queue.Add(key)
+			} else {
+				queue.AddAfter(key, recount)
+			}
+		}
+	}), nil
+}

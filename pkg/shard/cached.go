@@ -1,0 +1,44 @@
+package shard
+
+import (
+	"context"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/controllers"
+	"github.com/shardplane/shardplane/pkg/controllers/cachedresource"
+	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/storage/usage"
+)
+
+// cachedStore implements cachedresource.Store.
+type cachedStore struct {
+	*usage.Counter
+	of *customresource.Server
+}
+
+// cachedObjects is what the controllers of cached resources need.
+func (s *Server) cachedObjects() controllers.Cached {
+	return controllers.Cached{Store: cachedStore{s.usage, s.customResources}, Publications: s.cached, Limit: s.options.MaxCachedObjects}
+}
+
+// builtIn is BuiltIn of what serves custom resources, which is made later.
+func (s *Server) builtIn(ctx context.Context, resource schema.GroupResource) bool {
+	return s.customResources.BuiltIn(ctx, resource)
+}
+
+// Served implements cachedresource.Store. What an export offers is served to all logical clusters
+// at once as to each of them; what is stored by a CustomResourceDefinition is read as it is.
+func (s cachedStore) Served(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource) (cachedresource.Served, bool, error) {
+	d, prefix, err := s.of.Definition(ctx, cluster, resource)
+	if err != nil || d == nil || s.of.BuiltIn(ctx, resource.GroupResource()) {
+		return cachedresource.Served{}, false, err
+	}
+	conversion := d.Schema.Spec().Conversion
+	return cachedresource.Served{
+		Kind: d.Schema.Names().Kind, Namespaced: d.Schema.Spec().Scope == apiextensionsv1.NamespaceScoped, API: d.Identity, Prefix: prefix,
+		Converted: d.Identity == "" && conversion != nil && conversion.Strategy == apiextensionsv1.WebhookConverter && d.Schema.StoredVersion() != resource.Version,
+	}, true, nil
+}
