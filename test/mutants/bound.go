@@ -7,8 +7,8 @@ var bound = []Mutant{
 		Name: "empty-identity", Rule: "what is served is what authorization has decided about",
 		Edits: []Edit{{
 			File:   "pkg/customresource/serve.go",
-			Before: `	if qualified && (!cluster.Wildcard || !request.ValidIdentity(identity)) {`,
-			After:  `	if qualified && identity != "" && (!cluster.Wildcard || !request.ValidIdentity(identity)) {`,
+			Before: `	if qualified && (!request.ValidIdentity(hash) || !s.mayQualify(r.Context(), cluster, info.Verb)) {`,
+			After:  `	if qualified && hash != "" && (!request.ValidIdentity(hash) || !s.mayQualify(r.Context(), cluster, info.Verb)) {`,
 		}},
 		CaughtBy: "./pkg/customresource", Test: "TestQualifiedResources",
 	},
