@@ -32,7 +32,7 @@ var (
 // checkLeaks makes the test fail if a goroutine outlives the servers and
 // controllers that it starts afterwards. It is not for the whole package, since
 // upstream's certificate files cannot be closed before a server has run.
-func checkLeaks(t *testing.T) {
+func checkLeaks(t testing.TB) {
 	t.Helper()
 	options := []goleak.Option{
 		goleak.IgnoreCurrent(),
@@ -56,7 +56,7 @@ type instance struct {
 }
 
 // start runs a server until stop is called or the test ends.
-func start(t *testing.T, url string, run func(ctx context.Context) error) *instance {
+func start(t testing.TB, url string, run func(ctx context.Context) error) *instance {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
@@ -90,7 +90,7 @@ type cacheServer struct {
 	server *cacheserver.Server
 }
 
-func newCacheServer(t *testing.T) *cacheServer {
+func newCacheServer(t testing.TB) *cacheServer {
 	t.Helper()
 	checkLeaks(t)
 	c := &cacheServer{pki: newPKI(t), dataDir: t.TempDir()}
@@ -99,7 +99,7 @@ func newCacheServer(t *testing.T) *cacheServer {
 	return c
 }
 
-func (c *cacheServer) options(t *testing.T) *cacheserver.Options {
+func (c *cacheServer) options(t testing.TB) *cacheserver.Options {
 	t.Helper()
 	o := cacheserver.NewOptions()
 	o.Serving.TLSCertFile, o.Serving.TLSPrivateKeyFile = c.pki.certFile, c.pki.keyFile
@@ -111,7 +111,7 @@ func (c *cacheServer) options(t *testing.T) *cacheserver.Options {
 }
 
 // portOf returns the port of a server's URL.
-func portOf(t *testing.T, address string) int {
+func portOf(t testing.TB, address string) int {
 	t.Helper()
 	u, err := url.Parse(address)
 	require.NoError(t, err)
@@ -121,7 +121,7 @@ func portOf(t *testing.T, address string) int {
 }
 
 // start starts the server on its port with the data of its directory.
-func (c *cacheServer) start(t *testing.T) {
+func (c *cacheServer) start(t testing.TB) {
 	t.Helper()
 	if c.f != nil {
 		c.f.CloseIdleConnections()
@@ -134,7 +134,7 @@ func (c *cacheServer) start(t *testing.T) {
 	waitReady(t, c.pki.anonymous(c.url))
 }
 
-func factory(t *testing.T, config *rest.Config) *client.Factory {
+func factory(t testing.TB, config *rest.Config) *client.Factory {
 	t.Helper()
 	f, err := client.NewFactory(config)
 	require.NoError(t, err)
@@ -143,7 +143,7 @@ func factory(t *testing.T, config *rest.Config) *client.Factory {
 }
 
 // in returns the client of a resource in one logical cluster, or in all for "*".
-func in(t *testing.T, f *client.Factory, cluster string, gvr schema.GroupVersionResource) dynamic.ResourceInterface {
+func in(t testing.TB, f *client.Factory, cluster string, gvr schema.GroupVersionResource) dynamic.ResourceInterface {
 	t.Helper()
 	scope := f.Wildcard()
 	if cluster != "*" {
@@ -154,7 +154,7 @@ func in(t *testing.T, f *client.Factory, cluster string, gvr schema.GroupVersion
 	return d.Resource(gvr)
 }
 
-func waitReady(t *testing.T, config *rest.Config) {
+func waitReady(t testing.TB, config *rest.Config) {
 	t.Helper()
 	c, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
@@ -166,13 +166,13 @@ func waitReady(t *testing.T, config *rest.Config) {
 }
 
 // get returns status and body; status 0 means that nobody answered.
-func get(t *testing.T, c *http.Client, url string) (int, string) {
+func get(t testing.TB, c *http.Client, url string) (int, string) {
 	t.Helper()
 	return do(t, c, http.MethodGet, url, "")
 }
 
 // eventually polls until ok is true.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	require.Eventually(t, ok, deadline, 20*time.Millisecond, what)
 }
@@ -195,7 +195,7 @@ func names(list *unstructured.UnstructuredList) []string {
 	return all
 }
 
-func create(t *testing.T, r dynamic.ResourceInterface, obj *unstructured.Unstructured) *unstructured.Unstructured {
+func create(t testing.TB, r dynamic.ResourceInterface, obj *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	created, err := r.Create(t.Context(), obj, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -204,7 +204,7 @@ func create(t *testing.T, r dynamic.ResourceInterface, obj *unstructured.Unstruc
 
 var rootPath = logicalcluster.NewPath("root")
 
-func contextWithDeadline(t *testing.T) (context.Context, context.CancelFunc) {
+func contextWithDeadline(t testing.TB) (context.Context, context.CancelFunc) {
 	t.Helper()
 	return context.WithTimeout(t.Context(), deadline)
 }

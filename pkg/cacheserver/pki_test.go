@@ -27,7 +27,7 @@ type pki struct {
 	caFile, certFile, keyFile string
 }
 
-func newPKI(t *testing.T) *pki {
+func newPKI(t testing.TB) *pki {
 	t.Helper()
 	p := &pki{}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -58,7 +58,7 @@ func newPKI(t *testing.T) *pki {
 }
 
 // issue returns a certificate and its key, good for 127.0.0.1 and for clients.
-func (p *pki) issue(t *testing.T, name string, groups ...string) (certPEM, keyPEM []byte) {
+func (p *pki) issue(t testing.TB, name string, groups ...string) (certPEM, keyPEM []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -80,14 +80,14 @@ func (p *pki) issue(t *testing.T, name string, groups ...string) (certPEM, keyPE
 }
 
 // user returns a client configuration with a certificate of the user.
-func (p *pki) user(t *testing.T, host, name string, groups ...string) *rest.Config {
+func (p *pki) user(t testing.TB, host, name string, groups ...string) *rest.Config {
 	t.Helper()
 	cert, key := p.issue(t, name, groups...)
 	return &rest.Config{Host: host, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: p.caPEM, CertData: cert, KeyData: key}}
 }
 
 // master returns the client configuration of a system:masters user.
-func (p *pki) master(t *testing.T, host string) *rest.Config {
+func (p *pki) master(t testing.TB, host string) *rest.Config {
 	t.Helper()
 	return p.user(t, host, "master", "system:masters")
 }

@@ -91,7 +91,7 @@ func replicationConfig(t *testing.T, shard *testShard, cache *cacheServer) repli
 	}
 }
 
-func tableOf(t *testing.T, resources ...replication.Resource) *replication.Table {
+func tableOf(t testing.TB, resources ...replication.Resource) *replication.Table {
 	t.Helper()
 	table, err := replication.NewTable(resources...)
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/documents"
 )
 
-func do(t *testing.T, c *http.Client, method, url, body string) (int, string) {
+func do(t testing.TB, c *http.Client, method, url, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	require.NoError(t, err)

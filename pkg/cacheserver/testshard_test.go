@@ -39,7 +39,7 @@ type testShard struct {
 	f *client.Factory
 }
 
-func newTestShard(t *testing.T, name string) *testShard {
+func newTestShard(t testing.TB, name string) *testShard {
 	t.Helper()
 	s := &testShard{pki: newPKI(t), name: name, dataDir: t.TempDir()}
 	s.start(t)
@@ -48,7 +48,7 @@ func newTestShard(t *testing.T, name string) *testShard {
 }
 
 // newFormerCacheServer returns a cache server of the previous release, on a data directory.
-func newFormerCacheServer(t *testing.T, like *cacheServer) *testShard {
+func newFormerCacheServer(t testing.TB, like *cacheServer) *testShard {
 	t.Helper()
 	s := &testShard{pki: like.pki, dataDir: like.dataDir, port: like.port, former: true}
 	s.start(t)
@@ -56,7 +56,7 @@ func newFormerCacheServer(t *testing.T, like *cacheServer) *testShard {
 	return s
 }
 
-func (s *testShard) start(t *testing.T) {
+func (s *testShard) start(t testing.TB) {
 	t.Helper()
 	if s.f != nil {
 		s.f.CloseIdleConnections()

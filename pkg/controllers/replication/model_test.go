@@ -108,18 +108,40 @@ func (m *model) edit(at *modelServer) {
 	at.store(key, cluster, obj)
 }
 
+// brief writes an object to the shard that is deleted again while its replica is being written.
+func (m *model) brief() {
+	s := m.shard
+	name := fmt.Sprintf("brief-%d", m.dice.IntN(1000))
+	key := modelKey("c0", name)
+	obj := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "core.kcp.io/v1alpha1", "kind": "Shard"}}
+	obj.SetName(name)
+	obj.SetLabels(map[string]string{"internal.kcp.io/replicate": "x"})
+	s.mu.Lock()
+	s.store(key, "c0", obj)
+	s.mu.Unlock()
+	<-time.After(time.Duration(m.dice.IntN(120)) * time.Millisecond)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.objects[key] != nil {
+		s.remove(key)
+	}
+}
+
 // step has something happen.
 func (m *model) step() {
 	switch n := m.dice.IntN(100); {
+	case n < 20:
+		m.brief()
 	case n < 60:
 		for range m.dice.IntN(4) {
 			m.edit(m.shard)
 		}
 	case n < 65:
-		m.shard.breakWatches(n < 63)
+		m.shard.breakWatches(false)
 		for range 5 { // before anybody watches again
 			m.edit(m.shard)
 		}
+		m.shard.breakWatches(n < 63)
 	case n < 70:
 		m.cache.breakWatches(n == 65)
 	case n < 72: // a restart of the shard
