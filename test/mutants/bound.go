@@ -9,6 +9,10 @@ var bound = []Mutant{
 			File:   "pkg/customresource/serve.go",
 			Before: `	if qualified && (!request.ValidIdentity(hash) || !s.mayQualify(r.Context(), cluster, info.Verb)) {`,
 			After:  `	if qualified && hash != "" && (!request.ValidIdentity(hash) || !s.mayQualify(r.Context(), cluster, info.Verb)) {`,
+		}, {
+			File:   "pkg/customresource/serve.go",
+			Before: `		qualified && !cluster.Wildcard && !s.replicas && definition.Only == nil {`,
+			After:  `		qualified && hash != "" && !cluster.Wildcard && !s.replicas && definition.Only == nil {`,
 		}},
 		CaughtBy: "./pkg/customresource", Test: "TestQualifiedResources",
 	},
