@@ -39,6 +39,9 @@ func testReplicasFieldByField(t *testing.T, k apiKinds) {
 	}
 	k.create(tenancyV1+"workspaceauthenticationconfigurations", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceAuthenticationConfiguration","metadata":{"name":"a"},"spec":{"jwt":[{"issuer":{"url":"https://none.example.org","audiences":["a"]},"claimMappings":{"username":{"claim":"sub","prefix":""},"groups":{"claim":"g","prefix":""}}}]}}`)
 	k.workspaceType("t", `"authenticationConfigurations":[{"name":"a"}]`)
+	for name, kind := range map[string]string{"cachedresources": "CachedResource", "clustercachedresources": "ClusterCachedResource"} {
+		k.create("/apis/cache.kcp.io/v1alpha1/"+name, `{"apiVersion":"cache.kcp.io/v1alpha1","kind":"%s","metadata":{"name":"c"},"spec":{"group":"none.example.org","version":"v1","resource":"%s"}}`, kind, name)
+	}
 	for _, path := range []string{tenancyV1 + "workspacetypes/t", apisV2 + "apiexports/e", apisV1 + "apiexports/e"} {
 		require.Equal(t, "root:copied", k.get(path).GetAnnotations()["kcp.io/path"], path)
 	}
@@ -61,7 +64,7 @@ func testReplicasFieldByField(t *testing.T, k apiKinds) {
 			}
 		}
 	}
-	require.Len(t, kinds, 16)
+	require.Len(t, kinds, 18)
 	for _, resource := range kinds {
 		t.Run(resource.Version+" "+resource.Resource, func(t *testing.T) {
 			k := k.in(t)
