@@ -64,7 +64,7 @@ func connections(t *testing.T, w *world) {
 		}
 		// Those that came before are closed when the next one is accepted.
 		last := dial(t, address, "http/1.1")
-		left := append(mine, last)
+		left := slices.Concat(mine, []net.Conn{last})
 		for deadline := time.Now().Add(testTimeout); len(left) > maxAnonymous && time.Now().Before(deadline); {
 			left = slices.DeleteFunc(left, closed)
 		}

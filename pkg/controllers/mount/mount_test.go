@@ -84,7 +84,7 @@ func TestTarget(t *testing.T) {
 type queue []client.Key
 
 func (q *queue) Add(key client.Key) { *q = append(*q, key) }
-func (*queue) Drop(client.Key) {}
+func (*queue) Drop(client.Key)      {}
 
 func (q *queue) AddAfter(key client.Key, after time.Duration) {
 	if after == 0 {
