@@ -135,11 +135,7 @@ func (f *feed) OnAdd(added any, initial bool) {
 	if !ok || f.ctx.Err() != nil || !f.passes(func(p predicate.Predicate) bool { return p.Create(e) }) {
 		return
 	}
-	if f.handler == nil {
-		f.enqueue(obj, initial)
-		return
-	}
-	f.handlerOf(obj).Create(f.ctx, e, f.queue)
+	f.handle(obj, initial, func(h mchandler.EventHandler) { h.Create(f.ctx, e, f.queue) })
 }
 
 // OnUpdate implements toolscache.ResourceEventHandler.
@@ -150,11 +146,7 @@ func (f *feed) OnUpdate(before, after any) {
 	if !ok || !both || f.ctx.Err() != nil || !f.passes(func(p predicate.Predicate) bool { return p.Update(e) }) {
 		return
 	}
-	if f.handler == nil {
-		f.enqueue(obj, false)
-		return
-	}
-	f.handlerOf(obj).Update(f.ctx, e, f.queue)
+	f.handle(obj, false, func(h mchandler.EventHandler) { h.Update(f.ctx, e, f.queue) })
 }
 
 // OnDelete implements toolscache.ResourceEventHandler.
@@ -168,11 +160,7 @@ func (f *feed) OnDelete(gone any) {
 	if !ok || f.ctx.Err() != nil || !f.passes(func(p predicate.Predicate) bool { return p.Delete(e) }) {
 		return
 	}
-	if f.handler == nil {
-		f.enqueue(obj, false)
-		return
-	}
-	f.handlerOf(obj).Delete(f.ctx, e, f.queue)
+	f.handle(obj, false, func(h mchandler.EventHandler) { h.Delete(f.ctx, e, f.queue) })
 }
 
 func (f *feed) passes(lets func(predicate.Predicate) bool) bool {
@@ -184,9 +172,15 @@ func (f *feed) passes(lets func(predicate.Predicate) bool) bool {
 	return true
 }
 
-func (f *feed) handlerOf(obj ctrlclient.Object) mchandler.EventHandler {
+// handle has the handler of the object's logical cluster called, or enqueues the object where there
+// is none.
+func (f *feed) handle(obj ctrlclient.Object, initial bool, call func(mchandler.EventHandler)) {
+	if f.handler == nil {
+		f.enqueue(obj, initial)
+		return
+	}
 	name := logicalcluster.From(obj)
-	return f.handler(multicluster.ClusterName(name), clusterOf{f.provider, name})
+	call(f.handler(multicluster.ClusterName(name), clusterOf{f.provider, name}))
 }
 
 func (f *feed) enqueue(obj ctrlclient.Object, initial bool) {

@@ -142,6 +142,14 @@ func IdentityHash(identity []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
+// NewSecret returns a secret with a new identity.
+func NewSecret(ref corev1.SecretReference) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name},
+		StringData: map[string]string{IdentityKey: NewIdentity()},
+	}
+}
+
 // DefaultSecret returns the reference to the secret with the identity of an export
 // that names none.
 func DefaultSecret(export string) corev1.SecretReference {

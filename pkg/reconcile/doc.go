@@ -14,4 +14,5 @@
 // Latest bridges the moment between an own write and its arrival in an informer.
 // Package leader elects the replica that runs them. Package purge deletes all
 // objects of a namespace or logical cluster. Package events tells users about objects.
+// Package secrets makes those in which controllers keep what they generate.
 package reconcile

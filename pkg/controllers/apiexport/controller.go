@@ -22,6 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/secrets"
 )
 
 // Name is the name of the controller.
@@ -69,7 +70,7 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			return kinds.Secrets.InNamespace(config.Local.Cluster(key.Cluster.Path()), key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 		},
 		createSecret: func(ctx context.Context, cluster logicalcluster.Name, secret *corev1.Secret) (*corev1.Secret, error) {
-			return createSecret(ctx, config.Local.Cluster(cluster.Path()), secret)
+			return secrets.Create(ctx, config.Local.Cluster(cluster.Path()), secret)
 		},
 		commit: func(ctx context.Context, old, updated *apisv1alpha2.APIExport) (*apisv1alpha2.APIExport, error) {
 			return reconcile.Commit(ctx, kinds.APIExports.In(config.Local.Cluster(logicalcluster.From(old).Path())), old, updated)
@@ -95,24 +96,6 @@ func New(config Config) *reconcile.Controller[client.Key] {
 			reconcile.Keys(config.Slices),
 		},
 	})
-}
-
-// createSecret creates a secret, and its namespace where there is none. It returns the
-// secret that exists if somebody was quicker.
-func createSecret(ctx context.Context, scope client.Scope, secret *corev1.Secret) (*corev1.Secret, error) {
-	secrets := kinds.Secrets.InNamespace(scope, secret.Namespace)
-	created, err := secrets.Create(ctx, secret, metav1.CreateOptions{})
-	if apierrors.IsNotFound(err) {
-		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secret.Namespace}}
-		if _, err := kinds.Namespaces.In(scope).Create(ctx, namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-			return nil, fmt.Errorf("creating the namespace %s: %w", secret.Namespace, err)
-		}
-		created, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
-	}
-	if apierrors.IsAlreadyExists(err) {
-		return secrets.Get(ctx, secret.Name, metav1.GetOptions{})
-	}
-	return created, err
 }
 
 type reconciler struct {
@@ -149,7 +132,7 @@ func (r *reconciler) reconcileIdentity(ctx context.Context, key client.Key, expo
 	secret, err := r.secret(ctx, client.Key{Cluster: key.Cluster, Namespace: ref.Namespace, Name: ref.Name})
 	var failed error
 	if apierrors.IsNotFound(err) && mayGenerate(export, ref) {
-		secret, err = r.createSecret(ctx, key.Cluster, newSecret(ref))
+		secret, err = r.createSecret(ctx, key.Cluster, apis.NewSecret(ref))
 		if err != nil && !apierrors.IsNotFound(err) {
 			failed = fmt.Errorf("making the secret %s/%s: %w", ref.Namespace, ref.Name, err)
 		}

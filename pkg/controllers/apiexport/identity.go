@@ -21,14 +21,6 @@ func mayGenerate(export *apisv1alpha2.APIExport, ref corev1.SecretReference) boo
 	return export.Status.IdentityHash == "" && ref == apis.DefaultSecret(export.Name)
 }
 
-// newSecret returns a secret with a new identity.
-func newSecret(ref corev1.SecretReference) *corev1.Secret {
-	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name},
-		StringData: map[string]string{apis.IdentityKey: apis.NewIdentity()},
-	}
-}
-
 // identify returns the export with the identity of the secret, or with a condition that
 // says why it has none. The hash, once set, stays.
 func identify(export *apisv1alpha2.APIExport, ref corev1.SecretReference, secret *corev1.Secret) *apisv1alpha2.APIExport {

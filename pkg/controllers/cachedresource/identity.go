@@ -15,6 +15,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/reconcile/secrets"
 )
 
 // secretKey returns where the secret is with the identity of a cached resource.
@@ -36,7 +37,7 @@ func (c *controller) identify(ctx context.Context, object *cachev1alpha1.CachedR
 	secret, err := kinds.Secrets.InNamespace(scope, ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	named := object.Spec.Identity != nil && object.Spec.Identity.SecretRef != nil
 	if apierrors.IsNotFound(err) && object.Status.IdentityHash == "" && (!named || ref == apis.DefaultSecret(object.Name)) {
-		if secret, err = createSecret(ctx, scope, ref); err != nil {
+		if secret, err = secrets.Create(ctx, scope, apis.NewSecret(ref)); err != nil {
 			conditions.MarkFalse(object, cachev1alpha1.CachedResourceIdentityValid, cachev1alpha1.IdentityGenerationFailedReason, conditionsv1alpha1.ConditionSeverityError,
 				"The secret %s/%s cannot be made, which is tried again: %v", ref.Namespace, ref.Name, err)
 			return nil
@@ -77,26 +78,4 @@ func verify(object *cachev1alpha1.CachedResource, ref corev1.SecretReference, se
 		return fmt.Sprintf("The secret %s has another identity than status.identityHash, which never changes and under which the objects stay replicated: put the former one back, or make another object", where)
 	}
 	return ""
-}
-
-// createSecret makes the secret with a new identity, and its namespace where there is none. It
-// returns the secret that exists if somebody was quicker.
-func createSecret(ctx context.Context, scope client.Scope, ref corev1.SecretReference) (*corev1.Secret, error) {
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name},
-		StringData: map[string]string{apis.IdentityKey: apis.NewIdentity()},
-	}
-	secrets := kinds.Secrets.InNamespace(scope, ref.Namespace)
-	created, err := secrets.Create(ctx, secret, metav1.CreateOptions{})
-	if apierrors.IsNotFound(err) {
-		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ref.Namespace}}
-		if _, err := kinds.Namespaces.In(scope).Create(ctx, namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-			return nil, fmt.Errorf("creating the namespace %s: %w", ref.Namespace, err)
-		}
-		created, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
-	}
-	if apierrors.IsAlreadyExists(err) {
-		return secrets.Get(ctx, ref.Name, metav1.GetOptions{})
-	}
-	return created, err
 }
