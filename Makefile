@@ -134,6 +134,11 @@ upgrade: build ## Upgrade a running cluster from another release, process by pro
 ring: ## Have the members of rings fail in 10000 ways, in time that passes at once
 	RING_SCHEDULES=$(or $(RING_SCHEDULES),10000) $(GO) test ./pkg/client/ring -run '^TestModel$$' -count=1 -timeout 60m -v
 
+# RING_FLAGS='-duration 2h -defaults' breaks it for longer, with the default times of a ring.
+.PHONY: ring-processes
+ring-processes: build ## Kill, freeze and cut off processes of a ring for half an hour (RING_FLAGS='-duration 2h')
+	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO) test ./test/ringprocesses -run '^TestRing$$' -count=1 -timeout 0 -v -duration 30m $(RING_FLAGS)
+
 .PHONY: robustness
 robustness: build ## Break clusters for long while clients check it (ROBUSTNESS_FLAGS='-duration 1h')
 	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane $(GO) test ./test/robustness -run '^(TestRobustness|TestReplicas)$$' -count=1 -timeout 0 -v $(ROBUSTNESS_FLAGS)

@@ -14,6 +14,7 @@ served=(
   apis.kcp.io_apiexportendpointslices
   apis.kcp.io_apiexports
   apis.kcp.io_apiresourceschemas
+  cache.kcp.io_cachedresourceendpointslices
   cache.kcp.io_cachedresources
   core.kcp.io_logicalclusters
   core.kcp.io_shards
@@ -43,9 +44,12 @@ for name in "${served[@]}"; do
   cp "${scratch}/${name}.yaml" "${target}/"
 done
 
-# kcp calls cached resources by another name as well, which the SDK does not have yet. Nothing else differs.
-sed -e 's/CachedResource/ClusterCachedResource/g' -e 's/cachedresource/clustercachedresource/g' \
-  "${target}/cache.kcp.io_cachedresources.yaml" >"${target}/cache.kcp.io_clustercachedresources.yaml"
+# kcp calls cached resources and their slices by another name as well, which the SDK does not have yet. Nothing
+# else differs.
+for name in cachedresourceendpointslices cachedresources; do
+  sed -e 's/CachedResource/ClusterCachedResource/g' -e 's/cachedResource/clusterCachedResource/g' -e 's/cachedresource/clustercachedresource/g' \
+    "${target}/cache.kcp.io_${name}.yaml" >"${target}/cache.kcp.io_cluster${name}.yaml"
+done
 
 # What the SDK's types have no place for, and kcp serves.
 awk '

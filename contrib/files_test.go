@@ -3,6 +3,7 @@ package contrib_test
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -60,7 +61,17 @@ func TestJobs(t *testing.T) {
 // TestDashboardLayout checks what Grafana would silently get wrong: panels that
 // share an id or lie on each other.
 func TestDashboardLayout(t *testing.T) {
-	content, err := os.ReadFile("grafana/shardplane.json")
+	files, err := filepath.Glob("examples/*/dashboard.json")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range append(files, "grafana/shardplane.json") {
+		t.Run(file, func(t *testing.T) { checkLayout(t, file) })
+	}
+}
+
+func checkLayout(t *testing.T, file string) {
+	t.Helper()
+	content, err := os.ReadFile(file)
 	require.NoError(t, err)
 	var dashboard struct {
 		UID    string `json:"uid"`

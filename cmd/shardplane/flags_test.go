@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -50,6 +51,23 @@ func TestFlags(t *testing.T) {
 	add(newRootCommand())
 	slices.Sort(lines)
 	requireGolden(t, "flags", strings.Join(lines, "\n")+"\n")
+}
+
+// TestLimitsAreDocumented holds that the page on security tells of each limit that has a flag.
+func TestLimitsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/security.md")
+	require.NoError(t, err)
+	for _, cmd := range newRootCommand().Commands() {
+		if !slices.Contains([]string{"shard", "front-proxy", "cache-server"}, cmd.Name()) {
+			continue
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			limits := strings.HasPrefix(f.Name, "max-") || strings.HasSuffix(f.Name, "-limit") || strings.Contains(f.Name, "-per-") || strings.HasSuffix(f.Name, "-allowed-cidrs")
+			if limits && !strings.Contains(string(page), "`--"+f.Name+"`") {
+				t.Errorf("docs/security.md does not name --%s of the %s", f.Name, cmd.Name())
+			}
+		})
+	}
 }
 
 // TestMistakes holds that servers name all mistakes at once, in one order.

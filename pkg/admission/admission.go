@@ -1,7 +1,7 @@
 // Package admission decides what may be written: in each logical cluster by
 // what is configured there, for built-in and custom resources alike.
 //
-//	mutating    MergedVersion ─ NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ CachedResource ─ PathAnnotation ─ PermissionClaims ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook
+//	mutating    MergedVersion ─ NamespaceLifecycle ─ WorkspaceOwner ─ WorkspaceType ─ APIKinds ─ CachedResource ─ PathAnnotation ─ PermissionClaims ─ MutatingAdmissionPolicy ─ MutatingAdmissionWebhook ─ DryRun ─ ReservedMetadata
 //	validating  WorkspaceType ─ APIKinds ─ CachedResource ─ PathAnnotation ─ PermissionClaims ─ Initialization ─ ReservedMetadata ─ Limits ─ PolicyParameterAccess ─ ValidatingAdmissionPolicy ─ ValidatingAdmissionWebhook ─ ResourceQuota
 //
 // The plugins stand in kube-apiserver's order; this package assembles them. Each
@@ -14,7 +14,7 @@
 //	workspacetype   the type of a new Workspace, and who may use it
 //	apikinds        what is valid in exports and bindings of APIs, and who may bind
 //	cachedresource  what can be replicated because a cached resource says so
-//	pathannotation  the path of their logical cluster on exports, bindings and types
+//	pathannotation  the path of their logical cluster on exports, bindings, types and cached resources
 //	claims          what providers may write through the views of their exports
 //	initialization  what initializers and terminators may write into LogicalClusters
 //	policy          admission policies, validating and mutating, and who may name their parameters
@@ -152,7 +152,7 @@ func New(c Config) (*Admission, error) {
 	var err error
 	a.chain, err = chain(
 		named{"MergedVersion", merged.New(c.OwnVersion)},
-		named{"NamespaceLifecycle", lifecycle.New(c.Clients, c.Namespaces)},
+		named{"NamespaceLifecycle", lifecycle.New(lifecycle.Config{Clients: c.Clients, Namespaces: c.Namespaces, LogicalCluster: c.Limits.LogicalCluster, Unstored: unstored})},
 		named{"WorkspaceOwner", workspaceowner.New()},
 		named{"WorkspaceType", workspacetype.New(c.WorkspaceTypes)},
 		named{"APIKinds", apikinds.New(c.APIKinds)},

@@ -26,6 +26,21 @@ const (
 	ClusterCachedResources = "clustercachedresources"
 )
 
+// The kinds of endpoint slices of cached resources, by either of their names.
+const (
+	CachedSliceKind        = "CachedResourceEndpointSlice"
+	ClusterCachedSliceKind = "ClusterCachedResourceEndpointSlice"
+)
+
+// CachedSliceKindOf returns the kind of slices of cached resources that a reference is to, or "".
+func CachedSliceKindOf(ref corev1.TypedLocalObjectReference) string {
+	known := ref.Kind == CachedSliceKind || ref.Kind == ClusterCachedSliceKind
+	if !known || ref.APIGroup == nil || *ref.APIGroup != cachev1alpha1.SchemeGroupVersion.Group {
+		return ""
+	}
+	return ref.Kind
+}
+
 // Publisher is a cached resource of a shard.
 type Publisher struct {
 	// Resource is CachedResources or ClusterCachedResources.
@@ -47,6 +62,8 @@ type Publication struct {
 	// Selector selects objects; nil selects none. Names, unless nil, are the only ones.
 	Selector labels.Selector
 	Names    []string
+	// Bytes are those of the objects, where they were counted.
+	Bytes int64
 	// Revision is a resource version from which on all this counts.
 	Revision uint64
 }

@@ -100,7 +100,7 @@ func validateResource(resource *apisv1alpha2.ResourceSchema, path *field.Path) f
 		}
 		errs = append(errs, validateIdentity(virtual.IdentityHash, storage.Child("virtual", "identityHash"))...)
 		if virtual.IdentityHash == "" {
-			errs = append(errs, field.Required(storage.Child("virtual", "identityHash"), "copy it from the status of the APIExport that the resource belongs to"))
+			errs = append(errs, field.Required(storage.Child("virtual", "identityHash"), "copy it from the status of the cached resource whose objects these are"))
 		}
 	}
 	return errs

@@ -25,12 +25,13 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// The headers in which the front-proxy names the user to a shard.
+// The headers in which the front-proxy names the user to a shard. HeaderPrefix starts all of them.
 const (
-	HeaderUser        = "X-Remote-User"
-	HeaderUID         = "X-Remote-Uid"
-	HeaderGroup       = "X-Remote-Group"
-	HeaderExtraPrefix = "X-Remote-Extra-"
+	HeaderPrefix      = "X-Remote-"
+	HeaderUser        = HeaderPrefix + "User"
+	HeaderUID         = HeaderPrefix + "Uid"
+	HeaderGroup       = HeaderPrefix + "Group"
+	HeaderExtraPrefix = HeaderPrefix + "Extra-"
 )
 
 // Authentication is what a server needs to authenticate requests.

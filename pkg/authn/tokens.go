@@ -111,9 +111,6 @@ func (a *Authentication) webhook() (authenticator.Token, error) {
 	return tokencache.New(reviewer, false, a.options.WebhookCacheTTL, a.options.WebhookCacheTTL), nil
 }
 
-// reservedPrefix starts the names of users whom only this installation names.
-const reservedPrefix = "system:"
-
 // fromOutside refuses users of other systems whose names mean somebody here. A
 // cluster that is asked about a token answers with the name of one of its own
 // service accounts, which is that of others in every logical cluster. Users of
@@ -128,8 +125,8 @@ func fromOutside(next authenticator.Token, groups GroupFilter) authenticator.Tok
 		if err != nil || !ok {
 			return nil, false, err
 		}
-		if name := response.User.GetName(); strings.HasPrefix(name, reservedPrefix) {
-			return nil, false, fmt.Errorf("the user name %q is reserved: let the issuer, or its claim mappings, give names that do not start with %q", name, reservedPrefix)
+		if name := response.User.GetName(); strings.HasPrefix(name, request.ReservedPrefix) {
+			return nil, false, fmt.Errorf("the user name %q is reserved: let the issuer, or its claim mappings, give names that do not start with %q", name, request.ReservedPrefix)
 		}
 		who := response.User
 		for key := range who.GetExtra() {

@@ -91,12 +91,12 @@ func (a *Authentication) ofWorkspaces() (authenticator.Token, error) {
 // confined returns a user whom a tenant has named, as somebody in a logical cluster and nowhere
 // else, and without what only the installation says of users.
 func confined(who user.Info, cluster logicalcluster.Name, groups GroupFilter) (*authenticator.Response, bool, error) {
-	if strings.HasPrefix(who.GetName(), reservedPrefix) {
-		return nil, false, fmt.Errorf("the user name %q is reserved: let the claim mappings give names that do not start with %q", who.GetName(), reservedPrefix)
+	if strings.HasPrefix(who.GetName(), request.ReservedPrefix) {
+		return nil, false, fmt.Errorf("the user name %q is reserved: let the claim mappings give names that do not start with %q", who.GetName(), request.ReservedPrefix)
 	}
 	in := &user.DefaultInfo{
 		Name: who.GetName(), UID: who.GetUID(),
-		Groups: slices.DeleteFunc(groups.Filter(who.GetGroups()), func(group string) bool { return strings.HasPrefix(group, reservedPrefix) }),
+		Groups: slices.DeleteFunc(groups.Filter(who.GetGroups()), func(group string) bool { return strings.HasPrefix(group, request.ReservedPrefix) }),
 		Extra:  map[string][]string{},
 	}
 	for key, values := range who.GetExtra() {

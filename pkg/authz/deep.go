@@ -19,7 +19,7 @@ import (
 // DeepReviewHeader asks a SubjectAccessReview to leave out whether the subject
 // may enter the logical cluster. It counts for members of system:masters, and for
 // shards, only.
-const DeepReviewHeader = "X-Kcp-Internal-Deep-SubjectAccessReview"
+const DeepReviewHeader = request.InternalHeaderPrefix + "Deep-SubjectAccessReview"
 
 type deepReviewKey struct{}
 

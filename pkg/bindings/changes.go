@@ -91,7 +91,7 @@ func (x *Index) tell(ctx context.Context) {
 			continue
 		}
 		now := x.after(ctx, t)
-		if now == nil || now.Hash != served.Hash || t.after.identity != t.before.identity {
+		if now == nil || now.Hash != served.Hash || t.after.identity != t.before.identity || t.after.virtual != t.before.virtual {
 			x.listeners.Tell(definitions.Change{
 				Schema: served.Schema, Identity: t.before.identity, Cluster: t.cluster, Gone: t.after.uid == "",
 			})
@@ -111,10 +111,10 @@ func (x *Index) after(ctx context.Context, t transition) *pinned {
 	return now
 }
 
-// tellWildcard tells of all schemas that a wildcard may have read a world with, but the
+// tellWildcard tells of all schemas that a wildcard may have read what is stored under an identity with, but the
 // one that it reads it with now. changed is what came or went.
 func (x *Index) tellWildcard(ctx context.Context, changed bound) {
-	uids := x.schemasIn(changed.world)
+	uids := x.schemasIn(changed.identified)
 	now, err := x.newest(ctx, uids)
 	if err != nil {
 		now = nil

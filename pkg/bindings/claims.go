@@ -31,7 +31,7 @@ const setIdleFor = 10 * time.Minute
 
 // claim is a permission claim that has effect.
 type claim struct {
-	world
+	identified
 	verbs []string
 	// selector is nil for all objects.
 	selector labels.Selector
@@ -44,9 +44,9 @@ func claimsIn(status *apisv1alpha2.APIBindingStatus) []claim {
 	for i := range status.AppliedPermissionClaims {
 		applied := &status.AppliedPermissionClaims[i]
 		c := claim{
-			world: world{schema.GroupResource{Group: applied.Group, Resource: applied.Resource}, applied.IdentityHash},
-			verbs: applied.Verbs,
-			asked: applied.PermissionClaim,
+			identified: identified{schema.GroupResource{Group: applied.Group, Resource: applied.Resource}, applied.IdentityHash},
+			verbs:      applied.Verbs,
+			asked:      applied.PermissionClaim,
 		}
 		if !applied.Selector.MatchAll {
 			selector, err := metav1.LabelSelectorAsSelector(&applied.Selector.LabelSelector)
@@ -84,9 +84,9 @@ var bindingsResource = apisv1alpha2.Resource("apibindings")
 var reads = []string{"", "get", "list", "watch"}
 
 // lets returns what the bindings with the list let the export see, and do with the verb.
-func (l *list) lets(w world, verb string) claims.Selection {
+func (l *list) lets(w identified, verb string) claims.Selection {
 	for i := range l.claims {
-		if c := &l.claims[i]; c.world == w && c.allows(verb) {
+		if c := &l.claims[i]; c.identified == w && c.allows(verb) {
 			return claims.Select(c.selector)
 		}
 	}
@@ -102,7 +102,7 @@ func (l *list) of(export client.Key) bool {
 }
 
 // letsIn returns what the bindings of a logical cluster let an export see, and do.
-func letsIn(all []*record, export client.Key, w world, verb string) claims.Selection {
+func letsIn(all []*record, export client.Key, w identified, verb string) claims.Selection {
 	for _, r := range all {
 		if !r.of(export) {
 			continue
@@ -115,7 +115,7 @@ func letsIn(all []*record, export client.Key, w world, verb string) claims.Selec
 }
 
 // claimLabels are the labels that objects show, by where they lie.
-type claimLabels map[world][]storage.ClaimLabel
+type claimLabels map[identified][]storage.ClaimLabel
 
 func (l *list) labelsOf() claimLabels {
 	if len(l.claims) == 0 {
@@ -128,14 +128,14 @@ func (l *list) labelsOf() claimLabels {
 		if err != nil {
 			continue // it was decoded, so that it can be encoded
 		}
-		all[c.world] = append(all[c.world], storage.ClaimLabel{Key: key, Value: value, On: claims.Select(c.selector)})
+		all[c.identified] = append(all[c.identified], storage.ClaimLabel{Key: key, Value: value, On: claims.Select(c.selector)})
 	}
 	return all
 }
 
 // setKey tells the sets of an export apart.
 type setKey struct {
-	world
+	identified
 	// verb is list or watch, for requests to all logical clusters. Requests to one are
 	// let pass or not by their verbs, before.
 	verb string
@@ -179,7 +179,7 @@ func (c *claimed) follow(cluster logicalcluster.Name, before, after *record, all
 	}
 	for export := range exports {
 		for key, set := range c.sets[export] {
-			c.bring(set.Set, cluster, letsIn(all, export, key.world, key.verb))
+			c.bring(set.Set, cluster, letsIn(all, export, key.identified, key.verb))
 		}
 	}
 }
@@ -232,7 +232,7 @@ func (x *Index) ClaimLabels(cluster logicalcluster.Name, resource schema.GroupRe
 		return nil
 	}
 	shown, _ := v.(claimLabels)
-	return shown[world{resource, identity}]
+	return shown[identified{resource, identity}]
 }
 
 // setOf returns the set of what all bindings let an export see, which is kept up to date
@@ -247,7 +247,7 @@ func (x *Index) setOf(export client.Key, key setKey) *claims.Set {
 	}
 	set := claims.NewSet(&x.source, key.resource, key.identity, c.latest)
 	for _, cluster := range x.consumers(export) {
-		c.bring(set, cluster, letsIn(x.records(cluster), export, key.world, key.verb))
+		c.bring(set, cluster, letsIn(x.records(cluster), export, key.identified, key.verb))
 	}
 	if c.sets[export] == nil {
 		c.sets[export] = map[setKey]*heldSet{}

@@ -111,7 +111,7 @@ func TestClaimsFollow(t *testing.T) {
 	export.Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{claimOn(secrets, "", "*"), claimOn(gadgets, "h", "*")}
 	w.exports[ofProvider] = export
 	verbs := []string{"list", "watch", "get"}
-	worlds := []world{{secrets, ""}, {gadgets, "h"}, {bindingsResource, ""}}
+	identities := []identified{{secrets, ""}, {gadgets, "h"}, {bindingsResource, ""}}
 	clusters := []string{"a", "b", "c"}
 	have := map[string]*apisv1alpha2.APIBinding{}
 
@@ -127,7 +127,7 @@ func TestClaimsFollow(t *testing.T) {
 		} else {
 			b := bindingOf(cluster, name)
 			b.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}
-			for _, of := range worlds[:2] {
+			for _, of := range identities[:2] {
 				if random.IntN(3) > 0 {
 					claim := claimOn(of.resource, of.identity, verbs[random.IntN(2)], verbs[random.IntN(3)])
 					b.Status.AppliedPermissionClaims = append(b.Status.AppliedPermissionClaims, applied(claim, []string{"", "p", "q"}[random.IntN(3)]))
@@ -136,7 +136,7 @@ func TestClaimsFollow(t *testing.T) {
 			w.put(b)
 			have[key] = b
 		}
-		of := worlds[random.IntN(len(worlds))]
+		of := identities[random.IntN(len(identities))]
 		_, err := w.Reach(t.Context(), ofProvider, wildcard, of.resource, verbs[random.IntN(2)])
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return w.isAsSaid(t, have, clusters) == "" }, deadline, tick, "%s", w.isAsSaid(t, have, clusters))
@@ -165,7 +165,7 @@ func (w *shard) isAsSaid(t *testing.T, have map[string]*apisv1alpha2.APIBinding,
 				}
 			}
 		}
-		for _, of := range []world{{secrets, ""}, {gadgets, "h"}} {
+		for _, of := range []identified{{secrets, ""}, {gadgets, "h"}} {
 			claims := 0
 			for _, b := range all {
 				for _, c := range b.Status.AppliedPermissionClaims {

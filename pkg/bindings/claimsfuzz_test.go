@@ -102,7 +102,7 @@ func selects(s *apisv1alpha2.PermissionClaimSelector, l map[string]string) bool 
 }
 
 // same reports whether two claims are about the same objects: events are in two groups.
-func same(c *apisv1alpha2.PermissionClaim, w world) bool {
+func same(c *apisv1alpha2.PermissionClaim, w identified) bool {
 	resource := schema.GroupResource{Group: c.Group, Resource: c.Resource}
 	isEvents := func(r schema.GroupResource) bool { return r == coreEvents || r == newEvents }
 	return c.IdentityHash == w.identity && (resource == w.resource || isEvents(resource) && isEvents(w.resource))
@@ -111,7 +111,7 @@ func same(c *apisv1alpha2.PermissionClaim, w world) bool {
 // allowed is what claims mean: a verb on an object needs a claim that the export makes and
 // the binding accepts, with the verb in both, and a selector of the binding that matches.
 // Of two claims to the same objects the first with the verb counts.
-func allowed(exported []apisv1alpha2.PermissionClaim, accepted []apisv1alpha2.AcceptablePermissionClaim, w world, verb string, l map[string]string) bool {
+func allowed(exported []apisv1alpha2.PermissionClaim, accepted []apisv1alpha2.AcceptablePermissionClaim, w identified, verb string, l map[string]string) bool {
 	has := func(verbs []string) bool { return slices.Contains(verbs, verb) || slices.Contains(verbs, everyVerb) }
 	for i := range accepted {
 		a := &accepted[i]
@@ -165,7 +165,7 @@ func FuzzClaims(f *testing.F) {
 		}
 		said := said{Status: apisv1alpha2.APIBindingStatus{APIExportClusterName: "provider", AppliedPermissionClaims: apis.CompareClaims(exported, accepted).Applied}}
 		let := newList("key", said)
-		for _, w := range []world{{secrets, ""}, {coreEvents, ""}, {newEvents, ""}, {widgets, "h"}, {widgets, "other"}, {widgets, ""}} {
+		for _, w := range []identified{{secrets, ""}, {coreEvents, ""}, {newEvents, ""}, {widgets, "h"}, {widgets, "other"}, {widgets, ""}} {
 			for _, verb := range []string{"get", "list", "create", "delete", "watch"} {
 				require.Equal(t, allowed(exported, accepted, w, verb, l), let.lets(w, verb).MatchesObject("name", labels.Set(l)), "%s %v of an object with %v\nexported %+v\naccepted %+v", verb, w, l, exported, accepted)
 			}

@@ -86,7 +86,7 @@ func (x *Index) identitiesOf(uid types.UID) []string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	var all []string
-	for w, uids := range x.worlds {
+	for w, uids := range x.identities {
 		if uids[uid] > 0 {
 			all = append(all, w.identity)
 		}

@@ -44,14 +44,11 @@ func (x *Index) Like(ctx context.Context, export *apisv1alpha2.APIExport) (resou
 	}
 	for i := range export.Spec.Resources {
 		offered := &export.Spec.Resources[i]
-		if offered.Storage.Virtual != nil {
-			continue // it is not stored here
-		}
 		all := l.said.Status.BoundResources
 		at := slices.IndexFunc(all, func(b apisv1alpha2.BoundAPIResource) bool {
 			return b.Group == offered.Group && b.Resource == offered.Name
 		})
-		if at < 0 || all[at].Schema.Name != offered.Schema || all[at].Schema.IdentityHash != export.Status.IdentityHash {
+		if at < 0 || (len(all[at].StorageVersions) == 0) == storedHere(offered) || all[at].Schema.Name != offered.Schema || all[at].Schema.IdentityHash != export.Status.IdentityHash {
 			release()
 			return nil, nil, false
 		}
@@ -61,7 +58,9 @@ func (x *Index) Like(ctx context.Context, export *apisv1alpha2.APIExport) (resou
 			return nil, nil, false // whoever reads the original tells why
 		}
 		bound := *all[at].DeepCopy()
-		bound.StorageVersions = []string{schema.StoredVersion()}
+		if storedHere(offered) {
+			bound.StorageVersions = []string{schema.StoredVersion()}
+		}
 		resources = append(resources, bound)
 	}
 	return resources, release, true

@@ -33,7 +33,6 @@ func TestLike(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"kcp.io/cluster": "provider"}},
 			Spec: apisv1alpha2.APIExportSpec{Resources: []apisv1alpha2.ResourceSchema{
 				{Group: "example.org", Name: "widgets", Schema: name},
-				{Group: "example.org", Name: "elsewhere", Schema: name, Storage: apisv1alpha2.ResourceSchemaStorage{Virtual: &apisv1alpha2.ResourceSchemaStorageVirtual{}}},
 			}},
 			Status: apisv1alpha2.APIExportStatus{IdentityHash: "hash"},
 		}
@@ -60,6 +59,9 @@ func TestLike(t *testing.T) {
 	other := export("s1")
 	other.Status.IdentityHash = "another"
 	require.False(t, like(other))
+	virtual := export("s1")
+	virtual.Spec.Resources[0].Storage.Virtual = &apisv1alpha2.ResourceSchemaStorageVirtual{}
+	require.False(t, like(virtual), "what is bound is stored with its consumer")
 	x.replace("one", "b", nil)
 	require.True(t, x.used("s1-uid"), "it is kept until the new binding is there")
 	release()

@@ -57,6 +57,9 @@ type Config struct {
 	// reports whether a logical cluster has those only if it binds them.
 	System      func(resource schema.GroupResource) *definitions.Definition
 	SystemBound func(cluster logicalcluster.Name) bool
+	// Virtual returns the objects of a resource that an export offers by virtual storage. Nil is
+	// that such resources are not served.
+	Virtual func(export client.Key, resource schema.GroupResource) definitions.Objects
 	// Schema reads an APIResourceSchema, of the shard in the key if there is one.
 	Schema func(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error)
 	// Schemas is the definition of APIResourceSchemas, which the index keeps. Nil if
@@ -78,13 +81,13 @@ type Index struct {
 	// shown is the definition under which they are shown to those who have bound them.
 	shown *definitions.Definition
 
-	mu       sync.RWMutex
-	clusters map[logicalcluster.Name][]*record
-	lists    map[string]*list
-	worlds   map[world]map[types.UID]int // how many lists have bound a schema there
-	uses     map[types.UID]int           // how many lists have bound a schema
-	complete map[client.Key]*list        // one that has bound all of an export
-	changed  chan struct{}               // closed and renewed with each change
+	mu         sync.RWMutex
+	clusters   map[logicalcluster.Name][]*record
+	lists      map[string]*list
+	identities map[identified]map[types.UID]int // how many lists have bound a schema there
+	uses       map[types.UID]int                // how many lists have bound a schema
+	complete   map[client.Key]*list             // one that has bound all of an export
+	changed    chan struct{}                    // closed and renewed with each change
 
 	source    claims.Source
 	claimed   claimed
@@ -102,18 +105,18 @@ func New(config Config) (*Index, error) {
 		return nil, err
 	}
 	x := &Index{
-		config:   config,
-		stored:   stored{local: config.Local, next: map[logicalcluster.Name]*storedRead{}},
-		own:      own,
-		clusters: map[logicalcluster.Name][]*record{},
-		lists:    map[string]*list{},
-		worlds:   map[world]map[types.UID]int{},
-		uses:     map[types.UID]int{},
-		complete: map[client.Key]*list{},
-		changed:  make(chan struct{}),
-		claimed:  claimed{sets: map[client.Key]map[setKey]*heldSet{}},
-		bound:    boundSets{sets: map[logicalcluster.Name]*boundSet{}},
-		changes:  changes{some: make(chan struct{}, 1)},
+		config:     config,
+		stored:     stored{local: config.Local, next: map[logicalcluster.Name]*storedRead{}},
+		own:        own,
+		clusters:   map[logicalcluster.Name][]*record{},
+		lists:      map[string]*list{},
+		identities: map[identified]map[types.UID]int{},
+		uses:       map[types.UID]int{},
+		complete:   map[client.Key]*list{},
+		changed:    make(chan struct{}),
+		claimed:    claimed{sets: map[client.Key]map[setKey]*heldSet{}},
+		bound:      boundSets{sets: map[logicalcluster.Name]*boundSet{}},
+		changes:    changes{some: make(chan struct{}, 1)},
 
 		consumed: consumed{counts: map[client.Key]int{}},
 	}
@@ -229,13 +232,16 @@ func (x *Index) useLocked(l *list) {
 	}
 	x.lists[l.key] = l
 	for _, b := range l.byResource {
-		uids := x.worlds[b.world]
+		x.uses[b.uid]++
+		if b.virtual {
+			continue // nothing is stored there
+		}
+		uids := x.identities[b.identified]
 		if uids == nil {
 			uids = map[types.UID]int{}
-			x.worlds[b.world] = uids
+			x.identities[b.identified] = uids
 		}
 		uids[b.uid]++
-		x.uses[b.uid]++
 		if uids[b.uid] == 1 {
 			x.changes.add([]transition{wildcardTransition(b)})
 		}
@@ -256,14 +262,17 @@ func (x *Index) releaseLocked(l *list) {
 		if x.uses[b.uid]--; x.uses[b.uid] == 0 {
 			delete(x.uses, b.uid)
 		}
-		uids := x.worlds[b.world]
+		if b.virtual {
+			continue
+		}
+		uids := x.identities[b.identified]
 		uids[b.uid]--
 		if uids[b.uid] > 0 {
 			continue
 		}
 		delete(uids, b.uid)
 		if len(uids) == 0 {
-			delete(x.worlds, b.world)
+			delete(x.identities, b.identified)
 		}
 		x.changes.add([]transition{wildcardTransition(b)})
 	}
@@ -300,11 +309,11 @@ func (x *Index) records(cluster logicalcluster.Name) []*record {
 	return x.clusters[cluster]
 }
 
-// schemasIn returns the schemas that are bound in a world.
-func (x *Index) schemasIn(w world) []types.UID {
+// schemasIn returns the schemas that are bound for a resource under an identity.
+func (x *Index) schemasIn(w identified) []types.UID {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return slices.Collect(maps.Keys(x.worlds[w]))
+	return slices.Collect(maps.Keys(x.identities[w]))
 }
 
 // schemasOf returns the schemas of a resource that are bound, under any identity.
@@ -312,7 +321,7 @@ func (x *Index) schemasOf(resource schema.GroupResource) []types.UID {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	var all []types.UID
-	for w, uids := range x.worlds {
+	for w, uids := range x.identities {
 		if w.resource == resource {
 			all = slices.AppendSeq(all, maps.Keys(uids))
 		}

@@ -114,7 +114,7 @@ func bindingOf(cluster, name string, resources ...apisv1alpha2.BoundAPIResource)
 }
 
 func boundTo(resource schema.GroupResource, uid, identity string) apisv1alpha2.BoundAPIResource {
-	return apisv1alpha2.BoundAPIResource{Group: resource.Group, Resource: resource.Resource, Schema: apisv1alpha2.BoundAPIResourceSchema{Name: uid, UID: uid, IdentityHash: identity}}
+	return apisv1alpha2.BoundAPIResource{Group: resource.Group, Resource: resource.Resource, StorageVersions: []string{"v1"}, Schema: apisv1alpha2.BoundAPIResourceSchema{Name: uid, UID: uid, IdentityHash: identity}}
 }
 
 // put writes a binding, and waits until the index has it.
@@ -376,7 +376,7 @@ func TestModel(t *testing.T) {
 	defer w.Index.mu.RUnlock()
 	require.Empty(t, w.clusters)
 	require.Empty(t, w.lists)
-	require.Empty(t, w.worlds)
+	require.Empty(t, w.identities)
 }
 
 // TestMaximalPermission: the provider permits what its roles allow to the prefixed user.

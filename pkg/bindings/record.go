@@ -19,16 +19,18 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// world is a resource under an identity: what is stored together.
-type world struct {
+// identified is a resource under an identity: what is stored together.
+type identified struct {
 	resource schema.GroupResource
 	identity string
 }
 
 // bound is a resource that a binding has bound.
 type bound struct {
-	world
+	identified
 	uid types.UID // of the schema
+	// virtual is set if the objects are not stored with the consumers: no version of them is.
+	virtual bool
 }
 
 // list is what bindings have bound, of which export, and what they say of it. There is
@@ -101,7 +103,9 @@ func newList(key string, s said) *list {
 	for i := range s.Status.BoundResources {
 		r := &s.Status.BoundResources[i]
 		resource := schema.GroupResource{Group: r.Group, Resource: r.Resource}
-		l.byResource[resource] = bound{world: world{resource, r.Schema.IdentityHash}, uid: types.UID(r.Schema.UID)}
+		l.byResource[resource] = bound{
+			identified: identified{resource, r.Schema.IdentityHash}, uid: types.UID(r.Schema.UID), virtual: len(r.StorageVersions) == 0,
+		}
 	}
 	l.claims = claimsIn(&s.Status)
 	l.labels = l.labelsOf()

@@ -92,7 +92,7 @@ func TestSharing(t *testing.T) {
 		x.replace(cluster, "b", nil)
 	}
 	require.Empty(t, x.lists)
-	require.Empty(t, x.worlds)
+	require.Empty(t, x.identities)
 }
 
 // TestBytes: of many bindings to one export the index and the informer hold little of each.

@@ -46,7 +46,14 @@ func (x *Index) definition(ctx context.Context, r *record, b bound) (*definition
 	if err != nil {
 		return nil, err
 	}
-	return &definitions.Definition{Schema: s.Schema, Identity: b.identity, Terminating: r.deleting, Provider: r.provider, Owner: r.owner()}, nil
+	d := &definitions.Definition{Schema: s.Schema, Identity: b.identity, Terminating: r.deleting, Provider: r.provider, Owner: r.owner()}
+	if b.virtual {
+		if x.config.Virtual == nil {
+			return nil, nil //nolint:nilnil // it is not served
+		}
+		d.Objects = x.config.Virtual(r.list.exportKey(), b.resource)
+	}
+	return d, nil
 }
 
 // system returns how the system serves a resource that is bound, if it is one of its own. The
@@ -62,7 +69,7 @@ func (x *Index) system(resource schema.GroupResource) *definitions.Definition {
 // metadata of all.
 func (x *Index) resolveWildcard(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {
 	if l.Identity != "" {
-		w := world{l.Resource, l.Identity}
+		w := identified{l.Resource, l.Identity}
 		newest, err := x.newest(ctx, x.schemasIn(w))
 		if newest == nil && err == nil && l.Exported {
 			newest, err = x.exported(ctx, w)
@@ -157,7 +164,9 @@ func (x *Index) List(ctx context.Context, cluster request.Cluster) ([]*definitio
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, d)
+			if d != nil {
+				all = append(all, d)
+			}
 		}
 	}
 	return all, nil

@@ -60,7 +60,7 @@ func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, r
 	if !claims {
 		return nil, nil //nolint:nilnil // it does not ask for it
 	}
-	of := setKey{world: w}
+	of := setKey{identified: w}
 	if in.Wildcard {
 		of.verb = verb
 	} else if !letsIn(x.records(in.Name), key, w, verb).Held() {
@@ -98,7 +98,7 @@ func offers(export *apisv1alpha2.APIExport, resource schema.GroupResource) bool 
 func storedHere(r *apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual == nil }
 
 // claimedBy returns which objects of a resource an export asks for, for a verb.
-func claimedBy(export *apisv1alpha2.APIExport, resource schema.GroupResource, verb string) (world, bool) {
+func claimedBy(export *apisv1alpha2.APIExport, resource schema.GroupResource, verb string) (identified, bool) {
 	for i := range export.Spec.PermissionClaims {
 		c := &export.Spec.PermissionClaims[i]
 		of := schema.GroupResource{Group: c.Group, Resource: c.Resource}
@@ -106,10 +106,10 @@ func claimedBy(export *apisv1alpha2.APIExport, resource schema.GroupResource, ve
 			continue
 		}
 		if slices.Contains(c.Verbs, verb) || slices.Contains(c.Verbs, everyVerb) {
-			return world{resource, c.IdentityHash}, true
+			return identified{resource, c.IdentityHash}, true
 		}
 	}
-	return world{resource: resource}, resource == bindingsResource && slices.Contains(reads, verb)
+	return identified{resource: resource}, resource == bindingsResource && slices.Contains(reads, verb)
 }
 
 // Claimed returns the resources that an export claims and that come from no other
@@ -151,7 +151,7 @@ func (x *Index) Claimed(ctx context.Context, export *apisv1alpha2.APIExport) (pl
 }
 
 // exported returns the schema of an export with an identity, or nil if there is none.
-func (x *Index) exported(ctx context.Context, w world) (*pinned, error) {
+func (x *Index) exported(ctx context.Context, w identified) (*pinned, error) {
 	if err := first(ctx, x.config.WaitForExports); err != nil {
 		return nil, err
 	}
@@ -174,10 +174,20 @@ func (x *Index) exported(ctx context.Context, w world) (*pinned, error) {
 	return newest, nil
 }
 
+// Offered returns the schema that an export offers a resource with, or nil if it does not exist,
+// or cannot be served.
+func (x *Index) Offered(ctx context.Context, export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (*definitions.Schema, error) {
+	s, err := x.schemaOf(ctx, export, r)
+	if s == nil || err != nil {
+		return nil, err
+	}
+	return s.Schema, nil
+}
+
 // schemaOf returns the schema that an export offers a resource with, or nil if it does
 // not exist, or cannot be served. It is known where it is bound.
 func (x *Index) schemaOf(ctx context.Context, export *apisv1alpha2.APIExport, r *apisv1alpha2.ResourceSchema) (*pinned, error) {
-	for _, uid := range x.schemasIn(world{schema.GroupResource{Group: r.Group, Resource: r.Name}, export.Status.IdentityHash}) {
+	for _, uid := range x.schemasIn(identified{schema.GroupResource{Group: r.Group, Resource: r.Name}, export.Status.IdentityHash}) {
 		if p := x.schemas.known(uid); p != nil && p.name == r.Schema {
 			return p, nil
 		}

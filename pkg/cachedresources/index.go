@@ -33,15 +33,16 @@ type Index struct {
 	// bound returns how the objects of an export's identity are served to the wildcard.
 	bound func(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error)
 
-	mu     sync.RWMutex
-	worlds map[world]*published
-	of     map[apis.Publisher]world
+	mu         sync.RWMutex
+	identities map[identified]*published
+	of         map[apis.Publisher]identified
+	bytes      map[apis.Publisher]int64
 
 	listeners definitions.Listeners[definitions.Change]
 }
 
-// world is where replicas are told apart from others.
-type world struct {
+// identified is where replicas are told apart from others.
+type identified struct {
 	resource schema.GroupResource
 	identity string
 }
@@ -57,13 +58,13 @@ type published struct {
 // New returns an index that knows nothing. bound returns how the objects of an export's identity
 // are served to the wildcard.
 func New(bound func(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error)) *Index {
-	return &Index{bound: bound, worlds: map[world]*published{}, of: map[apis.Publisher]world{}}
+	return &Index{bound: bound, identities: map[identified]*published{}, of: map[apis.Publisher]identified{}, bytes: map[apis.Publisher]int64{}}
 }
 
 // Publish has the objects of a cached resource replicated, in place of what it had before. It
 // fails where others with the same identity have other objects replicated under it.
 func (x *Index) Publish(publisher apis.Publisher, p *apis.Publication) error {
-	w := world{p.Resource.GroupResource(), p.Identity}
+	w := identified{p.Resource.GroupResource(), p.Identity}
 	changed, err := x.publish(publisher, w, p)
 	if changed {
 		x.listeners.Tell(definitions.Change{})
@@ -72,13 +73,13 @@ func (x *Index) Publish(publisher apis.Publisher, p *apis.Publication) error {
 }
 
 // publish is Publish, and reports whether what was served before is another thing now.
-func (x *Index) publish(publisher apis.Publisher, w world, p *apis.Publication) (changed bool, err error) {
+func (x *Index) publish(publisher apis.Publisher, w identified, p *apis.Publication) (changed bool, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if before, ok := x.of[publisher]; ok && before != w {
 		x.forgetLocked(publisher)
 	}
-	of := x.worlds[w]
+	of := x.identities[w]
 	if of != nil && len(of.publishers) == 1 && (of.version != p.Resource.Version || of.api != p.API) {
 		if _, own := of.publishers[publisher]; own {
 			of.set.Deny(publisher.Cluster, p.Revision)
@@ -96,12 +97,12 @@ func (x *Index) publish(publisher apis.Publisher, w world, p *apis.Publication) 
 			version: p.Resource.Version, api: p.API, definition: &definitions.Definition{Schema: as, Identity: p.API}, publishers: map[apis.Publisher]struct{}{},
 			set: claims.NewSet(nil, w.resource, p.API, p.Revision),
 		}
-		x.worlds[w] = of
+		x.identities[w] = of
 	case of.version != p.Resource.Version || of.api != p.API:
 		return changed, fmt.Errorf("another cached resource with this identity replicates %s %s of another API or in another version: let each have a secret of its own", w.resource, of.version)
 	}
 	of.publishers[publisher] = struct{}{}
-	x.of[publisher] = w
+	x.of[publisher], x.bytes[publisher] = w, p.Bytes
 	switch {
 	case p.Selector == nil:
 		of.set.Deny(publisher.Cluster, p.Revision)
@@ -118,7 +119,7 @@ func (x *Index) publish(publisher apis.Publisher, w world, p *apis.Publication) 
 func (x *Index) Withdraw(publisher apis.Publisher, revision uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if of := x.worlds[x.of[publisher]]; of != nil {
+	if of := x.identities[x.of[publisher]]; of != nil {
 		of.set.Deny(publisher.Cluster, revision)
 	}
 }
@@ -136,10 +137,11 @@ func (x *Index) forgetLocked(publisher apis.Publisher) {
 		return
 	}
 	delete(x.of, publisher)
-	of := x.worlds[w]
+	delete(x.bytes, publisher)
+	of := x.identities[w]
 	of.set.Deny(publisher.Cluster, of.set.Version())
 	if delete(of.publishers, publisher); len(of.publishers) == 0 {
-		delete(x.worlds, w)
+		delete(x.identities, w)
 	}
 }
 
@@ -148,6 +150,13 @@ func (x *Index) Publishers() []apis.Publisher {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return slices.Collect(maps.Keys(x.of))
+}
+
+// Bytes returns how many bytes a cached resource has replicated, as far as they were counted.
+func (x *Index) Bytes(publisher apis.Publisher) int64 {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.bytes[publisher]
 }
 
 // Published returns what a cached resource has replicated as Publication.Replicated does, and
@@ -159,7 +168,7 @@ func (x *Index) Published(publisher apis.Publisher) (replicated schema.GroupVers
 	if !ok {
 		return schema.GroupVersionResource{}, 0, false
 	}
-	of := x.worlds[w]
+	of := x.identities[w]
 	return schema.GroupVersionResource{Group: w.resource.Group, Version: of.version, Resource: w.resource.Resource + ":" + w.identity}, len(of.publishers), true
 }
 
@@ -168,7 +177,7 @@ func (x *Index) Published(publisher apis.Publisher) (replicated schema.GroupVers
 func (x *Index) Selects(replicated schema.GroupResource, obj metav1.Object) bool {
 	resource, identity, _ := strings.Cut(replicated.Resource, ":")
 	x.mu.RLock()
-	of := x.worlds[world{schema.GroupResource{Group: replicated.Group, Resource: resource}, identity}]
+	of := x.identities[identified{schema.GroupResource{Group: replicated.Group, Resource: resource}, identity}]
 	x.mu.RUnlock()
 	return of != nil && of.set.Selection(logicalcluster.From(obj)).MatchesObject(obj.GetName(), labels.Set(obj.GetLabels()))
 }
@@ -182,7 +191,7 @@ func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions
 		return nil, nil //nolint:nilnil // there is none
 	}
 	x.mu.RLock()
-	of := x.worlds[world{l.Resource, l.Identity}]
+	of := x.identities[identified{l.Resource, l.Identity}]
 	x.mu.RUnlock()
 	if of == nil {
 		return nil, nil //nolint:nilnil // there is none

@@ -2,9 +2,12 @@ package cacheserver
 
 import (
 	"context"
+	"crypto/subtle"
 	"fmt"
 
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -22,20 +25,27 @@ import (
 // restrict has the server of c know the holders of client certificates. Everybody
 // else is anonymous, so that the authorizer answers them with 403 as it does those
 // who may not come in.
-func restrict(c *genericapiserver.Config, o authn.ClientCertificateOptions) error {
+// token is that of the server's own relays, which write below the shards that writes names.
+func restrict(c *genericapiserver.Config, o authn.ClientCertificateOptions, token string, writes func(shard string) bool) error {
 	known, err := authn.New(authn.Options{UserOptions: authn.UserOptions{ClientCertificateOptions: o}}, authn.Sources{})
 	if err != nil {
 		return err
 	}
 	serving.Authenticate(c, known)
-	c.Authentication.Authenticator = authnunion.New(known.Authenticator, anonymous.NewAuthenticator(nil))
-	c.Authorization.Authorizer, err = newAuthorizer()
+	relays := bearertoken.New(authenticator.TokenFunc(func(_ context.Context, got string) (*authenticator.Response, bool, error) {
+		if subtle.ConstantTimeCompare([]byte(got), []byte(token)) != 1 {
+			return nil, false, nil
+		}
+		return &authenticator.Response{User: &user.DefaultInfo{Name: relayUser}}, true, nil
+	}))
+	c.Authentication.Authenticator = authnunion.New(known.Authenticator, relays, anonymous.NewAuthenticator(nil))
+	c.Authorization.Authorizer, err = newAuthorizer(writes)
 	return err
 }
 
 // newAuthorizer lets system:masters do everything, shards read everything and write what is
-// theirs, and everybody read the probes.
-func newAuthorizer() (authorizer.Authorizer, error) {
+// theirs, relays, too, readers read, and everybody read the probes.
+func newAuthorizer(writes func(shard string) bool) (authorizer.Authorizer, error) {
 	open := make([]string, 0, 2*len(authn.ProbePaths()))
 	for _, probe := range authn.ProbePaths() {
 		open = append(open, probe, probe+"/*")
@@ -48,23 +58,56 @@ func newAuthorizer() (authorizer.Authorizer, error) {
 		union.NamedAuthorizer{AuthorizerName: "probes", Authorizer: probes},
 		union.NamedAuthorizer{AuthorizerName: "masters", Authorizer: authz.Privileged(user.SystemPrivilegedGroup)},
 		union.NamedAuthorizer{AuthorizerName: "shards", Authorizer: authorizer.AuthorizerFunc(authorizeShard)},
+		union.NamedAuthorizer{AuthorizerName: "readers", Authorizer: authorizer.AuthorizerFunc(authorizeReader)},
+		union.NamedAuthorizer{AuthorizerName: "relays", Authorizer: authorizeRelay(writes)},
 	)
 }
 
 // authorizeShard lets a shard read everything, and write its own replicas.
 func authorizeShard(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	name, ok := identity.ShardOf(ctx, a.GetUser())
-	of, scoped := request.ShardFrom(ctx)
+	of, _ := request.ShardFrom(ctx)
 	switch {
 	case !ok:
 		return authorizer.DecisionNoOpinion, "", nil
-	case !a.IsResourceRequest() && scoped && a.GetVerb() == "get" && ofDigests(a.GetPath()):
+	case reads(ctx, a) || a.IsResourceRequest() && name != "" && of.Name == name:
 		return authorizer.DecisionAllow, "", nil
 	case !a.IsResourceRequest():
 		return authorizer.DecisionNoOpinion, "", nil
 	}
-	if authz.Reads(a) || name != "" && of.Name == name {
+	return authorizer.DecisionNoOpinion, "a shard writes its own replicas only", nil
+}
+
+// reads reports whether somebody asks for replicas, or their digests.
+func reads(ctx context.Context, a authorizer.Attributes) bool {
+	if a.IsResourceRequest() {
+		return authz.Reads(a)
+	}
+	_, scoped := request.ShardFrom(ctx)
+	return scoped && a.GetVerb() == "get" && ofDigests(a.GetPath())
+}
+
+// authorizeReader lets cache servers that relay, and whoever else is a reader, read everything.
+func authorizeReader(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if reads(ctx, a) && identity.MemberOf(ctx, a.GetUser(), request.GroupCacheReaders) {
 		return authorizer.DecisionAllow, "", nil
 	}
-	return authorizer.DecisionNoOpinion, "a shard writes its own replicas only", nil
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
+// relayUser is who writes what the server relays. Only the server itself has its token.
+const relayUser = "system:shardplane:relay"
+
+// authorizeRelay lets relays read everything, and write below the shards that they relay.
+func authorizeRelay(writes func(shard string) bool) authorizer.AuthorizerFunc {
+	return func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if a.GetUser().GetName() != relayUser {
+			return authorizer.DecisionNoOpinion, "", nil
+		}
+		of, _ := request.ShardFrom(ctx)
+		if reads(ctx, a) || a.IsResourceRequest() && !of.Wildcard && writes(of.Name) {
+			return authorizer.DecisionAllow, "", nil
+		}
+		return authorizer.DecisionNoOpinion, "a relay writes the replicas of shards that it relays only", nil
+	}
 }

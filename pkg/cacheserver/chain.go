@@ -36,6 +36,7 @@ func (s *Server) chain(c *genericapiserver.Config, streams context.Context) serv
 		serving.Chain{
 			serving.NewFilter("scope rules", "405 on *, but for lists, watches, discovery and schemas", scopes.Rules),
 			serving.NewFilter("list rules", "selectors that are not too large, those of shards parsed once; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, codecs) }),
+			serving.NewFilter("removed shards", "403 for what shards push whose Shard was deleted; deletions of Shards are noted", s.removed.Wrap),
 			serving.NewFilter("digests", "what the replicas of a shard sum up to; passes on the rest", s.digests.Wrap),
 			serving.NewFilter("custom resources", "the replicated kinds, merged discovery and OpenAPI; passes on the rest", s.resources.Wrap),
 		},

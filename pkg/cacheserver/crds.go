@@ -39,6 +39,17 @@ var direct = []*apiextensionsv1.CustomResourceDefinition{
 	builtIn(cachekinds.SchemeGroupVersion, replicationmarks.Kind),
 }
 
+// written returns the resources of direct, but for marks, which are written by who replicates.
+func written() []schema.GroupVersionResource {
+	var all []schema.GroupVersionResource
+	for _, crd := range direct {
+		if crd.Spec.Names.Kind != replicationmarks.Kind {
+			all = append(all, schema.GroupVersionResource{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural})
+		}
+	}
+	return all
+}
+
 // builtIn returns the definition of a cluster-scoped kind that has its Go types in
 // the program.
 func builtIn(gv schema.GroupVersion, kind string) *apiextensionsv1.CustomResourceDefinition {

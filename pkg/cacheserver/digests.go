@@ -37,6 +37,9 @@ type digests struct {
 	backend *storage.Backend
 	counter *usage.Counter
 	dataID  string
+	// name is that of the cache server.
+	name    string
+	sizes   sizes
 	decrypt func(key string, value []byte) ([]byte, error)
 	// cached hears of the same.
 	cached *cachedKinds
@@ -47,13 +50,13 @@ type digests struct {
 }
 
 // newDigests returns the digests of what is below the prefix of an etcd. The counter has to run.
-func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend) (*digests, error) {
+func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend, name string) (*digests, error) {
 	id, err := h.DataID(ctx)
 	if err != nil {
 		return nil, err
 	}
 	following := context.WithoutCancel(ctx) // it outlives the start
-	d := &digests{backend: backend, dataID: id, decrypt: func(key string, value []byte) ([]byte, error) {
+	d := &digests{backend: backend, dataID: id, name: name, decrypt: func(key string, value []byte) ([]byte, error) {
 		return backend.Decrypt(following, key, value)
 	}}
 	d.counter = usage.New(h.Client().Client, h.Prefix(), storage.ResourcePrefix(corev1.Resource("events")))
@@ -76,6 +79,7 @@ func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend) (
 }
 
 func (d *digests) begin() {
+	d.sizes.begin()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.tables, d.reading = nil, map[string]map[string]*digest.Table[struct{}]{}
@@ -88,11 +92,12 @@ func (d *digests) complete(uint64) {
 }
 
 // told is told of each value that etcd has, and of all changes.
-func (d *digests) told(key string, _, after []byte, _ uint64) {
+func (d *digests) told(key string, before, after []byte, _ uint64) {
 	at, ok := replicaAt(key)
 	if !ok {
 		return
 	}
+	d.sizes.told(at, before, after)
 	d.mu.Lock()
 	of := d.reading[at.shard]
 	if of == nil {
@@ -174,6 +179,28 @@ func (d *digests) current(ctx context.Context, shard string) (map[string]*digest
 	return maps.Clone(d.tables[shard]), nil
 }
 
+// prefixesOf returns how the keys begin of the replicas that a shard has, or had; false while that is
+// read. What has an identity comes first: it is served as long as its cached resource is there.
+func (d *digests) prefixesOf(shard string) ([]string, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.tables == nil {
+		return nil, false
+	}
+	var identified, others []string
+	for of := range d.tables[shard] {
+		resource := schema.ParseGroupResource(of)
+		name, identity, found := strings.Cut(resource.Resource, ":")
+		prefix := storage.ResourcePrefix(schema.GroupResource{Group: resource.Group, Resource: name}) + "/"
+		if found {
+			identified = append(identified, prefix+":"+identity+"/"+shard+"/")
+		} else {
+			others = append(others, prefix+shard+"/")
+		}
+	}
+	return append(identified, others...), true
+}
+
 // Wrap answers GET …/shards/<shard>/digests[/<resource>.<group>[/<bucket>]].
 func (d *digests) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -219,7 +246,7 @@ func (d *digests) answer(r *http.Request, shard request.Shard) (*digest.Answer, 
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(err.Error())
 	}
-	answer := &digest.Answer{DataID: d.dataID, Form: digest.Form}
+	answer := &digest.Answer{DataID: d.dataID, Name: d.name, Form: digest.Form}
 	table := tables[resource]
 	if table == nil {
 		table = digest.NewTable[struct{}]()

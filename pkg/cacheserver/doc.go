@@ -14,5 +14,6 @@
 // It decides nothing about the objects: schemas are not enforced, status is not
 // a subresource, and there is no admission. A shard owns what lies below its
 // own name and keeps it true (package replication). Package verify below compares
-// the two for operators.
+// the two for operators, and package relay has a cache server read from those of
+// other regions what is meant for the whole installation.
 package cacheserver

@@ -84,16 +84,17 @@ type cacheServer struct {
 	pki     *pki
 	dataDir string
 	port    int
+	change  []func(*cacheserver.Options)
 	// f is a client of the server that may do everything.
 	f *client.Factory
 	// server is the one that runs.
 	server *cacheserver.Server
 }
 
-func newCacheServer(t testing.TB) *cacheServer {
+func newCacheServer(t testing.TB, change ...func(*cacheserver.Options)) *cacheServer {
 	t.Helper()
 	checkLeaks(t)
-	c := &cacheServer{pki: newPKI(t), dataDir: t.TempDir()}
+	c := &cacheServer{pki: newPKI(t), dataDir: t.TempDir(), change: change}
 	c.start(t)
 	c.f = factory(t, c.pki.master(t, c.url))
 	return c
@@ -107,6 +108,9 @@ func (c *cacheServer) options(t testing.TB) *cacheserver.Options {
 	o.Serving.SecurePort = c.port
 	o.Etcd.DataDir = c.dataDir
 	o.Etcd.UnsafeNoFsync = true
+	for _, f := range c.change {
+		f(o)
+	}
 	return o
 }
 

@@ -2,12 +2,17 @@ package cacheserver
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"time"
 
 	cliflag "k8s.io/component-base/cli/flag"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/cacheserver/relay"
+	"github.com/shardplane/shardplane/pkg/client/caches"
 	"github.com/shardplane/shardplane/pkg/etcd"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
@@ -18,6 +23,10 @@ const (
 	// defaultPrefix starts all keys. It differs from a shard's, so that a cache
 	// server can share an external etcd with a shard.
 	defaultPrefix = "/shardplane-cache"
+	// defaultGracePeriod is for those who delete a Shard by mistake.
+	defaultGracePeriod = time.Hour
+	gracePeriodFlag    = "removed-shard-grace-period"
+	relayConfigFlag    = "relay-config"
 )
 
 // Options are the cache server's settings as a person gives them on the command
@@ -32,11 +41,20 @@ type Options struct {
 	Etcd etcd.Options
 	// Encryption says which resources are encrypted in etcd.
 	Encryption encryption.Options
+	// RemovedShardGracePeriod is how long after the deletion of a Shard the replicas of that
+	// shard are deleted.
+	RemovedShardGracePeriod time.Duration
+	// Name is how other cache servers call this one, and RelayConfig a file that lists those from
+	// which it relays what is meant for the whole installation.
+	Name, RelayConfig string
 }
 
 // NewOptions returns the defaults.
 func NewOptions() *Options {
-	return &Options{Serving: serving.NewAPIOptions(defaultPort), Etcd: etcd.NewOptions(defaultDataDir, defaultPrefix)}
+	return &Options{
+		Serving: serving.NewAPIOptions(defaultPort), Etcd: etcd.NewOptions(defaultDataDir, defaultPrefix),
+		RemovedShardGracePeriod: defaultGracePeriod, Name: caches.DefaultName,
+	}
 }
 
 // Flags returns the flags of all options, by the sections of the help.
@@ -47,6 +65,10 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs := fss.FlagSet("Storage")
 	o.Etcd.AddFlags(fs)
 	o.Encryption.AddFlags(fs)
+	fs.DurationVar(&o.RemovedShardGracePeriod, gracePeriodFlag, o.RemovedShardGracePeriod, "how long after its Shard was deleted in root the replicas of a shard are deleted; until then the Shard can be made anew without a gap")
+	fs = fss.FlagSet("Relays")
+	fs.StringVar(&o.Name, relay.NameFlag, o.Name, "the name of this cache server, and of its replicas, among those that relay from each other, each of which needs another one")
+	fs.StringVar(&o.RelayConfig, relayConfigFlag, o.RelayConfig, "a file that lists the cache servers of other regions from which this one relays what is meant for the whole installation; see docs/cacheserver.md")
 	return fss
 }
 
@@ -60,8 +82,31 @@ type completedOptions struct{ Options }
 // is.
 func (o *Options) Complete() CompletedOptions { return CompletedOptions{completedOptions{*o}} }
 
+// relays are those of the flag.
+func (o CompletedOptions) relays() (relay.Config, error) {
+	if o.RelayConfig == "" {
+		return relay.Config{}, nil
+	}
+	config, err := relay.Load(o.RelayConfig, o.Name)
+	if err != nil {
+		return config, fmt.Errorf("--%s: %w", relayConfigFlag, err)
+	}
+	return config, nil
+}
+
 // Validate returns all that is wrong with the options, in the order of their
 // fields, naming the flags.
 func (o CompletedOptions) Validate() error {
-	return errors.Join(slices.Concat(o.Serving.Validate(), o.Authentication.Validate(), o.Etcd.Validate(), o.Encryption.Validate())...)
+	var grace []error
+	if o.RemovedShardGracePeriod < 0 {
+		grace = append(grace, fmt.Errorf("--%s %s is negative: use 0 to delete replicas at once", gracePeriodFlag, o.RemovedShardGracePeriod))
+	}
+	var relays []error
+	if !request.ValidName(o.Name) {
+		relays = append(relays, fmt.Errorf("--%s %q is none: use up to %d lower-case letters, digits and hyphens", relay.NameFlag, o.Name, request.MaxNameLength))
+	}
+	if _, err := o.relays(); err != nil {
+		relays = append(relays, err)
+	}
+	return errors.Join(slices.Concat(o.Serving.Validate(), o.Authentication.Validate(), o.Etcd.Validate(), o.Encryption.Validate(), grace, relays)...)
 }

@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/google/uuid"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/rest"
 
+	"github.com/shardplane/shardplane/pkg/cacheserver/relay"
+	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/etcd"
@@ -28,8 +32,11 @@ type Server struct {
 	backend    *storage.Backend
 	listener   *serving.Listener
 	digests    *digests
+	removed    *removedShards
 	resources  *customresource.Server
-	generic    *genericapiserver.GenericAPIServer
+	// relays are nil where nothing is relayed.
+	relays  *relay.Relays
+	generic *genericapiserver.GenericAPIServer
 
 	group *lifecycle.Group
 }
@@ -60,7 +67,8 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 	if err != nil {
 		return s, err
 	}
-	if err := restrict(c, o.Authentication); err != nil {
+	token := uuid.NewString()
+	if err := restrict(c, o.Authentication, token, func(shard string) bool { return s.relays != nil && s.relays.Relays(shard) }); err != nil {
 		return s, err
 	}
 	serving.AllowSnapshots(c)
@@ -85,6 +93,8 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		lifecycle.Part{Name: "etcd", Run: s.etcd.Run},
 		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},
 		lifecycle.Part{Name: "digests", Run: s.digests.counter.Run},
+		lifecycle.Part{Name: "sizes", Run: s.digests.sizes.Run},
+		lifecycle.Part{Name: "removed shards", Run: s.removed.Run},
 		// The caches live as long as requests may use them.
 		lifecycle.Part{Name: "custom resources", Run: s.resources.Run},
 		lifecycle.Part{Name: "api", Run: func(ctx context.Context) error {
@@ -92,7 +102,31 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 			return serving.Run(ctx, s.generic)
 		}},
 	)
+	if err := s.addRelays(o, c.LoopbackClientConfig, token); err != nil {
+		return s, err
+	}
 	return s, nil
+}
+
+// addRelays has the server relay from others, if it is to. To itself it is a client as others are, with a
+// role of its own.
+func (s *Server) addRelays(o CompletedOptions, loopback *rest.Config, token string) error {
+	config, err := o.relays()
+	if err != nil || len(config.Relays) == 0 {
+		return err
+	}
+	loopback = rest.CopyConfig(loopback)
+	loopback.BearerToken = token
+	replicas, err := client.NewFactory(loopback)
+	if err != nil {
+		return fmt.Errorf("relays: %w", err)
+	}
+	s.group.Opened(replicas.CloseIdleConnections)
+	if s.relays, err = relay.New(config, relay.Self{Name: o.Name, DataID: s.digests.dataID, Replicas: replicas, Written: written()}); err != nil {
+		return err
+	}
+	s.group.Add(lifecycle.Part{Name: "relays", Run: s.relays.Run})
+	return nil
 }
 
 func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error) {
@@ -118,7 +152,10 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 		return fmt.Errorf("opening the storage: %w", err)
 	}
 	s.group.Opened(s.backend.Close)
-	s.digests, err = newDigests(ctx, s.etcd, s.backend)
+	if s.digests, err = newDigests(ctx, s.etcd, s.backend, o.Name); err != nil {
+		return err
+	}
+	s.removed, err = newRemovedShards(ctx, s.etcd, o.RemovedShardGracePeriod, s.digests.prefixesOf)
 	return err
 }
 

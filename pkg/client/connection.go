@@ -45,8 +45,15 @@ type connection struct {
 	reached   func(resourceVersion string)
 	// begins returns where to begin instead of reading the complete state, if it is not nil.
 	begins func(ctx context.Context) (resourceVersion string, err error)
-	report *report
-	counts *counts
+	// chooses is called before each connection, which ends with the context that it returns, and
+	// before is called before a complete state is asked for. Either may be nil.
+	chooses func(ctx context.Context) (context.Context, context.CancelFunc)
+	before  func(ctx context.Context) error
+	// elsewhere returns a channel that is closed when the next connection will be to another
+	// server, for which it does not wait.
+	elsewhere func() <-chan struct{}
+	report    *report
+	counts    *counts
 
 	synced     chan struct{}
 	syncedOnce sync.Once
@@ -62,6 +69,7 @@ func newConnection(name string, source listerWatcher) connection {
 	return connection{
 		name: name, source: source, broken: make(chan struct{}, 1), synced: make(chan struct{}),
 		report: newReport(name), counts: &counts{}, completed: func() {}, reached: func(string) {}, onSynced: func() {},
+		elsewhere: func() <-chan struct{} { return nil },
 	}
 }
 
@@ -229,13 +237,26 @@ func (c *connection) follow(ctx context.Context, to sink) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-c.elsewhere():
 		case <-timer.C:
 		}
 		s.progress = false
-		err := s.connect(ctx)
-		if ctx.Err() != nil {
-			return
+		connected, end := ctx, context.CancelFunc(func() {})
+		if c.chooses != nil {
+			connected, end = c.chooses(ctx)
 		}
-		timer.Reset(s.ended(ctx, err))
+		err := s.connect(connected)
+		moved := connected.Err() != nil
+		end()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case moved:
+			s.failures = 0
+			c.disconnected()
+			timer.Reset(0)
+		default:
+			timer.Reset(s.ended(ctx, err))
+		}
 	}
 }

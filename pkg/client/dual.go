@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -44,6 +45,9 @@ type DualOptions struct {
 	// Standing says what replicas of a shard are worth, by its name. Nil: all
 	// are Members.
 	Standing func(shard string) Standing
+	// Marked returns the other shards that leave marks: others are complete when all is known
+	// that theirs cover, and for Complete, when these are known. Nil: there are none.
+	Marked func() ([]string, error)
 }
 
 // Dual is one view of what the own shard has of a resource and of what others
@@ -61,7 +65,8 @@ type DualOptions struct {
 //
 // The own shard is enough to be synced: a shard works while the cache server is
 // away. Until others were seen completely once, a look-up that finds nothing
-// says ErrIncomplete and not that there is nothing; Complete says why. After that
+// says ErrIncomplete and not that there is nothing; Complete says why. Complete
+// is what covers a mark of each of the other shards that leave marks. After that
 // a cache server that is away leaves everything as it was last.
 type Dual[T Object] struct {
 	own, others *Informer[T]
@@ -136,19 +141,51 @@ func (d *Dual[T]) HasSynced() bool { return d.own.HasSynced() }
 // WaitForSync waits until HasSynced.
 func (d *Dual[T]) WaitForSync(ctx context.Context) error { return d.own.WaitForSync(ctx) }
 
-// Complete returns nil when both sides have been known completely once, and
-// otherwise an ErrIncomplete that says which one was not, and why.
-func (d *Dual[T]) Complete() error {
+// Read returns nil when both sides have been read completely once, and otherwise an ErrIncomplete that
+// says which one was not, and why.
+func (d *Dual[T]) Read() error {
 	for _, side := range []*Informer[T]{d.own, d.others} {
 		if side == nil || side.HasSynced() {
 			continue
 		}
-		if err := side.LastError(); err != nil {
+		if err := side.LastError(); err != nil && side.replicas == nil {
 			return fmt.Errorf("%w: informer %s: %w", ErrIncomplete, side.Name(), err)
 		}
-		return fmt.Errorf("%w: informer %s has not synced", ErrIncomplete, side.Name())
+		return fmt.Errorf("%w: informer %s%s has not synced", ErrIncomplete, side.Name(), side.readFrom())
 	}
 	return nil
+}
+
+// Complete returns nil when both sides have been read, and others up to a mark of
+// each shard, and otherwise an ErrIncomplete that says what was not, since when,
+// and why. With names of shards it is of these, and otherwise of all.
+func (d *Dual[T]) Complete(shards ...string) error {
+	if err := d.Read(); err != nil {
+		return err
+	}
+	return d.marked(shards)
+}
+
+// marked returns an ErrIncomplete that names the shards of which not all is known.
+func (d *Dual[T]) marked(shards []string) error {
+	if d.others == nil || d.options.Marked == nil {
+		return nil
+	}
+	all, err := d.options.Marked()
+	if err != nil {
+		return fmt.Errorf("%w: the shards: %w", ErrIncomplete, err)
+	}
+	if len(shards) > 0 {
+		all = slices.DeleteFunc(all, func(shard string) bool { return !slices.Contains(shards, shard) })
+	}
+	lacks := d.others.Lacks(all)
+	if len(lacks) == 0 {
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(lacks))
+	since := slices.MinFunc(slices.Collect(maps.Values(lacks)), time.Time.Compare)
+	return fmt.Errorf("%w: %s of %d shards, %s first, since %s: nothing says yet that all of theirs is here%s",
+		ErrIncomplete, d.own.gvr.GroupResource(), len(names), names[0], since.UTC().Format(time.RFC3339), d.others.readFrom())
 }
 
 // Get returns an object. Where there is none the error is NotFound, or, if that

@@ -238,6 +238,53 @@ func ExampleRanges() {
 	// RangeMoved RangeMoved
 }
 
+// loading says what is to be held, and is told what is.
+type loading struct {
+	client.RangeSource
+
+	holds chan func() client.Ranges
+}
+
+func (l loading) Follow(holds func() client.Ranges) (stop func()) {
+	l.holds <- holds
+	return func() {}
+}
+
+// What is left to do of a part is a version and keys: whoever goes on asks for what has changed since.
+func ExampleLeft() {
+	whole, err := client.PartOf(client.ByCluster, 0, 1)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	withServer(func(t testing.TB, server *clienttest.Server) {
+		t.Helper()
+		factory, err := client.NewFactory(server.ClientConfig())
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer factory.CloseIdleConnections()
+		source := loading{whole, make(chan func() client.Ranges, 1)}
+		var ranges client.LoadedRanges = source
+		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: ranges})
+		defer running(informer)()
+		holds := <-source.holds
+		fmt.Println("loaded", holds().Covers(whole))
+		version, ok := informer.Reached(whole)
+		left := client.Left{Version: version}
+		server.Delete(t, kinds.ConfigMaps.GroupVersionResource, "", "one", "default", "settings")
+		err = informer.ChangedSince(context.Background(), left.Version, whole, func(obj *corev1.ConfigMap) {
+			fmt.Println(client.KeyFor(obj), whole.ContainsCluster("one"))
+		})
+		fmt.Println(ok, err)
+	})
+	// Output:
+	// loaded true
+	// one|default/settings true
+	// true <nil>
+}
+
 // names is a Sink that keeps the keys of objects.
 type names struct {
 	mu   sync.Mutex

@@ -28,6 +28,10 @@ type Factory struct {
 	http    *http.Client
 	sharded bool
 	metrics *metrics
+	// caches is set where this is whichever cache is read, and shard is then the one whose
+	// replicas are meant.
+	caches *Caches
+	shard  string
 }
 
 // NewFactory returns a factory for the server of config. A logical cluster in
@@ -79,7 +83,7 @@ func bareHost(config *rest.Config) (string, error) {
 func (f *Factory) Shard(name string) *Factory {
 	config := rest.CopyConfig(f.config)
 	config.Host = strings.TrimSuffix(config.Host, request.CachePrefix) + strings.TrimSuffix(request.ShardPath(name, ""), request.ClusterPath(""))
-	return &Factory{config: config, http: f.http, sharded: true, metrics: f.metrics}
+	return &Factory{config: config, http: f.http, sharded: true, metrics: f.metrics, caches: f.caches, shard: name}
 }
 
 // Cluster returns the access to one logical cluster, by name or path. With a
@@ -134,9 +138,25 @@ func (s Scope) String() string {
 	return s.segment
 }
 
+// on returns the same scope in one of several caches.
+func (s Scope) on(member int) Scope {
+	s.factory = s.factory.caches.members[member].Factory.Shard(s.factory.shard)
+	return s
+}
+
+// now returns the scope in the cache that is read now.
+func (s Scope) now() Scope {
+	if s.factory.caches == nil || !s.factory.sharded {
+		return s
+	}
+	used, _ := s.factory.caches.current()
+	return s.on(used)
+}
+
 // Config returns a client configuration for other libraries. They make their
 // own transport unless they are given HTTPClient of the factory.
 func (s Scope) Config() *rest.Config {
+	s = s.now()
 	config := rest.CopyConfig(s.factory.config)
 	if !s.whole {
 		config.Host += request.ClusterPath(s.segment)
@@ -145,10 +165,11 @@ func (s Scope) Config() *rest.Config {
 }
 
 // HTTPClient returns the HTTP client of the factory, to go with Config.
-func (s Scope) HTTPClient() *http.Client { return s.factory.http }
+func (s Scope) HTTPClient() *http.Client { return s.now().factory.http }
 
 // Dynamic returns a client for objects of any kind.
 func (s Scope) Dynamic() (dynamic.Interface, error) {
+	s = s.now()
 	c, err := dynamic.NewForConfigAndClient(s.Config(), s.factory.http)
 	if err != nil {
 		return nil, s.clientError(err)
@@ -158,6 +179,7 @@ func (s Scope) Dynamic() (dynamic.Interface, error) {
 
 // Metadata returns a client for the metadata of objects of any kind.
 func (s Scope) Metadata() (metadata.Interface, error) {
+	s = s.now()
 	c, err := metadata.NewForConfigAndClient(s.Config(), s.factory.http)
 	if err != nil {
 		return nil, s.clientError(err)
@@ -167,6 +189,7 @@ func (s Scope) Metadata() (metadata.Interface, error) {
 
 // Resources returns what a group version has; NotFound where it is not served.
 func (s Scope) Resources(ctx context.Context, gv schema.GroupVersion) (*metav1.APIResourceList, error) {
+	s = s.now()
 	config := s.Config()
 	config.NegotiatedSerializer = metaCodecs.WithoutConversion()
 	c, err := rest.UnversionedRESTClientForConfigAndClient(config, s.factory.http)

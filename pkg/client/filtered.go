@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -112,32 +113,43 @@ func selectorRefused(err error) bool {
 }
 
 // learnFromList notes what a list says of who selected its items.
-func (s *stream) learnFromList(ctx context.Context, list runtime.Object) {
+func (s *stream) learnFromList(ctx context.Context, list runtime.Object) error {
 	if s.asks == nil || s.unsharded {
-		return
+		return nil
 	}
 	if sharded, ok := list.(metav1.ShardedListInterface); ok && sharded.GetShardInfo() != nil {
-		s.report.learn(ctx, FilteredByServer, nil)
-		return
+		return s.learnFrom(ctx, sharded.GetShardInfo().Selector)
 	}
 	// A list without types has it in its content.
 	if untyped, ok := list.(*unstructured.UnstructuredList); ok {
-		metadata, _ := untyped.Object["metadata"].(map[string]any)
-		if metadata["shardInfo"] != nil {
-			s.report.learn(ctx, FilteredByServer, nil)
+		if says, ok, _ := unstructured.NestedString(untyped.Object, "metadata", "shardInfo", "selector"); ok {
+			return s.learnFrom(ctx, says)
 		}
 	}
+	return nil
+}
+
+// learnFrom notes that the server has filtered, by the selector that it says. It fails if that
+// leaves out what was asked for: what is missing would be taken for deleted.
+func (s *stream) learnFrom(ctx context.Context, says string) error {
+	if answered, err := ParseRanges(says); err == nil && !s.asked.minus(answered).Empty() {
+		return fmt.Errorf("the server answers another shardSelector than it was asked, check what is between: asked %s, and got %s", s.asked, answered)
+	}
+	s.report.learn(ctx, FilteredByServer, nil)
+	return nil
 }
 
 // probe asks for one object, to learn whether the server has come to know selectors since it
 // was asked last: a watch that resumes does not say.
-func (s *stream) probe(ctx context.Context) {
+func (s *stream) probe(ctx context.Context) error {
 	if s.asks == nil || s.report.filtered() == FilteredByServer {
-		return
+		return nil
 	}
 	opts := s.options()
 	opts.Limit = 1
-	if page, err := s.source.list(ctx, opts); err == nil {
-		s.learnFromList(ctx, page)
+	page, err := s.source.list(ctx, opts)
+	if err != nil {
+		return nil //nolint:nilerr // the watch says what is wrong, if anything is
 	}
+	return s.learnFromList(ctx, page)
 }

@@ -168,6 +168,29 @@ func TestFiltered(t *testing.T) {
 	}
 }
 
+// TestOtherSelector: what a server leaves out that was asked for is not taken for all there is.
+func TestOtherSelector(t *testing.T) {
+	for _, listed := range []bool{false, true} {
+		t.Run(fmt.Sprint("listed=", listed), func(t *testing.T) {
+			server := filledClusters(40)
+			server.shards = narrows
+			inParts(t, server, partsOf(t, ByCluster, 1), InformerOptions[*corev1.ConfigMap]{DisableWatchList: listed}, func(t *testing.T, i *sharded) {
+				pass(time.Minute)
+				require.False(t, i.HasSynced())
+				require.Equal(t, FilteredUnknown, i.Filtered())
+				require.ErrorContains(t, i.LastError(), "the server answers another shardSelector than it was asked, check what is between: "+
+					"asked shardRange(object.metadata.cluster, '0x4000000000000000', '0x8000000000000000'), and got shardRange(object.metadata.cluster, '0x4000000000000000', '0x5000000000000001')")
+				server.mu.Lock()
+				server.shards = honours
+				server.mu.Unlock()
+				pass(time.Minute)
+				i.holdsAll(t, server)
+				require.Equal(t, FilteredByServer, i.Filtered())
+			})
+		})
+	}
+}
+
 // TestChangingRanges: what stays is not sent again and nobody is told of it, what comes is
 // streamed, what goes leaves at once and is no deletion.
 func TestChangingRanges(t *testing.T) {

@@ -82,8 +82,13 @@ type Informer[T Object] struct {
 	// sourceAt returns the client of the same resource at another scope.
 	sourceAt func(Scope) (listerWatcher, error)
 	metrics  *metrics
-	// holding is nil without ranges.
-	holding *holding
+	// holding is nil without ranges, and replicas but for what is read from caches.
+	holding  *holding
+	replicas *replicas[T]
+	// everywhere is set for all logical clusters, and unnamed once an object came that does not
+	// say of which it is.
+	everywhere bool
+	unnamed    atomic.Bool
 }
 
 func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source listerWatcher, options InformerOptions[T]) *Informer[T] {
@@ -95,6 +100,7 @@ func newInformer[T Object](gvr schema.GroupVersionResource, scope Scope, source 
 		connection: newConnection(name, source),
 		gvr:        gvr,
 		sharded:    scope.factory.sharded,
+		everywhere: scope.segment == request.Wildcard,
 		options:    options,
 		store:      newStore(options.Indexers),
 		mu:         &sync.Mutex{},
@@ -118,7 +124,15 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	}
 	defer i.setRunning(false)
 	defer i.metrics.watch(i)()
+	if i.replicas != nil {
+		var resolving sync.WaitGroup
+		defer resolving.Wait()
+		resolving.Go(func() { i.resolve(ctx) })
+	}
 	if i.holding != nil {
+		if source, ok := i.holding.source.(LoadedRanges); ok {
+			defer source.Follow(i.Holds)()
+		}
 		i.followRanges(ctx)
 	} else {
 		i.follow(ctx, &informerSink[T]{Informer: i})

@@ -110,6 +110,26 @@ func TestInformerKeepsClustersApart(t *testing.T) {
 	}
 }
 
+// TestObjectsWithoutCluster: objects that do not say of which logical cluster they are cannot be
+// told apart, and the informer says so and what to look at.
+func TestObjectsWithoutCluster(t *testing.T) {
+	server, factory := newServer(t)
+	server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap("a", "default", "same"))
+	informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{})
+	run(t, informer)
+	waitSynced(t, informer)
+	require.NoError(t, informer.LastError())
+	unnamed := configMap("", "default", "same")
+	delete(unnamed.Annotations, logicalcluster.AnnotationKey)
+	server.Put(t, kinds.ConfigMaps.GroupVersionResource, unnamed)
+	eventually(t, func() bool { return informer.LastError() != nil }, "it says so")
+	require.ErrorContains(t, informer.LastError(), "come without the annotation kcp.io/cluster, and those of one namespace and name are taken for one: check that")
+	_, err := informer.Lister().Cluster("a").Get("default", "same")
+	require.NoError(t, err, "what has one is kept apart")
+	server.Put(t, kinds.ConfigMaps.GroupVersionResource, configMap("b", "default", "same"))
+	eventually(t, func() bool { return informer.Lister().Len() == 3 }, "it goes on")
+}
+
 func TestInformerOfOneCluster(t *testing.T) {
 	server, factory := newServer(t)
 	gvr := kinds.ConfigMaps.GroupVersionResource

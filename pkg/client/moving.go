@@ -48,12 +48,12 @@ func (c *ChangingRanges) Set(ranges Ranges) {
 // followRanges follows what is wanted until ctx is done.
 func (i *Informer[T]) followRanges(ctx context.Context) {
 	for ctx.Err() == nil {
-		i.settle(ctx)
+		i.followHeld(ctx)
 	}
 }
 
-// settle follows the ranges with one first stream, until that has to be another one.
-func (i *Informer[T]) settle(ctx context.Context) {
+// followHeld follows the ranges with one first stream, until that has to be another one.
+func (i *Informer[T]) followHeld(ctx context.Context) {
 	h := i.holding
 	changed := h.source.Changed()
 	i.want(h.source.Ranges())
@@ -209,12 +209,16 @@ func (r *running) whole() <-chan struct{} {
 // LastError returns why the informer is not connected, or cannot read the ranges that are to
 // come, or nil.
 func (i *Informer[T]) LastError() error {
-	err := i.connection.LastError()
-	if err != nil || i.holding == nil {
+	if err := i.connection.LastError(); err != nil {
 		return err
 	}
-	if loading := i.holding.loading.Load(); loading != nil {
-		return loading.LastError()
+	if i.holding != nil {
+		if loading := i.holding.loading.Load(); loading != nil && loading.LastError() != nil {
+			return loading.LastError()
+		}
+	}
+	if i.unnamed.Load() {
+		return errUnnamed
 	}
 	return nil
 }

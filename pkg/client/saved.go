@@ -48,9 +48,17 @@ func (i *Informer[T]) Restore(saved []json.RawMessage) error {
 	for _, obj := range objs {
 		if i.options.Keep == nil || i.options.Keep(obj) {
 			i.mu.Lock()
+			if i.replicas != nil {
+				// The previous release has saved that of the cache. Empty comes before all.
+				obj.SetResourceVersion(originalVersion(obj))
+				i.replicas.saw(i.KeyOf(obj).Shard, obj.GetResourceVersion())
+			}
 			i.upsert(i.KeyOf(obj), obj)
 			i.mu.Unlock()
 		}
+	}
+	if i.replicas != nil {
+		i.replicas.restored()
 	}
 	i.markSynced()
 	return nil
@@ -66,5 +74,5 @@ func (d *Dual[T]) Current() error {
 	if d.others == nil || d.others.Current() {
 		return nil
 	}
-	return fmt.Errorf("%w: informer %s has what it had before the start: %w", ErrIncomplete, d.others.Name(), d.others.LastError())
+	return fmt.Errorf("%w: informer %s%s has what it had before the start", ErrIncomplete, d.others.Name(), d.others.readFrom())
 }

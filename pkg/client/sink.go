@@ -1,14 +1,17 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
 )
 
 // informerSink keeps what a server has in the store of an informer.
@@ -31,7 +34,14 @@ func (s *informerSink[T]) end() {
 	})
 	for _, key := range gone {
 		s.mu.Lock()
-		s.remove(key, nil)
+		if s.replicas == nil || s.lost(key) {
+			s.remove(key, nil)
+		}
+		s.mu.Unlock()
+	}
+	if s.replicas != nil {
+		s.mu.Lock()
+		s.replicas.cover()
 		s.mu.Unlock()
 	}
 	s.seen = nil
@@ -48,6 +58,9 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 		return nil
 	}
 	key := s.KeyOf(obj)
+	if key.Cluster == "" && s.everywhere && !s.unnamed.Swap(true) {
+		klog.FromContext(ctx).Error(errUnnamed, "Cannot tell objects of logical clusters apart", "informer", s.name, "object", key)
+	}
 	if s.options.Keep != nil && !s.options.Keep(obj) {
 		s.forget(key, obj, at)
 		return nil
@@ -55,7 +68,7 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	if s.seen != nil {
 		s.seen[key] = struct{}{}
 	}
-	news := event{place: at, key: key, uid: obj.GetUID(), version: obj.GetResourceVersion()}
+	news, version := event{place: at, key: key, uid: obj.GetUID(), version: obj.GetResourceVersion()}, originalVersion(obj)
 	obj, err := s.prepare(obj)
 	if err != nil {
 		// One bad object must not stop the others.
@@ -64,7 +77,11 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.admits(s.part, news) {
+	switch {
+	case !s.admits(s.part, news):
+	case s.replicas == nil || version != "" && s.believes(news, obj, version):
+		s.upsert(key, obj)
+	case version == "" && s.believes(news, obj, version) && !s.keepsSilent(key, obj):
 		s.upsert(key, obj)
 	}
 	return nil
@@ -86,9 +103,18 @@ func (s *informerSink[T]) gone(ctx context.Context, received runtime.Object) err
 func (s *informerSink[T]) forget(key Key, final T, at place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.admits(s.part, event{place: at, key: key, uid: final.GetUID(), version: final.GetResourceVersion(), gone: true}) {
-		s.remove(key, &final)
+	e := event{place: at, key: key, uid: final.GetUID(), version: final.GetResourceVersion(), gone: true}
+	if !s.admits(s.part, e) {
+		return
 	}
+	if s.replicas != nil {
+		version := originalVersion(final)
+		if !s.believesGone(e, version) {
+			return
+		}
+		final.SetResourceVersion(cmp.Or(version, e.version))
+	}
+	s.remove(key, &final)
 }
 
 // place returns where an object lies on the ring.
@@ -113,10 +139,17 @@ func (s *informerSink[T]) wants(ctx context.Context, at place) bool {
 	return false
 }
 
+// errUnnamed is told while all else is well: what can be told apart is right.
+var errUnnamed = fmt.Errorf("objects of all logical clusters come without the annotation %s, and those of one namespace and name are taken for one: "+
+	"check that the address is that of a server with logical clusters, and that nothing on the way removes annotations", logicalcluster.AnnotationKey)
+
 // prepare applies the options to an object that the server sent.
 func (i *Informer[T]) prepare(obj T) (T, error) {
 	if !i.options.KeepManagedFields && len(obj.GetManagedFields()) > 0 {
 		obj.SetManagedFields(nil)
+	}
+	if version := originalVersion(obj); version != "" && i.replicas != nil {
+		obj.SetResourceVersion(version)
 	}
 	if i.options.Transform == nil {
 		return obj, nil

@@ -84,7 +84,14 @@ func (s *stream) connect(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if rv != "" {
-			s.probe(ctx)
+			if err := s.probe(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if rv == "" && s.before != nil {
+		if err := s.before(ctx); err != nil {
+			return err
 		}
 	}
 	if rv == "" && s.begins != nil {
@@ -167,10 +174,12 @@ func (s *stream) list(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
+		if err := s.learnFromList(ctx, page); err != nil {
+			return "", err
+		}
 		if err := meta.EachListItemWithAlloc(page, func(item runtime.Object) error { return s.sink.put(ctx, item) }); err != nil {
 			return "", err
 		}
-		s.learnFromList(ctx, page)
 		if s.unsharded {
 			opts.ShardSelector = "" // its pages are without, too
 		}
@@ -265,9 +274,15 @@ func (s *stream) consume(ctx context.Context, w watch.Interface, initial bool) e
 
 // handle processes one event. done says that it ended the initial state.
 func (s *stream) handle(ctx context.Context, event watch.Event, initial bool) (done bool, err error) {
-	switch event.Type {
-	case watch.Error:
+	if event.Type == watch.Error {
 		return false, apierrors.FromObject(event.Object)
+	}
+	info, err := meta.Accessor(event.Object)
+	if err != nil {
+		return false, fmt.Errorf("%w: %T: %w", errWrongType, event.Object, err)
+	}
+	version := info.GetResourceVersion() // the sink may change it
+	switch event.Type {
 	case watch.Added, watch.Modified:
 		if err := s.sink.put(ctx, event.Object); err != nil {
 			return false, err
@@ -280,23 +295,21 @@ func (s *stream) handle(ctx context.Context, event watch.Event, initial bool) (d
 	default:
 		return false, fmt.Errorf("%w: event of type %q", errWrongType, event.Type)
 	}
-	info, err := meta.Accessor(event.Object)
-	if err != nil {
-		return false, fmt.Errorf("%w: %T: %w", errWrongType, event.Object, err)
-	}
 	if !initial {
-		s.setResourceVersion(info.GetResourceVersion())
+		s.setResourceVersion(version)
 		if event.Type == watch.Bookmark {
-			s.reached(info.GetResourceVersion())
+			s.reached(version)
 			s.isCurrent(ctx)
 		}
 		return false, nil
 	}
 	if event.Type == watch.Bookmark && info.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
-		if s.asks != nil && !s.unsharded && info.GetAnnotations()[hashrange.InfoAnnotation] != "" {
-			s.report.learn(ctx, FilteredByServer, nil)
+		if says := info.GetAnnotations()[hashrange.InfoAnnotation]; s.asks != nil && !s.unsharded && says != "" {
+			if err := s.learnFrom(ctx, says); err != nil {
+				return false, err
+			}
 		}
-		s.complete(ctx, info.GetResourceVersion())
+		s.complete(ctx, version)
 		return true, nil
 	}
 	return false, nil

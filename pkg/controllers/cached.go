@@ -19,8 +19,10 @@ import (
 type Cached struct {
 	Store        cachedresource.Store
 	Publications Publications
-	// Limit is how many objects a logical cluster may have replicated; 0 is any number.
-	Limit int
+	// Limit is how many objects a logical cluster may have replicated, and LimitBytes how many bytes
+	// these may have; 0 is any number.
+	Limit      int
+	LimitBytes int64
 }
 
 // Publications are what cached resources have replicated.
@@ -57,10 +59,10 @@ func cachedResources() []reconcile.Descriptor[Deps] {
 func newCachedResource(resource client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]) func(Deps) (reconcile.Made, error) {
 	return func(d Deps) (reconcile.Made, error) {
 		i := d.Informers
-		all := []*client.Informer[*cachev1alpha1.CachedResource]{i.CachedResources, i.ClusterCachedResources}
+		all := []*client.Informer[*cachev1alpha1.CachedResource]{i.CachedResources.Own(), i.ClusterCachedResources.Own()}
 		config := cachedresource.Config{
 			Resource: resource, Objects: all[0], All: all, Local: d.Local,
-			Store: d.Cached.Store, Publications: d.Cached.Publications, Table: cachedTable{d.Replicated, d.Cached.Publications}, Limit: d.Cached.Limit,
+			Store: d.Cached.Store, Publications: d.Cached.Publications, Table: cachedTable{d.Replicated, d.Cached.Publications}, Limit: d.Cached.Limit, LimitBytes: d.Cached.LimitBytes,
 		}
 		if resource.Resource == kinds.ClusterCachedResources.Resource {
 			config.Objects = all[1]

@@ -63,7 +63,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers/apiexport"
 	"github.com/shardplane/shardplane/pkg/controllers/bootstrap"
 	"github.com/shardplane/shardplane/pkg/controllers/customresourcedefinition"
-	"github.com/shardplane/shardplane/pkg/controllers/endpointslice"
 	"github.com/shardplane/shardplane/pkg/controllers/exportuse"
 	"github.com/shardplane/shardplane/pkg/controllers/garbagecollector"
 	"github.com/shardplane/shardplane/pkg/controllers/heartbeat"
@@ -87,6 +86,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/reconcile/purge"
+	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 )
@@ -156,7 +156,7 @@ type APIs interface {
 func Catalogue() []reconcile.Descriptor[Deps] {
 	return slices.Concat([]reconcile.Descriptor[Deps]{
 		{Name: namespace.Name, Placement: reconcile.Dividable, New: newNamespace},
-		{Name: serviceaccount.Name, Placement: reconcile.Dividable, New: newServiceAccount},
+		{Name: serviceaccount.Name, Placement: reconcile.Divided, New: newServiceAccount},
 		{
 			Name:      serviceaccount.TokensName,
 			Placement: reconcile.Dividable,
@@ -197,7 +197,6 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 		// Of two that want a name which became free, the first should get it.
 		{Name: apibinding.Name, Placement: reconcile.OnLeader, New: newAPIBinding},
 		{Name: apibinding.ConvertingName, Placement: reconcile.OnLeader, New: newAPIConversion},
-		{Name: endpointslice.Name, Placement: reconcile.Dividable, New: newEndpointSlice},
 		{Name: partitionset.Name, Placement: reconcile.Dividable, New: newPartitionSet},
 		{Name: workspacetype.Name, Placement: reconcile.Dividable, New: newWorkspaceType},
 		// The replicas of a shard have the same ConfigMap: one of them writes it.
@@ -225,7 +224,7 @@ func Catalogue() []reconcile.Descriptor[Deps] {
 			Enabled:   hasCache,
 			New:       newSubtreeUsage,
 		},
-	}, cachedResources(), markedHooks())
+	}, endpointSlices(), cachedResources(), markedHooks())
 }
 
 func hasCache(d Deps) bool { return d.Cache != nil }
@@ -414,19 +413,6 @@ func newAPIBinding(d Deps) (reconcile.Made, error) {
 	return made, nil
 }
 
-func newEndpointSlice(d Deps) (reconcile.Made, error) {
-	i := d.Informers
-	made := after(endpointslice.New(endpointslice.Config{
-		ShardName: d.ShardName, Local: d.Local, Slices: i.EndpointSlices, Partitions: i.Partitions, Exports: i.APIExports,
-		Shards: i.Shards, Uses: i.ExportUses, Consumers: d.APIs, Resolve: d.Resolve,
-	}), i.EndpointSlices, i.Partitions, i.APIExports, i.Shards, i.LogicalClusters, d.Bindings)
-	if i.ExportUses != nil {
-		// Without it, shards with consumers would be taken out of all slices.
-		made.Needs = append(made.Needs, i.ExportUses)
-	}
-	return made, nil
-}
-
 func newPartitionSet(d Deps) (reconcile.Made, error) {
 	sets := kinds.PartitionSets.Informer(d.Local.Wildcard(), client.InformerOptions[*topologyv1alpha1.PartitionSet]{})
 	i := d.Informers
@@ -441,8 +427,11 @@ func newWorkspaceType(d Deps) (reconcile.Made, error) {
 }
 
 func newExportUse(d Deps) (reconcile.Made, error) {
-	uses := d.Informers.ExportUses
-	return after(exportuse.New(exportuse.Config{ShardName: d.ShardName, Cache: d.Pushed[0].Cache, Uses: uses, Consumers: d.APIs}), uses, d.Bindings), nil
+	made := newPerCache(d, exportuse.Name, exportuses.Uses.Informer, func(cache Pushed, written *client.Informer[*exportuses.ExportUse]) reconcile.Runnable {
+		return exportuse.New(exportuse.Config{ShardName: d.ShardName, Cache: cache.Cache, CacheName: cache.Name, Uses: written, Consumers: d.APIs})
+	})
+	made.Needs = []reconcile.Synced{d.Bindings}
+	return made, nil
 }
 
 func newIdentityCache(d Deps) (reconcile.Made, error) {
@@ -492,8 +481,7 @@ func newReplicationObserver(d Deps) (reconcile.Made, error) {
 }
 
 func newSubtreeUsage(d Deps) (reconcile.Made, error) {
-	usages := d.Informers.SubtreeUsages
-	return after(subtreeusage.New(subtreeusage.Config{
-		ShardName: d.ShardName, Cache: d.Pushed[0].Cache, Usages: usages, Sums: d.Subtrees,
-	}), usages), nil
+	return newPerCache(d, subtreeusage.Name, subtrees.Usages.Informer, func(cache Pushed, written *client.Informer[*subtrees.SubtreeUsage]) reconcile.Runnable {
+		return subtreeusage.New(subtreeusage.Config{ShardName: d.ShardName, Cache: cache.Cache, CacheName: cache.Name, Usages: written, Sums: d.Subtrees})
+	}), nil
 }

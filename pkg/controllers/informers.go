@@ -44,9 +44,10 @@ type Sources struct {
 	Local *client.Factory
 	// Root reaches the root shard, to read. The root shard leaves it out.
 	Root *client.Factory
-	// Cache reaches the cache that is read. It may be left out:
-	// what other shards own is then read from the root shard.
-	Cache *client.Factory
+	// Cache reaches the cache that is read, and Caches are those that it is one of. It may be
+	// left out: what other shards own is then read from the root shard.
+	Cache  *client.Factory
+	Caches *client.Caches
 	// Pushed are the caches to which the shard pushes; one at least where there is a Cache.
 	Pushed []Pushed
 }
@@ -95,12 +96,16 @@ type Informers struct {
 	// APIConversions are those of the shard, and of others where there is a cache server.
 	APIConversions *client.Dual[*apisv1alpha1.APIConversion]
 
-	// CachedResources are those of all logical clusters of the shard, by each of their names.
-	CachedResources, ClusterCachedResources *client.Informer[*cachev1alpha1.CachedResource]
+	// CachedResources are those of the shard, and of others where there is a cache server, by each
+	// of their names.
+	CachedResources, ClusterCachedResources *client.Dual[*cachev1alpha1.CachedResource]
 
 	// EndpointSlices and Partitions are those of all logical clusters of the shard.
 	EndpointSlices *client.Informer[*apisv1alpha1.APIExportEndpointSlice]
-	Partitions     *client.Informer[*topologyv1alpha1.Partition]
+	// CachedSlices and ClusterCachedSlices are the endpoint slices of cached resources.
+	CachedSlices        *client.Dual[*cachev1alpha1.CachedResourceEndpointSlice]
+	ClusterCachedSlices *client.Dual[*kinds.ClusterCachedResourceEndpointSlice]
+	Partitions          *client.Informer[*topologyv1alpha1.Partition]
 
 	// WorkspaceTypes are those of the shard, and what it can see of others'.
 	WorkspaceTypes *client.Dual[*tenancyv1alpha1.WorkspaceType]
@@ -206,11 +211,7 @@ func NewInformers(s Sources) *Informers {
 			},
 		})),
 	}
-	i.EndpointSlices = add(i, kinds.APIExportEndpointSlices.Informer(all, client.InformerOptions[*apisv1alpha1.APIExportEndpointSlice]{
-		Indexers: map[string]client.IndexFunc[*apisv1alpha1.APIExportEndpointSlice]{endpointslice.ExportIndex: endpointslice.IndexByExport},
-	}))
-	i.CachedResources = add(i, kinds.CachedResources.Informer(all, client.InformerOptions[*cachev1alpha1.CachedResource]{}))
-	i.ClusterCachedResources = add(i, kinds.ClusterCachedResources.Informer(all, client.InformerOptions[*cachev1alpha1.CachedResource]{}))
+	i.followCached(s)
 	i.Partitions = add(i, kinds.Partitions.Informer(all, client.InformerOptions[*topologyv1alpha1.Partition]{}))
 	if s.Cache != nil {
 		i.ExportUses = add(i, exportuses.Uses.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*exportuses.ExportUse]{}))
@@ -218,7 +219,56 @@ func NewInformers(s Sources) *Informers {
 		i.SubtreeUsages = add(i, subtrees.Usages.Informer(s.Cache.Shard(request.Wildcard).Wildcard(), client.InformerOptions[*subtrees.SubtreeUsage]{}))
 	}
 	i.Hooks = newHooks(i, s)
+	if s.Caches != nil {
+		i.followMarks(s.Caches)
+	}
 	return i
+}
+
+// followCached adds endpoint slices and cached resources, which have two names each.
+func (i *Informers) followCached(s Sources) {
+	all := s.Local.Wildcard()
+	i.EndpointSlices = add(i, kinds.APIExportEndpointSlices.Informer(all, client.InformerOptions[*apisv1alpha1.APIExportEndpointSlice]{
+		Indexers: map[string]client.IndexFunc[*apisv1alpha1.APIExportEndpointSlice]{endpointslice.ExportIndex: endpointslice.OfExports.IndexByExport},
+	}))
+	i.CachedSlices = add(i, dual(i, s, kinds.CachedResourceEndpointSlices, false, client.InformerOptions[*cachev1alpha1.CachedResourceEndpointSlice]{
+		Indexers: map[string]client.IndexFunc[*cachev1alpha1.CachedResourceEndpointSlice]{endpointslice.ExportIndex: endpointslice.OfCached.IndexByExport},
+	}))
+	i.ClusterCachedSlices = add(i, dual(i, s, kinds.ClusterCachedResourceEndpointSlices, false, client.InformerOptions[*kinds.ClusterCachedResourceEndpointSlice]{
+		Indexers: map[string]client.IndexFunc[*kinds.ClusterCachedResourceEndpointSlice]{endpointslice.ExportIndex: endpointslice.OfClusterCached.IndexByExport},
+	}))
+	i.CachedResources = add(i, dual(i, s, kinds.CachedResources, false, client.InformerOptions[*cachev1alpha1.CachedResource]{}))
+	i.ClusterCachedResources = add(i, dual(i, s, kinds.ClusterCachedResources, false, client.InformerOptions[*cachev1alpha1.CachedResource]{}))
+}
+
+// followMarks has those who read replicas know what shards say of them, and which were removed.
+func (i *Informers) followMarks(caches *client.Caches) {
+	note := func(mark *replicationmarks.ReplicationMark) {
+		if shard := i.ReplicationMarks.KeyOf(mark).Shard; mark.Name == replicationmarks.Name && i.Registered(shard) {
+			caches.Note(shard, mark.Said())
+		}
+	}
+	i.ReplicationMarks.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
+		OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { note(mark) },
+		OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { note(mark) },
+	})
+	caches.Forget(func(shard string) bool { return !i.Registered(shard) })
+}
+
+// marked returns the other shards that leave marks.
+func (i *Informers) marked(self string) func() ([]string, error) {
+	return func() ([]string, error) {
+		if err := tenancy.ShardsKnown(i.Shards); err != nil {
+			return nil, err
+		}
+		var marked []string
+		for _, shard := range i.Shards.Lister().Cluster(core.RootCluster).List(nil) {
+			if shard.Name != self && tenancy.LeavesMarks(shard) {
+				marked = append(marked, shard.Name)
+			}
+		}
+		return marked, nil
+	}
 }
 
 // unlogged is an informer of secrets, which are in no log.
@@ -253,7 +303,11 @@ func dual[T client.Object, L runtime.Object](i *Informers, s Sources, resource c
 
 // view is what the shard has of a resource, and what others have, who may be nil.
 func view[T client.Object](i *Informers, s Sources, own, others *client.Informer[T]) *client.Dual[T] {
-	return client.NewDual(own, others, client.DualOptions{Self: s.ShardName, Holds: i.holds, Standing: tenancy.Standing(i.Shards)})
+	options := client.DualOptions{Self: s.ShardName, Holds: i.holds, Standing: tenancy.Standing(i.Shards)}
+	if s.Caches != nil {
+		options.Marked = i.marked(s.ShardName)
+	}
+	return client.NewDual(own, others, options)
 }
 
 // clusters is the view of LogicalClusters. Those of the shard are run already.
@@ -288,6 +342,7 @@ func (i *Informers) Replicas() []replicasnapshot.Source {
 	if i.ExportUses == nil {
 		return nil
 	}
+	all = append(all, i.ReplicationMarks) // first: what is saved after it covers these
 	if !i.root {
 		all = append(all, i.Shards) // those that count
 	}
@@ -333,7 +388,9 @@ func slimLogicalCluster(lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalC
 		Name: lc.Name, UID: lc.UID, ResourceVersion: lc.ResourceVersion, CreationTimestamp: lc.CreationTimestamp,
 		DeletionTimestamp: lc.DeletionTimestamp, Annotations: map[string]string{},
 	}}
-	for _, key := range []string{logicalcluster.AnnotationKey, request.ShardAnnotation, request.OriginalUIDAnnotation, tenancy.RequiredGroupsAnnotation} {
+	for _, key := range []string{
+		logicalcluster.AnnotationKey, request.ShardAnnotation, request.OriginalUIDAnnotation, request.OriginalVersionAnnotation, tenancy.RequiredGroupsAnnotation,
+	} {
 		if value, ok := lc.Annotations[key]; ok {
 			slim.Annotations[key] = value
 		}

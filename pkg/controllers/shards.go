@@ -1,13 +1,17 @@
 package controllers
 
 import (
+	"slices"
+
 	"github.com/kcp-dev/sdk/apis/core"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/heartbeat"
+	"github.com/shardplane/shardplane/pkg/controllers/replication"
 	"github.com/shardplane/shardplane/pkg/controllers/shardhealth"
 	"github.com/shardplane/shardplane/pkg/controllers/shardregistration"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
 
 func newShardRegistration(d Deps) (reconcile.Made, error) {
@@ -17,6 +21,13 @@ func newShardRegistration(d Deps) (reconcile.Made, error) {
 		ExternalURL: d.ExternalURL,
 		Root:        d.rootShard().Cluster(core.RootCluster.Path()),
 		Own:         d.Informers.OwnShard,
+		Marks:       d.Informers.ReplicationMarks,
+		Covers: func(mark *replicationmarks.ReplicationMark) bool {
+			return !slices.ContainsFunc(replication.Defaults(), func(r replication.Resource) bool {
+				_, named := mark.Resources[r.GroupResource().String()]
+				return !named
+			})
+		},
 	}), d.Informers.OwnShard), nil
 }
 

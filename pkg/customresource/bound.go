@@ -14,6 +14,7 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	"github.com/shardplane/shardplane/pkg/request"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
@@ -47,7 +48,7 @@ func (s *Server) BuiltIn(ctx context.Context, resource schema.GroupResource) boo
 // does not serve that, and the prefix of the keys of its objects there.
 func (s *Server) Definition(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource) (d *definitions.Definition, prefix string, err error) {
 	d, err = s.sources.Resolve(ctx, definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource.GroupResource(), Version: resource.Version})
-	if err != nil || d == nil || !d.Schema.Serves(resource.Version) || d.Schema.Projection != nil {
+	if err != nil || d == nil || !d.Schema.Serves(resource.Version) || d.Schema.Projection != nil || d.Objects != nil {
 		return nil, "", err
 	}
 	return d, multitenant.Key(s.stores.PrefixOf(d.Schema), d.Identity, cluster, "", ""), nil
@@ -70,6 +71,13 @@ func (s *Server) Empty(ctx context.Context, cluster logicalcluster.Name, d *defi
 	}
 	ctx = request.WithIdentity(request.WithClusterName(ctx, cluster), used.Resource, d.Identity)
 	return definitions.Empty(ctx, instances)
+}
+
+// Each calls visit for each object of a definition in a logical cluster, as it is stored.
+func (s *Server) Each(ctx context.Context, cluster logicalcluster.Name, d *definitions.Definition, visit func(*packed.Object)) error {
+	used := s.table.Acquire(d.Schema)
+	defer func() { s.table.Release(used, time.Now()) }()
+	return s.stores.Each(request.WithIdentity(request.WithClusterName(ctx, cluster), used.Resource, d.Identity), used, visit)
 }
 
 // ServeDocuments answers a request for discovery or OpenAPI that is to tell of some of the

@@ -15,18 +15,6 @@ import (
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 )
 
-// Kind is what a logical cluster serves under the name of a kind or of a resource, built in
-// or not.
-type Kind struct {
-	// Resource is what requests name, in a version that is served.
-	Resource   schema.GroupVersionResource
-	Kind       string
-	Namespaced bool
-	// Prefix is that of the keys of all objects of the resource, and Identity is that of
-	// those in this logical cluster.
-	Prefix, Identity string
-}
-
 // maxPlurals bounds what a server remembers of the resources of kinds.
 const maxPlurals = 4096
 
@@ -58,15 +46,15 @@ func (p *plurals) add(kind schema.GroupKind, plural string) {
 
 // KindOf returns what a logical cluster serves under a kind, in a version that it serves; false
 // if there is nothing.
-func (s *Server) KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (Kind, bool, error) {
+func (s *Server) KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (multitenant.Kind, bool, error) {
 	if builtIn, ok, err := s.builtIns.Kind(ctx, kind); ok || err != nil {
-		return Kind{Resource: builtIn.Resource, Kind: kind.Kind, Namespaced: builtIn.Namespaced, Prefix: prefixOf(builtIn.Resource)}, ok, err
+		return multitenant.Kind{Resource: builtIn.Resource, Kind: kind.Kind, Namespaced: builtIn.Namespaced, Prefix: prefixOf(builtIn.Resource)}, ok, err
 	}
 	in := request.Cluster{Name: cluster}
 	for _, plural := range s.plurals.get(kind.GroupKind()) {
 		d, err := s.sources.Resolve(ctx, definitions.Lookup{Cluster: in, Resource: schema.GroupResource{Group: kind.Group, Resource: plural}, Version: kind.Version})
 		if err != nil {
-			return Kind{}, false, err
+			return multitenant.Kind{}, false, err
 		}
 		if d != nil && isOf(d, kind) {
 			return s.kind(d, kind.Version), true, nil
@@ -74,7 +62,7 @@ func (s *Server) KindOf(ctx context.Context, cluster logicalcluster.Name, kind s
 	}
 	all, err := s.sources.List(ctx, in)
 	if err != nil {
-		return Kind{}, false, err
+		return multitenant.Kind{}, false, err
 	}
 	for _, d := range all {
 		if isOf(d, kind) {
@@ -82,14 +70,14 @@ func (s *Server) KindOf(ctx context.Context, cluster logicalcluster.Name, kind s
 			return s.kind(d, kind.Version), true, nil
 		}
 	}
-	return Kind{}, false, nil
+	return multitenant.Kind{}, false, nil
 }
 
 // Served returns what a logical cluster serves of the resource whose keys have a prefix, in any
 // version: false if it serves nothing whose objects have such keys.
-func (s *Server) Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (Kind, bool, error) {
+func (s *Server) Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (multitenant.Kind, bool, error) {
 	if builtIn, ok, err := s.builtIns.OfPrefix(ctx, prefix); ok || err != nil {
-		return Kind{Resource: builtIn.Resource, Kind: builtIn.Kind, Namespaced: builtIn.Namespaced, Prefix: prefix}, ok && identity == "", err
+		return multitenant.Kind{Resource: builtIn.Resource, Kind: builtIn.Kind, Namespaced: builtIn.Namespaced, Prefix: prefix}, ok && identity == "", err
 	}
 	group, name, _ := strings.Cut(strings.Trim(prefix, "/"), "/")
 	name, suffix, _ := strings.Cut(name, ":")
@@ -99,14 +87,14 @@ func (s *Server) Served(ctx context.Context, cluster logicalcluster.Name, prefix
 	}
 	d, err := s.sources.Resolve(ctx, definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource})
 	if err != nil || d == nil || d.Identity != identity || s.stores.PrefixOf(d.Schema) != prefix {
-		return Kind{}, false, err
+		return multitenant.Kind{}, false, err
 	}
 	for _, v := range d.Schema.Spec().Versions {
 		if v.Served {
 			return s.kind(d, v.Name), true, nil
 		}
 	}
-	return Kind{}, false, nil
+	return multitenant.Kind{}, false, nil
 }
 
 // KeysOf returns the prefix of the keys of a resource's objects in a logical cluster, or in one
@@ -116,18 +104,18 @@ func (s *Server) KeysOf(ctx context.Context, cluster logicalcluster.Name, namesp
 		return multitenant.Key(prefixOf(resource.WithVersion("")), "", cluster, namespace, ""), true, nil
 	}
 	d, err := s.sources.Resolve(ctx, definitions.Lookup{Cluster: request.Cluster{Name: cluster}, Resource: resource})
-	if err != nil || d == nil || d.Schema.Projection != nil {
+	if err != nil || d == nil || d.Schema.Projection != nil || d.Objects != nil {
 		return "", false, err
 	}
 	return multitenant.Key(s.stores.PrefixOf(d.Schema), d.Identity, cluster, namespace, ""), true, nil
 }
 
 func isOf(d *definitions.Definition, kind schema.GroupVersionKind) bool {
-	return d.Schema.Resource.Group == kind.Group && d.Schema.Names().Kind == kind.Kind && d.Schema.Serves(kind.Version) && d.Schema.Projection == nil
+	return d.Schema.Resource.Group == kind.Group && d.Schema.Names().Kind == kind.Kind && d.Schema.Serves(kind.Version) && d.Schema.Projection == nil && d.Objects == nil
 }
 
-func (s *Server) kind(d *definitions.Definition, version string) Kind {
-	return Kind{
+func (s *Server) kind(d *definitions.Definition, version string) multitenant.Kind {
+	return multitenant.Kind{
 		Resource:   d.Schema.Resource.WithVersion(version),
 		Kind:       d.Schema.Names().Kind,
 		Namespaced: d.Schema.Spec().Scope == "Namespaced",

@@ -53,6 +53,7 @@ type serverOptions struct {
 	convert    map[string]versions.Convert
 	sources    []definitions.Source
 	release    time.Duration
+	calls      int
 	admission  admission.Interface
 	data       customresourcetest.Data // of its own if there is none
 	assembled  func(*Server)           // called before the server runs
@@ -78,6 +79,7 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 		ReleaseAfter: o.release,
 		Admission:    o.admission,
 		Webhooks:     webhooks,
+		WebhookCalls: o.calls,
 		Convert:      o.convert,
 	})
 	require.NoError(t, err)

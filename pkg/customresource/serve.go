@@ -21,9 +21,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
 
-// patience is for how long a write has its seat that may wait for a conversion
+// pauseAfter is for how long a write has its seat that may wait for a conversion
 // webhook: all that it computes takes less.
-const patience = 2 * time.Second
+const pauseAfter = 2 * time.Second
 
 // Wrap returns a handler that serves custom resources and merged discovery and
 // OpenAPI documents, and passes everything else to next. It must come after
@@ -51,6 +51,10 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		if !s.documents.Serve(w, r, cluster) {
 			s.serveNext(w, r)
 		}
+		return
+	}
+	if d := readOnlyFrom(ctx); d != nil {
+		s.serveReadOnly(w, r, info, cluster, d)
 		return
 	}
 	if s.builtIns.Serves(ctx, schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}) {
@@ -114,13 +118,17 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	if definition.Only != nil {
 		ctx = claims.WithSet(ctx, definition.Only)
 	}
+	if definition.Objects != nil {
+		s.serveReadOnly(w, r.WithContext(ctx), info, cluster, definition)
+		return
+	}
 	used := s.table.Acquire(definition.Schema)
 	defer func() { s.table.Release(used, time.Now()) }()
 
 	private := *info
 	private.Resource = resource
 	r = r.WithContext(genericapirequest.WithRequestInfo(ctx, &private))
-	s.serveTyped(w, r, &private, used, func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) {
+	s.serveTyped(w, r, &private, used, func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) { //nolint:contextcheck // it inherits the request's
 		s.serveObjects(w, r, info, used, definition)
 	})
 }
@@ -139,6 +147,16 @@ func (s *Server) mayQualify(ctx context.Context, cluster request.Cluster, verb s
 // serveObjects serves a request for custom resources with the schema of a definition, in the
 // encodings that custom resources have.
 func (s *Server) serveObjects(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, used *definitions.Schema, definition *definitions.Definition) {
+	if s.stores.Calls(used) {
+		var err error
+		if r, err = s.managed(w, r, info); err != nil {
+			writeError(w, r, info, err)
+			return
+		}
+		if info.Verb == "update" || info.Verb == "patch" {
+			defer pauseIfSlow(r.Context())()
+		}
+	}
 	if s.serveList(w, r, info, used) || s.serveCoreWrite(w, r, info, used, definition.Terminating) {
 		return
 	}
@@ -155,17 +173,11 @@ func (s *Server) serveObjects(w http.ResponseWriter, r *http.Request, info *gene
 // serveUpstream has the upstream handler serve a request for what info says, which it
 // keeps, with a synthetic definition.
 func (s *Server) serveUpstream(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, crd *apiextensionsv1.CustomResourceDefinition) {
-	if conversion := crd.Spec.Conversion; conversion != nil && conversion.Strategy == apiextensionsv1.WebhookConverter && writes(info.Verb) {
-		defer pauseIfSlow(r.Context())()
-	}
 	first := *info
 	defer s.lister.issue(&first, s.nameFor(info, crd), crd)()
 	ctx := &countedContext{Context: genericapirequest.WithRequestInfo(r.Context(), info), info: info, first: &first}
 	s.upstream.ServeHTTP(w, r.WithContext(ctx)) //nolint:contextcheck // it inherits the request's
 }
-
-// writes reports whether a request with that verb may change managed fields.
-func writes(verb string) bool { return verb == "create" || verb == "update" || verb == "patch" }
 
 // pauseIfSlow pauses the request of ctx, see request.Pause, when it takes long, until
 // end. For managed fields the library converts objects without a context, so that
@@ -177,7 +189,7 @@ func pauseIfSlow(ctx context.Context) (end func()) {
 		ended  bool
 		resume = func() {}
 	)
-	timer := time.AfterFunc(patience, func() {
+	timer := time.AfterFunc(pauseAfter, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if !ended {

@@ -151,7 +151,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.stores = versions.New(versions.Config{
-		Calls:     webhooktransport.NewCalls(cfg.WebhookCalls),
+		Calls:     cfg.WebhookCalls,
 		Hooks:     s.hooks,
 		Storage:   cfg.Storage,
 		Building:  s.lister.building.Load,

@@ -42,6 +42,7 @@ type stream struct {
 // served is what a stream is of: nothing that is served differently is the same.
 type served struct {
 	hash, identity string
+	stored         bool
 }
 
 func newStreams(resolve func(context.Context, definitions.Lookup) (*definitions.Definition, error)) *streams {
@@ -109,14 +110,16 @@ func (s *streams) changed(c definitions.Change) {
 	}
 	for _, of := range clusters {
 		for st := range of {
-			if st.served.hash == "" || st.served == (served{c.Schema.Hash, c.Identity}) {
+			if st.served.hash == "" || st.served.hash == c.Schema.Hash && st.served.identity == c.Identity {
 				st.endLocked(c.Gone)
 			}
 		}
 	}
 }
 
-func servedBy(d *definitions.Definition) served { return served{d.Schema.Hash, d.Identity} }
+func servedBy(d *definitions.Definition) served {
+	return served{d.Schema.Hash, d.Identity, d.Objects == nil}
+}
 
 // checkAll ends the streams that would be served differently now.
 func (s *streams) checkAll() {

@@ -52,6 +52,7 @@ func (m *mapping) fits(path string) bool {
 var mappings = []mapping{
 	{prefix: request.Clusters.Prefix, serve: (*Server).serveCluster},
 	{prefix: request.APIExports.Prefix, serve: (*Server).serveCluster},
+	{prefix: request.Replication.Prefix, serve: (*Server).serveCluster},
 	{prefix: request.APIResourceSchemas.Prefix, serve: (*Server).serveCluster},
 	{prefix: request.InitializingWorkspaces.Prefix, serve: (*Server).serveCluster},
 	{prefix: request.TerminatingWorkspaces.Prefix, serve: (*Server).serveCluster},
@@ -266,7 +267,7 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request, to *route, at a
 	case outcome == workspaceindex.Unavailable || to.backend == nil:
 		s.unavailable(w, r, to, "the workspace is unavailable")
 		return false
-	case bodies.In(r) && s.forwarder.stranger(r.Context(), to):
+	case bodies.In(r) && s.forwarder.notEntered(r.Context(), to):
 		s.forwarder.refuse(w, r, to)
 		return false
 	default:

@@ -12,10 +12,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/authn"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // ownIdentity are the headers that servers of an installation send each other.
-var ownIdentity = identityHeaders{prefixes: []string{"x-remote-", "x-kcp-internal-"}}
+var ownIdentity = identityHeaders{prefixes: []string{authn.HeaderPrefix, request.InternalHeaderPrefix}}
 
 // identityHeaders are headers by which only the front-proxy may say something: those that
 // have a name, and those that begin with a prefix. From outside they count for nothing.

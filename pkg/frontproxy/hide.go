@@ -59,11 +59,11 @@ func takeMark(header http.Header) string {
 	return entered
 }
 
-// stranger reports whether the user has not entered the logical cluster of to
+// notEntered reports whether the user has not entered the logical cluster of to
 // lately, as far as the front-proxy knows, and the shard says that it may not.
 // What the client has to say is not read before: that alone would tell it that
 // there is somebody who does.
-func (f *forwarder) stranger(ctx context.Context, to *route) bool {
+func (f *forwarder) notEntered(ctx context.Context, to *route) bool {
 	if f.visitors.has(to.visitor) {
 		return false
 	}

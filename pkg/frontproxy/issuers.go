@@ -63,7 +63,7 @@ func (s *Server) knownIn(ctx context.Context) authn.Workspace {
 	}
 	resolver := s.forwarder.resolver
 	target, outcome := resolver.index.Lookup(path)
-	if !settled(outcome) {
+	if !final(outcome) {
 		release, ok := resolver.enter(identity.Payer{}) // nobody, yet
 		if !ok {
 			return authn.Workspace{}

@@ -253,7 +253,7 @@ func (s *Server) exists(w http.ResponseWriter, r *http.Request, to *route, segme
 // exists. Whom the server lets in, it has told that itself.
 func (f *forwarder) concealsMapped(ctx context.Context, res *http.Response, to *route) bool {
 	takeMark(res.Header)
-	conceal := res.StatusCode >= http.StatusBadRequest && f.stranger(ctx, to)
+	conceal := res.StatusCode >= http.StatusBadRequest && f.notEntered(ctx, to)
 	to.release()
 	return conceal
 }

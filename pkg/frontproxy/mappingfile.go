@@ -227,7 +227,7 @@ var ownSegments = []string{"metrics", "debug", "livez", "readyz", "healthz"}
 // for all that begin so.
 var usedHeaders = []string{
 	"Accept", "Accept-", "Audit-Id", "Authorization", "Cache-Control", "Connection", "Content-", "Cookie", "Date", "Expect", "Host", "If-", "Impersonate-", "Keep-Alive",
-	"Origin", "Proxy-", "Range", "Referer", "Sec-", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "User-Agent", "Via", "X-Forwarded-", "X-Kcp-Internal-", "X-Stream-Protocol-Version",
+	"Origin", "Proxy-", "Range", "Referer", "Sec-", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "User-Agent", "Via", "X-Forwarded-", request.InternalHeaderPrefix, "X-Stream-Protocol-Version",
 }
 
 // overlap reports whether a used header is, or begins with, what an entry names.

@@ -94,7 +94,7 @@ func newResolver(index *workspaceindex.Index, timeout, ready time.Duration) *res
 // the workspace waits until it should be ready, all others no longer than strangers do.
 func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time, who user.Info) (workspaceindex.Target, workspaceindex.Outcome) {
 	target, outcome := r.index.Lookup(path)
-	if settled(outcome) {
+	if final(outcome) {
 		return target, outcome
 	}
 	timer := time.NewTimer(time.Until(arrived.Add(r.delay.get())))
@@ -116,14 +116,14 @@ func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time, 
 // How waits end, in metrics.
 const waitFound, waitRefused, waitGone = "found", "refused", "gone"
 
-// next looks a path up, and waits until that may have changed; it says if the wait has ended.
+// next looks a path up, and waits until that may have changed; ended says how the wait has, if it has.
 // expected says that the path is one of a workspace that there was.
 func (r *resolver) next(ctx context.Context, path string, late <-chan time.Time, expected bool) (target workspaceindex.Target, outcome workspaceindex.Outcome, ended string) {
 	changed, done := r.index.Changed(path)
 	defer done()
 	target, outcome = r.index.Lookup(path)
 	switch {
-	case settled(outcome):
+	case final(outcome):
 		return target, outcome, waitFound
 	case expected && outcome == workspaceindex.Unknown: // it has gone meanwhile
 		return target, outcome, waitRefused
@@ -177,8 +177,8 @@ func (r *resolver) enter(who identity.Payer) (release func(), ok bool) {
 	return sync.OnceFunc(func() { r.places.Give(who, 1) }), true
 }
 
-// settled reports whether there is nothing to wait for.
-func settled(outcome workspaceindex.Outcome) bool {
+// final reports whether there is nothing to wait for.
+func final(outcome workspaceindex.Outcome) bool {
 	return outcome != workspaceindex.Unknown && outcome != workspaceindex.Pending
 }
 

@@ -173,19 +173,19 @@ func (m *merged) take(n notice) error {
 	case unserved:
 		m.unserved = n.err
 		delete(m.waiting, number)
-		return m.settled(number, nil)
+		return m.initialized(number, nil)
 	case isAway:
 		m.away[n.feed.shard.Name] = n.err
 		if !m.request.Partial {
 			return m.away.status()
 		}
 		delete(m.waiting, number)
-		return m.settled(number, nil)
+		return m.initialized(number, nil)
 	case failed:
 		return n.err
 	case initialEnd:
 		m.version = m.version.With(number, n.revision)
-		return m.settled(number, n.frame.Object)
+		return m.initialized(number, n.frame.Object)
 	case event:
 		return m.event(n)
 	}
@@ -205,9 +205,9 @@ func (m *merged) event(n notice) error {
 	return m.write(n.frame.Type, n.frame.Object, version)
 }
 
-// settled notes that nothing more is to be waited for of a shard before the end of the initial
+// initialized notes that nothing more is to be waited for of a shard before the end of the initial
 // events. With the last one they end, by a bookmark that is like that of a shard.
-func (m *merged) settled(number uint32, like []byte) error {
+func (m *merged) initialized(number uint32, like []byte) error {
 	if _, ok := m.pending[number]; !ok {
 		return nil
 	}

@@ -9,9 +9,9 @@ import (
 // OpenTimeout is for how long a shard that did not answer is not asked again.
 const OpenTimeout = time.Second
 
-// silence is for how long a shard that did not answer, and that nobody has asked since, is
+// silentTimeout is for how long a shard that did not answer, and that nobody has asked since, is
 // left alone. By then root's shard has judged by its heartbeats.
-const silence = time.Minute
+const silentTimeout = time.Minute
 
 // breaker keeps requests from a shard that does not answer. Closed, it costs an
 // atomic load. It opens when a request is not answered; after a while one request
@@ -63,7 +63,7 @@ func (b *breaker) Silent() bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.open.Load() && time.Since(b.until) < silence
+	return b.open.Load() && time.Since(b.until) < silentTimeout
 }
 
 // Left says that nobody knows whether the shard would have answered: who asked

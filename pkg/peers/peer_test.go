@@ -122,7 +122,7 @@ func TestSilent(t *testing.T) {
 		require.False(t, p.Silent())
 		require.Error(t, ask())
 		require.True(t, p.Silent())
-		<-time.After(silence + OpenTimeout)
+		<-time.After(silentTimeout + OpenTimeout)
 		require.False(t, p.Silent(), "nobody has asked since")
 		require.Error(t, ask())
 		require.True(t, p.Silent())

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -180,23 +181,25 @@ func TestBack(t *testing.T) {
 // TestWatch: what has changed is shown again, failures pass, and the end is none.
 func TestWatch(t *testing.T) {
 	t.Parallel()
-	var out, errOut strings.Builder
-	ctx, cancel := context.WithCancel(t.Context())
-	looks := []string{"a\n", "a\n", "no", "no", "a\n", "b\n", "end"}
-	w := Watch{Watched: true, interval: time.Millisecond}
-	err := w.show(ctx, &out, &errOut, func(context.Context) ([]byte, error) {
-		look := looks[0]
-		looks = looks[1:]
-		switch look {
-		case "no":
-			return nil, errors.New("away")
-		case "end":
-			cancel()
-		}
-		return []byte(look), nil
+	synctest.Test(t, func(t *testing.T) {
+		var out, errOut strings.Builder
+		ctx, cancel := context.WithCancel(t.Context())
+		looks := []string{"a\n", "a\n", "no", "no", "a\n", "b\n", "end"}
+		w := Watch{Watched: true}
+		err := w.show(ctx, &out, &errOut, func(context.Context) ([]byte, error) {
+			look := looks[0]
+			looks = looks[1:]
+			switch look {
+			case "no":
+				return nil, errors.New("away")
+			case "end":
+				cancel()
+			}
+			return []byte(look), nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, "a\na\nb\n", out.String(), "again after a failure")
+		require.Equal(t, "away, trying again\n", errOut.String())
+		require.EqualError(t, w.show(t.Context(), &out, &errOut, func(context.Context) ([]byte, error) { return nil, errors.New("wrong") }), "wrong")
 	})
-	require.NoError(t, err)
-	require.Equal(t, "a\na\nb\n", out.String(), "again after a failure")
-	require.Equal(t, "away, trying again\n", errOut.String())
-	require.EqualError(t, w.show(t.Context(), &out, &errOut, func(context.Context) ([]byte, error) { return nil, errors.New("wrong") }), "wrong")
 }

@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -26,8 +25,6 @@ const (
 type Watch struct {
 	// Watched is set to go on until the context ends.
 	Watched bool
-	// interval is lookInterval if it is 0.
-	interval time.Duration
 }
 
 // AddFlags adds the flag.
@@ -55,8 +52,7 @@ func (w *Watch) show(ctx context.Context, out, errOut io.Writer, look func(conte
 		}
 	}
 	told := ""
-	interval := cmp.Or(w.interval, lookInterval)
-	for changed, pause := true, interval; ctx.Err() == nil; {
+	for changed, pause := true, lookInterval; ctx.Err() == nil; {
 		if changed {
 			if err := paint(); err != nil {
 				return err // nobody reads it any more
@@ -68,7 +64,7 @@ func (w *Watch) show(ctx context.Context, out, errOut io.Writer, look func(conte
 		}
 		start := time.Now()
 		next, err := look(ctx)
-		pause = max(interval, restful*time.Since(start))
+		pause = max(lookInterval, restful*time.Since(start))
 		switch {
 		case ctx.Err() != nil: // it was interrupted
 		case err != nil:

@@ -180,6 +180,34 @@ func ExampleGained() {
 	// Output: [green seven]
 }
 
+func (h half) HandOver(_ string, _ func(client.Ranges) (client.Left, bool), takeOver func(client.Ranges, *client.Left)) (remove func()) {
+	takeOver(h.Ranges, nil)
+	return func() {}
+}
+
+// What another process hands over is not worked off again; without it all is.
+func ExampleHandedOver() {
+	ranges, err := client.PartOf(client.ByCluster, 0, 2)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	withInformer(func(_ testing.TB, _ *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
+		worked := make(chan string)
+		var from reconcile.HandsOver = half{ranges}
+		stop := running(reconcile.New(reconcile.Config[client.Key]{
+			Name: "handed", Gate: half{ranges}, Sources: []reconcile.Source[client.Key]{reconcile.HandedOver("handed", informer, from)},
+			Reconcile: func(_ context.Context, key client.Key) (reconcile.Result, error) {
+				worked <- key.Cluster.String()
+				return reconcile.Result{}, nil
+			},
+		}))
+		fmt.Println(sorted(worked, 2))
+		stop()
+	}, "blue", "green", "red", "seven")
+	// Output: [green seven]
+}
+
 // patches prints what is sent.
 type patches struct{}
 
@@ -234,6 +262,42 @@ func ExampleTurns() {
 	now := time.Unix(1000, 0)
 	fmt.Println(turns.Wait("a", now), turns.Wait("b", now), turns.Wait("a", now))
 	// Output: 0s 1s 0s
+}
+
+// Replicas divide the logical clusters: each runs the controller for what comes to it.
+func ExampleNewDivided() {
+	ranges, err := client.PartOf(client.ByCluster, 0, 2)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	withInformer(func(_ testing.TB, _ *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
+		worked := make(chan string)
+		catalogue := []reconcile.Descriptor[string]{{Name: "greeter", Placement: reconcile.Divided, New: func(string) (reconcile.Made, error) {
+			return reconcile.Made{Runnable: reconcile.New(reconcile.Config[client.Key]{
+				Name: "greeter", Sources: []reconcile.Source[client.Key]{reconcile.Keys(informer)},
+				Reconcile: func(_ context.Context, key client.Key) (reconcile.Result, error) {
+					worked <- key.Cluster.String()
+					return reconcile.Result{}, nil
+				},
+			})}, nil
+		}}}
+		var by reconcile.Divider = half{ranges} // a ring.Ring as a rule
+		group, err := reconcile.NewDivided(catalogue, "", by)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- group.Run(ctx) }()
+		fmt.Println(sorted(worked, 2))
+		cancel()
+		fmt.Println(<-ended)
+	}, "blue", "green", "red", "seven")
+	// Output:
+	// [green seven]
+	// <nil>
 }
 
 // A manager runs the controllers of a catalogue that belong on this replica.

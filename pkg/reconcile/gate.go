@@ -3,6 +3,8 @@ package reconcile
 import (
 	"context"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
@@ -21,9 +23,15 @@ type Gains interface {
 	OnGain(f func(gained client.Ranges)) (remove func())
 }
 
+// Lister lists the objects of an informer, or of a view of several.
+type Lister[T client.Object] interface {
+	List(selector labels.Selector) []T
+}
+
 // Gained feeds a queue with the keys that keysOf names for each object in the ranges that
-// come to this process. The Gate refused them before.
-func Gained[K comparable, T client.Object](informer *client.Informer[T], gains Gains, keysOf func(obj T) []K) Source[K] {
+// come to this process, of an informer or of a view of several, such as shards.Multi. The Gate
+// refused them before.
+func Gained[K comparable, T client.Object, L Lister[T]](informer interface{ Lister() L }, gains Gains, keysOf func(obj T) []K) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
 		return gains.OnGain(func(gained client.Ranges) {
 			for _, obj := range informer.Lister().List(nil) {

@@ -8,8 +8,14 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/client/shards"
 )
 
 // fakeGate lets work on some hashes begin.
@@ -92,4 +98,46 @@ func TestGateNeedsHashes(t *testing.T) {
 	config.Hash = client.HashOf
 	require.Equal(t, client.HashOf("x"), New(config).hash("x"))
 	require.Equal(t, client.HashOf("x"), New(Config[logicalcluster.Name]{}).hash("x"))
+}
+
+// gained has told what comes, once.
+type gained struct{ client.Ranges }
+
+func (g gained) OnGain(f func(client.Ranges)) (remove func()) {
+	f(g.Ranges)
+	return func() {}
+}
+
+// collected collects what a source feeds.
+type collected map[client.Key]bool
+
+func (k collected) Add(key client.Key)                       { k[key] = true }
+func (k collected) AddAfter(key client.Key, _ time.Duration) { k[key] = true }
+func (k collected) Drop(key client.Key)                      { delete(k, key) }
+
+// TestGainedOfShards: what comes is worked on of all shards of a view.
+func TestGainedOfShards(t *testing.T) {
+	static := map[string]*rest.Config{}
+	for shard, cluster := range map[string]string{"blue": "c1", "green": "c2"} {
+		server := clienttest.New(t, kinds.Scheme)
+		server.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "a", Annotations: map[string]string{logicalcluster.AnnotationKey: cluster},
+		}})
+		static[shard] = server.ClientConfig()
+	}
+	view, err := shards.New(shards.Static(static), kinds.ConfigMaps, shards.Options[*corev1.ConfigMap]{})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- view.Run(ctx) }()
+	require.NoError(t, view.WaitForSync(ctx, shards.All))
+	all, err := client.PartOf(client.ByCluster, 0, 1)
+	require.NoError(t, err)
+	queue := collected{}
+	remove, err := Gained(view, gained{all}, func(obj *corev1.ConfigMap) []client.Key { return []client.Key{client.KeyOf(obj)} })(ctx, queue)
+	require.NoError(t, err)
+	remove()
+	require.Equal(t, collected{{Cluster: "c1", Namespace: "default", Name: "a"}: true, {Cluster: "c2", Namespace: "default", Name: "a"}: true}, queue)
+	stop()
+	require.NoError(t, <-ended)
 }

@@ -50,7 +50,7 @@ func (l *Latest[T]) Of(key client.Key, cached T, exists bool) (T, bool) {
 	return cached, exists
 }
 
-// newer is whether a is a later state than b of the same object. It is false
+// newer reports whether a is a later state than b of the same object. It is false
 // where that cannot be known.
 func newer[T client.Object](a, b T) bool {
 	if a.GetUID() != b.GetUID() {

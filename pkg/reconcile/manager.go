@@ -48,6 +48,10 @@ const (
 	// two places at once: replicas may divide its keys by logical cluster. Until
 	// they do, the leader has all.
 	Dividable Placement = "dividable"
+	// Divided is a Dividable controller that each replica runs, for its part of the logical
+	// clusters. Its work may be done twice while replicas of the previous release run, whose
+	// leader has all.
+	Divided Placement = "divided"
 )
 
 // Descriptor is the entry of a controller in a catalogue, and all that has to be
@@ -67,6 +71,10 @@ type Descriptor[D any] struct {
 // placements, as a group that runs each as soon as its informers have synced. It
 // starts nothing.
 func NewManager[D any](catalogue []Descriptor[D], deps D, placements ...Placement) (*lifecycle.Group, error) {
+	return newManager(catalogue, deps, nil, placements...)
+}
+
+func newManager[D any](catalogue []Descriptor[D], deps D, by Divider, placements ...Placement) (*lifecycle.Group, error) {
 	group := lifecycle.New("controller")
 	seen := map[string]bool{}
 	for _, d := range catalogue {
@@ -84,6 +92,11 @@ func NewManager[D any](catalogue []Descriptor[D], deps D, placements ...Placemen
 		if err := d.check(made); err != nil {
 			return nil, err
 		}
+		if by != nil {
+			if keyed, ok := made.Runnable.(divided); ok {
+				made.Runnable = keyed.divide(by)
+			}
+		}
 		group.Add(lifecycle.Part{
 			Name: d.Name, Needs: made.synced,
 			Run: func(ctx context.Context) error { return made.run(ctx, d.Placement) },
@@ -93,14 +106,17 @@ func NewManager[D any](catalogue []Descriptor[D], deps D, placements ...Placemen
 }
 
 // divided is what the keys of a controller are divided by.
-type divided interface{ byCluster() bool }
+type divided interface {
+	byCluster() bool
+	divide(by Divider) Runnable
+}
 
 // check compares a controller with what the catalogue says of it.
 func (d Descriptor[D]) check(made Made) error {
 	if made.Name() != d.Name {
 		return fmt.Errorf("controller %s is called %s in the catalogue: logs and metrics would differ", made.Name(), d.Name)
 	}
-	if d.Placement != Dividable {
+	if d.Placement != Dividable && d.Placement != Divided {
 		return nil
 	}
 	if keyed, ok := made.Runnable.(divided); !ok || !keyed.byCluster() {

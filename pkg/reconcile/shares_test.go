@@ -33,11 +33,11 @@ func fed[K comparable](keys ...K) []Source[K] {
 }
 
 // TestOneClusterLeavesWorkersToOthers has keys of one logical cluster that take until
-// all others are done.
+// all others are done, the last of which waits until there are as many of the former as there may be.
 func TestOneClusterLeavesWorkersToOthers(t *testing.T) {
 	var mu sync.Mutex
 	running, most, done := 0, 0, 0
-	others := make(chan struct{})
+	others, held := make(chan struct{}), make(chan struct{})
 	all := slices.Concat(clusterKeys("slow", 50), clusterKeys("quick", 20), clusterKeys("other", 20))
 	start(t, New(Config[client.Key]{
 		Name: "shares", Workers: 4, Sources: fed(all...),
@@ -46,11 +46,19 @@ func TestOneClusterLeavesWorkersToOthers(t *testing.T) {
 			defer mu.Unlock()
 			if key.Cluster != "slow" {
 				if done++; done == 40 {
-					close(others)
+					mu.Unlock()
+					defer mu.Lock()
+					select {
+					case <-held:
+						close(others)
+					case <-ctx.Done():
+					}
 				}
 				return Result{}, nil
 			}
-			running++
+			if running++; running == 3 && most < 3 {
+				close(held)
+			}
 			most = max(most, running)
 			mu.Unlock()
 			select {

@@ -10,7 +10,8 @@
 //	/services/cache/shards/<name|*>/clusters/<…>/…  the same on the cache server, below a shard
 //	/services/admin/…                               what any shard tells of the whole installation
 //
-// Package identity says who a user is in the logical cluster of a request. Package hashrange
+// Package identity says who a user is in the logical cluster of a request, and fieldmanagers counts the
+// entries of managed fields that a request brings along. Package hashrange
 // has what servers and clients agree on about parts of the objects, and shardselector parses
 // how requests name them.
 package request

@@ -3,23 +3,27 @@ package request
 import "context"
 
 const (
+	// InternalHeaderPrefix starts the names of headers that servers of an installation send each
+	// other. Front-proxies take those of clients away.
+	InternalHeaderPrefix = "X-Kcp-Internal-"
+
 	// EnteredHeader says in each answer of a shard whether it was given after
 	// somebody was allowed to enter the logical cluster: "true" or "false". The
 	// front-proxy takes it off. What a shard answers otherwise, it would have
 	// answered to anybody, and tells that the logical cluster exists.
-	EnteredHeader = "X-Kcp-Internal-Entered"
+	EnteredHeader = InternalHeaderPrefix + "Entered"
 
 	// AuthorizedHeader is what front-proxies of the previous version know instead
 	// of EnteredHeader: it is there where that is "true".
-	AuthorizedHeader = "X-Kcp-Internal-Authorized"
+	AuthorizedHeader = InternalHeaderPrefix + "Authorized"
 
 	// ReadyTimeoutHeader says, in a request that a front-proxy forwards, how long it
 	// is to wait for a new logical cluster to become ready, such as 9.5s.
-	ReadyTimeoutHeader = "X-Kcp-Internal-Ready-Timeout"
+	ReadyTimeoutHeader = InternalHeaderPrefix + "Ready-Timeout"
 
 	// MergedHeader says, with the value "true", in a request for all logical clusters that a
 	// front-proxy merges the answers of all shards, for an administrator.
-	MergedHeader = "X-Kcp-Internal-Merged"
+	MergedHeader = InternalHeaderPrefix + "Merged"
 )
 
 // WithEntry returns a context for which entered is called when it turns out that

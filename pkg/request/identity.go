@@ -18,6 +18,9 @@ const (
 	// authorizer is asked about.
 	ExtraAuthorizationClusterName = "authorization.kcp.io/cluster-name"
 
+	// ReservedPrefix starts the names of users and groups that only the installation gives.
+	ReservedPrefix = SystemPrefix
+
 	// GlobalAccountPrefix starts the name that a service account has in other
 	// logical clusters than its own.
 	GlobalAccountPrefix = "system:kcp:serviceaccount:"
@@ -46,6 +49,9 @@ const (
 	// ShardUserPrefix with the name of the shard.
 	GroupShards     = "system:kcp:shards"
 	ShardUserPrefix = "system:shard:"
+
+	// GroupCacheReaders read everything on cache servers.
+	GroupCacheReaders = "shardplane:cache:readers"
 
 	// ScopeClusterPrefix starts a scope that is one logical cluster.
 	ScopeClusterPrefix = "cluster:"

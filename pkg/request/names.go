@@ -34,6 +34,12 @@ const (
 	// DeletingAnnotation carries, on a replica, since when the object is being deleted: its
 	// metadata.deletionTimestamp, which no client can write.
 	DeletingAnnotation = "cache.shardplane.io/deleting"
+	// ScopeAnnotation says of an object whose replicas are for its region only, or, as for
+	// those that do not say it, for the whole installation.
+	ScopeAnnotation = "cache.shardplane.io/scope"
+	// ScopeInstallation is a value of ScopeAnnotation. Each other one, as region, keeps the
+	// replicas in the region.
+	ScopeInstallation = "installation"
 
 	// MaxNameLength is the most bytes that a shard's name, or a segment of the
 	// name or path of a logical cluster, may have.

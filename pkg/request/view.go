@@ -33,9 +33,16 @@ var APIResourceSchemas = &Mount{
 	Parse: parseOwnView, Wildcard: listOrWatchOrRead,
 }
 
+// Replication is /services/replication/<provider>/<slice>/clusters/<name|path|*>/…: what a cached
+// resource has replicated, to be read only. The endpoint slice grants it.
+var Replication = &Mount{
+	Prefix: ViewsPrefix + "replication/", Form: ViewsPrefix + "replication/<provider>/<endpoint slice>/clusters/<name>",
+	Parse: parseView, Wildcard: listOrWatchOrRead, separator: "/",
+}
+
 // ViewMounts are where all views are.
 func ViewMounts() []*Mount {
-	return []*Mount{APIExports, APIResourceSchemas, InitializingWorkspaces, TerminatingWorkspaces}
+	return []*Mount{APIExports, APIResourceSchemas, InitializingWorkspaces, TerminatingWorkspaces, Replication}
 }
 
 // ViewPath returns the URL path of the view that an object of a logical cluster grants, by

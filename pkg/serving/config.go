@@ -2,14 +2,8 @@ package serving
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
+	"net"
 	"strconv"
 	"time"
 
@@ -23,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/rest"
 	basecompatibility "k8s.io/component-base/compatibility"
 	baseversion "k8s.io/component-base/version"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
@@ -30,6 +25,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/authn"
 	"github.com/shardplane/shardplane/pkg/customresource/documents/openapigate"
 	"github.com/shardplane/shardplane/pkg/serving/connections"
+	"github.com/shardplane/shardplane/pkg/serving/inprocess"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 )
 
@@ -91,7 +87,11 @@ func Run(ctx context.Context, s *genericapiserver.GenericAPIServer) error {
 	if l, ok := s.SecureServingInfo.Listener.(*connections.Listener); ok {
 		defer l.CloseAll()
 	}
-	if err := s.PrepareRun().RunWithContext(ctx); err != nil {
+	prepared := s.PrepareRun()
+	if own, ok := s.LoopbackClientConfig.Transport.(*inprocess.Transport); ok {
+		defer own.Serve(ctx, s.Handler)()
+	}
+	if err := prepared.RunWithContext(ctx); err != nil {
 		return fmt.Errorf("serving on %s: %w", s.ExternalAddress, err)
 	}
 	return nil
@@ -107,55 +107,21 @@ func addOpenAPI(c *genericapiserver.Config, api API) {
 	c.OpenAPIV3Config.PostProcessSpec = openapigate.V3
 }
 
-// addLoopback gives the server a client of itself. Upstream's way makes an RSA
-// key, which costs a tenth of a second of every start; this one is ECDSA.
+// addLoopback gives the server a client of itself, which needs no connection.
 func addLoopback(c *genericapiserver.Config) error {
-	certPEM, keyPEM, err := selfSigned(genericapiserver.LoopbackClientServerNameOverride)
-	if err != nil {
-		return fmt.Errorf("loopback certificate: %w", err)
-	}
-	sni, err := dynamiccertificates.NewStaticSNICertKeyContent("self-signed loopback", certPEM, keyPEM, genericapiserver.LoopbackClientServerNameOverride)
-	if err != nil {
-		return fmt.Errorf("loopback certificate: %w", err)
-	}
-	c.SecureServing.SNICerts = append(c.SecureServing.SNICerts, sni)
-	c.LoopbackClientConfig, err = c.SecureServing.NewLoopbackClientConfig(uuid.NewString(), certPEM)
+	host, port, err := c.SecureServing.HostPort()
 	if err != nil {
 		return fmt.Errorf("loopback client: %w", err)
 	}
-	// The server's own controllers must not throttle themselves.
-	c.LoopbackClientConfig.QPS = -1
-	c.LoopbackClientConfig.DisableCompression = true // the process would do both halves of it
+	c.LoopbackClientConfig = &rest.Config{
+		Host:        "https://" + net.JoinHostPort(host, strconv.Itoa(port)),
+		BearerToken: uuid.NewString(),
+		Transport:   inprocess.New(),
+		// The server's own controllers must not throttle themselves.
+		QPS:                -1,
+		DisableCompression: true, // the process would do both halves of it
+	}
 	return nil
-}
-
-func selfSigned(host string) (certPEM, keyPEM []byte, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
-	now := time.Now()
-	template := &x509.Certificate{
-		SerialNumber:          big.NewInt(now.UnixNano()),
-		Subject:               pkix.Name{CommonName: host},
-		DNSNames:              []string{host},
-		NotBefore:             now.Add(-time.Hour),
-		NotAfter:              now.AddDate(10, 0, 0),
-		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, nil, err
-	}
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, nil, err
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}), nil
 }
 
 // setFeatureGates turns on what the wire contract promises, and off what costs

@@ -60,7 +60,10 @@ func (s *Server) newBindings() (*bindings.Index, error) {
 			return apibinding.ReadSchema(ctx, s.sources.Local, s.sources.Cache, key)
 		},
 		Conversion: s.conversionOf,
-		Schemas:    system[at],
+		Virtual: func(export client.Key, resource schema.GroupResource) definitions.Objects {
+			return s.replicas.Of(export, resource)
+		},
+		Schemas: system[at],
 	})
 }
 

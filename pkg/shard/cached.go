@@ -10,7 +10,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/controllers"
 	"github.com/shardplane/shardplane/pkg/controllers/cachedresource"
 	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
+	"github.com/shardplane/shardplane/pkg/virtual/replication"
 )
 
 // cachedStore implements cachedresource.Store.
@@ -21,12 +23,39 @@ type cachedStore struct {
 
 // cachedObjects is what the controllers of cached resources need.
 func (s *Server) cachedObjects() controllers.Cached {
-	return controllers.Cached{Store: cachedStore{s.usage, s.customResources}, Publications: s.cached, Limit: s.options.MaxCachedObjects}
+	return controllers.Cached{Store: cachedStore{s.usage, s.customResources}, Publications: s.cached, Limit: s.options.MaxCachedObjects, LimitBytes: s.options.MaxCachedBytes}
+}
+
+// newReplicas returns what others have replicated for consumers of the shard.
+func (s *Server) newReplicas() *replication.Replicas {
+	i := s.informers
+	return replication.New(replication.Config{
+		Cache: s.sources.Cache, Exports: i.APIExports, Slices: i.CachedSlices, ClusterSlices: i.ClusterCachedSlices,
+		Cached: i.CachedResources, ClusterCached: i.ClusterCachedResources,
+		Consumed: s.bindings.Consumed, FollowConsumers: s.bindings.FollowConsumers,
+	})
 }
 
 // builtIn is BuiltIn of what serves custom resources, which is made later.
 func (s *Server) builtIn(ctx context.Context, resource schema.GroupResource) bool {
 	return s.customResources.BuiltIn(ctx, resource)
+}
+
+// Bytes implements cachedresource.Store.
+func (s cachedStore) Bytes(cluster logicalcluster.Name) (int64, bool) {
+	used, known := s.Of(cluster)
+	return used.Bytes, known
+}
+
+// Each implements cachedresource.Store.
+func (s cachedStore) Each(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource, visit func(cachedresource.Stored)) error {
+	d, _, err := s.of.Definition(ctx, cluster, resource)
+	if err != nil || d == nil {
+		return err
+	}
+	return s.of.Each(ctx, cluster, d, func(o *packed.Object) {
+		visit(cachedresource.Stored{Name: o.GetName(), UID: o.GetUID(), Created: o.GetCreationTimestamp(), Labels: o.GetLabels(), Bytes: o.Bytes()})
+	})
 }
 
 // Served implements cachedresource.Store. What an export offers is served to all logical clusters

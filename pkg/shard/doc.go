@@ -5,6 +5,6 @@
 //
 //	Options ─ Complete ─► CompletedOptions ─ Validate ─ New ─► Server ─ Run(ctx)
 //
-// Start: etcd, storage, API server, informers, controllers. Stop: the same in
+// Start: etcd, storage, informers, API server, controllers (parts.go). Stop: the same in
 // reverse, so that nothing writes to what has stopped.
 package shard

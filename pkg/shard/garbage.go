@@ -1,19 +1,15 @@
 package shard
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/controllers/garbagecollector"
-	"github.com/shardplane/shardplane/pkg/customresource"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 )
@@ -59,7 +55,7 @@ func (s *Server) garbage(loopback *rest.Config) (*garbagecollector.Config, error
 	}
 	return &garbagecollector.Config{
 		Local: s.sources.Local, Deleting: deleting, InitialDelay: s.options.Garbage.InitialDelay,
-		Store: storedObjects{s.usage, s.backend}, Kinds: servedKinds{s.customResources},
+		Store: storedObjects{s.usage, s.backend}, Kinds: s.customResources,
 	}, nil
 }
 
@@ -67,19 +63,4 @@ func (s *Server) garbage(loopback *rest.Config) (*garbagecollector.Config, error
 type storedObjects struct {
 	*usage.Counter
 	*storage.Backend
-}
-
-// servedKinds implements garbagecollector.Kinds.
-type servedKinds struct{ of *customresource.Server }
-
-// KindOf implements garbagecollector.Kinds.
-func (k servedKinds) KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (garbagecollector.Kind, bool, error) {
-	found, ok, err := k.of.KindOf(ctx, cluster, kind)
-	return garbagecollector.Kind(found), ok, err
-}
-
-// Served implements garbagecollector.Kinds.
-func (k servedKinds) Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (garbagecollector.Kind, bool, error) {
-	found, ok, err := k.of.Served(ctx, cluster, prefix, identity)
-	return garbagecollector.Kind(found), ok, err
 }

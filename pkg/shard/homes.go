@@ -131,7 +131,7 @@ func orDenied(err error, denied *apierrors.StatusError) error {
 // are restricted to some logical clusters, are those of others elsewhere.
 func hasHome(who user.Info) bool {
 	name := who.GetName()
-	return name != "" && !strings.HasPrefix(name, "system:") && len(who.GetExtra()[request.ExtraScopes]) == 0
+	return name != "" && !strings.HasPrefix(name, request.ReservedPrefix) && len(who.GetExtra()[request.ExtraScopes]) == 0
 }
 
 // create creates the Workspace of a home, or returns the one that is there.

@@ -46,28 +46,32 @@ func (s *Server) lead(ctx context.Context, run func(ctx context.Context) error) 
 	if err != nil {
 		return err
 	}
-	scope := s.sources.Local.Cluster(tenancy.AdminCluster.Path())
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("electing a leader: %w", err)
 	}
-	// The controller that makes this namespace everywhere else waits for the lease.
-	err = wait.PollUntilContextCancel(ctx, leasePoll, true, func(ctx context.Context) (bool, error) {
-		_, err := kinds.Namespaces.In(scope).Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}, metav1.CreateOptions{})
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			klog.FromContext(ctx).V(2).Info("Cannot make the namespace of the lease, trying again", "err", err)
-			return false, nil
-		}
-		return true, nil
-	})
-	if err != nil {
-		return nil //nolint:nilerr // stopped while it waited, which is no failure
+	if !s.makeLeaseNamespace(ctx) {
+		return nil
 	}
 	return leader.Election{Lock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: leaseName},
 		Client:     leases,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID()) + placesSuffix},
 	}}.Lead(ctx, run)
+}
+
+// makeLeaseNamespace makes the namespace of Leases; false if ctx has ended. The controller that
+// makes this namespace everywhere else waits for one.
+func (s *Server) makeLeaseNamespace(ctx context.Context) bool {
+	scope := s.sources.Local.Cluster(tenancy.AdminCluster.Path())
+	return wait.PollUntilContextCancel(ctx, leasePoll, true, func(ctx context.Context) (bool, error) {
+		_, err := kinds.Namespaces.In(scope).Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			klog.FromContext(ctx).V(2).Info("Cannot make the namespace of the lease, trying again", "err", err)
+			return false, nil
+		}
+		return true, nil
+	}) == nil
 }
 
 // elects reports whether one of several replicas leads.

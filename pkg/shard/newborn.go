@@ -36,9 +36,9 @@ const (
 	maxNewbornEach = 256
 	maxNewbornOwn  = 8
 
-	// bindingsSettle is how long after its birth the rules of a logical cluster may not
+	// ownerBindingTimeout is how long after its birth the rules of a logical cluster may not
 	// have been seen yet, by a replica that has not made them.
-	bindingsSettle = 10 * time.Second
+	ownerBindingTimeout = 10 * time.Second
 )
 
 // newborns keep requests waiting that come for a new logical cluster before it is ready, of
@@ -74,14 +74,14 @@ func (n *newborns) wrap(next http.Handler) http.Handler {
 		switch {
 		case !ok || lc == nil:
 		case !behind && tenancy.HasContent(lc.Status.Phase):
-			n.settle(ctx, lc, who)
+			n.awaitOwnerBinding(ctx, lc, who)
 		case !n.mayEnter(ctx, who) && authz.Awaits(ctx, n.rules, lc, who):
 			if !n.wait(ctx, scope.Cluster.Name, timeoutOf(r)) {
 				request.Entered(ctx)
 				responsewriters.ErrorNegotiated(unready(), registry.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
 				return
 			}
-			n.settle(ctx, n.local.get(scope.Cluster.Name), who)
+			n.awaitOwnerBinding(ctx, n.local.get(scope.Cluster.Name), who)
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -145,10 +145,10 @@ func (n *newborns) await(ctx context.Context, timeout time.Duration, changed <-c
 	return true
 }
 
-// settle makes decisions in a new logical cluster wait for the binding of its owner, if that
+// awaitOwnerBinding makes decisions in a new logical cluster wait for the binding of its owner, if that
 // exists and has not been seen here: another replica has made it.
-func (n *newborns) settle(ctx context.Context, lc *corev1alpha1.LogicalCluster, u user.Info) {
-	if lc == nil || time.Since(lc.CreationTimestamp.Time) > bindingsSettle || !authz.IsOwner(lc, u) || n.mayEnter(ctx, u) {
+func (n *newborns) awaitOwnerBinding(ctx context.Context, lc *corev1alpha1.LogicalCluster, u user.Info) {
+	if lc == nil || time.Since(lc.CreationTimestamp.Time) > ownerBindingTimeout || !authz.IsOwner(lc, u) || n.mayEnter(ctx, u) {
 		return
 	}
 	name := logicalcluster.From(lc)

@@ -38,6 +38,10 @@ const defaultSnapshotMaxAge = 24 * time.Hour
 // defaultMaxCachedObjects keeps one logical cluster from filling a cache server.
 const defaultMaxCachedObjects = 10_000
 
+// defaultMaxCachedBytes keeps one logical cluster from filling the memory of the shards on which it has
+// consumers.
+const defaultMaxCachedBytes = 64 << 20
+
 // Options are the settings of a shard as a person gives them on the command
 // line. Complete makes them usable.
 type Options struct {
@@ -62,6 +66,8 @@ type Options struct {
 	// MaxCachedObjects is how many objects of a logical cluster cached resources replicate; 0 is
 	// any number.
 	MaxCachedObjects int
+	// MaxCachedBytes is how many bytes these have; 0 is any number.
+	MaxCachedBytes int64
 	// ShardClientCertFile, ShardClientKeyFile and ShardCAFile are how this shard
 	// reaches others.
 	ShardClientCertFile, ShardClientKeyFile, ShardCAFile string
@@ -107,6 +113,7 @@ func NewOptions() *Options {
 
 		ReplicaSnapshotMaxAge: defaultSnapshotMaxAge,
 		MaxCachedObjects:      defaultMaxCachedObjects,
+		MaxCachedBytes:        defaultMaxCachedBytes,
 
 		Serving:        serving.NewAPIOptions(defaultPort),
 		Fairness:       fairness.NewOptions(),
@@ -136,6 +143,7 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs.StringVar(&o.CacheConfig, "cache-config", o.CacheConfig, "YAML file that lists the caches, by name and kubeconfig, to which the shard pushes, and which it reads and in which order")
 	fs.DurationVar(&o.ReplicaSnapshotMaxAge, "replica-snapshot-max-age", o.ReplicaSnapshotMaxAge, "how old what was known of other shards may be, in <data-dir>/replicas, for the shard to start with it while the cache server is away; 0: any age")
 	fs.IntVar(&o.MaxCachedObjects, "max-cached-objects", o.MaxCachedObjects, "how many objects of a logical cluster its CachedResources have on the cache server, all together; 0 means any number")
+	fs.Var(limits.Quantity{To: &o.MaxCachedBytes}, "max-cached-bytes", "how many bytes these objects have, all together; 0 means any number")
 	fs.StringVar(&o.ShardClientCertFile, "shard-client-cert-file", o.ShardClientCertFile, "PEM file of the client certificate for other shards: user system:shard:<name>, group system:kcp:shards; or a member of system:masters, for the previous version")
 	fs.StringVar(&o.ShardClientKeyFile, "shard-client-key-file", o.ShardClientKeyFile, "PEM file of the private key of --shard-client-cert-file")
 	fs.StringVar(&o.ShardCAFile, "shard-ca-file", o.ShardCAFile, "PEM file of the CAs of other shards' serving certificates")
@@ -219,6 +227,9 @@ func (o CompletedOptions) Validate() error {
 	}
 	if o.MaxCachedObjects < 0 {
 		errs = append(errs, fmt.Errorf("--max-cached-objects %d is negative: use 0 for any number", o.MaxCachedObjects))
+	}
+	if o.MaxCachedBytes < 0 {
+		errs = append(errs, fmt.Errorf("--max-cached-bytes %d is negative: use 0 for any number", o.MaxCachedBytes))
 	}
 	for _, option := range []struct{ flag, file string }{
 		{"--root-kubeconfig", o.RootKubeconfig},

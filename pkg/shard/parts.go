@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/caches"
@@ -16,6 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
 
 // addParts lists what runs, in the order of starting.
@@ -37,11 +39,10 @@ func (s *Server) addParts() error {
 	}
 	base, external := s.options.urls(s.listener.URL)
 	deps := controllers.Deps{
-		Resolve:      s.apiKinds().Resolve,
-		Sources:      s.sources,
-		Informers:    s.informers,
-		BaseURL:      base,
-		ExternalURL:  external,
+		Resolve:   s.apiKinds().Resolve,
+		Sources:   s.sources,
+		Informers: s.informers,
+		BaseURL:   base, ExternalURL: external,
 		Peers:        s.peers,
 		Tokens:       s.tokens(),
 		RootCA:       rootCA,
@@ -60,14 +61,8 @@ func (s *Server) addParts() error {
 		HomeCreators: s.options.Homes.creators(),
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
 	}
-	everywhere, err := reconcile.NewManager(controllers.Catalogue(), deps, reconcile.OnEveryReplica)
+	everywhere, leading, divided, err := managers(deps)
 	if err != nil {
-		return err
-	}
-	leading := func() (*lifecycle.Group, error) {
-		return reconcile.NewManager(controllers.Catalogue(), deps, reconcile.OnLeader, reconcile.Dividable)
-	}
-	if _, err := leading(); err != nil { // tried now, and made when it leads
 		return err
 	}
 	s.group.Add(
@@ -84,6 +79,7 @@ func (s *Server) addParts() error {
 		}},
 		lifecycle.Part{Name: "replica snapshot", Run: snapshot.Run},
 		lifecycle.Part{Name: "bindings", Run: s.bindings.Run},
+		lifecycle.Part{Name: "replicas", Run: s.replicas.Run},
 		lifecycle.Part{Name: "subtrees", Run: s.subtrees.Run},
 		lifecycle.Part{Name: "peers", Run: s.peers.Run},
 		lifecycle.Part{Name: "custom resources", Run: s.customResources.Run},
@@ -94,6 +90,7 @@ func (s *Server) addParts() error {
 			return serving.Run(ctx, s.generic)
 		}},
 		lifecycle.Part{Name: "controllers of every replica", Run: everywhere.Run},
+		lifecycle.Part{Name: "divided controllers", Run: func(ctx context.Context) error { return s.divide(ctx, divided) }},
 		lifecycle.Part{Name: "controllers", Run: func(ctx context.Context) error {
 			return s.lead(ctx, func(ctx context.Context) error {
 				manager, err := leading()
@@ -105,6 +102,25 @@ func (s *Server) addParts() error {
 		}},
 	)
 	return nil
+}
+
+// managers returns the controllers of every replica, and what makes those of the leader and those
+// that the replicas divide, which is tried now and done when the replica has them.
+func managers(deps controllers.Deps) (everywhere *lifecycle.Group, leading func() (*lifecycle.Group, error), divided func(by reconcile.Divider) (*lifecycle.Group, error), err error) {
+	leading = func() (*lifecycle.Group, error) {
+		return reconcile.NewManager(controllers.Catalogue(), deps, reconcile.OnLeader, reconcile.Dividable)
+	}
+	divided = func(by reconcile.Divider) (*lifecycle.Group, error) {
+		return reconcile.NewDivided(controllers.Catalogue(), deps, by)
+	}
+	if _, err = leading(); err != nil {
+		return nil, nil, nil, err
+	}
+	if _, err = divided(nil); err != nil {
+		return nil, nil, nil, err
+	}
+	everywhere, err = reconcile.NewManager(controllers.Catalogue(), deps, reconcile.OnEveryReplica)
+	return everywhere, leading, divided, err
 }
 
 // openSources makes the clients that the controllers read from. Nothing is
@@ -124,10 +140,20 @@ func (s *Server) openSources(loopback *rest.Config) (controllers.Sources, error)
 	if err != nil {
 		return sources, err
 	}
-	if readers := config.Readers(); len(readers) > 0 {
-		if sources.Cache, err = s.cacheFactory(readers[0]); err != nil {
+	var readers []client.Cache
+	for _, cache := range config.Readers() {
+		reader, err := s.cacheFactory(cache, client.WithMetrics(legacyregistry.Registerer()))
+		if err != nil {
 			return sources, err
 		}
+		readers = append(readers, client.Cache{Name: cache.Name, Factory: reader})
+	}
+	if len(readers) > 0 {
+		if sources.Caches, err = client.NewCaches(replicationmarks.Read, readers...); err != nil {
+			return sources, err
+		}
+		sources.Cache = sources.Caches.Factory()
+		s.group.Add(lifecycle.Part{Name: "caches", Run: sources.Caches.Run})
 	}
 	for _, cache := range config.Pushed() {
 		pushed, err := s.cacheFactory(cache)
@@ -139,12 +165,12 @@ func (s *Server) openSources(loopback *rest.Config) (controllers.Sources, error)
 	return sources, nil
 }
 
-func (s *Server) cacheFactory(cache caches.Cache) (*client.Factory, error) {
+func (s *Server) cacheFactory(cache caches.Cache, options ...client.FactoryOption) (*client.Factory, error) {
 	config, err := cache.Client()
 	if err != nil {
 		return nil, fmt.Errorf("cache %q: %w", cache.Name, err)
 	}
-	factory, err := s.factory(config)
+	factory, err := s.factory(config, options...)
 	if err != nil {
 		return nil, fmt.Errorf("cache %q: %w", cache.Name, err)
 	}
@@ -163,8 +189,8 @@ func (s *Server) factoryOf(flag, file string) (*client.Factory, error) {
 	return factory, nil
 }
 
-func (s *Server) factory(config *rest.Config) (*client.Factory, error) {
-	factory, err := client.NewFactory(config)
+func (s *Server) factory(config *rest.Config, options ...client.FactoryOption) (*client.Factory, error) {
+	factory, err := client.NewFactory(config, options...)
 	if err != nil {
 		return nil, err
 	}

@@ -47,6 +47,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
 	"github.com/shardplane/shardplane/pkg/virtual/apiexport"
+	"github.com/shardplane/shardplane/pkg/virtual/replication"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
@@ -68,6 +69,7 @@ type Server struct {
 	customResources *customresource.Server
 	bindings        *bindings.Index
 	cached          *cachedresources.Index
+	replicas        *replication.Replicas
 	views           views
 	exportViews     *apiexport.Views
 	admission       *admission.Admission
@@ -192,6 +194,7 @@ func (s *Server) assembleAPI() error {
 	if s.bindings, err = s.newBindings(); err != nil {
 		return err
 	}
+	s.replicas = s.newReplicas()
 	s.subtrees = newSubtrees(s.options.Name, s.usage, s.informers)
 	if c.Authorization.Authorizer, err = s.authorizer(); err != nil {
 		return err
@@ -200,24 +203,7 @@ func (s *Server) assembleAPI() error {
 	if err != nil {
 		return err
 	}
-	s.admission, err = admission.New(admission.Config{
-		Clients:        s.sources.Local,
-		Namespaces:     s.informers.Namespaces,
-		ResourceQuotas: s.informers.ResourceQuotas,
-		Hooks:          admission.Hooks(s.informers.Hooks),
-		Local:          s.local.has,
-		Authorizer:     c.Authorization.Authorizer,
-		Webhooks:       webhooks,
-		WebhookCalls:   s.options.Webhooks.CallsPerCluster,
-		WorkspaceTypes: s.workspaceTypes(),
-		FindCluster:    s.local.find,
-		APIKinds:       s.apiKinds(),
-		ClaimAllows:    s.exportViews.Allows,
-		BuiltIn:        s.builtIn,
-		OwnVersion:     s.ownVersion,
-		Limits:         limits.Config{Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get},
-	})
-	if err != nil {
+	if s.admission, err = s.newAdmission(c.Authorization.Authorizer, webhooks); err != nil {
 		return err
 	}
 	c.AdmissionControl = s.admission.Interface()
@@ -242,6 +228,26 @@ func (s *Server) assembleAPI() error {
 		return err
 	}
 	return s.customResources.InstallCRDs(s.generic)
+}
+
+func (s *Server) newAdmission(a authorizer.Authorizer, webhooks *webhooktransport.Tenants) (*admission.Admission, error) {
+	return admission.New(admission.Config{
+		Clients:        s.sources.Local,
+		Namespaces:     s.informers.Namespaces,
+		ResourceQuotas: s.informers.ResourceQuotas,
+		Hooks:          admission.Hooks(s.informers.Hooks),
+		Local:          s.local.has,
+		Authorizer:     a,
+		Webhooks:       webhooks,
+		WebhookCalls:   s.options.Webhooks.CallsPerCluster,
+		WorkspaceTypes: s.workspaceTypes(),
+		FindCluster:    s.local.find,
+		APIKinds:       s.apiKinds(),
+		ClaimAllows:    s.exportViews.Allows,
+		BuiltIn:        s.builtIn,
+		OwnVersion:     s.ownVersion,
+		Limits:         limits.Config{Options: s.options.Limits, Usage: s.usage, Subtrees: s.subtrees.Of, LogicalCluster: s.local.get},
+	})
 }
 
 func (s *Server) assembleCustomResources(a authorizer.Authorizer, webhooks *webhooktransport.Tenants) error {

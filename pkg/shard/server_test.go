@@ -58,7 +58,9 @@ func start(t *testing.T, o *shard.Options) *rest.Config {
 		require.NoError(t, <-done)
 		require.Equal(t, completed, s.Completed(), "nothing writes into completed options")
 	})
-	return s.Loopback()
+	return &rest.Config{Host: s.Loopback().Host, QPS: -1, TLSClientConfig: rest.TLSClientConfig{
+		CAFile: o.ShardCAFile, CertFile: o.ShardClientCertFile, KeyFile: o.ShardClientKeyFile,
+	}}
 }
 
 // TestAnswersBeforeItForgets stops a shard: by what requests are decided, such as
@@ -84,8 +86,8 @@ func TestAnswersBeforeItForgets(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
-		"controllers", "controllers of every replica", "api", "custom resources", "peers", "subtrees", "bindings", "replica snapshot",
-		"informers", "admission", "encryption", "authentication", "usage", "etcd",
+		"controllers", "divided controllers", "controllers of every replica", "api", "custom resources", "peers", "subtrees", "replicas", "bindings",
+		"replica snapshot", "informers", "admission", "encryption", "authentication", "usage", "etcd",
 	}, stopped)
 }
 
@@ -170,7 +172,7 @@ func homesOfServiceAccounts(t *testing.T, cfg *rest.Config, c kubernetes.Interfa
 		// The same at the door, where a front-proxy says who it is.
 		extra := map[string][]string{"authentication.kcp.io/cluster-name": tc.claims}
 		speaking := rest.CopyConfig(cfg)
-		speaking.BearerToken, speaking.CertFile, speaking.KeyFile = "", proxy.CertFile, proxy.KeyFile
+		speaking.CertFile, speaking.KeyFile = proxy.CertFile, proxy.KeyFile
 		speaking.Wrap(func(next http.RoundTripper) http.RoundTripper {
 			return transport.NewAuthProxyRoundTripper(bot, "", []string{"system:authenticated"}, extra, next)
 		})

@@ -24,6 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/virtual/admin"
 	"github.com/shardplane/shardplane/pkg/virtual/apiexport"
 	"github.com/shardplane/shardplane/pkg/virtual/initialization"
+	"github.com/shardplane/shardplane/pkg/virtual/replication"
 	"github.com/shardplane/shardplane/pkg/virtual/schemas"
 )
 
@@ -69,6 +70,9 @@ func (s *Server) newViews() {
 	})
 	s.views.kinds[request.APIResourceSchemas] = schemas.New(schemas.Config{
 		Bindings: s.bindings, Local: s.local.has, Codecs: registry.Codecs, ServeDocuments: s.serveDocuments,
+	})
+	s.views.kinds[request.Replication] = replication.NewViews(replication.ViewsConfig{
+		Replicas: s.replicas, Bindings: s.bindings, Inactive: s.local.inactive, ServeDocuments: s.serveDocuments, Codecs: registry.Codecs,
 	})
 	for _, mount := range initialization.Mounts() {
 		s.views.kinds[mount] = ofTypes
@@ -149,6 +153,9 @@ func (s *Server) grantor(path logicalcluster.Path, mount *request.Mount, object 
 	}
 	if name, ok := s.local.resolve(path); ok || mount == request.APIResourceSchemas {
 		return name, ok
+	}
+	if mount == request.Replication {
+		return path.Name() // the endpoints of slices have names
 	}
 	t, ok := s.informers.Types()(path, tenancyv1alpha1.WorkspaceTypeName(object))
 	if !ok {

@@ -68,9 +68,9 @@ func (r *readers) stop() {
 	r.running.Wait()
 }
 
-// openShards opens watches that split the ring, through the hub or as upstream
-// serves them.
-func openShards(b *testing.B, s *tenantStorage, upstream bool, n int) *readers {
+// openShards opens watches that split the ring by a field, through the hub or as upstream
+// serves them. Without a field they have everything.
+func openShards(b *testing.B, s *tenantStorage, upstream bool, field string, n int) *readers {
 	b.Helper()
 	ctx := request.WithWildcard(b.Context())
 	rv := list(ctx, b, s, "/pods", listOpts()).ResourceVersion
@@ -78,7 +78,9 @@ func openShards(b *testing.B, s *tenantStorage, upstream bool, n int) *readers {
 	for i := range n {
 		opts := listOpts()
 		opts.ResourceVersion = rv
-		opts.Predicate.ShardSelector = selectorOf(b, slice("uid", i, n))
+		if field != "" {
+			opts.Predicate.ShardSelector = selectorOf(b, slice(field, i, n))
+		}
 		from, key := storage.Interface(s), "/pods"
 		if upstream {
 			from, key = s.inner, "/pods/"
@@ -106,7 +108,7 @@ func BenchmarkShardedWatch(b *testing.B) {
 				for i := range pods {
 					create(ctx, b, s, newUIDPod("default", fmt.Sprint(i)))
 				}
-				r := openShards(b, s, paths[path], watchers)
+				r := openShards(b, s, paths[path], "uid", watchers)
 				stop := measureCPU(b)
 				for i := range b.N {
 					touch(ctx, b, s, fmt.Sprintf("/pods/default/%d", i%pods), i)
@@ -116,6 +118,32 @@ func BenchmarkShardedWatch(b *testing.B) {
 				b.ReportMetric(float64(r.ended.Load()), "ended")
 			})
 		}
+	}
+}
+
+// BenchmarkClusterWatch measures what a write to one of 512 logical clusters costs the server with
+// a watcher of everything, and with those that split the ring by logical cluster.
+func BenchmarkClusterWatch(b *testing.B) {
+	enableSharding(b)
+	for _, of := range []struct {
+		field    string
+		watchers int
+	}{{"", 1}, {"cluster", 8}, {"cluster", 256}} {
+		b.Run(fmt.Sprintf("by=%s/watchers=%d", of.field, of.watchers), func(b *testing.B) {
+			s := open(b, backendOf(b, BackendConfig{}), podsGR)
+			const clusters = 512
+			name := func(i int) string { return fmt.Sprintf("cluster%03d", i%clusters) }
+			for i := range clusters {
+				create(in(b.Context(), name(i)), b, s, newUIDPod("default", "same"))
+			}
+			r := openShards(b, s, false, of.field, of.watchers)
+			stop := measureCPU(b)
+			for i := range b.N {
+				touch(in(b.Context(), name(i)), b, s, "/pods/default/same", i)
+			}
+			require.Eventually(b, func() bool { return r.events.Load() == int64(b.N) }, deadline, time.Millisecond)
+			stop()
+		})
 	}
 }
 
@@ -131,7 +159,7 @@ func BenchmarkBursts(b *testing.B) {
 			for i := range burst {
 				create(ctx, b, s, newUIDPod("default", fmt.Sprint(i)))
 			}
-			r := openShards(b, s, paths[path], watchers)
+			r := openShards(b, s, paths[path], "uid", watchers)
 			stop := measureCPU(b)
 			start := time.Now()
 			for round := range b.N {

@@ -37,6 +37,18 @@ func ResourcePrefix(resource schema.GroupResource) string {
 	return "/" + group + "/" + resource.Resource
 }
 
+// Kind is what a logical cluster serves under the name of a kind or of a resource, and where its
+// objects are stored.
+type Kind struct {
+	// Resource is what requests name, in a version that is served.
+	Resource   schema.GroupVersionResource
+	Kind       string
+	Namespaced bool
+	// Prefix is that of the keys of all objects of the resource, and Identity is that of
+	// those in the logical cluster.
+	Prefix, Identity string
+}
+
 // tenant is whose objects a request is for. An empty field stands for all, and an
 // empty identity in one logical cluster for objects that have none.
 type tenant struct {

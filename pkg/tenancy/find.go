@@ -2,7 +2,9 @@ package tenancy
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
@@ -50,9 +52,11 @@ func IndexByType(lc *corev1alpha1.LogicalCluster) []string {
 	return nil
 }
 
-// Standing returns what a shard is by its Shard in root, as far as is known: what
-// is left over of others counts for nothing. The empty name is the root shard's
-// own server, where objects are no replicas.
+// Standing returns what a shard is by its Shard in root: what is left over of others counts for
+// nothing. That a Shard is missing says something only when it is known which there are: when all
+// were read, and, from a cache, as of a mark of root's shard. Informers of caches keep Shards until
+// they see that they are deleted. The empty name is the root shard's own server, where objects are
+// no replicas.
 func Standing(shards *client.Informer[*corev1alpha1.Shard]) func(shard string) client.Standing {
 	return func(shard string) client.Standing {
 		if shard == "" {
@@ -60,6 +64,8 @@ func Standing(shards *client.Informer[*corev1alpha1.Shard]) func(shard string) c
 		}
 		obj, err := shards.Lister().Cluster(core.RootCluster).Get("", shard)
 		switch {
+		case err != nil && ShardsKnown(shards) != nil:
+			return client.Member
 		case err != nil:
 			return client.Gone
 		case obj.DeletionTimestamp != nil:
@@ -69,6 +75,29 @@ func Standing(shards *client.Informer[*corev1alpha1.Shard]) func(shard string) c
 		}
 	}
 }
+
+// ShardsKnown returns nil if it is known which Shards there are in root, and otherwise why it is not.
+func ShardsKnown(shards *client.Informer[*corev1alpha1.Shard]) error {
+	if !shards.HasSynced() {
+		return fmt.Errorf("informer %s has not synced: %w", shards.Name(), shards.LastError())
+	}
+	lacks := shards.Lacks([]string{corev1alpha1.RootShard})
+	if len(lacks) == 0 {
+		return nil
+	}
+	root, err := shards.Lister().Cluster(core.RootCluster).Get("", corev1alpha1.RootShard)
+	if err == nil && !LeavesMarks(root) {
+		return nil
+	}
+	return fmt.Errorf("no mark of the root shard was seen since %s", lacks[corev1alpha1.RootShard].UTC().Format(time.RFC3339))
+}
+
+// MarksAnnotation is on Shards that leave marks in caches. Those of the previous release do not:
+// nobody waits for theirs.
+const MarksAnnotation = "internal.shardplane.io/replication-marks"
+
+// LeavesMarks reports whether a shard leaves marks in caches.
+func LeavesMarks(shard *corev1alpha1.Shard) bool { return shard.Annotations[MarksAnnotation] != "" }
 
 // NewTypeLookup looks types up, in informers that have PathIndex.
 func NewTypeLookup(clusters *client.Informer[*corev1alpha1.LogicalCluster], types *client.Dual[*tenancyv1alpha1.WorkspaceType]) TypeLookup {

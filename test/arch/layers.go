@@ -73,6 +73,11 @@ var Layers = []Layer{
 		ForTests: true,
 	},
 	{
+		Units:  []string{"pkg/etcd/snapshot"},
+		Reason: "asks a server for what its etcd holds, whose address it takes from a kubeconfig with a logical cluster in it",
+		Only:   []string{"pkg/request", "pkg/etcd"},
+	},
+	{
 		Units:  []string{"pkg/registry"},
 		Reason: "built-in resources are tables over upstream's registry; they see storage only as generic.RESTOptions",
 		Only:   []string{"pkg/request"},
@@ -151,12 +156,17 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/serving"},
 		Reason: "filters that every server shares, assembled in one visible chain: generic, but for snapshots of etcd and documents of built-in resources",
-		Only:   []string{"pkg/authn", "pkg/request", "pkg/etcd", "pkg/webhooktransport", "pkg/customresource/documents/openapigate", "pkg/serving/metriclabels"},
+		Only:   []string{"pkg/authn", "pkg/request", "pkg/etcd", "pkg/etcd/snapshot", "pkg/webhooktransport", "pkg/customresource/documents/openapigate", "pkg/serving/metriclabels"},
+	},
+	{
+		Units:  []string{"pkg/virtual/board"},
+		Reason: "objects that are stored elsewhere, served to be read: any of them, wherever they come from",
+		Only:   []string{"pkg/request", "pkg/client"},
 	},
 	{
 		Units:  []string{"pkg/virtual/*"},
 		Reason: "ways into the same chain and storage: who may come in, and what of the rest is seen. They serve nothing themselves, but what a shard knows of others",
-		Only:   []string{"pkg/request", "pkg/storage", "pkg/customresource", "pkg/client", "pkg/bindings", "pkg/authz"},
+		Only:   []string{"pkg/virtual/board", "pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource", "pkg/client", "pkg/bindings", "pkg/authz"},
 	},
 	{
 		Units:  []string{"pkg/reconcile"},
@@ -220,13 +230,19 @@ var Layers = []Layer{
 	{
 		Units:  []string{"cmd/shardplane"},
 		Reason: "the command line only joins flags to servers, and to the plugin: what it could decide is decided, and tested, in them. Of pkg/etcd it knows the errors, which become exit codes",
-		Only:   []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "pkg/etcd", "pkg/plugin"},
+		Only:   []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "pkg/etcd", "pkg/etcd/snapshot", "pkg/plugin"},
 		Leaf:   true,
 	},
 	{
 		Units:  []string{"contrib"},
-		Reason: "what operators take away; the Go code in it only reads those files",
+		Reason: "what operators take away; its own Go code only reads those files, and runs the examples",
 		Only:   []string{},
+	},
+	{
+		Units:  []string{"contrib/examples/*"},
+		Reason: "controllers to copy, of what is public and nothing else of the module",
+		Only:   []string{"pkg/client", "pkg/reconcile"},
+		Leaf:   true,
 	},
 	{
 		Units:  []string{"test/arch"},
@@ -248,8 +264,8 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"test/bench"},
-		Reason: "measures any server through its public API, so that it can measure others too; its reference server borrows the tables of built-in resources and the certificates of the development cluster",
-		Only:   []string{"pkg/registry", "pkg/dev/pki"},
+		Reason: "measures any server through its public API, so that it can measure others too; its reference server borrows the tables of built-in resources and the certificates of the development cluster. What is measured of the library runs in it",
+		Only:   []string{"pkg/registry", "pkg/dev/pki", "pkg/client"},
 		Leaf:   true,
 	},
 	{

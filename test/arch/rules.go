@@ -75,6 +75,11 @@ func Rules(layers []Layer) []Rule {
 			Check:  checkWords,
 		},
 		{
+			Name:   "dialect",
+			Reason: "who knows kube-apiserver learns no other words for what has one: timeouts and grace periods, and who is denied",
+			Check:  checkDialect,
+		},
+		{
 			Name:   "links",
 			Reason: "documentation that points nowhere is worse than none",
 			Check:  checkLinks,

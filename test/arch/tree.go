@@ -59,6 +59,9 @@ type File struct {
 	Imports    []string
 	// Words are the literals that must have one home; see checkWords.
 	Words []string
+	// Dialect are the identifiers that have a word of ours where the field has one; see
+	// checkDialect.
+	Dialect []string
 }
 
 // GoMod is what the rules want to know of a go.mod file; its form is that of
@@ -146,6 +149,7 @@ func (t *Tree) addFile(rel string) error {
 		Doc:       strings.TrimSpace(parsed.Doc.Text()),
 		Lines:     bytes.Count(content, []byte("\n")),
 		Words:     wordsIn(parsed),
+		Dialect:   dialectIn(parsed),
 	}
 	for _, group := range parsed.Comments {
 		for _, comment := range group.List {

@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/token"
 	"maps"
+	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,8 +14,9 @@ import (
 
 // word matches what stands for one thing on the wire or in etcd: names of API
 // groups, keys of annotations, labels, finalizers and extra attributes, groups of
-// the system, what any of these start with, and prefixes of keys in etcd.
-var word = regexp.MustCompile(`^([a-z0-9-]+\.)*(kcp|shardplane)\.io(/[A-Za-z0-9._/-]*)?$|^system:kcp:|^/(registry|shardplane)[a-z-]*$`)
+// the system, headers, what any of these start with, where logical clusters and views
+// begin in URLs, and prefixes of keys in etcd.
+var word = regexp.MustCompile(`^([a-z0-9-]+\.)*(kcp|shardplane)\.io(/[A-Za-z0-9._/-]*)?$|^system:(kcp:.*|([a-z]+:)?)$|^(?i:x-(kcp|remote|shardplane)-[a-z-]*)$|^/(clusters|services|shards)/[a-z/]*$|^/(registry|shardplane)[a-z-]*$`)
 
 // wordsIn returns the words among a file's literals, in their order. Import
 // paths are none.
@@ -29,6 +31,9 @@ func wordsIn(file *ast.File) []string {
 			return true
 		}
 		if text, err := strconv.Unquote(literal.Value); err == nil && word.MatchString(text) {
+			if header := http.CanonicalHeaderKey(text); strings.HasPrefix(header, "X-") {
+				text = header
+			}
 			found = append(found, text)
 		}
 		return true
@@ -36,11 +41,12 @@ func wordsIn(file *ast.File) []string {
 	return found
 }
 
-// checkWords finds words that product code writes as a literal more than once.
+// checkWords finds words that product code writes as a literal more than once. What is
+// below contrib is for others to copy, who have only what is public.
 func checkWords(t *Tree) []string {
 	places := map[string][]string{}
 	for _, pkg := range t.sortedPackages() {
-		if testSupport(pkg.Path) {
+		if testSupport(pkg.Path) || within(pkg.Path, "contrib") {
 			continue
 		}
 		for _, file := range pkg.Files {
@@ -56,6 +62,38 @@ func checkWords(t *Tree) []string {
 	for _, text := range slices.Sorted(maps.Keys(places)) {
 		if in := places[text]; len(in) > 1 {
 			bad = append(bad, fmt.Sprintf("%q is written %d times, in %s: give it one constant", text, len(in), strings.Join(slices.Compact(in), ", ")))
+		}
+	}
+	return bad
+}
+
+// dialect matches identifiers by which we once called a timeout, somebody who is denied, or
+// whatever a package looks at.
+var dialect = regexp.MustCompile(`(?i)patience|farewell|stranger|^worlds?$`)
+
+// dialectIn returns the identifiers of a file that match dialect, each once.
+func dialectIn(file *ast.File) []string {
+	var found []string
+	ast.Inspect(file, func(n ast.Node) bool {
+		if name, ok := n.(*ast.Ident); ok && dialect.MatchString(name.Name) && !slices.Contains(found, name.Name) {
+			found = append(found, name.Name)
+		}
+		return true
+	})
+	return found
+}
+
+// checkDialect finds such identifiers in product code.
+func checkDialect(t *Tree) []string {
+	var bad []string
+	for _, pkg := range t.sortedPackages() {
+		for _, file := range pkg.Files {
+			if testSupport(pkg.Path) || file.Test || file.Generated {
+				continue
+			}
+			for _, name := range file.Dialect {
+				bad = append(bad, fmt.Sprintf("%s calls something %s", file.Name, name))
+			}
 		}
 	}
 	return bad

@@ -147,6 +147,8 @@ func TestMistakes(t *testing.T) {
 		{[]string{"reference"}, "--dir is required"},
 		{[]string{"startup", "--binary", "/does/not/exist"}, "starting /does/not/exist"},
 		{[]string{"bindings", "--binary", "/does/not/exist"}, "starting /does/not/exist"},
+		{[]string{"ring", "--rounds", "0"}, "must be above 0"},
+		{[]string{"replicas", "--rate", "0"}, "must be above 0"},
 		{[]string{"lists", "everything"}, "unknown command"},
 		{[]string{"everything"}, "unknown command"},
 	} {

@@ -70,6 +70,9 @@ type Options struct {
 	// SecondProxy are the further arguments of a second front-proxy, front-proxy-2; it
 	// has none of ExtraArgs. There is none without any.
 	SecondProxy []string
+	// SecondCache adds a cache server, cache-server-2, with a database of its own: shards push to
+	// both, and read from the first as long as that answers.
+	SecondCache bool
 	// Without leaves out components by name; they can be started later.
 	Without []string
 }
@@ -92,7 +95,7 @@ func Start(t testing.TB, o Options) *Cluster {
 	if o.Replicas > 1 {
 		replicated = 1 + o.Replicas
 	}
-	ports := freePorts(t, shards+3+shards*replicated)
+	ports := freePorts(t, shards+4+shards*replicated)
 	options := dev.NewOptions()
 	options.WorkDir = t.TempDir()
 	options.Shards = shards
@@ -106,8 +109,11 @@ func Start(t testing.TB, o Options) *Cluster {
 	t.Cleanup(func() { require.NoError(t, deployment.Release()) })
 
 	c := &Cluster{Dir: completed.WorkDir, t: t}
-	next := ports + shards + 3
+	second, next := ports+shards+3, ports+shards+4
 	for _, command := range deployment.Commands {
+		if o.SecondCache && command.Args[0] == "shard" {
+			command.Args = withSecondCache(t, command.Args, localURL("https", options.CacheServerPort), localURL("https", second))
+		}
 		if replicated > 0 && command.Args[0] == "shard" {
 			c.components = append(c.components, replicate(t, o, command, completed.WorkDir, next)...)
 			next += replicated
@@ -116,6 +122,9 @@ func Start(t testing.TB, o Options) *Cluster {
 		c.components = append(c.components, newComponent(t, o, command, completed.WorkDir))
 		if command.Args[0] == "front-proxy" && len(o.SecondProxy) > 0 {
 			c.components = append(c.components, secondProxy(t, o, command, completed.WorkDir, ports+shards+2))
+		}
+		if command.Args[0] == "cache-server" && o.SecondCache {
+			c.components = append(c.components, secondCache(t, o, command, completed.WorkDir, second))
 		}
 	}
 	t.Cleanup(c.stop)

@@ -25,8 +25,7 @@ import (
 // the ports from the given one on.
 func replicate(t testing.TB, o Options, command dev.Command, dir string, port int) []*Component {
 	t.Helper()
-	at := func(scheme string, port int) string { return fmt.Sprintf("%s://127.0.0.1:%d", scheme, port) }
-	etcd := newEtcdComponent(t, "etcd-"+command.Name, at("http", port), dir)
+	etcd := newEtcdComponent(t, "etcd-"+command.Name, localURL("http", port), dir)
 	components := []*Component{etcd}
 	var backends []string
 	for n := range o.Replicas {
@@ -34,7 +33,7 @@ func replicate(t testing.TB, o Options, command dev.Command, dir string, port in
 		if n > 0 {
 			replica.Name = fmt.Sprintf("%s-replica-%d", command.Name, n+1)
 		}
-		replica.URL = at("https", port+1+n)
+		replica.URL = localURL("https", port+1+n)
 		replica.Args = append(slices.Clone(command.Args), "--etcd-servers="+etcd.URL, "--base-url="+command.URL, "--secure-port="+strconv.Itoa(port+1+n))
 		components = append(components, newComponent(t, o, replica, dir))
 		backends = append(backends, strings.TrimPrefix(replica.URL, "https://"))
@@ -43,11 +42,13 @@ func replicate(t testing.TB, o Options, command dev.Command, dir string, port in
 	return components
 }
 
+func localURL(scheme string, port int) string { return fmt.Sprintf("%s://127.0.0.1:%d", scheme, port) }
+
 // secondProxy returns a front-proxy beside the one of the command.
 func secondProxy(t testing.TB, o Options, command dev.Command, dir string, port int) *Component {
 	t.Helper()
 	o.ExtraArgs = map[string][]string{command.Args[0]: append([]string{"--secure-port=" + strconv.Itoa(port)}, o.SecondProxy...)}
-	command.Name, command.URL = command.Name+"-2", fmt.Sprintf("https://127.0.0.1:%d", port)
+	command.Name, command.URL = command.Name+"-2", localURL("https", port)
 	return newComponent(t, o, command, dir)
 }
 

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"testing"
 
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -65,6 +67,7 @@ func TestAuthorization(t *testing.T) {
 	t.Run("impersonation", func(t *testing.T) { testImpersonation(t, p) })
 	t.Run("owner", func(t *testing.T) { testOwner(t, p) })
 	t.Run("required groups", func(t *testing.T) { testRequiredGroups(t, p) })
+	t.Run("required groups of workspaces", func(t *testing.T) { testRequiredGroupsOfWorkspaces(t, p) })
 	t.Run("aggregation", func(t *testing.T) { testAggregation(t, p) })
 	t.Run("policy", func(t *testing.T) { testPolicy(t, p) })
 	t.Run("a binding counts at once", func(t *testing.T) { testAtOnce(t, p) })
@@ -351,6 +354,57 @@ func testRequiredGroups(t *testing.T, p people) {
 	p.eventually("user-1 is let in", func() bool { return get() == nil })
 	_, err = lcs.Patch(t.Context(), "cluster", mergePatch, []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":null}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
+}
+
+// testRequiredGroupsOfWorkspaces: what a Workspace names holds in its logical cluster, and below
+// it where nothing else is named, on whatever shard.
+func testRequiredGroupsOfWorkspaces(t *testing.T, p people) {
+	const annotation = "authorization.kcp.io/required-groups"
+	status := refused(t, withToken(p.Proxy(), "user-4-token"), call{
+		method: http.MethodPost, path: "/clusters/root" + tenancyPath + "workspaces",
+		body: `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"grouped","annotations":{"` + annotation + `":"team-1"}}}`,
+	}, http.StatusForbidden)
+	require.Contains(t, status.Message, annotation)
+
+	// Administrators of the installation are no members; the shards' own credentials are not asked.
+	create := func(parent, name, shard, groups string) string {
+		in := kinds.Workspaces.In(p.shardOf(parent).Cluster(path(parent)))
+		ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if groups != "" {
+			ws.Annotations = map[string]string{annotation: groups}
+		}
+		ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": shard}}}
+		_, err := in.Create(t.Context(), ws, metav1.CreateOptions{})
+		require.NoError(t, err)
+		p.eventually("the workspace is ready", func() bool {
+			ws, err = in.Get(t.Context(), name, metav1.GetOptions{})
+			return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
+		})
+		_, err = kinds.ClusterRoleBindings.In(p.shards[shard].Cluster(path(ws.Spec.Cluster))).Create(t.Context(), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "member"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "user-1"}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return ws.Spec.Cluster
+	}
+	for name, groups := range map[string]string{"team": "others;team-1", "foreign": "team-1,others"} {
+		above := create("root", name, "root", groups)
+		for _, cluster := range []string{above, create(above, "near", "root", ""), create(above, "far", "shard-1", "")} {
+			lc, err := kinds.LogicalClusters.In(p.shardOf(cluster).Cluster(path(cluster))).Get(t.Context(), "cluster", metav1.GetOptions{})
+			require.NoError(t, err)
+			require.Equal(t, groups, lc.Annotations[annotation])
+			list := func() error {
+				_, err := p.as(1, cluster).CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+				return err
+			}
+			if name == "team" {
+				p.eventually("a member is let in", func() bool { return list() == nil })
+			} else {
+				require.ErrorContains(t, list(), notPermitted, cluster)
+			}
+		}
+	}
 }
 
 func testAggregation(t *testing.T, p people) {

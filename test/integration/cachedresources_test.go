@@ -6,7 +6,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -270,6 +272,49 @@ func TestCachedResourceOfBoundAPI(t *testing.T) {
 		_, err := e.replicasOf("", "sizes:"+hash)
 		return apierrors.IsNotFound(err)
 	})
+}
+
+// TestCachedResourceBytes: a workspace has no more bytes on the cache server than the flag says, all its
+// cached resources together, also when objects grow that are there.
+func TestCachedResourceBytes(t *testing.T) {
+	e := start(t, harness.Options{Shards: 1, DevTokens: true, ExtraArgs: map[string][]string{"shard": {"--max-cached-bytes=24Ki"}}})
+	k := newAPIKindsOn(e, "cached-bytes", 0)
+	const flavors, size = "/apis/shared.example.org/v1/flavors", 6 << 10
+	k.defineCluster("flavors", "Flavor")
+	for i := range 4 {
+		k.create(flavors, `{"apiVersion":"shared.example.org/v1","kind":"Flavor","metadata":{"name":"f%d"},"spec":{"text":%q}}`, i, strings.Repeat("x", size))
+	}
+	first := k.cached("CachedResource", "flavors", "")
+	now := k.untilSays("CachedResource", "flavors", "ReplicationStarted", "False", "TooManyObjects")
+	require.Contains(t, fmt.Sprint(now.Object["status"]), "10000, and 24KiB of them")
+	hash, _ := field(now, "status", "identityHash").(string)
+	replicas := func(want int, why string) {
+		t.Helper()
+		var got []string
+		require.Eventually(t, func() bool {
+			all, err := e.replicasOf("", "flavors:"+hash)
+			got = names(all)
+			return err == nil && len(got) == want
+		}, testTimeout, testTimeout/300, "%s: %d replicas, not %v", why, want, &got)
+	}
+	replicas(3, "the fourth does not fit")
+
+	// A younger one has the room that is left.
+	k.eventually("the next one is younger", func() bool { return time.Since(first.GetCreationTimestamp().Time) > 2*time.Second })
+	k.defineCluster("sizes", "Size")
+	k.create("/apis/shared.example.org/v1/sizes", `{"apiVersion":"shared.example.org/v1","kind":"Size","metadata":{"name":"s"},"spec":{"text":%q}}`, strings.Repeat("x", size))
+	k.cached("ClusterCachedResource", "sizes", "")
+	k.untilSays("ClusterCachedResource", "sizes", "ReplicationStarted", "False", "TooManyObjects")
+	for i := range 4 {
+		k.ask(http.StatusOK, http.MethodPatch, fmt.Sprintf("%s/f%d", flavors, i), fmt.Sprintf(`{"spec":{"text":%q}}`, strings.Repeat("x", 3*size)))
+	}
+	replicas(1, "they have grown")
+	for i := range 4 {
+		k.ask(http.StatusOK, http.MethodDelete, fmt.Sprintf("%s/f%d", flavors, i), "")
+	}
+	replicas(0, "they are gone")
+	k.ask(http.StatusOK, http.MethodPatch, "/apis/shared.example.org/v1/sizes/s", `{"spec":{"text":"x"}}`)
+	k.untilCached("ClusterCachedResource", "sizes", 1, 1)
 }
 
 // TestCachedResourceLimit: a workspace has no more objects on the cache server than the flag says,

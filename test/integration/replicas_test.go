@@ -41,6 +41,8 @@ func testReplicasFieldByField(t *testing.T, k apiKinds) {
 	k.workspaceType("t", `"authenticationConfigurations":[{"name":"a"}]`)
 	for name, kind := range map[string]string{"cachedresources": "CachedResource", "clustercachedresources": "ClusterCachedResource"} {
 		k.create("/apis/cache.kcp.io/v1alpha1/"+name, `{"apiVersion":"cache.kcp.io/v1alpha1","kind":"%s","metadata":{"name":"c"},"spec":{"group":"none.example.org","version":"v1","resource":"%s"}}`, kind, name)
+		field := strings.ToLower(kind[:1]) + kind[1:]
+		k.create("/apis/cache.kcp.io/v1alpha1/"+strings.TrimSuffix(name, "s")+"endpointslices", `{"apiVersion":"cache.kcp.io/v1alpha1","kind":"%sEndpointSlice","metadata":{"name":"c"},"spec":{"%s":{"name":"c"},"export":{"name":"e"}}}`, kind, field)
 	}
 	for _, path := range []string{tenancyV1 + "workspacetypes/t", apisV2 + "apiexports/e", apisV1 + "apiexports/e"} {
 		require.Equal(t, "root:copied", k.get(path).GetAnnotations()["kcp.io/path"], path)
@@ -64,7 +66,7 @@ func testReplicasFieldByField(t *testing.T, k apiKinds) {
 			}
 		}
 	}
-	require.Len(t, kinds, 18)
+	require.Len(t, kinds, 20)
 	for _, resource := range kinds {
 		t.Run(resource.Version+" "+resource.Resource, func(t *testing.T) {
 			k := k.in(t)

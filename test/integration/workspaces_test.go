@@ -10,8 +10,10 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 )
@@ -113,7 +115,7 @@ func listWorkspaces(t *testing.T, e *env, parent string) []tenancyv1alpha1.Works
 }
 
 // testDeletion deletes a workspace that holds built-in objects, one of them
-// with a finalizer, and a child workspace on the other shard.
+// with a finalizer that its owner takes away, and a child workspace on the other shard.
 func testDeletion(t *testing.T, e *env) {
 	doomed := e.workspaceOn("root", "doomed", "shard-1")
 	child := e.workspaceOn("root:doomed", "child", "root")
@@ -126,6 +128,9 @@ func testDeletion(t *testing.T, e *env) {
 	_, err = kinds.Secrets.InNamespace(inside, "default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 
+	p := people{e}
+	p.bindUser("root:doomed", "keeper", "cluster-admin", 4)
+
 	workspaces := kinds.Workspaces.In(e.proxy.Cluster(path("root")))
 	require.NoError(t, workspaces.Delete(t.Context(), "doomed", metav1.DeleteOptions{}))
 	onShard := e.shards["shard-1"].Cluster(path(doomed.Spec.Cluster))
@@ -137,7 +142,16 @@ func testDeletion(t *testing.T, e *env) {
 	require.NoError(t, err, "the workspace stays while something it holds is held by a finalizer")
 	require.NotNil(t, ws.DeletionTimestamp)
 
-	_, err = kinds.ConfigMaps.InNamespace(onShard, "extra").Patch(t.Context(), "held", mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	// Nobody creates anything any more, and who has the rights to can still look and let go.
+	for _, c := range []kubernetes.Interface{p.as(4, doomed.Spec.Cluster), p.admin(doomed.Spec.Cluster)} {
+		_, err = c.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "late"}}, metav1.CreateOptions{})
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		require.ErrorContains(t, err, "unable to create new content in the logical cluster because it is being deleted")
+	}
+	maps := p.as(4, doomed.Spec.Cluster).CoreV1().ConfigMaps("extra")
+	_, err = maps.Get(t.Context(), "held", metav1.GetOptions{})
+	require.NoError(t, err)
+	_, err = maps.Patch(t.Context(), "held", mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	e.eventually("the workspace is gone", func() bool {
 		_, err := workspaces.Get(t.Context(), "doomed", metav1.GetOptions{})
@@ -164,6 +178,10 @@ func requireEmpty(t *testing.T, e *env, shard, cluster string) {
 		},
 		func() (int, error) {
 			l, err := kinds.Secrets.In(scope).List(t.Context(), metav1.ListOptions{})
+			return len(l.Items), err
+		},
+		func() (int, error) {
+			l, err := kinds.ClusterRoleBindings.In(scope).List(t.Context(), metav1.ListOptions{})
 			return len(l.Items), err
 		},
 		func() (int, error) {

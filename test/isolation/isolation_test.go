@@ -48,6 +48,7 @@ func TestIsolation(t *testing.T) {
 	before := w.quiet(t)
 	stop := w.beat(t)
 	t.Run("by the table", w.table)
+	t.Run("replicas", w.replicas)
 	t.Run("homes", w.homes)
 	t.Run("by time", w.testTimes)
 	t.Run("with objects", w.objects)

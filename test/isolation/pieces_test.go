@@ -79,6 +79,7 @@ var resources = []resource{
 	{group: "/apis/apis.kcp.io/v1alpha1", plural: "apibindings", kind: "APIBinding", apiVersion: "apis.kcp.io/v1alpha1", body: `"spec":{"reference":{"export":{"path":"$BPATH$","name":"treasure"}}}`},
 	{group: "/apis/apis.kcp.io/v1alpha2", plural: "apiexports", kind: "APIExport", apiVersion: "apis.kcp.io/v1alpha2", body: `"spec":{"identity":{"secretRef":{"namespace":"vault","name":"treasure"}}},"status":{"identityHash":"$BUID$"}`},
 	{group: "/apis/cache.kcp.io/v1alpha1", plural: "cachedresources", kind: "CachedResource", apiVersion: "cache.kcp.io/v1alpha1", body: `"spec":{"group":"example.com","version":"v1","resource":"treasures","identity":{"secretRef":{"namespace":"vault","name":"treasure"}}},"status":{"identityHash":"$BUID$"}`},
+	{group: "/apis/cache.kcp.io/v1alpha1", plural: "cachedresourceendpointslices", kind: "CachedResourceEndpointSlice", apiVersion: "cache.kcp.io/v1alpha1", body: `"spec":{"cachedResource":{"path":"$BPATH$","name":"treasure"},"export":{"path":"$BPATH$","name":"treasure"}}`},
 	{group: "/apis/apis.kcp.io/v1alpha1", plural: "apiexportendpointslices", kind: "APIExportEndpointSlice", apiVersion: "apis.kcp.io/v1alpha1", body: `"spec":{"export":{"path":"$BPATH$","name":"treasure"}}`},
 }
 

@@ -79,6 +79,8 @@ func (w *world) newWhos() []*who {
 		{name: "system:masters at the front-proxy", cert: w.load(shared, "shard-admin"), at: proxyOnly},
 		{name: "privileged groups at the front-proxy", at: proxyOnly, cert: w.cert(client, time.Now, "climber", "devs",
 			"system:kcp:logical-cluster-admin", "system:kcp:initializer:root:universal", "system:kcp:terminator:root:universal")},
+		{name: aReader, cert: w.cert(client, time.Now, "reader", "shardplane:cache:readers"), at: []string{frontProxy, "root", "shard-1"}},
+		{name: aShard, cert: w.load(shared, "shard-client-shard-1"), at: proxyOnly},
 		{name: "privileged groups", cert: w.cert(client, time.Now, "climber", "system:kcp:initializer:root:universal", "system:kcp:terminator:root:universal", "system:authenticated")},
 		{name: "privileged groups with blanks", cert: w.cert(client, time.Now, "climber", " system:masters", "system:kcp:admin ")},
 		{name: "name of a service account", cert: w.cert(client, time.Now, "system:serviceaccount:default:robot", "system:serviceaccounts", "system:serviceaccounts:default")},

@@ -92,6 +92,7 @@ func newWorld(t testing.TB, c *harness.Cluster) *world {
 	w.targets = w.newTargets()
 	w.whos = w.newWhos()
 	w.setVars()
+	w.newRelics()
 	return w
 }
 

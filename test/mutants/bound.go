@@ -67,7 +67,7 @@ var bound = []Mutant{
 		CaughtBy: "./pkg/bindings", Test: "TestReach",
 	},
 	{
-		Name: "one-world", Rule: "objects of each identity are a world of their own",
+		Name: "one-identity", Rule: "objects of each identity are told apart",
 		Edits: []Edit{{
 			File:   "pkg/storage/keys.go",
 			Before: `		root += identityMark + t.identity + "/"`,

@@ -7,7 +7,7 @@ var garbage = []Mutant{
 		Edits: []Edit{{
 			File: "pkg/controllers/garbagecollector/judge.go",
 			Before: `		if err == nil && l.owner.uid != o.references[i].UID {
-			l.owner, err = c.world.read(ctx, l.item)
+			l.owner, err = c.backend.read(ctx, l.item)
 		}
 `,
 			After: ``,
@@ -27,7 +27,7 @@ var garbage = []Mutant{
 		Name: "unsettled-orphans", Rule: "an owner that orphans goes when all its dependents are known",
 		Edits: []Edit{{
 			File: "pkg/controllers/garbagecollector/collect.go",
-			Before: `	if err := c.world.settle(ctx, item, o); err != nil {
+			Before: `	if err := c.backend.catchUp(ctx, item, o); err != nil {
 		return err
 	}
 	var errs []error`,

@@ -31,6 +31,19 @@ var replicas = []Mutant{
 		CaughtBy: "./pkg/authn/serviceaccount", Test: "TestRemote",
 	},
 	{
+		Name: "believed-relay", Rule: "a cache server that has lost its data takes nothing away where it is relayed from",
+		Edits: []Edit{{
+			File:   "pkg/controllers/replication/upstream.go",
+			Before: `func (s *session) unsure() bool { return s.upstream != nil && s.lost.Load() != s.found.Load() }`,
+			After:  `func (s *session) unsure() bool { return false }`,
+		}, {
+			File:   "pkg/controllers/replication/push.go",
+			Before: `		return nil, s.stillThere(ctx)`,
+			After:  `		return nil, nil`,
+		}},
+		CaughtBy: "./pkg/cacheserver", Test: "TestRelayLinks",
+	},
+	{
 		Name: "replica-kept", Rule: "the replica of an object that is gone goes, too",
 		Edits: []Edit{{
 			File:   "pkg/controllers/replication/decide.go",

@@ -5,6 +5,7 @@ const (
 	ringModel   = "TestModel"
 	ringMachine = "pkg/client/ring/machine.go"
 	ringCoord   = "pkg/client/ring/coordinate.go"
+	ringMoves   = "pkg/client/ring/moves.go"
 )
 
 // ring are mutants of what keeps two replicas of a controller from working on the same, and
@@ -13,7 +14,7 @@ var ring = []Mutant{
 	{
 		Name: "timeless-member", Rule: "a member works for RenewDeadline after a renewal, and no longer",
 		Edits: []Edit{{
-			File:   ringMachine,
+			File:   "pkg/client/ring/grants.go",
 			Before: `	g := grants{until: m.until()}`,
 			After:  `	g := grants{until: m.until() + m.renewDeadline}`,
 		}},
@@ -32,8 +33,8 @@ var ring = []Mutant{
 		Name: "early-release", Rule: "a member releases a range when its work there has ended",
 		Edits: []Edit{{
 			File:   ringMachine,
-			Before: `m.mine.since > released && emptyAnd(m.mine.leaving, busy)`,
-			After:  `m.mine.since > released`,
+			Before: `unsaid && emptyAnd(closed, busy)`,
+			After:  `unsaid`,
 		}},
 		CaughtBy: ringPackage, Test: ringModel,
 	},
@@ -96,6 +97,46 @@ var ring = []Mutant{
 			File:   ringCoord,
 			Before: `if !m.noTable || now < m.noTableSince+m.leaseDuration {`,
 			After:  `if !m.noTable {`,
+		}},
+		CaughtBy: ringPackage, Test: ringModel,
+	},
+	{
+		Name: "impatient-giver", Rule: "a range stays where it is until the new owner has loaded it",
+		Edits: []Edit{{
+			File:   ringMoves,
+			Before: `	return o != nil && o.loaded >= a.since`,
+			After:  `	return o != nil`,
+		}},
+		CaughtBy: ringPackage, Test: ringModel,
+	},
+	{
+		Name: "redirected-move", Rule: "a move to somebody else is another move, which that one has to load",
+		Edits: []Edit{{
+			File: "pkg/client/ring/balance.go",
+			Before: `		a.to, a.since = to, b.next.epoch
+`,
+			After: `		if a.to = to; !a.moving() {
+			a.since = b.next.epoch
+		}
+`,
+		}},
+		CaughtBy: ringPackage, Test: ringModel,
+	},
+	{
+		Name: "unread-hand-over", Rule: "who has not begun with all that came to it does not know what is left to do",
+		Edits: []Edit{{
+			File:   "pkg/client/ring/gain.go",
+			Before: `	return rest.empty()`,
+			After:  `	return rest.empty() || true`,
+		}},
+		CaughtBy: ringPackage, Test: ringModel,
+	},
+	{
+		Name: "old-hand-over", Rule: "what a former owner left to do counts only if nobody has worked there since",
+		Edits: []Edit{{
+			File:   ringMoves,
+			Before: `o.released >= was.since && o.handover != ""`,
+			After:  `o.handover != ""`,
 		}},
 		CaughtBy: ringPackage, Test: ringModel,
 	},

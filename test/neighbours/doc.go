@@ -29,6 +29,8 @@
 //	consumers    binds and unbinds, accepts and rejects claims       writes of objects, a watch through the view
 //	             over many objects, has many bindings that wait      that ends, copies of schemas
 //	hanging      sends writes that hang in its admission webhook     places among the requests that execute
+//	managers     writes what thousands are said to manage the        processor time after the request
+//	             fields of
 //	paths        asks every server for what it has invented          series of metrics
 //	connections  opens connections, anonymous ones and as one user   connections of others
 //	floods       resets streams at once, sends headers, pings and    memory, goroutines

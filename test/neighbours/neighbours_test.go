@@ -27,6 +27,7 @@ func TestNeighbours(t *testing.T) {
 		{"exports", exports},
 		{"consumers", consumers},
 		{"hanging", hanging},
+		{"managers", managers},
 		{"bodies", slowBodies},
 		{"connections", connections},
 		{"floods", floods},

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -57,9 +58,11 @@ func conversion(t *testing.T, w *world) {
 	w.attacker.must(t, http.MethodGet, "/apis/"+group+"/v1/things/one", "")
 	require.Len(t, asked, limit, "calls at a time")
 	// The object has to be converted for the fields that somebody manages in another version.
+	one, err := w.attacker.dyn.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: "things"}).Get(t.Context(), "one", metav1.GetOptions{})
+	require.NoError(t, err)
 	pending.Go(func() {
-		_, _, _ = robot.call(t.Context(), http.MethodPost, "/apis/"+group+"/v1/things", fmt.Sprintf(`{"apiVersion":"%[1]s/v1","kind":"Thing","text":"x","metadata":{"name":"two",
-			"managedFields":[{"manager":"other","operation":"Apply","apiVersion":"%[1]s/v2","fieldsType":"FieldsV1","fieldsV1":{"f:text":{}}}]}}`, group))
+		_, _, _ = robot.call(t.Context(), http.MethodPut, "/apis/"+group+"/v1/things/one", fmt.Sprintf(`{"apiVersion":"%[1]s/v1","kind":"Thing","text":"x","metadata":{"name":"one","resourceVersion":"%[2]s",
+			"managedFields":[{"manager":"other","operation":"Apply","apiVersion":"%[1]s/v2","fieldsType":"FieldsV1","fieldsV1":{"f:text":{}}}]}}`, group, one.GetResourceVersion()))
 	})
 	require.Eventually(t, func() bool { return seen(func() bool { return paused() == waiting+1 }) }, testTimeout, tick, "nor does one that is converted for its managed fields")
 	unblock()

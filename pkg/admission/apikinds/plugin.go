@@ -1,7 +1,8 @@
 // Package apikinds is the admission plugin for the kinds of apis.kcp.io. It gives new
 // exports and bindings what the server knows of them, refuses what is not valid, and
 // lets only those bind an export who may: who has the verb bind on it where it is. Workspace
-// types bind as well, in the workspaces that are made of them: so who writes one is asked.
+// types bind as well, in the workspaces that are made of them: so who writes one is asked, and
+// endpoint slices tell of an export's consumers, those of cached resources (cache.kcp.io) too.
 //
 // Of exports that do not exist it says the same as of those that may not be bound.
 package apikinds
@@ -13,6 +14,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/apis"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apiserver/pkg/admission"
@@ -138,6 +140,9 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if a.GetResource().GroupResource() == workspaceTypes && a.GetSubresource() == "" {
 		return p.checkType(ctx, a)
 	}
+	if resource := a.GetResource().GroupResource(); resource.Group == cachev1alpha1.SchemeGroupVersion.Group && cachedSlices[resource.Resource] != "" {
+		return p.checkCachedSlice(ctx, a, cachedSlices[resource.Resource])
+	}
 	object, old, ok := objectsOf(a)
 	if !ok {
 		return nil
@@ -213,7 +218,7 @@ func (p *Plugin) mayBind(ctx context.Context, a admission.Attributes, object *un
 func (p *Plugin) mayBindOne(ctx context.Context, a admission.Attributes, cluster logicalcluster.Name, path, export string) (provider logicalcluster.Name, found bool, err error) {
 	provider, found, unknown := p.reference(cluster, path, export)
 	u := a.GetUserInfo()
-	may := u == nil || isExempt(ctx, u)
+	may := u == nil || identity.Administers(ctx, u)
 	switch {
 	case unknown != nil:
 		// The same of all that this server does not know.
@@ -253,10 +258,6 @@ func (p *Plugin) reference(cluster logicalcluster.Name, path, export string) (pr
 		provider = logicalcluster.Name(path + ":-")
 	}
 	return provider, found && export != "", err
-}
-
-func isExempt(ctx context.Context, u user.Info) bool {
-	return identity.MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin, request.GroupAdmin)
 }
 
 // objectsOf returns the object of a kind of apis.kcp.io, and what it was before.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
 // maxDefaultBindings is how many exports a workspace type may bind by itself. All of them
@@ -44,7 +45,7 @@ func (p *Plugin) checkType(ctx context.Context, a admission.Attributes) error {
 			field.TooMany(field.NewPath("spec", "defaultAPIBindings"), len(refs), maxDefaultBindings),
 		})
 	}
-	if u := a.GetUserInfo(); u == nil || isExempt(ctx, u) {
+	if u := a.GetUserInfo(); u == nil || identity.Administers(ctx, u) {
 		return nil
 	}
 	for _, ref := range refs {

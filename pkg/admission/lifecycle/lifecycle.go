@@ -1,18 +1,23 @@
 // Package lifecycle is the admission plugin that keeps objects out of
 // namespaces that do not exist, or not for long any more, in each logical
 // cluster by itself. It answers what kube-apiserver's NamespaceLifecycle does.
+// New ones it keeps out of whole logical clusters, too, that are being emptied.
 package lifecycle
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/admission"
 
@@ -30,35 +35,49 @@ const (
 	deletions = 1000
 )
 
-var errImmortal = errors.New("this namespace may not be deleted")
+var (
+	errImmortal = errors.New("this namespace may not be deleted")
+	errEmptied  = errors.New("unable to create new content in the logical cluster because it is being deleted")
+)
+
+// Config is what the plugin goes by.
+type Config struct {
+	// Clients reach the server, and Namespaces are those of all its logical clusters.
+	Clients    *client.Factory
+	Namespaces *client.Informer[*corev1.Namespace]
+	// LogicalCluster returns a logical cluster, as far as it is known, or nil.
+	LogicalCluster func(name logicalcluster.Name) *corev1alpha1.LogicalCluster
+	// Unstored are resources that only ask and store nothing.
+	Unstored []schema.GroupResource
+}
 
 // Plugin implements admission.MutationInterface: it runs before anything
 // changes the object or is asked about it.
 type Plugin struct {
 	*admission.Handler
 
-	clients    *client.Factory
-	namespaces *client.Informer[*corev1.Namespace]
-	ready      percluster.Ready
-	deleted    *utilcache.LRUExpireCache
+	Config
+	ready   percluster.Ready
+	deleted *utilcache.LRUExpireCache
 }
 
 var _ admission.MutationInterface = &Plugin{}
 
-// New returns the plugin. namespaces are those of all logical clusters of the
-// server that clients reaches.
-func New(clients *client.Factory, namespaces *client.Informer[*corev1.Namespace]) *Plugin {
+// New returns the plugin.
+func New(c Config) *Plugin {
 	return &Plugin{
-		Handler:    admission.NewHandler(admission.Create, admission.Update, admission.Delete, admission.Connect),
-		clients:    clients,
-		namespaces: namespaces,
-		ready:      percluster.Ready{namespaces},
-		deleted:    utilcache.NewLRUExpireCache(deletions),
+		Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete, admission.Connect),
+		Config:  c,
+		ready:   percluster.Ready{c.Namespaces},
+		deleted: utilcache.NewLRUExpireCache(deletions),
 	}
 }
 
 // Admit implements admission.MutationInterface.
 func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if err := p.admitCreate(ctx, a); err != nil {
+		return err
+	}
 	if a.GetKind().GroupKind() == corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind() {
 		return p.admitNamespace(ctx, a)
 	}
@@ -74,9 +93,9 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 		return err
 	}
 	key := client.Key{Cluster: cluster, Name: a.GetNamespace()}
-	namespace, err := p.namespaces.Lister().Get(key)
+	namespace, err := p.Namespaces.Lister().Get(key)
 	if err != nil || p.doubtful(key, namespace) {
-		namespace, err = kinds.Namespaces.In(p.clients.Cluster(cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
+		namespace, err = kinds.Namespaces.In(p.Clients.Cluster(cluster.Path())).Get(ctx, key.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
 			return err
@@ -86,6 +105,23 @@ func (p *Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	}
 	if operation == admission.Create && namespace.Status.Phase == corev1.NamespaceTerminating {
 		return terminating(a)
+	}
+	return nil
+}
+
+// admitCreate lets nobody but the server create anything in a logical cluster that is being
+// emptied: what comes as fast as it is deleted would keep it from its end, and what comes
+// after the last look would stay behind.
+func (p *Plugin) admitCreate(ctx context.Context, a admission.Attributes) error {
+	if a.GetOperation() != admission.Create || a.GetSubresource() != "" || percluster.IsServer(a.GetUserInfo()) || slices.Contains(p.Unstored, a.GetResource().GroupResource()) {
+		return nil
+	}
+	cluster, err := request.ClusterNameFrom(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if lc := p.LogicalCluster(cluster); lc != nil && lc.Status.Phase == corev1alpha1.LogicalClusterPhaseDeleting {
+		return admission.NewForbidden(a, errEmptied)
 	}
 	return nil
 }

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/core"
@@ -24,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -75,7 +75,7 @@ func New(c Config) *Plugin {
 
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind} {
+	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validManagers} {
 		if err := valid(a); err != nil {
 			return err
 		}
@@ -97,14 +97,14 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		return full(a)
 	}
 	lc := p.c.LogicalCluster(cluster)
-	if lc == nil || lc.Status.Phase != corev1alpha1.LogicalClusterPhaseReady && lc.DeletionTimestamp == nil {
-		// Limits are not in force before it is ready, so that a workspace can always be
-		// made with what its type puts there.
+	if lc == nil {
 		return nil
 	}
 	w := write{Attributes: a, counts: create && !isEvent(resource), create: create}
 	if used, known := p.c.Usage.Of(cluster); known {
-		if err := p.withinOwn(w, cluster, lc, used); err != nil {
+		own := w
+		own.counts = w.counts && isFilled(lc)
+		if err := p.withinOwn(own, cluster, lc, used); err != nil {
 			return err
 		}
 	}
@@ -114,6 +114,14 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		}
 	}
 	return nil
+}
+
+// isFilled reports whether a logical cluster has all that its type puts there, from when on its
+// objects are limited. Its bytes are from the start, and so is what it takes of limited subtrees: who
+// may write a WorkspaceType can have an initializer that never ends, and fill the logical cluster
+// through its view.
+func isFilled(lc *corev1alpha1.LogicalCluster) bool {
+	return lc.Status.Phase == corev1alpha1.LogicalClusterPhaseReady || lc.DeletionTimestamp != nil
 }
 
 // write is what is judged.
@@ -162,7 +170,7 @@ func (w write) withinSubtree(subtree *subtrees.Subtree) error {
 // limitsOf returns what the logical cluster may store, 0 for any amount.
 func (p *Plugin) limitsOf(cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) usage.Usage {
 	var most usage.Usage
-	if cluster != core.RootCluster && !strings.HasPrefix(string(cluster), "system:") {
+	if cluster != core.RootCluster && !request.IsSystem(cluster) {
 		most = usage.Usage{Objects: p.c.MaxObjects, Bytes: p.c.MaxBytes}
 	}
 	if n, err := strconv.ParseInt(lc.Annotations[tenancy.MaxObjectsAnnotation], 10, 64); err == nil {
@@ -202,6 +210,31 @@ func validAnnotations(a admission.Attributes) error {
 		}
 	}
 	return nil
+}
+
+// validManagers refuses more managers of fields than there may be, and were before.
+func validManagers(a admission.Attributes) error {
+	n := managers(a.GetObject())
+	if n <= request.MaxFieldManagers || n <= managers(a.GetOldObject()) {
+		return nil
+	}
+	return admission.NewForbidden(a, fmt.Errorf("metadata.managedFields has %d entries and may have %d: apply by fewer managers, or remove the entries of those that do not write the object any more", n, request.MaxFieldManagers))
+}
+
+// managers returns how many entries of managers of fields an object has.
+func managers(obj runtime.Object) int {
+	if obj == nil {
+		return 0
+	}
+	if custom, ok := obj.(*unstructured.Unstructured); ok { // which would convert each entry
+		list, _, _ := unstructured.NestedFieldNoCopy(custom.Object, "metadata", "managedFields")
+		entries, _ := list.([]any)
+		return len(entries)
+	}
+	if m, err := meta.Accessor(obj); err == nil {
+		return len(m.GetManagedFields())
+	}
+	return 0
 }
 
 // isEvent reports whether objects of the resource are Events, which the limit of

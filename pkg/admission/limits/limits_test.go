@@ -78,6 +78,15 @@ func custom(bytes int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"spec": strings.Repeat("x", bytes)}}
 }
 
+// managed is an object whose fields have n managers, and managedCustom a custom resource.
+func managed(n int) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ManagedFields: make([]metav1.ManagedFieldsEntry, n)}}
+}
+
+func managedCustom(n int) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"managedFields": make([]any, n)}}}
+}
+
 func TestLimits(t *testing.T) {
 	options := Options{MaxObjects: 10, MaxBytes: 1024}
 	starting := ready(nil)
@@ -115,6 +124,8 @@ func TestLimits(t *testing.T) {
 		"an update that shrinks":                   {used: bytes, resource: configMaps, obj: custom(7), old: custom(8)},
 		"not counted yet":                          {used: objects, unknown: true, resource: configMaps, obj: holding(1)},
 		"before it is ready":                       {used: objects, lc: starting, resource: configMaps, obj: holding(1)},
+		"bytes before it is ready":                 {used: bytes, lc: starting, resource: configMaps, obj: holding(1), want: "stores 1024 bytes"},
+		"the system then, before it is ready":      {used: bytes, lc: starting, resource: configMaps, as: theAPI, obj: holding(1)},
 		"while it is deleted":                      {used: objects, lc: ending, resource: configMaps, obj: holding(1), want: "holds 10 objects"},
 		"root by default":                          {used: objects, cluster: "root", resource: configMaps, obj: holding(1)},
 		"system:admin by default":                  {used: bytes, cluster: "system:admin", resource: configMaps, obj: holding(1)},
@@ -132,7 +143,7 @@ func TestLimits(t *testing.T) {
 		"an update that grows in the subtree":      {subtree: subtrees.Amount{Bytes: 10_000}, resource: configMaps, obj: holding(2), old: holding(1), want: "store 10000 bytes"},
 		"an update that shrinks in the subtree":    {subtree: subtrees.Amount{Bytes: 10_000}, resource: configMaps, obj: holding(1), old: holding(2)},
 		"a subtree, not counted yet here":          {unknown: true, subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1), want: "hold 100 objects"},
-		"a subtree, before it is ready":            {lc: starting, subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1)},
+		"a subtree, before it is ready":            {lc: starting, subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1), want: "hold 100 objects"},
 		"a nearly full etcd":                       {full: true, resource: configMaps, obj: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an update that grows in it":               {full: true, resource: configMaps, obj: holding(2), old: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an update that shrinks in it":             {full: true, resource: configMaps, obj: holding(1), old: holding(2)},
@@ -151,6 +162,10 @@ func TestLimits(t *testing.T) {
 		"one that extends enough":                  {resource: types, obj: extending(32)},
 		"one of subtrees that is no number":        {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeObjectsAnnotation: "1.5"}), want: `max-subtree-objects is "1.5", which is no whole number`},
 		"one of subtrees that is no quantity":      {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxSubtreeBytesAnnotation: ""}), want: `max-subtree-bytes is "", which is no quantity`},
+		"too many managers":                        {resource: configMaps, as: theAPI, obj: managed(129), want: "metadata.managedFields has 129 entries and may have 128"},
+		"one more than too many":                   {resource: configMaps, obj: managed(131), old: managed(130), want: "may have 128"},
+		"as many as ever, of a custom resource":    {resource: types, obj: managedCustom(129), old: managedCustom(129)},
+		"too many of a custom resource":            {resource: types, obj: managedCustom(129), old: managedCustom(128), want: "may have 128"},
 		"annotations that are a number and a size": {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxObjectsAnnotation: "-1", tenancy.MaxBytesAnnotation: "2Gi"})},
 	} {
 		t.Run(name, func(t *testing.T) {

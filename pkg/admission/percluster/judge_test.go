@@ -71,7 +71,7 @@ func (known) Name() string                      { return "" }
 func (known) Run(context.Context) error         { return nil }
 func (known) HasSynced() bool                   { return true }
 func (known) WaitForSync(context.Context) error { return nil }
-func (k known) Complete() error                 { return k.incomplete }
+func (k known) Read() error                     { return k.incomplete }
 
 // TestJudges: what another shard may have configured is never taken for nothing.
 func TestJudges(t *testing.T) {

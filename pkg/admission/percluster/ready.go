@@ -43,8 +43,8 @@ func (r Ready) Wait(ctx context.Context, a admission.Attributes) error {
 // client.Dual knows them.
 type Objects interface {
 	client.Runner
-	// Complete returns an error as long as not all are known that others have.
-	Complete() error
+	// Read returns an error as long as not all were read that others have.
+	Read() error
 }
 
 // Judges are what has to be known before a write can be judged, also by what is
@@ -72,7 +72,7 @@ func (j *Judges) Wait(ctx context.Context, a admission.Attributes, judge, in log
 		return err
 	}
 	for _, hooks := range j.hooks {
-		if err := hooks.Complete(); err != nil {
+		if err := hooks.Read(); err != nil {
 			return apierrors.NewTooManyRequests(fmt.Sprintf("the webhooks and policies of the provider of %s are not known yet, try again: %v", a.GetResource().GroupResource(), err), 1)
 		}
 	}

@@ -19,9 +19,8 @@ const (
 	// clientSigners starts the names of the signers whose certificates clients of
 	// this API would have.
 	clientSigners = "kubernetes.io/kube-apiserver-client"
-	// systemUsers starts the names of users that only the installation names, but
-	// for those of nodes, of which it has none.
-	systemUsers, nodes = "system:", "system:node:"
+	// nodes starts the names of users that are reserved, but of which the installation has none.
+	nodes = "system:node:"
 )
 
 // systemGroups start the names of groups by which servers decide.
@@ -45,7 +44,7 @@ func checkSigningRequest(a admission.Attributes) error {
 	if err != nil {
 		return nil //nolint:nilerr // the same
 	}
-	if name := content.Subject.CommonName; strings.HasPrefix(name, systemUsers) && !strings.HasPrefix(name, nodes) {
+	if name := content.Subject.CommonName; strings.HasPrefix(name, request.ReservedPrefix) && !strings.HasPrefix(name, nodes) {
 		return admission.NewForbidden(a, fmt.Errorf("the signer %s signs for no user %q, whom only the installation names: ask for another common name", asked.Spec.SignerName, name))
 	}
 	for _, group := range content.Subject.Organization {

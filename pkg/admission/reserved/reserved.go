@@ -47,6 +47,8 @@ var (
 
 	cachedResources        = cachev1alpha1.Resource("cachedresources")
 	clusterCachedResources = cachev1alpha1.Resource("clustercachedresources")
+	cachedSlices           = cachev1alpha1.Resource("cachedresourceendpointslices")
+	clusterCachedSlices    = cachev1alpha1.Resource("clustercachedresourceendpointslices")
 )
 
 // Plugin implements admission.ValidationInterface.
@@ -98,7 +100,7 @@ func (*Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission
 		return checkLogicalCluster(ctx, a, as)
 	case signingRequests:
 		return checkSigningRequest(a)
-	case exports, bindings, endpointSlices, cachedResources, clusterCachedResources:
+	case exports, bindings, endpointSlices, cachedResources, clusterCachedResources, cachedSlices, clusterCachedSlices:
 		if a.GetSubresource() == "status" {
 			return unchangedStatus(a)
 		}

@@ -17,9 +17,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// PluginName identifies the plugin.
-const PluginName = "tenancy.kcp.io/WorkspaceOwner"
-
 // annotation holds the creator as JSON.
 const annotation = tenancyv1alpha1.ExperimentalWorkspaceOwnerAnnotationKey
 

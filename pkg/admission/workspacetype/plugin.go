@@ -109,7 +109,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		return nil
 	}
 	if a.GetOperation() == admission.Update {
-		if isExempt(ctx, who) {
+		if identity.Administers(ctx, who) {
 			return nil
 		}
 		return checkUnchanged(a, u)
@@ -119,7 +119,7 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		return apierrors.NewServiceUnavailable(fmt.Sprintf("this shard cannot tell the types of workspaces yet, try again: %v", reason))
 	}
 	waited := unknown(types, reason) // by Admit
-	if reason == nil && !isExempt(ctx, who) {
+	if reason == nil && !identity.Administers(ctx, who) {
 		var err error
 		if reason, err = p.mayUse(ctx, who, types); err != nil {
 			return err
@@ -159,7 +159,7 @@ func (p *Plugin) mayUse(ctx context.Context, who user.Info, types tenancy.Family
 // chooses what it extends, so reading that type is not enough: all of it must be known to
 // the user, to read or to use.
 func (p *Plugin) mayKnow(ctx context.Context, who user.Info, types tenancy.Family, u *unstructured.Unstructured, reason error) bool {
-	if isExempt(ctx, who) {
+	if identity.Administers(ctx, who) {
 		return true
 	}
 	if errors.Is(reason, tenancy.ErrExtends) {
@@ -256,8 +256,4 @@ func workspaceOf(a admission.Attributes) (*unstructured.Unstructured, bool) {
 	}
 	u, ok := a.GetObject().(*unstructured.Unstructured)
 	return u, ok
-}
-
-func isExempt(ctx context.Context, u user.Info) bool {
-	return identity.MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin, request.GroupAdmin)
 }

@@ -24,9 +24,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
-// deletionGrace is for how long a token outlives the deletion timestamp of
+// deletionGracePeriod is for how long a token outlives the deletion timestamp of
 // what it is bound to, if finalizers keep that.
-const deletionGrace = time.Minute
+const deletionGracePeriod = time.Minute
 
 // Config is what an Authenticator goes by.
 type Config struct {
@@ -270,7 +270,7 @@ func (a *Authenticator) alive(what string, object metav1.Object, uid string) err
 	if string(object.GetUID()) != uid {
 		return fmt.Errorf("the token's %s has been deleted, and another one has its name", what)
 	}
-	if deleted := object.GetDeletionTimestamp(); deleted != nil && a.config.Now().After(deleted.Add(deletionGrace)) {
+	if deleted := object.GetDeletionTimestamp(); deleted != nil && a.config.Now().After(deleted.Add(deletionGracePeriod)) {
 		return fmt.Errorf("the token's %s has been deleted", what)
 	}
 	return nil

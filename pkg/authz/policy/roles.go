@@ -100,8 +100,8 @@ func systemRoles() []*rbacv1.ClusterRole {
 			on(groupCore, []string{"get"}, "serviceaccounts", "secrets"),
 			on(groupAPIs, []string{"update", "patch", "get"}, "apiexportendpointslices/status"),
 			on(groupAPIs, read, "apiexportendpointslices"),
-			on(groupCache, []string{"update", "patch", "get"}, "cachedresourceendpointslices/status"),
-			on(groupCache, read, "cachedresourceendpointslices"),
+			on(groupCache, []string{"update", "patch", "get"}, "cachedresourceendpointslices/status", "clustercachedresourceendpointslices/status"),
+			on(groupCache, read, "cachedresourceendpointslices", "clustercachedresourceendpointslices"),
 			urls("access", "/")),
 	}
 }

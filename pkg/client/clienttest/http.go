@@ -32,6 +32,7 @@ var kinds = map[string]string{
 	"mutatingadmissionpolicybindings":   "MutatingAdmissionPolicyBinding",
 	"validatingadmissionpolicies":       "ValidatingAdmissionPolicy",
 	"validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding",
+	"exportuses":                        "ExportUse",
 	"subtreeusages":                     "SubtreeUsage",
 	"apibindings":                       "APIBinding",
 	"leases":                            "Lease",

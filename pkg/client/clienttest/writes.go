@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // get serves GET of one object.
@@ -121,6 +123,9 @@ func (s *Server) body(r *http.Request, q query) (*unstructured.Unstructured, met
 		annotations = map[string]string{}
 	}
 	annotations[logicalcluster.AnnotationKey] = q.cluster
+	if q.shard != "" {
+		annotations[request.ShardAnnotation] = q.shard
+	}
 	obj.SetAnnotations(annotations)
 	obj.SetNamespace(q.namespace)
 	gvks, _, err := s.scheme.ObjectKinds(sent)

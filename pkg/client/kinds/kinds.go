@@ -67,6 +67,9 @@ var (
 
 	CachedResources        = client.DefineResource[cachev1alpha1.CachedResource, cachev1alpha1.CachedResourceList](cachev1alpha1.SchemeGroupVersion, "cachedresources")
 	ClusterCachedResources = client.DefineResource[cachev1alpha1.CachedResource, cachev1alpha1.CachedResourceList](cachev1alpha1.SchemeGroupVersion, "clustercachedresources", client.WithScheme(clusterCached))
+
+	CachedResourceEndpointSlices        = client.DefineResource[cachev1alpha1.CachedResourceEndpointSlice, cachev1alpha1.CachedResourceEndpointSliceList](cachev1alpha1.SchemeGroupVersion, "cachedresourceendpointslices")
+	ClusterCachedResourceEndpointSlices = client.DefineResource[ClusterCachedResourceEndpointSlice, ClusterCachedResourceEndpointSliceList](cachev1alpha1.SchemeGroupVersion, "clustercachedresourceendpointslices", client.WithScheme(clusterCached))
 )
 
 // builtin defines a resource of a kind that has a protobuf encoding.

@@ -34,6 +34,7 @@ var clusterCached = func() *runtime.Scheme {
 	gv := cachev1alpha1.SchemeGroupVersion
 	scheme.AddKnownTypeWithName(gv.WithKind("ClusterCachedResource"), &cachev1alpha1.CachedResource{})
 	scheme.AddKnownTypeWithName(gv.WithKind("ClusterCachedResourceList"), &cachev1alpha1.CachedResourceList{})
+	scheme.AddKnownTypes(gv, &ClusterCachedResourceEndpointSlice{}, &ClusterCachedResourceEndpointSliceList{})
 	return scheme
 }()
 

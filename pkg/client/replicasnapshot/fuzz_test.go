@@ -39,7 +39,7 @@ func FuzzRestore(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content []byte, sign bool) {
 		if sign {
 			sum := sha256.Sum256(content)
-			content = append(fmt.Appendf(nil, `{"format":1,"server":"one","time":%q,"sha256":%q}`+"\n", time.Now().Format(time.RFC3339), hex.EncodeToString(sum[:])), content...)
+			content = append(fmt.Appendf(nil, `{"format":2,"server":"one","time":%q,"sha256":%q}`+"\n", time.Now().Format(time.RFC3339), hex.EncodeToString(sum[:])), content...)
 		}
 		a := &source{name: "a"}
 		New(Config{Store: &memory{content}, Server: "one", MaxAge: time.Hour, Sources: []Source{a}}).Restore(t.Context())

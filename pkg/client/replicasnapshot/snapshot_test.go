@@ -88,11 +88,14 @@ func TestSnapshot(t *testing.T) {
 	require.NoError(t, err)
 	for name, damaged := range map[string]string{
 		"other content": strings.Replace(string(content), "[3]", "[4]", 1), "cut": string(content[:len(content)-1]),
-		"header only": strings.SplitN(string(content), "\n", 2)[0], "empty": "", "later format": strings.Replace(string(content), `"format":1`, `"format":2`, 1),
+		"header only": strings.SplitN(string(content), "\n", 2)[0], "empty": "", "later format": strings.Replace(string(content), `"format":2`, `"format":3`, 1),
 	} {
 		require.NoError(t, os.WriteFile(file, []byte(damaged), 0o600))
 		require.Empty(t, of("one", 0), name)
 	}
+	former := strings.Replace(string(content), `"format":2`, `"format":1`, 1)
+	require.NoError(t, os.WriteFile(file, []byte(former), 0o600))
+	require.Len(t, of("one", 0), 2, "that of the previous release is read")
 }
 
 // TestSealed: what is stored is as Seal makes it, for each resource apart, and what Open does

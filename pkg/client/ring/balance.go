@@ -108,10 +108,8 @@ func (b *balance) give(slot int, to string) {
 	case to:
 		a.since, a.to = 0, ""
 	default:
-		a.to = to
-		if !a.moving() {
-			a.since = b.next.epoch
-		}
+		// To somebody else it is another move: that one has not loaded it.
+		a.to, a.since = to, b.next.epoch
 	}
 }
 

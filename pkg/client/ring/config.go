@@ -19,9 +19,6 @@ const (
 	maxWeight        = 1000
 
 	defaultLeaseDuration = 15 * time.Second
-	defaultRenewDeadline = 9 * time.Second
-	defaultRenewInterval = 3 * time.Second
-	defaultGrace         = 3 * time.Second
 	defaultSettle        = 2 * time.Second
 
 	// randomLength is how much of an id makes sure that it never comes back.
@@ -37,6 +34,17 @@ const (
 	// Continue has it go on with what it had, until it learns that others have that now. So
 	// two may work on one hash: for work where that is better than none.
 	Continue
+)
+
+// Handover says what a member works on of what another one has given to it.
+type Handover int
+
+const (
+	// All has it work on every object there.
+	All Handover = iota
+	// Changed has it work on what the other one left to do, and on what has changed since,
+	// where both can tell; see HandOver. After a crash that is all, too.
+	Changed
 )
 
 // Config describes a member of a ring. LeaseDuration, RenewDeadline, Grace and Key have to be
@@ -60,19 +68,26 @@ type Config struct {
 	// moving one slot of 256 more with each change; 16 by default.
 	MaxRanges int
 	// LeaseDuration is how long others wait for a member that is not heard of, before they
-	// take what it has; 15 s by default.
+	// take what it has; 15 s by default. The next three follow it, if they are not set.
 	LeaseDuration time.Duration
 	// RenewDeadline is how long a member works after it has sent the last renewal of its
-	// Lease that succeeded; 9 s by default. RenewDeadline and Grace together are four fifths
+	// Lease that succeeded; three fifths of LeaseDuration by default, which are 9 s. RenewDeadline and Grace together are four fifths
 	// of LeaseDuration at most.
 	RenewDeadline time.Duration
-	// RenewInterval is the time between two renewals; 3 s by default, and half of
-	// RenewDeadline at most.
+	// RenewInterval is the time between two renewals; a fifth of LeaseDuration by default,
+	// which are 3 s, and half of RenewDeadline at most.
 	RenewInterval time.Duration
-	// Grace is how long work may take to end when its context has ended; 3 s by default.
+	// Grace is how long work may take to end when its context has ended; a fifth of
+	// LeaseDuration by default, which are 3 s.
 	Grace time.Duration
 	// Settle is how long joins and leaves wait for others, to be one change; 2 s by default.
 	Settle time.Duration
+	// LoadTimeout is how long a member goes on working on what moves away from it, while the
+	// one that it moves to has not loaded it; LeaseDuration by default.
+	LoadTimeout time.Duration
+	// Handover says whether what was worked off already may be skipped when ranges move. Both
+	// members have to say so.
+	Handover Handover
 	// Isolation says what to do while the Leases cannot be reached.
 	Isolation Isolation
 	// Metrics has the metrics of the ring registered while it runs, unless it is nil.
@@ -103,10 +118,11 @@ func (c Config) complete() (Config, error) {
 	c.Weight = cmp.Or(c.Weight, 1)
 	c.MaxRanges = cmp.Or(c.MaxRanges, defaultMaxRanges)
 	c.LeaseDuration = cmp.Or(c.LeaseDuration, defaultLeaseDuration)
-	c.RenewDeadline = cmp.Or(c.RenewDeadline, defaultRenewDeadline)
-	c.RenewInterval = cmp.Or(c.RenewInterval, defaultRenewInterval)
-	c.Grace = cmp.Or(c.Grace, defaultGrace)
+	c.RenewDeadline = cmp.Or(c.RenewDeadline, c.LeaseDuration/5*3)
+	c.RenewInterval = cmp.Or(c.RenewInterval, c.LeaseDuration/5)
+	c.Grace = cmp.Or(c.Grace, c.LeaseDuration/5)
 	c.Settle = cmp.Or(c.Settle, defaultSettle)
+	c.LoadTimeout = cmp.Or(c.LoadTimeout, c.LeaseDuration)
 	if wrong := c.wrong(); wrong != "" {
 		return c, fmt.Errorf("%w %q: %s", ErrConfig, c.Name, wrong)
 	}
@@ -124,6 +140,7 @@ func (c Config) wrong() string {
 		{"RenewInterval", c.RenewInterval},
 		{"Grace", c.Grace},
 		{"Settle", c.Settle},
+		{"LoadTimeout", c.LoadTimeout},
 	} {
 		if d.d < 0 {
 			return fmt.Sprintf("%s is %s: set a time above 0, or none for the default", d.name, d.d)
@@ -152,6 +169,8 @@ func (c Config) wrong() string {
 		return fmt.Sprintf("RenewDeadline and Grace are %s, and LeaseDuration %s: make it %s at least, so that work has ended before others take over, whose clocks may run faster", c.RenewDeadline+c.Grace, c.LeaseDuration, (c.RenewDeadline+c.Grace)/4*5)
 	case c.RenewInterval > c.RenewDeadline/2:
 		return fmt.Sprintf("RenewInterval is %s: set half of RenewDeadline, which is %s, at most, so that one renewal may fail", c.RenewInterval, c.RenewDeadline)
+	case c.Handover != All && c.Handover != Changed:
+		return fmt.Sprintf("Handover is %d: set All or Changed", c.Handover)
 	case c.Isolation != Stop && c.Isolation != Continue:
 		return fmt.Sprintf("Isolation is %d: set Stop or Continue", c.Isolation)
 	}
@@ -165,7 +184,7 @@ func (c Config) digest() string {
 
 func (c Config) settings() settings {
 	return settings{
-		leaseDuration: c.LeaseDuration, renewDeadline: c.RenewDeadline, renewInterval: c.RenewInterval, grace: c.Grace, settle: c.Settle,
+		leaseDuration: c.LeaseDuration, renewDeadline: c.RenewDeadline, renewInterval: c.RenewInterval, grace: c.Grace, settle: c.Settle, loadTimeout: c.LoadTimeout,
 		weight: c.Weight, maxRanges: c.MaxRanges, config: c.digest(), isolation: c.Isolation,
 	}
 }

@@ -42,7 +42,7 @@ func (m *machine) saw(now time.Duration, l lease) {
 	if o.version == l.version && o.uid == l.uid {
 		return
 	}
-	m.dirty = m.dirty || o.state != l.state || o.released != l.released || o.weight != l.weight || m.quiet(now, o)
+	m.dirty = m.dirty || o.state != l.state || o.released != l.released || o.loaded != l.loaded || o.weight != l.weight || m.quiet(now, o)
 	o.lease, o.since, o.renewed = l, now, true
 }
 

@@ -5,6 +5,7 @@
 //	ring.New ─► Run ─┬─► Holds: what informers are to have      client.InformerOptions.Ranges
 //	                 ├─► Begin … end: around work on a hash     reconcile.Config.Gate
 //	                 └─► OnGain: what is new to work off        reconcile.Gained
+//	                     HandOver: and what of it is left to do reconcile.HandedOver
 //
 // Two kinds of Leases, in one namespace:
 //
@@ -19,10 +20,11 @@
 //     monotonic clock; a renewal has succeeded when the table was read after it, too. When
 //     either ends, so do the contexts of the work.
 //  2. What a living member has moves in two writes of the table: the first enters the move; the
-//     member begins nothing there any more, lets what runs end, for Grace, ends its contexts,
-//     and says in its Lease that it has released what moves up to this table; the second gives
-//     it to the new one, which has been loading since the first. A move that is taken back and
-//     comes again has to be released again.
+//     new one loads what comes, and says so in its Lease; then, or after LoadTimeout, the member
+//     begins nothing there any more, lets what runs end, for Grace, ends its contexts, and says
+//     in its Lease that it has released what moves up to this table, and what it has left to do
+//     there; the second gives it to the new one. A move that is taken back and comes again, or
+//     goes to somebody else, has to be loaded and released again.
 //  3. A member is expelled by who has seen its Lease at one version for LeaseDuration of its own
 //     monotonic clock, with an update of that version. If that conflicts, the member lives. Who
 //     finds itself expelled joins as another member.
@@ -54,6 +56,6 @@
 //   - Isolation Continue gives up all of this for a member that does not reach the server.
 //
 // The protocol is a state machine without a clock or a server of its own (machine.go,
-// coordinate.go, plan.go, balance.go). TestModel runs it in time that passes at once, with
+// moves.go, coordinate.go, plan.go, balance.go). TestModel runs it in time that passes at once, with
 // drifting clocks, a lossy server, stale watches, crashes, freezes and cuts.
 package ring

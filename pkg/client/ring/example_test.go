@@ -3,6 +3,9 @@ package ring_test
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,12 +33,17 @@ func ExampleRing() {
 			Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default",
 			// Less than by default, since the first start of a ring takes LeaseDuration.
 			LeaseDuration: 2 * time.Second, RenewDeadline: time.Second, RenewInterval: 200 * time.Millisecond, Grace: 100 * time.Millisecond, Settle: 10 * time.Millisecond,
+			Handover:  []ring.Handover{ring.All, ring.Changed}[1],
 			Isolation: []ring.Isolation{ring.Stop, ring.Continue}[0],
 		})
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
+		all := make(chan bool, 1)
+		defer replica.HandOver("greetings", func(client.Ranges) (client.Left, bool) { return client.Left{}, false }, func(_ client.Ranges, left *client.Left) {
+			all <- left == nil
+		})()
 		ctx, leave := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- replica.Run(ctx) }()
@@ -49,7 +57,11 @@ func ExampleRing() {
 		members := status.Members
 		moves := status.Moves
 		fmt.Println(len(members), members[0].Share, len(moves))
+		page := httptest.NewRecorder() // it is an http.Handler, for /debug/ring
+		replica.ServeHTTP(page, httptest.NewRequestWithContext(ctx, http.MethodGet, "/debug/ring", http.NoBody))
+		fmt.Println(strings.Contains(page.Body.String(), "100.0 %"))
 
+		fmt.Println("works on all", <-all)
 		_, end, ok := replica.Begin(ctx, client.HashOf("2x1k"))
 		fmt.Println("works", ok)
 		end()
@@ -58,6 +70,8 @@ func ExampleRing() {
 	})
 	// Output:
 	// 1 1 0
+	// true
+	// works on all true
 	// works true
 	// <nil>
 }

@@ -117,6 +117,7 @@ func (g *gate) overdue(now time.Duration) (count int, next time.Duration) {
 // step has a machine take its next step with a gate, and returns what to ask the server for.
 // Nothing begins any more in what is released before it is known that nothing runs there.
 func (m *machine) step(now time.Duration, g *gate) *request {
+	m.close(now)
 	g.set(m.grants(now, g.busy()))
 	r := m.next(now, g.busy())
 	g.set(m.grants(now, g.busy()))

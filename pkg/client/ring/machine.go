@@ -10,8 +10,8 @@ import (
 
 // settings are what a member needs to know to take part.
 type settings struct {
-	leaseDuration, renewDeadline, renewInterval, grace, settle time.Duration
-	weight, maxRanges                                          int
+	leaseDuration, renewDeadline, renewInterval, grace, settle, loadTimeout time.Duration
+	weight, maxRanges                                                       int
 	// config is the digest of what all members have to agree about.
 	config string
 	// isolation says whether to work on while cut off.
@@ -48,6 +48,9 @@ type request struct {
 	sent time.Duration
 	// lease is what is written, or whose version is deleted.
 	lease lease
+	// released are the slots of which lease says anew that they are released. Nothing is worked
+	// on there from before the request on.
+	released slots
 	// table is written in place of replaced, which is nil if there is no table yet.
 	table    *table
 	replaced stored
@@ -110,12 +113,9 @@ type observed struct {
 
 const never = time.Duration(math.MaxInt64)
 
-// part is what a table says of a member: what it has, what it is to release, the epoch since
-// when, and what is to come to it.
-type part struct {
-	has, leaving, coming slots
-	since                int64
-}
+// part is what a table says of a member: what it has, what it is to release, and what is to
+// come to it.
+type part struct{ has, leaving, coming slots }
 
 // machine is a member of a ring: what it knows, and what it does next. It is all of the
 // protocol, and only that: it is told the time, what the server answers and what is seen of
@@ -155,6 +155,7 @@ type machine struct {
 	stale bool
 	// stopAt says when the contexts end of work in slots that the member has no more.
 	stopAt [slotCount]time.Duration
+	moving
 
 	// draining says that the member is to leave, until drainBy.
 	draining bool
@@ -222,7 +223,7 @@ func (m *machine) foreign() bool {
 func (m *machine) rejoin() {
 	m.phase, m.id = joining, m.newID()
 	m.own, m.sent, m.doubt, m.reading, m.valid = lease{}, 0, false, false, false
-	m.table, m.mine, m.stale = stored{}, part{}, false
+	m.table, m.mine, m.stale, m.moving = stored{}, part{}, false, moving{}
 	m.coordination.reset()
 }
 
@@ -252,22 +253,27 @@ func (m *machine) wanted(now time.Duration, busy slots) *request {
 		if !busy.empty() {
 			return nil
 		}
-		return m.renewal(left, m.own.released)
+		l := m.own
+		l.state = left
+		return m.renewal(l)
 	case m.reading && now < m.cycleSent+m.renewInterval || m.stale:
 		return &request{verb: readTable}
 	case m.draining && m.own.state == draining && !m.named():
 		return &request{verb: deleteOwn, lease: m.own}
 	}
-	released := m.own.released
-	if m.mine.since > released && emptyAnd(m.mine.leaving, busy) {
-		released = m.epoch()
-	}
-	state := active
+	l := m.own
+	l.loaded = m.loadedUpTo()
 	if m.draining {
-		state = draining
+		l.state = draining
 	}
-	if now >= m.renewAt || released != m.own.released || state != m.own.state {
-		return m.renewal(state, released)
+	var released slots
+	if closed, unsaid := m.closed(); unsaid && emptyAnd(closed, busy) {
+		l.released, released = m.closedUpTo, closed
+	}
+	if now >= m.renewAt || l != m.own {
+		r := m.renewal(l)
+		r.released = released
+		return r
 	}
 	return m.coordinate(now)
 }
@@ -280,10 +286,9 @@ func emptyAnd(a, b slots) bool {
 // named reports whether the newest table knows the member.
 func (m *machine) named() bool { return m.table.table != nil && m.table.has(m.id) }
 
-func (m *machine) renewal(state state, released int64) *request {
+func (m *machine) renewal(l lease) *request {
 	m.sent++
-	l := m.own
-	l.renewals, l.state, l.released = m.sent, state, released
+	l.renewals = m.sent
 	return &request{verb: renewOwn, lease: l}
 }
 
@@ -400,14 +405,10 @@ func (s stored) epochOrNone() int64 {
 // adopt takes a table that is not older than the one that is known.
 func (m *machine) adopt(now time.Duration, t stored) {
 	if t.epoch > m.epoch() {
-		had := m.mine
 		m.mine = t.part(m.id)
+		m.follow(now, m.table, t)
 		for slot := range slotCount {
-			switch {
-			case m.mine.has.has(slot) || had.leaving.has(slot) && m.mine.leaving.has(slot):
-			case m.mine.leaving.has(slot):
-				m.stopAt[slot] = now + m.grace
-			default:
+			if !m.mine.has.has(slot) && !m.mine.leaving.has(slot) {
 				m.stopAt[slot] = min(m.stopAt[slot], now)
 			}
 		}
@@ -426,67 +427,6 @@ func (m *machine) sawTable(now time.Duration, t stored) {
 // drain has the member give away what it has, and leave.
 func (m *machine) drain(now time.Duration) {
 	if !m.draining {
-		m.draining, m.drainBy = true, now+m.leaseDuration+2*m.grace
+		m.draining, m.drainBy = true, now+max(m.leaseDuration, m.loadTimeout)+2*m.grace
 	}
-}
-
-// grants are what a member may work on.
-type grants struct {
-	// owned are the slots in which work may begin, until then.
-	owned slots
-	until time.Duration
-	// stop are the slots in which the contexts of work end.
-	stop slots
-}
-
-// grants returns what may be worked on now, of which busy are worked on.
-func (m *machine) grants(now time.Duration, busy slots) grants {
-	g := grants{until: m.until()}
-	if m.isolation == Continue {
-		g.until = never
-	}
-	if m.phase == taking && m.valid {
-		g.owned = m.mine.has
-	}
-	for slot := range slotCount {
-		if !busy.has(slot) || g.owned.has(slot) && now < g.until {
-			continue
-		}
-		if m.phase != taking || now >= g.until || now >= m.stopAt[slot] {
-			g.stop.add(slot)
-		}
-	}
-	return g
-}
-
-// coming returns the slots that move to this member.
-func (m *machine) coming() slots {
-	if m.phase == taking {
-		return m.mine.coming
-	}
-	return slots{}
-}
-
-// wake returns when to look again although nothing has happened.
-func (m *machine) wake(now time.Duration, busy slots) time.Duration {
-	at := never
-	soonest := func(times ...time.Duration) {
-		for _, t := range times {
-			if t > now {
-				at = min(at, t)
-			}
-		}
-	}
-	soonest(m.checkAt, m.renewAt, m.retryAt, m.until())
-	if m.draining {
-		soonest(m.drainBy)
-	}
-	if !busy.empty() {
-		for slot := range slotCount {
-			if busy.has(slot) {
-				soonest(m.stopAt[slot])
-			}
-		}
-	}
-	return at
 }

@@ -35,6 +35,7 @@ func TestModel(t *testing.T) {
 	var next, failed atomic.Uint64
 	var mu sync.Mutex
 	var slowest time.Duration
+	var handed, skipped int
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
@@ -47,12 +48,17 @@ func TestModel(t *testing.T) {
 					failed.Add(1)
 				}
 				slowest = max(slowest, s.longest)
+				handed += s.data.handed
+				skipped += s.data.skipped
 				mu.Unlock()
 			}
 		})
 	}
 	workers.Wait()
-	t.Logf("%d schedules; a crash left hashes without a worker for %s at most", n, slowest)
+	t.Logf("%d schedules; a crash left hashes without a worker for %s at most; %d slots were handed over at a version, which spared %d changes", n, slowest, handed, skipped)
+	if n > 100 {
+		require.Positive(t, skipped)
+	}
 }
 
 // schedule is one course of events.
@@ -91,6 +97,9 @@ func (s *schedule) play() {
 		s.run(s.upTo(12 * time.Second))
 		s.backups = append(s.backups, s.backUp())
 		s.trouble()
+		for range s.rand.IntN(20) {
+			s.after(s.upTo(12*time.Second), func() { s.change(s.rand.IntN(slotCount)) })
+		}
 	}
 	s.run(s.upTo(20 * time.Second))
 	s.calm()
@@ -102,6 +111,22 @@ func (s *schedule) play() {
 	}
 	if s.wrong == nil {
 		s.crashes()
+	}
+	if s.wrong == nil {
+		s.worked()
+	}
+}
+
+// worked holds that all changes were worked off, whatever happened.
+func (s *schedule) worked() {
+	for range 20 {
+		s.change(s.rand.IntN(slotCount))
+	}
+	for end := s.now + 2*time.Minute; s.wrong == nil && s.data.undone() > 0 && s.now < end; {
+		s.run(time.Second)
+	}
+	if n := s.data.undone(); n > 0 {
+		s.failf("%d of %d changes were not worked off", n, len(s.data.changes))
 	}
 }
 
@@ -169,6 +194,7 @@ func (s *schedule) trouble() {
 // calm ends all trouble, and holds that each slot gets a worker in time.
 func (s *schedule) calm() {
 	s.loss, s.delay, s.down, s.crash = 0, 5*time.Millisecond, false, ""
+	s.data.swift = true
 	for _, n := range s.nodes {
 		n.cut, n.stalled = false, false
 		n.thaw()

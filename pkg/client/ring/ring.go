@@ -24,6 +24,8 @@ type Ring struct {
 	// holds is what is owned and what is coming.
 	holds   *client.ChangingRanges
 	metrics *metrics
+	// followers are asked without the lock.
+	followers followers
 
 	mu      sync.Mutex
 	machine *machine
@@ -40,7 +42,11 @@ type Ring struct {
 }
 
 // view is what a member has, as it is told.
-type view struct{ owned, coming slots }
+type view struct {
+	owned, coming slots
+	// leaving are slots that move away, and that are held until they have.
+	leaving slots
+}
 
 // sighting is a Lease as the watch shows it.
 type sighting struct {
@@ -56,7 +62,8 @@ func New(config Config) (*Ring, error) {
 	}
 	r := &Ring{
 		config: config, server: newServer(config), start: time.Now(), holds: client.NewChangingRanges(client.Ranges{}),
-		changed: make(chan struct{}), gains: map[*gain]struct{}{}, look: make(chan struct{}, 1),
+		followers: followers{holds: map[*func() client.Ranges]struct{}{}, givers: map[string]*giver{}},
+		changed:   make(chan struct{}), gains: map[*gain]struct{}{}, look: make(chan struct{}, 1),
 	}
 	r.gate = newGate(r.now, config.Grace)
 	r.machine = newMachine(config.settings(), func() string { return config.ID + "-" + rand.String(randomLength) })
@@ -157,8 +164,10 @@ func (r *Ring) Changed() <-chan struct{} {
 	return r.changed
 }
 
-// Holds returns what is owned and what is coming as one, for client.InformerOptions.
-func (r *Ring) Holds() client.RangeSource { return r.holds }
+// Holds returns what is owned, coming and not gone yet as one, for client.InformerOptions. What moves
+// to this member stays with the other one until all informers that run with it have loaded that,
+// or for LoadTimeout.
+func (r *Ring) Holds() client.RangeSource { return following{r.holds, &r.followers} }
 
 // tell tells what this member has, under the lock, after the gate was set by it.
 func (r *Ring) tell() {
@@ -168,18 +177,27 @@ func (r *Ring) tell() {
 	if now >= g.until {
 		v = view{coming: v.coming.or(v.owned)}
 	}
+	if m.phase == taking {
+		v.leaving = m.mine.leaving
+	}
+	gained := v.owned.minus(r.view.owned)
+	for g := range r.gains {
+		g.note(m, gained)
+	}
+	for slot := range slotCount {
+		if gained.has(slot) {
+			delete(m.handed, slot)
+		}
+	}
 	if v == r.view {
 		return
 	}
-	gained := v.owned.minus(r.view.owned)
 	r.view = v
 	all := v.owned.or(v.coming)
+	all = all.or(v.leaving)
 	r.holds.Set(all.ranges(r.config.Key))
 	close(r.changed)
 	r.changed = make(chan struct{})
-	for g := range r.gains {
-		g.add(gained)
-	}
 }
 
 // driver does what the machine says, while the ring runs.
@@ -198,11 +216,12 @@ func (d *driver) loop(ctx, working context.Context) error {
 	defer timer.Stop()
 	ended := ctx.Done()
 	for {
+		loading := d.lookLoaded()
 		wait, err := d.step(working)
 		if err != nil || wait < 0 {
 			return err
 		}
-		timer.Reset(wait)
+		timer.Reset(min(wait, loading))
 		select {
 		case <-ended:
 			ended = nil
@@ -283,6 +302,9 @@ func (d *driver) ask(ctx context.Context, r *request) {
 	d.running.Go(func() {
 		asking, cancel := context.WithTimeout(ctx, d.machine.requestTimeout())
 		defer cancel()
+		if !r.released.empty() {
+			r.lease.handover = d.handover(r.released)
+		}
 		a := d.server.do(asking, r)
 		if a.err != nil && ctx.Err() == nil {
 			logger.V(2).Info("Cannot reach the Leases of the ring as it should", "err", a.err)

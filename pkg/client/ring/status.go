@@ -96,9 +96,12 @@ func (t *table) moves() []Move {
 
 // waits says what it takes until all is as it should be.
 func (m *machine) waits(s Status) string {
-	from := map[string]bool{}
+	from, loading := map[string]bool{}, map[string]bool{}
 	for _, move := range s.Moves {
 		from[move.From] = true
+		if o := m.seen[move.To]; move.To == m.id && m.own.loaded < move.Epoch || o != nil && o.loaded < move.Epoch {
+			loading[move.To] = true
+		}
 	}
 	switch {
 	case m.phase == gone:
@@ -111,6 +114,8 @@ func (m *machine) waits(s Status) string {
 		return "this member has not written its Lease yet"
 	case m.table.table == nil:
 		return fmt.Sprintf("there is no table: the first one is written when nobody can be working by an older one, after %s", m.leaseDuration)
+	case len(loading) > 0:
+		return "ranges move to " + strings.Join(slices.Sorted(maps.Keys(loading)), ", ") + ", where they are loaded first"
 	case len(from) > 0:
 		return "ranges move away from " + strings.Join(slices.Sorted(maps.Keys(from)), ", ") + ", which end their work there first"
 	case !m.named():

@@ -137,7 +137,6 @@ func (t *table) part(member string) part {
 		switch {
 		case a.owner == member && a.moving():
 			p.leaving.add(slot)
-			p.since = max(p.since, a.since)
 		case a.owner == member:
 			p.has.add(slot)
 		case a.moving() && a.to == member:

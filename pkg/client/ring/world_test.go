@@ -39,6 +39,7 @@ type world struct {
 	covered slots // which have a worker, if that was noted
 	noted   bool
 	orphans map[int]time.Duration // since when nobody may work on a slot
+	data    data
 	// doubtful is until when members may not know that the server was set back, and two may
 	// work on one slot.
 	doubtful time.Duration
@@ -86,7 +87,7 @@ func newWorld(seed uint64) *world {
 		rand: rand.New(rand.NewPCG(seed, 7)), leases: map[string]lease{}, orphans: map[int]time.Duration{}, delay: 20 * time.Millisecond,
 		settings: settings{
 			leaseDuration: defaultLeaseDuration, renewDeadline: defaultRenewDeadline, renewInterval: defaultRenewInterval,
-			grace: defaultGrace, settle: defaultSettle, weight: 1, maxRanges: defaultMaxRanges, config: "same",
+			grace: defaultGrace, settle: defaultSettle, loadTimeout: defaultLeaseDuration, weight: 1, maxRanges: defaultMaxRanges, config: "same",
 		},
 	}
 	return w
@@ -167,16 +168,20 @@ type node struct {
 	seen    int
 	works   map[*job]bool
 	written int
+	replica replica
 }
 
 type job struct {
+	// doing are the changes that the job works off.
+	doing  []int
+	slot   int
 	ctx    context.Context //nolint:containedctx // what it looks at now and then
 	end    func()
 	ending bool
 }
 
 func (w *world) join(weight int) *node {
-	n := &node{world: w, rate: 0.953 + 0.094*w.rand.Float64(), offset: w.upTo(time.Hour), works: map[*job]bool{}, wakeAt: -1}
+	n := &node{world: w, rate: 0.953 + 0.094*w.rand.Float64(), offset: w.upTo(time.Hour), works: map[*job]bool{}, wakeAt: -1, replica: newReplica(len(w.data.changes))}
 	s := w.settings
 	s.weight = weight
 	name := len(w.nodes)
@@ -255,6 +260,7 @@ func (n *node) pump() {
 		return
 	}
 	now := n.local()
+	n.load()
 	if n.asked == nil {
 		if n.asked = n.m.step(now, n.g); n.asked != nil {
 			n.send(n.asked)
@@ -262,6 +268,7 @@ func (n *node) pump() {
 	} else {
 		n.g.set(n.m.grants(now, n.g.busy()))
 	}
+	n.gain()
 	for j := range n.works {
 		if j.ctx.Err() != nil && !j.ending {
 			j.ending = true
@@ -289,6 +296,7 @@ func (n *node) pump() {
 func (n *node) finish(j *job) {
 	if n.works[j] {
 		delete(n.works, j)
+		n.workedOff(j)
 		j.end()
 	}
 }
@@ -302,12 +310,24 @@ func (n *node) work() {
 	if n.frozen {
 		return
 	}
-	if ctx, end, ok := n.g.begin(context.Background(), n.rand.Uint64()); ok {
-		j := &job{ctx: ctx, end: end}
-		n.works[j] = true
-		n.after(n.upTo(6*time.Second), func() { n.when(func() { n.finish(j) }) })
-		n.pump()
+	n.begin(n.rand.IntN(slotCount))
+	for range 8 {
+		if slot, some := n.replica.next(n); some {
+			n.begin(slot)
+		}
 	}
+	n.pump()
+}
+
+// begin begins work in a slot, on all that is known to be left to do there, if it may.
+func (n *node) begin(slot int) {
+	ctx, end, ok := n.g.begin(context.Background(), uint64(slot)<<56) //nolint:gosec // 0 to 255
+	if !ok {
+		return
+	}
+	j := &job{ctx: ctx, end: end, slot: slot, doing: n.replica.take(slot)}
+	n.works[j] = true
+	n.after(n.upTo(6*time.Second), func() { n.when(func() { n.finish(j) }) })
 }
 
 // workable returns what is worked on, or might be from now on.
@@ -372,7 +392,12 @@ func (n *node) stall(d time.Duration) {
 	})
 }
 
-func (n *node) catchUp() { n.when(func() { n.watch(len(n.log)) }) }
+func (n *node) catchUp() {
+	n.when(func() {
+		n.watch(len(n.log))
+		n.told(len(n.data.changes))
+	})
+}
 
 func (n *node) die() { n.dead = true }
 
@@ -383,6 +408,9 @@ func (w *world) live() []*node {
 
 // send takes a request to the server, and the answer back, if they are not lost.
 func (n *node) send(r *request) {
+	if !r.released.empty() {
+		r.lease.handover = n.handover(r.released)
+	}
 	n.after(time.Duration(float64(n.settings.requestTimeout())/n.rate), func() {
 		n.when(func() { n.receive(r, answer{outcome: failed, err: errors.New("timed out")}) })
 	})

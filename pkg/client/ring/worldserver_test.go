@@ -21,6 +21,7 @@ func (w *world) serve(r *request) answer {
 		if w.table.table != nil && r.table.epoch != w.table.epoch+1 {
 			w.failf("table %d follows table %d", r.table.epoch, w.table.epoch)
 		}
+		w.given(w.table, r.table)
 		w.table = stored{table: r.table, version: w.version()}
 		w.tell(change{table: w.table})
 		return answer{table: w.table}
@@ -75,7 +76,7 @@ func (w *world) backUp() backup {
 func (w *world) restore(b backup) {
 	w.revision, w.leases, w.table = b.revision, maps.Clone(b.leases), b.table
 	w.tell(change{all: b.leases})
-	w.doubtful = w.now + aware
+	w.doubtful, w.data.setBack = w.now+aware, true
 }
 
 func (w *world) version() string {

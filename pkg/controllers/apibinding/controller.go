@@ -208,7 +208,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 	result, err := r.lead(ctx, key)
 	if errors.Is(err, client.ErrIncomplete) {
 		klog.FromContext(ctx).V(2).Info("Waiting for what other shards export", "reason", err.Error())
-		return reconcile.Result{Backoff: true}, nil
+		return reconcile.Result{Backoff: true}, r.tellWaiting(ctx, key, err)
 	}
 	return result, err
 }
@@ -216,7 +216,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (reconcile.R
 // lead leads a binding one step on. Its error is client.ErrIncomplete as long as it is not
 // known what other shards export.
 func (r *reconciler) lead(ctx context.Context, key client.Key) (reconcile.Result, error) {
-	if settled, result, err := r.settled(ctx, key); settled || err != nil {
+	if upToDate, result, err := r.upToDate(ctx, key); upToDate || err != nil {
 		return result, err
 	}
 	if done, err := r.rewrite(ctx, key); done || err != nil {
@@ -267,10 +267,10 @@ func (r *reconciler) plan(ctx context.Context, cluster logicalcluster.Name, bind
 	return p, nil
 }
 
-// settled reports whether the informer has a binding that says what it should. Then it
+// upToDate reports whether the informer has a binding that says what it should. Then it
 // need not be read: that is so for all after a start, and after the controller's own
 // writes. It may be to be looked at again.
-func (r *reconciler) settled(ctx context.Context, key client.Key) (bool, reconcile.Result, error) {
+func (r *reconciler) upToDate(ctx context.Context, key client.Key) (bool, reconcile.Result, error) {
 	again := reconcile.Result{}
 	known, err := r.known(key)
 	if err != nil || known.DeletionTimestamp != nil {
@@ -366,9 +366,6 @@ func (r *reconciler) offer(ctx context.Context, provider logicalcluster.Name, ex
 	o.identity = export.Status.IdentityHash
 	for i := range export.Spec.Resources {
 		resource := &export.Spec.Resources[i]
-		if resource.Storage.Virtual != nil {
-			continue // it is not stored here
-		}
 		key := schemaKey(provider, resource.Schema)
 		schema, err := r.schema(key)
 		if apierrors.IsNotFound(err) {
@@ -379,7 +376,7 @@ func (r *reconciler) offer(ctx context.Context, provider logicalcluster.Name, ex
 			return nil, err
 		}
 		key.Shard = schema.Annotations[request.ShardAnnotation]
-		version, err := r.apis.Pin(ctx, schema.UID, func(ctx context.Context) (*apis.APIResourceSchema, error) { return r.readSchema(ctx, key) })
+		version, err := r.apis.Pin(ctx, schema.UID, func(ctx context.Context) (*apis.APIResourceSchema, error) { return r.read(ctx, key) })
 		switch {
 		case errors.Is(err, apis.ErrInvalidSchema):
 			o.problem = invalidSchema(resource.Schema, err)
@@ -390,8 +387,12 @@ func (r *reconciler) offer(ctx context.Context, provider logicalcluster.Name, ex
 		case err != nil:
 			return nil, fmt.Errorf("resource %s of APIExport %s: %w", resource.Name, export.Name, err)
 		}
+		stored := []string{version}
+		if resource.Storage.Virtual != nil {
+			stored = nil // no version is, in the consumers
+		}
 		o.resources = append(o.resources, apisv1alpha2.BoundAPIResource{
-			Group: resource.Group, Resource: resource.Name, StorageVersions: []string{version},
+			Group: resource.Group, Resource: resource.Name, StorageVersions: stored,
 			Schema: apisv1alpha2.BoundAPIResourceSchema{Name: resource.Schema, UID: string(schema.UID), IdentityHash: o.identity},
 		})
 	}

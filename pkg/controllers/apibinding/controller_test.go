@@ -164,8 +164,11 @@ func (w *world) step(do func()) error {
 
 func (w *world) Pin(ctx context.Context, uid types.UID, read func(context.Context) (*apis.APIResourceSchema, error)) (string, error) {
 	original, err := read(ctx)
-	if err != nil || original.UID != uid {
-		return "", errors.Join(err, fmt.Errorf("read %s", original.UID))
+	if err != nil {
+		return "", err
+	}
+	if original.UID != uid {
+		return "", fmt.Errorf("read %s", original.UID)
 	}
 	switch uid {
 	case "bad":

@@ -1,16 +1,23 @@
 package apibinding
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // TestNothingIsDeletedInDoubt: as long as it is not known what other shards export,
@@ -54,4 +61,62 @@ func TestNothingIsDeletedInDoubt(t *testing.T) {
 			require.Equal(t, 3, w.objects["widgets/"+widgetsOne], "taken over")
 		})
 	}
+}
+
+// TestWaitingIsSaid: a binding that has bound nothing says what it waits for, until that is known, and no other one does.
+func TestWaitingIsSaid(t *testing.T) {
+	w := newWorld()
+	w.offer(widgetsOne)
+	w.exports["e"].Status.IdentityHash, w.schemas[widgetsOne] = "h", widgetsOne
+	w.bind("a")
+	w.settle(t)
+	bound := w.bindings["a"].DeepCopy()
+	w.bind("b")
+	resolve, schema, readSchema := w.r.resolve, w.r.schema, w.r.readSchema
+	says := func(want string) {
+		t.Helper()
+		for range 2 { // once it is said it is said
+			before := w.version
+			for _, name := range []string{"a", "b"} {
+				result, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: name})
+				require.NoError(t, err)
+				require.True(t, result.Backoff || name == "a", "it goes on by itself")
+			}
+			require.LessOrEqual(t, w.version, before+1)
+		}
+		before := w.version
+		_, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "b"})
+		require.NoError(t, err)
+		require.Equal(t, before, w.version)
+		require.Equal(t, bound, w.bindings["a"])
+		for _, kind := range []conditionsv1alpha1.ConditionType{apisv1alpha2.InitialBindingCompleted, apisv1alpha2.BindingUpToDate, conditionsv1alpha1.ReadyCondition} {
+			require.Equal(t, "WaitingForReplicas", conditions.GetReason(w.bindings["b"], kind))
+			require.Equal(t, "It goes on by itself when more of other shards is known: "+want, conditions.GetMessage(w.bindings["b"], kind))
+		}
+		require.Equal(t, []string{apis.BindingFinalizer}, w.bindings["b"].Finalizers)
+	}
+	w.r.resolve = func(logicalcluster.Path, string) (logicalcluster.Name, error) {
+		return "", fmt.Errorf("%w: the cache is away", client.ErrIncomplete)
+	}
+	says("not everything is known yet: the cache is away")
+
+	// What is known of a schema is where it is.
+	w.r.resolve = resolve
+	w.r.schema = func(key client.Key) (*metav1.PartialObjectMetadata, error) {
+		found, err := schema(key)
+		if found != nil {
+			found.Annotations = map[string]string{request.ShardAnnotation: "far"}
+		}
+		return found, err
+	}
+	w.r.readSchema = func(context.Context, client.Key) (*apis.APIResourceSchema, error) {
+		return nil, errors.New("connection refused by 10.0.0.1")
+	}
+	w.pinned = map[types.UID]bool{}
+	says("resource widgets of APIExport e: not everything is known yet: the cache server does not answer for the APIResourceSchema " + widgetsOne + " of shard far")
+
+	w.r.readSchema = readSchema
+	w.bindings["a"].DeletionTimestamp = new(metav1.Now())
+	w.settle(t)
+	require.True(t, conditions.IsTrue(w.bindings["b"], apisv1alpha2.InitialBindingCompleted))
 }

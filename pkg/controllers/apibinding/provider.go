@@ -2,6 +2,7 @@ package apibinding
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
@@ -9,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -69,6 +71,17 @@ func ReadSchema(ctx context.Context, local, cache *client.Factory, key client.Ke
 		replica.UID = types.UID(replica.Annotations[request.OriginalUIDAnnotation])
 	}
 	return replica, err
+}
+
+// read reads a schema. The error is client.ErrIncomplete if that is on another shard, and its replica
+// cannot be read now.
+func (r *reconciler) read(ctx context.Context, key client.Key) (*apis.APIResourceSchema, error) {
+	schema, err := r.readSchema(ctx, key)
+	if err == nil || key.Shard == "" || apierrors.IsNotFound(err) || ctx.Err() != nil {
+		return schema, err
+	}
+	klog.FromContext(ctx).V(2).Info("Cannot read the replica of a schema", "schema", key, "err", err)
+	return nil, fmt.Errorf("%w: the cache server does not answer for the APIResourceSchema %s of shard %s", client.ErrIncomplete, key.Name, key.Shard)
 }
 
 // readSchema reads what the SDK's type would lose, too.

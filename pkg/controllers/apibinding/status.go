@@ -19,6 +19,8 @@ import (
 const (
 	// missingIdentityHash says that an export has no identity yet.
 	missingIdentityHash = "MissingIdentityHash"
+	// waitingForReplicas says that it is not known yet what other shards export.
+	waitingForReplicas = "WaitingForReplicas"
 )
 
 // Conditions of bindings that are not in the SDK.
@@ -118,6 +120,12 @@ func (o *offer) follow(before []apisv1alpha2.BoundAPIResource) []apisv1alpha2.Bo
 			}
 			continue
 		}
+		if (len(known.StorageVersions) == 0) != (len(now.StorageVersions) == 0) {
+			if o.problem == nil {
+				o.problem = otherStorage(known)
+			}
+			continue
+		}
 		known.Schema = now.Schema
 		for _, version := range now.StorageVersions {
 			if !slices.Contains(known.StorageVersions, version) {
@@ -132,6 +140,13 @@ func otherIdentity(bound *apisv1alpha2.BoundAPIResource) *problem {
 	return &problem{
 		reason: apisv1alpha2.NamingConflictsReason, severity: conditionsv1alpha1.ConditionSeverityError,
 		message: fmt.Sprintf("%s.%s is bound with the former identity of the APIExport, and its objects stay with that: delete the binding, with the objects, and bind again", bound.Resource, bound.Group),
+	}
+}
+
+func otherStorage(bound *apisv1alpha2.BoundAPIResource) *problem {
+	return &problem{
+		reason: apisv1alpha2.NamingConflictsReason, severity: conditionsv1alpha1.ConditionSeverityError,
+		message: fmt.Sprintf("%s.%s is bound with the former storage of the APIExport, virtual or not, and stays with it: delete the binding, with the objects, and bind again", bound.Resource, bound.Group),
 	}
 }
 
@@ -181,6 +196,17 @@ func advance(binding *apisv1alpha2.APIBinding, provider logicalcluster.Name, exp
 		conditions.MarkTrue(binding, apisv1alpha2.APIExportValid)
 		incomplete(binding, p.reason, p.severity, p.message)
 	}
+	conditions.SetSummary(binding, conditions.WithConditions(apisv1alpha2.InitialBindingCompleted))
+	return binding
+}
+
+// waitingFor returns a binding that says that it waits for what is not known yet of other shards.
+func waitingFor(binding *apisv1alpha2.APIBinding, why error) *apisv1alpha2.APIBinding {
+	binding = binding.DeepCopy()
+	if binding.Status.Phase == "" {
+		binding.Status.Phase = apisv1alpha2.APIBindingPhaseBinding
+	}
+	incomplete(binding, waitingForReplicas, conditionsv1alpha1.ConditionSeverityInfo, fmt.Sprintf("It goes on by itself when more of other shards is known: %v", why))
 	conditions.SetSummary(binding, conditions.WithConditions(apisv1alpha2.InitialBindingCompleted))
 	return binding
 }

@@ -1,11 +1,15 @@
 package apibinding
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/shardplane/shardplane/pkg/client"
 )
@@ -48,4 +52,17 @@ func (w *waiting) everywhere() []client.Key {
 		keys = slices.AppendSeq(keys, maps.Keys(of))
 	}
 	return keys
+}
+
+// tellWaiting says in a binding that has bound nothing yet what it waits for. What is bound goes on.
+func (r *reconciler) tellWaiting(ctx context.Context, key client.Key, why error) error {
+	known, err := r.known(key)
+	if err != nil || known.DeletionTimestamp != nil || conditions.IsTrue(known, apisv1alpha2.InitialBindingCompleted) || equality.Semantic.DeepEqual(known, waitingFor(known, why)) {
+		return ignoreNotFound(err)
+	}
+	binding, err := r.binding(ctx, key)
+	if err == nil && binding.DeletionTimestamp == nil && !conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
+		_, err = r.commit(ctx, binding, waitingFor(binding, why))
+	}
+	return ignoreNotFound(err)
 }

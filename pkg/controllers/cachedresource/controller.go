@@ -20,7 +20,9 @@ import (
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -52,10 +54,23 @@ type Served struct {
 	Prefix string
 }
 
+// Stored is what is to be known of an object.
+type Stored struct {
+	Name    string
+	UID     types.UID
+	Created metav1.Time
+	Labels  map[string]string
+	Bytes   int64
+}
+
 // Store is what the shard stores and serves.
 type Store interface {
 	// Served returns what a logical cluster serves, false if it serves no such resource.
 	Served(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource) (Served, bool, error)
+	// Bytes returns how many bytes a logical cluster stores in all, false if that is not known yet.
+	Bytes(cluster logicalcluster.Name) (int64, bool)
+	// Each calls visit for each object of a resource that a logical cluster serves.
+	Each(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource, visit func(Stored)) error
 	// Listen has changed called with the key of each object that is written, or with none when
 	// any may have been, until stop is called.
 	Listen(changed func(key string)) (stop func())
@@ -66,6 +81,7 @@ type Publications interface {
 	Publish(publisher apis.Publisher, p *apis.Publication) error
 	Published(publisher apis.Publisher) (replicated schema.GroupVersionResource, by int, ok bool)
 	Publishers() []apis.Publisher
+	Bytes(publisher apis.Publisher) int64
 	Withdraw(publisher apis.Publisher, revision uint64)
 	Forget(publisher apis.Publisher)
 }
@@ -83,7 +99,7 @@ type Config struct {
 	// clusters of the shard.
 	Resource client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]
 	Objects  *client.Informer[*cachev1alpha1.CachedResource]
-	// All are Objects and those of the other name.
+	// All are those of both names, CachedResources first.
 	All []*client.Informer[*cachev1alpha1.CachedResource]
 	// Local reaches the shard itself as system:masters, and Cache what it has on the cache
 	// server; nil where there is none.
@@ -93,8 +109,10 @@ type Config struct {
 	Store        Store
 	Publications Publications
 	Table        Table
-	// Limit is how many objects a logical cluster may have replicated; 0 is any number.
-	Limit int
+	// Limit is how many objects a logical cluster may have replicated, and LimitBytes how many bytes
+	// these may have; 0 is any number.
+	Limit      int
+	LimitBytes int64
 }
 
 // New returns the controller. Its keys are cached resources.

@@ -85,11 +85,10 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	local, names, err := c.choose(ctx, object, p)
+	local, err := c.choose(ctx, object, p)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	p.Names = names
 	if err := c.Publications.Publish(c.publisher(client.KeyOf(object)), p); err != nil {
 		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonIdentityInUse, conditionsv1alpha1.ConditionSeverityError, "%v", err)
 		return reconcile.Result{Backoff: true}, nil
@@ -106,9 +105,9 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 		return reconcile.Result{}, err
 	}
 	object.Status.ResourceCounts = &cachev1alpha1.ResourceCount{Local: local, Cache: replicated}
-	if names != nil {
+	if p.Names != nil {
 		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonTooMany, conditionsv1alpha1.ConditionSeverityError,
-			"The oldest %d of %d objects are replicated: a workspace may have no more than %d on the cache server. Select fewer, or delete some", len(names), local, c.Limit)
+			"The oldest %d of %d objects are replicated: a workspace may have no more than %s on the cache server. Select fewer, or delete some", len(p.Names), local, c.limits())
 		return reconcile.Result{RequeueAfter: lookAgain / 2}, nil
 	}
 	conditions.MarkTrue(object, cachev1alpha1.ReplicationStarted)

@@ -1,16 +1,22 @@
 package endpointslice
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 func shard(name, url, region string) *corev1alpha1.Shard {
@@ -65,7 +71,7 @@ func TestStatus(t *testing.T) {
 			test.state.consumed = func(shard string) bool {
 				return slices.Contains(test.consumed, shard)
 			}
-			after := advance(slice, test.state)
+			after := OfExports.advance(slice, test.state)
 			var urls []string
 			for _, e := range after.Status.APIExportEndpoints {
 				urls = append(urls, e.URL)
@@ -74,12 +80,53 @@ func TestStatus(t *testing.T) {
 			require.Equal(t, test.selector, after.Status.ShardSelector)
 			require.Equal(t, test.export, said(after, string(apisv1alpha2.APIExportValid)))
 			require.Equal(t, test.valid, said(after, string(apisv1alpha1.PartitionValid)))
-			require.Equal(t, after, advance(after, test.state), "once is enough")
+			require.Equal(t, after, OfExports.advance(after, test.state), "once is enough")
 		})
 	}
 }
 
-func said(slice *apisv1alpha1.APIExportEndpointSlice, kind string) string {
+// TestStatusOfCached: slices of cached resources have endpoints while all that they refer to is
+// there, and the export refers to them.
+func TestStatusOfCached(t *testing.T) {
+	group := "cache.kcp.io"
+	in := func(cluster, kind, name string) *apisv1alpha2.APIExport {
+		return &apisv1alpha2.APIExport{
+			ObjectMeta: metav1.ObjectMeta{Name: "e", Annotations: map[string]string{"kcp.io/cluster": cluster}},
+			Spec: apisv1alpha2.APIExportSpec{Resources: []apisv1alpha2.ResourceSchema{{Storage: apisv1alpha2.ResourceSchemaStorage{
+				Virtual: &apisv1alpha2.ResourceSchemaStorageVirtual{Reference: corev1.TypedLocalObjectReference{APIGroup: &group, Kind: kind, Name: name}},
+			}}}},
+		}
+	}
+	for name, test := range map[string]struct {
+		export       *apisv1alpha2.APIExport
+		cached       bool
+		urls         []string
+		valid, found string
+	}{
+		"all is there":              {in("here", "CachedResourceEndpointSlice", "s"), true, []string{"https://one/services/replication/here/s"}, "True", "True"},
+		"no cached resource":        {in("here", "CachedResourceEndpointSlice", "s"), false, nil, "True", "False CachedResourceNotFound"},
+		"no export":                 {nil, true, nil, "False APIExportInvalidReference", "True"},
+		"another slice":             {in("here", "CachedResourceEndpointSlice", "t"), true, nil, "False APIExportInvalidReference", "True"},
+		"a slice of the other name": {in("here", "ClusterCachedResourceEndpointSlice", "s"), true, nil, "False APIExportInvalidReference", "True"},
+		"another kind":              {in("here", "Other", "s"), true, nil, "False APIExportInvalidReference", "True"},
+		"another workspace":         {in("there", "CachedResourceEndpointSlice", "s"), true, nil, "False APIExportInvalidReference", "True"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slice := &cachev1alpha1.CachedResourceEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: map[string]string{"kcp.io/cluster": "here"}}}
+			slice.Spec.CachedResource.Name = "c"
+			slice.Status.CachedResourceEndpoints = []cachev1alpha1.CachedResourceEndpoint{{URL: "https://former"}}
+			after := OfCached.advance(slice, state{
+				export: test.export, cached: test.cached, shards: []*corev1alpha1.Shard{shard("one", "https://one", "us"), shard("two", "https://two", "eu")},
+				consumed: func(shard string) bool { return shard == "one" },
+			})
+			require.Equal(t, test.urls, OfCached.URLs(after))
+			require.Equal(t, test.valid, said(after, "APIExportValid"))
+			require.Equal(t, test.found, said(after, "ResourceValid"))
+		})
+	}
+}
+
+func said(slice Slice, kind string) string {
 	for _, c := range conditions.Getter(slice).GetConditions() {
 		if string(c.Type) == kind {
 			if c.Reason != "" {
@@ -89,4 +136,18 @@ func said(slice *apisv1alpha1.APIExportEndpointSlice, kind string) string {
 		}
 	}
 	return ""
+}
+
+// TestWaiting: a slice of whose export nothing is known says what it waits for, and others what they said.
+func TestWaiting(t *testing.T) {
+	why := fmt.Errorf("%w: the cache is away", client.ErrIncomplete)
+	slice := waitingFor(&apisv1alpha1.APIExportEndpointSlice{}, why)
+	valid := conditions.Get(slice, apisv1alpha2.APIExportValid)
+	require.Equal(t, "Unknown WaitingForReplicas It goes on by itself when more of other shards is known: not everything is known yet: the cache is away", strings.Join([]string{string(valid.Status), valid.Reason, valid.Message}, " "))
+	require.Equal(t, slice, waitingFor(slice, why))
+	later := waitingFor(slice, client.ErrIncomplete)
+	require.Equal(t, "It goes on by itself when more of other shards is known: not everything is known yet", conditions.GetMessage(later, apisv1alpha2.APIExportValid))
+	known := OfExports.advance(later, state{})
+	require.Equal(t, apisv1alpha2.APIExportNotFoundReason, conditions.GetReason(known, apisv1alpha2.APIExportValid))
+	require.Equal(t, known, waitingFor(known, why))
 }

@@ -1,4 +1,4 @@
-// Package exportuse tells other shards, on the cache server, to which exports there are
+// Package exportuse tells other shards, on a cache server, to which exports there are
 // bindings on this shard: one object an export, however many bindings it has.
 package exportuse
 
@@ -30,9 +30,10 @@ type Consumers interface {
 type Config struct {
 	// ShardName is the name of the shard.
 	ShardName string
-	// Cache reaches the cache server.
-	Cache *client.Factory
-	// Uses are those of all shards on the cache server.
+	// Cache reaches the cache server, and CacheName is its name.
+	Cache     *client.Factory
+	CacheName string
+	// Uses are those of the shard on that cache server.
 	Uses *client.Informer[*exportuses.ExportUse]
 	// Consumers are those of this shard.
 	Consumers Consumers
@@ -41,15 +42,10 @@ type Config struct {
 // New returns the controller. Its keys are ExportUses of the shard.
 func New(config Config) *reconcile.Controller[client.Key] {
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:      Name,
+		Name:      Name + "-" + config.CacheName,
 		Reconcile: config.reconcile,
 		Sources: []reconcile.Source[client.Key]{
-			reconcile.FromInformer(config.Uses, func(use *exportuses.ExportUse) []client.Key {
-				if key := config.Uses.KeyOf(use); key.Shard == config.ShardName {
-					return []client.Key{key}
-				}
-				return nil
-			}),
+			reconcile.Keys(config.Uses),
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 				return config.Consumers.FollowConsumers(func(export client.Key) {
 					export.Shard = config.ShardName

@@ -13,34 +13,35 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// world is what the collector looks at and changes. A test has one of its own.
-type world interface {
+// backend is what the collector looks at and changes. A test has one of its own.
+type backend interface {
 	// KindOf and Served are those of Kinds.
-	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (Kind, bool, error)
-	Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (Kind, bool, error)
+	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error)
+	Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (storage.Kind, bool, error)
 	// get returns an object as the graph knows it, or newer, and read as a quorum has it. That of
 	// none is the zero value.
 	get(ctx context.Context, item Item) (object, error)
 	read(ctx context.Context, item Item) (object, error)
-	// settle returns when the graph tells of everything in the item's logical cluster that was
+	// catchUp returns when the graph tells of everything in the item's logical cluster that was
 	// written until the item had its version.
-	settle(ctx context.Context, item Item, o object) error
+	catchUp(ctx context.Context, item Item, o object) error
 	// elsewhere reports whether another namespace has an owner that the item's has not.
 	elsewhere(ctx context.Context, owner Item, uid types.UID) bool
 
-	remove(ctx context.Context, kind Kind, item Item, o object, policy metav1.DeletionPropagation) error
-	patch(ctx context.Context, kind Kind, item Item, o object, p patch) error
+	remove(ctx context.Context, kind storage.Kind, item Item, o object, policy metav1.DeletionPropagation) error
+	patch(ctx context.Context, kind storage.Kind, item Item, o object, p patch) error
 	// report tells users of a reference that cannot be right.
-	report(ctx context.Context, kind Kind, item Item, o object, r metav1.OwnerReference)
+	report(ctx context.Context, kind storage.Kind, item Item, o object, r metav1.OwnerReference)
 }
 
 // collector decides about one object at a time.
 type collector struct {
-	graph  *graph
-	world  world
-	parked parked
+	graph   *graph
+	backend backend
+	parked  parked
 	// held are objects that wait although they are to be deleted, see first.go.
 	held holding
 }
@@ -51,7 +52,7 @@ var errUnserved = errors.New("nothing serves the object")
 // collect does with an object what follows from its references, or, if it is being deleted, with
 // its dependents.
 func (c *collector) collect(ctx context.Context, item Item) (reconcile.Result, error) {
-	o, err := c.world.get(ctx, item)
+	o, err := c.backend.get(ctx, item)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -103,7 +104,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 	}
 	switch {
 	case len(v.drop) > 0:
-		err = c.world.patch(ctx, kind, item, o, patch{references: without(o.references, v.drop)})
+		err = c.backend.patch(ctx, kind, item, o, patch{references: without(o.references, v.drop)})
 		count(actionReference, err)
 	case v.remove != "":
 		if v.remove == metav1.DeletePropagationForeground && slices.Contains(v.states, waiting) {
@@ -111,7 +112,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 				return reconcile.Result{}, err
 			}
 		}
-		err = c.world.remove(ctx, kind, item, o, v.remove)
+		err = c.backend.remove(ctx, kind, item, o, v.remove)
 		count(actionDelete, err)
 	}
 	return reconcile.Result{}, err
@@ -119,9 +120,9 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 
 // open opens a circle: where a dependent of an object waits for its own dependents, the object
 // cannot wait for it and keep its owners at the same time.
-func (c *collector) open(ctx context.Context, kind Kind, item Item, o object) error {
+func (c *collector) open(ctx context.Context, kind storage.Kind, item Item, o object) error {
 	// What was just seen to wait must not be seen as it was before that.
-	circle, err := c.anyDependent(ctx, item, o, c.world.read, func(_ dependent, of *object) bool { return of.waits() })
+	circle, err := c.anyDependent(ctx, item, o, c.backend.read, func(_ dependent, of *object) bool { return of.waits() })
 	references := slices.Clone(o.references)
 	blocking := false
 	for i := range references {
@@ -133,7 +134,7 @@ func (c *collector) open(ctx context.Context, kind Kind, item Item, o object) er
 	if err != nil || !circle || !blocking {
 		return err
 	}
-	err = c.world.patch(ctx, kind, item, o, patch{references: references})
+	err = c.backend.patch(ctx, kind, item, o, patch{references: references})
 	count(actionReference, err)
 	if err == nil {
 		err = errAgain // with the version that it has now
@@ -146,7 +147,7 @@ func (c *collector) finish(ctx context.Context, item Item, o object) error {
 	if blocked, err := c.blocked(ctx, item, o); blocked || err != nil {
 		return err // it is looked at when one of them changes
 	}
-	if err := c.world.settle(ctx, item, o); err != nil {
+	if err := c.backend.catchUp(ctx, item, o); err != nil {
 		return err
 	}
 	if blocked, err := c.blocked(ctx, item, o); blocked || err != nil {
@@ -157,7 +158,7 @@ func (c *collector) finish(ctx context.Context, item Item, o object) error {
 
 // blocked reports whether dependents are left that keep an owner.
 func (c *collector) blocked(ctx context.Context, item Item, o object) (bool, error) {
-	return c.anyDependent(ctx, item, o, c.world.get, func(d dependent, of *object) bool {
+	return c.anyDependent(ctx, item, o, c.backend.get, func(d dependent, of *object) bool {
 		_, blocks := of.refers(o.uid)
 		return d.blocks && blocks
 	})
@@ -176,21 +177,21 @@ func (c *collector) anyDependent(ctx context.Context, item Item, o object, get f
 
 // orphan removes the references to an owner, and lets it go.
 func (c *collector) orphan(ctx context.Context, item Item, o object) error {
-	if err := c.world.settle(ctx, item, o); err != nil {
+	if err := c.backend.catchUp(ctx, item, o); err != nil {
 		return err
 	}
 	var errs []error
 	for _, d := range c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid)) {
-		of, err := c.world.get(ctx, d.item)
+		of, err := c.backend.get(ctx, d.item)
 		if refers, _ := of.refers(o.uid); err == nil && !refers {
 			continue
 		}
-		var kind Kind
+		var kind storage.Kind
 		if err == nil {
 			kind, err = c.kind(ctx, d.item)
 		}
 		if err == nil {
-			err = c.world.patch(ctx, kind, d.item, of, patch{references: slices.DeleteFunc(slices.Clone(of.references),
+			err = c.backend.patch(ctx, kind, d.item, of, patch{references: slices.DeleteFunc(slices.Clone(of.references),
 				func(r metav1.OwnerReference) bool { return r.UID == o.uid })})
 			count(actionReference, err)
 		}
@@ -214,15 +215,15 @@ func (c *collector) unfinalize(ctx context.Context, item Item, o object, finaliz
 		return err
 	}
 	left := slices.DeleteFunc(slices.Clone(o.finalizers), func(name string) bool { return name == finalizer })
-	err = c.world.patch(ctx, kind, item, o, patch{finalizers: left})
+	err = c.backend.patch(ctx, kind, item, o, patch{finalizers: left})
 	count(actionFinalizer, err)
 	return err
 }
 
 // kind returns what an item is written as.
-func (c *collector) kind(ctx context.Context, item Item) (Kind, error) {
+func (c *collector) kind(ctx context.Context, item Item) (storage.Kind, error) {
 	place := item.place()
-	kind, served, err := c.world.Served(ctx, place.Cluster, item.prefix(), place.Identity)
+	kind, served, err := c.backend.Served(ctx, place.Cluster, item.prefix(), place.Identity)
 	if err == nil && !served {
 		err = errUnserved
 	}
@@ -231,9 +232,9 @@ func (c *collector) kind(ctx context.Context, item Item) (Kind, error) {
 
 // tell reports the references of an object that cannot be right: in it, they were written just
 // now.
-func (c *collector) tell(ctx context.Context, kind Kind, item Item, o object, v verdict) {
+func (c *collector) tell(ctx context.Context, kind storage.Kind, item Item, o object, v verdict) {
 	for _, r := range v.invalid {
-		c.world.report(ctx, kind, item, o, r)
+		c.backend.report(ctx, kind, item, o, r)
 	}
 	var lookups []lookup
 	for i, s := range v.states {
@@ -246,8 +247,8 @@ func (c *collector) tell(ctx context.Context, kind Kind, item Item, o object, v 
 				return
 			}
 		}
-		if r := o.references[i]; lookups[i].state != unknown && c.world.elsewhere(ctx, lookups[i].item, r.UID) {
-			c.world.report(ctx, kind, item, o, r)
+		if r := o.references[i]; lookups[i].state != unknown && c.backend.elsewhere(ctx, lookups[i].item, r.UID) {
+			c.backend.report(ctx, kind, item, o, r)
 		}
 	}
 }

@@ -31,8 +31,8 @@ const (
 	// timeout bounds the work on one object, such as the orphaning of all its dependents. What
 	// was done until then stays done.
 	timeout = 5 * time.Minute
-	// settleTimeout bounds how long it may take until everything that was written is seen.
-	settleTimeout = 10 * time.Second
+	// catchUpTimeout bounds how long it may take until everything that was written is seen.
+	catchUpTimeout = 10 * time.Second
 	// beginAgain is when the start is tried again.
 	beginAgain = 100 * time.Millisecond
 	// Among so many keys, and in so many other namespaces, an owner is looked for, to tell of it.
@@ -43,23 +43,12 @@ const (
 // it may hear of it a moment later.
 var lookAgain = []time.Duration{0, time.Second, 10 * time.Second}
 
-// Kind is what a logical cluster serves under the name of a kind or of a resource.
-type Kind struct {
-	// Resource is what requests name, in a version that is served.
-	Resource   schema.GroupVersionResource
-	Kind       string
-	Namespaced bool
-	// Prefix is that of the keys of all objects of the resource, and Identity is that of
-	// those in the logical cluster.
-	Prefix, Identity string
-}
-
 // Kinds say what logical clusters serve.
 type Kinds interface {
 	// KindOf returns what is served under a kind, false if there is nothing.
-	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (Kind, bool, error)
+	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error)
 	// Served returns what is served of the resource whose keys have a prefix, in any version.
-	Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (Kind, bool, error)
+	Served(ctx context.Context, cluster logicalcluster.Name, prefix, identity string) (storage.Kind, bool, error)
 }
 
 // Config is what the controller needs.
@@ -87,11 +76,11 @@ type Controller struct {
 func New(config Config) *Controller {
 	c := &Controller{config: config, collector: &collector{graph: newGraph()}}
 	c.feed = newFeed(config.Store, c.collector.graph, &c.collector.parked)
-	c.collector.world = &shard{
-		Kinds:   config.Kinds,
-		writer:  &writer{deleting: config.Deleting, local: config.Local},
-		feed:    c.feed,
-		settled: newTogether(c.feed.settle),
+	c.collector.backend = &shard{
+		Kinds:    config.Kinds,
+		writer:   &writer{deleting: config.Deleting, local: config.Local},
+		feed:     c.feed,
+		caughtUp: newTogether(c.feed.catchUp),
 	}
 	c.queue = reconcile.New(reconcile.Config[Item]{
 		Name:       Name,
@@ -119,7 +108,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer unfollow()
 	running.Go(func() { c.feed.run(following) })
 	for {
-		err := c.feed.settle(ctx)
+		err := c.feed.catchUp(ctx)
 		if err == nil {
 			err = c.begin(ctx)
 		}
@@ -187,43 +176,43 @@ func (c *Controller) unpark(queue reconcile.Queue[Item]) {
 	parkedGauge.Set(float64(c.collector.parked.len()))
 }
 
-// shard is the world as it is.
+// shard is the backend as it is.
 type shard struct {
 	Kinds
 	*writer
 
-	feed    *feed
-	settled *together
+	feed     *feed
+	caughtUp *together
 }
 
-var _ world = &shard{}
+var _ backend = &shard{}
 
-// get implements world.
+// get implements backend.
 func (s *shard) get(ctx context.Context, item Item) (object, error) { return s.feed.get(ctx, item) }
 
-// read implements world.
+// read implements backend.
 func (s *shard) read(ctx context.Context, item Item) (object, error) {
 	h, err := s.feed.store.ReadHeader(ctx, string(item))
 	return objectOf(h), err
 }
 
-// settle implements world. Of all that wait for one owner, the first waits.
-func (s *shard) settle(ctx context.Context, item Item, o object) error {
+// catchUp implements backend. Of all that wait for one owner, the first waits.
+func (s *shard) catchUp(ctx context.Context, item Item, o object) error {
 	version, err := strconv.ParseUint(o.version, 10, 64)
 	if err != nil {
 		return fmt.Errorf("resource version of %s: %w", o.uid, err)
 	}
-	if s.feed.settled.Load() < version {
-		ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	if s.feed.caughtUp.Load() < version {
+		ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 		defer cancel()
-		if err := s.settled.do(ctx); err != nil {
+		if err := s.caughtUp.do(ctx); err != nil {
 			return err
 		}
 	}
 	return s.feed.allReadable(item.LogicalCluster())
 }
 
-// elsewhere implements world.
+// elsewhere implements backend.
 func (s *shard) elsewhere(ctx context.Context, owner Item, uid types.UID) bool {
 	place := owner.place()
 	if place.Namespace == metav1.NamespaceNone {

@@ -11,6 +11,9 @@ import (
 	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/storage"
@@ -18,10 +21,13 @@ import (
 )
 
 // ignored are the keys of what is neither owned nor deleted: Events go by themselves.
-const ignored = "/core/events/"
+var ignored = storage.ResourcePrefix(corev1.Resource("events")) + "/"
 
 // definers begin the keys of what says what a logical cluster serves.
-var definers = []string{"/apiextensions.k8s.io/customresourcedefinitions/", "/apis.kcp.io/apibindings"}
+var definers = []string{
+	storage.ResourcePrefix(apiextensionsv1.Resource("customresourcedefinitions")) + "/",
+	storage.ResourcePrefix(apisv1alpha2.Resource("apibindings")),
+}
 
 // Store is what the shard stores.
 type Store interface {
@@ -47,8 +53,8 @@ type feed struct {
 	graph  *graph
 	parked *parked
 
-	// settled is the revision up to which the graph has everything, or less.
-	settled atomic.Uint64
+	// caughtUp is the revision up to which the graph has everything, or less.
+	caughtUp atomic.Uint64
 	// read is the revision as of which everything was read, and written those of the latest
 	// write of each resource, by the prefix of its keys, since then.
 	read    atomic.Uint64
@@ -187,8 +193,8 @@ func (f *feed) get(ctx context.Context, item Item) (object, error) {
 	return objectOf(h), err
 }
 
-// settle waits until the graph has all that a quorum has agreed to.
-func (f *feed) settle(ctx context.Context) error {
+// catchUp waits until the graph has all that a quorum has agreed to.
+func (f *feed) catchUp(ctx context.Context) error {
 	revision, err := f.store.Revision(ctx)
 	if err != nil {
 		return err
@@ -196,7 +202,7 @@ func (f *feed) settle(ctx context.Context) error {
 	if err := f.store.WaitFor(ctx, revision); err != nil {
 		return err
 	}
-	f.settled.Store(revision)
+	f.caughtUp.Store(revision)
 	return nil
 }
 

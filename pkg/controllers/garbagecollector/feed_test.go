@@ -117,22 +117,22 @@ func TestUnreadableDependents(t *testing.T) {
 	s.follower.Begin()
 	s.follower.Told("/core/secrets/c/n/a", nil, []byte("unreadable"), 1)
 	s.follower.Complete(1)
-	w := &shard{feed: f, settled: newTogether(f.settle)}
-	settle := func(cluster string) error {
-		return w.settle(t.Context(), Item("/core/secrets/"+cluster+"/n/x"), object{version: "5"})
+	w := &shard{feed: f, caughtUp: newTogether(f.catchUp)}
+	catchUp := func(cluster string) error {
+		return w.catchUp(t.Context(), Item("/core/secrets/"+cluster+"/n/x"), object{version: "5"})
 	}
-	require.ErrorIs(t, settle("c"), errUnreadable)
-	require.ErrorContains(t, settle("c"), "/core/secrets/c/n/a")
-	require.NoError(t, settle("other"))
+	require.ErrorIs(t, catchUp("c"), errUnreadable)
+	require.ErrorContains(t, catchUp("c"), "/core/secrets/c/n/a")
+	require.NoError(t, catchUp("other"))
 	s.follower.Told("/core/secrets/c/n/a", []byte("unreadable"), owns("o"), 2)
-	require.NoError(t, settle("c"))
+	require.NoError(t, catchUp("c"))
 	require.Equal(t, []Item{"/core/secrets/c/n/a"}, dependentsOf(f, "o"))
 
 	s.follower.Told("/core/secrets/c/n/a", owns("o"), []byte("unreadable"), 3)
-	require.ErrorIs(t, settle("c"), errUnreadable)
+	require.ErrorIs(t, catchUp("c"), errUnreadable)
 	require.NotEmpty(t, dependentsOf(f, "o"), "it may still refer to it")
 	s.follower.Told("/core/secrets/c/n/a", []byte("unreadable"), nil, 4)
-	require.NoError(t, settle("c"), "what is gone refers to nobody")
+	require.NoError(t, catchUp("c"), "what is gone refers to nobody")
 }
 
 // TestRedefined: the feed says in which logical clusters other kinds may be served.

@@ -123,7 +123,7 @@ func summary(counts map[string]int) []string {
 func (c *Controller) garbage(ctx context.Context) (map[Item]types.UID, error) {
 	found := map[Item]types.UID{}
 	for _, item := range c.collector.graph.all() {
-		o, err := c.collector.world.get(ctx, item)
+		o, err := c.collector.backend.get(ctx, item)
 		if err != nil {
 			return nil, fmt.Errorf("counting what is to be deleted: %w", err)
 		}

@@ -89,7 +89,7 @@ func (c *collector) below(ctx context.Context, item Item, o object, lookups []lo
 		if lookups[i].state != waiting || owns() {
 			continue
 		}
-		if err := c.world.settle(ctx, item, lookups[i].owner); err != nil {
+		if err := c.backend.catchUp(ctx, item, lookups[i].owner); err != nil {
 			return "", err
 		}
 	}
@@ -110,7 +110,7 @@ func (c *collector) locate(ctx context.Context, item Item, o object, v *verdict)
 		if err != nil {
 			continue // of which there is no kind, nor will be
 		}
-		kind, served, err := c.world.KindOf(ctx, place.Cluster, gv.WithKind(r.Kind))
+		kind, served, err := c.backend.KindOf(ctx, place.Cluster, gv.WithKind(r.Kind))
 		switch {
 		case err != nil:
 			return nil, err
@@ -138,9 +138,9 @@ func (c *collector) find(ctx context.Context, o object, lookups []lookup) error 
 			continue
 		}
 		var err error
-		l.owner, err = c.world.get(ctx, l.item)
+		l.owner, err = c.backend.get(ctx, l.item)
 		if err == nil && l.owner.uid != o.references[i].UID {
-			l.owner, err = c.world.read(ctx, l.item)
+			l.owner, err = c.backend.read(ctx, l.item)
 		}
 		switch {
 		case err != nil:

@@ -259,7 +259,7 @@ func TestFirstStart(t *testing.T) {
 	m.set(at("Secret", "a"), thing("a"))
 	m.set(at("ConfigMap", "old"), thing("old", ref("Secret", "never")))
 	m.set(at("ConfigMap", "owned"), thing("owned", ref("Secret", "a")))
-	require.NoError(t, m.settle(t.Context(), "", object{}))
+	require.NoError(t, m.catchUp(t.Context(), "", object{}))
 	found, err := (&Controller{collector: m.c}).garbage(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, map[Item]types.UID{at("ConfigMap", "old"): "uid-old"}, found)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile/events"
+	"github.com/shardplane/shardplane/pkg/storage"
 )
 
 const (
@@ -59,7 +60,7 @@ type writer struct {
 	lanes           lanes
 }
 
-func (*writer) of(f *client.Factory, kind Kind, item Item) (metadata.ResourceInterface, error) {
+func (*writer) of(f *client.Factory, kind storage.Kind, item Item) (metadata.ResourceInterface, error) {
 	place := item.place()
 	c, err := f.Cluster(place.Cluster.Path()).Metadata()
 	if err != nil {
@@ -72,7 +73,7 @@ func (*writer) of(f *client.Factory, kind Kind, item Item) (metadata.ResourceInt
 }
 
 // remove deletes an object as it is.
-func (w *writer) remove(ctx context.Context, kind Kind, item Item, o object, policy metav1.DeletionPropagation) error {
+func (w *writer) remove(ctx context.Context, kind storage.Kind, item Item, o object, policy metav1.DeletionPropagation) error {
 	done, err := w.lanes.enter(item.LogicalCluster())
 	if err != nil {
 		return err
@@ -92,7 +93,7 @@ func (w *writer) remove(ctx context.Context, kind Kind, item Item, o object, pol
 }
 
 // patch changes an object as it is.
-func (w *writer) patch(ctx context.Context, kind Kind, item Item, o object, p patch) error {
+func (w *writer) patch(ctx context.Context, kind storage.Kind, item Item, o object, p patch) error {
 	body, err := p.body(o)
 	if err != nil {
 		return err
@@ -106,7 +107,7 @@ func (w *writer) patch(ctx context.Context, kind Kind, item Item, o object, p pa
 }
 
 // report tells users in an Event.
-func (w *writer) report(ctx context.Context, kind Kind, item Item, o object, r metav1.OwnerReference) {
+func (w *writer) report(ctx context.Context, kind storage.Kind, item Item, o object, r metav1.OwnerReference) {
 	place := item.place()
 	err := events.Tell(ctx, w.local.Cluster(place.Cluster.Path()), events.Event{
 		About: corev1.ObjectReference{

@@ -44,9 +44,12 @@ const (
 	// namespaces are closed before their content goes, and let go after it, which they could
 	// only delete themselves more slowly.
 	namespaces
-	// definitions come last, since custom resources are only served as long as
+	// definitions come after these, since custom resources are only served as long as
 	// their definition exists.
 	definitions
+	// rights come last, so that who administers the logical cluster can look at what it
+	// waits for until the end, and take finalizers away.
+	rights
 	// kept is the LogicalCluster itself.
 	kept
 	// everything but it is looked at once more, for what others have made meanwhile.
@@ -58,6 +61,9 @@ var (
 	namespacesResource      = kinds.Namespaces.GroupResource()
 	definitionsResource     = kinds.CustomResourceDefinitions.GroupResource()
 	logicalClustersResource = kinds.LogicalClusters.GroupResource()
+
+	clusterRolesResource        = kinds.ClusterRoles.GroupResource()
+	clusterRoleBindingsResource = kinds.ClusterRoleBindings.GroupResource()
 )
 
 func stageOf(resource schema.GroupResource) stage {
@@ -68,6 +74,8 @@ func stageOf(resource schema.GroupResource) stage {
 		return namespaces
 	case definitionsResource:
 		return definitions
+	case clusterRolesResource, clusterRoleBindingsResource:
+		return rights
 	case logicalClustersResource:
 		return kept
 	default:
@@ -94,7 +102,7 @@ func deleteContent(resources []purge.Resource, discovery error, purgeAll func(st
 		// An unknown resource might belong to any stage.
 		return result{reason: reasonDiscoveryFailed, detail: discovery.Error(), err: discovery}
 	}
-	for _, s := range []stage{children, content, namespaces, definitions, everything} {
+	for _, s := range []stage{children, content, namespaces, definitions, rights, everything} {
 		outcome := purgeAll(s, only(resources, s))
 		switch {
 		case outcome.Err != nil:

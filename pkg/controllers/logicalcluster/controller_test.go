@@ -359,9 +359,14 @@ func TestDeleteContentInStages(t *testing.T) {
 	}
 	resources := []purge.Resource{
 		resource("apiextensions.k8s.io", "customresourcedefinitions"), resource("", "namespaces"), resource("", "secrets"),
+		resource("rbac.authorization.k8s.io", "clusterrolebindings"), resource("rbac.authorization.k8s.io", "clusterroles"), resource("rbac.authorization.k8s.io", "roles"),
 		resource("core.kcp.io", "logicalclusters"), resource("tenancy.kcp.io", "workspaces"), resource("example.com", "workspaces"),
 	}
-	all := []string{"workspaces.tenancy.kcp.io", "secrets workspaces.example.com", "namespaces", "customresourcedefinitions.apiextensions.k8s.io", "customresourcedefinitions.apiextensions.k8s.io namespaces secrets workspaces.tenancy.kcp.io workspaces.example.com"}
+	const definition, bindings, roles = "customresourcedefinitions.apiextensions.k8s.io", "clusterrolebindings.rbac.authorization.k8s.io clusterroles.rbac.authorization.k8s.io", "roles.rbac.authorization.k8s.io"
+	all := []string{
+		"workspaces.tenancy.kcp.io", "secrets " + roles + " workspaces.example.com", "namespaces", definition, bindings,
+		definition + " namespaces secrets " + bindings + " " + roles + " workspaces.tenancy.kcp.io workspaces.example.com",
+	}
 	remaining := purge.Outcome{Remaining: map[schema.GroupVersionResource]int{{Version: "v1", Resource: "x"}: 2}}
 	waiting := purge.Outcome{Remaining: remaining.Remaining, Finalizers: map[string]int{"f": 1}}
 	unbinding := purge.Outcome{Remaining: remaining.Remaining, Finalizers: map[string]int{"apis.kcp.io/apibinding-finalizer": 1}}
@@ -371,9 +376,9 @@ func TestDeleteContentInStages(t *testing.T) {
 		want      result
 		stages    int
 	}{
-		"nothing left":          {outcomes: make([]purge.Outcome, 5), stages: 5},
+		"nothing left":          {outcomes: make([]purge.Outcome, 6), stages: 6},
 		"bindings remain":       {outcomes: []purge.Outcome{{}, unbinding}, stages: 2, want: result{reason: reasonRemaining, detail: "x has 2 objects; waiting for finalizers: apis.kcp.io/apibinding-finalizer in 1 objects", underWay: true}},
-		"something is new":      {outcomes: []purge.Outcome{{}, {}, {}, {}, remaining}, stages: 5, want: result{reason: reasonRemaining, detail: "x has 2 objects", underWay: true}},
+		"something is new":      {outcomes: []purge.Outcome{{}, {}, {}, {}, {}, remaining}, stages: 6, want: result{reason: reasonRemaining, detail: "x has 2 objects", underWay: true}},
 		"children remain":       {outcomes: []purge.Outcome{waiting}, stages: 1, want: result{reason: reasonRemaining, detail: "x has 2 objects; waiting for finalizers: f in 1 objects"}},
 		"namespaces remain":     {outcomes: []purge.Outcome{{}, {}, remaining}, stages: 3, want: result{reason: reasonRemaining, detail: "x has 2 objects", underWay: true}},
 		"something fails":       {outcomes: []purge.Outcome{{}, {Err: errCannot}}, stages: 2, want: result{reason: reasonDeletionFailed, detail: errCannot.Error(), err: errCannot}},

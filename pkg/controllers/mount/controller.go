@@ -20,20 +20,10 @@ import (
 // Name is the name of the controller.
 const Name = "mount"
 
-// Kind is what a logical cluster serves under the name of a kind.
-type Kind struct {
-	// Resource is what requests name.
-	Resource schema.GroupVersionResource
-	// Prefix is that of the keys of all objects of the resource, and Identity is that of
-	// those in the logical cluster.
-	Prefix, Identity string
-	Namespaced       bool
-}
-
 // Store is what the shard stores and serves.
 type Store interface {
 	// KindOf returns what a logical cluster serves under a kind, false if there is nothing.
-	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (Kind, bool, error)
+	KindOf(ctx context.Context, cluster logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error)
 	// Listen has changed called with the key of each object that is written, or with none
 	// when any may have been, until stop is called.
 	Listen(changed func(key string)) (stop func())

@@ -10,6 +10,7 @@ import (
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -28,7 +29,7 @@ func notReady(format string, args ...any) *problem {
 }
 
 // misnamed returns what is wrong with a reference, whatever objects there are.
-func misnamed(ref tenancyv1alpha1.ObjectReference, kind Kind, served bool) *problem {
+func misnamed(ref tenancyv1alpha1.ObjectReference, kind storage.Kind, served bool) *problem {
 	switch {
 	case !served:
 		return notFound("no kind %s of %s is served here", ref.Kind, ref.APIVersion)

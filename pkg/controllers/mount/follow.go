@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
@@ -13,7 +14,7 @@ import (
 )
 
 // definitions are the keys of CustomResourceDefinitions.
-const definitions = "/apiextensions.k8s.io/customresourcedefinitions/"
+var definitions = storage.ResourcePrefix(apiextensionsv1.Resource("customresourcedefinitions")) + "/"
 
 // lookAgain is when mounts are looked at after something else is served: what serves it may
 // hear of it a moment later.

@@ -69,12 +69,12 @@ func TestTarget(t *testing.T) {
 	}
 	inNamespace := ref
 	inNamespace.Namespace = "default"
-	require.Nil(t, misnamed(ref, Kind{}, true))
-	require.Nil(t, misnamed(inNamespace, Kind{Namespaced: true}, true))
+	require.Nil(t, misnamed(ref, storage.Kind{}, true))
+	require.Nil(t, misnamed(inNamespace, storage.Kind{Namespaced: true}, true))
 	for want, p := range map[string]*problem{
-		"no kind Link of example.org/v1 is served here": misnamed(ref, Kind{}, false),
-		"is namespaced":     misnamed(ref, Kind{Namespaced: true}, true),
-		"is not namespaced": misnamed(inNamespace, Kind{}, true),
+		"no kind Link of example.org/v1 is served here": misnamed(ref, storage.Kind{}, false),
+		"is namespaced":     misnamed(ref, storage.Kind{Namespaced: true}, true),
+		"is not namespaced": misnamed(inNamespace, storage.Kind{}, true),
 	} {
 		require.Equal(t, tenancyv1alpha1.MountObjectNotFoundReason, p.reason)
 		require.Contains(t, p.message, want)

@@ -13,8 +13,9 @@ type All []*Controller
 
 // NewAll returns the controllers that configs describe, of one shard with one table.
 func NewAll(configs ...Config) (All, error) {
-	all := make(All, 0, len(configs))
+	all, of := make(All, 0, len(configs)), &epoch{}
 	for _, config := range configs {
+		config.epoch = of
 		c, err := New(config)
 		if err != nil {
 			return nil, fmt.Errorf("cache %q: %w", config.CacheName, err)

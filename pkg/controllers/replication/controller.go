@@ -45,6 +45,9 @@ type Config struct {
 	LogicalClusters *client.Informer[*corev1alpha1.LogicalCluster]
 	// Marks are those of all shards on the cache server; nil measures no lag of marks.
 	Marks *client.Informer[*replicationmarks.ReplicationMark]
+	// Relay is set where Local is not the shard, but its replicas on another cache server, and
+	// the Cache gets those.
+	Relay *Relay
 	// MarkInterval is the least time between two marks. Five times as much is the longest.
 	MarkInterval time.Duration
 	// Writes is how many replicas are written at a time.
@@ -58,11 +61,17 @@ type Config struct {
 	ProbeInterval time.Duration
 	// AuditInterval is how often all replicas are compared with their objects, by reading both.
 	AuditInterval time.Duration
+
+	// epoch is that of the shard's marks in all caches.
+	epoch *epoch
 }
 
 func (c Config) complete() (Config, error) {
 	if c.Shard == "" || c.Local == nil || c.Cache == nil {
 		return c, errors.New("replication needs the shard's name, a client of the shard and a client of the cache server")
+	}
+	if c.epoch == nil {
+		c.epoch = &epoch{}
 	}
 	if c.CacheName == "" {
 		c.CacheName = "cache"
@@ -121,6 +130,8 @@ type Controller struct {
 	slots chan struct{}
 	// news says that something was acknowledged since the last mark.
 	news chan struct{}
+	// upstream is the cache server that is relayed from; nil for the shard itself.
+	upstream *upstream
 }
 
 // New returns the controller. It does nothing until it runs.
@@ -130,7 +141,7 @@ func New(config Config) (*Controller, error) {
 		return nil, err
 	}
 	c := &Controller{config: config, mirrors: map[schema.GroupResource]*mirror{}, slots: make(chan struct{}, config.Writes), news: make(chan struct{}, 1)}
-	c.verifier = newVerifier(config, c.sessions)
+	c.verifier, c.upstream = newVerifier(config, c.sessions), newUpstream(config)
 	return c, nil
 }
 
@@ -165,7 +176,10 @@ func (c *Controller) Run(parent context.Context) error {
 
 // mark writes marks of what is replicated until ctx is done.
 func (c *Controller) mark(ctx context.Context) {
-	m := newMarker(c.config, c.sessions)
+	m := newMarker(c.config, c.sessions, c.upstream)
+	if c.upstream != nil {
+		defer c.hear().Remove()
+	}
 	if c.config.Marks != nil {
 		returned := func(mark *replicationmarks.ReplicationMark) {
 			if c.config.Marks.KeyOf(mark).Shard == c.config.Shard {
@@ -178,6 +192,20 @@ func (c *Controller) mark(ctx context.Context) {
 		}).Remove()
 	}
 	m.run(ctx, c.news)
+}
+
+// hear has the marks heard that the cache server has which is relayed from.
+func (c *Controller) hear() *client.Registration {
+	heard := func(mark *replicationmarks.ReplicationMark) {
+		if mark.Name == replicationmarks.Name && c.config.Relay.Marks.KeyOf(mark).Shard == c.config.Shard {
+			c.upstream.hear(mark, c.sessions())
+			c.acknowledged()
+		}
+	}
+	return c.config.Relay.Marks.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
+		OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { heard(mark) },
+		OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { heard(mark) },
+	})
 }
 
 // sessions returns those that run, by their resources.
@@ -216,7 +244,7 @@ func (c *Controller) follow(ctx context.Context, lines map[schema.GroupResource]
 		if c.mirrors[resource] == nil {
 			m := newMirror(c.config, l)
 			m.removed = func() { c.config.Table.gone(l, c) }
-			m.acknowledged, m.verifier, m.slots = c.acknowledged, c.verifier, c.slots
+			m.acknowledged, m.verifier, m.slots, m.upstream = c.acknowledged, c.verifier, c.slots, c.upstream
 			m.start(ctx, fail)
 			c.mirrors[resource] = m
 		}

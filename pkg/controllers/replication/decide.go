@@ -71,6 +71,13 @@ func (r Resource) desired(local *unstructured.Unstructured) *unstructured.Unstru
 	}
 	replica := &unstructured.Unstructured{Object: maps.Clone(local.Object)}
 	replica.Object["metadata"] = metadata
+	if r.relayed {
+		if annotations := local.GetAnnotations(); annotations[request.OriginalUIDAnnotation] == "" {
+			// The shard has written it itself, and has none of it.
+			metadata["annotations"] = withAnnotation(annotations, request.OriginalUIDAnnotation, string(local.GetUID()))
+		}
+		return replica
+	}
 
 	annotations := ownAnnotations(local)
 	annotations[request.ShardAnnotation] = r.shard
@@ -87,6 +94,15 @@ func (r Resource) desired(local *unstructured.Unstructured) *unstructured.Unstru
 	}
 	replica.SetAnnotations(annotations)
 	return replica
+}
+
+func withAnnotation(annotations map[string]string, key, value string) map[string]any {
+	all := make(map[string]any, len(annotations)+1)
+	for name, value := range annotations {
+		all[name] = value
+	}
+	all[key] = value
+	return all
 }
 
 // deletion returns since when an object is being deleted, as its shard says it; empty if it

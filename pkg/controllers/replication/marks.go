@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -45,6 +46,12 @@ type marker struct {
 	// the extent once.
 	table   *Table
 	settled map[string]bool
+	epoch   *epoch
+	// upstream and via are where the mark comes from that is relayed; nil for the shard itself.
+	// written is the one that was relayed last.
+	upstream *upstream
+	via      []string
+	written  *replicationmarks.ReplicationMark
 
 	mu sync.Mutex
 	// sent are the checkpoints in the mark of a number, which has not come back yet.
@@ -55,11 +62,20 @@ type marker struct {
 	}
 }
 
-func newMarker(config Config, sessions func() map[string]*session) *marker {
-	return &marker{
-		marks:    replicationmarks.Marks.In(config.replicas().Cluster(replicationmarks.Cluster.Path())),
-		interval: config.MarkInterval, sessions: sessions, table: config.Table, settled: map[string]bool{},
+func newMarker(config Config, sessions func() map[string]*session, up *upstream) *marker {
+	m := &marker{
+		marks: marksIn(config.replicas()), interval: config.MarkInterval, sessions: sessions, table: config.Table,
+		settled: map[string]bool{}, epoch: config.epoch, upstream: up,
 	}
+	if up != nil {
+		m.via = config.Relay.Via
+	}
+	return m
+}
+
+// marksIn returns the client of the mark of one shard on a cache server.
+func marksIn(replicas *client.Factory) *client.Client[*replicationmarks.ReplicationMark, *replicationmarks.ReplicationMarkList] {
+	return replicationmarks.Marks.In(replicas.Cluster(replicationmarks.Cluster.Path()))
 }
 
 // run writes marks until ctx is done: soon after something was acknowledged, and otherwise now and
@@ -101,6 +117,12 @@ func (m *marker) write(ctx context.Context) error {
 		}
 	}
 	next := m.next()
+	if m.upstream != nil {
+		var err error
+		if next, err = m.relay(next); next == nil {
+			return err
+		}
+	}
 	var err error
 	if m.known == nil {
 		m.known, err = m.marks.Create(ctx, next, metav1.CreateOptions{FieldManager: Name})
@@ -146,14 +168,15 @@ func (m *marker) read(ctx context.Context) error {
 func (m *marker) next() *replicationmarks.ReplicationMark {
 	next := &replicationmarks.ReplicationMark{ObjectMeta: metav1.ObjectMeta{Name: replicationmarks.Name}, Resources: map[string]replicationmarks.Extent{}}
 	var before map[string]replicationmarks.Extent
+	var found string
 	if m.known != nil {
-		next.ObjectMeta, next.Epoch, next.Number = m.known.ObjectMeta, m.known.Epoch, m.known.Number
+		next.ObjectMeta, next.Number, found = m.known.ObjectMeta, m.known.Number, m.known.Epoch
 		before = m.known.Resources
 	}
 	next.Number++
 	checkpoints := map[*session]checkpoint{}
 	for resource, s := range m.sessions() {
-		at, known := s.settled()
+		at, known := s.extent()
 		if !known {
 			continue
 		}
@@ -161,15 +184,56 @@ func (m *marker) next() *replicationmarks.ReplicationMark {
 		root := s.expected.Root()
 		next.Resources[resource] = replicationmarks.Extent{ResourceVersion: at.version, Count: int64(root.Count), Digest: root.Digest.String()}
 	}
-	if next.Epoch == "" || setBack(before, next.Resources) {
-		next.Epoch = uuid.NewString()
-	} else {
+	switch next.Epoch = m.epoch.agree(found); {
+	case m.upstream != nil: // it is no mark of this process
+	case setBack(before, next.Resources):
+		next.Epoch = m.epoch.renew(found)
+	case next.Epoch == found:
 		m.carry(before, next.Resources)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sent.number, m.sent.uid, m.sent.checkpoints = next.Number, next.UID, checkpoints
 	return next
+}
+
+// relay has a mark say what that of the shard says which is relayed. It is nil if nothing is to be
+// written.
+func (m *marker) relay(next *replicationmarks.ReplicationMark) (*replicationmarks.ReplicationMark, error) {
+	if m.known != nil && len(m.known.Via) == 0 {
+		return nil, errDirect
+	}
+	latest := m.upstream.latest()
+	if latest == nil {
+		return nil, nil //nolint:nilnil // nothing is known yet
+	}
+	for resource, s := range m.sessions() {
+		if s.origin == nil || s.origin.Epoch != latest.Epoch {
+			delete(next.Resources, resource)
+		}
+	}
+	next.Epoch, next.Via = latest.Epoch, m.via
+	if m.known != nil && m.known.Epoch == next.Epoch {
+		// What is here does not get less, as when it is compared anew.
+		lines, _ := m.table.snapshot()
+		for resource := range lines {
+			name := resource.String()
+			before, said := m.known.Resources[name]
+			extent, says := next.Resources[name]
+			switch {
+			case said && !says:
+				next.Resources[name] = before
+			case said && positionOf(next, name).before(positionOf(m.known, name)):
+				extent.ResourceVersion = before.ResourceVersion
+				next.Resources[name] = extent
+			}
+		}
+	}
+	if m.known != nil && m.written == latest && next.Epoch == m.known.Epoch && slices.Equal(next.Via, m.known.Via) && maps.Equal(next.Resources, m.known.Resources) {
+		return nil, nil //nolint:nilnil // it would say the same
+	}
+	m.written = latest
+	return next, nil
 }
 
 // carry takes over what a mark of an earlier process says of resources of which this one does not
@@ -220,11 +284,22 @@ func (m *marker) returned(mark *replicationmarks.ReplicationMark) {
 	}
 }
 
+// extent returns up to which version of the shard the cache server has everything of the resource.
+func (s *session) extent() (checkpoint, bool) {
+	if s.upstream != nil {
+		return s.relayed()
+	}
+	return s.settled()
+}
+
 // settled returns up to where the cache server has everything of the resource. While it may have
 // been replaced by another one, or by itself with older data, nothing is added to that.
 func (s *session) settled() (checkpoint, bool) {
 	if !s.started.Load() || s.doubtful() {
 		return s.ledger.last()
+	}
+	if s.upstream != nil {
+		return s.ledger.settle(s.reached)
 	}
 	return s.ledger.settle(s.local.ResourceVersion)
 }

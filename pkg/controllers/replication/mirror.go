@@ -23,6 +23,11 @@ type mirror struct {
 	// acknowledged is called when changes of the shard are on the cache server.
 	acknowledged func()
 	verifier     *verifier
+	// upstream is the cache server that is relayed from; nil for the shard itself. high is up to
+	// where the shard's objects were known, from wherever.
+	upstream *upstream
+	highMu   sync.Mutex
+	high     position
 	// removed is called when the replicas of a removed resource are gone.
 	removed func()
 	// current is the session that runs.
@@ -34,7 +39,7 @@ type mirror struct {
 
 func newMirror(config Config, l *line) *mirror {
 	m := &mirror{config: config, line: l, resource: l.Resource, acknowledged: func() {}, removed: func() {}}
-	m.resource.shard, m.resource.server = config.Shard, &server{}
+	m.resource.shard, m.resource.server, m.resource.relayed = config.Shard, &server{}, config.Relay != nil
 	if l.Path && config.LogicalClusters != nil {
 		m.resource.path = config.pathOf
 	}

@@ -34,12 +34,9 @@ func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
 	}()
 	s.ledger.begin(key)
 	defer s.expected.begin(key)()
-	local, err := getObject(ctx, s.config.Local, s.resource, key)
+	local, err := s.wanted(ctx, key)
 	if err != nil {
 		return err
-	}
-	if local != nil && !s.resource.selects(local) {
-		local = nil
 	}
 	if err := s.push(ctx, key, local, why); err != nil {
 		return err
@@ -51,6 +48,25 @@ func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
 	}
 	s.acknowledged()
 	return nil
+}
+
+// wanted returns the object that is to have a replica, or nil if there is none.
+func (s *session) wanted(ctx context.Context, key client.Key) (*unstructured.Unstructured, error) {
+	if s.unsure() {
+		return nil, errUnsure
+	}
+	local, err := getObject(ctx, s.config.Local, s.resource, key)
+	switch {
+	case err != nil:
+		return nil, err
+	case s.unsure(): // who knows who has answered
+		return nil, errUnsure
+	case local == nil && s.upstream != nil:
+		return nil, s.stillThere(ctx)
+	case local != nil && !s.resource.selects(local):
+		return nil, nil //nolint:nilnil // it is to have none
+	}
+	return local, nil
 }
 
 // push writes the replica of an object, unless it is as it is expected to be; local is nil where there

@@ -26,6 +26,9 @@ func (s *server) assigns() bool { return s != nil && s.assigning.Load() }
 
 // learn looks at a replica as the cache server has written it.
 func (s *server) learn(written *unstructured.Unstructured) {
+	if _, replica := written.GetAnnotations()[request.OriginalUIDAnnotation]; !replica {
+		return
+	}
 	s.assigning.Store(string(written.GetUID()) != written.GetAnnotations()[request.OriginalUIDAnnotation])
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/controllers/replication/digest"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
 
 const (
@@ -60,6 +61,14 @@ type session struct {
 	// those were looked into.
 	breaks, checked atomic.Int64
 	end             context.CancelCauseFunc
+
+	// origin is the mark of the shard at the beginning, where its replicas are relayed, and regional
+	// are those that are not. lost counts what may have replaced the data there, and found
+	// how many of those were looked into; losing gets something when that is to be done.
+	origin      *replicationmarks.ReplicationMark
+	regional    *digest.Table[struct{}]
+	lost, found atomic.Int64
+	losing      chan struct{}
 }
 
 // session replicates until ctx is done or a server turns out to have other data than is known.
@@ -70,6 +79,13 @@ func (m *mirror) session(ctx context.Context) error {
 	defer cancel(nil)
 	s := &session{mirror: m, ledger: newLedger(), expected: newExpected(), roots: make(chan *digest.Answer, 1), end: cancel}
 	var err error
+	if m.upstream != nil {
+		if s.origin, err = m.await(ctx); err != nil {
+			return err
+		}
+		s.regional, s.losing = digest.NewTable[struct{}](), make(chan struct{}, 1)
+		s.lose() // until it has told what it has
+	}
 	if s.local, err = client.NewDynamicFollower(m.config.Local.Wildcard(), m.resource.GroupVersionResource, Name+"-shard-"+m.name(), &localSink{session: s}); err != nil {
 		return err
 	}
@@ -87,6 +103,9 @@ func (m *mirror) session(ctx context.Context) error {
 	wg.Go(func() { cancel(s.replicas.Run(ctx)) })
 	if !s.waitForSync(ctx) {
 		return context.Cause(ctx)
+	}
+	if m.upstream != nil {
+		wg.Go(func() { s.reassure(ctx) })
 	}
 	outdated, err := s.compareFirst(ctx)
 	if err != nil {

@@ -18,13 +18,21 @@ type localSink struct {
 }
 
 // Begin implements client.Sink.
-func (l *localSink) Begin() { l.seen = map[client.Key]struct{}{} }
+func (l *localSink) Begin() {
+	l.seen = map[client.Key]struct{}{}
+	if l.regional != nil {
+		for _, text := range l.regional.WithPrefix("") {
+			l.regional.Remove(text)
+		}
+	}
+}
 
 // Put implements client.Sink.
 func (l *localSink) Put(obj *unstructured.Unstructured) {
 	key := client.KeyOf(obj)
 	if !l.resource.selects(obj) {
 		l.gone(key)
+		l.stays(key, obj)
 		return
 	}
 	if l.seen != nil {
@@ -33,6 +41,9 @@ func (l *localSink) Put(obj *unstructured.Unstructured) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	text := key.String()
+	if l.regional != nil {
+		l.regional.Remove(text)
+	}
 	hash, err := HashReplica(text, l.resource.desired(obj).Object)
 	known, _, has := l.expected.Get(text)
 	switch {
@@ -46,11 +57,25 @@ func (l *localSink) Put(obj *unstructured.Unstructured) {
 // Delete implements client.Sink.
 func (l *localSink) Delete(last *unstructured.Unstructured) { l.gone(client.KeyOf(last)) }
 
+// stays is told of an object that is not relayed.
+func (l *localSink) stays(key client.Key, obj *unstructured.Unstructured) {
+	if l.regional == nil {
+		return
+	}
+	text := key.String()
+	if hash, err := HashReplica(text, l.resource.desired(obj).Object); err == nil {
+		l.regional.Set(text, hash, struct{}{})
+	}
+}
+
 // gone is told of an object that has no replica, or none any more.
 func (l *localSink) gone(key client.Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	text := key.String()
+	if l.regional != nil {
+		l.regional.Remove(text)
+	}
 	_, _, has := l.expected.Get(text)
 	switch {
 	case !l.comparing:

@@ -33,11 +33,16 @@ type Resource struct {
 	// Path has replicas say the path of their logical cluster where the object does not, as
 	// one from before admission gave it: other shards look for them by it.
 	Path bool
+	// Unmarked says that shards write it to cache servers themselves, so that marks do not name it. It
+	// can be relayed only.
+	Unmarked bool
 
 	// shard is the name of the shard whose objects they are.
 	shard string
 	// path is Config.pathOf, with Path; nil leaves paths out.
 	path func(cluster logicalcluster.Name) string
+	// relayed says that they are replicas already.
+	relayed bool
 	// server is the one that has the replicas; nil for one that keeps all of them.
 	server *server
 }
@@ -63,6 +68,8 @@ func Defaults() []Resource {
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiexportendpointslices")},
 		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("cachedresources"), Path: true},
 		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("clustercachedresources"), Path: true},
+		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("cachedresourceendpointslices")},
+		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("clustercachedresourceendpointslices")},
 		{GroupVersionResource: rbacv1.SchemeGroupVersion.WithResource("clusterroles"), Filter: Marked},
 		{GroupVersionResource: rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"), Filter: Marked},
 		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations"), Filter: Marked},

@@ -28,8 +28,8 @@ const (
 )
 
 var (
-	// errNoDigests says that the cache server has no digests that can be compared.
-	errNoDigests = errors.New("the cache server has no digests that this release knows")
+	// ErrNoDigests says that the cache server has no digests that can be compared.
+	ErrNoDigests = errors.New("the cache server has no digests that this release knows")
 	errNewData   = errors.New("the cache server's data was lost and made anew")
 )
 
@@ -102,7 +102,7 @@ func (v *verifier) verify(ctx context.Context) error {
 	}
 	answer, err := v.ask(ctx, "")
 	v.serves.Store(err == nil)
-	if err != nil && !errors.Is(err, errNoDigests) {
+	if err != nil && !errors.Is(err, ErrNoDigests) {
 		return err
 	}
 	if err == nil && v.dataID != "" && v.dataID != answer.DataID {
@@ -146,9 +146,25 @@ func rootOf(answer *digest.Answer, resource string) digest.Root {
 
 // ask asks for the digests of all resources, of one, or of a bucket of that.
 func (v *verifier) ask(ctx context.Context, resource string, bucket ...int) (*digest.Answer, error) {
+	return AskDigests(ctx, v.config.replicas(), resource, bucket...)
+}
+
+// StatusError is an answer that is neither digests, nor that there are none.
+type StatusError struct {
+	Code int
+	Body string
+}
+
+// Error implements error.
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("asking for digests is answered with %d: %.200s", e.Code, e.Body)
+}
+
+// AskDigests asks a cache server for the digests of the replicas of a shard: of all resources, of one, or of a
+// bucket of that.
+func AskDigests(ctx context.Context, replicas *client.Factory, resource string, bucket ...int) (*digest.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, digestTimeout)
 	defer cancel()
-	replicas := v.config.replicas()
 	url := replicas.Host() + digest.Path
 	if resource != "" {
 		url += "/" + resource
@@ -169,7 +185,11 @@ func (v *verifier) ask(ctx context.Context, resource string, bucket ...int) (*di
 	if err != nil {
 		return nil, fmt.Errorf("reading digests: %w", err)
 	}
-	return parseAnswer(response.StatusCode, body, resource != "" && len(bucket) == 0)
+	answer, err := parseAnswer(response.StatusCode, body, resource != "" && len(bucket) == 0)
+	if err == nil {
+		answer.Date, _ = http.ParseTime(response.Header.Get("Date")) // zero if it says none
+	}
+	return answer, err
 }
 
 // parseAnswer returns what the cache server has answered. ofResource says that it was asked for the
@@ -178,16 +198,16 @@ func parseAnswer(status int, body []byte, ofResource bool) (*digest.Answer, erro
 	switch status {
 	case http.StatusOK:
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return nil, errNoDigests
+		return nil, ErrNoDigests
 	default:
-		return nil, fmt.Errorf("asking for digests is answered with %d: %.200s", status, body)
+		return nil, &StatusError{Code: status, Body: string(body)}
 	}
 	answer := &digest.Answer{}
 	if err := json.Unmarshal(body, answer); err != nil {
 		return nil, fmt.Errorf("reading digests: %w", err)
 	}
 	if answer.Form != digest.Form {
-		return nil, errNoDigests
+		return nil, ErrNoDigests
 	}
 	if err := answer.Check(ofResource); err != nil {
 		return nil, err

@@ -2,8 +2,8 @@
 // shard wants it: it creates it, mends it after edits and creates it again after
 // a deletion, for as long as it takes root to answer.
 //
-// Only name label and URLs are the shard's; all else, annotations and other
-// labels above all, belongs to administrators.
+// Only name label, URLs and the annotation that says that it leaves marks in caches are the shard's;
+// all else, other annotations and labels above all, belongs to administrators.
 package shardregistration
 
 import (
@@ -19,6 +19,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
 
 // Name is the name of the controller.
@@ -38,9 +40,10 @@ type Config struct {
 	BaseURL string
 	// ExternalURL is what the URLs of workspaces on the shard start with.
 	ExternalURL string
-	// VirtualWorkspaceURL is where views of the shard's content are served; the
-	// base URL by default.
-	VirtualWorkspaceURL string
+	// Marks are those in caches; nil where there are none. Covers reports whether one says of
+	// all that the shard replicates that it is there: then others can go by its marks.
+	Marks  *client.Informer[*replicationmarks.ReplicationMark]
+	Covers func(mark *replicationmarks.ReplicationMark) bool
 	// Root is the access to the logical cluster root, on the root shard.
 	Root client.Scope
 	// Own is an informer of the Shard objects in root that has at least this
@@ -71,21 +74,24 @@ func New(config Config) *reconcile.Controller[string] {
 			return err
 		},
 	}
-	return reconcile.New(reconcile.Config[string]{
-		Name:       Name,
-		Reconcile:  r.reconcile,
-		Workers:    1,
-		MaxBackoff: maxBackoff,
-		Sources: []reconcile.Source[string]{
-			reconcile.FromInformer(config.Own, func(shard *corev1alpha1.Shard) []string {
-				if shard.Name != config.ShardName {
-					return nil
-				}
-				return []string{shard.Name}
-			}),
-			reconcile.Once(config.ShardName),
-		},
-	})
+	sources := []reconcile.Source[string]{
+		reconcile.FromInformer(config.Own, func(shard *corev1alpha1.Shard) []string {
+			if shard.Name != config.ShardName {
+				return nil
+			}
+			return []string{shard.Name}
+		}),
+		reconcile.Once(config.ShardName),
+	}
+	if config.Marks != nil {
+		sources = append(sources, reconcile.FromInformer(config.Marks, func(mark *replicationmarks.ReplicationMark) []string {
+			if config.Marks.KeyOf(mark).Shard != config.ShardName {
+				return nil
+			}
+			return []string{config.ShardName}
+		}))
+	}
+	return reconcile.New(reconcile.Config[string]{Name: Name, Reconcile: r.reconcile, Workers: 1, MaxBackoff: maxBackoff, Sources: sources})
 }
 
 type reconciler struct {
@@ -117,19 +123,28 @@ func (r *reconciler) reconcile(ctx context.Context, name string) (reconcile.Resu
 	return reconcile.Result{}, nil
 }
 
+// marked reports whether others know from a mark what the shard replicates.
+func (c Config) marked() bool {
+	mark, err := c.Marks.Lister().Get(client.Key{Shard: c.ShardName, Cluster: replicationmarks.Cluster, Name: replicationmarks.Name})
+	return err == nil && c.Covers(mark)
+}
+
 // desired returns the Shard with what is the shard's own set right.
 func desired(existing *corev1alpha1.Shard, config Config) *corev1alpha1.Shard {
 	shard := existing.DeepCopy()
 	shard.Name = config.ShardName
 	metav1.SetMetaDataLabel(&shard.ObjectMeta, NameLabel, config.ShardName)
+	switch {
+	case config.Marks == nil:
+		delete(shard.Annotations, tenancy.MarksAnnotation)
+	case config.marked():
+		metav1.SetMetaDataAnnotation(&shard.ObjectMeta, tenancy.MarksAnnotation, "true")
+	}
 	shard.Spec.BaseURL = config.BaseURL
 	shard.Spec.ExternalURL = config.ExternalURL
-	shard.Spec.VirtualWorkspaceURL = config.VirtualWorkspaceURL
+	shard.Spec.VirtualWorkspaceURL = config.BaseURL // where views of its content are, too
 	if shard.Spec.ExternalURL == "" {
 		shard.Spec.ExternalURL = config.BaseURL
-	}
-	if shard.Spec.VirtualWorkspaceURL == "" {
-		shard.Spec.VirtualWorkspaceURL = config.BaseURL
 	}
 	return shard
 }

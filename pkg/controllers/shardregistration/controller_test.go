@@ -30,8 +30,8 @@ func TestDesired(t *testing.T) {
 	require.Equal(t, map[string]string{"name": "a", "region": "eu"}, mended.Labels)
 	require.Equal(t, edited.Annotations, mended.Annotations)
 
-	alone := desired(&corev1alpha1.Shard{}, Config{ShardName: "a", BaseURL: "https://a:6444", VirtualWorkspaceURL: "https://v"})
-	require.Equal(t, corev1alpha1.ShardSpec{BaseURL: "https://a:6444", ExternalURL: "https://a:6444", VirtualWorkspaceURL: "https://v"}, alone.Spec)
+	alone := desired(&corev1alpha1.Shard{}, Config{ShardName: "a", BaseURL: "https://a:6444"})
+	require.Equal(t, corev1alpha1.ShardSpec{BaseURL: "https://a:6444", ExternalURL: "https://a:6444", VirtualWorkspaceURL: "https://a:6444"}, alone.Spec)
 }
 
 func TestReconcile(t *testing.T) {

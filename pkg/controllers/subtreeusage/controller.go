@@ -1,4 +1,4 @@
-// Package subtreeusage tells other shards, on the cache server, what this shard
+// Package subtreeusage tells other shards, on a cache server, what this shard
 // stores of the workspaces whose subtrees are limited, and which limits there are
 // on it.
 package subtreeusage
@@ -36,9 +36,10 @@ const (
 type Config struct {
 	// ShardName is the name of the shard.
 	ShardName string
-	// Cache reaches the cache server.
-	Cache *client.Factory
-	// Usages are those of all shards on the cache server.
+	// Cache reaches the cache server, and CacheName is its name.
+	Cache     *client.Factory
+	CacheName string
+	// Usages are those of the shard on that cache server.
 	Usages *client.Informer[*subtrees.SubtreeUsage]
 	// Sums has what is to be told.
 	Sums *subtrees.Sums
@@ -50,16 +51,11 @@ func New(config Config) *reconcile.Controller[client.Key] {
 		return client.Key{Shard: config.ShardName, Cluster: top, Name: corev1alpha1.LogicalClusterName}
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
-		Name:       Name,
+		Name:       Name + "-" + config.CacheName,
 		Reconcile:  config.reconcile,
 		MaxBackoff: maxBackoff,
 		Sources: []reconcile.Source[client.Key]{
-			reconcile.FromInformer(config.Usages, func(usage *subtrees.SubtreeUsage) []client.Key {
-				if found := config.Usages.KeyOf(usage); found.Shard == config.ShardName {
-					return []client.Key{found}
-				}
-				return nil
-			}),
+			reconcile.Keys(config.Usages),
 			func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
 				return config.Sums.Follow(func(top logicalcluster.Name) { queue.Add(key(top)) }), nil
 			},

@@ -139,13 +139,6 @@ func (i *interner) forget(hash uint64, mark specMark) {
 	delete(i.byMark, mark)
 }
 
-// size is how many specs there are.
-func (i *interner) size() int {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return len(i.byHash)
-}
-
 // shareMetadata makes equal strings one.
 func shareMetadata(m *metav1.ObjectMeta) {
 	m.Name = shared(m.Name)

@@ -13,6 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
+// size is how many specs there are.
+func (i *interner) size() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.byHash)
+}
+
 func TestEqualSpecsAreInterned(t *testing.T) {
 	codec := internCodec{
 		Codec:    apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),

@@ -11,6 +11,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	storageclaims "github.com/shardplane/shardplane/pkg/storage/claims"
@@ -38,6 +39,23 @@ type Definition struct {
 	Owner string
 	// Only restricts reads to some of the objects, of the same identity; nil does not.
 	Only *storageclaims.Set
+	// Objects, if set, are the objects, which are not stored here then, to be read only.
+	Objects Objects
+}
+
+// Objects are objects of a resource that this server does not store. Its methods may be called
+// at the same time.
+type Objects interface {
+	// In returns what reads them in a version of a schema, in one logical cluster or in all. The
+	// error is an API status.
+	In(ctx context.Context, cluster request.Cluster, sch *Schema, version string) (Reader, error)
+}
+
+// Reader serves objects to upstream's handlers.
+type Reader interface {
+	rest.Getter
+	rest.Lister
+	rest.Watcher
 }
 
 // Lookup names a custom resource of a request.

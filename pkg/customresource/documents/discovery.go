@@ -30,6 +30,7 @@ import (
 // What custom resources and their subresources can do.
 var (
 	ObjectVerbs      = metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
+	readOnlyVerbs    = metav1.Verbs{"get", "list", "watch"}
 	terminatingVerbs = metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
 	SubresourceVerbs = metav1.Verbs{"get", "patch", "update"}
 )
@@ -254,15 +255,19 @@ func (b *BuiltIns) resourceList(ctx context.Context, gv schema.GroupVersion) ([]
 }
 
 func verbsOf(d *definitions.Definition) metav1.Verbs {
-	if d.Terminating {
+	switch {
+	case d.Objects != nil:
+		return readOnlyVerbs
+	case d.Terminating:
 		return terminatingVerbs
+	default:
+		return ObjectVerbs
 	}
-	return ObjectVerbs
 }
 
 func subresourcesOf(d *definitions.Definition, v string) *apiextensionsv1.CustomResourceSubresources {
 	subresources, err := apihelpers.GetSubresourcesForVersion(d.Schema.CRD(), v)
-	if err != nil || subresources == nil {
+	if err != nil || subresources == nil || d.Objects != nil {
 		return &apiextensionsv1.CustomResourceSubresources{}
 	}
 	return subresources

@@ -225,6 +225,9 @@ func keyOf(kind string, sorted []*definitions.Definition) string {
 		if definition.Terminating {
 			sum.Write([]byte{1})
 		}
+		if definition.Objects != nil {
+			sum.Write([]byte{2})
+		}
 	}
 	return kind + hex.EncodeToString(sum.Sum(nil))
 }

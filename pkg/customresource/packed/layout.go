@@ -101,6 +101,32 @@ func (l *layout) object(values []any) map[string]any {
 	return object
 }
 
+// written estimates how long the JSON of the value with these values is.
+func (l *layout) written(values []any) int64 {
+	const marks, other = 4, 8 // quotes, a colon and a comma; numbers and the like
+	switch {
+	case l == nil:
+		if text, ok := values[0].(string); ok {
+			return marks + int64(len(text))
+		}
+		return other
+	case l.isList:
+		sum := int64(marks)
+		for i := range l.length {
+			item := l.item(i)
+			sum += item.written(values)
+			values = values[item.size():]
+		}
+		return sum
+	default:
+		sum := int64(marks)
+		for i, name := range l.names {
+			sum += marks + int64(len(name)) + l.below[i].written(values[l.starts[i]:])
+		}
+		return sum
+	}
+}
+
 // newObject and newList return layouts to add fields to, in order, or items. They are used
 // after end.
 func newObject(fields int) *layout {

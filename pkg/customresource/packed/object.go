@@ -85,6 +85,14 @@ func (o *Object) Value() Value {
 	return Value{layout: o.layout, values: o.values}
 }
 
+// Bytes estimates how long the JSON of the object is.
+func (o *Object) Bytes() int64 {
+	if o.layout == nil {
+		return 0
+	}
+	return o.layout.written(o.values)
+}
+
 // Value is what is somewhere in an object; the zero value is nothing.
 type Value struct {
 	layout *layout

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -217,4 +218,31 @@ func FuzzPack(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, string(want), string(got))
 	})
+}
+
+// TestObjectBytes: an estimate is near the length of the JSON, and no content is free.
+func TestObjectBytes(t *testing.T) {
+	for name, fields := range map[string]map[string]any{
+		"a text":      {"text": strings.Repeat("x", 10_000)},
+		"long names":  {strings.Repeat("x", 10_000): nil},
+		"many fields": many(1_000),
+		"a list":      {"list": slices.Repeat([]any{map[string]any{"name": "one", "value": int64(1)}}, 1_000)},
+		"empty":       {"list": slices.Repeat([]any{[]any{}}, 10_000)},
+	} {
+		u := &unstructured.Unstructured{Object: fields}
+		u.SetAPIVersion("example.com/v1")
+		u.SetKind("Widget")
+		length, err := u.MarshalJSON()
+		require.NoError(t, err)
+		require.InDelta(t, 1, float64(NewPacker().Pack(u).Bytes())/float64(len(length)), 0.75, name)
+	}
+	require.Zero(t, new(Object).Bytes())
+}
+
+func many(n int) map[string]any {
+	fields := map[string]any{}
+	for i := range n {
+		fields[fmt.Sprint("field", i)] = true
+	}
+	return fields
 }

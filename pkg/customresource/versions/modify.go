@@ -12,6 +12,7 @@ import (
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/customresource/packed"
 )
 
 // Modify lets change edit an object of a schema in the logical cluster of ctx, in the
@@ -55,8 +56,25 @@ func (s *Stores) Create(ctx context.Context, sch *definitions.Schema, object *un
 	return written, nil
 }
 
+// Each calls visit for each object of a schema in the logical cluster of ctx, as it is stored.
+func (s *Stores) Each(ctx context.Context, sch *definitions.Schema, visit func(*packed.Object)) error {
+	v, key, done, err := s.place(ctx, sch, "")
+	defer done()
+	if err != nil {
+		return err
+	}
+	var stored packed.List
+	if err := v.raw.GetList(ctx, key, storage.ListOptions{Recursive: true, Predicate: storage.Everything}, &stored); err != nil {
+		return storeerr.InterpretListError(err, sch.Resource)
+	}
+	for i := range stored.Items {
+		visit(&stored.Items[i])
+	}
+	return nil
+}
+
 // place returns the view in which objects of a schema are as they are stored, which is kept
-// until done is called, and the key of one of them.
+// until done is called, and the key of one of them, or the prefix of all without a name.
 func (s *Stores) place(ctx context.Context, sch *definitions.Schema, name string) (v *view, key string, done func(), err error) {
 	// Makes the upstream handler's serving info, and with it the views, if need be.
 	of, err := s.config.Instances(sch.CRD())
@@ -67,6 +85,9 @@ func (s *Stores) place(ctx context.Context, sch *definitions.Schema, name string
 	v, done = s.use(sch, sch.StoredVersion())
 	if v == nil || !ok {
 		return nil, "", done, fmt.Errorf("there is no storage of %s", sch.Resource)
+	}
+	if name == "" {
+		return v, stored.KeyRootFunc(ctx), done, nil
 	}
 	key, err = stored.KeyFunc(ctx, name)
 	return v, key, done, err

@@ -20,7 +20,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
-	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 // errClosed is what storage answers once the server has stopped.
@@ -67,6 +66,7 @@ type Stores struct {
 	destroying sync.WaitGroup
 
 	decoded, encoded *budget
+	calls            *calls
 
 	// opened names resources that are to be counted at once. What does not fit
 	// is counted with all others.
@@ -101,8 +101,10 @@ type Config struct {
 	Apart func(*definitions.Schema) bool
 	// Replicas is set where objects are replicas of those of other servers.
 	Replicas bool
-	// Calls bound how many conversion webhooks are called at a time.
-	Calls *webhooktransport.Calls
+	// Calls is how many conversion webhooks are called at a time for one logical cluster, and how
+	// many updates there are at a time that may call one for managed fields; 0 is
+	// webhooktransport.DefaultCallsPerCluster.
+	Calls int
 	// Hooks say which webhooks are functions of this process; nil means that none are.
 	Hooks *Hooks
 	// MetricName returns what metrics call a resource.
@@ -116,6 +118,7 @@ func New(cfg Config) *Stores {
 	s := &Stores{
 		config: cfg,
 		packer: packer,
+		calls:  newCalls(cfg.Calls),
 		getter: cfg.Storage(func(schema.GroupResource) (runtime.Codec, error) { return codec, nil }),
 		stores: map[schema.GroupResource]*rawStore{},
 		views:  map[*view]viewKey{},
@@ -239,10 +242,8 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 		return nil, nil, err
 	}
 	raw.users++
-	v := newView(raw, sch, u.GroupVersionKind(), codec, s.config.Calls, s.decoded, s.encoded)
-	if sch.Convert != nil || s.config.Hooks.convertsHere(sch.Spec().Conversion) {
-		v.hooked = false // nobody is called, and the answer is the same each time
-	}
+	v := newView(raw, sch, u.GroupVersionKind(), codec, s.calls, s.decoded, s.encoded)
+	v.hooked = s.Calls(sch)
 	v.selects = selectedBy(selectable)
 	if v.projection = sch.Projection; v.projection != nil {
 		v.selects = shownBy(v.projection)
@@ -251,6 +252,13 @@ func (s *Stores) newView(sch *definitions.Schema, shared generic.RESTOptions, pr
 	s.views[v] = known
 	s.byKey[known] = v
 	return v, sync.OnceFunc(func() { s.drop(v) }), nil
+}
+
+// Calls reports whether somebody is called to convert objects of a schema between versions. Where a
+// function of this process does that, the answer is the same each time.
+func (s *Stores) Calls(sch *definitions.Schema) bool {
+	conversion := sch.Spec().Conversion
+	return conversion != nil && conversion.Strategy == apiextensionsv1.WebhookConverter && sch.Convert == nil && !s.config.Hooks.convertsHere(conversion)
 }
 
 // openLocked returns the store with a key, which it opens unless it is open. The caller counts

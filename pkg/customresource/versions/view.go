@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,9 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/customresource/packed"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/request/identity"
 	tenantstorage "github.com/shardplane/shardplane/pkg/storage"
-	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
 // view is the storage of one version of one schema: it reads from and writes to
@@ -46,7 +43,7 @@ type view struct {
 	// one that objects are written in; calls bound how often it is called.
 	hooked bool
 	stored schema.GroupVersion
-	calls  *webhooktransport.Calls
+	calls  *calls
 	// tries is what an object has to survive to be written; nil if it is nothing.
 	tries *tries
 	// selects are the attributes by which selectable fields select; nil if there
@@ -71,7 +68,7 @@ type view struct {
 
 var _ storage.Interface = (*view)(nil)
 
-func newView(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind, codec runtime.Codec, calls *webhooktransport.Calls, decoded, encoded *budget) *view {
+func newView(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind, codec runtime.Codec, calls *calls, decoded, encoded *budget) *view {
 	stored := schema.GroupVersion{Group: gvk.Group, Version: sch.StoredVersion()}
 	return &view{
 		Interface: raw.Interface,
@@ -80,7 +77,6 @@ func newView(raw *rawStore, sch *definitions.Schema, gvk schema.GroupVersionKind
 		codec:     codec,
 		shape:     shapeOf(sch.Spec(), gvk.Version),
 		asIs:      sch.MetadataOnly,
-		hooked:    sch.Spec().Conversion != nil && sch.Spec().Conversion.Strategy == apiextensionsv1.WebhookConverter,
 		stored:    stored,
 		calls:     calls,
 		tries:     newTries(sch, stored),
@@ -112,7 +108,7 @@ func (v *view) decodeShared(ctx context.Context, stored *packed.Object) (*unstru
 	return out, err
 }
 
-// decodeOnce is decode, and says whether the view remembers the result, so that nobody
+// decodeOnce is decode, and reports whether the view remembers the result, so that nobody
 // may change it.
 func (v *view) decodeOnce(ctx context.Context, stored *packed.Object) (out *unstructured.Unstructured, remembered bool, err error) {
 	key, remembers := keyOf(stored), !v.asIs && v.remembers(stored)
@@ -260,29 +256,6 @@ func (v *view) encode(ctx context.Context, obj runtime.Object) (*unstructured.Un
 	return encodeObject(v.codec, u)
 }
 
-// converts waits until an object may be converted, which is done when the caller calls
-// done. A webhook may take long, so that the request has no seat meanwhile, and few are
-// called at a time for a logical cluster.
-func (v *view) converts(ctx context.Context, from, to schema.GroupVersion) (done func(), err error) {
-	if !v.hooked || from == to {
-		return func() {}, nil
-	}
-	resume := request.Pause(ctx)
-	cluster, ok := request.ClusterFrom(ctx)
-	if !ok || cluster.Wildcard || identity.IsExempt(ctx) { // the servers', of many logical clusters
-		return resume, nil
-	}
-	release, err := v.calls.Take(ctx, webhooktransport.Caller{Cluster: cluster.Name, Provider: request.ProviderFrom(ctx, v.raw.resource)}, 1)
-	if err != nil {
-		resume()
-		return nil, err
-	}
-	return func() {
-		release()
-		resume()
-	}, nil
-}
-
 // unreadable is the answer where an object cannot be read.
 func unreadable(err error) error {
 	if apierrors.IsTooManyRequests(err) {
@@ -349,7 +322,13 @@ func (v *view) Get(ctx context.Context, key string, opts storage.GetOptions, out
 	if err := v.raw.Get(ctx, key, opts, &stored); err != nil {
 		return err
 	}
-	return v.decodeInto(ctx, &stored, out)
+	if err := v.decodeInto(ctx, &stored, out); err != nil {
+		return err
+	}
+	if u, ok := out.(*unstructured.Unstructured); ok && v.hooked && ctx.Value(dryRunKey{}) != nil {
+		SameManagers(u, v.gvk.GroupVersion().String())
+	}
+	return nil
 }
 
 // GetList implements storage.Interface.
@@ -423,7 +402,7 @@ func (v *view) GuaranteedUpdate(ctx context.Context, key string, out runtime.Obj
 		if err := v.decodeInto(ctx, before, &current); err != nil {
 			return nil, nil, err
 		}
-		updated, ttl, err := update(&current, res)
+		updated, ttl, err := v.managed(ctx, update, &current, res)
 		if err != nil {
 			return nil, nil, err
 		}

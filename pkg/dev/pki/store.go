@@ -58,9 +58,6 @@ type Pair struct {
 	key  *ecdsa.PrivateKey
 }
 
-// NotAfter is the end of the certificate's validity.
-func (p *Pair) NotAfter() time.Time { return p.cert.NotAfter }
-
 // Authority is a certificate authority that signs certificates of a store.
 type Authority struct {
 	Pair

@@ -53,7 +53,7 @@ type process struct {
 // start starts a process for c.
 func (s *spawner) start(c Component) (*process, error) {
 	cmd := exec.Command(c.Path, c.Args...) //nolint:noctx // ended by terminate and kill, which a context cannot order
-	cmd.Env = append(append(os.Environ(), c.Env...), lifelineEnv+"=1")
+	cmd.Env = append(os.Environ(), lifelineEnv+"=1")
 	cmd.Stdout = c.Output
 	cmd.Stderr = c.Output
 	cmd.SysProcAttr = sysProcAttr()

@@ -26,11 +26,9 @@ const (
 type Component struct {
 	// Name is what events call the component.
 	Name string
-	// Path, Args and Env are the program, its arguments without the program's
-	// name, and what is added to the supervisor's own environment.
+	// Path and Args are the program and its arguments without the program's name.
 	Path string
 	Args []string
-	Env  []string
 	// Output takes what the process writes, standard output and error alike.
 	Output io.Writer
 	// Ready reports whether the process serves: nil if so, otherwise what it is

@@ -101,8 +101,8 @@ func component(dir, name, mode string) Component {
 	}
 	return Component{
 		Name:   name,
-		Path:   exe,
-		Env:    []string{"FAKE=" + mode, "FAKE_DIR=" + dir, "FAKE_NAME=" + name},
+		Path:   "/usr/bin/env",
+		Args:   []string{"FAKE=" + mode, "FAKE_DIR=" + dir, "FAKE_NAME=" + name, exe},
 		Output: io.Discard,
 		Ready: func(context.Context) error {
 			ready, err := os.ReadFile(filepath.Join(dir, name+".ready"))
@@ -337,8 +337,7 @@ func TestStopsWhileItStarts(t *testing.T) {
 func TestNoOrphansOfAKilledSupervisor(t *testing.T) {
 	dir := t.TempDir()
 	c := component(dir, "supervisor", "supervisor")
-	cmd := exec.Command(c.Path)
-	cmd.Env = append(os.Environ(), c.Env...)
+	cmd := exec.Command(c.Path, c.Args...)
 	require.NoError(t, cmd.Start())
 	var pids []int
 	for _, name := range []string{"child", "stubborn"} {
@@ -360,8 +359,8 @@ func TestLifeline(t *testing.T) {
 
 	dir := t.TempDir()
 	c := component(dir, "c", "lifeline")
-	cmd := exec.Command(c.Path)
-	cmd.Env = append(append(os.Environ(), c.Env...), lifelineEnv+"=1")
+	cmd := exec.Command(c.Path, c.Args...)
+	cmd.Env = append(os.Environ(), lifelineEnv+"=1")
 	lifeline, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())

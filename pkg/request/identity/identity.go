@@ -67,6 +67,12 @@ func MemberOf(ctx context.Context, u user.Info, groups ...string) bool {
 	return InScope(in.Name, u)
 }
 
+// Administers reports whether u administers all logical clusters: for it, what those of a
+// single one may not refer to is no secret.
+func Administers(ctx context.Context, u user.Info) bool {
+	return MemberOf(ctx, u, user.SystemPrivilegedGroup, request.GroupLogicalClusterAdmin, request.GroupAdmin)
+}
+
 // IsServiceAccount reports whether u has the name of a service account.
 func IsServiceAccount(u user.Info) bool {
 	return strings.HasPrefix(u.GetName(), serviceaccount.ServiceAccountUsernamePrefix)

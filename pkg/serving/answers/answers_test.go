@@ -206,9 +206,9 @@ func TestPause(t *testing.T) {
 		size   int
 		pauses int
 	}{
-		"quick":         {takes: patience / 2, size: unsent},
-		"slow":          {takes: 2 * patience, size: unsent, pauses: 2},
-		"not sent yet":  {takes: 2 * patience, size: unsent / 3},
+		"quick":         {takes: pauseAfter / 2, size: unsent},
+		"slow":          {takes: 2 * pauseAfter, size: unsent, pauses: 2},
+		"not sent yet":  {takes: 2 * pauseAfter, size: unsent / 3},
 		"nothing waits": {size: unsent},
 	} {
 		t.Run(name, func(t *testing.T) {

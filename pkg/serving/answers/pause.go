@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// patience is how long a write takes before its request lets others have its seat:
+	// pauseAfter is how long a write takes before its request lets others have its seat:
 	// longer than one that a client is waiting for.
-	patience = 10 * time.Millisecond
+	pauseAfter = 10 * time.Millisecond
 	// unsent is how much of an answer the HTTP server takes before a write waits.
 	unsent = 2 << 10
 )
@@ -63,10 +63,10 @@ func (w *pausingWriter) begin() {
 	defer w.mu.Unlock()
 	w.waiting = true
 	if w.timer == nil {
-		w.timer = time.AfterFunc(patience, w.slow)
+		w.timer = time.AfterFunc(pauseAfter, w.slow)
 		return
 	}
-	w.timer.Reset(patience)
+	w.timer.Reset(pauseAfter)
 }
 
 // slow is for a write that has taken long.

@@ -229,6 +229,18 @@ func refusal(reason string, err *apierrors.StatusError) error {
 	return err
 }
 
+// Unread returns what nobody has read yet of the body of a request that a Reader has read. The
+// caller does not change it, and keeps nothing of it.
+func Unread(r *http.Request) (data []byte, ok bool) {
+	b, ok := r.Body.(*body)
+	if !ok {
+		return nil, false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.rest, true
+}
+
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	b.mu.Lock()

@@ -8,6 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// state returns how many seats are taken and how many requests wait.
+func (q *Queue) state() (inUse, waiting, flows int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.inUse, q.waiting, len(q.flows)
+}
+
 func (b *bench) state(flow string) (inUse, waiting int) {
 	b.queue.mu.Lock()
 	defer b.queue.mu.Unlock()

@@ -306,13 +306,6 @@ func (q *Queue) forget(f *flow) {
 	q.kept = len(q.flows)
 }
 
-// state returns how many seats are taken and how many requests wait.
-func (q *Queue) state() (inUse, waiting, flows int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.inUse, q.waiting, len(q.flows)
-}
-
 func (f *flow) idle() bool { return f.inUse == 0 && f.waiting == 0 && f.paused == 0 }
 
 // wants reports whether requests wait for a seat.

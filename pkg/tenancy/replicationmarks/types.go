@@ -3,12 +3,18 @@
 package replicationmarks
 
 import (
+	"context"
 	"maps"
+	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy/cachekinds"
 )
 
@@ -38,6 +44,40 @@ type ReplicationMark struct {
 	// Resources says how much is there, by resource and group. Of a resource that is not named
 	// nothing is said.
 	Resources map[string]Extent `json:"resources,omitempty"`
+	// Via are the cache servers by which the replicas came here, the one that the shard pushes to
+	// first. It is empty there. What is relayed is all but what stays in its region.
+	Via []string `json:"via,omitempty"`
+}
+
+// Said returns what a mark says, for those who follow replicas. A version that cannot be compared
+// says nothing.
+func (m *ReplicationMark) Said() client.Mark {
+	versions := make(map[string]string, len(m.Resources))
+	for resource, extent := range m.Resources {
+		if _, err := resourceversion.CompareResourceVersion(extent.ResourceVersion, extent.ResourceVersion); err == nil {
+			versions[resource] = extent.ResourceVersion
+		}
+	}
+	return client.Mark{Epoch: m.Epoch, Versions: versions, Partial: len(m.Via) > 0}
+}
+
+// Read reads the marks of all shards in a cache, or some of them if there is a limit. It is a
+// client.ReadMarks.
+func Read(ctx context.Context, cache *client.Factory, limit int64) (map[string]client.Mark, error) {
+	list, err := Marks.In(cache.Shard(request.Wildcard).Cluster(Cluster.Path())).List(ctx, metav1.ListOptions{Limit: limit})
+	if apierrors.IsNotFound(err) {
+		return nil, nil // a cache server of the previous release, or of kcp
+	}
+	if err != nil {
+		return nil, err
+	}
+	marks := make(map[string]client.Mark, len(list.Items))
+	for i := range list.Items {
+		if mark := &list.Items[i]; mark.Name == Name {
+			marks[mark.Annotations[request.ShardAnnotation]] = mark.Said()
+		}
+	}
+	return marks, nil
 }
 
 // Extent is how much of a resource the cache server has.
@@ -59,5 +99,6 @@ func (m *ReplicationMark) DeepCopyObject() runtime.Object {
 	c := *m
 	m.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
 	c.Resources = maps.Clone(m.Resources)
+	c.Via = slices.Clone(m.Via)
 	return &c
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
@@ -270,7 +270,7 @@ func (s *Sums) limits() *snapshot {
 	}
 	own, _ := s.c.LogicalClusters.Lister().ByIndex(Index, "") // fails for an index that does not exist
 	for _, lc := range own {
-		if limit := limitOf(lc); limit != nil && !strings.HasPrefix(limit.Path, "system:") {
+		if limit := limitOf(lc); limit != nil && !request.IsSystem(logicalcluster.Name(limit.Path)) {
 			put(&Subtree{Top: logicalcluster.From(lc), Limit: *limit, local: true})
 		}
 	}

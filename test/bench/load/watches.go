@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,8 @@ type WatchOptions struct {
 	Sharded bool
 	// Rate is the number of updates per second of all writers.
 	Rate float64
+	// Size is how many bytes of data an update has beside its time.
+	Size int
 	// Duration is for how long updates are made.
 	Duration time.Duration
 	// Settle bounds the wait for the last events.
@@ -80,9 +83,12 @@ func updateObjects(ctx context.Context, target Target, p Population, o WatchOpti
 	elapsed := run(ctx, update, make([]struct{}, populatingClients), func(ctx context.Context, _ struct{}, n int) error {
 		object := spread(n) % p.Objects
 		to := where[object%len(where)]
-		now := strconv.FormatInt(time.Now().UnixNano(), 10)
+		data := map[string]string{sentAt: strconv.FormatInt(time.Now().UnixNano(), 10)}
+		if o.Size > 0 {
+			data["data"] = strings.Repeat("x", o.Size)
+		}
 		_, err := to.client.CoreV1().ConfigMaps(to.namespace).Update(ctx,
-			configMap(objectName(p.Run, object/len(where)), p.Run, map[string]string{sentAt: now}), metav1.UpdateOptions{})
+			configMap(objectName(p.Run, object/len(where)), p.Run, data), metav1.UpdateOptions{})
 		return err
 	})
 	if err := update.recorder.FirstError(); err != nil {

@@ -22,6 +22,7 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -260,6 +261,11 @@ func (b *Bindings) makeDefaults(ctx context.Context, lc *corev1alpha1.LogicalClu
 		return lc, again, nil // it has what it started with
 	}
 	if errors.Is(err, client.ErrIncomplete) {
+		if waiting {
+			lc = lc.DeepCopy()
+			conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized, tenancyv1alpha1.WorkspaceInitializedWaitingOnAPIBindings, conditionsv1alpha1.ConditionSeverityInfo,
+				"It goes on by itself when more of other shards is known: %v", err)
+		}
 		return lc, again, err
 	}
 	var initial, maintain state

@@ -291,8 +291,9 @@ func TestAnyOrder(t *testing.T) {
 func TestConditions(t *testing.T) {
 	w := newWorld()
 	w.incomplete = client.ErrIncomplete
-	_, _, err := w.b.Make(t.Context(), w.lc)
+	early, _, err := w.b.Make(t.Context(), w.lc)
 	require.ErrorIs(t, err, client.ErrIncomplete, "the type may exist")
+	require.Equal(t, "It goes on by itself when more of other shards is known: not everything is known yet", conditions.GetMessage(early, conditionInitialized))
 	w.incomplete = nil
 	w.step(t)
 	require.Equal(t, "False WorkspaceTypesInvalid workspace type root:special: it does not exist: create it, or mend the type that names it. It is looked at again when it changes", w.says(conditionInitialized))
@@ -304,7 +305,7 @@ func TestConditions(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, again.Backoff, "nothing tells when the path leads somewhere")
 	w.incompleteExports = client.ErrIncomplete
-	early, _, err := w.b.Make(t.Context(), w.lc)
+	early, _, err = w.b.Make(t.Context(), w.lc)
 	require.ErrorIs(t, err, client.ErrIncomplete, "the export may exist")
 	require.Equal(t, "WaitingOnAPIBindings", conditions.GetReason(early, conditionInitialized))
 	w.incompleteExports = nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 )
 
 const (
@@ -39,6 +40,9 @@ type Answer struct {
 	// DataID is random. It is in the data of the cache server, and another one when that was lost and
 	// made anew.
 	DataID string `json:"dataID"`
+	// Name is the one that the cache server has, and Date when it has answered, by its clock.
+	Name string    `json:"name,omitempty"`
+	Date time.Time `json:"-"`
 	// Form is the version of what is hashed.
 	Form int `json:"form"`
 	// Resources has the roots of the resources that have replicas.

@@ -8,6 +8,9 @@ const (
 	Group    = "system:kcp:group"
 	KeyInAll = Prefix + "key"
 	Etcd     = "/registry"
+	Users    = "system:"
+	Header   = "X-Kcp-Internal-"
+	URLs     = "/clusters/"
 	Other    = "example.com/key"
 	Text     = "the annotation example.kcp.io/key"
 )

@@ -6,9 +6,15 @@ const (
 	prefix   = `internal.shardplane.io/`
 	group    = "system:kcp:group"
 	etcd     = "/registry"
+	users    = "system:"
+	header   = "x-kcp-internal-"
+	urls     = "/clusters/"
+	role     = "system:discovery"
 	other    = "example.com/key"
 	text     = "the annotation example.kcp.io/key"
 	more     = prefix + "key"
 )
 
 var twice = map[string]string{"here.kcp.io": "here.kcp.io"}
+
+const patience = 2

@@ -15,9 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-// model is a world in memory: what is stored, and what the collector has seen of it, which is
+// model is a backend in memory: what is stored, and what the collector has seen of it, which is
 // behind, of each resource by another number of changes.
 type model struct {
 	t       *testing.T
@@ -37,7 +39,7 @@ type change struct {
 	before, after object
 }
 
-var worldKinds = map[string]Kind{
+var worldKinds = map[string]storage.Kind{
 	"ConfigMap":      {Namespaced: true, Prefix: "/core/configmaps/"},
 	"Secret":         {Namespaced: true, Prefix: "/core/secrets/"},
 	"Cluster":        {Prefix: "/example.com/clusters/"},
@@ -50,17 +52,17 @@ func newModel(t *testing.T, seed uint64) *model {
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), stored: map[Item]object{}, seen: map[Item]object{},
 		unseen: map[string][]change{}, unserved: map[string]bool{}, queue: map[Item]bool{},
 	}
-	m.c = &collector{graph: newGraph(), world: m}
+	m.c = &collector{graph: newGraph(), backend: m}
 	return m
 }
 
-func (m *model) KindOf(_ context.Context, _ logicalcluster.Name, kind schema.GroupVersionKind) (Kind, bool, error) {
+func (m *model) KindOf(_ context.Context, _ logicalcluster.Name, kind schema.GroupVersionKind) (storage.Kind, bool, error) {
 	k, ok := worldKinds[kind.Kind]
 	return k, ok && !m.unserved[k.Prefix], nil
 }
 
-func (m *model) Served(_ context.Context, _ logicalcluster.Name, prefix, _ string) (Kind, bool, error) {
-	return Kind{Prefix: prefix}, !m.unserved[prefix], nil
+func (m *model) Served(_ context.Context, _ logicalcluster.Name, prefix, _ string) (storage.Kind, bool, error) {
+	return storage.Kind{Prefix: prefix}, !m.unserved[prefix], nil
 }
 
 func (m *model) get(_ context.Context, item Item) (object, error) {
@@ -72,7 +74,7 @@ func (m *model) get(_ context.Context, item Item) (object, error) {
 
 func (m *model) read(_ context.Context, item Item) (object, error) { return m.stored[item], nil }
 
-func (m *model) settle(context.Context, Item, object) error {
+func (m *model) catchUp(context.Context, Item, object) error {
 	for prefix := range m.unseen {
 		for m.deliver(prefix) {
 		}
@@ -89,7 +91,7 @@ func (m *model) elsewhere(_ context.Context, at Item, uid types.UID) bool {
 	return false
 }
 
-func (m *model) report(_ context.Context, _ Kind, item Item, _ object, r metav1.OwnerReference) {
+func (m *model) report(_ context.Context, _ storage.Kind, item Item, _ object, r metav1.OwnerReference) {
 	m.events = append(m.events, fmt.Sprintf("%s: %s", item, r.Name))
 }
 
@@ -129,7 +131,7 @@ var (
 	errConflict = apierrors.NewConflict(schema.GroupResource{}, "", nil)
 )
 
-func (m *model) remove(_ context.Context, _ Kind, item Item, o object, policy metav1.DeletionPropagation) error {
+func (m *model) remove(_ context.Context, _ storage.Kind, item Item, o object, policy metav1.DeletionPropagation) error {
 	is := m.stored[item]
 	switch {
 	case is.uid == "":
@@ -159,7 +161,7 @@ func (m *model) delete(item Item, policy metav1.DeletionPropagation) {
 	m.set(item, is)
 }
 
-func (m *model) patch(_ context.Context, _ Kind, item Item, o object, p patch) error {
+func (m *model) patch(_ context.Context, _ storage.Kind, item Item, o object, p patch) error {
 	is := m.stored[item]
 	switch {
 	case is.uid == "":

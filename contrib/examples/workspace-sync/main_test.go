@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/client/ring"
+	"github.com/shardplane/shardplane/pkg/client/shards"
+)
+
+// TestParse: what cannot work is told, with what to do.
+func TestParse(t *testing.T) {
+	t.Setenv("KUBECONFIG", "")
+	file := t.TempDir() + "/kubeconfig"
+	require.NoError(t, os.WriteFile(file, []byte(`{"current-context":"c","contexts":[{"name":"c","context":{"cluster":"s"}}],"clusters":[{"name":"s","cluster":{"server":"https://127.0.0.1:1"}}]}`), 0o600))
+	for args, want := range map[string]string{
+		"":                                     "set --kubeconfig",
+		"--kubeconfig=x extra":                 "no arguments",
+		"--kubeconfig=x":                       "set --shard-kubeconfigs",
+		"--kubeconfig=x --shard-kubeconfigs=x": "set the path of a workspace",
+		"--kubeconfig=x --shard-kubeconfigs=x --from=root:*":                                            "set the path of a workspace",
+		"--kubeconfig=x --shard-kubeconfigs=x --from=root":                                              "say which workspaces get copies",
+		"--kubeconfig=x --shard-kubeconfigs=x --from=root --selector=a,,":                               "--selector: ",
+		"--kubeconfig=x --shard-kubeconfigs=x --from=root --resources=configmaps":                       "write <resource>.<version>[.<group>]",
+		"--kubeconfig=x --shard-kubeconfigs=x --from=root --resources=":                                 "--resources is empty",
+		"--kubeconfig=x --shard-kubeconfigs=x --from=root --type=a --workers=0":                         "set 1 or more",
+		"--kubeconfig=x --shard-kubeconfigs=x --from=root --type=a --name=A":                            "--name is",
+		"--kubeconfig=/nowhere --shard-kubeconfigs=x --from=root --type=a":                              "--kubeconfig: ",
+		"--kubeconfig=" + file + " --shard-kubeconfigs=/nowhere --from=root --type=a":                   "--shard-kubeconfigs: ",
+		"--kubeconfig=" + file + " --shard-kubeconfigs=" + file + " --from=root --type=a --listen=x:-1": "--listen: ",
+	} {
+		o, err := parse(strings.Fields(args))
+		if err == nil {
+			err = run(t.Context(), o)
+		}
+		require.ErrorContains(t, err, want, args)
+	}
+}
+
+// TestCopyOf: what is the server's, or the source's own, is not copied.
+func TestCopyOf(t *testing.T) {
+	from := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]any{"a": "b"}, "status": map[string]any{"phase": "x"},
+		"metadata": map[string]any{
+			"namespace": "default", "name": "policy", "uid": "u", "resourceVersion": "7", "finalizers": []any{"x"},
+			"labels":      map[string]any{copyLabel: "true", "team": "a"},
+			"annotations": map[string]any{"kcp.io/cluster": "c", "internal.kcp.io/x": "y", corev1.LastAppliedConfigAnnotation: "{}", "note": "n"},
+		},
+	}}
+	c := copyOf(from, "me")
+	hash := c.GetAnnotations()[hashAnnotation]
+	require.Len(t, hash, 16)
+	require.Equal(t, map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]any{"a": "b"},
+		"metadata": map[string]any{
+			"namespace": "default", "name": "policy", "labels": map[string]any{byLabel: "me", "team": "a"},
+			"annotations": map[string]any{"note": "n", hashAnnotation: hash},
+		},
+	}, c.Object)
+	require.Equal(t, c, copyOf(from, "me"))
+	served := c.DeepCopy()
+	served.SetUID("v")
+	served.SetLabels(map[string]string{byLabel: "me", "team": "a", "others": "x"})
+	require.True(t, contains(served.Object, c.Object), "what others add is theirs")
+	delete(served.Object["data"].(map[string]any), "a") //nolint:forcetypeassert // as above
+	require.False(t, contains(served.Object, c.Object))
+	delete(from.Object["data"].(map[string]any), "a") //nolint:forcetypeassert // as above
+	require.False(t, contains(c.Object, copyOf(from, "me").Object), "what the source has no more is told by the hash")
+}
+
+// alone is a member that has all.
+type alone struct{ all client.Ranges }
+
+func (a alone) Begin(ctx context.Context, _ uint64) (context.Context, func(), bool) {
+	return ctx, func() {}, true
+}
+
+func (a alone) OnGain(f func(client.Ranges)) (remove func()) {
+	f(a.all)
+	return func() {}
+}
+func (a alone) Ranges() (owned, coming client.Ranges) { return a.all, client.Ranges{} }
+func (a alone) Holds() client.RangeSource             { return a.all }
+func (a alone) Status() ring.Status                   { return ring.Status{Epoch: 1} }
+
+// TestOutOfView: a copy whose workspace is not seen, as when its shard was taken out, or is not
+// Ready, stays; only one that is seen and not selected has its copies deleted.
+func TestOutOfView(t *testing.T) {
+	server := clienttest.New(t, kinds.Scheme)
+	in := map[string]string{logicalcluster.AnnotationKey: "c1"}
+	server.Put(t, kinds.ConfigMaps.GroupVersionResource, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "policy", Annotations: in, Labels: map[string]string{byLabel: "me"},
+	}})
+	factory, err := client.NewFactory(server.ClientConfig())
+	require.NoError(t, err)
+	t.Cleanup(factory.CloseIdleConnections)
+	all, err := client.PartOf(client.ByCluster, 0, 1)
+	require.NoError(t, err)
+	o, err := parse(strings.Fields("--kubeconfig=x --shard-kubeconfigs=x --from=root:platform --type=root:universal --name=me --resources=configmaps.v1"))
+	require.NoError(t, err)
+	s, err := newSyncer(o, factory, shards.Static(map[string]*rest.Config{"blue": server.ClientConfig()}), alone{all}, prometheus.NewRegistry())
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	parts := s.parts()
+	for _, part := range parts {
+		go func() { ended <- part(ctx) }()
+	}
+	t.Cleanup(func() {
+		stop()
+		for range parts {
+			require.NoError(t, <-ended)
+		}
+	})
+	require.Eventually(t, func() bool { return s.ready() == nil }, time.Minute, time.Millisecond)
+
+	_, err = s.reconcile(ctx, "c1")
+	require.NoError(t, err)
+	configMaps := kinds.ConfigMaps.InNamespace(factory.Cluster(logicalcluster.NewPath("c1")), "default")
+	_, err = configMaps.Get(ctx, "policy", metav1.GetOptions{})
+	require.NoError(t, err)
+
+	seen := func(phase corev1alpha1.LogicalClusterPhaseType) {
+		lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
+			Name: "cluster", Annotations: map[string]string{logicalcluster.AnnotationKey: "c1", tenancyv1alpha1.LogicalClusterTypeAnnotationKey: "root:other"},
+		}}
+		lc.Status.Phase = phase
+		server.Put(t, kinds.LogicalClusters.GroupVersionResource, lc)
+		require.Eventually(t, func() bool {
+			found, err := s.clusters.Lister().Get(client.Key{Cluster: "c1", Name: "cluster"})
+			return err == nil && found.Status.Phase == phase
+		}, time.Minute, time.Millisecond)
+		_, err = s.reconcile(ctx, "c1")
+		require.NoError(t, err)
+	}
+	seen(corev1alpha1.LogicalClusterPhaseInitializing)
+	_, err = configMaps.Get(ctx, "policy", metav1.GetOptions{})
+	require.NoError(t, err)
+	seen(corev1alpha1.LogicalClusterPhaseReady)
+	_, err = configMaps.Get(ctx, "policy", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+}
+
+// TestManifests: they are what they look like, and the program takes their arguments.
+func TestManifests(t *testing.T) {
+	content, err := os.ReadFile("manifests.yaml")
+	require.NoError(t, err)
+	var deployment appsv1.Deployment
+	into := []any{&corev1.ServiceAccount{}, &deployment, &corev1.Service{}, &policyv1.PodDisruptionBudget{}}
+	documents := strings.Split(string(content), "\n---\n")
+	require.Len(t, documents, len(into))
+	for i, document := range documents {
+		require.NoError(t, yaml.UnmarshalStrict([]byte(document), into[i]), document)
+	}
+	_, err = parse(deployment.Spec.Template.Spec.Containers[0].Args)
+	require.NoError(t, err)
+}

@@ -1,0 +1,134 @@
+package relay
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+const kubeconfig = `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://localhost:1"}}]
+contexts: [{name: c, context: {cluster: c}}]
+current-context: c
+`
+
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "k"), []byte(kubeconfig), 0o600))
+	for _, tc := range []struct{ name, content, wrong string }{
+		{"good", "relays:\n- {from: {name: global, kubeconfig: k}, select: {scope: installation}}\n- {from: {name: us, kubeconfig: k}}", ""},
+		{"none", "relays: []", "it names no cache server"},
+		{"unknown field", "relays:\n- {to: {name: global}}", `unknown field "to"`},
+		{"no name", "relays:\n- {from: {kubeconfig: k}}", `relays[0] (""): from.name: use up to 63`},
+		{"no kubeconfig", "relays:\n- {from: {name: global}}", "from.kubeconfig: it is required"},
+		{"a kubeconfig that is not there", "relays:\n- {from: {name: global, kubeconfig: other}}", "other: no such file"},
+		{"itself", "relays:\n- {from: {name: eu, kubeconfig: k}}", "cannot relay from itself"},
+		{"twice", "relays:\n- {from: {name: us, kubeconfig: k}}\n- {from: {name: us, kubeconfig: k}}", "relays[0] has it already"},
+		{"scope", "relays:\n- {from: {name: us, kubeconfig: k}, select: {scope: region}}", `"region" is none: use "installation"`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			file := filepath.Join(dir, "relays.yaml")
+			require.NoError(t, os.WriteFile(file, []byte(tc.content), 0o600))
+			config, err := Load(file, "eu")
+			if tc.wrong != "" {
+				require.ErrorContains(t, err, tc.wrong)
+				require.ErrorContains(t, err, file)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, filepath.Join(dir, "k"), config.Relays[0].From.Kubeconfig)
+		})
+	}
+	_, err := Load(filepath.Join(dir, "missing"), "eu")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// TestCheck holds what is said of something else than the cache server that is meant.
+func TestCheck(t *testing.T) {
+	for _, tc := range []struct {
+		name, answer, wrong string
+		status              int
+		behind              time.Duration
+		refused             bool
+	}{
+		{name: "the right one", status: 200, answer: `{"dataID":"1","name":"global","form":1}`},
+		{name: "an hour off", status: 200, answer: `{"dataID":"1","name":"global","form":1}`, behind: time.Hour},
+		{name: "itself", status: 200, answer: `{"dataID":"0","name":"eu","form":1}`, wrong: "this cache server itself", refused: true},
+		{name: "two of one name", status: 200, answer: `{"dataID":"1","name":"eu","form":1}`, wrong: "give each a name of its own with --cache-name", refused: true},
+		{name: "another one", status: 200, answer: `{"dataID":"1","name":"us","form":1}`, wrong: `it is called "us", and not "global"`, refused: true},
+		{name: "one of the previous release", status: 200, answer: `{"dataID":"1","form":1}`, wrong: `it is called "", and not "global"`, refused: true},
+		{name: "a shard", status: 404, answer: `404 page not found`, wrong: "no cache server of this version", refused: true},
+		{name: "something else", status: 200, answer: `<html>`, wrong: "reading digests"},
+		{name: "no reader", status: 403, answer: `no`, wrong: "has to be one of group shardplane:cache:readers", refused: true},
+		{name: "one that is ill", status: 500, answer: `etcd`, wrong: "answered with 500: etcd"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Date", time.Now().Add(-tc.behind).UTC().Format(http.TimeFormat))
+				w.WriteHeader(tc.status)
+				_, _ = w.Write([]byte(tc.answer))
+			}))
+			defer server.Close()
+			f, err := client.NewFactory(&rest.Config{Host: server.URL})
+			require.NoError(t, err)
+			defer f.CloseIdleConnections()
+			s := &source{From: From{Name: "global", Kubeconfig: "g"}, self: Self{Name: "eu", DataID: "0"}, factory: f}
+			err = s.check(t.Context())
+			require.Equal(t, tc.behind > 0, s.skewed)
+			if tc.wrong == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, tc.wrong)
+			if tc.refused {
+				require.ErrorIs(t, err, errRefused)
+			} else {
+				require.NotErrorIs(t, err, errRefused)
+			}
+		})
+	}
+}
+
+// TestChoose holds by which way a shard's replicas come.
+func TestChoose(t *testing.T) {
+	up, down, back := &source{}, &source{trouble: context.DeadlineExceeded, since: time.Now().Add(-time.Hour)}, &source{trouble: context.DeadlineExceeded, since: time.Now()}
+	for _, tc := range []struct {
+		name string
+		ways []way
+		now  *source
+		want *source
+	}{
+		{name: "none"},
+		{name: "none any more", now: up},
+		{name: "the nearest", ways: []way{{source: up}, {source: back}}, want: up},
+		{name: "not one that is away", ways: []way{{source: down}, {source: up}}, want: up},
+		{name: "it stays", ways: []way{{source: up}, {source: back}}, now: back, want: back},
+		{name: "until it is away for long", ways: []way{{source: down}, {source: up}}, now: down, want: up},
+		{name: "where nobody else has it", ways: []way{{source: down}}, now: down, want: down},
+		{name: "all away", ways: []way{{source: down}, {source: &source{trouble: context.DeadlineExceeded}}}, want: down},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var now *relayedShard
+			if tc.now != nil {
+				now = &relayedShard{source: tc.now}
+			}
+			got := choose(tc.ways, now)
+			if tc.want == nil {
+				require.Nil(t, got)
+				return
+			}
+			require.NotNil(t, got)
+			require.Same(t, tc.want, got.source)
+		})
+	}
+}

@@ -1,0 +1,337 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+)
+
+const (
+	// MaxHops is by how many cache servers a replica may come.
+	MaxHops = 3
+	// lookInterval is the time between two looks which shards to relay from where, if nothing gives reason to.
+	lookInterval = 5 * time.Second
+	// awayTimeout is for how long a source is away before another one is relayed from that has the shard.
+	awayTimeout = 30 * time.Second
+)
+
+// Self is the cache server that relays.
+type Self struct {
+	// Name is its name, and DataID the id of its data.
+	Name, DataID string
+	// Replicas is a client of it, which writes what is relayed.
+	Replicas *client.Factory
+	// Written are the resources that shards write to cache servers themselves, but for marks.
+	Written []schema.GroupVersionResource
+}
+
+// Relays are those of one cache server.
+type Relays struct {
+	self    Self
+	sources []*source
+	// marks are those that the cache server itself has.
+	marks    *client.Informer[*replicationmarks.ReplicationMark]
+	observer *replication.Observer
+	cached   *cachedResources
+	news     chan struct{}
+
+	mu sync.Mutex
+	// running are what is relayed, by shard, and told the shards that are not since they come by too many.
+	running map[string]*relayedShard
+	told    map[string]struct{}
+}
+
+// relayedShard is a shard whose replicas are relayed.
+type relayedShard struct {
+	source *source
+	via    []string
+	// table has cached beside what is relayed of every shard.
+	table  *replication.Table
+	cached sets.Set[schema.GroupVersionResource]
+
+	removing sync.WaitGroup
+	ctx      context.Context //nolint:containedctx // for as long as it is relayed
+	stop     func()
+}
+
+// New returns the relays of a cache server. They do nothing before they run.
+func New(config Config, self Self, options ...client.FactoryOption) (*Relays, error) {
+	everything := self.Replicas.Shard(request.Wildcard).Wildcard()
+	r := &Relays{
+		self: self, news: make(chan struct{}, 1), running: map[string]*relayedShard{}, told: map[string]struct{}{},
+		marks: replicationmarks.Marks.Informer(everything, client.InformerOptions[*replicationmarks.ReplicationMark]{}),
+	}
+	r.cached = newCachedResources(everything)
+	r.observer = replication.NewObserver("", r.marks, r.Relays)
+	for _, relay := range config.Relays {
+		s, err := newSource(relay.From, self, options...)
+		if err != nil {
+			return nil, fmt.Errorf("relaying from %q: %w", relay.From.Name, err)
+		}
+		r.sources = append(r.sources, s)
+	}
+	return r, nil
+}
+
+// Relays reports whether the replicas of a shard are relayed, so that its part may be written.
+func (r *Relays) Relays(shard string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.running[shard] != nil
+}
+
+// changed has somebody look.
+func (r *Relays) changed() {
+	select {
+	case r.news <- struct{}{}:
+	default:
+	}
+}
+
+// Run relays until ctx is done.
+func (r *Relays) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, informer := range r.followed() {
+		defer informer.AddEventHandler(client.Handler[*replicationmarks.ReplicationMark]{
+			OnAdd: func(*replicationmarks.ReplicationMark, bool) { r.changed() },
+			OnUpdate: func(before, now *replicationmarks.ReplicationMark) {
+				if !slices.Equal(before.Via, now.Via) {
+					r.changed()
+				}
+			},
+			OnDelete: func(*replicationmarks.ReplicationMark, bool) { r.changed() },
+		}).Remove()
+	}
+	wg.Go(func() { _ = r.marks.Run(ctx) }) // it fails only if it runs already
+	wg.Go(func() { _ = r.observer.Run(ctx) })
+	for _, informer := range r.cached.informers {
+		defer informer.AddEventHandler(client.Handler[*cachev1alpha1.CachedResource]{
+			OnAdd:    func(*cachev1alpha1.CachedResource, bool) { r.changed() },
+			OnUpdate: func(_, _ *cachev1alpha1.CachedResource) { r.changed() },
+			OnDelete: func(*cachev1alpha1.CachedResource, bool) { r.changed() },
+		}).Remove()
+		wg.Go(func() { _ = informer.Run(ctx) })
+	}
+	for _, s := range r.sources {
+		wg.Go(func() { _ = s.run(ctx, r.changed) })
+	}
+	tick := time.NewTicker(lookInterval)
+	defer tick.Stop()
+	defer r.stopAll()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-r.news:
+		}
+		if r.marks.HasSynced() {
+			r.assign(ctx)
+		}
+	}
+}
+
+func (r *Relays) followed() []*client.Informer[*replicationmarks.ReplicationMark] {
+	all := []*client.Informer[*replicationmarks.ReplicationMark]{r.marks}
+	for _, s := range r.sources {
+		all = append(all, s.marks)
+	}
+	return all
+}
+
+// way is how the replicas of a shard may come.
+type way struct {
+	source *source
+	via    []string
+}
+
+// assign has each shard be relayed from the cache server from which it is to be.
+func (r *Relays) assign(ctx context.Context) {
+	ways := r.ways(ctx)
+	counts := map[*source]int{}
+	running := r.all()
+	for shard, now := range running {
+		if next := choose(ways[shard], now); next == nil || next.source != now.source || !slices.Equal(next.via, now.via) {
+			r.end(shard, now)
+			delete(running, shard)
+		}
+	}
+	cached := r.cached.of()
+	for shard, all := range ways {
+		now := running[shard]
+		if next := choose(all, now); now == nil && next != nil {
+			if now = r.begin(ctx, shard, *next); now == nil {
+				continue
+			}
+		}
+		if now == nil {
+			continue
+		}
+		if counts[now.source]++; cached != nil {
+			now.follow(shard, cached[shard]) //nolint:contextcheck // for as long as the shard is relayed
+		}
+	}
+	for _, s := range r.sources {
+		relayed.WithLabelValues(s.Name).Set(float64(counts[s]))
+	}
+}
+
+// ways returns how the replicas of each shard may come, the preferred way first. None do of a shard that pushes
+// here itself, nor any by a cache server twice, or by too many.
+func (r *Relays) ways(ctx context.Context) map[string][]way {
+	direct := map[string]bool{}
+	for _, mark := range r.marks.Lister().List(nil) {
+		direct[r.marks.KeyOf(mark).Shard] = mark.Name == replicationmarks.Name && len(mark.Via) == 0
+	}
+	all := map[string][]way{}
+	for _, s := range r.sources {
+		if ok, _ := s.usable(); !ok {
+			continue
+		}
+		for _, mark := range s.marks.Lister().List(nil) {
+			shard := s.marks.KeyOf(mark).Shard
+			via := append(slices.Clone(mark.Via), s.Name)
+			switch {
+			case mark.Name != replicationmarks.Name || direct[shard] || slices.Contains(via, r.self.Name) || slices.Contains(mark.Via, s.Name):
+			case len(via) > MaxHops:
+				r.tooFar(ctx, shard, via)
+			default:
+				all[shard] = append(all[shard], way{s, via})
+			}
+		}
+	}
+	for _, of := range all {
+		slices.SortStableFunc(of, func(a, b way) int { return len(a.via) - len(b.via) })
+	}
+	return all
+}
+
+// tooFar says once that a shard is too far away.
+func (r *Relays) tooFar(ctx context.Context, shard string, via []string) {
+	if _, told := r.told[shard]; told {
+		return
+	}
+	r.told[shard] = struct{}{}
+	klog.FromContext(ctx).Info("The replicas of a shard are not relayed, as they would come by too many cache servers: relay from one that is nearer to the shard",
+		"name", shard, "via", strings.Join(via, ","), "most", MaxHops)
+}
+
+// choose returns the way that a shard's replicas are to come, or nil. They go on coming as they do, unless that
+// has been impossible for a while.
+func choose(ways []way, now *relayedShard) *way {
+	var best *way
+	for i := range ways {
+		w := &ways[i]
+		_, away := w.source.usable()
+		if now != nil && w.source == now.source && away < awayTimeout {
+			return w
+		}
+		if best == nil && away < awayTimeout {
+			best = w
+		}
+	}
+	if best == nil && len(ways) > 0 {
+		best = &ways[0]
+		for i := range ways {
+			if now != nil && ways[i].source == now.source {
+				best = &ways[i]
+			}
+		}
+	}
+	return best
+}
+
+// begin relays the replicas of a shard; it returns nil if that is not possible.
+func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
+	logger := klog.FromContext(ctx).WithValues("name", shard, "via", strings.Join(w.via, ","))
+	table, err := table(r.self.Written)
+	var controller *replication.Controller
+	if err == nil {
+		controller, err = replication.New(replication.Config{
+			Shard: shard, Table: table, CacheName: w.source.Name + "/" + shard,
+			Local: w.source.factory.Shard(shard), Cache: r.self.Replicas,
+			Relay: &replication.Relay{Via: w.via, Marks: w.source.marks},
+		})
+	}
+	if err != nil {
+		logger.Error(err, "The replicas of a shard cannot be relayed")
+		return nil
+	}
+	running, stop := context.WithCancel(ctx)
+	var ended sync.WaitGroup
+	now := &relayedShard{source: w.source, via: w.via, table: table, cached: sets.New[schema.GroupVersionResource](), ctx: running}
+	now.stop = func() {
+		stop()
+		ended.Wait()
+		now.removing.Wait()
+	}
+	r.mu.Lock()
+	r.running[shard] = now
+	r.mu.Unlock()
+	logger.Info("Relaying the replicas of a shard")
+	ended.Go(func() {
+		if err := controller.Run(running); err != nil {
+			logger.Error(err, "The replicas of a shard are not relayed any more, trying again")
+			r.mu.Lock()
+			if r.running[shard] == now {
+				delete(r.running, shard)
+			}
+			r.mu.Unlock()
+		}
+	})
+	return now
+}
+
+// end stops what begin began.
+func (r *Relays) end(shard string, now *relayedShard) {
+	now.stop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.running[shard] == now {
+		delete(r.running, shard)
+	}
+}
+
+// all returns what is relayed, by shard.
+func (r *Relays) all() map[string]*relayedShard {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.running)
+}
+
+func (r *Relays) stopAll() {
+	for shard, now := range r.all() {
+		r.end(shard, now)
+	}
+}
+
+// table returns what is relayed of a shard: what all shards replicate, as far as it is meant for the whole
+// installation, and what they write to cache servers themselves.
+func table(written []schema.GroupVersionResource) (*replication.Table, error) {
+	defaults := replication.Defaults()
+	all := make([]replication.Resource, 0, len(written)+len(defaults))
+	for _, resource := range written {
+		all = append(all, replication.Resource{GroupVersionResource: resource, Unmarked: true})
+	}
+	for _, resource := range defaults {
+		all = append(all, replication.Resource{GroupVersionResource: resource.GroupVersionResource, Filter: replication.OfInstallation})
+	}
+	return replication.NewTable(all...)
+}

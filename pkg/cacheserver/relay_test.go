@@ -1,0 +1,207 @@
+package cacheserver_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/shardplane/shardplane/pkg/cacheserver"
+	"github.com/shardplane/shardplane/pkg/controllers/replication"
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+)
+
+// region is a cache server with a name, which relays from others.
+type region struct {
+	*cacheServer
+	name string
+}
+
+// newRegions returns cache servers that do not run yet, which relay as said. All have one CA.
+func newRegions(t testing.TB, relays map[string][]string) map[string]*region {
+	t.Helper()
+	checkLeaks(t)
+	p := newPKI(t)
+	all := map[string]*region{}
+	for name := range relays {
+		all[name] = &region{cacheServer: &cacheServer{pki: p, dataDir: t.TempDir(), port: freePort(t)}, name: name}
+	}
+	for name, from := range relays {
+		r := all[name]
+		file := ""
+		if len(from) > 0 {
+			var config strings.Builder
+			config.WriteString("relays:\n")
+			for _, other := range from {
+				fmt.Fprintf(&config, "- {from: {name: %s, kubeconfig: %s}}\n", other, writeKubeconfig(t, p, fmt.Sprintf("https://127.0.0.1:%d", all[other].port)))
+			}
+			file = writeFile(t, "relays.yaml", config.String())
+		}
+		r.change = append(r.change, func(o *cacheserver.Options) { o.Name, o.RelayConfig = name, file })
+	}
+	return all
+}
+
+func (r *region) run(t testing.TB) *region {
+	t.Helper()
+	r.start(t)
+	r.f = factory(t, r.pki.master(t, r.url))
+	return r
+}
+
+func runRegions(t testing.TB, relays map[string][]string) map[string]*region {
+	t.Helper()
+	all := newRegions(t, relays)
+	for _, r := range all {
+		r.run(t)
+	}
+	return all
+}
+
+// writeKubeconfig returns a file by which a reader reaches a cache server.
+func writeKubeconfig(t testing.TB, p *pki, server string) string {
+	t.Helper()
+	cert, key := p.issue(t, "relay", "shardplane:cache:readers")
+	config := clientcmdapi.NewConfig()
+	config.Clusters["cache"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: p.caPEM}
+	config.AuthInfos["relay"] = &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
+	config.Contexts["cache"] = &clientcmdapi.Context{Cluster: "cache", AuthInfo: "relay"}
+	config.CurrentContext = "cache"
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, clientcmd.WriteToFile(*config, file))
+	return file
+}
+
+func writeFile(t testing.TB, name, content string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	return file
+}
+
+// push has a shard push to the cache server of its region.
+func (r *region) push(t *testing.T, shard *testShard, change ...func(*replication.Config)) replication.Config {
+	t.Helper()
+	config, _ := replicate(t, shard, r.cacheServer, append(change, withoutAudits, markOften)...)
+	return config
+}
+
+// markAt returns the mark of a shard on a cache server, or an empty one.
+func markAt(t testing.TB, r *region, shard string) *replicationmarks.ReplicationMark {
+	t.Helper()
+	mark, err := replicationmarks.Marks.In(r.f.Shard(shard).Cluster(replicationmarks.Cluster.Path())).Get(t.Context(), replicationmarks.Name, metav1.GetOptions{})
+	if err != nil {
+		return &replicationmarks.ReplicationMark{}
+	}
+	return mark
+}
+
+// requireMark waits until the mark of a shard says everything that the one in its own region does.
+func requireMark(t *testing.T, at, home *region, shard string, via ...string) {
+	t.Helper()
+	var here, there *replicationmarks.ReplicationMark
+	if !assert.Eventually(t, func() bool {
+		here, there = markAt(t, at, shard), markAt(t, home, shard)
+		if len(there.Resources) == 0 || here.Epoch != there.Epoch {
+			return false
+		}
+		for resource, extent := range there.Resources {
+			if here.Resources[resource].ResourceVersion != extent.ResourceVersion {
+				return false
+			}
+		}
+		return slices.Equal(via, here.Via)
+	}, deadline, deadline/900) {
+		t.Fatalf("the mark of %s in %s is %+v, by %v, and in its region %+v", shard, at.name, here.Resources, here.Via, there.Resources)
+	}
+}
+
+func regional(obj *unstructured.Unstructured) *unstructured.Unstructured {
+	obj.SetAnnotations(map[string]string{"cache.shardplane.io/scope": "region"})
+	return obj
+}
+
+// requireEqual waits until two cache servers have the same replica of a Shard.
+func requireEqual(t *testing.T, a, b *region, shard, name string) {
+	t.Helper()
+	var have [2]*unstructured.Unstructured
+	if !assert.Eventually(t, func() bool {
+		for i, r := range []*region{a, b} {
+			obj, err := in(t, r.f.Shard(shard), "root", shardsGVR).Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return false
+			}
+			obj.SetResourceVersion("")
+			have[i] = obj
+		}
+		return assert.ObjectsAreEqual(have[0], have[1])
+	}, deadline, deadline/900) {
+		t.Fatalf("%s has %v, and %s has %v", a.name, have[0], b.name, have[1])
+	}
+}
+
+// TestRelayStar has two regions around a cache server that relays between them: each gets what is meant for the whole
+// installation, with marks, and nothing comes back to where it is from.
+func TestRelayStar(t *testing.T) {
+	regions := runRegions(t, map[string][]string{"eu": {"global"}, "us": {"global"}, "global": {"eu", "us"}})
+	eu, us, global := regions["eu"], regions["us"], regions["global"]
+	amber, blue := newTestShard(t, "amber"), newTestShard(t, "blue")
+	shards := in(t, amber.f, "root", shardsGVR)
+	create(t, shards, object(shardsGVR, "Shard", "early", map[string]any{"baseURL": "https://x"}))
+	create(t, shards, regional(object(shardsGVR, "Shard", "secret", nil)))
+	eu.push(t, amber)
+	us.push(t, blue)
+	create(t, shards, object(shardsGVR, "Shard", "late", map[string]any{"baseURL": "https://x"}))
+	create(t, in(t, blue.f, "root", shardsGVR), object(shardsGVR, "Shard", "late", map[string]any{"baseURL": "https://blue"}))
+
+	everywhere := []string{"amber|root|early", "amber|root|late", "blue|root|late"}
+	requireReplicas(t, us.cacheServer, everywhere)
+	requireReplicas(t, global.cacheServer, everywhere)
+	requireReplicas(t, eu.cacheServer, append(slices.Clone(everywhere), "amber|root|secret"))
+	requireEqual(t, eu, us, "amber", "early")
+	requireEqual(t, us, eu, "blue", "late")
+	requireMark(t, global, eu, "amber", "eu")
+	requireMark(t, us, eu, "amber", "eu", "global")
+	requireMark(t, eu, us, "blue", "us", "global")
+	requireMark(t, eu, eu, "amber")
+
+	t.Log("changes, deletions, and what becomes regional, or meant for all")
+	_, err := shards.Patch(t.Context(), "early", types.MergePatchType, []byte(`{"spec":{"baseURL":"https://y"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.NoError(t, shards.Delete(t.Context(), "late", metav1.DeleteOptions{}))
+	_, err = shards.Patch(t.Context(), "secret", types.MergePatchType, []byte(`{"metadata":{"annotations":{"cache.shardplane.io/scope":"installation"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	requireReplicas(t, us.cacheServer, []string{"amber|root|early", "amber|root|secret", "blue|root|late"})
+	requireEqual(t, eu, us, "amber", "early")
+	_, err = shards.Patch(t.Context(), "secret", types.MergePatchType, []byte(`{"metadata":{"annotations":{"cache.shardplane.io/scope":"region"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	requireReplicas(t, us.cacheServer, []string{"amber|root|early", "blue|root|late"})
+	requireReplicas(t, eu.cacheServer, []string{"amber|root|early", "amber|root|secret", "blue|root|late"})
+	requireMark(t, us, eu, "amber", "eu", "global")
+
+	t.Log("what somebody else writes below a shard that is relayed is put right")
+	require.NoError(t, in(t, us.f.Shard("amber"), "root", shardsGVR).Delete(t.Context(), "early", metav1.DeleteOptions{}))
+	create(t, in(t, us.f.Shard("amber"), "root", shardsGVR), object(shardsGVR, "Shard", "invented", nil))
+	requireReplicas(t, us.cacheServer, []string{"amber|root|early", "blue|root|late"})
+	requireEqual(t, eu, us, "amber", "early")
+}
+
+// freePort returns one that nobody listens on now.
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	return portOf(t, "https://"+l.Addr().String())
+}

@@ -1,0 +1,79 @@
+package cacheserver_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
+)
+
+// TestRelayOfOtherKinds has what shards write to cache servers themselves relayed, and what cached resources
+// select, as long as there are such.
+func TestRelayOfOtherKinds(t *testing.T) {
+	regions := runRegions(t, map[string][]string{"eu": nil, "us": {"eu"}})
+	eu, us := regions["eu"], regions["us"]
+	identity := strings.Repeat("ab", 32)
+	exportUses := schema.GroupVersionResource{Group: "cache.shardplane.io", Version: "v1alpha1", Resource: "exportuses"}
+	cachedResources := schema.GroupVersionResource{Group: "cache.kcp.io", Version: "v1alpha1", Resource: "cachedresources"}
+	widgets := schema.GroupVersionResource{Group: "example.io", Version: "v1", Resource: "widgets:" + identity}
+
+	mark := &replicationmarks.ReplicationMark{
+		ObjectMeta: metav1.ObjectMeta{Name: replicationmarks.Name}, Epoch: uuid.Must(uuid.NewV7()).String(), Number: 100,
+		Resources: map[string]replicationmarks.Extent{cachedResources.GroupResource().String(): {ResourceVersion: "5"}, widgets.GroupResource().String(): {ResourceVersion: "5"}},
+	}
+	marks := replicationmarks.Marks.In(eu.f.Shard("amber").Cluster(replicationmarks.Cluster.Path()))
+	_, err := marks.Create(t.Context(), mark, metav1.CreateOptions{})
+	require.NoError(t, err)
+	there := func(gvr schema.GroupVersionResource, name string) func() bool {
+		return func() bool {
+			_, err := in(t, us.f.Shard("amber"), "c", gvr).Get(t.Context(), name, metav1.GetOptions{})
+			return err == nil
+		}
+	}
+	gone := func(gvr schema.GroupVersionResource, name string) func() bool {
+		return func() bool {
+			_, err := in(t, us.f.Shard("amber"), "c", gvr).Get(t.Context(), name, metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		}
+	}
+
+	use := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cache.shardplane.io/v1alpha1", "kind": "ExportUse", "metadata": map[string]any{"name": "export"}}}
+	uses := in(t, eu.f.Shard("amber"), "c", exportUses)
+	create(t, uses, use)
+	eventually(t, "what a shard has written is relayed", there(exportUses, "export"))
+	require.NoError(t, uses.Delete(t.Context(), "export", metav1.DeleteOptions{}))
+	eventually(t, "and its deletion", gone(exportUses, "export"))
+	again := create(t, uses, use)
+	eventually(t, "and another one of that name", func() bool {
+		found, err := in(t, us.f.Shard("amber"), "c", exportUses).Get(t.Context(), "export", metav1.GetOptions{})
+		return err == nil && found.GetUID() == again.GetUID()
+	})
+
+	cached := object(cachedResources, "CachedResource", "widgets", map[string]any{"group": "example.io", "version": "v1", "resource": "widgets"})
+	cached.SetAnnotations(map[string]string{"cache.kcp.io/resource-kind": "Widget", "cache.kcp.io/resource-scope": "Cluster"})
+	cached.Object["status"] = map[string]any{"identityHash": identity}
+	all := in(t, eu.f.Shard("amber"), "c", cachedResources)
+	create(t, all, cached)
+	selected := in(t, eu.f.Shard("amber"), "c", widgets)
+	widget := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.io/v1", "kind": "Widget", "metadata": map[string]any{"name": "one"}}}
+	eventually(t, "it is served", func() bool {
+		_, err := selected.Create(t.Context(), widget, metav1.CreateOptions{})
+		return err == nil
+	})
+	secret := widget.DeepCopy()
+	secret.SetName("secret")
+	create(t, selected, regional(secret))
+	eventually(t, "what a cached resource selects is relayed", there(widgets, "one"))
+	require.True(t, gone(widgets, "secret")(), "but for what is regional")
+
+	require.NoError(t, all.Delete(t.Context(), "widgets", metav1.DeleteOptions{}))
+	eventually(t, "the cached resource has gone", gone(cachedResources, "widgets"))
+	eventually(t, "it is not served any more", gone(widgets, "one"))
+}

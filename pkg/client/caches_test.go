@@ -1,0 +1,294 @@
+package client
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+)
+
+func TestReadersChangeTheCache(t *testing.T) {
+	for name, stuck := range map[string]bool{"away": false, "cut off": true} {
+		t.Run(name, func(t *testing.T) {
+			s, a, b := world()
+			reading(t, func(t *testing.T, r *cacheReader) {
+				require.Equal(t, map[string]float64{"a 1": 1, "b 2": 0}, r.measured(t))
+				a.set(!stuck, stuck)
+				gone := time.Now()
+				for r.caches.Name() == "a" {
+					pass(10 * time.Millisecond)
+					require.LessOrEqual(t, time.Since(gone), 6*time.Second)
+				}
+				s.write("x03", "second")
+				s.remove("x04")
+				s.sync(b)
+				for len(r.known()) == 20 {
+					pass(10 * time.Millisecond)
+					require.LessOrEqual(t, time.Since(gone), 6*time.Second)
+				}
+				require.Equal(t, []string{"update x03@1021", "delete x04@1005"}, r.news())
+				r.has(t, s.state())
+				require.Equal(t, map[string]float64{"a 1": 0, "b 2": 1}, r.measured(t))
+
+				// It goes back when the preferred one is good again, which it is not yet.
+				a.set(false, false)
+				pass(2 * time.Minute)
+				require.Equal(t, "b", r.caches.Name(), "it is behind")
+				s.sync(a)
+				pass(20 * time.Second)
+				require.Equal(t, "b", r.caches.Name(), "it has not been good for long enough")
+				pass(20 * time.Second)
+				require.Equal(t, "a", r.caches.Name())
+				require.Empty(t, r.news())
+				s.write("x05", "third")
+				s.sync(a)
+				pass(time.Second)
+				require.Equal(t, []string{"update x05@1023"}, r.news())
+				r.has(t, s.state())
+			}, a, b)
+		})
+	}
+}
+
+// TestReadersStayWhereThereIsNoOther holds that a reader goes on with what it knows.
+func TestReadersStayWhereThereIsNoOther(t *testing.T) {
+	s, a, b := world()
+	reading(t, func(t *testing.T, r *cacheReader) {
+		a.set(true, false)
+		b.set(true, false)
+		pass(time.Minute)
+		r.has(t, s.state())
+		require.Equal(t, "a", r.caches.Name())
+		b.set(false, false)
+		pass(3 * time.Second)
+		require.Equal(t, "b", r.caches.Name())
+		require.Empty(t, r.news())
+	}, a, b)
+}
+
+// TestCacheBehind holds that a cache that is behind shows nothing that is older than what was known.
+func TestCacheBehind(t *testing.T) {
+	s, a, b := world()
+	reading(t, func(t *testing.T, r *cacheReader) {
+		s.write("x01", "second")
+		s.remove("x02")
+		s.write("x20", "first")
+		s.remove("x03")
+		s.write("x03", "another")
+		s.sync(a)
+		pass(time.Second)
+		r.has(t, s.state())
+		r.news()
+
+		a.set(true, false)
+		pass(10 * time.Second)
+		require.Equal(t, "b", r.caches.Name())
+		require.Empty(t, r.news(), "b has x01 as it was, x02 still, and x20 not yet")
+		r.has(t, s.state())
+
+		// New things are told meanwhile, and nothing old.
+		s.write("x30", "first")
+		s.push(b, "x30", "x01")
+		pass(5 * time.Second)
+		require.Equal(t, []string{"add x30@1026"}, r.news())
+		// What b deletes of old objects is no deletion of theirs.
+		s.push(b, "x03")
+		pass(5 * time.Second)
+		require.Empty(t, r.news())
+		r.has(t, s.state())
+
+		s.remove("x05")
+		s.sync(b)
+		pass(5 * time.Second)
+		require.Equal(t, []string{"delete x05@1006"}, r.news())
+		r.has(t, s.state())
+	}, a, b)
+}
+
+// TestHeldObjectsGo holds that what a cache did not have is gone when the cache has caught up, and
+// what it had too much is there if it stays.
+func TestHeldObjectsGo(t *testing.T) {
+	s, a, b := world()
+	reading(t, func(t *testing.T, r *cacheReader) {
+		s.write("x20", "first")
+		s.write("x21", "first")
+		s.sync(a)
+		pass(time.Second)
+		r.news()
+		a.set(true, false)
+		pass(10 * time.Second)
+		s.remove("x20")
+		s.push(b)
+		pass(10 * time.Second)
+		require.Empty(t, r.news(), "b has not said that it has everything")
+		s.mark(b)
+		pass(5 * time.Second)
+		require.Equal(t, []string{"delete x20@1021"}, r.news())
+		r.has(t, s.state())
+	}, a, b)
+}
+
+func TestCacheWiped(t *testing.T) {
+	t.Run("the other one", func(t *testing.T) {
+		s, a, b := world()
+		reading(t, func(t *testing.T, r *cacheReader) {
+			b.wipe()
+			a.set(true, false)
+			pass(time.Minute)
+			require.Equal(t, "b", r.caches.Name())
+			require.Empty(t, r.news())
+			r.has(t, s.state())
+			s.remove("x01")
+			s.write("x02", "second")
+			s.push(b)
+			pass(time.Minute)
+			require.Equal(t, []string{"update x02@1022"}, r.news())
+			s.mark(b)
+			pass(5 * time.Second)
+			require.Equal(t, []string{"delete x01@1002"}, r.news())
+			r.has(t, s.state())
+		}, a, b)
+	})
+	t.Run("the only one", func(t *testing.T) {
+		s, a, _ := world()
+		reading(t, func(t *testing.T, r *cacheReader) {
+			a.wipe()
+			pass(time.Minute)
+			require.Empty(t, r.news())
+			s.write("x02", "second")
+			s.remove("x03")
+			s.sync(a)
+			pass(5 * time.Second)
+			require.ElementsMatch(t, []string{"update x02@1021", "delete x03@1004"}, r.news())
+			r.has(t, s.state())
+		}, a)
+	})
+}
+
+// TestRemovedShard holds that nobody waits for the marks of a shard that was removed.
+func TestRemovedShard(t *testing.T) {
+	s, a, b := world()
+	reading(t, func(t *testing.T, r *cacheReader) {
+		b.wipe()
+		a.set(true, false)
+		pass(10 * time.Second)
+		require.Empty(t, r.news())
+		r.mu.Lock()
+		r.caches.removed = func(shard string) bool { return shard == s.name }
+		r.mu.Unlock()
+		pass(5 * time.Second)
+		require.Len(t, r.news(), 20)
+		r.has(t, map[Key]string{})
+	}, a, b)
+}
+
+// TestShardSetBack holds that versions of another epoch are not compared.
+func TestShardSetBack(t *testing.T) {
+	s, a, b := world()
+	reading(t, func(t *testing.T, r *cacheReader) {
+		a.set(true, false)
+		pass(10 * time.Second)
+		require.Equal(t, "b", r.caches.Name())
+		pass(time.Millisecond)
+		s.epoch, s.version = uuid.Must(uuid.NewV7()).String(), 500
+		s.remove("x01")
+		s.write("x02", "again")
+		s.sync(b)
+		pass(5 * time.Second)
+		require.ElementsMatch(t, []string{"delete x01@1002", "back x02@502", "update x02@502"}, r.news())
+		r.has(t, s.state())
+
+		// A cache that has not heard of it is behind, whatever its versions are.
+		b.set(true, false)
+		a.set(false, false)
+		pass(10 * time.Second)
+		require.Equal(t, "a", r.caches.Name())
+		require.Empty(t, r.news())
+		r.has(t, s.state())
+		s.write("x03", "again")
+		s.sync(a)
+		pass(5 * time.Second)
+		require.ElementsMatch(t, []string{"back x03@503", "update x03@503"}, r.news())
+		r.has(t, s.state())
+	}, a, b)
+}
+
+// TestWithoutMarks holds that caches of the previous release, and shards of it, are believed.
+func TestWithoutMarks(t *testing.T) {
+	s, a, b := world()
+	a.marked, b.marked = map[string]Mark{}, map[string]Mark{}
+	reading(t, func(t *testing.T, r *cacheReader) {
+		s.remove("x01")
+		s.push(b)
+		a.set(true, false)
+		pass(10 * time.Second)
+		require.Equal(t, []string{"delete x01@1002"}, r.news())
+		r.has(t, s.state())
+	}, a, b)
+}
+
+// TestCachesModel has caches be behind, away, wiped and read in turn at random while objects come, change
+// and go: a reader never goes back, and in the end it has what the shards have.
+func TestCachesModel(t *testing.T) {
+	for seed := range uint64(200) {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			dice := rand.New(rand.NewPCG(seed, 1))
+			shards := []*scriptedShard{newScriptedShard("s"), newScriptedShard("t")}
+			caches := []*scriptedCache{newScriptedCache("a"), newScriptedCache("b")}
+			reading(t, func(t *testing.T, r *cacheReader) {
+				last := map[Key]int{}
+				for range 100 {
+					s, c := shards[dice.IntN(2)], caches[dice.IntN(2)]
+					name := fmt.Sprintf("x%d", dice.IntN(6))
+					switch dice.IntN(12) {
+					case 0, 1, 2:
+						s.write(name, strconv.Itoa(s.version))
+					case 3:
+						s.remove(name)
+					case 4, 5:
+						s.push(c, name)
+					case 6, 7:
+						s.sync(c)
+					case 8:
+						c.set(dice.IntN(2) == 0, dice.IntN(3) == 0)
+					case 9:
+						if dice.IntN(4) == 0 {
+							c.wipe()
+						} else {
+							c.end(nil)
+						}
+					default:
+						pass(time.Duration(dice.IntN(20_000)) * time.Millisecond)
+					}
+					synctest.Wait()
+					for key, content := range r.known() {
+						_, after, _ := strings.Cut(content, "@")
+						text, _, _ := strings.Cut(after, "=")
+						version, err := strconv.Atoi(text)
+						require.NoError(t, err)
+						require.GreaterOrEqual(t, version, last[key], "%s goes back", key)
+						last[key] = version
+					}
+				}
+				for _, c := range caches {
+					c.set(false, false)
+					for _, s := range shards {
+						s.sync(c)
+					}
+				}
+				pass(2 * time.Minute)
+				want := shards[0].state()
+				maps.Copy(want, shards[1].state())
+				r.has(t, want)
+				require.NotContains(t, fmt.Sprint(r.news()), "back ")
+			}, caches...)
+		})
+	}
+}

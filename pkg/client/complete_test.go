@@ -1,0 +1,163 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// TestCompleteByMarks holds that what is not found is known to be missing when a mark of each other shard is
+// covered, and not before.
+func TestCompleteByMarks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cache, _ := world()
+		caches := &Caches{
+			changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false },
+			members: []*cacheMember{newCacheMember(Cache{Name: "a"}, cache.marks)},
+		}
+		others := cache.informer(InformerOptions[*corev1.ConfigMap]{})
+		others.followCaches(caches, []listerWatcher{{list: cache.list, watch: cache.watch}}, func(_ int, shard string) (listerWatcher, error) {
+			return cache.of(shard), nil
+		})
+		unknown := errors.New("nobody knows")
+		d := NewDual(newScripted().informer(InformerOptions[*corev1.ConfigMap]{}), others, DualOptions{
+			Self: "self", Marked: func() ([]string, error) { return []string{"s", "t"}, unknown },
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.Run(ctx) }()
+		defer func() {
+			cancel()
+			require.NoError(t, <-ended)
+		}()
+		look := func() error {
+			_, err := d.Get("c", "default", "none")
+			return err
+		}
+		pass(3 * time.Second)
+		require.NoError(t, d.Read())
+		require.ErrorIs(t, look(), ErrIncomplete)
+		require.ErrorIs(t, look(), unknown, "which shards there are")
+
+		unknown = nil
+		require.ErrorIs(t, look(), ErrIncomplete)
+		pass(time.Minute)
+		require.ErrorContains(t, look(), "configmaps of 1 shards, t first, since 2000-01-01T00:00:0")
+		require.ErrorContains(t, look(), `nothing says yet that all of theirs is here (read from cache "a")`)
+		require.NoError(t, d.Complete(s.name))
+		require.ErrorIs(t, d.Complete("t"), ErrIncomplete)
+		_, err := d.Get("c", "default", "x01")
+		require.NoError(t, err)
+
+		// A mark that says nothing of the resource is none for it.
+		other := newScriptedShard("t")
+		mark := func(versions map[string]string) {
+			cache.lock.Lock()
+			cache.marked["t"] = Mark{Epoch: other.epoch, Versions: versions}
+			cache.lock.Unlock()
+			caches.Note("t", Mark{Epoch: other.epoch, Versions: versions})
+			pass(5 * time.Second)
+		}
+		mark(map[string]string{"secrets": "5"})
+		require.ErrorIs(t, look(), ErrIncomplete)
+		other.write("y", "first")
+		other.push(cache)
+		mark(map[string]string{"secrets": "5", "configmaps": "1001"})
+		require.True(t, apierrors.IsNotFound(look()), look())
+		require.NoError(t, d.Complete())
+	})
+}
+
+// TestRestoredIsComplete holds that what was saved is as complete as it was, while no cache answers and when one
+// comes that has lost its data.
+func TestRestoredIsComplete(t *testing.T) {
+	s, a, b := world()
+	var saved []json.RawMessage
+	reading(t, func(t *testing.T, r *cacheReader) {
+		var err error
+		saved, err = r.Save()
+		require.NoError(t, err)
+	}, a)
+	b.wipe()
+	b.set(true, false)
+	synctest.Test(t, func(t *testing.T) {
+		caches := &Caches{changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false }}
+		informer := b.informer(InformerOptions[*corev1.ConfigMap]{})
+		caches.members = []*cacheMember{newCacheMember(Cache{Name: "b"}, b.marks)}
+		informer.followCaches(caches, []listerWatcher{{list: b.list, watch: b.watch}}, func(_ int, shard string) (listerWatcher, error) {
+			return b.of(shard), nil
+		})
+		caches.Note(s.name, a.marked[s.name])
+		require.NoError(t, informer.Restore(saved))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- informer.Run(ctx) }()
+		defer func() {
+			cancel()
+			require.NoError(t, <-ended)
+		}()
+		pass(time.Minute)
+		require.Empty(t, informer.Lacks([]string{s.name}))
+		require.Contains(t, informer.Lacks([]string{"t"}), "t")
+		b.set(false, false)
+		pass(time.Minute)
+		require.Empty(t, informer.Lacks([]string{s.name}))
+		require.Equal(t, 20, informer.Lister().Len())
+		s.remove("x01")
+		s.sync(b)
+		pass(10 * time.Second)
+		require.Equal(t, 19, informer.Lister().Len())
+	})
+}
+
+// TestRestoredFromThePreviousRelease holds that objects that were saved with the resourceVersions of a cache, and
+// without marks, are those that they are: no older ones come in their place, and what is gone goes.
+func TestRestoredFromThePreviousRelease(t *testing.T) {
+	s, a, _ := world()
+	var saved []json.RawMessage
+	for key, obj := range a.objects {
+		former := obj.DeepCopy()
+		former.ResourceVersion = "999999" // of a cache with a long history
+		if key.Name == "x02" {
+			delete(former.Annotations, request.OriginalVersionAnnotation) // a transformed object
+		}
+		text, err := json.Marshal(former)
+		require.NoError(t, err)
+		saved = append(saved, text)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		caches := &Caches{changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false }}
+		informer := a.informer(InformerOptions[*corev1.ConfigMap]{})
+		caches.members = []*cacheMember{newCacheMember(Cache{Name: "a"}, a.marks)}
+		informer.followCaches(caches, []listerWatcher{{list: a.list, watch: a.watch}}, func(_ int, shard string) (listerWatcher, error) {
+			return a.of(shard), nil
+		})
+		require.NoError(t, informer.Restore(saved))
+		s.remove("x01")
+		s.remove("x02")
+		s.write("x03", "second")
+		s.sync(a)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- informer.Run(ctx) }()
+		defer func() {
+			cancel()
+			require.NoError(t, <-ended)
+		}()
+		pass(10 * time.Second)
+		has := map[Key]string{}
+		for _, obj := range informer.Lister().List(nil) {
+			has[informer.KeyOf(obj)] = contentOf(obj)
+		}
+		require.Equal(t, s.state(), has)
+	})
+}

@@ -1,0 +1,62 @@
+package client
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// FuzzMarks holds what readers go by when they compare marks: nothing gets less by what is seen later, or elsewhere, and
+// what says less than is known never counts for as much.
+func FuzzMarks(f *testing.F) {
+	f.Add([]byte{0, 3, 5, 0}, []byte{0, 4, 2, 0})
+	f.Add([]byte{1, 3, 5, 0}, []byte{2, 1, 0, 7})
+	f.Add([]byte{3, 1, 1, 1}, []byte{4, 1, 1, 1})
+	f.Add([]byte{128, 9, 9, 9}, []byte{0, 9, 9, 8})
+	f.Fuzz(func(t *testing.T, one, other []byte) {
+		a, b := markOf(one), markOf(other)
+		require.True(t, a.reaches(a) && b.reaches(b))
+		require.Equal(t, a, a.later(a))
+		switch order := compareEpochs(b.Epoch, a.Epoch); {
+		case order == 0:
+			both, turned := a.later(b), b.later(a)
+			require.Equal(t, both, turned, "of %v and %v", a, b)
+			require.True(t, both.reaches(a) && both.reaches(b), "%v of %v and %v", both, a, b)
+			require.True(t, !a.reaches(b) || !b.reaches(a) || fmt.Sprint(a) == fmt.Sprint(b), "%v and %v", a, b)
+			for resource, version := range both.Versions {
+				require.Contains(t, []string{a.Versions[resource], b.Versions[resource]}, version)
+				require.False(t, older(version, a.Versions[resource]) || older(version, b.Versions[resource]))
+			}
+		case order < 0:
+			require.Equal(t, a, a.later(b), "an epoch that is over")
+			require.False(t, b.reaches(a))
+		default:
+			require.Equal(t, b, a.later(b))
+		}
+	})
+}
+
+// markOf makes a mark: the first byte tells the epoch, of which some have a time, and by its highest bit whether the mark is
+// partial; the others are the versions of a resource each, and 0 that it is not named.
+func markOf(data []byte) Mark {
+	if len(data) == 0 {
+		data = []byte{0}
+	}
+	m := Mark{Versions: map[string]string{}, Partial: data[0] >= 128}
+	switch epoch := data[0] % 5; epoch {
+	case 0, 1, 2:
+		m.Epoch = fmt.Sprintf("0197d3a1-0c5%d-7000-8000-000000000000", epoch)
+	case 3:
+		m.Epoch = "6ba7b810-9dad-41d1-80b4-00c04fd430c8" // of version 4, as previous releases have
+	case 4:
+		m.Epoch = ""
+	}
+	for n, version := range slices.Clip(data)[1:] {
+		if version > 0 && n < 8 {
+			m.Versions[fmt.Sprintf("resource-%d", n)] = fmt.Sprint(int64(version) * int64(version))
+		}
+	}
+	return m
+}

@@ -1,0 +1,493 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// resolveInterval is the time between two looks whether a cache has caught up.
+const resolveInterval = time.Second
+
+// replicas is how an informer follows what is in several caches, or in one whose data may be lost.
+// A replica's version is the resourceVersion of its object, which is the same in all of them, and
+// which it has as its own here. When the complete state of a cache comes, its marks were read
+// before, and tell of each shard:
+//
+//	at least what was known    what is missing is gone
+//	less than that, or nothing  the cache is behind: what is missing is held, and what is older
+//	                            than what is known is doubted, until its mark says as much
+//
+// Then its part of that shard is listed once more, and compared. A shard that never had a mark is
+// one of the previous release: it is believed, as is a shard that was removed.
+type replicas[T Object] struct {
+	caches *Caches
+	// resource is as marks name it.
+	resource string
+	sources  []listerWatcher
+	// part returns the source of a shard's replicas in a cache.
+	part func(member int, shard string) (listerWatcher, error)
+
+	// Under the informer's lock:
+
+	// member is the cache that is followed, and round counts complete states.
+	member, round int
+	// seen are the versions of the last change of each shard that was seen.
+	seen map[string]seenVersion
+	// behind are the shards of which the cache has less than was known.
+	behind map[string]*lag
+	// held are objects that the cache does not have, and doubted what it has of objects, and that
+	// is older than what was known.
+	held    map[Key]struct{}
+	doubted map[Key]T
+	// marks are those that were read before the complete state.
+	marks map[string]Mark
+
+	coverage coverage
+}
+
+// coverage is of which shards all is known up to some mark. It has a lock of its own: who is told of
+// objects asks for it.
+type coverage struct {
+	mu sync.Mutex
+	// unmarked says that the cache knows no marks.
+	unmarked bool
+	covered  map[string]struct{}
+	// lacking is since when that of others is missed.
+	lacking map[string]time.Time
+}
+
+func (c *coverage) add(shard string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.covered[shard] = struct{}{}
+	delete(c.lacking, shard)
+}
+
+func (c *coverage) has(shard string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.covered[shard]
+	return ok
+}
+
+// seenVersion is the last version of a shard in an epoch.
+type seenVersion struct{ epoch, version string }
+
+// lag is what a cache lacks of a shard.
+type lag struct {
+	// target is the mark that the cache has to have.
+	target Mark
+	// other says that its objects are of another epoch, and cannot be compared.
+	other bool
+	// until is set when it has caught up: from that version of the cache on everything is news.
+	until string
+}
+
+// followCaches has an informer that does not run yet follow whichever cache is read.
+func (i *Informer[T]) followCaches(caches *Caches, sources []listerWatcher, part func(member int, shard string) (listerWatcher, error)) {
+	i.replicas = &replicas[T]{
+		caches: caches, resource: i.gvr.GroupResource().String(), sources: sources, part: part,
+		seen: map[string]seenVersion{}, behind: map[string]*lag{}, held: map[Key]struct{}{}, doubted: map[Key]T{},
+		coverage: coverage{covered: map[string]struct{}{}, lacking: map[string]time.Time{}},
+	}
+	i.source = sources[0]
+	i.chooses, i.before = i.chooseCache, i.readMarks
+	i.elsewhere = func() <-chan struct{} {
+		_, changed := caches.current()
+		return changed
+	}
+}
+
+// chooseCache has the next connection be one to the cache that is read now. The context is done
+// when that is another one.
+func (i *Informer[T]) chooseCache(ctx context.Context) (context.Context, context.CancelFunc) {
+	r := i.replicas
+	member, changed := r.caches.current()
+	i.mu.Lock()
+	if r.member != member {
+		r.member, i.source = member, r.sources[member]
+		i.setResourceVersion("")
+	}
+	i.mu.Unlock()
+	connected, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-changed:
+			cancel()
+		case <-connected.Done():
+		}
+	}()
+	return connected, cancel
+}
+
+// readMarks reads the marks of a cache before its complete state.
+func (i *Informer[T]) readMarks(ctx context.Context) error {
+	r := i.replicas
+	marks, err := r.caches.marksOf(ctx, r.member) // nobody else changes it
+	if err != nil {
+		return err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	r.round++
+	r.marks = marks
+	clear(r.behind)
+	clear(r.doubted)
+	if marks == nil {
+		return nil // of the previous release, or kcp's
+	}
+	for shard := range r.seen {
+		target, ok := r.target(shard)
+		mark, marked := marks[shard]
+		if complete := marked && mark.reaches(target); ok && !complete && !r.caches.removed(shard) {
+			r.behind[shard] = &lag{target: target, other: marked && mark.Epoch != target.Epoch}
+			klog.FromContext(ctx).V(2).Info("The cache has less of a shard than was known", "informer", i.name, "cache", r.caches.members[r.member].Name, "shard", shard)
+		}
+	}
+	return nil
+}
+
+// target returns the mark that a cache has at least that has all that is known of a shard. Of what
+// marks do not name, those of all the rest speak.
+func (r *replicas[T]) target(shard string) (Mark, bool) {
+	known, ok := r.caches.marked(shard)
+	if !ok {
+		return Mark{}, false
+	}
+	version, named := known.Versions[r.resource]
+	if !named {
+		return known, true
+	}
+	if last := r.seen[shard]; (last.epoch == "" || last.epoch == known.Epoch) && older(version, last.version) {
+		version = last.version
+	}
+	return Mark{Epoch: known.Epoch, Versions: map[string]string{r.resource: version}, Partial: known.Partial}, true
+}
+
+// originalVersion returns the version that a replica's object has on its shard; empty for what is
+// no replica.
+func originalVersion(obj metav1.Object) string {
+	return obj.GetAnnotations()[request.OriginalVersionAnnotation]
+}
+
+// saw notes a version of a shard.
+func (r *replicas[T]) saw(shard, version string) {
+	known, _ := r.caches.marked(shard)
+	if last, ok := r.seen[shard]; !ok || last.epoch != known.Epoch || older(last.version, version) {
+		r.seen[shard] = seenVersion{known.Epoch, version}
+	}
+}
+
+// lagging returns what a cache lacks of a shard as of one of its versions, or nil.
+func (r *replicas[T]) lagging(shard, version string) *lag {
+	l := r.behind[shard]
+	if l != nil && l.until != "" && older(l.until, version) {
+		delete(r.behind, shard)
+		return nil
+	}
+	return l
+}
+
+// believes reports whether a replica is what its object is now, or was later than was known, under
+// the lock. e.version is that of the cache.
+func (i *Informer[T]) believes(e event, obj T, version string) bool {
+	r := i.replicas
+	delete(r.held, e.key)
+	l := r.lagging(e.key.Shard, e.version)
+	if l != nil && version != "" {
+		limit, doubt := l.target.Versions[r.resource], l.other
+		if old, known := i.store.get(e.key); known {
+			doubt = doubt || older(version, old.GetResourceVersion())
+		} else {
+			doubt = doubt || !older(limit, version)
+		}
+		if doubt {
+			r.doubted[e.key] = obj
+			return false
+		}
+	}
+	delete(r.doubted, e.key)
+	r.saw(e.key.Shard, version)
+	return true
+}
+
+// believesGone is believes for an object that has gone.
+func (i *Informer[T]) believesGone(e event, version string) bool {
+	r := i.replicas
+	delete(r.doubted, e.key)
+	if l := r.lagging(e.key.Shard, e.version); l != nil && version != "" {
+		if old, known := i.store.get(e.key); known && (l.other || older(version, old.GetResourceVersion())) {
+			r.held[e.key] = struct{}{}
+			return false
+		}
+	}
+	delete(r.held, e.key)
+	r.saw(e.key.Shard, version)
+	return true
+}
+
+// lost reports whether an object that was not in the complete state is gone, under the lock.
+func (i *Informer[T]) lost(key Key) bool {
+	if i.replicas.behind[key.Shard] == nil {
+		return true
+	}
+	i.replicas.held[key] = struct{}{}
+	return false
+}
+
+// cover notes the shards of which a complete state was complete, under the lock.
+func (r *replicas[T]) cover() {
+	r.coverage.mu.Lock()
+	r.coverage.unmarked = r.marks == nil
+	r.coverage.mu.Unlock()
+	for shard, mark := range r.marks {
+		if _, named := mark.Versions[r.resource]; named {
+			r.coverage.add(shard)
+		}
+	}
+}
+
+// restored says that what was saved is there. It was saved after the marks that are known by now.
+func (r *replicas[T]) restored() {
+	for _, shard := range r.caches.naming(r.resource) {
+		r.coverage.add(shard)
+	}
+}
+
+// keepsSilent stores an object that is no replica and differs only by what the cache server itself
+// has given it, and reports whether it is such a one.
+func (i *Informer[T]) keepsSilent(key Key, obj T) bool {
+	old, ok := i.store.get(key)
+	if !ok || !equality.Semantic.DeepEqual(bare(old), bare(obj)) {
+		return false
+	}
+	i.store.set(key, obj)
+	return true
+}
+
+// bare returns an object without what servers assign.
+func bare[T Object](obj T) T {
+	plain, _ := obj.DeepCopyObject().(T)
+	plain.SetUID("")
+	plain.SetResourceVersion("")
+	plain.SetGeneration(0)
+	plain.SetCreationTimestamp(metav1.Time{})
+	plain.SetManagedFields(nil)
+	return plain
+}
+
+// resolve looks, until ctx is done, whether the cache has caught up, and whether all is known of
+// shards that have come.
+func (i *Informer[T]) resolve(ctx context.Context) {
+	tick := time.NewTicker(resolveInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		shards, member, round := i.unresolved()
+		if len(shards) == 0 {
+			continue
+		}
+		marks, err := i.replicas.caches.marksOf(ctx, member)
+		if err != nil {
+			continue // the stream says what is wrong
+		}
+		for _, shard := range shards {
+			if err := i.resolveShard(ctx, member, round, shard, marks[shard]); err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).V(2).Info("Cannot compare the replicas of a shard, trying again", "informer", i.name, "shard", shard, "err", err)
+			}
+		}
+	}
+}
+
+// unresolved returns the shards of which the cache may have caught up, or which are not covered.
+func (i *Informer[T]) unresolved() (shards []string, member, round int) {
+	r := i.replicas
+	named := r.caches.naming(r.resource)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.Current() {
+		return nil, 0, 0
+	}
+	for shard, l := range r.behind {
+		if l.until == "" {
+			shards = append(shards, shard)
+		}
+	}
+	for _, shard := range named {
+		if !r.coverage.has(shard) && r.behind[shard] == nil && !r.caches.removed(shard) {
+			shards = append(shards, shard)
+		}
+	}
+	return shards, r.member, r.round
+}
+
+// naming returns the shards whose marks name a resource.
+func (c *Caches) naming(resource string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var shards []string
+	for shard, mark := range c.known {
+		if _, named := mark.Versions[resource]; named {
+			shards = append(shards, shard)
+		}
+	}
+	return shards
+}
+
+// resolveShard compares a shard's part with what is known, if its mark says that it is complete.
+func (i *Informer[T]) resolveShard(ctx context.Context, member, round int, shard string, mark Mark) error {
+	r := i.replicas
+	i.mu.Lock()
+	l, removed := r.behind[shard], r.caches.removed(shard)
+	i.mu.Unlock()
+	_, named := mark.Versions[r.resource]
+	if !removed && (l == nil && !named || l != nil && !mark.reaches(l.target)) {
+		return nil
+	}
+	present, version := map[Key]T{}, ""
+	if !removed {
+		var err error
+		if present, version, err = i.listPart(ctx, member, shard); err != nil {
+			return err
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if r.round != round || r.behind[shard] != l {
+		return nil // it was read anew meanwhile
+	}
+	for _, key := range i.store.keys(func(key Key, obj T) bool {
+		_, there := present[key]
+		_, held := r.held[key]
+		// What came since is later than the mark.
+		return key.Shard == shard && !there && (held || named && !older(mark.Versions[r.resource], obj.GetResourceVersion()))
+	}) {
+		i.remove(key, nil)
+	}
+	maps.DeleteFunc(r.held, func(key Key, _ struct{}) bool { return key.Shard == shard })
+	for key, obj := range r.doubted {
+		if key.Shard != shard {
+			continue
+		}
+		delete(r.doubted, key)
+		// Another version than the stream's will come on that.
+		if there, ok := present[key]; ok && there.GetResourceVersion() == obj.GetResourceVersion() {
+			r.saw(shard, obj.GetResourceVersion())
+			i.upsert(key, obj)
+		}
+	}
+	if l != nil {
+		l.until = version
+	}
+	if removed {
+		delete(r.behind, shard)
+		return nil
+	}
+	if named && i.hasAll(present) {
+		r.coverage.add(shard)
+	}
+	return nil
+}
+
+// hasAll reports whether all objects are known, or were, as they are or later.
+func (i *Informer[T]) hasAll(present map[Key]T) bool {
+	for key, obj := range present {
+		if known, ok := i.store.get(key); !ok || older(known.GetResourceVersion(), obj.GetResourceVersion()) {
+			return false
+		}
+	}
+	return true
+}
+
+// listPart lists what a cache has of a shard, as far as it is kept, and at which of its versions.
+func (i *Informer[T]) listPart(ctx context.Context, member int, shard string) (map[Key]T, string, error) {
+	source, err := i.replicas.part(member, shard)
+	if err != nil {
+		return nil, "", err
+	}
+	present, opts := map[Key]T{}, i.selected
+	opts.Limit = pageSize
+	for {
+		page, err := source.list(ctx, opts)
+		if err != nil {
+			return nil, "", err
+		}
+		err = meta.EachListItemWithAlloc(page, func(item runtime.Object) error {
+			obj, ok := item.(T)
+			if !ok {
+				return fmt.Errorf("%w: %T", errWrongType, item)
+			}
+			key := i.KeyOf(obj)
+			if i.options.Keep != nil && !i.options.Keep(obj) {
+				return nil
+			}
+			prepared, err := i.prepare(obj)
+			present[key] = prepared
+			return err
+		})
+		info, other := meta.ListAccessor(page)
+		if err := errors.Join(err, other); err != nil {
+			return nil, "", err
+		}
+		if opts.Continue = info.GetContinue(); opts.Continue == "" {
+			return present, info.GetResourceVersion(), nil
+		}
+	}
+}
+
+// readFrom says from which cache an informer reads, and since when that is away; nothing of one that
+// reads from a server. Why a cache is away is for the log: who waits for its replicas may be a tenant.
+func (i *Informer[T]) readFrom() string {
+	if i.replicas == nil {
+		return ""
+	}
+	away := ""
+	if since, why := i.Away(); why != nil {
+		away = ", away since " + since.UTC().Format(time.RFC3339)
+	}
+	return fmt.Sprintf(" (read from cache %q%s)", i.replicas.caches.Name(), away)
+}
+
+// Lacks returns which of the shards have not been known completely by marks, and since when that
+// is missed.
+func (i *Informer[T]) Lacks(shards []string) map[string]time.Time {
+	if i.replicas == nil {
+		return nil
+	}
+	c := &i.replicas.coverage
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unmarked {
+		return nil
+	}
+	var all map[string]time.Time
+	for _, shard := range shards {
+		if _, ok := c.covered[shard]; ok {
+			continue
+		}
+		if c.lacking[shard].IsZero() {
+			c.lacking[shard] = time.Now()
+		}
+		if all == nil {
+			all = map[string]time.Time{}
+		}
+		all[shard] = c.lacking[shard]
+	}
+	return all
+}

@@ -1,0 +1,248 @@
+package ring
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"time"
+)
+
+// data are what members work on: changes, each in a slot, whose version is its place here.
+type data struct {
+	changes []int // their slots
+	done    map[int]bool
+	// moves are since when a slot moves, by the epoch of the move.
+	moves map[move]time.Duration
+	// handed counts slots that came with what was left to do, and skipped the changes that
+	// were not worked off again for that.
+	handed, skipped int
+	// swift says that all loads in time, and setBack that epochs come again.
+	swift, setBack bool
+}
+
+type move struct {
+	slot int
+	to   string
+	at   int64
+}
+
+func (d *data) undone() int { return len(d.changes) - len(d.done) }
+
+// replica is what a member has of the data.
+type replica struct {
+	// told is how many changes its informer has told.
+	told int
+	// todo are changes to be worked off, by slot. doing are those that a job works on.
+	todo map[int]map[int]bool
+	// loading are slots that are being loaded, and loaded those that are, with the epoch of the move.
+	loading, loaded map[move]bool
+	owned           slots
+	gain            *gain
+}
+
+func newReplica(told int) replica {
+	return replica{told: told, todo: map[int]map[int]bool{}, loading: map[move]bool{}, loaded: map[move]bool{}, gain: newGain()}
+}
+
+// change changes something in a slot. Informers tell of it a little later.
+func (w *world) change(slot int) {
+	w.data.changes = append(w.data.changes, slot)
+	upTo := len(w.data.changes)
+	for _, n := range w.nodes {
+		w.after(w.upTo(w.delay), func() { n.when(func() { n.told(upTo) }) })
+	}
+}
+
+// told has the informer of a member tell of changes. Those in slots that it does not hold it does not see.
+func (n *node) told(upTo int) {
+	if n.cut || n.stalled || n.down {
+		return
+	}
+	holds := n.holds()
+	for ; n.replica.told < upTo; n.replica.told++ {
+		if slot := n.data.changes[n.replica.told]; holds.has(slot) {
+			n.replica.add(slot, n.replica.told)
+		}
+	}
+}
+
+// holds are the slots that the informer of a member follows.
+func (n *node) holds() slots {
+	holds := n.m.mine.has.or(n.m.mine.leaving)
+	return holds.or(n.m.mine.coming)
+}
+
+func (r *replica) add(slot, change int) {
+	if r.todo[slot] == nil {
+		r.todo[slot] = map[int]bool{}
+	}
+	r.todo[slot][change] = true
+}
+
+// next returns a slot in which there is something to do, and which the member may work on.
+func (r *replica) next(n *node) (slot int, some bool) {
+	for _, slot := range slices.Sorted(maps.Keys(r.todo)) {
+		if len(r.todo[slot]) > 0 && n.g.grants.owned.has(slot) && !n.g.inWork.has(slot) {
+			return slot, true
+		}
+	}
+	return 0, false
+}
+
+// take returns what there is to do in a slot. It stays there until it is worked off.
+func (r *replica) take(slot int) []int { return slices.Sorted(maps.Keys(r.todo[slot])) }
+
+// workedOff ends a job. What was cut short is still to do.
+func (n *node) workedOff(j *job) {
+	if j.ctx.Err() != nil {
+		return
+	}
+	for _, change := range j.doing {
+		delete(n.replica.todo[j.slot], change)
+		if n.data.done == nil {
+			n.data.done = map[int]bool{}
+		}
+		n.data.done[change] = true
+	}
+}
+
+// load loads what comes to a member, which takes a while, or for ever.
+func (n *node) load() {
+	var ready slots
+	coming := n.m.coming()
+	for slot := range slotCount {
+		if !coming.has(slot) {
+			continue
+		}
+		m := move{slot, n.m.id, n.m.table.slots[slot].since}
+		if n.replica.loaded[m] {
+			ready.add(slot)
+		}
+	}
+	n.m.ready = ready
+	if missing := coming.minus(ready); !missing.empty() {
+		epoch := n.m.epoch()
+		if key := (move{-1, n.m.id, epoch}); !n.replica.loading[key] {
+			n.replica.loading[key] = true
+			takes := n.upTo(2 * time.Second)
+			if !n.data.swift && n.rand.IntN(20) == 0 {
+				takes = time.Minute
+			}
+			table := n.m.table
+			n.after(takes, func() {
+				n.when(func() {
+					for slot := range slotCount {
+						if missing.has(slot) {
+							n.replica.loaded[move{slot, n.m.id, table.slots[slot].since}] = true
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// handed is what a member leaves to another one.
+type handed struct {
+	Version int
+	Keys    []int
+}
+
+func (n *node) handover(released slots) string {
+	if !n.replica.gain.hasBegun(released) {
+		return ""
+	}
+	h := handed{Version: n.replica.told}
+	for slot := range slotCount {
+		if released.has(slot) {
+			h.Keys = append(h.Keys, n.replica.take(slot)...)
+		}
+	}
+	raw, _ := json.Marshal(h) //nolint:errchkjson // numbers
+	return string(raw)
+}
+
+// gain has a member begin with what has come to it, a little later.
+func (n *node) gain() {
+	var owned slots
+	if n.m.phase == taking && n.local() < n.g.grants.until {
+		owned = n.g.grants.owned
+	}
+	gained := owned.minus(n.replica.owned)
+	n.replica.owned = owned
+	n.replica.gain.note(n.m, gained)
+	for slot := range slotCount {
+		if gained.has(slot) {
+			delete(n.m.handed, slot)
+		}
+	}
+	if !gained.empty() {
+		n.after(n.upTo(2*time.Second), func() { n.when(n.takeOver) })
+	}
+	holds := n.holds()
+	for slot := range n.replica.todo {
+		if !holds.has(slot) {
+			delete(n.replica.todo, slot)
+		}
+	}
+}
+
+// takeOver has a member know what is to do in what has come to it.
+func (n *node) takeOver() {
+	gained, said, told := n.replica.gain.take()
+	for slot := range slotCount {
+		if !gained.has(slot) {
+			continue
+		}
+		since := 0
+		if text := said[slot]; text != "" {
+			var h handed
+			_ = json.Unmarshal([]byte(text), &h)
+			for _, change := range h.Keys {
+				if n.data.changes[change] == slot {
+					n.replica.add(slot, change)
+				}
+			}
+			since = h.Version
+			n.data.handed++
+		}
+		for change, in := range n.data.changes {
+			switch {
+			case in != slot:
+			case change >= since:
+				n.replica.add(slot, change)
+			case !n.replica.todo[slot][change]:
+				n.data.skipped++
+			}
+		}
+	}
+	told()
+}
+
+// given holds that nobody lets go of what the other one has not loaded, unless that takes too long.
+func (w *world) given(before stored, after *table) {
+	if w.data.moves == nil {
+		w.data.moves = map[move]time.Duration{}
+	}
+	for slot, is := range after.slots {
+		if is.moving() {
+			if m := (move{slot, is.to, is.since}); w.data.moves[m] == 0 {
+				w.data.moves[m] = w.now
+			}
+		}
+		if before.table == nil || w.data.setBack {
+			continue
+		}
+		was := before.slots[slot]
+		if !was.moving() || was.to == "" || is.owner != was.to || w.leases[was.owner].state.ended() || w.leases[was.owner].id == "" {
+			continue
+		}
+		m := move{slot, was.to, was.since}
+		waited := time.Duration(1.05 * float64(w.now-w.data.moves[m]))
+		for _, n := range w.nodes {
+			if n.m.id == was.to && !n.replica.loaded[m] && waited < w.settings.loadTimeout {
+				w.failf("slot %d moved after %s, and is not loaded", slot, waited)
+			}
+		}
+	}
+}

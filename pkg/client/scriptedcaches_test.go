@@ -1,0 +1,308 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// scriptedCache is a cache that has replicas and marks of shards.
+type scriptedCache struct {
+	*scripted
+	name string
+
+	lock sync.Mutex
+	// away has it answer nothing, and stuck not even an error.
+	away, stuck bool
+	marked      map[string]Mark
+}
+
+func newScriptedCache(name string) *scriptedCache {
+	c := &scriptedCache{scripted: newScripted(), name: name, marked: map[string]Mark{}}
+	c.sharded = true
+	c.next = func() fault {
+		c.lock.Lock()
+		defer c.lock.Unlock()
+		if c.away || c.stuck {
+			return unavailable
+		}
+		return ""
+	}
+	return c
+}
+
+func (c *scriptedCache) marks(ctx context.Context, _ int64) (map[string]Mark, error) {
+	c.lock.Lock()
+	away, stuck, marks := c.away, c.stuck, maps.Clone(c.marked)
+	c.lock.Unlock()
+	switch {
+	case stuck:
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case away:
+		return nil, errors.New("told to be away")
+	default:
+		return marks, nil
+	}
+}
+
+// set changes whether it answers. Who goes away breaks its streams, who is stuck does not.
+func (c *scriptedCache) set(away, stuck bool) {
+	c.lock.Lock()
+	c.away, c.stuck = away, stuck
+	c.lock.Unlock()
+	if away {
+		c.end(nil)
+	}
+}
+
+// wipe has it lose all of its data, with versions that tell.
+func (c *scriptedCache) wipe() {
+	c.end(nil)
+	c.mu.Lock()
+	c.revision += 1000
+	c.objects, c.history, c.compacted = map[Key]*corev1.ConfigMap{}, nil, c.revision
+	c.mu.Unlock()
+	c.lock.Lock()
+	c.marked = map[string]Mark{}
+	c.lock.Unlock()
+}
+
+// scriptedShard is a shard whose objects are pushed when a test says so.
+type scriptedShard struct {
+	name, epoch string
+	version     int
+	objects     map[string]shardObject
+}
+
+type shardObject struct {
+	version      int
+	uid, content string
+}
+
+func newScriptedShard(name string) *scriptedShard {
+	return &scriptedShard{name: name, epoch: uuid.Must(uuid.NewV7()).String(), version: 1000, objects: map[string]shardObject{}}
+}
+
+func (s *scriptedShard) write(name, content string) {
+	s.version++
+	obj, ok := s.objects[name]
+	if !ok {
+		obj.uid = fmt.Sprintf("%s-%d", s.name, s.version)
+	}
+	obj.version, obj.content = s.version, content
+	s.objects[name] = obj
+}
+
+func (s *scriptedShard) remove(name string) {
+	s.version++
+	delete(s.objects, name)
+}
+
+func (s *scriptedShard) key(name string) Key {
+	return Key{Shard: s.name, Cluster: "c", Namespace: "default", Name: name}
+}
+
+// push brings replicas up to date, all of them unless they are named.
+func (s *scriptedShard) push(c *scriptedCache, names ...string) {
+	if len(names) == 0 {
+		for name := range s.objects {
+			names = append(names, name)
+		}
+		for key := range c.state() {
+			if _, ok := s.objects[key.Name]; !ok && key.Shard == s.name {
+				names = append(names, key.Name)
+			}
+		}
+	}
+	for _, name := range names {
+		obj, ok := s.objects[name]
+		key := s.key(name)
+		c.mu.Lock()
+		replica := c.objects[key]
+		c.mu.Unlock()
+		switch version := strconv.Itoa(obj.version); {
+		case !ok:
+			c.remove(key)
+		case replica == nil || originalVersion(replica) != version || replica.UID != types.UID(obj.uid):
+			if replica != nil && replica.UID != types.UID(obj.uid) {
+				c.remove(key)
+			}
+			c.put(key, obj.content, func(cm *corev1.ConfigMap) {
+				cm.UID, cm.CreationTimestamp = types.UID(obj.uid), metav1.Unix(1, 0)
+				cm.Annotations[request.OriginalVersionAnnotation], cm.Annotations[request.OriginalUIDAnnotation] = version, obj.uid
+			})
+		}
+	}
+}
+
+func (s *scriptedShard) mark(c *scriptedCache) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	c.marked[s.name] = Mark{Epoch: s.epoch, Versions: map[string]string{"configmaps": strconv.Itoa(s.version)}}
+}
+
+// sync pushes all, and says so.
+func (s *scriptedShard) sync(caches ...*scriptedCache) {
+	for _, c := range caches {
+		s.push(c)
+		s.mark(c)
+	}
+}
+
+func (s *scriptedShard) state() map[Key]string {
+	all := map[Key]string{}
+	for name, obj := range s.objects {
+		all[s.key(name)] = fmt.Sprintf("%s@%d=%s", obj.uid, obj.version, obj.content)
+	}
+	return all
+}
+
+// cacheReader is an informer of several caches, and what it has told.
+type cacheReader struct {
+	*Informer[*corev1.ConfigMap]
+	caches *Caches
+
+	lock   sync.Mutex
+	told   map[Key]string
+	events []string
+}
+
+func (r *cacheReader) log(kind string, obj *corev1.ConfigMap) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	key := r.KeyOf(obj)
+	r.events = append(r.events, fmt.Sprintf("%s %s@%s", kind, key.Name, obj.ResourceVersion))
+	if r.told[key] = contentOf(obj); kind == "delete" {
+		delete(r.told, key)
+	}
+}
+
+// news returns what was told since it was called last.
+func (r *cacheReader) news() []string {
+	synctest.Wait()
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	events := r.events
+	r.events = nil
+	return events
+}
+
+// known returns what was told, and not taken back.
+func (r *cacheReader) known() map[Key]string {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return maps.Clone(r.told)
+}
+
+func (r *cacheReader) has(t *testing.T, want map[Key]string) {
+	t.Helper()
+	synctest.Wait()
+	have := map[Key]string{}
+	for _, obj := range r.Lister().List(nil) {
+		have[r.KeyOf(obj)] = contentOf(obj)
+	}
+	require.Equal(t, want, have)
+	require.Equal(t, want, r.known())
+}
+
+// reading runs f with a reader of caches, the preferred one first, in a bubble.
+func reading(t *testing.T, f func(t *testing.T, r *cacheReader), members ...*scriptedCache) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &cacheReader{told: map[Key]string{}}
+		r.caches = &Caches{metrics: newMetrics(), changed: make(chan struct{}), known: map[string]Mark{}, removed: func(string) bool { return false }}
+		sources := make([]listerWatcher, 0, len(members))
+		for _, m := range members {
+			r.caches.members = append(r.caches.members, newCacheMember(Cache{Name: m.name}, m.marks))
+			sources = append(sources, listerWatcher{list: m.list, watch: m.watch})
+		}
+		r.Informer = members[0].informer(InformerOptions[*corev1.ConfigMap]{})
+		r.followCaches(r.caches, sources, func(member int, shard string) (listerWatcher, error) {
+			return members[member].of(shard), nil
+		})
+		r.AddEventHandler(Handler[*corev1.ConfigMap]{
+			OnAdd: func(obj *corev1.ConfigMap, _ bool) { r.log("add", obj) },
+			OnUpdate: func(old, obj *corev1.ConfigMap) {
+				if older(obj.ResourceVersion, old.ResourceVersion) {
+					r.log("back", obj)
+				}
+				r.log("update", obj)
+			},
+			OnDelete: func(last *corev1.ConfigMap, _ bool) { r.log("delete", last) },
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		group := &Group{}
+		group.Add(r.Informer)
+		ended := make(chan error, 2)
+		go func() { ended <- group.Run(ctx) }()
+		go func() { ended <- r.caches.Run(ctx) }()
+		defer func() {
+			cancel()
+			require.NoError(t, <-ended)
+			require.NoError(t, <-ended)
+		}()
+		pass(time.Second)
+		require.True(t, r.HasSynced(), r.LastError())
+		r.news()
+		f(t, r)
+	})
+}
+
+// measured returns what the metric of the cache that is read says, by name and preference of each.
+func (r *cacheReader) measured(t *testing.T) map[string]float64 {
+	t.Helper()
+	collected := make(chan prometheus.Metric, 10)
+	r.caches.metrics.Collect(collected)
+	close(collected)
+	read := map[string]float64{}
+	for m := range collected {
+		var d dto.Metric
+		require.NoError(t, m.Write(&d))
+		read[d.GetLabel()[0].GetValue()+" "+d.GetLabel()[1].GetValue()] = d.GetGauge().GetValue()
+	}
+	return read
+}
+
+// of returns the source of one shard's part.
+func (c *scriptedCache) of(shard string) listerWatcher {
+	part := newScripted()
+	part.next = c.next
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	part.revision = c.revision
+	for key, obj := range c.objects {
+		if key.Shard == shard {
+			part.objects[key] = obj
+		}
+	}
+	return listerWatcher{list: part.list, watch: part.watch}
+}
+
+// world is a shard with twenty objects in two caches.
+func world() (s *scriptedShard, a, b *scriptedCache) {
+	s, a, b = newScriptedShard("s"), newScriptedCache("a"), newScriptedCache("b")
+	for i := range 20 {
+		s.write(fmt.Sprintf("x%02d", i), "first")
+	}
+	b.revision = 70_000 // nothing is to go by the versions of caches
+	b.compacted = b.revision
+	s.sync(a, b)
+	return s, a, b
+}

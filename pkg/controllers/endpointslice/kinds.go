@@ -1,0 +1,166 @@
+package endpointslice
+
+import (
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/reconcile"
+)
+
+// Slice is an endpoint slice.
+type Slice interface {
+	client.Object
+	conditions.Setter
+}
+
+// Kind is a kind of endpoint slices.
+type Kind[T Slice] struct {
+	// Name is the name of its controller.
+	Name string
+	// In returns what writes the slices of a logical cluster.
+	In func(client.Scope) reconcile.Patcher[T]
+	// Of returns what a slice says.
+	Of func(T) Parts
+	// URLs returns the endpoints of a slice, SetURLs sets them.
+	URLs    func(T) []string
+	SetURLs func(T, []string)
+	// View returns the segments of the view's path after /services.
+	View func(slice T, export *apisv1alpha2.APIExport) []string
+	// Invalid returns what is wrong with the export of a slice, which is nil if there is none.
+	Invalid func(slice T, export *apisv1alpha2.APIExport) *problem
+}
+
+// Parts are what slices of all kinds say.
+type Parts struct {
+	// Path and Export are those of the APIExport whose consumers count.
+	Path, Export string
+	// Cached is the name of the cached resource, of slices that are for one.
+	Cached        string
+	Partition     string
+	ShardSelector *string
+}
+
+type problem struct{ reason, message string }
+
+// OfExports are APIExportEndpointSlices.
+var OfExports = Kind[*apisv1alpha1.APIExportEndpointSlice]{
+	Name: "endpointslice",
+	In: func(s client.Scope) reconcile.Patcher[*apisv1alpha1.APIExportEndpointSlice] {
+		return kinds.APIExportEndpointSlices.In(s)
+	},
+	Of: func(s *apisv1alpha1.APIExportEndpointSlice) Parts {
+		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Partition: s.Spec.Partition, ShardSelector: &s.Status.ShardSelector}
+	},
+	URLs: func(s *apisv1alpha1.APIExportEndpointSlice) []string {
+		return each(s.Status.APIExportEndpoints, func(e apisv1alpha1.APIExportEndpoint) string { return e.URL })
+	},
+	SetURLs: func(s *apisv1alpha1.APIExportEndpointSlice, urls []string) {
+		s.Status.APIExportEndpoints = each(urls, func(url string) apisv1alpha1.APIExportEndpoint {
+			return apisv1alpha1.APIExportEndpoint{URL: url}
+		})
+	},
+	View: func(_ *apisv1alpha1.APIExportEndpointSlice, export *apisv1alpha2.APIExport) []string {
+		return []string{"apiexport", logicalcluster.From(export).String(), export.Name}
+	},
+	Invalid: func(_ *apisv1alpha1.APIExportEndpointSlice, export *apisv1alpha2.APIExport) *problem {
+		if export == nil {
+			return &problem{apisv1alpha2.APIExportNotFoundReason, "The APIExport does not exist: create it, or delete the slice"}
+		}
+		return nil
+	},
+}
+
+// OfCached are CachedResourceEndpointSlices.
+var OfCached = Kind[*cachev1alpha1.CachedResourceEndpointSlice]{
+	Name: "cachedresourceendpointslice",
+	In: func(s client.Scope) reconcile.Patcher[*cachev1alpha1.CachedResourceEndpointSlice] {
+		return kinds.CachedResourceEndpointSlices.In(s)
+	},
+	Of: func(s *cachev1alpha1.CachedResourceEndpointSlice) Parts {
+		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Cached: s.Spec.CachedResource.Name, Partition: s.Spec.Partition, ShardSelector: &s.Status.ShardSelector}
+	},
+	URLs: func(s *cachev1alpha1.CachedResourceEndpointSlice) []string { return urlsOf(&s.Status) },
+	SetURLs: func(s *cachev1alpha1.CachedResourceEndpointSlice, urls []string) {
+		setURLs(&s.Status, urls)
+	},
+	View: func(s *cachev1alpha1.CachedResourceEndpointSlice, _ *apisv1alpha2.APIExport) []string {
+		return replicationView(s)
+	},
+	Invalid: func(s *cachev1alpha1.CachedResourceEndpointSlice, export *apisv1alpha2.APIExport) *problem {
+		return refersBack(s, apis.CachedSliceKind, export)
+	},
+}
+
+// OfClusterCached are ClusterCachedResourceEndpointSlices.
+var OfClusterCached = Kind[*kinds.ClusterCachedResourceEndpointSlice]{
+	Name: "clustercachedresourceendpointslice",
+	In: func(s client.Scope) reconcile.Patcher[*kinds.ClusterCachedResourceEndpointSlice] {
+		return kinds.ClusterCachedResourceEndpointSlices.In(s)
+	},
+	Of: func(s *kinds.ClusterCachedResourceEndpointSlice) Parts {
+		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Cached: s.Spec.ClusterCachedResource.Name, Partition: s.Spec.Partition, ShardSelector: &s.Status.ShardSelector}
+	},
+	URLs: func(s *kinds.ClusterCachedResourceEndpointSlice) []string { return urlsOf(&s.Status) },
+	SetURLs: func(s *kinds.ClusterCachedResourceEndpointSlice, urls []string) {
+		setURLs(&s.Status, urls)
+	},
+	View: func(s *kinds.ClusterCachedResourceEndpointSlice, _ *apisv1alpha2.APIExport) []string {
+		return replicationView(s)
+	},
+	Invalid: func(s *kinds.ClusterCachedResourceEndpointSlice, export *apisv1alpha2.APIExport) *problem {
+		return refersBack(s, apis.ClusterCachedSliceKind, export)
+	},
+}
+
+func urlsOf(status *cachev1alpha1.CachedResourceEndpointSliceStatus) []string {
+	return each(status.CachedResourceEndpoints, func(e cachev1alpha1.CachedResourceEndpoint) string { return e.URL })
+}
+
+func setURLs(status *cachev1alpha1.CachedResourceEndpointSliceStatus, urls []string) {
+	status.CachedResourceEndpoints = each(urls, func(url string) cachev1alpha1.CachedResourceEndpoint {
+		return cachev1alpha1.CachedResourceEndpoint{URL: url}
+	})
+}
+
+// replicationView returns the segments of the path of the view of a slice's replicas.
+func replicationView(slice client.Object) []string {
+	return []string{"replication", logicalcluster.From(slice).String(), slice.GetName()}
+}
+
+// refersBack returns what is wrong with the export of a slice of a cached resource, which has to
+// be one that offers the resource through the slice.
+func refersBack(slice client.Object, kind string, export *apisv1alpha2.APIExport) *problem {
+	invalid := &problem{cachev1alpha1.APIExportInvalidReferenceReason, "The APIExport does not exist: create it, with a resource whose storage.virtual refers to this slice, or delete the slice"}
+	if export == nil {
+		return invalid
+	}
+	refers := func(r apisv1alpha2.ResourceSchema) bool {
+		virtual := r.Storage.Virtual
+		return virtual != nil && apis.CachedSliceKindOf(virtual.Reference) == kind && virtual.Reference.Name == slice.GetName()
+	}
+	if logicalcluster.From(export) == logicalcluster.From(slice) && slices.ContainsFunc(export.Spec.Resources, refers) {
+		return nil
+	}
+	invalid.message = "The APIExport has no resource whose storage.virtual refers to this slice: add it to spec.resources. Both have to be in one workspace"
+	return invalid
+}
+
+// each returns what f makes of all of in; nil of nothing.
+func each[In, Out any](in []In, f func(In) Out) []Out {
+	if len(in) == 0 {
+		return nil
+	}
+	all := make([]Out, 0, len(in))
+	for _, one := range in {
+		all = append(all, f(one))
+	}
+	return all
+}

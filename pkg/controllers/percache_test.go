@@ -1,0 +1,151 @@
+package controllers
+
+import (
+	"context"
+	"iter"
+	"maps"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/kcp-dev/sdk/apis/core"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
+	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
+)
+
+// consumers are the exports that have bindings on a shard.
+type consumers struct {
+	APIs
+
+	mu    sync.Mutex
+	all   map[client.Key]bool
+	calls []func(client.Key)
+}
+
+func (c *consumers) Consumed(export client.Key) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all[export]
+}
+
+func (c *consumers) FollowConsumers(f func(client.Key)) (stop func()) {
+	c.mu.Lock()
+	c.calls = append(c.calls, f)
+	all := maps.Clone(c.all)
+	c.mu.Unlock()
+	for export := range all {
+		f(export)
+	}
+	return func() {}
+}
+
+func (c *consumers) set(consumed bool, export client.Key) {
+	c.mu.Lock()
+	if delete(c.all, export); consumed {
+		c.all[export] = true
+	}
+	calls := c.calls
+	c.mu.Unlock()
+	for _, f := range calls {
+		f(export)
+	}
+}
+
+// TestEachCacheIsTold: each cache that the shard pushes to has its uses of exports and of subtrees, also one that
+// was away, or has lost them, whatever is with the others.
+func TestEachCacheIsTold(t *testing.T) {
+	servers, d := map[string]*clienttest.Server{}, Deps{Sources: Sources{ShardName: "blue"}}
+	factory := func(server *clienttest.Server) *client.Factory {
+		f, err := client.NewFactory(server.ClientConfig())
+		require.NoError(t, err)
+		t.Cleanup(f.CloseIdleConnections)
+		return f
+	}
+	for _, name := range []string{"away", "a", "b"} {
+		servers[name] = clienttest.New(t, kinds.Scheme)
+		d.Pushed = append(d.Pushed, Pushed{Name: name, Cache: factory(servers[name])})
+	}
+	servers["away"].Fail(http.StatusServiceUnavailable)
+	export := func(name string) client.Key { return client.Key{Cluster: "p", Name: name} }
+	uses := &consumers{all: map[client.Key]bool{export("one"): true}}
+	d.APIs = uses
+
+	here := clienttest.New(t, kinds.Scheme)
+	here.Put(t, kinds.LogicalClusters.GroupVersionResource, &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
+		Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{
+			logicalcluster.AnnotationKey: "top", core.LogicalClusterPathAnnotationKey: "root:top", tenancy.MaxSubtreeObjectsAnnotation: "10",
+		},
+	}})
+	clusters := kinds.LogicalClusters.Informer(factory(here).Wildcard(), client.InformerOptions[*corev1alpha1.LogicalCluster]{
+		Indexers: map[string]client.IndexFunc[*corev1alpha1.LogicalCluster]{subtrees.Index: subtrees.IndexLimited},
+	})
+	d.Subtrees = subtrees.New(subtrees.Config{
+		Self: "blue", LogicalClusters: clusters, Standing: func(string) client.Standing { return client.Member },
+		Stored: func() (iter.Seq2[logicalcluster.Name, subtrees.Amount], bool) {
+			return maps.All(map[logicalcluster.Name]subtrees.Amount{"top": {Objects: 7}}), true
+		},
+	})
+	exportUse, err := newExportUse(d)
+	require.NoError(t, err)
+	subtreeUsage, err := newSubtreeUsage(d)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for _, run := range []func(context.Context) error{clusters.Run, d.Subtrees.Run, exportUse.Run, subtreeUsage.Run} {
+		running.Go(func() { assert.NoError(t, run(ctx)) })
+	}
+	defer running.Wait()
+	defer cancel()
+
+	// told waits until a cache has exactly these uses, and that of the subtree.
+	told := func(cache string, want ...string) {
+		t.Helper()
+		own := factory(servers[cache]).Shard("blue").Wildcard()
+		var got []string
+		var used []int64
+		var failed error
+		ok := assert.Eventually(t, func() bool {
+			got, used = []string{}, nil
+			list, err := exportuses.Uses.In(own).List(t.Context(), metav1.ListOptions{})
+			if failed = err; err != nil {
+				return false
+			}
+			for i := range list.Items {
+				got = append(got, list.Items[i].Name)
+			}
+			usages, err := subtrees.Usages.In(own).List(t.Context(), metav1.ListOptions{})
+			if failed = err; err != nil {
+				return false
+			}
+			for i := range usages.Items {
+				used = append(used, usages.Items[i].Used.Objects)
+			}
+			return assert.ObjectsAreEqual(want, got) && assert.ObjectsAreEqual([]int64{7}, used)
+		}, time.Minute, 20*time.Millisecond)
+		require.True(t, ok, "%s has %v and %v, and not %v (%v)", cache, got, used, want, failed)
+	}
+	told("a", "one")
+	told("b", "one")
+	uses.set(true, export("two"))
+	told("a", "one", "two")
+	told("b", "one", "two")
+	servers["b"].Delete(t, exportuses.Uses.GroupVersionResource, "blue", "p", "", "one")
+	servers["b"].Delete(t, subtrees.Usages.GroupVersionResource, "blue", "top", "", corev1alpha1.LogicalClusterName)
+	told("b", "one", "two")
+	uses.set(false, export("one"))
+	told("a", "two")
+	told("b", "two")
+	servers["away"].Fail(0)
+	told("away", "two")
+}

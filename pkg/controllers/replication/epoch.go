@@ -1,0 +1,48 @@
+package replication
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/google/uuid"
+)
+
+// epoch is that of a shard's marks, the same in all caches: readers that come from one to another
+// tell by it whether versions can be compared. It is a UUID of version 7, which has its time, so that
+// the later of two is known. The zero value has none yet.
+type epoch struct {
+	mu      sync.Mutex
+	current string
+}
+
+// agree returns the epoch of the shard, which is the latest of those that its marks have had in any
+// cache. found is that of a mark; empty where there is none.
+func (e *epoch) agree(found string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.current == "" && found == "":
+		e.current = newEpoch()
+	case e.current == "", timed(found) && (!timed(e.current) || strings.Compare(found, e.current) > 0):
+		e.current = found
+	}
+	return e.current
+}
+
+// renew starts another epoch, unless somebody has done so since it was before.
+func (e *epoch) renew(before string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.current == "" || e.current == before {
+		e.current = newEpoch()
+	}
+	return e.current
+}
+
+func newEpoch() string { return uuid.Must(uuid.NewV7()).String() }
+
+// timed reports whether an epoch has its time: those of the previous release do not.
+func timed(epoch string) bool {
+	id, err := uuid.Parse(epoch)
+	return err == nil && id.Version() == 7
+}

@@ -1,0 +1,31 @@
+package replication
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestEpoch holds that the marks of all caches come to one epoch, the latest.
+func TestEpoch(t *testing.T) {
+	first, second := newEpoch(), newEpoch()
+	require.Less(t, first, second)
+
+	e := &epoch{}
+	require.Equal(t, first, e.agree(first))
+	require.Equal(t, first, e.agree(""), "a cache without a mark gets the same")
+	require.Equal(t, second, e.agree(second))
+	require.Equal(t, second, e.agree(first), "a cache that was away")
+	require.Equal(t, second, e.renew(first), "that the shard was set back was noticed elsewhere already")
+	third := e.renew(second)
+	require.Greater(t, third, second)
+	require.Equal(t, third, e.agree(""))
+
+	e = &epoch{}
+	former := "6ba7b810-9dad-41d1-80b4-00c04fd430c8"
+	require.Equal(t, former, e.agree(former), "of the previous release")
+	require.Equal(t, former, e.agree("6ba7b811-9dad-41d1-80b4-00c04fd430c8"))
+	require.Equal(t, first, e.agree(first))
+	require.Equal(t, first, e.agree(former))
+	require.NotEmpty(t, (&epoch{}).agree(""))
+}

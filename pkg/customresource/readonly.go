@@ -1,0 +1,143 @@
+package customresource
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// Objects that are not stored here (definitions.Objects) are served past upstream's handler of
+// custom resources, by upstream's handlers of lists, watches and single objects.
+
+// minReadOnlyWatch is how long a watch lasts at least, for which the client has not said how long.
+const minReadOnlyWatch = 30 * time.Minute
+
+type readOnlyKey struct{}
+
+// WithReadOnly returns a context in which a request for a resource is one for the objects of a
+// definition that are not stored here.
+func WithReadOnly(ctx context.Context, d *definitions.Definition) context.Context {
+	return context.WithValue(ctx, readOnlyKey{}, d)
+}
+
+func readOnlyFrom(ctx context.Context) *definitions.Definition {
+	d, _ := ctx.Value(readOnlyKey{}).(*definitions.Definition)
+	return d
+}
+
+// serveReadOnly serves a request for the objects of a definition that are not stored here.
+func (s *Server) serveReadOnly(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, cluster request.Cluster, d *definitions.Definition) {
+	ctx := r.Context()
+	version := d.Schema.Version(info.APIVersion)
+	switch {
+	case version == nil, !version.Served, info.Subresource != "", info.Namespace != "":
+		writeError(w, r, info, apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, d.Schema.Resource, info.Name, "the server could not find the requested resource", 0, false))
+		return
+	case !slices.Contains([]string{"get", "list", "watch"}, info.Verb):
+		writeError(w, r, info, readOnly(d.Schema.Resource, info.Verb))
+		return
+	}
+	reader, err := d.Objects.In(ctx, cluster, d.Schema, version.Name)
+	if err != nil {
+		writeError(w, r, info, err)
+		return
+	}
+	scope, err := readScope(d.Schema, version)
+	if err != nil {
+		writeError(w, r, info, apierrors.NewInternalError(err))
+		return
+	}
+	handler, verb := handlers.ListResource(reader, reader, scope, false, minReadOnlyWatch), "LIST"
+	switch info.Verb {
+	case "get":
+		handler, verb = handlers.GetResource(reader, scope), "GET"
+	case "watch":
+		verb = "WATCH"
+	}
+	resource := s.metricName(d.Schema.Resource)
+	metrics.InstrumentHandlerFunc(verb, resource.Group, version.Name, resource.Resource, "", metrics.CleanScope(info),
+		metrics.APIServerComponent, false, "", handler)(w, r)
+}
+
+// readOnly is the answer to a write.
+func readOnly(resource schema.GroupResource, verb string) error {
+	err := apierrors.NewMethodNotSupported(resource, verb)
+	err.ErrStatus.Message = verb + " is not supported on " + resource.String() + ": what is shown here are replicas of the objects of another workspace, to be read only"
+	return err
+}
+
+// readScope returns how a version of a schema is served.
+func readScope(sch *definitions.Schema, version *apiextensionsv1.CustomResourceDefinitionVersion) (*handlers.RequestScope, error) {
+	columns := version.AdditionalPrinterColumns
+	if len(columns) == 0 {
+		columns = []apiextensionsv1.CustomResourceColumnDefinition{{Name: "Age", Type: "date", JSONPath: ".metadata.creationTimestamp"}}
+	}
+	table, err := tableconvertor.New(columns)
+	if err != nil {
+		return nil, err
+	}
+	gvk := schema.GroupVersionKind{Group: sch.Resource.Group, Version: version.Name, Kind: sch.Names().Kind}
+	return &handlers.RequestScope{
+		Namer:            handlers.ContextBasedNaming{Namer: meta.NewAccessor(), ClusterScoped: true},
+		Serializer:       asTheyAre{},
+		Convertor:        fieldLabels{version: version},
+		Kind:             gvk,
+		Resource:         sch.Resource.WithVersion(version.Name),
+		TableConvertor:   table,
+		MetaGroupVersion: metav1.SchemeGroupVersion,
+		HubGroupVersion:  gvk.GroupVersion(),
+	}, nil
+}
+
+// asTheyAre encodes objects without a Go type as they are, in JSON and YAML.
+type asTheyAre struct{}
+
+var readOnlyMediaTypes = slices.DeleteFunc(slices.Clone(apiextensionsserver.Codecs.SupportedMediaTypes()), func(info runtime.SerializerInfo) bool {
+	return info.MediaType != runtime.ContentTypeJSON && info.MediaType != runtime.ContentTypeYAML
+})
+
+// SupportedMediaTypes implements runtime.NegotiatedSerializer.
+func (asTheyAre) SupportedMediaTypes() []runtime.SerializerInfo { return readOnlyMediaTypes }
+
+// EncoderForVersion implements runtime.NegotiatedSerializer.
+func (asTheyAre) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
+	return plainEncoder{e, apiextensionsserver.Codecs.EncoderForVersion(e, gv)}
+}
+
+// DecoderToVersion implements runtime.NegotiatedSerializer.
+func (asTheyAre) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
+	return apiextensionsserver.Codecs.DecoderToVersion(d, gv)
+}
+
+// plainEncoder encodes what has no Go type, and events, by plain, and all else by Encoder.
+type plainEncoder struct {
+	plain runtime.Encoder
+	runtime.Encoder
+}
+
+// Encode implements runtime.Encoder.
+func (e plainEncoder) Encode(obj runtime.Object, w io.Writer) error {
+	switch obj.(type) {
+	case runtime.Unstructured, *metav1.WatchEvent:
+		return e.plain.Encode(obj, w)
+	default:
+		return e.Encoder.Encode(obj, w)
+	}
+}

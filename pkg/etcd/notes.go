@@ -1,0 +1,87 @@
+package etcd
+
+import (
+	"context"
+	"path"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// notesTimeout bounds one request.
+const notesTimeout = 10 * time.Second
+
+// Notes are small values by name, in keys below the server's prefix, that decide together with
+// objects: of these, keys are without that prefix.
+//
+//	<prefix>/<name of the notes>/<name>
+type Notes struct {
+	client        *clientv3.Client
+	prefix, below string
+}
+
+// Notes returns the notes of a name, which has no slashes.
+func (h *Handle) Notes(name string) *Notes {
+	return &Notes{client: h.client.Client, prefix: h.prefix, below: path.Join(h.prefix, name) + "/"}
+}
+
+// Read returns all notes.
+func (n *Notes) Read(ctx context.Context) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
+	defer cancel()
+	answer, err := n.client.Get(ctx, n.below, clientv3.WithPrefix())
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]string, len(answer.Kvs))
+	for _, kv := range answer.Kvs {
+		all[strings.TrimPrefix(string(kv.Key), n.below)] = string(kv.Value)
+	}
+	return all, nil
+}
+
+// Set sets a note.
+func (n *Notes) Set(ctx context.Context, name, value string) error {
+	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
+	defer cancel()
+	_, err := n.client.Put(ctx, n.below+name, value)
+	return err
+}
+
+// Forget deletes a note, if it has that value and there is an object under key.
+func (n *Notes) Forget(ctx context.Context, name, value, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
+	defer cancel()
+	_, err := n.client.Txn(ctx).If(
+		clientv3.Compare(clientv3.CreateRevision(n.prefix+key), ">", 0),
+		clientv3.Compare(clientv3.Value(n.below+name), "=", value),
+	).Then(clientv3.OpDelete(n.below + name)).Commit()
+	return err
+}
+
+// There reports whether there is an object under key.
+func (n *Notes) There(ctx context.Context, key string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
+	defer cancel()
+	answer, err := n.client.Get(ctx, n.prefix+key, clientv3.WithCountOnly())
+	return err == nil && answer.Count > 0, err
+}
+
+// DeletePage deletes the first objects whose keys begin so, not more than limit, unless there is an
+// object under key, and returns how many.
+func (n *Notes) DeletePage(ctx context.Context, below string, limit int64, key string) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
+	defer cancel()
+	page, err := n.client.Get(ctx, n.prefix+below, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(limit))
+	if err != nil || len(page.Kvs) == 0 {
+		return 0, err
+	}
+	after := string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+	answer, err := n.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(n.prefix+key), "=", 0)).
+		Then(clientv3.OpDelete(n.prefix+below, clientv3.WithRange(after))).Commit()
+	if err != nil || !answer.Succeeded {
+		return 0, err
+	}
+	return int(answer.Responses[0].GetResponseDeleteRange().GetDeleted()), nil
+}

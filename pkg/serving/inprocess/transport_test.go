@@ -1,0 +1,327 @@
+package inprocess
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+// serve returns a client of handler, which is stopped when the test ends, with nothing left.
+func serve(t *testing.T, handler http.HandlerFunc) *http.Client {
+	t.Helper()
+	leftovers := goleak.IgnoreCurrent()
+	transport := New()
+	stop := transport.Serve(t.Context(), handler)
+	t.Cleanup(func() {
+		stop()
+		goleak.VerifyNone(t, leftovers)
+	})
+	return &http.Client{Transport: transport}
+}
+
+func send(t *testing.T, ctx context.Context, c *http.Client, method, url, body string) *http.Response { //nolint:revive // the test first, as everywhere
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	require.NoError(t, err)
+	r.Header.Set("Authorization", "Bearer abc")
+	response, err := c.Do(r)
+	require.NoError(t, err)
+	return response
+}
+
+// A handler gets what one behind a connection gets, and a client its answer.
+func TestSameAsByConnection(t *testing.T) {
+	type got struct {
+		Method, URI, Path, Query, Host, Token, Body string
+		Length                                      int64
+	}
+	echo := func(seen *got) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			*seen = got{r.Method, r.RequestURI, r.URL.Path, r.URL.RawQuery, r.Host, r.Header.Get("Authorization"), string(body), r.ContentLength}
+			r.Header.Del("Authorization") // as filters do: the client's own stays
+			r.URL.Path = "/changed"
+			w.Header().Set("Warning", "299")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(http.StatusTeapot)
+			w.WriteHeader(http.StatusOK)
+			_, _ = io.WriteString(w, "answer")
+		}
+	}
+	var here, there got
+	connected := httptest.NewUnstartedServer(echo(&there))
+	connected.EnableHTTP2 = true
+	connected.StartTLS()
+	defer connected.Close()
+	for method, body := range map[string]string{http.MethodGet: "", http.MethodPost: "some", http.MethodDelete: ""} {
+		uri := "/a%2Fb/c?watch=1&x=%20"
+		own := send(t, t.Context(), serve(t, echo(&here)), method, connected.URL+uri, body)
+		other := send(t, t.Context(), connected.Client(), method, connected.URL+uri, body)
+		require.Equal(t, there, here)
+		require.NotEmpty(t, here.Token)
+		require.Equal(t, other.Status, own.Status)
+		require.Equal(t, http.StatusTeapot, own.StatusCode)
+		require.Equal(t, other.ContentLength, own.ContentLength)
+		require.Equal(t, other.Proto, own.Proto)
+		require.Equal(t, "299", own.Header.Get("Warning"))
+		require.Equal(t, "Bearer abc", own.Request.Header.Get("Authorization"))
+		require.Equal(t, "/a/b/c", own.Request.URL.Path)
+		for _, response := range []*http.Response{own, other} {
+			content, err := io.ReadAll(response.Body)
+			require.NoError(t, err)
+			require.Equal(t, "answer", string(content))
+			require.NoError(t, response.Body.Close())
+		}
+	}
+}
+
+type contextKey struct{}
+
+// What the caller's context has is not the request's: it may be another request's. Its end is.
+func TestContext(t *testing.T) {
+	ended := make(chan error, 1)
+	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Context().Value(contextKey{}) != nil {
+			panic("the caller's value")
+		}
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		ended <- r.Context().Err()
+	})
+	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), contextKey{}, 1))
+	response := send(t, ctx, client, http.MethodGet, "https://server/", "")
+	cancel()
+	_, err := io.ReadAll(response.Body)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.NoError(t, response.Body.Close())
+
+	response = send(t, t.Context(), client, http.MethodGet, "https://server/", "")
+	require.NoError(t, response.Body.Close(), "a client that closes the body ends the request")
+	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+// A client that gives up before there is an answer does not wait for the handler.
+func TestCanceledEarly(t *testing.T) {
+	release := make(chan struct{})
+	client := serve(t, func(http.ResponseWriter, *http.Request) { <-release })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://server/", nil)
+	require.NoError(t, err)
+	_, err = client.Do(r)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	close(release)
+}
+
+// Each part of a stream is there when it is flushed, and what is longer than the client reads
+// makes the handler wait, with nothing lost.
+func TestStream(t *testing.T) {
+	next := make(chan string)
+	client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		for part := range next {
+			_, _ = io.WriteString(w, part)
+			w.(http.Flusher).Flush() //nolint:forcetypeassert // upstream's handlers expect it
+		}
+	})
+	var response *http.Response
+	for i, part := range []string{"one", "two", strings.Repeat("x", unread)} {
+		sent := make(chan struct{})
+		go func() {
+			next <- part
+			close(sent)
+		}()
+		if i == 0 {
+			response = send(t, t.Context(), client, http.MethodGet, "https://server/", "")
+			require.EqualValues(t, -1, response.ContentLength)
+		}
+		read := make([]byte, len(part))
+		_, err := io.ReadFull(response.Body, read)
+		require.NoError(t, err)
+		require.Equal(t, part, string(read))
+		<-sent
+	}
+	close(next)
+	rest, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Empty(t, rest)
+	require.NoError(t, response.Body.Close())
+
+	large := make([]byte, 10*unread+7)
+	_, _ = rand.Read(large)
+	written := make(chan struct{})
+	client = serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		n, err := w.Write(large)
+		if n != len(large) || err != nil {
+			panic(err)
+		}
+		close(written)
+	})
+	response = send(t, t.Context(), client, http.MethodGet, "https://server/", "")
+	select {
+	case <-written:
+		t.Fatal("the handler wrote more than waits for who reads it")
+	case <-time.After(10 * time.Millisecond):
+	}
+	got, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(large, got))
+	require.NoError(t, response.Body.Close())
+}
+
+// An answer that its handler gives up, or that takes too long, is not taken for a whole one.
+func TestCutOff(t *testing.T) {
+	begun := make(chan struct{})
+	for name, c := range map[string]struct {
+		handler http.HandlerFunc
+		// early is whether there is no answer at all.
+		early bool
+		want  error
+	}{
+		"given up": {handler: func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "half")
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}, want: io.ErrUnexpectedEOF},
+		"given up before it begins": {handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, early: true, want: io.ErrUnexpectedEOF},
+		"a panic":                   {handler: func(http.ResponseWriter, *http.Request) { panic("a bug") }, early: true, want: io.ErrUnexpectedEOF},
+		"a deadline that has passed": {handler: func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, "half")
+			_ = http.NewResponseController(w).Flush()
+			<-begun
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0))
+			<-r.Context().Done()
+			if _, err := io.WriteString(w, "more"); err == nil {
+				panic("written after the deadline")
+			}
+		}, want: os.ErrDeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/", nil)
+			require.NoError(t, err)
+			response, err := serve(t, c.handler).Do(r)
+			if c.early {
+				require.ErrorIs(t, err, c.want)
+				return
+			}
+			require.NoError(t, err)
+			if errors.Is(c.want, os.ErrDeadlineExceeded) {
+				close(begun)
+			}
+			_, err = io.ReadAll(response.Body)
+			require.ErrorIs(t, err, c.want)
+			require.NoError(t, response.Body.Close())
+		})
+	}
+}
+
+// Requests wait until there is a handler, and are refused when it has stopped, which ends those
+// that run.
+func TestStartAndStop(t *testing.T) {
+	transport := New()
+	client := &http.Client{Transport: transport}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://server/", nil)
+	require.NoError(t, err)
+	_, err = client.Do(r)
+	require.ErrorIs(t, err, context.Canceled)
+
+	begun := make(chan *http.Response)
+	go func() {
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/", nil)
+		response, _ := client.Do(r)
+		begun <- response
+	}()
+	stop := transport.Serve(t.Context(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	response := <-begun
+	require.NotNil(t, response)
+	stop()
+	rest, err := io.ReadAll(response.Body)
+	require.NoError(t, err, "the handler returned")
+	require.Empty(t, rest)
+	require.NoError(t, response.Body.Close())
+	r, err = http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/", nil)
+	require.NoError(t, err)
+	_, err = client.Do(r)
+	require.ErrorIs(t, err, errStopped)
+}
+
+// Many streams and short requests at the same time get what is theirs.
+func TestConcurrent(t *testing.T) {
+	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		content, err := io.ReadAll(r.Body)
+		if err != nil {
+			panic(err)
+		}
+		for i := range 200 {
+			_, _ = w.Write(binary.BigEndian.AppendUint32(slices.Clip(content), uint32(i)))
+			if i%7 == 0 {
+				_ = http.NewResponseController(w).Flush()
+			}
+		}
+	})
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			name := strings.Repeat(string(rune('a'+i)), 1+i*100)
+			for range 5 {
+				response := send(t, t.Context(), client, http.MethodPost, "https://server/", name)
+				got, err := io.ReadAll(response.Body)
+				_ = response.Body.Close()
+				want := []byte{}
+				for i := range 200 {
+					want = binary.BigEndian.AppendUint32(append(want, name...), uint32(i))
+				}
+				if err != nil || !bytes.Equal(want, got) {
+					t.Errorf("%d bytes in place of %d, %v", len(got), len(want), err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func BenchmarkRequest(b *testing.B) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = w.Write(make([]byte, 1000))
+	})
+	connected := httptest.NewUnstartedServer(handler)
+	connected.EnableHTTP2 = true
+	connected.StartTLS()
+	defer connected.Close()
+	transport := New()
+	defer transport.Serve(b.Context(), handler)()
+	for name, client := range map[string]*http.Client{"connection": connected.Client(), "in process": {Transport: transport}} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				r, _ := http.NewRequestWithContext(b.Context(), http.MethodPost, connected.URL, strings.NewReader("a body"))
+				response, err := client.Do(r)
+				if err != nil {
+					b.Fatal(err)
+				}
+				_, _ = io.Copy(io.Discard, response.Body)
+				_ = response.Body.Close()
+			}
+		})
+	}
+}

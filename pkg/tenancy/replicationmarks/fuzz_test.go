@@ -1,0 +1,49 @@
+package replicationmarks
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+// FuzzMark holds that whatever somebody has written as a mark is read without harm: what cannot be compared says nothing,
+// so that nobody takes a cache for complete because of it.
+func FuzzMark(f *testing.F) {
+	for _, seed := range []string{
+		`{"epoch":"0197d3a1-0c5e-7000-8000-000000000000","number":3,"resources":{"shards.core.kcp.io":{"resourceVersion":"17","count":2,"digest":"0f"}},"via":["eu","global"]}`,
+		`{"resources":{"a":{"resourceVersion":"017"},"b":{"resourceVersion":""},"c":{"resourceVersion":"-1"},"d":{"resourceVersion":"99999999999999999999"},"e":{"resourceVersion":"zzz"}}}`,
+		`{"epoch":"x","number":-9223372036854775808,"resources":null,"via":[]}`,
+		`{"resources":[]}`, `[]`, `{`, ``,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, written []byte) {
+		var mark ReplicationMark
+		if json.Unmarshal(written, &mark) != nil {
+			return
+		}
+		said := mark.Said()
+		require.Equal(t, mark.Epoch, said.Epoch)
+		require.Equal(t, len(mark.Via) > 0, said.Partial)
+		for resource, extent := range mark.Resources {
+			version, says := said.Versions[resource]
+			order, err := resourceversion.CompareResourceVersion(extent.ResourceVersion, "1")
+			require.Equal(t, err == nil, says, "%q", extent.ResourceVersion)
+			require.True(t, !says || version == extent.ResourceVersion && order >= 0, "%q", version)
+		}
+		require.LessOrEqual(t, len(said.Versions), len(mark.Resources))
+
+		copied, _ := mark.DeepCopyObject().(*ReplicationMark)
+		before, err := json.Marshal(copied)
+		require.NoError(t, err)
+		clear(mark.Resources)
+		for n := range mark.Via {
+			mark.Via[n] = "another"
+		}
+		after, err := json.Marshal(copied)
+		require.NoError(t, err)
+		require.Equal(t, before, after)
+	})
+}

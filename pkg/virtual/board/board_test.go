@@ -1,0 +1,229 @@
+package board
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/shardplane/shardplane/pkg/client"
+)
+
+func shard(name string, labels map[string]string) *corev1alpha1.Shard {
+	return &corev1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+}
+
+// next returns the next event of a watch, as text.
+func next(t *testing.T, w watch.Interface) string {
+	t.Helper()
+	select {
+	case event, open := <-w.ResultChan():
+		if !open {
+			return "end"
+		}
+		if obj, ok := event.Object.(*corev1alpha1.Shard); ok {
+			return string(event.Type) + " " + obj.Name
+		}
+		return string(event.Type)
+	case <-time.After(time.Minute):
+		require.FailNow(t, "nothing came")
+		return ""
+	}
+}
+
+// TestBoard follows what a shard knows through changes, by watches from all kinds of versions.
+func TestBoard(t *testing.T) {
+	var unknown error = apierrors.NewServiceUnavailable("nothing has been read yet")
+	known := func() error { return unknown }
+	of := New(known)
+	b := of.Read(shards)
+	ctx := t.Context()
+	none := &metainternalversion.ListOptions{}
+	_, err := b.List(ctx, none)
+	require.True(t, apierrors.IsServiceUnavailable(err), "what is not known is not nothing: %v", err)
+	_, err = b.Get(ctx, "one", nil)
+	require.True(t, apierrors.IsServiceUnavailable(err), err)
+	_, err = b.Watch(ctx, none)
+	require.True(t, apierrors.IsServiceUnavailable(err), err)
+
+	unknown = nil
+	version := func() string {
+		list, err := b.List(ctx, none)
+		require.NoError(t, err)
+		return list.(*corev1alpha1.ShardList).ResourceVersion //nolint:forcetypeassert // see List
+	}
+	start := version()
+	of.Set("one", shard("one", nil))
+	red, err := labels.Parse("colour=red")
+	require.NoError(t, err)
+	reds, err := b.Watch(ctx, &metainternalversion.ListOptions{LabelSelector: red, ResourceVersion: version()})
+	require.NoError(t, err)
+	all, err := b.Watch(ctx, none)
+	require.NoError(t, err)
+	past, err := b.Watch(ctx, &metainternalversion.ListOptions{ResourceVersion: start})
+	require.NoError(t, err)
+	of.Set("one", shard("one", map[string]string{"colour": "red"}))
+	of.Set("one", shard("one", map[string]string{"colour": "red", "a": "b"}))
+	of.Set("two", shard("two", nil))
+	of.Set("one", shard("one", nil))
+	of.Set("one", nil)
+	for _, w := range []watch.Interface{all, past} {
+		for _, want := range []string{"ADDED one", "MODIFIED one", "MODIFIED one", "ADDED two", "MODIFIED one", "DELETED one"} {
+			require.Equal(t, want, next(t, w))
+		}
+		w.Stop()
+		require.Equal(t, "end", next(t, w))
+	}
+	for _, want := range []string{"ADDED one", "MODIFIED one", "DELETED one"} {
+		require.Equal(t, want, next(t, reds))
+	}
+	obj, err := b.Get(ctx, "two", nil)
+	require.NoError(t, err)
+	require.NotEmpty(t, obj.(*corev1alpha1.Shard).ResourceVersion) //nolint:forcetypeassert // see Get
+	_, err = b.Get(ctx, "one", nil)
+	require.True(t, apierrors.IsNotFound(err), err)
+
+	// Versions of others, from the future, and of the past that is not known any more.
+	now, err := strconv.ParseInt(version(), 10, 64)
+	require.NoError(t, err)
+	slow, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stalled, err := b.Watch(slow, none)
+	require.NoError(t, err)
+	for range 2 * history {
+		of.Set("two", shard("two", nil))
+	}
+	_, err = b.Watch(ctx, &metainternalversion.ListOptions{ResourceVersion: "x"})
+	require.True(t, apierrors.IsBadRequest(err), err)
+	for _, version := range []string{"1", start, strconv.FormatInt(now+4*history, 10)} {
+		_, err = b.Watch(ctx, &metainternalversion.ListOptions{ResourceVersion: version})
+		require.True(t, apierrors.IsResourceExpired(err), version)
+	}
+	require.Equal(t, "ADDED two", next(t, stalled))
+	require.Equal(t, "ERROR", next(t, stalled), "it has missed something")
+	require.Equal(t, "end", next(t, stalled))
+	require.LessOrEqual(t, len(of.changes), 2*history)
+
+	// What is closed ends its watches, without an error: clients ask again.
+	last, err := b.Watch(ctx, &metainternalversion.ListOptions{ResourceVersion: version()})
+	require.NoError(t, err)
+	of.Close()
+	require.Equal(t, "end", next(t, last))
+}
+
+// shards shows Shards as they are.
+var shards = View{
+	Resource: corev1alpha1.Resource("shards"),
+	Show: func(obj client.Object, version string) client.Object {
+		shown := &corev1alpha1.Shard{}
+		if of, ok := obj.(*corev1alpha1.Shard); ok {
+			shown = of.DeepCopy()
+		}
+		shown.ResourceVersion = version
+		return shown
+	},
+	Fields: func(obj client.Object) fields.Set { return fields.Set{"metadata.name": obj.GetName()} },
+	List: func(meta metav1.ListMeta, shown []client.Object) runtime.Object {
+		list := &corev1alpha1.ShardList{ListMeta: meta}
+		for _, obj := range shown {
+			list.Items = append(list.Items, *obj.(*corev1alpha1.Shard)) //nolint:forcetypeassert // see Show
+		}
+		return list
+	},
+}
+
+// TestPages: lists at a version, in pages of any size, are what there was then, whatever has
+// changed since, and who lists and watches from there comes to what there is.
+func TestPages(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	of := New(func() error { return nil })
+	r := of.Read(shards)
+	have, then := map[string]string{}, map[string]map[string]string{}
+	list := func(options metainternalversion.ListOptions) (found map[string]string, version string) {
+		found = map[string]string{}
+		last := ""
+		for {
+			obj, err := r.List(t.Context(), &options)
+			require.NoError(t, err)
+			page := obj.(*corev1alpha1.ShardList) //nolint:forcetypeassert // see List
+			for i := range page.Items {
+				require.Greater(t, page.Items[i].Name, last)
+				last = page.Items[i].Name
+				found[last] = page.Items[i].Labels["is"]
+			}
+			if version = page.ResourceVersion; page.Continue == "" {
+				return found, version
+			}
+			require.Len(t, page.Items, int(options.Limit))
+			if random.IntN(4) == 0 {
+				of.Set("zz", shard("zz", nil))
+				of.Set("zz", nil)
+			}
+			options.Continue, options.ResourceVersion, options.ResourceVersionMatch = page.Continue, "", ""
+		}
+	}
+	for i := range 60 {
+		name := "s" + strconv.Itoa(random.IntN(20))
+		if random.IntN(3) == 0 {
+			of.Set(name, nil)
+			delete(have, name)
+		} else {
+			have[name] = strconv.Itoa(i)
+			of.Set(name, shard(name, map[string]string{"is": have[name]}))
+		}
+		found, version := list(metainternalversion.ListOptions{Limit: int64(random.IntN(7))})
+		require.Equal(t, have, found)
+		then[version] = maps.Clone(have)
+	}
+	for version, want := range then {
+		found, at := list(metainternalversion.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchExact, Limit: int64(random.IntN(7))})
+		require.Equal(t, version, at)
+		require.Equal(t, want, found)
+		w, err := r.Watch(t.Context(), &metainternalversion.ListOptions{ResourceVersion: version})
+		require.NoError(t, err)
+		for !maps.Equal(have, found) {
+			event := <-w.ResultChan()
+			obj := event.Object.(*corev1alpha1.Shard) //nolint:forcetypeassert // see Show
+			if found[obj.Name] = obj.Labels["is"]; event.Type == watch.Deleted {
+				delete(found, obj.Name)
+			}
+			delete(found, "zz")
+		}
+		w.Stop()
+	}
+	_, err := r.List(t.Context(), &metainternalversion.ListOptions{ResourceVersion: "1", ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+	require.True(t, apierrors.IsResourceExpired(err), err)
+	future := strconv.FormatInt(time.Now().Add(time.Hour).UnixNano(), 10)
+	_, err = r.List(t.Context(), &metainternalversion.ListOptions{ResourceVersion: future})
+	require.True(t, storage.IsTooLargeResourceVersion(err), err)
+	_, err = r.List(t.Context(), &metainternalversion.ListOptions{Continue: "x"})
+	require.True(t, apierrors.IsBadRequest(err), err)
+}
+
+// TestInitialEvents: a list as a watch ends with a bookmark that says so.
+func TestInitialEvents(t *testing.T) {
+	of := New(func() error { return nil })
+	of.Set("one", shard("one", nil))
+	yes := true
+	w, err := of.Read(shards).Watch(t.Context(), &metainternalversion.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+	require.NoError(t, err)
+	require.Equal(t, "ADDED one", next(t, w))
+	mark := <-w.ResultChan()
+	require.Equal(t, watch.Bookmark, mark.Type)
+	require.Equal(t, "true", mark.Object.(*corev1alpha1.Shard).Annotations[metav1.InitialEventsAnnotationKey]) //nolint:forcetypeassert // see Show
+	of.Set("two", shard("two", nil))
+	require.Equal(t, "ADDED two", next(t, w))
+}

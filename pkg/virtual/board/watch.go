@@ -1,0 +1,157 @@
+package board
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// bookmarkEvery is how often a watch is told how far it is, if it asks for that.
+const bookmarkEvery = time.Minute
+
+// Watch implements rest.Watcher.
+func (r *Reader) Watch(ctx context.Context, options *metainternalversion.ListOptions) (watch.Interface, error) {
+	if err := r.board.known(); err != nil {
+		return nil, err
+	}
+	from, err := parse(options.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	w := &follower{Reader: r, selected: r.selection(ctx, options), from: from, bookmarks: options.AllowWatchBookmarks, events: make(chan watch.Event)}
+	complete := options.SendInitialEvents != nil && *options.SendInitialEvents
+	var initial []entry
+	if complete || from == 0 {
+		if err := r.reached(options.ResourceVersion); err != nil {
+			return nil, err
+		}
+		if initial, w.from, err = r.initial(&w.selected); err != nil {
+			return nil, err
+		}
+	} else if _, _, known, _ := r.board.since(from); !known {
+		return nil, expired("the resourceVersion")
+	}
+	ctx, w.cancel = context.WithCancel(ctx)
+	go w.run(ctx, initial, complete && options.AllowWatchBookmarks)
+	return w, nil
+}
+
+// initial returns what there is, and the version that it is of.
+func (r *Reader) initial(selected *selection) (all []entry, version int64, err error) {
+	for range 10 { // it may change in between
+		version, all = r.board.newest(), nil
+		if r.board.at(version, "", func(_ string, e entry) bool {
+			if selected.has(e) {
+				all = append(all, e)
+			}
+			return true
+		}) {
+			return all, version, nil
+		}
+	}
+	return nil, 0, expired("the resourceVersion")
+}
+
+// follower is a watch.
+type follower struct {
+	*Reader
+
+	selected  selection
+	from      int64
+	bookmarks bool
+	events    chan watch.Event
+	cancel    context.CancelFunc
+}
+
+// Stop implements watch.Interface.
+func (f *follower) Stop() { f.cancel() }
+
+// ResultChan implements watch.Interface.
+func (f *follower) ResultChan() <-chan watch.Event { return f.events }
+
+func (f *follower) run(ctx context.Context, initial []entry, mark bool) {
+	defer close(f.events)
+	defer f.cancel()
+	for _, e := range initial {
+		if !f.send(ctx, watch.Event{Type: watch.Added, Object: f.show(e)}) {
+			return
+		}
+	}
+	if mark && !f.bookmark(ctx, map[string]string{metav1.InitialEventsAnnotationKey: "true"}) {
+		return
+	}
+	ticker := time.NewTicker(bookmarkEvery)
+	defer ticker.Stop()
+	for {
+		changes, newest, known, changed := f.board.since(f.from)
+		if !known {
+			if !f.board.isClosed() {
+				f.expire(ctx)
+			}
+			return
+		}
+		for _, c := range changes {
+			if !f.tell(ctx, c) {
+				return
+			}
+		}
+		f.from = newest
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-ticker.C:
+			if f.bookmarks && !f.bookmark(ctx, nil) {
+				return
+			}
+		}
+	}
+}
+
+// expire ends the watch with an error.
+func (f *follower) expire(ctx context.Context) {
+	status := apierrors.APIStatus(nil)
+	if errors.As(expired("the watch"), &status) {
+		told := status.Status()
+		told.Kind, told.APIVersion = "Status", "v1"
+		f.send(ctx, watch.Event{Type: watch.Error, Object: &told})
+	}
+}
+
+// bookmark tells how far the watch is.
+func (f *follower) bookmark(ctx context.Context, annotations map[string]string) bool {
+	mark := f.view.Show(nil, strconv.FormatInt(f.from, 10))
+	if annotations != nil {
+		mark.SetAnnotations(annotations)
+	}
+	return f.send(ctx, watch.Event{Type: watch.Bookmark, Object: mark})
+}
+
+// tell sends what a change is for who selects, if anything.
+func (f *follower) tell(ctx context.Context, c change) bool {
+	switch before, after := f.selected.has(c.old), f.selected.has(c.now); {
+	case before && after:
+		return f.send(ctx, watch.Event{Type: watch.Modified, Object: f.show(c.now)})
+	case after:
+		return f.send(ctx, watch.Event{Type: watch.Added, Object: f.show(c.now)})
+	case before:
+		return f.send(ctx, watch.Event{Type: watch.Deleted, Object: f.show(entry{c.old.Object, c.version})})
+	default:
+		return true
+	}
+}
+
+func (f *follower) send(ctx context.Context, e watch.Event) bool {
+	select {
+	case f.events <- e:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

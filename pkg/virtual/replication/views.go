@@ -1,0 +1,190 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/bindings"
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+// ViewsConfig is what views need.
+type ViewsConfig struct {
+	// Replicas are what is seen.
+	Replicas *Replicas
+	// Bindings knows who binds what.
+	Bindings *bindings.Index
+	// Inactive reports whether a logical cluster is switched off.
+	Inactive func(name logicalcluster.Name) bool
+	// ServeDocuments tells of some resources, as customresource.Server does.
+	ServeDocuments func(w http.ResponseWriter, r *http.Request, resources map[schema.GroupResource]bool, all []*definitions.Definition) bool
+	// Codecs encode errors.
+	Codecs runtime.NegotiatedSerializer
+}
+
+// Views are those of all endpoint slices of cached resources whose export has consumers on the
+// shard.
+type Views struct{ config ViewsConfig }
+
+// NewViews returns the views.
+func NewViews(config ViewsConfig) *Views { return &Views{config} }
+
+// offer is the resource that an export offers through an endpoint slice.
+type offer struct {
+	export   *apisv1alpha2.APIExport
+	resource *apisv1alpha2.ResourceSchema
+}
+
+func (o *offer) key() client.Key { return client.KeyOf(o.export) }
+
+// offerOf returns what is offered through an endpoint slice, or nil if that is nothing.
+func (x *Replicas) offerOf(provider logicalcluster.Name, slice string) *offer {
+	for _, kind := range []string{apis.CachedSliceKind, apis.ClusterCachedSliceKind} {
+		name := ""
+		if s, err := x.config.Slices.Get(provider, "", slice); err == nil && kind == apis.CachedSliceKind {
+			name = s.Spec.APIExport.Name
+		}
+		if s, err := x.config.ClusterSlices.Get(provider, "", slice); err == nil && kind == apis.ClusterCachedSliceKind {
+			name = s.Spec.APIExport.Name
+		}
+		export, err := x.config.Exports.Get(provider, "", name)
+		if name == "" || err != nil {
+			continue
+		}
+		for i := range export.Spec.Resources {
+			virtual := export.Spec.Resources[i].Storage.Virtual
+			if virtual != nil && apis.CachedSliceKindOf(virtual.Reference) == kind && virtual.Reference.Name == slice {
+				return &offer{export, &export.Spec.Resources[i]}
+			}
+		}
+	}
+	return nil
+}
+
+// offered returns what is offered through the slice of a request, or nil.
+func (v *Views) offered(ctx context.Context) *offer {
+	provider, _ := request.ClusterFrom(ctx)
+	return v.config.Replicas.offerOf(provider.Name, request.ViewFrom(ctx).Name)
+}
+
+// Needs returns what opens a view: the request's verb on apiexports/content, with the name of the
+// slice's export, also for discovery.
+func (v *Views) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
+	name := "-" // what no export is called
+	if o := v.offered(ctx); o != nil {
+		name = o.export.Name
+	}
+	gv := apisv1alpha2.SchemeGroupVersion
+	return authorizer.AttributesRecord{
+		User: a.GetUser(), Verb: a.GetVerb(), ResourceRequest: true,
+		APIGroup: gv.Group, APIVersion: gv.Version, Resource: "apiexports", Subresource: "content", Name: name,
+	}
+}
+
+// Permits decides what authz.Views does: in one logical cluster, a binding to the export has to be
+// there. Nothing is written.
+func (v *Views) Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	switch {
+	case a.IsResourceRequest() && !slices.Contains([]string{"get", "list", "watch"}, a.GetVerb()):
+		return authorizer.DecisionDeny, "what has been replicated is to be read only", nil
+	case !v.Shows(ctx):
+		return authorizer.DecisionDeny, "no APIBinding in the logical cluster is to the APIExport of the endpoint slice", nil
+	default:
+		return authorizer.DecisionAllow, "", nil
+	}
+}
+
+// Shows reports what authz.Views does: whether the logical cluster binds the export.
+func (v *Views) Shows(ctx context.Context) bool {
+	in := request.ViewFrom(ctx).In
+	if in.Wildcard {
+		return true
+	}
+	o := v.offered(ctx)
+	return o != nil && v.config.Bindings.Binds(in.Name, o.key())
+}
+
+// Wrap returns the filter that has requests enter their views, as that of exports does.
+func (v *Views) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := genericapirequest.RequestInfoFrom(r.Context())
+		if !ok {
+			v.respond(w, r, apierrors.NewInternalError(errors.New("no request info in the context")))
+			return
+		}
+		d, err := v.definition(r.Context(), info)
+		if err != nil {
+			v.respond(w, r, err)
+			return
+		}
+		scope := request.ScopeFrom(r.Context())
+		ctx := request.WithThrough(request.WithCluster(r.Context(), scope.View.In), request.Through{Provider: scope.Cluster.Name, View: scope.View.Name, Mount: scope.Mount})
+		switch {
+		case info.IsResourceRequest:
+			next.ServeHTTP(w, r.WithContext(customresource.WithReadOnly(ctx, d)))
+		case !v.config.ServeDocuments(w, r.WithContext(ctx), nil, []*definitions.Definition{d}):
+			v.respond(w, r, missing("the view of an endpoint slice has one resource, discovery and OpenAPI, and not "+r.URL.Path))
+		}
+	})
+}
+
+// definition returns how what a request sees is served.
+func (v *Views) definition(ctx context.Context, info *genericapirequest.RequestInfo) (*definitions.Definition, error) {
+	o, scope := v.offered(ctx), request.ScopeFrom(ctx)
+	in := scope.View.In
+	switch {
+	case o == nil:
+		return nil, missing("there is no such endpoint slice, or no APIExport beside it that offers a resource through it")
+	case !in.Wildcard && v.config.Inactive(in.Name):
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "logical cluster is marked inactive",
+		}}
+	case in.Wildcard && !scope.Mount.Wildcard(info.Verb, info.IsResourceRequest):
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
+			Message: info.Verb + " is not supported in the `*` logical cluster: only list and watch of resources are",
+		}}
+	}
+	resource := schema.GroupResource{Group: o.resource.Group, Resource: o.resource.Name}
+	if asked := (schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}); info.IsResourceRequest && asked != resource {
+		return nil, missing(fmt.Sprintf("there are %s, and nothing else", resource))
+	}
+	sch, err := v.config.Bindings.Offered(ctx, o.export, o.resource)
+	if err == nil && sch == nil {
+		err = missing("the APIResourceSchema " + o.resource.Schema + " of the provider does not exist, or is not valid")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &definitions.Definition{Schema: sch, Identity: o.export.Status.IdentityHash, Objects: v.config.Replicas.Of(o.key(), resource)}, nil
+}
+
+func missing(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: message,
+	}}
+}
+
+func (v *Views) respond(w http.ResponseWriter, r *http.Request, err error) {
+	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
+		err = apierrors.NewInternalError(err)
+	}
+	responsewriters.ErrorNegotiated(err, v.config.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
+}

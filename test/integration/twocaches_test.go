@@ -1,0 +1,88 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/harness"
+)
+
+// TestTwoCaches: each cache to which a shard pushes has what that shard tells of consumers and of limited subtrees. When the
+// first is away this goes on with the second, which others read then, and the first hears of all when it is back.
+func TestTwoCaches(t *testing.T) {
+	t.Parallel()
+	e := start(t, harness.Options{Shards: 2, DevTokens: true, SecondCache: true})
+	config := e.Cache()
+	config.Host = e.Component("cache-server-2").URL
+	caches := map[string]*client.Factory{"first": e.cache, "second": factory(t, config)}
+	provider, consumer := newAPIKinds(e, "two-provider"), newAPIKindsOn(e, "two-consumer", 1)
+	provider.export("e", provider.schema("v1", "widgets", "size"))
+	provider.export("f", provider.schema("v1", "gadgets", "size"))
+	_, err := kinds.LogicalClusters.In(e.proxy.Cluster(path("root:two-consumer"))).Patch(t.Context(), corev1alpha1.LogicalClusterName, mergePatch,
+		[]byte(`{"metadata":{"annotations":{"core.shardplane.io/max-subtree-objects":"1000"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+
+	// told waits until a cache says that shard-1 has consumers of these exports, and what it stores of the subtree.
+	told := func(cache string, exports []string, enough func(objects int64) bool) int64 {
+		t.Helper()
+		shard := caches[cache].Shard("shard-1")
+		uses := dynamicIn(t, shard, provider.cluster).Resource(inCaches("exportuses"))
+		usages := dynamicIn(t, shard, consumer.cluster).Resource(inCaches("subtreeusages"))
+		var got []string
+		var objects int64
+		var failed error
+		require.True(t, assert.Eventually(t, func() bool {
+			list, err := uses.List(t.Context(), metav1.ListOptions{})
+			if failed = err; err != nil {
+				return false
+			}
+			got = names(list.Items)
+			usage, err := usages.Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+			if failed = err; err != nil {
+				return false
+			}
+			objects, _ = field(usage, "used", "objects").(int64)
+			return slices.Equal(got, exports) && enough(objects)
+		}, 2*time.Minute, 50*time.Millisecond), "the %s cache has %v of %v, and %d objects: %v", cache, got, exports, objects, failed)
+		return objects
+	}
+	consumer.bindPath(http.StatusCreated, "e", "root:two-provider", "e")
+	consumer.until("e", "Ready", "True <nil>")
+	some := func(objects int64) bool { return objects > 0 }
+	told("first", []string{"e"}, some)
+	before := told("second", []string{"e"}, some)
+
+	e.Component("cache-server").Stop()
+	consumer.bindPath(http.StatusCreated, "f", "root:two-provider", "f")
+	consumer.until("f", "Ready", "True <nil>")
+	for n := range 10 {
+		consumer.create(configMaps, `{"metadata":{"name":"more-%d"}}`, n)
+	}
+	more := func(objects int64) bool { return objects >= before+10 }
+	told("second", []string{"e", "f"}, more)
+	url := e.Shard(1).Host + "/services/apiexport/" + provider.cluster + "/f"
+	var says any
+	require.True(t, assert.Eventually(t, func() bool {
+		says = field(provider.get(apisV1+"apiexportendpointslices/f"), "status", "endpoints")
+		return fmt.Sprint(says) == fmt.Sprintf("[map[url:%s]]", url)
+	}, 2*time.Minute, 50*time.Millisecond), "the provider's shard knows of consumers at %v", says)
+
+	e.Component("cache-server").Start()
+	told("first", []string{"e", "f"}, more)
+}
+
+// inCaches returns a resource of what shards tell each other.
+func inCaches(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "cache.shardplane.io", Version: "v1alpha1", Resource: resource}
+}

@@ -1,0 +1,196 @@
+package isolation
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// relics are replicated, and nobody but bravo may see them.
+	relics     = "/apis/shared.example/v1/relics"
+	relicSlice = "/services/replication/$B$/relics"
+	cachedAPI  = "/apis/cache.kcp.io/v1alpha1/"
+
+	aReader, aShard = "reader of caches", "shard-1"
+)
+
+// newRelics has objects of bravo replicated, with a slice and an export with virtual storage, through which nobody else but
+// keeper sees them.
+func (w *world) newRelics() {
+	post := func(path, body string) { w.must(w.admin, http.MethodPost, w.bravo.path, path, body, nil) }
+	const names = `"group":"shared.example","scope":"Cluster","names":{"plural":"relics","singular":"relic","kind":"Relic","listKind":"RelicList"}`
+	const content = `{"type":"object","x-kubernetes-preserve-unknown-fields":true}`
+	post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"relics.shared.example"},"spec":{`+names+`,"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":`+content+`}}]}}`)
+	post(relics, `{"apiVersion":"shared.example/v1","kind":"Relic","metadata":{"name":"`+w.secret+`-relic"},"data":"`+w.secret+`"}`)
+	post(cachedAPI+"cachedresources", `{"apiVersion":"cache.kcp.io/v1alpha1","kind":"CachedResource","metadata":{"name":"relics"},"spec":{"group":"shared.example","version":"v1","resource":"relics"}}`)
+	var cached struct {
+		Status struct{ Phase, IdentityHash string }
+	}
+	require.Eventually(w.t, func() bool {
+		got, err := call(w.t.Context(), w.admin, http.MethodGet, w.bravo.path, cachedAPI+"cachedresources/relics", "")
+		return err == nil && json.Unmarshal(got.body, &cached) == nil && cached.Status.Phase == "Ready" && cached.Status.IdentityHash != ""
+	}, 4*testTimeout, testTimeout/300, "the relics are replicated: %v", &cached)
+	post(cachedAPI+"cachedresourceendpointslices", `{"apiVersion":"cache.kcp.io/v1alpha1","kind":"CachedResourceEndpointSlice","metadata":{"name":"relics"},"spec":{"cachedResource":{"name":"relics"},"export":{"name":"relics"}}}`)
+	post("/apis/apis.kcp.io/v1alpha1/apiresourceschemas", `{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIResourceSchema","metadata":{"name":"v1.relics.shared.example"},"spec":{`+names+`,"versions":[{"name":"v1","served":true,"storage":true,"schema":`+content+`}]}}`)
+	post(boundAPI+"apiexports", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":"relics"},"spec":{"resources":[{"group":"shared.example","name":"relics","schema":"v1.relics.shared.example","storage":{"virtual":{"reference":{"apiGroup":"cache.kcp.io","kind":"CachedResourceEndpointSlice","name":"relics"},"identityHash":%q}}}]}}`, cached.Status.IdentityHash))
+	w.vars["RELICS"] = cached.Status.IdentityHash
+	keeper := w.workspace("root", "keeper", "root")
+	w.must(w.admin, http.MethodPost, keeper.path, boundAPI+"apibindings", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"relics"},"spec":{"reference":{"export":{"path":"`+w.bravo.path+`","name":"relics"}}}}`, nil)
+	var last answer
+	require.Eventually(w.t, func() bool {
+		var err error
+		last, err = call(w.t.Context(), w.masters, http.MethodGet, "", "/services/replication/"+w.bravo.name+"/relics/clusters/*"+relics, "")
+		return err == nil && last.code == http.StatusOK && strings.Contains(string(last.body), w.secret)
+	}, 2*testTimeout, testTimeout/300, "an administrator of the shard sees the replicas: %v", &last)
+	// The last that changes by itself are the replicas of both slices, which get an endpoint for keeper.
+	for resource, view := range map[string]string{"cache.kcp.io/v1alpha1/cachedresourceendpointslices": "replication", "apis.kcp.io/v1alpha1/apiexportendpointslices": "apiexport"} {
+		require.Eventually(w.t, func() bool {
+			var err error
+			last, err = call(w.t.Context(), w.Cache(), http.MethodGet, "", "/services/cache/shards/root/clusters/"+w.bravo.name+"/apis/"+resource+"/relics", "")
+			return err == nil && strings.Contains(string(last.body), "/services/"+view+"/"+w.bravo.name+"/relics")
+		}, 2*testTimeout, testTimeout/300, "the slice has an endpoint: %v", &last)
+	}
+}
+
+// replicas asks each server for replicas, in each way, as everybody who may not have them, and as those whose certificates
+// are for a part of that.
+func (w *world) replicas(t *testing.T) {
+	w.inside()
+	t.Run("nobody else", w.testReplicasOfOthers)
+	t.Run("narrow certificates", w.testNarrowCertificates)
+}
+
+var verbs = []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
+
+// testReplicasOfOthers holds that attackers get no replicas, and write none.
+func (w *world) testReplicasOfOthers(t *testing.T) {
+	cache := "/services/cache/shards/"
+	paths := []string{
+		cache + "*/clusters/*" + relics, cache + "root/clusters/$B$" + relics, cache + "root/clusters/$B$" + relics + "/x", cache + "root/digests", cache + "root/digests/relics.shared.example/0",
+		cache + "*/clusters/*/apis/core.kcp.io/v1alpha1/shards", cache + "root/clusters/system:marks/apis/cache.shardplane.io/v1alpha1/replicationmarks/shard",
+		relicSlice + "/clusters/*" + relics, relicSlice + "/clusters/$B$" + relics, relicSlice + "/clusters/$B$" + relics + "/x", relicSlice + "/clusters/$A$" + relics, relicSlice + "/clusters/*/apis", relicSlice + "/clusters/*/openapi/v3",
+		relicSlice, "/services/replication/$A$/relics/clusters/*" + relics, "/services/replication/$BPATH$/relics/clusters/*" + relics, "/clusters/$A$" + relics, "/clusters/$A$" + relics + ":$RELICS$",
+	}
+	refused := []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnsupportedMediaType}
+	var inputs []input
+	for who, p := range w.whos {
+		for target := range w.targets {
+			if !p.attacks(w.targets[target].name) {
+				continue
+			}
+			for n, path := range paths {
+				for _, verb := range verbs {
+					inputs = append(inputs, input{who: who, target: target, wire: (n+who)%17 == 0, raw: verb + " " + path + " HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" + `{"metadata":{"name":"x"}}`})
+				}
+			}
+		}
+	}
+	w.send(t, inputs)
+	for _, in := range inputs {
+		if in.wire {
+			got := w.perform(t.Context(), in, false)
+			require.NoError(t, got.err)
+			require.Contains(t, refused, got.code, "%s at %s: %s: %s", w.whos[in.who].name, w.targets[in.target].name, in.raw, got)
+		}
+	}
+	got := w.mallory(t, http.MethodPost, "/clusters/$A$"+boundAPI+"apibindings", `{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":"relics"},"spec":{"reference":{"export":{"path":"$BPATH$","name":"relics"}}}}`)
+	require.Equal(t, http.StatusForbidden, got.code, "virtual storage is for whom the export is: %s", got)
+}
+
+// testNarrowCertificates tries certificates that are for a part of the cache server, by each verb on each kind, of each shard:
+// a reader's reads and writes nothing, and a shard's writes below its own name.
+func (w *world) testNarrowCertificates(t *testing.T) {
+	target := slices.IndexFunc(w.targets, func(at *target) bool { return at.name == cacheServer })
+	ask := func(by, verb, path string) answer {
+		t.Helper()
+		n := slices.IndexFunc(w.whos, func(p *who) bool { return p.name == by })
+		body, kind := "{}", "application/json"
+		if verb == http.MethodGet {
+			body = ""
+		}
+		if verb == http.MethodPatch {
+			kind = "application/merge-patch+json"
+		}
+		got := w.perform(t.Context(), input{who: n, target: target, raw: verb + " " + path + " HTTP/1.1\r\nContent-Type: " + kind + "\r\nConnection: close\r\n\r\n" + body}, false)
+		require.NoError(t, got.err)
+		return got
+	}
+	refused := []int{http.StatusForbidden, http.StatusMethodNotAllowed}
+	tried := 0
+	for _, resource := range w.cached(t) {
+		for _, shard := range []string{"root", aShard, "nowhere", "*"} {
+			for _, cluster := range []string{"$B$", "*"} {
+				list := "/services/cache/shards/" + shard + "/clusters/" + cluster + resource
+				one, wild := list+"/none", shard == "*" || cluster == "*"
+				for _, who := range []string{aReader, aShard} {
+					own := who == aShard && shard == aShard
+					require.Equal(t, http.StatusOK, ask(who, http.MethodGet, list).code, "%s reads %s", who, list)
+					if !wild {
+						require.Equal(t, http.StatusNotFound, ask(who, http.MethodGet, one).code, "%s reads %s", who, one)
+					}
+					for _, path := range []string{list, one, one + "/status"} {
+						for _, verb := range verbs[1:] {
+							if own && verb == http.MethodDelete && path == list {
+								continue // it would
+							}
+							got := ask(who, verb, path)
+							tried++
+							if own && !wild {
+								require.GreaterOrEqual(t, got.code, http.StatusBadRequest, "%s: %s %s: %s", who, verb, path, got)
+								require.NotEqual(t, http.StatusForbidden, got.code, "%s may: %s %s: %s", who, verb, path, got)
+							} else {
+								require.Contains(t, refused, got.code, "%s: %s %s: %s", who, verb, path, got)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	require.Greater(t, tried, 1000)
+	for _, who := range []string{aReader, aShard} {
+		for _, path := range []string{"/services/cache/shards/root/digests", "/services/cache/shards/shard-1/digests/shards.core.kcp.io", "/services/cache/shards/root/digests/shards.core.kcp.io/00"} {
+			require.Contains(t, []int{http.StatusOK, http.StatusNotFound}, ask(who, http.MethodGet, path).code, path)
+			for _, verb := range verbs[1:] {
+				require.GreaterOrEqual(t, ask(who, verb, path).code, http.StatusBadRequest, "%s: %s %s", who, verb, path)
+			}
+		}
+		for _, path := range []string{"/metrics", "/debug/pprof/", "/services/cache/shards/root/metrics", "/services/cache", "/apis", "/configz"} {
+			for _, verb := range verbs {
+				require.GreaterOrEqual(t, ask(who, verb, path).code, http.StatusBadRequest, "%s: %s %s", who, verb, path)
+			}
+		}
+	}
+}
+
+// cached returns the paths of all kinds that the cache server serves.
+func (w *world) cached(t *testing.T) []string {
+	t.Helper()
+	read := func(path string, into any) {
+		t.Helper()
+		w.must(w.Cache(), http.MethodGet, "", "/services/cache/shards/*/clusters/*"+path, "", into)
+	}
+	var groups metav1.APIGroupList
+	read("/apis", &groups)
+	var paths []string
+	for i := range groups.Groups {
+		for _, version := range groups.Groups[i].Versions {
+			var list metav1.APIResourceList
+			read("/apis/"+version.GroupVersion, &list)
+			for _, kind := range list.APIResources {
+				if !strings.ContainsAny(kind.Name, "/:") {
+					paths = append(paths, "/apis/"+version.GroupVersion+"/"+kind.Name)
+				}
+			}
+		}
+	}
+	require.Greater(t, len(paths), 20)
+	return paths
+}
