@@ -14,6 +14,8 @@ import (
 
 // divider lets work begin in some logical clusters.
 type divider struct {
+	telling sync.Mutex // one call of what is told comes after the other
+
 	mu    sync.Mutex
 	has   map[uint64]bool
 	gains []func(client.Ranges)
@@ -26,6 +28,8 @@ func (d *divider) Begin(ctx context.Context, hash uint64) (context.Context, func
 }
 
 func (d *divider) OnGain(f func(client.Ranges)) (remove func()) {
+	d.telling.Lock()
+	defer d.telling.Unlock()
 	d.mu.Lock()
 	d.gains = append(d.gains, f)
 	d.mu.Unlock()
@@ -40,6 +44,8 @@ func (d *divider) gain(clusters ...logicalcluster.Name) {
 	}
 	gains := d.gains
 	d.mu.Unlock()
+	d.telling.Lock()
+	defer d.telling.Unlock()
 	for _, f := range gains {
 		f(client.Ranges{})
 	}

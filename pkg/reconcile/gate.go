@@ -18,8 +18,8 @@ type Gate interface {
 
 // Gains tells what comes to this process, such as a ring.Ring.
 type Gains interface {
-	// OnGain has f called with what this process may work on, and then with what comes, until
-	// remove is called, which waits for f.
+	// OnGain has f called with what this process may work on, and then with what comes, one call
+	// after the other, until remove is called, which waits for f.
 	OnGain(f func(gained client.Ranges)) (remove func())
 }
 

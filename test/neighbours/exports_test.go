@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -109,11 +110,15 @@ func (b *binding) condition(kind string) string {
 
 func (u *tenant) until(t *testing.T, name, what string, done func(b *binding) bool) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	var last []byte
+	if !assert.Eventually(t, func() bool {
 		b := &binding{}
 		code, text, err := u.call(t.Context(), http.MethodGet, apisV2+"apibindings/"+name, "")
+		last = text
 		return err == nil && code == http.StatusOK && json.Unmarshal(text, b) == nil && done(b)
-	}, testTimeout, tick, "binding %s: %s", name, what)
+	}, testTimeout, tick, "binding %s: %s", name, what) {
+		require.FailNow(t, "it was", "%s", last)
+	}
 }
 
 func ready(b *binding) bool { return b.condition("Ready") == "True" }

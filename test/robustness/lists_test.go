@@ -47,7 +47,11 @@ func (r *reader) list(ctx context.Context, a ask) (*history.List, error) {
 			return nil, err
 		}
 		l.Pages = append(l.Pages, page.seen)
-		l.Items = append(l.Items, items...)
+		for _, o := range items {
+			if r.target.explained(a.scope, o.Key) {
+				l.Items = append(l.Items, o)
+			}
+		}
 		if token = page.token; token == "" {
 			break
 		}

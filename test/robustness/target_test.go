@@ -2,6 +2,7 @@ package robustness
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/shardplane/shardplane/test/robustness/history"
@@ -82,6 +83,12 @@ func (t *target) part(ranges ...history.Range) history.Scope {
 	scope := t.everything()
 	scope.Ranges = ranges
 	return scope
+}
+
+// explained reports whether the history tells all that may happen to what a scope shows. Where
+// nobody watches for long, it knows nothing of what the servers delete, such as Leases of a ring.
+func (t *target) explained(s history.Scope, k history.Key) bool {
+	return !t.fleeting || s.Cluster != "" || slices.Contains(t.clusters, k.Cluster)
 }
 
 // one is the scope of a logical cluster.

@@ -201,7 +201,9 @@ func (w *watcher) take(s *history.Session, e watchEvent) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s.Events = append(s.Events, event)
+	if e.Type == history.Bookmark || w.target.explained(w.scope, seen.Key) {
+		s.Events = append(s.Events, event)
+	}
 	if w.noticed != nil && e.Type == history.Added {
 		w.noticed(event.Object.Key)
 	}
