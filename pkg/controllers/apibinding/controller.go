@@ -224,7 +224,8 @@ func (r *reconciler) lead(ctx context.Context, key client.Key) (reconcile.Result
 	}
 	binding, err := r.binding(ctx, key)
 	if err == nil && binding.DeletionTimestamp == nil {
-		return reconcile.Result{}, ignoreNotFound(r.bind(ctx, key, binding))
+		again, err := r.bind(ctx, key, binding)
+		return reconcile.Result{Backoff: again}, ignoreNotFound(err)
 	}
 	r.waiting.set(key, false)
 	r.roomless.set(key, false)
@@ -300,17 +301,17 @@ func (r *reconciler) isStarting(lc *corev1alpha1.LogicalCluster) bool {
 	return (phase == "" || lc.Labels[tenancyv1alpha1.WorkspacePhaseLabel] != phase) && r.now().Before(lc.CreationTimestamp.Add(startTime))
 }
 
-// bind leads a binding to what its export offers.
-func (r *reconciler) bind(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) error {
+// bind leads a binding to what its export offers, and reports whether it is to be looked at again.
+func (r *reconciler) bind(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding) (again bool, err error) {
 	p, err := r.plan(ctx, key.Cluster, binding)
 	if err != nil {
-		return err
+		return false, err
 	}
 	conflict := ""
 	if p.problem == nil && len(p.added) > 0 {
 		var release func()
 		if release, conflict, err = r.reserve(ctx, key, binding, p); err != nil {
-			return err
+			return false, err
 		}
 		if conflict == "" {
 			defer release()
@@ -327,18 +328,19 @@ func (r *reconciler) bind(ctx context.Context, key client.Key, binding *apisv1al
 			r.waiting.set(key, true) // it can when another one goes
 		case apierrors.IsNotFound(err):
 			p.problem = noLogicalCluster()
+			again = true // nothing tells when it is known
 		case err != nil:
-			return err
+			return false, err
 		}
 	}
 	written, err := r.commit(ctx, binding, advance(binding, p.provider, p.export, p.offer, p.wanted))
 	if err != nil {
-		return err
+		return false, err
 	}
 	if conflict != "" && r.conflictIsOver(ctx, key, binding, p) {
-		return errors.New("names became free in the meantime")
+		return false, errors.New("names became free in the meantime")
 	}
-	return r.apis.WaitFor(ctx, written)
+	return again, r.apis.WaitFor(ctx, written)
 }
 
 // conflictIsOver looks once more whether names are in use: they may have become free

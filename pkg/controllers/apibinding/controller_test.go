@@ -392,7 +392,7 @@ func TestDeletion(t *testing.T) {
 		w.settle(t)
 		condition := conditions.Get(w.bindings["a"], apisv1alpha2.BindingResourceDeleteSuccess)
 		require.Equal(t, "SomeFinalizersRemain", condition.Reason)
-		require.Equal(t, "Objects remain: 1 of widgets.example.org. They wait for their finalizers: example.org/wait has 1 of widgets.example.org", condition.Message)
+		require.Equal(t, "Objects remain: 1 of widgets.example.org. They wait for their finalizers, which those have to remove who use them: example.org/wait has 1 of widgets.example.org", condition.Message)
 		require.Zero(t, w.objects["gadgets/"+gadgets])
 
 		// Another binding of the export comes, and has what is left.

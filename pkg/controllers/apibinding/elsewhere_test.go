@@ -120,3 +120,37 @@ func TestWaitingIsSaid(t *testing.T) {
 	w.settle(t)
 	require.True(t, conditions.IsTrue(w.bindings["b"], apisv1alpha2.InitialBindingCompleted))
 }
+
+// TestClaimsInDoubt: what is bound goes on, and claims on it are accepted and rejected, whatever is not known of others.
+func TestClaimsInDoubt(t *testing.T) {
+	w := newWorld()
+	w.offer(widgetsOne)
+	w.exports["e"].Status.IdentityHash, w.schemas[widgetsOne] = "h", widgetsOne
+	w.bind("b")
+	secrets := asksFor("secrets", "get", "list")
+	claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "*"))(w)
+	w.settle(t)
+	before := w.bindings["b"].DeepCopy()
+	require.Len(t, before.Status.AppliedPermissionClaims, 1)
+	w.r.schema = func(client.Key) (*metav1.PartialObjectMetadata, error) {
+		return nil, fmt.Errorf("%w: the cache server is away", client.ErrIncomplete)
+	}
+	for _, verbs := range [][]string{{}, {"get"}, {"*"}} {
+		accepted := accepts(secrets, verbs...)
+		if len(verbs) == 0 {
+			accepted.State = apisv1alpha2.ClaimRejected
+		}
+		w.bindings["b"].Spec.PermissionClaims = []apisv1alpha2.AcceptablePermissionClaim{accepted}
+		result, err := w.r.reconcile(t.Context(), client.Key{Cluster: consumer, Name: "b"})
+		require.NoError(t, err)
+		require.True(t, result.Backoff)
+		applied := w.bindings["b"].Status.AppliedPermissionClaims
+		require.Equal(t, len(verbs) > 0, len(applied) == 1, "%v", verbs)
+		if len(verbs) == 1 && verbs[0] == "get" {
+			require.Equal(t, verbs, applied[0].Verbs)
+			require.Contains(t, says(w.bindings["b"], claimsValid), "PermissionClaimsMismatch")
+		}
+	}
+	require.Equal(t, before.Status.AppliedPermissionClaims, w.bindings["b"].Status.AppliedPermissionClaims)
+	require.Equal(t, before.Status.BoundResources, w.bindings["b"].Status.BoundResources)
+}

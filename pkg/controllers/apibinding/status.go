@@ -80,7 +80,7 @@ func namingConflict(what string) *problem {
 func noLogicalCluster() *problem {
 	return &problem{
 		reason: apisv1alpha2.LogicalClusterNotFoundReason, severity: conditionsv1alpha1.ConditionSeverityError,
-		message: "There is no LogicalCluster here: it is being deleted, or has just been created",
+		message: "There is no LogicalCluster here: it has just been created, and then this goes on by itself, or it is being deleted, with this binding",
 	}
 }
 
@@ -248,10 +248,10 @@ func tellClaims(binding *apisv1alpha2.APIBinding) {
 	switch {
 	case len(claims.NotExported) > 0:
 		conditions.MarkFalse(binding, apisv1alpha2.PermissionClaimsValid, apisv1alpha2.InvalidPermissionClaimsReason, conditionsv1alpha1.ConditionSeverityError,
-			"%s accepted, and the APIExport does not ask for it: take it out of spec.permissionClaims, or wait for the provider", claims.NotExported[0])
+			"%s is accepted, and the APIExport does not ask for it: take it out of spec.permissionClaims, or wait for the provider", claims.NotExported[0])
 	case len(claims.Different) > 0:
 		conditions.MarkFalse(binding, apisv1alpha2.PermissionClaimsValid, apisv1alpha2.PermissionClaimsMismatchReason, conditionsv1alpha1.ConditionSeverityWarning,
-			"%s is accepted with other verbs, or for other objects, than the APIExport asks for: only what both name has effect", claims.Different[0])
+			"%s is accepted with other verbs, or for other objects, than the APIExport asks for, and only what both name has effect: change spec.permissionClaims, unless that is meant", claims.Different[0])
 	default:
 		conditions.MarkTrue(binding, apisv1alpha2.PermissionClaimsValid)
 	}
@@ -279,7 +279,9 @@ func remaining(binding *apisv1alpha2.APIBinding, all []left, err error) *apisv1a
 		}
 		reason, message := someResourcesRemain, "Objects remain: "+strings.Join(resources, ", ")
 		if len(waits) > 0 {
-			reason, message = someFinalizersRemain, message+". They wait for their finalizers: "+strings.Join(waits, ", ")
+			reason, message = someFinalizersRemain, message+". They wait for their finalizers, which those have to remove who use them: "+strings.Join(waits, ", ")
+		} else {
+			message += ". Their deletion goes on by itself"
 		}
 		conditions.MarkFalse(binding, apisv1alpha2.BindingResourceDeleteSuccess, reason, conditionsv1alpha1.ConditionSeverityInfo, "%s", message)
 	}

@@ -54,15 +54,24 @@ func (w *waiting) everywhere() []client.Key {
 	return keys
 }
 
-// tellWaiting says in a binding that has bound nothing yet what it waits for. What is bound goes on.
+// tellWaiting says in a binding that has bound nothing yet what it waits for. What is bound goes on, by the claims that the
+// export made when it was known last: nobody else is needed to accept them, and to reject them.
 func (r *reconciler) tellWaiting(ctx context.Context, key client.Key, why error) error {
+	says := func(binding *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
+		if conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
+			binding = binding.DeepCopy()
+			tellClaims(binding)
+			return binding
+		}
+		return waitingFor(binding, why)
+	}
 	known, err := r.known(key)
-	if err != nil || known.DeletionTimestamp != nil || conditions.IsTrue(known, apisv1alpha2.InitialBindingCompleted) || equality.Semantic.DeepEqual(known, waitingFor(known, why)) {
+	if err != nil || known.DeletionTimestamp != nil || equality.Semantic.DeepEqual(known, says(known)) {
 		return ignoreNotFound(err)
 	}
 	binding, err := r.binding(ctx, key)
-	if err == nil && binding.DeletionTimestamp == nil && !conditions.IsTrue(binding, apisv1alpha2.InitialBindingCompleted) {
-		_, err = r.commit(ctx, binding, waitingFor(binding, why))
+	if err == nil && binding.DeletionTimestamp == nil {
+		_, err = r.commit(ctx, binding, says(binding))
 	}
 	return ignoreNotFound(err)
 }
