@@ -2,6 +2,7 @@ package garbagecollector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -30,8 +31,15 @@ type model struct {
 	stored, seen map[Item]object
 	unseen       map[string][]change
 	unserved     map[string]bool
+	removed      map[types.UID]bool
 	events       []string
 	queue        map[Item]bool
+
+	// writes counts the collector's writes to come before it crashes, or, if it goes on, before
+	// writes fail for a moment; negative for never. The last one is done if only its answer is lost.
+	writes int
+	lost   bool
+	goesOn bool
 }
 
 type change struct {
@@ -50,7 +58,7 @@ var worldKinds = map[string]storage.Kind{
 func newModel(t *testing.T, seed uint64) *model {
 	m := &model{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), stored: map[Item]object{}, seen: map[Item]object{},
-		unseen: map[string][]change{}, unserved: map[string]bool{}, queue: map[Item]bool{},
+		unseen: map[string][]change{}, unserved: map[string]bool{}, removed: map[types.UID]bool{}, queue: map[Item]bool{}, writes: -1,
 	}
 	m.c = &collector{graph: newGraph(), backend: m}
 	return m
@@ -92,7 +100,10 @@ func (m *model) elsewhere(_ context.Context, at Item, uid types.UID) bool {
 }
 
 func (m *model) report(_ context.Context, _ storage.Kind, item Item, _ object, r metav1.OwnerReference) {
-	m.events = append(m.events, fmt.Sprintf("%s: %s", item, r.Name))
+	// A collector that tells it again finds the Event there.
+	if says := fmt.Sprintf("%s: %s", item, r.Name); !slices.Contains(m.events, says) {
+		m.events = append(m.events, says)
+	}
 }
 
 // deliver shows the next change of a resource.
@@ -116,6 +127,7 @@ func (m *model) set(item Item, o object) {
 	if o.uid == "" || o.deleting && len(o.finalizers) == 0 {
 		o = object{}
 		delete(m.stored, item)
+		m.removed[before.uid] = true
 	} else {
 		m.version++
 		o.version = strconv.Itoa(m.version)
@@ -139,8 +151,10 @@ func (m *model) remove(_ context.Context, _ storage.Kind, item Item, o object, p
 	case o.uid != is.uid, o.version != is.version:
 		return errConflict
 	}
-	m.delete(item, policy)
-	return nil
+	return m.write(func() {
+		m.mustBeGarbage(item, is)
+		m.delete(item, policy)
+	})
 }
 
 // delete does as an API server does.
@@ -175,8 +189,7 @@ func (m *model) patch(_ context.Context, _ storage.Kind, item Item, o object, p 
 	if p.finalizers != nil {
 		is.finalizers = p.finalizers
 	}
-	m.set(item, is)
-	return nil
+	return m.write(func() { m.set(item, is) })
 }
 
 // step does one thing of those that can be done now, and reports whether there was one.
@@ -200,7 +213,12 @@ func (m *model) step() bool {
 		can = append(can, func() {
 			delete(m.queue, item)
 			_, err := m.c.collect(m.t.Context(), item)
-			if err != nil {
+			switch {
+			case errors.Is(err, errCrash) && m.goesOn:
+				m.writes, m.queue[item] = -1, true
+			case errors.Is(err, errCrash):
+				m.crash()
+			case err != nil:
 				require.True(m.t, apierrors.IsConflict(err), "%v", err)
 				m.queue[item] = true
 			}

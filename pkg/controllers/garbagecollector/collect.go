@@ -247,7 +247,7 @@ func (c *collector) tell(ctx context.Context, kind storage.Kind, item Item, o ob
 				return
 			}
 		}
-		if r := o.references[i]; lookups[i].state != unknown && c.backend.elsewhere(ctx, lookups[i].item, r.UID) {
+		if r := o.references[i]; lookups[i].item != "" && c.backend.elsewhere(ctx, lookups[i].item, r.UID) {
 			c.backend.report(ctx, kind, item, o, r)
 		}
 	}

@@ -16,6 +16,9 @@ type graph struct {
 	owners map[owner]dependents
 	// waiting are the owners that wait for their dependents.
 	waiting map[owner]Item
+	// gone are the owners that went while it was told, as long as somebody refers to them: they
+	// are absent, also when nobody serves their kind any more, which may go with them.
+	gone map[owner]struct{}
 	// added are the items whose references are new: they may say what never was right.
 	added map[Item]struct{}
 	// references is how many there are.
@@ -47,7 +50,7 @@ type dependent struct {
 const few = 16
 
 func newGraph() *graph {
-	return &graph{owners: map[owner]dependents{}, waiting: map[owner]Item{}, added: map[Item]struct{}{}, wake: make(chan struct{}, 1)}
+	return &graph{owners: map[owner]dependents{}, waiting: map[owner]Item{}, gone: map[owner]struct{}{}, added: map[Item]struct{}{}, wake: make(chan struct{}, 1)}
 }
 
 // put adds a dependent or changes whether it blocks, and reports whether it is new.
@@ -122,6 +125,7 @@ func (g *graph) changed(item Item, before, after object) {
 		delete(g.waiting, self)
 		delete(g.added, item)
 		if _, owns := g.owners[self]; owns {
+			g.gone[self] = struct{}{}
 			g.todo.owners = append(g.todo.owners, self)
 		}
 	} else {
@@ -199,6 +203,7 @@ func (g *graph) dropLocked(o owner, item Item) {
 	}
 	if d.len() == 0 {
 		delete(g.owners, o)
+		delete(g.gone, o)
 	} else {
 		g.owners[o] = d
 	}
@@ -237,6 +242,14 @@ func (g *graph) dependentsOf(o owner) []dependent {
 	return all
 }
 
+// isGone reports whether an owner that has dependents was seen to go.
+func (g *graph) isGone(o owner) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, gone := g.gone[o]
+	return gone
+}
+
 // take returns what is to be looked at, once.
 func (g *graph) take() todo {
 	g.mu.Lock()
@@ -260,7 +273,12 @@ func (g *graph) isAdded(item Item) bool {
 func (g *graph) replace(by *graph) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.owners, g.waiting, g.added, g.references = by.owners, by.waiting, by.added, by.references
+	for o := range g.gone {
+		if _, owns := by.owners[o]; owns {
+			by.gone[o] = struct{}{}
+		}
+	}
+	g.owners, g.waiting, g.gone, g.added, g.references = by.owners, by.waiting, by.gone, by.added, by.references
 	g.todo.items = append(g.todo.items, by.todo.items...)
 	g.todo.owners = append(g.todo.owners, by.todo.owners...)
 	g.wakeLocked()

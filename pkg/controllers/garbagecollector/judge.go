@@ -38,7 +38,7 @@ type verdict struct {
 	invalid []metav1.OwnerReference
 }
 
-// lookup is where the owner of a reference has to be.
+// lookup is where the owner of a reference has to be; nowhere, if it is known to be gone.
 type lookup struct {
 	state state
 	item  Item
@@ -114,6 +114,9 @@ func (c *collector) locate(ctx context.Context, item Item, o object, v *verdict)
 		switch {
 		case err != nil:
 			return nil, err
+		case !served && c.graph.isGone(ownerOf(place.Cluster, r.UID)):
+			lookups[i].state = dangling // a definition that goes takes its objects along
+			continue
 		case !served:
 			v.unserved = true
 			continue
@@ -134,7 +137,7 @@ func (c *collector) locate(ctx context.Context, item Item, o object, v *verdict)
 func (c *collector) find(ctx context.Context, o object, lookups []lookup) error {
 	for i := range lookups {
 		l := &lookups[i]
-		if l.state == unknown {
+		if l.item == "" {
 			continue
 		}
 		var err error

@@ -41,6 +41,14 @@ func wrongUID(r metav1.OwnerReference) metav1.OwnerReference {
 	return r
 }
 
+// orphans are the names of so many dependents.
+func orphans(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("d%d", i))
+	}
+	return names
+}
+
 var scenarios = []scenario{
 	{name: "no reference", do: func(m *model) { m.set(at("ConfigMap", "a"), thing("a")) }, left: []string{"a"}},
 	{name: "background, a chain of three kinds", do: func(m *model) {
@@ -147,6 +155,15 @@ var scenarios = []scenario{
 		require.Empty(t, references(t, m, at("ConfigMap", "b")))
 		require.Equal(t, []string{"b"}, references(t, m, at("ConfigMap", "d")))
 	}},
+	{name: "orphan, many dependents", do: func(m *model) {
+		m.set(at("Secret", "a"), thing("a"))
+		for _, name := range orphans(2 * few) {
+			m.set(at("ConfigMap", name), thing(name, ref("Secret", "a")))
+		}
+		m.delete(at("Secret", "a"), orphan)
+	}, left: orphans(2 * few), also: func(t *testing.T, m *model) {
+		require.Zero(t, m.c.graph.size())
+	}},
 	{name: "orphan in a chain below a background deletion", do: func(m *model) {
 		m.set(at("Secret", "a"), thing("a"))
 		b := thing("b", ref("Secret", "a"))
@@ -238,6 +255,39 @@ func TestScenarios(t *testing.T) {
 				require.Equal(t, countReferences(m), m.c.graph.size(), "the graph has what is stored, seed %d", seed)
 			}
 		})
+	}
+}
+
+// TestKindsThatGo: a definition that goes takes its objects along, and these their dependents,
+// although nobody serves their kind by then; what was seen of it before or comes after is kept until
+// it is served again.
+func TestKindsThatGo(t *testing.T) {
+	for seed := range uint64(200) {
+		m := newModel(t, seed)
+		m.unserved["/example.com/clusters/"] = true
+		m.set(at("Bound", "b"), thing("b"))
+		for _, name := range orphans(few + 2) {
+			m.set(at("ConfigMap", name), thing(name, ref("Bound", "b")))
+		}
+		m.set(at("ConfigMap", "other"), thing("other", ref("Bound", "b"), ref("Cluster", "never")))
+		m.rest()
+		m.delete(at("Bound", "b"), background)
+		m.unserved["/example.com/bounds/"] = true
+		m.rest()
+		require.Equal(t, []string{"other"}, m.names(), "seed %d", seed)
+		m.set(at("ConfigMap", "late"), thing("late", ref("Bound", "gone")))
+		m.rest()
+		require.Equal(t, []string{"late", "other"}, m.names(), "seed %d", seed)
+
+		// It comes back, with another object of that name.
+		m.set(at("Bound", "b"), object{uid: "uid-new"})
+		m.redefine("/example.com/bounds/", true)
+		m.rest()
+		require.Equal(t, []string{"b", "other"}, m.names(), "seed %d", seed)
+		m.redefine("/example.com/clusters/", true)
+		m.rest()
+		require.Equal(t, []string{"b"}, m.names(), "seed %d", seed)
+		require.Empty(t, m.c.graph.gone)
 	}
 }
 

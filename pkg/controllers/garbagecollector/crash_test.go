@@ -1,0 +1,95 @@
+package garbagecollector
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+var errCrash = errors.New("the process ends here")
+
+// write does it, unless the process has ended before.
+func (m *model) write(do func()) error {
+	if m.writes == 0 {
+		return errCrash
+	}
+	if m.writes > 0 {
+		m.writes--
+	}
+	if m.writes != 0 || m.lost {
+		do()
+	}
+	if m.writes == 0 {
+		return errCrash
+	}
+	return nil
+}
+
+// crash has another collector begin, which knows nothing but what is stored, as one does that the
+// feed has told everything.
+func (m *model) crash() {
+	m.writes = -1
+	clear(m.unseen)
+	clear(m.queue)
+	clear(m.seen)
+	m.c = &collector{graph: newGraph(), backend: m}
+	read := newGraph()
+	for item, o := range m.stored {
+		m.seen[item] = o
+		read.changed(item, object{}, o)
+	}
+	m.c.graph.replace(read)
+}
+
+// mustBeGarbage fails the test if an owner of the object exists that does not wait for it, or if
+// nobody can know that: it has never been there, and its kind is not served.
+func (m *model) mustBeGarbage(item Item, o object) {
+	m.t.Helper()
+	for _, r := range o.references {
+		gv, err := schema.ParseGroupVersion(r.APIVersion)
+		require.NoError(m.t, err, "%s is deleted and refers to nothing that can be", item)
+		kind, served, _ := m.KindOf(m.t.Context(), item.LogicalCluster(), gv.WithKind(r.Kind))
+		require.True(m.t, served || m.removed[r.UID], "%s is deleted and may be owned by %s %s", item, r.Kind, r.Name)
+		namespace := ""
+		if kind.Namespaced {
+			namespace = item.place().Namespace
+			require.NotEmpty(m.t, namespace, "%s is deleted for an owner in a namespace", item)
+		}
+		owner := m.stored[in(item.LogicalCluster(), namespace, r.Kind, r.Name)]
+		require.False(m.t, owner.uid == r.UID && !owner.waits(), "%s is deleted and owned by %s %s", item, r.Kind, r.Name)
+	}
+}
+
+// TestEveryCrash ends the collector before or after each of its writes, in many orders of events
+// and of work, and lets another one go on, which reads everything anew, or has the write fail: what
+// is left is the same.
+func TestEveryCrash(t *testing.T) {
+	crashes := 0
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			for at, crashed := 1, true; crashed; at++ {
+				crashed = false
+				for seed := range uint64(8) {
+					m := newModel(t, seed)
+					m.writes, m.lost, m.goesOn = at, seed%2 == 1, seed%4 > 1
+					s.do(m)
+					m.rest()
+					where := fmt.Sprintf("seed %d, write %d, done: %t, the collector goes on: %t", seed, at, m.lost, m.goesOn)
+					require.ElementsMatch(t, s.left, m.names(), where)
+					if s.also != nil {
+						s.also(t, m)
+					}
+					require.Equal(t, countReferences(m), m.c.graph.size(), "the graph has what is stored, "+where)
+					if m.writes < 0 {
+						crashed = true
+						crashes++
+					}
+				}
+			}
+		})
+	}
+	require.Greater(t, crashes, 16*len(scenarios))
+}

@@ -1,0 +1,194 @@
+package garbagecollector
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+// shardOf is a shard whose own logical cluster says since when garbage is collected, with the
+// objects of a model.
+type shardOf struct {
+	*model
+
+	data    *clienttest.Server
+	clients *client.Factory
+	// noted counts how often that was written, and refuse has it fail.
+	noted  int
+	refuse bool
+	// unreadable makes reads fail.
+	unreadable bool
+}
+
+const delay = time.Hour
+
+func newShard(t *testing.T) *shardOf {
+	t.Helper()
+	s := &shardOf{model: newModel(t, 1), data: clienttest.New(t, kinds.Scheme)}
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPatch {
+			s.data.Config.Handler.ServeHTTP(w, r)
+			return
+		}
+		var body struct{ Metadata metav1.ObjectMeta }
+		if s.refuse || json.NewDecoder(r.Body).Decode(&body) != nil {
+			http.Error(w, "no", http.StatusInternalServerError)
+			return
+		}
+		s.noted++
+		s.exists(t, body.Metadata.Annotations[begunAnnotation])
+		r.Method = http.MethodGet
+		s.data.Config.Handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	var err error
+	s.clients, err = client.NewFactory(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+	require.NoError(t, err)
+	t.Cleanup(s.clients.CloseIdleConnections)
+	return s
+}
+
+// exists makes the shard's own logical cluster, which says since when garbage is collected, if it
+// does.
+func (s *shardOf) exists(t *testing.T, since string) {
+	t.Helper()
+	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
+		Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{logicalcluster.AnnotationKey: tenancy.AdminCluster.String()},
+	}}
+	if since != "" {
+		lc.Annotations[begunAnnotation] = since
+	}
+	s.data.Put(t, kinds.LogicalClusters.GroupVersionResource, lc)
+}
+
+// since returns since when garbage is collected, as the shard's own logical cluster says.
+func (s *shardOf) since(t *testing.T) time.Time {
+	t.Helper()
+	lc, err := kinds.LogicalClusters.In(s.clients.Cluster(tenancy.AdminCluster.Path())).Get(t.Context(), corev1alpha1.LogicalClusterName, metav1.GetOptions{})
+	require.NoError(t, err)
+	at, err := time.Parse(time.RFC3339, lc.Annotations[begunAnnotation])
+	require.NoError(t, err)
+	return at
+}
+
+// start returns a collector that has just been told everything.
+func (s *shardOf) start() *Controller {
+	s.crash()
+	s.c.backend = s
+	return &Controller{config: Config{Local: s.clients, InitialDelay: delay}, collector: s.c}
+}
+
+func (s *shardOf) get(ctx context.Context, item Item) (object, error) {
+	if s.unreadable {
+		return object{}, errors.New("cannot read")
+	}
+	return s.model.get(ctx, item)
+}
+
+// held returns for how long an object is left alone.
+func (s *shardOf) held(item Item) time.Duration { return s.c.held.wait(s.stored[item].uid) }
+
+var (
+	oldGarbage = at("ConfigMap", "old")
+	newGarbage = at("ConfigMap", "new")
+)
+
+// withGarbage is a shard on which no collector ran, with an object whose owner is gone.
+func withGarbage(t *testing.T) *shardOf {
+	t.Helper()
+	s := newShard(t)
+	s.exists(t, "")
+	s.set(at("Secret", "a"), thing("a"))
+	s.set(oldGarbage, thing("old", ref("Secret", "never")))
+	s.set(at("ConfigMap", "owned"), thing("owned", ref("Secret", "a")))
+	return s
+}
+
+// TestBegin: what was there before any collector is held from the first start on, over restarts,
+// and nothing else is.
+func TestBegin(t *testing.T) {
+	near := func(t *testing.T, want time.Time, got time.Time) {
+		t.Helper()
+		require.WithinDuration(t, want, got, time.Minute)
+	}
+	t.Run("a shard that has never stored anything", func(t *testing.T) {
+		s := newShard(t)
+		c := s.start()
+		require.Error(t, c.begin(t.Context()), "its own logical cluster is not there yet")
+		s.exists(t, "")
+		s.set(oldGarbage, thing("old", ref("Secret", "never")))
+		require.NoError(t, s.catchUp(t.Context(), "", object{}))
+		require.NoError(t, c.begin(t.Context()))
+		near(t, time.Now(), s.since(t))
+		require.Zero(t, s.held(oldGarbage), "this is not from before")
+	})
+	t.Run("old data without garbage", func(t *testing.T) {
+		s := withGarbage(t)
+		s.set(at("Secret", "never"), thing("never"))
+		require.NoError(t, s.start().begin(t.Context()))
+		near(t, time.Now(), s.since(t))
+		require.Zero(t, s.held(oldGarbage))
+	})
+	t.Run("old data", func(t *testing.T) {
+		s := withGarbage(t)
+		require.NoError(t, s.start().begin(t.Context()))
+		near(t, time.Now().Add(delay), s.since(t))
+		until := s.since(t)
+		near(t, until, time.Now().Add(s.held(oldGarbage)))
+		s.set(newGarbage, thing("new", ref("Secret", "never")))
+		s.delete(at("Secret", "a"), background)
+		s.rest()
+		require.Equal(t, []string{"old"}, s.names(), "nothing else waits")
+
+		// A start amid the delay neither begins it anew nor forgets it.
+		require.NoError(t, s.start().begin(t.Context()))
+		require.Equal(t, until, s.since(t))
+		require.Equal(t, 1, s.noted)
+		near(t, until, time.Now().Add(s.held(oldGarbage)))
+		s.rest()
+		require.Equal(t, []string{"old"}, s.names())
+
+		// One after it holds nothing.
+		s.exists(t, time.Now().Add(-time.Second).UTC().Format(time.RFC3339))
+		require.NoError(t, s.start().begin(t.Context()))
+		require.Equal(t, 1, s.noted)
+		require.Zero(t, s.held(oldGarbage))
+		s.rest()
+		require.Empty(t, s.names())
+	})
+	t.Run("what the shard says cannot be read", func(t *testing.T) {
+		s := withGarbage(t)
+		s.exists(t, "yesterday")
+		require.NoError(t, s.start().begin(t.Context()))
+		near(t, time.Now().Add(delay), s.since(t))
+		require.Positive(t, s.held(oldGarbage))
+	})
+	t.Run("what cannot be counted, or noted, is no start", func(t *testing.T) {
+		s := withGarbage(t)
+		c := s.start()
+		s.unreadable = true
+		require.ErrorContains(t, c.begin(t.Context()), "counting what is to be deleted")
+		s.unreadable, s.refuse = false, true
+		require.ErrorContains(t, c.begin(t.Context()), "noting since when")
+		require.Zero(t, s.noted)
+		s.refuse = false
+		require.NoError(t, c.begin(t.Context()))
+		near(t, time.Now().Add(delay), s.since(t))
+		require.Positive(t, s.held(oldGarbage))
+	})
+}

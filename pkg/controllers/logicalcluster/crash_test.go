@@ -1,0 +1,313 @@
+package logicalcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
+	"github.com/kcp-dev/sdk/apis/tenancy/termination"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/reconcile/purge"
+	"github.com/shardplane/shardplane/pkg/tenancy"
+)
+
+var errCrash = errors.New("the process ends here")
+
+const (
+	initializer = corev1alpha1.LogicalClusterInitializer("root:one")
+	terminator  = corev1alpha1.LogicalClusterTerminator("root:two")
+	foreign     = "example.com/keep"
+)
+
+// world is a shard with one logical cluster. Each write of its two controllers may be the last one
+// of the process.
+type world struct {
+	fake
+
+	t    *testing.T
+	mu   sync.Mutex
+	up   *reconciler
+	down *deleter
+	// writes counts those to come before the process ends; negative for never. The last one is
+	// done if only its answer is lost.
+	writes int
+	lost   bool
+
+	// started is what each logical cluster starts with, and content what somebody has put into
+	// it, by resource. ending are children that empty themselves.
+	started map[string]bool
+	content map[string]int
+	ending  int
+}
+
+// resources are those of the content, one of each stage and one more.
+var resources = []purge.Resource{
+	{GroupVersionResource: workspacesResource.WithVersion("v1alpha1")},
+	{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}},
+	{GroupVersionResource: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}},
+	{GroupVersionResource: namespacesResource.WithVersion("v1")},
+	{GroupVersionResource: definitionsResource.WithVersion("v1")},
+	{GroupVersionResource: clusterRoleBindingsResource.WithVersion("v1")},
+	{GroupVersionResource: logicalClustersResource.WithVersion("v1alpha1")},
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, writes: -1, started: map[string]bool{}, content: map[string]int{}}
+	w.lc = newCluster(
+		initializers([]corev1alpha1.LogicalClusterInitializer{tenancyv1alpha1.WorkspaceAPIBindingsInitializer, initializer}, nil),
+		terminators([]corev1alpha1.LogicalClusterTerminator{terminator}, nil))
+	w.lc.Finalizers = append(w.lc.Finalizers, foreign)
+	w.lc.Annotations["experimental.tenancy.kcp.io/owner"] = `{"username":"alice"}`
+	w.universal = true
+	w.restart()
+	return w
+}
+
+// restart has a new process begin, which remembers nothing of the one before.
+func (w *world) restart() {
+	w.writes = -1
+	w.up = w.controller()
+	w.up.now = func() time.Time { return time.Now().Add(time.Hour) }
+	w.up.commit = w.commit
+	w.up.namespaces.has = func(_ logicalcluster.Name, name string) bool { return w.has("namespace " + name) }
+	w.up.namespaces.create = func(_ context.Context, _ logicalcluster.Name, name string) error { return w.start("namespace " + name) }
+	w.up.hasBinding = func(_ logicalcluster.Name, name string) bool { return w.has("binding " + name) }
+	w.up.createBinding = func(_ context.Context, _ logicalcluster.Name, binding *rbacv1.ClusterRoleBinding) error {
+		return w.start("binding " + binding.Name)
+	}
+	w.up.defaults = startDefaults{w: w}
+	w.down = w.deleter()
+	w.down.commit = w.commit
+	w.down.deleteContent = func(context.Context, logicalcluster.Name) result {
+		return deleteContent(resources, nil, w.purge)
+	}
+}
+
+// write does it, unless the process has ended before.
+func (w *world) write(do func()) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.writes == 0 {
+		return errCrash
+	}
+	if w.writes > 0 {
+		w.writes--
+	}
+	if w.writes != 0 || w.lost {
+		do()
+	}
+	if w.writes == 0 {
+		return errCrash
+	}
+	return nil
+}
+
+func (w *world) commit(ctx context.Context, old, updated *corev1alpha1.LogicalCluster) (written *corev1alpha1.LogicalCluster, err error) {
+	if w.lc == nil || w.lc.ResourceVersion != old.ResourceVersion {
+		return old, apierrors.NewConflict(logicalClustersResource, old.Name, errCannot)
+	}
+	if !changes(old, updated) {
+		return updated, nil
+	}
+	if crashed := w.write(func() { written, err = w.fake.commit(ctx, old, updated) }); crashed != nil {
+		return old, crashed
+	}
+	return written, err
+}
+
+func changes(old, updated *corev1alpha1.LogicalCluster) bool {
+	probe := &fake{lc: old}
+	_, _ = probe.commit(context.Background(), old, updated)
+	return len(probe.log) > 0
+}
+
+func (w *world) has(what string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.started[what]
+}
+
+// start makes what logical clusters start with, or finds it there.
+func (w *world) start(what string) error {
+	if w.has(what) {
+		return nil
+	}
+	return w.write(func() { w.started[what] = true })
+}
+
+// startDefaults are default bindings that are bound as soon as they are made.
+type startDefaults struct {
+	noDefaults
+	w *world
+}
+
+func (d startDefaults) Make(_ context.Context, lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalCluster, reconcile.Result, error) {
+	lc = lc.DeepCopy()
+	if err := d.w.start("default bindings"); err != nil {
+		return lc, reconcile.Result{}, err
+	}
+	lc.Status.Initializers = slices.DeleteFunc(lc.Status.Initializers, func(i corev1alpha1.LogicalClusterInitializer) bool {
+		return i == tenancyv1alpha1.WorkspaceAPIBindingsInitializer
+	})
+	conditions.MarkTrue(lc, tenancyv1alpha1.WorkspaceAPIBindingsInitialized)
+	return lc, reconcile.Result{}, nil
+}
+
+// purge deletes one object after the other, and never one of a later stage first.
+func (w *world) purge(_ stage, of []purge.Resource) purge.Outcome {
+	outcome := purge.Outcome{Remaining: map[schema.GroupVersionResource]int{}}
+	for _, r := range of {
+		for w.content[r.Resource] > 0 {
+			err := w.write(func() {
+				require.Equal(w.t, corev1alpha1.LogicalClusterPhaseDeleting, w.lc.Status.Phase)
+				require.Empty(w.t, w.lc.Status.Terminators)
+				for _, other := range resources {
+					require.False(w.t, stageOf(other.GroupResource()) < stageOf(r.GroupResource()) && w.left(other) > 0, "%s go before %s", r.Resource, other.Resource)
+				}
+				w.content[r.Resource]--
+				if r.GroupResource() == workspacesResource {
+					w.ending++
+				}
+			})
+			if err != nil {
+				outcome.Err = err
+				return outcome
+			}
+		}
+		if n := w.left(r); n > 0 {
+			outcome.Remaining[r.GroupVersionResource] = n
+		}
+	}
+	return outcome
+}
+
+func (w *world) left(r purge.Resource) int {
+	if r.GroupResource() == workspacesResource {
+		return w.content[r.Resource] + w.ending
+	}
+	return w.content[r.Resource]
+}
+
+// step lets both controllers look, and then others do their part.
+func (w *world) step() {
+	w.t.Helper()
+	for n := range 2 {
+		reconciler := w.up.reconcile
+		if n == 1 {
+			reconciler = w.down.reconcile
+		}
+		_, err := reconciler(w.t.Context(), key)
+		if w.writes == 0 {
+			require.ErrorIs(w.t, err, errCrash)
+			w.restart()
+		} else {
+			require.NoError(w.t, err)
+		}
+		w.check()
+	}
+	w.othersWork()
+}
+
+// check holds what users rely on at each moment.
+func (w *world) check() {
+	w.t.Helper()
+	if w.lc == nil {
+		for _, r := range resources {
+			require.Zero(w.t, w.left(r), r.Resource)
+		}
+		return
+	}
+	if w.lc.Status.Phase == corev1alpha1.LogicalClusterPhaseReady {
+		for _, what := range []string{"namespace default", "namespace kube-system", "binding workspace-admin", "default bindings"} {
+			require.True(w.t, w.started[what], "%s is there before it is Ready", what)
+		}
+	}
+}
+
+// othersWork lets an initializer and a terminator go that have been found by the labels, children
+// end, and whoever keeps the LogicalCluster when it is empty let it go.
+func (w *world) othersWork() {
+	w.ending = 0
+	if w.lc == nil {
+		return
+	}
+	lc := w.lc.DeepCopy()
+	if label, _ := initialization.InitializerToLabel(initializer); lc.Labels[label] != "" {
+		lc.Status.Initializers = slices.DeleteFunc(lc.Status.Initializers, func(i corev1alpha1.LogicalClusterInitializer) bool { return i == initializer })
+	}
+	if label, _ := termination.TerminatorToLabel(terminator); lc.Labels[label] != "" {
+		lc.Status.Terminators = nil
+	}
+	if slices.Equal(lc.Finalizers, []string{foreign}) && conditions.GetReason(lc, tenancyv1alpha1.WorkspaceContentDeleted) == reasonFinalizers {
+		lc.Finalizers = nil
+	}
+	if changes(w.lc, lc) {
+		_, err := w.fake.commit(w.t.Context(), w.lc, lc)
+		require.NoError(w.t, err)
+	}
+}
+
+// state is the LogicalCluster without what depends on when and how often it was written.
+func (w *world) state() *corev1alpha1.LogicalCluster {
+	lc := w.lc.DeepCopy()
+	lc.ResourceVersion = ""
+	for i := range lc.Status.Conditions {
+		lc.Status.Conditions[i].LastTransitionTime = metav1.Time{}
+	}
+	return lc
+}
+
+// TestACrashAnywhereIsCompleted ends the process before or after each of its writes, while a
+// logical cluster comes up and while it is emptied, and lets a new one go on: it ends in the same
+// state as without.
+func TestACrashAnywhereIsCompleted(t *testing.T) {
+	const never = 1 << 20
+	play := func(t *testing.T, at int, lost bool) (w *world, ready *corev1alpha1.LogicalCluster) {
+		w = newWorld(t)
+		w.writes, w.lost = at, lost
+		for range 8 {
+			w.step()
+		}
+		ready = w.state()
+		require.Equal(t, corev1alpha1.LogicalClusterPhaseReady, ready.Status.Phase)
+		maps.Copy(w.content, map[string]int{"workspaces": 2, "secrets": 2, "widgets": 1, "namespaces": 2, "customresourcedefinitions": 1, "clusterrolebindings": 1})
+		w.lc = w.lc.DeepCopy()
+		w.lc.ResourceVersion = "of the deletion"
+		deleted(time.Hour)(w.lc)
+		for range 12 {
+			w.step()
+		}
+		require.Nil(t, w.lc, "the logical cluster is gone")
+		return w, ready
+	}
+	reference, ready := play(t, never, false)
+	writes := never - reference.writes
+	require.Greater(t, writes, 18)
+	require.Contains(t, ready.Finalizers, tenancy.ContentFinalizer)
+	for at := 1; at <= writes; at++ {
+		for _, lost := range []bool{false, true} {
+			t.Run(fmt.Sprintf("write %d, done: %t", at, lost), func(t *testing.T) {
+				w, state := play(t, at, lost)
+				require.Equal(t, ready, state)
+				require.Negative(t, w.writes, "the process has ended once")
+			})
+		}
+	}
+}
