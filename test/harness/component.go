@@ -52,7 +52,8 @@ type life struct {
 	open func() (instance, error)
 
 	mu      sync.Mutex
-	binary  string // of processes
+	binary  string   // of processes
+	extra   []string // arguments that win over others
 	current instance
 }
 
@@ -82,11 +83,11 @@ func newComponent(t testing.TB, o Options, command dev.Command, dir string) *Com
 		if c.binary == "" {
 			c.binary = Binary(t)
 		}
-		c.open = func() (instance, error) { return openProcess(c.binary, args, nil, c.log) }
+		c.open = func() (instance, error) { return openProcess(c.binary, slices.Concat(args, c.extra), nil, c.log) }
 	case InProcess:
 		// The servers outlive the test's context, which ends before cleanups.
 		ctx := context.WithoutCancel(t.Context())
-		c.open = func() (instance, error) { return openGoroutine(ctx, args) }
+		c.open = func() (instance, error) { return openGoroutine(ctx, slices.Concat(args, c.extra)) }
 	}
 	return c
 }
@@ -117,6 +118,17 @@ func (c *Component) Start() {
 func (c *Component) Restart() {
 	c.t.Helper()
 	c.Stop()
+	c.Start()
+}
+
+// RestartWith is Restart with arguments that win over those that the component has, until it is
+// called again.
+func (c *Component) RestartWith(args ...string) {
+	c.t.Helper()
+	c.Stop()
+	c.mu.Lock()
+	c.extra = args
+	c.mu.Unlock()
 	c.Start()
 }
 

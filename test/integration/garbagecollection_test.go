@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os/exec"
@@ -73,14 +74,163 @@ func TestGarbageCollection(t *testing.T) {
 	t.Run("wrong references", func(t *testing.T) { testWrongReferences(t, k.in(t)) })
 	t.Run("kinds that nobody serves", func(t *testing.T) { testUnservedOwners(t, k.in(t)) })
 	t.Run("webhooks and policies", func(t *testing.T) { testJudgedCollection(t, k.in(t)) })
+	t.Run("owners of all kinds", func(t *testing.T) { testOwnersOfAllKinds(t, k.in(t)) })
+	t.Run("kinds that go and come back", func(t *testing.T) { testKindsThatGo(t, k.in(t), provider.in(t)) })
 
 	// Of what nobody has asked for since the start, the collector knows all the same.
 	a := k.owned(configMaps, "restart")
 	g := k.owned(gadgets, "restart", owner(a))
 	k.owned(widgets, "restart", owner(g))
-	e.Component("root").Restart()
+	shard := e.Component("root")
+	shard.RestartWith("--enable-garbage-collector=false")
+	withoutCollector(k)
+	shard.RestartWith()
 	k.remove(configMaps, "restart", "Background")
 	k.gone(widgets, "restart")
+
+	// What nobody has collected meanwhile is.
+	k.gone(configMaps, "probe-off")
+	k.gone(configMaps, "orphan-off")
+	for _, path := range []string{configMaps, gadgets, widgets} {
+		k.gone(path, "below-off")
+		k.gone(path, "waits-off")
+	}
+}
+
+// withoutCollector holds what a server does on which none runs: nothing is collected, a deletion asks
+// nobody to do anything with dependents, and finalizers that ask for it are like any other.
+func withoutCollector(k apiKinds) {
+	k.t.Helper()
+	k.eventually("the bound kind is served", func() bool {
+		code, _ := k.status(http.MethodGet, widgets, "")
+		return code == http.StatusOK
+	})
+	for _, path := range []string{configMaps, gadgets, widgets} {
+		for _, policy := range []string{"Background", "Foreground", "Orphan"} {
+			a := k.owned(path, "off")
+			if policy == "Background" {
+				k.owned(path, "below-off", owner(a)+" blocks")
+			}
+			k.remove(path, "off", policy)
+			code, says := k.status(http.MethodGet, path+"/off", "")
+			require.Equal(k.t, http.StatusNotFound, code, "%s, %s: %s", path, policy, says)
+		}
+		k.owned(path, "waits-off")
+		k.ask(http.StatusOK, http.MethodPatch, path+"/waits-off", `{"metadata":{"finalizers":["foregroundDeletion"]}}`)
+		k.remove(path, "waits-off", "Background")
+		waits := k.get(path + "/waits-off")
+		require.NotNil(k.t, waits.GetDeletionTimestamp())
+		require.Equal(k.t, []string{"foregroundDeletion"}, waits.GetFinalizers())
+	}
+	k.owned(configMaps, "orphan-off")
+	k.ask(http.StatusOK, http.MethodPatch, configMaps+"/orphan-off", `{"metadata":{"finalizers":["orphan"]}}`)
+	k.remove(configMaps, "orphan-off", "Foreground")
+	require.Equal(k.t, []string{"orphan"}, k.get(configMaps+"/orphan-off").GetFinalizers())
+	k.owned(configMaps, "probe-off", "v1 ConfigMap absent none")
+	for _, path := range []string{configMaps + "/probe-off", configMaps + "/below-off", gadgets + "/below-off", widgets + "/below-off"} {
+		require.Nil(k.t, k.get(path).GetDeletionTimestamp(), path)
+	}
+}
+
+// testOwnersOfAllKinds: what owns may be of the system's own kinds, cluster-scoped, a definition or
+// bound.
+func testOwnersOfAllKinds(t *testing.T, k apiKinds) {
+	late := strings.NewReplacer("garbage.example.org", "owner.example.org", "gadget", "owner", "Gadget", "Owner").Replace(garbageCRD)
+	for path, body := range map[string]string{
+		"/apis/tenancy.kcp.io/v1alpha1/workspacetypes": `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"owner"}}`,
+		apisV2 + "apiexports":                          `{"metadata":{"name":"owner"},"spec":{}}`,
+		rbacPath + "clusterroles":                      `{"metadata":{"name":"owner"}}`,
+		"/api/v1/namespaces":                           `{"metadata":{"name":"owner"}}`,
+		crds:                                           late,
+		widgets:                                        `{"apiVersion":"example.org/v1","kind":"Widget","metadata":{"name":"owner"}}`,
+	} {
+		a := k.create(path, "%s", body)
+		name := strings.ToLower("of-" + a.GetKind())
+		k.owned(configMaps, name, owner(a))
+		blocks := k.owned(configMaps, name+"-blocks", owner(a)+" blocks")
+		require.Nil(t, k.get(configMaps+"/"+blocks.GetName()).GetDeletionTimestamp())
+		k.remove(path, a.GetName(), "Foreground")
+		k.gone(configMaps, name+"-blocks")
+		k.gone(path, a.GetName())
+		k.gone(configMaps, name)
+	}
+}
+
+// testKindsThatGo: definitions and bindings that go take their objects along, and these what they
+// own. What refers to a kind, or a version of one, that is not served is judged when it is.
+func testKindsThatGo(t *testing.T, k, provider apiKinds) {
+	const comes = "/apis/comes.example.org/v1/namespaces/default/comes"
+	definition := strings.NewReplacer("garbage.example.org", "comes.example.org", "gadget", "come", "Gadget", "Come").Replace(garbageCRD)
+	dependents := func(of *unstructured.Unstructured) (names []string) {
+		for n := range 10 {
+			name := fmt.Sprintf("of-%s-%d", of.GetName(), n)
+			k.owned(configMaps, name, owner(of))
+			names = append(names, name)
+		}
+		return names
+	}
+	instance := func() *unstructured.Unstructured {
+		k.create(crds, "%s", definition)
+		k.eventually("it is served", func() bool {
+			code, _ := k.status(http.MethodGet, comes, "")
+			return code == http.StatusOK
+		})
+		return k.create(comes, `{"apiVersion":"comes.example.org/v1","kind":"Come","metadata":{"name":"here"}}`)
+	}
+	first := instance()
+	names := dependents(first)
+	k.remove(crds, "comes.comes.example.org", "Background")
+	for _, name := range names {
+		k.gone(configMaps, name)
+	}
+	k.gone(crds, "comes.comes.example.org")
+	k.owned(configMaps, "of-the-first", owner(first))
+	probe := k.owned(configMaps, "probe", "v1 ConfigMap absent none")
+	k.gone(configMaps, probe.GetName()) // which came later
+	require.Nil(t, k.get(configMaps+"/of-the-first").GetDeletionTimestamp(), "it cannot be verified")
+
+	second := instance()
+	k.gone(configMaps, "of-the-first")
+	// An unserved version names nothing, and what it named before stays until it is served again.
+	k.owned(configMaps, "by-v1", owner(second))
+	k.owned(configMaps, "by-v2", strings.Replace(owner(second), "/v1 ", "/v2 ", 1))
+	serveV2 := func(served bool) {
+		crd := k.get(crds + "/comes.comes.example.org")
+		versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+		require.NoError(t, err)
+		versions[1].(map[string]any)["served"] = served
+		text, err := json.Marshal(map[string]any{"spec": map[string]any{"versions": versions}})
+		require.NoError(t, err)
+		k.ask(http.StatusOK, http.MethodPatch, crds+"/comes.comes.example.org", string(text))
+		k.eventually("its second version is served, or not", func() bool {
+			code, _ := k.status(http.MethodGet, strings.Replace(comes, "/v1/", "/v2/", 1), "")
+			return (code == http.StatusOK) == served
+		})
+	}
+	serveV2(false)
+	k.owned(configMaps, "by-v2-late", strings.Replace(owner(second), "/v1 ", "/v2 ", 1))
+	k.owned(configMaps, "by-v2-wrong", "comes.example.org/v2 Come here none")
+	probe = k.owned(configMaps, "probe", "v1 ConfigMap absent none")
+	k.gone(configMaps, probe.GetName())
+	serveV2(true)
+	k.gone(configMaps, "by-v2-wrong")
+	for _, name := range []string{"by-v1", "by-v2", "by-v2-late"} {
+		require.Nil(t, k.get(configMaps+"/"+name).GetDeletionTimestamp(), name)
+	}
+	k.remove(comes, "here", "Background")
+	for _, name := range []string{"by-v1", "by-v2", "by-v2-late"} {
+		k.gone(configMaps, name)
+	}
+
+	bound := k.owned(widgets, "here")
+	names = dependents(bound)
+	k.remove(apisV2+"apibindings", "widgets", "Background")
+	for _, name := range names {
+		k.gone(configMaps, name)
+	}
+	k.gone(apisV2+"apibindings", "widgets")
+	k.bind("widgets", provider, "widgets")
+	k.until("widgets", "Ready", "True <nil>")
 }
 
 func testBackground(t *testing.T, k, other apiKinds) {

@@ -44,7 +44,7 @@ func TestHomes(t *testing.T) {
 	t.Run("deleted", func(t *testing.T) { testDeletedHome(t, e) })
 }
 
-// testOwnHomes: homes are on the shard that the name hashes to, and have children.
+// testOwnHomes: homes are the logical clusters that the names hash to, and have children.
 func testOwnHomes(t *testing.T, e *env) {
 	for name, cluster := range map[string]string{"user-1": "285xjbwx8vocb", "user-2": "1xny8rd8rf4jl"} {
 		config := withToken(e.Proxy(), name+"-token")

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/klog/v2"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -169,4 +172,44 @@ func TestClientsThatCompareVersions(t *testing.T) {
 	mutations := cache.NewIntegerResourceVersionMutationCache(klog.Background(), indexer, indexer, testTimeout, true)
 	mutations.Mutation(obj)
 	require.Panics(t, func() { _, _, _ = mutations.GetByKey("default/a") })
+
+	m.readOwnWrites(inAll, false)
+	m.readOwnWrites("/clusters/"+m.clusters["root"], true)
+}
+
+// readOwnWrites has a client of controller-runtime write into a logical cluster, and read that from
+// a cache of a path, which is to have seen it by the number of its version.
+func (m merged) readOwnWrites(cached string, reads bool) {
+	m.t.Helper()
+	at := func(path string) *rest.Config {
+		config := rest.CopyConfig(m.Proxy())
+		config.Host += path
+		return config
+	}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{corev1.SchemeGroupVersion})
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
+	caching, err := ctrlcache.New(at(cached), ctrlcache.Options{Mapper: mapper})
+	require.NoError(m.t, err)
+	ctx, cancel := context.WithCancel(m.t.Context())
+	var running sync.WaitGroup
+	defer func() { cancel(); running.Wait() }()
+	running.Go(func() { _ = caching.Start(ctx) })
+	consistent := true
+	client, err := ctrlclient.New(at("/clusters/"+m.clusters["root"]), ctrlclient.Options{
+		Mapper: mapper, Cache: &ctrlclient.CacheOptions{Reader: caching, EnableReadYourWritesConsistency: &consistent},
+	})
+	require.NoError(m.t, err)
+	written := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("own-%t", reads), Namespace: "default"}}
+	require.NoError(m.t, client.Create(ctx, written))
+	key := ctrlclient.ObjectKeyFromObject(written)
+	var got corev1.ConfigMap
+	m.eventually("the cache has what was written", func() bool { return caching.Get(ctx, key, &got) == nil })
+	if reads {
+		require.NoError(m.t, client.Get(ctx, key, &got))
+		return
+	}
+	soon, cancelSoon := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancelSoon()
+	require.ErrorContains(m.t, client.Get(soon, key, &got), "failed to wait for cache to catch up", "it finds no number in what it has seen")
+	require.NoError(m.t, client.Get(ctx, key, &got, ctrlclient.DisableReadYourWritesConsistency))
 }
