@@ -1,7 +1,9 @@
 package workspace
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -51,6 +53,35 @@ func TestTheLessUsedGetsMore(t *testing.T) {
 	require.Equal(t, map[string]int{"b": 100}, placing(t, 100, &claims{}, shard("a", fat), shard("b", workspaces(500, 10000))), "so does storage")
 	unknown := placing(t, 1000, &claims{}, shard("a", workspaces(500, 0)), shard("b"))
 	require.InDelta(t, 500, unknown["a"], 100, "nothing is known of the other")
+}
+
+// TestHomesStayOnTwoShards: the name of a home, the hash of its user's, chooses two shards; which
+// of them it is made on, also when it is made again, is a matter of their use alone.
+func TestHomesStayOnTwoShards(t *testing.T) {
+	const alice = logicalcluster.Name("v1u4alow0iv9")
+	names := []string{"a", "b", "c", "d", "e"}
+	got := map[string]bool{}
+	for _, most := range names {
+		for _, least := range names {
+			var shards []*corev1alpha1.Shard
+			for _, name := range names {
+				used := int64(500)
+				switch name {
+				case least:
+					used = 0
+				case most:
+					used = 1000
+				}
+				shards = append(shards, shard(name, workspaces(used, 0)))
+			}
+			chosen, p := chooseShard(&tenancyv1alpha1.Workspace{}, alice, shards, nothing)
+			require.Nil(t, p)
+			got[chosen.Name] = true
+		}
+	}
+	require.Len(t, got, 2)
+	ranked := slices.SortedFunc(slices.Values(names), func(a, b string) int { return cmp.Compare(rankOf(alice, b), rankOf(alice, a)) })
+	require.True(t, got[ranked[0]] && got[ranked[1]], "%v", got)
 }
 
 // TestFullByClaims: a shard is claimed no more often than it has told that it has room.
