@@ -65,4 +65,35 @@ var garbage = []Mutant{
 		}},
 		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestScenarios",
 	},
+	{
+		Name: "forgotten-garbage", Rule: "a collector that begins looks at all that has owners",
+		Edits: []Edit{{
+			File: "pkg/controllers/garbagecollector/graph.go",
+			Before: `	g.todo.items = append(g.todo.items, by.todo.items...)
+`,
+			After: ``,
+		}},
+		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestEveryCrash",
+	},
+	{
+		Name: "kinds-that-keep", Rule: "a definition that goes takes its objects and their dependents along",
+		Edits: []Edit{{
+			File: "pkg/controllers/garbagecollector/judge.go",
+			Before: `		case !served && c.graph.isGone(ownerOf(place.Cluster, r.UID)):
+			lookups[i].state = dangling // a definition that goes takes its objects along
+			continue
+`,
+			After: ``,
+		}},
+		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestKindsThatGo",
+	},
+	{
+		Name: "impatient-collector", Rule: "what was there before any collector waits",
+		Edits: []Edit{{
+			File:   "pkg/controllers/garbagecollector/first.go",
+			Before: `until.Add(c.config.InitialDelay).Truncate(time.Second)`,
+			After:  `until.Truncate(time.Second)`,
+		}},
+		CaughtBy: "./pkg/controllers/garbagecollector", Test: "TestBegin",
+	},
 }
