@@ -119,10 +119,8 @@ func (m *merging) item(o object) (history.Item, error) {
 	if err != nil {
 		return history.Item{}, err
 	}
-	server, ok := m.homes[home(o)]
-	if !ok {
-		return history.Item{}, fmt.Errorf("nobody knows which shard has %s of logical cluster %s", o.Metadata.Name, o.Metadata.Annotations["kcp.io/cluster"])
-	}
+	// Those that come later are found out in the end, see result.
+	server := m.homes[home(o)]
 	o.Metadata.ResourceVersion = strconv.FormatUint(at[server], 10)
 	seen, err := o.seen(history.Domain{Server: server, Resource: m.targets[0].domain.Resource})
 	return history.Item{Object: seen, Server: server, At: at}, err

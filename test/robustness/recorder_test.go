@@ -1,7 +1,9 @@
 package robustness
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -24,13 +26,15 @@ type recorder struct {
 	// latest states that were acknowledged, by domain.
 	versions map[string][]uint64
 	latest   map[history.Domain][]history.Object
+	// homes are the shards of logical clusters that come and go.
+	homes map[string]string
 }
 
 // latestMax is how many of the latest states are remembered.
 const latestMax = 32
 
 func newRecorder() *recorder {
-	return &recorder{began: time.Now(), versions: map[string][]uint64{}, latest: map[history.Domain][]history.Object{}}
+	return &recorder{began: time.Now(), versions: map[string][]uint64{}, latest: map[history.Domain][]history.Object{}, homes: map[string]string{}}
 }
 
 // version returns a resource version of a server that somebody saw, which may be
@@ -154,6 +158,48 @@ func (r *recorder) use(u *history.Use) {
 	r.history.Uses = append(r.history.Uses, u)
 }
 
+func (r *recorder) workspaceOp(o *history.WorkspaceOp) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history.WorkspaceOps = append(r.history.WorkspaceOps, o)
+}
+
+func (r *recorder) workspaceUse(u *history.WorkspaceUse) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history.WorkspaceUses = append(r.history.WorkspaceUses, u)
+}
+
+// home notes which shard has a logical cluster.
+func (r *recorder) home(cluster, shard string) {
+	if cluster == "" || shard == "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.homes[cluster] = shard
+}
+
+// atHome says where an object of a merged answer is, and so which version it has there, if that was
+// not known when the answer came.
+func (r *recorder) atHome(item *history.Item) {
+	if item.Server != "" || item.Key.Name == "" {
+		return
+	}
+	item.Server = r.homes[item.Key.Cluster]
+	if item.State.RV = item.At[item.Server]; item.Server == "" {
+		r.history.Probes = append(r.history.Probes, history.Probe{
+			Name: fmt.Sprintf("merged answer: nobody knows which shard has %v", item.Key), Code: http.StatusOK,
+		})
+	}
+}
+
+func (r *recorder) inventory(i *history.Inventory) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history.Inventory = i
+}
+
 func (r *recorder) writes() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,6 +217,16 @@ func (r *recorder) complete(group int) {
 func (r *recorder) result() *history.History {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, s := range r.history.Merged {
+		for n := range s.Events {
+			r.atHome(&s.Events[n].Item)
+		}
+	}
+	for _, l := range r.history.MergedLists {
+		for n := range l.Items {
+			r.atHome(&l.Items[n])
+		}
+	}
 	for _, l := range r.history.Lists {
 		if !slices.Contains(r.groups, l.Group) {
 			l.Group = 0

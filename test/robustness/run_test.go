@@ -49,6 +49,8 @@ type run struct {
 	views *views
 	// merging is a resource of all shards, if several are followed at once.
 	merging *merging
+	// settlement is where workspaces come and go, if they do.
+	settlement *settlement
 
 	clients  int
 	watchers []*watcher
@@ -165,9 +167,15 @@ func (r *run) work(faults func()) *history.History {
 	if r.merging != nil {
 		r.merge(ctx, writing, &writers, &watchers)
 	}
+	if r.settlement != nil {
+		r.settlement.begin(writing, r, &writers)
+	}
 	faults()
 	stopWriting()
 	writers.Wait()
+	if r.settlement != nil {
+		r.settlement.quiet(r)
+	}
 	if r.views != nil {
 		r.views.openAll(r)
 	}
@@ -394,7 +402,13 @@ func summary(h *history.History) string {
 			changed++
 		}
 	}
-	return fmt.Sprintf("%d changes of claims, %d requests about definitions and %d uses, %d operations %v, %d lists of %d pages, %d streams (%d resumed, %d with initial events) of %d events and %d bookmarks, %d lists and %d streams (%d with initial events) of %d events of all shards, %d probes, %d refusals (%d expired)",
-		changed, len(h.Definitions), len(h.Uses), len(h.Ops), outcomes, len(h.Lists), pages, len(h.Sessions), resumed, streamed, events, bookmarks,
+	lived := map[string]int{}
+	for _, o := range h.WorkspaceOps {
+		if o.Outcome == history.OK {
+			lived[string(o.Kind)]++
+		}
+	}
+	return fmt.Sprintf("workspaces %v and %d uses, %d changes of claims, %d requests about definitions and %d uses, %d operations %v, %d lists of %d pages, %d streams (%d resumed, %d with initial events) of %d events and %d bookmarks, %d lists and %d streams (%d with initial events) of %d events of all shards, %d probes, %d refusals (%d expired)",
+		lived, len(h.WorkspaceUses), changed, len(h.Definitions), len(h.Uses), len(h.Ops), outcomes, len(h.Lists), pages, len(h.Sessions), resumed, streamed, events, bookmarks,
 		len(h.MergedLists), len(h.Merged), initial, merged, len(h.Probes), len(h.Errors), expired)
 }

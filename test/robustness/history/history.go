@@ -197,6 +197,11 @@ type History struct {
 	// Definitions and Uses are of custom resources whose definitions come and go.
 	Definitions []*Definition
 	Uses        []*Use
+	// WorkspaceOps and WorkspaceUses are of Workspaces that come and go, and Inventory is what
+	// there is in the end.
+	WorkspaceOps  []*WorkspaceOp
+	WorkspaceUses []*WorkspaceUse
+	Inventory     *Inventory
 }
 
 // Property is a number of the list in docs/listwatch.md, or one of those after it.
@@ -219,10 +224,15 @@ const (
 	NamesFree
 	Claimed
 	Merged
+	WorkspacesKept
+	OneLogicalCluster
+	ReadyIsUsable
+	Removed
 )
 
 var propertyNames = [...]string{"", "ordered", "unique", "reliable", "resumable", "bookmarkable", "transitions",
-	"lists agree", "consistent lists", "shards add up", "isolated", "linearizable", "definitions served", "names free", "as claimed", "merged"}
+	"lists agree", "consistent lists", "shards add up", "isolated", "linearizable", "definitions served", "names free", "as claimed", "merged",
+	"workspaces kept", "one logical cluster", "ready is usable", "removed"}
 
 func (p Property) String() string { return propertyNames[p] }
 
@@ -251,5 +261,6 @@ func Check(h *History) []Violation {
 	violations = append(violations, checkViews(h, t)...)
 	violations = append(violations, checkIsolation(h)...)
 	violations = append(violations, checkDefinitions(h)...)
+	violations = append(violations, checkWorkspaces(h)...)
 	return append(violations, checkLinearizable(h.Ops)...)
 }

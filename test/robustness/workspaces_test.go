@@ -1,0 +1,292 @@
+package robustness
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/test/robustness/history"
+)
+
+const (
+	workspacesPath      = "/apis/tenancy.kcp.io/v1alpha1/workspaces"
+	logicalClustersPath = "/apis/core.kcp.io/v1alpha1/logicalclusters"
+	secretsPath         = "/api/v1/namespaces/default/secrets"
+	// settlers come together on few names, so that they conflict.
+	settlers = 2
+)
+
+// settlement is where workspaces come and go: in a logical cluster of each shard, by few names.
+// Their logical clusters are on any shard.
+type settlement struct {
+	proxy  *conn
+	shards map[string]*conn
+	// parents are the logical clusters with the Workspaces, by their shards.
+	parents map[string]string
+	names   []string
+	planted int
+}
+
+func newSettlement(r *run) *settlement {
+	s := &settlement{proxy: newConn(r.t, r.cluster.Proxy()), shards: map[string]*conn{}, parents: map[string]string{}, names: []string{"one", "two"}}
+	for n, name := range []string{"root", "shard-1"} {
+		s.shards[name] = newConn(r.t, r.cluster.Shard(n))
+		s.parents[name] = r.targets[n].clusters[1]
+	}
+	return s
+}
+
+// begin starts the settlers. Before that, logical clusters are made whose Workspaces have gone, as
+// by requests that come late: they have to be found.
+func (s *settlement) begin(ctx context.Context, r *run, wg *sync.WaitGroup) {
+	for shard, at := range s.shards {
+		for owner, parent := range s.parents {
+			s.planted++
+			cluster := fmt.Sprintf("late%d", s.planted)
+			r.rec.home(cluster, shard)
+			late := &corev1alpha1.LogicalCluster{
+				TypeMeta: metav1.TypeMeta{APIVersion: corev1alpha1.SchemeGroupVersion.String(), Kind: "LogicalCluster"},
+				ObjectMeta: metav1.ObjectMeta{
+					Name: corev1alpha1.LogicalClusterName, Finalizers: []string{"core.kcp.io/logicalcluster-deletion"},
+					Labels:      map[string]string{"internal.shardplane.io/owner-shard": owner},
+					Annotations: map[string]string{"kcp.io/path": "root:" + cluster},
+				},
+				Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{
+					APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Resource: "workspaces", Name: cluster, Cluster: parent, UID: "gone",
+				}},
+			}
+			code, says, err := at.do(ctx, http.MethodPost, "/clusters/"+cluster+logicalClustersPath, late)
+			require.NoError(r.t, err)
+			require.Equal(r.t, http.StatusCreated, code, "a logical cluster on %s: %s", shard, says)
+		}
+	}
+	for range settlers {
+		one := s.settler(r)
+		wg.Go(func() { one.run(ctx) })
+	}
+}
+
+func (s *settlement) settler(r *run) *settler {
+	return &settler{settlement: s, rec: r.rec, rng: r.rng(), pause: 4 * r.pause}
+}
+
+// quiet has a Workspace of each name, and lists all that there is, once each has one logical
+// cluster, and the other way round, or when there was time for that.
+func (s *settlement) quiet(r *run) {
+	last := s.settler(r)
+	ctx := r.t.Context()
+	for _, parent := range s.parents {
+		for _, name := range s.names {
+			require.Eventually(r.t, func() bool {
+				o := last.ask(ctx, history.Get, parent, name, history.Workspace{})
+				if o.Outcome == history.NotFound {
+					o = last.ask(ctx, history.Create, parent, name, history.Workspace{})
+				}
+				return o.Outcome == history.OK && !o.Seen.Terminating && last.settle(ctx, o)
+			}, testTimeout, 20*time.Millisecond, "workspace %s in %s is ready", name, parent)
+		}
+	}
+	var all *history.Inventory
+	for deadline := time.Now().Add(testTimeout); ; pace(ctx, 50*time.Millisecond) {
+		all = s.inventory(r)
+		even := len(all.Workspaces) == len(s.parents)*len(s.names) && len(all.Clusters) == len(all.Workspaces)
+		if even || time.Now().After(deadline) {
+			break
+		}
+	}
+	r.rec.inventory(all)
+}
+
+// inventory lists all Workspaces, and all logical clusters of Workspaces, of the parents.
+func (s *settlement) inventory(r *run) *history.Inventory {
+	all := &history.Inventory{At: r.rec.now()}
+	for _, parent := range s.parents {
+		var list tenancyv1alpha1.WorkspaceList
+		s.list(r, s.proxy, "/clusters/"+parent+workspacesPath, &list)
+		for i := range list.Items {
+			all.Workspaces = append(all.Workspaces, seenWorkspace(parent, &list.Items[i]))
+			r.rec.home(list.Items[i].Spec.Cluster, list.Items[i].Annotations["core.kcp.io/shard"])
+		}
+	}
+	parents := slices.Collect(maps.Values(s.parents))
+	for shard, at := range s.shards {
+		var list corev1alpha1.LogicalClusterList
+		s.list(r, at, "/clusters/*"+logicalClustersPath, &list)
+		for i := range list.Items {
+			lc := &list.Items[i]
+			if owner := lc.Spec.Owner; owner != nil && slices.Contains(parents, owner.Cluster) {
+				all.Clusters = append(all.Clusters, history.LogicalCluster{Shard: shard, Name: lc.Annotations["kcp.io/cluster"], Owner: string(owner.UID)})
+			}
+		}
+	}
+	return all
+}
+
+func (s *settlement) list(r *run, at *conn, path string, into any) {
+	require.Eventually(r.t, func() bool {
+		code, answer, err := at.do(r.t.Context(), http.MethodGet, path, nil)
+		return err == nil && code == http.StatusOK && json.Unmarshal(answer, into) == nil
+	}, testTimeout, 50*time.Millisecond, "%s is listed", path)
+}
+
+// clear deletes all Workspaces, and with them their logical clusters.
+func (s *settlement) clear(r *run) {
+	last := s.settler(r)
+	require.Eventually(r.t, func() bool {
+		all := s.inventory(r)
+		for _, w := range all.Workspaces {
+			last.ask(r.t.Context(), history.Delete, w.Parent, w.Name, w)
+		}
+		return len(all.Workspaces)+len(all.Clusters) == 0
+	}, testTimeout, 100*time.Millisecond, "the workspaces are deleted, and their logical clusters")
+}
+
+// settler makes Workspaces through the front-proxy, uses them as soon as they are Ready, and
+// deletes them.
+type settler struct {
+	*settlement
+
+	rec   *recorder
+	rng   *rand.Rand
+	pause time.Duration
+}
+
+func (s *settler) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		s.step(ctx)
+		pace(ctx, upTo(s.rng, 2*s.pause))
+	}
+}
+
+func (s *settler) step(ctx context.Context) {
+	parent := s.parents[[]string{"root", "shard-1"}[s.rng.IntN(2)]]
+	name := s.names[s.rng.IntN(len(s.names))]
+	o := s.ask(ctx, history.Get, parent, name, history.Workspace{})
+	switch {
+	case o.Outcome == history.NotFound:
+		if o = s.ask(ctx, history.Create, parent, name, history.Workspace{}); o.Outcome == history.OK {
+			s.settle(ctx, o)
+		}
+	case o.Outcome != history.OK || o.Seen.Terminating:
+	case s.rng.IntN(2) == 0:
+		s.remove(ctx, o.Seen)
+	default:
+		s.settle(ctx, o)
+	}
+}
+
+// settle waits until a Workspace is Ready, and uses it at once. It reports whether it could.
+func (s *settler) settle(ctx context.Context, o *history.WorkspaceOp) bool {
+	this := o.Seen
+	for deadline := time.Now().Add(testTimeout); !o.Seen.Ready; pace(ctx, upTo(s.rng, s.pause/8)) {
+		o = s.ask(ctx, history.Get, this.Parent, this.Name, history.Workspace{})
+		gone := o.Outcome == history.NotFound || o.Outcome == history.OK && (o.Seen.UID != this.UID || o.Seen.Terminating)
+		if gone || ctx.Err() != nil || time.Now().After(deadline) {
+			return false
+		}
+	}
+	secret := &object{Metadata: metav1.ObjectMeta{GenerateName: "used-"}}
+	path := "/clusters/" + this.Parent + ":" + this.Name + secretsPath
+	return s.use(ctx, o.Seen, http.MethodPost, path, secret, true)/100 == 2
+}
+
+// remove deletes a Workspace, waits until it is gone, and looks whether its logical cluster is.
+func (s *settler) remove(ctx context.Context, this history.Workspace) {
+	for deadline := time.Now().Add(testTimeout); ctx.Err() == nil && time.Now().Before(deadline); pace(ctx, upTo(s.rng, s.pause/4)) {
+		o := s.ask(ctx, history.Get, this.Parent, this.Name, history.Workspace{})
+		switch {
+		case o.Outcome == history.NotFound, o.Outcome == history.OK && o.Seen.UID != this.UID:
+			if this.Cluster != "" {
+				s.use(ctx, this, http.MethodGet, "/clusters/"+this.Cluster+logicalClustersPath+"/"+corev1alpha1.LogicalClusterName, nil, false)
+			}
+			return
+		case o.Outcome == history.OK && !o.Seen.Terminating:
+			this = o.Seen
+			s.ask(ctx, history.Delete, this.Parent, this.Name, this)
+		}
+	}
+}
+
+// use sends a request into a logical cluster, and returns the status code; 0 is none.
+func (s *settler) use(ctx context.Context, w history.Workspace, method, path string, body any, writes bool) int {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*opTimeout)
+	defer cancel()
+	u := &history.WorkspaceUse{ID: s.rec.id(), UID: w.UID, Cluster: w.Cluster, Writes: writes, Start: s.rec.now()}
+	code, answer, err := s.proxy.do(ctx, method, path, body)
+	u.End = s.rec.now()
+	if err != nil {
+		return 0
+	}
+	var o object
+	if u.Code = code; code < http.StatusMultipleChoices && json.Unmarshal(answer, &o) == nil {
+		u.In = o.Metadata.Annotations["kcp.io/cluster"]
+	}
+	s.rec.workspaceUse(u)
+	return code
+}
+
+// ask sends a request about a Workspace and records the answer. A deletion is of one UID alone.
+func (s *settler) ask(ctx context.Context, kind history.Kind, parent, name string, of history.Workspace) *history.WorkspaceOp {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
+	defer cancel()
+	path := "/clusters/" + parent + workspacesPath
+	method, body := http.MethodGet, any(nil)
+	switch kind {
+	case history.Create:
+		method, body = http.MethodPost, &object{APIVersion: tenancyv1alpha1.SchemeGroupVersion.String(), Kind: "Workspace", Metadata: metav1.ObjectMeta{Name: name}}
+	case history.Delete:
+		method, body = http.MethodDelete, &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(of.UID)}
+	default:
+	}
+	if kind != history.Create {
+		path += "/" + name
+	}
+	o := &history.WorkspaceOp{ID: s.rec.id(), Parent: parent, Name: name, Kind: kind, Seen: of, Outcome: history.Unknown, Start: s.rec.now()}
+	code, answer, err := s.proxy.do(ctx, method, path, body)
+	o.End = s.rec.now()
+	var ws tenancyv1alpha1.Workspace
+	switch {
+	case err != nil:
+	case code == http.StatusNotFound:
+		var status metav1.Status
+		if json.Unmarshal(answer, &status) == nil && status.Details != nil && status.Details.Name == name {
+			o.Outcome = history.NotFound
+		}
+	case code == http.StatusConflict && kind == history.Create:
+		o.Outcome = history.Exists
+	case code == http.StatusConflict:
+		o.Outcome = history.Conflict
+	case code < http.StatusMultipleChoices && json.Unmarshal(answer, &ws) == nil && ws.Kind == "Workspace":
+		o.Outcome, o.Seen = history.OK, seenWorkspace(parent, &ws)
+		s.rec.home(ws.Spec.Cluster, ws.Annotations["core.kcp.io/shard"])
+	case code < http.StatusMultipleChoices && kind == history.Delete:
+		o.Outcome = history.OK
+	}
+	s.rec.workspaceOp(o)
+	return o
+}
+
+// cameAndWent reports whether a history has workspaces that were used, and some that were seen gone.
+func cameAndWent(h *history.History) bool {
+	used := slices.ContainsFunc(h.WorkspaceUses, func(u *history.WorkspaceUse) bool { return u.Writes && u.In == u.Cluster })
+	gone := slices.ContainsFunc(h.WorkspaceUses, func(u *history.WorkspaceUse) bool { return !u.Writes && u.In == "" })
+	return used && gone && h.Inventory != nil && len(h.Inventory.Clusters) > 0
+}
+
+func seenWorkspace(parent string, ws *tenancyv1alpha1.Workspace) history.Workspace {
+	return history.Workspace{
+		Parent: parent, Name: ws.Name, UID: string(ws.UID), Cluster: ws.Spec.Cluster,
+		Ready: ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady, Terminating: ws.DeletionTimestamp != nil,
+	}
+}
