@@ -102,20 +102,25 @@ func (w *world) testPolicies(t *testing.T) {
 	w.furnish(w.alpha, "own", common)
 }
 
-// testOwnerReferences holds that an object of bravo is nobody's owner in alpha,
-// and nobody's dependent.
+// testOwnerReferences holds that an object of bravo is nobody's owner in alpha: what names it is
+// garbage there, and bravo's object stays as it is.
 func (w *world) testOwnerReferences(t *testing.T) {
+	const in = "/clusters/$A$/api/v1/namespaces/vault/configmaps"
+	treasure := w.uid(w.bravo, "/api/v1/namespaces/vault/configmaps/treasure")
 	for n, of := range []string{
 		`{"apiVersion":"v1","kind":"ConfigMap","name":"treasure","uid":"$BUID$","controller":true,"blockOwnerDeletion":true}`,
 		`{"apiVersion":"v1","kind":"ConfigMap","name":"../$B$/vault/treasure","uid":"$BUID$"}`,
 	} {
 		name := fmt.Sprintf("owned-%d", n)
-		got := w.mallory(t, http.MethodPost, "/clusters/$A$/api/v1/namespaces/vault/configmaps", `{"metadata":{"name":"`+name+`","ownerReferences":[`+of+`]}}`)
-		require.Contains(t, []int{http.StatusCreated, http.StatusUnprocessableEntity}, got.code, "%s", got)
-		w.mallory(t, http.MethodDelete, "/clusters/$A$/api/v1/namespaces/vault/configmaps/"+name+"?propagationPolicy=Foreground", "")
+		got := w.mallory(t, http.MethodPost, in, `{"metadata":{"name":"`+name+`","ownerReferences":[`+of+`]}}`)
+		require.Equal(t, http.StatusCreated, got.code, "%s", got)
+		require.Eventually(t, func() bool {
+			return w.mallory(t, http.MethodGet, in+"/"+name, "").code == http.StatusNotFound
+		}, testTimeout, 50*time.Millisecond, "what has no owner in alpha is collected: %s", of)
 	}
-	got := w.mallory(t, http.MethodDelete, "/clusters/$A$/api/v1/namespaces/vault/configmaps/treasure", `{"preconditions":{"uid":"$BUID$"}}`)
+	got := w.mallory(t, http.MethodDelete, in+"/treasure", `{"preconditions":{"uid":"$BUID$"}}`)
 	require.Equal(t, http.StatusConflict, got.code, "%s", got)
+	require.Equal(t, treasure, w.uid(w.bravo, "/api/v1/namespaces/vault/configmaps/treasure"))
 }
 
 // testAnnotations holds that an object is of the logical cluster it is written
