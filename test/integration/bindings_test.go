@@ -82,6 +82,7 @@ func TestBinding(t *testing.T) {
 	t.Run("taking over", func(t *testing.T) { testTakingOver(t, e) })
 	t.Run("content", func(t *testing.T) { testBoundContent(t, e) })
 	t.Run("watches", func(t *testing.T) { testBoundWatches(t, e) })
+	t.Run("without a provider", func(t *testing.T) { testProviderGoes(t, e, 0) })
 	t.Run("hooks", func(t *testing.T) { testProvidersHooks(t, e) })
 	t.Run("conversion", func(t *testing.T) { testConversion(t, e) })
 	t.Run("maximal policy", func(t *testing.T) {

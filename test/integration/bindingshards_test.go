@@ -23,6 +23,7 @@ func TestBindingAcrossShards(t *testing.T) {
 	t.Run("maximal policy", func(t *testing.T) {
 		testMaximalPolicy(t, newAPIKindsOn(e, "far-policy-provider", 1).in(t), newAPIKinds(e, "far-policy-consumer").in(t))
 	})
+	t.Run("without a provider", func(t *testing.T) { testProviderGoes(t, e, 1) })
 	t.Run("endpoint slices", func(t *testing.T) { testEndpointSlices(t, e) })
 	t.Run("marks", func(t *testing.T) { testReplicationMarks(t, e) })
 }
