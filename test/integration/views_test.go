@@ -62,6 +62,7 @@ func TestView(t *testing.T) {
 	t.Run("rights", func(t *testing.T) { testViewRights(t, e) })
 	t.Run("URLs", func(t *testing.T) { testViewURLs(t, e) })
 	t.Run("front-proxy", func(t *testing.T) { testViewThroughProxy(t, e) })
+	t.Run("claims of bindings", func(t *testing.T) { testClaimOfBindings(t, e) })
 	t.Run("claims of APIs", func(t *testing.T) { testClaimsOfAPIs(t, e) })
 }
 
