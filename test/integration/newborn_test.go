@@ -94,7 +94,7 @@ func testUseInitializing(t *testing.T, maker apiKinds) {
 	admin.create(tenancyPath+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"apps"},"spec":{"extend":{"with":[{"name":"universal","path":"root"}]},"initializer":true}}`)
 	inCharge := maker
 	inCharge.config = withToken(maker.Shard(0), "user-1-token")
-	made := inCharge.workspaceOf("slow", "apps")
+	made := inCharge.workspaceOf("slow", "apps", 0)
 	got := refused(t, withToken(made.config, "user-2-token"), call{path: "/clusters/" + made.cluster + "/api/v1/configmaps"}, http.StatusForbidden)
 	require.Contains(t, got.Message, "workspace access not permitted")
 	code, says := made.as("admin-token").status(http.MethodGet, configMaps, "")

@@ -15,7 +15,7 @@ func TestWorkspacesAsPeopleSeeThem(t *testing.T) {
 	parent := newAPIKinds(e, "seen").in(t)
 	ready := e.workspaceOn("root:seen", "ready", "shard-1")
 	parent.create(tenancyPath+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"apps"},"spec":{"extend":{"with":[{"name":"universal","path":"root"}]},"initializer":true}}`)
-	waiting := parent.workspaceOf("waiting", "apps")
+	waiting := parent.workspaceOf("waiting", "apps", 0)
 	parent.create(tenancyPath+"workspaces", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"nowhere"},"spec":{"location":{"selector":{"matchLabels":{"name":"no-such-shard"}}}}}`)
 
 	for name, says := range map[string]string{
