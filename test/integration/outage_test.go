@@ -25,7 +25,7 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	bind := func(k apiKinds, name, role, kind, user string) {
 		k.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%q},"subjects":[{"kind":%q,"apiGroup":"rbac.authorization.k8s.io","name":%q}]}`, name, role, kind, user)
 	}
-	provider.create(rbacV1+"clusterroles", `{"metadata":{"name":"read"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["get","list"]}]}`)
+	provider.create(rbacV1+"clusterroles", `{"metadata":{"name":"read"},"rules":[{"apiGroups":["example.org"],"resources":["widgets","gadgets"],"verbs":["get","list"]}]}`)
 	provider.create(rbacV1+"clusterroles", `{"metadata":{"name":"bind"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind"]}]}`)
 	bind(provider, "read", "read", "Group", "apis.kcp.io:binding:system:authenticated")
 	bind(provider, "bind", "bind", "User", "user-1")
@@ -47,6 +47,8 @@ func TestBoundAPIsInOutages(t *testing.T) {
 		})
 	}
 	works(tenant)
+	views := newOutageViews(provider, k)
+	views.work("before")
 
 	// The provider's shard is away: its exports can be bound.
 	e.Component("root").Stop()
@@ -54,6 +56,7 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	late.until("e", "Ready", "True <nil>")
 	require.Contains(t, other.bindPath(http.StatusForbidden, "none", "root:away", "none"), "no permission to bind to export root:away:none")
 	works(other)
+	views.work("rootless")
 
 	// All others are, and the shard starts.
 	e.Component("shard-1").Stop()
@@ -65,12 +68,15 @@ func TestBoundAPIsInOutages(t *testing.T) {
 		works(k)
 	}
 	k.create(widgets, "%s", widget("c", "size", 1))
+	views.work("alone")
+	views.change()
 	require.Equal(t, "True <nil>", condition(k.get(apisV2+"apibindings/e"), "APIExportValid"))
 	require.Contains(t, other.bindPath(http.StatusServiceUnavailable, "none", "root:away", "none"), "not everything is known yet")
 
 	// They come back, and what changes arrives.
 	e.Component("cache-server").Start()
 	e.Component("root").Start()
+	views.converge()
 	second := provider.schema("v2", "widgets", "length")
 	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", fmt.Sprintf(`{"spec":{"resources":[{"group":"example.org","name":"widgets","schema":%q,"storage":{"crd":{}}}]}}`, second))
 	k.eventually("the new schema is bound", func() bool {
@@ -82,4 +88,5 @@ func TestBoundAPIsInOutages(t *testing.T) {
 		code, _ := tenant.status(http.MethodPost, widgets, widget("d", "length", 1))
 		return code == http.StatusCreated
 	})
+	testChangesMeanwhile(t, views)
 }
