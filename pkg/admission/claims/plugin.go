@@ -48,14 +48,18 @@ func New(allows Allows) *Plugin {
 // Admit implements admission.MutationInterface. It gives new and changed objects the
 // labels that the selector of a claim names, where they have none of the key.
 func (*Plugin) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if a.GetOperation() == admission.Delete || !isWhole(a) {
+	if a.GetOperation() == admission.Delete {
 		return nil
 	}
 	object, err := meta.Accessor(a.GetObject())
 	if err != nil {
 		return nil //nolint:nilerr // it has no labels
 	}
+	// Of all subresources: approvals and finalizers are written with the object as it was read.
 	dropShown(object)
+	if !isWhole(a) {
+		return nil
+	}
 	selected, restricted, err := selectionFor(ctx, a)
 	if !restricted || err != nil {
 		return err
@@ -101,9 +105,16 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		if obj == nil || selected.Matches(obj) {
 			continue
 		}
-		return admission.NewForbidden(a, fmt.Errorf("the permission claim is for objects that match %q", selected.Selector()))
+		return admission.NewForbidden(a, unselected(selected))
 	}
 	return nil
+}
+
+func unselected(selected claims.Selection) error {
+	if selected.Selector() == nil {
+		return errors.New("no accepted permission claim covers it")
+	}
+	return fmt.Errorf("the permission claim is for objects that match %q: give it labels that match, or leave it alone", selected.Selector())
 }
 
 // selectionFor returns what a claim lets a request write, and whether it is one that

@@ -1,0 +1,207 @@
+package claims_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/shardplane/shardplane/pkg/admission/claims"
+	"github.com/shardplane/shardplane/pkg/request"
+	storageclaims "github.com/shardplane/shardplane/pkg/storage/claims"
+)
+
+const (
+	consumer = logicalcluster.Name("consumer")
+	shown    = "claimed.internal.apis.kcp.io/abc"
+)
+
+var configMaps = corev1.Resource("configmaps")
+
+// write is a write of a ConfigMap, by its labels; nil is none.
+type write struct {
+	before, after map[string]string
+	subresource   string
+	user          user.Info
+	// resource is that of the claim, if not said otherwise.
+	resource schema.GroupResource
+}
+
+// object returns a ConfigMap with the labels, or none at all.
+func object(l map[string]string) runtime.Object {
+	if l == nil {
+		return nil
+	}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: "default", Labels: maps.Clone(l)}}
+}
+
+// send has the plugin judge a write, and returns the labels that are to be stored.
+func (w write) send(ctx context.Context, allows claims.Allows) (map[string]string, error) {
+	operation := admission.Update
+	switch {
+	case w.before == nil:
+		operation = admission.Create
+	case w.after == nil:
+		operation = admission.Delete
+	}
+	if w.resource.Empty() {
+		w.resource = configMaps
+	}
+	a := admission.NewAttributesRecord(object(w.after), object(w.before), corev1.SchemeGroupVersion.WithKind("ConfigMap"), "default", "x",
+		w.resource.WithVersion("v1"), w.subresource, operation, nil, false, w.user)
+	p := claims.New(allows)
+	if err := p.Admit(ctx, a, nil); err != nil {
+		return nil, err
+	}
+	if err := p.Validate(ctx, a, nil); err != nil {
+		return nil, err
+	}
+	if written, ok := a.GetObject().(*corev1.ConfigMap); ok {
+		return written.Labels, nil
+	}
+	return nil, nil
+}
+
+// through is the context of requests that come by a claim with a selector, if not "", or by none
+// that is accepted any more.
+func through(t *testing.T, selector string, accepted bool) context.Context {
+	t.Helper()
+	set := storageclaims.NewSet(nil, configMaps, "", 1)
+	if accepted {
+		parsed, err := labels.Parse(selector)
+		require.NoError(t, err)
+		set.Allow(consumer, parsed, 1)
+	}
+	return storageclaims.WithSet(request.WithClusterName(t.Context(), consumer), set)
+}
+
+func everything(context.Context, schema.GroupResource, string) (bool, error) { return true, nil }
+
+// Who writes by a claim writes nothing but what its selector selects, before and after.
+func TestSelectors(t *testing.T) {
+	mine, others, none := map[string]string{"for": "a", "x": "y"}, map[string]string{"for": "c"}, map[string]string{}
+	for name, test := range map[string]struct {
+		write
+
+		selector string
+		want     map[string]string
+		denied   string
+	}{
+		"create: the label is added":                    {write: write{after: map[string]string{"x": "y"}}, selector: "for=a", want: mine},
+		"create: all labels are added":                  {write: write{after: none}, selector: "for=a,x=y", want: mine},
+		"create: it has the label":                      {write: write{after: mine}, selector: "for=a", want: mine},
+		"create: another value":                         {write: write{after: others}, selector: "for=a", denied: `for=a, and this one has the value "c": set that value`},
+		"create: matches an expression":                 {write: write{after: mine}, selector: "for in (a,b)", want: mine},
+		"create: an expression adds nothing":            {write: write{after: none}, selector: "for in (a,b)", denied: `match "for in (a,b)"`},
+		"create: does not match an expression":          {write: write{after: others}, selector: "for in (a,b)", denied: `match "for in (a,b)"`},
+		"create: matches by absence":                    {write: write{after: none}, selector: "!for", want: none},
+		"create: a label and an expression":             {write: write{after: none}, selector: "for=a,x in (y)", denied: "match"},
+		"create: for all objects":                       {write: write{after: others}, want: others},
+		"update: the label comes back":                  {write: write{before: mine, after: map[string]string{"x": "y"}}, selector: "for=a", want: mine},
+		"update: to another value":                      {write: write{before: mine, after: others}, selector: "for=a", denied: "for=a"},
+		"update: out of an expression":                  {write: write{before: mine, after: others}, selector: "for in (a,b)", denied: "give it labels that match"},
+		"update: within an expression":                  {write: write{before: mine, after: map[string]string{"for": "b"}}, selector: "for in (a,b)", want: map[string]string{"for": "b"}},
+		"update: out of an absence":                     {write: write{before: none, after: mine}, selector: "!for", denied: "match"},
+		"update: into it":                               {write: write{before: others, after: mine}, selector: "for=a", denied: "match"},
+		"update: of what is outside":                    {write: write{before: others, after: others}, selector: "for in (a,b)", denied: "match"},
+		"status: out of it":                             {write: write{before: mine, after: others, subresource: "status"}, selector: "for in (a)", denied: "match"},
+		"status: the label comes back":                  {write: write{before: mine, after: map[string]string{"x": "y"}, subresource: "status"}, selector: "for=a", want: mine},
+		"delete":                                        {write: write{before: mine}, selector: "for=a"},
+		"delete: of what is outside":                    {write: write{before: others}, selector: "for=a", denied: "match"},
+		"another resource, which no claim brought here": {write: write{after: others, resource: corev1.Resource("secrets")}, selector: "for=a", want: others},
+		"the user does not matter":                      {write: write{after: others, user: &user.DefaultInfo{Groups: []string{user.SystemPrivilegedGroup}}}, selector: "for=a", denied: "for=a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := test.send(through(t, test.selector, true), everything)
+			if test.denied != "" {
+				require.True(t, apierrors.IsForbidden(err), "%v", err)
+				require.ErrorContains(t, err, test.denied)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, test.want, got)
+		})
+	}
+}
+
+// A claim that was rejected since the request was let in lets nothing be written.
+func TestRejected(t *testing.T) {
+	for name, w := range map[string]write{
+		"create": {after: map[string]string{}},
+		"update": {before: map[string]string{}, after: map[string]string{}},
+		"delete": {before: map[string]string{}},
+	} {
+		_, err := w.send(through(t, "", false), everything)
+		require.True(t, apierrors.IsForbidden(err), "%s: %v", name, err)
+		require.ErrorContains(t, err, "no accepted permission claim covers it")
+	}
+}
+
+// Whatever creates needs the verb create, a patch or an update, too.
+func TestCreateNeedsTheVerb(t *testing.T) {
+	asked := 0
+	unless := func(allowed bool, err error) claims.Allows {
+		return func(_ context.Context, resource schema.GroupResource, verb string) (bool, error) {
+			asked++
+			require.Equal(t, configMaps, resource)
+			require.Equal(t, "create", verb)
+			return allowed, err
+		}
+	}
+	ctx := through(t, "", true)
+	creates, updates := write{after: map[string]string{}}, write{before: map[string]string{}, after: map[string]string{}}
+	_, err := creates.send(ctx, unless(false, nil))
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.ErrorContains(t, err, "no accepted permission claim has the verb create")
+	unknown := errors.New("nobody knows")
+	_, err = creates.send(ctx, unless(false, unknown))
+	require.ErrorIs(t, err, unknown)
+	_, err = creates.send(ctx, unless(true, nil))
+	require.NoError(t, err)
+	require.Equal(t, 3, asked)
+	_, err = updates.send(ctx, unless(false, nil))
+	require.NoError(t, err, "the verb has been asked for before")
+	_, err = creates.send(request.WithClusterName(t.Context(), consumer), unless(false, nil))
+	require.NoError(t, err, "it has not come by a claim")
+	require.Equal(t, 3, asked)
+}
+
+// The labels that tell of claims are nobody's to set: writes lose them, with the object
+// as it was read and with forged ones, on whatever way.
+func TestShownLabels(t *testing.T) {
+	forged := map[string]string{shown: "forged", "claimed.internal.apis.kcp.io/": "", "mine": "kept", "internal.claimed": "kept"}
+	kept := map[string]string{"mine": "kept", "internal.claimed": "kept"}
+	users := map[string]user.Info{
+		"a tenant": &user.DefaultInfo{Name: "tenant"}, "an administrator": &user.DefaultInfo{Groups: []string{request.GroupAdmin}},
+		"the system": &user.DefaultInfo{Groups: []string{user.SystemPrivilegedGroup}},
+	}
+	for name, u := range users {
+		for way, w := range map[string]write{
+			"create": {after: forged}, "update": {before: kept, after: forged}, "status": {before: kept, after: forged, subresource: "status"},
+			// kubectl certificate approve, and whoever writes a namespace's finalizers, send what they have read.
+			"approval": {before: kept, after: forged, subresource: "approval"}, "finalize": {before: kept, after: forged, subresource: "finalize"},
+		} {
+			w.user = u
+			got, err := w.send(request.WithClusterName(t.Context(), consumer), everything)
+			require.NoError(t, err, "%s: %s", name, way)
+			require.Equal(t, kept, got, "%s: %s", name, way)
+			got, err = w.send(through(t, "mine=kept", true), everything)
+			require.NoError(t, err, "%s, by a claim: %s", name, way)
+			require.Equal(t, kept, got, "%s, by a claim: %s", name, way)
+		}
+	}
+	// A selector that names one selects nothing that somebody could write.
+	_, err := write{after: map[string]string{shown: "forged"}}.send(through(t, shown+" in (forged)", true), everything)
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+}
