@@ -160,6 +160,8 @@ func testVirtualStorage(t *testing.T, e *env, kind string, shard int) {
 	o.object("large", `,"labels":{"size":"l"},"annotations":{"note":"x"}`)
 	o.object("secret", `,"labels":{"hidden":"yes"}`)
 	o.object("small", `,"labels":{"size":"s"}`)
+	// A shard without consumers follows what is asked for.
+	apiKinds{env: o.env, config: o.Shard(1 - shard), view: "/services/replication/" + o.cluster + "/" + o.plural, cluster: "*"}.in(t).untilSees(o.objects, "large", "small")
 	for at, name := range []string{"near-", "far-"} {
 		k := newAPIKindsOn(e, name+plural, (shard+at)%2).in(t)
 		k.bindPath(http.StatusCreated, plural, o.cluster, plural)

@@ -1,6 +1,7 @@
 package clienttest
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,6 +37,9 @@ var kinds = map[string]string{
 	"subtreeusages":                     "SubtreeUsage",
 	"apibindings":                       "APIBinding",
 	"leases":                            "Lease",
+
+	"apiexports": "APIExport", "cachedresources": "CachedResource", "clustercachedresources": "ClusterCachedResource",
+	"cachedresourceendpointslices": "CachedResourceEndpointSlice", "clustercachedresourceendpointslices": "ClusterCachedResourceEndpointSlice",
 }
 
 // query is what a request selects.
@@ -51,6 +55,9 @@ type query struct {
 	// ranges select a part of the objects, if there are any.
 	ranges client.Ranges
 }
+
+// kind returns the kind of the resource. Who asks for one that is not known takes any.
+func (q query) kind() string { return cmp.Or(kinds[q.resource.Resource], "Object") }
 
 func (q query) hasResource(key string) bool { return strings.HasPrefix(key, q.resource.String()+"|") }
 
@@ -170,7 +177,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, q query) {
 		items = append(items, q.view(obj))
 	}
 	w.Header().Set("Content-Type", "application/json")
-	answer := map[string]any{"apiVersion": q.resource.GroupVersion().String(), "kind": kinds[q.resource.Resource] + "List", "metadata": meta, "items": items}
+	answer := map[string]any{"apiVersion": q.resource.GroupVersion().String(), "kind": q.kind() + "List", "metadata": meta, "items": items}
 	if q.metadata {
 		answer["apiVersion"], answer["kind"] = "meta.k8s.io/v1", "PartialObjectMetadataList"
 	}
@@ -266,7 +273,7 @@ func (e *events) send(kind string, obj map[string]any) {
 
 func bookmark(q query, rv int64, annotations map[string]any) map[string]any {
 	obj := map[string]any{
-		"apiVersion": q.resource.GroupVersion().String(), "kind": kinds[q.resource.Resource],
+		"apiVersion": q.resource.GroupVersion().String(), "kind": q.kind(),
 		"metadata": map[string]any{
 			"resourceVersion": strconv.FormatInt(rv, 10),
 			"annotations":     annotations,

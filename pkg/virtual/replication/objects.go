@@ -23,15 +23,14 @@ import (
 
 // objects are replicas, as they are shown to consumers. It implements definitions.Objects.
 type objects struct {
+	offering
+
 	replicas *Replicas
-	resource schema.GroupResource
-	// source returns where they come from, or why nobody knows.
-	source func() (source, error)
 }
 
 // In implements definitions.Objects.
-func (o objects) In(_ context.Context, cluster request.Cluster, sch *definitions.Schema, version string) (definitions.Reader, error) {
-	of, err := o.source()
+func (o objects) In(ctx context.Context, cluster request.Cluster, sch *definitions.Schema, version string) (definitions.Reader, error) {
+	of, err := o.replicas.offered(o.offering)
 	if err != nil {
 		return nil, o.unavailable(err)
 	}
@@ -42,9 +41,9 @@ func (o objects) In(_ context.Context, cluster request.Cluster, sch *definitions
 	case version != of.resource.Version && (converted || sch.Convert != nil):
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s are replicated in %s and not converted: use that version", o.resource, of.resource.Version))
 	}
-	b, err := o.replicas.boardOf(of)
+	b, err := o.replicas.boardOf(ctx, of, o.offering)
 	if err != nil {
-		return nil, o.unavailable(err)
+		return nil, err
 	}
 	name := cluster.Name
 	if cluster.Wildcard {

@@ -6,11 +6,11 @@
 //	 /services/replication/<provider>/<slice>/clusters/… ◄─────────┘ (Views)
 //
 // The shard follows what exports offer so that have consumers here, whether somebody reads it or
-// not: who reads it needs nobody else, and goes on while caches are away.
+// not: who reads it needs nobody else, and goes on while caches are away. What else is asked for, by a
+// view, it follows from then on until nobody has asked for a while.
 package replication
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,16 +21,13 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
-	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/pkg/virtual/board"
 )
 
 // Config is what is needed.
@@ -47,6 +44,8 @@ type Config struct {
 	// f for each that has, and when that changes, until stop is called.
 	Consumed        func(export client.Key) bool
 	FollowConsumers func(f func(export client.Key)) (stop func())
+	// Clock tells the time; nil is the real one.
+	Clock clock.WithTicker
 }
 
 // Replicas are those that consumers of the shard see. Run them. Their methods may be called at the
@@ -56,9 +55,11 @@ type Replicas struct {
 	changed chan struct{} // has an element when something may be to follow
 
 	mu sync.Mutex
-	// consumed are the exports that have had consumers; followed is what is followed.
+	// consumed are the exports that have had consumers; followed is what is followed, as long as running,
+	// which is nil before and after.
 	consumed map[client.Key]bool
 	followed map[source]*follower
+	running  context.Context //nolint:containedctx // that of Run, for what is followed when somebody asks
 }
 
 // source is what one cached resource has replicated.
@@ -68,17 +69,17 @@ type source struct {
 	identity string
 }
 
-// follower follows a source.
-type follower struct {
-	board *board.Board
-	end   context.CancelFunc
-	ended chan struct{}
-	// shards has the shard of each object, by name.
-	shards map[string]string
+// offering is a resource of an export, which consumers see, or who asks for it.
+type offering struct {
+	export   client.Key
+	resource schema.GroupResource
 }
 
 // New returns replicas that nobody follows before Run.
 func New(config Config) *Replicas {
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
 	x := &Replicas{config: config, changed: make(chan struct{}, 1), consumed: map[client.Key]bool{}, followed: map[source]*follower{}}
 	follow(x, config.Exports, func(export *apisv1alpha2.APIExport) bool {
 		return slices.ContainsFunc(export.Spec.Resources, func(r apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual != nil })
@@ -113,11 +114,14 @@ func (x *Replicas) look() {
 
 // Run follows what there are consumers for, until ctx ends.
 func (x *Replicas) Run(ctx context.Context) error {
-	defer x.stopAll()
 	if x.config.Cache == nil {
 		<-ctx.Done()
 		return nil
 	}
+	x.mu.Lock()
+	x.running = ctx
+	x.mu.Unlock()
+	defer x.stopAll()
 	stop := x.config.FollowConsumers(func(export client.Key) {
 		x.mu.Lock()
 		x.consumed[export] = true
@@ -125,160 +129,39 @@ func (x *Replicas) Run(ctx context.Context) error {
 		x.look()
 	})
 	defer stop()
+	tick := x.config.Clock.NewTicker(lookInterval)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-x.changed:
-			x.followWanted(ctx)
+		case <-tick.C():
 		}
-	}
-}
-
-// stopAll ends all that is followed.
-func (x *Replicas) stopAll() {
-	x.mu.Lock()
-	all := x.followed
-	x.followed = map[source]*follower{}
-	x.mu.Unlock()
-	for _, f := range all {
-		f.stop()
-	}
-}
-
-func (f *follower) stop() {
-	f.end()
-	<-f.ended
-	f.board.Close()
-}
-
-// followWanted brings what is followed to what there are consumers for.
-func (x *Replicas) followWanted(ctx context.Context) {
-	x.mu.Lock()
-	exports := make([]client.Key, 0, len(x.consumed))
-	for export := range x.consumed {
-		if x.config.Consumed(export) {
-			exports = append(exports, export)
-		} else {
-			delete(x.consumed, export)
-		}
-	}
-	x.mu.Unlock()
-	wanted, complete := map[source]bool{}, true
-	for _, key := range exports {
-		export, err := x.config.Exports.Get(key.Cluster, "", key.Name)
-		if err != nil {
-			complete = complete && !errors.Is(err, client.ErrIncomplete)
-			continue
-		}
-		for i := range export.Spec.Resources {
-			if export.Spec.Resources[i].Storage.Virtual == nil {
-				continue
-			}
-			of, err := x.sourceOf(export, &export.Spec.Resources[i])
-			if err == nil {
-				wanted[of] = true
-			}
-			complete = complete && !errors.Is(err, client.ErrIncomplete)
-		}
-	}
-	for of := range wanted {
-		x.start(ctx, of)
-	}
-	if complete { // what was seen before may only not be known now
-		x.stopOthers(wanted)
-	}
-}
-
-// stopOthers stops what is not wanted any more.
-func (x *Replicas) stopOthers(wanted map[source]bool) {
-	var others []*follower
-	x.mu.Lock()
-	for of, f := range x.followed {
-		if !wanted[of] {
-			others = append(others, f)
-			delete(x.followed, of)
-		}
-	}
-	x.mu.Unlock()
-	for _, f := range others {
-		f.stop()
-	}
-}
-
-// start follows a source, unless it is followed.
-func (x *Replicas) start(ctx context.Context, of source) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.followed[of] != nil {
-		return
-	}
-	named := of.resource
-	named.Resource += ":" + of.identity
-	informer, err := client.NewDynamicInformer(x.config.Cache.Shard(request.Wildcard).Cluster(of.cluster.Path()), named, client.InformerOptions[*unstructured.Unstructured]{
-		Name: "replicas of " + of.resource.GroupResource().String() + " of " + of.cluster.String(), Transform: client.ShowDeletion[*unstructured.Unstructured],
-	})
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot follow what a cached resource has replicated", "logicalCluster", of.cluster, "resource", of.resource.String())
-		return
-	}
-	f := &follower{ended: make(chan struct{}), shards: map[string]string{}}
-	f.board = board.New(func() error {
-		if !informer.HasSynced() {
-			return apierrors.NewServiceUnavailable(fmt.Sprintf("the replicas of %s have not been read from the cache server yet, try again: %v", of.resource.GroupResource(), cmp.Or(informer.LastError(), errNotYet)))
-		}
-		return nil
-	})
-	informer.AddEventHandler(client.Handler[*unstructured.Unstructured]{
-		OnAdd:    func(obj *unstructured.Unstructured, _ bool) { f.set(obj) },
-		OnUpdate: func(_, obj *unstructured.Unstructured) { f.set(obj) },
-		OnDelete: func(last *unstructured.Unstructured, _ bool) { f.remove(last) },
-	})
-	running, end := context.WithCancel(ctx)
-	f.end = end
-	x.followed[of] = f
-	go func() {
-		defer close(f.ended)
-		if err := informer.Run(running); err != nil {
-			klog.FromContext(ctx).Error(err, "An informer of replicas has ended")
-		}
-	}()
-}
-
-var errNotYet = errors.New("it has just been bound")
-
-// set notes a replica. While a logical cluster moves, two shards have one of each object.
-func (f *follower) set(obj *unstructured.Unstructured) {
-	f.shards[obj.GetName()] = obj.GetAnnotations()[request.ShardAnnotation]
-	f.board.Set(obj.GetName(), obj)
-}
-
-// remove notes that a replica is gone, if it is the one that is shown.
-func (f *follower) remove(last *unstructured.Unstructured) {
-	name := last.GetName()
-	if f.shards[name] == last.GetAnnotations()[request.ShardAnnotation] {
-		delete(f.shards, name)
-		f.board.Set(name, nil)
+		x.followWanted(ctx)
 	}
 }
 
 // Of returns the objects of a resource that an export offers by virtual storage.
 func (x *Replicas) Of(export client.Key, resource schema.GroupResource) definitions.Objects {
-	return objects{replicas: x, resource: resource, source: func() (source, error) {
-		offering, err := x.config.Exports.Get(export.Cluster, "", export.Name)
-		if apierrors.IsNotFound(err) {
-			return source{}, fmt.Errorf("the APIExport %s that offers them does not exist", export.Name)
+	return objects{replicas: x, offering: offering{export, resource}}
+}
+
+// offered returns where the objects come from that an export offers, or why nobody knows.
+func (x *Replicas) offered(o offering) (source, error) {
+	export, err := x.config.Exports.Get(o.export.Cluster, "", o.export.Name)
+	if apierrors.IsNotFound(err) {
+		return source{}, fmt.Errorf("the APIExport %s that offers them does not exist", o.export.Name)
+	}
+	if err != nil {
+		return source{}, err
+	}
+	for i := range export.Spec.Resources {
+		if r := &export.Spec.Resources[i]; r.Group == o.resource.Group && r.Name == o.resource.Resource && r.Storage.Virtual != nil {
+			return x.sourceOf(export, r)
 		}
-		if err != nil {
-			return source{}, err
-		}
-		for i := range offering.Spec.Resources {
-			if r := &offering.Spec.Resources[i]; r.Group == resource.Group && r.Name == resource.Resource && r.Storage.Virtual != nil {
-				return x.sourceOf(offering, r)
-			}
-		}
-		return source{}, fmt.Errorf("the APIExport %s does not offer them any more", export.Name)
-	}}
+	}
+	return source{}, fmt.Errorf("the APIExport %s does not offer them any more", o.export.Name)
 }
 
 // sourceOf returns where the objects of a resource come from.
@@ -328,19 +211,4 @@ func (x *Replicas) cachedBy(provider logicalcluster.Name, kind, slice string) (c
 		return nil, "", fmt.Errorf("the %s %s of the provider does not exist", of, name)
 	}
 	return cached, of, err
-}
-
-// boardOf returns what is known of a source.
-func (x *Replicas) boardOf(of source) (*board.Board, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	switch f := x.followed[of]; {
-	case f != nil:
-		return f.board, nil
-	case x.config.Cache == nil:
-		return nil, errors.New("this installation has no cache server")
-	default:
-		x.look()
-		return nil, errNotYet
-	}
 }

@@ -1,0 +1,311 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/client/clienttest"
+	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/virtual/board"
+)
+
+const testTimeout = time.Minute
+
+// shown are replicas that run, by what a shard and a cache server have.
+type shown struct {
+	*Replicas
+
+	t           *testing.T
+	here, cache *clienttest.Server
+	clock       *clocktesting.FakeClock
+	// consumed is the export that has consumers.
+	consumed *atomic.Pointer[client.Key]
+	// consumersOf has an export have consumers, or the last one not any more.
+	consumersOf func(now *client.Key, last client.Key)
+}
+
+func start(t *testing.T) shown {
+	types := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{apisv1alpha2.AddToScheme, cachev1alpha1.AddToScheme} {
+		require.NoError(t, add(types))
+	}
+	s := shown{t: t, here: clienttest.New(t, types), cache: clienttest.New(t, types), clock: clocktesting.NewFakeClock(time.Now()), consumed: &atomic.Pointer[client.Key]{}}
+	factory := func(of *clienttest.Server) *client.Factory {
+		f, err := client.NewFactory(of.ClientConfig())
+		require.NoError(t, err)
+		t.Cleanup(f.CloseIdleConnections)
+		return f
+	}
+	own := factory(s.here).Wildcard()
+	config := Config{
+		Cache: factory(s.cache), Clock: s.clock,
+		Exports:       client.NewDual(kinds.APIExports.Informer(own, client.InformerOptions[*apisv1alpha2.APIExport]{}), nil, client.DualOptions{}),
+		Slices:        client.NewDual(kinds.CachedResourceEndpointSlices.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResourceEndpointSlice]{}), nil, client.DualOptions{}),
+		ClusterSlices: client.NewDual(kinds.ClusterCachedResourceEndpointSlices.Informer(own, client.InformerOptions[*kinds.ClusterCachedResourceEndpointSlice]{}), nil, client.DualOptions{}),
+		Cached:        client.NewDual(kinds.CachedResources.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResource]{}), nil, client.DualOptions{}),
+		ClusterCached: client.NewDual(kinds.ClusterCachedResources.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResource]{}), nil, client.DualOptions{}),
+		Consumed: func(export client.Key) bool {
+			now := s.consumed.Load()
+			return now != nil && *now == export
+		},
+	}
+	told := make(chan func(client.Key), 1)
+	config.FollowConsumers = func(f func(client.Key)) func() {
+		told <- f
+		return func() {}
+	}
+	s.Replicas = New(config)
+	group := &client.Group{}
+	group.Add(config.Exports, config.Slices, config.ClusterSlices, config.Cached, config.ClusterCached)
+	for _, run := range []func(context.Context) error{group.Run, s.Run} {
+		ended := make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { ended <- run(ctx) }()
+		t.Cleanup(func() {
+			cancel()
+			require.NoError(t, <-ended)
+		})
+	}
+	consumers := <-told
+	s.consumersOf = func(export *client.Key, last client.Key) {
+		s.consumed.Store(export)
+		consumers(last)
+	}
+	return s
+}
+
+// offers has a logical cluster offer a resource, of which the cache server has one object.
+func (s shown) offers(cluster logicalcluster.Name, name string) offering {
+	s.t.Helper()
+	meta := metav1.ObjectMeta{Name: name, Annotations: map[string]string{logicalcluster.AnnotationKey: cluster.String()}}
+	resource := schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: name}
+	group := cachev1alpha1.SchemeGroupVersion.Group
+	s.here.Put(s.t, kinds.CachedResources.GroupVersionResource, &cachev1alpha1.CachedResource{
+		ObjectMeta: meta,
+		Spec:       cachev1alpha1.CachedResourceSpec{GroupVersionResource: cachev1alpha1.GroupVersionResource(resource)},
+		Status:     cachev1alpha1.CachedResourceStatus{IdentityHash: "id"},
+	})
+	s.here.Put(s.t, kinds.CachedResourceEndpointSlices.GroupVersionResource, &cachev1alpha1.CachedResourceEndpointSlice{
+		ObjectMeta: meta, Spec: cachev1alpha1.CachedResourceEndpointSliceSpec{CachedResource: cachev1alpha1.CachedResourceReference{Name: name}},
+	})
+	s.here.Put(s.t, kinds.APIExports.GroupVersionResource, &apisv1alpha2.APIExport{ObjectMeta: meta, Spec: apisv1alpha2.APIExportSpec{Resources: []apisv1alpha2.ResourceSchema{{
+		Group: resource.Group, Name: name, Schema: "v1." + name, Storage: apisv1alpha2.ResourceSchemaStorage{Virtual: &apisv1alpha2.ResourceSchemaStorageVirtual{
+			Reference: corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "CachedResourceEndpointSlice", Name: name}, IdentityHash: "id",
+		}},
+	}}}})
+	replica := &unstructured.Unstructured{}
+	replica.SetAPIVersion("example.org/v1")
+	replica.SetKind("Flavor")
+	replica.SetName("of-" + name)
+	replica.SetAnnotations(map[string]string{logicalcluster.AnnotationKey: cluster.String(), request.ShardAnnotation: "other"})
+	resource.Resource += ":id"
+	s.cache.Put(s.t, resource, replica)
+	return offering{client.Key{Cluster: cluster, Name: name}, schema.GroupResource{Group: "example.org", Resource: name}}
+}
+
+// asks asks for what is offered, as a request does.
+func (s shown) asks(o offering) (string, error) {
+	of, err := s.offered(o)
+	if err != nil {
+		return "", err
+	}
+	b, err := s.boardOf(s.t.Context(), of, o)
+	if err != nil {
+		return "", err
+	}
+	list, err := b.Read(board.View{
+		Resource: o.resource,
+		Show:     func(obj client.Object, _ string) client.Object { return obj },
+		Fields:   func(client.Object) fields.Set { return nil },
+		List: func(_ metav1.ListMeta, shown []client.Object) runtime.Object {
+			all := &metav1.Status{}
+			for _, obj := range shown {
+				all.Message += obj.GetName()
+			}
+			return all
+		},
+	}).List(s.t.Context(), &metainternalversion.ListOptions{})
+	if err != nil {
+		return "", err
+	}
+	return list.(*metav1.Status).Message, nil
+}
+
+// known waits until the shard knows of what is offered.
+func (s shown) known(all ...offering) {
+	s.t.Helper()
+	var failed error
+	require.Eventually(s.t, func() bool {
+		for _, o := range all {
+			if _, failed = s.offered(o); failed != nil {
+				return false
+			}
+		}
+		return true
+	}, testTimeout, time.Millisecond, "what is offered is not known: %v", &failed)
+}
+
+// following returns how much is followed.
+func (s shown) following() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.followed)
+}
+
+// runs waits until something may be followed.
+func (s shown) runs() {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.running != nil && s.clock.HasWaiters()
+	}, testTimeout, time.Millisecond)
+}
+
+// TestAsked: what has no consumers is followed from the first request on, which is answered, until nobody has
+// asked for two hours.
+func TestAsked(t *testing.T) {
+	s := start(t)
+	one, two := s.offers("aaaa", "ones"), s.offers("bbbb", "twos")
+	s.known(one, two)
+	s.runs()
+	require.Zero(t, s.following(), "nobody has asked")
+	for name, o := range map[string]offering{"of-ones": one, "of-twos": two} {
+		found, err := s.asks(o)
+		require.NoError(t, err)
+		require.Equal(t, name, found)
+	}
+	require.Equal(t, 2, s.following())
+
+	s.clock.Step(keepAsked - time.Second)
+	_, err := s.asks(one)
+	require.NoError(t, err)
+	s.clock.Step(lookInterval)
+	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond, "nobody has asked for the second one")
+	s.mu.Lock()
+	for _, f := range s.followed {
+		assert.Equal(t, one, f.as)
+	}
+	s.mu.Unlock()
+	found, err := s.asks(two)
+	require.NoError(t, err, "it is followed anew")
+	require.Equal(t, "of-twos", found)
+
+	// What is not offered any more is not followed, whoever has asked.
+	s.here.Delete(t, kinds.APIExports.GroupVersionResource, "", "aaaa", "", "ones")
+	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
+	_, err = s.asks(one)
+	require.ErrorContains(t, err, "does not exist")
+}
+
+// TestConsumed: what has consumers is followed without anybody who asks, beside all that is asked for, and as long
+// as it has.
+func TestConsumed(t *testing.T) {
+	s := start(t)
+	one := s.offers("aaaa", "ones")
+	s.known(one)
+	s.consumersOf(&one.export, one.export)
+	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
+	found, err := s.asks(one)
+	require.NoError(t, err)
+	require.Equal(t, "of-ones", found)
+	s.clock.Step(keepAsked + lookInterval)
+	two := s.offers("aaaa", "twos") // has the shard look
+	s.known(two)
+	_, err = s.asks(two)
+	require.NoError(t, err)
+	require.Equal(t, 2, s.following())
+	s.consumersOf(nil, one.export)
+	require.Eventually(t, func() bool { return s.following() == 1 }, testTimeout, time.Millisecond)
+}
+
+// TestAskedWaits: who asks first is told when to ask again, if the cache server does not answer soon, and is
+// answered when it does.
+func TestAskedWaits(t *testing.T) {
+	s := start(t)
+	one := s.offers("aaaa", "ones")
+	s.known(one)
+	s.runs()
+	s.cache.Fail(503)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // a request that does not wait
+	of, err := s.offered(one)
+	require.NoError(t, err)
+	_, err = s.boardOf(ctx, of, one)
+	require.NoError(t, err)
+	s.clock.Step(askedTimeout)
+	_, err = s.asks(one)
+	require.True(t, apierrors.IsServiceUnavailable(err), err)
+	seconds, ok := apierrors.SuggestsClientDelay(err)
+	require.True(t, ok)
+	require.Equal(t, 1, seconds)
+	s.cache.Fail(0)
+	var found string
+	failed := []error{nil}
+	require.Eventually(t, func() bool {
+		found, failed[0] = s.asks(one)
+		return failed[0] == nil && found == "of-ones"
+	}, testTimeout, time.Millisecond, "it is not known: %v", &failed)
+}
+
+// TestAskedLimits: no more is followed than there is room for, of one logical cluster and in all, and who is
+// refused is told.
+func TestAskedLimits(t *testing.T) {
+	s := start(t)
+	var all []offering
+	for cluster := range maxAsked/maxAskedOfCluster + 1 {
+		for n := range maxAskedOfCluster {
+			all = append(all, s.offers(logicalcluster.Name(fmt.Sprint("c", cluster)), fmt.Sprint("r", n)))
+		}
+	}
+	more := s.offers("c0", "more")
+	s.known(append(all, more)...)
+	s.runs()
+	refused := func(o offering, why string) {
+		t.Helper()
+		_, err := s.asks(o)
+		require.True(t, apierrors.IsTooManyRequests(err), err)
+		require.ErrorContains(t, err, why)
+		_, ok := apierrors.SuggestsClientDelay(err)
+		require.True(t, ok)
+	}
+	for _, o := range all[:maxAskedOfCluster] {
+		_, err := s.asks(o)
+		require.NoError(t, err)
+	}
+	refused(more, "16 other resources of the logical cluster c0")
+	for _, o := range all[maxAskedOfCluster:maxAsked] {
+		_, err := s.asks(o)
+		require.NoError(t, err, "another logical cluster has room")
+	}
+	refused(all[maxAsked], "128 other resources")
+	require.Equal(t, maxAsked, s.following())
+
+	// Those that nobody asks for any more make room.
+	s.clock.Step(keepAsked)
+	require.Eventually(t, func() bool { return s.following() == 0 }, testTimeout, time.Millisecond)
+	for _, o := range []offering{more, all[maxAsked]} {
+		_, err := s.asks(o)
+		require.NoError(t, err)
+	}
+}
