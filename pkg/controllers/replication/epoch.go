@@ -34,12 +34,29 @@ func (e *epoch) renew(before string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.current == "" || e.current == before {
-		e.current = newEpoch()
+		e.current = newEpochAfter(before)
 	}
 	return e.current
 }
 
 func newEpoch() string { return uuid.Must(uuid.NewV7()).String() }
+
+// newEpochAfter returns an epoch that is later than another one, whatever the clock says: the other may have been
+// made by a replica of the shard whose clock is ahead, or before this one's was set back.
+func newEpochAfter(before string) string {
+	now := newEpoch()
+	if !timed(before) || strings.Compare(now, before) > 0 {
+		return now
+	}
+	next, last := uuid.MustParse(now), uuid.MustParse(before)
+	// The first 48 bits are milliseconds.
+	for i, carry := 5, uint16(1); i >= 0; i-- {
+		carry += uint16(last[i])
+		next[i] = byte(carry)
+		carry >>= 8
+	}
+	return next.String()
+}
 
 // timed reports whether an epoch has its time: those of the previous release do not.
 func timed(epoch string) bool {
