@@ -67,18 +67,18 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 // serveResource serves a request for what may be a custom resource.
 func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, cluster request.Cluster) {
 	resource, hash, qualified := strings.Cut(info.Resource, ":")
-	// Authorization has decided about the name as it is in the URL: nothing else than what
-	// it takes for such a resource may be served.
-	if qualified && (!request.ValidIdentity(hash) || !s.mayQualify(r.Context(), cluster, info.Verb)) {
-		s.serveNext(w, r)
-		return
-	}
 	ctx := r.Context()
 	l := definitions.Lookup{
 		Cluster:  cluster,
 		Resource: schema.GroupResource{Group: info.APIGroup, Resource: resource},
 		Version:  info.APIVersion,
 		Identity: hash,
+	}
+	// Authorization has decided about the name as it is in the URL: nothing else than what
+	// it takes for such a resource may be served.
+	if qualified && (!request.ValidIdentity(hash) || !s.mayQualify(r.Context(), cluster, info.Verb)) {
+		s.serveNone(w, r, info, s.refuseIdentity(l, qualified, nil))
+		return
 	}
 	if viewed := request.IdentityFrom(ctx, l.Resource); viewed != "" && !qualified {
 		l.Identity, l.Exported = viewed, true
@@ -105,7 +105,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	}
 	if definition == nil || definition.MetadataOnly && !asksForMetadata(r) ||
 		qualified && !cluster.Wildcard && !s.replicas && definition.Only == nil {
-		s.serveNext(w, r)
+		s.serveNone(w, r, info, s.refuseIdentity(l, qualified, definition))
 		return
 	}
 	if definition.Identity != request.IdentityFrom(ctx, l.Resource) {
@@ -131,6 +131,16 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	s.serveTyped(w, r, &private, used, func(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo) { //nolint:contextcheck // it inherits the request's
 		s.serveObjects(w, r, info, used, definition)
 	})
+}
+
+// serveNone answers a request for what is no custom resource here: with why, or as whoever is next
+// does.
+func (s *Server) serveNone(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, why error) {
+	if why != nil {
+		writeError(w, r, info, why)
+		return
+	}
+	s.serveNext(w, r)
 }
 
 // mayQualify reports whether a request may say of which identity the objects are. For all logical

@@ -386,6 +386,12 @@ func TestQualifiedResources(t *testing.T) {
 				continue
 			}
 			require.True(t, apierrors.IsNotFound(err), "%s in %s: %v", resource, cluster, err)
+			if cluster == "*" && strings.Contains(resource, ":") {
+				require.ErrorContains(t, err, "status.identityHash", resource)
+			}
 		}
 	}
+	all := s.CRDs(t, "*").ApiextensionsV1().RESTClient()
+	require.ErrorContains(t, all.Get().AbsPath("/apis", widgets.Group, widgets.Version, "widgets:bbbb").Do(t.Context()).Error(), "nothing here binds widgets."+widgets.Group+" with the identity bbbb")
+	require.ErrorContains(t, all.Get().AbsPath("/apis", widgets.Group, widgets.Version, "widgets").Do(t.Context()).Error(), "ask for those of one identity")
 }

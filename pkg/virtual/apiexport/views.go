@@ -182,7 +182,9 @@ func (v *Views) enter(r *http.Request, info *genericapirequest.RequestInfo) (*ht
 	case err != nil:
 		return nil, apierrors.NewInternalError(err)
 	case reach == nil && view.In.Wildcard:
-		return nil, apierrors.NewNotFound(resource, info.Name)
+		none := apierrors.NewNotFound(resource, info.Name)
+		none.ErrStatus.Message = fmt.Sprintf("the APIExport %s neither offers %s nor has a permission claim to %s it", export.Name, resource, info.Verb)
+		return nil, none
 	case reach == nil: // since it was authorized
 		return nil, forbidden(notLet(export, resource, info.Verb))
 	case reach.Own():
