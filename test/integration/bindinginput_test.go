@@ -6,14 +6,27 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// TestBindingInput: exports and bindings that make no sense together are told so, and
-// what is beside them goes on.
+// TestBindingInput: exports and bindings that make no sense, by themselves or together, are told
+// so, and what is beside them goes on. What else is wrong about bindings has its tests elsewhere:
+//
+//	every field, without a server             TestInvalid, TestLengths, FuzzValidate of pkg/apis
+//	rules of conversions                      testConversion, FuzzConvert of pkg/apis and of its conversions
+//	identities that are guessed or empty      testForeignIdentities, TestMergedIdentities, testWrongShapes
+//	URLs of views                             testViewURLs, FuzzLocate of pkg/request, TestIsolation
+//	hashes in URLs                            TestQualifiedResources of pkg/customresource
+//	claims that change in any order           FuzzClaims of pkg/bindings
+//	groups of the system from outside         TestIsolation, credentials_test.go, oidc_test.go of test/e2e
+//	schemas that are huge and many, webhooks  test/neighbours
 func TestBindingInput(t *testing.T) {
 	e := newEnv(t, two.Get(t))
+	t.Run("wrong shapes", func(t *testing.T) { testWrongShapes(t, e) })
+	t.Run("a hundred versions", func(t *testing.T) { testManyVersions(t, e) })
+	t.Run("foreign identities", func(t *testing.T) { testForeignIdentities(t, e) })
 	t.Run("claims in a circle", func(t *testing.T) { testClaimCircle(t, e) })
 	t.Run("ten exports of a resource", func(t *testing.T) { testTenExports(t, e) })
 	t.Run("missing schemas", func(t *testing.T) { testMissingSchemas(t, e) })
@@ -136,27 +149,39 @@ func testMarks(t *testing.T, e *env) {
 		return code == http.StatusOK
 	})
 	before := k.get(apisV2 + "apibindings/e")
-	for _, patch := range []string{
-		`{"metadata":{"finalizers":null}}`,
-		`{"metadata":{"labels":{"internal.apis.kcp.io/export":"other"}}}`,
-		`{"metadata":{"labels":{"claimed.internal.apis.kcp.io/x":"y"}}}`,
-		`{"metadata":{"annotations":{"internal.apis.kcp.io/identity":"x"}}}`,
-		`{"metadata":{"annotations":{"kcp.io/cluster":"root"}}}`,
-		`{"metadata":{"annotations":{"kcp.io/path":"root:other"}}}`,
-		`{"status":{"boundResources":[],"apiExportClusterName":"root"}}`,
+	for _, tc := range []struct {
+		patch string
+		code  int
+		says  string
+	}{
+		// Refused, if it would say something else than the server.
+		{`{"metadata":{"finalizers":null}}`, http.StatusForbidden, "metadata.finalizers[apis.kcp.io/apibinding-finalizer] is reserved"},
+		{`{"metadata":{"finalizers":["apis.kcp.io/apibinding-finalizer","core.kcp.io/logicalcluster"]}}`, http.StatusForbidden, "metadata.finalizers[core.kcp.io/logicalcluster] is reserved"},
+		{`{"metadata":{"labels":{"internal.apis.kcp.io/export":"other"}}}`, http.StatusForbidden, "metadata.labels[internal.apis.kcp.io/export] is reserved"},
+		{`{"metadata":{"annotations":{"internal.apis.kcp.io/identity":"x"}}}`, http.StatusForbidden, "metadata.annotations[internal.apis.kcp.io/identity] is reserved"},
+		{`{"metadata":{"annotations":{"internal.apis.kcp.io/resource-bindings":"{}"}}}`, http.StatusForbidden, "metadata.annotations[internal.apis.kcp.io/resource-bindings] is reserved"},
+		{`{"metadata":{"annotations":{"internal.kcp.io/replicate":"x"}}}`, http.StatusForbidden, "metadata.annotations[internal.kcp.io/replicate] is reserved: only administrators"},
+		{`{"status":{"boundResources":[],"apiExportClusterName":"root"}}`, http.StatusForbidden, "the status of apibindings is written by the system only"},
+		// Taken back, as clients write what they have read elsewhere.
+		{`{"metadata":{"labels":{"claimed.internal.apis.kcp.io/x":"y"}}}`, http.StatusOK, ""},
+		{`{"metadata":{"labels":{"internal.apis.kcp.io/export":null}}}`, http.StatusOK, ""},
+		{`{"metadata":{"annotations":{"kcp.io/cluster":"root"}}}`, http.StatusOK, ""},
+		{`{"metadata":{"annotations":{"kcp.io/path":"root:other"}}}`, http.StatusOK, ""},
+		{`{"metadata":{"annotations":{"kcp.io/path":null}}}`, http.StatusOK, ""},
+		{`{"metadata":{"annotations":{"apis.v1alpha2.kcp.io/v1alpha1-status-applied-permission-claims":"[]"}}}`, http.StatusOK, ""},
 	} {
-		// Either it is refused, or taken back.
 		path := apisV2 + "apibindings/e"
-		if strings.Contains(patch, "status") {
+		if strings.Contains(tc.patch, `{"status"`) {
 			path += "/status"
 		}
-		code, answer := do(t, tenant.config, call{method: http.MethodPatch, path: "/clusters/" + k.cluster + path, body: patch, header: http.Header{"Content-Type": {"application/merge-patch+json"}}})
-		require.Contains(t, []int{http.StatusOK, http.StatusForbidden, http.StatusUnprocessableEntity}, code, "%s: %s", patch, answer)
+		code, answer := tenant.write(http.MethodPatch, path, "merge-patch+json", tc.patch)
+		assert.Equal(t, tc.code, code, "%s: %s", tc.patch, answer)
+		assert.Contains(t, answer, tc.says, "%s", tc.patch)
 		after := k.get(apisV2 + "apibindings/e")
-		require.Equal(t, before.GetFinalizers(), after.GetFinalizers(), "%s", patch)
-		require.Equal(t, before.GetLabels(), after.GetLabels(), "%s", patch)
-		require.Equal(t, before.GetAnnotations(), after.GetAnnotations(), "%s", patch)
-		require.Equal(t, field(before, "status", "boundResources"), field(after, "status", "boundResources"), "%s", patch)
+		require.Equal(t, before.GetFinalizers(), after.GetFinalizers(), "%s", tc.patch)
+		require.Equal(t, before.GetLabels(), after.GetLabels(), "%s", tc.patch)
+		require.Equal(t, before.GetAnnotations(), after.GetAnnotations(), "%s", tc.patch)
+		require.Equal(t, field(before, "status", "boundResources"), field(after, "status", "boundResources"), "%s", tc.patch)
 		k.get(widgets + "/a")
 	}
 }

@@ -78,8 +78,10 @@ func TestBinding(t *testing.T) {
 	e := newEnv(t, two.Get(t))
 	t.Run("life", func(t *testing.T) { testBinding(t, e) })
 	t.Run("names", func(t *testing.T) { testBindingNames(t, e) })
+	t.Run("conflicts", func(t *testing.T) { testConflicts(t, e) })
 	t.Run("evolution", func(t *testing.T) { testBindingEvolution(t, e) })
 	t.Run("taking over", func(t *testing.T) { testTakingOver(t, e) })
+	t.Run("taking over from another export", func(t *testing.T) { testSharedIdentity(t, e) })
 	t.Run("content", func(t *testing.T) { testBoundContent(t, e) })
 	t.Run("watches", func(t *testing.T) { testBoundWatches(t, e) })
 	t.Run("without a provider", func(t *testing.T) { testProviderGoes(t, e, 0) })
@@ -161,7 +163,6 @@ func testBinding(t *testing.T, e *env) {
 // testBindingNames: who comes first has a name, binding or definition, and who waits
 // gets it without being touched.
 func testBindingNames(t *testing.T, e *env) {
-	const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	crd := func(plural string) string {
 		kind := strings.ToUpper(plural[:1]) + plural[1:len(plural)-1]
 		return fmt.Sprintf(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%s.example.org"},"spec":{"group":"example.org","scope":"Namespaced","names":{"plural":%q,"singular":%q,"kind":%q,"listKind":%q},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`,
@@ -259,6 +260,55 @@ func testTakingOver(t *testing.T, e *env) {
 	after := k.get(widgets + "/a")
 	require.Equal(t, made.GetUID(), after.GetUID())
 	require.Equal(t, made.GetResourceVersion(), after.GetResourceVersion())
+}
+
+// testSharedIdentity: of two exports that share an identity and offer the same schema, one has what
+// is bound to the other when that binding goes, and its view shows it; whose schema is another one
+// has nothing of it.
+func testSharedIdentity(t *testing.T, e *env) {
+	provider, k := newAPIKinds(e, "shared-provider").in(t), newAPIKinds(e, "shared-consumer").in(t)
+	provider.create("/api/v1/namespaces/default/secrets", `{"metadata":{"name":"shared"},"stringData":{"key":"of all of them"}}`)
+	schema, another := provider.schema("v1", "widgets", "size"), provider.schema("v2", "widgets", "size")
+	for name, offered := range map[string]string{"one": schema, "two": schema, "three": another} {
+		provider.create(apisV2+"apiexports", `{"metadata":{"name":%q},"spec":{"identity":{"secretRef":{"namespace":"default","name":"shared"}},"resources":[{"group":"example.org","name":"widgets","schema":%q,"storage":{"crd":{}}}]}}`, name, offered)
+	}
+	k.bind("first", provider, "one")
+	bound := k.until("first", "Ready", "True <nil>")
+	for _, name := range []string{"a", "b"} {
+		k.create(widgets, "%s", widget(name, "size", 1))
+	}
+	made := k.versions(widgets)
+	require.Len(t, made, 2)
+	k.bind("second", provider, "two")
+	k.until("second", "InitialBindingCompleted", "False NamingConflicts")
+	viewed := func(export string) int {
+		code, _ := provider.through(export, k.cluster).status(http.MethodGet, widgets, "")
+		return code
+	}
+	k.eventually("the view of the first export has them", func() bool { return viewed("one") == http.StatusOK })
+	require.Equal(t, http.StatusForbidden, viewed("two"), "and that of the other one nothing")
+
+	k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/first", "")
+	after := k.until("second", "Ready", "True <nil>")
+	k.eventually("the first one is gone", func() bool {
+		code, _ := k.status(http.MethodGet, apisV2+"apibindings/first", "")
+		return code == http.StatusNotFound
+	})
+	require.Equal(t, made, k.versions(widgets), "the same objects, and nobody has written them")
+	require.Equal(t, field(bound, "status", "boundResources"), field(after, "status", "boundResources"))
+	require.Contains(t, k.get("/apis/core.kcp.io/v1alpha1/logicalclusters/cluster").GetAnnotations()["internal.apis.kcp.io/resource-bindings"], `"widgets.example.org":{"n":"second"}`)
+	k.eventually("they are in the view of the other export, and of no other", func() bool {
+		return viewed("two") == http.StatusOK && viewed("one") == http.StatusForbidden
+	})
+	require.Equal(t, made, provider.through("two", k.cluster).versions(widgets))
+	k.ask(http.StatusOK, http.MethodPatch, widgets+"/a", `{"spec":{"size":2}}`)
+
+	// The schema is another one, though the resource and the identity are the same.
+	k.bind("third", provider, "three")
+	k.until("third", "InitialBindingCompleted", "False NamingConflicts")
+	k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/second", "")
+	k.until("third", "Ready", "True <nil>")
+	require.Empty(t, k.versions(widgets), "what nobody takes over is deleted")
 }
 
 // testMaximalPolicy: the provider has a say in what consumers may do.

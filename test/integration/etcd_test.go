@@ -68,6 +68,8 @@ func TestExternalEtcd(t *testing.T) {
 	require.Len(t, stored.Kvs, 1)
 	require.Contains(t, string(stored.Kvs[0].Key), created.Annotations["kcp.io/cluster"]+"/default/kept")
 
+	t.Run("writes of bindings", func(t *testing.T) { testBindingWrites(t, e, direct) })
+
 	e.Component("root").Restart()
 	e.eventually("the shard serves again", func() bool {
 		found, err := c.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{})

@@ -64,8 +64,9 @@ func endpoints(t *testing.T, e *env) []endpoint {
 	inReplicas := collection{cache, ofTests + cluster + roles, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":%q}}`}
 
 	made(t, shard, one+"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgetDefinition)
+	inBound, byIdentity, throughView := bound(t, e, cluster, other)
 	for n := range lists {
-		for _, c := range []collection{inConfigMaps, inEvents, inPartitions, inWidgets, inReplicas} {
+		for _, c := range []collection{inConfigMaps, inEvents, inPartitions, inWidgets, inReplicas, inBound} {
 			c.create(t, fmt.Sprintf("listed-%d", n))
 		}
 	}
@@ -89,9 +90,28 @@ func endpoints(t *testing.T, e *env) []endpoint {
 		of(inWidgets, endpoint{name: "custom resources through the proxy", config: proxy, path: one + widgets, one: true}),
 		of(inWidgets, endpoint{name: "custom resources on the shard", config: shard, path: one + widgets, one: true, same: true}),
 		of(inWidgets, endpoint{name: "custom resources everywhere", config: shard, path: all + "/apis/example.com/v1/widgets", metadata: true}),
+		of(inBound, endpoint{name: "bound resources everywhere, by identity", config: shard, path: byIdentity}),
+		of(inBound, endpoint{name: "bound resources through the view of their export", config: shard, path: throughView, same: true}),
 		of(inReplicas, endpoint{name: "cache server, one shard and cluster", config: cache, path: ofTests + cluster + roles, one: true}),
 		of(inReplicas, endpoint{name: "cache server, one shard", config: cache, path: ofTests + "*" + roles}),
 		of(inReplicas, endpoint{name: "cache server, all shards", config: cache, path: "/services/cache/shards/*/clusters/" + cluster + roles, filtered: true}),
 		of(inReplicas, endpoint{name: "cache server, everything", config: cache, path: "/services/cache/shards/*/clusters/*" + roles}),
 	}
+}
+
+// bound has an export bound in logical clusters. It returns where objects are written in the first
+// one, and the paths of all of them: by their identity, and through the view of the export.
+func bound(t *testing.T, e *env, clusters ...string) (in collection, byIdentity, throughView string) {
+	t.Helper()
+	const gizmos = "/apis/example.org/v1/namespaces/default/gizmos"
+	provider := newAPIKinds(e, "listwatch-provider").in(t)
+	identity := provider.export("e", provider.schema("v1", "gizmos", "size"))
+	for _, cluster := range clusters {
+		k := apiKinds{env: provider.env, config: e.Shard(0), cluster: cluster}
+		k.bind("e", provider, "e")
+		k.until("e", "Ready", "True <nil>")
+		in = collection{k.config, "/clusters/" + clusters[0] + gizmos, `{"apiVersion":"example.org/v1","kind":"Gizmo","metadata":{"name":%q}}`}
+		made(t, k.config, "/clusters/"+cluster+gizmos, fmt.Sprintf(in.body, "of-"+cluster))
+	}
+	return in, "/clusters/*/apis/example.org/v1/gizmos:" + identity, "/services/apiexport/" + provider.cluster + "/e/clusters/*/apis/example.org/v1/gizmos"
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -240,6 +241,66 @@ func TestMergedWatches(t *testing.T) {
 			require.Equal(t, "ADDED", nextOf(t, lower, upper).Type)
 		}
 	})
+}
+
+// TestMergedIdentities: one identity is listed, in pages and in parts, and watched across all shards
+// as any other resource is, and what is no identity there is 404.
+func TestMergedIdentities(t *testing.T) {
+	e := newEnv(t, two.Get(t))
+	provider := newAPIKinds(e, "mergedidentities").in(t)
+	identity := provider.export("e", provider.schema("v1", "gizmos", "size"), provider.schema("v1", "gadgets", "size"))
+	other := provider.export("other", provider.schema("v1", "widgets", "size"))
+	at := endpoint{name: "bound resources of all shards", config: e.Proxy(), path: inAll + "/apis/example.org/v1/gizmos:" + identity}
+	var names []string
+	for shard := range 2 {
+		k := newAPIKindsOn(e, fmt.Sprint("mergedidentities-", shard), shard)
+		k.bindPath(http.StatusCreated, "e", provider.cluster, "e")
+		k.until("e", "Ready", "True <nil>")
+		for n := range 3 {
+			name := fmt.Sprintf("of-%d-%d", shard, n)
+			k.create("/apis/example.org/v1/namespaces/default/gizmos", `{"apiVersion":"example.org/v1","kind":"Gizmo","metadata":{"name":%q}}`, name)
+			names = append(names, k.cluster+"|default/"+name)
+		}
+	}
+	require.ElementsMatch(t, names, at.list(t, "").names())
+	var paged []string
+	for token, more := "", true; more; more = token != "" {
+		page := at.list(t, "", "limit", "2", "continue", token)
+		paged, token = append(paged, page.names()...), page.Metadata.Continue
+		require.LessOrEqual(t, len(page.Items), 2)
+	}
+	require.ElementsMatch(t, names, paged)
+	require.ElementsMatch(t, names, append(at.list(t, "", shardSelector, lowerHalf).names(), at.list(t, "", shardSelector, upperHalf).names()...))
+	initial := at.watch(t, "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true").until(isInitialEnd)
+	require.Len(t, initial, len(names)+1)
+	from := at.watch(t, "resourceVersion", initial[len(names)].Object.Metadata.ResourceVersion)
+	k := apiKinds{env: e, config: e.Shard(0), cluster: strings.Split(names[0], "|")[0]}
+	k.ask(http.StatusOK, http.MethodDelete, "/apis/example.org/v1/namespaces/default/gizmos/of-0-0", "")
+	require.Equal(t, "DELETED of-0-0", from.next().String())
+
+	// By the front-proxy and by each shard, of the wrong identity nothing is told.
+	for _, config := range []*rest.Config{e.Proxy(), e.Shard(0), e.Shard(1)} {
+		for name, says := range map[string]string{
+			"gizmos:" + strings.Repeat("0", 64):   "nothing here binds gizmos.example.org with the identity 0000",
+			"gizmos:" + other:                     "nothing here binds gizmos.example.org with the identity " + other, // of another resource
+			"gizmos:":                             `"" is no identity`,
+			"gizmos:" + strings.ToUpper(identity): "is no identity",
+			"gizmos:" + identity + "0":            "is no identity",
+			"gizmos:" + identity[:63]:             "nothing here binds",
+			"gizmos":                              "ask for those of one identity, as gizmos:<status.identityHash of the APIExport>",
+			"gizmos:" + identity + ":" + identity: "is no identity",
+			"gizmos%3A" + strings.Repeat("f", 64): "nothing here binds",
+			"configmaps:" + identity:              "nothing here binds",
+		} {
+			for _, query := range []string{"", "?limit=1", "?watch=true"} {
+				status := refused(t, config, call{path: inAll + "/apis/example.org/v1/" + name + query}, http.StatusNotFound)
+				require.Contains(t, status.Message, says, "%s%s", name, query)
+				require.Contains(t, status.Message, "status.identityHash", "it says what to do: %s", name)
+			}
+		}
+	}
+	// Gadgets are of the same identity, and another resource.
+	require.Empty(t, endpoint{config: e.Proxy(), path: inAll + "/apis/example.org/v1/gadgets:" + identity}.list(t, "").Items)
 }
 
 // TestMergedPreconditions: what was read of all shards can be written back, unless it has changed

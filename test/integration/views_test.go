@@ -59,6 +59,8 @@ func TestView(t *testing.T) {
 	t.Run("content", func(t *testing.T) { testView(t, e) })
 	t.Run("claims", func(t *testing.T) { testClaims(t, e) })
 	t.Run("selectors", func(t *testing.T) { testClaimSelectors(t, e) })
+	t.Run("writers", func(t *testing.T) { testClaimWriters(t, e) })
+	t.Run("the label", func(t *testing.T) { testClaimLabel(t, e) })
 	t.Run("rights", func(t *testing.T) { testViewRights(t, e) })
 	t.Run("URLs", func(t *testing.T) { testViewURLs(t, e) })
 	t.Run("front-proxy", func(t *testing.T) { testViewThroughProxy(t, e) })
@@ -419,33 +421,6 @@ func testViewRights(t *testing.T, e *env) {
 	code, says = in.status(http.MethodPost, apisV2+"apibindings", typed(apisV2+"apibindings", `{"metadata":{"name":"own"},"spec":{"reference":{"export":{"path":"`+k.cluster+`","name":"own"}}}}`))
 	require.Equal(t, http.StatusForbidden, code, says)
 	require.Contains(t, says, "no permission to bind")
-}
-
-// testViewURLs: what is no URL of a view is told what one is like.
-func testViewURLs(t *testing.T, e *env) {
-	provider, _, consumers := consumersOf(t, e, "urls", 1)
-	k := consumers[0]
-	for path, want := range map[string]int{
-		"/services/apiexport/" + provider.cluster + "/e":                                                           http.StatusBadRequest,
-		"/services/apiexport/" + provider.cluster + "/e/apis":                                                      http.StatusBadRequest,
-		"/services/apiexport/*/e/clusters/*/apis":                                                                  http.StatusBadRequest,
-		"/services/apiexport/" + provider.cluster + "/E/clusters/*/apis":                                           http.StatusBadRequest,
-		"/services/apiexport/" + provider.cluster + "/%2e%2e/clusters/*/apis":                                      http.StatusBadRequest,
-		"/services/apiexport/" + provider.cluster + "//clusters/*/apis":                                            http.StatusBadRequest,
-		"/services/apiexport//e/clusters/*/apis":                                                                   http.StatusBadRequest,
-		"/services/apiexport/" + provider.cluster + "/e/clusters/UP/apis":                                          http.StatusBadRequest,
-		"/services/apiexport/" + provider.cluster + "/e/clusters//apis":                                            http.StatusBadRequest,
-		"/services/apiexport/" + provider.cluster + "/e/clusters/" + k.cluster + "/clusters/" + k.cluster + "/api": http.StatusNotFound,
-		"/services/apiexport/" + provider.cluster + "/e/clusters/" + k.cluster + "/metrics":                        http.StatusNotImplemented,
-		"/services/apiexport/root:urls-provider/e/clusters/root:urls-0/apis/example.org/v1/widgets":                http.StatusOK,
-		"/services/apiexport/root:nowhere/e/clusters/*/apis":                                                       http.StatusNotFound,
-		"/services/apiexport/" + provider.cluster + "/none/clusters/*/apis":                                        http.StatusNotFound,
-		"/services/apiexport/" + provider.cluster + "/e/clusters/root:nowhere/apis/example.org/v1/widgets":         http.StatusForbidden,
-		"/services/apiexport/" + provider.cluster + "/e/clusters/*/apis/example.org/v1/widgets:" + "0":             http.StatusNotFound,
-	} {
-		code, says := do(t, provider.config, call{path: path})
-		require.Equal(t, want, code, "%s: %s", path, says)
-	}
 }
 
 // testClaimsOfAPIs: what another export offers can be claimed by its identity, within

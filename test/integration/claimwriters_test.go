@@ -1,0 +1,227 @@
+package integration
+
+import (
+	"crypto/x509/pkix"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+const allRights = `{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`
+
+// write sends a write, and returns its code and answer. A patch is of the kind that is named.
+func (k apiKinds) write(method, path, kind, body string) (code int, says string) {
+	k.t.Helper()
+	if kind == "" {
+		kind = "json"
+	}
+	code, answer := do(k.t, k.config, call{method: method, path: k.view + "/clusters/" + k.cluster + path, body: body, header: http.Header{"Content-Type": {"application/" + kind}}})
+	return code, string(answer)
+}
+
+// claimPrefix starts the labels by which objects tell who claims them.
+const claimPrefix = "claimed.internal.apis.kcp.io/"
+
+// claimed are the labels of an object that tell who claims it.
+func (k apiKinds) claimed(path string) map[string]string {
+	k.t.Helper()
+	_, says := k.status(http.MethodGet, path, "")
+	var object struct {
+		Metadata struct{ Labels map[string]string }
+	}
+	if json.Unmarshal([]byte(says), &object) != nil {
+		return nil
+	}
+	maps.DeleteFunc(object.Metadata.Labels, func(key, _ string) bool { return !strings.HasPrefix(key, claimPrefix) })
+	return object.Metadata.Labels
+}
+
+// versions are those of the objects of a list, by uid.
+func (k apiKinds) versions(path string) map[string]string {
+	k.t.Helper()
+	all := map[string]string{}
+	items, _ := field(k.get(path), "items").([]any)
+	for _, item := range items {
+		u := &unstructured.Unstructured{Object: item.(map[string]any)}
+		if u.GetName() != rootCA { // which a controller makes
+			all[string(u.GetUID())] = u.GetName() + " " + u.GetResourceVersion()
+		}
+	}
+	return all
+}
+
+const secrets = "/api/v1/namespaces/default/secrets"
+
+// refusedWrite is a write through a view, and what is answered.
+type refusedWrite struct {
+	in, method, name, kind, body string
+	code                         int
+	says                         string
+}
+
+// labelled is a ConfigMap or Secret, where it is created, with labels.
+func labelled(in, name, labels string) string {
+	kind := map[string]string{configMaps: "ConfigMap", secrets: "Secret"}[in]
+	return fmt.Sprintf(`{"apiVersion":"v1","kind":%q,"metadata":{"name":%q,"labels":{%s}}}`, kind, name, labels)
+}
+
+// refusedWrites are those that claims do not let: on ConfigMaps without the verbs create and delete,
+// with the label for=a, and on Secrets with all verbs, for which a or b has to be.
+func refusedWrites() []refusedWrite {
+	const merge, ordered, apply = "merge-patch+json", "json-patch+json", "apply-patch+yaml"
+	return []refusedWrite{
+		// Verbs that the claim does not have.
+		{configMaps, http.MethodPost, "", "", labelled(configMaps, "new", `"for":"a"`), http.StatusForbidden, "create configmaps"},
+		{configMaps, http.MethodPatch, "/new?fieldManager=x", apply, labelled(configMaps, "new", `"for":"a"`), http.StatusForbidden, "verb create"},
+		{configMaps, http.MethodDelete, "/seen", "", "", http.StatusForbidden, "delete configmaps"},
+		{configMaps, http.MethodDelete, "", "", "", http.StatusForbidden, "deletecollection configmaps"},
+		{configMaps, http.MethodDelete, "/hidden", "", "", http.StatusForbidden, "delete configmaps"},
+		// Out of the selector.
+		{configMaps, http.MethodPut, "/seen", "", labelled(configMaps, "seen", `"for":"b"`), http.StatusForbidden, "for=a"},
+		{configMaps, http.MethodPatch, "/seen", merge, `{"metadata":{"labels":{"for":"b"}}}`, http.StatusForbidden, "for=a"},
+		{configMaps, http.MethodPatch, "/seen", ordered, `[{"op":"replace","path":"/metadata/labels/for","value":"b"}]`, http.StatusForbidden, "for=a"},
+		{configMaps, http.MethodPatch, "/seen?fieldManager=x&force=true", apply, labelled(configMaps, "seen", `"for":"b"`), http.StatusForbidden, "for=a"},
+		{secrets, http.MethodPut, "/seen", "", labelled(secrets, "seen", ""), http.StatusForbidden, `for in (a,b)`},
+		{secrets, http.MethodPatch, "/seen", merge, `{"metadata":{"labels":null}}`, http.StatusForbidden, `for in (a,b)`},
+		{secrets, http.MethodPatch, "/seen", ordered, `[{"op":"remove","path":"/metadata/labels/for"}]`, http.StatusForbidden, `for in (a,b)`},
+		{secrets, http.MethodPatch, "/seen?fieldManager=x&force=true", apply, labelled(secrets, "seen", `"for":"c"`), http.StatusForbidden, `for in (a,b)`},
+		{secrets, http.MethodPost, "", "", labelled(secrets, "new", `"for":"c"`), http.StatusForbidden, `for in (a,b)`},
+		{secrets, http.MethodPost, "", "", labelled(secrets, "new", ""), http.StatusForbidden, `for in (a,b)`},
+		// What is not selected is not there, for whatever would bring it in.
+		{configMaps, http.MethodPut, "/hidden", "", labelled(configMaps, "hidden", `"for":"a"`), http.StatusNotFound, "not found"},
+		{configMaps, http.MethodPatch, "/hidden", merge, `{"metadata":{"labels":{"for":"a"}}}`, http.StatusNotFound, "not found"},
+		{configMaps, http.MethodPatch, "/hidden?fieldManager=x&force=true", apply, labelled(configMaps, "hidden", `"for":"a"`), http.StatusNotFound, "not found"},
+		{secrets, http.MethodPut, "/hidden", "", labelled(secrets, "hidden", `"for":"a"`), http.StatusNotFound, "not found"},
+		{secrets, http.MethodPatch, "/hidden", ordered, `[{"op":"add","path":"/metadata/labels","value":{"for":"a"}}]`, http.StatusNotFound, "not found"},
+		{secrets, http.MethodDelete, "/hidden", "", "", http.StatusNotFound, "not found"},
+		{secrets, http.MethodPost, "", "", labelled(secrets, "hidden", `"for":"a"`), http.StatusConflict, "already exists"},
+	}
+}
+
+// testClaimWriters: who writes through the view of an export writes with the verbs and within the
+// selectors of its claims, by whatever kind of request; what it may not write stays as it is.
+func testClaimWriters(t *testing.T, e *env) {
+	provider, _, consumers := consumersOf(t, e, "writers", 1)
+	k := consumers[0]
+	in := provider.through("e", k.cluster)
+	const verbs = `{"group":"","resource":"configmaps","verbs":["get","list","watch","update","patch"]%s},{"group":"","resource":"secrets","verbs":["*"]%s}`
+	provider.claim(`[` + fmt.Sprintf(verbs, "", "") + `]`)
+	for _, in := range []string{configMaps, secrets} {
+		k.create(in, `{"metadata":{"name":"seen","labels":{"for":"a"}}}`)
+		k.create(in, `{"metadata":{"name":"hidden"}}`)
+	}
+	k.accept(`[` + fmt.Sprintf(verbs, `,"selector":{"matchLabels":{"for":"a"}},"state":"Accepted"`, `,"selector":{"matchExpressions":[{"key":"for","operator":"In","values":["a","b"]}]},"state":"Accepted"`) + `]`)
+	in.eventually("the index has it", func() bool {
+		code, _ := in.status(http.MethodGet, configMaps+"/seen", "")
+		other, _ := in.status(http.MethodGet, secrets+"/seen", "")
+		return code == http.StatusOK && other == http.StatusOK
+	})
+	for _, tc := range refusedWrites() {
+		before := []map[string]string{k.versions(configMaps), k.versions(secrets)}
+		code, says := in.write(tc.method, tc.in+tc.name, tc.kind, tc.body)
+		require.Equal(t, tc.code, code, "%s %s%s %s: %s", tc.method, tc.in, tc.name, tc.body, says)
+		require.Contains(t, says, tc.says, "%s %s%s %s", tc.method, tc.in, tc.name, tc.body)
+		require.Equal(t, before, []map[string]string{k.versions(configMaps), k.versions(secrets)}, "%s %s%s: nothing is written", tc.method, tc.in, tc.name)
+	}
+	// Within the selector all is written, and a collection is what is selected.
+	in.ask(http.StatusOK, http.MethodPut, configMaps+"/seen", labelled(configMaps, "seen", ""))
+	require.Equal(t, "a", k.get(configMaps + "/seen").GetLabels()["for"], "what matchLabels names comes back")
+	in.ask(http.StatusOK, http.MethodPatch, secrets+"/seen", `{"metadata":{"labels":{"for":"b"}}}`)
+	in.ask(http.StatusOK, http.MethodDelete, secrets, "")
+	require.Equal(t, []string{"hidden"}, namesIn(k.get(secrets)))
+}
+
+func namesIn(list *unstructured.Unstructured) []string {
+	var names []string
+	items, _ := field(list, "items").([]any)
+	for _, item := range items {
+		names = append(names, (&unstructured.Unstructured{Object: item.(map[string]any)}).GetName())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// testClaimLabel: the label by which claimed objects tell who claims them is there as long as they
+// are claimed, whatever anybody writes, and on nothing else.
+func testClaimLabel(t *testing.T, e *env) {
+	provider, _, consumers := consumersOf(t, e, "label", 1)
+	k := consumers[0]
+	k.create(rbacPath+"clusterrolebindings", allRights)
+	const (
+		requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+		claim    = `{"group":"","resource":"configmaps","verbs":["*"]%[1]s},{"group":"","resource":"namespaces","verbs":["*"]%[1]s},{"group":"certificates.k8s.io","resource":"certificatesigningrequests","verbs":["*"]%[1]s}`
+	)
+	provider.claim(`[` + fmt.Sprintf(claim, "") + `]`)
+	k.create(configMaps, `{"metadata":{"name":"a","labels":{"for":"provider"}}}`)
+	k.create("/api/v1/namespaces", `{"metadata":{"name":"team","labels":{"for":"provider"}}}`)
+	request := signingRequest(t, "jane", "kubernetes.io/kube-apiserver-client", pkix.Name{CommonName: "jane"})
+	request.Labels = map[string]string{"for": "provider"}
+	text, err := json.Marshal(request)
+	require.NoError(t, err)
+	tenant, in := k.as("user-1-token"), provider.through("e", k.cluster)
+	tenant.eventually("the tenant may write", func() bool {
+		code, _ := tenant.status(http.MethodPost, requests, string(text))
+		return code == http.StatusCreated
+	})
+	k.accept(`[` + fmt.Sprintf(claim, `,"selector":{"matchLabels":{"for":"provider"}},"state":"Accepted"`) + `]`)
+	k.eventually("the label tells", func() bool {
+		return len(k.claimed(configMaps+"/a")) > 0
+	})
+	truth := k.claimed(configMaps + "/a")
+	require.Len(t, truth, 1)
+	key := slices.Collect(maps.Keys(truth))[0]
+
+	forged := fmt.Sprintf(`%q:"forged",%q:"forged"`, key, claimPrefix+"other")
+	object := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","labels":{"for":"provider",` + forged + `}},"data":{"by":%q}}`
+	bare := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","labels":{"for":"provider"}}}`
+	for who, as := range map[string]apiKinds{"tenant": tenant, "administrator": k, "provider": in} {
+		for _, w := range []struct{ method, name, kind, body string }{
+			{http.MethodPut, "", "", fmt.Sprintf(object, who)},
+			{http.MethodPut, "", "", bare},
+			{http.MethodPatch, "", "merge-patch+json", `{"metadata":{"labels":{` + forged + `}}}`},
+			{http.MethodPatch, "", "strategic-merge-patch+json", fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, key)},
+			{http.MethodPatch, "", "json-patch+json", fmt.Sprintf(`[{"op":"add","path":"/metadata/labels/%s","value":"forged"}]`, strings.ReplaceAll(key, "/", "~1"))},
+			{http.MethodPatch, "?force=true&fieldManager=" + who, "apply-patch+yaml", fmt.Sprintf(object, who)},
+			{http.MethodPatch, "?force=true&fieldManager=" + who, "apply-patch+yaml", bare},
+		} {
+			code, says := as.write(w.method, configMaps+"/a"+w.name, w.kind, w.body)
+			require.Equal(t, http.StatusOK, code, "%s: %s %s: %s", who, w.method, w.body, says)
+			require.NotContains(t, says, `"forged"`, "%s: %s %s", who, w.method, w.body)
+			require.Equal(t, truth, k.claimed(configMaps+"/a"), "%s: %s %s", who, w.method, w.body)
+		}
+		// What is not claimed has none.
+		if who != "provider" {
+			as.create(configMaps, "%s", `{"metadata":{"name":"unclaimed","labels":{`+forged+`}}}`)
+			require.Empty(t, k.claimed(configMaps+"/unclaimed"))
+			as.ask(http.StatusOK, http.MethodDelete, configMaps+"/unclaimed", "")
+		}
+	}
+	require.Empty(t, field(k.get(configMaps+"?labelSelector="+key+"%3Dforged"), "items"))
+
+	// Who writes back what it has read, to whatever subresource, is not taken for a forger.
+	approved := tenant.get(requests + "/jane")
+	require.Len(t, k.claimed(requests+"/jane"), 1)
+	require.NoError(t, unstructured.SetNestedSlice(approved.Object, []any{map[string]any{"type": "Approved", "status": "True", "reason": "Mine"}}, "status", "conditions"))
+	for path, read := range map[string]*unstructured.Unstructured{requests + "/jane/approval": approved, "/api/v1/namespaces/team/finalize": tenant.get("/api/v1/namespaces/team")} {
+		body, err := read.MarshalJSON()
+		require.NoError(t, err)
+		code, says := tenant.write(http.MethodPut, path, "", string(body))
+		require.Equal(t, http.StatusOK, code, "%s: %s", path, says)
+	}
+	require.Len(t, k.claimed("/api/v1/namespaces/team"), 1)
+
+	// It goes with the claim, and nothing of it was stored.
+	k.accept(`[` + fmt.Sprintf(claim, `,"selector":{"matchLabels":{"for":"provider"}},"state":"Rejected"`) + `]`)
+	for _, path := range []string{configMaps + "/a", "/api/v1/namespaces/team", requests + "/jane"} {
+		k.eventually("no claim, no label: "+path, func() bool {
+			return len(k.claimed(path)) == 0
+		})
+	}
+}

@@ -1,0 +1,75 @@
+package integration
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+)
+
+// testViewURLs: what is no URL of a view is told what one is like, by shards and the front-proxy
+// alike, whichever of its segments is missing, escaped or foreign.
+func testViewURLs(t *testing.T, e *env) {
+	provider, identity, consumers := consumersOf(t, e, "urls", 1)
+	k := consumers[0]
+	const (
+		after, below, granted, name = "what follows in the URL of a view is /clusters/", "invalid URL segment", "a view is granted by one logical cluster", "the name of the object that grants the view"
+		apis                        = "/apis/example.org/v1/"
+	)
+	views, ofE := "/services/apiexport/", "/services/apiexport/"+provider.cluster+"/e/clusters/"
+	for path, says := range map[string]string{
+		views:                                                                          below,
+		views + provider.cluster:                                                       name,
+		views + provider.cluster + "/e":                                                after,
+		views + provider.cluster + "/e/":                                               after,
+		views + provider.cluster + "/e/apis":                                           after,
+		views + provider.cluster + "/e/cluster/*/apis":                                 after,
+		views + "*/e/clusters/*/apis":                                                  granted,
+		views + provider.cluster + "/E/clusters/*/apis":                                name,
+		views + provider.cluster + "/*/clusters/*/apis":                                name,
+		views + provider.cluster + "/%2e%2e/clusters/*/apis":                           name,
+		views + provider.cluster + "/e%00/clusters/*/apis":                             name,
+		views + provider.cluster + "/" + strings.Repeat("e", 254) + "/clusters/*/apis": name,
+		views + provider.cluster + "//clusters/*/apis":                                 name,
+		views + "/e/clusters/*/apis":                                                   granted,
+		views + "UP/e/clusters/*/apis":                                                 granted,
+		views + provider.cluster + ":/e/clusters/*/apis":                               granted,
+		ofE + "UP/apis":                                                                below,
+		ofE + "/apis":                                                                  below,
+		ofE + k.cluster + "%20/apis":                                                   below,
+		ofE + k.cluster + ":/apis":                                                     below,
+		ofE + "**/apis":                                                                below,
+		ofE + "*:" + k.cluster + "/apis":                                               below,
+	} {
+		for _, config := range []*rest.Config{provider.config, e.Proxy()} {
+			status := refused(t, config, call{path: path}, http.StatusBadRequest)
+			require.Contains(t, status.Message, says, "%s of %s", path, config.Host)
+		}
+	}
+	for path, want := range map[string]struct {
+		code int
+		says string
+	}{
+		ofE + k.cluster + "/clusters/" + k.cluster + "/api": {http.StatusNotFound, "a logical cluster has no logical clusters below it"},
+		ofE + k.cluster + "/metrics":                        {http.StatusNotImplemented, ""},
+		views + "root:nowhere/e/clusters/*/apis":            {http.StatusNotFound, "root:nowhere"},
+		views + provider.cluster + "/none/clusters/*/apis":  {http.StatusNotFound, "apiexports.apis.kcp.io \"none\" not found"},
+		ofE + "root:nowhere" + apis + "widgets":             {http.StatusForbidden, "no APIBinding"},
+		ofE + "nowhere" + apis + "widgets":                  {http.StatusForbidden, "no APIBinding"},
+		ofE + provider.cluster + apis + "widgets":           {http.StatusForbidden, "no APIBinding"},
+		ofE + "*" + apis + "widgets:0":                      {http.StatusNotFound, "the APIExport e neither offers widgets:0.example.org"},
+		ofE + "*" + apis + "widgets:" + identity:            {http.StatusNotFound, "the APIExport e neither offers widgets:"},
+		ofE + "*" + apis + "gadgets":                        {http.StatusNotFound, "the APIExport e neither offers gadgets.example.org nor has a permission claim to list it"},
+		ofE + k.cluster + apis + "widgets:" + identity:      {http.StatusForbidden, "no APIBinding"},
+		ofE + k.cluster + apis + "gadgets":                  {http.StatusForbidden, "no APIBinding"},
+	} {
+		status := refused(t, provider.config, call{path: path}, want.code)
+		require.Contains(t, status.Message, want.says, path)
+	}
+	for _, path := range []string{ofE + k.cluster, "/services/apiexport/root:urls-provider/e/clusters/root:urls-0", ofE + "*"} {
+		code, says := do(t, provider.config, call{path: path + apis + "widgets"})
+		require.Equal(t, http.StatusOK, code, "%s: %s", path, says)
+	}
+}
