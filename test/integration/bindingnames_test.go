@@ -51,6 +51,7 @@ func conflicts() []conflict {
 		{"kind", "Foo", with(func(n *apiNames) { n.kind = "Foo" }), "KindConflict"},
 		{"list", "FooList", with(func(n *apiNames) { n.list = "FooList" }), "ListKindConflict"},
 		{"short", "fo", with(func(n *apiNames) { n.short = "fo" }), "ShortNamesConflict"},
+		// Singulars and short names, and kinds and those of lists, are one set each.
 		{"shortened", "foo", with(func(n *apiNames) { n.short = "foo" }), "ShortNamesConflict"},
 		{"lists", "FooList", with(func(n *apiNames) { n.kind = "FooList" }), "KindConflict"},
 	}

@@ -66,16 +66,16 @@ func wrongShapes() []wrong {
 		exportOf(`"resources":[{`+ofGroup+`,"schema":"../widgets.example.org","storage":{"crd":{}}}]`).answers("spec.resources[0].schema", "<prefix>.widgets.example.org"),
 		exportOf(`"resources":[{`+ofGroup+`,"schema":"v1.widgets.example.org","storage":{"crd":{}}},{`+ofGroup+`,"schema":"v2.widgets.example.org","storage":{"crd":{}}}]`).answers("spec.resources[1]", "Duplicate"),
 		exportOf(`"identity":{"secretRef":{"namespace":"default"}}`).answers("spec.identity.secretRef.name", "leave secretRef out"),
-		bindingOf(`{"path":"root::x","name":"e"}`, "").answers("spec.reference.export.path", "root:org:provider"),
-		bindingOf(`{"path":"*","name":"e"}`, "").answers("spec.reference.export.path", "root:org:provider"),
-		bindingOf(`{"path":"../root","name":"e"}`, "").answers("spec.reference.export.path", "root:org:provider"),
+		bindingOf(`{"path":"root::x","name":"e"}`, "").answers("spec.reference.export.path", "should match"),
+		bindingOf(`{"path":"*","name":"e"}`, "").answers("spec.reference.export.path", "should match"),
+		bindingOf(`{"path":"../root","name":"e"}`, "").answers("spec.reference.export.path", "should match"),
 		bindingOf(`{"name":"../e"}`, "").answers("spec.reference.export.name", "RFC 1123"),
 		bindingOf(`{"name":""}`, "").answers("spec.reference.export.name", "name the APIExport"),
 		// Claims and selectors.
-		exportOf(`"permissionClaims":[{"resource":"*","verbs":["get"]}]`).answers("spec.permissionClaims[0].resource", "plural"),
-		exportOf(`"permissionClaims":[{"resource":"secrets/status","verbs":["get"]}]`).answers("spec.permissionClaims[0].resource", "plural"),
-		exportOf(`"permissionClaims":[{"group":"*","resource":"secrets","verbs":["get"]}]`).answers("spec.permissionClaims[0].group", "DNS subdomain"),
-		exportOf(`"permissionClaims":[{"resource":"secrets","verbs":[]}]`).answers("spec.permissionClaims[0].verbs", "at least one"),
+		exportOf(`"permissionClaims":[{"resource":"*","verbs":["get"]}]`).answers("spec.permissionClaims[0].resource", "should match"),
+		exportOf(`"permissionClaims":[{"resource":"secrets/status","verbs":["get"]}]`).answers("spec.permissionClaims[0].resource", "should match"),
+		exportOf(`"permissionClaims":[{"group":"*","resource":"secrets","verbs":["get"]}]`).answers("spec.permissionClaims[0].group", "should match"),
+		exportOf(`"permissionClaims":[{"resource":"secrets","verbs":[]}]`).answers("spec.permissionClaims[0].verbs", "at least 1 items"),
 		exportOf(`"permissionClaims":[{"resource":"secrets","verbs":["get"]},{"resource":"secrets","verbs":["list"]}]`).answers("spec.permissionClaims[1]", "Duplicate"),
 		exportOf(`"permissionClaims":[{"resource":"secrets","verbs":["get"],"defaultSelector":{"matchAll":true,"matchLabels":{"a":"b"}}}]`).answers("spec.permissionClaims[0].defaultSelector", "only one"),
 		exportOf(`"permissionClaims":[{"resource":"secrets","verbs":["get"],"defaultSelector":{"matchLabels":{"a b":"c"}}}]`).answers("spec.permissionClaims[0].defaultSelector.matchLabels", "a b"),
@@ -98,7 +98,7 @@ func wrongShapes() []wrong {
 		schemaWith(`"plural":"widgets"`, `"plural":"others"`).answers("metadata.name", `"bad.others.example.org"`),
 		schemaWith(`"kind":"Widget"`, `"kind":"a b"`).answers("spec.names.kind", "DNS-1035"),
 		schemaWith(`"storage":true`, `"storage":false`).answers("spec.versions", "exactly one version"),
-		schemaWith(`"scope"`, `"conversion":{"strategy":"None"},"scope"`, `[{"name":"v1"`, `[{"name":"v0","served":true,"storage":true,"schema":{"type":"object"}},{"name":"v1"`).answers("spec.versions", "exactly one version"),
+		schemaWith(`"scope"`, `"conversion":{"strategy":"None"},"scope"`, `[{"name":"v1"`, `[{"name":"v2","served":true,"storage":true,"schema":{"type":"object"}},{"name":"v1"`).answers("spec.versions", "exactly one version"),
 		schemaWith(`"type":"integer"`, `"anyOf":[{"type":"string"}]`).answers("spec.versions[0].schema.properties[spec].properties[size].anyOf[0].type", "structural"),
 		schemaWith(`{"size":{"type":"integer"}}`, `{"size":{}}`).answers("spec.versions[0].schema.properties[spec].properties[size].type", "must not be empty"),
 		schemaWith(noRule, noRule+`,"x-kubernetes-validations":[{"rule":"self.size +"}]`).answers("spec.versions[0].schema.properties[spec].x-kubernetes-validations[0].rule", "compilation failed"),
@@ -107,7 +107,7 @@ func wrongShapes() []wrong {
 		schemaWith(`"versions":[`, `"conversion":{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v1"],"clientConfig":{"url":"http://example.org"}}},"versions":[`).answers("spec.conversion.webhook.clientConfig.url", "https"),
 		schemaWith(`"versions":[`, `"nameValidation":"Anything","versions":[`).answers("spec.nameValidation", "DNS1123Subdomain"),
 		// Slices.
-		wrong{path: apisV1 + "apiexportendpointslices", body: `{"metadata":{"name":"bad"},"spec":{"export":{"path":"root"}}}`}.answers("spec.export.name", "name the APIExport"),
+		wrong{path: apisV1 + "apiexportendpointslices", body: `{"metadata":{"name":"bad"},"spec":{"export":{"path":"root"}}}`}.answers("spec.export.name", "Required value"),
 	}
 }
 
