@@ -161,7 +161,7 @@ func (s *Server) openStorage(ctx context.Context) error {
 		return fmt.Errorf("storage: %w", err)
 	}
 	s.group.Opened(s.backend.Close)
-	s.usage = usage.New(s.etcd.Client().Client, s.etcd.Prefix(), storage.ResourcePrefix(corev1.Resource("events")))
+	s.usage = usage.New(s.etcd.Client().Client, s.etcd.Prefix(), storage.ResourcePrefix(corev1.Resource("events")), replicatedKinds()...)
 	return nil
 }
 

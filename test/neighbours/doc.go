@@ -18,6 +18,9 @@
 //	             selectors too, and writes                           events of others
 //	events       sends large events to all its watches               bytes of the heap
 //	storage      stores as much as it can                            room in etcd, or writes that are refused
+//	replicas     makes what is replicated to the cache server:       room there, replicas that wait
+//	             exports, roles
+//	cached       has more objects replicated than it may             the same
 //	webhooks     has webhooks, admitting and converting, that        bytes that are read or allocated, calls
 //	             answer without end, redirect, fail or are           of servers that the attacker could not
 //	             servers of others                                   call itself, or with credentials

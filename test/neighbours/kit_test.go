@@ -44,6 +44,9 @@ const (
 	maxWriting, maxOfCluster, maxWatches = 10, 250, 100
 	// maxWatchBytes is the bound on what the watches of a logical cluster hold.
 	maxWatchBytes = 16 << 20
+	// maxReplicated is the bound on objects of one kind that is replicated, and maxCached that on those
+	// of cached resources.
+	maxReplicated, maxCached = 40, 20
 	// maxAnonymous and maxOfUser are bounds of all servers on connections, and maxStreams
 	// on the requests of each.
 	maxAnonymous, maxOfUser, maxStreams = 50, 30, maxOfCluster + 10
@@ -101,6 +104,8 @@ func newWorld(t testing.TB) *world {
 			fmt.Sprintf("--max-requests-inflight-per-cluster=%d", maxOfCluster),
 			fmt.Sprintf("--max-watches-per-cluster=%d", maxWatches),
 			fmt.Sprintf("--max-watch-bytes-per-cluster=%d", maxWatchBytes),
+			fmt.Sprintf("--max-replicated-objects=%d", maxReplicated),
+			fmt.Sprintf("--max-cached-objects=%d", maxCached),
 		}, connections...),
 		"front-proxy": connections, "cache-server": connections,
 	}})

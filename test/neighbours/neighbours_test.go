@@ -21,6 +21,8 @@ func TestNeighbours(t *testing.T) {
 		{"watches", watches},
 		{"events", events},
 		{"storage", storage},
+		{"replicas", replicas},
+		{"cached", cached},
 		{"webhooks", webhooks},
 		{"calls", calls},
 		{"providers", providers},

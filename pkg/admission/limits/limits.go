@@ -55,6 +55,8 @@ type Config struct {
 type Usage interface {
 	// Of returns what a logical cluster stores, and whether that is known.
 	Of(cluster logicalcluster.Name) (usage.Usage, bool)
+	// OfKind returns what it stores of a resource that is replicated, and whether that is known; it is not of others.
+	OfKind(cluster logicalcluster.Name, resource schema.GroupResource) (usage.Usage, bool)
 	// Full reports whether there is no room left for tenants.
 	Full() bool
 }
@@ -108,6 +110,11 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 			return err
 		}
 	}
+	if used, known := p.c.Usage.OfKind(cluster, resource); known && a.GetSubresource() == "" && isLimited(cluster) {
+		if err := p.withinReplicated(w, cluster, used); err != nil {
+			return err
+		}
+	}
 	for _, subtree := range p.c.Subtrees(tenancy.PathOf(lc).String()) {
 		if err := w.withinSubtree(subtree); err != nil {
 			return err
@@ -153,6 +160,25 @@ func (p *Plugin) withinOwn(w write, cluster logicalcluster.Name, lc *corev1alpha
 	return nil
 }
 
+// withinReplicated refuses more of a kind than the cache server, and the other shards, are to have from one logical
+// cluster.
+func (p *Plugin) withinReplicated(w write, cluster logicalcluster.Name, used usage.Usage) error {
+	resource := w.GetResource().GroupResource()
+	var err error
+	switch byObjects, byBytes := w.over(used.Objects, p.c.MaxReplicated, used.Bytes, p.c.MaxReplicatedBytes); {
+	case byObjects:
+		err = fmt.Errorf("the logical cluster %s holds %d %s and may hold %d, since other shards know them: delete what is not needed, or have an administrator raise --%s",
+			cluster, used.Objects, resource, p.c.MaxReplicated, replicatedFlag)
+	case byBytes:
+		err = fmt.Errorf("the logical cluster %s stores %d bytes of %s and may store %d, since other shards know them: delete what is not needed, or have an administrator raise --%s",
+			cluster, used.Bytes, resource, p.c.MaxReplicatedBytes, replicatedBytesFlag)
+	default:
+		return nil
+	}
+	refusedReplicated.WithLabelValues(resource.String()).Inc()
+	return admission.NewForbidden(w, err)
+}
+
 // withinSubtree refuses what a workspace may not store together with all below it.
 func (w write) withinSubtree(subtree *subtrees.Subtree) error {
 	used, most := subtree.Used, subtree.Most
@@ -167,10 +193,15 @@ func (w write) withinSubtree(subtree *subtrees.Subtree) error {
 	return nil
 }
 
+// isLimited reports whether a logical cluster has limits by default.
+func isLimited(cluster logicalcluster.Name) bool {
+	return cluster != core.RootCluster && !request.IsSystem(cluster)
+}
+
 // limitsOf returns what the logical cluster may store, 0 for any amount.
 func (p *Plugin) limitsOf(cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) usage.Usage {
 	var most usage.Usage
-	if cluster != core.RootCluster && !request.IsSystem(cluster) {
+	if isLimited(cluster) {
 		most = usage.Usage{Objects: p.c.MaxObjects, Bytes: p.c.MaxBytes}
 	}
 	if n, err := strconv.ParseInt(lc.Annotations[tenancy.MaxObjectsAnnotation], 10, 64); err == nil {

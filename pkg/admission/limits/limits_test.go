@@ -30,6 +30,7 @@ import (
 // state is what the plugin learns from others.
 type state struct {
 	usage    usage.Usage
+	types    usage.Usage // of WorkspaceTypes
 	unknown  bool
 	full     bool
 	clusters map[logicalcluster.Name]*corev1alpha1.LogicalCluster
@@ -37,6 +38,9 @@ type state struct {
 
 func (s state) Of(logicalcluster.Name) (usage.Usage, bool) { return s.usage, !s.unknown }
 func (s state) Full() bool                                 { return s.full }
+func (s state) OfKind(_ logicalcluster.Name, resource schema.GroupResource) (usage.Usage, bool) {
+	return s.types, !s.unknown && resource == types
+}
 func (s state) of(cluster logicalcluster.Name) *corev1alpha1.LogicalCluster {
 	return s.clusters[cluster]
 }
@@ -88,7 +92,7 @@ func managedCustom(n int) *unstructured.Unstructured {
 }
 
 func TestLimits(t *testing.T) {
-	options := Options{MaxObjects: 10, MaxBytes: 1024}
+	options := Options{MaxObjects: 10, MaxBytes: 1024, MaxReplicated: 5, MaxReplicatedBytes: 500}
 	starting := ready(nil)
 	starting.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
 	ending := ready(nil)
@@ -96,6 +100,7 @@ func TestLimits(t *testing.T) {
 	below, objects, bytes := usage.Usage{Objects: 9, Bytes: 1023}, usage.Usage{Objects: 10}, usage.Usage{Bytes: 1024}
 	for name, tc := range map[string]struct {
 		used        usage.Usage
+		types       usage.Usage
 		unknown     bool
 		full        bool
 		cluster     logicalcluster.Name // one, if empty
@@ -144,6 +149,17 @@ func TestLimits(t *testing.T) {
 		"an update that shrinks in the subtree":    {subtree: subtrees.Amount{Bytes: 10_000}, resource: configMaps, obj: holding(1), old: holding(2)},
 		"a subtree, not counted yet here":          {unknown: true, subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1), want: "hold 100 objects"},
 		"a subtree, before it is ready":            {lc: starting, subtree: subtrees.Amount{Objects: 100}, resource: configMaps, obj: holding(1), want: "hold 100 objects"},
+		"types, with room":                         {types: usage.Usage{Objects: 4, Bytes: 499}, resource: types, obj: custom(1)},
+		"as many types as may be replicated":       {types: usage.Usage{Objects: 5}, resource: types, obj: custom(1), want: "the logical cluster one holds 5 workspacetypes.tenancy.kcp.io and may hold 5, since other shards know them: delete what is not needed, or have an administrator raise --max-replicated-objects"},
+		"something else then":                      {types: usage.Usage{Objects: 5, Bytes: 500}, resource: configMaps, obj: holding(1)},
+		"a type that grows then":                   {types: usage.Usage{Objects: 5}, resource: types, obj: custom(2), old: custom(1)},
+		"as many bytes of types":                   {types: usage.Usage{Bytes: 500}, resource: types, obj: custom(1), want: "stores 500 bytes of workspacetypes.tenancy.kcp.io and may store 500"},
+		"a type that grows in these":               {types: usage.Usage{Bytes: 500}, resource: types, obj: custom(2), old: custom(1), want: "stores 500 bytes"},
+		"a type that shrinks in these":             {types: usage.Usage{Bytes: 500}, resource: types, obj: custom(1), old: custom(2)},
+		"a type of root then":                      {types: usage.Usage{Objects: 5}, cluster: "root", resource: types, obj: custom(1)},
+		"a type of the system then":                {types: usage.Usage{Objects: 5}, as: theAPI, resource: types, obj: custom(1)},
+		"types before it is ready":                 {types: usage.Usage{Objects: 5}, lc: starting, resource: types, obj: custom(1), want: "may hold 5"},
+		"types that are not counted yet":           {types: usage.Usage{Objects: 5}, unknown: true, resource: types, obj: custom(1)},
 		"a nearly full etcd":                       {full: true, resource: configMaps, obj: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an update that grows in it":               {full: true, resource: configMaps, obj: holding(2), old: holding(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"an update that shrinks in it":             {full: true, resource: configMaps, obj: holding(1), old: holding(2)},
@@ -179,7 +195,7 @@ func TestLimits(t *testing.T) {
 			if tc.as == nil {
 				tc.as = tenant
 			}
-			s := state{usage: tc.used, unknown: tc.unknown, full: tc.full, clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{tc.cluster: tc.lc}}
+			s := state{usage: tc.used, types: tc.types, unknown: tc.unknown, full: tc.full, clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{tc.cluster: tc.lc}}
 			within := func(path string) []*subtrees.Subtree {
 				require.Equal(t, "root:org:one", path)
 				return []*subtrees.Subtree{{Limit: subtrees.Limit{Path: "root:org", Most: subtrees.Amount{Objects: 100, Bytes: 10_000}}, Used: tc.subtree}}
@@ -210,12 +226,12 @@ func TestLimits(t *testing.T) {
 func TestValidate(t *testing.T) {
 	defaults := NewOptions()
 	require.Empty(t, defaults.Validate())
-	wrong := Options{MaxObjects: -1, MaxBytes: -1}
-	require.Len(t, wrong.Validate(), 2)
+	wrong := Options{MaxObjects: -1, MaxBytes: -1, MaxReplicated: -1, MaxReplicatedBytes: -1}
+	require.Len(t, wrong.Validate(), 4)
 
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	defaults.AddFlags(fs)
-	require.NoError(t, fs.Parse([]string{"--" + objectsFlag + "=7", "--" + bytesFlag + "=2Gi"}))
-	require.Equal(t, Options{MaxObjects: 7, MaxBytes: 2 << 30}, defaults)
+	require.NoError(t, fs.Parse([]string{"--" + objectsFlag + "=7", "--" + bytesFlag + "=2Gi", "--" + replicatedFlag + "=8", "--" + replicatedBytesFlag + "=1Mi"}))
+	require.Equal(t, Options{MaxObjects: 7, MaxBytes: 2 << 30, MaxReplicated: 8, MaxReplicatedBytes: 1 << 20}, defaults)
 	require.ErrorContains(t, fs.Parse([]string{"--" + bytesFlag + "=much"}), "write a quantity such as 512Mi")
 }

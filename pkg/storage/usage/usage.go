@@ -15,6 +15,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -47,9 +48,11 @@ type Counter struct {
 	root string
 	// events are the prefix of Events, relative to root.
 	events string
+	// apart are the prefixes of what is also counted apart, relative to root and without a slash at the end.
+	apart map[string]bool
 
-	mu       sync.RWMutex
-	clusters map[logicalcluster.Name]Usage // nil until all is counted
+	mu sync.RWMutex
+	counts
 
 	following following
 	listening listening
@@ -57,12 +60,36 @@ type Counter struct {
 	quota     *quota
 }
 
+// counts is what is stored.
+type counts struct {
+	clusters map[logicalcluster.Name]Usage // nil until all is counted
+	kinds    map[kindIn]Usage
+}
+
+// kindIn is a resource in a logical cluster, by the prefix of its keys.
+type kindIn struct {
+	cluster logicalcluster.Name
+	prefix  string
+}
+
+// place is what the key of an object says.
+type place struct {
+	kindIn // the prefix is of what is counted apart, and otherwise empty
+
+	event bool
+}
+
 // New returns a counter of what has keys below prefix. events is the prefix of
-// Events below that, as storage.ResourcePrefix returns it.
-func New(client *clientv3.Client, prefix, events string) *Counter {
-	return &Counter{
-		client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", changed: func() {}, quota: newQuota(), following: newFollowing(),
+// Events below that, as storage.ResourcePrefix returns it, and apart are resources of groups with a name that
+// are also counted by themselves.
+func New(client *clientv3.Client, prefix, events string, apart ...schema.GroupResource) *Counter {
+	c := &Counter{
+		client: client, root: prefix + "/", events: strings.TrimPrefix(events, "/") + "/", apart: map[string]bool{}, changed: func() {}, quota: newQuota(), following: newFollowing(),
 	}
+	for _, of := range apart {
+		c.apart[of.Group+"/"+of.Resource] = true
+	}
+	return c
 }
 
 // Of returns what the logical cluster stores, and false as long as the counter
@@ -71,6 +98,15 @@ func (c *Counter) Of(cluster logicalcluster.Name) (Usage, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.clusters[cluster], c.clusters != nil
+}
+
+// OfKind returns what a logical cluster stores of a resource. It is false for a resource that is not counted apart,
+// and as long as the counter does not know yet.
+func (c *Counter) OfKind(cluster logicalcluster.Name, resource schema.GroupResource) (Usage, bool) {
+	prefix := resource.Group + "/" + resource.Resource
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.kinds[kindIn{cluster, prefix}], c.clusters != nil && c.apart[prefix]
 }
 
 // All returns what each logical cluster stores, and false as long as the counter does
@@ -137,7 +173,7 @@ func (c *Counter) Run(ctx context.Context) error {
 // ends of pages with values are among keys that it has told before.
 func (c *Counter) scan(ctx context.Context) (int64, error) {
 	c.following.begin()
-	clusters := map[logicalcluster.Name]Usage{}
+	all := counts{map[logicalcluster.Name]Usage{}, map[kindIn]Usage{}}
 	var revision int64
 	end := clientv3.GetPrefixRangeEnd(c.root)
 	for from, more := c.root, true; more; {
@@ -150,7 +186,7 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 		}
 		for some := range slices.Chunk(keys.Kvs, page) {
 			last := string(some[len(some)-1].Key) + "\x00"
-			if err := c.scanRange(ctx, from, last, revision, clusters); err != nil {
+			if err := c.scanRange(ctx, from, last, revision, all); err != nil {
 				return 0, err
 			}
 			from = last
@@ -158,7 +194,7 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 		more = keys.More
 	}
 	c.mu.Lock()
-	c.clusters = clusters
+	c.counts = all
 	c.mu.Unlock()
 	c.following.complete(revision)
 	c.listening.tell("")
@@ -167,14 +203,14 @@ func (c *Counter) scan(ctx context.Context) (int64, error) {
 }
 
 // scanRange counts what there is between two keys, at a revision.
-func (c *Counter) scanRange(ctx context.Context, from, end string, revision int64, clusters map[logicalcluster.Name]Usage) error {
+func (c *Counter) scanRange(ctx context.Context, from, end string, revision int64, all counts) error {
 	response, err := c.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithRev(revision))
 	if err != nil {
 		return fmt.Errorf("counting what is stored: %w", err)
 	}
 	for _, kv := range response.Kvs {
-		if cluster, event, ok := c.parse(kv.Key); ok {
-			add(clusters, cluster, event, 1, len(kv.Key)+len(kv.Value))
+		if at, ok := c.parse(kv.Key); ok {
+			all.add(at, 1, len(kv.Key)+len(kv.Value))
 			c.following.tell(c.relative(kv.Key), nil, kv.Value, kv.ModRevision)
 		}
 	}
@@ -212,11 +248,11 @@ func (c *Counter) apply(response *clientv3.WatchResponse) error {
 		if e.Type == clientv3.EventTypePut {
 			c.quota.wrote(len(e.Kv.Key) + len(e.Kv.Value))
 		}
-		cluster, event, ok := c.parse(e.Kv.Key)
+		at, ok := c.parse(e.Kv.Key)
 		if !ok {
 			continue
 		}
-		if err := c.count(e, cluster, event); err != nil {
+		if err := c.count(e, at); err != nil {
 			return err
 		}
 		before, after := []byte(nil), e.Kv.Value
@@ -239,19 +275,19 @@ func (c *Counter) apply(response *clientv3.WatchResponse) error {
 	return nil
 }
 
-func (c *Counter) count(e *clientv3.Event, cluster logicalcluster.Name, event bool) error {
+func (c *Counter) count(e *clientv3.Event, at place) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case e.IsCreate():
-		add(c.clusters, cluster, event, 1, len(e.Kv.Key)+len(e.Kv.Value))
+		c.add(at, 1, len(e.Kv.Key)+len(e.Kv.Value))
 	case e.PrevKv == nil:
 		// etcd was compacted before it looked up what was there.
 		return errors.New("the value before a write is gone")
 	case e.Type == clientv3.EventTypeDelete:
-		add(c.clusters, cluster, event, -1, -len(e.PrevKv.Key)-len(e.PrevKv.Value))
+		c.add(at, -1, -len(e.PrevKv.Key)-len(e.PrevKv.Value))
 	default:
-		add(c.clusters, cluster, event, 0, len(e.Kv.Value)-len(e.PrevKv.Value))
+		c.add(at, 0, len(e.Kv.Value)-len(e.PrevKv.Value))
 	}
 	return nil
 }
@@ -259,35 +295,51 @@ func (c *Counter) count(e *clientv3.Event, cluster logicalcluster.Name, event bo
 // relative returns a key without the prefix of all keys.
 func (c *Counter) relative(key []byte) string { return string(key[len(c.root)-1:]) }
 
-func add(clusters map[logicalcluster.Name]Usage, cluster logicalcluster.Name, event bool, objects int64, bytes int) {
-	u := clusters[cluster]
-	if !event {
-		u.Objects += objects
+func (c *counts) add(at place, objects int64, bytes int) {
+	if at.event {
+		objects = 0
 	}
-	u.Bytes += int64(bytes)
-	if u == (Usage{}) {
-		delete(clusters, cluster)
+	change := Usage{Objects: objects, Bytes: int64(bytes)}
+	addTo(c.clusters, at.cluster, change)
+	if at.prefix != "" {
+		addTo(c.kinds, at.kindIn, change)
+	}
+}
+
+func addTo[K comparable](sums map[K]Usage, key K, change Usage) {
+	sum := sums[key]
+	sum.Objects += change.Objects
+	sum.Bytes += change.Bytes
+	if sum == (Usage{}) {
+		delete(sums, key)
 		return
 	}
-	clusters[cluster] = u
+	sums[key] = sum
 }
 
 // parse returns whose object has the key, which is
-// <root><group>/<resource>/[:<identity>/]<cluster>/…, and whether it is an Event. It is
+// <root><group>/<resource>/[:<identity>/]<cluster>/…, and of what it is. It is
 // false for keys that are no object's.
-func (c *Counter) parse(key []byte) (cluster logicalcluster.Name, event, ok bool) {
+func (c *Counter) parse(key []byte) (at place, ok bool) {
 	rest, ok := strings.CutPrefix(string(key), c.root)
 	if !ok {
-		return "", false, false
+		return place{}, false
 	}
-	event = strings.HasPrefix(rest, c.events)
+	at.event = strings.HasPrefix(rest, c.events)
 	segments := strings.SplitN(rest, "/", 5)
-	if len(segments) > 3 && strings.HasPrefix(segments[2], ":") {
+	if len(segments) < 4 {
+		return place{}, false
+	}
+	resource, _, _ := strings.Cut(segments[1], ":")
+	if prefix := segments[0] + "/" + resource; c.apart[prefix] {
+		at.prefix = prefix
+	}
+	if strings.HasPrefix(segments[2], ":") {
 		segments = segments[1:]
 	}
 	if len(segments) < 4 {
-		return "", false, false
+		return place{}, false
 	}
-	cluster = logicalcluster.Name(segments[2])
-	return cluster, event, request.ValidClusterName(cluster)
+	at.cluster = logicalcluster.Name(segments[2])
+	return at, request.ValidClusterName(at.cluster)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
@@ -37,7 +38,7 @@ func startEtcd(t *testing.T) *clientv3.Client {
 
 func startCounter(t *testing.T, client *clientv3.Client) *usage.Counter {
 	t.Helper()
-	counter := usage.New(client, prefix, "/core/events")
+	counter := usage.New(client, prefix, "/core/events", things)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -49,8 +50,11 @@ func startCounter(t *testing.T, client *clientv3.Client) *usage.Counter {
 	return counter
 }
 
-// stored is what a whole read of etcd says about the logical cluster.
-func stored(t *testing.T, client *clientv3.Client, cluster logicalcluster.Name) usage.Usage {
+// things are counted apart.
+var things = schema.GroupResource{Group: "example.com", Resource: "things"}
+
+// stored is what a whole read of etcd says about the logical cluster, and of a resource of it, unless that is empty.
+func stored(t *testing.T, client *clientv3.Client, cluster logicalcluster.Name, of schema.GroupResource) usage.Usage {
 	t.Helper()
 	all, err := client.Get(t.Context(), prefix+"/", clientv3.WithPrefix())
 	require.NoError(t, err)
@@ -60,7 +64,7 @@ func stored(t *testing.T, client *clientv3.Client, cluster logicalcluster.Name) 
 		if len(parts) > 3 && parts[2] == ":0a1b" {
 			parts = slices.Delete(parts, 2, 3)
 		}
-		if len(parts) < 4 || parts[2] != string(cluster) {
+		if len(parts) < 4 || parts[2] != string(cluster) || of.Resource != "" && (parts[0] != of.Group || parts[1] != of.Resource) {
 			continue
 		}
 		sum.Bytes += int64(len(kv.Key) + len(kv.Value))
@@ -116,14 +120,15 @@ func TestCounter(t *testing.T) {
 	agrees := func() {
 		t.Helper()
 		for _, cluster := range clusters {
-			want := stored(t, client, cluster)
-			require.Positive(t, want.Objects)
-			var got usage.Usage
+			want, wantThings := stored(t, client, cluster, schema.GroupResource{}), stored(t, client, cluster, things)
+			require.Positive(t, wantThings.Objects)
+			var got, gotThings usage.Usage
 			require.Eventually(t, func() bool {
-				var known bool
+				var known, knownThings bool
 				got, known = counter.Of(cluster)
-				return known && got == want
-			}, testTimeout, tick, "%s stores %+v, and the counter has %+v", cluster, want, &got)
+				gotThings, knownThings = counter.OfKind(cluster, things)
+				return known && knownThings && got == want && gotThings == wantThings
+			}, testTimeout, tick, "%s stores %+v, %+v of it things, and the counter has %+v, %+v", cluster, want, wantThings, &got, &gotThings)
 		}
 	}
 	agrees()
@@ -134,6 +139,8 @@ func TestCounter(t *testing.T) {
 	got, known := counter.Of("nobody")
 	require.True(t, known)
 	require.Zero(t, got)
+	_, known = counter.OfKind(clusters[0], schema.GroupResource{Group: "example.com", Resource: "others"})
+	require.False(t, known)
 }
 
 // ranges tells which ranges were read with their values, and how many keys these had.
@@ -209,7 +216,7 @@ func TestCountsOneState(t *testing.T) {
 	}, testTimeout, tick)
 	client.KV = kv.KV
 	require.Greater(t, kv.reads, 3)
-	want := stored(t, client, "root")
+	want := stored(t, client, "root", schema.GroupResource{})
 	var got usage.Usage
 	require.Eventually(t, func() bool {
 		got, _ = counter.Of("root")
