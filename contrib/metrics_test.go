@@ -46,6 +46,7 @@ var silent = []string{
 	"shardplane_reconcile_panics_total",
 	"shardplane_relay_up",
 	"shardplane_replicated_refused_total",
+	"shardplane_replication_cache_trouble",
 	"shardplane_replication_differences",
 	"shardplane_replication_restarts_total",
 }

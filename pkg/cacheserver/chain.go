@@ -33,12 +33,22 @@ func (s *Server) chain(c *genericapiserver.Config, streams context.Context) serv
 			serving.LongRunningStop(streams, c),
 		},
 		serving.Answers(c),
+		s.delay(),
 		serving.Chain{
 			serving.NewFilter("scope rules", "405 on *, but for lists, watches, discovery and schemas", scopes.Rules),
 			serving.NewFilter("list rules", "selectors that are not too large, those of shards parsed once; 400", func(next http.Handler) http.Handler { return serving.WithListRules(next, codecs) }),
 			serving.NewFilter("removed shards", "403 for what shards push whose Shard was deleted; deletions of Shards are noted", s.removed.Wrap),
+			serving.NewFilter("room", "507 for new replicas while etcd is nearly full", s.digests.room),
 			serving.NewFilter("digests", "what the replicas of a shard sum up to; passes on the rest", s.digests.Wrap),
 			serving.NewFilter("custom resources", "the replicated kinds, merged discovery and OpenAPI; passes on the rest", s.resources.Wrap),
 		},
 	)
+}
+
+// delay is what holds requests back, if they are to be.
+func (s *Server) delay() serving.Chain {
+	if s.options.SyntheticDelay == 0 {
+		return nil
+	}
+	return serving.Chain{serving.NewFilter("synthetic delay", "requests wait for --"+syntheticDelayFlag, delayed(s.options.SyntheticDelay))}
 }

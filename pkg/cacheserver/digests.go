@@ -246,7 +246,7 @@ func (d *digests) answer(r *http.Request, shard request.Shard) (*digest.Answer, 
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(err.Error())
 	}
-	answer := &digest.Answer{DataID: d.dataID, Name: d.name, Form: digest.Form}
+	answer := &digest.Answer{DataID: d.dataID, Name: d.name, Form: digest.Form, Full: d.counter.Full()}
 	table := tables[resource]
 	if table == nil {
 		table = digest.NewTable[struct{}]()

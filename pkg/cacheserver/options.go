@@ -27,6 +27,7 @@ const (
 	defaultGracePeriod = time.Hour
 	gracePeriodFlag    = "removed-shard-grace-period"
 	relayConfigFlag    = "relay-config"
+	syntheticDelayFlag = "synthetic-delay"
 )
 
 // Options are the cache server's settings as a person gives them on the command
@@ -47,6 +48,8 @@ type Options struct {
 	// Name is how other cache servers call this one, and RelayConfig a file that lists those from
 	// which it relays what is meant for the whole installation.
 	Name, RelayConfig string
+	// SyntheticDelay is for how long each request is held back, to test what happens if it takes so long.
+	SyntheticDelay time.Duration
 }
 
 // NewOptions returns the defaults.
@@ -69,6 +72,8 @@ func (o *Options) Flags() (fss cliflag.NamedFlagSets) {
 	fs = fss.FlagSet("Relays")
 	fs.StringVar(&o.Name, relay.NameFlag, o.Name, "the name of this cache server, and of its replicas, among those that relay from each other, each of which needs another one")
 	fs.StringVar(&o.RelayConfig, relayConfigFlag, o.RelayConfig, "a file that lists the cache servers of other regions from which this one relays what is meant for the whole installation; see docs/cacheserver.md")
+	fs = fss.FlagSet("Development")
+	fs.DurationVar(&o.SyntheticDelay, syntheticDelayFlag, o.SyntheticDelay, "hold each request back for so long before it is served, to test what a slow cache server does to shards; 0 is for all other use")
 	return fss
 }
 
@@ -100,6 +105,9 @@ func (o CompletedOptions) Validate() error {
 	var grace []error
 	if o.RemovedShardGracePeriod < 0 {
 		grace = append(grace, fmt.Errorf("--%s %s is negative: use 0 to delete replicas at once", gracePeriodFlag, o.RemovedShardGracePeriod))
+	}
+	if o.SyntheticDelay < 0 {
+		grace = append(grace, fmt.Errorf("--%s %s is negative: use 0 to serve requests at once", syntheticDelayFlag, o.SyntheticDelay))
 	}
 	var relays []error
 	if !request.ValidName(o.Name) {

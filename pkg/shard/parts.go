@@ -162,7 +162,23 @@ func (s *Server) openSources(loopback *rest.Config) (controllers.Sources, error)
 		}
 		sources.Pushed = append(sources.Pushed, controllers.Pushed{Name: cache.Name, Cache: pushed})
 	}
-	return sources, nil
+	return sources, s.watchCaches(config)
+}
+
+// watchCaches has somebody look whether the caches are what they should be, and say so.
+func (s *Server) watchCaches(config caches.Config) error {
+	all := make([]replication.WatchedCache, 0, len(config.Caches))
+	for _, cache := range config.Caches {
+		factory, err := s.cacheFactory(cache)
+		if err != nil {
+			return err
+		}
+		all = append(all, replication.WatchedCache{Name: cache.Name, Kubeconfig: cache.Kubeconfig, Cache: factory, Pushed: cache.Push})
+	}
+	if len(all) > 0 {
+		s.group.Add(lifecycle.Part{Name: "looks at caches", Run: replication.NewCaches(s.options.Name, all...).Run})
+	}
+	return nil
 }
 
 func (s *Server) cacheFactory(cache caches.Cache, options ...client.FactoryOption) (*client.Factory, error) {

@@ -68,7 +68,7 @@ func TestCheck(t *testing.T) {
 		{name: "another one", status: 200, answer: `{"dataID":"1","name":"us","form":1}`, wrong: `it is called "us", and not "global"`, refused: true},
 		{name: "one of the previous release", status: 200, answer: `{"dataID":"1","form":1}`, wrong: `it is called "", and not "global"`, refused: true},
 		{name: "a shard", status: 404, answer: `404 page not found`, wrong: "no cache server of this version", refused: true},
-		{name: "something else", status: 200, answer: `<html>`, wrong: "reading digests"},
+		{name: "something else", status: 200, answer: `<html>`, wrong: "no cache server of this version", refused: true},
 		{name: "no reader", status: 403, answer: `no`, wrong: "has to be one of group shardplane:cache:readers", refused: true},
 		{name: "one that is ill", status: 500, answer: `etcd`, wrong: "answered with 500: etcd"},
 	} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -98,12 +97,11 @@ func (s *source) run(ctx context.Context, changed func()) error {
 func (s *source) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	answer, err := replication.AskDigests(ctx, s.factory.Shard(corev1alpha1.RootShard), "")
-	var status *replication.StatusError
+	answer, err := replication.Identify(ctx, s.factory, corev1alpha1.RootShard)
 	switch {
-	case errors.As(err, &status) && (status.Code == http.StatusForbidden || status.Code == http.StatusUnauthorized):
-		return fmt.Errorf("%w: it answers with %d: the certificate of %s has to be one of group %s, or %s", errRefused, status.Code, s.Kubeconfig, request.GroupCacheReaders, user.SystemPrivilegedGroup)
-	case errors.Is(err, replication.ErrNoDigests):
+	case errors.Is(err, replication.ErrRefused):
+		return fmt.Errorf("%w: %w: that of %s has to be one of group %s, or %s, if it leads to a cache server", errRefused, err, s.Kubeconfig, request.GroupCacheReaders, user.SystemPrivilegedGroup)
+	case errors.Is(err, replication.ErrNoDigests), errors.Is(err, replication.ErrNoCacheServer):
 		return fmt.Errorf("%w: what %s leads to is no cache server of this version: correct the kubeconfig, or replace the cache servers that are relayed from first", errRefused, s.Kubeconfig)
 	case err != nil:
 		return err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -74,7 +75,7 @@ func (c Config) validate() error {
 	if len(c.Caches) == 0 {
 		return errors.New("caches: it names no cache")
 	}
-	names, reads := map[string]int{}, map[int]string{}
+	names, reads, servers := map[string]int{}, map[int]string{}, map[string]string{}
 	for i, cache := range c.Caches {
 		wrong := func(format string, args ...any) {
 			errs = append(errs, fmt.Errorf("caches[%d] (%q): %w", i, cache.Name, fmt.Errorf(format, args...)))
@@ -87,8 +88,12 @@ func (c Config) validate() error {
 		names[cache.Name] = i
 		if cache.Kubeconfig == "" {
 			wrong("kubeconfig: it is required")
-		} else if _, err := cache.Client(); err != nil {
+		} else if client, err := cache.Client(); err != nil {
 			wrong("kubeconfig: %w", err)
+		} else if server := strings.TrimRight(client.Host, "/"); servers[server] != "" {
+			wrong("kubeconfig: it leads to %s, as that of %q does: a cache server has one entry, with push and read", server, servers[server])
+		} else {
+			servers[server] = cache.Name
 		}
 		if other, taken := reads[cache.Read]; taken && cache.Read != 0 {
 			wrong("read: %q is number %d already: the order would be any", other, cache.Read)

@@ -3,6 +3,7 @@ package caches
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,7 +20,8 @@ current-context: c
 func write(t *testing.T, content string) string {
 	t.Helper()
 	dir := t.TempDir()
-	for name, text := range map[string]string{"a": kubeconfig, "b": kubeconfig, "no": "kind: Pod\nspec: {}", "caches.yaml": content} {
+	of := func(host string) string { return strings.ReplaceAll(kubeconfig, "localhost", host) }
+	for name, text := range map[string]string{"a": kubeconfig, "same": strings.ReplaceAll(kubeconfig, "services/cache", "services/cache/"), "b": of("b"), "c1": of("c"), "d": of("d"), "no": "kind: Pod\nspec: {}", "caches.yaml": content} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	return filepath.Join(dir, "caches.yaml")
@@ -38,8 +40,8 @@ func TestLoad(t *testing.T) {
 caches:
 - {name: eu-b, kubeconfig: b, push: true, read: 2}
 - {name: eu-a, kubeconfig: a, push: true, read: 1}
-- {name: far, kubeconfig: a, push: true}
-- {name: near, kubeconfig: a, read: 7}
+- {name: far, kubeconfig: c1, push: true}
+- {name: near, kubeconfig: d, read: 7}
 `)
 	c, err := Load(file)
 	require.NoError(t, err)
@@ -70,6 +72,7 @@ func TestLoadErrors(t *testing.T) {
 		"no name":            {"caches: [{kubeconfig: a, push: true, read: 1}]", []string{`caches[0] (""): name: use up to`}},
 		"no reader":          {"caches: [{name: a, kubeconfig: a, push: true}]", []string{"no cache is read: set read: 1"}},
 		"nothing is pushed":  {"caches: [{name: a, kubeconfig: a, read: 1}]", []string{"no cache is pushed to: set push: true"}},
+		"one server":         {"caches: [{name: a, kubeconfig: a, push: true, read: 1}, {name: b, kubeconfig: same, push: true, read: 2}]", []string{`caches[1] ("b"): kubeconfig: it leads to https://localhost:8012/services/cache, as that of "a" does`}},
 		"no use":             {"caches: [{name: a, kubeconfig: a, push: true, read: 1}, {name: b, kubeconfig: b}]", []string{`("b"): it is neither pushed to nor read`}},
 		"one number":         {"caches: [{name: a, kubeconfig: a, push: true, read: 1}, {name: b, kubeconfig: b, read: 1}]", []string{`("b"): read: "a" is number 1 already`}},
 		"a negative number":  {"caches: [{name: a, kubeconfig: a, push: true, read: -1}]", []string{"read: -1 is negative", "no cache is read"}},

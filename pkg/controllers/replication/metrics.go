@@ -58,6 +58,13 @@ var (
 		Help:           "Replicas that digests have shown to be wrong, and that were put right, by cache, resource and problem (missing, different, left over).",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"cache", "resource", "problem"})
+	troubles = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Namespace:      metricsNamespace,
+		Subsystem:      metricsSubsystem,
+		Name:           "cache_trouble",
+		Help:           "1 while something is wrong with a cache server that the shard uses, by cache and reason (Unreachable, Refused, NotACacheServer, SameServer, Full); no series otherwise. The shard's log says what to do.",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"cache", "reason"})
 	differences = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Namespace:      metricsNamespace,
 		Subsystem:      metricsSubsystem,
@@ -69,7 +76,7 @@ var (
 
 //nolint:gochecknoinits // metrics are registered once for the process, as component-base does it
 func init() {
-	legacyregistry.MustRegister(operations, objects, pending, restarts, lag, repairs, differences)
+	legacyregistry.MustRegister(operations, objects, pending, restarts, lag, repairs, differences, troubles)
 	legacyregistry.CustomMustRegister(observers)
 }
 

@@ -204,7 +204,7 @@ func parseAnswer(status int, body []byte, ofResource bool) (*digest.Answer, erro
 	}
 	answer := &digest.Answer{}
 	if err := json.Unmarshal(body, answer); err != nil {
-		return nil, fmt.Errorf("reading digests: %w", err)
+		return nil, fmt.Errorf("%w: %w", errNotJSON, err)
 	}
 	if answer.Form != digest.Form {
 		return nil, ErrNoDigests

@@ -43,6 +43,8 @@ type Answer struct {
 	// Name is the one that the cache server has, and Date when it has answered, by its clock.
 	Name string    `json:"name,omitempty"`
 	Date time.Time `json:"-"`
+	// Full says that its etcd is nearly full, so that it takes no new replicas.
+	Full bool `json:"full,omitempty"`
 	// Form is the version of what is hashed.
 	Form int `json:"form"`
 	// Resources has the roots of the resources that have replicas.

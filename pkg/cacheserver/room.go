@@ -1,0 +1,48 @@
+package cacheserver
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy/cachekinds"
+)
+
+// room refuses new replicas while etcd is nearly full. What is left is for the changes of those that are there,
+// which take rights away, too, and for what shards tell each other.
+func (d *digests) room(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, scoped := request.ShardFrom(r.Context())
+		info, ok := apirequest.RequestInfoFrom(r.Context())
+		if !scoped || !ok || !info.IsResourceRequest || info.Verb != "create" || info.APIGroup == cachekinds.SchemeGroupVersion.Group || !d.counter.Full() {
+			next.ServeHTTP(w, r)
+			return
+		}
+		responsewriters.ErrorNegotiated(&apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: metav1.StatusReasonUnknown,
+			Message: fmt.Sprintf("%s cannot be stored: the etcd of the cache server is nearly full, and takes no new replicas until its operator has made room", info.Resource),
+		}}, codecs, schema.GroupVersion{Version: "v1"}, w, r)
+	})
+}
+
+// delayed holds each request back, or until its client is gone.
+func delayed(delay time.Duration) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			timer := time.NewTimer(delay)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+				next.ServeHTTP(w, r)
+			case <-r.Context().Done():
+			}
+		})
+	}
+}

@@ -1,0 +1,150 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
+)
+
+const (
+	// lookInterval is the time between two looks at a cache server, and lookAgainInterval while something is
+	// wrong with it.
+	lookInterval      = 15 * time.Second
+	lookAgainInterval = 2 * time.Second
+	lookTimeout       = 10 * time.Second
+	// sameTroubleInterval is how often the log says the same.
+	sameTroubleInterval = 10 * time.Minute
+)
+
+// What may be wrong with a cache server.
+const (
+	reasonUnreachable = "Unreachable"
+	reasonRefused     = "Refused"
+	reasonNoCache     = "NotACacheServer"
+	reasonSame        = "SameServer"
+	reasonFull        = "Full"
+)
+
+// WatchedCache is a cache server that a shard uses.
+type WatchedCache struct {
+	// Name is that in the shard's configuration, and Kubeconfig the file that leads there.
+	Name, Kubeconfig string
+	Cache            *client.Factory
+	// Pushed says that the shard pushes there.
+	Pushed bool
+}
+
+// Caches looks at the cache servers that a shard uses, and says what is wrong with them and what to do: the
+// replication itself waits for them, as long as it takes.
+type Caches struct {
+	shard string
+	all   []*watchedCache
+}
+
+type watchedCache struct {
+	WatchedCache
+
+	mu     sync.Mutex
+	dataID string
+
+	// reason is what is wrong, and told when the log has said so.
+	reason string
+	told   time.Time
+}
+
+// NewCaches returns what looks at the cache servers of a shard. It does nothing before it runs.
+func NewCaches(shard string, caches ...WatchedCache) *Caches {
+	c := &Caches{shard: shard}
+	for _, cache := range caches {
+		c.all = append(c.all, &watchedCache{WatchedCache: cache})
+	}
+	return c
+}
+
+// Run looks until ctx is done.
+func (c *Caches) Run(ctx context.Context) error {
+	var looking sync.WaitGroup
+	defer looking.Wait()
+	for _, cache := range c.all {
+		looking.Go(func() {
+			defer cache.say(ctx, "", nil)
+			for ctx.Err() == nil {
+				wait := lookInterval
+				reason, err := c.look(ctx, cache)
+				if ctx.Err() != nil {
+					return
+				}
+				if cache.say(ctx, reason, err); reason != "" {
+					wait = lookAgainInterval
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(wait):
+				}
+			}
+		})
+	}
+	return nil
+}
+
+// look returns what is wrong with a cache server, and what to do about it; nothing if all is well.
+func (c *Caches) look(ctx context.Context, cache *watchedCache) (reason string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	answer, err := Identify(ctx, cache.Cache, c.shard)
+	switch {
+	case errors.Is(err, ErrNoDigests): // one of another release, or kcp's
+		return "", nil
+	case errors.Is(err, ErrRefused):
+		return reasonRefused, fmt.Errorf("%w: if %s leads to a cache server, its certificate has to be that of %s in group %s, and otherwise correct the kubeconfig", err, cache.Kubeconfig, request.ShardUserPrefix+c.shard, request.GroupShards)
+	case errors.Is(err, ErrNoCacheServer):
+		return reasonNoCache, fmt.Errorf("%w: what %s leads to is something else, such as a shard or a front-proxy: correct its server, as https://<cache server>/services/cache", err, cache.Kubeconfig)
+	case err != nil:
+		return reasonUnreachable, fmt.Errorf("it is tried again, and everything goes on with what is known: %w", err)
+	}
+	cache.mu.Lock()
+	cache.dataID = answer.DataID
+	cache.mu.Unlock()
+	for _, other := range c.all {
+		if other == cache {
+			break
+		}
+		other.mu.Lock()
+		same := other.dataID == answer.DataID && other.Pushed && cache.Pushed
+		other.mu.Unlock()
+		if same {
+			return reasonSame, fmt.Errorf("%s leads to the same cache server, or to its data, as %s of cache %q: one that is lost takes both along; give it a cache server of its own, or leave it out", cache.Kubeconfig, other.Kubeconfig, other.Name)
+		}
+	}
+	if answer.Full {
+		return reasonFull, errors.New("its etcd is nearly full, so that it takes no new replicas: make room there, or raise its quota; they wait until then, and arrive by themselves")
+	}
+	return "", nil
+}
+
+// say tells of what has changed, and of what is wrong now and then.
+func (w *watchedCache) say(ctx context.Context, reason string, err error) {
+	other := reason != w.reason
+	if other && w.reason != "" {
+		troubles.Delete(map[string]string{"cache": w.Name, "reason": w.reason})
+	}
+	if other && reason == "" && ctx.Err() == nil {
+		klog.FromContext(ctx).Info("The cache server can be used again", "cache", w.Name)
+	}
+	w.reason = reason
+	if reason == "" {
+		return
+	}
+	troubles.WithLabelValues(w.Name, reason).Set(1)
+	if other || time.Since(w.told) >= sameTroubleInterval {
+		w.told = time.Now()
+		klog.FromContext(ctx).Error(err, "Something is wrong with a cache server", "cache", w.Name, "reason", reason)
+	}
+}
