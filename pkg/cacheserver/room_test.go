@@ -19,7 +19,8 @@ import (
 // TestFull fills the etcd of a cache server: what is new waits, changes and deletions arrive, who pushes says so, and
 // goes on by itself when there is room.
 func TestFull(t *testing.T) {
-	const quota, size = 16 << 20, 256 << 10
+	// Between two looks at how full it is, which are a tenth of a second apart, less is written than is left.
+	const quota, size = 32 << 20, 64 << 10
 	most := int64(quota)
 	cache := newCacheServer(t, func(o *cacheserver.Options) { o.Etcd.QuotaBytes = most })
 	amber := newTestShard(t, "amber")

@@ -18,6 +18,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/lifecycle"
 	"github.com/shardplane/shardplane/pkg/registry/generated/openapi"
 	"github.com/shardplane/shardplane/pkg/serving"
+	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 	"github.com/shardplane/shardplane/pkg/serving/ownership"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
@@ -141,12 +142,17 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 	if err := ownership.Claim(ctx, s.etcd, etcd.Identity{Kind: etcd.KindCacheServer}, s.encryption.Transformers()); err != nil {
 		return err
 	}
+	named, err := metriclabels.Named()
+	if err != nil {
+		return err
+	}
 	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // it asks etcd with the context of the client, which outlives the start
 		Client:             s.etcd.Client(),
 		Transformers:       s.encryption.Transformers(),
 		Prefix:             s.etcd.Prefix(),
 		CompactionInterval: o.Etcd.CompactionInterval,
 		ShardSegment:       true,
+		Named:              named,
 	})
 	if err != nil {
 		return fmt.Errorf("opening the storage: %w", err)

@@ -17,7 +17,7 @@ import (
 // Nobody learns from it what others bind: only administrators of the shard ask for all logical
 // clusters, and of views only those of exports lead to identities, whose consumers let them.
 func (s *Server) refuseIdentity(l definitions.Lookup, qualified bool, d *definitions.Definition) error {
-	why := ""
+	var why string
 	switch {
 	case s.replicas:
 		return nil

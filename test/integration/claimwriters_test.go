@@ -128,7 +128,8 @@ func testClaimWriters(t *testing.T, e *env) {
 		code, says := in.write(tc.method, tc.in+tc.name, tc.kind, tc.body)
 		require.Equal(t, tc.code, code, "%s %s%s %s: %s", tc.method, tc.in, tc.name, tc.body, says)
 		require.Contains(t, says, tc.says, "%s %s%s %s", tc.method, tc.in, tc.name, tc.body)
-		require.Equal(t, before, []map[string]string{k.versions(configMaps), k.versions(secrets)}, "%s %s%s: nothing is written", tc.method, tc.in, tc.name)
+		after := []map[string]string{k.versions(configMaps), k.versions(secrets)}
+		require.Equal(t, before, after, "%s %s%s: nothing is written", tc.method, tc.in, tc.name)
 	}
 	// Within the selector all is written, and a collection is what is selected.
 	in.ask(http.StatusOK, http.MethodPut, configMaps+"/seen", labelled(configMaps, "seen", ""))

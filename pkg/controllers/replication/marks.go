@@ -279,7 +279,7 @@ func (m *marker) returned(mark *replicationmarks.ReplicationMark) {
 	}
 	for s, at := range checkpoints {
 		if since, waited := s.ledger.returned(at); waited {
-			lag.WithLabelValues(s.config.CacheName, s.name(), untilMarked).Observe(time.Since(since).Seconds())
+			lag.WithLabelValues(s.config.CacheName, s.counted(), untilMarked).Observe(time.Since(since).Seconds())
 		}
 	}
 }

@@ -91,12 +91,17 @@ func result(err error) string {
 	}
 }
 
+// cachedResources is what all cached resources are counted as.
+const cachedResources = "cachedresources"
+
 // forget takes back the gauges of a resource that is not replicated to a cache server any more.
-func forget(cache, resource string) {
-	for _, until := range []string{untilAcknowledged, untilMarked} {
-		lag.Delete(map[string]string{"cache": cache, "resource": resource, "until": until})
+func (m *mirror) forget() {
+	if m.counted() == m.name() {
+		for _, until := range []string{untilAcknowledged, untilMarked} {
+			lag.Delete(map[string]string{"cache": m.config.CacheName, "resource": m.name(), "until": until})
+		}
 	}
-	labels := map[string]string{"cache": cache, "resource": resource}
+	labels := map[string]string{"cache": m.config.CacheName, "resource": m.name()}
 	objects.Delete(labels)
 	pending.Delete(labels)
 	differences.Delete(labels)

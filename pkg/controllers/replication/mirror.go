@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -46,15 +47,24 @@ func newMirror(config Config, l *line) *mirror {
 	return m
 }
 
-// name is that of the resource in logs, marks and metrics.
+// name is that of the resource in logs and marks, and in gauges, which end with it.
 func (m *mirror) name() string { return m.resource.GroupResource().String() }
+
+// counted is what the resource is counted as by what stays as long as the process: tenants name the
+// resources of their cached resources, which are one there.
+func (m *mirror) counted() string {
+	if strings.Contains(m.resource.Resource, ":") {
+		return cachedResources
+	}
+	return m.name()
+}
 
 // start works until ctx is done or stop is called.
 func (m *mirror) start(ctx context.Context, fail context.CancelCauseFunc) {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("controller", Name, "cache", m.config.CacheName, "resource", m.name()))
 	ctx, m.cancel = context.WithCancel(ctx)
 	for _, until := range []string{untilAcknowledged, untilMarked} {
-		lag.WithLabelValues(m.config.CacheName, m.name(), until)
+		lag.WithLabelValues(m.config.CacheName, m.counted(), until)
 	}
 	work := m.run
 	if m.line.removed != nil {
@@ -71,7 +81,7 @@ func (m *mirror) start(ctx context.Context, fail context.CancelCauseFunc) {
 func (m *mirror) stop() {
 	m.cancel()
 	m.ended.Wait()
-	forget(m.config.CacheName, m.name())
+	m.forget()
 }
 
 // run follows the shard until ctx is done, in one or more sessions.
@@ -82,7 +92,7 @@ func (m *mirror) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // stopped, which is no failure
 		case errors.Is(err, errOtherData):
-			restarts.WithLabelValues(m.config.CacheName, m.name()).Inc()
+			restarts.WithLabelValues(m.config.CacheName, m.counted()).Inc()
 			klog.FromContext(ctx).Info("Starting over", "reason", err.Error())
 		default:
 			return err

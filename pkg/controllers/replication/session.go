@@ -122,7 +122,7 @@ func (s *session) work(ctx context.Context) error {
 	defer watchdog.Wait()
 	watchdog.Go(func() { s.watchdog(ctx) })
 	controller := reconcile.New(reconcile.Config[client.Key]{
-		Name: Name + "-" + s.config.CacheName + "-" + s.name(),
+		Name: Name + "-" + s.config.CacheName + "-" + s.counted(),
 		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
 			if wait := s.recent.wait(key); wait > 0 {
 				return reconcile.Result{RequeueAfter: wait}, nil

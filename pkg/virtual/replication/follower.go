@@ -245,7 +245,7 @@ func (x *Replicas) ask(of source, as offering) (*follower, error) {
 		if err := x.roomLocked(of.cluster, as.resource); err != nil {
 			return nil, err
 		}
-		if f = x.followLocked(x.running, of); f == nil { //nolint:contextcheck // it goes on after the request
+		if f = x.followLocked(x.running, of); f == nil {
 			return nil, notYet(as.resource, errNotYet)
 		}
 	}
@@ -266,7 +266,7 @@ func (x *Replicas) roomLocked(cluster logicalcluster.Name, resource schema.Group
 			here++
 		}
 	}
-	says := ""
+	var says string
 	switch {
 	case here >= maxAskedOfCluster:
 		says = fmt.Sprintf("%d other resources of the logical cluster %s", here, cluster)
