@@ -1,6 +1,7 @@
 package cacheserver_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/cacheserver"
@@ -67,9 +69,8 @@ func TestRemovedShards(t *testing.T) {
 	create(t, registered, object(shardsGVR, "Shard", "blue", nil))
 	require.NoError(t, push("blue", "t-5"))
 	// It is not purged any more.
-	for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(time.Second / 10) {
-		require.Equal(t, 1, count("blue"))
-	}
+	err = wait.PollUntilContextTimeout(t.Context(), time.Second/10, 3*time.Second, true, func(context.Context) (bool, error) { return count("blue") != 1, nil })
+	require.True(t, wait.Interrupted(err), "replicas went: %v", err)
 	require.Equal(t, 4, count("green"))
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
@@ -65,20 +65,20 @@ func running(controller reconcile.Runnable) (stop func()) {
 	}
 }
 
-// sorted waits for some texts, and returns them in order.
+// sorted waits for different texts, and returns them in order: what comes from several sources may
+// be worked off more than once.
 func sorted(texts <-chan string, n int) []string {
-	all := make([]string, n)
-	for i := range all {
-		all[i] = <-texts
+	all := sets.New[string]()
+	for all.Len() < n {
+		all.Insert(<-texts)
 	}
-	slices.Sort(all)
-	return all
+	return sets.List(all)
 }
 
 // A controller works off the keys of what an informer has.
 func ExampleController() {
 	withInformer(func(_ testing.TB, _ *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
-		worked := make(chan string)
+		worked := make(chan string, 10)
 		failed := false
 		var keyed reconcile.Keyed = informer
 		controller := reconcile.New(reconcile.Config[client.Key]{
@@ -163,7 +163,7 @@ func ExampleGained() {
 		return
 	}
 	withInformer(func(_ testing.TB, _ *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
-		worked := make(chan string)
+		worked := make(chan string, 10)
 		var gate reconcile.Gate = half{ranges}
 		var gains reconcile.Gains = half{ranges}
 		stop := running(reconcile.New(reconcile.Config[client.Key]{
@@ -193,7 +193,7 @@ func ExampleHandedOver() {
 		return
 	}
 	withInformer(func(_ testing.TB, _ *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
-		worked := make(chan string)
+		worked := make(chan string, 10)
 		var from reconcile.HandsOver = half{ranges}
 		stop := running(reconcile.New(reconcile.Config[client.Key]{
 			Name: "handed", Gate: half{ranges}, Sources: []reconcile.Source[client.Key]{reconcile.HandedOver("handed", informer, from)},
@@ -272,7 +272,7 @@ func ExampleNewDivided() {
 		return
 	}
 	withInformer(func(_ testing.TB, _ *clienttest.Server, informer *client.Informer[*corev1.ConfigMap]) {
-		worked := make(chan string)
+		worked := make(chan string, 10)
 		catalogue := []reconcile.Descriptor[string]{{Name: "greeter", Placement: reconcile.Divided, New: func(string) (reconcile.Made, error) {
 			return reconcile.Made{Runnable: reconcile.New(reconcile.Config[client.Key]{
 				Name: "greeter", Sources: []reconcile.Source[client.Key]{reconcile.Keys(informer)},
@@ -302,7 +302,7 @@ func ExampleNewDivided() {
 
 // A manager runs the controllers of a catalogue that belong on this replica.
 func ExampleNewManager() {
-	worked := make(chan string)
+	worked := make(chan string, 10)
 	type deps struct{ text string }
 	made := func(d deps) (reconcile.Made, error) {
 		var needs []reconcile.Synced // informers

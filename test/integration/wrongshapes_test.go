@@ -199,6 +199,11 @@ func testForeignIdentities(t *testing.T, e *env) {
 		return strings.Contains(says, "no APIExport that is known here offers gadgets.example.org with the identity "+guessed) &&
 			strings.Contains(other, "no APIExport that is known here offers gizmos.example.org with the identity "+owner)
 	})
+	in.eventually("it is known that they are accepted", func() bool {
+		_, says := in.status(http.MethodGet, "/apis/example.org/v1/gadgets", "")
+		_, other := in.status(http.MethodGet, gizmos, "")
+		return strings.Contains(says, "is not bound in this logical cluster") && strings.Contains(other, "is not bound in this logical cluster")
+	})
 	for _, path := range []string{"/apis/example.org/v1/gadgets", gizmos} {
 		require.Contains(t, refused(t, all.config, call{path: all.view + "/clusters/*" + path + "?watch=true"}, http.StatusNotFound).Message, "correct the identityHash")
 		require.Contains(t, refused(t, in.config, call{path: in.view + "/clusters/" + in.cluster + path}, http.StatusNotFound).Message, "is not bound in this logical cluster")
