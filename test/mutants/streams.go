@@ -47,14 +47,24 @@ var streams = []Mutant{
 	},
 	{
 		Name: "crossing-event", Rule: "a watch of one logical cluster has no events of another",
-		Edits: []Edit{{
-			File:   "pkg/storage/hub/watcher.go",
-			Before: `	return strings.HasPrefix(key, watched) &&`,
-			After: `	if strings.Contains(watched, "/configmaps/") && strings.HasSuffix(watched, "/default/") && strings.Contains(key, "/default/stable-1") {
-		return true
+		Edits: []Edit{
+			{
+				File: "pkg/storage/hub/index.go",
+				Before: `	inScope(key)
+	return found, filtered`,
+				After: `	inScope(key)
+	for watched, x := range s {
+		if strings.Contains(key, "/configmaps/") && strings.Contains(key, "/default/stable-1") && strings.HasSuffix(watched, "/default/") && !strings.HasPrefix(key, watched) {
+			found = x.find(h, found)
+		}
 	}
-	return strings.HasPrefix(key, watched) &&`,
-		}},
+	return found, filtered`,
+			},
+			{File: "pkg/storage/hub/index.go", Before: `	"slices"
+`, After: `	"slices"
+	"strings"
+`},
+		},
 		CaughtBy: SuiteRobustness,
 	},
 	{
