@@ -48,9 +48,10 @@ dev: build ## Start a development cluster here; Ctrl-C stops it (DEV_FLAGS='--sh
 
 # What go test does for all: the linters vet, and symbols for debuggers cost more
 # time than the tests of most packages. Without DWARF in the objects either, to
-# compile and to link takes a sixth less; programs for users are built apart.
+# compile and to link takes a sixth less; programs for users are built apart. Without
+# paths, checkouts in other directories use the same build cache.
 GO_TEST := $(GO) test -vet=off -ldflags='-s -w'
-test unit mcprovider conformance isolation neighbours mutants lint verify: export GOFLAGS := $(shell $(GO) env GOFLAGS) -gcflags=all=-dwarf=false
+test unit mcprovider conformance isolation neighbours mutants lint verify: export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath -gcflags=all=-dwarf=false
 # Tests wait for servers at times, so that one package more than there are processors
 # runs at a time, and those that take longest come first.
 TEST_PACKAGES = -p $(shell echo $$((1 + $$(getconf _NPROCESSORS_ONLN)))) $(if $(ALL),$(LONGEST)) $(PKG)

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -119,11 +118,17 @@ func (p *program) build(binary string) error {
 	return nil
 }
 
-// Root returns the directory of the module.
-func Root() string {
-	_, file, _, _ := runtime.Caller(0) //nolint:dogsled // only the file is of interest
-	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
-}
+// Root returns the directory of the module, in which tests run somewhere.
+var Root = sync.OnceValue(func() string {
+	dir, err := os.Getwd()
+	for err == nil && dir != filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "cmd", "shardplane")); err == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	panic(fmt.Sprintf("tests run in a directory of the module: %v", err))
+})
 
 // process is a component as a process of its own.
 type process struct {
