@@ -234,8 +234,18 @@ func TestRootBootstrapsAndShardsRegister(t *testing.T) {
 		return err
 	})
 	require.NoError(t, kinds.Shards.In(root).Delete(t.Context(), "shard-1", metav1.DeleteOptions{}))
+	e.Component("shard-1").Stop()
+	_, err = kinds.Shards.In(root).Get(t.Context(), "shard-1", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "a shard that runs does not undo its removal: %v", err)
+	e.Component("shard-1").Start()
 	await(t, "the shard to register again", func(ctx context.Context) error {
 		_, err := kinds.Shards.In(root).Get(ctx, "shard-1", metav1.GetOptions{})
+		return err
+	})
+	// The root shard lists the others, and so it comes back.
+	require.NoError(t, kinds.Shards.In(root).Delete(t.Context(), corev1alpha1.RootShard, metav1.DeleteOptions{}))
+	await(t, "the root shard to register again", func(ctx context.Context) error {
+		_, err := kinds.Shards.In(root).Get(ctx, corev1alpha1.RootShard, metav1.GetOptions{})
 		return err
 	})
 }

@@ -1,6 +1,10 @@
 // Package shardregistration keeps the Shard object of this shard in root as the
-// shard wants it: it creates it, mends it after edits and creates it again after
-// a deletion, for as long as it takes root to answer.
+// shard wants it: it creates it, mends it after edits and creates it again where
+// root has lost it, for as long as it takes root to answer.
+//
+// Who deletes the Shard removes the shard: seeing that, it does not come back by itself
+// before it is started again, as a kubelet does not register its Node again. Only the root
+// shard does, since root lists it as long as there is a root.
 //
 // Only name label, URLs and the annotation that says that it leaves marks in caches are the shard's;
 // all else, other annotations and labels above all, belongs to administrators.
@@ -9,6 +13,7 @@ package shardregistration
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -74,15 +79,7 @@ func New(config Config) *reconcile.Controller[string] {
 			return err
 		},
 	}
-	sources := []reconcile.Source[string]{
-		reconcile.FromInformer(config.Own, func(shard *corev1alpha1.Shard) []string {
-			if shard.Name != config.ShardName {
-				return nil
-			}
-			return []string{shard.Name}
-		}),
-		reconcile.Once(config.ShardName),
-	}
+	sources := []reconcile.Source[string]{r.follow, reconcile.Once(config.ShardName)}
 	if config.Marks != nil {
 		sources = append(sources, reconcile.FromInformer(config.Marks, func(mark *replicationmarks.ReplicationMark) []string {
 			if config.Marks.KeyOf(mark).Shard != config.ShardName {
@@ -99,6 +96,23 @@ type reconciler struct {
 	get    func(name string) (*corev1alpha1.Shard, bool)
 	create func(ctx context.Context, shard *corev1alpha1.Shard) error
 	commit func(ctx context.Context, old, updated *corev1alpha1.Shard) error
+	// removed says that the Shard was seen to be deleted, and not that it is missing.
+	removed atomic.Bool
+}
+
+// follow feeds a queue with the name of the shard when its Shard changes.
+func (r *reconciler) follow(_ context.Context, queue reconcile.Queue[string]) (func(), error) {
+	changed := func(shard *corev1alpha1.Shard, removed bool) {
+		if shard.Name == r.config.ShardName {
+			r.removed.Store(removed && shard.Name != corev1alpha1.RootShard)
+			queue.Add(shard.Name)
+		}
+	}
+	return r.config.Own.AddEventHandler(client.Handler[*corev1alpha1.Shard]{
+		OnAdd:    func(shard *corev1alpha1.Shard, _ bool) { changed(shard, false) },
+		OnUpdate: func(_, shard *corev1alpha1.Shard) { changed(shard, false) },
+		OnDelete: func(last *corev1alpha1.Shard, tombstone bool) { changed(last, !tombstone) },
+	}).Remove, nil
 }
 
 func (r *reconciler) reconcile(ctx context.Context, name string) (reconcile.Result, error) {
@@ -110,6 +124,10 @@ func (r *reconciler) reconcile(ctx context.Context, name string) (reconcile.Resu
 		if err := r.commit(ctx, existing, desired(existing, r.config)); err != nil {
 			return reconcile.Result{}, fmt.Errorf("updating Shard %s in root: %w", name, err)
 		}
+		return reconcile.Result{}, nil
+	}
+	if r.removed.Load() {
+		klog.FromContext(ctx).Error(nil, "The Shard of this shard was deleted in root, so that it is removed: nothing is placed on it, and cache servers refuse what it pushes. Stop the shard, or start it again to register it anew", "shard", name)
 		return reconcile.Result{}, nil
 	}
 	err := r.create(ctx, desired(&corev1alpha1.Shard{}, r.config))

@@ -40,6 +40,7 @@ func TestReconcile(t *testing.T) {
 	down := errors.New("connection refused")
 	cases := map[string]struct {
 		existing *corev1alpha1.Shard
+		removed  bool
 		fail     error
 		want     string
 		wantErr  error
@@ -50,6 +51,8 @@ func TestReconcile(t *testing.T) {
 		"existing":              {existing: desired(&corev1alpha1.Shard{}, settings), want: "commit"},
 		"root answers no more":  {existing: desired(&corev1alpha1.Shard{}, settings), fail: down, want: "commit", wantErr: down},
 		"being deleted for now": {existing: deleting},
+		"removed":               {removed: true},
+		"removed, and back":     {removed: true, existing: desired(&corev1alpha1.Shard{}, settings), want: "commit"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -66,6 +69,7 @@ func TestReconcile(t *testing.T) {
 					return tc.fail
 				},
 			}
+			r.removed.Store(tc.removed)
 			_, err := r.reconcile(t.Context(), "a")
 			require.ErrorIs(t, err, tc.wantErr)
 			require.Equal(t, tc.want, did)
