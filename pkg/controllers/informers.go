@@ -335,8 +335,9 @@ func (i *Informers) schemas(s Sources) (*client.Dual[*metav1.PartialObjectMetada
 }
 
 // Replicas returns the informers of what other shards own that the shard cannot do
-// without when it starts: what is bound, and by whose rules. They read from the cache
-// server; there are none where that is left out.
+// without when it starts: what is bound, by whose rules, and who uses it. They read from the cache
+// server; there are none where that is left out. Schemas are not among them: what is bound
+// is copied.
 func (i *Informers) Replicas() []replicasnapshot.Source {
 	var all []replicasnapshot.Source
 	if i.ExportUses == nil {
@@ -346,7 +347,9 @@ func (i *Informers) Replicas() []replicasnapshot.Source {
 	if !i.root {
 		all = append(all, i.Shards) // those that count
 	}
-	return append(all, i.AllClusters.Others(), i.WorkspaceTypes.Others(), i.AuthenticationConfigurations.Others(), i.APIExports.Others(), i.RBAC.ClusterRoles.Others(), i.RBAC.ClusterRoleBindings.Others(),
+	return append(all, i.AllClusters.Others(), i.WorkspaceTypes.Others(), i.AuthenticationConfigurations.Others(), i.RBAC.ClusterRoles.Others(), i.RBAC.ClusterRoleBindings.Others(),
+		i.APIExports.Others(), i.APIConversions.Others(), i.ExportUses, i.SubtreeUsages,
+		i.CachedSlices.Others(), i.ClusterCachedSlices.Others(), i.CachedResources.Others(), i.ClusterCachedResources.Others(),
 		i.Hooks.MutatingWebhooks.Others(), i.Hooks.ValidatingWebhooks.Others(), i.Hooks.MutatingPolicies.Others(), i.Hooks.MutatingBindings.Others(),
 		i.Hooks.ValidatingPolicies.Others(), i.Hooks.ValidatingBindings.Others())
 }

@@ -68,6 +68,12 @@ func TestBoundAPIsInOutages(t *testing.T) {
 		works(k)
 	}
 	k.create(widgets, "%s", widget("c", "size", 1))
+	// Who consumes the export is known, too: endpoint slices go on.
+	k.create(apisV1+"apiexportendpointslices", `{"metadata":{"name":"alone"},"spec":{"export":{"path":"root:away","name":"e"}}}`)
+	k.eventually("a new endpoint slice names the shard", func() bool {
+		endpoints, _ := field(k.get(apisV1+"apiexportendpointslices/alone"), "status", "endpoints").([]any)
+		return len(endpoints) == 1
+	})
 	views.work("alone")
 	views.change()
 	require.Equal(t, "True <nil>", condition(k.get(apisV2+"apibindings/e"), "APIExportValid"))
