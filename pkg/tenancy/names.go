@@ -106,3 +106,10 @@ func PathOf(lc *corev1alpha1.LogicalCluster) logicalcluster.Path {
 	}
 	return logicalcluster.From(lc).Path()
 }
+
+// Replicated reports whether some controller or administrator has marked an object for
+// replication, with the annotation or the label internal.kcp.io/replicate. The value lists who
+// wants it and does not matter here; empty means nobody.
+func Replicated(obj metav1.Object) bool {
+	return obj.GetAnnotations()[core.ReplicateAnnotationKey] != "" || obj.GetLabels()[core.ReplicateAnnotationKey] != ""
+}

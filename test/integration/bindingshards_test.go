@@ -227,7 +227,17 @@ func testReplicationMarks(t *testing.T, e *env) {
 			k.create(rbacV1+"clusterroles", `{"metadata":{"name":"read"},"rules":[{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["get"]}]}`)
 		}},
 		{rbacV1 + "clusterrolebindings/read", binding("read", "read", subject("User", "apis.kcp.io:binding:user-1"))},
+		{rbacV1 + "clusterroles/enter", func() {
+			k.create(rbacV1+"clusterroles", `{"metadata":{"name":"enter"},"rules":[{"nonResourceURLs":["/"],"verbs":["access"]}]}`)
+		}},
+		{rbacV1 + "clusterrolebindings/enter", binding("enter", "enter", subject("User", "user-1"))},
 		{apisV2 + "apiexports/e", func() { k.create(apisV2+"apiexports", `{"metadata":{"name":"e"}}`) }},
+	}
+	marks := map[string]string{lc: "apis.kcp.io"}
+	for _, o := range objects[:len(objects)-1] {
+		if marks[o.path] = "apis.kcp.io"; strings.HasSuffix(o.path, "/enter") {
+			marks[o.path] = "core.kcp.io" // who enters is asked where the logical cluster is replicated
+		}
 	}
 	k.create(rbacV1+"clusterroles", `{"metadata":{"name":"other"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}`)
 	binding("other", "other", subject("User", "user-1"))()
@@ -235,8 +245,8 @@ func testReplicationMarks(t *testing.T, e *env) {
 		for i := range objects {
 			objects[(first+i)%len(objects)].create()
 		}
-		for _, path := range []string{objects[0].path, objects[1].path, objects[2].path, objects[3].path, lc} {
-			k.eventually(fmt.Sprintf("%s is marked, %s being first", path, objects[first].path), func() bool { return mark(path) == "apis.kcp.io" })
+		for path, want := range marks {
+			k.eventually(fmt.Sprintf("%s is marked, %s being first", path, objects[first].path), func() bool { return mark(path) == want })
 		}
 		if first == 0 {
 			require.Empty(t, mark(rbacV1+"clusterroles/other"))
@@ -257,7 +267,7 @@ func testMarksOfTenants(t *testing.T, k apiKinds, subject func(kind, name string
 	t.Helper()
 	k.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":"tenant"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},%s}`, subject("User", "user-3"))
 	k.eventually("a binding to a role of the system is marked", func() bool {
-		return k.get(rbacV1 + "clusterrolebindings/tenant").GetAnnotations()["internal.kcp.io/replicate"] == "apis.kcp.io"
+		return k.get(rbacV1 + "clusterrolebindings/tenant").GetAnnotations()["internal.kcp.io/replicate"] == "apis.kcp.io,core.kcp.io"
 	})
 	tenant := k.as("user-3-token")
 	role := `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"bind"%s},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind","get"]}]}`

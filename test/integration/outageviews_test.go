@@ -56,8 +56,12 @@ func newOutageViews(provider, consumer apiKinds) outageViews {
 	v.untilWorkspace("ending", "Ready")
 	provider.ask(http.StatusOK, http.MethodDelete, tenancyPath+"workspaces/ending", "")
 
-	provider.create(rbacV1+"clusterroles", `{"metadata":{"name":"views"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports/content"],"resourceNames":["e"],"verbs":["*"]},{"apiGroups":["tenancy.kcp.io"],"resources":["workspacetypes"],"resourceNames":["starts","ends"],"verbs":["initialize","terminate"]},{"nonResourceURLs":["/"],"verbs":["access"]}]}`)
-	provider.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":"views"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"views"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-2"}]}`)
+	provider.create(rbacV1+"clusterroles", `{"metadata":{"name":"views"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports/content"],"resourceNames":["e"],"verbs":["*"]},{"apiGroups":["tenancy.kcp.io"],"resources":["workspacetypes"],"resourceNames":["starts","ends"],"verbs":["initialize","terminate"]}]}`)
+	// That they may enter is said apart, as people do.
+	provider.create(rbacV1+"clusterroles", `{"metadata":{"name":"enter"},"rules":[{"nonResourceURLs":["/"],"verbs":["access"]}]}`)
+	for _, role := range []string{"views", "enter"} {
+		provider.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":%[1]q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%[1]q},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-2"}]}`, role)
+	}
 	return v
 }
 

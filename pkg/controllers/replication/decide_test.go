@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 func localObject(change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
@@ -126,7 +127,7 @@ func TestPath(t *testing.T) {
 
 func TestDecide(t *testing.T) {
 	everything := Resource{}
-	marked := Resource{Filter: Marked}
+	marked := Resource{Filter: tenancy.Replicated}
 	former := Resource{server: &server{}}
 	former.server.learn(formerReplicaOf(localObject()))
 	terminating := func(obj *unstructured.Unstructured) { now := metav1.Now(); obj.SetDeletionTimestamp(&now) }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // trouble is what may happen to a model.
@@ -60,7 +61,7 @@ func newModel(t *testing.T, seed uint64, of trouble) *model {
 		m.config.AuditInterval = time.Minute
 	}
 	var err error
-	m.config.Table, err = NewTable(Resource{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards"), Filter: Marked})
+	m.config.Table, err = NewTable(Resource{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards"), Filter: tenancy.Replicated})
 	require.NoError(t, err)
 	if !of.wild {
 		m.cache.marked = m.holdsMark
@@ -221,7 +222,7 @@ func (m *model) wanted() map[string]string {
 	defer m.shard.mu.Unlock()
 	want := map[string]string{}
 	for key, text := range m.shard.objects {
-		if obj := decoded(text); Marked(obj) {
+		if obj := decoded(text); tenancy.Replicated(obj) {
 			want[key] = obj.GetResourceVersion() + fmt.Sprint(obj.Object["spec"], obj.GetLabels())
 		}
 	}
@@ -255,7 +256,7 @@ func (m *model) holdsMark(mark map[string]any) {
 			continue // it may be there as it is or was, or not at all
 		}
 		replica, there := m.cache.objects[key]
-		if there != Marked(obj) || there && decoded(replica).GetAnnotations()[request.OriginalVersionAnnotation] != obj.GetResourceVersion() {
+		if there != tenancy.Replicated(obj) || there && decoded(replica).GetAnnotations()[request.OriginalVersionAnnotation] != obj.GetResourceVersion() {
 			m.t.Errorf("seed %d: the mark says %s, and %s of version %s is replicated as %s", m.seed, said, key, obj.GetResourceVersion(), replica)
 		}
 	}

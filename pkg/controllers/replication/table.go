@@ -10,7 +10,6 @@ import (
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
-	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // Resource is one line of the table: a resource, and which of its objects are
@@ -59,9 +59,9 @@ func (r Resource) selects(obj *unstructured.Unstructured) bool {
 func Defaults() []Resource {
 	return []Resource{
 		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards")},
-		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("logicalclusters"), Filter: Marked},
+		{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("logicalclusters"), Filter: tenancy.Replicated},
 		{GroupVersionResource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspacetypes"), Path: true},
-		{GroupVersionResource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaceauthenticationconfigurations"), Filter: Marked},
+		{GroupVersionResource: tenancyv1alpha1.SchemeGroupVersion.WithResource("workspaceauthenticationconfigurations"), Filter: tenancy.Replicated},
 		{GroupVersionResource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports"), Path: true},
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiresourceschemas")},
 		{GroupVersionResource: apisv1alpha1.SchemeGroupVersion.WithResource("apiconversions")},
@@ -70,14 +70,14 @@ func Defaults() []Resource {
 		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("clustercachedresources"), Path: true},
 		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("cachedresourceendpointslices")},
 		{GroupVersionResource: cachev1alpha1.SchemeGroupVersion.WithResource("clustercachedresourceendpointslices")},
-		{GroupVersionResource: rbacv1.SchemeGroupVersion.WithResource("clusterroles"), Filter: Marked},
-		{GroupVersionResource: rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"), Filter: Marked},
-		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations"), Filter: Marked},
-		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations"), Filter: Marked},
-		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingadmissionpolicies"), Filter: Marked},
-		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingadmissionpolicybindings"), Filter: Marked},
-		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies"), Filter: Marked},
-		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("validatingadmissionpolicybindings"), Filter: Marked},
+		{GroupVersionResource: rbacv1.SchemeGroupVersion.WithResource("clusterroles"), Filter: tenancy.Replicated},
+		{GroupVersionResource: rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"), Filter: tenancy.Replicated},
+		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations"), Filter: tenancy.Replicated},
+		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations"), Filter: tenancy.Replicated},
+		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingadmissionpolicies"), Filter: tenancy.Replicated},
+		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingadmissionpolicybindings"), Filter: tenancy.Replicated},
+		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies"), Filter: tenancy.Replicated},
+		{GroupVersionResource: admissionregistrationv1.SchemeGroupVersion.WithResource("validatingadmissionpolicybindings"), Filter: tenancy.Replicated},
 	}
 }
 
@@ -210,11 +210,4 @@ func (t *Table) snapshot() (lines map[schema.GroupResource]*line, changed <-chan
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return maps.Clone(t.lines), t.changed
-}
-
-// Marked selects objects that some controller has marked for replication, with
-// the annotation or the label internal.kcp.io/replicate. The value lists who
-// wants it and does not matter here; empty means nobody.
-func Marked(obj metav1.Object) bool {
-	return obj.GetAnnotations()[core.ReplicateAnnotationKey] != "" || obj.GetLabels()[core.ReplicateAnnotationKey] != ""
 }

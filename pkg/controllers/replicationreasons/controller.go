@@ -3,6 +3,7 @@
 // replicates them.
 //
 //	export, workspace type ─► its LogicalCluster
+//	                      │     └─► roles that let somebody enter it, their bindings
 //	                      ├─► webhooks and policies, of exports only
 //	                      ├─► authentication configurations that types name
 //	                      └─► roles that say who may use it, their bindings; bindings with
@@ -19,6 +20,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/kcp-dev/sdk/apis/apis"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/tenancy"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -64,13 +66,13 @@ func NewLogicalClusters(c Config) *reconcile.Controller[client.Key] {
 		return []client.Key{{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}}
 	}
 	return newController(c, kinds.LogicalClusters, c.LogicalClusters, func(why string, lc *corev1alpha1.LogicalCluster) bool {
-		return c.applies(why, logicalcluster.From(lc))
+		return why != core.GroupName && c.applies(why, logicalcluster.From(lc))
 	}, c.provided(of)...)
 }
 
 // NewClusterRoles returns the controller that marks cluster roles.
 func NewClusterRoles(c Config) *reconcile.Controller[client.Key] {
-	more := append(c.provided(keysIn(c.ClusterRoles)), reconcile.FromInformer(c.ClusterRoleBindings, func(binding *rbacv1.ClusterRoleBinding) []client.Key {
+	more := append(c.entered(keysIn(c.ClusterRoles)), reconcile.FromInformer(c.ClusterRoleBindings, func(binding *rbacv1.ClusterRoleBinding) []client.Key {
 		if len(IndexBySubject(binding)) == 0 {
 			return nil
 		}
@@ -81,7 +83,7 @@ func NewClusterRoles(c Config) *reconcile.Controller[client.Key] {
 
 // NewClusterRoleBindings returns the controller that marks cluster role bindings.
 func NewClusterRoleBindings(c Config) *reconcile.Controller[client.Key] {
-	more := append(c.provided(keysIn(c.ClusterRoleBindings)), reconcile.FromInformer(c.ClusterRoles, func(role *rbacv1.ClusterRole) []client.Key {
+	more := append(c.entered(keysIn(c.ClusterRoleBindings)), reconcile.FromInformer(c.ClusterRoles, func(role *rbacv1.ClusterRole) []client.Key {
 		cluster := logicalcluster.From(role)
 		if cluster == words.AdminCluster {
 			cluster = "" // it can be bound in all of them
@@ -130,6 +132,30 @@ func keysIn[T client.Object](informer *client.Informer[T]) func(logicalcluster.N
 		}
 		return keys
 	}
+}
+
+// entered are the sources of keys of roles and their bindings, which depend on what their
+// logical cluster has, and on whether it is replicated.
+func (c *Config) entered(of func(logicalcluster.Name) []client.Key) []reconcile.Source[client.Key] {
+	return append(c.provided(of), func(_ context.Context, queue reconcile.Queue[client.Key]) (func(), error) {
+		enqueue := func(lc *corev1alpha1.LogicalCluster) {
+			for _, key := range of(logicalcluster.From(lc)) {
+				queue.Add(key)
+			}
+		}
+		return c.LogicalClusters.AddEventHandler(client.Handler[*corev1alpha1.LogicalCluster]{
+			OnAdd: func(lc *corev1alpha1.LogicalCluster, _ bool) {
+				if words.Replicated(lc) {
+					enqueue(lc)
+				}
+			},
+			OnUpdate: func(old, lc *corev1alpha1.LogicalCluster) {
+				if words.Replicated(old) != words.Replicated(lc) {
+					enqueue(lc)
+				}
+			},
+		}).Remove, nil
+	})
 }
 
 // provided are the sources of keys that depend on what a logical cluster has.
@@ -188,9 +214,12 @@ func newController[T client.Object, L runtime.Object](c Config, resource client.
 	})
 }
 
-// applies reports whether a logical cluster has what the reason is about.
+// applies reports whether a logical cluster has, or is, what the reason is about.
 func (c *Config) applies(why string, cluster logicalcluster.Name) bool {
 	switch why {
+	case core.GroupName:
+		lc, err := c.LogicalClusters.Lister().Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+		return err == nil && words.Replicated(lc)
 	case apis.GroupName:
 		return c.APIExports.Lister().Cluster(cluster).Len() > 0
 	case tenancy.GroupName:

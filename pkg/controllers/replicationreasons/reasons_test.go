@@ -39,6 +39,27 @@ func TestRules(t *testing.T) {
 	}
 }
 
+func TestRulesToEnter(t *testing.T) {
+	for name, test := range map[string]struct {
+		verbs, urls []string
+		want        []string
+	}{
+		"access":               {[]string{"access"}, []string{"/"}, []string{"core.kcp.io|c|r"}},
+		"any verb, any URL":    {[]string{"*"}, []string{"*"}, []string{"core.kcp.io|c|r"}},
+		"access among others":  {[]string{"get", "access"}, []string{"/healthz", "/"}, []string{"core.kcp.io|c|r"}},
+		"get":                  {[]string{"get"}, []string{"/"}, nil},
+		"access to other URLs": {[]string{"access"}, []string{"/api", "/apis/*"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			role := &rbacv1.ClusterRole{
+				ObjectMeta: metav1.ObjectMeta{Name: "r", Annotations: map[string]string{"kcp.io/cluster": "c"}},
+				Rules:      []rbacv1.PolicyRule{{Verbs: test.verbs, NonResourceURLs: test.urls}},
+			}
+			require.Equal(t, test.want, IndexByRule(role))
+		})
+	}
+}
+
 func TestSubjects(t *testing.T) {
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "b", Annotations: map[string]string{"kcp.io/cluster": "c"}},
