@@ -305,7 +305,7 @@ func startReplica(t *testing.T, name string, options mcprovider.Options, leases 
 	t.Helper()
 	member, err := ring.New(ring.Config{
 		Name: "greeter", ID: name, Leases: leases, Namespace: "default", Key: client.ByCluster,
-		LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second, RenewInterval: 300 * time.Millisecond, Grace: time.Second, Settle: 50 * time.Millisecond,
+		LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second, RenewInterval: 300 * time.Millisecond, GracePeriod: time.Second, RebalanceDelay: 50 * time.Millisecond,
 	})
 	require.NoError(t, err)
 	options.Ring = member

@@ -95,9 +95,9 @@ func (c *Caches) Factory() *Factory {
 	return &first
 }
 
-// Forget says which shards were removed for good: that their replicas, or marks, are missing says
+// SetRemoved says which shards were removed for good: that their replicas, or marks, are missing says
 // nothing more. It is called before informers run.
-func (c *Caches) Forget(removed func(shard string) bool) { c.removed = removed }
+func (c *Caches) SetRemoved(removed func(shard string) bool) { c.removed = removed }
 
 // Name returns the name of the cache that is read.
 func (c *Caches) Name() string { return c.member().Name }

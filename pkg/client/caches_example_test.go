@@ -44,7 +44,7 @@ func ExampleNewCaches() {
 			return
 		}
 		removed := map[string]bool{}
-		caches.Forget(func(shard string) bool { return removed[shard] })
+		caches.SetRemoved(func(shard string) bool { return removed[shard] })
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- caches.Run(ctx) }()

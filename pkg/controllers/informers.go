@@ -252,7 +252,7 @@ func (i *Informers) followMarks(caches *client.Caches) {
 		OnAdd:    func(mark *replicationmarks.ReplicationMark, _ bool) { note(mark) },
 		OnUpdate: func(_, mark *replicationmarks.ReplicationMark) { note(mark) },
 	})
-	caches.Forget(func(shard string) bool { return !i.Registered(shard) })
+	caches.SetRemoved(func(shard string) bool { return !i.Registered(shard) })
 }
 
 // marked returns the other shards that leave marks.
@@ -401,7 +401,7 @@ func slimLogicalCluster(lc *corev1alpha1.LogicalCluster) (*corev1alpha1.LogicalC
 	return slim, nil
 }
 
-// slimServiceAccount keeps what tells whether a token is still valid: there is
+// slimServiceAccount keeps what is needed to validate a token: there is
 // an account in every namespace.
 func slimServiceAccount(account *corev1.ServiceAccount) (*corev1.ServiceAccount, error) {
 	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{

@@ -42,7 +42,7 @@ func (h *handovers) start(replica int) (r *ring.Ring, stop func()) {
 	require.NoError(h, err)
 	r, err = ring.New(ring.Config{
 		Name: "handed", ID: fmt.Sprint("replica", replica), Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default", Key: client.ByCluster,
-		LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second, RenewInterval: 300 * time.Millisecond, Grace: time.Second, Settle: 50 * time.Millisecond,
+		LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second, RenewInterval: 300 * time.Millisecond, GracePeriod: time.Second, RebalanceDelay: 50 * time.Millisecond,
 		LoadTimeout: time.Minute, Handover: ring.Changed,
 	})
 	require.NoError(h, err)

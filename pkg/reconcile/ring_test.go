@@ -86,7 +86,7 @@ func TestRing(t *testing.T) {
 		require.NoError(t, err)
 		r, err := ring.New(ring.Config{
 			Name: "greeter", ID: fmt.Sprint("replica", replica), Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default", Key: client.ByCluster,
-			LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second, RenewInterval: 300 * time.Millisecond, Grace: time.Second, Settle: 50 * time.Millisecond,
+			LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second, RenewInterval: 300 * time.Millisecond, GracePeriod: time.Second, RebalanceDelay: 50 * time.Millisecond,
 		})
 		require.NoError(t, err)
 		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: r.Holds()})

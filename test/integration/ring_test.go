@@ -115,7 +115,7 @@ func startMember(t *testing.T, config *rest.Config, name string, w *worked) *rin
 	f := factory(t, config)
 	r, err := ring.New(ring.Config{
 		Name: "drill", ID: name, Leases: f.Cluster(path("root")), Namespace: "default", Key: client.ByCluster,
-		LeaseDuration: 6 * time.Second, RenewDeadline: 3500 * time.Millisecond, RenewInterval: time.Second, Grace: time.Second, Settle: 100 * time.Millisecond,
+		LeaseDuration: 6 * time.Second, RenewDeadline: 3500 * time.Millisecond, RenewInterval: time.Second, GracePeriod: time.Second, RebalanceDelay: 100 * time.Millisecond,
 	})
 	require.NoError(t, err)
 	m.Ring = r

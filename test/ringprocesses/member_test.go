@@ -46,7 +46,7 @@ func config(defaults bool) ring.Config {
 	}
 	return ring.Config{
 		LeaseDuration: 5 * time.Second, RenewDeadline: 3 * time.Second, RenewInterval: 750 * time.Millisecond,
-		Grace: time.Second, Settle: 100 * time.Millisecond,
+		GracePeriod: time.Second, RebalanceDelay: 100 * time.Millisecond,
 	}
 }
 

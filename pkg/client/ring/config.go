@@ -18,8 +18,8 @@ const (
 	defaultMaxRanges = 16
 	maxWeight        = 1000
 
-	defaultLeaseDuration = 15 * time.Second
-	defaultSettle        = 2 * time.Second
+	defaultLeaseDuration  = 15 * time.Second
+	defaultRebalanceDelay = 2 * time.Second
 
 	// randomLength is how much of an id makes sure that it never comes back.
 	randomLength = 8
@@ -47,7 +47,7 @@ const (
 	Changed
 )
 
-// Config describes a member of a ring. LeaseDuration, RenewDeadline, Grace and Key have to be
+// Config describes a member of a ring. LeaseDuration, RenewDeadline, GracePeriod and Key have to be
 // the same for all members of a ring. What is 0 has the default.
 type Config struct {
 	// Name is the name of the ring, and of its Lease.
@@ -71,21 +71,21 @@ type Config struct {
 	// take what it has; 15 s by default. The next three follow it, if they are not set.
 	LeaseDuration time.Duration
 	// RenewDeadline is how long a member works after it has sent the last renewal of its
-	// Lease that succeeded; three fifths of LeaseDuration by default, which are 9 s. RenewDeadline and Grace together are four fifths
+	// Lease that succeeded; three fifths of LeaseDuration by default, which are 9 s. RenewDeadline and GracePeriod together are four fifths
 	// of LeaseDuration at most.
 	RenewDeadline time.Duration
 	// RenewInterval is the time between two renewals; a fifth of LeaseDuration by default,
 	// which are 3 s, and half of RenewDeadline at most.
 	RenewInterval time.Duration
-	// Grace is how long work may take to end when its context has ended; a fifth of
+	// GracePeriod is how long work may take to end when its context has ended; a fifth of
 	// LeaseDuration by default, which are 3 s.
-	Grace time.Duration
-	// Settle is how long joins and leaves wait for others, to be one change; 2 s by default.
-	Settle time.Duration
+	GracePeriod time.Duration
+	// RebalanceDelay is how long joins and leaves wait for others, to be one change; 2 s by default.
+	RebalanceDelay time.Duration
 	// LoadTimeout is how long a member goes on working on what moves away from it, while the
 	// one that it moves to has not loaded it; LeaseDuration by default.
 	LoadTimeout time.Duration
-	// Handover says whether what was worked off already may be skipped when ranges move. Both
+	// Handover is whether what was worked off already may be skipped when ranges move. Both
 	// members have to say so.
 	Handover Handover
 	// Isolation says what to do while the Leases cannot be reached.
@@ -98,7 +98,7 @@ var (
 	// ErrConfig is wrapped by the error of New for a configuration that makes no sense, and
 	// of Run for one that is not that of the other members.
 	ErrConfig = errors.New("configuration of the ring")
-	// ErrOverrun is wrapped by the error of Run when work did not end within Grace after its
+	// ErrOverrun is wrapped by the error of Run when work did not end within GracePeriod after its
 	// context. The process has to end at once: others are about to begin that work.
 	ErrOverrun = errors.New("work did not end in time")
 	// ErrNotOwned is the cause of the end of a context of work on what this member has no
@@ -120,8 +120,8 @@ func (c Config) complete() (Config, error) {
 	c.LeaseDuration = cmp.Or(c.LeaseDuration, defaultLeaseDuration)
 	c.RenewDeadline = cmp.Or(c.RenewDeadline, c.LeaseDuration/5*3)
 	c.RenewInterval = cmp.Or(c.RenewInterval, c.LeaseDuration/5)
-	c.Grace = cmp.Or(c.Grace, c.LeaseDuration/5)
-	c.Settle = cmp.Or(c.Settle, defaultSettle)
+	c.GracePeriod = cmp.Or(c.GracePeriod, c.LeaseDuration/5)
+	c.RebalanceDelay = cmp.Or(c.RebalanceDelay, defaultRebalanceDelay)
 	c.LoadTimeout = cmp.Or(c.LoadTimeout, c.LeaseDuration)
 	if wrong := c.wrong(); wrong != "" {
 		return c, fmt.Errorf("%w %q: %s", ErrConfig, c.Name, wrong)
@@ -138,8 +138,8 @@ func (c Config) wrong() string {
 		{"LeaseDuration", c.LeaseDuration},
 		{"RenewDeadline", c.RenewDeadline},
 		{"RenewInterval", c.RenewInterval},
-		{"Grace", c.Grace},
-		{"Settle", c.Settle},
+		{"GracePeriod", c.GracePeriod},
+		{"RebalanceDelay", c.RebalanceDelay},
 		{"LoadTimeout", c.LoadTimeout},
 	} {
 		if d.d < 0 {
@@ -165,8 +165,8 @@ func (c Config) wrong() string {
 		return fmt.Sprintf("MaxRanges is %d: set 1 or more, or none for %d", c.MaxRanges, defaultMaxRanges)
 	case c.RenewDeadline >= c.LeaseDuration:
 		return fmt.Sprintf("RenewDeadline is %s and LeaseDuration %s: set RenewDeadline lower, since a member has to stop before others take over", c.RenewDeadline, c.LeaseDuration)
-	case c.RenewDeadline+c.Grace > c.LeaseDuration/5*4:
-		return fmt.Sprintf("RenewDeadline and Grace are %s, and LeaseDuration %s: make it %s at least, so that work has ended before others take over, whose clocks may run faster", c.RenewDeadline+c.Grace, c.LeaseDuration, (c.RenewDeadline+c.Grace)/4*5)
+	case c.RenewDeadline+c.GracePeriod > c.LeaseDuration/5*4:
+		return fmt.Sprintf("RenewDeadline and GracePeriod are %s, and LeaseDuration %s: make it %s at least, so that work has ended before others take over, whose clocks may run faster", c.RenewDeadline+c.GracePeriod, c.LeaseDuration, (c.RenewDeadline+c.GracePeriod)/4*5)
 	case c.RenewInterval > c.RenewDeadline/2:
 		return fmt.Sprintf("RenewInterval is %s: set half of RenewDeadline, which is %s, at most, so that one renewal may fail", c.RenewInterval, c.RenewDeadline)
 	case c.Handover != All && c.Handover != Changed:
@@ -177,14 +177,15 @@ func (c Config) wrong() string {
 	return ""
 }
 
-// digest says in a few words what all members have to agree about.
+// digest says in a few words what all members have to agree about. Those of another release
+// have to write the same.
 func (c Config) digest() string {
-	return fmt.Sprintf("1 %s lease=%s deadline=%s grace=%s", c.Key.Path(), c.LeaseDuration, c.RenewDeadline, c.Grace)
+	return fmt.Sprintf("1 %s lease=%s deadline=%s grace=%s", c.Key.Path(), c.LeaseDuration, c.RenewDeadline, c.GracePeriod)
 }
 
 func (c Config) settings() settings {
 	return settings{
-		leaseDuration: c.LeaseDuration, renewDeadline: c.RenewDeadline, renewInterval: c.RenewInterval, grace: c.Grace, settle: c.Settle, loadTimeout: c.LoadTimeout,
+		leaseDuration: c.LeaseDuration, renewDeadline: c.RenewDeadline, renewInterval: c.RenewInterval, gracePeriod: c.GracePeriod, rebalanceDelay: c.RebalanceDelay, loadTimeout: c.LoadTimeout,
 		weight: c.Weight, maxRanges: c.MaxRanges, config: c.digest(), isolation: c.Isolation,
 	}
 }

@@ -170,7 +170,7 @@ func (m *machine) threshold(now time.Duration) time.Duration {
 		soonest(since + m.renewDeadline)
 	}
 	if m.voluntary {
-		soonest(m.voluntarySince + m.settle)
+		soonest(m.voluntarySince + m.rebalanceDelay)
 	}
 	if m.noTable {
 		soonest(m.noTableSince + m.leaseDuration)
@@ -240,7 +240,7 @@ func (m *machine) planned(now time.Duration) *table {
 	}
 	next := plan(current, all, m.maxRanges, false)
 	if whole {
-		next = m.settled(now, current, next, plan(current, all, m.maxRanges, true))
+		next = m.withVoluntary(now, current, next, plan(current, all, m.maxRanges, true))
 	}
 	if next == current {
 		return m.table.table
@@ -249,9 +249,9 @@ func (m *machine) planned(now time.Duration) *table {
 	return next
 }
 
-// settled returns the table with what could wait, if it has waited, and the one without
+// withVoluntary returns the table with what could wait, if it has waited, and the one without
 // otherwise.
-func (m *machine) settled(now time.Duration, current, due, all *table) *table {
+func (m *machine) withVoluntary(now time.Duration, current, due, all *table) *table {
 	if all == current || due != current && all.equal(due) {
 		m.voluntary = false
 		return due
@@ -259,8 +259,8 @@ func (m *machine) settled(now time.Duration, current, due, all *table) *table {
 	if !m.voluntary {
 		m.voluntary, m.voluntarySince = true, now
 	}
-	if now < m.voluntarySince+m.settle {
-		m.checkAt = min(m.checkAt, m.voluntarySince+m.settle)
+	if now < m.voluntarySince+m.rebalanceDelay {
+		m.checkAt = min(m.checkAt, m.voluntarySince+m.rebalanceDelay)
 		return due
 	}
 	return all
@@ -283,7 +283,7 @@ func (m *machine) answeredCoordination(now time.Duration, r *request, a answer) 
 	case writeTable:
 		if a.outcome == done {
 			if m.phase == taking && a.table.epoch > m.epoch() {
-				m.voluntary = m.voluntary && now < m.voluntarySince+m.settle
+				m.voluntary = m.voluntary && now < m.voluntarySince+m.rebalanceDelay
 				m.adopt(now, a.table)
 			}
 			return

@@ -4,5 +4,5 @@ package ring
 const (
 	defaultRenewDeadline = defaultLeaseDuration / 5 * 3
 	defaultRenewInterval = defaultLeaseDuration / 5
-	defaultGrace         = defaultLeaseDuration / 5
+	defaultGracePeriod   = defaultLeaseDuration / 5
 )

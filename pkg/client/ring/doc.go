@@ -21,7 +21,7 @@
 //     either ends, so do the contexts of the work.
 //  2. What a living member has moves in two writes of the table: the first enters the move; the
 //     new one loads what comes, and says so in its Lease; then, or after LoadTimeout, the member
-//     begins nothing there any more, lets what runs end, for Grace, ends its contexts, and says
+//     begins nothing there any more, lets what runs end, for GracePeriod, ends its contexts, and says
 //     in its Lease that it has released what moves up to this table, and what it has left to do
 //     there; the second gives it to the new one. A move that is taken back and comes again, or
 //     goes to somebody else, has to be loaded and released again.
@@ -35,7 +35,7 @@
 //     have fewer ranges.
 //
 // What is guaranteed: no hash has two workers at a time, however members crash, freeze and lose
-// the server, as long as work ends within Grace after its context, clocks run at rates no more
+// the server, as long as work ends within GracePeriod after its context, clocks run at rates no more
 // than a tenth apart, and nobody writes these Leases but members. Clocks are not compared.
 //
 // What is not:
@@ -44,13 +44,13 @@
 //     most of these harmless.
 //   - The clock of a machine that is suspended stands still with most systems, and so does what
 //     this member knows of the time.
-//   - Work that does not end within Grace after its context is found, but cannot be ended: Run
+//   - Work that does not end within GracePeriod after its context is found, but cannot be ended: Run
 //     returns ErrOverrun, and the process has to end. A library does not end processes, and a
 //     callback could be late or wrong, too; what comes back from Run is what every caller looks
 //     at already. Until the process has ended, others may begin that work, not before
 //     LeaseDuration after the last renewal: an overrun member releases and renews nothing.
 //   - A server that is set back to an older state knows nothing of what was agreed since. All
-//     join anew as soon as they see it; until then, for RenewDeadline and Grace at most, two may
+//     join anew as soon as they see it; until then, for RenewDeadline and GracePeriod at most, two may
 //     work on one hash. Leases that somebody deletes are found missing, and are safe, unless the
 //     ring's Lease is deleted twice within LeaseDuration.
 //   - Isolation Continue gives up all of this for a member that does not reach the server.

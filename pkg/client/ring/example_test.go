@@ -32,7 +32,7 @@ func ExampleRing() {
 			Name: "greeter", ID: "replica", Key: client.ByCluster,
 			Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default",
 			// Less than by default, since the first start of a ring takes LeaseDuration.
-			LeaseDuration: 2 * time.Second, RenewDeadline: time.Second, RenewInterval: 200 * time.Millisecond, Grace: 100 * time.Millisecond, Settle: 10 * time.Millisecond,
+			LeaseDuration: 2 * time.Second, RenewDeadline: time.Second, RenewInterval: 200 * time.Millisecond, GracePeriod: 100 * time.Millisecond, RebalanceDelay: 10 * time.Millisecond,
 			Handover:  []ring.Handover{ring.All, ring.Changed}[1],
 			Isolation: []ring.Isolation{ring.Stop, ring.Continue}[0],
 		})

@@ -8,8 +8,8 @@ import (
 
 // gate lets work begin, and ends it.
 type gate struct {
-	now   func() time.Duration
-	grace time.Duration
+	now         func() time.Duration
+	gracePeriod time.Duration
 	// idle is told when the last work in a slot has ended.
 	idle chan struct{}
 
@@ -29,8 +29,8 @@ type work struct {
 	over    bool
 }
 
-func newGate(now func() time.Duration, grace time.Duration) *gate {
-	return &gate{now: now, grace: grace, idle: make(chan struct{}, 1)}
+func newGate(now func() time.Duration, gracePeriod time.Duration) *gate {
+	return &gate{now: now, gracePeriod: gracePeriod, idle: make(chan struct{}, 1)}
 }
 
 // begin begins work on a hash, if it may.
@@ -80,7 +80,7 @@ func (g *gate) set(to grants) {
 		for w := range g.works[slot] {
 			if w.overdue == 0 {
 				w.cancel(ErrNotOwned)
-				w.overdue = g.now() + g.grace
+				w.overdue = g.now() + g.gracePeriod
 				g.stopped = append(g.stopped, w)
 			}
 		}

@@ -10,11 +10,11 @@ import (
 
 // settings are what a member needs to know to take part.
 type settings struct {
-	leaseDuration, renewDeadline, renewInterval, grace, settle, loadTimeout time.Duration
-	weight, maxRanges                                                       int
+	leaseDuration, renewDeadline, renewInterval, gracePeriod, rebalanceDelay, loadTimeout time.Duration
+	weight, maxRanges                                                                     int
 	// config is the digest of what all members have to agree about.
 	config string
-	// isolation says whether to work on while cut off.
+	// isolation is what to do with the work while cut off.
 	isolation Isolation
 }
 
@@ -427,6 +427,6 @@ func (m *machine) sawTable(now time.Duration, t stored) {
 // drain has the member give away what it has, and leave.
 func (m *machine) drain(now time.Duration) {
 	if !m.draining {
-		m.draining, m.drainBy = true, now+max(m.leaseDuration, m.loadTimeout)+2*m.grace
+		m.draining, m.drainBy = true, now+max(m.leaseDuration, m.loadTimeout)+2*m.gracePeriod
 	}
 }

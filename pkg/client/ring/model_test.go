@@ -77,7 +77,7 @@ const (
 	// LeaseDuration, of the slowest clock; then members join, and slots move.
 	recovery = 60 * time.Second
 	// aware is how long it takes until all members know that a server was set back, or have
-	// stopped: RenewDeadline and Grace of the slowest clock.
+	// stopped: RenewDeadline and GracePeriod of the slowest clock.
 	aware = 12 * time.Second * 105 / 100
 	// crashed is how long a slot of a crashed member may be without a worker: LeaseDuration of
 	// the slowest clock and a second.

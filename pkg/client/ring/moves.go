@@ -56,7 +56,7 @@ func (m *machine) close(now time.Duration) {
 	}
 	for slot := range slotCount {
 		if since := m.table.slots[slot].since; m.mine.leaving.has(slot) && since > m.closedUpTo && since <= upTo {
-			m.stopAt[slot] = now + m.grace
+			m.stopAt[slot] = now + m.gracePeriod
 		}
 	}
 	m.closedUpTo = max(m.closedUpTo, upTo)

@@ -65,7 +65,7 @@ func New(config Config) (*Ring, error) {
 		followers: followers{holds: map[*func() client.Ranges]struct{}{}, givers: map[string]*giver{}},
 		changed:   make(chan struct{}), gains: map[*gain]struct{}{}, look: make(chan struct{}, 1),
 	}
-	r.gate = newGate(r.now, config.Grace)
+	r.gate = newGate(r.now, config.GracePeriod)
 	r.machine = newMachine(config.settings(), func() string { return config.ID + "-" + rand.String(randomLength) })
 	r.metrics = newMetrics(r)
 	return r, nil
@@ -143,7 +143,7 @@ func (r *Ring) end() {
 // Begin begins work on a hash, such as that of an object's logical cluster (client.HashOf). ok
 // is false if this member does not have the hash, or cannot renew its Lease. Otherwise the
 // caller uses the context that it returns, which ends when the hash goes elsewhere, and calls
-// end when the work is over, which is Grace after the end of that context at the latest.
+// end when the work is over, which is GracePeriod after the end of that context at the latest.
 func (r *Ring) Begin(ctx context.Context, hash uint64) (work context.Context, end func(), ok bool) {
 	return r.gate.begin(ctx, hash)
 }
@@ -266,7 +266,7 @@ func (d *driver) step(ctx context.Context) (time.Duration, error) {
 	switch {
 	case late > 0:
 		d.metrics.overran(late)
-		return 0, fmt.Errorf("ring %q: %w: %d began on what is not this member's any more, and %s after their contexts they are not over: end the process", d.config.Name, ErrOverrun, late, d.config.Grace)
+		return 0, fmt.Errorf("ring %q: %w: %d began on what is not this member's any more, and %s after their contexts they are not over: end the process", d.config.Name, ErrOverrun, late, d.config.GracePeriod)
 	case m.phase == gone:
 		return -1, m.err
 	}

@@ -44,7 +44,7 @@ func quick(factory *client.Factory) ring.Config {
 	return ring.Config{
 		Name: "exporters", ID: "replica", Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default", Key: client.ByCluster,
 		LeaseDuration: 3 * time.Second, RenewDeadline: 1800 * time.Millisecond, RenewInterval: 300 * time.Millisecond,
-		Grace: 500 * time.Millisecond, Settle: 50 * time.Millisecond,
+		GracePeriod: 500 * time.Millisecond, RebalanceDelay: 50 * time.Millisecond,
 	}
 }
 
@@ -276,21 +276,21 @@ func TestConfig(t *testing.T) {
 	t.Parallel()
 	_, factory := newServer(t)
 	for want, change := range map[string]func(*ring.Config){
-		"set Name":                             func(c *ring.Config) { c.Name = "" },
-		"Name is to be the name of a Lease":    func(c *ring.Config) { c.Name = "A b" },
-		`ID "A" is to be in the name`:          func(c *ring.Config) { c.ID = "A" },
-		"set Leases to the logical cluster":    func(c *ring.Config) { c.Leases = client.Scope{} },
-		"Leases is all logical clusters":       func(c *ring.Config) { c.Leases = factory.Wildcard() },
-		"set Namespace":                        func(c *ring.Config) { c.Namespace = "" },
-		"Weight is -1: set 1 to 1000":          func(c *ring.Config) { c.Weight = -1 },
-		"Weight is 1001":                       func(c *ring.Config) { c.Weight = 1001 },
-		"MaxRanges is -1":                      func(c *ring.Config) { c.MaxRanges = -1 },
-		"Grace is -1ns: set a time above 0":    func(c *ring.Config) { c.Grace = -1 },
-		"Settle is -1s":                        func(c *ring.Config) { c.Settle = -time.Second },
-		"set RenewDeadline lower":              func(c *ring.Config) { c.RenewDeadline = c.LeaseDuration },
-		"make it 3.5s at least":                func(c *ring.Config) { c.Grace = time.Second },
-		"set half of RenewDeadline, which is ": func(c *ring.Config) { c.RenewInterval = time.Second },
-		"Isolation is 7":                       func(c *ring.Config) { c.Isolation = 7 },
+		"set Name":                                func(c *ring.Config) { c.Name = "" },
+		"Name is to be the name of a Lease":       func(c *ring.Config) { c.Name = "A b" },
+		`ID "A" is to be in the name`:             func(c *ring.Config) { c.ID = "A" },
+		"set Leases to the logical cluster":       func(c *ring.Config) { c.Leases = client.Scope{} },
+		"Leases is all logical clusters":          func(c *ring.Config) { c.Leases = factory.Wildcard() },
+		"set Namespace":                           func(c *ring.Config) { c.Namespace = "" },
+		"Weight is -1: set 1 to 1000":             func(c *ring.Config) { c.Weight = -1 },
+		"Weight is 1001":                          func(c *ring.Config) { c.Weight = 1001 },
+		"MaxRanges is -1":                         func(c *ring.Config) { c.MaxRanges = -1 },
+		"GracePeriod is -1ns: set a time above 0": func(c *ring.Config) { c.GracePeriod = -1 },
+		"RebalanceDelay is -1s":                   func(c *ring.Config) { c.RebalanceDelay = -time.Second },
+		"set RenewDeadline lower":                 func(c *ring.Config) { c.RenewDeadline = c.LeaseDuration },
+		"make it 3.5s at least":                   func(c *ring.Config) { c.GracePeriod = time.Second },
+		"set half of RenewDeadline, which is ":    func(c *ring.Config) { c.RenewInterval = time.Second },
+		"Isolation is 7":                          func(c *ring.Config) { c.Isolation = 7 },
 	} {
 		config := quick(factory)
 		change(&config)

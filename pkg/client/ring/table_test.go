@@ -81,7 +81,7 @@ func TestPlan(t *testing.T) {
 				s.state = []state{draining, expelled}[random.IntN(2)]
 			}
 			before := current
-			current = settle(current, members, maxRanges)
+			current = afterMoves(current, members, maxRanges)
 			for member, s := range members {
 				if s.joining = false; s.state != active {
 					delete(members, member)
@@ -104,8 +104,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// settle returns the table when all moves have ended.
-func settle(current *table, members map[string]*standing, maxRanges int) *table {
+// afterMoves returns the table when all moves have ended.
+func afterMoves(current *table, members map[string]*standing, maxRanges int) *table {
 	for {
 		for _, s := range members {
 			s.released = current.epoch

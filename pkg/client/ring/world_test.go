@@ -87,7 +87,7 @@ func newWorld(seed uint64) *world {
 		rand: rand.New(rand.NewPCG(seed, 7)), leases: map[string]lease{}, orphans: map[int]time.Duration{}, delay: 20 * time.Millisecond,
 		settings: settings{
 			leaseDuration: defaultLeaseDuration, renewDeadline: defaultRenewDeadline, renewInterval: defaultRenewInterval,
-			grace: defaultGrace, settle: defaultSettle, loadTimeout: defaultLeaseDuration, weight: 1, maxRanges: defaultMaxRanges, config: "same",
+			gracePeriod: defaultGracePeriod, rebalanceDelay: defaultRebalanceDelay, loadTimeout: defaultLeaseDuration, weight: 1, maxRanges: defaultMaxRanges, config: "same",
 		},
 	}
 	return w
@@ -190,7 +190,7 @@ func (w *world) join(weight int) *node {
 		starts++
 		return fmt.Sprintf("%c%d-%d", 'a'+w.rand.IntN(26), name, starts)
 	})
-	n.g = newGate(n.local, s.grace)
+	n.g = newGate(n.local, s.gracePeriod)
 	w.nodes = append(w.nodes, n)
 	w.after(w.upTo(w.delay), func() { n.when(n.list) })
 	w.after(0, n.work)
@@ -272,7 +272,7 @@ func (n *node) pump() {
 	for j := range n.works {
 		if j.ctx.Err() != nil && !j.ending {
 			j.ending = true
-			n.after(time.Duration(0.98*float64(n.upTo(n.settings.grace))/n.rate), func() { n.when(func() { n.finish(j) }) })
+			n.after(time.Duration(0.98*float64(n.upTo(n.settings.gracePeriod))/n.rate), func() { n.when(func() { n.finish(j) }) })
 		}
 	}
 	if over, _ := n.g.overdue(now); over > 0 {

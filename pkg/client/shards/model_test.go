@@ -131,7 +131,7 @@ func TestModel(t *testing.T) {
 				for range 25 {
 					m.step(t)
 				}
-				m.settle(t)
+				m.converge(t)
 			}
 		})
 	}
@@ -276,8 +276,8 @@ func (m *model) same(t *testing.T, s *modelled) {
 	}, s.name)
 }
 
-// settle has all shards answer, and compares.
-func (m *model) settle(t *testing.T) {
+// converge has all shards answer, and compares.
+func (m *model) converge(t *testing.T) {
 	t.Helper()
 	want := map[client.Key]string{}
 	for _, s := range m.shards {
