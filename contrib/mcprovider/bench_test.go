@@ -67,9 +67,9 @@ func TestGoroutines(t *testing.T) {
 			least := 0
 			eventually(t, "those of the start have ended", func() bool {
 				now := runtime.NumGoroutine()
-				settled := now == least
+				caughtUp := now == least
 				least = now
-				return settled
+				return caughtUp
 			})
 			count = least
 		})

@@ -77,14 +77,14 @@ func (e *engager) run(ctx context.Context, aware multicluster.Aware) {
 			case <-moved:
 				again = false
 			case <-e.wake:
-				e.settle(ctx, aware)
+				e.sync(ctx, aware)
 			}
 		}
 	}
 }
 
-// settle does what is to be done for the logical clusters that have changed.
-func (e *engager) settle(ctx context.Context, aware multicluster.Aware) {
+// sync does what is to be done for the logical clusters that have changed.
+func (e *engager) sync(ctx context.Context, aware multicluster.Aware) {
 	e.mu.Lock()
 	names := e.changed
 	e.changed = map[logicalcluster.Name]struct{}{}

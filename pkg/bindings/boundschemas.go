@@ -55,8 +55,8 @@ func (s *boundSets) follow(consumer logicalcluster.Name, after *record, all []*r
 	}
 }
 
-// forget drops the sets that no request uses, nor has used lately.
-func (s *boundSets) forget(now time.Time) {
+// expire drops the sets that no request uses, nor has used lately.
+func (s *boundSets) expire(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for consumer, set := range s.sets {

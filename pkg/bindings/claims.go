@@ -267,8 +267,8 @@ func (x *Index) consumers(export client.Key) []logicalcluster.Name {
 	return slices.Compact(all)
 }
 
-// forgetSets drops sets that nobody watches, nor has asked for lately.
-func (c *claimed) forgetSets(now time.Time) {
+// expireSets drops sets that nobody watches, nor has asked for lately.
+func (c *claimed) expireSets(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for export, sets := range c.sets {

@@ -163,9 +163,9 @@ func (x *Index) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			x.schemas.forget(x.used)
-			x.claimed.forgetSets(time.Now())
-			x.bound.forget(time.Now())
+			x.schemas.dropUnused(x.used)
+			x.claimed.expireSets(time.Now())
+			x.bound.expire(time.Now())
 		case <-x.changes.some:
 			x.tell(ctx)
 		}

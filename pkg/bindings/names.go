@@ -91,7 +91,7 @@ func (x *Index) conflict(ctx context.Context, cluster logicalcluster.Name, bindi
 				if w.Group != s.Resource.Group {
 					continue
 				}
-				if name := shared(w.Names, s.Names()); name != "" {
+				if name := conflict(w.Names, s.Names()); name != "" {
 					return &definitions.Conflict{Group: w.Group, Name: name, By: r.owner()}, nil
 				}
 			}
@@ -100,8 +100,8 @@ func (x *Index) conflict(ctx context.Context, cluster logicalcluster.Name, bindi
 	return nil, nil //nolint:nilnil // there is none
 }
 
-// shared returns a name that both have.
-func shared(a, b *apiextensionsv1.CustomResourceDefinitionNames) string {
+// conflict returns a name that both have.
+func conflict(a, b *apiextensionsv1.CustomResourceDefinitionNames) string {
 	of := func(n *apiextensionsv1.CustomResourceDefinitionNames) (resources, kinds []string) {
 		return append([]string{n.Plural, n.Singular}, n.ShortNames...), []string{n.Kind, n.ListKind}
 	}

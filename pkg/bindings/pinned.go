@@ -88,8 +88,8 @@ func isOlder(version, than string) bool {
 	return err == nil && order < 0
 }
 
-// forget drops what was read of copies that are not used.
-func (s *schemas) forget(used func(types.UID) bool) {
+// dropUnused drops what was read of copies that are not used.
+func (s *schemas) dropUnused(used func(types.UID) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for uid := range s.byUID {

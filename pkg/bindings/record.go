@@ -53,7 +53,7 @@ type list struct {
 // exportKey returns the export that it is of.
 func (l *list) exportKey() client.Key { return client.Key{Cluster: l.provider, Name: l.export} }
 
-// said is what tells whether a binding says what it should.
+// said is what is compared to see that a binding says what it should.
 type said struct {
 	Labels   map[string]string             `json:"labels,omitempty"`
 	Mirrored map[string]string             `json:"mirrored,omitempty"` // annotations

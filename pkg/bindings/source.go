@@ -57,7 +57,7 @@ func (x *Index) definition(ctx context.Context, r *record, b bound) (*definition
 }
 
 // system returns how the system serves a resource that is bound, if it is one of its own. The
-// binding says whether it is served, and the server how: nobody else can export it.
+// binding decides that it is served, and the server how: nobody else can export it.
 func (x *Index) system(resource schema.GroupResource) *definitions.Definition {
 	if x.config.System == nil {
 		return nil

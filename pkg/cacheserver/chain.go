@@ -16,8 +16,8 @@ import (
 var scopes = serving.Scopes{Mounts: []*request.Mount{request.CacheShards, request.Shards}, ScopedOnly: true, OfShard: ofDigests, Codecs: codecs}
 
 // chain is what requests pass before those handlers that are no resources.
-// Watches end with streams.
-func (s *Server) chain(c *genericapiserver.Config, streams context.Context) serving.Chain { //nolint:revive // the context is no call's
+// Watches end with longRunning.
+func (s *Server) chain(c *genericapiserver.Config, longRunning context.Context) serving.Chain { //nolint:revive // the context is no call's
 	return slices.Concat(
 		serving.Arrival(c, s.options.Serving.Bodies),
 		serving.Chain{
@@ -30,7 +30,7 @@ func (s *Server) chain(c *genericapiserver.Config, streams context.Context) serv
 		serving.Chain{
 			serving.Bodies(c, s.options.Serving.BodyBytes),
 			serving.InFlight(c), //nolint:contextcheck // its hook has a context of its own
-			serving.LongRunningStop(streams, c),
+			serving.LongRunningStop(longRunning, c),
 		},
 		serving.Answers(c),
 		s.delay(),

@@ -102,12 +102,12 @@ func (o CompletedOptions) relays() (relay.Config, error) {
 // Validate returns all that is wrong with the options, in the order of their
 // fields, naming the flags.
 func (o CompletedOptions) Validate() error {
-	var grace []error
+	var durations []error
 	if o.RemovedShardGracePeriod < 0 {
-		grace = append(grace, fmt.Errorf("--%s %s is negative: use 0 to delete replicas at once", gracePeriodFlag, o.RemovedShardGracePeriod))
+		durations = append(durations, fmt.Errorf("--%s %s is negative: use 0 to delete replicas at once", gracePeriodFlag, o.RemovedShardGracePeriod))
 	}
 	if o.SyntheticDelay < 0 {
-		grace = append(grace, fmt.Errorf("--%s %s is negative: use 0 to serve requests at once", syntheticDelayFlag, o.SyntheticDelay))
+		durations = append(durations, fmt.Errorf("--%s %s is negative: use 0 to serve requests at once", syntheticDelayFlag, o.SyntheticDelay))
 	}
 	var relays []error
 	if !request.ValidName(o.Name) {
@@ -116,5 +116,5 @@ func (o CompletedOptions) Validate() error {
 	if _, err := o.relays(); err != nil {
 		relays = append(relays, err)
 	}
-	return errors.Join(slices.Concat(o.Serving.Validate(), o.Authentication.Validate(), o.Etcd.Validate(), o.Encryption.Validate(), grace, relays)...)
+	return errors.Join(slices.Concat(o.Serving.Validate(), o.Authentication.Validate(), o.Etcd.Validate(), o.Encryption.Validate(), durations, relays)...)
 }

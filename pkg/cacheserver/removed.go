@@ -35,8 +35,8 @@ const (
 // loses it, and counts as long as there is no Shard of that name. That a Shard is missing which
 // nobody was seen to delete means nothing.
 type removedShards struct {
-	notes *etcd.Notes
-	grace time.Duration
+	notes       *etcd.Notes
+	gracePeriod time.Duration
 	// prefixes returns how the keys of a shard's replicas begin; false if that is not known now.
 	prefixes func(shard string) ([]string, bool)
 
@@ -45,8 +45,8 @@ type removedShards struct {
 	noted map[string]time.Time
 }
 
-func newRemovedShards(ctx context.Context, h *etcd.Handle, grace time.Duration, prefixes func(shard string) ([]string, bool)) (*removedShards, error) {
-	r := &removedShards{notes: h.Notes(removedNotes), grace: grace, prefixes: prefixes}
+func newRemovedShards(ctx context.Context, h *etcd.Handle, gracePeriod time.Duration, prefixes func(shard string) ([]string, bool)) (*removedShards, error) {
+	r := &removedShards{notes: h.Notes(removedNotes), gracePeriod: gracePeriod, prefixes: prefixes}
 	if err := r.read(ctx); err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (r *removedShards) check(req *http.Request) error {
 
 // Run deletes what removed shards have pushed, until ctx is done.
 func (r *removedShards) Run(ctx context.Context) error {
-	tick := time.NewTicker(max(min(purgeInterval, r.grace), time.Second/10))
+	tick := time.NewTicker(max(min(purgeInterval, r.gracePeriod), time.Second/10))
 	defer tick.Stop()
 	for {
 		select {
@@ -177,11 +177,11 @@ func (r *removedShards) purge(ctx context.Context) error {
 		case !removed:
 			// Deleting follows the note at once, or not at all.
 			if time.Since(at) > time.Minute {
-				if err := r.notes.Forget(ctx, shard, at.Format(time.RFC3339), shardKey(shard)); err != nil {
+				if err := r.notes.Delete(ctx, shard, at.Format(time.RFC3339), shardKey(shard)); err != nil {
 					return err
 				}
 			}
-		case time.Since(at) >= r.grace:
+		case time.Since(at) >= r.gracePeriod:
 			if err := r.purgeShard(ctx, shard); err != nil {
 				return err
 			}

@@ -56,8 +56,8 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		}
 	}()
 
-	streams, endStreams := context.WithCancel(context.WithoutCancel(ctx))
-	s.group.Opened(endStreams)
+	longRunning, endLongRunning := context.WithCancel(context.WithoutCancel(ctx))
+	s.group.Opened(endLongRunning)
 	// The port before the data: that it is taken is the more frequent mistake,
 	// and starting an etcd takes longer.
 	if s.listener, err = o.Serving.Listen(); err != nil {
@@ -84,7 +84,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		return s, err
 	}
 	s.resources.AddSource(s.digests.cached)
-	serving.SetChain(c, func(c *genericapiserver.Config) serving.Chain { return s.chain(c, streams) })
+	serving.SetChain(c, func(c *genericapiserver.Config) serving.Chain { return s.chain(c, longRunning) })
 	s.generic, err = c.Complete(nil).New("cache-server", genericapiserver.NewEmptyDelegate())
 	if err != nil {
 		return s, fmt.Errorf("assembling the API server: %w", err)
@@ -99,7 +99,7 @@ func New(ctx context.Context, o CompletedOptions) (s *Server, err error) {
 		// The caches live as long as requests may use them.
 		lifecycle.Part{Name: "custom resources", Run: s.resources.Run},
 		lifecycle.Part{Name: "api", Run: func(ctx context.Context) error {
-			defer context.AfterFunc(ctx, endStreams)()
+			defer context.AfterFunc(ctx, endLongRunning)()
 			return serving.Run(ctx, s.generic)
 		}},
 	)

@@ -93,10 +93,10 @@ func (s *testShard) start(t testing.TB) {
 	require.NoError(t, err)
 	serving.Authenticate(c, known)
 	c.Authorization.Authorizer = authz.Privileged(user.SystemPrivilegedGroup)
-	streams, endStreams := context.WithCancel(context.WithoutCancel(t.Context()))
+	longRunning, endLongRunning := context.WithCancel(context.WithoutCancel(t.Context()))
 	serving.SetChain(c, func(c *genericapiserver.Config) serving.Chain {
 		return slices.Concat(serving.Arrival(c, bodies.NewRate()), serving.Chain{{Wrap: scopes.Find}}, serving.Reception(c), serving.Decision(c), serving.Chain{
-			serving.LongRunningStop(streams, c), {Wrap: scopes.Rules}, {Wrap: resources.Wrap},
+			serving.LongRunningStop(longRunning, c), {Wrap: scopes.Rules}, {Wrap: resources.Wrap},
 		})
 	})
 	server, err := c.Complete(nil).New("test-shard", genericapiserver.NewEmptyDelegate())
@@ -106,7 +106,7 @@ func (s *testShard) start(t testing.TB) {
 		background, stop := context.WithCancel(context.WithoutCancel(ctx))
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = resources.Run(background) })
-		context.AfterFunc(ctx, endStreams)
+		context.AfterFunc(ctx, endLongRunning)
 		err := serving.Run(ctx, server)
 		stop()
 		wg.Wait()

@@ -213,7 +213,7 @@ func (d *Dual[T]) Get(cluster logicalcluster.Name, namespace, name string) (T, e
 }
 
 // In returns the objects of a logical cluster, as Get finds them, in no particular order.
-// It does not say whether there may be more; Complete does.
+// It does not report whether there may be more; Complete does.
 func (d *Dual[T]) In(cluster logicalcluster.Name) []T {
 	var replicas []T
 	if d.others != nil && !d.options.Holds(cluster) {
@@ -225,7 +225,7 @@ func (d *Dual[T]) In(cluster logicalcluster.Name) []T {
 		key := d.others.KeyOf(replica)
 		shard := key.Shard
 		key.Shard = ""
-		if _, hides := d.own.store.get(key); hides {
+		if _, owned := d.own.store.get(key); owned {
 			continue
 		}
 		if best, ok := d.best(key, d.options.Standing); ok && best.shard == shard {
@@ -237,7 +237,7 @@ func (d *Dual[T]) In(cluster logicalcluster.Name) []T {
 
 // ByIndex returns the objects that the named index, which both informers have,
 // holds under value: those of the own shard, then those of others, the preferred
-// ones first. It does not say whether there may be more; Complete does. It fails
+// ones first. It does not report whether there may be more; Complete does. It fails
 // for an index that does not exist.
 func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 	var replicas []T
@@ -260,7 +260,7 @@ func (d *Dual[T]) ByIndex(index, value string) ([]T, error) {
 		key := d.others.KeyOf(replica)
 		shard := key.Shard
 		key.Shard = ""
-		if mine, hides := d.own.store.get(key); hides {
+		if mine, owned := d.own.store.get(key); owned {
 			if slices.Contains(d.own.store.indexer(index)(mine), value) {
 				found[key] = copyOf[T]{obj: mine, own: true}
 			}

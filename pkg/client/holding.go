@@ -46,7 +46,7 @@ type event struct {
 
 // holding is which objects an informer with ranges holds, and how it comes to others:
 //
-//	settled    one stream brings what is held
+//	steady     one stream brings what is held
 //	+ range    a second one brings what is coming: its initial state, and then its events
 //	− range    what is not wanted any more leaves at once, and later events of it are discarded
 //	merged     what came is complete: both streams end where they are, and one for all goes on

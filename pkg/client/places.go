@@ -108,8 +108,8 @@ func (p *places) remove(cluster logicalcluster.Name, l local, member uint32) (co
 	return counted, now, left
 }
 
-// hides reports whether another member's copy of an object counts, under the lock.
-func (p *places) hides(cluster logicalcluster.Name, l local, member uint32) bool {
+// superseded reports whether another member's copy of an object counts, under the lock.
+func (p *places) superseded(cluster logicalcluster.Name, l local, member uint32) bool {
 	s := p.several[cluster]
 	if s == nil {
 		return false

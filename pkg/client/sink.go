@@ -62,7 +62,7 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 		klog.FromContext(ctx).Error(errUnnamed, "Cannot tell objects of logical clusters apart", "informer", s.name, "object", key)
 	}
 	if s.options.Keep != nil && !s.options.Keep(obj) {
-		s.forget(key, obj, at)
+		s.drop(key, obj, at)
 		return nil
 	}
 	if s.seen != nil {
@@ -94,13 +94,13 @@ func (s *informerSink[T]) gone(ctx context.Context, received runtime.Object) err
 	}
 	s.counts.events.Add(1)
 	if at := s.place(obj); s.wants(ctx, at) {
-		s.forget(s.KeyOf(obj), obj, at)
+		s.drop(s.KeyOf(obj), obj, at)
 	}
 	return nil
 }
 
-// forget removes an object whose last state is final, or that is not selected any more.
-func (s *informerSink[T]) forget(key Key, final T, at place) {
+// drop removes an object whose last state is final, or that is not selected any more.
+func (s *informerSink[T]) drop(key Key, final T, at place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := event{place: at, key: key, uid: final.GetUID(), version: final.GetResourceVersion(), gone: true}

@@ -169,7 +169,7 @@ func (u *Union[T]) visible(visit func(Key, T) bool) {
 			continue
 		}
 		for key, obj := range m.informer.present {
-			if u.places.hides(key.Cluster, key.local(), m.id) {
+			if u.places.superseded(key.Cluster, key.local(), m.id) {
 				continue
 			}
 			key.Shard = m.shard

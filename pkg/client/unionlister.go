@@ -165,6 +165,6 @@ func (l UnionLister[T]) counting(m *unionMember[T], objs []T) []T {
 	}
 	return slices.DeleteFunc(objs, func(obj T) bool {
 		key := KeyOf(obj)
-		return l.union.places.hides(key.Cluster, key.local(), m.id)
+		return l.union.places.superseded(key.Cluster, key.local(), m.id)
 	})
 }

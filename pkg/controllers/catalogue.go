@@ -15,7 +15,7 @@
 //	bootstrap           root and system:admin exist, with all that belongs to them
 //	shardregistration   this shard's Shard object in root is right
 //	heartbeat           root's shard hears that this shard lives, and how much it holds
-//	shardhealth         on root's shard, Shards say whether they are ready, and their load
+//	shardhealth         on root's shard, Shards report whether they are ready, and their load
 //	workspace           workspaces get a logical cluster on some shard, those of
 //	                    other shards by its controller placement
 //	mount               workspaces that are mounts lead where the mounted object says

@@ -293,8 +293,8 @@ func (s *Server) sweep(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			s.stores.Forget()
-			s.documents.Forget(now.Add(-documentsAfter * s.releaseAfter))
+			s.stores.EvictIdle()
+			s.documents.Expire(now.Add(-documentsAfter * s.releaseAfter))
 			if s.table.Sweep(now.Add(-s.releaseAfter)) > 0 {
 				s.lister.removeDead()
 			}

@@ -49,8 +49,8 @@ func (n *Notes) Set(ctx context.Context, name, value string) error {
 	return err
 }
 
-// Forget deletes a note, if it has that value and there is an object under key.
-func (n *Notes) Forget(ctx context.Context, name, value, key string) error {
+// Delete deletes a note, if it has that value and there is an object under key.
+func (n *Notes) Delete(ctx context.Context, name, value, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, notesTimeout)
 	defer cancel()
 	_, err := n.client.Txn(ctx).If(

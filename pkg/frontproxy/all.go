@@ -155,7 +155,7 @@ func (a *askAll) get(obj *corev1alpha1.Shard) func(context.Context, url.Values) 
 		if err != nil {
 			return nil, err
 		}
-		transport := b.streams
+		transport := b.multiplexed
 		if a.long {
 			transport = b.parts
 		}

@@ -49,9 +49,9 @@ type backend struct {
 	*peers.Peer
 	base   *url.URL
 	prefix string
-	// streams carries all requests, upgrades those that ask for another
+	// multiplexed carries all requests, upgrades those that ask for another
 	// protocol, which HTTP/2 has no way to.
-	streams, upgrades *http.Transport
+	multiplexed, upgrades *http.Transport
 	// parts carries watches that are merged with those of other shards. Only shards have it.
 	parts *http.Transport
 }
@@ -60,7 +60,7 @@ func newBackend(shard *peers.Peer, config *tls.Config) *backend {
 	base, _ := url.Parse(shard.URL) // the book has done so before
 	return &backend{
 		Peer: shard, base: base, prefix: strings.TrimSuffix(base.EscapedPath(), "/"),
-		streams: newTransport(config, true, ahead), upgrades: newTransport(config, false, ahead), parts: newTransport(config, true, aheadOfMerged),
+		multiplexed: newTransport(config, true, ahead), upgrades: newTransport(config, false, ahead), parts: newTransport(config, true, aheadOfMerged),
 	}
 }
 
@@ -91,7 +91,7 @@ func (b *backend) transport(upgrade bool) http.RoundTripper {
 	if upgrade {
 		return b.upgrades
 	}
-	return b.streams
+	return b.multiplexed
 }
 
 // attempt is a request to a shard, as far as its connection goes.
@@ -120,7 +120,7 @@ func (a *attempt) failed(ctx context.Context, err error) {
 
 // retire closes what is idle; requests in flight go on, and close the rest.
 func (b *backend) retire() {
-	b.streams.CloseIdleConnections()
+	b.multiplexed.CloseIdleConnections()
 	b.upgrades.CloseIdleConnections()
 	if b.parts != nil {
 		b.parts.CloseIdleConnections()

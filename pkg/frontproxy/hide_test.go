@@ -115,7 +115,7 @@ func TestStrangersLearnNothing(t *testing.T) {
 	})
 }
 
-// TestTheMarkDecides holds that of a shard that says whether the user has entered
+// TestTheMarkDecides holds that of a shard that reports whether the user has entered
 // nothing else counts, and what each answer costs the shard.
 func TestTheMarkDecides(t *testing.T) {
 	w := newWorld(t, "root")

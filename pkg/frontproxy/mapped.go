@@ -98,7 +98,7 @@ func newMappedServer(e *mappingEntry) (*mappedServer, error) {
 	}
 	to := newBackend(&peers.Peer{Name: e.path, URL: e.backend}, &tls.Config{MinVersion: tls.VersionTLS12, GetClientCertificate: clientCertificate(client)})
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
-	dialWith(to.streams, dialer, ca, "h2", "http/1.1")
+	dialWith(to.multiplexed, dialer, ca, "h2", "http/1.1")
 	dialWith(to.upgrades, dialer, ca, "http/1.1")
 	return &mappedServer{mappingEntry: e, backend: to, ca: ca, client: client}, nil
 }

@@ -91,8 +91,8 @@ func newMounts(o MountOptions) (m *mounts, err error) {
 
 // way returns transports, of which each request makes a backend with its own address.
 func (m *mounts) way(dialer *net.Dialer, config *tls.Config) *backend {
-	way := &backend{streams: newTransport(config, true, ahead), upgrades: newTransport(config, false, ahead)}
-	for transport, protocols := range map[*http.Transport][]string{way.streams: {"h2", "http/1.1"}, way.upgrades: {"http/1.1"}} {
+	way := &backend{multiplexed: newTransport(config, true, ahead), upgrades: newTransport(config, false, ahead)}
+	for transport, protocols := range map[*http.Transport][]string{way.multiplexed: {"h2", "http/1.1"}, way.upgrades: {"http/1.1"}} {
 		transport.DialContext = dialer.DialContext
 		transport.ResponseHeaderTimeout, transport.MaxResponseHeaderBytes = mountWait, mountHeaderBytes
 		if m.ca != nil {
@@ -135,7 +135,7 @@ func (m *mounts) to(u *url.URL) (*backend, *mountedServer) {
 	}
 	return &backend{
 		Peer: &peers.Peer{Name: mountName}, base: u, prefix: strings.TrimSuffix(u.EscapedPath(), "/"),
-		streams: way.streams, upgrades: way.upgrades,
+		multiplexed: way.multiplexed, upgrades: way.upgrades,
 	}, server
 }
 

@@ -26,7 +26,7 @@ const (
 	// newFor is how long after its birth a logical cluster is new.
 	newFor = 10 * time.Second
 
-	// maxStretch is how many times --index-timeout strangers wait at most, and
+	// maxStretch is how many times --index-timeout users who are denied wait at most, and
 	// stretchTime for how long all do after one had to wait longer.
 	maxStretch  = 8
 	stretchTime = 10 * time.Minute
@@ -91,7 +91,7 @@ func newResolver(index *workspaceindex.Index, timeout, ready time.Duration) *res
 }
 
 // resolve waits until the index knows the path of a request that arrived then. Who expects
-// the workspace waits until it should be ready, all others no longer than strangers do.
+// the workspace waits until it should be ready, all others no longer than those who are denied.
 func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time, who user.Info) (workspaceindex.Target, workspaceindex.Outcome) {
 	target, outcome := r.index.Lookup(path)
 	if final(outcome) {

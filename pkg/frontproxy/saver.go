@@ -164,8 +164,8 @@ func (s *saver) follows(f *follower, url string) {
 	saved.follower, saved.url = f, ""
 }
 
-// forget removes the file of a shard that there is no more.
-func (s *saver) forget(ctx context.Context, shard string) {
+// remove removes the file of a shard that there is no more.
+func (s *saver) remove(ctx context.Context, shard string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if saved := s.files[shard]; saved != nil {

@@ -136,7 +136,7 @@ func (s *shards) follow(ctx context.Context, shard *peers.Peer) {
 	s.set(shard.Name, way{})
 	if errors.Is(context.Cause(ctx), peers.ErrGone) {
 		s.index.DeleteShard(shard.Name)
-		s.saver.forget(ctx, shard.Name)
+		s.saver.remove(ctx, shard.Name)
 	}
 }
 

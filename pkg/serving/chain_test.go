@@ -78,7 +78,7 @@ func TestChainOrder(t *testing.T) {
 	require.Equal(t, []string{"a", "does", "a", "off", "nothing", "b", "does", "b"}, strings.Fields(chain.String()))
 }
 
-// TestEntry holds that answers say whether they were given after entering, and
+// TestEntry holds that answers are marked when they were given after entering, and
 // that nothing that comes in between can say so.
 func TestEntry(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -17,7 +17,7 @@ import (
 // defaultGarbageDelay leaves an operator the time to read what is to be deleted.
 const defaultGarbageDelay = time.Hour
 
-// GarbageOptions say whether objects are deleted whose owners are gone.
+// GarbageOptions are for the deletion of objects whose owners are gone.
 type GarbageOptions struct {
 	Enabled bool
 	// InitialDelay is how long those wait that were there before it was ever enabled.

@@ -99,7 +99,7 @@ type Options struct {
 	Capacity CapacityOptions
 	// Encryption says which resources are encrypted in etcd.
 	Encryption encryption.Options
-	// Garbage says whether objects are deleted whose owners are gone.
+	// Garbage is for the deletion of objects whose owners are gone.
 	Garbage GarbageOptions
 	// Homes say who has a home workspace.
 	Homes HomeOptions

@@ -113,8 +113,8 @@ func (h *held) remember() {
 	h.seen++
 }
 
-// forget counts one that is taken back.
-func (h *held) forget(m mark) {
+// remove counts one that is taken back.
+func (h *held) remove(m mark) {
 	h.total--
 	if m == h.now {
 		h.seen--

@@ -191,7 +191,7 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 		}
 		same = other.placement == a.placement && other.kind == a.kind
 		all = slices.Delete(all, i, i+1)
-		h.forget(other.mark)
+		h.remove(other.mark)
 		x.stats.LogicalClusters--
 		defer x.releaseType(other.kind)
 		defer x.release(n)
@@ -246,13 +246,13 @@ func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
 			continue
 		}
 		if l != nil && l.same(other) {
-			h.forget(other.mark)
+			h.remove(other.mark)
 			h.remember()
 			other.mark = h.now
 			return
 		}
 		all = slices.Delete(all, i, i+1)
-		h.forget(other.mark)
+		h.remove(other.mark)
 		x.stats.Workspaces--
 		if other.target != nil {
 			defer x.release(other.target)

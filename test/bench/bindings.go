@@ -30,7 +30,7 @@ func newBindings() *workload {
 	fs.IntVar(&o.rounds, "rounds", 2, "how often the export gets a new schema")
 	fs.DurationVar(&o.quiet, "duration", 10*time.Second, "how long a quiet tenant is measured alone, and as long while a new schema spreads")
 	fs.DurationVar(&o.timeout, "timeout", 30*time.Minute, "give up after this time")
-	fs.DurationVar(&o.settle, "settle", time.Minute, "how long the shard is left alone before its memory is read")
+	fs.DurationVar(&o.quietBefore, "settle", time.Minute, "how long the shard is left alone before its memory is read")
 	fs.StringVar(&o.profiles, "profiles", "", "directory for profiles of the shard: its heap, and its processor while a new schema spreads")
 	return &workload{Command: cmd, run: func(ctx context.Context, report *measure.Report) error {
 		ctx, cancel := context.WithTimeout(ctx, o.timeout)
@@ -50,9 +50,9 @@ func newBindings() *workload {
 
 type bindingsRun struct {
 	load.BindingOptions
-	binary, dir, profiles  string
-	rounds                 int
-	quiet, timeout, settle time.Duration
+	binary, dir, profiles       string
+	rounds                      int
+	quiet, timeout, quietBefore time.Duration
 
 	report   *measure.Report
 	cluster  *process.Cluster
@@ -164,7 +164,7 @@ func (o *bindingsRun) state(ctx context.Context, name string, bound int) (shardS
 	select {
 	case <-ctx.Done():
 		return shardState{}, ctx.Err()
-	case <-time.After(o.settle):
+	case <-time.After(o.quietBefore):
 	}
 	counters, err := load.ReadCounters(ctx, o.shard)
 	if err != nil {

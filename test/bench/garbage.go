@@ -22,7 +22,7 @@ func newGarbage() *workload {
 	fs.IntVar(&o.workspaces, "workspaces", 10000, "workspaces beside which it is measured in the end")
 	fs.IntVar(&o.dependents, "dependents", 2000, "objects that go with one owner")
 	fs.IntVar(&o.rounds, "rounds", 5, "how often it is measured")
-	fs.DurationVar(&o.settle, "settle", time.Minute, "how long the shard is left alone after the workspaces were made")
+	fs.DurationVar(&o.quietBefore, "settle", time.Minute, "how long the shard is left alone after the workspaces were made")
 	fs.DurationVar(&o.timeout, "timeout", time.Hour, "give up after this time")
 	return &workload{Command: cmd, run: func(ctx context.Context, report *measure.Report) error {
 		return inCluster(ctx, o.binary, o.timeout, func(ctx context.Context, cluster *process.Cluster) error { return o.measure(ctx, cluster, report) })
@@ -32,7 +32,7 @@ func newGarbage() *workload {
 type garbageRun struct {
 	binary                         string
 	workspaces, dependents, rounds int
-	settle, timeout                time.Duration
+	quietBefore, timeout           time.Duration
 }
 
 func (o *garbageRun) measure(ctx context.Context, cluster *process.Cluster, report *measure.Report) error {
@@ -57,7 +57,7 @@ func (o *garbageRun) measure(ctx context.Context, cluster *process.Cluster, repo
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(o.settle):
+	case <-time.After(o.quietBefore):
 	}
 	beside, err := o.collect(ctx, cluster, shard, proxy, o.workspaces, report)
 	if err != nil {

@@ -23,7 +23,7 @@ func newScale() *workload {
 	fs.IntVar(&o.Exports, "exports", 500, "exports, each of an API of its own")
 	fs.IntVar(&o.Objects, "objects", 1, "objects of what it has bound, of each binding")
 	fs.IntVar(&o.Creators, "creators", 8, "how many create at a time")
-	fs.DurationVar(&o.settle, "settle", 11*time.Minute, "how long the shard is left alone before it is measured: etcd is compacted every five minutes, to what it was five minutes before")
+	fs.DurationVar(&o.quietBefore, "settle", 11*time.Minute, "how long the shard is left alone before it is measured: etcd is compacted every five minutes, to what it was five minutes before")
 	fs.DurationVar(&o.idle, "duration", time.Minute, "how long its processor is measured that is left alone")
 	fs.DurationVar(&o.timeout, "timeout", 2*time.Hour, "give up after this time")
 	fs.StringVar(&o.profile, "profile", "", "file for a profile of the shard's heap")
@@ -35,9 +35,9 @@ func newScale() *workload {
 type scaleRun struct {
 	load.Scale
 
-	binary, profile       string
-	workspaces            int
-	settle, idle, timeout time.Duration
+	binary, profile            string
+	workspaces                 int
+	quietBefore, idle, timeout time.Duration
 }
 
 func (o *scaleRun) measure(ctx context.Context, cluster *process.Cluster, report *measure.Report) error {
@@ -69,7 +69,7 @@ func (o *scaleRun) measure(ctx context.Context, cluster *process.Cluster, report
 	if err := o.memory(ctx, cluster, shard, report, "at once"); err != nil {
 		return err
 	}
-	if err := o.wait(ctx, cluster, o.settle); err != nil {
+	if err := o.wait(ctx, cluster, o.quietBefore); err != nil {
 		return err
 	}
 	return o.quiet(ctx, cluster, shard, report)

@@ -181,7 +181,7 @@ func addWatchFlags(fs *pflag.FlagSet, o *load.WatchOptions) {
 	fs.IntVar(&o.Watchers, "watchers", 64, "how many watches")
 	fs.Float64Var(&o.Rate, "update-rate", 200, "updates per second")
 	fs.DurationVar(&o.Duration, "watch-duration", 10*time.Second, "how long to update")
-	fs.DurationVar(&o.Settle, "settle", 10*time.Second, "how long the last events may take")
+	fs.DurationVar(&o.Late, "settle", 10*time.Second, "how long the last events may take")
 }
 
 func newStartup() *workload {

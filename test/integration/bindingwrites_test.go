@@ -72,10 +72,10 @@ func testBindingWrites(t *testing.T, e *env, etcd *clientv3.Client) {
 		_, says := provider.status(http.MethodGet, apisV1+"apiexportendpointslices/e", "")
 		return strings.Contains(says, `"url"`)
 	})
-	for _, settled := range []string{`"internal.shardplane.io/system-bindings":"true"`, `"tenancy.kcp.io/phase":"Ready"`} {
+	for _, made := range []string{`"internal.shardplane.io/system-bindings":"true"`, `"tenancy.kcp.io/phase":"Ready"`} {
 		k.eventually("the workspace is all made", func() bool {
 			_, says := k.status(http.MethodGet, clusterItself, "")
-			return strings.Contains(says, settled)
+			return strings.Contains(says, made)
 		})
 	}
 	for _, made := range []string{"namespaces/default/configmaps/" + rootCA, "namespaces/kube-system/configmaps/" + rootCA, "namespaces/default/serviceaccounts/default"} {

@@ -135,7 +135,7 @@ func (w *world) testMaximal(t *testing.T) {
 	w.must(w.masters, http.MethodDelete, w.alpha.name, boundAPI+"apibindings/warden", "", nil)
 }
 
-// treasure tells whether a stone was written.
+// treasure shows when a stone was written.
 func (w *world) treasure(t *testing.T) string {
 	t.Helper()
 	var stone struct {

@@ -123,7 +123,7 @@ var streams = []Mutant{
 			Before: `	case was:
 		return`,
 			After: `	case was && e.kind != watch.Deleted && w.hub.cfg.Resource.Resource == "configmaps":
-		return watch.Event{Type: watch.Modified, Object: shared.last(w.hub, e)}, true
+		return watch.Event{Type: watch.Modified, Object: cache.last(w.hub, e)}, true
 	case was:
 		return`,
 		}},

@@ -46,7 +46,7 @@ func refused(t *testing.T, w *world) {
 	for i := range requests {
 		large(i + 1)
 	}
-	settles(t, before, requests<<20/2, "half of what the refused definitions weigh")
+	requireHeapGrowth(t, before, requests<<20/2, "half of what the refused definitions weigh")
 
 	made := w.attacker.define(t, things(group, "v1"))
 	for _, condition := range made.Status.Conditions {
@@ -88,7 +88,7 @@ func versions(t *testing.T, w *world) {
 	// Serving info is the attacker's own; a second copy of the objects is not.
 	const all = objects * weight
 	require.Less(t, caches()-made, 2.0, "watch caches that the attacker's definition made")
-	settles(t, before, 8*all, "eight times what the objects weigh")
+	requireHeapGrowth(t, before, 8*all, "eight times what the objects weigh")
 	w.attacker.undefine(t, "things."+group)
 	w.quiet.undefine(t, "things."+group)
 }
@@ -117,9 +117,9 @@ func definitions(t *testing.T, w *world) {
 	}
 }
 
-// settles waits until the heap holds less than so many bytes more than before:
+// requireHeapGrowth waits until the heap holds less than so many bytes more than before:
 // what the shard is about at the moment goes, what leaked stays.
-func settles(t *testing.T, before uint64, bytes int64, what string) {
+func requireHeapGrowth(t *testing.T, before uint64, bytes int64, what string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return int64(heap())-int64(before) < bytes }, testTimeout/2, 10*tick, "the heap has grown by more than %d: %s", bytes, what)
 }

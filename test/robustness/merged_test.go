@@ -246,8 +246,8 @@ func (w *mergedWatcher) reached() (string, history.Versions) {
 	return w.text, w.at
 }
 
-// settle has the watcher cut no more streams.
-func (w *mergedWatcher) settle() {
+// stopCutting has the watcher cut no more streams.
+func (w *mergedWatcher) stopCutting() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calm = true

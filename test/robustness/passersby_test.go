@@ -29,7 +29,7 @@ type passerby struct {
 }
 
 func (p *passerby) run(ctx context.Context) {
-	p.settle() // it says itself when a stream ends
+	p.stopCutting() // it says itself when a stream ends
 	for ctx.Err() == nil {
 		p.step(ctx)
 		pace(ctx, time.Duration(p.rng.Int64N(int64(p.pause))))
@@ -112,7 +112,7 @@ func TestStalledWatch(t *testing.T) {
 				op.Start, op.End = rec.now(), rec.now()
 				rec.op(op)
 			}
-			p.settle()
+			p.stopCutting()
 			for range 20 {
 				p.step(t.Context())
 				if rec.history.Sessions[len(rec.history.Sessions)-1].From == 1 {

@@ -51,7 +51,7 @@ func TestRobustness(t *testing.T) {
 		r.defined, r.begun = r.targets[1], make(chan struct{})
 		r.addViews(newConn(r.t, r.cluster.Shard(0)), r.targets[0].clusters[0], r.targets[1])
 		hands = append(hands, []fault{r.killDefining("shard-1")})
-		r.settlement = newSettlement(r)
+		r.workspaces = newWorkspaceChurn(r)
 		return hands
 	})
 }
@@ -114,10 +114,10 @@ func lives(t *testing.T, begin func(r *run) [][]fault) {
 				r.verify(h)
 				require.Greater(t, len(h.Sessions), len(r.watchers), "streams were cut")
 				require.True(t, r.merging == nil || len(h.MergedLists) > 0 && len(h.Merged) > len(r.merged), "all shards were followed")
-				require.True(t, r.settlement == nil || cameAndWent(h), "workspaces came, were used and went")
+				require.True(t, r.workspaces == nil || cameAndWent(h), "workspaces came, were used and went")
 				r.converge()
-				if r.settlement != nil && !r.short {
-					r.settlement.clear(r)
+				if r.workspaces != nil && !r.short {
+					r.workspaces.clear(r)
 				}
 				r.clear()
 			}

@@ -49,8 +49,8 @@ type run struct {
 	views *views
 	// merging is a resource of all shards, if several are followed at once.
 	merging *merging
-	// settlement is where workspaces come and go, if they do.
-	settlement *settlement
+	// workspaces is where workspaces come and go, if they do.
+	workspaces *workspaceChurn
 
 	clients  int
 	watchers []*watcher
@@ -167,14 +167,14 @@ func (r *run) work(faults func()) *history.History {
 	if r.merging != nil {
 		r.merge(ctx, writing, &writers, &watchers)
 	}
-	if r.settlement != nil {
-		r.settlement.begin(writing, r, &writers)
+	if r.workspaces != nil {
+		r.workspaces.begin(writing, r, &writers)
 	}
 	faults()
 	stopWriting()
 	writers.Wait()
-	if r.settlement != nil {
-		r.settlement.quiet(r)
+	if r.workspaces != nil {
+		r.workspaces.quiet(r)
 	}
 	if r.views != nil {
 		r.views.openAll(r)
@@ -264,10 +264,10 @@ func (r *run) catchUp() {
 	fences := map[*target]uint64{}
 	pens := map[*target]*writer{}
 	for _, w := range r.watchers {
-		w.settle()
+		w.stopCutting()
 	}
 	for _, w := range r.merged {
-		w.settle()
+		w.stopCutting()
 	}
 	for _, t := range r.targets {
 		pens[t] = r.newWriter(t, false)

@@ -328,7 +328,7 @@ func (v *views) openAll(r *run) {
 		v.answer(ctx, cluster, wanted{held: true})
 	}
 	for _, w := range v.viewers {
-		w.settle()
+		w.stopCutting()
 	}
 }
 

@@ -87,8 +87,8 @@ func (w *watcher) reached() uint64 {
 	return w.position
 }
 
-// settle has the watcher cut no more streams.
-func (w *watcher) settle() {
+// stopCutting has the watcher cut no more streams.
+func (w *watcher) stopCutting() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calm = true

@@ -23,13 +23,13 @@ const (
 	workspacesPath      = "/apis/tenancy.kcp.io/v1alpha1/workspaces"
 	logicalClustersPath = "/apis/core.kcp.io/v1alpha1/logicalclusters"
 	secretsPath         = "/api/v1/namespaces/default/secrets"
-	// settlers come together on few names, so that they conflict.
-	settlers = 2
+	// workspaceWriters write at once on few names, so that they conflict.
+	workspaceWriters = 2
 )
 
-// settlement is where workspaces come and go: in a logical cluster of each shard, by few names.
+// workspaceChurn is where workspaces come and go: in a logical cluster of each shard, by few names.
 // Their logical clusters are on any shard.
-type settlement struct {
+type workspaceChurn struct {
 	proxy  *conn
 	shards map[string]*conn
 	// parents are the logical clusters with the Workspaces, by their shards.
@@ -38,8 +38,8 @@ type settlement struct {
 	planted int
 }
 
-func newSettlement(r *run) *settlement {
-	s := &settlement{proxy: newConn(r.t, r.cluster.Proxy()), shards: map[string]*conn{}, parents: map[string]string{}, names: []string{"one", "two"}}
+func newWorkspaceChurn(r *run) *workspaceChurn {
+	s := &workspaceChurn{proxy: newConn(r.t, r.cluster.Proxy()), shards: map[string]*conn{}, parents: map[string]string{}, names: []string{"one", "two"}}
 	for n, name := range []string{"root", "shard-1"} {
 		s.shards[name] = newConn(r.t, r.cluster.Shard(n))
 		s.parents[name] = r.targets[n].clusters[1]
@@ -47,9 +47,9 @@ func newSettlement(r *run) *settlement {
 	return s
 }
 
-// begin starts the settlers. Before that, logical clusters are made whose Workspaces have gone, as
+// begin starts the writers. Before that, logical clusters are made whose Workspaces have gone, as
 // by requests that come late: they have to be found.
-func (s *settlement) begin(ctx context.Context, r *run, wg *sync.WaitGroup) {
+func (s *workspaceChurn) begin(ctx context.Context, r *run, wg *sync.WaitGroup) {
 	for shard, at := range s.shards {
 		for owner, parent := range s.parents {
 			s.planted++
@@ -71,20 +71,20 @@ func (s *settlement) begin(ctx context.Context, r *run, wg *sync.WaitGroup) {
 			require.Equal(r.t, http.StatusCreated, code, "a logical cluster on %s: %s", shard, says)
 		}
 	}
-	for range settlers {
-		one := s.settler(r)
+	for range workspaceWriters {
+		one := s.writer(r)
 		wg.Go(func() { one.run(ctx) })
 	}
 }
 
-func (s *settlement) settler(r *run) *settler {
-	return &settler{settlement: s, rec: r.rec, rng: r.rng(), pause: 4 * r.pause}
+func (s *workspaceChurn) writer(r *run) *workspaceWriter {
+	return &workspaceWriter{workspaceChurn: s, rec: r.rec, rng: r.rng(), pause: 4 * r.pause}
 }
 
 // quiet has a Workspace of each name, and lists all that there is, once each has one logical
 // cluster, and the other way round, or when there was time for that.
-func (s *settlement) quiet(r *run) {
-	last := s.settler(r)
+func (s *workspaceChurn) quiet(r *run) {
+	last := s.writer(r)
 	ctx := r.t.Context()
 	for _, parent := range s.parents {
 		for _, name := range s.names {
@@ -93,7 +93,7 @@ func (s *settlement) quiet(r *run) {
 				if o.Outcome == history.NotFound {
 					o = last.ask(ctx, history.Create, parent, name, history.Workspace{})
 				}
-				return o.Outcome == history.OK && !o.Seen.Terminating && last.settle(ctx, o)
+				return o.Outcome == history.OK && !o.Seen.Terminating && last.useWhenReady(ctx, o)
 			}, testTimeout, 20*time.Millisecond, "workspace %s in %s is ready", name, parent)
 		}
 	}
@@ -109,7 +109,7 @@ func (s *settlement) quiet(r *run) {
 }
 
 // inventory lists all Workspaces, and all logical clusters of Workspaces, of the parents.
-func (s *settlement) inventory(r *run) *history.Inventory {
+func (s *workspaceChurn) inventory(r *run) *history.Inventory {
 	all := &history.Inventory{At: r.rec.now()}
 	for _, parent := range s.parents {
 		var list tenancyv1alpha1.WorkspaceList
@@ -133,7 +133,7 @@ func (s *settlement) inventory(r *run) *history.Inventory {
 	return all
 }
 
-func (s *settlement) list(r *run, at *conn, path string, into any) {
+func (s *workspaceChurn) list(r *run, at *conn, path string, into any) {
 	require.Eventually(r.t, func() bool {
 		code, answer, err := at.do(r.t.Context(), http.MethodGet, path, nil)
 		return err == nil && code == http.StatusOK && json.Unmarshal(answer, into) == nil
@@ -141,8 +141,8 @@ func (s *settlement) list(r *run, at *conn, path string, into any) {
 }
 
 // clear deletes all Workspaces, and with them their logical clusters.
-func (s *settlement) clear(r *run) {
-	last := s.settler(r)
+func (s *workspaceChurn) clear(r *run) {
+	last := s.writer(r)
 	require.Eventually(r.t, func() bool {
 		all := s.inventory(r)
 		for _, w := range all.Workspaces {
@@ -152,42 +152,42 @@ func (s *settlement) clear(r *run) {
 	}, testTimeout, 100*time.Millisecond, "the workspaces are deleted, and their logical clusters")
 }
 
-// settler makes Workspaces through the front-proxy, uses them as soon as they are Ready, and
+// workspaceWriter makes Workspaces through the front-proxy, uses them as soon as they are Ready, and
 // deletes them.
-type settler struct {
-	*settlement
+type workspaceWriter struct {
+	*workspaceChurn
 
 	rec   *recorder
 	rng   *rand.Rand
 	pause time.Duration
 }
 
-func (s *settler) run(ctx context.Context) {
+func (s *workspaceWriter) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		s.step(ctx)
 		pace(ctx, upTo(s.rng, 2*s.pause))
 	}
 }
 
-func (s *settler) step(ctx context.Context) {
+func (s *workspaceWriter) step(ctx context.Context) {
 	parent := s.parents[[]string{"root", "shard-1"}[s.rng.IntN(2)]]
 	name := s.names[s.rng.IntN(len(s.names))]
 	o := s.ask(ctx, history.Get, parent, name, history.Workspace{})
 	switch {
 	case o.Outcome == history.NotFound:
 		if o = s.ask(ctx, history.Create, parent, name, history.Workspace{}); o.Outcome == history.OK {
-			s.settle(ctx, o)
+			s.useWhenReady(ctx, o)
 		}
 	case o.Outcome != history.OK || o.Seen.Terminating:
 	case s.rng.IntN(2) == 0:
 		s.remove(ctx, o.Seen)
 	default:
-		s.settle(ctx, o)
+		s.useWhenReady(ctx, o)
 	}
 }
 
-// settle waits until a Workspace is Ready, and uses it at once. It reports whether it could.
-func (s *settler) settle(ctx context.Context, o *history.WorkspaceOp) bool {
+// useWhenReady waits until a Workspace is Ready, and uses it at once. It reports whether it could.
+func (s *workspaceWriter) useWhenReady(ctx context.Context, o *history.WorkspaceOp) bool {
 	this := o.Seen
 	for deadline := time.Now().Add(testTimeout); !o.Seen.Ready; pace(ctx, upTo(s.rng, s.pause/8)) {
 		o = s.ask(ctx, history.Get, this.Parent, this.Name, history.Workspace{})
@@ -202,7 +202,7 @@ func (s *settler) settle(ctx context.Context, o *history.WorkspaceOp) bool {
 }
 
 // remove deletes a Workspace, waits until it is gone, and looks whether its logical cluster is.
-func (s *settler) remove(ctx context.Context, this history.Workspace) {
+func (s *workspaceWriter) remove(ctx context.Context, this history.Workspace) {
 	for deadline := time.Now().Add(testTimeout); ctx.Err() == nil && time.Now().Before(deadline); pace(ctx, upTo(s.rng, s.pause/4)) {
 		o := s.ask(ctx, history.Get, this.Parent, this.Name, history.Workspace{})
 		switch {
@@ -219,7 +219,7 @@ func (s *settler) remove(ctx context.Context, this history.Workspace) {
 }
 
 // use sends a request into a logical cluster, and returns the status code; 0 is none.
-func (s *settler) use(ctx context.Context, w history.Workspace, method, path string, body any, writes bool) int {
+func (s *workspaceWriter) use(ctx context.Context, w history.Workspace, method, path string, body any, writes bool) int {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*opTimeout)
 	defer cancel()
 	u := &history.WorkspaceUse{ID: s.rec.id(), UID: w.UID, Cluster: w.Cluster, Writes: writes, Start: s.rec.now()}
@@ -237,7 +237,7 @@ func (s *settler) use(ctx context.Context, w history.Workspace, method, path str
 }
 
 // ask sends a request about a Workspace and records the answer. A deletion is of one UID alone.
-func (s *settler) ask(ctx context.Context, kind history.Kind, parent, name string, of history.Workspace) *history.WorkspaceOp {
+func (s *workspaceWriter) ask(ctx context.Context, kind history.Kind, parent, name string, of history.Workspace) *history.WorkspaceOp {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
 	defer cancel()
 	path := "/clusters/" + parent + workspacesPath

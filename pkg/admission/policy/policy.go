@@ -80,7 +80,7 @@ type plugin[P, B client.Object, E any] struct {
 	kind     kind[P, B, E]
 	excluded sets.Set[schema.GroupResource]
 	ready    *percluster.Judges
-	compiled *shared[E]
+	compiled *weakCache[E]
 	derived  *percluster.Cache[*set[P, B, E]]
 }
 
@@ -91,7 +91,7 @@ func newPlugin[P, B client.Object, E any](c Config, handler *admission.Handler, 
 		kind:     k,
 		excluded: sets.New(ownResources...).Insert(c.Excluded...),
 		ready:    percluster.NewJudges(c.Namespaces, c.Local, k.policies, k.bindings),
-		compiled: newShared[E](),
+		compiled: newWeakCache[E](),
 	}
 	p.derived = percluster.NewCache(p.build)
 	empty := func(cluster logicalcluster.Name) bool {
@@ -101,9 +101,9 @@ func newPlugin[P, B client.Object, E any](c Config, handler *admission.Handler, 
 	percluster.Follow(p.derived, k.bindings, empty)
 	// Parameters must not be watched any longer than a policy needs them, even
 	// if nothing is ever written again.
-	forget := func(cluster logicalcluster.Name) { c.Params.keep(cluster, k.name, p.paramKinds(cluster)) }
-	tell(k.policies, forget)
-	tell(k.bindings, forget)
+	prune := func(cluster logicalcluster.Name) { c.Params.keep(cluster, k.name, p.paramKinds(cluster)) }
+	tell(k.policies, prune)
+	tell(k.bindings, prune)
 	return p
 }
 

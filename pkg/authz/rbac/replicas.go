@@ -108,12 +108,12 @@ func (s *Shards) visit(ctx context.Context, name logicalcluster.Name, local *Ind
 	return nil
 }
 
-func (c *cluster) visitAsReplica(ctx context.Context, shared *cluster, identities []user.Info, namespace string, f visitor) (more bool, err error) {
+func (c *cluster) visitAsReplica(ctx context.Context, ofSystem *cluster, identities []user.Info, namespace string, f visitor) (more bool, err error) {
 	found := newGrants()
 	defer found.release()
-	unlock := lockBoth(c, shared)
+	unlock := lockBoth(c, ofSystem)
 	for _, u := range identities {
-		found.ofUser(c, shared, u.GetName(), u.GetGroups(), namespace)
+		found.ofUser(c, ofSystem, u.GetName(), u.GetGroups(), namespace)
 	}
 	unlock()
 	return found.visit(ctx, c, f)

@@ -35,11 +35,11 @@ type visitor func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err e
 // Of several bindings of the same role only the first counts. No lock is held
 // while rules are looked at: roles and bindings that the index has do not change.
 func (i *Index) visit(ctx context.Context, name, system logicalcluster.Name, identities []user.Info, namespace string, f visitor) (more bool, err error) {
-	own, shared, unlock := i.lock(name, system)
+	own, ofSystem, unlock := i.lock(name, system)
 	found := newGrants()
 	defer found.release()
 	for _, u := range identities {
-		found.ofUser(own, shared, u.GetName(), u.GetGroups(), namespace)
+		found.ofUser(own, ofSystem, u.GetName(), u.GetGroups(), namespace)
 		if name == system {
 			continue
 		}
@@ -49,7 +49,7 @@ func (i *Index) visit(ctx context.Context, name, system logicalcluster.Name, ide
 		if identity.IsServiceAccount(u) {
 			username = ""
 		}
-		found.ofUser(shared, nil, username, u.GetGroups(), "")
+		found.ofUser(ofSystem, nil, username, u.GetGroups(), "")
 	}
 	unlock()
 	return found.visit(ctx, own, f)
@@ -57,26 +57,26 @@ func (i *Index) visit(ctx context.Context, name, system logicalcluster.Name, ide
 
 // lock returns a logical cluster and that of the system, nil where the index has
 // nothing of them, for reading until unlock is called.
-func (i *Index) lock(name, system logicalcluster.Name) (own, shared *cluster, unlock func()) {
+func (i *Index) lock(name, system logicalcluster.Name) (own, ofSystem *cluster, unlock func()) {
 	own = i.get(name)
-	if shared = own; name != system {
-		shared = i.get(system)
+	if ofSystem = own; name != system {
+		ofSystem = i.get(system)
 	}
-	return own, shared, lockBoth(own, shared)
+	return own, ofSystem, lockBoth(own, ofSystem)
 }
 
 // lockBoth locks what there is of two logical clusters, which may be the same, for
 // reading until unlock is called.
-func lockBoth(own, shared *cluster) (unlock func()) {
+func lockBoth(own, ofSystem *cluster) (unlock func()) {
 	if own != nil {
 		own.mu.RLock()
 	}
-	if shared != nil && shared != own {
-		shared.mu.RLock()
+	if ofSystem != nil && ofSystem != own {
+		ofSystem.mu.RLock()
 	}
 	return func() {
-		if shared != nil && shared != own {
-			shared.mu.RUnlock()
+		if ofSystem != nil && ofSystem != own {
+			ofSystem.mu.RUnlock()
 		}
 		if own != nil {
 			own.mu.RUnlock()
@@ -128,36 +128,36 @@ type grantKey struct {
 const fewGrants = 8
 
 // ofUser adds what a user name and groups have by the bindings of one logical
-// cluster. Cluster roles that it does not have are those of shared. The caller
+// cluster. Cluster roles that it does not have are those of ofSystem. The caller
 // holds the locks of both.
-func (g *grants) ofUser(c, shared *cluster, username string, groups []string, namespace string) {
+func (g *grants) ofUser(c, ofSystem *cluster, username string, groups []string, namespace string) {
 	if c == nil || len(c.bindings) == 0 {
 		return
 	}
 	if username != "" {
-		g.ofSubject(c, shared, subjectKey{kind: kindUser, name: username}, namespace)
+		g.ofSubject(c, ofSystem, subjectKey{kind: kindUser, name: username}, namespace)
 	}
 	for _, group := range groups {
-		g.ofSubject(c, shared, subjectKey{kind: kindGroup, name: group}, namespace)
+		g.ofSubject(c, ofSystem, subjectKey{kind: kindGroup, name: group}, namespace)
 	}
 }
 
-func (g *grants) ofSubject(c, shared *cluster, subject subjectKey, namespace string) {
+func (g *grants) ofSubject(c, ofSystem *cluster, subject subjectKey, namespace string) {
 	for _, b := range c.subjects[subject] {
-		g.add(c, shared, b, subject)
+		g.add(c, ofSystem, b, subject)
 	}
 	if namespace == "" {
 		return
 	}
 	subject.namespace = namespace
 	for _, b := range c.subjects[subject] {
-		g.add(c, shared, b, subject)
+		g.add(c, ofSystem, b, subject)
 	}
 }
 
 // add adds the role that a binding refers to, unless it is there.
-func (g *grants) add(c, shared *cluster, b *binding, subject subjectKey) {
-	r, err := c.resolve(shared, b.ref, b.namespace)
+func (g *grants) add(c, ofSystem *cluster, b *binding, subject subjectKey) {
+	r, err := c.resolve(ofSystem, b.ref, b.namespace)
 	added := grant{binding: b, subject: subject, role: r, err: err}
 	// A role of the system's is aggregated there; here it has what this logical
 	// cluster adds.
@@ -302,7 +302,7 @@ func (r *role) selects(other *role) bool {
 }
 
 // resolve returns the role that a binding in a namespace refers to.
-func (c *cluster) resolve(shared *cluster, ref rbacv1.RoleRef, namespace string) (*role, error) {
+func (c *cluster) resolve(ofSystem *cluster, ref rbacv1.RoleRef, namespace string) (*role, error) {
 	var key objectKey
 	var kind string
 	switch ref.Kind {
@@ -318,8 +318,8 @@ func (c *cluster) resolve(shared *cluster, ref rbacv1.RoleRef, namespace string)
 			return r, nil
 		}
 	}
-	if shared != nil && ref.Kind == "ClusterRole" {
-		if r := shared.roles[key]; r != nil {
+	if ofSystem != nil && ref.Kind == "ClusterRole" {
+		if r := ofSystem.roles[key]; r != nil {
 			return r, nil
 		}
 	}
@@ -329,14 +329,14 @@ func (c *cluster) resolve(shared *cluster, ref rbacv1.RoleRef, namespace string)
 // rulesIn returns the rules of the role that a binding in a namespace of a
 // logical cluster refers to.
 func (i *Index) rulesIn(ctx context.Context, name, system logicalcluster.Name, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
-	own, shared, unlock := i.lock(name, system)
+	own, ofSystem, unlock := i.lock(name, system)
 	found := newGrants()
 	defer found.release()
 	c := own
 	if c == nil {
 		c = &cluster{}
 	}
-	found.add(c, shared, &binding{objectKey: objectKey{namespace: namespace}, ref: ref}, subjectKey{})
+	found.add(c, ofSystem, &binding{objectKey: objectKey{namespace: namespace}, ref: ref}, subjectKey{})
 	unlock()
 	if err := found.list[0].err; err != nil {
 		return nil, err

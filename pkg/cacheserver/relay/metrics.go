@@ -37,7 +37,7 @@ var (
 //nolint:gochecknoinits // metrics are registered once for the process, as component-base does it
 func init() { legacyregistry.MustRegister(up, relayed, skew) }
 
-func forget(from string) {
+func deleteMetrics(from string) {
 	for _, gauge := range []*metrics.GaugeVec{up, relayed, skew} {
 		gauge.Delete(map[string]string{"from": from})
 	}

@@ -68,7 +68,7 @@ func newSource(from From, self Self, options ...client.FactoryOption) (*source, 
 // called when it may count for more or less.
 func (s *source) run(ctx context.Context, changed func()) error {
 	defer s.factory.CloseIdleConnections()
-	defer forget(s.Name)
+	defer deleteMetrics(s.Name)
 	var following sync.WaitGroup
 	defer following.Wait()
 	started := false

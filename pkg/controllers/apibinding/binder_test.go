@@ -53,7 +53,7 @@ func TestBinder(t *testing.T) {
 	require.Nil(t, made, "nobody has bound it yet")
 
 	w.bind("b")
-	w.settle(t)
+	w.converge(t)
 	made, err = b.Bind(t.Context(), w.lc, binding("a"), export)
 	require.NoError(t, err)
 	require.Nil(t, made, "the names are another's")

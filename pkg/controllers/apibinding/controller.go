@@ -90,8 +90,8 @@ type Config struct {
 	// Local reaches the shard itself as system:masters, and Cache the cache server, which
 	// has the schemas of other shards; it may be nil.
 	Local, Cache *client.Factory
-	// Bindings have the index apis.ExportIndex. They need hold no more than what tells
-	// whether they say what they should: no finalizers, and no times of conditions.
+	// Bindings have the index apis.ExportIndex. They need hold no more than what is
+	// compared to see that they say what they should: no finalizers, and no times of conditions.
 	Bindings *client.Informer[*apisv1alpha2.APIBinding]
 	// Exports have the index SchemaIndex.
 	Exports *client.Dual[*apisv1alpha2.APIExport]

@@ -241,8 +241,8 @@ func (w *world) reconcile(t *testing.T, name string) error {
 	return err
 }
 
-// settle reconciles all bindings, in any order, until nothing changes.
-func (w *world) settle(t *testing.T) {
+// converge reconciles all bindings, in any order, until nothing changes.
+func (w *world) converge(t *testing.T) {
 	t.Helper()
 	for range 100 {
 		before, failed := w.version, false
@@ -338,7 +338,7 @@ func (w *world) play(t *testing.T, random *rand.Rand, lines [][]func(*world)) {
 			_ = w.reconcile(t, []string{"a", "b", "c"}[random.IntN(3)])
 		}
 	}
-	w.settle(t)
+	w.converge(t)
 }
 
 // TestAnyOrder: what a binding ends in does not depend on the order of events, nor on
@@ -383,13 +383,13 @@ func TestDeletion(t *testing.T) {
 		w.exports["e"].Status.IdentityHash = "h"
 		w.schemas[widgetsOne], w.schemas[gadgets] = widgetsOne, gadgets
 		w.bind("a")
-		w.settle(t)
+		w.converge(t)
 		w.objects["widgets/"+widgetsOne], w.objects["gadgets/"+gadgets] = 3, 2
 		w.waits["widgets/"+widgetsOne] = 1
 		now := metav1.Now()
 		w.bindings["a"].DeletionTimestamp = &now
 		w.calls, w.crashAt = 0, 2+crashAt
-		w.settle(t)
+		w.converge(t)
 		condition := conditions.Get(w.bindings["a"], apisv1alpha2.BindingResourceDeleteSuccess)
 		require.Equal(t, "SomeFinalizersRemain", condition.Reason)
 		require.Equal(t, "Objects remain: 1 of widgets.example.org. They wait for their finalizers, which those have to remove who use them: example.org/wait has 1 of widgets.example.org", condition.Message)
@@ -397,7 +397,7 @@ func TestDeletion(t *testing.T) {
 
 		// Another binding of the export comes, and has what is left.
 		w.bind("b")
-		w.settle(t)
+		w.converge(t)
 		require.NotContains(t, w.bindings, "a")
 		require.Equal(t, 1, w.objects["widgets/"+widgetsOne])
 		require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
@@ -405,7 +405,7 @@ func TestDeletion(t *testing.T) {
 
 		w.bindings["b"].DeletionTimestamp = &now
 		w.waits = map[string]int{}
-		w.settle(t)
+		w.converge(t)
 		require.Empty(t, w.bindings)
 		require.NotContains(t, w.lc.Annotations, locks)
 	}
@@ -420,7 +420,7 @@ func TestConflicts(t *testing.T) {
 	w.schemas[widgetsOne], w.schemas[gadgets] = widgetsOne, gadgets
 	w.taken["gadgets"] = "somebody"
 	w.bind("b")
-	w.settle(t)
+	w.converge(t)
 	b := w.bindings["b"]
 	require.Empty(t, b.Status.BoundResources)
 	condition := conditions.Get(b, apisv1alpha2.InitialBindingCompleted)
@@ -428,13 +428,13 @@ func TestConflicts(t *testing.T) {
 	require.Contains(t, condition.Message, "somebody has it")
 	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.waiting.in(consumer))
 	delete(w.taken, "gadgets")
-	w.settle(t)
+	w.converge(t)
 	require.Len(t, w.bindings["b"].Status.BoundResources, 2)
 	require.Empty(t, w.r.waiting.in(consumer))
 
 	// Another identity never takes the objects of the first.
 	w.exports["e"].Status.IdentityHash = "other"
-	w.settle(t)
+	w.converge(t)
 	b = w.bindings["b"]
 	require.Equal(t, "h", b.Status.BoundResources[0].Schema.IdentityHash)
 	condition = conditions.Get(b, apisv1alpha2.BindingUpToDate)
@@ -446,14 +446,14 @@ func TestConflicts(t *testing.T) {
 	w.exports["e"].Status.IdentityHash = "h"
 	w.schemas[widgetsTwo] = "bad"
 	w.offer(widgetsTwo, gadgets)
-	w.settle(t)
+	w.converge(t)
 	require.Equal(t, "APIResourceSchemaInvalid", conditions.Get(w.bindings["b"], apisv1alpha2.BindingUpToDate).Reason)
 	require.Equal(t, widgetsOne, w.bindings["b"].Status.BoundResources[0].Schema.Name)
 }
 
-// TestSettled: a binding is read when there is something to write that takes a request,
+// TestConverged: a binding is read when there is something to write that takes a request,
 // and only then.
-func TestSettled(t *testing.T) {
+func TestConverged(t *testing.T) {
 	w := newWorld()
 	w.offer(widgetsOne)
 	w.exports["e"].Status.IdentityHash = "h"

@@ -40,7 +40,7 @@ func TestNothingIsDeletedInDoubt(t *testing.T) {
 			w.offer(widgetsOne)
 			w.exports["e"].Status.IdentityHash, w.schemas[widgetsOne] = "h", widgetsOne
 			w.bind("a")
-			w.settle(t)
+			w.converge(t)
 			w.bind("b")
 			w.bindings["b"].Status.APIExportClusterName = ""
 			w.objects["widgets/"+widgetsOne] = 3
@@ -56,7 +56,7 @@ func TestNothingIsDeletedInDoubt(t *testing.T) {
 			require.Equal(t, 3, w.objects["widgets/"+widgetsOne])
 
 			w.r.export, w.r.schema, w.r.resolve = export, schema, resolve
-			w.settle(t)
+			w.converge(t)
 			require.Nil(t, w.bindings["a"])
 			require.Equal(t, 3, w.objects["widgets/"+widgetsOne], "taken over")
 		})
@@ -69,7 +69,7 @@ func TestWaitingIsSaid(t *testing.T) {
 	w.offer(widgetsOne)
 	w.exports["e"].Status.IdentityHash, w.schemas[widgetsOne] = "h", widgetsOne
 	w.bind("a")
-	w.settle(t)
+	w.converge(t)
 	bound := w.bindings["a"].DeepCopy()
 	w.bind("b")
 	resolve, schema, readSchema := w.r.resolve, w.r.schema, w.r.readSchema
@@ -117,7 +117,7 @@ func TestWaitingIsSaid(t *testing.T) {
 
 	w.r.readSchema = readSchema
 	w.bindings["a"].DeletionTimestamp = new(metav1.Now())
-	w.settle(t)
+	w.converge(t)
 	require.True(t, conditions.IsTrue(w.bindings["b"], apisv1alpha2.InitialBindingCompleted))
 }
 
@@ -129,7 +129,7 @@ func TestClaimsInDoubt(t *testing.T) {
 	w.bind("b")
 	secrets := asksFor("secrets", "get", "list")
 	claims([]apisv1alpha2.PermissionClaim{secrets}, accepts(secrets, "*"))(w)
-	w.settle(t)
+	w.converge(t)
 	before := w.bindings["b"].DeepCopy()
 	require.Len(t, before.Status.AppliedPermissionClaims, 1)
 	w.r.schema = func(client.Key) (*metav1.PartialObjectMetadata, error) {

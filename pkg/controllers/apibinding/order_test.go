@@ -22,7 +22,7 @@ func bound(t *testing.T) *world {
 		w.schemas[name] = types.UID(name)
 	}
 	w.bind("a")
-	w.settle(t)
+	w.converge(t)
 	w.objects["widgets/"+widgetsOne], w.objects["gadgets/"+gadgets] = 3, 2
 	w.calls = 0
 	return w

@@ -20,15 +20,15 @@ func TestNoRoom(t *testing.T) {
 	w.exports["e"].Status.IdentityHash = "h"
 	w.schemas[widgetsOne] = "large"
 	w.bind("b")
-	w.settle(t)
+	w.converge(t)
 	require.Equal(t, "APIResourceSchemaInvalid", conditions.Get(w.bindings["b"], apisv1alpha2.BindingUpToDate).Reason)
 	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.roomless.everywhere())
 	w.schemas[widgetsOne] = widgetsOne
-	w.settle(t)
+	w.converge(t)
 	require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
 	require.Empty(t, w.r.roomless.everywhere())
 	w.schemas[widgetsOne] = "bad"
-	w.settle(t)
+	w.converge(t)
 	require.Empty(t, w.r.roomless.everywhere(), "to wait does not help")
 }
 
@@ -42,7 +42,7 @@ func TestTooManyBound(t *testing.T) {
 	others := fmt.Sprintf(`{"others.example.org":{"n":%q}}`, strings.Repeat("o", maxLocksBytes))
 	w.lc.Annotations[locks] = others
 	w.bind("b")
-	w.settle(t)
+	w.converge(t)
 	condition := conditions.Get(w.bindings["b"], apisv1alpha2.BindingUpToDate)
 	require.Equal(t, "InternalError", condition.Reason)
 	require.Contains(t, condition.Message, "delete other bindings")
@@ -50,7 +50,7 @@ func TestTooManyBound(t *testing.T) {
 	require.Equal(t, others, w.lc.Annotations[locks])
 	require.Equal(t, []client.Key{{Cluster: consumer, Name: "b"}}, w.r.waiting.in(consumer), "it is looked at again when another one goes")
 	w.lc.Annotations[locks] = ""
-	w.settle(t)
+	w.converge(t)
 	require.True(t, conditions.IsTrue(w.bindings["b"], "Ready"))
 	require.Empty(t, w.r.waiting.in(consumer))
 }

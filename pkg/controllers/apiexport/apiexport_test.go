@@ -237,7 +237,7 @@ func TestSlices(t *testing.T) {
 // export has the identity of its secret, one slice of its own, and leaves none behind.
 func TestEveryCrash(t *testing.T) {
 	const crashes = 40
-	settle := func(t *testing.T, w *world) {
+	converge := func(t *testing.T, w *world) {
 		t.Helper()
 		for range 10 {
 			before := w.effects
@@ -267,7 +267,7 @@ func TestEveryCrash(t *testing.T) {
 				_, _ = w.reconciler().reconcile(t.Context(), key)
 			}
 		}
-		settle(t, w)
+		converge(t, w)
 		w.valid(t, "", "")
 		require.Equal(t, apis.IdentityHash([]byte("abc")), w.export.Status.IdentityHash, "seed %d", seed)
 		require.Equal(t, types.UID("again"), w.slice.OwnerReferences[0].UID, "seed %d", seed)
@@ -278,7 +278,7 @@ func TestEveryCrash(t *testing.T) {
 			ends[i]()
 			_, _ = w.reconciler().reconcile(t.Context(), key)
 		}
-		settle(t, w)
+		converge(t, w)
 		require.Nil(t, w.slice, "seed %d", seed)
 		require.NotContains(t, w.secrets, "kcp-system/e", "no identity is made in place of a lost one")
 		require.Less(t, w.effects, crashes/2, "each effect was crashed at")

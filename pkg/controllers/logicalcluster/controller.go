@@ -25,8 +25,8 @@ const Name = "logicalcluster"
 
 const (
 	workers = 16
-	// grace is how long a write may take to arrive in an informer.
-	grace = 5 * time.Second
+	// observeTimeout is how long a write may take to arrive in an informer.
+	observeTimeout = 5 * time.Second
 )
 
 // Config is what the controllers need. The informers are those of all logical

@@ -118,7 +118,7 @@ func untilCertain(lc *corev1alpha1.LogicalCluster, now time.Time) time.Duration 
 	if initialized == nil {
 		return 0
 	}
-	return initialized.LastTransitionTime.Add(grace).Sub(now)
+	return initialized.LastTransitionTime.Add(observeTimeout).Sub(now)
 }
 
 // isUniversal looks at the types that default bindings are looked up in: when one of these

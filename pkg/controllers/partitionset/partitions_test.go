@@ -100,7 +100,7 @@ func (w *world) Delete(_ context.Context, name string, _ metav1.DeleteOptions) e
 	return nil
 }
 
-func (w *world) settle(t *testing.T) {
+func (w *world) converge(t *testing.T) {
 	t.Helper()
 	r := &reconciler{
 		set: func(key client.Key) (*topologyv1alpha1.PartitionSet, error) {
@@ -137,15 +137,15 @@ func TestAnyOrder(t *testing.T) {
 			func() { w.all = append(w.all, shard("c", "region", "eu")) },
 		}
 		w.sets["s"] = set("old", "region", "cloud")
-		w.settle(t)
+		w.converge(t)
 		rand.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
 		for _, event := range events {
 			event()
 			if rand.IntN(2) == 0 {
-				w.settle(t)
+				w.converge(t)
 			}
 		}
-		w.settle(t)
+		w.converge(t)
 		require.ElementsMatch(t, []string{"other", "s-eu", "s-us"}, slices.Collect(maps.Keys(w.have)))
 		require.EqualValues(t, 2, w.sets["s"].Status.Count)
 		require.True(t, conditions.IsTrue(w.sets["s"], topologyv1alpha1.PartitionsReady))
@@ -156,15 +156,15 @@ func TestAnyOrder(t *testing.T) {
 		// A selector that is not valid changes nothing, a name that is in use is told, and
 		// the partitions go with the set.
 		w.sets["s"].Spec.ShardSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "x"}}}
-		w.settle(t)
+		w.converge(t)
 		require.Len(t, w.have, 3)
 		require.Equal(t, "InvalidSelector", conditions.Get(w.sets["s"], topologyv1alpha1.PartitionSetValid).Reason)
 		w.sets["s"].Spec.ShardSelector = nil
 		w.have["s-us"] = &topologyv1alpha1.Partition{ObjectMeta: metav1.ObjectMeta{Name: "s-us"}}
-		w.settle(t)
+		w.converge(t)
 		require.Equal(t, "ErrorGeneratingPartitions", conditions.Get(w.sets["s"], topologyv1alpha1.PartitionsReady).Reason)
 		delete(w.sets, "s")
-		w.settle(t)
+		w.converge(t)
 		require.ElementsMatch(t, []string{"other", "s-us"}, slices.Collect(maps.Keys(w.have)))
 	}
 }

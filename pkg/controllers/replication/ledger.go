@@ -19,9 +19,9 @@ type ledger struct {
 	open map[client.Key]*openChange
 	// firstSince is when the first of the changes was told that no checkpoint covers.
 	firstSince time.Time
-	// settled is the last checkpoint up to which everything is acknowledged, and waiting one
+	// latest is the last checkpoint up to which everything is acknowledged, and waiting one
 	// that is to be the next.
-	settled, waiting checkpoint
+	latest, waiting checkpoint
 }
 
 // openChange is an object of which a change is not acknowledged.
@@ -111,16 +111,16 @@ func (l *ledger) pending() []client.Key {
 	return slices.Collect(maps.Keys(l.open))
 }
 
-// settle returns the last version up to which everything is acknowledged, and false as long as
+// checkpoint returns the last version up to which everything is acknowledged, and false as long as
 // that is not known. version returns up to which the shard has told everything, or nothing where
 // that is not known now.
-func (l *ledger) settle(version func() string) (checkpoint, bool) {
+func (l *ledger) checkpoint(version func() string) (checkpoint, bool) {
 	// Before what was told is looked at: all changes up to it are among these.
 	reached := version()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if reached == "" {
-		l.settled, l.waiting = checkpoint{}, checkpoint{}
+		l.latest, l.waiting = checkpoint{}, checkpoint{}
 		return checkpoint{}, false
 	}
 	oldest := l.told + 1
@@ -135,19 +135,19 @@ func (l *ledger) settle(version func() string) (checkpoint, bool) {
 		if oldest <= l.waiting.told {
 			break
 		}
-		if !l.settled.since.IsZero() {
-			l.waiting.since = l.settled.since
+		if !l.latest.since.IsZero() {
+			l.waiting.since = l.latest.since
 		}
-		l.settled, l.waiting = l.waiting, checkpoint{}
+		l.latest, l.waiting = l.waiting, checkpoint{}
 	}
-	return l.settled, l.settled.version != ""
+	return l.latest, l.latest.version != ""
 }
 
-// last returns what settle has returned last.
+// last returns what checkpoint has returned last.
 func (l *ledger) last() (checkpoint, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.settled, l.settled.version != ""
+	return l.latest, l.latest.version != ""
 }
 
 // returned says that a mark has come back with a checkpoint. It returns since when the first
@@ -155,8 +155,8 @@ func (l *ledger) last() (checkpoint, bool) {
 func (l *ledger) returned(at checkpoint) (since time.Time, waited bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.settled.since.Equal(at.since) {
-		l.settled.since = time.Time{}
+	if l.latest.since.Equal(at.since) {
+		l.latest.since = time.Time{}
 	}
 	return at.since, !at.since.IsZero()
 }

@@ -97,16 +97,16 @@ func TestLedgerModel(t *testing.T) {
 			changes: map[client.Key][]int{}, dirty: map[client.Key]bool{}, writing: map[client.Key]int{}, cache: map[client.Key]int{},
 		}
 		version := func() string { return strconv.Itoa(m.seen) }
-		settled := 0
-		settle := func() {
-			at, known := m.settle(version)
+		reached := 0
+		advance := func() {
+			at, known := m.checkpoint(version)
 			if !known {
 				return
 			}
 			v, err := strconv.Atoi(at.version)
 			require.NoError(t, err)
-			require.GreaterOrEqual(t, v, settled, "seed %d", seed)
-			settled = v
+			require.GreaterOrEqual(t, v, reached, "seed %d", seed)
+			reached = v
 			for key := range m.changes {
 				require.GreaterOrEqual(t, m.cache[key], m.last(key, v), "seed %d: %s at version %d", seed, key, v)
 			}
@@ -114,16 +114,16 @@ func TestLedgerModel(t *testing.T) {
 		for range 1000 {
 			m.step()
 			if m.r.IntN(10) == 0 {
-				settle()
+				advance()
 			}
 		}
-		require.Greater(t, settled, 10, "seed %d: it settles while there are changes", seed)
+		require.Greater(t, reached, 10, "seed %d: it advances while there are changes", seed)
 		for m.ending = true; len(m.pending()) > 0 || len(m.queue) > 0 || m.seen != m.revision; {
 			m.step()
 		}
-		settle()
-		settle()
-		require.Equal(t, m.seen, settled, "seed %d", seed)
+		advance()
+		advance()
+		require.Equal(t, m.seen, reached, "seed %d", seed)
 	}
 }
 
@@ -132,13 +132,13 @@ func TestLedgerModel(t *testing.T) {
 func TestLedgerForgetsWhatItDoesNotKnow(t *testing.T) {
 	l := newLedger()
 	at := func(version string) func() string { return func() string { return version } }
-	got, known := l.settle(at("7"))
+	got, known := l.checkpoint(at("7"))
 	require.True(t, known)
 	require.Equal(t, "7", got.version)
-	_, known = l.settle(at(""))
+	_, known = l.checkpoint(at(""))
 	require.False(t, known)
 	_, known = l.last()
 	require.False(t, known)
-	got, _ = l.settle(at("3"))
+	got, _ = l.checkpoint(at("3"))
 	require.Equal(t, "3", got.version, "the data was set back")
 }

@@ -42,11 +42,11 @@ type marker struct {
 	acknowledged, known *replicationmarks.ReplicationMark
 	// unserved is set while the cache server does not know the kind.
 	unserved bool
-	// table has what is replicated, and settled are the resources of which this process has known
+	// table has what is replicated, and hadExtent are the resources of which this process has known
 	// the extent once.
-	table   *Table
-	settled map[string]bool
-	epoch   *epoch
+	table     *Table
+	hadExtent map[string]bool
+	epoch     *epoch
 	// upstream and via are where the mark comes from that is relayed; nil for the shard itself.
 	// written is the one that was relayed last.
 	upstream *upstream
@@ -65,7 +65,7 @@ type marker struct {
 func newMarker(config Config, sessions func() map[string]*session, up *upstream) *marker {
 	m := &marker{
 		marks: marksIn(config.replicas()), interval: config.MarkInterval, sessions: sessions, table: config.Table,
-		settled: map[string]bool{}, epoch: config.epoch, upstream: up,
+		hadExtent: map[string]bool{}, epoch: config.epoch, upstream: up,
 	}
 	if up != nil {
 		m.via = config.Relay.Via
@@ -180,7 +180,7 @@ func (m *marker) next() *replicationmarks.ReplicationMark {
 		if !known {
 			continue
 		}
-		m.settled[resource], checkpoints[s] = true, at
+		m.hadExtent[resource], checkpoints[s] = true, at
 		root := s.expected.Root()
 		next.Resources[resource] = replicationmarks.Extent{ResourceVersion: at.version, Count: int64(root.Count), Digest: root.Digest.String()}
 	}
@@ -237,12 +237,12 @@ func (m *marker) relay(next *replicationmarks.ReplicationMark) (*replicationmark
 }
 
 // carry takes over what a mark of an earlier process says of resources of which this one does not
-// know yet: that is there, and tells whether the shard was set back.
+// know yet: that is there, and shows when the shard was set back.
 func (m *marker) carry(before, now map[string]replicationmarks.Extent) {
 	lines, _ := m.table.snapshot()
 	for resource, l := range lines {
 		name := resource.String()
-		if extent, had := before[name]; had && !m.settled[name] && l.removed == nil {
+		if extent, had := before[name]; had && !m.hadExtent[name] && l.removed == nil {
 			now[name] = extent
 		}
 	}
@@ -289,17 +289,17 @@ func (s *session) extent() (checkpoint, bool) {
 	if s.upstream != nil {
 		return s.relayed()
 	}
-	return s.settled()
+	return s.checkpoint()
 }
 
-// settled returns up to where the cache server has everything of the resource. While it may have
+// checkpoint returns up to where the cache server has everything of the resource. While it may have
 // been replaced by another one, or by itself with older data, nothing is added to that.
-func (s *session) settled() (checkpoint, bool) {
+func (s *session) checkpoint() (checkpoint, bool) {
 	if !s.started.Load() || s.doubtful() {
 		return s.ledger.last()
 	}
 	if s.upstream != nil {
-		return s.ledger.settle(s.reached)
+		return s.ledger.checkpoint(s.reached)
 	}
-	return s.ledger.settle(s.local.ResourceVersion)
+	return s.ledger.checkpoint(s.local.ResourceVersion)
 }

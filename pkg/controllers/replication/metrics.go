@@ -94,8 +94,8 @@ func result(err error) string {
 // cachedResources is what all cached resources are counted as.
 const cachedResources = "cachedresources"
 
-// forget takes back the gauges of a resource that is not replicated to a cache server any more.
-func (m *mirror) forget() {
+// deleteMetrics takes back the gauges of a resource that is not replicated to a cache server any more.
+func (m *mirror) deleteMetrics() {
 	if m.counted() == m.name() {
 		for _, until := range []string{untilAcknowledged, untilMarked} {
 			lag.Delete(map[string]string{"cache": m.config.CacheName, "resource": m.name(), "until": until})

@@ -81,7 +81,7 @@ func (m *mirror) start(ctx context.Context, fail context.CancelCauseFunc) {
 func (m *mirror) stop() {
 	m.cancel()
 	m.ended.Wait()
-	m.forget()
+	m.deleteMetrics()
 }
 
 // run follows the shard until ctx is done, in one or more sessions.

@@ -303,20 +303,20 @@ func (s *session) reached() string {
 // relayed returns up to which version of the shard everything is here. That nothing has changed
 // is known by the digest: what is here, and what stays in its region, is what the mark sums up.
 func (s *session) relayed() (checkpoint, bool) {
-	at, known := s.settled()
+	at, known := s.checkpoint()
 	latest := s.upstream.latest()
 	if !known || latest == nil || !sameLife(latest, s.origin) || s.unsure() {
 		return at, known
 	}
 	extent, named := latest.Resources[s.name()]
-	if root := s.whole(); named && int64(root.Count) == extent.Count && root.Digest.String() == extent.Digest {
+	if root := s.totals(); named && int64(root.Count) == extent.Count && root.Digest.String() == extent.Digest {
 		at.version = extent.ResourceVersion
 	}
 	return at, known
 }
 
-// whole sums up what is here, and what stays in its region.
-func (s *session) whole() digest.Root {
+// totals sums up what is here, and what stays in its region.
+func (s *session) totals() digest.Root {
 	sums, regional := s.expected.Sums(), s.regional.Sums()
 	for i := range sums {
 		sums[i] += regional[i]

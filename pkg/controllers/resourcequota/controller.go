@@ -170,7 +170,7 @@ func (r *reconciler) reconcile(ctx context.Context, in namespace) (reconcile.Res
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	r.forget(in, quotas)
+	r.prune(in, quotas)
 	if len(quotas) == 0 {
 		return reconcile.Result{}, nil
 	}
@@ -220,8 +220,8 @@ func (r *reconciler) publish(ctx context.Context, quota *corev1.ResourceQuota, n
 	return len(above) > 0, nil
 }
 
-// forget drops what was seen of quotas that are gone.
-func (r *reconciler) forget(in namespace, quotas []*corev1.ResourceQuota) {
+// prune drops what was seen of quotas that are gone.
+func (r *reconciler) prune(in namespace, quotas []*corev1.ResourceQuota) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key := range r.seen {

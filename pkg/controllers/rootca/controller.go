@@ -52,7 +52,7 @@ type Config struct {
 }
 
 // NewInformer returns the informer of the ConfigMaps of this name. There is one in
-// every namespace, so only what tells whether it is right is kept of each.
+// every namespace, so only what is needed to see that it is right is kept of each.
 func NewInformer(local *client.Factory) *client.Informer[*corev1.ConfigMap] {
 	return kinds.ConfigMaps.Informer(local.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{
 		Name:          "configmaps " + ConfigMap,

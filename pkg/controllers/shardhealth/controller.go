@@ -107,7 +107,7 @@ func (j *judge) reconcile(ctx context.Context, name string) (reconcile.Result, e
 	shard, err := j.shard(name)
 	if apierrors.IsNotFound(err) {
 		delete(j.told, name)
-		forget(name)
+		deleteMetrics(name)
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
@@ -119,7 +119,7 @@ func (j *judge) reconcile(ctx context.Context, name string) (reconcile.Result, e
 	}
 	updated, telling := shard.DeepCopy(), false
 	if err != nil {
-		shardload.ForgetOnShard(updated)
+		shardload.ClearOnShard(updated)
 	} else {
 		load, known := shardload.OfLease(lease)
 		setReady(updated, j.heard.of(name), load)

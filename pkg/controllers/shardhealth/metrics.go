@@ -34,7 +34,7 @@ func init() { legacyregistry.MustRegister(ready, used) }
 // note has the metrics say what a Shard says.
 func note(shard *corev1alpha1.Shard) {
 	if !conditions.Has(shard, conditionsv1alpha1.ReadyCondition) {
-		forget(shard.Name)
+		deleteMetrics(shard.Name)
 		return
 	}
 	value := 0.0
@@ -47,7 +47,7 @@ func note(shard *corev1alpha1.Shard) {
 	}
 }
 
-func forget(shard string) {
+func deleteMetrics(shard string) {
 	ready.Delete(map[string]string{"name": shard})
 	used.Delete(map[string]string{"name": shard})
 }

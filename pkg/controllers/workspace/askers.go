@@ -128,7 +128,7 @@ func (a *askers) set(shard string, s *askingShard) {
 	}
 }
 
-// slimWorkspace keeps what says whether a logical cluster is asked for, is to be deleted or
+// slimWorkspace keeps what shows that a logical cluster is asked for, is to be deleted or
 // has lost its Workspace. There may be many.
 func slimWorkspace(ws *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error) {
 	return &tenancyv1alpha1.Workspace{

@@ -120,7 +120,7 @@ func (p *placement) reconcile(ctx context.Context, key client.Key) (reconcile.Re
 // leaves an orphan, which is then removed.
 func (p *placement) create(ctx context.Context, key client.Key, shard asker, seen *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	// Whose a LogicalCluster of the name is, the Workspace's shard finds out. It may go.
-	taken := reconcile.Result{RequeueAfter: grace}
+	taken := reconcile.Result{RequeueAfter: observeTimeout}
 	if lc, found := p.here.cached(logicalcluster.Name(seen.Annotations[tenancy.ClusterAnnotation])); found {
 		if owns(seen, lc) {
 			return reconcile.Result{}, nil

@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// grace is how long a LogicalCluster that was created may take to be seen
+	// observeTimeout is how long a LogicalCluster that was created may take to be seen
 	// by the watch before it is asked for.
-	grace = 5 * time.Second
+	observeTimeout = 5 * time.Second
 	// unremarkable is how long a logical cluster may take to become Ready before
 	// its Workspace is said to be Initializing.
 	unremarkable = 250 * time.Millisecond
@@ -198,7 +198,7 @@ func (r *reconciler) await(ctx context.Context, ws *tenancyv1alpha1.Workspace, c
 	lc, err := clusters.get(ctx, logicalcluster.Name(ws.Spec.Cluster))
 	switch {
 	case apierrors.IsNotFound(err):
-		return reconcile.Result{RequeueAfter: grace}, nil
+		return reconcile.Result{RequeueAfter: observeTimeout}, nil
 	case err != nil:
 		return r.failed(ctx, ws, err)
 	case !owns(ws, lc):
@@ -259,7 +259,7 @@ func (r *reconciler) reflect(ctx context.Context, ws *tenancyv1alpha1.Workspace,
 // missing decides what it means that the watch does not know the LogicalCluster.
 func (r *reconciler) missing(ctx context.Context, ws *tenancyv1alpha1.Workspace, clusters logicalClusters) (reconcile.Result, error) {
 	if since := conditions.Get(ws, tenancyv1alpha1.WorkspaceScheduled); since != nil {
-		if wait := since.LastTransitionTime.Add(grace).Sub(r.now()); wait > 0 {
+		if wait := since.LastTransitionTime.Add(observeTimeout).Sub(r.now()); wait > 0 {
 			return reconcile.Result{RequeueAfter: wait}, nil
 		}
 	}
@@ -272,7 +272,7 @@ func (r *reconciler) missing(ctx context.Context, ws *tenancyv1alpha1.Workspace,
 		return again(err)
 	default:
 		// The watch is broken, or somebody took the label that it goes by.
-		return reconcile.Result{RequeueAfter: grace}, r.reflect(ctx, ws, lc)
+		return reconcile.Result{RequeueAfter: observeTimeout}, r.reflect(ctx, ws, lc)
 	}
 }
 
@@ -319,7 +319,7 @@ func (r *reconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Workspace) 
 	}
 	var next reconcile.Result
 	if !found || placed {
-		next.RequeueAfter = grace // it may be away
+		next.RequeueAfter = observeTimeout // it may be away
 	}
 	return next, err
 }

@@ -125,12 +125,12 @@ func (i *interner) intern(stored []byte, decoded *apiextensions.CustomResourceDe
 	defer i.mu.Unlock()
 	i.byHash[hash] = weak.Make(spec)
 	i.byMark[mark] = weak.Make(spec)
-	runtime.AddCleanup(spec, func(hash uint64) { i.forget(hash, mark) }, hash)
+	runtime.AddCleanup(spec, func(hash uint64) { i.remove(hash, mark) }, hash)
 	return spec
 }
 
-// forget removes a spec that nobody has any more.
-func (i *interner) forget(hash uint64, mark specMark) {
+// remove removes a spec that nobody has any more.
+func (i *interner) remove(hash uint64, mark specMark) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.byHash[hash].Value() == nil { // or it is another by now
@@ -141,27 +141,27 @@ func (i *interner) forget(hash uint64, mark specMark) {
 
 // shareMetadata makes equal strings one.
 func shareMetadata(m *metav1.ObjectMeta) {
-	m.Name = shared(m.Name)
+	m.Name = interned(m.Name)
 	for key, value := range m.Annotations {
 		if len(value) > longValue { // what was last applied, as a whole
-			m.Annotations[key] = shared(value)
+			m.Annotations[key] = interned(value)
 		}
 	}
 	for i := range m.ManagedFields {
 		f := &m.ManagedFields[i]
-		f.Manager, f.APIVersion = shared(f.Manager), shared(f.APIVersion)
-		f.FieldsType, f.Subresource = shared(f.FieldsType), shared(f.Subresource)
-		f.Operation = metav1.ManagedFieldsOperationType(shared(string(f.Operation)))
+		f.Manager, f.APIVersion = interned(f.Manager), interned(f.APIVersion)
+		f.FieldsType, f.Subresource = interned(f.FieldsType), interned(f.Subresource)
+		f.Operation = metav1.ManagedFieldsOperationType(interned(string(f.Operation)))
 	}
 	for i, f := range m.Finalizers {
-		m.Finalizers[i] = shared(f)
+		m.Finalizers[i] = interned(f)
 	}
 }
 
 // longValue is from where on it pays to look for an equal annotation.
 const longValue = 128
 
-func shared(s string) string { return unique.Make(s).Value() }
+func interned(s string) string { return unique.Make(s).Value() }
 
 // shareWith gives crd what it has in common with others of the spec.
 func (s *internedSpec) shareWith(crd *apiextensions.CustomResourceDefinition) {
@@ -170,9 +170,9 @@ func (s *internedSpec) shareWith(crd *apiextensions.CustomResourceDefinition) {
 	}
 	for i := range crd.Status.Conditions {
 		c := &crd.Status.Conditions[i]
-		c.Type = apiextensions.CustomResourceDefinitionConditionType(shared(string(c.Type)))
-		c.Status = apiextensions.ConditionStatus(shared(string(c.Status)))
-		c.Reason, c.Message = shared(c.Reason), shared(c.Message)
+		c.Type = apiextensions.CustomResourceDefinitionConditionType(interned(string(c.Type)))
+		c.Status = apiextensions.ConditionStatus(interned(string(c.Status)))
+		c.Reason, c.Message = interned(c.Reason), interned(c.Message)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -78,8 +78,8 @@ func (u users) Has(name string) bool {
 	return used
 }
 
-// shared returns a name that is in use in both, with its user in u.
-func (u users) shared(other users) (name, by string, found bool) {
+// conflict returns a name that is in use in both, with its user in u.
+func (u users) conflict(other users) (name, by string, found bool) {
 	for _, name := range slices.Sorted(maps.Keys(other)) {
 		if by, used := u[name]; used {
 			return name, by, true
@@ -88,12 +88,12 @@ func (u users) shared(other users) (name, by string, found bool) {
 	return "", "", false
 }
 
-// shared returns a name that is in use in both, with its user in c.
-func (c claims) shared(other claims) (name, by string, found bool) {
-	if name, by, found = c.resources.shared(other.resources); found {
+// conflict returns a name that is in use in both, with its user in c.
+func (c claims) conflict(other claims) (name, by string, found bool) {
+	if name, by, found = c.resources.conflict(other.resources); found {
 		return name, by, true
 	}
-	return c.kinds.shared(other.kinds)
+	return c.kinds.conflict(other.kinds)
 }
 
 // accept sets the accepted names and the conditions of a definition that is
@@ -168,7 +168,7 @@ func (n *names) lost(cluster logicalcluster.Name, crd *apiextensions.CustomResou
 	theirs, ours := newClaims(), newClaims()
 	n.objects.claims(theirs, nameScope{cluster: cluster, group: crd.Spec.Group}, crd.Name, revision)
 	ours.add(&crd.Status.AcceptedNames, crd.Name)
-	_, _, lost := theirs.shared(ours)
+	_, _, lost := theirs.conflict(ours)
 	return lost
 }
 
@@ -195,7 +195,7 @@ func (n *names) lostToSource(ctx context.Context, cluster logicalcluster.Name, c
 	}
 	n.mu.Unlock()
 	ours.add(&crd.Status.AcceptedNames, crd.Name)
-	_, _, lost := theirs.shared(ours)
+	_, _, lost := theirs.conflict(ours)
 	return lost, nil
 }
 

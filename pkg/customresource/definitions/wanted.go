@@ -67,7 +67,7 @@ func (n *names) want(ctx context.Context, r *reservation, scope nameScope, owner
 		taken.add(&other.names, other.definition)
 	}
 	n.objects.claims(taken, scope, "", math.MaxUint64)
-	if name, by, found := taken.shared(ours); found {
+	if name, by, found := taken.conflict(ours); found {
 		for _, other := range others {
 			other.denied = true
 		}

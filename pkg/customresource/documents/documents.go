@@ -52,9 +52,9 @@ func New(source Lister, b *BuiltIns) *Documents {
 	return &Documents{source: source, builtIns: b, sets: map[string]*documentSet{}, library: openapidoc.NewLibrary(documentBytes)}
 }
 
-// Forget drops what nobody has asked for since before. Sets hold schemas.
-func (d *Documents) Forget(before time.Time) {
-	d.library.Forget(before)
+// Expire drops what nobody has asked for since before. Sets hold schemas.
+func (d *Documents) Expire(before time.Time) {
+	d.library.Expire(before)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	maps.DeleteFunc(d.sets, func(_ string, s *documentSet) bool { return s.used.Before(before) })

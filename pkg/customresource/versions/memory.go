@@ -139,7 +139,7 @@ func (b *budget) leave(m holder) {
 type memory[T any] struct {
 	budget *budget
 	bytes  atomic.Int64
-	idle   atomic.Int32 // how often forget was called since it was of use
+	idle   atomic.Int32 // how often evictIdle was called since it was of use
 
 	mu     sync.RWMutex
 	byUID  map[types.UID]remembered[T]
@@ -212,8 +212,8 @@ func (m *memory[T]) shed(bytes int64) int64 {
 	return freed
 }
 
-// forget forgets everything that was of no use between the last three calls.
-func (m *memory[T]) forget() {
+// evictIdle drops everything that was of no use between the last three calls.
+func (m *memory[T]) evictIdle() {
 	if m.idle.Add(1) > 2 {
 		m.clear(false)
 	}

@@ -82,16 +82,16 @@ func TestMemoryForgets(t *testing.T) {
 	m.remember(stateKey{uid: "uid"}, "without a version", 10)
 	require.Equal(t, int64(20), m.held())
 
-	m.forget()
-	m.forget()
+	m.evictIdle()
+	m.evictIdle()
 	_, ok = m.recall(stateOf(1, "2"))
 	require.True(t, ok)
-	m.forget()
-	m.forget()
+	m.evictIdle()
+	m.evictIdle()
 	_, ok = m.recall(stateOf(1, "2"))
 	require.True(t, ok, "it was of use in between")
 	for range 3 {
-		m.forget()
+		m.evictIdle()
 	}
 	_, ok = m.recall(stateOf(1, "2"))
 	require.False(t, ok)

@@ -152,13 +152,13 @@ func (s *Stores) use(sch *definitions.Schema, version string) (v *view, done fun
 	})
 }
 
-// Forget lets views forget what was of no use between the last three calls.
-func (s *Stores) Forget() {
+// EvictIdle lets views drop what was of no use between the last three calls.
+func (s *Stores) EvictIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for v := range s.views {
-		v.decoded.forget()
-		v.encoded.forget()
+		v.decoded.evictIdle()
+		v.encoded.evictIdle()
 	}
 }
 

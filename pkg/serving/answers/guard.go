@@ -25,10 +25,10 @@ type guard struct {
 
 	mu    sync.Mutex
 	timer *time.Timer
-	// streams is whether writes count and not the whole answer; since is when the
+	// perWrite is whether writes count and not the whole answer; since is when the
 	// one began that is under way, if any, and armed whether timer runs.
-	streams, armed bool
-	since          time.Time
+	perWrite, armed bool
+	since           time.Time
 }
 
 type guardKey struct{}
@@ -48,7 +48,7 @@ func WithGuard(next http.Handler) http.Handler {
 func (g *guard) check() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.streams {
+	if g.perWrite {
 		if g.since.IsZero() {
 			g.armed = false
 			return
@@ -79,7 +79,7 @@ func Stream(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.streams = true
+	g.perWrite = true
 	return responsewriter.WrapForHTTP1Or2(&streamWriter{ResponseWriter: w, guard: g})
 }
 

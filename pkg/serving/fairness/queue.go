@@ -215,7 +215,7 @@ func (q *Queue) withdraw(t *queuedRequest) {
 	t.flow.remove(t)
 	q.waiting--
 	q.update(t.flow)
-	q.forget(t.flow)
+	q.dropIdle(t.flow)
 }
 
 func (q *Queue) release(t *queuedRequest, extra float64) {
@@ -235,7 +235,7 @@ func (q *Queue) release(t *queuedRequest, extra float64) {
 	q.inUse -= t.seats
 	q.throttle(f, took)
 	q.update(f)
-	q.forget(f)
+	q.dropIdle(f)
 	q.dispatch()
 }
 
@@ -282,9 +282,9 @@ func (q *Queue) update(f *flow) {
 	}
 }
 
-// forget drops flows that are as good as new: idle, and not ahead of the
+// dropIdle drops flows that are as good as new: idle, and not ahead of the
 // queue's time.
-func (q *Queue) forget(f *flow) {
+func (q *Queue) dropIdle(f *flow) {
 	if q.inUse == 0 && q.waiting == 0 && q.paused == 0 {
 		clear(q.flows) // nobody is left whom anybody could be ahead of
 		q.kept = 0

@@ -42,7 +42,7 @@ var (
 		flag: "max-watches", metric: "watches-", many: "too many watches %s are open, or their selectors are too large",
 		counted: "places of the watches of %s that are open at a time: a watch has one, and one more for each four requirements, values and ranges of its selectors",
 	}
-	streams = subject{
+	longRunning = subject{
 		flag: "max-watches", metric: "watches-", many: "too many watches and upgraded connections %s are open",
 		counted: "watches and upgraded connections of %s that are open at a time",
 	}
@@ -60,12 +60,12 @@ func NewWatchLimits() Limits {
 	return Limits{Cluster: cluster, User: user, of: watches}
 }
 
-// NewProxyLimits returns the defaults of limits of requests and of streams at a server in front of
+// NewProxyLimits returns the defaults of limits of requests and of long-running ones at a server in front of
 // several shards, which counts by users alone: more than at one shard, which counts by logical
 // clusters, too.
 func NewProxyLimits() (inFlight, open Limits) {
 	const most, mostOpen = 3000, 15000
-	return Limits{User: most, of: requests}, Limits{User: mostOpen, of: streams}
+	return Limits{User: most, of: requests}, Limits{User: mostOpen, of: longRunning}
 }
 
 // AddFlags adds the flags of l to fs.

@@ -41,10 +41,10 @@ type Set struct {
 	version uint64
 	// floor is the version from which on all changes are known.
 	floor uint64
-	// changes are the latest, in order; those before settled know until when they
+	// changes are the latest, in order; those before ended know until when they
 	// have to be told.
 	changes []Change
-	settled int
+	ended   int
 	// waiting are changes that the follower has yet to apply.
 	waiting []waiting
 	notify  func()
@@ -145,37 +145,37 @@ func (s *Set) applyLocked(w waiting, version uint64, now time.Time) Change {
 	s.view, s.version = nil, version
 	if version > s.floor || len(s.changes) > 0 {
 		s.changes = append(s.changes, change)
-		s.forgetLocked(version, now)
+		s.compactLocked(version, now)
 	}
 	return change
 }
 
-// forgetLocked forgets the oldest changes, if there are too many: not those that another
+// compactLocked drops the oldest changes, if there are too many: not those that another
 // replica may have yet to see.
-func (s *Set) forgetLocked(version uint64, now time.Time) {
-	s.settleLocked(version, now)
-	n := min(max(0, len(s.changes)-remembered), s.settled)
+func (s *Set) compactLocked(version uint64, now time.Time) {
+	s.advanceLocked(version, now)
+	n := min(max(0, len(s.changes)-remembered), s.ended)
 	if n == 0 {
 		return
 	}
 	// A watch from until on needs nothing of it.
 	s.floor = max(s.floor, s.changes[n-1].until+1)
 	clear(s.changes[:n])
-	s.changes, s.settled = s.changes[n:], s.settled-n
+	s.changes, s.ended = s.changes[n:], s.ended-n
 }
 
-// settleLocked lets changes that every replica has seen by now end at a version that was
+// advanceLocked lets changes that every replica has seen by now end at a version that was
 // reached.
-func (s *Set) settleLocked(version uint64, now time.Time) {
+func (s *Set) advanceLocked(version uint64, now time.Time) {
 	since, current := s.source.currentSince(now)
 	if !current || now.Sub(since) <= lag {
 		return
 	}
-	for ; s.settled < len(s.changes) && now.Sub(s.changes[s.settled].Time) > lag; s.settled++ {
-		until := max(version, s.changes[s.settled].Version)
-		if s.settled > 0 {
-			until = max(until, s.changes[s.settled-1].until)
+	for ; s.ended < len(s.changes) && now.Sub(s.changes[s.ended].Time) > lag; s.ended++ {
+		until := max(version, s.changes[s.ended].Version)
+		if s.ended > 0 {
+			until = max(until, s.changes[s.ended-1].until)
 		}
-		s.changes[s.settled].until = until
+		s.changes[s.ended].until = until
 	}
 }

@@ -52,9 +52,9 @@ func TestTimeline(t *testing.T) {
 	require.False(t, s.Selection("a").Matches(obj))
 
 	_, err = s.At(9)
-	require.ErrorIs(t, err, ErrForgotten)
+	require.ErrorIs(t, err, ErrCompacted)
 	_, err = s.Missed(9, false)
-	require.ErrorIs(t, err, ErrForgotten)
+	require.ErrorIs(t, err, ErrCompacted)
 	for version, want := range map[uint64]int{10: 3, 20: 3, 21: 2, 40: 1, 41: 0} {
 		missed, err := s.Missed(version, true)
 		require.NoError(t, err)
@@ -105,13 +105,13 @@ func TestLag(t *testing.T) {
 			require.NoError(t, err)
 			return len(changes)
 		}
-		s.Settle(25)
+		s.Advance(25)
 		<-time.After(lag)
-		s.Settle(30)
+		s.Advance(30)
 		require.Equal(t, 1, missed(100), "not yet")
 		<-time.After(time.Nanosecond)
 		require.Equal(t, 1, missed(100), "nobody has looked")
-		s.Settle(35)
+		s.Advance(35)
 		require.Equal(t, 1, missed(35))
 		require.Zero(t, missed(36))
 		s.Allow("b", nil, 40)
@@ -121,7 +121,7 @@ func TestLag(t *testing.T) {
 }
 
 // A set forgets what is too long ago, but nothing that a replica may have yet to see.
-func TestForgets(t *testing.T) {
+func TestCompacts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSet(nil, secrets, "", 0)
 		toggle := func(version uint64) {
@@ -140,9 +140,9 @@ func TestForgets(t *testing.T) {
 		toggle(last + 1)
 		require.Len(t, s.changes, remembered)
 		_, err := s.At(101)
-		require.ErrorIs(t, err, ErrForgotten)
+		require.ErrorIs(t, err, ErrCompacted)
 		_, err = s.Missed(last+1, false)
-		require.ErrorIs(t, err, ErrForgotten, "the forgotten ones ended there")
+		require.ErrorIs(t, err, ErrCompacted, "the forgotten ones ended there")
 		_, err = s.Missed(last+2, false)
 		require.NoError(t, err)
 	})

@@ -17,7 +17,7 @@ func TestSource(t *testing.T) {
 		require.NoError(t, source.Current())
 		s := NewSet(source, secrets, "", 10)
 		missed := func() int {
-			s.Settle(25)
+			s.Advance(25)
 			changes, err := s.Missed(26, false)
 			require.NoError(t, err)
 			return len(changes)

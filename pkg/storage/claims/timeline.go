@@ -8,8 +8,8 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 )
 
-// ErrForgotten says that a set does not know any more what it was at a version.
-var ErrForgotten = errors.New("the permission claims are not known any more at this resource version: list again")
+// ErrCompacted says that a set does not know any more what it was at a version.
+var ErrCompacted = errors.New("the permission claims are not known any more at this resource version: list again")
 
 const forever = ^uint64(0)
 
@@ -76,7 +76,7 @@ func (s *Set) Apply(version uint64) (made []Change, more bool) {
 func (s *Set) Restart(version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.changes, s.settled = nil, 0
+	s.changes, s.ended = nil, 0
 	s.version, s.floor = version, version
 }
 
@@ -106,7 +106,7 @@ func (s *Set) latestLocked() *View {
 	return s.view
 }
 
-// At returns the set as it was at a version, or ErrForgotten.
+// At returns the set as it was at a version, or ErrCompacted.
 func (s *Set) At(version uint64) (*View, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +114,7 @@ func (s *Set) At(version uint64) (*View, error) {
 	case version >= s.version:
 		return s.latestLocked(), nil
 	case version < s.floor:
-		return nil, ErrForgotten
+		return nil, ErrCompacted
 	}
 	members := maps.Clone(s.members)
 	for i := len(s.changes) - 1; i >= 0 && s.changes[i].Version > version; i-- {
@@ -127,22 +127,22 @@ func (s *Set) At(version uint64) (*View, error) {
 	return newView(members), nil
 }
 
-// Settle lets changes that every replica has seen end at the version, so that watches
+// Advance lets changes that every replica has seen end at the version, so that watches
 // from later ones are not told of them. It costs nothing where nothing has changed.
-func (s *Set) Settle(version uint64) {
+func (s *Set) Advance(version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settleLocked(version, time.Now())
+	s.advanceLocked(version, time.Now())
 }
 
 // Missed returns the changes that a watch from a version has to be told, in order, or
-// ErrForgotten. Where here says that what was seen at the version was seen here, these
+// ErrCompacted. Where here says that what was seen at the version was seen here, these
 // are the ones since; else also those that another replica may not have seen at it.
 func (s *Set) Missed(version uint64, here bool) ([]Change, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if version < s.floor {
-		return nil, ErrForgotten
+		return nil, ErrCompacted
 	}
 	n := len(s.changes)
 	for n > 0 {

@@ -44,15 +44,15 @@ func (w *Watcher) catchUp() {
 
 // sendTaken sends what a watcher gets to see of an event, and returns whether it goes on.
 func (w *Watcher) sendTaken(e *taken) bool {
-	var shared encodings
+	var cache eventCache
 	if e.missed {
-		return w.send(watch.Event{Type: watch.Added, Object: shared.object(w.hub, e.event)})
+		return w.send(watch.Event{Type: watch.Added, Object: cache.object(w.hub, e.event)})
 	}
-	is, was := w.selects(e.event, &shared)
+	is, was := w.selects(e.event, &cache)
 	if w.claims != nil {
 		is, was = is && e.claimed.Matches(e.obj), was && e.claimed.Matches(e.previous)
 	}
-	out, ok := w.convert(e.event, &shared, is, was)
+	out, ok := w.convert(e.event, &cache, is, was)
 	return !ok || w.send(out)
 }
 

@@ -85,7 +85,7 @@ func (h *Hub) sendBookmarks(now time.Time) time.Time {
 	defer h.mu.Unlock()
 	h.nextTick = time.Time{}
 	for set := range h.claimed.of {
-		set.Settle(h.version)
+		set.Advance(h.version)
 	}
 	for _, c := range h.claimed.of {
 		h.endStaleLocked(c)

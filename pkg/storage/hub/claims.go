@@ -108,12 +108,12 @@ func (h *Hub) claimLocked(w *Watcher) error {
 // unclaimLocked takes a watcher that ends from its claim set.
 func (h *Hub) unclaimLocked(w *Watcher) {
 	delete(w.claims.watchers, w)
-	h.forgetClaimsLocked(w.claims)
+	h.unfollowLocked(w.claims)
 }
 
-// forgetClaimsLocked ends following a claim set that is empty and that nobody watches.
+// unfollowLocked ends following a claim set that is empty and that nobody watches.
 // One that is not empty stays: the next watch need not read all of it under the lock.
-func (h *Hub) forgetClaimsLocked(c *claimants) {
+func (h *Hub) unfollowLocked(c *claimants) {
 	if len(c.watchers) == 0 && !c.waiting && h.claimed.of[c.Set] == c && c.Set.Len() == 0 {
 		c.Set.Unfollow()
 		delete(h.claimed.of, c.Set)
@@ -182,22 +182,22 @@ func (h *Hub) endStaleLocked(c *claimants) bool {
 
 // dispatchClaimedLocked hands an event to those watchers of a claim set that are found by
 // it. The set's selector is asked once for all of them.
-func (h *Hub) dispatchClaimedLocked(c claimant, found []*Watcher, e *event, shared *encodings) {
-	l := shared.labelsOf(e)
+func (h *Hub) dispatchClaimedLocked(c claimant, found []*Watcher, e *event, cache *eventCache) {
+	l := cache.labelsOf(e)
 	held, wasHeld := c.selection.MatchesObject(l.name, l.is), c.selection.MatchesObject(l.name, l.was)
 	if !held && !wasHeld {
 		return
 	}
 	for _, w := range found {
 		if !w.behind {
-			is, was := w.selectsLocked(e, shared)
-			h.offerLocked(w, e, shared, is && held, was && wasHeld)
+			is, was := w.selectsLocked(e, cache)
+			h.offerLocked(w, e, cache, is && held, was && wasHeld)
 		}
 	}
 }
 
 // labelsOf returns the labels of an object before and after an event, for all claim sets.
-func (s *encodings) labelsOf(e *event) *claimedLabels {
+func (s *eventCache) labelsOf(e *event) *claimedLabels {
 	if s.claimed == nil {
 		s.claimed = &claimedLabels{name: e.key[strings.LastIndexByte(e.key, '/')+1:], is: labelsOf(e.obj), was: labelsOf(e.previous)}
 	}
@@ -239,7 +239,7 @@ func (h *Hub) awaitClaims(c *claimants) {
 		told, more := h.applyClaimsLocked(c)
 		changed := h.changesLocked()
 		if c.waiting = more; !more {
-			h.forgetClaimsLocked(c)
+			h.unfollowLocked(c)
 		}
 		h.mu.Unlock()
 		for _, t := range told {
@@ -270,7 +270,7 @@ func (h *Hub) applyClaimsLocked(c *claimants) (all []*told, more bool) {
 			all = append(all, t)
 		}
 	}
-	h.forgetClaimsLocked(c)
+	h.unfollowLocked(c)
 	return all, more
 }
 

@@ -251,7 +251,7 @@ func TestClaimsAreToldWhereverCut(t *testing.T) {
 		set.Allow("b", nil, 1)
 		<-time.After(20 * time.Second)
 		modify(nil, "c/changed")
-		set.Settle(uint64(version)) // nobody who saw something later is told of the changes
+		set.Advance(uint64(version)) // nobody who saw something later is told of the changes
 
 		modify(red, "a/changes", "b/changed", "c/changed", "a/deleted", "a/leaves", "b/changed", "a/new", "b/new", "c/new", "a/leaves", "a/changed")
 		for _, name := range []string{"a/deleted", "c/deleted"} {

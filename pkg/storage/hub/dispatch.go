@@ -10,8 +10,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// encodings are what the watchers of one event share.
-type encodings struct {
+// eventCache is what the watchers of one event share.
+type eventCache struct {
 	current, gone runtime.Object
 	// attributes are those of the hub, own those of requests with their own.
 	attributes *attributes
@@ -33,12 +33,12 @@ func (h *Hub) dispatchLocked(e *event) {
 	if len(h.scopes) == 0 && len(h.claimed.of) == 0 {
 		return
 	}
-	var shared encodings
+	var cache eventCache
 	found, filtered := h.scopes.find(h.cfg.Root, e.key, e.hashes, h.found[:0])
 	for _, w := range found {
 		if !w.behind {
-			is, was := w.selectsLocked(e, &shared)
-			h.offerLocked(w, e, &shared, is, was)
+			is, was := w.selectsLocked(e, &cache)
+			h.offerLocked(w, e, &cache, is, was)
 		}
 	}
 	for _, c := range h.claimed.in[h.claimKey(e.key)] {
@@ -50,7 +50,7 @@ func (h *Hub) dispatchLocked(e *event) {
 		found, others = c.scopes.find(h.cfg.Root, e.key, e.hashes, found)
 		filtered += others
 		if len(found) > claimants {
-			h.dispatchClaimedLocked(c, found[claimants:], e, &shared)
+			h.dispatchClaimedLocked(c, found[claimants:], e, &cache)
 		}
 	}
 	clear(found)
@@ -59,8 +59,8 @@ func (h *Hub) dispatchLocked(e *event) {
 }
 
 // offerLocked hands an event to a watcher that is not behind.
-func (h *Hub) offerLocked(w *Watcher, e *event, shared *encodings, is, was bool) {
-	out, ok := w.convert(e, shared, is, was)
+func (h *Hub) offerLocked(w *Watcher, e *event, cache *eventCache, is, was bool) {
+	out, ok := w.convert(e, cache, is, was)
 	if !ok {
 		return
 	}
@@ -129,13 +129,13 @@ func (w *Watcher) unselectLocked() {
 }
 
 // selectsLocked is selects for the event that is being dispatched.
-func (w *Watcher) selectsLocked(e *event, shared *encodings) (is, was bool) {
+func (w *Watcher) selectsLocked(e *event, cache *eventCache) (is, was bool) {
 	s, number := w.selection, w.hub.history.next
 	if s == nil {
-		return w.selects(e, shared)
+		return w.selects(e, cache)
 	}
 	if s.event != number {
-		s.is, s.was = w.selects(e, shared)
+		s.is, s.was = w.selects(e, cache)
 		s.event = number
 	}
 	return s.is, s.was
@@ -143,10 +143,10 @@ func (w *Watcher) selectsLocked(e *event, shared *encodings) (is, was bool) {
 
 // selects reports whether a watcher in whose ranges the object is wants to see it
 // after an event, and whether it wanted to see it before.
-func (w *Watcher) selects(e *event, shared *encodings) (is, was bool) {
+func (w *Watcher) selects(e *event, cache *eventCache) (is, was bool) {
 	is, was = e.kind != watch.Deleted, e.previous != nil
 	if !w.unnamed {
-		a := shared.attributesFor(w, e)
+		a := cache.attributesFor(w, e)
 		pred := &w.request.Predicate
 		is = is && a.comparable && pred.MatchesObjectAttributes(a.labels, a.fields)
 		was = was && a.wasComparable && pred.MatchesObjectAttributes(a.previousLabels, a.previousFields)
@@ -156,14 +156,14 @@ func (w *Watcher) selects(e *event, shared *encodings) (is, was bool) {
 
 // convert returns what a watcher gets to see: an object that comes to match its
 // selectors is added, and one that ceases to is deleted.
-func (w *Watcher) convert(e *event, shared *encodings, is, was bool) (watch.Event, bool) {
+func (w *Watcher) convert(e *event, cache *eventCache, is, was bool) (watch.Event, bool) {
 	switch {
 	case is && was:
-		return watch.Event{Type: watch.Modified, Object: shared.object(w.hub, e)}, true
+		return watch.Event{Type: watch.Modified, Object: cache.object(w.hub, e)}, true
 	case is:
-		return watch.Event{Type: watch.Added, Object: shared.object(w.hub, e)}, true
+		return watch.Event{Type: watch.Added, Object: cache.object(w.hub, e)}, true
 	case was:
-		return watch.Event{Type: watch.Deleted, Object: shared.last(w.hub, e)}, true
+		return watch.Event{Type: watch.Deleted, Object: cache.last(w.hub, e)}, true
 	default:
 		return watch.Event{}, false
 	}
@@ -171,7 +171,7 @@ func (w *Watcher) convert(e *event, shared *encodings, is, was bool) (watch.Even
 
 // attributesFor returns what the selectors of a watcher are matched with. It is
 // computed once for all watchers with the same attributes.
-func (s *encodings) attributesFor(w *Watcher, e *event) *attributes {
+func (s *eventCache) attributesFor(w *Watcher, e *event) *attributes {
 	key := w.request.Attributes
 	if key == nil {
 		if s.attributes == nil {
@@ -205,7 +205,7 @@ func (h *Hub) attributesOf(e *event, getAttrs storage.AttrFunc) *attributes {
 }
 
 // object returns the object as all watchers share it.
-func (s *encodings) object(h *Hub, e *event) runtime.Object {
+func (s *eventCache) object(h *Hub, e *event) runtime.Object {
 	if s.current == nil {
 		s.current = e.share(h, e.obj, &e.current)
 	}
@@ -214,7 +214,7 @@ func (s *encodings) object(h *Hub, e *event) runtime.Object {
 
 // last returns the last state of an object that is gone, or that a selector
 // does not match any more, with the version of that.
-func (s *encodings) last(h *Hub, e *event) runtime.Object {
+func (s *eventCache) last(h *Hub, e *event) runtime.Object {
 	if s.gone != nil {
 		return s.gone
 	}

@@ -34,7 +34,7 @@ type event struct {
 
 	// sharing guards what watchers share.
 	sharing       sync.Mutex
-	current, gone weak.Pointer[shared]
+	current, gone weak.Pointer[cachingObject]
 }
 
 // history is a ring of the latest events. Each has a number, one more than that

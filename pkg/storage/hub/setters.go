@@ -10,7 +10,7 @@ import (
 // share the object with others, as with upstream's.
 
 // own returns the object for changing it.
-func (s *shared) own() object {
+func (s *cachingObject) own() object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.owned {
@@ -23,54 +23,58 @@ func (s *shared) own() object {
 }
 
 // SetNamespace implements metav1.Object.
-func (s *shared) SetNamespace(namespace string) { s.own().SetNamespace(namespace) }
+func (s *cachingObject) SetNamespace(namespace string) { s.own().SetNamespace(namespace) }
 
 // SetName implements metav1.Object.
-func (s *shared) SetName(name string) { s.own().SetName(name) }
+func (s *cachingObject) SetName(name string) { s.own().SetName(name) }
 
 // SetGenerateName implements metav1.Object.
-func (s *shared) SetGenerateName(name string) { s.own().SetGenerateName(name) }
+func (s *cachingObject) SetGenerateName(name string) { s.own().SetGenerateName(name) }
 
 // SetUID implements metav1.Object.
-func (s *shared) SetUID(uid types.UID) { s.own().SetUID(uid) }
+func (s *cachingObject) SetUID(uid types.UID) { s.own().SetUID(uid) }
 
 // SetResourceVersion implements metav1.Object.
-func (s *shared) SetResourceVersion(version string) { s.own().SetResourceVersion(version) }
+func (s *cachingObject) SetResourceVersion(version string) { s.own().SetResourceVersion(version) }
 
 // SetGeneration implements metav1.Object.
-func (s *shared) SetGeneration(generation int64) { s.own().SetGeneration(generation) }
+func (s *cachingObject) SetGeneration(generation int64) { s.own().SetGeneration(generation) }
 
 // SetSelfLink implements metav1.Object.
-func (s *shared) SetSelfLink(link string) { s.own().SetSelfLink(link) }
+func (s *cachingObject) SetSelfLink(link string) { s.own().SetSelfLink(link) }
 
 // SetCreationTimestamp implements metav1.Object.
-func (s *shared) SetCreationTimestamp(timestamp metav1.Time) { s.own().SetCreationTimestamp(timestamp) }
+func (s *cachingObject) SetCreationTimestamp(timestamp metav1.Time) {
+	s.own().SetCreationTimestamp(timestamp)
+}
 
 // SetDeletionTimestamp implements metav1.Object.
-func (s *shared) SetDeletionTimestamp(timestamp *metav1.Time) {
+func (s *cachingObject) SetDeletionTimestamp(timestamp *metav1.Time) {
 	s.own().SetDeletionTimestamp(timestamp)
 }
 
 // SetDeletionGracePeriodSeconds implements metav1.Object.
-func (s *shared) SetDeletionGracePeriodSeconds(seconds *int64) {
+func (s *cachingObject) SetDeletionGracePeriodSeconds(seconds *int64) {
 	s.own().SetDeletionGracePeriodSeconds(seconds)
 }
 
 // SetLabels implements metav1.Object.
-func (s *shared) SetLabels(labels map[string]string) { s.own().SetLabels(labels) }
+func (s *cachingObject) SetLabels(labels map[string]string) { s.own().SetLabels(labels) }
 
 // SetAnnotations implements metav1.Object.
-func (s *shared) SetAnnotations(annotations map[string]string) { s.own().SetAnnotations(annotations) }
+func (s *cachingObject) SetAnnotations(annotations map[string]string) {
+	s.own().SetAnnotations(annotations)
+}
 
 // SetFinalizers implements metav1.Object.
-func (s *shared) SetFinalizers(finalizers []string) { s.own().SetFinalizers(finalizers) }
+func (s *cachingObject) SetFinalizers(finalizers []string) { s.own().SetFinalizers(finalizers) }
 
 // SetOwnerReferences implements metav1.Object.
-func (s *shared) SetOwnerReferences(references []metav1.OwnerReference) {
+func (s *cachingObject) SetOwnerReferences(references []metav1.OwnerReference) {
 	s.own().SetOwnerReferences(references)
 }
 
 // SetManagedFields implements metav1.Object.
-func (s *shared) SetManagedFields(fields []metav1.ManagedFieldsEntry) {
+func (s *cachingObject) SetManagedFields(fields []metav1.ManagedFieldsEntry) {
 	s.own().SetManagedFields(fields)
 }

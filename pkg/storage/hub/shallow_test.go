@@ -29,7 +29,7 @@ func TestEncodersShare(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			event, _ := Share(test.obj).(*shared)
+			event, _ := Share(test.obj).(*cachingObject)
 			require.NoError(t, event.CacheEncode("x", func(obj runtime.Object, _ io.Writer) error {
 				obj.GetObjectKind().SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 				obj.(metav1.Object).SetResourceVersion("7")

@@ -85,7 +85,7 @@ type toldItem struct {
 	item
 
 	deleted bool
-	shared  weak.Pointer[shared]
+	shared  weak.Pointer[cachingObject]
 }
 
 // compare finds what to tell, once. It takes no lock of the hub.
@@ -196,7 +196,7 @@ func (t *told) share(it *toldItem) runtime.Object {
 		}
 	}
 	o := Share(t.hub.shown(obj))
-	if s, ok := o.(*shared); ok {
+	if s, ok := o.(*cachingObject); ok {
 		it.shared = weak.Make(s)
 	}
 	return o
@@ -238,7 +238,7 @@ func (w *Watcher) tell(t *told) bool {
 // been told.
 func (w *Watcher) missedLocked(version uint64) error {
 	h, c := w.hub, w.claims
-	c.Set.Settle(h.version) // nobody may have wanted bookmarks, with which this is done, too
+	c.Set.Advance(h.version) // nobody may have wanted bookmarks, with which this is done, too
 	changes, err := c.Set.Missed(w.begins, w.started)
 	if err != nil || len(changes) == 0 {
 		return err

@@ -277,7 +277,7 @@ func (w *Watcher) joinLocked(version uint64, known bool) error {
 		}
 		changes, err := w.claims.Set.Missed(w.begins, w.started)
 		if err == nil && len(changes) > 0 {
-			err = claims.ErrForgotten
+			err = claims.ErrCompacted
 		}
 		return expiredClaims(err)
 	}

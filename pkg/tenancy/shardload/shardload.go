@@ -185,8 +185,8 @@ func (l Load) SetOnShard(shard *corev1alpha1.Shard) {
 	}
 }
 
-// ForgetOnShard takes out of a Shard object all that is known from heartbeats.
-func ForgetOnShard(shard *corev1alpha1.Shard) {
+// ClearOnShard takes out of a Shard object all that is known from heartbeats.
+func ClearOnShard(shard *corev1alpha1.Shard) {
 	for _, p := range (&Load{}).parts() {
 		delete(shard.Annotations, p.annotation)
 	}

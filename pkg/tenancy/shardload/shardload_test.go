@@ -33,7 +33,7 @@ func TestOnShard(t *testing.T) {
 	got, _ = OfShard(shard)
 	require.Equal(t, Load{Storage: Amount{Used: 1 << 20}}, got, "limits that are no more are gone, and storage is rounded up")
 	conditions.MarkTrue(shard, conditionsv1alpha1.ReadyCondition)
-	ForgetOnShard(shard)
+	ClearOnShard(shard)
 	require.Equal(t, &corev1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"others": "stay"}}, Status: corev1alpha1.ShardStatus{Conditions: conditionsv1alpha1.Conditions{}}}, shard)
 	shard.Annotations = map[string]string{WorkspacesAnnotation: "many", ObjectsAnnotation: "1", StorageAnnotation: "1"}
 	_, known = OfShard(shard)

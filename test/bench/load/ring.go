@@ -189,9 +189,9 @@ func (d *drill) taken() (moved int, idle []time.Duration) {
 	return moved, idle
 }
 
-// settled waits until these members have all hashes and none moves, and returns by how many
+// stable waits until these members have all hashes and none moves, and returns by how many
 // slots the worst differs from its part by weight.
-func (d *drill) settled(ctx context.Context, members []*ringMember) (deviation float64, err error) {
+func (d *drill) stable(ctx context.Context, members []*ringMember) (deviation float64, err error) {
 	waits := "nothing"
 	err = until(ctx, func() bool {
 		weights, shares := 0, map[string]float64{}

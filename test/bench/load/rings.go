@@ -68,7 +68,7 @@ func Moves(ctx context.Context, shard Target, o RingOptions) (results []measure.
 // calm waits until these members have all and work on it, and records for how long the hashes
 // had nobody that have moved, of which it returns the number.
 func (d *drill) calm(ctx context.Context, members []*ringMember, idle *measure.Recorder) (moved int, err error) {
-	if _, err := d.settled(ctx, members); err != nil {
+	if _, err := d.stable(ctx, members); err != nil {
 		return 0, err
 	}
 	if err := d.covered(ctx); err != nil {
@@ -120,7 +120,7 @@ func Shares(ctx context.Context, shard Target, o RingOptions) (result measure.Re
 	if err != nil {
 		return result, err
 	}
-	deviation, err := d.settled(ctx, members)
+	deviation, err := d.stable(ctx, members)
 	return measure.Result{Name: "parts against weights of 1, 2, 3, 5 and 8", Target: ringTarget, Value: deviation, Unit: "of 256"}, err
 }
 
@@ -138,7 +138,7 @@ func Many(ctx context.Context, shard Target, o RingOptions) (results []measure.R
 	if err != nil {
 		return nil, err
 	}
-	deviation, err := d.settled(ctx, members)
+	deviation, err := d.stable(ctx, members)
 	if err != nil {
 		return nil, err
 	}

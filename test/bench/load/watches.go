@@ -31,8 +31,8 @@ type WatchOptions struct {
 	Size int
 	// Duration is for how long updates are made.
 	Duration time.Duration
-	// Settle bounds the wait for the last events.
-	Settle time.Duration
+	// Late bounds the wait for the last events.
+	Late time.Duration
 }
 
 // sentAt is the key of an object's data with the time of its last update.
@@ -42,7 +42,7 @@ const sentAt = "sentAt"
 // before an update until its event is there. It fails when a watch ends or an
 // event is missing.
 func Watches(ctx context.Context, target Target, p Population, o WatchOptions) ([]measure.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, o.Duration+o.Settle+time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, o.Duration+o.Late+time.Minute)
 	defer cancel()
 	group := &watchers{events: make(chan struct{}, 1)}
 	defer group.stop()
@@ -58,7 +58,7 @@ func Watches(ctx context.Context, target Target, p Population, o WatchOptions) (
 	if !o.Sharded {
 		want *= int64(o.Watchers)
 	}
-	if err := group.wait(ctx, want, o.Settle); err != nil {
+	if err := group.wait(ctx, want, o.Late); err != nil {
 		return nil, fmt.Errorf("watches at %s: %w", target.Name, err)
 	}
 	kind := "watches"
@@ -189,8 +189,8 @@ func (w *watchers) signal() {
 }
 
 // wait waits for the events of all updates.
-func (w *watchers) wait(ctx context.Context, want int64, settle time.Duration) error {
-	timer := time.NewTimer(settle)
+func (w *watchers) wait(ctx context.Context, want int64, late time.Duration) error {
+	timer := time.NewTimer(late)
 	defer timer.Stop()
 	for {
 		w.mu.Lock()
@@ -207,7 +207,7 @@ func (w *watchers) wait(ctx context.Context, want int64, settle time.Duration) e
 		select {
 		case <-w.events:
 		case <-timer.C:
-			return fmt.Errorf("%d of %d events came within %s of the last update", w.received.Load(), want, settle)
+			return fmt.Errorf("%d of %d events came within %s of the last update", w.received.Load(), want, late)
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -46,9 +46,9 @@ func (u *Use) String() string {
 	return fmt.Sprintf("use %d of definition %s in %s", u.ID, u.Definition, u.Cluster)
 }
 
-// settling is how long what a definition leaves behind may take to go, also
+// cleanupTime is how long what a definition leaves behind may take to go, also
 // where one replica of a shard has it from another.
-const settling = int64(5 * time.Second)
+const cleanupTime = int64(5 * time.Second)
 
 // definitionCheck holds what definitions promise.
 type definitionCheck struct {
@@ -95,7 +95,7 @@ func (c *definitionCheck) use(u *Use) {
 		c.violations = append(c.violations, Violation{DefinitionsServed, u.String(), fmt.Sprintf(format, args...)})
 	}
 	switch {
-	case latest.Outcome == NotFound && u.Code < 300 && u.Start-latest.End > settling:
+	case latest.Outcome == NotFound && u.Code < 300 && u.Start-latest.End > cleanupTime:
 		report("it was answered %d, and %s found nothing", u.Code, latest)
 	case latest.Outcome != OK || !latest.Established || latest.Terminating || latest.Kind == Delete:
 	case u.Code == 404:
@@ -114,7 +114,7 @@ func (c *definitionCheck) taken(d *Definition) bool {
 			continue
 		}
 		switch {
-		case other.Outcome == NotFound && d.Start-other.End > settling:
+		case other.Outcome == NotFound && d.Start-other.End > cleanupTime:
 			delete(holds, other.Name)
 		case slices.ContainsFunc(other.Names, func(name string) bool { return slices.Contains(d.Names, name) }) && (other.Kind == Create || other.Kind == Update):
 			holds[other.Name] = true

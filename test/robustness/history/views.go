@@ -142,11 +142,11 @@ func moment(at int64) span { return span{began: at, ended: at, pages: 1} }
 // possible reports whether the nth claim on a logical cluster may count at a time.
 func (v *viewer) possible(cluster string, n int, at span) bool {
 	all := v.claims[v.domain][cluster]
-	grace := slack
+	slackNow := slack
 	if v.apart {
-		grace += lag
+		slackNow += lag
 	}
-	return at.ended >= all[n].Start && (n == len(all)-1 || all[n+1].End == 0 || at.began <= all[n+1].End+grace)
+	return at.ended >= all[n].Start && (n == len(all)-1 || all[n+1].End == 0 || at.began <= all[n+1].End+slackNow)
 }
 
 // changed reports whether the claims on a logical cluster have changed so shortly before a
@@ -319,7 +319,7 @@ func (v *viewer) session(s *Session) {
 		}
 		if s.Through != 0 && rv >= s.Through && !ended {
 			ended = true
-			v.settled(rv)
+			v.latestCounts(rv)
 		}
 		v.bookmark(&segment{from: from, to: rv, first: first, initial: e.InitialEnd, at: e.Time, events: events})
 		from, events, first = rv, nil, e.InitialEnd
@@ -327,15 +327,15 @@ func (v *viewer) session(s *Session) {
 	// What is told of claims has no order until the bookmark that follows it.
 	byVersion := func(a, b Event) int { return cmp.Compare(a.Object.State.RV, b.Object.State.RV) }
 	if n := len(events); s.Through != 0 && !ended && n > 0 && slices.IsSortedFunc(events, byVersion) && events[n-1].Object.State.RV >= s.Through {
-		v.settled(events[n-1].Object.State.RV)
+		v.latestCounts(events[n-1].Object.State.RV)
 	}
 	if s.Streaming && from == 0 {
 		v.state = nil // cut off within initial events
 	}
 }
 
-// settled holds that the latest claims count.
-func (v *viewer) settled(rv uint64) {
+// latestCounts holds that the latest claims count.
+func (v *viewer) latestCounts(rv uint64) {
 	for cluster, all := range v.claims[v.domain] {
 		if v.lost[cluster] {
 			continue

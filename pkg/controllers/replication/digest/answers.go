@@ -60,7 +60,7 @@ var (
 	errBuckets = fmt.Errorf("the answer has not %d buckets", Buckets)
 )
 
-// Check says what is wrong with an answer; of says whether it is that of one resource.
+// Check says what is wrong with an answer; of reports whether it is that of one resource.
 func (a *Answer) Check(of bool) error {
 	switch {
 	case a.DataID == "":

@@ -46,8 +46,8 @@ func NewLibrary(limit int64) *Library {
 	}
 }
 
-// Forget drops what nobody has read since before.
-func (l *Library) Forget(before time.Time) {
+// Expire drops what nobody has read since before.
+func (l *Library) Expire(before time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for e := l.order.Back(); e != nil; e = l.order.Back() {

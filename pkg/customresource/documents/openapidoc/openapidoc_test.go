@@ -282,9 +282,9 @@ func TestLibrary(t *testing.T) {
 	get("large", 11)
 	require.Zero(t, l.Size(), "what does not fit is not kept")
 	get("a", 4)
-	l.Forget(time.Now().Add(-time.Hour))
+	l.Expire(time.Now().Add(-time.Hour))
 	require.EqualValues(t, 4, l.Size())
-	l.Forget(time.Now().Add(time.Hour))
+	l.Expire(time.Now().Add(time.Hour))
 	require.Zero(t, l.Size())
 	require.Empty(t, l.items)
 }

@@ -9,21 +9,21 @@ import (
 	"weak"
 )
 
-// shared holds values by what they are made from, for as long as anybody else
+// weakCache holds values by what they are made from, for as long as anybody else
 // holds them. Policies that a hundred logical clusters have alike are compiled
 // once.
-type shared[V any] struct {
+type weakCache[V any] struct {
 	mu     sync.Mutex
 	values map[digest]weak.Pointer[V]
 }
 
 type digest [sha256.Size]byte
 
-func newShared[V any]() *shared[V] { return &shared[V]{values: map[digest]weak.Pointer[V]{}} }
+func newWeakCache[V any]() *weakCache[V] { return &weakCache[V]{values: map[digest]weak.Pointer[V]{}} }
 
 // get returns the value for a name and a specification, made now if nobody has
 // it. The name is part of it because metrics and messages carry it.
-func (s *shared[V]) get(name string, spec any, build func() V) (*V, error) {
+func (s *weakCache[V]) get(name string, spec any, build func() V) (*V, error) {
 	text, err := json.Marshal([]any{name, spec})
 	if err != nil {
 		return nil, fmt.Errorf("encoding the specification: %w", err)
@@ -42,19 +42,19 @@ func (s *shared[V]) get(name string, spec any, build func() V) (*V, error) {
 		return value, nil
 	}
 	s.values[key] = weak.Make(made)
-	runtime.AddCleanup(made, s.forget, key)
+	runtime.AddCleanup(made, s.remove, key)
 	return made, nil
 }
 
-func (s *shared[V]) find(key digest) *V {
+func (s *weakCache[V]) find(key digest) *V {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.values[key].Value()
 }
 
-// forget removes the entry of a value that nobody holds any more, unless there
+// remove removes the entry of a value that nobody holds any more, unless there
 // is another one by now.
-func (s *shared[V]) forget(key digest) {
+func (s *weakCache[V]) remove(key digest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.values[key].Value() == nil {

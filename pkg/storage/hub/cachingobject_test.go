@@ -13,7 +13,7 @@ import (
 // copy of it.
 func TestUnwrap(t *testing.T) {
 	pod := named("a")
-	var of weak.Pointer[shared]
+	var of weak.Pointer[cachingObject]
 	wrapped := (&event{}).share(&Hub{}, pod, &of)
 	require.NotSame(t, runtime.Object(pod), wrapped)
 	require.Same(t, runtime.Object(pod), Unwrap(wrapped))

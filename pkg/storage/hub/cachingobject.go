@@ -16,10 +16,10 @@ type object interface {
 	metav1.Object
 }
 
-// shared is an object that several watchers send: it is encoded once for all
+// cachingObject is an object that several watchers send: it is encoded once for all
 // that want the same encoding. Nobody may change it, and who wants to, as the
 // contract of runtime.CacheableObject has it, works on a copy.
-type shared struct {
+type cachingObject struct {
 	object
 
 	mu      sync.Mutex
@@ -41,14 +41,14 @@ type derived struct {
 	err  error
 }
 
-var _ runtime.CacheableObject = (*shared)(nil)
+var _ runtime.CacheableObject = (*cachingObject)(nil)
 
 // Unwrap returns the object of an event itself and no copy of it, for readers in
 // this process. Nobody may change it: all watchers have the same. An event of an
 // object that the hub does not share, such as one of the watch cache, has a copy.
 func Unwrap(obj runtime.Object) runtime.Object {
 	switch o := obj.(type) {
-	case *shared:
+	case *cachingObject:
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		return o.object
@@ -63,7 +63,7 @@ func Unwrap(obj runtime.Object) runtime.Object {
 // encodes it: it is copied no earlier than that.
 func Share(obj runtime.Object) runtime.Object {
 	if o, ok := obj.(object); ok {
-		return &shared{object: o}
+		return &cachingObject{object: o}
 	}
 	return obj.DeepCopyObject()
 }
@@ -71,7 +71,7 @@ func Share(obj runtime.Object) runtime.Object {
 // share returns what an event's watchers share of an object: all the same, as
 // long as one of them has yet to send it. Then the encodings go with it, for
 // the history of events would keep too many.
-func (e *event) share(h *Hub, obj runtime.Object, as *weak.Pointer[shared]) runtime.Object {
+func (e *event) share(h *Hub, obj runtime.Object, as *weak.Pointer[cachingObject]) runtime.Object {
 	if _, ok := obj.(object); !ok {
 		return obj.DeepCopyObject()
 	}
@@ -79,7 +79,7 @@ func (e *event) share(h *Hub, obj runtime.Object, as *weak.Pointer[shared]) runt
 	defer e.sharing.Unlock()
 	s := as.Value()
 	if s == nil {
-		if s, _ = Share(h.shown(obj)).(*shared); s != nil {
+		if s, _ = Share(h.shown(obj)).(*cachingObject); s != nil {
 			*as = weak.Make(s)
 		}
 	}
@@ -88,7 +88,7 @@ func (e *event) share(h *Hub, obj runtime.Object, as *weak.Pointer[shared]) runt
 
 // Derive returns what derive makes of the object, and asks it once for each key.
 // derive must not change what it is given, and nobody what it returns.
-func (s *shared) Derive(key any, derive func(runtime.Object) (runtime.Object, error)) (runtime.Object, error) {
+func (s *cachingObject) Derive(key any, derive func(runtime.Object) (runtime.Object, error)) (runtime.Object, error) {
 	s.mu.Lock()
 	d := s.derived[key]
 	if d == nil {
@@ -105,14 +105,14 @@ func (s *shared) Derive(key any, derive func(runtime.Object) (runtime.Object, er
 			return
 		}
 		if o, ok := d.obj.(object); ok {
-			d.obj = &shared{object: o}
+			d.obj = &cachingObject{object: o}
 		}
 	})
 	return d.obj, d.err
 }
 
 // CacheEncode implements runtime.CacheableObject.
-func (s *shared) CacheEncode(id runtime.Identifier, encode func(runtime.Object, io.Writer) error, w io.Writer) error {
+func (s *cachingObject) CacheEncode(id runtime.Identifier, encode func(runtime.Object, io.Writer) error, w io.Writer) error {
 	s.mu.Lock()
 	e := s.encoded[id]
 	if e == nil {
@@ -144,7 +144,7 @@ func (s *shared) CacheEncode(id runtime.Identifier, encode func(runtime.Object, 
 }
 
 // GetObject implements runtime.CacheableObject.
-func (s *shared) GetObject() runtime.Object { return s.object.DeepCopyObject() }
+func (s *cachingObject) GetObject() runtime.Object { return s.object.DeepCopyObject() }
 
 // DeepCopyObject implements runtime.Object.
-func (s *shared) DeepCopyObject() runtime.Object { return s.object.DeepCopyObject() }
+func (s *cachingObject) DeepCopyObject() runtime.Object { return s.object.DeepCopyObject() }
