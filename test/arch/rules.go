@@ -76,7 +76,7 @@ func Rules(layers []Layer) []Rule {
 		},
 		{
 			Name:   "dialect",
-			Reason: "who knows kube-apiserver learns no other words for what has one: timeouts and grace periods, and who is denied",
+			Reason: "who knows kube-apiserver learns no other words for what has one: timeouts and grace periods, who is denied, and \"reports whether\"",
 			Check:  checkDialect,
 		},
 		{

@@ -18,3 +18,13 @@ const (
 var twice = map[string]string{"here.kcp.io": "here.kcp.io"}
 
 const patience = 2
+
+// grace tells
+// whether there is time left.
+func grace(settleTime int) (hides bool) {
+	var encodings, hidesNothing int
+	return settleTime > encodings+hidesNothing
+}
+
+// TellsWhether reports whether it says, whether or not.
+func TellsWhether() bool { return grace(patience) }
