@@ -36,7 +36,11 @@ func repaired(t *testing.T, problem replication.Problem) float64 {
 type deaf struct {
 	deaf  atomic.Bool
 	bytes atomic.Int64
+	// last is set when a watch has told of an object that is called lastTold.
+	last atomic.Bool
 }
+
+const lastTold = "last-told"
 
 func (d *deaf) client(t *testing.T, cache *cacheServer) *client.Factory {
 	t.Helper()
@@ -46,7 +50,7 @@ func (d *deaf) client(t *testing.T, cache *cacheServer) *client.Factory {
 			answer, err := next.RoundTrip(req)
 			if err == nil {
 				watch := req.URL.Query().Get("watch") != "" && strings.HasSuffix(req.URL.Path, "/shards")
-				answer.Body = &deafBody{answer.Body, d, watch}
+				answer.Body = &deafBody{ReadCloser: answer.Body, deaf: d, watch: watch}
 			}
 			return answer, err
 		})
@@ -58,12 +62,19 @@ type deafBody struct {
 	io.ReadCloser
 	*deaf
 	watch bool
+	// tail is the end of what was read, as long as a name may be that is cut in two.
+	tail []byte
 }
 
 func (b *deafBody) Read(p []byte) (int, error) {
 	for {
 		n, err := b.ReadCloser.Read(p)
 		b.bytes.Add(int64(n))
+		if b.watch && !b.last.Load() {
+			b.tail = append(b.tail, p[:n]...)
+			b.last.Store(bytes.Contains(b.tail, []byte(lastTold)))
+			b.tail = b.tail[max(0, len(b.tail)-len(lastTold)):]
+		}
 		if err != nil || !b.watch || !b.deaf.deaf.Load() {
 			return n, err
 		}
@@ -95,8 +106,11 @@ func TestDigestsFindWhatNobodyTells(t *testing.T) {
 	d := &deaf{}
 	config, _ := replicate(t, amber, cache, withoutAudits, verifyOften, func(config *replication.Config) { config.Cache = d.client(t, cache) })
 	requireReplicas(t, cache, want, config)
+	create(t, shards, object(shardsGVR, "Shard", lastTold, map[string]any{"baseURL": "https://x"}))
+	want = append(want, "amber|root|"+lastTold)
+	requireReplicas(t, cache, want, config)
+	eventually(t, "what was told is read", d.last.Load)
 	d.deaf.Store(true)
-	<-time.After(time.Second) // what was told is read
 	before, over := d.bytes.Load(), startsOver(t)
 
 	replicas := in(t, cache.f.Shard("amber"), "root", shardsGVR)
@@ -263,10 +277,13 @@ func TestNewDataIsNoticed(t *testing.T) {
 	cache := newCacheServer(t)
 	amber := newTestShard(t, "amber")
 	create(t, in(t, amber.f, "root", shardsGVR), object(shardsGVR, "Shard", "one", nil))
-	other := atomic.Bool{}
+	other, asked := atomic.Bool{}, atomic.Int64{}
 	changed := rest.CopyConfig(cache.pki.master(t, cache.url))
 	changed.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(req.URL.Path, digest.Path) {
+				asked.Add(1)
+			}
 			answer, err := next.RoundTrip(req)
 			if err != nil || !other.Load() || !strings.HasSuffix(req.URL.Path, digest.Path) {
 				return answer, err
@@ -278,8 +295,9 @@ func TestNewDataIsNoticed(t *testing.T) {
 	})
 	config, _ := replicate(t, amber, cache, withoutAudits, verifyOften, func(config *replication.Config) { config.Cache = factory(t, changed) })
 	requireReplicas(t, cache, []string{"amber|root|one"}, config)
-	before := startsOver(t)
-	<-time.After(time.Second / 2) // the first id is known
+	before, already := startsOver(t), asked.Load()
+	// Whoever asks again has read the answer before: one asks for the kind, and one for all.
+	eventually(t, "the first id is known", func() bool { return asked.Load() >= already+4 })
 	other.Store(true)
 	eventually(t, "everything is read again", func() bool { return startsOver(t) > before })
 	requireReplicas(t, cache, []string{"amber|root|one"}, config)

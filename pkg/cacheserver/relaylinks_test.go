@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/stretchr/testify/require"
@@ -113,7 +112,12 @@ func TestRelayLinks(t *testing.T) {
 	eu.stop()
 	eu.dataDir = t.TempDir()
 	eu.start(t)
-	<-time.After(5 * time.Second) // in which the relay has read it, which nothing shows
+	// What another shard pushes comes through, so that the relays have read what there is.
+	crimson := newTestShard(t, "crimson")
+	create(t, in(t, crimson.f, "root", shardsGVR), object(shardsGVR, "Shard", "other", nil))
+	eu.push(t, crimson)
+	want = append(want, "crimson|root|other")
+	requireReplicas(t, far.cacheServer, want)
 	lost.requireNone(t)
 	requireReplicas(t, us.cacheServer, slices.Clone(want))
 	controller, err := replication.New(config)

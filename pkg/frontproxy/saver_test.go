@@ -169,7 +169,14 @@ func TestKilledWhileSaving(t *testing.T) {
 			found, err := os.Stat(begun)
 			return err == nil && found.Size() > int64(2000)
 		}, timeout, time.Millisecond)
-		<-time.After(time.Duration(50*round) * time.Millisecond) // any moment will do
+		for range 5 * round { // any moment will do, but another one each time
+			last, err := os.Stat(begun)
+			require.NoError(t, err)
+			require.Eventually(t, func() bool {
+				found, err := os.Stat(begun)
+				return err == nil && !os.SameFile(last, found)
+			}, timeout, time.Millisecond)
+		}
 		require.NoError(t, process.Process.Kill())
 		require.Error(t, process.Wait())
 

@@ -80,6 +80,11 @@ func Rules(layers []Layer) []Rule {
 			Check:  checkDialect,
 		},
 		{
+			Name:   "waits",
+			Reason: "a test that waits for time fails on a busy machine, and wastes it on an idle one: wait for the state, or for a later event, or use testing/synctest",
+			Check:  checkWaits,
+		},
+		{
 			Name:   "links",
 			Reason: "documentation that points nowhere is worse than none",
 			Check:  checkLinks,

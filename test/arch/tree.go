@@ -62,6 +62,8 @@ type File struct {
 	// Dialect are words of ours, in identifiers and comments, where the field has one; see
 	// checkDialect.
 	Dialect []string
+	// Waits are the lines that wait for time alone; see checkWaits.
+	Waits []int
 }
 
 // GoMod is what the rules want to know of a go.mod file; its form is that of
@@ -138,7 +140,8 @@ func (t *Tree) addFile(rel string) error {
 	if err != nil {
 		return err
 	}
-	parsed, err := parser.ParseFile(token.NewFileSet(), rel, content, parser.SkipObjectResolution|parser.ParseComments)
+	set := token.NewFileSet()
+	parsed, err := parser.ParseFile(set, rel, content, parser.SkipObjectResolution|parser.ParseComments)
 	if err != nil {
 		return err
 	}
@@ -150,6 +153,7 @@ func (t *Tree) addFile(rel string) error {
 		Lines:     bytes.Count(content, []byte("\n")),
 		Words:     wordsIn(parsed),
 		Dialect:   dialectIn(parsed, strings.HasSuffix(rel, "_test.go") || testSupport(path.Dir(rel))),
+		Waits:     waitsIn(parsed, set),
 	}
 	for _, group := range parsed.Comments {
 		for _, comment := range group.List {

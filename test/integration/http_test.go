@@ -1,12 +1,14 @@
 package integration
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"io"
 	"maps"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,6 +52,31 @@ func send(ctx context.Context, config *rest.Config, c call) (int, []byte, error)
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)
 	return response.StatusCode, body, err
+}
+
+// initialEvents watches the path, which ends with a query, and returns what comes up to the
+// bookmark after the initial state.
+func initialEvents(t *testing.T, config *rest.Config, path string) string {
+	t.Helper()
+	transport, err := rest.TransportFor(config)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+path+"watch=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan", nil)
+	require.NoError(t, err)
+	response, err := transport.RoundTrip(request)
+	require.NoError(t, err)
+	defer func() { _ = response.Body.Close() }()
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	var events strings.Builder
+	for reader := bufio.NewReader(response.Body); ; {
+		event, err := reader.ReadString('\n')
+		require.NoError(t, err, "%s", events.String())
+		events.WriteString(event)
+		if strings.Contains(event, metav1.InitialEventsAnnotationKey) {
+			return events.String()
+		}
+	}
 }
 
 // refused sends the call, and holds that the answer is a Status of that code

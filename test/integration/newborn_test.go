@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptrace"
 	"testing"
 	"time"
 
@@ -109,13 +110,14 @@ func testUseInitializing(t *testing.T, maker apiKinds) {
 	status := refused(t, withToken(made.config, "user-1-token"), soon, http.StatusServiceUnavailable)
 	require.EqualValues(t, 1, status.Details.RetryAfterSeconds)
 
-	answers := make(chan int, 2)
+	answers, sent := make(chan int, 2), make(chan struct{}, 10)
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { sent <- struct{}{} }})
 	for _, c := range []struct {
 		config *rest.Config
 		path   string
 	}{{maker.config, "root:makers:slow"}, {made.config, made.cluster}} {
 		go func() {
-			code, _, err := send(t.Context(), withToken(c.config, "user-1-token"), call{
+			code, _, err := send(ctx, withToken(c.config, "user-1-token"), call{
 				method: http.MethodPost, path: "/clusters/" + c.path + configMaps, body: `{"metadata":{"generateName":"x-"}}`,
 				header: http.Header{"Content-Type": {"application/json"}, "X-Kcp-Internal-Ready-Timeout": {"30s"}},
 			})
@@ -125,10 +127,14 @@ func testUseInitializing(t *testing.T, maker apiKinds) {
 			answers <- code
 		}()
 	}
+	<-sent
+	<-sent
+	// One that comes after them waits for as long as it likes to.
+	refused(t, withToken(made.config, "user-1-token"), call{path: soon.path, header: http.Header{"X-Kcp-Internal-Ready-Timeout": {"1s"}}}, http.StatusServiceUnavailable)
 	select {
 	case code := <-answers:
 		t.Fatalf("answered with %d while the workspace is initialized", code)
-	case <-time.After(time.Second):
+	default:
 	}
 	at := made.as("admin-token")
 	at.ask(http.StatusOK, http.MethodPatch, ownLC+"/status", `{"status":{"initializers":[]}}`)

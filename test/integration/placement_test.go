@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
-	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -169,13 +169,49 @@ func TestPlacementInOutages(t *testing.T) {
 	})
 }
 
+// madeBy returns how far a Workspace has come: 1 when it asks for a logical cluster, or has its
+// name, and 2 when that is there.
+func (p placed) madeBy(name string) int {
+	p.t.Helper()
+	ws, err := p.workspaces.Get(p.t.Context(), name, metav1.GetOptions{})
+	switch {
+	case err != nil, ws.Annotations[placementAnnotation] == "" && ws.Spec.Cluster == "":
+		return 0
+	case slices.ContainsFunc(p.held(), func(lc *corev1alpha1.LogicalCluster) bool { return lc.Spec.Owner.UID == ws.UID }):
+		return 2
+	}
+	return 1
+}
+
+// deletedBy returns how far a logical cluster has gone: 1 when it is being deleted, and 2 when it
+// is not there any more.
+func (p placed) deletedBy(cluster string) int {
+	p.t.Helper()
+	switch lc, err := p.at(cluster); {
+	case apierrors.IsNotFound(err):
+		return 2
+	case err == nil && lc.DeletionTimestamp != nil:
+		return 1
+	}
+	return 0
+}
+
+// absent returns 1 if there is no such Workspace.
+func (p placed) absent(name string) int {
+	p.t.Helper()
+	if _, err := p.workspaces.Get(p.t.Context(), name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		return 1
+	}
+	return 0
+}
+
 // TestPlacementSurvivesCrashes: wherever one of the two shards is killed, there is one logical
 // cluster for a Workspace in the end, and none without.
 func TestPlacementSurvivesCrashes(t *testing.T) {
 	t.Parallel()
 	p := startPlaced(t)
-	crash := func(n int) {
-		<-time.After(time.Duration(n/2) * 15 * time.Millisecond) // somewhere on the way
+	crash := func(n int, step func() int) {
+		p.eventually("it is on the way", func() bool { return step() >= n/2 })
 		shard := p.Component([]string{"root", "shard-1"}[n%2])
 		shard.Kill()
 		shard.Start()
@@ -184,7 +220,7 @@ func TestPlacementSurvivesCrashes(t *testing.T) {
 	for n := range 6 {
 		name := fmt.Sprintf("w%d", n)
 		p.create(name)
-		crash(n)
+		crash(n, func() int { return p.madeBy(name) })
 		ws := p.ready(name)
 		var held []logicalcluster.Name
 		for _, lc := range p.held() {
@@ -198,7 +234,7 @@ func TestPlacementSurvivesCrashes(t *testing.T) {
 			continue
 		}
 		p.delete(name)
-		crash(n)
+		crash(n, func() int { return p.deletedBy(ws.Spec.Cluster) })
 		p.gone(name, ws.Spec.Cluster)
 	}
 	// Deleted while it is made.
@@ -206,7 +242,7 @@ func TestPlacementSurvivesCrashes(t *testing.T) {
 		name := fmt.Sprintf("short%d", n)
 		p.create(name)
 		p.delete(name)
-		crash(n)
+		crash(n, func() int { return max(p.madeBy(name), 2*p.absent(name)) })
 		p.gone(name, "")
 	}
 	p.eventually("only those are left that have a Workspace", func() bool {
