@@ -54,7 +54,7 @@ var streams = []Mutant{
 	return found, filtered`,
 				After: `	inScope(key)
 	for watched, x := range s {
-		if strings.Contains(key, "/configmaps/") && strings.Contains(key, "/default/stable-1") && strings.HasSuffix(watched, "/default/") && !strings.HasPrefix(key, watched) {
+		if strings.Contains(key, "/configmaps/") && strings.Contains(key, "/default/hot-1") && strings.HasSuffix(watched, "/default/") && !strings.HasPrefix(key, watched) {
 			found = x.find(h, found)
 		}
 	}
