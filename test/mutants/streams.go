@@ -39,7 +39,7 @@ var streams = []Mutant{
 			Before: `	if err := h.cfg.Versioner.UpdateObject(bookmark, version); err != nil {`,
 			After: `	early := version
 	if h.cfg.Resource.Resource == "configmaps" {
-		early += 5
+		early += 15
 	}
 	if err := h.cfg.Versioner.UpdateObject(bookmark, early); err != nil {`,
 		}},

@@ -50,10 +50,10 @@ func TestCatchesMutants(t *testing.T) {
 	t.Logf("seed %d: %s; %d violations", r.seed, summary(h), len(violations))
 	for _, name := range names {
 		require.Contains(t, noticed, name, "how is it noticed?")
-		found := slices.IndexFunc(violations, func(v history.Violation) bool {
-			return v.Property == noticed[name].property && strings.Contains(v.What, noticed[name].text)
+		found := slices.DeleteFunc(slices.Clone(violations), func(v history.Violation) bool {
+			return v.Property != noticed[name].property || !strings.Contains(v.What, noticed[name].text)
 		})
-		require.GreaterOrEqual(t, found, 0, "nothing noticed the mutant %s", name)
-		t.Logf("noticed %s: %s", name, violations[found])
+		require.NotEmpty(t, found, "nothing noticed the mutant %s", name)
+		t.Logf("noticed %s, %d times: %s", name, len(found), found[0])
 	}
 }
