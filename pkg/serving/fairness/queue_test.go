@@ -261,12 +261,14 @@ func TestManyFloodsLeaveRoomForOthers(t *testing.T) {
 // server for itself afterwards.
 func TestSavesUpNothing(t *testing.T) {
 	b := newBench(t, Limits{Seats: 1, FlowSeats: 1, Waiting: 100, FlowWaiting: 40})
-	for range 100 {
-		release := b.must("busy", "u", 1)
-		b.pass(time.Second)
-		release(0)
-	}
 	running := b.must("busy", "u", 1)
+	for range 100 { // without a pause: a queue that nobody is in forgets how far each flow is
+		next := b.waits(t.Context(), "busy", "u", 1)
+		b.pass(time.Second)
+		running(0)
+		running = <-next.release
+	}
+	b.turns = nil
 	var left []pending
 	for range 10 {
 		left = append(left, b.waits(t.Context(), "busy", "u", 1), b.waits(t.Context(), "back", "u", 1))
