@@ -33,7 +33,20 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// TestFit holds that each mutant fits the product, and parses.
+// hasTest reports whether a package of the module has a test.
+func hasTest(t *testing.T, pkg, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root(t), pkg, "*_test.go"))
+	require.NoError(t, err)
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		return strings.Contains(string(text), "\nfunc "+name+"(")
+	})
+}
+
+// TestFit holds that each mutant fits the product, and parses, and that the test is there
+// that is to catch it.
 func TestFit(t *testing.T) {
 	all := mutants.All()
 	require.Greater(t, len(all), 20)
@@ -43,6 +56,7 @@ func TestFit(t *testing.T) {
 			require.NotEmpty(t, m.Edits)
 			suite := m.CaughtBy == mutants.SuiteRobustness || m.CaughtBy == mutants.SuiteIsolation
 			require.Equal(t, suite, m.Test == "", "a test of a package, or a suite")
+			require.True(t, suite || hasTest(t, m.CaughtBy, m.Test), "%s has no %s", m.CaughtBy, m.Test)
 			dir := t.TempDir()
 			_, err := mutants.Overlay(dir, root(t), name)
 			require.NoError(t, err)
@@ -94,12 +108,13 @@ func TestCaught(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			overlay, err := mutants.Overlay(t.TempDir(), root(t), name)
 			require.NoError(t, err)
-			command := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-overlay", overlay, "-count=1", "-run", "^"+m.Test+"$", m.CaughtBy)
+			command := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-count=1", "-run", "^"+m.Test+"$", m.CaughtBy)
 			command.Dir = root(t)
 			output, err := command.CombinedOutput()
 			require.Error(t, err, "%s passed %s: nothing holds that %s", name, m.Test, m.Rule)
 			require.Contains(t, string(output), "--- FAIL: "+m.Test, "the test did not fail, something else did")
-			t.Logf("%s: %s of %s holds that %s", name, m.Test, m.CaughtBy, m.Rule)
+			used := command.ProcessState.UserTime() + command.ProcessState.SystemTime()
+			t.Logf("%s: %s of %s holds that %s (%.0f s of processor time)", name, m.Test, m.CaughtBy, m.Rule, used.Seconds())
 		})
 	}
 }

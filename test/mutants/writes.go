@@ -1,0 +1,103 @@
+package mutants
+
+// writes are mutants of what a request has to pass before something is stored: who sends it,
+// when its turn comes, who judges it, and how much there may be.
+var writes = []Mutant{
+	{
+		Name: "uncounted-write", Rule: "what a quota lets pass is counted before it is stored",
+		Edits: []Edit{{
+			File:   "pkg/admission/quota/accessor.go",
+			Before: `quotas.UpdateStatus(ctx, quota, metav1.UpdateOptions{})`,
+			After:  `quotas.Get(ctx, quota.Name, metav1.GetOptions{})`,
+		}},
+		CaughtBy: "./test/admission", Test: "TestQuota",
+	},
+	{
+		Name: "free-namespaces", Rule: "a quota of a whole logical cluster limits all its namespaces",
+		Edits: []Edit{{
+			File:   "pkg/admission/quota/quota.go",
+			Before: `	return p.evaluate(a, cluster, "")`,
+			After: `	if a.GetNamespace() != "" {
+		return nil
+	}
+	return p.evaluate(a, cluster, "")`,
+		}},
+		CaughtBy: "./test/admission", Test: "TestQuota",
+	},
+	{
+		Name: "hasty-place", Rule: "a write that is admitted keeps its place in a quota until it is stored",
+		Edits: []Edit{{
+			File:   "pkg/controllers/resourcequota/decide.go",
+			Before: `				used = max(count, used-gone)`,
+			After:  `				used = count`,
+		}},
+		CaughtBy: "./pkg/controllers/resourcequota", Test: "TestObserveKeepsWhatIsOnItsWay",
+	},
+	{
+		Name: "growing-updates", Rule: "a shard that is nearly full takes no write of a tenant that makes it fuller",
+		Edits: []Edit{{
+			File:   "pkg/admission/limits/limits.go",
+			Before: `request.GroupShards) && (create || grows(a)) {`,
+			After:  `request.GroupShards) && create {`,
+		}},
+		CaughtBy: "./pkg/admission/limits", Test: "TestLimits",
+	},
+	{
+		Name: "endless-replicas", Rule: "a logical cluster has a bounded number of objects that other shards keep",
+		Edits: []Edit{{
+			File:   "pkg/admission/limits/limits.go",
+			Before: `w.over(used.Objects, p.c.MaxReplicated, `,
+			After:  `w.over(used.Objects, 0, `,
+		}},
+		CaughtBy: "./pkg/admission/limits", Test: "TestLimits",
+	},
+	{
+		Name: "unjudged", Rule: "the provider of a bound API judges what is written of it",
+		Edits: []Edit{{
+			File:   "pkg/admission/percluster/judge.go",
+			Before: `provider != "" {`,
+			After:  `provider == in {`,
+		}},
+		CaughtBy: "./pkg/admission/percluster", Test: "TestJudge",
+	},
+	{
+		Name: "unknown-judge", Rule: "webhooks and policies that are not known yet are not taken for none",
+		Edits: []Edit{{
+			File:   "pkg/admission/percluster/ready.go",
+			Before: `	for _, hooks := range j.hooks {`,
+			After:  `	for _, hooks := range j.hooks[:min(1, len(j.hooks))] {`,
+		}},
+		CaughtBy: "./pkg/admission/percluster", Test: "TestJudges",
+	},
+	{
+		Name: "second-organization", Rule: "nobody asks for a client certificate with a group by which servers decide",
+		Edits: []Edit{{
+			File:   "pkg/admission/reserved/requests.go",
+			Before: `range content.Subject.Organization {`,
+			After:  `range content.Subject.Organization[:min(1, len(content.Subject.Organization))] {`,
+		}},
+		CaughtBy: "./pkg/admission/reserved", Test: "TestSigningRequests",
+	},
+	{
+		Name: "saved-up", Rule: "a logical cluster that was quiet has no more turns than others afterwards",
+		Edits: []Edit{{
+			File:   "pkg/serving/fairness/queue.go",
+			Before: `	if f.inUse == 0 && !f.wants() {`,
+			After:  `	if f.inUse > 0 && !f.wants() {`,
+		}},
+		CaughtBy: "./pkg/serving/fairness", Test: "TestSavesUpNothing",
+	},
+	{
+		Name: "own-word", Rule: "nobody tells other servers through the front-proxy who he is, or what it knows",
+		Edits: []Edit{{
+			File: "pkg/frontproxy/credentials.go",
+			Before: `		own.drop(r.Header)
+		if`,
+			After: `		if r.TLS == nil {
+			own.drop(r.Header)
+		}
+		if`,
+		}},
+		CaughtBy: "./pkg/frontproxy", Test: "TestMappedServers",
+	},
+}
