@@ -37,6 +37,8 @@ type fake struct {
 	asked  []url.Values
 	// cut has watches end after so many initial events.
 	cut int
+	// gates has watches wait before some of their initial events.
+	gates map[int]<-chan struct{}
 }
 
 type change struct{ kind, name string }
@@ -184,6 +186,14 @@ func (f *fake) watch(w http.ResponseWriter, r *http.Request, query url.Values) {
 		for i, name := range f.at(from) {
 			if i == f.cut {
 				return
+			}
+			if gate := f.gates[i]; gate != nil {
+				_ = flush.Flush()
+				select {
+				case <-gate:
+				case <-r.Context().Done():
+					return
+				}
 			}
 			_ = out.Encode(map[string]any{"type": "ADDED", "object": f.object(name, from)})
 		}

@@ -210,12 +210,22 @@ func TestInitialVersions(t *testing.T) {
 	for n := range each {
 		names = append(names, fmt.Sprint(n))
 	}
-	w := newWorld(t, newFake(t, "a", names...), newFake(t, "b", names...))
+	// All of b come between the first of a and the others.
+	a, b := newFake(t, "a", names...), newFake(t, "b", names...)
+	first, all := make(chan struct{}), make(chan struct{})
+	a.gates, b.gates = map[int]<-chan struct{}{1: all}, map[int]<-chan struct{}{0: first}
+	w := newWorld(t, a, b)
 	s, left := w.watch(), map[string]int{"a": each, "b": each}
 	for range 2 * each {
 		e := s.next()
 		own := e.Object.Metadata.Name[:1]
 		left[own]--
+		switch {
+		case own == "a" && left["a"] == each-1:
+			close(first)
+		case own == "b" && left["b"] == 0:
+			close(all)
+		}
 		other := map[string]string{"a": "b", "b": "a"}[own]
 		if seen := positions(t, e.Object.Metadata.ResourceVersion, other)[0]; left[other] > 0 {
 			require.Zero(t, seen, "%d of %s follow %s", left[other], other, e)
