@@ -22,9 +22,10 @@ var (
 	onlyFlag = flag.String("only", "", "try these mutants, separated by commas")
 )
 
-// sample are the mutants that every run tries: quick ones, to see that the
-// mechanism finds what it should.
-var sample = []string{"namesake", "concealment"}
+// sample are the mutants that every run tries, one for each of five rules: who one is,
+// entering, permission claims, quotas and replication. Their tests start no server, so that
+// each takes seconds.
+var sample = []string{"namesake", "concealment", "any-verb", "hasty-place", "replica-alive"}
 
 func root(t *testing.T) string {
 	t.Helper()
