@@ -136,6 +136,9 @@ func (l *list) labelsOf() claimLabels {
 // setKey tells the sets of an export apart.
 type setKey struct {
 	identified
+	// stored is the identity in the keys of the objects: that these are the system's may become
+	// known later.
+	stored string
 	// verb is list or watch, for requests to all logical clusters. Requests to one are
 	// let pass or not by their verbs, before.
 	verb string
@@ -232,6 +235,9 @@ func (x *Index) ClaimLabels(cluster logicalcluster.Name, resource schema.GroupRe
 		return nil
 	}
 	shown, _ := v.(claimLabels)
+	if identity == "" && x.config.SystemIdentity != nil {
+		identity = x.config.SystemIdentity(resource) // by which what the system has is claimed
+	}
 	return shown[identified{resource, identity}]
 }
 
@@ -245,7 +251,7 @@ func (x *Index) setOf(export client.Key, key setKey) *claims.Set {
 		set.used = time.Now()
 		return set.Set
 	}
-	set := claims.NewSet(&x.source, key.resource, key.identity, c.latest)
+	set := claims.NewSet(&x.source, key.resource, key.stored, c.latest)
 	for _, cluster := range x.consumers(export) {
 		c.bring(set, cluster, letsIn(x.records(cluster), export, key.identified, key.verb))
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage"
 )
@@ -98,6 +99,43 @@ func TestReach(t *testing.T) {
 	}
 	export.Spec.Resources[0].Storage.Virtual = &apisv1alpha2.ResourceSchemaStorageVirtual{}
 	require.Equal(t, "theirs", reach(wildcard, widgets, "get").Identity, "it is not stored as custom resources")
+}
+
+// TestReachOfSystem: what the system has is claimed by the identity that root's export gives it, and
+// lies under none.
+func TestReachOfSystem(t *testing.T) {
+	w := newShard(t).run()
+	known := ""
+	w.config.SystemIdentity = func(resource schema.GroupResource) string {
+		if resource == gadgets {
+			return known
+		}
+		return ""
+	}
+	ours := &definitions.Definition{}
+	w.config.System = func(schema.GroupResource) *definitions.Definition { return ours }
+	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
+	w.exports[ofProvider] = export
+	for _, identity := range []string{"root's", "another"} {
+		b := bindingOf(identity[:1], "x")
+		b.Labels = map[string]string{apis.ExportLabel: apis.ExportLabelValue("provider", "e")}
+		b.Status.AppliedPermissionClaims = []apisv1alpha2.ScopedPermissionClaim{applied(claimOn(gadgets, identity, "*"), "")}
+		w.put(b)
+	}
+	for _, now := range []struct{ known, claimed, under, labelled string }{
+		{"", "root's", "root's", ""}, {"root's", "root's", "", "r"}, {"root's", "another", "another", "r"},
+	} {
+		known = now.known
+		export.Spec.PermissionClaims = []apisv1alpha2.PermissionClaim{claimOn(gadgets, now.claimed, "*")}
+		reach, err := w.Reach(t.Context(), ofProvider, wildcard, gadgets, "list")
+		require.NoError(t, err)
+		require.Equal(t, now.claimed, reach.Identity, "whose policies decide")
+		require.Equal(t, now.under, reach.Set.Identity(), now)
+		require.True(t, reach.Set.Selection(logicalcluster.Name(now.claimed[:1])).Held())
+		for _, cluster := range []string{"r", "a"} {
+			require.Equal(t, cluster == now.labelled, len(w.ClaimLabels(logicalcluster.Name(cluster), gadgets, "")) == 1, now)
+		}
+	}
 }
 
 // TestClaimsFollow: whenever a set was made, it holds what the bindings say, and so do

@@ -53,10 +53,13 @@ type Config struct {
 	Defined func(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) bool
 	// System returns how the system serves a resource of its own that logical clusters have
 	// only if they bind it, or nil if the resource is none such: its objects have no
-	// identity, and its schema is the server's. Nil is that there are none. SystemBound
-	// reports whether a logical cluster has those only if it binds them.
-	System      func(resource schema.GroupResource) *definitions.Definition
-	SystemBound func(cluster logicalcluster.Name) bool
+	// identity, and its schema is the server's. Nil is that there are none. SystemIdentity
+	// returns the identity by which exports claim such a resource, all the same, or "" if it is
+	// not known; it is asked where claim labels are (storage.ClaimLabels), and returns at once.
+	// SystemBound reports whether a logical cluster has those only if it binds them.
+	System         func(resource schema.GroupResource) *definitions.Definition
+	SystemIdentity func(resource schema.GroupResource) string
+	SystemBound    func(cluster logicalcluster.Name) bool
 	// Virtual returns the objects of a resource that an export offers by virtual storage. Nil is
 	// that such resources are not served.
 	Virtual func(export client.Key, resource schema.GroupResource) definitions.Objects

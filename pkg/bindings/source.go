@@ -65,6 +65,15 @@ func (x *Index) system(resource schema.GroupResource) *definitions.Definition {
 	return x.config.System(resource)
 }
 
+// storedUnder returns the identity in the keys of objects that exports claim by an identity:
+// that one, or none if it is another name of objects of the system.
+func (x *Index) storedUnder(w identified) string {
+	if x.config.SystemIdentity != nil && w.identity != "" && x.config.SystemIdentity(w.resource) == w.identity {
+		return ""
+	}
+	return w.identity
+}
+
 // resolveWildcard serves one identity with the newest schema that is bound, and the
 // metadata of all.
 func (x *Index) resolveWildcard(ctx context.Context, l definitions.Lookup) (*definitions.Definition, error) {

@@ -20,7 +20,7 @@ import (
 
 // Reach is what requests for a resource reach through the view of an export.
 type Reach struct {
-	// Identity is that of the objects; empty for those that no export defines.
+	// Identity is that by which exports name the objects; empty for those that no export defines.
 	Identity string
 	// Set is what they are restricted to; nil for the export's own resources.
 	Set *claims.Set
@@ -60,7 +60,7 @@ func (x *Index) Reach(ctx context.Context, key client.Key, in request.Cluster, r
 	if !claims {
 		return nil, nil //nolint:nilnil // it does not ask for it
 	}
-	of := setKey{identified: w}
+	of := setKey{identified: w, stored: x.storedUnder(w)}
 	if in.Wildcard {
 		of.verb = verb
 	} else if !letsIn(x.records(in.Name), key, w, verb).Held() {
@@ -137,6 +137,8 @@ func (x *Index) Claimed(ctx context.Context, export *apisv1alpha2.APIExport) (pl
 		case offers(export, resource):
 		case c.IdentityHash == "":
 			plain[resource] = true
+		case x.storedUnder(identified{resource, c.IdentityHash}) == "":
+			defined = append(defined, x.system(resource))
 		default:
 			d, err := x.resolveWildcard(ctx, definitions.Lookup{Resource: resource, Identity: c.IdentityHash, Exported: true})
 			if err != nil {

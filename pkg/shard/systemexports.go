@@ -29,13 +29,21 @@ func (s *Server) systemIdentity(ctx context.Context, resource schema.GroupResour
 	if name == "" {
 		return "", nil
 	}
-	exports := s.informers.APIExports
 	waiting, cancel := context.WithTimeout(ctx, exportsTimeout)
 	defer cancel()
-	if err := exports.WaitForSync(waiting); err != nil {
+	if err := s.informers.APIExports.WaitForSync(waiting); err != nil {
 		return "", notKnownYet(name, err)
 	}
-	export, err := exports.Get(core.RootCluster, "", name)
+	return s.knownSystemIdentity(resource)
+}
+
+// knownSystemIdentity is systemIdentity by what is known now.
+func (s *Server) knownSystemIdentity(resource schema.GroupResource) (string, error) {
+	name := config.RootExportOf(resource)
+	if name == "" {
+		return "", nil
+	}
+	export, err := s.informers.APIExports.Get(core.RootCluster, "", name)
 	switch {
 	case apierrors.IsNotFound(err):
 		return "", nil

@@ -39,8 +39,14 @@ func (k apiKinds) claimed(path string) map[string]string {
 	if json.Unmarshal([]byte(says), &object) != nil {
 		return nil
 	}
-	maps.DeleteFunc(object.Metadata.Labels, func(key, _ string) bool { return !strings.HasPrefix(key, claimPrefix) })
-	return object.Metadata.Labels
+	return claimLabelsIn(object.Metadata.Labels)
+}
+
+// claimLabelsIn are those labels that tell who claims an object.
+func claimLabelsIn(labels map[string]string) map[string]string {
+	found := maps.Clone(labels)
+	maps.DeleteFunc(found, func(key, _ string) bool { return !strings.HasPrefix(key, claimPrefix) })
+	return found
 }
 
 // versions are those of the objects of a list, by uid.

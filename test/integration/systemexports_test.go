@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
 // TestSystemExports: root exports the kinds of the system, whose identities are other names of
@@ -15,19 +17,7 @@ import (
 func TestSystemExports(t *testing.T) {
 	e := newEnv(t, two.Get(t))
 	root := apiKinds{env: e, config: e.Shard(0), cluster: "root"}.in(t)
-	identity := func(export string) string {
-		var hash string
-		root.eventually(export+" has an identity", func() bool {
-			code, says := root.status(http.MethodGet, apisV2+"apiexports/"+export, "")
-			read := &unstructured.Unstructured{}
-			if code != http.StatusOK || read.UnmarshalJSON([]byte(says)) != nil {
-				return false
-			}
-			hash, _ = field(read, "status", "identityHash").(string)
-			return hash != ""
-		})
-		return hash
-	}
+	identity := root.identityOf
 	tenancy, shards, topology := identity("tenancy.kcp.io"), identity("shards.core.kcp.io"), identity("topology.kcp.io")
 
 	// The identity is a name of the same objects, for wildcards on all shards.
@@ -65,6 +55,22 @@ func TestSystemExports(t *testing.T) {
 	// What somebody deletes in root comes back, with the same identity.
 	root.ask(http.StatusOK, http.MethodDelete, apisV2+"apiexports/tenancy.kcp.io", "")
 	require.Equal(t, tenancy, identity("tenancy.kcp.io"))
+}
+
+// identityOf waits for the identity of an export.
+func (k apiKinds) identityOf(export string) string {
+	k.t.Helper()
+	var hash string
+	k.eventually(export+" has an identity", func() bool {
+		code, says := k.status(http.MethodGet, apisV2+"apiexports/"+export, "")
+		read := &unstructured.Unstructured{}
+		if code != http.StatusOK || read.UnmarshalJSON([]byte(says)) != nil {
+			return false
+		}
+		hash, _ = field(read, "status", "identityHash").(string)
+		return hash != ""
+	})
+	return hash
 }
 
 // TestSystemBindings: a logical cluster has the kinds of the system that root exports only if
@@ -187,6 +193,93 @@ func TestSystemBindingsOfOld(t *testing.T) {
 			return !strings.Contains(says, k.cluster)
 		})
 	}
+}
+
+// TestSystemClaims: what root exports is claimed as all else, by the identity that root tells, on the
+// shards of the consumers, wherever root is.
+func TestSystemClaims(t *testing.T) {
+	e := newEnv(t, two.Get(t))
+	tenancy := apiKinds{env: e, config: e.Shard(0), cluster: "root"}.in(t).identityOf("tenancy.kcp.io")
+	for shard, where := range []string{"on the shard of root", "on another one"} {
+		t.Run(where, func(t *testing.T) { testSystemClaims(t, e, tenancy, shard) })
+	}
+}
+
+func testSystemClaims(t *testing.T, e *env, tenancy string, shard int) {
+	const workspaces = tenancyV1 + "workspaces"
+	provider := newAPIKinds(e, fmt.Sprint("system-claims-provider-", shard)).in(t)
+	k := newAPIKindsOn(e, fmt.Sprint("system-claims-", shard), shard).in(t)
+	provider.export("e", provider.schema("v1", "widgets", "size"))
+	claim := `{"group":"tenancy.kcp.io","resource":"workspaces","identityHash":"` + tenancy + `","verbs":["*"]`
+	provider.claim(`[` + claim + `}]`)
+	k.bindPath(http.StatusCreated, "e", provider.cluster, "e")
+	k.until("e", "Ready", "True <nil>")
+	k.create(workspaces, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"seen","labels":{"for":"provider"}}}`)
+	k.create(workspaces, "%s", workspaceBody("hidden"))
+	for _, name := range []string{"seen", "hidden"} {
+		k.eventually("it is Ready: "+name, func() bool { return field(k.get(workspaces+"/"+name), "status", "phase") == "Ready" })
+	}
+	all, in := provider.at(shard).through("e", "*"), provider.at(shard).through("e", k.cluster)
+	all.eventually("the claim is known", func() bool {
+		code, _ := all.status(http.MethodGet, workspaces, "")
+		return code == http.StatusOK
+	})
+	all.untilSees(workspaces)
+	w := all.follow(schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}, "")
+
+	// Seen is what is selected, with the label that tells who claims it.
+	k.accept(`[` + claim + `,"selector":{"matchLabels":{"for":"provider"}},"state":"Accepted"}]`)
+	require.Len(t, claimLabelsIn(next(t, w, watch.Added, "seen").GetLabels()), 1)
+	all.untilSees(workspaces, "seen")
+	in.untilSees(workspaces, "seen")
+	require.Equal(t, k.get(workspaces+"/seen").GetUID(), in.get(workspaces+"/seen").GetUID())
+	require.Len(t, k.claimed(workspaces+"/seen"), 1)
+	require.Empty(t, k.claimed(workspaces+"/hidden"))
+	in.ask(http.StatusNotFound, http.MethodGet, workspaces+"/hidden", "")
+	require.Contains(t, fmt.Sprint(in.get(strings.TrimSuffix(tenancyV1, "/")).Object), "workspaces/status")
+	require.NotContains(t, fmt.Sprint(in.get(strings.TrimSuffix(tenancyV1, "/")).Object), "workspacetypes")
+
+	// What is written through the claim is within the selector, and works as any other.
+	in.create(workspaces, "%s", workspaceBody("made"))
+	next(t, w, watch.Added, "made")
+	require.Equal(t, "provider", k.get(workspaces + "/made").GetLabels()["for"])
+	k.eventually("what the provider has made is Ready", func() bool { return field(in.get(workspaces+"/made"), "status", "phase") == "Ready" })
+	in.ask(http.StatusForbidden, http.MethodPatch, workspaces+"/made", `{"metadata":{"labels":{"for":"others"}}}`)
+	in.ask(http.StatusOK, http.MethodDelete, workspaces+"/made", "")
+	next(t, w, watch.Deleted, "made")
+
+	// Root's maximal policy has a say.
+	provider.create(rbacPath+"clusterrolebindings", "%s", allRights)
+	user := in.as("user-1-token")
+	user.eventually("the policy of root lets it read", func() bool {
+		code, _ := user.status(http.MethodGet, workspaces+"/seen", "")
+		return code == http.StatusOK
+	})
+	code, says := user.status(http.MethodPut, workspaces+"/seen/status", workspaceBody("seen"))
+	require.Equal(t, http.StatusForbidden, code, says)
+	require.Contains(t, says, "maximal permission policy")
+
+	// Narrowed and widened, on the watch and in lists.
+	k.accept(`[` + claim + `,"selector":{"matchLabels":{"for":"nobody"}},"state":"Accepted"}]`)
+	next(t, w, watch.Deleted, "seen")
+	in.untilSees(workspaces)
+	require.Empty(t, k.claimed(workspaces+"/seen"))
+	k.accept(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
+	next(t, w, watch.Added, "hidden")
+	in.untilSees(workspaces, "hidden", "seen")
+	all.untilSees(workspaces, "hidden", "seen")
+
+	// By an identity that is not root's nothing is reached.
+	wrong := strings.Replace(claim, tenancy, strings.Repeat("0", 64), 1)
+	provider.claim(`[` + wrong + `}]`)
+	k.accept(`[` + wrong + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
+	for _, view := range []apiKinds{all, in} {
+		view.eventually("there is nothing of that identity", func() bool {
+			code, _ := view.status(http.MethodGet, workspaces, "")
+			return code == http.StatusNotFound
+		})
+	}
+	k.eventually("nor a label", func() bool { return len(k.claimed(workspaces+"/seen")) == 0 })
 }
 
 const (
