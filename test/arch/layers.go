@@ -257,6 +257,12 @@ var Layers = []Layer{
 		ForTests: true,
 	},
 	{
+		Units:    []string{"test/documented"},
+		Reason:   "reads documentation, for tests that compare it with the code",
+		Only:     []string{},
+		ForTests: true,
+	},
+	{
 		Units:    []string{"test/harness"},
 		Reason:   "starts whole servers for tests; the product must not be able to import it",
 		Only:     []string{"pkg/shard", "pkg/frontproxy", "pkg/cacheserver", "pkg/dev", "test/mutants"},

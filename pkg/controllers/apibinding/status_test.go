@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/documented"
 )
 
 const (
@@ -177,7 +176,10 @@ func TestConditions(t *testing.T) {
 			require.Equal(t, says(b, initial), says(b, "Ready"))
 		})
 	}
-	require.ElementsMatch(t, documented(t), slices.Collect(maps.Keys(seen)), "of the conditions in the documentation and the reasons above none is missing")
+	all := slices.DeleteFunc(documented.Conditions(t, "bindings.md", "condition of an APIBinding | reason | what to do"), func(c string) bool {
+		return strings.HasPrefix(c, "Ready ") // it says what InitialBindingCompleted says
+	})
+	require.ElementsMatch(t, all, slices.Collect(maps.Keys(seen)), "of the conditions in the documentation and the reasons above none is missing")
 }
 
 // says is all that a condition says; nothing if it is not there.
@@ -190,40 +192,6 @@ func says(b *apisv1alpha2.APIBinding, kind string) string {
 		return string(c.Status)
 	}
 	return fmt.Sprintf("%s %s %s: %s", c.Status, c.Reason, c.Severity, c.Message)
-}
-
-// documented are the conditions of bindings with their reasons, as users read of them.
-func documented(t *testing.T) []string {
-	t.Helper()
-	text, err := os.ReadFile("../../../docs/bindings.md")
-	require.NoError(t, err)
-	_, table, ok := strings.Cut(string(text), "| condition of an APIBinding | reason | what to do |\n|---|---|---|\n")
-	require.True(t, ok)
-	table, _, _ = strings.Cut(table, "\n\n")
-	code := regexp.MustCompile("`([A-Za-z]+)`")
-	names := func(cell string) (all []string) {
-		for _, match := range code.FindAllStringSubmatch(cell, -1) {
-			all = append(all, match[1])
-		}
-		return all
-	}
-	var found, kinds []string
-	for row := range strings.SplitSeq(table, "\n") {
-		cells := strings.Split(row, "|")
-		require.Len(t, cells, 5, row)
-		if named := names(cells[1]); len(named) > 0 {
-			kinds = named
-		}
-		if slices.Contains(kinds, "Ready") {
-			continue // it says what InitialBindingCompleted says
-		}
-		for _, kind := range kinds {
-			for _, reason := range names(cells[2]) {
-				found = append(found, kind+" "+reason)
-			}
-		}
-	}
-	return found
 }
 
 // TestLogicalClusterComes: a binding that is heard of before its logical cluster goes on by itself.

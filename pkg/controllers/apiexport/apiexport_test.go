@@ -20,6 +20,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/documented"
 )
 
 var key = client.Key{Cluster: "provider", Name: "e"}
@@ -283,4 +284,15 @@ func TestEveryCrash(t *testing.T) {
 		require.NotContains(t, w.secrets, "kcp-system/e", "no identity is made in place of a lost one")
 		require.Less(t, w.effects, crashes/2, "each effect was crashed at")
 	}
+}
+
+// TestDocumented: documentation has all that the condition of an export can say.
+func TestDocumented(t *testing.T) {
+	export := newWorld().export
+	var said []string
+	for _, told := range []*apisv1alpha2.APIExport{identify(export, apis.DefaultSecret("e"), nil), generationFailed(export, errCrash)} {
+		require.Len(t, told.Status.Conditions, 1)
+		said = append(said, told.Status.Conditions[0].Reason)
+	}
+	require.ElementsMatch(t, documented.Reasons(t, "bindings.md", "condition `IdentityValid` | what to do"), said)
 }

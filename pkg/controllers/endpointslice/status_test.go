@@ -2,6 +2,7 @@ package endpointslice
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/documented"
 )
 
 func shard(name, url, region string) *corev1alpha1.Shard {
@@ -150,4 +152,37 @@ func TestWaiting(t *testing.T) {
 	known := OfExports.advance(later, state{})
 	require.Equal(t, apisv1alpha2.APIExportNotFoundReason, conditions.GetReason(known, apisv1alpha2.APIExportValid))
 	require.Equal(t, known, waitingFor(known, why))
+}
+
+// TestDocumented: documentation has all that the conditions of slices can say.
+func TestDocumented(t *testing.T) {
+	why := client.ErrIncomplete
+	export := &apisv1alpha2.APIExport{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
+	nobody := func(string) bool { return false }
+	of := &apisv1alpha1.APIExportEndpointSlice{Spec: apisv1alpha1.APIExportEndpointSliceSpec{Partition: "p"}}
+	cached := &cachev1alpha1.CachedResourceEndpointSlice{}
+	cached.Spec.CachedResource.Name, cached.Spec.Partition = "c", "p"
+	for document, test := range map[string]struct {
+		header string
+		slices []Slice
+		others []string // of what is no slice
+	}{
+		"bindings.md": {
+			"condition | reason | what to do", []Slice{OfExports.advance(of, state{consumed: nobody}), OfExports.advance(of, state{export: export, consumed: nobody}), waitingFor(of, why)},
+			[]string{"PartitionSetValid InvalidSelector", "PartitionsReady ErrorGeneratingPartitions"},
+		},
+		"cachedresources.md": {
+			"condition | reason when not true | what to do", []Slice{OfCached.advance(cached, state{consumed: nobody}), waitingFor(cached, why)}, nil,
+		},
+	} {
+		seen := map[string]bool{}
+		for _, slice := range test.slices {
+			for _, c := range conditions.Getter(slice).GetConditions() {
+				if c.Reason != "" {
+					seen[string(c.Type)+" "+c.Reason] = true
+				}
+			}
+		}
+		require.ElementsMatch(t, documented.Conditions(t, document, test.header), append(slices.Collect(maps.Keys(seen)), test.others...), document)
+	}
 }

@@ -2,6 +2,7 @@ package partitionset
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/documented"
 )
 
 func shard(name string, pairs ...string) *corev1alpha1.Shard {
@@ -167,4 +169,20 @@ func TestAnyOrder(t *testing.T) {
 		w.converge(t)
 		require.ElementsMatch(t, []string{"other", "s-us"}, slices.Collect(maps.Keys(w.have)))
 	}
+}
+
+// TestDocumented: documentation has all that the conditions of sets can say, beside those of slices.
+func TestDocumented(t *testing.T) {
+	seen := map[string]bool{}
+	for _, told := range []*topologyv1alpha1.PartitionSet{tell(set("s"), 0, errors.New("bad"), nil), tell(set("s"), 1, nil, errors.New("taken")), tell(set("s"), 1, nil, nil)} {
+		for _, c := range told.Status.Conditions {
+			if c.Reason != "" {
+				seen[string(c.Type)+" "+c.Reason] = true
+			}
+		}
+	}
+	said := slices.DeleteFunc(documented.Conditions(t, "bindings.md", "condition | reason | what to do"), func(c string) bool {
+		return !strings.HasPrefix(c, "PartitionSetValid ") && !strings.HasPrefix(c, "PartitionsReady ")
+	})
+	require.ElementsMatch(t, said, slices.Collect(maps.Keys(seen)))
 }

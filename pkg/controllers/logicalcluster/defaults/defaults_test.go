@@ -23,6 +23,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/test/documented"
 )
 
 const (
@@ -420,4 +421,13 @@ func TestMaintain(t *testing.T) {
 	require.Empty(t, w.says(conditionReconciled), "nobody looks after them any more")
 	require.Empty(t, w.b.watching(cluster))
 	require.Len(t, w.bindings, 2)
+}
+
+// TestDocumented: documentation has all that the conditions about default bindings can say.
+func TestDocumented(t *testing.T) {
+	var said []string
+	for _, s := range []state{{invalid: errNone}, {failed: []string{"it"}}, {waiting: []string{"it"}}} {
+		said = append(said, conditions.GetReason(s.tell(newWorld().lc, conditionReconciled), conditionReconciled))
+	}
+	require.ElementsMatch(t, documented.Reasons(t, "bindings.md", "reason, of either condition | what to do"), said)
 }
