@@ -88,3 +88,34 @@ func costs(t *testing.T, k apiKinds) map[string]int {
 	require.Len(t, counts, 4)
 	return counts
 }
+
+// TestListsOfBoundAPIs: lists that watch caches answer are counted by resource, where kcp's users look.
+func TestListsOfBoundAPIs(t *testing.T) {
+	e := newEnv(t, two.Get(t))
+	provider, k := newAPIKinds(e, "lists-provider").in(t), newAPIKinds(e, "lists-consumer").in(t)
+	identity := provider.export("e", provider.schema("v1", "doodads", "size"))
+	k.bind("e", provider, "e")
+	k.until("e", "Ready", "True <nil>")
+	counted := func() (n float64) {
+		code, text := do(t, k.config, call{path: "/metrics"})
+		require.Equal(t, http.StatusOK, code)
+		_, after, ok := strings.Cut(string(text), `apiserver_cache_list_total{group="example.org",index="",resource="doodads"} `)
+		if ok {
+			line, _, _ := strings.Cut(after, "\n")
+			var err error
+			n, err = strconv.ParseFloat(line, 64)
+			require.NoError(t, err)
+		}
+		return n
+	}
+	const path, lists = "/apis/example.org/v1/doodads", 5
+	k.get(path)
+	before := counted()
+	all := k
+	all.cluster = "*"
+	for range lists {
+		k.get(path + "?resourceVersion=0")
+		all.get(path + ":" + identity + "?resourceVersion=0")
+	}
+	require.GreaterOrEqual(t, counted(), before+2*lists)
+}
