@@ -30,6 +30,8 @@ type apiKinds struct {
 	cluster string
 	// view comes before /clusters/ in URLs, where a view is what is seen.
 	view string
+	// viewed is the shard of the views, if it is another one than that of the logical cluster.
+	viewed *rest.Config
 }
 
 func newAPIKinds(e *env, name string) apiKinds {
@@ -50,6 +52,9 @@ func newAPIKindsOn(e *env, name string, shard int) apiKinds {
 // as is what another user sees, whom a token names.
 func (k apiKinds) as(token string) apiKinds {
 	k.config = withToken(k.config, token)
+	if k.viewed != nil {
+		k.viewed = withToken(k.viewed, token)
+	}
 	return k
 }
 
@@ -62,8 +67,19 @@ func (k apiKinds) in(t *testing.T) apiKinds {
 	return k
 }
 
+// newProviderOn is newAPIKindsOn, for a provider whose consumers are on shard root.
+func newProviderOn(e *env, name string, shard int) apiKinds {
+	e.t.Helper()
+	k := newAPIKindsOn(e, name, shard)
+	k.viewed = e.Shard(0)
+	return k
+}
+
 // through is what the provider of an export sees of a logical cluster, or of all.
 func (k apiKinds) through(export, cluster string) apiKinds {
+	if k.viewed != nil {
+		k.config, k.viewed = k.viewed, nil
+	}
 	k.view, k.cluster = "/services/apiexport/"+k.cluster+"/"+export, cluster
 	return k
 }

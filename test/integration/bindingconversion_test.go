@@ -1,14 +1,22 @@
 package integration
 
 import (
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -101,4 +109,61 @@ func testConversion(t *testing.T, e *env) {
 		return field(other.get(v2+"/eve"), "spec", "name", "last") == "E"
 	})
 	require.Equal(t, "the Lovelace", field(k.get(v2+"/ada"), "spec", "name", "last"), "others have theirs")
+}
+
+// newConverter is a webhook that converts between the versions of peopleSchema, and counts the objects.
+func newConverter(t *testing.T, converted *atomic.Int64) (clientConfig string) {
+	t.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		var review apiextensionsv1.ConversionReview
+		if err := json.NewDecoder(request.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		review.Response = &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
+		for _, raw := range review.Request.Objects {
+			person := &unstructured.Unstructured{}
+			if err := person.UnmarshalJSON(raw.Raw); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			spec, _ := field(person, "spec").(map[string]any)
+			if strings.HasSuffix(review.Request.DesiredAPIVersion, "/v2") {
+				person.Object["spec"] = map[string]any{"name": map[string]any{"first": spec["first"], "last": spec["last"]}}
+			} else {
+				person.Object["spec"] = spec["name"]
+			}
+			person.SetAPIVersion(review.Request.DesiredAPIVersion)
+			review.Response.ConvertedObjects = append(review.Response.ConvertedObjects, runtime.RawExtension{Object: person})
+			converted.Add(1)
+		}
+		review.Request = nil
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	t.Cleanup(server.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	return fmt.Sprintf(`{"url":%q,"caBundle":%q}`, server.URL, base64.StdEncoding.EncodeToString(ca))
+}
+
+// testWebhookConversion: the webhook that a schema names converts what its consumers have.
+func testWebhookConversion(t *testing.T, provider, k apiKinds) {
+	t.Helper()
+	const name = "v1.people.example.org"
+	const v1, v2 = "/apis/example.org/v1/namespaces/default/people", "/apis/example.org/v2/namespaces/default/people"
+	var converted atomic.Int64
+	webhook := `"conversion":{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v1"],"clientConfig":` + newConverter(t, &converted) + `}}`
+	provider.create(apisV1+"apiresourceschemas", "%s", strings.Replace(fmt.Sprintf(peopleSchema, name), `"conversion":{"strategy":"None"}`, webhook, 1))
+	provider.export("people", name)
+	k.bindPath(http.StatusCreated, "people", provider.cluster, "people")
+	k.until("people", "Ready", "True <nil>")
+	k.create(v1, `{"apiVersion":"example.org/v1","kind":"Person","metadata":{"name":"ada"},"spec":{"first":"Ada","last":"Lovelace"}}`)
+	require.Equal(t, map[string]any{"name": map[string]any{"first": "Ada", "last": "Lovelace"}}, k.get(v2 + "/ada").Object["spec"])
+	k.create(v2, `{"apiVersion":"example.org/v2","kind":"Person","metadata":{"name":"bob"},"spec":{"name":{"first":"Bob","last":"B"}}}`)
+	require.Equal(t, map[string]any{"first": "Bob", "last": "B"}, k.get(v1 + "/bob").Object["spec"])
+	k.ask(http.StatusOK, http.MethodPatch, v2+"/ada", `{"spec":{"name":{"last":"King"}}}`)
+	require.Equal(t, "King", field(k.get(v1+"/ada"), "spec", "last"))
+	require.Equal(t, []string{"ada", "bob"}, namesIn(k.get(v2)))
+	require.Positive(t, converted.Load())
+	provider.ask(http.StatusOK, http.MethodDelete, apisV2+"apiexports/people", "")
+	require.Equal(t, "King", field(k.get(v2+"/ada"), "spec", "name", "last"), "the webhook goes on to convert when the export is gone")
 }

@@ -80,13 +80,20 @@ func TestBinding(t *testing.T) {
 	t.Run("names", func(t *testing.T) { testBindingNames(t, e) })
 	t.Run("conflicts", func(t *testing.T) { testConflicts(t, e) })
 	t.Run("evolution", func(t *testing.T) { testBindingEvolution(t, e) })
-	t.Run("taking over", func(t *testing.T) { testTakingOver(t, e) })
-	t.Run("taking over from another export", func(t *testing.T) { testSharedIdentity(t, e) })
+	t.Run("taking over", func(t *testing.T) {
+		testTakingOver(t, newAPIKinds(e, "over-provider").in(t), newAPIKinds(e, "over-consumer").in(t))
+	})
+	t.Run("taking over from another export", func(t *testing.T) {
+		testSharedIdentity(t, newAPIKinds(e, "shared-provider").in(t), newAPIKinds(e, "shared-consumer").in(t))
+	})
 	t.Run("content", func(t *testing.T) { testBoundContent(t, e) })
 	t.Run("watches", func(t *testing.T) { testBoundWatches(t, e) })
 	t.Run("without a provider", func(t *testing.T) { testProviderGoes(t, e, 0) })
 	t.Run("hooks", func(t *testing.T) { testProvidersHooks(t, e) })
 	t.Run("conversion", func(t *testing.T) { testConversion(t, e) })
+	t.Run("conversion by a webhook", func(t *testing.T) {
+		testWebhookConversion(t, newAPIKinds(e, "webhook-provider").in(t), newAPIKinds(e, "webhook-consumer").in(t))
+	})
 	t.Run("maximal policy", func(t *testing.T) {
 		testMaximalPolicy(t, newAPIKinds(e, "policy-provider").in(t), newAPIKinds(e, "policy-consumer").in(t))
 	})
@@ -245,11 +252,11 @@ func testBindingEvolution(t *testing.T, e *env) {
 
 // testTakingOver: another binding of the same schema and identity has the objects when
 // the first one goes.
-func testTakingOver(t *testing.T, e *env) {
-	provider, k := newAPIKinds(e, "over-provider").in(t), newAPIKinds(e, "over-consumer").in(t)
+func testTakingOver(t *testing.T, provider, k apiKinds) {
+	t.Helper()
 	schema := provider.schema("v1", "widgets", "size")
 	provider.export("one", schema)
-	k.bind("first", provider, "one")
+	k.bindPath(http.StatusCreated, "first", provider.cluster, "one")
 	k.until("first", "Ready", "True <nil>")
 	made := k.create(widgets, "%s", widget("a", "size", 1))
 	// The same export, bound twice.
@@ -265,21 +272,21 @@ func testTakingOver(t *testing.T, e *env) {
 // testSharedIdentity: of two exports that share an identity and offer the same schema, one has what
 // is bound to the other when that binding goes, and its view shows it; whose schema is another one
 // has nothing of it.
-func testSharedIdentity(t *testing.T, e *env) {
-	provider, k := newAPIKinds(e, "shared-provider").in(t), newAPIKinds(e, "shared-consumer").in(t)
+func testSharedIdentity(t *testing.T, provider, k apiKinds) {
+	t.Helper()
 	provider.create("/api/v1/namespaces/default/secrets", `{"metadata":{"name":"shared"},"stringData":{"key":"of all of them"}}`)
 	schema, another := provider.schema("v1", "widgets", "size"), provider.schema("v2", "widgets", "size")
 	for name, offered := range map[string]string{"one": schema, "two": schema, "three": another} {
 		provider.create(apisV2+"apiexports", `{"metadata":{"name":%q},"spec":{"identity":{"secretRef":{"namespace":"default","name":"shared"}},"resources":[{"group":"example.org","name":"widgets","schema":%q,"storage":{"crd":{}}}]}}`, name, offered)
 	}
-	k.bind("first", provider, "one")
+	k.bindPath(http.StatusCreated, "first", provider.cluster, "one")
 	bound := k.until("first", "Ready", "True <nil>")
 	for _, name := range []string{"a", "b"} {
 		k.create(widgets, "%s", widget(name, "size", 1))
 	}
 	made := k.versions(widgets)
 	require.Len(t, made, 2)
-	k.bind("second", provider, "two")
+	k.bindPath(http.StatusCreated, "second", provider.cluster, "two")
 	k.until("second", "InitialBindingCompleted", "False NamingConflicts")
 	viewed := func(export string) int {
 		code, _ := provider.through(export, k.cluster).status(http.MethodGet, widgets, "")
@@ -304,7 +311,7 @@ func testSharedIdentity(t *testing.T, e *env) {
 	k.ask(http.StatusOK, http.MethodPatch, widgets+"/a", `{"spec":{"size":2}}`)
 
 	// The schema is another one, though the resource and the identity are the same.
-	k.bind("third", provider, "three")
+	k.bindPath(http.StatusCreated, "third", provider.cluster, "three")
 	k.until("third", "InitialBindingCompleted", "False NamingConflicts")
 	k.ask(http.StatusOK, http.MethodDelete, apisV2+"apibindings/second", "")
 	k.until("third", "Ready", "True <nil>")
@@ -347,12 +354,50 @@ func testMaximalPolicy(t *testing.T, provider, k apiKinds) {
 	})
 	code, _ = tenant.status(http.MethodDelete, widgets+"/a", "")
 	require.Equal(t, http.StatusForbidden, code)
+	testPolicyForServiceAccounts(t, provider, k)
 	// Without the policy the consumer decides alone.
 	provider.ask(http.StatusOK, http.MethodPatch, apisV2+"apiexports/e", `{"spec":{"maximalPermissionPolicy":null}}`)
 	tenant.eventually("the tenant may delete", func() bool {
 		code, _ := tenant.status(http.MethodDelete, widgets+"/a", "")
 		return code == http.StatusOK
 	})
+}
+
+// testPolicyForServiceAccounts: the provider knows the service accounts of consumers by a name that
+// says where they are, and by no other.
+func testPolicyForServiceAccounts(t *testing.T, provider, k apiKinds) {
+	t.Helper()
+	const accounts = "/api/v1/namespaces/default/serviceaccounts"
+	k.create(accounts, `{"metadata":{"name":"robot"}}`)
+	k.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":"robot"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"ServiceAccount","namespace":"default","name":"robot"}]}`)
+	token := k.create(accounts+"/robot/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`)
+	robot := k.as(fmt.Sprint(field(token, "status", "token")))
+	robot.eventually("it may read, as all who are authenticated", func() bool {
+		code, _ := robot.status(http.MethodGet, widgets, "")
+		return code == http.StatusOK
+	})
+	grant := func(name, user string) {
+		provider.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"write"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"apis.kcp.io:binding:%s"}]}`, name, user)
+	}
+	grant("robot-without-a-place", "system:serviceaccount:default:robot")
+	grant("robot-of-the-provider", "system:kcp:serviceaccount:"+provider.cluster+":default:robot")
+	grant("marker", "user-2")
+	k.create(rbacV1+"clusterrolebindings", `{"metadata":{"name":"marker"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-2"}]}`)
+	other := k.as("user-2-token")
+	other.eventually("the bindings before it are known, too", func() bool {
+		code, _ := other.status(http.MethodPost, widgets, widget("marker", "size", 1))
+		return code == http.StatusCreated
+	})
+	code, says := robot.status(http.MethodPost, widgets, widget("robots", "size", 1))
+	require.Equal(t, http.StatusForbidden, code, says)
+	require.Contains(t, says, "access not permitted by maximal permission policy")
+	grant("robot", "system:kcp:serviceaccount:"+k.cluster+":default:robot")
+	robot.eventually("it may write", func() bool {
+		code, _ := robot.status(http.MethodPost, widgets, widget("robots", "size", 1))
+		return code == http.StatusCreated
+	})
+	code, says = robot.status(http.MethodDelete, widgets+"/robots", "")
+	require.Equal(t, http.StatusForbidden, code, says)
 }
 
 // testBoundContent: objects of bound APIs count in quotas, and go with their namespace

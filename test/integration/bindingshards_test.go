@@ -23,6 +23,15 @@ func TestBindingAcrossShards(t *testing.T) {
 	t.Run("maximal policy", func(t *testing.T) {
 		testMaximalPolicy(t, newAPIKindsOn(e, "far-policy-provider", 1).in(t), newAPIKinds(e, "far-policy-consumer").in(t))
 	})
+	t.Run("taking over", func(t *testing.T) {
+		testTakingOver(t, newAPIKindsOn(e, "far-over-provider", 1).in(t), newAPIKinds(e, "far-over-consumer").in(t))
+	})
+	t.Run("taking over from another export", func(t *testing.T) {
+		testSharedIdentity(t, newProviderOn(e, "far-shared-provider", 1).in(t), newAPIKinds(e, "far-shared-consumer").in(t))
+	})
+	t.Run("conversion by a webhook", func(t *testing.T) {
+		testWebhookConversion(t, newAPIKindsOn(e, "far-webhook-provider", 1).in(t), newAPIKinds(e, "far-webhook-consumer").in(t))
+	})
 	t.Run("without a provider", func(t *testing.T) { testProviderGoes(t, e, 1) })
 	t.Run("endpoint slices", func(t *testing.T) { testEndpointSlices(t, e) })
 	t.Run("marks", func(t *testing.T) { testReplicationMarks(t, e) })

@@ -13,10 +13,10 @@ import (
 
 // testClaimOfBindings: without a claim on apibindings a provider sees those to its export, and with
 // one, where and as long as it is accepted, those that it selects.
-func testClaimOfBindings(t *testing.T, e *env) {
-	provider, _, consumers := consumersOf(t, e, "bindings", 2)
+func testClaimOfBindings(t *testing.T, e *env, shard int) {
+	provider, _, consumers := consumersOn(t, e, shard, "bindings", 2)
 	one, two := consumers[0], consumers[1]
-	other := newAPIKinds(e, "bindings-other").in(t)
+	other := newAPIKinds(e, fmt.Sprint("bindings-other-", shard)).in(t)
 	other.export("gadgets", other.schema("v1", "gadgets", "size"))
 	for _, k := range consumers {
 		k.bind("gadgets", other, "gadgets")

@@ -113,8 +113,8 @@ func refusedWrites() []refusedWrite {
 
 // testClaimWriters: who writes through the view of an export writes with the verbs and within the
 // selectors of its claims, by whatever kind of request; what it may not write stays as it is.
-func testClaimWriters(t *testing.T, e *env) {
-	provider, _, consumers := consumersOf(t, e, "writers", 1)
+func testClaimWriters(t *testing.T, e *env, shard int) {
+	provider, _, consumers := consumersOn(t, e, shard, "writers", 1)
 	k := consumers[0]
 	in := provider.through("e", k.cluster)
 	const verbs = `{"group":"","resource":"configmaps","verbs":["get","list","watch","update","patch"]%s},{"group":"","resource":"secrets","verbs":["*"]%s}`
@@ -157,8 +157,8 @@ func namesIn(list *unstructured.Unstructured) []string {
 
 // testClaimLabel: the label by which claimed objects tell who claims them is there as long as they
 // are claimed, whatever anybody writes, and on nothing else.
-func testClaimLabel(t *testing.T, e *env) {
-	provider, _, consumers := consumersOf(t, e, "label", 1)
+func testClaimLabel(t *testing.T, e *env, shard int) {
+	provider, _, consumers := consumersOn(t, e, shard, "label", 1)
 	k := consumers[0]
 	k.create(rbacPath+"clusterrolebindings", allRights)
 	const (

@@ -58,24 +58,37 @@ func TestView(t *testing.T) {
 	e := newEnv(t, two.Get(t))
 	t.Run("content", func(t *testing.T) { testView(t, e) })
 	t.Run("claims", func(t *testing.T) { testClaims(t, e) })
-	t.Run("selectors", func(t *testing.T) { testClaimSelectors(t, e) })
-	t.Run("writers", func(t *testing.T) { testClaimWriters(t, e) })
-	t.Run("the label", func(t *testing.T) { testClaimLabel(t, e) })
+	for shard, where := range []string{"", " of a provider elsewhere"} {
+		t.Run("selectors"+where, func(t *testing.T) { testClaimSelectors(t, e, shard) })
+		t.Run("writers"+where, func(t *testing.T) { testClaimWriters(t, e, shard) })
+		t.Run("the label"+where, func(t *testing.T) { testClaimLabel(t, e, shard) })
+		t.Run("claims of bindings"+where, func(t *testing.T) { testClaimOfBindings(t, e, shard) })
+	}
 	t.Run("rights", func(t *testing.T) { testViewRights(t, e) })
 	t.Run("URLs", func(t *testing.T) { testViewURLs(t, e) })
 	t.Run("front-proxy", func(t *testing.T) { testViewThroughProxy(t, e) })
-	t.Run("claims of bindings", func(t *testing.T) { testClaimOfBindings(t, e) })
 	t.Run("claims of APIs", func(t *testing.T) { testClaimsOfAPIs(t, e) })
+	t.Run("claims of built-in kinds", func(t *testing.T) { testClaimedKinds(t, e) })
+	t.Run("reviews", func(t *testing.T) { testViewReviews(t, e) })
 }
 
 // consumersOf makes a provider with an export of widgets, and consumers that bind it.
 func consumersOf(t *testing.T, e *env, name string, n int) (provider apiKinds, identity string, consumers []apiKinds) {
 	t.Helper()
-	provider = newAPIKinds(e, name+"-provider").in(t)
+	return consumersOn(t, e, 0, name, n)
+}
+
+// consumersOn is consumersOf with the provider on another shard.
+func consumersOn(t *testing.T, e *env, shard int, name string, n int) (provider apiKinds, identity string, consumers []apiKinds) {
+	t.Helper()
+	if shard > 0 {
+		name += "-far"
+	}
+	provider = newProviderOn(e, name+"-provider", shard).in(t)
 	identity = provider.export("e", provider.schema("v1", "widgets", "size"))
 	for i := range n {
 		k := newAPIKinds(e, fmt.Sprintf("%s-%d", name, i)).in(t)
-		k.bind("e", provider, "e")
+		k.bindPath(http.StatusCreated, "e", provider.cluster, "e")
 		k.until("e", "Ready", "True <nil>")
 		provider.through("e", k.cluster).eventually("the view has heard of it", func() bool {
 			code, _ := provider.through("e", k.cluster).status(http.MethodGet, "/apis/example.org/v1/widgets", "")
@@ -277,8 +290,8 @@ func testClaims(t *testing.T, e *env) {
 }
 
 // testClaimSelectors: selectors bind who reads and who writes.
-func testClaimSelectors(t *testing.T, e *env) {
-	provider, _, consumers := consumersOf(t, e, "selectors", 1)
+func testClaimSelectors(t *testing.T, e *env, shard int) {
+	provider, _, consumers := consumersOn(t, e, shard, "selectors", 1)
 	k := consumers[0]
 	in := provider.through("e", k.cluster)
 	const claim = `{"group":"","resource":"configmaps","verbs":["*"]`
@@ -421,6 +434,10 @@ func testViewRights(t *testing.T, e *env) {
 	code, says = in.status(http.MethodPost, apisV2+"apibindings", typed(apisV2+"apibindings", `{"metadata":{"name":"own"},"spec":{"reference":{"export":{"path":"`+k.cluster+`","name":"own"}}}}`))
 	require.Equal(t, http.StatusForbidden, code, says)
 	require.Contains(t, says, "no permission to bind")
+	k.create(rbacPath+"clusterroles", `{"metadata":{"name":"bind"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"resourceNames":["own"],"verbs":["bind"]},{"nonResourceURLs":["/"],"verbs":["access"]}]}`)
+	k.create(rbacPath+"clusterrolebindings", `{"metadata":{"name":"bind"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"bind"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
+	in.bindPath(http.StatusCreated, "own", k.cluster, "own")
+	k.until("own", "Ready", "True <nil>")
 }
 
 // testClaimsOfAPIs: what another export offers can be claimed by its identity, within
