@@ -13,7 +13,7 @@ import (
 
 // scopes are named by URLs with a shard and the name of a logical cluster. There
 // is nobody to conceal anything from, but administrators only.
-var scopes = serving.Scopes{Mounts: []*request.Mount{request.CacheShards, request.Shards}, ScopedOnly: true, OfShard: ofDigests, Codecs: codecs}
+var scopes = serving.Scopes{Mounts: request.CacheMounts(), ScopedOnly: true, OfShard: ofDigests, Codecs: codecs}
 
 // chain is what requests pass before those handlers that are no resources.
 // Watches end with longRunning.

@@ -74,7 +74,7 @@ func (s *testShard) start(t testing.TB) {
 		for i := range crds {
 			crds[i] = customresource.Opaque(crds[i])
 		}
-		scopes.Mounts, scopes.ScopedOnly = []*request.Mount{request.CacheShards, request.Shards}, true
+		scopes.Mounts, scopes.ScopedOnly = request.CacheMounts(), true
 	}
 	resources, err := customresource.New(customresource.Config{Storage: backend.RESTOptionsGetter, System: crds, SystemOnly: true})
 	require.NoError(t, err)

@@ -9,6 +9,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 )
 
+// shardMounts is the table of what is forwarded to shards.
+var shardMounts = request.ShardMounts()
+
 // address is what the escaped path of a request names.
 type address struct {
 	// path is the name or path of the logical cluster that the request is to reach, or
@@ -35,14 +38,16 @@ const viewSegments = 4
 
 // addressOf takes an escaped path apart. The error says why that of a view is malformed.
 func addressOf(path string) (address, error) {
-	for _, mount := range request.ViewMounts() {
-		if below, ok := strings.CutPrefix(path, mount.Prefix); ok {
-			return viewAddressOf(mount, below)
-		}
+	mount, below := request.MountOf(path, shardMounts...)
+	switch {
+	case mount == nil || mount.Whole:
+		return address{rest: path}, nil
+	case mount != request.Clusters:
+		return viewAddressOf(mount, below)
 	}
 	var at address
 	var segment string
-	segment, at.rest = splitEscaped(strings.TrimPrefix(path, request.Clusters.Prefix))
+	segment, at.rest = splitEscaped(below)
 	at.path, at.valid = clusterPath(segment)
 	text, err := url.PathUnescape(segment)
 	at.all = err == nil && text == request.Wildcard

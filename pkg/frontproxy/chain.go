@@ -49,16 +49,31 @@ func (m *mapping) fits(path string) bool {
 
 // mappings is the table of everything behind authentication; what it does not
 // hold is answered with 404. Paths are compared as the client escaped them.
-var mappings = []mapping{
-	{prefix: request.Clusters.Prefix, serve: (*Server).serveCluster},
-	{prefix: request.APIExports.Prefix, serve: (*Server).serveCluster},
-	{prefix: request.Replication.Prefix, serve: (*Server).serveCluster},
-	{prefix: request.APIResourceSchemas.Prefix, serve: (*Server).serveCluster},
-	{prefix: request.InitializingWorkspaces.Prefix, serve: (*Server).serveCluster},
-	{prefix: request.TerminatingWorkspaces.Prefix, serve: (*Server).serveCluster},
-	{prefix: request.Admin.Prefix, serve: (*Server).serveAdmin},
-	{prefix: "/metrics", exact: true, serve: (*Server).serveMetrics},
-	{prefix: profilesPrefix, serve: (*Server).serveProfiles},
+var mappings = newMappings()
+
+// newMappings makes the table, of what shards have and of what the front-proxy itself has.
+func newMappings() []mapping {
+	table := []mapping{
+		{prefix: "/metrics", exact: true, serve: (*Server).serveMetrics},
+		{prefix: profilesPrefix, serve: (*Server).serveProfiles},
+	}
+	for _, mount := range shardMounts {
+		m := mapping{prefix: mount.Prefix, serve: (*Server).serveCluster}
+		if mount.Whole {
+			m.serve = (*Server).serveAdmin
+		}
+		table = append(table, m)
+	}
+	return table
+}
+
+// mappingOf returns what is mapped to an escaped path, which is nothing but 404 where the
+// table does not hold it.
+func mappingOf(path string) mapping {
+	if at := slices.IndexFunc(mappings, func(m mapping) bool { return m.fits(path) }); at >= 0 {
+		return mappings[at]
+	}
+	return mapping{serve: func(_ *Server, w http.ResponseWriter, r *http.Request) { notMapped.ServeHTTP(w, r) }}
 }
 
 // chain is what everything passes before serveMappings.
@@ -123,18 +138,12 @@ func (s *Server) serveMappings(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	path := r.URL.EscapedPath()
-	own, serve := "", func(_ *Server, w http.ResponseWriter, r *http.Request) { notMapped.ServeHTTP(w, r) }
-	for _, m := range mappings {
-		if m.fits(path) {
-			own, serve = m.prefix, m.serve
-			break
-		}
-	}
-	if to := s.mappedTo(path, own); to != nil {
+	own := mappingOf(path)
+	if to := s.mappedTo(path, own.prefix); to != nil {
 		s.serveMapped(w, r, to)
 		return
 	}
-	serve(s, w, r)
+	own.serve(s, w, r)
 }
 
 // serveCluster forwards a request for a logical cluster, or for what a view shows of one,

@@ -3,8 +3,6 @@ package frontproxy
 import (
 	"context"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -16,7 +14,6 @@ import (
 	"github.com/shardplane/shardplane/pkg/authn/issuers"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile/events"
-	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
@@ -33,23 +30,15 @@ func withTarget(next http.Handler) http.Handler {
 
 // targetOf returns the name or path of the logical cluster that an escaped path names.
 func (s *Server) targetOf(path string) (string, bool) {
-	at := slices.IndexFunc(mappings, func(m mapping) bool { return m.fits(path) })
-	own := ""
-	if at >= 0 {
-		own = mappings[at].prefix
-	}
-	if to := s.mappedTo(path, own); to != nil {
+	if to := s.mappedTo(path, mappingOf(path).prefix); to != nil {
 		segment, _, malformed := to.clusterIn(path)
 		if malformed || segment == "" {
 			return "", false
 		}
 		return clusterPath(segment)
 	}
-	if own != request.Clusters.Prefix {
-		return "", false
-	}
-	segment, _ := splitEscaped(strings.TrimPrefix(path, own))
-	return clusterPath(segment)
+	at, err := addressOf(path)
+	return at.path, err == nil && at.valid && at.view == nil
 }
 
 // knownIn returns the logical cluster that a request is for and the issuers that its type names,

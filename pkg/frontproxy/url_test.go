@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -36,7 +35,7 @@ func FuzzURL(f *testing.F) {
 	backend := newBackend(&peers.Peer{Name: "one", URL: "https://shard:6444/prefix"}, nil)
 	f.Fuzz(func(t *testing.T, path string) {
 		in, err := url.ParseRequestURI(path)
-		if err != nil || !isMapped(in.EscapedPath()) {
+		if err != nil {
 			return
 		}
 		at, err := addressOf(in.EscapedPath())
@@ -59,7 +58,7 @@ func FuzzURL(f *testing.F) {
 		sent, err := url.ParseRequestURI(out.URL.RequestURI())
 		require.NoError(t, err)
 		require.Equal(t, in.RawQuery, sent.RawQuery)
-		l, found, err := request.Locate(strings.TrimPrefix(sent.Path, "/prefix"), append(request.ViewMounts(), request.Clusters)...)
+		l, found, err := request.Locate(strings.TrimPrefix(sent.Path, "/prefix"), shardMounts...)
 		require.NoError(t, err)
 		require.True(t, found)
 		reached := l.Path.String()
@@ -74,10 +73,14 @@ func FuzzURL(f *testing.F) {
 	})
 }
 
-func isMapped(path string) bool {
-	return slices.ContainsFunc(mappings, func(m mapping) bool {
-		return !m.exact && m.prefix != profilesPrefix && strings.HasPrefix(path, m.prefix)
-	})
+// TestMounts holds that all that shards serve can be reached, and of cache servers nothing.
+func TestMounts(t *testing.T) {
+	for _, mount := range request.ShardMounts() {
+		require.Equal(t, mount.Prefix, mappingOf(mount.Prefix+"a/b").prefix)
+	}
+	for _, mount := range request.CacheMounts() {
+		require.Empty(t, mappingOf(mount.Prefix+"a/b").prefix)
+	}
 }
 
 // TestAddress holds what of a path is a view, and what is malformed.

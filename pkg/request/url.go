@@ -12,8 +12,8 @@ import (
 // CachePrefix is the URL prefix of the cache server's API.
 const CachePrefix = "/services/cache"
 
-// Mount is a part of a server's URLs below which requests have a scope. A server
-// has a table of them, and more of them may come below /services/.
+// Mount is a part of a server's URLs below which requests have a scope. Each kind of
+// server has one table of them: ShardMounts, CacheMounts.
 type Mount struct {
 	// Prefix starts the paths. It ends with a slash. Form is what they are like.
 	Prefix, Form string
@@ -42,6 +42,23 @@ var (
 	// Shards is CacheShards, for who has a cache server's prefix behind its name.
 	Shards = &Mount{Prefix: "/shards/", Form: "/shards/<name>/clusters/<name>", Parse: parseShard, Wildcard: listOrWatchOrRead}
 )
+
+// ShardMounts is the table of shards, and of front-proxies, which lead to them.
+func ShardMounts() []*Mount { return append([]*Mount{Clusters, Admin}, ViewMounts()...) }
+
+// CacheMounts is the table of cache servers.
+func CacheMounts() []*Mount { return []*Mount{CacheShards, Shards} }
+
+// MountOf returns which of mounts a URL path is below, escaped or not, and what follows its
+// prefix; nil where it is below none.
+func MountOf(urlPath string, mounts ...*Mount) (mount *Mount, below string) {
+	for _, mount := range mounts {
+		if below, ok := strings.CutPrefix(urlPath, mount.Prefix); ok {
+			return mount, below
+		}
+	}
+	return nil, ""
+}
 
 func listOrWatch(verb string, resource bool) bool {
 	return resource && (verb == "list" || verb == "watch")
@@ -85,14 +102,13 @@ func (e *InvalidURLError) Error() string {
 // the error nil, where it is below none. A malformed shard or logical cluster
 // gives an *InvalidURLError.
 func Locate(urlPath string, mounts ...*Mount) (l Location, found bool, err error) {
-	for _, mount := range mounts {
-		if below, ok := strings.CutPrefix(urlPath, mount.Prefix); ok {
-			l, err = mount.Parse(below)
-			l.Mount = mount
-			return l, true, err
-		}
+	mount, below := MountOf(urlPath, mounts...)
+	if mount == nil {
+		return Location{}, false, nil
 	}
-	return Location{}, false, nil
+	l, err = mount.Parse(below)
+	l.Mount = mount
+	return l, true, err
 }
 
 // Scope returns the scope of l. known is false where there is a path that first

@@ -1,8 +1,12 @@
 package request_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -61,7 +65,7 @@ func TestClusters(t *testing.T) {
 }
 
 func TestShards(t *testing.T) {
-	mounts := []*request.Mount{request.CacheShards, request.Shards}
+	mounts := request.CacheMounts()
 	for _, tc := range []struct {
 		url              string
 		shard, path      string
@@ -208,6 +212,45 @@ func TestOwnViews(t *testing.T) {
 	}
 }
 
+// TestMountsAreInATable holds that servers serve every mount that there is: those of this
+// package are counted in its source.
+func TestMountsAreInATable(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	declared := 0
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		require.NoError(t, err)
+		for _, d := range parsed.Decls {
+			vars, ok := d.(*ast.GenDecl)
+			if !ok || vars.Tok != token.VAR {
+				continue
+			}
+			ast.Inspect(vars, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.CompositeLit:
+					if name, ok := n.Type.(*ast.Ident); ok && name.Name == "Mount" {
+						declared++
+					}
+				case *ast.CallExpr:
+					if name, ok := n.Fun.(*ast.Ident); ok && name.Name == "typeMount" {
+						declared++
+					}
+				}
+				return true
+			})
+		}
+	}
+	tables := map[string]bool{}
+	for _, mount := range append(request.ShardMounts(), request.CacheMounts()...) {
+		tables[mount.Prefix] = true
+	}
+	require.Len(t, tables, declared, "a mount is in no table")
+}
+
 // FuzzLocate holds that what comes out of a URL is fit to be segments of a
 // storage key, and that nothing of the URL is lost.
 func FuzzLocate(f *testing.F) {
@@ -215,12 +258,12 @@ func FuzzLocate(f *testing.F) {
 		"/clusters/root/api", "/clusters/*/x", "/clusters/a:b/../c", "/clusters/system:x", "//clusters/a", "/clusters/%2e%2e/a",
 		"/services/apiexport/p/e/clusters/c/api", "/services/apiexport/root:p/e.x/clusters/*/x", "/services/apiexport/p/../clusters/c",
 		"/services/apiresourceschema/c/clusters/*/x", "/services/initializingworkspaces/root:t/clusters/c/x",
-		"/services/cache/shards/a/clusters/b/apis", "/services/cache/shards/*/clusters/*", "/shards/a/clusters/b/x", "/services/cache/shards/a/metrics",
+		"/services/cache/shards/a/clusters/b/apis", "/services/cache/shards/*/clusters/*", "/shards/a/clusters/b/x", "/services/cache/shards/a/metrics", "/services/admin/apis",
 	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, url string) {
-		l, found, err := request.Locate(url, append(request.ViewMounts(), request.Clusters, request.CacheShards, request.Shards)...)
+		l, found, err := request.Locate(url, append(request.ShardMounts(), request.CacheMounts()...)...)
 		if !found || err != nil {
 			return
 		}
@@ -243,6 +286,8 @@ func FuzzLocate(f *testing.F) {
 			require.True(t, in == request.Wildcard || !strings.ContainsAny(in+l.View.Name, "/*%\x00 "), "segments %q and %q", in, l.View.Name)
 			require.NotContains(t, "/"+l.View.Name+"/", "/../")
 			again = l.Mount.ViewPath(logicalcluster.Name(segment), l.View.Name) + request.ClusterPath(in) + l.Rest
+		case l.Mount.Whole:
+			again = strings.TrimSuffix(l.Mount.Prefix, "/") + l.Rest
 		case l.Mount == request.Clusters:
 			require.NotEmpty(t, segment)
 		case segment == "":

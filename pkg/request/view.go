@@ -40,7 +40,7 @@ var Replication = &Mount{
 	Parse: parseView, Wildcard: listOrWatchOrRead, separator: "/",
 }
 
-// ViewMounts are where all views are.
+// ViewMounts are where all views are: a part of ShardMounts.
 func ViewMounts() []*Mount {
 	return []*Mount{APIExports, APIResourceSchemas, InitializingWorkspaces, TerminatingWorkspaces, Replication}
 }

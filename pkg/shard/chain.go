@@ -16,7 +16,7 @@ import (
 // chain is what requests pass before the built-in resources.
 func (s *Server) chain(c *genericapiserver.Config) serving.Chain {
 	scopes := serving.Scopes{
-		Mounts: append([]*request.Mount{request.Clusters, request.Admin}, s.views.mounts()...), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive, Codecs: registry.Codecs,
+		Mounts: request.ShardMounts(), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantor, Inactive: s.local.inactive, Codecs: registry.Codecs,
 	}
 	newborns := s.newNewborns(c.Authorization.Authorizer)
 	return slices.Concat(

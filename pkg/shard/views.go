@@ -2,10 +2,7 @@ package shard
 
 import (
 	"context"
-	"maps"
 	"net/http"
-	"slices"
-	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -94,11 +91,6 @@ func (s *Server) serveDocuments(w http.ResponseWriter, r *http.Request, resource
 	return s.customResources.ServeDocuments(w, r, resources, all)
 }
 
-// mounts are where the views are, in a fixed order.
-func (v views) mounts() []*request.Mount {
-	return slices.SortedFunc(maps.Keys(v.kinds), func(a, b *request.Mount) int { return strings.Compare(a.Prefix, b.Prefix) })
-}
-
 func (v views) of(ctx context.Context) view { return v.kinds[request.ScopeFrom(ctx).Mount] }
 
 // Opens implements authz.Views. About a logical cluster of another shard the rules, and the
@@ -128,8 +120,8 @@ func (v views) Shows(ctx context.Context) bool { return v.of(ctx).Shows(ctx) }
 // wrap is the filter of all views.
 func (v views) wrap(next http.Handler) http.Handler {
 	filters := make(map[*request.Mount]http.Handler, len(v.kinds))
-	for mount, view := range v.kinds {
-		filters[mount] = view.Wrap(next)
+	for _, mount := range request.ViewMounts() {
+		filters[mount] = v.kinds[mount].Wrap(next) // one that has no kind must not start
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handler := next
