@@ -15,6 +15,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/tenancy"
 )
 
 // kubeconfig is what a kubeconfig file must hold.
@@ -70,7 +71,7 @@ func kubeconfigs(o CompletedOptions, certs *certificates) []kubeconfig {
 				{"root", shard + request.ClusterPath("root")},
 				{"base", shard},
 				{"shard-base", shard},
-				{"system:admin", shard + request.ClusterPath("system:admin")},
+				{tenancy.AdminCluster.String(), shard + request.ClusterPath(tenancy.AdminCluster.String())},
 			},
 			user: "shard-admin", pair: certs.shardAdmin,
 		}, kubeconfig{

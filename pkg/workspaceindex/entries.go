@@ -111,30 +111,26 @@ func (p placement) phase() uint8   { return uint8(p >> phaseShift) }
 func (p placement) created() int64 { return int64(p & maxCreated) }
 func (p placement) claim() int     { return int(p >> claimShift & 3) }
 
+// ready returns 1 if the logical cluster is ready, otherwise 0.
+func (p placement) ready() int {
+	if p.phase() == phaseReady {
+		return 1
+	}
+	return 0
+}
+
 // comparePlacements orders announcements of one logical cluster by different
 // shards, the valid one first. The object's own word about its shard counts
 // most; then what is whole counts more than what is coming or going.
 func (x *Index) comparePlacements(a, b placement) int {
 	return cmp.Or(
 		-cmp.Compare(a.claim(), b.claim()),
-		compareTrue(a&placeMigrates == 0, b&placeMigrates == 0),
-		compareTrue(a&placeDeleting == 0, b&placeDeleting == 0),
-		compareTrue(a.phase() == phaseReady, b.phase() == phaseReady),
+		cmp.Compare(a&placeMigrates, b&placeMigrates),
+		cmp.Compare(a&placeDeleting, b&placeDeleting),
+		-cmp.Compare(a.ready(), b.ready()),
 		-cmp.Compare(a.created(), b.created()),
 		cmp.Compare(x.shardNumber(a.shard()).name, x.shardNumber(b.shard()).name),
 	)
-}
-
-// compareTrue orders true before false.
-func compareTrue(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	default:
-		return 1
-	}
 }
 
 // mark is the generation in which a shard announced something last.

@@ -285,9 +285,13 @@ func (x *Index) setLink(n *node, segment string, s *shard, l *link) {
 // found until then, if there is one.
 func (x *Index) sortLinks(parent *node, segment string, valid *link, all []*link) {
 	home := validShard(parent)
-	slices.SortFunc(all, func(a, b *link) int {
-		return cmp.Or(compareTrue(a.shard == home, b.shard == home), cmp.Compare(x.shardNumber(a.shard).name, x.shardNumber(b.shard).name))
-	})
+	order := func(l *link) string {
+		if l.shard == home {
+			return "" // before all names
+		}
+		return x.shardNumber(l.shard).name
+	}
+	slices.SortFunc(all, func(a, b *link) int { return cmp.Compare(order(a), order(b)) })
 	switch {
 	case len(all) == 0 && valid != nil:
 		x.links.remove(valid)

@@ -224,8 +224,8 @@ var Layers = []Layer{
 	},
 	{
 		Units:  []string{"pkg/dev"},
-		Reason: "starts the servers as child processes, by the command line, and writes their files. Of pkg/etcd it knows the errors, which become exit codes",
-		Only:   []string{"pkg/dev/pki", "pkg/request", "pkg/etcd"},
+		Reason: "starts the servers as child processes, by the command line, and writes their files, in which logical clusters have their names. Of pkg/etcd it knows the errors, which become exit codes",
+		Only:   []string{"pkg/dev/pki", "pkg/request", "pkg/tenancy", "pkg/etcd"},
 	},
 	{
 		Units:  []string{"cmd/shardplane"},

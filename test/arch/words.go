@@ -13,10 +13,10 @@ import (
 )
 
 // word matches what stands for one thing on the wire or in etcd: names of API
-// groups, keys of annotations, labels, finalizers and extra attributes, groups of
-// the system, headers, what any of these start with, where logical clusters and views
+// groups, keys of annotations, labels, finalizers and extra attributes, what is named
+// system: (groups, users, roles, logical clusters), headers, what any of these start with, where logical clusters and views
 // begin in URLs, and prefixes of keys in etcd.
-var word = regexp.MustCompile(`^([a-z0-9-]+\.)*(kcp|shardplane)\.io(/[A-Za-z0-9._/-]*)?$|^system:(kcp:.*|([a-z]+:)?)$|^(?i:x-(kcp|remote|shardplane)-[a-z-]*)$|^/(clusters|services|shards)/[a-z/]*$|^/(registry|shardplane)[a-z-]*$`)
+var word = regexp.MustCompile(`^([a-z0-9-]+\.)*(kcp|shardplane)\.io(/[A-Za-z0-9._/-]*)?$|^([a-z0-9-]+\.)*(kubernetes|k8s)\.io/[A-Za-z0-9._/-]+$|^system:|^(?i:x-(kcp|remote|shardplane)-[a-z-]*)$|^/(clusters|services|shards)/[a-z/]*$|^/(registry|shardplane)[a-z-]*$`)
 
 // wordsIn returns the words among a file's literals, in their order. Import
 // paths are none.

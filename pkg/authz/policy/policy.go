@@ -9,6 +9,7 @@ package policy
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -26,6 +27,15 @@ const (
 // its binding, which has no other groups than those that it comes with.
 const HomeCreate = request.GroupPrefix + "home-clusterworkspace-create"
 
+// Names of cluster roles that bindings of the same names bind to groups.
+const (
+	discovery        = "system:discovery"
+	basicUser        = "system:basic-user"
+	publicInfoViewer = "system:public-info-viewer"
+	issuerDiscovery  = "system:service-account-issuer-discovery"
+	monitoring       = "system:monitoring"
+)
+
 // maximalPolicy ends the names of the maximal permission policies of exports of root.
 const maximalPolicy = "maximal-permission-policy"
 
@@ -42,11 +52,11 @@ func System() Objects {
 		ClusterRoleBindings: []*rbacv1.ClusterRoleBinding{
 			bind(ClusterAdmin, ClusterAdmin, user.SystemPrivilegedGroup),
 			bind(request.GroupAdmin+":cluster-admin", ClusterAdmin, request.GroupAdmin),
-			bind("system:discovery", "system:discovery", user.AllAuthenticated),
-			bind("system:basic-user", "system:basic-user", user.AllAuthenticated),
-			bind("system:public-info-viewer", "system:public-info-viewer", user.AllAuthenticated, user.AllUnauthenticated),
-			bind("system:service-account-issuer-discovery", "system:service-account-issuer-discovery", "system:serviceaccounts"),
-			bind("system:monitoring", "system:monitoring", "system:monitoring"),
+			bind(discovery, discovery, user.AllAuthenticated),
+			bind(basicUser, basicUser, user.AllAuthenticated),
+			bind(publicInfoViewer, publicInfoViewer, user.AllAuthenticated, user.AllUnauthenticated),
+			bind(issuerDiscovery, issuerDiscovery, serviceaccount.AllServiceAccountsGroup),
+			bind(monitoring, monitoring, monitoring),
 			bind(request.GroupWorkspaceBootstrapper, request.GroupWorkspaceBootstrapper, request.GroupWorkspaceBootstrapper, request.GroupBindingPrefix+request.GroupWorkspaceBootstrapper),
 			bind(request.GroupLogicalClusterAdmin, request.GroupLogicalClusterAdmin, request.GroupLogicalClusterAdmin),
 			bind(request.GroupExternalLogicalClusterAdmin, request.GroupExternalLogicalClusterAdmin, request.GroupExternalLogicalClusterAdmin),

@@ -39,16 +39,16 @@ func kubernetesRoles() []*rbacv1.ClusterRole {
 	health := []string{"/healthz", "/livez", "/readyz", "/version", "/version/"}
 	return []*rbacv1.ClusterRole{
 		role(ClusterAdmin, on("*", anything, "*"), urls("*", "*")),
-		role("system:discovery", urls("get", append([]string{"/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"}, health...)...)),
-		role("system:public-info-viewer", urls("get", health...)),
-		role("system:basic-user",
+		role(discovery, urls("get", append([]string{"/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"}, health...)...)),
+		role(publicInfoViewer, urls("get", health...)),
+		role(basicUser,
 			on(groupAuthorization, create, "selfsubjectaccessreviews", "selfsubjectrulesreviews"),
 			on(groupAuthentication, create, "selfsubjectreviews")),
 		role("system:auth-delegator",
 			on(groupAuthentication, create, "tokenreviews"),
 			on(groupAuthorization, create, "subjectaccessreviews")),
-		role("system:service-account-issuer-discovery", urls("get", "/.well-known/openid-configuration", "/.well-known/openid-configuration/", "/openid/v1/jwks", "/openid/v1/jwks/")),
-		role("system:monitoring", urls("get", "/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/slis", "/readyz", "/readyz/*")),
+		role(issuerDiscovery, urls("get", "/.well-known/openid-configuration", "/.well-known/openid-configuration/", "/openid/v1/jwks", "/openid/v1/jwks/")),
+		role(monitoring, urls("get", "/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/slis", "/readyz", "/readyz/*")),
 	}
 }
 
