@@ -30,9 +30,10 @@ func TestHouse(t *testing.T) {
 func TestChecker(t *testing.T) {
 	layers := []arch.Layer{
 		{Units: []string{"pkg/centre"}, Reason: "the centre imports nothing", Only: []string{}},
-		{Units: []string{"pkg/server"}, Reason: "tests may run it", ForTests: true},
-		{Units: []string{"pkg/parts/*"}, Reason: "parts do not know each other"},
-		{Units: []string{"pkg/whole"}, Reason: "puts the parts together"},
+		{Units: []string{"pkg/server"}, Reason: "tests may run it", Only: []string{"pkg/centre"}, ForTests: true},
+		{Units: []string{"pkg/parts/*"}, Reason: "parts do not know each other", Only: []string{"pkg/centre"}},
+		{Units: []string{"pkg/open"}, Reason: "nobody has said what it imports"},
+		{Units: []string{"pkg/whole"}, Reason: "puts the parts together", Only: []string{"pkg/centre", "pkg/parts/*"}},
 		{Units: []string{"cmd"}, Reason: "joins flags to the whole", Only: []string{"pkg/whole"}, Leaf: true},
 		{Units: []string{"test/*"}, Reason: "suites", Only: []string{"pkg/parts/*", "pkg/whole"}, Leaf: true},
 	}
@@ -97,7 +98,7 @@ func TestLongFile(t *testing.T) {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "m.go"), []byte(content), 0o600))
 			tree, err := arch.Load(t.Context(), dir)
 			require.NoError(t, err)
-			require.Equal(t, test.want, len(arch.Check(tree, arch.Rules([]arch.Layer{{Units: []string{"."}}}))) == 1)
+			require.Equal(t, test.want, len(arch.Check(tree, arch.Rules([]arch.Layer{{Units: []string{"."}, Only: []string{}}}))) == 1)
 		})
 	}
 }

@@ -18,7 +18,8 @@ type Layer struct {
 	Reason string
 	// Only is all that the layer may import, as units of layers above; one that ends
 	// in /* stands for each of its kind. Tests may import any layer above, except where
-	// there is nothing but tests, and what is ForTests anywhere.
+	// there is nothing but tests, and what is ForTests anywhere. Nil is refused: what
+	// imports nothing says so.
 	Only []string
 	// Leaf marks layers that nothing imports.
 	Leaf bool
@@ -93,9 +94,29 @@ var Layers = []Layer{
 		Only:   []string{},
 	},
 	{
+		Units:  []string{"pkg/customresource/packed"},
+		Reason: "one object in few bytes: a form of memory, which knows neither who defines the object nor who serves it",
+		Only:   []string{},
+	},
+	{
+		Units:  []string{"pkg/customresource/definitions"},
+		Reason: "which custom resource is served where, for those who keep the objects and those who tell of them",
+		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage"},
+	},
+	{
+		Units:  []string{"pkg/customresource/versions"},
+		Reason: "the objects in all versions, by their definitions: what documents tell of them is no matter here",
+		Only:   []string{"pkg/request", "pkg/storage", "pkg/webhooktransport", "pkg/customresource/packed", "pkg/customresource/definitions"},
+	},
+	{
+		Units:  []string{"pkg/customresource/documents"},
+		Reason: "discovery and OpenAPI are made from definitions, never from objects",
+		Only:   []string{"pkg/request", "pkg/storage", "pkg/customresource/definitions", "pkg/customresource/documents/openapigate"},
+	},
+	{
 		Units:  []string{"pkg/customresource"},
-		Reason: "custom resources are served by upstream's handler over shared caches; built-in ones do not know of them",
-		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage", "pkg/webhooktransport", "pkg/customresource/documents/openapigate"},
+		Reason: "custom resources are served by upstream's handler over shared caches, which it joins with the rest; built-in ones do not know of them",
+		Only:   []string{"pkg/request", "pkg/storage", "pkg/webhooktransport", "pkg/customresource/*"},
 	},
 	{
 		Units:    []string{"pkg/customresource/customresourcetest"},
@@ -126,12 +147,12 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/bindings"},
 		Reason: "which API is bound where: what is served, and by whose policy, is asked of one index. It reads objects by the API as everybody else",
-		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource", "pkg/client", "pkg/tenancy"},
+		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource/definitions", "pkg/client", "pkg/tenancy"},
 	},
 	{
 		Units:  []string{"pkg/cachedresources"},
 		Reason: "which objects are replicated because a cached resource says so: served as other custom resources are, to whom replicates them",
-		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource"},
+		Only:   []string{"pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource", "pkg/customresource/definitions"},
 	},
 	{
 		Units:  []string{"pkg/authn", "pkg/authz"},
@@ -166,7 +187,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"pkg/virtual/*"},
 		Reason: "ways into the same chain and storage: who may come in, and what of the rest is seen. They serve nothing themselves, but what a shard knows of others",
-		Only:   []string{"pkg/virtual/board", "pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource", "pkg/client", "pkg/bindings", "pkg/authz"},
+		Only:   []string{"pkg/virtual/board", "pkg/request", "pkg/apis", "pkg/storage", "pkg/customresource/definitions", "pkg/customresource", "pkg/client", "pkg/bindings", "pkg/authz"},
 	},
 	{
 		Units:  []string{"pkg/reconcile"},
@@ -203,7 +224,8 @@ var Layers = []Layer{
 		Units:  []string{"pkg/shard"},
 		Reason: "joins everything into the server that keeps logical clusters. The three servers run as separate processes and know each other by URL only",
 		Only: []string{
-			"config", "pkg/request", "pkg/apis", "pkg/lifecycle", "pkg/merge", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/bindings", "pkg/cachedresources",
+			"config", "pkg/request", "pkg/apis", "pkg/lifecycle", "pkg/merge", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/webhooktransport",
+			"pkg/customresource/packed", "pkg/customresource/definitions", "pkg/customresource/versions", "pkg/customresource", "pkg/client", "pkg/tenancy", "pkg/peers", "pkg/bindings", "pkg/cachedresources",
 			"pkg/authn", "pkg/authz", "pkg/admission", "pkg/serving", "pkg/serving/*", "pkg/virtual/*", "pkg/reconcile", "pkg/workspaceindex", "pkg/controllers", "pkg/controllers/*",
 		},
 	},
@@ -218,7 +240,7 @@ var Layers = []Layer{
 		Units:  []string{"pkg/cacheserver"},
 		Reason: "stores what shards replicate, as custom resources: it knows the kinds from replication, those that shards write to it from tenancy, and what cached resources say from pkg/apis",
 		Only: []string{
-			"config", "pkg/request", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource", "pkg/tenancy", "pkg/authn", "pkg/authz",
+			"config", "pkg/request", "pkg/lifecycle", "pkg/storage", "pkg/etcd", "pkg/registry", "pkg/customresource/definitions", "pkg/customresource", "pkg/tenancy", "pkg/authn", "pkg/authz",
 			"pkg/serving", "pkg/serving/*", "pkg/client", "pkg/controllers/replication", "pkg/apis",
 		},
 	},

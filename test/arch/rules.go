@@ -111,6 +111,9 @@ func checkLayers(t *Tree, layers []Layer) []string {
 			bad = append(bad, fmt.Sprintf("%s has no layer: give it one in test/arch/layers.go, with the reason", pkg.Path))
 			continue
 		}
+		if from.layer.Only == nil {
+			bad = append(bad, fmt.Sprintf("%s may import whatever stands above it: give its layer an Only", pkg.Path))
+		}
 		for _, file := range pkg.Files {
 			for _, imported := range file.Imports {
 				if why := forbidden(t, layers, from, file, imported); why != "" {
@@ -142,7 +145,7 @@ func forbidden(t *Tree, layers []Layer, from place, file *File, imported string)
 		return to.unit + " and " + from.unit + " are siblings: " + from.layer.Reason
 	case to.index > from.index:
 		return to.unit + " stands below " + from.unit + ": " + from.layer.Reason
-	case from.layer.Only != nil && (!file.Test || onlyTests(from.unit)) && !from.layer.mayImport(to.unit):
+	case (!file.Test || onlyTests(from.unit)) && !from.layer.mayImport(to.unit):
 		return "not among what " + from.unit + " may import: " + from.layer.Reason
 	default:
 		return ""
