@@ -176,7 +176,7 @@ func (s *Server) watchCaches(config caches.Config) error {
 		all = append(all, replication.WatchedCache{Name: cache.Name, Kubeconfig: cache.Kubeconfig, Cache: factory, Pushed: cache.Push})
 	}
 	if len(all) > 0 {
-		s.group.Add(lifecycle.Part{Name: "looks at caches", Run: replication.NewCaches(s.options.Name, all...).Run})
+		s.group.Add(lifecycle.Part{Name: "cache checks", Run: replication.NewCaches(s.options.Name, all...).Run})
 	}
 	return nil
 }

@@ -129,7 +129,7 @@ func (s *source) measureSkew(ctx context.Context, date time.Time) {
 	defer s.mu.Unlock()
 	skewed := apart.Abs() > tolerableSkew
 	if skewed && !s.skewed {
-		klog.FromContext(ctx).Info("The clock of a cache server that is relayed from is another one: set both by one source, since ages, and which epoch of a shard is the later, are told by clocks",
+		klog.FromContext(ctx).Info("The clock of a cache server that is relayed from is another one: set both by one source",
 			"cache", s.Name, "behind", apart.Round(time.Second).String())
 	}
 	s.skewed = skewed
