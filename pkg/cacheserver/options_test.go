@@ -1,15 +1,13 @@
 package cacheserver_test
 
 import (
-	"net"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
+	"github.com/shardplane/shardplane/pkg/lifecycle/lifecycletest"
 )
 
 func TestFlags(t *testing.T) {
@@ -48,40 +46,21 @@ func TestValidateNamesTheFlags(t *testing.T) {
 // nothing behind: a second one starts with the same port and data.
 func TestHalfStarted(t *testing.T) {
 	base := &cacheServer{pki: newPKI(t), dataDir: t.TempDir()}
-	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address, ok := taken.Addr().(*net.TCPAddr)
-	require.True(t, ok)
-	garbage := filepath.Join(t.TempDir(), "garbage")
-	require.NoError(t, os.WriteFile(garbage, []byte("garbage"), 0o600))
-
-	for name, tt := range map[string]struct {
-		change func(*cacheserver.Options)
-		want   string
-	}{
-		"port in use":        {func(o *cacheserver.Options) { o.Serving.SecurePort = address.Port }, "--secure-port"},
-		"no certificate":     {func(o *cacheserver.Options) { o.Serving.TLSCertFile = "/nowhere" }, "--tls-cert-file"},
-		"garbage CA":         {func(o *cacheserver.Options) { o.Authentication.ClientCAFile = garbage }, "--client-ca-file"},
-		"data dir is a file": {func(o *cacheserver.Options) { o.Etcd.DataDir = garbage }, "--data-dir"},
-		"garbage certificate for etcd": {func(o *cacheserver.Options) {
-			o.Etcd.Servers, o.Etcd.CertFile, o.Etcd.KeyFile = []string{"https://127.0.0.1:1"}, garbage, garbage
-		}, "--etcd-certfile"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			o := base.options(t)
-			o.Serving.SecurePort = 0
-			tt.change(o)
-			_, err := cacheserver.New(t.Context(), o.Complete())
-			require.ErrorContains(t, err, tt.want)
-		})
+	options := func(port int) *cacheserver.Options {
+		o := base.options(t)
+		o.Serving.SecurePort = port
+		return o
 	}
-
-	require.NoError(t, taken.Close())
-	o := base.options(t)
-	o.Serving.SecurePort = address.Port
-	s, err := cacheserver.New(t.Context(), o.Complete())
-	require.NoError(t, err)
-	require.Equal(t, "https://"+address.String(), s.URL())
-	s.Close()
-	s.Close()
+	start := func(o *cacheserver.Options) (lifecycletest.Server, error) {
+		return cacheserver.New(t.Context(), o.Complete())
+	}
+	lifecycletest.HalfStarted(t, options, start, map[string]lifecycletest.Mistake[cacheserver.Options]{
+		"no certificate":     {Make: func(o *cacheserver.Options, _ string) { o.Serving.TLSCertFile = "/nowhere" }, Want: "--tls-cert-file"},
+		"garbage CA":         {Make: func(o *cacheserver.Options, garbage string) { o.Authentication.ClientCAFile = garbage }, Want: "--client-ca-file"},
+		"data dir is a file": {Make: func(o *cacheserver.Options, garbage string) { o.Etcd.DataDir = garbage }, Want: "--data-dir"},
+		"garbage encryption": {Make: func(o *cacheserver.Options, garbage string) { o.Encryption.ConfigFile = garbage }, Want: "--encryption-provider-config"},
+		"garbage certificate for etcd": {Make: func(o *cacheserver.Options, garbage string) {
+			o.Etcd.Servers, o.Etcd.CertFile, o.Etcd.KeyFile = []string{"https://127.0.0.1:1"}, garbage, garbage
+		}, Want: "--etcd-certfile"},
+	})
 }

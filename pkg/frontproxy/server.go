@@ -166,7 +166,7 @@ func (s *Server) Close() { s.group.Close() }
 //	         ─► upgraded connections end ─► followers stop ─► connections to shards close
 func (s *Server) Run(ctx context.Context) error { return s.group.Run(ctx) }
 
-// addParts lists what runs, in the order of starting.
+// addParts lists what runs, each before what builds on it and so ends earlier.
 func (s *Server) addParts() {
 	s.group.Add(
 		lifecycle.Part{Name: "shards", Run: s.shards.Run},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/authz"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/lifecycle/lifecycletest"
 )
 
 // status checks that an answer is an error as Kubernetes clients expect it.
@@ -34,6 +35,27 @@ func status(t *testing.T, res *http.Response, body string, code int) metav1.Stat
 	require.EqualValues(t, code, s.Code)
 	require.NotEmpty(t, s.Reason)
 	return s
+}
+
+// TestHalfStarted holds that a front-proxy that cannot start says why and leaves nothing
+// behind: another one starts at the same port.
+func TestHalfStarted(t *testing.T) {
+	w := newWorld(t, "root")
+	options := func(port int) *Options {
+		o := *w.options
+		o.Serving.SecurePort = port
+		return &o
+	}
+	start := func(o *Options) (lifecycletest.Server, error) { return New(t.Context(), o.Complete()) }
+	lifecycletest.HalfStarted(t, options, start, map[string]lifecycletest.Mistake[Options]{
+		"no certificate":            {Make: func(o *Options, _ string) { o.Serving.TLSCertFile = "/nowhere" }, Want: "--tls-cert-file"},
+		"garbage mapping file":      {Make: func(o *Options, garbage string) { o.MappingFile = garbage }, Want: "--mapping-file"},
+		"garbage proxy certificate": {Make: func(o *Options, garbage string) { o.ProxyClientCertFile = garbage }, Want: "--proxy-client-cert-file"},
+		"garbage CA of shards":      {Make: func(o *Options, garbage string) { o.ShardCAFile = garbage }, Want: "--shard-ca-file"},
+		"garbage kubeconfig":        {Make: func(o *Options, garbage string) { o.RootKubeconfig = garbage }, Want: "--root-kubeconfig"},
+		"garbage shard certificate": {Make: func(o *Options, garbage string) { o.ShardClientCertFile = garbage }, Want: "--shard-client-cert-file"},
+		"garbage CA of clients":     {Make: func(o *Options, garbage string) { o.Authentication.ClientCAFile = garbage }, Want: "--client-ca-file"},
+	})
 }
 
 func TestRouting(t *testing.T) {

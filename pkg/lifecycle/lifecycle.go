@@ -1,12 +1,18 @@
-// Package lifecycle starts the parts of a server in order and stops them in
-// reverse: what a part builds on is there before it runs and until it has ended.
+// Package lifecycle opens what a server stands on in order, runs its parts, and stops and
+// closes all in reverse: what a part builds on is there before it runs and until it has ended.
 //
-//	Opened etcd ─► Opened storage ─► Run(ctx): part 1 starts ─► part 2 starts ─► …
+//	Opened etcd ─► Opened storage ─► Run(ctx): part 1, part 2, … each when what it needs is there
 //	                                           ctx ends, or a part fails
 //	closed etcd ◄─ closed storage ◄─            part 1 ended ◄─ part 2 ended ◄─ …
 //
+// No part waits for those before it to be ready, only for what it Needs itself. What must be
+// there first is opened first, and undone if the rest cannot be. The parts of a server need each
+// other in a circle: informers read what the API serves, which decides by what informers know. And
+// a server whose peers, or whose caches, are away for long has to serve all else, and to say by
+// its readiness checks what it waits for, which it can only once its listener runs.
+//
 // The servers are groups of parts, and so are the controllers of a shard. It
-// knows neither.
+// knows neither. Package lifecycletest holds of servers that a half start is undone.
 package lifecycle
 
 import (
@@ -26,8 +32,8 @@ var ErrEnded = errors.New("ended by itself")
 type Part struct {
 	// Name is what logs and errors call the part.
 	Name string
-	// Needs returns once what the part needs to run is there. The parts after it
-	// do not wait for that. Nil means that nothing is needed.
+	// Needs returns once what the part needs to run is there, which may be work of
+	// any other part. No other part waits for that. Nil means that nothing is needed.
 	Needs func(ctx context.Context) error
 	// Run works until ctx ends, and returns when all goroutines of the part have
 	// ended. An earlier return, with an error or without, ends the group.
@@ -48,7 +54,7 @@ type Group struct {
 // as "controller".
 func New(kind string) *Group { return &Group{kind: kind} }
 
-// Add puts parts behind those that the group has. They start when Run does.
+// Add puts parts behind those that the group has: they are stopped before those.
 func (g *Group) Add(parts ...Part) { g.parts = append(g.parts, parts...) }
 
 // Opened notes what Close has to undo: something that was opened while the
@@ -87,9 +93,9 @@ type running struct {
 	done   chan error
 }
 
-// Run starts the parts in order. When ctx ends, it stops them in reverse order,
-// each before the one that was started before it, closes the group and returns
-// nil. If a part fails, or ends by itself, the others are stopped, too, and Run
+// Run has each part run as soon as what it needs is there. When ctx ends, it stops
+// them in reverse order, each when those behind it have ended, closes the group and
+// returns nil. If a part fails, or ends by itself, the others are stopped, too, and Run
 // returns the error.
 func (g *Group) Run(ctx context.Context) error {
 	defer g.Close()

@@ -94,6 +94,41 @@ func TestWaitsForNeedsOfEachOnItsOwn(t *testing.T) {
 	})
 }
 
+// TestPartsNeedEachOther holds that a part may need what one behind it does, and that the order
+// of stopping is that of the parts all the same, and not the one in which they came to run.
+func TestPartsNeedEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &journal{}
+		served := make(chan struct{})
+		informers, api := j.part("informers", nil), j.part("api", nil)
+		informers.Needs = func(context.Context) error {
+			<-served
+			return nil
+		}
+		run := api.Run
+		api.Run = func(ctx context.Context) error {
+			close(served)
+			return run(ctx)
+		}
+		never := lifecycle.Part{Name: "never", Needs: func(ctx context.Context) error {
+			<-ctx.Done()
+			j.add("stop never")
+			return ctx.Err()
+		}}
+		g := lifecycle.New("part")
+		g.Opened(func() { j.add("close") })
+		g.Add(informers, never, api)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- g.Run(ctx) }()
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"start api", "start informers"}, j.all())
+		cancel()
+		require.NoError(t, <-done)
+		require.Equal(t, []string{"stop api", "stop never", "stop informers", "close"}, j.all()[2:])
+	})
+}
+
 func TestStopsWhileAPartWaits(t *testing.T) {
 	j := &journal{}
 	waiting := j.part("a", nil)

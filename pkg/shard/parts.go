@@ -20,7 +20,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/tenancy/replicationmarks"
 )
 
-// addParts lists what runs, in the order of starting.
+// addParts lists what runs, each before what builds on it and so ends earlier.
 func (s *Server) addParts() error {
 	informers := &client.Group{}
 	informers.Add(append(s.informers.Runners(), s.bindings.Informer(), s.bindings.Copies())...)

@@ -322,9 +322,9 @@ func (s *Server) Loopback() *rest.Config { return rest.CopyConfig(s.generic.Loop
 // serves while Run runs.
 func (s *Server) Handler() http.Handler { return s.generic.Handler }
 
-// Run serves until ctx is done, or until a part of the server fails. It starts
-// the parts in order and stops them in reverse, closes everything that New
-// opened, and returns when all of it has ended.
+// Run serves until ctx is done, or until a part of the server fails. It stops
+// the parts in reverse order, closes everything that New opened, and returns when
+// all of it has ended.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
 	logger := klog.FromContext(ctx).WithValues("shard", s.options.Name)

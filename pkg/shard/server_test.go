@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/shardplane/shardplane/pkg/dev/pki"
+	"github.com/shardplane/shardplane/pkg/lifecycle/lifecycletest"
 	"github.com/shardplane/shardplane/pkg/shard"
 )
 
@@ -89,6 +90,26 @@ func TestAnswersBeforeItForgets(t *testing.T) {
 		"controllers", "divided controllers", "controllers of every replica", "api", "custom resources", "peers", "subtrees", "replicas", "bindings",
 		"replica snapshot", "informers", "admission", "encryption", "authentication", "usage", "etcd",
 	}, stopped)
+}
+
+// TestHalfStarted holds that a shard that cannot start, however far it got, says why and
+// leaves nothing behind: another one starts with the same port and data.
+func TestHalfStarted(t *testing.T) {
+	base := options(t)
+	like := func(port int) *shard.Options {
+		o := *base
+		o.Serving.SecurePort = port
+		return &o
+	}
+	start := func(o *shard.Options) (lifecycletest.Server, error) { return shard.New(t.Context(), o.Complete()) }
+	lifecycletest.HalfStarted(t, like, start, map[string]lifecycletest.Mistake[shard.Options]{
+		"no certificate":              {Make: func(o *shard.Options, _ string) { o.Serving.TLSCertFile = "/nowhere" }, Want: "--tls-cert-file"},
+		"data dir is a file":          {Make: func(o *shard.Options, garbage string) { o.Etcd.DataDir = garbage }, Want: "--data-dir"},
+		"garbage encryption":          {Make: func(o *shard.Options, garbage string) { o.Encryption.ConfigFile = garbage }, Want: "--encryption-provider-config"},
+		"garbage CA of shards":        {Make: func(o *shard.Options, garbage string) { o.ShardCAFile = garbage }, Want: "--shard-ca-file"},
+		"garbage CA of clients":       {Make: func(o *shard.Options, garbage string) { o.Authentication.ClientCAFile = garbage }, Want: "--client-ca-file"},
+		"garbage CA of front-proxies": {Make: func(o *shard.Options, garbage string) { o.RootCAFile = garbage }, Want: "--root-ca-file"},
+	})
 }
 
 func ready(t *testing.T, cfg *rest.Config) bool {
