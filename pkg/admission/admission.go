@@ -52,6 +52,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/admission/merged"
 	"github.com/shardplane/shardplane/pkg/admission/pathannotation"
 	"github.com/shardplane/shardplane/pkg/admission/policy"
+	"github.com/shardplane/shardplane/pkg/admission/policy/remoteparams"
 	"github.com/shardplane/shardplane/pkg/admission/quota"
 	"github.com/shardplane/shardplane/pkg/admission/reserved"
 	"github.com/shardplane/shardplane/pkg/admission/webhook"
@@ -72,6 +73,8 @@ type Config struct {
 	ResourceQuotas *client.Informer[*corev1.ResourceQuota]
 	// Hooks judge writes. Whoever made them runs them.
 	Hooks Hooks
+	// RemoteParams reads parameters of policies on other shards; nil where there are none.
+	RemoteParams *remoteparams.Cache
 	// Local reports whether a logical cluster is on this shard.
 	Local func(cluster logicalcluster.Name) bool
 	// Authorizer answers expressions that ask for access. It decides in the
@@ -141,7 +144,7 @@ type named struct {
 // New assembles the plugins. Run the result, and all informers of the configuration,
 // before anything is written.
 func New(c Config) (*Admission, error) {
-	a := &Admission{params: policy.NewParams(c.Clients), quota: quota.New(c.Clients, c.ResourceQuotas)}
+	a := &Admission{params: policy.NewParams(c.Clients, c.RemoteParams), quota: quota.New(c.Clients, c.ResourceQuotas)}
 	hooks := c.Hooks
 	webhooks := webhook.Config{
 		Clients: c.Clients, Namespaces: c.Namespaces, Local: c.Local, Authorizer: c.Authorizer, Excluded: excluded,

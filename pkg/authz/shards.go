@@ -2,6 +2,7 @@ package authz
 
 import (
 	"context"
+	"strings"
 
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
@@ -14,7 +15,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
-// Shards lets other shards read everything, ask what users may do, and write in root the kinds
+// Shards lets other shards read everything, and which resources there are, ask what users may do, and write in root the kinds
 // by which they are known there; admission sees to it that these objects are their own. It has
 // no opinion on the rest, and on anybody else.
 func Shards() authorizer.Authorizer {
@@ -29,7 +30,8 @@ func Shards() authorizer.Authorizer {
 func shardMay(ctx context.Context, a authorizer.Attributes) bool {
 	cluster, inCluster := request.ClusterFrom(ctx)
 	if !a.IsResourceRequest() {
-		return !inCluster && a.GetPath() == request.PlacementPath && a.GetVerb() == "get"
+		discovery := strings.HasPrefix(a.GetPath(), "/api/") || strings.HasPrefix(a.GetPath(), "/apis/")
+		return a.GetVerb() == "get" && (inCluster && discovery || !inCluster && a.GetPath() == request.PlacementPath)
 	}
 	if Reads(a) {
 		return true

@@ -64,6 +64,12 @@ func TestShardsRead(t *testing.T) {
 		{"", path("get", "/metrics"), false},
 		{"", path("get", "/debug/pprof"), false},
 		{"root", path("get", "/placement"), false},
+		{"root", path("get", "/apis/example.org/v1"), true},
+		{"root", path("get", "/api/v1"), true},
+		{"root", path("post", "/apis/example.org/v1"), false},
+		{"root", path("get", "/openapi/v3/apis/example.org/v1"), false},
+		{"", path("get", "/apis/example.org/v1"), false},
+		{"*", path("get", "/apis/example.org/v1"), false},
 	} {
 		decision, _, err := chain.Authorize(in(tc.cluster), tc.a)
 		require.NoError(t, err)

@@ -23,6 +23,7 @@ import (
 	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/admission"
 	"github.com/shardplane/shardplane/pkg/admission/limits"
+	"github.com/shardplane/shardplane/pkg/admission/policy/remoteparams"
 	"github.com/shardplane/shardplane/pkg/admission/reserved"
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/authn"
@@ -80,6 +81,7 @@ type Server struct {
 	reviews         *reviews
 	authentication  *authn.Authentication
 	peers           *peers.Book
+	remoteParams    *remoteparams.Cache
 	// bootstrapped is set when everything that a shard starts with exists,
 	// inForce when decisions go by its roles and bindings.
 	bootstrapped, inForce atomic.Bool
@@ -184,6 +186,7 @@ func (s *Server) assembleAPI() error {
 		return err
 	}
 	s.peers = peers.New(peers.Config{Self: s.options.Name, Local: s.sources.Local, Shards: s.informers.Shards, Access: access})
+	s.remoteParams = remoteparams.New(remoteparams.FromPeers(s.peers.Named))
 	if s.authentication, err = authn.New(s.options.Authentication, authn.Sources{
 		Accounts: newAccounts(s.sources.Local, s.informers, s.peers), Workspace: s.knownIn, Tell: s.tellOfIssuer,
 	}); err != nil {
@@ -236,6 +239,7 @@ func (s *Server) newAdmission(a authorizer.Authorizer, webhooks *webhooktranspor
 		Namespaces:     s.informers.Namespaces,
 		ResourceQuotas: s.informers.ResourceQuotas,
 		Hooks:          admission.Hooks(s.informers.Hooks),
+		RemoteParams:   s.remoteParams,
 		Local:          s.local.has,
 		Authorizer:     a,
 		Webhooks:       webhooks,

@@ -15,6 +15,9 @@ import (
 // are encrypted as those of their kind in etcd are.
 func (s *Server) replicaSnapshot() *replicasnapshot.Snapshot {
 	config := replicasnapshot.Config{Server: s.options.Name, MaxAge: s.options.ReplicaSnapshotMaxAge, Sources: s.informers.Replicas()}
+	if len(config.Sources) > 0 {
+		config.Sources = append(config.Sources, s.remoteParams) // of policies that are among these
+	}
 	if len(s.options.Etcd.Servers) > 0 {
 		config.Store = s.etcd.Blob("shardplane-replicas")
 	} else {

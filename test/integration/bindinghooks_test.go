@@ -161,16 +161,8 @@ func testHooksAcrossShards(t *testing.T, e *env) {
 	code, says := size(1)
 	require.Equal(t, http.StatusCreated, code, says)
 
-	// Parameters on another shard are not read: what the binding says of missing ones holds.
-	provider.create("/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"limits"},"data":{"most":"3"}}`)
-	provider.policyFor("limits", "object.spec.size <= int(params.data.most)", "limits")
-	k.eventually("parameters are missing", func() bool {
-		code, says := size(1)
-		return code >= http.StatusBadRequest && strings.Contains(says, "limits")
-	})
-	for _, resource := range []string{"validatingadmissionpolicybindings/limits", "validatingadmissionpolicies/limits"} {
-		provider.ask(http.StatusOK, http.MethodDelete, registration+resource, "")
-	}
+	testFarParams(provider, k)
+	provider.ask(http.StatusOK, http.MethodDelete, registration+"validatingadmissionpolicybindings/early", "")
 	hook := newReviewer(t)
 	provider.create(registration+"mutatingwebhookconfigurations", "%s", hook.configuration("far", "{}"))
 	k.eventually("the webhook is called, and the policy is gone", func() bool {
@@ -182,4 +174,64 @@ func testHooksAcrossShards(t *testing.T, e *env) {
 		code, says := size(1)
 		return code == http.StatusCreated && !strings.Contains(says, "reviewed")
 	})
+}
+
+// testFarParams: the parameters of a policy on another shard are the provider's, as they come,
+// change and go.
+func testFarParams(provider, k apiKinds) {
+	k.t.Helper()
+	widgetOf := func(n int, namespace string) (code int, says string) {
+		return k.status(http.MethodPost, "/apis/example.org/v1/namespaces/"+namespace+"/widgets?dryRun=All", widget("a", "size", n))
+	}
+	until := func(what, namespace string, most int) {
+		k.t.Helper()
+		var said []string
+		require.Eventually(k.t, func() bool {
+			refused, more := widgetOf(most+1, namespace)
+			allowed, says := widgetOf(most, namespace)
+			said = []string{more, says}
+			return refused == http.StatusUnprocessableEntity && allowed == http.StatusCreated
+		}, testTimeout, testTimeout/300, "%s: %v", what, &said)
+	}
+	const limits = "/api/v1/namespaces/default/configmaps/limits"
+	provider.create(configMaps, `{"metadata":{"name":"limits"},"data":{"most":"3"}}`)
+	k.create(configMaps, `{"metadata":{"name":"limits"},"data":{"most":"1000"}}`)
+	provider.policyFor("limits", "object.spec.size <= int(params.data.most)", "limits")
+	until("the provider's parameters are read", "default", 3)
+	provider.ask(http.StatusOK, http.MethodPatch, limits, `{"data":{"most":"5"}}`)
+	until("they change", "default", 5)
+	provider.ask(http.StatusOK, http.MethodDelete, limits, "")
+	k.eventually("they are missing", func() bool {
+		code, says := widgetOf(1, "default")
+		return code == http.StatusUnprocessableEntity && strings.Contains(says, "no params found")
+	})
+	provider.create(configMaps, `{"metadata":{"name":"limits"},"data":{"most":"6"}}`)
+	until("they are there again", "default", 6)
+
+	// Without a namespace they are in the provider's of the same name; with a selector there are
+	// any number of them.
+	for _, k := range []apiKinds{provider, k} {
+		k.create("/api/v1/namespaces", `{"metadata":{"name":"other"}}`)
+		k.create("/api/v1/namespaces/other/configmaps", `{"metadata":{"name":"own","labels":{"limits":"yes"}},"data":{"most":%q}}`, map[string]string{provider.cluster: "2"}[k.cluster]+"0")
+	}
+	provider.create(registration+"validatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"selecting"},"spec":{"policyName":"limits","validationActions":["Deny"],"paramRef":{"selector":{"matchLabels":{"limits":"yes"}},"parameterNotFoundAction":"Allow"}}}`)
+	provider.ask(http.StatusOK, http.MethodPatch, limits, `{"data":{"most":"1000"}}`)
+	until("those of the namespace are read", "other", 20)
+	code, says := widgetOf(21, "default")
+	require.Equal(k.t, http.StatusCreated, code, says)
+	provider.create("/api/v1/namespaces/other/configmaps", `{"metadata":{"name":"more","labels":{"limits":"yes"}},"data":{"most":"10"}}`)
+	until("all that are selected are", "other", 10)
+
+	// Of a kind that the provider has defined.
+	provider.create(definitions, "%s", definitionNamed("params.example.net", foos))
+	provider.eventually("the kind is served", func() bool {
+		code, _ := provider.status(http.MethodPost, "/apis/params.example.net/v1/foos", `{"apiVersion":"params.example.net/v1","kind":"Foo","metadata":{"name":"f"},"most":4}`)
+		return code == http.StatusCreated
+	})
+	provider.create(registration+"validatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"defined"},"spec":{"paramKind":{"apiVersion":"params.example.net/v1","kind":"Foo"},"matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["*"]}]},"validations":[{"expression":"object.spec.size <= params.most"}]}}`)
+	provider.create(registration+"validatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"defined"},"spec":{"policyName":"defined","validationActions":["Deny"],"paramRef":{"name":"f","parameterNotFoundAction":"Deny"}}}`)
+	until("the provider's own kind is read", "default", 4)
+	for _, resource := range []string{"validatingadmissionpolicybindings/defined", "validatingadmissionpolicies/defined", "validatingadmissionpolicybindings/selecting", "validatingadmissionpolicybindings/limits", "validatingadmissionpolicies/limits"} {
+		provider.ask(http.StatusOK, http.MethodDelete, registration+resource, "")
+	}
 }

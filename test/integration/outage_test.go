@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/test/harness"
 )
@@ -47,7 +49,26 @@ func TestBoundAPIsInOutages(t *testing.T) {
 		})
 	}
 	works(tenant)
+	judged := func(k apiKinds) {
+		t.Helper()
+		k.eventually("the provider's policy judges, by its parameters", func() bool {
+			refused, _ := k.status(http.MethodPost, widgets+"?dryRun=All", widget("d", "size", 4))
+			allowed, _ := k.status(http.MethodPost, widgets+"?dryRun=All", widget("d", "size", 3))
+			return refused == http.StatusUnprocessableEntity && allowed == http.StatusCreated
+		})
+	}
+	provider.create(configMaps, `{"metadata":{"name":"limits"},"data":{"most":"3"}}`)
+	provider.policyFor("limits", "!has(object.spec) || !has(object.spec.size) || object.spec.size <= int(params.data.most)", "limits")
+	judged(k)
 	views := newOutageViews(provider, k)
+	// One whose parameters nobody has read yet.
+	provider.create(registration+"validatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"unread"},"spec":{"paramKind":{"apiVersion":"v1","kind":"ConfigMap"},"matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["gadgets"]}]},"validations":[{"expression":"true"}]}}`)
+	provider.create(registration+"validatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"unread"},"spec":{"policyName":"unread","validationActions":["Deny"],"paramRef":{"name":"unread","namespace":"default","parameterNotFoundAction":"Allow"}}}`)
+	replicated := dynamicIn(t, e.cache.Shard("root"), provider.cluster).Resource(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingadmissionpolicybindings"))
+	k.eventually("the policy is replicated", func() bool {
+		_, err := replicated.Get(t.Context(), "unread", metav1.GetOptions{})
+		return err == nil
+	})
 	views.work("before")
 
 	// The provider's shard is away: its exports can be bound.
@@ -56,6 +77,8 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	late.until("e", "Ready", "True <nil>")
 	require.Contains(t, other.bindPath(http.StatusForbidden, "none", "root:away", "none"), "no permission to bind to export root:away:none")
 	works(other)
+	judged(k)
+	judged(late)
 	views.work("rootless")
 
 	// All others are, and the shard starts.
@@ -74,6 +97,10 @@ func TestBoundAPIsInOutages(t *testing.T) {
 		endpoints, _ := field(k.get(apisV1+"apiexportendpointslices/alone"), "status", "endpoints").([]any)
 		return len(endpoints) == 1
 	})
+	judged(k)
+	code, says := k.status(http.MethodPost, boundGadgets, `{"apiVersion":"example.org/v1","kind":"Gadget","metadata":{"name":"unread"}}`)
+	require.Equal(t, http.StatusUnprocessableEntity, code, says)
+	require.Contains(t, says, "the parameters cannot be read")
 	views.work("alone")
 	views.change()
 	require.Equal(t, "True <nil>", condition(k.get(apisV2+"apibindings/e"), "APIExportValid"))

@@ -4,6 +4,7 @@
 //
 //	policies, bindings ─► set of a logical cluster, made when it is needed
 //	                        ├─ evaluators, shared by logical clusters with equal policies
-//	                        ├─ parameters, watched only where a policy has some
+//	                        ├─ parameters, watched only where a policy has some, and read where it is
+//	                        │  another shard's (remoteparams)
 //	                        └─ upstream's dispatcher, which does all the rest
 package policy

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/shardplane/shardplane/pkg/admission/policy/remoteparams"
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
@@ -28,10 +30,11 @@ const syncWait = time.Second
 
 var errStopped = errors.New("the server does not run, or not any more")
 
-// Params watches the parameters of policies: in each logical cluster the kinds
-// that its policies name, and only while they do.
+// Params knows the parameters of policies: in each logical cluster of the shard it watches the
+// kinds that its policies name, and only while they do. Those on other shards are read.
 type Params struct {
 	clients *client.Factory
+	remote  *remoteparams.Cache
 
 	mu      sync.Mutex
 	ctx     context.Context //nolint:containedctx // the life of the watches, which is that of Run
@@ -39,9 +42,10 @@ type Params struct {
 	kinds   map[logicalcluster.Name]map[schema.GroupVersionKind]*param
 }
 
-// NewParams returns Params that watch nothing until they run.
-func NewParams(clients *client.Factory) *Params {
-	return &Params{clients: clients, kinds: map[logicalcluster.Name]map[schema.GroupVersionKind]*param{}}
+// NewParams returns Params that watch nothing until they run. remote reads those of policies on
+// other shards; nil where there are none.
+func NewParams(clients *client.Factory, remote *remoteparams.Cache) *Params {
+	return &Params{clients: clients, remote: remote, kinds: map[logicalcluster.Name]map[schema.GroupVersionKind]*param{}}
 }
 
 // Run lets parameters be watched until ctx ends, and waits for the watches.
@@ -55,10 +59,13 @@ func (p *Params) Run(ctx context.Context) error {
 	p.kinds = map[logicalcluster.Name]map[schema.GroupVersionKind]*param{}
 	p.mu.Unlock()
 	p.watches.Wait()
+	if p.remote != nil {
+		p.remote.Stop()
+	}
 	return nil
 }
 
-// Len returns the number of logical clusters whose parameters are watched.
+// Len returns the number of logical clusters whose parameters are known.
 func (p *Params) Len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,30 +77,35 @@ func (p *Params) Len() int {
 type param struct {
 	meta.RESTMapper
 
+	// scope is where the parameters are, in namespaces or in none.
+	scope   meta.RESTScope
+	cluster logicalcluster.Name
+	// shard is the other one that has the policies, and remote reads the parameters there.
+	shard  string
+	remote *remoteparams.Kind
+	// These are for parameters of the own shard.
 	mapping  *meta.RESTMapping
-	cluster  logicalcluster.Name
 	informer *client.Informer[*unstructured.Unstructured]
 	dynamic  dynamic.Interface
-	cancel   context.CancelFunc
+	// stop ends the watch, or drops what was read.
+	stop func()
 	// users are the plugins with policies that name the kind.
 	users sets.Set[string]
 }
 
-// any reports whether something is watched in the logical cluster.
+// any reports whether parameters of the logical cluster are known.
 func (p *Params) any(cluster logicalcluster.Name) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.kinds[cluster]) > 0
 }
 
-// get returns the parameters of a kind for a plugin, watched from now on.
-func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.GroupVersionKind) (*param, error) {
+// get returns the parameters of a kind for a plugin: watched from now on, or read at the other
+// shard that has the policies.
+func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.GroupVersionKind, shard string) (*param, error) {
 	p.mu.Lock()
 	ctx := p.ctx
-	found := p.kinds[cluster][gvk]
-	if found != nil {
-		found.users.Insert(plugin)
-	}
+	found := p.use(cluster, plugin, gvk, shard)
 	p.mu.Unlock()
 	if found != nil {
 		return found, nil
@@ -101,12 +113,22 @@ func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 	if ctx == nil || ctx.Err() != nil {
 		return nil, errStopped
 	}
-	opened, err := p.open(ctx, cluster, gvk)
+	open := p.open
+	if shard != "" {
+		open = p.openRemote
+	}
+	opened, err := open(ctx, cluster, gvk, shard)
+	if shard != "" && err != nil && !errors.Is(err, remoteparams.ErrNotServed) {
+		return nil, err
+	}
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("A policy's kind of parameters is not served", "cluster", cluster, "kind", gvk, "reason", err)
 		return nil, fmt.Errorf("failed to find resource referenced by paramKind: '%v'", gvk)
 	}
 	param := p.start(ctx, opened, gvk, plugin)
+	if param.informer == nil {
+		return param, nil
+	}
 	wait, cancel := context.WithTimeout(ctx, syncWait)
 	defer cancel()
 	// A failure shows when the policy is evaluated, as its own error.
@@ -114,8 +136,42 @@ func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 	return param, nil
 }
 
-// open finds out which resource the kind is.
-func (p *Params) open(ctx context.Context, cluster logicalcluster.Name, gvk schema.GroupVersionKind) (*param, error) {
+// use returns the parameters that are known already. The caller holds the lock.
+func (p *Params) use(cluster logicalcluster.Name, plugin string, gvk schema.GroupVersionKind, shard string) *param {
+	found := p.kinds[cluster][gvk]
+	switch {
+	case found == nil:
+		return nil
+	case found.shard != shard: // the logical cluster is on another one by now
+		found.stop()
+		delete(p.kinds[cluster], gvk)
+		return nil
+	default:
+		found.users.Insert(plugin)
+		return found
+	}
+}
+
+// openRemote finds out which resource the kind is on another shard: one that every logical
+// cluster has is what it is on this one, and others that shard has to know.
+func (p *Params) openRemote(ctx context.Context, cluster logicalcluster.Name, gvk schema.GroupVersionKind, shard string) (*param, error) {
+	if p.remote == nil {
+		return nil, errors.New("parameters of other shards are not read")
+	}
+	ctx, cancel := context.WithTimeout(ctx, syncWait)
+	defer cancel()
+	at := remoteparams.Place{Shard: shard, Cluster: cluster}
+	var kind *remoteparams.Kind
+	if mapping, err := resourceOf(ctx, p.clients.Cluster(cluster.Path()), gvk); err == nil {
+		kind = p.remote.Known(at, mapping)
+	} else if kind, err = p.remote.Kind(at, gvk, watchable); err != nil {
+		return nil, err
+	}
+	return &param{scope: kind.Scope, cluster: cluster, shard: shard, remote: kind, stop: kind.Forget, users: sets.New[string]()}, nil
+}
+
+// open finds out which resource the kind is on this shard.
+func (p *Params) open(ctx context.Context, cluster logicalcluster.Name, gvk schema.GroupVersionKind, _ string) (*param, error) {
 	ctx, cancel := context.WithTimeout(ctx, syncWait)
 	defer cancel()
 	scope := p.clients.Cluster(cluster.Path())
@@ -131,7 +187,7 @@ func (p *Params) open(ctx context.Context, cluster logicalcluster.Name, gvk sche
 	if err != nil {
 		return nil, err
 	}
-	return &param{mapping: mapping, cluster: cluster, informer: informer, dynamic: clients, users: sets.New[string]()}, nil
+	return &param{scope: mapping.Scope, mapping: mapping, cluster: cluster, informer: informer, dynamic: clients, users: sets.New[string]()}, nil
 }
 
 // resourceOf asks a logical cluster which resource a kind is that can be watched.
@@ -140,37 +196,47 @@ func resourceOf(ctx context.Context, scope client.Scope, gvk schema.GroupVersion
 	if err != nil {
 		return nil, err
 	}
-	for i := range list.APIResources {
-		r := &list.APIResources[i]
-		if r.Kind != gvk.Kind || !slices.Contains(r.Verbs, "watch") || !slices.Contains(r.Verbs, "get") {
-			continue
-		}
-		mapping := &meta.RESTMapping{Resource: gvk.GroupVersion().WithResource(r.Name), GroupVersionKind: gvk, Scope: meta.RESTScopeRoot}
-		if r.Namespaced {
-			mapping.Scope = meta.RESTScopeNamespace
-		}
-		return mapping, nil
+	r := watchable(list, gvk.Kind)
+	if r == nil {
+		return nil, fmt.Errorf("%s has no kind %s that can be watched", gvk.GroupVersion(), gvk.Kind)
 	}
-	return nil, fmt.Errorf("%s has no kind %s that can be watched", gvk.GroupVersion(), gvk.Kind)
+	mapping := &meta.RESTMapping{Resource: gvk.GroupVersion().WithResource(r.Name), GroupVersionKind: gvk, Scope: meta.RESTScopeRoot}
+	if r.Namespaced {
+		mapping.Scope = meta.RESTScopeNamespace
+	}
+	return mapping, nil
 }
 
-// start runs the informer, unless another request was quicker.
+// watchable returns the resource of a kind that can be watched, or nil.
+func watchable(list *metav1.APIResourceList, kind string) *metav1.APIResource {
+	for i := range list.APIResources {
+		r := &list.APIResources[i]
+		if r.Kind == kind && slices.Contains(r.Verbs, "watch") && slices.Contains(r.Verbs, "get") {
+			return r
+		}
+	}
+	return nil
+}
+
+// start runs the informer, if there is one, unless another request was quicker.
 func (p *Params) start(ctx context.Context, opened *param, gvk schema.GroupVersionKind, plugin string) *param {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if found := p.kinds[opened.cluster][gvk]; found != nil {
-		found.users.Insert(plugin)
+	if found := p.use(opened.cluster, plugin, gvk, opened.shard); found != nil {
 		return found
 	}
 	if ctx.Err() != nil {
 		return opened // not run; nothing is written any more either
 	}
-	ctx, opened.cancel = context.WithCancel(ctx)
 	opened.users.Insert(plugin)
 	if p.kinds[opened.cluster] == nil {
 		p.kinds[opened.cluster] = map[schema.GroupVersionKind]*param{}
 	}
 	p.kinds[opened.cluster][gvk] = opened
+	if opened.informer == nil {
+		return opened
+	}
+	ctx, opened.stop = context.WithCancel(ctx)
 	p.watches.Go(func() {
 		if err := opened.informer.Run(ctx); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot watch parameters of policies", "cluster", opened.cluster, "kind", gvk)
@@ -190,7 +256,7 @@ func (p *Params) keep(cluster logicalcluster.Name, plugin string, needed sets.Se
 		}
 		param.users.Delete(plugin)
 		if param.users.Len() == 0 {
-			param.cancel()
+			param.stop()
 			delete(p.kinds[cluster], gvk)
 		}
 	}
@@ -218,10 +284,15 @@ type paramSynced struct {
 }
 
 // HasSynced implements cache.SharedInformer.
-func (s paramSynced) HasSynced() bool { return s.p.informer.HasSynced() }
+func (s paramSynced) HasSynced() bool { return s.p.informer == nil || s.p.informer.HasSynced() }
 
 // Lister implements informers.GenericInformer.
-func (p *param) Lister() cache.GenericLister { return paramLister{p: p} }
+func (p *param) Lister() cache.GenericLister {
+	if p.remote != nil {
+		return p.remote.Lister()
+	}
+	return paramLister{p: p}
+}
 
 // paramLister reads the parameters of one namespace, or of all.
 type paramLister struct {

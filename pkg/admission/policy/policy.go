@@ -21,6 +21,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // retryAfter is how long a set that is not complete is used, because the kind
@@ -40,7 +41,7 @@ type Config struct {
 	Authorizer authorizer.UnconditionalAuthorizer
 	// Excluded are resources that policies never see, such as access reviews.
 	Excluded []schema.GroupResource
-	// Params watches parameters; plugins may share it.
+	// Params knows parameters; plugins may share it.
 	Params *Params
 }
 
@@ -153,12 +154,12 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 		}
 		hook := generic.PolicyHook[P, B, E]{Policy: policy, Bindings: bindings[policy.GetName()], Evaluator: *evaluator}
 		if gvk, ok := paramKindOf(p.kind.policy(policy)); ok {
-			param, err := p.config.Params.get(cluster, p.kind.name, gvk)
+			param, err := p.config.Params.get(cluster, p.kind.name, gvk, p.shardOf(policy))
 			if err != nil {
 				// The policy's failure policy says what comes of this.
 				hook.ConfigurationError, retry = err, retryAfter
 			} else {
-				hook.ParamInformer, hook.ParamScope = param, param.mapping.Scope
+				hook.ParamInformer, hook.ParamScope = param, param.scope
 				hook.DynamicClient, hook.RESTMapper = param.dynamic, param
 			}
 		}
@@ -172,6 +173,14 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 		return cmp.Compare(a.Policy.GetName(), b.Policy.GetName())
 	})
 	return s, retry, nil
+}
+
+// shardOf returns the other shard that has a policy; empty if it is of this one.
+func (p *plugin[P, B, E]) shardOf(policy P) string {
+	if p.config.Local(logicalcluster.From(policy)) {
+		return ""
+	}
+	return policy.GetAnnotations()[request.ShardAnnotation]
 }
 
 func paramKindOf(policy generic.PolicyAccessor) (schema.GroupVersionKind, bool) {

@@ -1,0 +1,374 @@
+package remoteparams
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+var (
+	place      = Place{Shard: "far", Cluster: "provider"}
+	configMaps = schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
+	errAway    = errors.New("connection refused")
+)
+
+// shard is another one, whose answers are by path.
+type shard struct {
+	mu    sync.Mutex
+	paths map[string]string
+	err   error
+	takes time.Duration
+	asked []string
+	atOne int
+	most  int
+}
+
+func newShard() *shard {
+	return &shard{paths: map[string]string{"/api/v1": `{"resources":[{"name":"configmaps","kind":"ConfigMap","namespaced":true,"verbs":["get","watch"]}]}`}}
+}
+
+func (s *shard) set(path, content string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paths[path], s.err = content, err
+}
+
+func (s *shard) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.asked)
+}
+
+func (s *shard) read(ctx context.Context, _ Place, path string, query url.Values) ([]byte, error) {
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	s.mu.Lock()
+	s.asked = append(s.asked, path)
+	s.atOne++
+	s.most = max(s.most, s.atOne)
+	content, ok := s.paths[path]
+	err, takes := s.err, s.takes
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.atOne--
+	}()
+	select {
+	case <-time.After(takes):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case !ok:
+		return nil, apierrors.NewNotFound(schema.GroupResource{}, "")
+	default:
+		return []byte(content), nil
+	}
+}
+
+func first(list *metav1.APIResourceList, kind string) *metav1.APIResource {
+	for i := range list.APIResources {
+		if list.APIResources[i].Kind == kind {
+			return &list.APIResources[i]
+		}
+	}
+	return nil
+}
+
+func configMap(value string) string {
+	return `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"most":"` + value + `"}}`
+}
+
+const pathOfA = "/api/v1/namespaces/default/configmaps/a"
+
+// value returns what is in the parameter a.
+func value(t *testing.T, k *Kind) (string, error) {
+	t.Helper()
+	obj, err := k.Lister().ByNamespace("default").Get("a")
+	if err != nil {
+		return "", err
+	}
+	found, _, err := unstructured.NestedString(obj.(*unstructured.Unstructured).Object, "data", "most")
+	require.NoError(t, err)
+	return found, nil
+}
+
+func kindOf(t *testing.T, c *Cache) *Kind {
+	t.Helper()
+	k, err := c.Kind(place, configMaps, first)
+	require.NoError(t, err)
+	return k
+}
+
+// TestAge: what does not change is not read for each write, and what changes counts soon.
+func TestAge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		far := newShard()
+		c := New(far.read)
+		defer c.Stop()
+		k := kindOf(t, c)
+		far.set(pathOfA, configMap("1"), nil)
+		before := far.count()
+		for range 1000 {
+			got, err := value(t, k)
+			require.NoError(t, err)
+			require.Equal(t, "1", got)
+		}
+		require.Equal(t, 1, far.count()-before)
+
+		// Older than a second: the last one, and read meanwhile.
+		far.set(pathOfA, configMap("2"), nil)
+		<-time.After(freshFor)
+		got, err := value(t, k)
+		require.NoError(t, err)
+		require.Equal(t, "1", got)
+		synctest.Wait()
+		got, err = value(t, k)
+		require.NoError(t, err)
+		require.Equal(t, "2", got)
+		require.Equal(t, 2, far.count()-before)
+
+		// Older than may be: it is waited for.
+		far.set(pathOfA, configMap("3"), nil)
+		<-time.After(maxAge)
+		got, err = value(t, k)
+		require.NoError(t, err)
+		require.Equal(t, "3", got)
+
+		// That there is none is an answer as well.
+		_, err = k.Lister().ByNamespace("default").Get("none")
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		before = far.count()
+		for range 10 {
+			_, err = k.Lister().ByNamespace("default").Get("none")
+			require.True(t, apierrors.IsNotFound(err), "%v", err)
+		}
+		require.Equal(t, before, far.count())
+
+		// What is read again and is the same is no change.
+		changes := c.Changes()
+		<-time.After(maxAge)
+		_, err = value(t, k)
+		require.NoError(t, err)
+		_, err = k.Lister().ByNamespace("default").Get("none")
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		require.Equal(t, before+2, far.count())
+		require.Equal(t, changes, c.Changes())
+	})
+}
+
+// TestOutage: what was read last holds, also after a restart; what was never read is an error,
+// for which nobody waits again and again.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		far := newShard()
+		c := New(far.read)
+		far.set(pathOfA, configMap("1"), nil)
+		_, err := value(t, kindOf(t, c))
+		require.NoError(t, err)
+		_, err = kindOf(t, c).Lister().ByNamespace("default").Get("none")
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		saved, err := c.Save()
+		require.NoError(t, err)
+		require.Len(t, saved, 3)
+		c.Stop()
+
+		for _, away := range []error{errAway, apierrors.NewInternalError(errAway), apierrors.NewTooManyRequests("", 1), context.DeadlineExceeded} {
+			far.set(pathOfA, configMap("2"), away)
+			c := New(far.read)
+			require.NoError(t, c.Restore(saved))
+			k := kindOf(t, c)
+			for range 3 {
+				got, err := value(t, k)
+				require.NoError(t, err)
+				require.Equal(t, "1", got)
+				_, err = k.Lister().ByNamespace("default").Get("none")
+				require.True(t, apierrors.IsNotFound(err), "%v", err)
+				_, err = k.Lister().ByNamespace("default").Get("other")
+				require.ErrorIs(t, err, errUnread)
+				<-time.After(time.Minute)
+			}
+			far.set(pathOfA, configMap("2"), nil)
+			_, _ = value(t, k)
+			synctest.Wait()
+			got, err := value(t, k)
+			require.NoError(t, err)
+			require.Equal(t, "2", got, "it is there again")
+			c.Stop()
+		}
+
+		// A shard that hangs is waited for once.
+		far.takes = time.Hour
+		c = New(far.read)
+		require.NoError(t, c.Restore(saved))
+		k := kindOf(t, c)
+		start := time.Now()
+		for range 100 {
+			_, err := value(t, k)
+			require.NoError(t, err)
+			<-time.After(time.Second)
+		}
+		require.LessOrEqual(t, time.Since(start), 100*time.Second+2*readTimeout)
+		c.Stop()
+	})
+}
+
+// TestBounds: who chooses what is read makes nobody read, or keep, without bound.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		far := newShard()
+		c := New(far.read)
+		defer c.Stop()
+		k := kindOf(t, c)
+
+		// At a time.
+		far.takes = time.Second / 4
+		var writes sync.WaitGroup
+		for i := range 20 {
+			writes.Go(func() {
+				_, _ = k.Lister().ByNamespace(fmt.Sprint("n", i)).Get("a")
+				_, _ = k.Lister().ByNamespace(fmt.Sprint("n", i)).Get("a")
+			})
+		}
+		writes.Wait()
+		require.LessOrEqual(t, far.most, maxReads)
+		far.takes = 0
+
+		// Of one provider, whose entries take no room of another's.
+		other, err := c.Kind(Place{Shard: "far", Cluster: "other"}, configMaps, first)
+		require.NoError(t, err)
+		far.set(pathOfA, configMap("1"), nil)
+		_, err = value(t, other)
+		require.NoError(t, err)
+		large := strings.Repeat("x", maxProviderBytes/10)
+		for i := range 40 {
+			far.set(fmt.Sprintf("/api/v1/namespaces/n%d/configmaps/b", i), configMap(large), nil)
+			_, err := k.Lister().ByNamespace(fmt.Sprint("n", i)).Get("b")
+			require.NoError(t, err)
+			require.LessOrEqual(t, c.bytes, 2*maxProviderBytes)
+			require.LessOrEqual(t, c.providers[place].bytes, maxProviderBytes)
+		}
+		before := far.count()
+		_, err = value(t, other)
+		require.NoError(t, err)
+		require.Equal(t, before, far.count(), "it is still known")
+
+		// All together.
+		for i := range 12 {
+			k, err := c.Kind(Place{Shard: "far", Cluster: place.Cluster + "x"}, configMaps, first)
+			require.NoError(t, err)
+			k.at.Cluster = place.Cluster + "y"
+			k.at.Shard = fmt.Sprint("far-", i)
+			for i := range 9 {
+				_, err := k.Lister().ByNamespace(fmt.Sprint("n", i)).Get("b")
+				require.NoError(t, err)
+			}
+			require.LessOrEqual(t, c.bytes, maxBytes)
+		}
+		require.Greater(t, c.bytes, maxBytes/2)
+
+		// What is much in memory, or selected, is refused, and not read again and again.
+		many := `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"continue":"x"},"items":[]}`
+		far.set("/api/v1/namespaces/default/configmaps?limit=200", many, nil)
+		far.set("/api/v1/namespaces/big/configmaps/a", `{"apiVersion":"v1","kind":"ConfigMap","spec":[`+strings.Repeat("1,", maxProviderBytes/32)+`1]}`, nil)
+		before = far.count()
+		for range 10 {
+			_, err = k.Lister().ByNamespace("default").List(labels.Everything())
+			require.ErrorIs(t, err, errTooMany)
+			_, err = k.Lister().ByNamespace("big").Get("a")
+			require.ErrorIs(t, err, errTooLarge)
+		}
+		require.Equal(t, 2, far.count()-before)
+		_, err = k.Lister().ByNamespace("default").List(labels.SelectorFromSet(labels.Set{"a": "b"}).Add(longRequirement(t)))
+		require.ErrorIs(t, err, errLongSelector)
+	})
+}
+
+func longRequirement(t *testing.T) labels.Requirement {
+	t.Helper()
+	values := make([]string, maxSelector/50)
+	for i := range values {
+		values[i] = strings.Repeat("x", 50) + fmt.Sprint(i)
+	}
+	r, err := labels.NewRequirement("a", "in", values)
+	require.NoError(t, err)
+	return *r
+}
+
+// TestPaths: nobody gets out of the place by what they name.
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	far := newShard()
+	c := New(far.read)
+	t.Cleanup(c.Stop)
+	k := kindOf(t, c)
+	before := far.count()
+	for _, name := range []string{"", ".", "..", "../secrets/s", "a/b", "a%2Fb"} {
+		_, err := k.Lister().ByNamespace("default").Get(name)
+		require.True(t, apierrors.IsNotFound(err), "%q: %v", name, err)
+		_, err = c.Kind(place, schema.GroupVersionKind{Group: "apis", Version: name + "/..", Kind: "ConfigMap"}, first)
+		require.ErrorIs(t, err, ErrNotServed)
+	}
+	_, err := k.Lister().ByNamespace("..").List(labels.Everything())
+	require.NoError(t, err)
+	require.Equal(t, before, far.count())
+}
+
+// TestForget: what no policy names is dropped, and so is, from a snapshot, what nobody has used
+// for long.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		far := newShard()
+		c := New(far.read)
+		defer c.Stop()
+		k := kindOf(t, c)
+		far.set(pathOfA, configMap("1"), nil)
+		_, err := value(t, k)
+		require.NoError(t, err)
+		changes := c.Changes()
+		k.Forget()
+		require.Zero(t, c.bytes)
+		require.Empty(t, c.providers)
+		require.Greater(t, c.Changes(), changes)
+
+		_, err = value(t, k)
+		require.NoError(t, err)
+		<-time.After(unusedFor + time.Second)
+		saved, err := c.Save()
+		require.NoError(t, err)
+		require.Empty(t, saved)
+		require.Zero(t, c.bytes)
+
+		// A refusal is told, and nothing of it saved.
+		far.set(pathOfA, "", &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusForbidden}})
+		_, err = value(t, k)
+		require.ErrorIs(t, err, errRefused)
+		saved, err = c.Save()
+		require.NoError(t, err)
+		require.Empty(t, saved)
+		require.Error(t, c.Restore([]json.RawMessage{[]byte(`{}`)}))
+	})
+}

@@ -1,0 +1,70 @@
+package remoteparams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/pkg/client"
+	"github.com/shardplane/shardplane/pkg/peers"
+)
+
+// maxRead is how long an answer may be, before it is decoded.
+const maxRead = 2 << 20
+
+var errTooLarge = fmt.Errorf("the parameters are larger than %d MiB, and so much is not read of another shard: make them smaller, or select fewer", maxRead>>20)
+
+// FromPeers returns what reads at other shards, of a book of them.
+func FromPeers(named func(shard string) *peers.Peer) Read {
+	return func(ctx context.Context, at Place, path string, query url.Values) (content []byte, err error) {
+		peer := named(at.Shard)
+		if peer == nil {
+			return nil, fmt.Errorf("%w: shard %q is not known", peers.ErrUnreachable, at.Shard)
+		}
+		var unfit error
+		// The bound of a read is in ctx: that something of a tenant's takes long, such as a
+		// conversion, says nothing about the shard, which others ask, too.
+		err = peer.Do(ctx, time.Minute, func(ctx context.Context) error {
+			content, err = get(ctx, peer.Clients.Cluster(at.Cluster.Path()), path, query)
+			if errors.Is(err, errTooLarge) {
+				unfit = err
+				return nil
+			}
+			return err
+		})
+		return content, errors.Join(err, unfit)
+	}
+}
+
+// get reads no more than maxRead.
+func get(ctx context.Context, scope client.Scope, path string, query url.Values) ([]byte, error) {
+	config := scope.Config()
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	c, err := rest.UnversionedRESTClientForConfigAndClient(config, scope.HTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("making a client for logical cluster %s: %w", scope, err)
+	}
+	get := c.Get().AbsPath(path)
+	for name, values := range query {
+		get = get.Param(name, values[0])
+	}
+	body, err := get.Stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = body.Close() }()
+	content, err := io.ReadAll(io.LimitReader(body, maxRead+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading a parameter: %w", err)
+	}
+	if len(content) > maxRead {
+		return nil, errTooLarge
+	}
+	return content, nil
+}

@@ -1,0 +1,87 @@
+package remoteparams
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// saved is an answer in a snapshot.
+type saved struct {
+	Shard   string                  `json:"shard"`
+	Cluster string                  `json:"cluster"`
+	Kind    schema.GroupVersionKind `json:"kind"`
+	Path    string                  `json:"path"`
+	Select  string                  `json:"selector,omitempty"`
+	List    bool                    `json:"list,omitempty"`
+	Used    time.Time               `json:"used"`
+	Answer  *answer                 `json:"answer"`
+}
+
+// Name is what answers are saved under.
+func (c *Cache) Name() string { return "parameters of policies" }
+
+// Resource is what answers are encrypted as: some may be secrets.
+func (c *Cache) Resource() schema.GroupResource { return corev1.Resource("secrets") }
+
+// Changes counts the changes of what is known.
+func (c *Cache) Changes() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changes
+}
+
+// Save returns what is known, what was used last at the end. What nobody has used for long
+// is dropped.
+func (c *Cache) Save() ([]json.RawMessage, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := []json.RawMessage{}
+	for element := c.recent.Back(); element != nil; {
+		e := entryOf(element)
+		element = element.Prev()
+		if time.Since(e.used) > unusedFor {
+			c.remove(e)
+			continue
+		}
+		if e.answer == nil || e.answer.refused != nil {
+			continue
+		}
+		text, err := json.Marshal(saved{e.Shard, e.Cluster.String(), e.kind, e.path, e.selector, e.list, e.used, e.answer})
+		if err != nil {
+			return nil, fmt.Errorf("encoding the parameters at %s: %w", e.path, err)
+		}
+		all = append(all, text)
+	}
+	return all, nil
+}
+
+// Restore begins with what Save has returned: it holds where it cannot be read.
+func (c *Cache) Restore(all []json.RawMessage) error {
+	answers := make([]saved, len(all))
+	for i, text := range all {
+		if err := json.Unmarshal(text, &answers[i]); err != nil {
+			return fmt.Errorf("decoding parameters of policies: %w", err)
+		}
+		if answers[i].Answer == nil {
+			return errNoAnswer
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range answers {
+		e := c.use(key{
+			Place: Place{s.Shard, logicalcluster.Name(s.Cluster)}, kind: s.Kind, path: s.Path, selector: s.Select, list: s.List,
+		})
+		e.used, e.answer = s.Used, s.Answer
+		c.weigh(e)
+	}
+	return nil
+}
+
+var errNoAnswer = errors.New("parameters of policies without a value")
