@@ -235,3 +235,110 @@ func testFarParams(provider, k apiKinds) {
 		provider.ask(http.StatusOK, http.MethodDelete, registration+resource, "")
 	}
 }
+
+// newDenier returns a validating webhook that denies objects of size 14, and the deletion of what
+// is called kept, and its configuration.
+func newDenier(t *testing.T) (configuration string) {
+	t.Helper()
+	type object struct {
+		Metadata struct {
+			Name        string            `json:"name"`
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
+		Spec struct {
+			Size int `json:"size"`
+		} `json:"spec"`
+	}
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		body, _ := io.ReadAll(request.Body)
+		var review admissionv1.AdmissionReview
+		var judged object
+		err := json.Unmarshal(body, &review)
+		deletion := err == nil && review.Request.Operation == admissionv1.Delete
+		if deletion {
+			err = json.Unmarshal(review.Request.OldObject.Raw, &judged)
+		} else if err == nil {
+			err = json.Unmarshal(review.Request.Object.Raw, &judged)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		allowed := judged.Spec.Size != 14 && (!deletion || judged.Metadata.Name != "kept")
+		_, _ = fmt.Fprintf(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":%q,"allowed":%t,"status":{"code":403,"message":"not in %s"}}}`,
+			review.Request.UID, allowed, judged.Metadata.Annotations["kcp.io/cluster"])
+	}))
+	t.Cleanup(server.Close)
+	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+	return fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":"denier"},"webhooks":[{"name":"a.example.org","clientConfig":{"url":%q,"caBundle":%q},"sideEffects":"None","admissionReviewVersions":["v1"],"rules":[{"operations":["*"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["*"]}]}]}`, server.URL, ca)
+}
+
+// denies makes a policy that denies what an expression is false of, and its binding.
+func (k apiKinds) denies(name, group, expression string) {
+	k.t.Helper()
+	k.create(registration+"validatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":%q},"spec":{"matchConstraints":{"resourceRules":[{"operations":["CREATE","UPDATE"],"apiGroups":[%q],"apiVersions":["*"],"resources":["*"]}]},"validations":[{"expression":%q}]}}`, name, group, expression)
+	k.create(registration+"validatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":%q},"spec":{"policyName":%q,"validationActions":["Deny"]}}`, name, name)
+}
+
+// testHooksOfWriters: all four kinds of hooks of a provider judge what consumers write of a bound
+// API, and what the provider writes of it through its view; what it writes through claims, the
+// consumer's judge.
+func testHooksOfWriters(t *testing.T, name string, provider, k apiKinds) {
+	t.Helper()
+	const claim = `{"group":"","resource":"configmaps","verbs":["*"]`
+	provider.export("e", provider.schema("v1", "widgets", "size"))
+	provider.claim(`[` + claim + `}]`)
+	k.bindPath(http.StatusCreated, "e", "root:"+name, "e")
+	k.until("e", "Ready", "True <nil>")
+	k.accept(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
+	view := apiKinds{env: k.env, config: k.config, cluster: provider.cluster}.through("e", k.cluster)
+	view.eventually("the view has heard of the claim", func() bool {
+		code, _ := view.status(http.MethodGet, configMaps, "")
+		return code == http.StatusOK
+	})
+
+	provider.denies("policy", "example.org", "object.spec.size != 13")
+	provider.create(registration+"mutatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicy","metadata":{"name":"m"},"spec":{"reinvocationPolicy":"Never","matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["widgets"]}]},"mutations":[{"patchType":"ApplyConfiguration","applyConfiguration":{"expression":"Object{metadata: Object.metadata{labels: {'from': object.metadata.annotations['kcp.io/cluster']}}}"}}]}}`)
+	provider.create(registration+"mutatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":"m"},"spec":{"policyName":"m"}}`)
+	provider.create(registration+"mutatingwebhookconfigurations", "%s", newReviewer(t).configuration("m", "{}"))
+	provider.create(registration+"validatingwebhookconfigurations", "%s", newDenier(t))
+	k.denies("own", "example.org", "false") // for the consumer's own APIs only
+	provider.denies("configmaps", "", "false")
+	k.denies("configmaps", "", "object.metadata.name != 'bad'")
+
+	says := ""
+	made := func(k apiKinds, size int) int {
+		code, answer := k.status(http.MethodPost, widgets+"?dryRun=All", widget("dry", "size", size))
+		says = answer
+		return code
+	}
+	k.eventually("all hooks judge", func() bool {
+		return made(k, 13) == http.StatusUnprocessableEntity && made(k, 14) == http.StatusForbidden && made(k, 1) == http.StatusCreated &&
+			strings.Contains(says, `"from":"`+k.cluster+`"`) && strings.Contains(says, `"reviewed":"`+k.cluster+`"`)
+	})
+	k.eventually("the consumer's judge its own", func() bool {
+		code, _ := k.status(http.MethodPost, configMaps+"?dryRun=All", `{"metadata":{"name":"bad"}}`)
+		return code == http.StatusUnprocessableEntity
+	})
+	k.create(widgets, "%s", widget("kept", "size", 1))
+	for by, writer := range map[string]apiKinds{"consumer": k, "view": view} {
+		require.Equal(t, http.StatusUnprocessableEntity, made(writer, 13), "%s: %s", by, says)
+		require.Equal(t, http.StatusForbidden, made(writer, 14), "%s: %s", by, says)
+		require.Contains(t, says, "not in "+k.cluster, by)
+		object := writer.create(widgets, "%s", widget(by, "size", 1))
+		require.Equal(t, k.cluster, object.GetLabels()["from"], by)
+		require.Equal(t, k.cluster, object.GetAnnotations()["reviewed"], by)
+		applied := writer.ask(http.StatusCreated, http.MethodPatch, widgets+"/applied-by-"+by+"?fieldManager=test", widget("applied-by-"+by, "size", 1))
+		require.Equal(t, k.cluster, applied.GetLabels()["from"], by)
+		for size, want := range map[int]int{13: http.StatusUnprocessableEntity, 14: http.StatusForbidden, 2: http.StatusOK} {
+			writer.ask(want, http.MethodPatch, widgets+"/"+by, fmt.Sprintf(`{"spec":{"size":%d}}`, size))
+			writer.ask(want, http.MethodPatch, widgets+"/applied-by-"+by+"?fieldManager=test", widget("applied-by-"+by, "size", size))
+		}
+		writer.ask(http.StatusForbidden, http.MethodDelete, widgets+"/kept", "")
+		writer.ask(http.StatusOK, http.MethodDelete, widgets+"/"+by, "")
+
+		code, says := writer.status(http.MethodPost, configMaps, `{"metadata":{"name":"bad"}}`)
+		require.Equal(t, http.StatusUnprocessableEntity, code, "%s: %s", by, says)
+		writer.create(configMaps, `{"metadata":{"name":%q}}`, "by-"+by)
+	}
+}

@@ -90,6 +90,9 @@ func TestBinding(t *testing.T) {
 	t.Run("watches", func(t *testing.T) { testBoundWatches(t, e) })
 	t.Run("without a provider", func(t *testing.T) { testProviderGoes(t, e, 0) })
 	t.Run("hooks", func(t *testing.T) { testProvidersHooks(t, e) })
+	t.Run("hooks of writers", func(t *testing.T) {
+		testHooksOfWriters(t, "near-judge", newAPIKinds(e, "near-judge").in(t), newAPIKinds(e, "near-judged").in(t))
+	})
 	t.Run("conversion", func(t *testing.T) { testConversion(t, e) })
 	t.Run("conversion by a webhook", func(t *testing.T) {
 		testWebhookConversion(t, newAPIKinds(e, "webhook-provider").in(t), newAPIKinds(e, "webhook-consumer").in(t))

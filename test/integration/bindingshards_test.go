@@ -17,6 +17,9 @@ func TestBindingAcrossShards(t *testing.T) {
 	e := newEnv(t, two.Get(t))
 	t.Run("life", func(t *testing.T) { testBindingAcrossShards(t, e) })
 	t.Run("hooks", func(t *testing.T) { testHooksAcrossShards(t, e) })
+	t.Run("hooks of writers", func(t *testing.T) {
+		testHooksOfWriters(t, "far-judge", newAPIKindsOn(e, "far-judge", 1).in(t), newAPIKinds(e, "far-judged").in(t))
+	})
 	t.Run("view", func(t *testing.T) { testViewAcrossShards(t, e) })
 	t.Run("conversion", func(t *testing.T) { testConversionAcrossShards(t, e) })
 	t.Run("bind", func(t *testing.T) { testBindAcrossShards(t, e) })
