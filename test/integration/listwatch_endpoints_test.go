@@ -65,10 +65,12 @@ func endpoints(t *testing.T, e *env) []endpoint {
 
 	made(t, shard, one+"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgetDefinition)
 	inBound, byIdentity, throughView := bound(t, e, cluster, other)
+	inMixed := mixed(t, e)
 	for n := range lists {
 		for _, c := range []collection{inConfigMaps, inEvents, inPartitions, inWidgets, inReplicas, inBound} {
 			c.create(t, fmt.Sprintf("listed-%d", n))
 		}
+		inMixed.create(t, fmt.Sprintf("listed-%d", n))
 	}
 	made(t, shard, "/clusters/"+other+configMaps, `{"metadata":{"name":"listed-0"}}`)
 
@@ -92,6 +94,7 @@ func endpoints(t *testing.T, e *env) []endpoint {
 		of(inWidgets, endpoint{name: "custom resources everywhere", config: shard, path: all + "/apis/example.com/v1/widgets", metadata: true}),
 		of(inBound, endpoint{name: "bound resources everywhere, by identity", config: shard, path: byIdentity}),
 		of(inBound, endpoint{name: "bound resources through the view of their export", config: shard, path: throughView, same: true}),
+		inMixed,
 		of(inReplicas, endpoint{name: "cache server, one shard and cluster", config: cache, path: ofTests + cluster + roles, one: true}),
 		of(inReplicas, endpoint{name: "cache server, one shard", config: cache, path: ofTests + "*" + roles}),
 		of(inReplicas, endpoint{name: "cache server, all shards", config: cache, path: "/services/cache/shards/*/clusters/" + cluster + roles, filtered: true}),
@@ -114,4 +117,34 @@ func bound(t *testing.T, e *env, clusters ...string) (in collection, byIdentity,
 		made(t, k.config, "/clusters/"+cluster+gizmos, fmt.Sprintf(in.body, "of-"+cluster))
 	}
 	return in, "/clusters/*/apis/example.org/v1/gizmos:" + identity, "/services/apiexport/" + provider.cluster + "/e/clusters/*/apis/example.org/v1/gizmos"
+}
+
+// mixed is the metadata of a resource everywhere that logical clusters have of two exports with
+// identities of their own, and of a definition. Each object is in one of them.
+func mixed(t *testing.T, e *env) endpoint {
+	t.Helper()
+	const gimmicks = "/apis/example.org/v1/namespaces/default/gimmicks"
+	var worlds []collection
+	for _, name := range []string{"one", "another"} {
+		provider, k := newAPIKinds(e, "listwatch-mixed-"+name).in(t), newAPIKinds(e, "listwatch-mixed-by-"+name).in(t)
+		provider.export("e", provider.schema("v1", "gimmicks", name))
+		for _, k := range []apiKinds{k, provider} {
+			k.bind("e", provider, "e")
+			k.until("e", "Ready", "True <nil>")
+			worlds = append(worlds, collection{config: k.config, path: "/clusters/" + k.cluster + gimmicks})
+		}
+	}
+	k := newAPIKinds(e, "listwatch-mixed-defined").in(t)
+	k.create(definitions, "%s", strings.ReplaceAll(strings.ReplaceAll(strings.ReplaceAll(widgetDefinition, "example.com", "example.org"), "widget", "gimmick"), "Widget", "Gimmick"))
+	worlds = append(worlds, collection{config: k.config, path: "/clusters/" + k.cluster + gimmicks})
+	for i := range worlds {
+		worlds[i].body = `{"apiVersion":"example.org/v1","kind":"Gimmick","metadata":{"name":%q}}`
+	}
+	of := func(name string) collection { return worlds[int(name[len(name)-1])%len(worlds)] }
+	return endpoint{
+		name: "resources of two identities and of a definition everywhere", config: e.Shard(0), path: "/clusters/*/apis/example.org/v1/gimmicks", metadata: true,
+		create:  func(t *testing.T, name string) { of(name).create(t, name) },
+		remove:  func(t *testing.T, name string) { of(name).remove(t, name) },
+		created: worlds[0].created,
+	}
 }
